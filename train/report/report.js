@@ -60,11 +60,15 @@ function duration(seconds) {
 
 // --- Runs ----------------------------------------------------------------------------------------------------------
 
+// Above MANY runs, a table stands for the cards, and curves are drawn without their spread.
+const LONG_NAME = 36, MANY = 3;
+
 function nameRuns() {
     const short = run => run.folder.replace(/\/+$/, "").split("/").pop() || run.folder;
     const names = runs.map(short);
     runs.forEach((run, i) => {
         run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder;
+        run.short = run.name.length > LONG_NAME ? `${run.name.slice(0, 16)}\u2026${run.name.slice(-18)}` : run.name;
         run.color = `var(--c${i})`;
         run.shown = true;
         run.recent = recentOf(run);
@@ -107,44 +111,50 @@ function timeFinding(run) {
     if (share >= 0.7 && busiest !== "compute")
         return [false, `${busiest} is busy for ${percent(share)} of a step, compute for ${percent(lanes.compute)}. ${ADVICE[busiest]}`];
     return [false, `No lane is busy for more than ${percent(share)} of a step (${busiest}): lanes wait for each other. ` +
-            "--trace shows what a step waits for."];
+            (run.timeline ? "One step, below, shows what waits." : "--trace shows what a step waits for.")];
 }
 
 function lossFindings(run) {
-    const found = [], values = run.columns.loss, count = values.length;
+    const found = [], values = run.columns.loss, count = values.length, finite = values.findLastIndex(known);
     const head = meanAt(values, [...Array(count).keys()].slice(0, Math.max(1, Math.round(count / 50))));
     if (known(head) && known(run.recent.loss))
         found.push([run.recent.loss < head, `The loss ${run.recent.loss < head ? "fell" : "rose"} from ${loss(head)} ` +
                     `to ${loss(run.recent.loss)} nats a token.`]);
-    if (!known(values.at(-1)))
-        found.push([false, "The loss of the last step is not a finite number."]);
-    if (run.best && run.evaluations.length > 1) {
-        const rose = run.last_evaluation[1] > run.best[1] * 1.005;
-        found.push([!rose, rose ? `The validation loss rose from ${loss(run.best[1])} at step ${run.best[0]} to ` +
-                    `${loss(run.last_evaluation[1])}: the model learns the training data by heart.`
-                    : `The validation loss is best at step ${run.best[0]}: ${loss(run.best[1])}.`]);
-    }
+    if (finite < count - 1)
+        found.push([false, "The loss of the last step is not a finite number" +
+                    (finite >= 0 ? `; it last was at step ${run.columns.step[finite]}.` : ".")]);
+    if (run.best && run.evaluations.length > 1)
+        found.push(validationFinding(run));
     return found;
 }
 
+function validationFinding(run) {
+    const [step, least] = run.best, [lastStep, last] = run.last_evaluation;
+    if (!known(last))
+        return [false, `The validation loss of step ${lastStep} is not a finite number; it was best at step ${step}: ${loss(least)}.`];
+    return last > least * 1.005
+        ? [false, `The validation loss rose from ${loss(least)} at step ${step} to ${loss(last)}: the model learns the training data by heart.`]
+        : [true, `The validation loss is best at step ${step}: ${loss(least)}.`];
+}
+
 function findings(run) {
-    const found = [...lossFindings(run), timeFinding(run)], total = run.settings.steps;
-    const clipped = run.clipped / Math.max(1, run.steps), last = run.columns.step.at(-1);
+    const few = run.steps < 3, total = run.settings.steps, clipped = run.clipped / Math.max(1, run.steps), last = run.columns.step.at(-1);
+    const found = few ? [[false, "There are too few steps to judge."]] : [...lossFindings(run), timeFinding(run)];
     if (run.skipped > 0)
         found.push([false, `${run.skipped} of ${run.steps} steps were skipped: their gradients were not finite.`]);
-    if (clipped > 0.5)
+    if (clipped > 0.5 && !few)
         found.push([false, `${percent(clipped)} of the steps were clipped (--clip ${run.settings.clip}): try a lower --lr ` +
                     "or a longer --warmup."]);
     if (known(total) && last < total)
         found.push([false, `${last} of ${total} steps are done` +
-                    (run.eta_seconds > 0 ? `; ${duration(run.eta_seconds)} are left.` : ".")]);
+                    (run.eta_seconds > 0 ? `; at this speed the others take ${duration(run.eta_seconds)}.` : ".")]);
     return found;
 }
 
 function card(run) {
     const last = run.columns.step.at(-1), total = run.settings.steps, clipped = run.clipped / Math.max(1, run.steps);
     const numbers = [
-        [loss(run.recent.loss), "loss, mean of the last steps"],
+        [known(run.recent.loss) ? loss(run.recent.loss) : "not finite", "loss, mean of the last steps"],
         [run.best ? loss(run.best[1]) : "-", run.best ? `best validation, step ${run.best[0]}` : "no validation"],
         [known(total) ? `${amount(last)} / ${amount(total)}` : amount(last), "steps"],
         [amount(run.tokens), "tokens"],
@@ -171,6 +181,24 @@ function emptyCard(run) {
     made.style.borderColor = run.color;
     return made;
 }
+
+// One row a run, with the cards below it to be opened.
+function summary() {
+    const head = ["run", "loss", "best validation", "steps", "tokens", "tokens a second", "a step", "busiest lane", "clipped"];
+    const rows = runs.map(run => ({cells: run.columns.step.length
+        ? [run.short, known(run.recent.loss) ? loss(run.recent.loss) : "not finite", run.best ? `${loss(run.best[1])}, step ${amount(run.best[0])}` : "-",
+           amount(run.columns.step.at(-1)), amount(run.tokens), rate(run.recent.rate), duration(run.recent.step_s),
+           `${run.recent.busiest} ${percent(run.recent.lanes[run.recent.busiest])}`, percent(run.clipped / Math.max(1, run.steps))]
+        : [run.short, "no step yet", ...Array(7).fill("-")]}));
+    const made = table(head, rows, "summary");
+    made.querySelectorAll("td.first").forEach((cell, i) => {
+        cell.style.borderLeft = `4px solid ${runs[i].color}`;
+        cell.title = runs[i].name;
+    });
+    return [made, element("details", {}, element("summary", {textContent: "What was found of each run"}), ...cards())];
+}
+
+const cards = () => runs.map(run => run.columns.step.length ? card(run) : emptyCard(run));
 
 // --- Charts --------------------------------------------------------------------------------------------------------
 
@@ -228,13 +256,13 @@ function smooth(values) {
     return sums.map(([sum, weight], i) => weight > 0 && known(values[i]) ? sum / weight : null);
 }
 
-function niceStep(range, count) {
+function niceStep(range, count, factors) {
     const rough = range / count, power = 10 ** Math.floor(Math.log10(rough));
-    return power * [1, 2, 5, 10].find(factor => factor * power >= rough * 0.999);
+    return power * factors.find(factor => factor * power >= rough * 0.999);
 }
 
-function ticks(low, high, count) {
-    const step = niceStep(high - low, count), found = [];
+function ticks(low, high, count, factors = [1, 2, 5, 10]) {
+    const step = niceStep(high - low, count, factors), found = [];
     for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++)
         found.push(i * step);
     return found;
@@ -289,7 +317,7 @@ function band(one, toX, toY) {
 
 function drawAxes(svg, box, x, y, options) {
     const axis = AXES[view.axis];
-    for (const value of options.log ? logTicks(...y.range) : ticks(...y.range, 4)) {
+    for (const value of options.log ? logTicks(...y.range) : ticks(...y.range, 4, [1, 2, 2.5, 5, 10])) {
         const at = y.to(value);
         drawn("line", {class: "grid", x1: box.left, x2: box.right, y1: at, y2: at}, svg);
         drawn("text", {x: box.left - 6, y: at + 4, "text-anchor": "end"}, svg).textContent = options.text(value);
@@ -402,35 +430,36 @@ function addChart(parent, options, makeSeries) {
     options.tip ??= options.text;
     redraws.push(() => {
         const series = makeSeries(), all = {...options, ...options.now?.()};
-        keys.replaceChildren(...(options.keys ? series.map(one => keyOf(one.name, one.color, one.dash)) : []));
+        keys.replaceChildren(...(options.keys ? series.filter(one => !one.unkeyed).map(one => keyOf(one.name, one.color, one.dash)) : []),
+            ...(series.some(one => one.unkeyed) ? [keyOf("validation", "var(--quiet)", true)] : []));
         place.replaceChildren(drawChart(holder, series, all));
     });
     parent.append(holder);
 }
 
 const shownRuns = () => runs.filter(run => run.shown && run.columns.step.length);
-const column = (name, more) => () => shownRuns().map(run => ({name: run.name, color: run.color, x: alongAxis(run), y: run.columns[name],
+const column = (name, more) => () => shownRuns().map(run => ({name: run.short, color: run.color, x: alongAxis(run), y: run.columns[name],
     ...more?.(run)}));
 
 // A curve that is smoothed, over the values of single steps.
-const spread = name => run => ({y: smooth(run.columns[name]), raw: run.columns[name],
+const spread = name => run => shownRuns().length > MANY ? {y: smooth(run.columns[name])} : ({y: smooth(run.columns[name]), raw: run.columns[name],
     ...(run.width > 1 ? {low: run.columns[`${name}_least`], high: run.columns[`${name}_most`]} : {})});
 
 function lossSeries() {
     const several = shownRuns().length > 1;
     return shownRuns().flatMap(run => {
-        const found = [{name: several ? run.name : "loss", color: run.color, x: alongAxis(run), ...spread("loss")(run)}];
+        const found = [{name: several ? run.short : "loss", color: run.color, x: alongAxis(run), ...spread("loss")(run)}];
         if (run.evaluations.length)
-            found.push({name: several ? `${run.name}, validation` : "validation", color: several ? run.color : "var(--c1)", dash: "6 4",
+            found.push({name: several ? `${run.short}, validation` : "validation", unkeyed: several, color: several ? run.color : "var(--c1)", dash: "6 4",
                         dots: true, x: run.evaluations.map(([step]) => placeOf(run, step)), y: run.evaluations.map(([, value]) => value)});
         return found;
     });
 }
 
 function drawCurves() {
-    const parent = byId("curves"), several = runs.length > 1, clips = new Set(runs.map(run => run.settings.clip));
+    const parent = byId("curves"), several = runs.length > 1 && runs.length <= MANY, clips = new Set(runs.map(run => run.settings.clip));
     const clip = clips.size === 1 && runs[0].settings.clip > 0 ? {level: runs[0].settings.clip} : {};
-    addChart(parent, {title: "Loss", unit: "nats a token", wide: true, keys: true, text: value => digits(value, 4), tip: loss,
+    addChart(parent, {title: "Loss", unit: "nats a token", wide: true, keys: runs.length <= MANY, text: value => digits(value, 4), tip: loss,
                       now: () => ({log: view.log})}, lossSeries);
     addChart(parent, {title: "Gradient norm", unit: clip.level ? `before clipping; dashed: --clip ${clip.level}` : "before clipping",
                       text: small, fromZero: true, keys: several, ...clip}, column("grad_norm", spread("grad_norm")));
@@ -444,7 +473,7 @@ function drawCurves() {
 function clippedSeries() {
     return shownRuns().map(run => {
         const shares = run.columns.clipped, reach = Math.max(1, Math.round(shares.length / 50));
-        return {name: run.name, color: run.color, x: alongAxis(run),
+        return {name: run.short, color: run.color, x: alongAxis(run),
                 y: shares.map((_, i) => meanAt(shares, [...Array(2 * reach + 1).keys()].map(k => i - reach + k)))};
     });
 }
@@ -480,7 +509,7 @@ function drawLanes() {
             fill.style.background = run.color;
             bars.append(element("span", {textContent: lane}), element("div", {}, fill), element("span", {textContent: percent(share)}));
         }
-        byId("lanes").append(element("div", {}, ...(runs.length > 1 ? [element("h3", {textContent: run.name})] : []), bars));
+        byId("lanes").append(element("div", {}, ...(runs.length > 1 ? [element("h3", {textContent: run.short, title: run.name})] : []), bars));
     }
 }
 
@@ -492,7 +521,7 @@ function table(head, rows, kind) {
 }
 
 function drawBytes() {
-    const head = ["", ...runs.map(run => run.name)], most = values => values.filter(known).reduce((a, b) => Math.max(a, b), 0);
+    const head = ["", ...runs.map(run => run.short)], most = values => values.filter(known).reduce((a, b) => Math.max(a, b), 0);
     const rows = Object.entries(PATHS).map(([key, name]) => ({cells: [name, ...runs.map(run =>
         `${bytes(run.bytes[key])} (${bytes(run.bytes[key] / Math.max(1, run.steps))} a step)`)]}));
     const budgets = {device: "device_memory", host: "host_memory"};
@@ -516,7 +545,7 @@ function plain(value) {
 }
 
 function drawSettings() {
-    const head = ["", ...runs.map(run => run.name)], row = (name, of) => {
+    const head = ["", ...runs.map(run => run.short)], row = (name, of) => {
         const cells = runs.map(of);
         return {cells: [name, ...cells], differs: cells.some(cell => cell !== cells[0])};
     };
@@ -574,7 +603,7 @@ function drawTimeline(holder, timeline, from, to) {
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", "lanes of a step");
     const unit = to - from < 2e3 ? [1, "microseconds"] : to - from < 2e6 ? [1e3, "milliseconds"] : [1e6, "seconds"];
-    for (const value of ticks(from / unit[0], to / unit[0], Math.max(2, (box.right - box.left) / 85))) {
+    for (const value of ticks(from / unit[0], to / unit[0], Math.max(4, (box.right - box.left) / 85))) {
         const at = toX(value * unit[0]), end = at > box.right - 20 ? "end" : "middle";
         drawn("line", {class: "grid", x1: at, x2: at, y1: box.top, y2: box.bottom}, svg);
         drawn("text", {x: end === "end" ? box.right : at, y: box.bottom + 16, "text-anchor": end}, svg).textContent = digits(value, 4);
@@ -621,7 +650,7 @@ function bindPicker(section, member, candidates, draw) {
     section.hidden = !candidates.length;
     if (!candidates.length)
         return;
-    select.append(...candidates.map(run => element("option", {value: runs.indexOf(run), textContent: run.name})));
+    select.append(...candidates.map(run => element("option", {value: runs.indexOf(run), textContent: run.short})));
     if (!candidates.includes(runs[view[member]]))
         view[member] = runs.indexOf(candidates[0]);
     select.value = view[member];
@@ -701,7 +730,7 @@ function comparison(run) {
 function drawPrediction() {
     const parent = byId("compared");
     for (const run of runs) {
-        const part = element("div", {}, ...(runs.length > 1 ? [element("h3", {textContent: run.name})] : []));
+        const part = element("div", {}, ...(runs.length > 1 ? [element("h3", {textContent: run.short, title: run.name})] : []));
         parent.append(part);
         if (!run.prediction || !known(run.prediction.first_step)) {
             part.append(element("p", {className: "note", textContent: "No prediction was recorded: an older version began this run."}));
@@ -710,9 +739,9 @@ function drawPrediction() {
         const note = known(run.prediction.step_seconds) ? "" : " No time was predicted: this start measured nothing, because " +
             "it had no choice to make. `spillway plan` with the same flags predicts a step.";
         part.append(element("p", {className: "note", textContent: run.measured.steps > 0
-            ? `Medians of ${run.measured.steps} steps after step ${run.prediction.first_step}, the first of the newest start. ` +
+            ? `Medians of the newest ${run.measured.steps} steps after step ${run.prediction.first_step}, with which the newest start began. ` +
               `Memory is taken whole at the start, so it is as planned.${note}`
-            : `No step after step ${run.prediction.first_step}, the first of the newest start, has ended yet.${note}`}));
+            : `No step has ended yet after step ${run.prediction.first_step}, with which the newest start began.${note}`}));
         part.append(table(["", "predicted", "measured", "ratio"], comparison(run), "compared"));
     }
 }
@@ -733,7 +762,7 @@ function coresText(machine) {
 }
 
 function drawMachine() {
-    const head = ["", ...runs.map(run => run.name)];
+    const head = ["", ...runs.map(run => run.short)];
     const row = (name, of) => ({cells: [name, ...runs.map(run => run.machine ? of(run.machine) : "not recorded")]});
     const gpu = machine => machine.gpu ? `${plain(machine.gpu.name)}${machine.gpu.driver ? `, driver ${machine.gpu.driver}` : ""}` : "none used";
     byId("machine").append(table(head, [
@@ -779,7 +808,7 @@ function drawControls() {
     bind("axis", "axis", input => input.value);
     bind("smoothing", "smoothing", input => Number(input.value));
     bind("log", "log", input => input.checked);
-    byId("picked").append(...runs.map((run, i) => element("option", {value: i, textContent: run.name})));
+    byId("picked").append(...runs.map((run, i) => element("option", {value: i, textContent: run.short})));
     byId("picked").value = view.picked;
     bind("picked", "picked", input => Number(input.value));
     byId("picked").parentElement.hidden = byId("legend").hidden = runs.length < 2;
@@ -793,7 +822,7 @@ function drawControls() {
             run.shown = box.checked;
             redraw();
         });
-        byId("legend").append(element("label", {}, box, keyOf(run.name, run.color)));
+        byId("legend").append(element("label", {title: run.name}, box, keyOf(run.short, run.color)));
     }
 }
 
@@ -804,7 +833,7 @@ function main() {
     const model = [...new Set(runs.map(run => String(run.settings.model).split("/").pop()))].join(", ");
     byId("about").textContent = `${model}; last step ${runs.map(run => run.last_time).sort().at(-1) || "not known"}` +
         (data.reload_s > 0 ? "; this page follows the run" : "");
-    byId("answer").append(...runs.map(run => run.columns.step.length ? card(run) : emptyCard(run)));
+    byId("answer").append(...(runs.length > MANY ? summary() : cards()));
     drawControls();
     drawCurves();
     drawLanes();
