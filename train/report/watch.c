@@ -159,8 +159,12 @@ static sw_status listen_on(struct server *server, int64_t port) {
     (void)setsockopt(server->socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (bind(server->socket, (struct sockaddr *)&address, sizeof address) != 0 ||
         listen(server->socket, BACKLOG) != 0 || getsockname(server->socket, (struct sockaddr *)&address, &bytes) != 0)
-        return sw_fail(errno == EADDRINUSE ? SW_ERR_BUSY : SW_ERR_IO, "--port %lld cannot be served: %s",
-                       (long long)port, strerror(errno));
+        return errno == EADDRINUSE
+                   ? sw_fail(
+                         SW_ERR_BUSY,
+                         "--port %lld is in use by another program; choose another, or leave --port out for a free one",
+                         (long long)port)
+                   : sw_fail(SW_ERR_IO, "--port %lld cannot be served: %s", (long long)port, strerror(errno));
     server->port = ntohs(address.sin_port);
     return SW_OK;
 }
