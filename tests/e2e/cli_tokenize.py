@@ -485,15 +485,21 @@ def written(out):
 
 
 def cut_off(arguments, out, sign):
-    """Starts a command and sends it a signal once it has saved how far it is. Returns its status and what it says."""
+    """Starts a command and sends it a signal once it has saved how far it is; again, where it was done before. Returns its
+    status and what it says."""
     def saved():
         return os.stat(path(out + ".journal")).st_mtime_ns if os.path.exists(path(out + ".journal")) else 0
-    before = saved()
-    process = program.start(*arguments)
-    while process.poll() is None and saved() in (0, before):
-        time.sleep(0.001)
-    process.send_signal(sign)
-    said = process.communicate(timeout=program.LIMIT_S)[1]
+    for _ in range(10):
+        before = saved()
+        process = program.start(*arguments)
+        while process.poll() is None and saved() in (0, before):
+            time.sleep(0.001)
+        process.send_signal(sign)
+        said = process.communicate(timeout=program.LIMIT_S)[1]
+        if "" not in written(out):
+            break
+        for suffix in written(out):
+            os.unlink(path(out + suffix))
     return process.returncode, said
 
 
@@ -548,15 +554,16 @@ def one_writer_at_a_time():
     """A second call for the same file is refused, and takes nothing from the first; train waits for its tokens."""
     problems, data = [], long_chats("twice")
     model = chat_folder("twice", **hf_folder.config(vocab_size=300, eos_token_id=END))
-    first = program.start("tokenize", "--model", model, "--skip-bad", "--data", *data, "--out", path("twice.bin"))
-    while first.poll() is None and not os.path.exists(path("twice.bin.partial")):
-        time.sleep(0.001)
-    first.send_signal(signal.SIGSTOP)
-    ended = program.run("tokenize", "--model", model, "--skip-bad", "--data", *data, "--out", path("twice.bin"))
-    expect(problems, "the second", (ended.code, "another process is writing" in ended.err), (1, True))
-    first.send_signal(signal.SIGCONT)
-    first.communicate(timeout=program.LIMIT_S)
-    expect(problems, "the first", (first.returncode, sorted(written("twice.bin"))), (0, ["", ".doc", ".mask"]))
+    tokenizes = ("tokenize", "--model", model, "--skip-bad", "--data", *data, "--out", path("twice.bin"))
+    with open(path("twice.bin.partial"), "w", encoding="utf-8") as first:
+        first.write("of the first")
+        first.flush()
+        fcntl.flock(first, fcntl.LOCK_EX)
+        ended = program.run(*tokenizes)
+        expect(problems, "the second", (ended.code, "another process is writing" in ended.err), (1, True))
+        expect(problems, "what is left of the first", written("twice.bin"), {".partial": b"of the first"})
+    ended = program.run(*tokenizes)
+    expect(problems, "without the first", (ended.code, sorted(written("twice.bin"))), (0, ["", ".doc", ".mask"]))
     environment = cache_of_its_own("twice-cache")
     trains = [subprocess.Popen(program.command("train", "--model", model, "--init", *program.SHAPE, "--data", *data[1:3],
                                                "--run", path(f"twice-{i}"), "--steps", 1),
@@ -631,6 +638,23 @@ def use_keeps_tokens_in_the_cache():
         ended = program.run(*command, env=environment)
         expect(problems, f"{command[0]} ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
         expect(problems, f"last use after {command[0]}", time.time() - os.stat(file).st_atime < 600, True)
+    return problems
+
+
+def resumes_from_another_folder():
+    """The text of a run is found from wherever it is resumed, also where a pattern named it."""
+    problems, environment = [], cache_of_its_own("elsewhere-cache")
+    os.makedirs(path("elsewhere", "texts"))
+    model = chat_folder("elsewhere", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    program.write(path("elsewhere", "texts", "a.jsonl"), lines(*(chat(f"{i}?", f"{i}!") for i in range(60))))
+    program.write(path("elsewhere", "val.jsonl"), lines(*(chat(f"{i}?", f"{i}!") for i in range(20))))
+    ended = program.run("train", "--model", model, "--init", *program.SHAPE, "--data", "texts/*.jsonl", "--val", "val.jsonl",
+                        "--run", "run", "--steps", 1, env=environment, cwd=path("elsewhere"))
+    expect(problems, "train ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    for name in cached(environment):
+        os.unlink(path("elsewhere-cache", "spillway", name))
+    ended = program.run("resume", path("elsewhere", "run"), "--steps", 2, env=environment)
+    expect(problems, "resume ends", (ended.code, ended.err.count("is made again of")), (0, 2))
     return problems
 
 
@@ -715,5 +739,5 @@ def refuses_flags_without_text():
 script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, stale_documents, trains_and_talks,
                 inspects, validation_has_whole_documents, trains_on_chats, train_takes_loss_and_format,
-                refuses_flags_without_text, bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc, all_count_alike, goes_on,
-                begins_anew, one_writer_at_a_time)
+                refuses_flags_without_text, bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc,
+                resumes_from_another_folder, all_count_alike, goes_on, begins_anew, one_writer_at_a_time)
