@@ -655,6 +655,8 @@ def resumes_from_another_folder():
         os.unlink(path("elsewhere-cache", "spillway", name))
     ended = program.run("resume", path("elsewhere", "run"), "--steps", 2, env=environment)
     expect(problems, "resume ends", (ended.code, ended.err.count("is made again of")), (0, 2))
+    ended = program.run("train", "--recipe", path("elsewhere", "run", "recipe.yaml"), "--run", path("again"), env=environment)
+    expect(problems, "the recipe ends", (ended.code, ended.err.count("in the cache")), (0, 2))
     return problems
 
 

@@ -148,15 +148,11 @@ sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab) 
     return has_text ? SW_OK : sw_text_data_refuse_flags(settings->data.items[0], settings->loss, settings->chat_format);
 }
 
-/* Appends an absolute path. A pattern names no file, so it only gets the current folder before it. */
 static sw_status add_absolute(struct sw_option_list *list, const char *name) {
-    char path[PATH_MAX], here[PATH_MAX];
-    if (realpath(name, path) != NULL)
-        return sw_option_list_add(list, path);
-    if (name[0] == '/' || getcwd(here, sizeof here) == NULL)
-        return sw_option_list_add(list, name);
-    SW_TRY(sw_path_join(path, sizeof path, here, name));
-    return sw_option_list_add(list, path);
+    char *path = sw_path_absolute(name);
+    const sw_status status = sw_option_list_add(list, path != NULL ? path : name);
+    free(path);
+    return status;
 }
 
 /* Notes text in *sources and makes it tokens. */

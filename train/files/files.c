@@ -25,6 +25,17 @@ bool sw_path_ends_in(const char *path, const char *ending) {
     return chars >= ending_chars && strcmp(path + chars - ending_chars, ending) == 0;
 }
 
+char *sw_path_absolute(const char *name) {
+    char *path = realpath(name, NULL), *here = NULL;
+    if (path != NULL || strpbrk(name, "*?[") == NULL)
+        return path;
+    here = name[0] != '/' ? getcwd(NULL, 0) : NULL;
+    if (asprintf(&path, "%s%s%s", here != NULL ? here : "", here != NULL ? "/" : "", name) < 0)
+        path = NULL;
+    free(here);
+    return path;
+}
+
 sw_status sw_file_write_all(int file, const char *path, const char *text, size_t bytes) {
     while (bytes > 0) {
         const ssize_t wrote = write(file, text, bytes);

@@ -15,6 +15,9 @@ sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *
 /* Tells whether a path ends in a text such as ".bin". */
 bool sw_path_ends_in(const char *path, const char *ending);
 
+/* Returns the absolute path of a file, or of a pattern (* ? [), which the caller frees; NULL: the name is neither. */
+char *sw_path_absolute(const char *name);
+
 /* Who may read a new file. PRIVATE: its user alone, whatever the umask is. SHARED: those whom the umask allows. */
 typedef enum { SW_FILE_PRIVATE, SW_FILE_SHARED } sw_file_readers;
 /* Replaces a file: writes PATH.partial, flushes it and renames it. Removes an older PATH.partial and follows no link.

@@ -1,4 +1,5 @@
 /* The recipe that repeats a run. */
+#include "train/files/files.h"
 #include "train/settings/settings.h"
 
 #include <stdio.h>
@@ -37,9 +38,9 @@ static bool is_among(const char *key, const char *const *keys) {
     return false;
 }
 
-/* Returns a new value with the absolute path of a name, where there is such a file, or of each name of a list. */
+/* Returns a new value with the absolute path of a name, where it is a file or a pattern, or of each name of a list. */
 static json_t *absolute(const json_t *value) {
-    char *path = json_is_string(value) ? realpath(json_string_value(value), NULL) : NULL;
+    char *path = json_is_string(value) ? sw_path_absolute(json_string_value(value)) : NULL;
     json_t *made = path != NULL ? json_string(path) : json_deep_copy(value);
     for (size_t i = 0; i < json_array_size(made); i++)
         json_array_set_new(made, i, absolute(json_array_get(value, i)));
