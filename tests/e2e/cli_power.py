@@ -247,7 +247,7 @@ def wrong_exports(crash, steps, step):
 
 def left_behind(ranks):
     """Returns the problems with files that are neither of the run with so many ranks, nor of the other run, nor exports."""
-    wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl")}
+    wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl", "timeline.json")}
     own = [f"rank-{rank}-of-{ranks}" if ranks > 1 else "" for rank in range(ranks)]
     possible = [{os.path.join(place, name, power_loss.STORE) for place in places for name in own}
                 for places in ([RUN], [DRIVES[0]], [DRIVES[0], DRIVES[2]])]
