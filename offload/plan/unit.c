@@ -144,8 +144,12 @@ sw_status sw_units_seal(struct sw_units *units) {
 }
 
 int64_t sw_units_parameters(const struct sw_units *units) {
+    return sw_units_first_parameters(units, units->count);
+}
+
+int64_t sw_units_first_parameters(const struct sw_units *units, int64_t count) {
     int64_t parameters = 0;
-    for (int64_t u = 0; u < units->count; u++)
+    for (int64_t u = 0; u < count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
             parameters += units->unit[u].tensor[t].elems;
     return parameters;

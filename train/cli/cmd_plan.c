@@ -113,8 +113,8 @@ static json_t *frozen_json(const struct sw_planned *p) {
     if (p->plan->spec.frozen_units == 0)
         return json_null();
     return json_pack("{s:I, s:I, s:I, s:o}", "units", (json_int_t)p->plan->spec.frozen_units, "parameters",
-                     (json_int_t)sw_plan_frozen_parameters(p->plan), "bytes", (json_int_t)sw_plan_frozen_bytes(p->plan),
-                     "without", unfrozen_json(&p->unfrozen));
+                     (json_int_t)sw_units_first_parameters(p->plan->spec.units, p->plan->spec.frozen_units), "bytes",
+                     (json_int_t)sw_plan_frozen_bytes(p->plan), "without", unfrozen_json(&p->unfrozen));
 }
 
 static json_t *update_prices_json(const struct sw_planned *p) {

@@ -28,6 +28,10 @@ static void say_start(const struct sw_trainer *trainer) {
                 (long long)sw_units_parameters(sw_model_get_units(trainer->model)),
                 sw_dtype_name(sw_settings_type(settings)), info.model != NULL ? info.model : info.name, info.isa,
                 info.threads, (long long)settings->batch_tokens);
+    if (settings->freeze != NULL)
+        sw_log_info(
+            "frozen: %s, %lld of the parameters", settings->freeze,
+            (long long)sw_units_first_parameters(sw_model_get_units(trainer->model), trainer->plan->spec.frozen_units));
     if (sw_settings_ranks(settings) > 1)
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
                     (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),

@@ -109,14 +109,6 @@ void sw_plan_explain(const struct sw_planned *p) {
     print_update_prices(p);
 }
 
-int64_t sw_plan_frozen_parameters(const struct sw_plan *plan) {
-    int64_t parameters = 0;
-    for (int64_t u = 0; u < plan->spec.frozen_units; u++)
-        for (int64_t t = 0; t < plan->spec.units->unit[u].tensor_count; t++)
-            parameters += plan->spec.units->unit[u].tensor[t].elems;
-    return parameters;
-}
-
 int64_t sw_plan_frozen_bytes(const struct sw_plan *plan) {
     int64_t elems = 0;
     for (int64_t u = 0; u < plan->spec.frozen_units; u++)
@@ -150,7 +142,7 @@ static void print_frozen(const struct sw_planned *p) {
         return;
     sw_command_print(0, INDENT, "frozen: %lld of %lld units, %lld of the parameters, whose file takes %s",
                      (long long)p->plan->spec.frozen_units, (long long)p->plan->spec.units->count,
-                     (long long)sw_plan_frozen_parameters(p->plan),
+                     (long long)sw_units_first_parameters(p->plan->spec.units, p->plan->spec.frozen_units),
                      sw_format_size(sw_plan_frozen_bytes(p->plan), size));
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row("with --freeze", &with);

@@ -11,8 +11,6 @@ void sw_plan_answer_print(const struct sw_planned *planned, int argc, char *cons
 /* Prints where everything lives, what each lane moves, and what the choices were compared with. */
 void sw_plan_explain(const struct sw_planned *planned);
 
-/* Returns the parameters of the frozen units, without padding. */
-int64_t sw_plan_frozen_parameters(const struct sw_plan *plan);
 /* Returns the bytes of the file that keeps the frozen weights, but for its header and sums. */
 int64_t sw_plan_frozen_bytes(const struct sw_plan *plan);
 
