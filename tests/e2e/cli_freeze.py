@@ -161,6 +161,11 @@ def damage_is_found_and_refused():
     problems += program.refused("its sums", ["export", path("damaged"), path("none")], FROZEN_FILE, "damaged")
     os.truncate(file, os.path.getsize(file) - 1)
     problems += program.refused("cut off", ["export", path("damaged"), path("none")], FROZEN_FILE, "cut off")
+    for seed, run in enumerate(("other", "another")):
+        program.must(*train(run, *FROZEN, "--seed", seed, model=UNTIED, steps=1))
+    shutil.copy(path("other", FROZEN_FILE), path("another", FROZEN_FILE))
+    problems += program.refused("that of another run", ["export", path("another"), path("none")], FROZEN_FILE,
+                                "another run")
     os.remove(file)
     return problems + program.refused("no file", ["export", path("damaged"), path("none")], FROZEN_FILE)
 

@@ -184,14 +184,15 @@ static sw_status make_arrays(struct sw_frozen *self, const struct sw_units *unit
     return SW_OK;
 }
 
-static sw_status open_file(struct sw_frozen *self, const char *folder, const struct sw_units *units) {
+static sw_status open_file(struct sw_frozen *self, const char *folder, const struct sw_units *units, uint64_t digest) {
     SW_TRY(sw_path_join(self->path, sizeof self->path, folder, SW_FROZEN_NAME));
     SW_TRY(make_arrays(self, units));
     self->file = sw_path_open(self->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
     if (self->file < 0)
         return sw_fail(SW_ERR_IO, "%s, which holds the frozen weights of the run, cannot be opened: %s", self->path,
                        strerror(errno));
-    return check_file(self);
+    SW_TRY(check_file(self));
+    return digest == 0 || digest == sw_frozen_digest(self) ? SW_OK : refuse(self, "is that of another run");
 }
 
 sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
@@ -207,7 +208,7 @@ sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const str
     self->file = -1;
     self->units = frozen_units;
     self->grains = count_grains(units, frozen_units);
-    const sw_status status = open_file(self, folder, units);
+    const sw_status status = open_file(self, folder, units, run->frozen_digest);
     if (status == SW_OK)
         *out = self;
     else
@@ -295,6 +296,10 @@ struct sw_load sw_frozen_load(struct sw_frozen *self, const struct sw_load *trai
 
 int64_t sw_frozen_bytes(const struct sw_frozen *self) {
     return self == NULL ? 0 : self->grains * GRAIN_BYTES;
+}
+
+uint64_t sw_frozen_digest(const struct sw_frozen *self) {
+    return self == NULL ? 0 : self->sum[self->grains];
 }
 
 static void report_bad(const struct sw_frozen *self, int64_t grain, const struct sw_store_verifier *verifier) {

@@ -23,7 +23,8 @@ struct sw_frozen;
 sw_status sw_frozen_write(const char *folder, const struct sw_units *units, int64_t frozen_units,
                           const struct sw_load *from);
 
-/* Opens the file of a run that has frozen units; else *out is NULL. */
+/* Opens the file of a run that has frozen units; else *out is NULL. Refuses that of another run, by run->frozen_digest
+ * unless it is 0. */
 sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
                          struct sw_frozen **out);
 void sw_frozen_close(struct sw_frozen *self);
@@ -32,8 +33,9 @@ void sw_frozen_close(struct sw_frozen *self);
  * units from `trained`, whose context must live as long. self NULL: all from `trained`. */
 struct sw_load sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained);
 
-/* Returns the bytes of the grains in the file; self may be NULL. */
+/* Return the bytes of the grains in the file, and the digest of all that the file holds; self may be NULL. */
 int64_t sw_frozen_bytes(const struct sw_frozen *self);
+uint64_t sw_frozen_digest(const struct sw_frozen *self);
 
 /* Reads every grain and checks its sum. *out_grains gets their count, *out_bad that of the bad ones, which are no error
  * of the call but told to verifier->bad. self NULL: there are none. */

@@ -39,6 +39,9 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
         sw_option_list_to_json(&run->starts), "beside", sw_option_list_to_json(&run->beside), "data_text",
         sw_option_list_to_json(&run->texts.data), "val_text", sw_option_list_to_json(&run->texts.val));
     free(config);
+    digest_text(run->frozen_digest, digest);
+    if (root != NULL && run->frozen_digest != 0)
+        json_object_set_new(root, "frozen_digest", json_string(digest));
     if (root != NULL && run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
     if (run->machine != NULL)
@@ -60,6 +63,15 @@ static sw_status read_config(const json_t *object, const char *path, struct sw_m
     return status;
 }
 
+/* Reads the digest that a run with frozen weights has. */
+static sw_status read_frozen(const json_t *root, const char *path, struct sw_run *run) {
+    const char *digest = json_string_value(json_object_get(root, "frozen_digest"));
+    const bool read = digest != NULL && sscanf(digest, "%" SCNx64, &run->frozen_digest) == 1;
+    return read || run->settings.freeze == NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT, "%s lacks the frozen_digest of its frozen weights; restore the file", path);
+}
+
 static sw_status parse_run(const json_t *root, const char *path, struct sw_run *run) {
     const json_int_t version = json_integer_value(json_object_get(root, "version"));
     const json_t *settings = json_object_get(root, "settings"), *config = json_object_get(root, "config");
@@ -79,6 +91,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     SW_TRY(sw_run_list_from_json(root, "beside", path, &run->beside));
     SW_TRY(sw_run_list_from_json(root, "data_text", path, &run->texts.data));
     SW_TRY(sw_run_list_from_json(root, "val_text", path, &run->texts.val));
+    SW_TRY(read_frozen(root, path, run));
     SW_TRY(sw_run_stores_from_json(root, path, run));
     run->machine = json_incref(json_object_get(root, "machine"));
     run->prediction = json_incref(json_object_get(root, "prediction"));

@@ -29,6 +29,7 @@ struct sw_run {
     struct sw_settings settings;
     struct sw_model_config config;
     uint64_t data_digest;
+    uint64_t frozen_digest; /* of the run's frozen weights (frozen.h); 0: every unit is trained, or not known yet */
     struct sw_option_list
         beside; /* mask and document files of the data (sw_data_beside); empty if an older version wrote it */
     struct sw_text_sources texts; /* of which the data are tokens */

@@ -130,8 +130,10 @@ static sw_status keep_frozen(struct sw_trainer *trainer) {
     if (trainer->plan->spec.frozen_units == 0)
         return SW_OK;
     SW_TRY(sw_ranks_first(trainer->ranks, write_frozen(trainer, units)));
-    return sw_ranks_agree_on_error(trainer->ranks,
-                                   sw_frozen_open(trainer->folder, &trainer->run, units, &trainer->frozen));
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks,
+                                   sw_frozen_open(trainer->folder, &trainer->run, units, &trainer->frozen)));
+    trainer->run.frozen_digest = sw_frozen_digest(trainer->frozen);
+    return SW_OK;
 }
 
 /* Checks that the store has room: in the folders of --nvme, else in what is there of the path to the run's folder. */
@@ -173,9 +175,9 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_trainer_choose_plan(trainer));
     SW_TRY(create_store(trainer));
     SW_TRY(sw_trainer_add_start(trainer));
+    SW_TRY(keep_frozen(trainer));
     SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
-    SW_TRY(keep_frozen(trainer));
     SW_TRY(sw_trainer_open_engine(trainer));
     SW_TRY(sw_commit_text_begin(trainer));
     SW_TRY(sw_loading_run(trainer));
