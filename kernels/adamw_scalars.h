@@ -6,7 +6,8 @@
 #include "kernels/device.h"
 
 struct sw_adamw_scalars {
-    float decay_factor; /* 1 - lr·weight_decay */
+    double lr, weight_decay, correction1; /* of the step, for runs with a learning rate of their own */
+    float decay_factor;                   /* 1 - lr·weight_decay */
     float one_minus_beta1;
     float beta2;
     float one_minus_beta2;
@@ -18,12 +19,13 @@ struct sw_adamw_scalars {
 
 struct sw_adamw_scalars sw_adamw_scalars(const struct sw_adamw *adamw);
 
-/* The decay factor of some elements, which end before element `end` of the unit. */
+/* The decay factor and the step size of some elements, which end before element `end` of the unit. */
 struct sw_decay_span {
     int64_t end;
-    float factor;
+    float factor, minus_step_size;
 };
-/* Returns the span of the run that holds elem; past the last run nothing decays. */
+/* Returns the span of the run that holds elem; past the last run nothing decays. A run's scale counts as if the step
+ * had the scaled learning rate. */
 struct sw_decay_span sw_decay_span(const struct sw_adamw_scalars *scalars, const struct sw_decay_run *runs,
                                    int64_t run_count, int64_t elem);
 

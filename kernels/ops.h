@@ -395,10 +395,11 @@ struct sw_adamw {
     int64_t step;                               /* t, from 1 */
     bool skip; /* the step is skipped: the state stays as it is and the weights are rounded again */
 };
-/* A run of elements with or without weight decay; runs cover [0, elems) of a unit in order. */
+/* A run of elements with the same weight decay and learning rate; runs cover [0, elems) of a unit in order. */
 struct sw_decay_run {
     int64_t end; /* first element after the run */
     bool decay;
+    double lr_scale; /* factor of the learning rate; 0 stands for 1 */
 };
 /* Updates `grains` grains of a unit from its element first_elem on. */
 struct sw_update_adamw {

@@ -12,11 +12,12 @@ struct update {
     void *weights;
 };
 
-/* Elements side by side: where they begin in the chunk and in the record's three parts, and what decays them. */
+/* Elements side by side: where they begin in the chunk and in the record's three parts, and their decay and step size.
+ */
 struct run {
     int64_t at;
     float *master, *m, *v;
-    float decay_factor;
+    float decay_factor, minus_step_size;
 };
 
 /* Runs the operations of ref/update.c in the same order: the bits are a contract. `rest` elements are left from element
@@ -32,7 +33,7 @@ SW_INLINE void update_vector(const sw_dtype type, const struct update *u, const 
     const sw_vec second = sw_vec_fma_once(s->one_minus_beta2 * g, g, s->beta2 * v);
     const sw_vec denominator = sw_vec_sqrt(second) / s->correction2_sqrt + s->eps;
     const sw_vec master =
-        sw_vec_fma_once(sw_vec_splat(s->minus_step_size), first / denominator, before * run->decay_factor);
+        sw_vec_fma_once(sw_vec_splat(run->minus_step_size), first / denominator, before * run->decay_factor);
     sw_store_up_to(SW_F32, run->master, i, rest, master);
     sw_store_up_to(SW_F32, run->m, i, rest, first);
     sw_store_up_to(SW_F32, run->v, i, rest, second);
@@ -60,7 +61,8 @@ static void update_grain(const struct update *u, int64_t unit_elem, int64_t chun
                                 .master = record + i,
                                 .m = record + SW_GRAIN_ELEMS + i,
                                 .v = record + INT64_C(2) * SW_GRAIN_ELEMS + i,
-                                .decay_factor = span.factor};
+                                .decay_factor = span.factor,
+                                .minus_step_size = span.minus_step_size};
         count = sw_min_i64(SW_GRAIN_ELEMS - i, span.end - (unit_elem + i));
         SW_FOR_TYPE(update_run, u->type, u, &run, count);
     }

@@ -8,12 +8,13 @@ extern "C" {
 enum { LAUNCH_SPANS = 64 }; /* decay spans that one launch knows; it is given them with its arguments */
 
 namespace {
-/* The elements [first, end) of a call, and the decay factor of each: that of the first span that ends after it. */
+/* The elements [first, end) of a call, and the decay factor and step size of each: those of the first span that ends
+ * after it. */
 struct stretch {
     int64_t first, end;
     int spans;
     int64_t ends[LAUNCH_SPANS];
-    float factors[LAUNCH_SPANS];
+    float factors[LAUNCH_SPANS], minus_step_sizes[LAUNCH_SPANS];
 };
 
 struct update {
@@ -35,13 +36,14 @@ static __device__ __forceinline__ int span_of(const stretch &s, int64_t elem) {
     return low;
 }
 
-static __device__ __forceinline__ void update_elem(const struct sw_adamw_scalars &s, float decay_factor, float gradient,
-                                                   float *master, float *m, float *v) {
+static __device__ __forceinline__ void update_elem(const struct sw_adamw_scalars &s, float decay_factor,
+                                                   float minus_step_size, float gradient, float *master, float *m,
+                                                   float *v) {
     const float g = gradient * s.grad_scale;
     *m = fmaf(s.one_minus_beta1, g - *m, *m);
     *v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * *v);
     const float denominator = sqrtf(*v) / s.correction2_sqrt + s.eps;
-    *master = fmaf(s.minus_step_size, *m / denominator, *master * decay_factor);
+    *master = fmaf(minus_step_size, *m / denominator, *master * decay_factor);
 }
 
 /* Returns the address of a vector's master weights in the optimizer state; the two moments lie one and two grains on.
@@ -54,15 +56,15 @@ static_assert((SW_GRAIN_ELEMS & (SW_GRAIN_ELEMS - 1)) == 0, "a grain's elements 
 
 /* Updates a whole vector that lies in one span and in aligned memory, as all but a few of a call do. */
 template <typename T>
-static __device__ __forceinline__ void update_whole(const update &u, float decay_factor, int64_t at, const T *grads,
-                                                    T *weights) {
+static __device__ __forceinline__ void update_whole(const update &u, float decay_factor, float minus_step_size,
+                                                    int64_t at, const T *grads, T *weights) {
     float *record = record_at(u, at), master[SW_ELEMS], m[SW_ELEMS], v[SW_ELEMS], gradients[SW_ELEMS];
     sw_load_whole(record, master);
     sw_load_whole(record + SW_GRAIN_ELEMS, m);
     sw_load_whole(record + 2 * SW_GRAIN_ELEMS, v);
     sw_load_whole(grads + at, gradients);
     for (int i = 0; i < SW_ELEMS; i++)
-        update_elem(u.scalars, decay_factor, gradients[i], &master[i], &m[i], &v[i]);
+        update_elem(u.scalars, decay_factor, minus_step_size, gradients[i], &master[i], &m[i], &v[i]);
     sw_store_whole(record, master);
     sw_store_whole(record + SW_GRAIN_ELEMS, m);
     sw_store_whole(record + 2 * SW_GRAIN_ELEMS, v);
@@ -78,7 +80,8 @@ static __device__ __forceinline__ void update_part(const update &u, const stretc
         float master = record[i];
         if (!u.skip) {
             float *m = &record[SW_GRAIN_ELEMS + i], *v = &record[2 * SW_GRAIN_ELEMS + i];
-            update_elem(u.scalars, s.factors[span_of(s, at + i)], sw_widen(grads[at + i]), &master, m, v);
+            const int span = span_of(s, at + i);
+            update_elem(u.scalars, s.factors[span], s.minus_step_sizes[span], sw_widen(grads[at + i]), &master, m, v);
             record[i] = master;
         }
         sw_round(master, &weights[at + i]);
@@ -97,7 +100,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     const int end = s.end - at < SW_ELEMS ? (int)(s.end - at) : (int)SW_ELEMS;
     const int span = u.skip ? 0 : span_of(s, at + begin);
     if (u.aligned && !u.skip && begin == 0 && at + SW_ELEMS <= s.ends[span])
-        update_whole(u, s.factors[span], at, grads, weights);
+        update_whole(u, s.factors[span], s.minus_step_sizes[span], at, grads, weights);
     else
         update_part(u, s, at, begin, end, grads, weights);
 }
@@ -115,6 +118,7 @@ static stretch next_stretch(const struct sw_adamw_scalars *scalars, bool skip, i
         s.end = span.end - first_elem < elems ? span.end - first_elem : elems;
         s.ends[s.spans] = s.end;
         s.factors[s.spans] = span.factor;
+        s.minus_step_sizes[s.spans] = span.minus_step_size;
     }
     return s;
 }

@@ -6,13 +6,13 @@
 
 /* The definition of the update, operation by operation: each line below rounds where it says, and every other
  * implementation gives the same bits. */
-static void update_elem(const struct sw_adamw_scalars *s, float decay_factor, float gradient, float *master, float *m,
-                        float *v) {
+static void update_elem(const struct sw_adamw_scalars *s, const struct sw_decay_span *span, float gradient,
+                        float *master, float *m, float *v) {
     const float g = gradient * s->grad_scale;
     *m = fmaf(s->one_minus_beta1, g - *m, *m);
     *v = fmaf(s->one_minus_beta2 * g, g, s->beta2 * *v);
     const float denominator = sqrtf(*v) / s->correction2_sqrt + s->eps;
-    *master = fmaf(s->minus_step_size, *m / denominator, *master * decay_factor);
+    *master = fmaf(span->minus_step_size, *m / denominator, *master * span->factor);
 }
 
 static void update_grain(sw_dtype type, const struct sw_adamw_scalars *scalars, bool skip, int64_t unit_elem,
@@ -22,7 +22,7 @@ static void update_grain(sw_dtype type, const struct sw_adamw_scalars *scalars, 
     for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++) {
         if (!skip) {
             const struct sw_decay_span span = sw_decay_span(scalars, runs, run_count, unit_elem + i);
-            update_elem(scalars, span.factor, sw_dtype_load(type, grads, grads_at + i), &master[i], &m[i], &v[i]);
+            update_elem(scalars, &span, sw_dtype_load(type, grads, grads_at + i), &master[i], &m[i], &v[i]);
         }
         sw_dtype_store(type, weights, grads_at + i, master[i]);
     }

@@ -56,13 +56,14 @@ static void make_moments(float *records, int64_t grains) {
     }
 }
 
-/* Runs with and without decay begin and end within grains, and a tail of the unit is padding. */
+/* Runs with and without decay, and with learning rates of their own, begin and end within grains; a tail of the unit is
+ * padding. */
 sw_status trial_update(struct trial *trial) {
     enum { FIRST_RUN = 101, TAIL = 77, STEP = 3 };
     const int64_t elems = elems_of(trial), grains = elems / SW_GRAIN_ELEMS;
     const struct sw_decay_run runs[] = {{.end = FIRST_RUN, .decay = true},
-                                        {.end = elems / 2 + 1, .decay = false},
-                                        {.end = elems - TAIL, .decay = true}};
+                                        {.end = elems / 2 + 1, .decay = false, .lr_scale = 0.1},
+                                        {.end = elems - TAIL, .decay = true, .lr_scale = 3.0}};
     const struct sw_adamw adamw = {
         .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 0.375f, .step = STEP};
     const void *grads = trial_input(trial, "gradients", trial->type, elems, 0.5f);

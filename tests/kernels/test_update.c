@@ -13,10 +13,10 @@ enum { GRAINS = 4, ELEMS = GRAINS * SW_GRAIN_ELEMS };
 /* Runs that begin and end inside grains and tiles, and leave a tail after the last. */
 static const struct sw_decay_run runs[] = {{.end = 100, .decay = true},
                                            {.end = 101, .decay = false},
-                                           {.end = 5000, .decay = true},
+                                           {.end = 5000, .decay = true, .lr_scale = 0.1},
                                            {.end = SW_GRAIN_ELEMS + 513, .decay = false},
                                            {.end = 3 * SW_GRAIN_ELEMS, .decay = true},
-                                           {.end = ELEMS - 1000, .decay = false},
+                                           {.end = ELEMS - 1000, .decay = false, .lr_scale = 2.5},
                                            {.end = ELEMS - 7, .decay = true}};
 enum { RUNS = sizeof runs / sizeof runs[0] };
 
@@ -84,7 +84,8 @@ static void many_runs(struct pair *pair) {
     enum { MANY = 300 };
     struct sw_decay_run many[MANY];
     for (int i = 0; i < MANY; i++)
-        many[i] = (struct sw_decay_run){.end = 5 + (i + 1) * 53 - i % 7, .decay = i % 3 != 1};
+        many[i] = (struct sw_decay_run){
+            .end = 5 + (i + 1) * 53 - i % 7, .decay = i % 3 != 1, .lr_scale = i % 4 == 2 ? 0.5 : 0.0};
     many[MANY - 1].end = ELEMS - 3;
     for (int t = 0; t < TEST_TYPES; t++) {
         const sw_dtype type = test_types[t];
@@ -106,6 +107,38 @@ static void many_runs(struct pair *pair) {
 static void runs_of_few_elements(void **state) {
     (void)state;
     for_each_device(many_runs);
+}
+
+/* A run with a scale is updated as by a step of the scaled learning rate, and the runs beside it as without. */
+static void scaled(struct pair *pair) {
+    const double scale = 0.1;
+    const struct sw_decay_run plain[] = {{.end = ELEMS, .decay = true}};
+    const struct sw_decay_run three[] = {{.end = 1001, .decay = true},
+                                         {.end = SW_GRAIN_ELEMS + 77, .decay = true, .lr_scale = scale},
+                                         {.end = ELEMS, .decay = true, .lr_scale = 1.0}};
+    struct sw_adamw slow = SETTINGS;
+    slow.lr *= scale;
+    struct buffer got = make_records(GRAINS, 1e-3f), fast = buffer_copy(&got), slowed = buffer_copy(&got);
+    struct buffer weights = buffer_make(ELEMS * 2), grads = make_grads(SW_BF16, 2);
+    assert_ok(
+        sw_update_adamw(pair->stream, SW_BF16, &SETTINGS, 0, GRAINS, three, 3, grads.data, got.data, weights.data));
+    assert_ok(
+        sw_update_adamw(pair->stream, SW_BF16, &SETTINGS, 0, GRAINS, plain, 1, grads.data, fast.data, weights.data));
+    assert_ok(
+        sw_update_adamw(pair->stream, SW_BF16, &slow, 0, GRAINS, plain, 1, grads.data, slowed.data, weights.data));
+    for (int64_t elem = 0; elem < ELEMS; elem++) {
+        const bool in_run = elem >= three[0].end && elem < three[1].end;
+        const int64_t at = elem + elem / SW_GRAIN_ELEMS * (SW_OPTIMIZER_VECTORS - 1) * SW_GRAIN_ELEMS;
+        assert_memory_equal((float *)got.data + at, (float *)(in_run ? slowed : fast).data + at, sizeof(float));
+    }
+    struct buffer *all[] = {&got, &fast, &slowed, &weights, &grads};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void learning_rates_of_runs(void **state) {
+    (void)state;
+    for_each_device(scaled);
 }
 
 /* One call, or one for each grain: the address in the unit decides decay, not the call. */
@@ -212,6 +245,7 @@ static void scalars_keep_their_digits(void **state) {
 
 int main(void) {
     const struct CMUnitTest on_devices[] = {cmocka_unit_test(same_bits_as_reference), cmocka_unit_test(any_chunks),
+                                            cmocka_unit_test(learning_rates_of_runs),
                                             cmocka_unit_test(runs_of_few_elements), cmocka_unit_test(skipped_step)};
     const struct CMUnitTest others[] = {cmocka_unit_test(reference_follows_textbook),
                                         cmocka_unit_test(scalars_keep_their_digits)};
