@@ -118,21 +118,34 @@ sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count,
     return SW_OK;
 }
 
+/* Sets the runs: neighbouring tensors with the same decay and learning rate are one. */
+static void join_runs(struct sw_unit *unit) {
+    unit->run_count = 0;
+    for (int64_t t = 0; t < unit->tensor_count; t++) {
+        const struct sw_tensor *tensor = &unit->tensor[t];
+        const struct sw_decay_run *before = unit->run_count > 0 ? &unit->run[unit->run_count - 1] : NULL;
+        const bool last = t + 1 == unit->tensor_count;
+        const int64_t end = last ? unit->elems : tensor[1].offset;
+        if (before == NULL || before->decay != tensor->decay || before->lr_scale != tensor->lr_scale)
+            unit->run_count++;
+        unit->run[unit->run_count - 1] =
+            (struct sw_decay_run){.end = end, .decay = tensor->decay, .lr_scale = tensor->lr_scale};
+    }
+}
+
 static sw_status seal_unit(struct sw_unit *unit) {
     unit->elems = sw_round_up(unit->elems, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
     unit->run = calloc((size_t)unit->tensor_count + 1, sizeof *unit->run);
     if (unit->run == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the decay runs of %s", unit->name);
-    for (int64_t t = 0; t < unit->tensor_count; t++) {
-        const bool last = t + 1 == unit->tensor_count;
-        const int64_t end = last ? unit->elems : unit->tensor[t + 1].offset;
-        const bool extends = unit->run_count > 0 && unit->run[unit->run_count - 1].decay == unit->tensor[t].decay;
-        if (!extends)
-            unit->run_count++;
-        unit->run[unit->run_count - 1] = (struct sw_decay_run){.end = end, .decay = unit->tensor[t].decay};
-    }
+    join_runs(unit);
     return SW_OK;
+}
+
+void sw_units_join_runs(struct sw_units *units) {
+    for (int64_t u = 0; u < units->count; u++)
+        join_runs(&units->unit[u]);
 }
 
 sw_status sw_units_seal(struct sw_units *units) {

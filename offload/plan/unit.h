@@ -31,6 +31,7 @@ struct sw_tensor {
     int64_t elems;                   /* elements of the part */
     int64_t offset;                  /* first element in the unit */
     bool decay;                      /* weight decay applies */
+    double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
 };
 
 struct sw_unit {
@@ -74,6 +75,9 @@ sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count,
 
 /* Pads the units and computes their decay runs; no tensor may be added afterwards. */
 sw_status sw_units_seal(struct sw_units *units);
+
+/* Computes the decay runs of sealed units again, whose tensors have another decay or lr_scale now. */
+void sw_units_join_runs(struct sw_units *units);
 
 /* Returns the number of parameters, without padding, of all units or of the first `count`. */
 int64_t sw_units_parameters(const struct sw_units *units);

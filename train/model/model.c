@@ -97,6 +97,10 @@ const struct sw_units *sw_model_get_units(const struct sw_model *model) {
     return model->units;
 }
 
+struct sw_units *sw_model_tunable_units(struct sw_model *model) {
+    return model->units;
+}
+
 const struct sw_model_config *sw_model_get_config(const struct sw_model *model) {
     return &model->config;
 }

@@ -37,6 +37,8 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
 void sw_model_destroy(struct sw_model *model);
 
 const struct sw_units *sw_model_get_units(const struct sw_model *model);
+/* Returns the units for changes of their tensors' decay and learning rate, before there is a plan. */
+struct sw_units *sw_model_tunable_units(struct sw_model *model);
 const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
 sw_dtype sw_model_type(const struct sw_model *model);
 struct sw_unit_ops sw_model_ops(struct sw_model *model);

@@ -19,6 +19,7 @@
 #include "train/run/trace_file.h"
 #include "train/settings/places.h"
 #include "train/settings/room.h"
+#include "train/settings/tensor_rates.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,7 +110,8 @@ static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
 
 static sw_status make_model(struct sw_trainer *trainer) {
     const struct sw_model_shape shape = shape_of(trainer);
-    return sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model);
+    SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
+    return sw_tensor_rates_apply(&trainer->run.settings, sw_model_tunable_units(trainer->model));
 }
 
 static sw_status make_plan(struct sw_trainer *trainer) {

@@ -6,6 +6,7 @@
 #include "train/hf/config.h"
 #include "train/settings/freeze.h"
 #include "train/settings/places.h"
+#include "train/settings/tensor_rates.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     SW_TRY(check_machine(settings));
     if (settings->order != NULL) /* resume has no --order */
         SW_TRY(parse_order(settings->order, 1, &group));
+    SW_TRY(sw_tensor_rates_check(settings));
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
     struct sw_freeze freeze;

@@ -38,6 +38,7 @@ struct sw_settings {
     int64_t warmup, decay_steps; /* steps */
     int schedule;                /* sw_schedule_kind */
     bool min_lr_at_last; /* not a flag: run.json of older runs says that the last step has min_lr (schedule.h) */
+    struct sw_option_list no_decay, lr_scale; /* patterns of tensors' names; those of lr_scale with =FACTOR */
     double weight_decay, beta1, beta2, eps, clip;
     int64_t seed;
     int tokens;        /* type of the tokens in .bin files: SW_TOKENS_... */

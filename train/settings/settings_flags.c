@@ -112,6 +112,12 @@ static const struct sw_option options[] = {
      .real_min = 0, .real_max = 1e3, .what = "learning rate that the schedule falls to"},
     {.name = "--weight-decay", REAL(weight_decay), .commands = TRAIN, .group = LEARNING, .initial = "0.1", .value = "X",
      .real_min = 0, .real_max = 1e3, .what = "weight decay of AdamW, for tensors of two or more dimensions"},
+    {.name = "--no-decay", LIST(no_decay), .commands = TRAIN, .group = LEARNING, .value = "PATTERN",
+     .what = "no weight decay either for tensors whose names match, such as '*wte.weight'; repeat for several; those of "
+             "one dimension (norms, biases) have none anyway"},
+    {.name = "--lr-scale", LIST(lr_scale), .commands = RUNS, .group = LEARNING, .value = "PATTERN=FACTOR",
+     .what = "factor of the learning rate for tensors whose names match, such as '*wte.weight=0.1'; repeat for several: "
+             "the last that matches counts"},
     {.name = "--clip", REAL(clip), .commands = TRAIN, .group = LEARNING, .initial = "1", .value = "NORM", .real_min = 0,
      .real_max = 1e30, .what = "largest norm of the gradient before it is scaled down; 0: no clipping"},
     {.name = "--beta1", REAL(beta1), .commands = TRAIN, .group = LEARNING, .initial = "0.9", .value = "X",
