@@ -736,8 +736,8 @@ function drawPrediction() {
             part.append(element("p", {className: "note", textContent: "No prediction was recorded: an older version began this run."}));
             continue;
         }
-        const note = known(run.prediction.step_seconds) ? "" : " No time was predicted: this start measured nothing, because " +
-            "it had no choice to make. `spillway plan` with the same flags predicts a step.";
+        const note = known(run.prediction.step_seconds) ? "" : " No time was predicted: on a CPU, or with --order and --update " +
+            "given, a start measures nothing. The command plan, with the same flags, predicts a step.";
         part.append(element("p", {className: "note", textContent: run.measured.steps > 0
             ? `Medians of the newest ${run.measured.steps} steps after step ${run.prediction.first_step}, with which the newest start began. ` +
               `Memory is taken whole at the start, so it is as planned.${note}`
