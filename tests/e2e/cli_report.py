@@ -386,7 +386,8 @@ def browser_draws_it():
     if "<b>&|" not in text or made.scripts != 2 or made.findings < len(runs) - 1:
         problems.append(f"{made.scripts} scripts, {made.findings} findings, {text[:300]!r}")
     problems += [f"the page lacks {words!r}" for words in ("</script><script>document.title='owned'</script>", "<i>The", "not predicted",
-                                                           "Machine", "Step 10.") if words not in text]
+                                                           "Machine", "Step 10.", "There are too few steps to judge.", "; it last was at step 12.",
+                                                           "What was found of each run") if words not in text]
     return problems + ([] if made.bars > 5 else [f"the timeline has {made.bars} bars"])
 
 
@@ -437,7 +438,7 @@ def watch_follows_the_run():
     if status != 500 or "line 1" not in page:
         problems.append(f"a broken log: status {status}: {page[:200]}")
     busy = program.run("report", TRAINED, "--watch", "--port", port)
-    problems += program.wrong_refusal("a port in use", busy, 1, ("--port", str(port)), ["report"])
+    problems += program.wrong_refusal("a port in use", busy, 1, ("--port", str(port), "in use", "leave --port out"), ["report"])
     process.send_signal(signal.SIGINT)
     code = process.wait(program.LIMIT_S)
     return problems + ([] if code == 0 else [f"Ctrl-C ends it with {code}"])
