@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import urllib.parse
 
 import program
 from program import script_test
@@ -391,6 +392,17 @@ def browser_draws_it():
     return problems + ([] if made.bars > 5 else [f"the timeline has {made.bars} bars"])
 
 
+def browser_keeps_the_view():
+    """What the reader chose is in the address, so a page that reloads itself keeps it; a broken address is as good as none."""
+    folder, problems = copy("slid", read_log() + "".join(sample(step, "The", f" text {step}") for step in (4, 8, 12))), []
+    page_of(folder)
+    for view, chosen in (({"slides": {"0 0": 8}}, "step 8"), ({"slides": {"0 0": 9}}, "step 12"), ({"slides": 5, "open": None, "sampled": 7}, "step 12")):
+        made = Drawn()
+        made.feed(browser(path("report.html") + "#" + urllib.parse.quote(json.dumps(view))))
+        problems += [] if [text for text in made.text if re.fullmatch(r"step \d+", text)] == [chosen] else [f"{view}: {made.text}"]
+    return problems
+
+
 def browser_draws_odd_files():
     """Files that are JSON of another shape cost their section, and no more."""
     folder, problems = copy("odd files", read_log()), []
@@ -478,4 +490,4 @@ def watch_answers_this_machine_alone():
 
 
 script_test.run(start_is_described, timeline_beside_a_trace, data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
-                long_logs, largest_page, samples_are_kept, prediction_beside_the_steps, million_lines, browser_draws_it, browser_draws_odd_files, watch_follows_the_run, watch_answers_this_machine_alone)
+                long_logs, largest_page, samples_are_kept, prediction_beside_the_steps, million_lines, browser_draws_it, browser_keeps_the_view, browser_draws_odd_files, watch_follows_the_run, watch_answers_this_machine_alone)

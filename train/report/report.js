@@ -195,23 +195,40 @@ function summary() {
         cell.style.borderLeft = `4px solid ${runs[i].color}`;
         cell.title = runs[i].name;
     });
-    return [made, element("details", {}, element("summary", {textContent: "What was found of each run"}), ...cards())];
+    return [made, foldable("cards", {}, "What was found of each run", ...cards())];
 }
 
 const cards = () => runs.map(run => run.columns.step.length ? card(run) : emptyCard(run));
 
 // --- Charts --------------------------------------------------------------------------------------------------------
 
-const view = {axis: "step", smoothing: 0.6, log: false, picked: 0, step: 0, sampled: 0, ...keptView()};
+const view = {axis: "step", smoothing: 0.6, log: false, picked: 0, step: 0, sampled: 0, ...readView()};
+view.open = {...view.open};
+view.slides = {...view.slides};
 const redraws = [];
 
 // What the reader chose before the page was loaded again. An address that somebody changed is as good as none.
-function keptView() {
+function readView() {
     try {
         return JSON.parse(decodeURIComponent(location.hash.slice(1)) || "{}");
     } catch {
         return {};
     }
+}
+
+const keepView = () => location.replace(`#${encodeURIComponent(JSON.stringify(view))}`);
+
+// Keeps whether the reader opened a part, also over a reload.
+function foldable(key, properties, title, ...children) {
+    const made = element("details", {...properties, open: view.open[key] ?? properties.open ?? false},
+        element("summary", {textContent: title}), ...children);
+    made.addEventListener("toggle", () => {
+        if ((view.open[key] ?? properties.open ?? false) !== made.open) {
+            view.open[key] = made.open;
+            keepView();
+        }
+    });
+    return made;
 }
 
 const AXES = {
@@ -561,8 +578,8 @@ function drawSettings() {
     const rows = names.map(name => row(`--${name.replaceAll("_", "-")}`, run => text(name, run.settings[name])));
     const differing = rows.filter(one => one.differs);
     byId("settings").append(table(head, [...facts, ...differing]));
-    byId("settings").append(element("details", {open: runs.length === 1},
-        element("summary", {textContent: runs.length > 1 ? "Settings that are alike" : "Settings"}),
+    byId("settings").append(foldable("settings", {open: runs.length === 1},
+        runs.length > 1 ? "Settings that are alike" : "Settings",
         table(head, rows.filter(one => !one.differs))));
 }
 
@@ -674,9 +691,11 @@ function samplesOf(run) {
     return prompts;
 }
 
-// A slider over the steps, and the text of the chosen one; the last at first.
-function addPrompt(parent, prompt, texts) {
-    const slider = element("input", {type: "range", min: 0, max: texts.length - 1, value: texts.length - 1, step: 1});
+// A slider over the steps, and the text of the chosen one; the last at first. key: where `view` keeps the step.
+function addPrompt(parent, prompt, texts, key) {
+    const slider = element("input", {type: "range", min: 0, max: texts.length - 1, step: 1});
+    const chosen = texts.findIndex(({step}) => step === view.slides[key]);
+    slider.value = chosen < 0 ? texts.length - 1 : chosen;
     const label = element("span"), shown = element("pre", {className: "sample"});
     slider.setAttribute("aria-label", "step");
     const show = () => {
@@ -685,10 +704,14 @@ function addPrompt(parent, prompt, texts) {
         const begin = element("b", {textContent: prompt});
         shown.replaceChildren(begin, text.startsWith(prompt) ? text.slice(prompt.length) : text);
     };
-    slider.addEventListener("input", show);
+    slider.addEventListener("input", () => {
+        view.slides[key] = Number(slider.value) < texts.length - 1 ? texts[slider.value].step : undefined;
+        keepView();
+        show();
+    });
     show();
     const steps = element("div", {className: "slide"}, slider, label);
-    const all = element("details", {}, element("summary", {textContent: `All ${texts.length} texts`}),
+    const all = foldable(`all ${key}`, {}, `All ${texts.length} texts`,
         table(["step", "text"], texts.map(({step, text}) => ({cells: [AXES.step.text(step), text]})), "texts"));
     parent.append(element("div", {className: "chart"}, steps, shown, ...(texts.length > 1 ? [all] : [])));
     slider.hidden = texts.length < 2;
@@ -700,8 +723,7 @@ function drawSamples() {
         (left > 0 ? ` ${run.samples.length} of ${run.samples_seen} are shown, evenly over the steps.` : "") +
         (run.samples_unreadable > 0 ? ` ${run.samples_unreadable} cannot be read as text.` : "");
     byId("texts").replaceChildren();
-    for (const [prompt, texts] of samplesOf(run))
-        addPrompt(byId("texts"), prompt, texts);
+    [...samplesOf(run)].forEach(([prompt, texts], i) => addPrompt(byId("texts"), prompt, texts, `${view.sampled} ${i}`));
 }
 
 // --- Predicted and measured ----------------------------------------------------------------------------------------
@@ -781,7 +803,7 @@ function drawMachine() {
 // --- The page ------------------------------------------------------------------------------------------------------
 
 function redraw() {
-    location.replace(`#${encodeURIComponent(JSON.stringify(view))}`);
+    keepView();
     redraws.forEach(attempt);
 }
 
