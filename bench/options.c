@@ -3,6 +3,7 @@
 #include "core/size.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 enum {
     MODELS = SW_BENCH_GEMM | SW_BENCH_ATTENTION | SW_BENCH_COMPUTE,
@@ -114,17 +115,7 @@ const struct sw_bench_sizes sw_bench_copy_sizes = {
 const struct sw_bench_sizes sw_bench_comm_sizes = {
     "from 4KiB to 256MiB", 4 * SW_KIB, 256 * SW_MIB, 1, 4, {64 * SW_KIB, SW_MIB, 8 * SW_MIB, 64 * SW_MIB}};
 
-int sw_bench_size_count(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes) {
-    return given->sizes.count > 0 ? given->sizes.count : sizes->usual_count;
-}
-
-sw_status sw_bench_size_at(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes, int which,
-                           int64_t *out_bytes) {
-    if (given->sizes.count == 0) {
-        *out_bytes = sizes->usual_bytes[which];
-        return SW_OK;
-    }
-    const char *text = given->sizes.items[which];
+static sw_status parse_size(const char *text, const struct sw_bench_sizes *sizes, int64_t *out_bytes) {
     SW_TRY(sw_parse_size(text, out_bytes));
     if (*out_bytes >= sizes->least_bytes && *out_bytes <= sizes->most_bytes && *out_bytes % sizes->multiple_bytes == 0)
         return SW_OK;
@@ -133,8 +124,25 @@ sw_status sw_bench_size_at(const struct sw_bench_options *given, const struct sw
 
 static sw_status check_sizes(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes) {
     int64_t bytes;
-    for (int i = 0; i < sw_bench_size_count(given, sizes); i++)
-        SW_TRY(sw_bench_size_at(given, sizes, i, &bytes));
+    for (int i = 0; i < given->sizes.count; i++)
+        SW_TRY(parse_size(given->sizes.items[i], sizes, &bytes));
+    return SW_OK;
+}
+
+sw_status sw_bench_size_rows(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes,
+                             struct sw_bench_size_row **out, int *out_count) {
+    const bool chosen = given->sizes.count > 0;
+    *out_count = chosen ? given->sizes.count : sizes->usual_count;
+    *out = calloc((size_t)*out_count, sizeof **out);
+    if (*out == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the rates of %d sizes", *out_count);
+    for (int i = 0; i < *out_count; i++) {
+        struct sw_bench_size_row *row = &(*out)[i];
+        row->rounds.rounds = (int)given->rounds;
+        row->bytes = sizes->usual_bytes[chosen ? 0 : i];
+        if (chosen)
+            SW_TRY(parse_size(given->sizes.items[i], sizes, &row->bytes));
+    }
     return SW_OK;
 }
 
@@ -146,76 +154,53 @@ static sw_status check_comm(const void *given) {
     return check_sizes(given, &sw_bench_comm_sizes);
 }
 
+/* The members that all lines of this table have alike. */
+#define LINE(name, bit_) .command = "bench " name, .bit = (bit_), .options = options, .option_count = OPTION_COUNT
 const struct sw_command_line sw_bench_copy_line = {
-    .command = "bench copy",
-    .bit = SW_BENCH_COPY,
-    .summary = "Measures copies between device and host, beside plain memory copies.",
-    .options = options,
-    .option_count = OPTION_COUNT,
+    LINE("copy", SW_BENCH_COPY), .summary = "Measures copies between device and host, beside plain memory copies.",
     .check = check_copy,
     .examples = {"spillway bench copy", "spillway bench copy --size 1MiB 16MiB --rounds 9",
                  "spillway bench copy --device cpu --threads 2 --json"}};
 const struct sw_command_line sw_bench_comm_line = {
-    .command = "bench comm",
-    .bit = SW_BENCH_COMM,
+    LINE("comm", SW_BENCH_COMM),
     .summary = "Measures the collectives of ranks, beside plain sends of the same bytes. mpirun starts the ranks.",
-    .options = options,
-    .option_count = OPTION_COUNT,
     .check = check_comm,
     .examples = {"mpirun -n 2 spillway bench comm", "mpirun -n 2 spillway bench comm --size 1MiB 8MiB --precision fp32",
                  "mpirun -n 2 spillway bench comm --device cpu --json"}};
 const struct sw_command_line sw_bench_update_line = {
-    .command = "bench update",
-    .bit = SW_BENCH_UPDATE,
+    LINE("update", SW_BENCH_UPDATE),
     .summary = "Measures the fused optimizer update, beside the same memory traffic without arithmetic.",
-    .options = options,
-    .option_count = OPTION_COUNT,
     .examples = {"spillway bench update", "spillway bench update --precision bf16 --chunk-grains 64",
                  "spillway bench update --device cpu --threads 2 --json"}};
 const struct sw_command_line sw_bench_gemm_line = {
-    .command = "bench gemm",
-    .bit = SW_BENCH_GEMM,
+    LINE("gemm", SW_BENCH_GEMM),
     .summary = "Measures a model's matrix products; on the CPU, beside direct calls of oneDNN.",
-    .options = options,
-    .option_count = OPTION_COUNT,
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench gemm", "spillway bench gemm --model model --seq 32",
                  "spillway bench gemm --model gpt2-tiny --device cpu --precision fp32 --json"}};
 const struct sw_command_line sw_bench_attention_line = {
-    .command = "bench attention",
-    .bit = SW_BENCH_ATTENTION,
+    LINE("attention", SW_BENCH_ATTENTION),
     .summary =
         "Measures attention of a micro-batch, forward and backward, beside the matrix products of its heads alone.",
-    .options = options,
-    .option_count = OPTION_COUNT,
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench attention", "spillway bench attention --model model --seq 32 --micro-batch 4",
                  "spillway bench attention --model gpt2-tiny --precision fp32 --json"}};
 const struct sw_command_line sw_bench_compute_line = {
-    .command = "bench compute",
-    .bit = SW_BENCH_COMPUTE,
+    LINE("compute", SW_BENCH_COMPUTE),
     .summary =
         "Measures a micro-batch, forward and backward, beside its matrix products alone by the vendor's library.",
-    .options = options,
-    .option_count = OPTION_COUNT,
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench compute", "spillway bench compute --model model --seq 32 --micro-batch 4",
                  "spillway bench compute --model gpt2-tiny --precision fp32 --json"}};
 const struct sw_command_line sw_bench_load_line = {
-    .command = "bench load",
-    .bit = SW_BENCH_LOAD,
+    LINE("load", SW_BENCH_LOAD),
     .summary = "Loads a checkpoint into a new store, beside the drive read and written at once.",
-    .options = options,
-    .option_count = OPTION_COUNT,
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench load", "spillway bench load --model model --nvme . --rounds 5",
                  "spillway bench load --model gpt2-tiny --device cpu --json"}};
 const struct sw_command_line sw_bench_zero_line = {
-    .command = "bench zero",
-    .bit = SW_BENCH_ZERO,
+    LINE("zero", SW_BENCH_ZERO),
     .summary = "Counts what a rank holds and sends at each ZeRO stage, beside the formulas. mpirun starts the ranks.",
-    .options = options,
-    .option_count = OPTION_COUNT,
     .more_help = sw_settings_help_presets,
     .examples = {"mpirun -n 2 spillway bench zero", "mpirun -n 2 spillway bench zero --model model --precision fp32",
                  "mpirun -n 2 spillway bench zero --model gpt2-tiny --device cpu --json"}};

@@ -38,8 +38,14 @@ struct sw_bench_sizes {
     int64_t usual_bytes[SW_BENCH_MAX_SIZES];
 };
 extern const struct sw_bench_sizes sw_bench_copy_sizes, sw_bench_comm_sizes;
-int sw_bench_size_count(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes);
-sw_status sw_bench_size_at(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes, int which,
-                           int64_t *out_bytes);
+
+/* The rates of one size. */
+struct sw_bench_size_row {
+    int64_t bytes;
+    struct sw_bench_rounds rounds;
+};
+/* Makes a row for each size to measure, without rates. The caller frees the rows. */
+sw_status sw_bench_size_rows(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes,
+                             struct sw_bench_size_row **out, int *out_count);
 
 #endif

@@ -53,25 +53,17 @@ static void format_cell(const struct sw_bench_field *field, const void *value, c
     snprintf(cell + used, CELL_CHARS - used, " (%.*f-%.*f)", field->digits, interval.low, field->digits, interval.high);
 }
 
-/* Returns whether a column is printed: it has a heading, and a value in some row. */
-static bool is_shown(const struct sw_bench_table *table, const struct sw_bench_field *field) {
+/* Returns the width of a column; 0: it is not printed, because it has no heading, or no value in any row. */
+static int width_of(const struct sw_bench_table *table, const struct sw_bench_field *field) {
+    size_t width = field->heading != NULL ? strlen(field->heading) : 0;
+    bool shown = false;
     char cell[CELL_CHARS];
     for (int row = 0; field->heading != NULL && row < table->row_count; row++) {
         format_cell(field, value_of(table, field, row), cell);
-        if (strcmp(cell, ABSENT) != 0)
-            return true;
-    }
-    return false;
-}
-
-static int width_of(const struct sw_bench_table *table, const struct sw_bench_field *field) {
-    size_t width = strlen(field->heading);
-    char cell[CELL_CHARS];
-    for (int row = 0; row < table->row_count; row++) {
-        format_cell(field, value_of(table, field, row), cell);
         width = strlen(cell) > width ? strlen(cell) : width;
+        shown |= strcmp(cell, ABSENT) != 0;
     }
-    return (int)width;
+    return shown ? (int)width : 0;
 }
 
 /* Text stands at the left of its column, numbers at the right. `first`: the line begins with this column. */
@@ -90,7 +82,7 @@ static void print_line(const struct sw_bench_table *table, int from, int end, in
     bool first = true;
     for (int i = 0; i < end; i++) {
         const struct sw_bench_field *field = &table->fields[i];
-        if (!is_shown(table, field) || (i < from && !field->key))
+        if (width_of(table, field) == 0 || (i < from && !field->key))
             continue;
         print_cell(table, field, row, first);
         first = false;
@@ -100,18 +92,16 @@ static void print_line(const struct sw_bench_table *table, int from, int end, in
 
 /* Returns the end of the fields that fit beside the keys, from one on; at least one does. */
 static int part_end(const struct sw_bench_table *table, int from) {
-    int used = -GAP, end = from;
-    for (int i = 0; i < from; i++)
-        if (table->fields[i].key && is_shown(table, &table->fields[i]))
-            used += width_of(table, &table->fields[i]) + GAP;
-    for (; end < table->field_count; end++) {
-        if (!is_shown(table, &table->fields[end]))
+    int used = -GAP;
+    for (int i = 0; i < table->field_count; i++) {
+        const int width = width_of(table, &table->fields[i]);
+        if (width == 0 || (i < from && !table->fields[i].key))
             continue;
-        used += width_of(table, &table->fields[end]) + GAP;
-        if (used > WIDTH && end > from)
-            break;
+        used += width + GAP;
+        if (i > from && used > WIDTH)
+            return i;
     }
-    return end;
+    return table->field_count;
 }
 
 void sw_table_print(const struct sw_bench_table *table) {

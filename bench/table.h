@@ -45,10 +45,12 @@ struct sw_bench_table {
 #define SW_AT(kind_, member) .kind = (kind_), .offset = offsetof(ROW, member)
 #define SW_MEDIAN(member, who_) SW_AT(SW_FIELD_MEDIAN, member), .who = (who_)
 #define SW_RATIO(member, who_, to_) SW_AT(SW_FIELD_RATIO, member), .who = (who_), .to = (to_)
-/* Kind of a field where the row itself is a struct sw_bench_rounds. */
-#define SW_WHOLE_MEDIAN(who_) .kind = SW_FIELD_MEDIAN, .who = (who_)
-#define SW_WHOLE_RATIO(who_, to_) .kind = SW_FIELD_RATIO, .who = (who_), .to = (to_)
 #define SW_GIGA .scale = 1e-9
+/* Fields of a row whose member `rounds` has the rates: a rate, shown in units of 1e9 a second, and a ratio. */
+#define SW_RATE_FIELD(name_, heading_, who_, digits_)                                                                  \
+    { .name = (name_), .heading = (heading_), SW_MEDIAN(rounds, who_), SW_GIGA, .digits = (digits_) }
+#define SW_RATIO_FIELD(name_, heading_, who_, to_)                                                                     \
+    { .name = (name_), .heading = (heading_), SW_RATIO(rounds, who_, to_), .digits = 2 }
 
 #define SW_TABLE(fields_, rows_, count_)                                                                               \
     (&(struct sw_bench_table){.fields = (fields_),                                                                     \

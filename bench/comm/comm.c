@@ -13,43 +13,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ranks do little alone. */
+/* A rank works alone for far less than this between two exchanges. */
 enum { RANK_TIMEOUT_S = 60 };
 
-/* Rates are the bytes that a rank gives to the others, but for memcpy, which every rank does at once. */
+/* Rates count the bytes that a rank gives to the others. Those of memcpy, which all ranks run at once, count the bytes
+ * copied. */
 enum { GATHER, REDUCE, LIBRARY, PLAIN, MEMCPY, CONTENDERS };
 static_assert((int)CONTENDERS <= (int)SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
-/* One size of a vector. */
-struct size_row {
-    int64_t bytes;
-    struct sw_bench_rounds rounds;
-};
-
-#define ROW struct size_row
-#define RATE(name_, heading_, who)                                                                                     \
-    { .name = (name_), .heading = (heading_), SW_MEDIAN(rounds, who), SW_GIGA, .digits = 2 }
-#define RATIO(name_, heading_, who, to)                                                                                \
-    { .name = (name_), .heading = (heading_), SW_RATIO(rounds, who, to), .digits = 2 }
+#define ROW struct sw_bench_size_row
 static const struct sw_bench_field fields[] = {
     {.name = "bytes", .heading = "", SW_AT(SW_FIELD_SIZE, bytes), .key = true},
-    RATE("gather.bytes_per_s", "gather", GATHER),
-    RATE("reduce.bytes_per_s", "reduce", REDUCE),
-    RATE("library.bytes_per_s", "library", LIBRARY),
-    RATE("plain_bytes_per_s", "plain", PLAIN),
-    RATE("memcpy_bytes_per_s", "memcpy", MEMCPY),
-    RATIO("gather.of_memcpy", "gather to memcpy", GATHER, MEMCPY),
-    RATIO("gather.of_plain", "to plain", GATHER, PLAIN),
-    RATIO("reduce.of_memcpy", "reduce to memcpy", REDUCE, MEMCPY),
-    RATIO("reduce.of_plain", "to plain", REDUCE, PLAIN),
-    RATIO("library.of_memcpy", "library to memcpy", LIBRARY, MEMCPY),
-    RATIO("library.of_plain", "to plain", LIBRARY, PLAIN),
+    SW_RATE_FIELD("gather.bytes_per_s", "gather", GATHER, 2),
+    SW_RATE_FIELD("reduce.bytes_per_s", "reduce", REDUCE, 2),
+    SW_RATE_FIELD("library.bytes_per_s", "library", LIBRARY, 2),
+    SW_RATE_FIELD("plain_bytes_per_s", "plain", PLAIN, 2),
+    SW_RATE_FIELD("memcpy_bytes_per_s", "memcpy", MEMCPY, 2),
+    SW_RATIO_FIELD("gather.of_memcpy", "gather to memcpy", GATHER, MEMCPY),
+    SW_RATIO_FIELD("gather.of_plain", "to plain", GATHER, PLAIN),
+    SW_RATIO_FIELD("reduce.of_memcpy", "reduce to memcpy", REDUCE, MEMCPY),
+    SW_RATIO_FIELD("reduce.of_plain", "to plain", REDUCE, PLAIN),
+    SW_RATIO_FIELD("library.of_memcpy", "library to memcpy", LIBRARY, MEMCPY),
+    SW_RATIO_FIELD("library.of_plain", "to plain", LIBRARY, PLAIN),
 };
 
 struct comm_bench {
     const struct sw_bench_options *given;
     struct sw_comm *comm;
-    const struct sw_comm_identity *place;
+    const struct sw_comm_identity *identity;
     struct sw_device *device;
     struct sw_stream *stream;
     struct sw_comm_device gpu;
@@ -58,7 +49,7 @@ struct comm_bench {
     bool plain;                 /* plain sends are measured */
     double latency_s;           /* a gather of next to nothing takes this long */
     int64_t bytes, share_bytes; /* size being measured: all shares, and one */
-    struct size_row *rows;
+    struct sw_bench_size_row *rows;
     int count;
 };
 
@@ -76,7 +67,7 @@ static sw_status copy(void *context) {
 
 static sw_status exchange(void *context) {
     const struct comm_bench *bench = context;
-    return sw_comm_plain_exchange(bench->place->rank, bench->place->ranks, sw_memory_base(bench->from),
+    return sw_comm_plain_exchange(bench->identity->rank, bench->identity->ranks, sw_memory_base(bench->from),
                                   sw_memory_base(bench->to), bench->share_bytes);
 }
 
@@ -93,7 +84,7 @@ static sw_status measure_round(struct comm_bench *bench, struct sw_bench_rounds 
     out->rate[PLAIN][round] = NAN;
     SW_TRY(sw_measure_gather(bench->measure, bench->bytes, &gather));
     if (bench->plain)
-        SW_TRY(rate_of(bench, exchange, bench->share_bytes * (bench->place->ranks - 1), &out->rate[PLAIN][round]));
+        SW_TRY(rate_of(bench, exchange, bench->share_bytes * (bench->identity->ranks - 1), &out->rate[PLAIN][round]));
     SW_TRY(sw_measure_reduce(bench->measure, bench->bytes, &reduce));
     sw_comm_use_library_reduction(bench->comm, true);
     const sw_status status = sw_measure_reduce(bench->measure, bench->bytes, &library);
@@ -106,25 +97,13 @@ static sw_status measure_round(struct comm_bench *bench, struct sw_bench_rounds 
     return SW_OK;
 }
 
-static sw_status list_sizes(struct comm_bench *bench) {
-    bench->count = sw_bench_size_count(bench->given, &sw_bench_comm_sizes);
-    bench->rows = calloc((size_t)bench->count, sizeof *bench->rows);
-    if (bench->rows == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the rates of %d sizes", bench->count);
-    for (int i = 0; i < bench->count; i++) {
-        bench->rows[i].rounds.rounds = (int)bench->given->rounds;
-        SW_TRY(sw_bench_size_at(bench->given, &sw_bench_comm_sizes, i, &bench->rows[i].bytes));
-    }
-    return SW_OK;
-}
-
 static sw_status measure_sizes(struct comm_bench *bench) {
     struct sw_rates rates = {0};
     SW_TRY(sw_measure_comm_rates(bench->comm, bench->device, (sw_dtype)bench->given->settings.precision, &rates));
     bench->latency_s = rates.comm_latency_s;
     for (int i = 0; i < bench->count; i++) {
         bench->bytes = bench->rows[i].bytes;
-        bench->share_bytes = bench->bytes / bench->place->ranks;
+        bench->share_bytes = bench->bytes / bench->identity->ranks;
         for (int round = 0; round < bench->rows[i].rounds.rounds; round++)
             SW_TRY(measure_round(bench, &bench->rows[i].rounds, round));
     }
@@ -132,16 +111,16 @@ static sw_status measure_sizes(struct comm_bench *bench) {
 }
 
 static sw_status report(const struct comm_bench *bench) {
-    const struct sw_comm_identity *place = bench->place;
-    const bool alone = place->ranks == 1;
+    const struct sw_comm_identity *identity = bench->identity;
+    const bool alone = identity->ranks == 1;
     const char *device = sw_device_info(bench->device).name;
     const char *precision = sw_dtype_name((sw_dtype)bench->given->settings.precision);
     const char *transport = sw_comm_transport_name(bench->comm);
     if (bench->given->settings.json)
         return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:s, s:i, s:f, s:o}", "bench", "comm", "device",
-                                             device, "precision", precision, "ranks", place->ranks, "nodes",
-                                             place->nodes, "transport", transport, "rounds", (int)bench->given->rounds,
-                                             "latency_s", bench->latency_s, "sizes",
+                                             device, "precision", precision, "ranks", identity->ranks, "nodes",
+                                             identity->nodes, "transport", transport, "rounds",
+                                             (int)bench->given->rounds, "latency_s", bench->latency_s, "sizes",
                                              sw_table_json(SW_TABLE(fields, bench->rows, alone ? 0 : bench->count))));
     if (alone) {
         puts("one rank has nobody to exchange with; start it with mpirun -n 2 spillway bench comm");
@@ -150,7 +129,7 @@ static sw_status report(const struct comm_bench *bench) {
     printf("%d ranks on %d machine%s by %s, %s, %s, medians of %d rounds\n"
            "GB/s that a rank gives; memcpy is by every rank at once\n"
            "a gather of next to nothing takes %.1f us\n",
-           place->ranks, place->nodes, place->nodes == 1 ? "" : "s", transport, device, precision,
+           identity->ranks, identity->nodes, identity->nodes == 1 ? "" : "s", transport, device, precision,
            (int)bench->given->rounds, bench->latency_s * 1e6);
     sw_table_print(SW_TABLE(fields, bench->rows, bench->count));
     return SW_OK;
@@ -162,7 +141,7 @@ static sw_status open_device(struct comm_bench *bench) {
     const struct sw_bench_options *given = bench->given;
     const int threads = given->settings.threads == SW_OPTION_AUTO ? 1 : (int)given->settings.threads;
     char name[NAME_CHARS];
-    snprintf(name, sizeof name, "cuda:%d", bench->place->local_rank);
+    snprintf(name, sizeof name, "cuda:%d", bench->identity->local_rank);
     if (given->settings.device == SW_DEVICE_CUDA)
         return sw_device_open(name, threads, &bench->device);
     bool usable = given->settings.device == SW_DEVICE_AUTO && sw_device_open(name, threads, &bench->device) == SW_OK;
@@ -176,7 +155,7 @@ static sw_status open_device(struct comm_bench *bench) {
 
 static sw_status take_memory(struct comm_bench *bench) {
     const int64_t staging_bytes =
-        sw_max_i64(bench->given->staging_bytes, sw_comm_least_staging_bytes(bench->place->ranks));
+        sw_max_i64(bench->given->staging_bytes, sw_comm_least_staging_bytes(bench->identity->ranks));
     int64_t most_bytes = 0;
     for (int i = 0; i < bench->count; i++)
         most_bytes = sw_max_i64(most_bytes, bench->rows[i].bytes);
@@ -196,12 +175,12 @@ static sw_status open_bench(struct comm_bench *bench) {
         SW_TRY(sw_device_comm_open(bench->stream, &bench->gpu));
         SW_TRY(sw_comm_use_nccl(bench->comm, &bench->gpu));
     }
-    bench->plain = on_host && sw_comm_plain_is_there() && bench->place->ranks <= SW_COMM_PLAIN_RANKS;
-    SW_TRY(list_sizes(bench));
+    bench->plain = on_host && sw_comm_plain_is_there() && bench->identity->ranks <= SW_COMM_PLAIN_RANKS;
+    SW_TRY(sw_bench_size_rows(bench->given, &sw_bench_comm_sizes, &bench->rows, &bench->count));
     return take_memory(bench);
 }
 
-/* The communicator uses this memory, so it must have ended. */
+/* Call it after the communicator is closed, which uses this memory until then. */
 static void close_bench(struct comm_bench *bench) {
     sw_measure_comm_close(bench->measure);
     sw_memory_close(bench->staging);
@@ -215,13 +194,13 @@ static void close_bench(struct comm_bench *bench) {
 
 static sw_status run(struct comm_bench *bench, struct sw_ranks *ranks) {
     bench->comm = ranks->comm;
-    bench->place = sw_comm_identity(ranks->comm);
+    bench->identity = sw_comm_identity(ranks->comm);
     SW_TRY(sw_ranks_begin_watch(ranks, RANK_TIMEOUT_S));
     SW_TRY(open_bench(bench));
     sw_ranks_relax_timeout(ranks, false);
-    if (bench->place->ranks > 1)
+    if (bench->identity->ranks > 1)
         SW_TRY(measure_sizes(bench));
-    return bench->place->rank == 0 ? report(bench) : SW_OK;
+    return bench->identity->rank == 0 ? report(bench) : SW_OK;
 }
 
 int sw_bench_comm(int argc, char **argv) {

@@ -10,8 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { UPLOAD, DOWNLOAD, BOTH_UPLOAD, BOTH_DOWNLOAD, MEMCPY_ONE, MEMCPY_ALL, TRIAD, CONTENDERS };
-static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+/* A copied byte is read and written, so that the limit of copies is half of the triad's rate. */
+enum { UPLOAD, DOWNLOAD, BOTH_UPLOAD, BOTH_DOWNLOAD, MEMCPY_ONE, MEMCPY_ALL, TRIAD, HALF_TRIAD, CONTENDERS };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
 /* Areas exceed the caches, and hold two copies of the largest size. Weights are copied by whole grains. */
 #define AREA_BYTES (128 * SW_MIB)
@@ -19,46 +20,35 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 #define LARGEST_BYTES (64 * SW_MIB)
 #define GRAIN_BYTES (SW_GRAIN_ELEMS * sw_dtype_bytes(SW_BF16))
 
-/* One size of a copy. */
-struct size_row {
-    int64_t bytes;
-    struct sw_bench_rounds rounds;
-    double of_triad[2]; /* ratios of upload and download; a copied byte is read and written, so they count twice */
-};
-
-#define ROW struct size_row
-#define RATE(name_, heading_, who)                                                                                     \
-    { .name = (name_), .heading = (heading_), SW_MEDIAN(rounds, who), SW_GIGA, .digits = 1 }
-#define RATIO(name_, heading_, who, to)                                                                                \
-    { .name = (name_), .heading = (heading_), SW_RATIO(rounds, who, to), .digits = 2 }
+#define ROW struct sw_bench_size_row
 static const struct sw_bench_field fields[] = {
     {.name = "bytes", .heading = "", SW_AT(SW_FIELD_SIZE, bytes), .key = true},
-    RATE("upload.bytes_per_s", "upload", UPLOAD),
-    RATE("download.bytes_per_s", "download", DOWNLOAD),
-    RATE("both.upload_bytes_per_s", "both: up", BOTH_UPLOAD),
-    RATE("both.download_bytes_per_s", "down", BOTH_DOWNLOAD),
-    RATE("memcpy_one_bytes_per_s", "memcpy 1", MEMCPY_ONE),
-    RATE("memcpy_all_bytes_per_s", "memcpy all", MEMCPY_ALL),
-    RATE("triad_bytes_per_s", "triad", TRIAD),
-    RATIO("upload.of_memcpy_one", "up to 1", UPLOAD, MEMCPY_ONE),
-    RATIO("upload.of_memcpy_all", "to all", UPLOAD, MEMCPY_ALL),
-    {.name = "upload.of_triad", .heading = "to triad", SW_AT(SW_FIELD_REAL, of_triad[0]), .digits = 2},
-    RATIO("download.of_memcpy_one", "down to 1", DOWNLOAD, MEMCPY_ONE),
-    RATIO("download.of_memcpy_all", "to all", DOWNLOAD, MEMCPY_ALL),
-    {.name = "download.of_triad", .heading = "to triad", SW_AT(SW_FIELD_REAL, of_triad[1]), .digits = 2},
-    RATIO("both.of_upload", NULL, BOTH_UPLOAD, UPLOAD),
-    RATIO("both.of_download", NULL, BOTH_DOWNLOAD, DOWNLOAD),
+    SW_RATE_FIELD("upload.bytes_per_s", "upload", UPLOAD, 1),
+    SW_RATE_FIELD("download.bytes_per_s", "download", DOWNLOAD, 1),
+    SW_RATE_FIELD("both.upload_bytes_per_s", "both: up", BOTH_UPLOAD, 1),
+    SW_RATE_FIELD("both.download_bytes_per_s", "down", BOTH_DOWNLOAD, 1),
+    SW_RATE_FIELD("memcpy_one_bytes_per_s", "memcpy 1", MEMCPY_ONE, 1),
+    SW_RATE_FIELD("memcpy_all_bytes_per_s", "memcpy all", MEMCPY_ALL, 1),
+    SW_RATE_FIELD("triad_bytes_per_s", "triad", TRIAD, 1),
+    SW_RATIO_FIELD("upload.of_memcpy_one", "up to 1", UPLOAD, MEMCPY_ONE),
+    SW_RATIO_FIELD("upload.of_memcpy_all", "to all", UPLOAD, MEMCPY_ALL),
+    SW_RATIO_FIELD("upload.of_triad", "to triad", UPLOAD, HALF_TRIAD),
+    SW_RATIO_FIELD("download.of_memcpy_one", "down to 1", DOWNLOAD, MEMCPY_ONE),
+    SW_RATIO_FIELD("download.of_memcpy_all", "to all", DOWNLOAD, MEMCPY_ALL),
+    SW_RATIO_FIELD("download.of_triad", "to triad", DOWNLOAD, HALF_TRIAD),
+    SW_RATIO_FIELD("both.of_upload", NULL, BOTH_UPLOAD, UPLOAD),
+    SW_RATIO_FIELD("both.of_download", NULL, BOTH_DOWNLOAD, DOWNLOAD),
 };
 
 struct copy_bench {
     struct sw_devices devices;
     struct sw_copy_both *both;
     struct sw_bench_memory memory;
-    struct size_row *rows;
+    struct sw_bench_size_row *rows;
     int count;
 };
 
-static sw_status measure(const struct copy_bench *bench, struct size_row *row) {
+static sw_status measure(const struct copy_bench *bench, struct sw_bench_size_row *row) {
     const struct sw_measure_shape shape = {.type = SW_BF16, .chunk_grains = row->bytes / GRAIN_BYTES};
     const struct sw_bench_memory *memory = &bench->memory;
     const int64_t bytes = sw_max_i64(2, WORKING_BYTES / row->bytes) * row->bytes;
@@ -72,22 +62,15 @@ static sw_status measure(const struct copy_bench *bench, struct size_row *row) {
         out->rate[MEMCPY_ONE][i] = sw_bench_memcpy(memory, bytes, row->bytes, 1);
         out->rate[MEMCPY_ALL][i] = sw_bench_memcpy(memory, bytes, row->bytes, memory->threads);
         out->rate[TRIAD][i] = sw_bench_triad(memory);
+        out->rate[HALF_TRIAD][i] = 0.5 * out->rate[TRIAD][i];
     }
-    for (int who = UPLOAD; who <= DOWNLOAD; who++)
-        row->of_triad[who] = 2.0 * sw_bench_ratio(out, who, TRIAD);
     return SW_OK;
 }
 
 static sw_status measure_sizes(struct copy_bench *bench, const struct sw_bench_options *given) {
-    bench->count = sw_bench_size_count(given, &sw_bench_copy_sizes);
-    bench->rows = calloc((size_t)bench->count, sizeof *bench->rows);
-    if (bench->rows == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the rates of %d sizes", bench->count);
-    for (int i = 0; i < bench->count; i++) {
-        bench->rows[i].rounds.rounds = (int)given->rounds;
-        SW_TRY(sw_bench_size_at(given, &sw_bench_copy_sizes, i, &bench->rows[i].bytes));
+    SW_TRY(sw_bench_size_rows(given, &sw_bench_copy_sizes, &bench->rows, &bench->count));
+    for (int i = 0; i < bench->count; i++)
         SW_TRY(measure(bench, &bench->rows[i]));
-    }
     return SW_OK;
 }
 

@@ -8,10 +8,12 @@
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 
+#include <math.h>
 #include <stdio.h>
 
-enum { UPDATE, PLAIN, TRIAD, ON_DEVICE, DEVICE_COPY, CONTENDERS };
-static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+/* PARAMETERS and DEVICE_PARAMETERS are the updates' rates in parameters a second. */
+enum { UPDATE, PARAMETERS, PLAIN, TRIAD, DEVICE_UPDATE, DEVICE_PARAMETERS, DEVICE_COPY, CONTENDERS };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
 /* sw_measure_update works on as much: 96 MiB of optimizer state, gradients and weights. */
 enum { GRAINS = SW_BENCH_MOST_CHUNK_GRAINS };
@@ -23,8 +25,14 @@ enum { TYPES = sizeof types / sizeof types[0], ALL_TYPES = 0 };
 struct update_bench {
     struct sw_devices devices;
     struct sw_bench_memory memory;
+    sw_dtype type; /* being measured */
+};
+
+/* One precision. Without a GPU the first rate of its contenders is NAN. */
+struct type_row {
+    const char *precision;
+    int64_t bytes_per_parameter;
     struct sw_bench_rounds rounds;
-    sw_dtype type;
 };
 
 /* Returns the bytes that an update reads and writes a parameter: gradient, weight, and the optimizer state twice. */
@@ -58,59 +66,53 @@ static void move_bytes(const void *context) {
 }
 
 /* State that lives on a GPU is updated there; copies within its memory are the bound. */
-static sw_status measure_on_device(struct update_bench *bench, const struct sw_measure_shape *shape, int round) {
+static sw_status measure_on_device(struct update_bench *bench, const struct sw_measure_shape *shape,
+                                   struct type_row *row, int round) {
     struct sw_rate update, copy;
     SW_TRY(sw_measure_update(bench->devices.compute, shape, &update));
     SW_TRY(sw_measure_device_copy(bench->devices.compute, shape, &copy));
-    bench->rounds.rate[ON_DEVICE][round] = update.bytes_per_s;
-    bench->rounds.rate[DEVICE_COPY][round] = copy.bytes_per_s;
+    row->rounds.rate[DEVICE_UPDATE][round] = update.bytes_per_s;
+    row->rounds.rate[DEVICE_PARAMETERS][round] = update.bytes_per_s / (double)row->bytes_per_parameter;
+    row->rounds.rate[DEVICE_COPY][round] = copy.bytes_per_s;
     return SW_OK;
 }
 
-static sw_status measure(struct update_bench *bench, int64_t chunk_grains) {
-    const struct sw_measure_shape shape = {.type = bench->type, .chunk_grains = chunk_grains};
-    const int64_t bytes = parameter_bytes(bench->type) * GRAINS * SW_GRAIN_ELEMS;
-    for (int i = 0; i < bench->rounds.rounds; i++) {
+static sw_status measure(struct update_bench *bench, const struct sw_bench_options *given, struct type_row *row) {
+    const struct sw_measure_shape shape = {.type = bench->type, .chunk_grains = given->chunk_grains};
+    const bool has_gpu = bench->devices.compute != bench->devices.host;
+    *row = (struct type_row){.precision = sw_dtype_name(bench->type),
+                             .bytes_per_parameter = parameter_bytes(bench->type),
+                             .rounds.rounds = (int)given->rounds};
+    struct sw_bench_rounds *rounds = &row->rounds;
+    for (int who = DEVICE_UPDATE; who < CONTENDERS; who++)
+        rounds->rate[who][0] = NAN;
+    for (int i = 0; i < rounds->rounds; i++) {
         struct sw_rate update;
         SW_TRY(sw_measure_update(bench->devices.host, &shape, &update));
-        bench->rounds.rate[UPDATE][i] = update.bytes_per_s;
-        bench->rounds.rate[PLAIN][i] = sw_bench_rate(move_bytes, bench, bytes);
-        bench->rounds.rate[TRIAD][i] = sw_bench_triad_in_place(&bench->memory);
-        if (bench->devices.compute != bench->devices.host)
-            SW_TRY(measure_on_device(bench, &shape, i));
+        rounds->rate[UPDATE][i] = update.bytes_per_s;
+        rounds->rate[PARAMETERS][i] = update.bytes_per_s / (double)row->bytes_per_parameter;
+        rounds->rate[PLAIN][i] = sw_bench_rate(move_bytes, bench, row->bytes_per_parameter * GRAINS * SW_GRAIN_ELEMS);
+        rounds->rate[TRIAD][i] = sw_bench_triad_in_place(&bench->memory);
+        if (has_gpu)
+            SW_TRY(measure_on_device(bench, &shape, row, i));
     }
     return SW_OK;
 }
-
-/* One precision. */
-struct type_row {
-    const char *precision;
-    int64_t bytes_per_parameter;
-    struct sw_bench_rounds rounds;
-    double parameters_per_s, parameters_per_s_on_device; /* NAN: there is no GPU */
-};
 
 #define ROW struct type_row
 static const struct sw_bench_field fields[] = {
     {.name = "precision", .heading = "", SW_AT(SW_FIELD_TEXT, precision), .key = true},
     {.name = "bytes_per_parameter", SW_AT(SW_FIELD_COUNT, bytes_per_parameter)},
-    {.name = "bytes_per_s", .heading = "update", SW_MEDIAN(rounds, UPDATE), SW_GIGA, .digits = 1},
-    {.name = "parameters_per_s", .heading = "Gparam/s", SW_AT(SW_FIELD_REAL, parameters_per_s), SW_GIGA, .digits = 2},
-    {.name = "plain_bytes_per_s", .heading = "plain", SW_MEDIAN(rounds, PLAIN), SW_GIGA, .digits = 1},
-    {.name = "triad_bytes_per_s", .heading = "triad", SW_MEDIAN(rounds, TRIAD), SW_GIGA, .digits = 1},
-    {.name = "of_plain", .heading = "to plain", SW_RATIO(rounds, UPDATE, PLAIN), .digits = 2},
-    {.name = "of_triad", .heading = "to triad", SW_RATIO(rounds, UPDATE, TRIAD), .digits = 2},
-};
-static const struct sw_bench_field device_fields[] = {
-    {.heading = "on the GPU", SW_AT(SW_FIELD_TEXT, precision)},
-    {.name = "bytes_per_s", .heading = "update", SW_MEDIAN(rounds, ON_DEVICE), SW_GIGA, .digits = 1},
-    {.name = "parameters_per_s",
-     .heading = "Gparam/s",
-     SW_AT(SW_FIELD_REAL, parameters_per_s_on_device),
-     SW_GIGA,
-     .digits = 2},
-    {.name = "copy_bytes_per_s", .heading = "copies there", SW_MEDIAN(rounds, DEVICE_COPY), SW_GIGA, .digits = 1},
-    {.name = "of_copy", .heading = "to copies", SW_RATIO(rounds, ON_DEVICE, DEVICE_COPY), .digits = 2},
+    SW_RATE_FIELD("bytes_per_s", "update", UPDATE, 1),
+    SW_RATE_FIELD("parameters_per_s", "Gparam/s", PARAMETERS, 2),
+    SW_RATE_FIELD("plain_bytes_per_s", "plain", PLAIN, 1),
+    SW_RATE_FIELD("triad_bytes_per_s", "triad", TRIAD, 1),
+    SW_RATIO_FIELD("of_plain", "to plain", UPDATE, PLAIN),
+    SW_RATIO_FIELD("of_triad", "to triad", UPDATE, TRIAD),
+    SW_RATE_FIELD("on_device.bytes_per_s", "on the GPU", DEVICE_UPDATE, 1),
+    SW_RATE_FIELD("on_device.parameters_per_s", "Gparam/s", DEVICE_PARAMETERS, 2),
+    SW_RATE_FIELD("on_device.copy_bytes_per_s", "copies there", DEVICE_COPY, 1),
+    SW_RATIO_FIELD("on_device.of_copy", "to copies", DEVICE_UPDATE, DEVICE_COPY),
 };
 
 static sw_status measure_types(struct update_bench *bench, const struct sw_bench_options *given,
@@ -120,51 +122,29 @@ static sw_status measure_types(struct update_bench *bench, const struct sw_bench
         if (given->settings.precision != ALL_TYPES && given->settings.precision != i + 1)
             continue;
         bench->type = types[i];
-        SW_TRY(measure(bench, given->chunk_grains));
-        const double bytes = (double)parameter_bytes(types[i]);
-        rows[(*out_count)++] =
-            (struct type_row){.precision = sw_dtype_name(types[i]),
-                              .bytes_per_parameter = parameter_bytes(types[i]),
-                              .rounds = bench->rounds,
-                              .parameters_per_s = sw_bench_median(&bench->rounds, UPDATE) / bytes,
-                              .parameters_per_s_on_device = sw_bench_median(&bench->rounds, ON_DEVICE) / bytes};
+        SW_TRY(measure(bench, given, &rows[(*out_count)++]));
     }
     return SW_OK;
-}
-
-static json_t *rows_json(const struct type_row *rows, int count, bool has_gpu) {
-    json_t *list = json_array();
-    for (int i = 0; i < count; i++) {
-        json_t *row = sw_table_row_json(SW_TABLE(fields, rows, count), i);
-        if (has_gpu)
-            row = sw_bench_join(
-                row, json_pack("{s:o}", "on_device", sw_table_row_json(SW_TABLE(device_fields, rows, count), i)));
-        json_array_append_new(list, row);
-    }
-    return list;
 }
 
 static sw_status report(const struct update_bench *bench, const struct sw_bench_options *given,
                         const struct type_row *rows, int count) {
     const struct sw_device_info info = sw_devices_info(&bench->devices);
-    const bool has_gpu = bench->devices.compute != bench->devices.host;
     if (given->settings.json)
         return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:o}", "bench", "update", "device",
                                              info.name, "isa", info.isa, "threads", info.threads, "rounds",
                                              (int)given->rounds, "chunk_grains", (json_int_t)given->chunk_grains,
-                                             "precisions", rows_json(rows, count, has_gpu)));
+                                             "precisions", sw_table_json(SW_TABLE(fields, rows, count))));
     printf("update, %d threads, %lld grains at once, medians of %d rounds: GB/s beside plain\n"
            "traffic of the same bytes and a triad\n",
            bench->memory.threads, (long long)given->chunk_grains, (int)given->rounds);
     sw_table_print(SW_TABLE(fields, rows, count));
-    if (has_gpu)
-        sw_table_print(SW_TABLE(device_fields, rows, count));
     return SW_OK;
 }
 
 sw_status sw_bench_update(const void *given_options) {
     const struct sw_bench_options *given = given_options;
-    struct update_bench bench = {.rounds.rounds = (int)given->rounds};
+    struct update_bench bench = {0};
     struct type_row rows[TYPES];
     int count;
     sw_status status = SW_OK;

@@ -21,7 +21,7 @@
 #include <sys/stat.h>
 
 enum { LOADING, DRIVE, REQUESTS, CONTENDERS };
-static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
 /* The drive is measured on as many bytes as a load writes, within these bounds. */
 #define DRIVE_LEAST_BYTES (64 * SW_MIB)
@@ -29,8 +29,8 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place am
 #define DRIVE_SECONDS 1.0
 #define DRIVE_PASSES 8
 
-/* Cells of the drive. A load writes the masters alone of each record, so that its requests are smaller, and more of
- * them are in flight. */
+/* The drive is measured with large requests, and with requests like a load's. A load writes the masters of the
+ * optimizer state and no moments, so its requests are smaller, and more of them are in flight. */
 static const struct sw_io_cell cells[CONTENDERS] = {[DRIVE] = {SW_IO_BOTH, 256 * SW_KIB, SW_STORE_IO_DEPTH},
                                                     [REQUESTS] = {SW_IO_BOTH,
                                                                   SW_OPTIMIZER_GRAIN_BYTES / SW_OPTIMIZER_VECTORS,
@@ -135,27 +135,28 @@ static sw_status drive_once(struct load_bench *b, int cell, double *out_rate) {
     return SW_OK;
 }
 
-#define ROW struct sw_bench_rounds
+#define ROW struct load_bench
 static const struct sw_bench_field fields[] = {
-    {.name = "load_bytes_per_s", .heading = "load, GB/s", SW_WHOLE_MEDIAN(LOADING), SW_GIGA, .digits = 2},
-    {.name = "drive_bytes_per_s", .heading = "256KiB blocks", SW_WHOLE_MEDIAN(DRIVE), SW_GIGA, .digits = 2},
-    {.name = "of_drive", .heading = "load to them", SW_WHOLE_RATIO(LOADING, DRIVE), .digits = 2},
-    {.name = "requests_bytes_per_s", .heading = "64KiB blocks", SW_WHOLE_MEDIAN(REQUESTS), SW_GIGA, .digits = 2},
-    {.name = "of_requests", .heading = "load to them", SW_WHOLE_RATIO(LOADING, REQUESTS), .digits = 2},
+    {.name = "read_bytes", SW_AT(SW_FIELD_COUNT, read_bytes)},
+    {.name = "written_bytes", SW_AT(SW_FIELD_COUNT, written_bytes)},
+    SW_RATE_FIELD("load_bytes_per_s", "load, GB/s", LOADING, 2),
+    SW_RATE_FIELD("drive_bytes_per_s", "256KiB blocks", DRIVE, 2),
+    SW_RATIO_FIELD("of_drive", "load to them", LOADING, DRIVE),
+    SW_RATE_FIELD("requests_bytes_per_s", "64KiB blocks", REQUESTS, 2),
+    SW_RATIO_FIELD("of_requests", "load to them", LOADING, REQUESTS),
 };
 
 static sw_status report(const struct load_bench *b) {
     const struct sw_device_info info = sw_devices_info(&b->planned.devices);
     if (b->given->settings.json)
-        return sw_bench_print_json(sw_bench_join(
-            json_pack("{s:s, s:s, s:s, s:i, s:i, s:I, s:I}", "bench", "load", "device", info.name, "model",
-                      b->given->settings.model, "threads", info.threads, "rounds", b->rounds.rounds, "read_bytes",
-                      (json_int_t)b->read_bytes, "written_bytes", (json_int_t)b->written_bytes),
-            sw_table_row_json(SW_TABLE(fields, &b->rounds, 1), 0)));
+        return sw_bench_print_json(
+            sw_bench_join(json_pack("{s:s, s:s, s:s, s:i, s:i}", "bench", "load", "device", info.name, "model",
+                                    b->given->settings.model, "threads", info.threads, "rounds", b->rounds.rounds),
+                          sw_table_row_json(SW_TABLE(fields, b, 1), 0)));
     printf("%s\na load reads %.2f GB and writes %.2f GB; medians of %d rounds, beside the drive\n"
            "read and written at once, in large blocks and in blocks of a load's size\n",
            b->given->settings.model, (double)b->read_bytes * 1e-9, (double)b->written_bytes * 1e-9, b->rounds.rounds);
-    sw_table_print(SW_TABLE(fields, &b->rounds, 1));
+    sw_table_print(SW_TABLE(fields, b, 1));
     return SW_OK;
 }
 
