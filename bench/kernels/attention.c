@@ -10,16 +10,18 @@
 #include <stdio.h>
 
 enum { FORWARD, BACKWARD, PRODUCTS, CONTENDERS };
-static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each has its place among the rates");
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
+enum { HEAD_PRODUCTS = 2 };
 enum { Q, K, V, O, D_O, LSE, DQ, DK, DV, SCRATCH, AREAS };
 
 struct attention_bench {
     const struct sw_bench_options *given;
     struct sw_bench_model of;
     struct sw_attention shape;
-    struct sw_memory *memory;
-    void *area[AREAS];
+    struct sw_model_product product[HEAD_PRODUCTS];
     struct sw_bench_products products;
+    struct sw_memory *memory; /* holds the areas */
+    void *area[AREAS];
     struct sw_bench_rounds rounds; /* operations a second */
 };
 
@@ -46,31 +48,12 @@ static double scores_of(const struct sw_attention *a) {
     return window * (window + 1.0) / 2.0 + ((double)a->seq - window) * window;
 }
 
-/* Forward there are two products, scores and values; backward both again, and three gradients. */
+/* Returns the operations of a pass. The forward pass multiplies twice, for scores and for outputs; the backward pass
+ * repeats one of these products and has four for gradients. */
 static double flops_of(const struct sw_attention *shape, int pass) {
     enum { FORWARD_PRODUCTS = 2, BACKWARD_PRODUCTS = 5 };
     return 2.0 * (pass == BACKWARD ? BACKWARD_PRODUCTS : FORWARD_PRODUCTS) * scores_of(shape) *
            (double)(shape->batch * shape->heads * shape->head_dim);
-}
-
-/* Copies numbers of both signs from a small pinned area to all areas that are read. */
-static sw_status fill(struct attention_bench *b, void *const area[AREAS], const int64_t bytes[AREAS]) {
-    enum { PERIOD = 101, MIDDLE = 50 };
-    static const int read[] = {Q, D_O};
-    const int64_t staged_bytes = SW_MIB;
-    struct sw_memory *staged;
-    sw_status status = SW_OK;
-    SW_TRY(sw_memory_open(b->of.device, "attention", SW_MEMORY_HOST, staged_bytes, &staged));
-    for (int64_t i = 0; i < staged_bytes / sw_dtype_bytes(b->of.type); i++)
-        sw_dtype_store(b->of.type, sw_memory_base(staged), i, (float)(i % PERIOD - MIDDLE) * 0x1p-5f);
-    for (size_t r = 0; r < sizeof read / sizeof read[0]; r++)
-        for (int64_t at = 0; status == SW_OK && at < bytes[read[r]]; at += staged_bytes)
-            status = sw_copy_to_device(b->of.stream, (char *)area[read[r]] + at, sw_memory_base(staged),
-                                       sw_min_i64(staged_bytes, bytes[read[r]] - at));
-    if (status == SW_OK)
-        status = sw_stream_synchronize(b->of.stream);
-    sw_memory_close(staged);
-    return status;
 }
 
 /* Keys and values lie in the rows of queries, and so do their gradients. */
@@ -81,64 +64,49 @@ static sw_status take_areas(struct attention_bench *b) {
         [Q] = rows * a->q_stride * typed,   [O] = rows * a->o_stride * typed,
         [D_O] = rows * a->o_stride * typed, [LSE] = a->batch * a->heads * a->seq * (int64_t)sizeof(float),
         [DQ] = rows * a->q_stride * typed,  [SCRATCH] = sw_attention_scratch_bytes(b->of.device, a, b->of.type)};
-    int64_t all_bytes = 0;
-    for (int i = 0; i < AREAS; i++)
-        all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
     if (sw_device_info(b->of.device).host_memory)
-        SW_TRY(sw_bench_check_memory("attention's tensors", all_bytes));
-    SW_TRY(sw_memory_open(b->of.device, "attention", SW_MEMORY_DEVICE, all_bytes, &b->memory));
-    char *at = sw_memory_base(b->memory);
-    for (int i = 0; i < AREAS; i++) {
-        b->area[i] = at;
-        at += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
-    }
+        SW_TRY(sw_bench_check_memory("attention's tensors", sw_bench_areas_bytes(bytes, AREAS)));
+    SW_TRY(sw_bench_products_open(b->of.device, b->product, HEAD_PRODUCTS, &b->products));
+    SW_TRY(sw_bench_areas_open(b->of.device, bytes, AREAS, &b->memory, b->area));
     const int64_t k = a->heads * a->head_dim * typed, v = k + a->kv_heads * a->head_dim * typed;
     b->area[K] = (char *)b->area[Q] + k;
     b->area[V] = (char *)b->area[Q] + v;
     b->area[DK] = (char *)b->area[DQ] + k;
     b->area[DV] = (char *)b->area[DQ] + v;
-    return fill(b, b->area, bytes);
+    SW_TRY(sw_bench_fill(&b->products, b->of.type, 0x1p-5f, b->area[Q], bytes[Q]));
+    return sw_bench_fill(&b->products, b->of.type, 0x1p-5f, b->area[D_O], bytes[D_O]);
 }
 
-static sw_status forward(struct attention_bench *b) {
+static sw_status forward(void *context) {
+    struct attention_bench *b = context;
     void **t = b->area;
-    return sw_attention_forward(b->of.stream, b->of.type, &b->shape, t[Q], t[K], t[V], t[O], t[LSE], t[SCRATCH]);
+    return sw_attention_forward(b->products.stream, b->of.type, &b->shape, t[Q], t[K], t[V], t[O], t[LSE], t[SCRATCH]);
 }
 
-static sw_status backward(struct attention_bench *b) {
+static sw_status backward(void *context) {
+    struct attention_bench *b = context;
     void **t = b->area;
-    return sw_attention_backward(b->of.stream, b->of.type, &b->shape, t[Q], t[K], t[V], t[O], t[D_O], t[LSE], t[DQ],
-                                 t[DK], t[DV], t[SCRATCH]);
+    return sw_attention_backward(b->products.stream, b->of.type, &b->shape, t[Q], t[K], t[V], t[O], t[D_O], t[LSE],
+                                 t[DQ], t[DK], t[DV], t[SCRATCH]);
 }
 
-static sw_status time_pass(struct attention_bench *b, sw_status (*pass)(struct attention_bench *), double *out_s) {
-    int64_t elapsed_ns;
-    SW_TRY(sw_event_record(b->products.from, b->of.stream));
-    SW_TRY(pass(b));
-    SW_TRY(sw_event_record(b->products.to, b->of.stream));
-    SW_TRY(sw_event_wait(b->products.to));
-    SW_TRY(sw_event_elapsed_ns(b->products.from, b->products.to, &elapsed_ns));
-    *out_s = (double)sw_max_i64(1, elapsed_ns) * 1e-9;
-    return SW_OK;
-}
-
-/* Lists the two products of one head: its scores, and these by the values. */
-static void list_products(const struct attention_bench *b, struct sw_model_product product[2]) {
+/* Lists the products of one head: queries by keys, and scores by values. */
+static void list_products(struct attention_bench *b) {
     const int64_t seq = b->shape.seq, dim = b->shape.head_dim;
-    product[0] = (struct sw_model_product){
+    b->product[0] = (struct sw_model_product){
         .shape = {.m = seq, .n = seq, .k = dim, .transpose_b = true, .in = b->of.type, .out = SW_F32}, .times = 1};
-    product[1] = (struct sw_model_product){.shape = {.m = seq, .n = dim, .k = seq, .in = b->of.type, .out = b->of.type},
-                                           .times = 1};
+    b->product[1] = (struct sw_model_product){
+        .shape = {.m = seq, .n = dim, .k = seq, .in = b->of.type, .out = b->of.type}, .times = 1};
 }
 
-/* Runs all in turn, round by round; the first round only touches the memory. */
-static sw_status race(struct attention_bench *b, const struct sw_model_product product[2]) {
+/* Runs all in turn, round by round. The round before the first only touches the memory. */
+static sw_status race(struct attention_bench *b) {
     b->rounds.rounds = (int)b->given->rounds;
     for (int round = -1; round < b->rounds.rounds; round++) {
         double forward_s, backward_s, rate;
-        SW_TRY(time_pass(b, forward, &forward_s));
-        SW_TRY(time_pass(b, backward, &backward_s));
-        SW_TRY(sw_bench_products_rate(&b->products, product, 2, &rate));
+        SW_TRY(sw_bench_time(&b->products, forward, b, &forward_s));
+        SW_TRY(sw_bench_time(&b->products, backward, b, &backward_s));
+        SW_TRY(sw_bench_products_rate(&b->products, b->product, HEAD_PRODUCTS, &rate));
         if (round < 0)
             continue;
         b->rounds.rate[FORWARD][round] = flops_of(&b->shape, FORWARD) / forward_s;
@@ -183,13 +151,11 @@ static sw_status report(const struct attention_bench *b) {
 }
 
 static sw_status run(struct attention_bench *b) {
-    struct sw_model_product product[2];
     SW_TRY(sw_bench_model_open(&b->given->settings, &b->of));
     b->shape = shape_of(b);
-    list_products(b, product);
+    list_products(b);
     SW_TRY(take_areas(b));
-    SW_TRY(sw_bench_products_open(b->of.device, product, 2, &b->products));
-    SW_TRY(race(b, product));
+    SW_TRY(race(b));
     return report(b);
 }
 

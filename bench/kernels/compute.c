@@ -9,20 +9,21 @@
 #include "core/clock.h"
 #include "core/long_work.h"
 #include "core/size.h"
-#include "offload/simulate/measure.h"
 #include "train/model/unit_run.h"
 
 #include <stdio.h>
 
-enum { EMBEDDING, BLOCK, HEAD, PARTS, TOTALS };
+/* The last row of the report is all parts together. */
+enum { EMBEDDING, BLOCK, HEAD, PARTS, ALL = PARTS, ROWS };
 /* The head's backward pass is all of its work. */
-enum { FORWARD, BACKWARD, PRODUCTS, CONTENDERS };
+enum { FORWARD, BACKWARD, PRODUCTS, BOTH_PASSES, CONTENDERS };
+static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
-/* A unit, and how often a micro-batch goes through one like it. */
+/* A unit of the model, and how often a micro-batch goes through one like it. */
 struct part {
     const char *name;
     int64_t unit, times;
-    double seconds[CONTENDERS][SW_BENCH_MAX_ROUNDS]; /* per unit and round */
+    struct sw_bench_rounds unit_s, all_s; /* seconds of one unit, and of all of a micro-batch */
 };
 
 struct compute_bench {
@@ -30,27 +31,21 @@ struct compute_bench {
     struct sw_bench_model of;
     struct sw_unit_run *run;
     struct sw_bench_products products; /* opened on a GPU alone; on the CPU oneDNN's own products are measured */
-    struct part part[PARTS];
+    struct part part[ROWS];
 };
 
-/* A part of a micro-batch, or all of it: all of its units for programs, and one unit for people. */
-struct total_row {
-    const char *name;
-    int64_t times;
-    double seconds[CONTENDERS], unit_seconds[CONTENDERS], products_share;
-};
-
-#define ROW struct total_row
+/* People read times of one unit, programs those of all. */
+#define ROW struct part
 static const struct sw_bench_field fields[] = {
     {.heading = "", SW_AT(SW_FIELD_TEXT, name)},
     {.heading = "times", SW_AT(SW_FIELD_COUNT, times)},
-    {.heading = "forward, s", SW_AT(SW_FIELD_REAL, unit_seconds[FORWARD]), .digits = 4},
-    {.heading = "backward, s", SW_AT(SW_FIELD_REAL, unit_seconds[BACKWARD]), .digits = 4},
-    {.heading = "products, s", SW_AT(SW_FIELD_REAL, unit_seconds[PRODUCTS]), .digits = 4},
-    {.name = "forward_s", SW_AT(SW_FIELD_REAL, seconds[FORWARD])},
-    {.name = "backward_s", SW_AT(SW_FIELD_REAL, seconds[BACKWARD])},
-    {.name = "products_s", SW_AT(SW_FIELD_REAL, seconds[PRODUCTS])},
-    {.name = "products_share", .heading = "products to both", SW_AT(SW_FIELD_REAL, products_share), .digits = 2},
+    {.heading = "forward, s", SW_MEDIAN(unit_s, FORWARD), .digits = 4},
+    {.heading = "backward, s", SW_MEDIAN(unit_s, BACKWARD), .digits = 4},
+    {.heading = "products, s", SW_MEDIAN(unit_s, PRODUCTS), .digits = 4},
+    {.name = "forward_s", SW_MEDIAN(all_s, FORWARD)},
+    {.name = "backward_s", SW_MEDIAN(all_s, BACKWARD)},
+    {.name = "products_s", SW_MEDIAN(all_s, PRODUCTS)},
+    {.name = "products_share", .heading = "products to both", SW_RATIO(all_s, PRODUCTS, BOTH_PASSES), .digits = 2},
 };
 
 static void name_parts(struct compute_bench *bench) {
@@ -58,6 +53,9 @@ static void name_parts(struct compute_bench *bench) {
     bench->part[EMBEDDING] = (struct part){.name = "embedding", .unit = 0, .times = 1};
     bench->part[BLOCK] = (struct part){.name = "block", .unit = 1, .times = layers};
     bench->part[HEAD] = (struct part){.name = "head", .unit = 1 + layers, .times = 1};
+    bench->part[ALL] = (struct part){.name = "all", .times = 1};
+    for (int i = 0; i < ROWS; i++)
+        bench->part[i].unit_s.rounds = bench->part[i].all_s.rounds = (int)bench->given->rounds;
 }
 
 static bool belongs(const struct sw_model_product *product, int part) {
@@ -83,38 +81,36 @@ static sw_status time_pass(struct compute_bench *bench, sw_unit_pass pass, doubl
     return SW_OK;
 }
 
-/* Times the products by the GPU's library. */
-static sw_status time_products_there(struct compute_bench *bench, int number, double *out_s) {
+/* Times the products of one unit of a part: by oneDNN where `direct` has them, else by the device's library. */
+static sw_status time_products(struct compute_bench *bench, int number, struct sw_onednn_product *const direct[],
+                               double *out_s) {
     *out_s = 0.0;
     for (int i = 0; i < bench->of.count; i++) {
         const struct sw_model_product *product = &bench->of.product[i];
-        const int64_t calls = product->times / bench->part[number].times;
         double once_s;
         if (!belongs(product, number))
             continue;
-        SW_TRY(sw_bench_product_time(&bench->products, &product->shape, &once_s));
-        *out_s += once_s * (double)calls;
+        SW_TRY(direct[i] != NULL ? sw_onednn_product_time(direct[i], &once_s)
+                                 : sw_bench_product_time(&bench->products, &product->shape, &once_s));
+        *out_s += once_s * (double)(product->times / bench->part[number].times);
     }
     return SW_OK;
 }
 
-static sw_status time_products(struct compute_bench *bench, int number, struct sw_onednn_product *const direct[],
-                               double *out_s) {
-    const struct part *part = &bench->part[number];
-    if (bench->products.device != NULL)
-        return time_products_there(bench, number, out_s);
-    const int64_t start_ns = sw_now_ns();
-    for (int i = 0; i < bench->of.count; i++)
-        for (int64_t t = 0; direct[i] != NULL && t < bench->of.product[i].times / part->times; t++)
-            SW_TRY(sw_onednn_product_run(direct[i]));
-    *out_s = (double)(sw_now_ns() - start_ns) * 1e-9;
-    return SW_OK;
+/* Adds a round of a part to its times and to those of all parts. */
+static void add_round(struct compute_bench *bench, int number, int round, const double seconds[CONTENDERS]) {
+    struct part *part = &bench->part[number], *all = &bench->part[ALL];
+    for (int who = 0; who < CONTENDERS; who++) {
+        part->unit_s.rate[who][round] = seconds[who];
+        part->all_s.rate[who][round] = seconds[who] * (double)part->times;
+        all->all_s.rate[who][round] += part->all_s.rate[who][round];
+        all->unit_s.rate[who][round] = all->all_s.rate[who][round];
+    }
 }
 
-/* Runs all in turn, round by round; the first only touches the memory. */
+/* Runs all in turn, round by round. The round before the first only touches the memory. */
 static sw_status race(struct compute_bench *bench, int number, struct sw_onednn_product *const direct[]) {
-    struct part *part = &bench->part[number];
-    SW_TRY(sw_unit_run_choose(bench->run, part->unit));
+    SW_TRY(sw_unit_run_choose(bench->run, bench->part[number].unit));
     for (int round = -1; round < bench->given->rounds; round++) {
         double seconds[CONTENDERS] = {0};
         if (number != HEAD)
@@ -122,8 +118,9 @@ static sw_status race(struct compute_bench *bench, int number, struct sw_onednn_
         SW_TRY(time_pass(bench, SW_UNIT_BACKWARD, &seconds[BACKWARD]));
         if (number != EMBEDDING)
             SW_TRY(time_products(bench, number, direct, &seconds[PRODUCTS]));
-        for (int who = 0; round >= 0 && who < CONTENDERS; who++)
-            part->seconds[who][round] = seconds[who];
+        seconds[BOTH_PASSES] = seconds[FORWARD] + seconds[BACKWARD];
+        if (round >= 0)
+            add_round(bench, number, round, seconds);
     }
     return SW_OK;
 }
@@ -143,41 +140,17 @@ static sw_status measure(struct compute_bench *bench, int part) {
     return status;
 }
 
-/* Sums the parts of [first, end). The share is the median of each round's own, so that what else the machine does hits
- * both sides. */
-static struct total_row total_of(const struct compute_bench *bench, const char *name, int first, int end) {
-    const int rounds = (int)bench->given->rounds;
-    double seconds[CONTENDERS][SW_BENCH_MAX_ROUNDS] = {{0}}, share[SW_BENCH_MAX_ROUNDS];
-    struct total_row total = {.name = name, .times = end - first == 1 ? bench->part[first].times : 1};
-    for (int i = 0; i < rounds; i++) {
-        for (int who = 0; who < CONTENDERS; who++)
-            for (int part = first; part < end; part++)
-                seconds[who][i] += (double)bench->part[part].times * bench->part[part].seconds[who][i];
-        share[i] = seconds[PRODUCTS][i] / (seconds[FORWARD][i] + seconds[BACKWARD][i]);
-    }
-    for (int who = 0; who < CONTENDERS; who++) {
-        total.seconds[who] = sw_median(seconds[who], rounds);
-        total.unit_seconds[who] = total.seconds[who] / (double)total.times;
-    }
-    total.products_share = sw_median(share, rounds);
-    return total;
-}
-
 static sw_status report(const struct compute_bench *bench) {
-    struct total_row totals[TOTALS];
-    for (int part = 0; part < PARTS; part++)
-        totals[part] = total_of(bench, bench->part[part].name, part, part + 1);
-    totals[PARTS] = total_of(bench, "all", 0, PARTS);
     if (bench->of.settings.json)
         return sw_bench_print_json(
             sw_bench_join(sw_bench_model_json(&bench->of, "compute", bench->given->rounds),
                           json_pack("{s:s, s:I, s:o}", "bound_precision", sw_dtype_name(bench->of.bound_type), "blocks",
                                     (json_int_t)bench->part[BLOCK].times, "totals",
-                                    sw_table_named_json(SW_TABLE(fields, totals, TOTALS)))));
+                                    sw_table_named_json(SW_TABLE(fields, bench->part, ROWS)))));
     sw_bench_model_print(&bench->of, bench->given->rounds);
     printf("one unit of each kind, beside its products alone by %s\n",
            bench->products.device != NULL ? "the GPU's library" : "oneDNN in its own layouts");
-    sw_table_print(SW_TABLE(fields, totals, TOTALS));
+    sw_table_print(SW_TABLE(fields, bench->part, ROWS));
     return SW_OK;
 }
 

@@ -8,7 +8,6 @@
 #include "bench/kernels/onednn.h"
 #include "bench/kernels/products.h"
 #include "bench/table.h"
-#include "core/clock.h"
 #include "core/long_work.h"
 #include "core/size.h"
 
@@ -20,12 +19,9 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has it
 
 /* One product of a micro-batch, and the products of a part of the model. */
 struct product_row {
-    const char *layer, *pass;
-    int64_t times, m, n, k;
-    bool transpose_a, transpose_b, bias, accumulate;
-    char operands[3]; /* 'T' or 'N' of both */
-    const char *operands_text;
-    struct sw_bench_rounds rounds; /* flops a second */
+    struct sw_model_product of;
+    const char *operands;          /* 'T' or 'N' for each */
+    struct sw_bench_rounds rounds; /* floating-point operations a second */
 };
 struct total_row {
     const char *part;
@@ -35,22 +31,22 @@ enum { TOTALS = 3 };
 
 #define ROW struct product_row
 static const struct sw_bench_field product_fields[] = {
-    {.name = "layer", .heading = "", SW_AT(SW_FIELD_TEXT, layer), .key = true},
-    {.name = "pass", .heading = "", SW_AT(SW_FIELD_TEXT, pass), .key = true},
-    {.name = "times", .heading = "times", SW_AT(SW_FIELD_COUNT, times)},
-    {.name = "m", .heading = "m", SW_AT(SW_FIELD_COUNT, m)},
-    {.name = "n", .heading = "n", SW_AT(SW_FIELD_COUNT, n)},
-    {.name = "k", .heading = "k", SW_AT(SW_FIELD_COUNT, k)},
-    {.heading = "", SW_AT(SW_FIELD_TEXT, operands_text)},
-    {.name = "transpose_a", SW_AT(SW_FIELD_FLAG, transpose_a)},
-    {.name = "transpose_b", SW_AT(SW_FIELD_FLAG, transpose_b)},
-    {.name = "bias", SW_AT(SW_FIELD_FLAG, bias)},
-    {.name = "accumulate", SW_AT(SW_FIELD_FLAG, accumulate)},
-    {.name = "flops_per_s", .heading = "Gflop/s", SW_MEDIAN(rounds, OURS), SW_GIGA},
-    {.name = "same_layouts_flops_per_s", .heading = "same", SW_MEDIAN(rounds, SAME_LAYOUTS), SW_GIGA},
-    {.name = "own_layouts_flops_per_s", .heading = "own", SW_MEDIAN(rounds, OWN_LAYOUTS), SW_GIGA},
-    {.name = "of_same_layouts", .heading = "to same", SW_RATIO(rounds, OURS, SAME_LAYOUTS), .digits = 2},
-    {.name = "of_own_layouts", .heading = "to own", SW_RATIO(rounds, OURS, OWN_LAYOUTS), .digits = 2},
+    {.name = "layer", .heading = "", SW_AT(SW_FIELD_TEXT, of.layer), .key = true},
+    {.name = "pass", .heading = "", SW_AT(SW_FIELD_TEXT, of.pass), .key = true},
+    {.name = "times", .heading = "times", SW_AT(SW_FIELD_COUNT, of.times)},
+    {.name = "m", .heading = "m", SW_AT(SW_FIELD_COUNT, of.shape.m)},
+    {.name = "n", .heading = "n", SW_AT(SW_FIELD_COUNT, of.shape.n)},
+    {.name = "k", .heading = "k", SW_AT(SW_FIELD_COUNT, of.shape.k)},
+    {.heading = "", SW_AT(SW_FIELD_TEXT, operands)},
+    {.name = "transpose_a", SW_AT(SW_FIELD_FLAG, of.shape.transpose_a)},
+    {.name = "transpose_b", SW_AT(SW_FIELD_FLAG, of.shape.transpose_b)},
+    {.name = "bias", SW_AT(SW_FIELD_FLAG, of.shape.bias)},
+    {.name = "accumulate", SW_AT(SW_FIELD_FLAG, of.shape.accumulate)},
+    SW_RATE_FIELD("flops_per_s", "Gflop/s", OURS, 0),
+    SW_RATE_FIELD("same_layouts_flops_per_s", "same", SAME_LAYOUTS, 0),
+    SW_RATE_FIELD("own_layouts_flops_per_s", "own", OWN_LAYOUTS, 0),
+    SW_RATIO_FIELD("of_same_layouts", "to same", OURS, SAME_LAYOUTS),
+    SW_RATIO_FIELD("of_own_layouts", "to own", OURS, OWN_LAYOUTS),
 };
 #undef ROW
 #define ROW struct total_row
@@ -80,14 +76,7 @@ static sw_status check_memory(const struct gemm_bench *bench) {
     return sw_bench_check_memory("operands of these products", CONTENDERS * bytes);
 }
 
-static sw_status time_direct(struct sw_onednn_product *product, double *out_s) {
-    const int64_t start_ns = sw_now_ns();
-    SW_TRY(sw_onednn_product_run(product));
-    *out_s = (double)sw_max_i64(1, sw_now_ns() - start_ns) * 1e-9;
-    return SW_OK;
-}
-
-/* Runs all in turn, round by round; the first only touches the memory. */
+/* Runs all in turn, round by round. The round before the first only touches the memory. */
 static sw_status race(struct gemm_bench *bench, int product, struct sw_onednn_product *const direct[]) {
     const struct sw_gemm *shape = &bench->of.product[product].shape;
     struct sw_bench_rounds *result = &bench->row[product].rounds;
@@ -98,7 +87,7 @@ static sw_status race(struct gemm_bench *bench, int product, struct sw_onednn_pr
         for (int who = 0; who < bench->contenders; who++) {
             double seconds;
             SW_TRY(who == OURS ? sw_bench_product_time(&bench->products, shape, &seconds)
-                               : time_direct(direct[who], &seconds));
+                               : sw_onednn_product_time(direct[who], &seconds));
             if (round >= 0)
                 result->rate[who][round] = sw_gemm_flops(shape) / seconds;
         }
@@ -120,22 +109,10 @@ out:
     return status;
 }
 
-static void describe(struct gemm_bench *bench, int product) {
-    const struct sw_model_product *p = &bench->of.product[product];
-    const struct sw_gemm *g = &p->shape;
-    struct product_row *row = &bench->row[product];
-    *row = (struct product_row){.layer = p->layer,
-                                .pass = p->pass,
-                                .times = p->times,
-                                .m = g->m,
-                                .n = g->n,
-                                .k = g->k,
-                                .transpose_a = g->transpose_a,
-                                .transpose_b = g->transpose_b,
-                                .bias = g->bias,
-                                .accumulate = g->accumulate,
-                                .operands = {g->transpose_a ? 'T' : 'N', g->transpose_b ? 'T' : 'N', '\0'}};
-    row->operands_text = row->operands;
+static struct product_row row_of(const struct sw_model_product *product) {
+    static const char *const operands[2][2] = {{"NN", "NT"}, {"TN", "TT"}};
+    return (struct product_row){.of = *product,
+                                .operands = operands[product->shape.transpose_a][product->shape.transpose_b]};
 }
 
 /* Sums a part of the model: the blocks, the head, or all. */
@@ -188,7 +165,7 @@ static sw_status run(struct gemm_bench *bench) {
     struct sw_long_work work = sw_long_work_begin("measuring matrix products", 0);
     for (int i = 0; i < bench->of.count; i++) {
         SW_TRY(sw_long_work_at(&work, 0));
-        describe(bench, i);
+        bench->row[i] = row_of(&bench->of.product[i]);
         SW_TRY(measure(bench, i));
     }
     sw_long_work_end(&work);

@@ -35,12 +35,10 @@ sw_status sw_bench_model_open(const struct sw_settings *given, struct sw_bench_m
     out->count = sw_model_products(out->model, out->product);
     omp_set_dynamic(0);
     omp_set_num_threads(info.threads);
-    return sw_stream_open(out->device, &out->stream);
+    return SW_OK;
 }
 
 void sw_bench_model_close(struct sw_bench_model *model) {
-    if (model->stream != NULL)
-        sw_stream_close(model->stream);
     sw_model_destroy(model->model);
     sw_devices_close(&model->devices);
 }

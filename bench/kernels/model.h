@@ -11,7 +11,6 @@ struct sw_bench_model {
     struct sw_model_config config;
     struct sw_devices devices;
     struct sw_device *device; /* the one of `devices` that computes */
-    struct sw_stream *stream;
     struct sw_model *model;
     sw_dtype type, bound_type; /* bound_type: fp32 where oneDNN does not multiply `type` on this CPU */
     int count;                 /* entries of `product` in use */

@@ -1,6 +1,7 @@
 #include "bench/kernels/onednn.h"
 
 #include "core/arena.h"
+#include "core/clock.h"
 #include "core/size.h"
 
 #include <oneapi/dnnl/dnnl.h>
@@ -127,15 +128,18 @@ sw_status sw_onednn_product_open(const struct sw_gemm *shape, bool own_layouts, 
     return status;
 }
 
-sw_status sw_onednn_product_run(struct sw_onednn_product *p) {
+sw_status sw_onednn_product_time(struct sw_onednn_product *p, double *out_s) {
     const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, p->memory[A]},
                                          {DNNL_ARG_WEIGHTS, p->memory[B]},
                                          {DNNL_ARG_DST, p->memory[C]},
                                          {DNNL_ARG_SCRATCHPAD, p->memory[SCRATCHPAD]},
                                          {DNNL_ARG_BIAS, p->memory[BIAS]}};
     const int count = (int)(sizeof arguments / sizeof arguments[0]) - (p->bias ? 0 : 1);
+    const int64_t start_ns = sw_now_ns();
     SW_TRY(check(dnnl_primitive_execute(p->primitive, p->stream, count, arguments)));
-    return check(dnnl_stream_wait(p->stream));
+    SW_TRY(check(dnnl_stream_wait(p->stream)));
+    *out_s = (double)sw_max_i64(1, sw_now_ns() - start_ns) * 1e-9;
+    return SW_OK;
 }
 
 void sw_onednn_product_close(struct sw_onednn_product *p) {

@@ -12,7 +12,8 @@ struct sw_onednn_product;
  * layouts that oneDNN prefers. The product owns its memory, filled with small numbers, and uses the threads that OpenMP
  * has at this call. Fails with SW_ERR_UNSUPPORTED where oneDNN cannot multiply this type on this CPU. */
 sw_status sw_onednn_product_open(const struct sw_gemm *shape, bool own_layouts, struct sw_onednn_product **out);
-sw_status sw_onednn_product_run(struct sw_onednn_product *product);
+/* Computes the product, and measures the seconds that it takes. */
+sw_status sw_onednn_product_time(struct sw_onednn_product *product, double *out_s);
 void sw_onednn_product_close(struct sw_onednn_product *product);
 
 #endif

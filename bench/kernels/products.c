@@ -7,18 +7,30 @@
 /* Calls in a row take about LEAST_SECONDS, and are at most MOST_CALLS. */
 #define LEAST_SECONDS 5e-3
 enum { MOST_CALLS = 1000 };
-/* The best round counts, because other load of the machine says nothing of the device. The round before the first
- * touches the memory.
- */
+/* The best round counts, because other load of the machine says nothing about the device. The round before the first
+ * touches the memory. */
 enum { ROUNDS = 3 };
-#define STAGED_BYTES (8 * SW_MIB)
 
-enum { A, B, BIAS, C, SCRATCH, OPERANDS };
+enum { A, B, BIAS, C, SCRATCH, OPERANDS = SW_BENCH_OPERANDS };
 
-/* Finds the largest bytes of each operand, rounded up so that the next one is aligned, and their sum. */
+int64_t sw_bench_areas_bytes(const int64_t *bytes, int count) {
+    int64_t all_bytes = 0;
+    for (int i = 0; i < count; i++)
+        all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    return all_bytes;
+}
+
+sw_status sw_bench_areas_open(struct sw_device *device, const int64_t *bytes, int count, struct sw_memory **out,
+                              void **areas) {
+    SW_TRY(sw_memory_open(device, "operands", SW_MEMORY_DEVICE, sw_bench_areas_bytes(bytes, count), out));
+    for (int i = 0; i < count; i++)
+        areas[i] = (char *)sw_memory_base(*out) + sw_bench_areas_bytes(bytes, i);
+    return SW_OK;
+}
+
+/* Finds the largest bytes of each operand. */
 static sw_status size_operands(struct sw_device *device, const struct sw_model_product *products, int count,
-                               int64_t bytes[OPERANDS], int64_t *out_all_bytes) {
-    *out_all_bytes = 0;
+                               int64_t bytes[OPERANDS]) {
     for (int o = 0; o < OPERANDS; o++)
         bytes[o] = 0;
     for (int i = 0; i < count; i++) {
@@ -30,58 +42,50 @@ static sw_status size_operands(struct sw_device *device, const struct sw_model_p
                                 [C] = shape->m * shape->n * out};
         SW_TRY(sw_device_prepare_gemm(device, shape, &of[SCRATCH]));
         for (int o = 0; o < OPERANDS; o++)
-            bytes[o] = sw_max_i64(bytes[o], sw_round_up(of[o], SW_BUFFER_ALIGN_BYTES));
+            bytes[o] = sw_max_i64(bytes[o], of[o]);
     }
-    for (int o = 0; o < OPERANDS; o++)
-        *out_all_bytes += bytes[o];
     return SW_OK;
 }
 
 sw_status sw_bench_products_bytes(struct sw_device *device, const struct sw_model_product *products, int count,
                                   int64_t *out_bytes) {
     int64_t bytes[OPERANDS];
-    return size_operands(device, products, count, bytes, out_bytes);
+    SW_TRY(size_operands(device, products, count, bytes));
+    *out_bytes = sw_bench_areas_bytes(bytes, OPERANDS);
+    return SW_OK;
 }
 
-/* Fills an operand with numbers of both signs: products of zeros may be faster than real ones. */
-static sw_status fill(struct sw_stream *stream, struct sw_memory *staged, sw_dtype type, void *to, int64_t bytes) {
+sw_status sw_bench_fill(const struct sw_bench_products *products, sw_dtype type, float unit, void *to, int64_t bytes) {
     enum { PERIOD = 101, MIDDLE = 50 };
-    const int64_t staged_bytes = sw_memory_bytes(staged);
+    const int64_t staged_bytes = SW_MIB;
+    struct sw_memory *staged;
+    sw_status status = SW_OK;
+    SW_TRY(sw_memory_open(products->device, "operands", SW_MEMORY_HOST, staged_bytes, &staged));
     for (int64_t i = 0; i < staged_bytes / sw_dtype_bytes(type); i++)
-        sw_dtype_store(type, sw_memory_base(staged), i, (float)(i % PERIOD - MIDDLE) * 1e-4f);
-    for (int64_t at = 0; at < bytes; at += staged_bytes)
-        SW_TRY(
-            sw_copy_to_device(stream, (char *)to + at, sw_memory_base(staged), sw_min_i64(staged_bytes, bytes - at)));
-    return sw_stream_synchronize(stream);
+        sw_dtype_store(type, sw_memory_base(staged), i, (float)(i % PERIOD - MIDDLE) * unit);
+    for (int64_t at = 0; status == SW_OK && at < bytes; at += staged_bytes)
+        status = sw_copy_to_device(products->stream, (char *)to + at, sw_memory_base(staged),
+                                   sw_min_i64(staged_bytes, bytes - at));
+    if (status == SW_OK)
+        status = sw_stream_synchronize(products->stream);
+    sw_memory_close(staged);
+    return status;
 }
 
-static sw_status open_operands(struct sw_bench_products *p, struct sw_memory *staged,
-                               const struct sw_model_product *products, int count) {
-    void **at[OPERANDS] = {[A] = &p->a, [B] = &p->b, [BIAS] = &p->bias, [C] = &p->c, [SCRATCH] = &p->scratch};
-    int64_t bytes[OPERANDS], all_bytes, taken_bytes = 0;
-    SW_TRY(size_operands(p->device, products, count, bytes, &all_bytes));
-    SW_TRY(sw_memory_open(p->device, "matrix products", SW_MEMORY_DEVICE, all_bytes, &p->memory));
-    for (int o = 0; o < OPERANDS; o++) {
-        *at[o] = (char *)sw_memory_base(p->memory) + taken_bytes;
-        taken_bytes += bytes[o];
-    }
-    const sw_dtype type = products[0].shape.in;
-    SW_TRY(fill(p->stream, staged, type, p->a, bytes[A]));
-    SW_TRY(fill(p->stream, staged, type, p->b, bytes[B]));
-    return fill(p->stream, staged, type, p->bias, bytes[BIAS]);
-}
-
+/* Products of zeros may be faster than real ones. */
 sw_status sw_bench_products_open(struct sw_device *device, const struct sw_model_product *products, int count,
                                  struct sw_bench_products *out) {
-    struct sw_memory *staged;
+    static const int read[] = {A, B, BIAS};
+    int64_t bytes[OPERANDS];
     *out = (struct sw_bench_products){.device = device};
     SW_TRY(sw_stream_open(device, &out->stream));
     SW_TRY(sw_event_open(device, &out->from));
     SW_TRY(sw_event_open(device, &out->to));
-    SW_TRY(sw_memory_open(device, "matrix products", SW_MEMORY_HOST, STAGED_BYTES, &staged));
-    const sw_status status = open_operands(out, staged, products, count);
-    sw_memory_close(staged);
-    return status;
+    SW_TRY(size_operands(device, products, count, bytes));
+    SW_TRY(sw_bench_areas_open(device, bytes, OPERANDS, &out->memory, out->operand));
+    for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
+        SW_TRY(sw_bench_fill(out, products[0].shape.in, 1e-4f, out->operand[read[i]], bytes[read[i]]));
+    return SW_OK;
 }
 
 void sw_bench_products_close(struct sw_bench_products *products) {
@@ -92,23 +96,42 @@ void sw_bench_products_close(struct sw_bench_products *products) {
     *products = (struct sw_bench_products){0};
 }
 
-static sw_status run(struct sw_bench_products *p, const struct sw_gemm *shape, int calls, double *out_s) {
+sw_status sw_bench_time(struct sw_bench_products *products, sw_status (*run)(void *context), void *context,
+                        double *out_s) {
     int64_t elapsed_ns;
-    SW_TRY(sw_event_record(p->from, p->stream));
-    for (int i = 0; i < calls; i++)
-        SW_TRY(sw_gemm(p->stream, shape, p->a, p->b, shape->bias ? p->bias : NULL, p->c, p->scratch));
-    SW_TRY(sw_event_record(p->to, p->stream));
-    SW_TRY(sw_event_wait(p->to));
-    SW_TRY(sw_event_elapsed_ns(p->from, p->to, &elapsed_ns));
-    *out_s = (double)sw_max_i64(1, elapsed_ns) * 1e-9 / calls;
+    SW_TRY(sw_event_record(products->from, products->stream));
+    SW_TRY(run(context));
+    SW_TRY(sw_event_record(products->to, products->stream));
+    SW_TRY(sw_event_wait(products->to));
+    SW_TRY(sw_event_elapsed_ns(products->from, products->to, &elapsed_ns));
+    *out_s = (double)sw_max_i64(1, elapsed_ns) * 1e-9;
+    return SW_OK;
+}
+
+struct calls {
+    const struct sw_bench_products *products;
+    const struct sw_gemm *shape;
+    int count;
+};
+
+static sw_status multiply(void *context) {
+    const struct calls *calls = context;
+    void *const *at = calls->products->operand;
+    for (int i = 0; i < calls->count; i++)
+        SW_TRY(sw_gemm(calls->products->stream, calls->shape, at[A], at[B], calls->shape->bias ? at[BIAS] : NULL, at[C],
+                       at[SCRATCH]));
     return SW_OK;
 }
 
 sw_status sw_bench_product_time(struct sw_bench_products *products, const struct sw_gemm *shape, double *out_s) {
-    SW_TRY(run(products, shape, 1, out_s));
+    struct calls calls = {.products = products, .shape = shape, .count = 1};
+    SW_TRY(sw_bench_time(products, multiply, &calls, out_s));
     if (!sw_device_info(products->device).asynchronous)
         return SW_OK;
-    return run(products, shape, (int)fmin(MOST_CALLS, fmax(1.0, LEAST_SECONDS / *out_s)), out_s);
+    calls.count = (int)fmin(MOST_CALLS, fmax(1.0, LEAST_SECONDS / *out_s));
+    SW_TRY(sw_bench_time(products, multiply, &calls, out_s));
+    *out_s /= calls.count;
+    return SW_OK;
 }
 
 sw_status sw_bench_products_rate(struct sw_bench_products *products, const struct sw_model_product *all, int count,

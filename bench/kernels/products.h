@@ -1,16 +1,19 @@
-/* Matrix products alone on a device: operands for any of a list of shapes, and the time of a call. */
+/* Matrix products alone on a device: operands for any of a list of shapes, and the time of a call. Other kernels take
+ * and fill their operands and time their calls by the same functions. */
 #ifndef SW_BENCH_KERNELS_PRODUCTS_H
 #define SW_BENCH_KERNELS_PRODUCTS_H
 
 #include "kernels/device.h"
 #include "train/model/model.h"
 
+enum { SW_BENCH_OPERANDS = 5 };
+
 struct sw_bench_products {
     struct sw_device *device;
     struct sw_stream *stream;
-    struct sw_memory *memory;
     struct sw_event *from, *to;
-    void *a, *b, *bias, *c, *scratch;
+    struct sw_memory *memory;         /* holds the operands */
+    void *operand[SW_BENCH_OPERANDS]; /* two factors, bias, product, scratch */
 };
 
 /* Prepares the products, and returns the bytes of operands that serve any of the shapes. */
@@ -24,6 +27,18 @@ void sw_bench_products_close(struct sw_bench_products *products);
 /* Measures the seconds of one call. An asynchronous device gets many calls in a row, so that their start does not
  * count. */
 sw_status sw_bench_product_time(struct sw_bench_products *products, const struct sw_gemm *shape, double *out_s);
+
+/* Measures the seconds of what `run` queues in the products' stream. */
+sw_status sw_bench_time(struct sw_bench_products *products, sw_status (*run)(void *context), void *context,
+                        double *out_s);
+
+/* Returns the bytes of `count` areas that lie one behind the other, each aligned for a kernel. */
+int64_t sw_bench_areas_bytes(const int64_t *bytes, int count);
+/* Takes device memory for such areas and writes their addresses into `areas`. The caller closes the memory. */
+sw_status sw_bench_areas_open(struct sw_device *device, const int64_t *bytes, int count, struct sw_memory **out,
+                              void **areas);
+/* Fills device memory with numbers of both signs, up to 50 times `unit`. */
+sw_status sw_bench_fill(const struct sw_bench_products *products, sw_dtype type, float unit, void *to, int64_t bytes);
 
 /* Measures the floating-point operations a second of all products of a micro-batch, each as often as it runs there. */
 sw_status sw_bench_products_rate(struct sw_bench_products *products, const struct sw_model_product *all, int count,
