@@ -9,6 +9,7 @@
 #include "train/plan/settings_plan.h"
 #include "train/run/trainer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,17 +101,21 @@ end:
     return status;
 }
 
-/* Takes the figures of the rank that holds and sends the most. */
+/* Takes the figures of the rank that holds and sends the most, and compares them with the formulas. */
 static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
-    if (sw_ranks_comm(b->ranks) == NULL)
-        return SW_OK;
-    SW_TRY(sw_comm_max(b->ranks->comm, "figures", stage->bytes, SW_ZERO_FIGURES));
-    return sw_comm_max(b->ranks->comm, "figures", &stage->planned_bytes, 1);
+    if (sw_ranks_comm(b->ranks) != NULL) {
+        SW_TRY(sw_comm_max(b->ranks->comm, "figures", stage->bytes, SW_ZERO_FIGURES));
+        SW_TRY(sw_comm_max(b->ranks->comm, "figures", &stage->planned_bytes, 1));
+    }
+    for (int f = 0; f < SW_ZERO_FIGURES; f++)
+        stage->ratio[f] = stage->formula_bytes[f] > 0.0 ? (double)stage->bytes[f] / stage->formula_bytes[f] : NAN;
+    return SW_OK;
 }
 
 static sw_status measure_stage(struct zero_bench *b, int zero) {
     sw_ranks_relax_timeout(b->ranks, false);
     struct sw_zero_stage *stage = &b->report.stage[zero];
+    stage->stage = zero;
     struct sw_plan *plan = NULL;
     b->settings.zero = zero;
     sw_status status = sw_ranks_agree_on_error(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));

@@ -28,9 +28,11 @@ struct sw_zero_buffer {
 };
 
 struct sw_zero_stage {
+    int stage;
     int64_t bytes[SW_ZERO_FIGURES]; /* on the rank that has the most; its communicator counts the bytes sent */
     double formula_bytes[SW_ZERO_FIGURES];
-    int64_t planned_bytes;                         /* sent by the ops of a step, on the rank that sends the most */
+    double ratio[SW_ZERO_FIGURES]; /* bytes over the formula's; NAN: that is 0, as a rank alone sends nothing */
+    int64_t planned_bytes;         /* sent by the ops of a step, on the rank that sends the most */
     struct sw_zero_buffer buffer[SW_ZERO_BUFFERS]; /* this rank's */
     int buffers;
 };

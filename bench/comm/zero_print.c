@@ -2,27 +2,14 @@
 #include "bench/comm/zero.h"
 #include "bench/table.h"
 
-#include <math.h>
 #include <stdio.h>
 
-/* A figure of one stage. */
-struct figure_row {
-    int64_t bytes;
-    double formula_bytes, ratio; /* ratio: NAN for a rank alone, which sends nothing */
-};
-struct stage_row {
-    int stage;
-    int64_t planned_sent_bytes;
-    struct figure_row figure[SW_ZERO_FIGURES];
-};
-
-#define ROW struct stage_row
+#define ROW struct sw_zero_stage
 #define MB .scale = 1e-6, .digits = 2
 #define FIGURE(name_, heading_, at)                                                                                    \
-    {.name = name_ ".bytes", .heading = (heading_), SW_AT(SW_FIELD_COUNT, figure[at].bytes), MB},                      \
-        {.name = name_ ".formula_bytes", .heading = "formula", SW_AT(SW_FIELD_REAL, figure[at].formula_bytes), MB}, {  \
-        .name = name_ ".ratio", .heading = "ratio", SW_AT(SW_FIELD_REAL, figure[at].ratio), .digits = 4,               \
-        .nullable = true                                                                                               \
+    {.name = name_ ".bytes", .heading = (heading_), SW_AT(SW_FIELD_COUNT, bytes[at]), MB},                             \
+        {.name = name_ ".formula_bytes", .heading = "formula", SW_AT(SW_FIELD_REAL, formula_bytes[at]), MB}, {         \
+        .name = name_ ".ratio", .heading = "ratio", SW_AT(SW_FIELD_REAL, ratio[at]), .digits = 4, .nullable = true     \
     }
 static const struct sw_bench_field fields[] = {
     {.name = "stage", .heading = "stage", SW_AT(SW_FIELD_INT, stage), .key = true},
@@ -31,20 +18,8 @@ static const struct sw_bench_field fields[] = {
     FIGURE("optimizer", "optimizer", SW_ZERO_HELD_OPTIMIZER),
     FIGURE("states", "states", SW_ZERO_HELD),
     FIGURE("sent", "sent", SW_ZERO_SENT),
-    {.name = "planned_sent_bytes", SW_AT(SW_FIELD_COUNT, planned_sent_bytes)},
+    {.name = "planned_sent_bytes", SW_AT(SW_FIELD_COUNT, planned_bytes)},
 };
-
-static void fill_rows(const struct sw_zero_report *report, struct stage_row rows[SW_ZERO_STAGES]) {
-    for (int zero = 0; zero < SW_ZERO_STAGES; zero++) {
-        const struct sw_zero_stage *stage = &report->stage[zero];
-        rows[zero] = (struct stage_row){.stage = zero, .planned_sent_bytes = stage->planned_bytes};
-        for (int f = 0; f < SW_ZERO_FIGURES; f++) {
-            const double formula = stage->formula_bytes[f];
-            rows[zero].figure[f] =
-                (struct figure_row){stage->bytes[f], formula, formula > 0.0 ? (double)stage->bytes[f] / formula : NAN};
-        }
-    }
-}
 
 static void print_buffers(const struct sw_zero_stage *stage, sw_tier tier) {
     int64_t all = 0;
@@ -57,14 +32,12 @@ static void print_buffers(const struct sw_zero_stage *stage, sw_tier tier) {
 }
 
 void sw_zero_print(const struct sw_zero_report *report) {
-    const struct sw_comm_identity *place = sw_comm_identity(report->comm);
-    struct stage_row rows[SW_ZERO_STAGES];
-    fill_rows(report, rows);
+    const struct sw_comm_identity *identity = sw_comm_identity(report->comm);
     printf("%s, %.2f million parameters, %s, %d ranks on %d machine%s by %s,\n%s; everything on the device\n"
            "MB that a rank holds and sends a step, what ZeRO's formulas give, and the ratio\n",
-           report->model, (double)report->parameters * 1e-6, sw_dtype_name(report->type), place->ranks, place->nodes,
-           place->nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm), report->device);
-    sw_table_print(SW_TABLE(fields, rows, SW_ZERO_STAGES));
+           report->model, (double)report->parameters * 1e-6, sw_dtype_name(report->type), identity->ranks,
+           identity->nodes, identity->nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm), report->device);
+    sw_table_print(SW_TABLE(fields, report->stage, SW_ZERO_STAGES));
     for (int zero = 0; zero < SW_ZERO_STAGES; zero++) {
         printf("stage %d\n", zero);
         print_buffers(&report->stage[zero], SW_DEVICE);
@@ -81,17 +54,17 @@ static json_t *buffers_json(const struct sw_zero_stage *stage, sw_tier tier) {
 }
 
 sw_status sw_zero_print_json(const struct sw_zero_report *report) {
-    const struct sw_comm_identity *place = sw_comm_identity(report->comm);
-    struct stage_row rows[SW_ZERO_STAGES];
+    const struct sw_comm_identity *identity = sw_comm_identity(report->comm);
     json_t *stages = json_array();
-    fill_rows(report, rows);
     for (int zero = 0; zero < SW_ZERO_STAGES; zero++)
-        json_array_append_new(stages, sw_bench_join(sw_table_row_json(SW_TABLE(fields, rows, SW_ZERO_STAGES), zero),
-                                                    json_pack("{s:{s:o, s:o}}", "buffers", "device",
-                                                              buffers_json(&report->stage[zero], SW_DEVICE), "host",
-                                                              buffers_json(&report->stage[zero], SW_HOST))));
-    return sw_bench_print_json(json_pack(
-        "{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:s, s:o}", "bench", "zero", "device", report->device, "model",
-        report->model, "precision", sw_dtype_name(report->type), "parameters", (json_int_t)report->parameters, "ranks",
-        place->ranks, "nodes", place->nodes, "transport", sw_comm_transport_name(report->comm), "stages", stages));
+        json_array_append_new(stages,
+                              sw_bench_join(sw_table_row_json(SW_TABLE(fields, report->stage, SW_ZERO_STAGES), zero),
+                                            json_pack("{s:{s:o, s:o}}", "buffers", "device",
+                                                      buffers_json(&report->stage[zero], SW_DEVICE), "host",
+                                                      buffers_json(&report->stage[zero], SW_HOST))));
+    return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:s, s:o}", "bench", "zero", "device",
+                                         report->device, "model", report->model, "precision",
+                                         sw_dtype_name(report->type), "parameters", (json_int_t)report->parameters,
+                                         "ranks", identity->ranks, "nodes", identity->nodes, "transport",
+                                         sw_comm_transport_name(report->comm), "stages", stages));
 }
