@@ -1,12 +1,15 @@
 /* The least bytes that a training step can move, by lane: from the model's shape and where its state lives, without a
  * look at any plan.
  *
- * By layer, on one device: a block's weights that live elsewhere cross the link for the forward and for the backward
- * pass, the last block's and the head's once, because there the passes meet; a tied table once; of an untied one no
- * more than the rows that the step's tokens can name. Each gradient leaves the device once, each record is read and
- * written once, new weights feed the next forward pass without a detour. Boundaries that are not resident go out and
- * come back once; their gradients need not leave the device. Records whose update runs on the device, and that do not
- * live there, cross the link both ways. (Zero-Infinity, sections 4 and 5; see bench/step/README.md) */
+ * These hold for a step by layer on one device:
+ * - A block's weights that live elsewhere cross the link for the forward and for the backward pass. The last block's
+ * and the head's cross it once, because there the passes meet.
+ * - A tied embedding table crosses once. An untied one needs no more than the rows that the step's tokens can name.
+ * - Each gradient leaves the device once. Optimizer state is read once and written once. New weights feed the next
+ *   forward pass without a detour.
+ * - Block inputs that do not stay on the device leave it and come back once. Their gradients need not leave it.
+ * - Optimizer state that lives elsewhere but is updated on the device crosses the link both ways.
+ * ZeRO-Infinity (arXiv 2104.07857, sections 4 and 5) counts by the same items. */
 #ifndef SW_BENCH_STEP_LEAST_H
 #define SW_BENCH_STEP_LEAST_H
 

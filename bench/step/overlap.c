@@ -15,7 +15,8 @@ static int by_start(const void *a, const void *b) {
     return (left->start_ns > right->start_ns) - (left->start_ns < right->start_ns);
 }
 
-/* Ops of either lane run one after the other, but the file of a trace has them by program. */
+/* Takes a lane's ops of some programs, which run one after the other, in the order of their starts: a trace has them in
+ * the order of their program. */
 static sw_status take_lane(const struct sw_trace *trace, sw_lane lane, int64_t first, int64_t end, struct course *out) {
     int64_t room = 1;
     for (int64_t p = first; p < end; p++)

@@ -11,7 +11,7 @@ struct sw_overlap {
     double hidden_s; /* part of it while the compute lane is busy too */
 };
 
-/* Finds both of the programs [first, end) of a trace, each of which is a step. No lane may run meanwhile. */
+/* Finds both times for the programs [first, end) of a trace, each of which is a step. No lane may run meanwhile. */
 sw_status sw_overlap_find(const struct sw_trace *trace, int64_t first, int64_t end, struct sw_overlap *out);
 
 #endif

@@ -23,12 +23,12 @@ struct sw_step_bench {
     int64_t traced_from, traced_to;                  /* the last round's programs in the trace */
     struct sw_step_exchange exchange[SW_STEP_COMMS]; /* zero for a rank alone */
     struct sw_settings resident_settings;            /* strings are borrowed from `planned`, or literals */
-    struct sw_plan *resident_plan;                   /* NULL: it does not fit into this machine */
-    bool speculates;
+    struct sw_plan *resident_plan;                   /* NULL: the resident step does not fit beside the placed one */
+    bool speculates;                                 /* the placed step updates in the backward pass */
     struct sw_contender placed, resident;
     struct sw_step_times times[SW_STEP_KINDS];
     double median_s[SW_STEP_KINDS]; /* 0: not measured */
-    int64_t least[SW_LANES];
+    int64_t least[SW_LANES];        /* least bytes a step, by lane; 0 where ranks run together */
 };
 
 /* Fills `exchange` once everything is measured and predicted. */
