@@ -1,4 +1,4 @@
-/* Copies between host and device, beside memcpy of the same sizes and the memory's own limit. */
+/* Copies between host and device, beside memcpy of the same sizes by one thread and by all. */
 #include "bench/commands.h"
 #include "bench/kernels/copy_both.h"
 #include "bench/kernels/memory.h"
@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A copied byte is read and written, so that the limit of copies is half of the triad's rate. */
-enum { UPLOAD, DOWNLOAD, BOTH_UPLOAD, BOTH_DOWNLOAD, MEMCPY_ONE, MEMCPY_ALL, TRIAD, HALF_TRIAD, CONTENDERS };
+enum { UPLOAD, DOWNLOAD, BOTH_UPLOAD, BOTH_DOWNLOAD, MEMCPY_ONE, MEMCPY_ALL, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
 /* Areas exceed the caches, and hold two copies of the largest size. Weights are copied by whole grains. */
@@ -29,13 +28,10 @@ static const struct sw_bench_field fields[] = {
     SW_RATE_FIELD("both.download_bytes_per_s", "down", BOTH_DOWNLOAD, 1),
     SW_RATE_FIELD("memcpy_one_bytes_per_s", "memcpy 1", MEMCPY_ONE, 1),
     SW_RATE_FIELD("memcpy_all_bytes_per_s", "memcpy all", MEMCPY_ALL, 1),
-    SW_RATE_FIELD("triad_bytes_per_s", "triad", TRIAD, 1),
     SW_RATIO_FIELD("upload.of_memcpy_one", "up to 1", UPLOAD, MEMCPY_ONE),
-    SW_RATIO_FIELD("upload.of_memcpy_all", "to all", UPLOAD, MEMCPY_ALL),
-    SW_RATIO_FIELD("upload.of_triad", "to triad", UPLOAD, HALF_TRIAD),
+    SW_RATIO_FIELD("upload.of_memcpy_all", "up to all", UPLOAD, MEMCPY_ALL),
     SW_RATIO_FIELD("download.of_memcpy_one", "down to 1", DOWNLOAD, MEMCPY_ONE),
-    SW_RATIO_FIELD("download.of_memcpy_all", "to all", DOWNLOAD, MEMCPY_ALL),
-    SW_RATIO_FIELD("download.of_triad", "to triad", DOWNLOAD, HALF_TRIAD),
+    SW_RATIO_FIELD("download.of_memcpy_all", "down to all", DOWNLOAD, MEMCPY_ALL),
     SW_RATIO_FIELD("both.of_upload", NULL, BOTH_UPLOAD, UPLOAD),
     SW_RATIO_FIELD("both.of_download", NULL, BOTH_DOWNLOAD, DOWNLOAD),
 };
@@ -61,8 +57,6 @@ static sw_status measure(const struct copy_bench *bench, struct sw_bench_size_ro
         out->rate[DOWNLOAD][i] = download.bytes_per_s;
         out->rate[MEMCPY_ONE][i] = sw_bench_memcpy(memory, bytes, row->bytes, 1);
         out->rate[MEMCPY_ALL][i] = sw_bench_memcpy(memory, bytes, row->bytes, memory->threads);
-        out->rate[TRIAD][i] = sw_bench_triad(memory);
-        out->rate[HALF_TRIAD][i] = 0.5 * out->rate[TRIAD][i];
     }
     return SW_OK;
 }
@@ -81,7 +75,7 @@ static sw_status report(const struct copy_bench *bench, const struct sw_bench_op
                                              "threads", info.threads, "rounds", (int)given->rounds, "sizes",
                                              sw_table_json(SW_TABLE(fields, bench->rows, bench->count))));
     printf("copies, %s, %d threads, medians of %d rounds: GB/s of each way alone and while\n"
-           "both run; then ratios to memcpy by one thread, by all, and to half the triad\n",
+           "both run; then ratios to memcpy by one thread and by all\n",
            info.name, info.threads, (int)given->rounds);
     sw_table_print(SW_TABLE(fields, bench->rows, bench->count));
     return SW_OK;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 enum { RUNS = 5 };
-static const float SCALE = 1e-3f;
 
 sw_status sw_bench_memory_open(int threads, int64_t area_bytes, struct sw_bench_memory *out) {
     *out = (struct sw_bench_memory){.threads = threads, .area_bytes = area_bytes};
@@ -18,7 +17,7 @@ sw_status sw_bench_memory_open(int threads, int64_t area_bytes, struct sw_bench_
         SW_TRY(sw_arena_take(out->arena, area_bytes, &area));
         out->area[i] = area;
         for (int64_t e = 0; e < area_bytes / (int64_t)sizeof(float); e++)
-            out->area[i][e] = (float)(e % 1009) * SCALE;
+            out->area[i][e] = (float)(e % 1009) * 1e-3f;
     }
     return SW_OK;
 }
@@ -36,36 +35,6 @@ double sw_bench_rate(void (*loop)(const void *context), const void *context, int
             rate[run] = (double)bytes * 1e9 / (double)sw_max_i64(1, sw_now_ns() - start_ns);
     }
     return sw_median(rate, RUNS);
-}
-
-static void triad(const void *context) {
-    const struct sw_bench_memory *memory = context;
-    float *a = memory->area[0];
-    const float *b = memory->area[1], *c = memory->area[2];
-    const int64_t elems = memory->area_bytes / (int64_t)sizeof(float);
-#pragma omp parallel for simd num_threads(memory->threads) schedule(static)
-    for (int64_t i = 0; i < elems; i++)
-        a[i] = b[i] + SCALE * c[i];
-}
-
-double sw_bench_triad(const struct sw_bench_memory *memory) {
-    return sw_bench_rate(triad, memory, 3 * memory->area_bytes);
-}
-
-static void triad_in_place(const void *context) {
-    const struct sw_bench_memory *memory = context;
-    float *a = memory->area[0], *b = memory->area[1];
-    const int64_t elems = memory->area_bytes / (int64_t)sizeof(float);
-#pragma omp parallel for simd num_threads(memory->threads) schedule(static)
-    for (int64_t i = 0; i < elems; i++) {
-        const float old = a[i];
-        a[i] = old + SCALE * b[i];
-        b[i] -= SCALE * old;
-    }
-}
-
-double sw_bench_triad_in_place(const struct sw_bench_memory *memory) {
-    return sw_bench_rate(triad_in_place, memory, 4 * memory->area_bytes);
 }
 
 struct copies {

@@ -1,6 +1,5 @@
-/* Plain loops over memory by all threads at once: the machine's own limit. Rates are bytes read and written a second,
- * medians of a few runs after one that warms up. Lines that a cache fetches before it overwrites them do not count, as
- * in STREAM. */
+/* Plain loops over memory by all threads at once: the machine's own limit. Rates are bytes a second, medians of a few
+ * runs after one that warms up. Lines that a cache fetches before it overwrites them do not count, as in STREAM. */
 #ifndef SW_BENCH_KERNELS_MEMORY_H
 #define SW_BENCH_KERNELS_MEMORY_H
 
@@ -22,11 +21,6 @@ struct sw_bench_memory {
 sw_status sw_bench_memory_open(int threads, int64_t area_bytes, struct sw_bench_memory *out);
 void sw_bench_memory_close(struct sw_bench_memory *memory);
 
-/* Measures a = b + s·c: two thirds of the bytes are read, a third is written. */
-double sw_bench_triad(const struct sw_bench_memory *memory);
-/* Measures a += s·b and b += s·a (of the old a) at once: half of the bytes are read, half written, as an update does.
- */
-double sw_bench_triad_in_place(const struct sw_bench_memory *memory);
 /* Measures memcpy of the first `bytes` of an area by chunks, each by `threads` threads together. The rate is of bytes
  * copied, each of which is read and written. */
 double sw_bench_memcpy(const struct sw_bench_memory *memory, int64_t bytes, int64_t chunk_bytes, int threads);

@@ -1,6 +1,5 @@
-/* The fused optimizer update. The bounds: a loop over the same layout that moves the same bytes and computes nothing,
- * and a triad in place over flat arrays, which reads as many bytes as it writes, as the update does. Where a GPU
- * computes, also the update of what lives there. */
+/* The fused optimizer update, beside a loop over the same layout that moves the same bytes and computes nothing. Where
+ * a GPU computes, the update of state in its memory is measured too, beside copies within that memory. */
 #include "bench/commands.h"
 #include "bench/kernels/memory.h"
 #include "bench/options.h"
@@ -12,7 +11,7 @@
 #include <stdio.h>
 
 /* PARAMETERS and DEVICE_PARAMETERS are the updates' rates in parameters a second. */
-enum { UPDATE, PARAMETERS, PLAIN, TRIAD, DEVICE_UPDATE, DEVICE_PARAMETERS, DEVICE_COPY, CONTENDERS };
+enum { UPDATE, PARAMETERS, PLAIN, DEVICE_UPDATE, DEVICE_PARAMETERS, DEVICE_COPY, CONTENDERS };
 static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has its rates");
 
 /* sw_measure_update works on as much: 96 MiB of optimizer state, gradients and weights. */
@@ -40,11 +39,11 @@ static int64_t parameter_bytes(sw_dtype type) {
     return 2 * (SW_OPTIMIZER_GRAIN_BYTES / SW_GRAIN_ELEMS + sw_dtype_bytes(type));
 }
 
-/* Adds one to every stream of a grain's record, reads its gradients and writes its weights. */
+/* Adds one to all optimizer state of a grain, reads its gradients and writes its weights. */
 static void move_grain(const struct update_bench *bench, int64_t grain) {
-    float *record = bench->memory.area[0] + grain * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
+    float *state = bench->memory.area[0] + grain * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
     for (int64_t i = 0; i < (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS; i++)
-        record[i] += 1.0f;
+        state[i] += 1.0f;
     if (bench->type == SW_F32) {
         const float *grads = bench->memory.area[1] + grain * SW_GRAIN_ELEMS;
         float *weights = bench->memory.area[2] + grain * SW_GRAIN_ELEMS;
@@ -92,7 +91,6 @@ static sw_status measure(struct update_bench *bench, const struct sw_bench_optio
         rounds->rate[UPDATE][i] = update.bytes_per_s;
         rounds->rate[PARAMETERS][i] = update.bytes_per_s / (double)row->bytes_per_parameter;
         rounds->rate[PLAIN][i] = sw_bench_rate(move_bytes, bench, row->bytes_per_parameter * GRAINS * SW_GRAIN_ELEMS);
-        rounds->rate[TRIAD][i] = sw_bench_triad_in_place(&bench->memory);
         if (has_gpu)
             SW_TRY(measure_on_device(bench, &shape, row, i));
     }
@@ -106,9 +104,7 @@ static const struct sw_bench_field fields[] = {
     SW_RATE_FIELD("bytes_per_s", "update", UPDATE, 1),
     SW_RATE_FIELD("parameters_per_s", "Gparam/s", PARAMETERS, 2),
     SW_RATE_FIELD("plain_bytes_per_s", "plain", PLAIN, 1),
-    SW_RATE_FIELD("triad_bytes_per_s", "triad", TRIAD, 1),
     SW_RATIO_FIELD("of_plain", "to plain", UPDATE, PLAIN),
-    SW_RATIO_FIELD("of_triad", "to triad", UPDATE, TRIAD),
     SW_RATE_FIELD("on_device.bytes_per_s", "on the GPU", DEVICE_UPDATE, 1),
     SW_RATE_FIELD("on_device.parameters_per_s", "Gparam/s", DEVICE_PARAMETERS, 2),
     SW_RATE_FIELD("on_device.copy_bytes_per_s", "copies there", DEVICE_COPY, 1),
@@ -136,7 +132,7 @@ static sw_status report(const struct update_bench *bench, const struct sw_bench_
                                              (int)given->rounds, "chunk_grains", (json_int_t)given->chunk_grains,
                                              "precisions", sw_table_json(SW_TABLE(fields, rows, count))));
     printf("update, %d threads, %lld grains at once, medians of %d rounds: GB/s beside plain\n"
-           "traffic of the same bytes and a triad\n",
+           "traffic of the same bytes\n",
            bench->memory.threads, (long long)given->chunk_grains, (int)given->rounds);
     sw_table_print(SW_TABLE(fields, rows, count));
     return SW_OK;

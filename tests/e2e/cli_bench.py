@@ -19,13 +19,13 @@ FLAGS = {"copy": "--size --device --threads --rounds --json",
          "compute": "--model --seq --micro-batch --precision --device --threads --rounds --json"}
 COPY_FIELDS = {"bench": str, "device": str, "threads": int, "rounds": int, "sizes": list}
 SIZE_FIELDS = {"bytes": int, "upload": dict, "download": dict, "both": dict, "memcpy_one_bytes_per_s": float,
-               "memcpy_all_bytes_per_s": float, "triad_bytes_per_s": float}
-WAY_FIELDS = {"bytes_per_s": float, "of_memcpy_one": float, "of_memcpy_all": float, "of_triad": float}
+               "memcpy_all_bytes_per_s": float}
+WAY_FIELDS = {"bytes_per_s": float, "of_memcpy_one": float, "of_memcpy_all": float}
 BOTH_FIELDS = {"upload_bytes_per_s": float, "download_bytes_per_s": float, "of_upload": float, "of_download": float}
 UPDATE_FIELDS = {"bench": str, "device": str, "isa": str, "threads": int, "rounds": int, "chunk_grains": int,
                  "precisions": list}
 PRECISION_FIELDS = {"precision": str, "bytes_per_parameter": int, "bytes_per_s": float, "parameters_per_s": float,
-                    "plain_bytes_per_s": float, "triad_bytes_per_s": float, "of_plain": float, "of_triad": float}
+                    "plain_bytes_per_s": float, "of_plain": float}
 LOAD_FIELDS = {"bench": str, "device": str, "model": str, "threads": int, "rounds": int, "read_bytes": int,
                "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float,
                "requests_bytes_per_s": float, "of_requests": float}
@@ -85,7 +85,6 @@ def copies():
             rate = way["bytes_per_s"]
             problems += unequal("of_memcpy_one", way["of_memcpy_one"], rate / size["memcpy_one_bytes_per_s"])
             problems += unequal("of_memcpy_all", way["of_memcpy_all"], rate / size["memcpy_all_bytes_per_s"])
-            problems += unequal("of_triad", way["of_triad"], 2 * rate / size["triad_bytes_per_s"])
         both = size["both"]
         problems += wrong_fields("both", both, BOTH_FIELDS)
         for way in ("upload", "download"):
@@ -103,7 +102,6 @@ def updates():
     for one in found["precisions"]:
         problems += wrong_fields(one["precision"], one, PRECISION_FIELDS)
         problems += unequal("of_plain", one["of_plain"], one["bytes_per_s"] / one["plain_bytes_per_s"])
-        problems += unequal("of_triad", one["of_triad"], one["bytes_per_s"] / one["triad_bytes_per_s"])
         problems += unequal("a parameter", one["parameters_per_s"] * one["bytes_per_parameter"], one["bytes_per_s"])
     single, more = report("update", "--precision", "fp16", fields=UPDATE_FIELDS)
     if not more and [one["precision"] for one in single["precisions"]] != ["fp16"]:

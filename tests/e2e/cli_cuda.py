@@ -189,7 +189,7 @@ def benches_of_parts():
     problems += positive("both ways", found["sizes"][0]["both"], "upload_bytes_per_s", "download_bytes_per_s",
                          "of_upload", "of_download")
     found, wrong = report("update", "--precision", "bf16", "--rounds", 1, "--threads", 1)
-    problems += wrong + positive("update", found["precisions"][0], "bytes_per_s", "of_triad")
+    problems += wrong + positive("update", found["precisions"][0], "bytes_per_s", "of_plain")
     problems += positive("update there", found["precisions"][0]["on_device"], "bytes_per_s", "parameters_per_s",
                          "copy_bytes_per_s", "of_copy")
     found, wrong = report("gemm", *MODEL, "--rounds", 1)
