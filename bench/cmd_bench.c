@@ -7,7 +7,7 @@
 
 /* Each bench has either `command`, or `line` and `run`. */
 static const struct bench {
-    const char *name, *what; /* what `bench --help` says of it */
+    const char *name, *what; /* what: its description in `bench --help` */
     const struct sw_command_line *line;
     sw_status (*run)(const void *given); /* gets a struct sw_bench_options */
     int (*command)(int argc, char **argv);

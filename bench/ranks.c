@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rank may do so long work alone; measuring its rates takes longest. */
+/* A rank may work alone for as long. Measuring its rates takes longest. */
 enum { RANK_TIMEOUT_S = 120 };
 
 sw_status sw_bench_begin_ranks(struct sw_ranks *ranks, struct sw_settings *settings) {

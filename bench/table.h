@@ -22,12 +22,12 @@ typedef enum {
 struct sw_bench_field {
     const char
         *name; /* the JSON member; a dot begins a level: "upload.bytes_per_s". NULL: the field is a column alone */
-    const char *heading; /* the column's. NULL: the field is in JSON alone */
+    const char *heading; /* heading of the column. NULL: the field is in JSON alone */
     sw_field_kind kind;
-    size_t offset;     /* of the value in the row */
+    size_t offset;     /* bytes from the row to the value */
     int who, to;       /* contenders of a median or a ratio */
     double scale;      /* a column shows the value times this; 0: times 1 */
-    int digits;        /* after the point, in a column */
+    int digits;        /* digits after the point, in a column */
     bool key;          /* the column begins each part of a table that is too wide for one */
     bool nullable;     /* an absent value is null in JSON; without this flag it has no member */
     bool has_interval; /* a ratio's 95% interval follows it, in JSON as `name`_interval, a list of two */
@@ -41,7 +41,7 @@ struct sw_bench_table {
     int row_count;
     size_t row_bytes;
 };
-/* Kind and place of a field, for a row of fields in a file that defines ROW as the type of its rows. */
+/* The kind and the offset of a field, in a file that defines ROW as the type of its rows. */
 #define SW_AT(kind_, member) .kind = (kind_), .offset = offsetof(ROW, member)
 #define SW_MEDIAN(member, who_) SW_AT(SW_FIELD_MEDIAN, member), .who = (who_)
 #define SW_RATIO(member, who_, to_) SW_AT(SW_FIELD_RATIO, member), .who = (who_), .to = (to_)

@@ -48,7 +48,7 @@ struct comm_bench {
     struct sw_measure_comm *measure;
     bool plain;                 /* plain sends are measured */
     double latency_s;           /* a gather of next to nothing takes this long */
-    int64_t bytes, share_bytes; /* size being measured: all shares, and one */
+    int64_t bytes, share_bytes; /* of the vector being measured, and of a rank's share of it */
     struct sw_bench_size_row *rows;
     int count;
 };
@@ -180,7 +180,7 @@ static sw_status open_bench(struct comm_bench *bench) {
     return take_memory(bench);
 }
 
-/* Call it after the communicator is closed, which uses this memory until then. */
+/* Closes everything. Call it once the communicator, which uses this memory, is closed. */
 static void close_bench(struct comm_bench *bench) {
     sw_measure_comm_close(bench->measure);
     sw_memory_close(bench->staging);

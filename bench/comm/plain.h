@@ -11,8 +11,8 @@
 enum { SW_COMM_PLAIN_RANKS = 64 }; /* the most ranks */
 /* Returns whether this build has MPI. */
 bool sw_comm_plain_is_there(void);
-/* Sends the own share to each other rank, and receives theirs into `all`, in the order of the ranks; all ranks call it
- * at once. Host memory. */
+/* Sends this rank's share to each other rank, and receives theirs into `all`, in the order of the ranks. All ranks call
+ * it at once, with host memory. */
 sw_status sw_comm_plain_exchange(int rank, int ranks, const char *own, char *all, int64_t share_bytes);
 
 #endif

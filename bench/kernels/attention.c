@@ -42,7 +42,7 @@ static struct sw_attention shape_of(const struct attention_bench *b) {
                                  .scale = 1.0f / sqrtf((float)c->head_dim)};
 }
 
-/* Returns the scores that a head has for a sequence. */
+/* Returns the number of scores that a head computes for a sequence. */
 static double scores_of(const struct sw_attention *a) {
     const double window = a->window > 0 && a->window < a->seq ? (double)a->window : (double)a->seq;
     return window * (window + 1.0) / 2.0 + ((double)a->seq - window) * window;
@@ -116,7 +116,7 @@ static sw_status race(struct attention_bench *b) {
     return SW_OK;
 }
 
-/* A pass, by the medians. */
+/* The medians of a pass. */
 struct pass_row {
     const char *name;
     double seconds, flops_per_s, of_products;

@@ -72,7 +72,7 @@ sw_status sw_bench_fill(const struct sw_bench_products *products, sw_dtype type,
     return status;
 }
 
-/* Products of zeros may be faster than real ones. */
+/* Factors are not zero, because a device may multiply zeros faster. */
 sw_status sw_bench_products_open(struct sw_device *device, const struct sw_model_product *products, int count,
                                  struct sw_bench_products *out) {
     static const int read[] = {A, B, BIAS};

@@ -16,7 +16,7 @@ struct sw_bench_products {
     void *operand[SW_BENCH_OPERANDS]; /* two factors, bias, product, scratch */
 };
 
-/* Prepares the products, and returns the bytes of operands that serve any of the shapes. */
+/* Prepares the products, and returns the bytes of operands that suffice for each of the shapes. */
 sw_status sw_bench_products_bytes(struct sw_device *device, const struct sw_model_product *products, int count,
                                   int64_t *out_bytes);
 /* Takes operands on the device and fills them with numbers of both signs. The caller closes it, even after an error. */

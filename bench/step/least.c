@@ -11,8 +11,8 @@ static int64_t parameters_of(const struct sw_unit *unit) {
     return sum;
 }
 
-/* Returns the elements of the embedding that a step needs: tables of positions as far as the sequences reach; a tied
- * table whole, for the head; of an untied table the rows that the step's tokens can name. */
+/* Returns the elements of the embedding that a step needs: of a table of positions, as many rows as sequences are long;
+ * a tied table as a whole, for the head; of an untied table, the rows that the step's tokens can name. */
 static int64_t embedding_elems(const struct sw_least_shape *shape) {
     const struct sw_unit *unit = &shape->units->unit[0];
     int64_t elems = 0;
@@ -48,8 +48,9 @@ static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_
         bytes[SW_LANE_UPLOAD] += on_device ? 0 : typed_bytes;
         return;
     }
-    /* The update makes the forward pass's weights, where it runs. A speculated one leaves a tied table on the device,
-     * from the embedding's backward to its next forward, and what else it makes there does not stay until then. */
+    /* An update on the device makes the weights that the next forward pass reads there, unless it is speculated: its
+     * weights then do not stay on the device until that pass, except a tied table, which stays there from the
+     * embedding's backward pass on. */
     const int later = visits_of(shape, unit) - 1;
     const bool feeds = !shape->speculated || (unit == 0 && shape->units->tied);
     bytes[SW_LANE_UPLOAD] += later * fetched_bytes;

@@ -7,8 +7,8 @@
 #include "offload/engine/trace.h"
 
 struct sw_overlap {
-    double comm_s;   /* per step: the comm lane is busy, including its waits for other ranks */
-    double hidden_s; /* part of it while the compute lane is busy too */
+    double comm_s;   /* seconds per step in which the comm lane is busy, its waits for other ranks included */
+    double hidden_s; /* the seconds of these in which the compute lane is busy too */
 };
 
 /* Finds both times for the programs [first, end) of a trace, each of which is a step. No lane may run meanwhile. */

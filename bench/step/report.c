@@ -181,7 +181,7 @@ static json_t *speed_json(const struct sw_step_bench *b) {
                      speed.light_s, "share", speed.of_light, "lane", speed.light_lane);
 }
 
-/* Returns null of a rank alone. */
+/* Returns JSON's null for a rank alone. */
 static json_t *exchange_json(const struct sw_step_bench *b) {
     struct exchange_row rows[SW_STEP_COMMS];
     if (sw_ranks_comm(&b->ranks) == NULL)

@@ -19,10 +19,11 @@
 enum { WARM_UP_STEPS = 1, MOST_STEPS = 10000, MOST_ROUNDS = 3 };
 static_assert((int)SW_CONTENDER_MAX_STEPS >= MOST_ROUNDS * MOST_STEPS, "--steps and --rounds allow so many");
 
-/* The rest of a GPU's memory is for its kernels and libraries. */
+/* Share of a GPU's memory that both contenders may take. Kernels and libraries need the rest. */
 #define GPU_SHARE 0.97
 
-/* Returns whether both contenders fit into memory at once, on every rank of this machine: they run in turn. */
+/* Returns whether the resident and the placed contender, which run in turn, fit into memory together, with those of all
+ * ranks of this machine. */
 static bool both_fit(const struct sw_step_bench *b, const struct sw_machine *machine) {
     const int64_t *resident = b->resident_plan->tier_bytes, *placed = b->planned.plan->tier_bytes;
     const struct sw_device_info info = sw_devices_info(&b->planned.devices);
@@ -69,7 +70,7 @@ static sw_status plan_resident(struct sw_step_bench *b) {
     return SW_OK;
 }
 
-/* Chooses for --speculate auto what the prediction says is faster where no step is clipped, as in this bench. */
+/* Chooses for --speculate auto what the prediction says is faster. No step is clipped in this bench. */
 static void choose_speculation(struct sw_step_bench *b) {
     const struct sw_prediction *p = &b->planned.prediction;
     const int asked = b->planned.settings.speculate;
@@ -146,7 +147,7 @@ static sw_status measure(struct sw_step_bench *b) {
     return SW_OK;
 }
 
-/* Finds the least bytes, which are known for a rank alone. */
+/* Finds the least bytes of a rank alone. Those of ranks that share state are not known. */
 static void find_least(struct sw_step_bench *b) {
     const struct sw_settings *settings = &b->planned.settings;
     const struct sw_least_shape shape = {
@@ -175,7 +176,7 @@ static sw_status check_trace(const struct sw_step_bench *b) {
     return b->planned.settings.trace == NULL ? SW_OK : sw_trace_file_check(b->planned.settings.trace);
 }
 
-/* Opens the model and makes the plan, the same on all ranks but for the shard. */
+/* Opens the model and makes the plan. All ranks make the same plan, each for its own shard. */
 static sw_status plan(struct sw_step_bench *b) {
     struct sw_planned *planned = &b->planned;
     planned->ranks = &b->ranks;
