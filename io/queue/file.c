@@ -22,6 +22,10 @@ char *sw_file_path(const char *directory, const char *name) {
     return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
+sw_status sw_file_write_error(int error) {
+    return error == ENOSPC || error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO;
+}
+
 /* Memory file systems accept O_DIRECT on newer kernels without doing it. */
 bool sw_file_is_in_memory(int fd) {
     struct statfs info;

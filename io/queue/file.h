@@ -1,4 +1,4 @@
-/* One file of a store: made, opened, locked, and asked what its file system can do. */
+/* Makes, opens and locks single files, and asks what their file system can do. */
 #ifndef SW_IO_QUEUE_FILE_H
 #define SW_IO_QUEUE_FILE_H
 
@@ -32,16 +32,21 @@ bool sw_file_is_in_memory(int fd);
 /* Unlocks and closes. A ring that was closed just before may still hold the file, and must not hold the lock. */
 void sw_file_close(int fd);
 
+/* Returns the status of a write that failed with this errno: SW_ERR_SPACE where the file system or the user's quota is
+ * full, else SW_ERR_IO. */
+sw_status sw_file_write_error(int error);
+
 /* Refuses directories and block devices that do not exist or are given twice. */
 sw_status sw_file_check_distinct(const char *const *directories, int count);
 
 /* Refuses with SW_ERR_SPACE when a file system has not the room for the bytes that go to the directories on it. */
 sw_status sw_file_check_space(const char *const *directories, const int64_t *bytes, int count);
 
-/* Makes the file at least this long, with all its space taken. */
+/* Makes the file at least this long and takes all its space. */
 sw_status sw_file_allocate(int fd, const char *path, int64_t bytes);
-/* Opens a regular file to read it; anything else is refused, and a FIFO is not waited for. */
+/* Opens a regular file to read it. Refuses anything else, and does not wait for a FIFO's other end. */
 sw_status sw_file_open_to_read(const char *path, int *out_fd);
+/* Returns the file's length. */
 sw_status sw_file_size(int fd, const char *path, int64_t *out_bytes);
 
 /* Reads exactly these bytes; the file must have them. */

@@ -27,19 +27,20 @@ static int lock_byte(int fd, int64_t start) {
     return fcntl(fd, F_OFD_SETLK, &lock);
 }
 
-/* The number of the byte in a range that another open file has locked, counted from its start, or -1. */
+/* Returns the number of the byte in a range that another open file has locked, counted from the range's start, or -1.
+ */
 static int64_t find_locked(int fd, int64_t start, int64_t bytes) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = bytes};
     return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK ? lock.l_start - start : -1;
 }
 
-/* The number of this process's PID namespace, or -1. */
+/* Returns the number of this process's PID namespace, or -1. */
 static int64_t own_space(void) {
     struct stat info;
     return stat("/proc/self/ns/pid", &info) == 0 && (int64_t)info.st_ino < MOST_SPACES ? (int64_t)info.st_ino : -1;
 }
 
-/* The process that has the lock; -1 where that is not known, as it is of a process in another container, whose id means
+/* Returns the process that has the lock, or -1 where it is not known: the id of a process in another container means
  * nothing here. */
 static pid_t find_owner(int fd) {
     const int64_t space = find_locked(fd, SPACE_START, MOST_SPACES);
@@ -82,7 +83,7 @@ sw_status sw_lock_refusal(int fd, const char *path) {
                    path);
 }
 
-/* The owner before may have removed the file: whatever is written to it then is lost. */
+/* Refuses a file whose previous owner has removed it: what is written to it would be lost. */
 static sw_status check_name(int fd, const char *path) {
     struct stat info;
     if (fstat(fd, &info) != 0 || info.st_nlink > 0)

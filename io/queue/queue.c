@@ -5,9 +5,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-enum { TAKE_BATCH = 64, RETRY_PAUSE_US = 200 };
+enum { TAKE_BATCH = 64, RETRY_PAUSE_US = 200, HUGE_PAGE_BYTES = 2 << 20 };
 
 struct entry {
     struct sw_ring_request request; /* what is left of it */
@@ -21,6 +22,18 @@ struct sw_queue {
     int *free_entries; /* a stack */
     int free_count, depth;
 };
+
+sw_status sw_queue_alloc(int64_t bytes, void **out) {
+    const bool huge = bytes >= HUGE_PAGE_BYTES;
+    char text[SW_SIZE_CHARS];
+    *out = NULL;
+    if (posix_memalign(out, huge ? HUGE_PAGE_BYTES : SW_BUFFER_ALIGN_BYTES, (size_t)bytes) != 0)
+        return sw_fail(SW_ERR_NOMEM, "no memory for %s of I/O buffers", sw_format_size(bytes, text));
+    /* A drive takes few large pieces faster than hundreds of small pages. The advice may fail. */
+    if (huge)
+        madvise(*out, (size_t)bytes, MADV_HUGEPAGE);
+    return SW_OK;
+}
 
 sw_status sw_queue_open(sw_ring_opener open_ring, void *context, const struct sw_ring_spec *spec,
                         struct sw_queue **out) {
@@ -68,7 +81,7 @@ int sw_queue_in_flight(const struct sw_queue *queue) {
     return queue->depth - queue->free_count;
 }
 
-/* Hands over what is left of a request, or as much of it as a ring takes; the rest follows as after a short transfer.
+/* Hands over the bytes left of a request, at most as many as a ring takes; the others follow as after a short transfer.
  */
 static void put_rest(struct sw_queue *queue, const struct entry *entry) {
     struct sw_ring_request request = entry->request;
@@ -98,7 +111,7 @@ static bool try_again(struct sw_queue *queue, struct entry *entry) {
     return true;
 }
 
-/* Goes on behind the bytes that were transferred, from an aligned place, because direct I/O can start nowhere else. */
+/* Continues a short transfer at the last aligned offset that it reached, because direct I/O can start nowhere else. */
 static bool continue_short(struct sw_queue *queue, struct entry *entry, int64_t moved) {
     struct sw_ring_request *request = &entry->request;
     const int64_t whole = moved / SW_BUFFER_ALIGN_BYTES * SW_BUFFER_ALIGN_BYTES;
@@ -112,7 +125,7 @@ static bool continue_short(struct sw_queue *queue, struct entry *entry, int64_t 
     return true;
 }
 
-/* Returns whether the request is over, and how. */
+/* Returns whether the request is over, and writes its errno, 0 for none, to *out_error. */
 static bool judge(struct sw_queue *queue, struct entry *entry, int64_t result, int *out_error) {
     const struct sw_ring_request *request = &entry->request;
     *out_error = 0;

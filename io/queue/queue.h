@@ -21,13 +21,19 @@ struct sw_queue_result {
     int64_t offset_bytes; /* where the request stopped: its end, or the first byte not transferred */
 };
 
+/* Takes memory to transfer from and to, aligned for direct I/O and on huge pages where it fills one. Its content is
+ * undefined; free() frees it. */
+sw_status sw_queue_alloc(int64_t bytes, void **out);
+
 /* Opens a ring with the opener and takes it over. */
 sw_status sw_queue_open(sw_ring_opener open_ring, void *context, const struct sw_ring_spec *spec,
                         struct sw_queue **out);
 /* Waits for the requests that are under way, and closes the ring too. */
 void sw_queue_close(struct sw_queue *queue);
 
-int sw_queue_room(const struct sw_queue *queue); /* requests that may be put now */
+/* Returns how many requests may be put now. */
+int sw_queue_room(const struct sw_queue *queue);
+/* Returns how many requests were put and are not yet reaped. */
 int sw_queue_in_flight(const struct sw_queue *queue);
 
 /* Adds a request of any length; there must be room. It starts with the next sw_queue_start or sw_queue_reap. */

@@ -9,11 +9,9 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-enum { HUGE_PAGE_BYTES = 2 << 20, NO_FILE = -1 };
-static_assert((SW_READ_AHEAD_BLOCK_BYTES * SW_READ_AHEAD_BLOCKS) % HUGE_PAGE_BYTES == 0, "blocks fill huge pages");
+enum { NO_FILE = -1 };
 
 struct block {
     int file; /* NO_FILE: never used */
@@ -25,27 +23,25 @@ struct block {
 
 struct sw_read_ahead {
     const char *const *paths;
-    int file, fd; /* the one that is read; NO_FILE at first */
+    int file, fd; /* the open file: its index in paths, NO_FILE for none, and its descriptor, -1 for none */
     int64_t file_bytes;
     bool direct;
     struct sw_queue *queue;
     struct block block[SW_READ_AHEAD_BLOCKS];
     char *buffer;
-    int64_t floor; /* positions before it are over */
+    int64_t floor; /* positions below this one are over */
     int64_t read_bytes;
     bool warned;
 };
 
 sw_status sw_read_ahead_open(const char *const *paths, struct sw_read_ahead **out) {
-    const size_t bytes = (size_t)SW_READ_AHEAD_BLOCKS * SW_READ_AHEAD_BLOCK_BYTES;
+    void *buffer;
+    SW_TRY(sw_queue_alloc((int64_t)SW_READ_AHEAD_BLOCKS * SW_READ_AHEAD_BLOCK_BYTES, &buffer));
     struct sw_read_ahead *self = calloc(1, sizeof *self);
-    void *buffer = NULL;
-    if (self == NULL || posix_memalign(&buffer, HUGE_PAGE_BYTES, bytes) != 0) {
-        free(self);
+    if (self == NULL) {
+        free(buffer);
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s ahead", paths[0]);
     }
-    /* Only advice: drives take few large pieces faster than many small ones. */
-    madvise(buffer, bytes, MADV_HUGEPAGE);
     *self = (struct sw_read_ahead){.paths = paths, .file = NO_FILE, .fd = -1, .buffer = buffer};
     for (int i = 0; i < SW_READ_AHEAD_BLOCKS; i++)
         self->block[i] = (struct block){
@@ -122,7 +118,7 @@ static struct block *find(const struct sw_read_ahead *self, int file, int64_t of
     return NULL;
 }
 
-/* The one whose last use is longest over, or NULL where all are still to be used. */
+/* Returns the block whose last use is longest over, or NULL where all are still to be used. */
 static struct block *find_free(struct sw_read_ahead *self) {
     struct block *oldest = NULL;
     for (int i = 0; i < SW_READ_AHEAD_BLOCKS; i++) {
@@ -140,7 +136,7 @@ static void forget(const struct sw_read_ahead *self, const struct block *block) 
         posix_fadvise(self->fd, block->offset_bytes, block->bytes, POSIX_FADV_DONTNEED);
 }
 
-/* Gives false where there is no block for it now. */
+/* Begins to read the block at this offset of the open file. Returns false where no block is free. */
 static bool start(struct sw_read_ahead *self, int64_t offset_bytes, int64_t position) {
     const int64_t page = SW_BUFFER_ALIGN_BYTES;
     const int64_t left = (self->file_bytes - offset_bytes) / page * page;

@@ -23,7 +23,7 @@ static struct uring *as_uring(struct sw_ring *ring) {
     return (struct uring *)ring;
 }
 
-/* The index of the registered piece that holds all of the request's memory, or -1. */
+/* Returns the index of the registered piece that holds all of the request's memory, or -1. */
 static int registered_piece(const struct uring *self, const struct sw_ring_request *request) {
     const uintptr_t from = (uintptr_t)request->buf;
     for (int i = 0; i < self->buffer_count; i++) {
@@ -63,7 +63,7 @@ static bool is_transient(int error) {
     return error == -EINTR || error == -EAGAIN || error == -EBUSY;
 }
 
-/* A partial submit leaves requests in the ring, so that this goes on until none is left. */
+/* Submits until no request is left in the ring, because the kernel may take a part of them. */
 static sw_status uring_submit(struct sw_ring *ring, bool wait) {
     struct uring *self = as_uring(ring);
     for (int attempt = 0; attempt < SUBMIT_RETRIES; attempt++) {
@@ -160,7 +160,7 @@ static sw_status explain_refusal(int error) {
     return sw_fail(SW_ERR_IO, "io_uring could not be set up: %s", strerror(error));
 }
 
-/* Completions need no interrupt of the owner; kernels before 5.19 do not know the flags. */
+/* Opens a ring whose completions do not interrupt its owner. Kernels before 5.19 do not know the flags for that. */
 static int set_up(struct io_uring *ring, unsigned depth) {
     const int result = io_uring_queue_init(depth, ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
     return result == -EINVAL ? io_uring_queue_init(depth, ring, 0) : result;

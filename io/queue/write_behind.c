@@ -10,11 +10,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
-
-enum { HUGE_PAGE_BYTES = 2 << 20 };
-static_assert((SW_WRITE_BEHIND_BLOCK_BYTES * SW_WRITE_BEHIND_BLOCKS) % HUGE_PAGE_BYTES == 0, "blocks fill huge pages");
 
 struct sw_write_behind {
     int fd;
@@ -28,15 +24,13 @@ struct sw_write_behind {
 };
 
 sw_status sw_write_behind_open(int fd, const char *path, int64_t bytes, struct sw_write_behind **out) {
-    const size_t buffer_bytes = (size_t)SW_WRITE_BEHIND_BLOCKS * SW_WRITE_BEHIND_BLOCK_BYTES;
+    void *buffer;
+    SW_TRY(sw_queue_alloc((int64_t)SW_WRITE_BEHIND_BLOCKS * SW_WRITE_BEHIND_BLOCK_BYTES, &buffer));
     struct sw_write_behind *self = calloc(1, sizeof *self);
-    void *buffer = NULL;
-    if (self == NULL || posix_memalign(&buffer, HUGE_PAGE_BYTES, buffer_bytes) != 0) {
-        free(self);
+    if (self == NULL) {
+        free(buffer);
         return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
     }
-    /* Only advice: drives take few large pieces faster than many small ones. */
-    madvise(buffer, buffer_bytes, MADV_HUGEPAGE);
     *self = (struct sw_write_behind){
         .fd = fd, .path = path, .direct = sw_file_try_direct(fd), .buffer = buffer, .file_bytes = bytes};
     if (!self->direct && !sw_file_is_in_memory(fd))
@@ -79,9 +73,8 @@ static sw_status reap(struct sw_write_behind *self) {
         const int error = results[i].error;
         self->under_way[results[i].tag] = false;
         if (error != 0)
-            status = sw_fail(error == ENOSPC || error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO,
-                             "%s cannot be written at %lld: %s", self->path, (long long)results[i].offset_bytes,
-                             strerror(error));
+            status = sw_fail(sw_file_write_error(error), "%s cannot be written at %lld: %s", self->path,
+                             (long long)results[i].offset_bytes, strerror(error));
     }
     return status;
 }

@@ -11,8 +11,8 @@ enum { SW_WRITE_BEHIND_BLOCK_BYTES = 1 << 20, SW_WRITE_BEHIND_BLOCKS = 8 };
 
 struct sw_write_behind;
 
-/* fd: the file, empty and opened for writing, which stays the caller's. bytes: what it will have; the space is taken at
- * once, so that a file system that is too small says so before anything is written. */
+/* Begins to write an empty file that is open for writing as fd, which stays the caller's, as does the path. Takes the
+ * space of all its bytes at once, so that a file system that is too small says so before anything is written. */
 sw_status sw_write_behind_open(int fd, const char *path, int64_t bytes, struct sw_write_behind **out);
 /* Waits for the writes that are under way, and frees `self`. */
 void sw_write_behind_close(struct sw_write_behind *self);
@@ -21,7 +21,7 @@ void sw_write_behind_close(struct sw_write_behind *self);
 void *sw_write_behind_block(struct sw_write_behind *self);
 /* Begins to write that block and makes another one ready. Only the last block of a file may be written in part. */
 sw_status sw_write_behind_put(struct sw_write_behind *self, int64_t bytes);
-/* Returns when the file has all of its bytes, and not one more. They last only after a flush. */
+/* Waits until the file has all of its bytes, and not one more. They survive a power loss only after a flush. */
 sw_status sw_write_behind_finish(struct sw_write_behind *self);
 
 #endif
