@@ -13,26 +13,25 @@
 #include <string.h>
 #include <unistd.h>
 
-sw_status sw_safetensors_read_text(const char *path, int64_t max_bytes, char **out, int64_t *out_bytes) {
+/* Reads and parses the index. The caller releases *out, also after a failure. */
+static sw_status read_index(const char *path, json_t **out) {
     int fd;
     int64_t bytes = 0;
-    *out = NULL;
+    char *text = NULL;
     SW_TRY(sw_file_open_to_read(path, &fd));
     sw_status status = sw_file_size(fd, path, &bytes);
-    if (status == SW_OK && bytes > max_bytes)
-        status = sw_fail(SW_ERR_ARG, "%s has %lld bytes, more than %lld", path, (long long)bytes, (long long)max_bytes);
-    if (status == SW_OK && (*out = malloc((size_t)bytes + 1)) == NULL)
+    if (status == SW_OK && bytes > SW_SAFETENSORS_MAX_HEADER_BYTES)
+        status = sw_fail(SW_ERR_ARG, "%s has %lld bytes, more than %d", path, (long long)bytes,
+                         SW_SAFETENSORS_MAX_HEADER_BYTES);
+    if (status == SW_OK && (text = malloc((size_t)bytes + 1)) == NULL)
         status = sw_fail(SW_ERR_NOMEM, "no memory for %s", path);
     if (status == SW_OK)
-        status = sw_file_read(fd, path, 0, *out, bytes);
+        status = sw_file_read(fd, path, 0, text, bytes);
     close(fd);
-    if (status != SW_OK) {
-        free(*out);
-        *out = NULL;
-        return status;
-    }
-    *out_bytes = bytes;
-    return SW_OK;
+    if (status == SW_OK)
+        status = sw_safetensors_parse_json(path, text, bytes, out);
+    free(text);
+    return status;
 }
 
 static sw_status add_path(struct sw_safetensors *tensors, const char *folder, const char *name) {
@@ -48,7 +47,7 @@ static sw_status add_path(struct sw_safetensors *tensors, const char *folder, co
     return SW_OK;
 }
 
-/* A shard is a file of the folder itself. */
+/* Refuses a shard that is not a file of the folder itself. */
 static sw_status check_shard_name(const char *index_path, const char *tensor, const char *shard) {
     if (shard == NULL || shard[0] == '\0' || shard[0] == '.' || strchr(shard, '/') != NULL)
         return sw_fail(SW_ERR_ARG, "%s: tensor %s is in file '%s', which is no name of a file of that folder",
@@ -114,25 +113,18 @@ static sw_status check_index(const struct sw_safetensors *tensors, const char *i
 }
 
 static sw_status open_index(struct sw_safetensors *tensors, const char *folder, const char *index_path) {
-    char *text;
-    int64_t bytes;
     json_t *index = NULL, *shards = json_object();
-    SW_TRY(sw_safetensors_read_text(index_path, SW_SAFETENSORS_MAX_HEADER_BYTES, &text, &bytes));
-    sw_status status = sw_safetensors_parse_json(index_path, text, bytes, &index);
-    free(text);
-    if (status != SW_OK)
-        goto done;
+    sw_status status = read_index(index_path, &index);
     json_t *map = json_object_get(index, "weight_map");
-    if (!json_is_object(map) || json_object_size(map) == 0) {
+    if (status == SW_OK && json_object_size(map) == 0)
         status = sw_fail(SW_ERR_ARG, "%s has no weight_map that names a tensor", index_path);
-        goto done_index;
-    }
-    SW_TRY_GOTO(add_shards(tensors, folder, index_path, map, shards), done_index);
-    SW_TRY_GOTO(sort_names(tensors), done_index);
-    status = check_index(tensors, index_path, map, shards);
-done_index:
+    if (status == SW_OK)
+        status = add_shards(tensors, folder, index_path, map, shards);
+    if (status == SW_OK)
+        status = sort_names(tensors);
+    if (status == SW_OK)
+        status = check_index(tensors, index_path, map, shards);
     json_decref(index);
-done:
     json_decref(shards);
     return status;
 }
@@ -143,7 +135,8 @@ static sw_status open_single(struct sw_safetensors *tensors, const char *folder)
     return sort_names(tensors);
 }
 
-/* Weights in PyTorch's own format, which is a program in pickle that must not be run. */
+/* Refuses a folder without safetensors. Names weights in PyTorch's own format, a pickled program that must not be run.
+ */
 static sw_status fail_without_weights(const char *folder) {
     char *pickled = sw_file_path(folder, "pytorch_model.bin"),
          *pickled_index = sw_file_path(folder, "pytorch_model.bin.index.json");

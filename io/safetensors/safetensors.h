@@ -17,8 +17,8 @@ struct sw_safetensors; /* a folder's tensors: model.safetensors, or model.safete
 
 struct sw_safetensor {
     char name[SW_SAFETENSORS_NAME_CHARS];
-    sw_dtype type; /* F32, BF16, F16; other types are listed with supported = 0 */
-    int supported;
+    bool supported; /* its type is F32, BF16 or F16; tensors of other types are listed and cannot be read */
+    sw_dtype type;  /* where it is supported */
     int dims;
     int64_t dim[SW_SAFETENSORS_MAX_DIMS];
     int64_t elems;
@@ -43,13 +43,15 @@ const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *ten
 sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, float *out);
 
-/* Read ahead, for speed alone: announced elements of supported tensors are read many at once, past the page
- * cache, before they are asked for. Positions, as read_ahead.h has them, never decrease. */
+/* Announces elements of a supported tensor, which are then read many at once, past the page cache, before they are
+ * asked for. Only speed depends on it. Arguments and the three calls that go with it are those of
+ * io/queue/read_ahead.h. */
 sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, int64_t position, bool *out_taken);
 void sw_safetensors_pass(struct sw_safetensors *tensors, int64_t position);
 sw_status sw_safetensors_await(struct sw_safetensors *tensors, int64_t end);
-int64_t sw_safetensors_bytes_ahead(const struct sw_safetensors *tensors); /* that were read so */
+/* Returns the number of bytes that were read ahead. */
+int64_t sw_safetensors_bytes_ahead(const struct sw_safetensors *tensors);
 
 /* Writes one file: declare all tensors, then their elements in the declared order, in pieces. The file appears under
  * its name only when finish succeeds (written beside it, flushed, renamed); abort leaves nothing. */
@@ -61,7 +63,7 @@ struct sw_safetensors_declared {
 };
 sw_status sw_safetensors_writer_open(const char *path, sw_dtype type, const struct sw_safetensors_declared *tensors,
                                      int64_t count, struct sw_safetensors_writer **out);
-/* The next `count` elements, rounded to the file's type. */
+/* Writes the next `count` elements, rounded to the file's type. */
 sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const float *values, int64_t count);
 sw_status sw_safetensors_writer_finish(struct sw_safetensors_writer *writer); /* frees it in any case */
 void sw_safetensors_writer_abort(struct sw_safetensors_writer *writer);
@@ -73,7 +75,7 @@ struct sw_safetensors_shards;
 sw_status sw_safetensors_shards_open(const char *folder, sw_dtype type, int64_t shard_bytes,
                                      const struct sw_safetensors_declared *tensors, int64_t count,
                                      struct sw_safetensors_shards **out);
-/* The next elements of one tensor. */
+/* Writes the next `count` elements, rounded to the files' type. */
 sw_status sw_safetensors_shards_write_f32(struct sw_safetensors_shards *shards, const float *values, int64_t count);
 sw_status sw_safetensors_shards_finish(struct sw_safetensors_shards *shards); /* frees it in any case */
 void sw_safetensors_shards_abort(struct sw_safetensors_shards *shards);

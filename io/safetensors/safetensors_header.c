@@ -12,23 +12,44 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { FAULT_BYTES = 64 }; /* Bytes that are read of a file to see that it is another. */
+enum { FAULT_BYTES = 64 }; /* read of a file's beginning to see that it is something else */
 
-static const struct sw_safetensors_type types[] = {
-    {"F32", 4, 1, SW_F32},  {"BF16", 2, 1, SW_BF16}, {"F16", 2, 1, SW_F16},     {"F64", 8, 0, SW_F32},
-    {"I64", 8, 0, SW_F32},  {"U64", 8, 0, SW_F32},   {"I32", 4, 0, SW_F32},     {"U32", 4, 0, SW_F32},
-    {"I16", 2, 0, SW_F32},  {"U16", 2, 0, SW_F32},   {"I8", 1, 0, SW_F32},      {"U8", 1, 0, SW_F32},
-    {"BOOL", 1, 0, SW_F32}, {"C64", 8, 0, SW_F32},   {"F8_E4M3", 1, 0, SW_F32}, {"F8_E5M2", 1, 0, SW_F32},
+/* The types of the format whose elements have whole bytes. The first ones, in the order of sw_dtype, are supported. */
+static const struct type {
+    const char *name;
+    int bytes;
+} types[] = {
+    [SW_F32] = {"F32", 4},
+    [SW_BF16] = {"BF16", 2},
+    [SW_F16] = {"F16", 2},
+    {"F64", 8},
+    {"I64", 8},
+    {"U64", 8},
+    {"I32", 4},
+    {"U32", 4},
+    {"I16", 2},
+    {"U16", 2},
+    {"I8", 1},
+    {"U8", 1},
+    {"BOOL", 1},
+    {"C64", 8},
+    {"F8_E4M3", 1},
+    {"F8_E5M2", 1},
 };
 
-const struct sw_safetensors_type *sw_safetensors_type_named(const char *name) {
+const char *sw_safetensors_type_name(sw_dtype type) {
+    return types[type].name;
+}
+
+/* Returns the type of this name, or NULL. */
+static const struct type *type_named(const char *name) {
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (strcmp(types[i].name, name) == 0)
             return &types[i];
     return NULL;
 }
 
-/* Parsed JSON takes up to a hundred times its text, so that the values are counted before. */
+/* Counts the values before it parses them, because parsed JSON takes up to a hundred times its text. */
 sw_status sw_safetensors_parse_json(const char *path, const char *text, int64_t bytes, json_t **out) {
     int64_t values = 0;
     for (int64_t i = 0; i < bytes; i++)
@@ -41,6 +62,7 @@ sw_status sw_safetensors_parse_json(const char *path, const char *text, int64_t 
         return sw_fail(SW_ERR_ARG, "%s has a damaged JSON header: %s at byte %d", path, error.text, error.position);
     if (!json_is_object(*out)) {
         json_decref(*out);
+        *out = NULL;
         return sw_fail(SW_ERR_ARG, "%s has a JSON header that is not an object", path);
     }
     return SW_OK;
@@ -143,15 +165,15 @@ static sw_status take_tensor(const char *path, const char *name, const json_t *e
     const char *type_name = json_string_value(json_object_get(entry, "dtype"));
     if (type_name == NULL)
         return sw_fail(SW_ERR_ARG, "%s: tensor %s has no dtype", path, name);
-    const struct sw_safetensors_type *type = sw_safetensors_type_named(type_name);
-    tensor->supported = type != NULL && type->supported;
-    tensor->type = type != NULL ? type->type : SW_F32;
+    const struct type *type = type_named(type_name);
+    tensor->supported = type != NULL && type - types < SW_DTYPES;
+    tensor->type = tensor->supported ? (sw_dtype)(type - types) : SW_F32;
     SW_TRY(take_shape(path, json_object_get(entry, "shape"), tensor));
     return take_offsets(path, json_object_get(entry, "data_offsets"), data_bytes, type != NULL ? type->bytes : 0,
                         tensor, &out->end_bytes);
 }
 
-/* Tensors of no bytes come before those that begin where they lie. */
+/* Orders tensors by their bytes. One of no bytes comes before another that begins at the same offset. */
 static int by_offset(const void *a, const void *b) {
     const struct placed_tensor *x = a, *y = b;
     if (x->tensor.offset_bytes != y->tensor.offset_bytes)

@@ -30,26 +30,17 @@ struct sw_safetensors {
     int file_count;
     struct sw_read_ahead *ahead; /* NULL until something is announced */
     pthread_mutex_t mutex;       /* guards what follows */
-    int open_file, fd;           /* the shard read last without being announced; -1 at first */
-    void *buffer;                /* of that reading */
+    int open_file, fd;           /* the shard that was read last without being announced; -1: none was */
+    void *buffer;                /* receives what is read so; SW_SAFETENSORS_BUFFER_BYTES */
 };
 
-/* A name of a dtype that the format knows, or NULL; bytes 0 where an element has no whole bytes. */
-struct sw_safetensors_type {
-    const char *name;
-    int bytes;
-    int supported;
-    sw_dtype type;
-};
-const struct sw_safetensors_type *sw_safetensors_type_named(const char *name);
+/* Returns the format's name of an element type. */
+const char *sw_safetensors_type_name(sw_dtype type);
 
-/* Parses text from outside with bounded memory. The caller releases *out with json_decref. */
+/* Parses text from outside with bounded memory. The caller releases *out with json_decref; NULL after a failure. */
 sw_status sw_safetensors_parse_json(const char *path, const char *text, int64_t bytes, struct json_t **out);
 
-/* Reads a whole small file, no longer than max bytes. The caller frees *out. */
-sw_status sw_safetensors_read_text(const char *path, int64_t max_bytes, char **out, int64_t *out_bytes);
-
-/* Elements of a tensor that is to be written; refuses a name or shape that no header could have. */
+/* Counts the elements of a tensor that is to be written. Refuses a name or shape that no header could have. */
 sw_status sw_safetensors_count_elems(const struct sw_safetensors_declared *tensor, int64_t *out);
 
 /* Reads the header of paths[file], checks it, and appends its tensors in the order of their bytes. */

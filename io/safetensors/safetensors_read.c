@@ -1,4 +1,4 @@
-/* Elements of safetensors files: out of what was read ahead, or else read when they are asked for. */
+/* Reads elements of safetensors files: from what was read ahead, or from the file when they are asked for. */
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "io/queue/read_ahead.h"
@@ -31,7 +31,7 @@ static int64_t place_of(const struct sw_safetensor *tensor, int64_t elem) {
 static_assert((int)SW_SAFETENSORS_BUFFER_BYTES >= (int)SW_READ_AHEAD_BLOCK_BYTES,
               "a block's elements are read at once");
 
-/* Needs the mutex. */
+/* Reads elements from their file. The caller holds the mutex. */
 static sw_status read_now(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                           int64_t count, float *out) {
     SW_TRY(select_file(tensors, tensor->file));
@@ -41,7 +41,7 @@ static sw_status read_now(struct sw_safetensors *tensors, const struct sw_safete
     return SW_OK;
 }
 
-/* An element that lies across two blocks, which it does where the header has an odd length. */
+/* Copies an element that lies across two blocks, as it does where the header has an odd length. */
 static bool look_across(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t elem,
                         char bytes[sizeof(float)]) {
     int64_t there;
@@ -54,8 +54,8 @@ static bool look_across(const struct sw_safetensors *tensors, const struct sw_sa
     return true;
 }
 
-/* The first of these elements that are in memory, as they are in the file: how many, and where, which may be the
- * caller's `across`. */
+/* Returns how many of these elements, from the first on, were read ahead, and where they are in *out_from, as the file
+ * has them: in a block, or one element in the caller's `across`. */
 static int64_t look(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                     int64_t count, char across[sizeof(float)], const char **out_from) {
     int64_t bytes = 0;

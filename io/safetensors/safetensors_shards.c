@@ -1,4 +1,4 @@
-/* Weights in one file or in several with an index, as their size asks for. */
+/* Writes weights into one file or, where they are too large for it, into several with an index. */
 #include "io/safetensors/safetensors_private.h"
 
 #include "core/confine.h"
@@ -22,8 +22,8 @@ struct sw_safetensors_shards {
     const struct sw_safetensors_declared *tensors;
     int64_t count;
     int64_t total_bytes;
-    int64_t *shard_end; /* of each shard the first tensor behind it */
-    int64_t *shard_elems;
+    int64_t *shard_end;   /* per shard: the first tensor behind it */
+    int64_t *shard_elems; /* per shard */
     int64_t shard_count, finished;
     struct sw_safetensors_writer *writer; /* of shard `finished`; NULL before its first element and after its last */
     int64_t left_elems;                   /* of that shard */
@@ -148,7 +148,7 @@ sw_status sw_safetensors_shards_write_f32(struct sw_safetensors_shards *shards, 
     return SW_OK;
 }
 
-/* Takes the map, also after a failure. */
+/* Makes the index, which the caller releases. Returns NULL where there is no memory. */
 static json_t *describe(const struct sw_safetensors_shards *shards) {
     json_t *map = json_object();
     char name[NAME_CHARS];
@@ -174,8 +174,7 @@ static sw_status write_index(const struct sw_safetensors_shards *shards) {
     errno = 0;
     fd = sw_path_open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0 || json_dumpfd(index, fd, JSON_INDENT(2)) != 0 || fsync(fd) != 0) {
-        status = sw_fail(errno == ENOSPC || errno == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s",
-                         path, strerror(errno));
+        status = sw_fail(sw_file_write_error(errno), "%s cannot be written: %s", path, strerror(errno));
         sw_path_unlink(path);
         goto end;
     }
@@ -190,7 +189,7 @@ end:
 
 sw_status sw_safetensors_shards_finish(struct sw_safetensors_shards *shards) {
     sw_status status = SW_OK;
-    /* Tensors without elements are written by none. Where elements are lacking, the writer says so. */
+    /* A shard of no elements was never begun. Where elements are lacking, the writer says so. */
     if (shards->finished < shards->shard_count && shards->writer == NULL)
         status = begin_shard(shards);
     if (status == SW_OK && shards->writer != NULL)

@@ -1,4 +1,4 @@
-/* Writing one safetensors file: complete under its name, or not there at all. */
+/* Writes one safetensors file: complete under its name, or not there at all. */
 #include "io/safetensors/safetensors_private.h"
 
 #include "core/confine.h"
@@ -25,7 +25,7 @@ struct sw_safetensors_writer {
     sw_dtype type;
     int64_t elems, written; /* declared, and given so far */
     struct sw_write_behind *behind;
-    int64_t buffered_bytes; /* of its block */
+    int64_t buffered_bytes; /* filled of its current block */
 };
 
 static void free_writer(struct sw_safetensors_writer *writer) {
@@ -46,11 +46,10 @@ void sw_safetensors_writer_abort(struct sw_safetensors_writer *writer) {
 }
 
 static sw_status write_error(const struct sw_safetensors_writer *writer, const char *what, int error) {
-    return sw_fail(error == ENOSPC || error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be %s: %s", writer->path,
-                   what, strerror(error));
+    return sw_fail(sw_file_write_error(error), "%s cannot be %s: %s", writer->path, what, strerror(error));
 }
 
-/* Room in the block that is filled, and where. */
+/* Returns the bytes left in the block that is being filled, and where they begin in *out_at. */
 static int64_t room(struct sw_safetensors_writer *writer, char **out_at) {
     *out_at = (char *)sw_write_behind_block(writer->behind) + writer->buffered_bytes;
     return SW_WRITE_BEHIND_BLOCK_BYTES - writer->buffered_bytes;
@@ -79,16 +78,12 @@ static sw_status write_text(struct sw_safetensors_writer *writer, const char *te
     return SW_OK;
 }
 
-static const char *type_name(sw_dtype type) {
-    return type == SW_F32 ? "F32" : type == SW_BF16 ? "BF16" : "F16";
-}
-
 static json_t *describe(const struct sw_safetensors_declared *tensor, sw_dtype type, int64_t from_bytes,
                         int64_t to_bytes) {
     json_t *shape = json_array();
     for (int i = 0; i < tensor->dims; i++)
         json_array_append_new(shape, json_integer(tensor->dim[i]));
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", type_name(type), "shape", shape, "data_offsets",
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", sw_safetensors_type_name(type), "shape", shape, "data_offsets",
                      (json_int_t)from_bytes, (json_int_t)to_bytes);
 }
 
@@ -118,7 +113,8 @@ static sw_status add_tensors(struct sw_safetensors_writer *writer, json_t *heade
     return SW_OK;
 }
 
-/* The data begins at a multiple of 8 bytes, for readers that map the file. The caller frees *out. */
+/* Makes the file's bytes ahead of the data, which then begins at a multiple of 8 bytes, for readers that map the file.
+ * The caller frees *out. */
 static sw_status make_header(const struct sw_safetensors_writer *writer, const json_t *header, char **out,
                              int64_t *out_bytes) {
     char *text = json_dumps(header, JSON_COMPACT);
@@ -203,9 +199,8 @@ sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const f
     return SW_OK;
 }
 
-/* dirname() may change its argument, and so gets a copy. */
 static sw_status sync_directory_of(const char *path) {
-    char *copy = strdup(path);
+    char *copy = strdup(path); /* dirname() may change it */
     if (copy == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to finish %s", path);
     const sw_status status = sw_file_sync_directory(dirname(copy));
