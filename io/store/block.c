@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* File systems, partition tables and arrays leave their marks at the ends of a device. */
+/* The bytes at each end of a device where file systems, partition tables and arrays leave their marks. */
 #define END_BYTES SW_MIB
 
 /* The formats that messages can name. Other bytes that are not zero count as data too. */
@@ -158,17 +158,13 @@ static const char *name_of(const unsigned char *first, int64_t count) {
     return "data";
 }
 
-static bool is_zero(const unsigned char *bytes, int64_t count) {
-    return bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)count - 1) == 0;
-}
-
 static sw_status check_ends(int fd, const char *path, int64_t bytes, unsigned char *end) {
     const int64_t count = sw_min_i64(bytes, END_BYTES);
     SW_TRY(sw_file_read(fd, path, 0, end, count));
-    const char *found = is_zero(end, count) ? NULL : name_of(end, count);
+    const char *found = sw_store_is_zero(end, count) ? NULL : name_of(end, count);
     if (found == NULL) {
         SW_TRY(sw_file_read(fd, path, bytes - count, end, count));
-        found = is_zero(end, count) ? NULL : "data at its end, as a RAID or a partition table has it,";
+        found = sw_store_is_zero(end, count) ? NULL : "data at its end, as a RAID or a partition table has it,";
     }
     if (found == NULL)
         return SW_OK;

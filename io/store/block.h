@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Returns whether the path is that of a block device. */
 bool sw_block_is_one(const char *path);
 
 /* Opens the device for direct I/O and locks it; SW_ERR_BUSY where it is mounted, part of another device, or used by

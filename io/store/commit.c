@@ -1,23 +1,26 @@
-/* Commit: data made durable first, then the record that points to it. */
+/* Commits: makes data durable first, then the record that points to it. */
 #include "io/store/store_private.h"
 
 #include <string.h>
 
-/* The record that is not committed, of every file. */
+/* Writes the record that is not committed of every file. */
 static sw_status write_supers(struct sw_store *store) {
     struct sw_ring_request requests[SW_STORE_MAX_FILES];
-    for (int file = 0; file < store->file_count; file++) {
-        struct sw_store_file *target = &store->files[file];
-        const int slot = 1 - target->committed_slot;
-        requests[file] = (struct sw_ring_request){
-            .op = SW_RING_WRITE,
-            .file = file,
-            .offset_bytes = sw_super_offset(store, file, slot),
-            .bytes = target->super_bytes,
-            .buf = target->super + slot * target->super_bytes,
-        };
-    }
+    for (int file = 0; file < store->file_count; file++)
+        requests[file] = sw_super_request(store, SW_RING_WRITE, file, 1 - store->files[file].committed_slot);
     return sw_store_run(store, requests, store->file_count);
+}
+
+static void exchange_slots(struct sw_store *store) {
+    for (int file = 0; file < store->file_count; file++)
+        store->files[file].committed_slot = 1 - store->files[file].committed_slot;
+}
+
+/* Returns the status of a change to the records. After an error nobody knows which of them the drives hold. */
+static sw_status settle(struct sw_store *store, sw_status status) {
+    if (status != SW_OK)
+        atomic_store(&store->unsure, true);
+    return status;
 }
 
 static sw_status write_durably(struct sw_store *store, int64_t step) {
@@ -43,13 +46,9 @@ sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, 
     store->sequence++;
     for (int file = 0; file < store->file_count; file++)
         SW_TRY(sw_super_encode(store, file, step, generation, meta));
-    const sw_status status = write_durably(store, step);
-    if (status != SW_OK) {
-        atomic_store(&store->unsure, true);
-        return sw_fail_while(status, "committing step %lld (optimizer, generation %d)", (long long)step, generation);
-    }
-    for (int file = 0; file < store->file_count; file++)
-        store->files[file].committed_slot = 1 - store->files[file].committed_slot;
+    SW_TRY(sw_fail_while(settle(store, write_durably(store, step)), "committing step %lld (optimizer, generation %d)",
+                         (long long)step, generation));
+    exchange_slots(store);
     store->committed_sequence = store->sequence;
     if (store->generations == SW_STORE_GENERATIONS)
         atomic_store(&store->previous_step, store->commit.step);
@@ -67,20 +66,17 @@ sw_status sw_store_withdraw(struct sw_store *store) {
     sw_status status = SW_OK;
     for (int slot = 0; slot < SW_STORE_SLOTS && status == SW_OK; slot++) {
         status = write_supers(store);
-        for (int file = 0; file < store->file_count; file++)
-            store->files[file].committed_slot = 1 - store->files[file].committed_slot;
+        exchange_slots(store);
     }
     if (status == SW_OK)
         status = sw_store_flush(store);
-    if (status != SW_OK) {
-        atomic_store(&store->unsure, true);
-        return sw_fail_while(status, "withdrawing the commit of step %lld", (long long)store->commit.step);
-    }
+    SW_TRY(sw_fail_while(settle(store, status), "withdrawing the commit of step %lld", (long long)store->commit.step));
     sw_store_set_commit(store, -1, 0, "");
     return SW_OK;
 }
 
-/* The mark goes first: it may tell of an earlier commit than the records do, never of one that is not there. */
+/* Removes the commits after the one that the store was opened at. The mark goes first: it may tell of an earlier commit
+ * than the records do, never of one that is not there. */
 static sw_status remove_later(struct sw_store *store) {
     SW_TRY(sw_mark_write(store, store->committed_sequence, store->commit.step));
     SW_TRY(sw_store_flush(store));
@@ -96,11 +92,8 @@ static sw_status remove_later(struct sw_store *store) {
 sw_status sw_store_go_back(struct sw_store *store) {
     if (!atomic_load(&store->behind))
         return SW_OK;
-    const sw_status status = remove_later(store);
-    if (status != SW_OK) {
-        atomic_store(&store->unsure, true);
-        return sw_fail_while(status, "going back to the commit of step %lld", (long long)store->commit.step);
-    }
+    SW_TRY(sw_fail_while(settle(store, remove_later(store)), "going back to the commit of step %lld",
+                         (long long)store->commit.step));
     atomic_store(&store->behind, false);
     return SW_OK;
 }

@@ -1,4 +1,4 @@
-/* Making a store: everything that can be refused is refused before the first byte is written. */
+/* Makes a store: everything that can be refused is refused before the first byte is written. */
 #include "io/queue/checksum.h"
 #include "io/queue/file.h"
 #include "io/store/block.h"
@@ -131,7 +131,7 @@ static sw_status seal(struct sw_store *store) {
     return SW_OK;
 }
 
-/* Every grain holds zeros now, so that its sum is known. */
+/* Sets the sums of all grains, which hold zeros now. */
 static void set_zero_sums(struct sw_store *store, const void *zeros) {
     store->zero_sum = sw_checksum(zeros, SW_OPTIMIZER_GRAIN_BYTES);
     for (int generation = 0; generation < store->generations; generation++) {
@@ -180,6 +180,5 @@ failed:
 
 sw_status sw_store_create(const struct sw_store_spec *spec, sw_store_progress progress, void *context,
                           struct sw_store **out) {
-    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
-    return sw_store_create_on(&rings, spec, progress, context, out);
+    return sw_store_create_on(NULL, spec, progress, context, out);
 }

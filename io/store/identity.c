@@ -1,4 +1,4 @@
-/* The identity of a store, in bytes and in text. */
+/* Makes, writes and parses identities of stores. */
 #include "io/store/store_private.h"
 
 #include <errno.h>

@@ -26,7 +26,7 @@ static int version_of(const void *label) {
     return (int)(sw_from_le32(header_of(label)->version) & INT32_MAX);
 }
 
-/* The mark within a label of the dense version is written later. */
+/* Returns a label's sum. In the dense version the label ends in the mark, which is written later and not covered. */
 static uint64_t sum_of(const void *label, int64_t label_bytes) {
     const int64_t later_bytes = version_of(label) == SW_FORMAT_DENSE_VERSION ? SW_FORMAT_MARK_BYTES : 0;
     return sw_checksum((const char *)label + SW_FORMAT_SUM_FROM, label_bytes - later_bytes - SW_FORMAT_SUM_FROM);

@@ -64,7 +64,7 @@ static int ring_pop(struct index_ring *ring) {
     return ring->at[ring->head++ & (SW_STORE_LANE_TRANSFERS - 1)];
 }
 
-/* Gives back what scratch an earlier process left behind the end, once the areas are known. */
+/* Cuts off the scratch that an earlier process left behind the files' ends. The areas are known. */
 static sw_status trim_files(struct sw_store *store) {
     for (int file = 0; file < store->file_count && !store->trimmed; file++) {
         const struct sw_store_file *target = &store->files[file];
@@ -120,6 +120,10 @@ static struct sw_area *area_of(const struct sw_store_lane *lane, const struct sw
     return &lane->store->areas[transfer->kind][transfer->generation];
 }
 
+static sw_ring_op op_of(const struct sw_store_transfer *request) {
+    return request->write ? SW_RING_WRITE : SW_RING_READ;
+}
+
 static void put_block(struct sw_store_lane *lane, int index) {
     const struct lane_block *block = &lane->blocks[index];
     const struct lane_transfer *transfer = &lane->transfers[block->transfer];
@@ -127,7 +131,7 @@ static void put_block(struct sw_store_lane *lane, int index) {
     const int64_t grain_bytes = area_of(lane, request)->grain_bytes;
     sw_queue_put(lane->queue,
                  &(struct sw_ring_request){
-                     .op = request->write ? SW_RING_WRITE : SW_RING_READ,
+                     .op = op_of(request),
                      .file = block->run.file,
                      .offset_bytes = block->run.offset_bytes,
                      .bytes = block->run.grains * transfer->grain_bytes,
@@ -136,8 +140,8 @@ static void put_block(struct sw_store_lane *lane, int index) {
                  });
 }
 
-/* The rest of a transfer goes in blocks of like size: a small one at the end would take a place in the queue for
- * little. */
+/* Returns the grains of a transfer's next block. Its blocks are of like size, because a small one at the end would take
+ * a place in the queue for little. */
 static int64_t next_block_grains(const struct sw_area *area, const struct lane_transfer *transfer) {
     const bool whole = transfer->grain_bytes == area->grain_bytes;
     const int64_t most = whole ? sw_max_i64(1, SW_QUEUE_BLOCK_BYTES / area->grain_bytes) : 1;
@@ -167,7 +171,7 @@ static void issue_blocks(struct sw_store_lane *lane) {
     }
 }
 
-/* "reading grain 3 of unit 2 (optimizer, generation 1, step 7)" */
+/* Writes "grain 3 of unit 2 (optimizer, generation 1, step 7)" into text and returns it. */
 static const char *name_grain(const struct sw_store_transfer *request, int64_t grain, char text[TRANSFER_NAME_CHARS]) {
     static const char *const kinds[SW_STORE_KINDS] = {[SW_STORE_OPTIMIZER] = "optimizer",
                                                       [SW_STORE_GRADS] = "grads",
@@ -208,7 +212,7 @@ static bool is_unwritten(const struct sw_store *store, const struct sw_area *are
     return store->zero_sum != SW_CHECKSUM_UNKNOWN;
 }
 
-/* The bytes of each grain that a transfer must move. */
+/* Returns the bytes of each grain that a transfer must move. */
 static int64_t moved_grain_bytes(const struct sw_store *store, const struct sw_area *area,
                                  const struct sw_store_transfer *request) {
     assert(request->zeros_from_bytes % SW_BUFFER_ALIGN_BYTES == 0 && request->zeros_from_bytes <= area->grain_bytes);
@@ -248,7 +252,7 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
     return status == SW_OK ? SW_OK : fail_lane(lane, status);
 }
 
-/* The first grain of the block whose bytes do not have the recorded sum, or -1. */
+/* Returns the first grain of the block whose bytes do not have the recorded sum, or -1. */
 static int64_t find_bad_grain(const struct sw_store_lane *lane, const struct lane_block *block) {
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
     const struct sw_area *area = area_of(lane, request);
@@ -265,7 +269,7 @@ static bool is_committed(const struct sw_store *store, const struct sw_store_tra
            request->generation == atomic_load(&store->committed_generation);
 }
 
-/* Advice for a user whose last commit has lost a grain. */
+/* Writes advice for a user whose last commit has lost a grain, and returns it. */
 static const char *advise(const struct sw_store *store, char advice[ADVICE_CHARS]) {
     const long long step = (long long)atomic_load(&store->committed_step);
     const long long previous = (long long)atomic_load(&store->previous_step);
@@ -306,15 +310,10 @@ static sw_status report_io(const struct sw_store_lane *lane, const struct lane_b
     const int64_t into = (result->offset_bytes - block->run.offset_bytes) / area_of(lane, request)->grain_bytes;
     char name[TRANSFER_NAME_CHARS], advice[ADVICE_CHARS];
     const bool lost = !request->write && is_committed(lane->store, request);
-    const sw_status status =
-        sw_store_io_error(lane->store, block->run.file, request->write ? SW_RING_WRITE : SW_RING_READ, result);
+    const sw_status status = sw_store_io_error(lane->store, block->run.file, op_of(request), result);
     return sw_fail_while(status, "%s %s%s%s", request->write ? "writing" : "reading",
                          name_grain(request, block->first_grain + into, name), lost ? ", " : "",
                          lost ? advise(lane->store, advice) : "");
-}
-
-static void count_bytes(struct sw_store *store, bool write, int64_t bytes) {
-    atomic_fetch_add_explicit(write ? &store->write_bytes : &store->read_bytes, bytes, memory_order_relaxed);
 }
 
 static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_result *result) {
@@ -323,7 +322,7 @@ static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_
     struct lane_transfer *transfer = &lane->transfers[block->transfer];
     if (result->error != 0)
         return report_io(lane, block, result);
-    count_bytes(lane->store, transfer->request.write, block->run.grains * transfer->grain_bytes);
+    sw_store_count(lane->store, op_of(&transfer->request), block->run.grains * transfer->grain_bytes);
     const int64_t bad = transfer->request.write ? -1 : find_bad_grain(lane, block);
     if (bad >= 0 && block->again)
         return report_corrupt(lane, block, bad);

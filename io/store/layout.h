@@ -27,7 +27,7 @@ struct sw_area {
     uint64_t *sums;   /* one a grain, in unit order */
 };
 
-/* An area of no grains yet. The caller frees it, also after a failure. */
+/* Makes an area of no grains yet. The caller frees it, also after a failure. */
 sw_status sw_area_init(struct sw_area *area, int64_t unit_count, int file_count, int64_t grain_bytes);
 void sw_area_free(struct sw_area *area);
 
@@ -38,10 +38,11 @@ void sw_area_place(struct sw_area *area, const int64_t *unit_first, const int64_
 /* Counts the grains and makes the sums, all unknown, once every extent is set. */
 sw_status sw_area_finish(struct sw_area *area);
 
-/* Grains of the extent that are in the file. */
+/* Returns the number of the extent's, or of the area's, grains that are in the file. */
 int64_t sw_extent_grains_in(const struct sw_extent *extent, int file_count, int file);
 int64_t sw_area_grains_in(const struct sw_area *area, int file);
 
+/* Returns whether the extent holds all of these grains. */
 static inline bool sw_extent_holds(const struct sw_extent *extent, int64_t first, int64_t grains) {
     return first >= extent->first_grain && grains > 0 && grains <= extent->grains &&
            first - extent->first_grain <= extent->grains - grains;
@@ -53,9 +54,10 @@ struct sw_run {
     int64_t offset_bytes, grains;
 };
 
-/* The longest run that begins with the grain, no longer than max grains. The extent must hold the grain. */
+/* Returns the longest run that begins with the grain, of at most max grains. The extent must hold the grain. */
 struct sw_run sw_area_run(const struct sw_area *area, int64_t unit, int64_t grain, int64_t max);
 
+/* Returns the sum of this grain, which those of the unit's next grains follow. */
 uint64_t *sw_area_sums(const struct sw_area *area, int64_t unit, int64_t grain);
 
 #endif

@@ -35,14 +35,10 @@ sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step) 
     return sw_store_run(store, requests, store->file_count);
 }
 
-static bool is_empty(const unsigned char *page) {
-    return page[0] == 0 && memcmp(page, page + 1, SW_FORMAT_MARK_BYTES - 1) == 0;
-}
-
 static void take(const struct sw_store *store, const unsigned char *page, struct sw_finished *out) {
     const struct sw_mark *mark = (const struct sw_mark *)page;
     const int64_t sequence = sw_from_le64(mark->sequence), step = sw_from_le64(mark->step);
-    if (is_empty(page))
+    if (sw_store_is_zero(page, SW_FORMAT_MARK_BYTES))
         return;
     if (memcmp(mark->magic, SW_MARK_MAGIC, SW_FORMAT_MAGIC_BYTES) != 0 ||
         memcmp(mark->store_id, store->id, SW_FORMAT_ID_BYTES) != 0 || sum_of(mark) != sw_sum_from_le64(mark->sum) ||

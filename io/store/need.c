@@ -36,7 +36,7 @@ static sw_status check_units(const struct sw_store_spec *spec) {
     return SW_OK;
 }
 
-/* Sizes of the label and of everything else from what is held; both generations placed. */
+/* Computes the sizes of all parts from what the store holds, and places its generations. */
 static sw_status place_parts(struct sw_store *store, const struct sw_store_spec *spec) {
     struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
     int64_t ends[SW_STORE_MAX_FILES] = {0};
@@ -67,7 +67,7 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     return SW_OK;
 }
 
-/* Behind the sealed part, as each kind will be added. */
+/* Computes needed_bytes: the scratch goes behind the sealed part, in the order in which it will be added. */
 static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store_spec *spec) {
     int64_t ends[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
@@ -86,10 +86,21 @@ static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store
     return SW_OK;
 }
 
+static sw_status check_limit(const struct sw_store_file *file, int64_t bytes) {
+    char need[SW_SIZE_CHARS], most[SW_SIZE_CHARS];
+    if (file->most_bytes == 0 || bytes <= file->most_bytes)
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_BUDGET,
+        "the store needs %s (%lld bytes) in %s and may have %s there: allow it more, give it more directories, "
+        "over which it is divided evenly, or place less on nvme",
+        sw_format_size(bytes, need), (long long)bytes, file->directory, sw_format_size(file->most_bytes, most));
+}
+
 static sw_status check_limits(struct sw_store *store, const struct sw_store_spec *spec) {
     for (int file = 0; spec->most_bytes != NULL && file < store->file_count; file++) {
         store->files[file].most_bytes = spec->most_bytes[file];
-        SW_TRY(sw_store_check_limit(&store->files[file], store->files[file].needed_bytes));
+        SW_TRY(check_limit(&store->files[file], store->files[file].needed_bytes));
     }
     return SW_OK;
 }
@@ -115,28 +126,16 @@ sw_status sw_store_lay_out(struct sw_store *store, const struct sw_store_spec *s
     return check_limits(store, spec);
 }
 
-sw_status sw_store_check_limit(const struct sw_store_file *file, int64_t bytes) {
-    char need[SW_SIZE_CHARS], most[SW_SIZE_CHARS];
-    if (file->most_bytes == 0 || bytes <= file->most_bytes)
-        return SW_OK;
-    return sw_fail(
-        SW_ERR_BUDGET,
-        "the store needs %s (%lld bytes) in %s and may have %s there: allow it more, give it more directories, "
-        "over which it is divided evenly, or place less on nvme",
-        sw_format_size(bytes, need), (long long)bytes, file->directory, sw_format_size(file->most_bytes, most));
-}
-
 sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes) {
     const struct sw_store_file *target = &store->files[file];
-    SW_TRY(sw_store_check_limit(target, bytes));
+    SW_TRY(check_limit(target, bytes));
     return target->is_device ? sw_block_check_room(target->path, target->device_bytes, bytes)
                              : sw_file_allocate(target->fd, target->path, bytes);
 }
 
 sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes) {
-    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
     struct sw_store *store;
-    SW_TRY(sw_store_alloc(spec->directory_count, &rings, &store));
+    SW_TRY(sw_store_alloc(spec->directory_count, NULL, &store));
     const sw_status status = sw_store_lay_out(store, spec);
     for (int file = 0; file < spec->directory_count; file++)
         out_bytes[file] = store->files[file].needed_bytes;
@@ -150,7 +149,7 @@ sw_status sw_store_limit(struct sw_store *store, const char *directory, int64_t 
         if (strcmp(target->directory, directory) != 0)
             continue;
         target->most_bytes = most_bytes;
-        return sw_store_check_limit(target, target->end_bytes);
+        return check_limit(target, target->end_bytes);
     }
     return sw_fail(SW_ERR_INTERNAL, "%s holds nothing of the store of %s", directory, store->files[0].path);
 }

@@ -1,4 +1,4 @@
-/* Opening a store: files in any order and place, believed only as far as they check. */
+/* Opens a store: files in any order and place, believed only as far as they check. */
 #include "io/queue/file.h"
 #include "io/queue/lock.h"
 #include "io/store/block.h"
@@ -63,7 +63,7 @@ static sw_status sort_files(struct sw_store *store, void *labels[]) {
     return sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue);
 }
 
-/* No training numbers that many commits, and the next number would not be one. */
+/* Refuses a number of the last commit that no training reaches, because the next one might overflow. */
 static sw_status check_sequence(const struct sw_store *store) {
     if (store->sequence <= MOST_SEQUENCE)
         return SW_OK;
@@ -116,15 +116,13 @@ sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const
 
 sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
                         struct sw_store **out) {
-    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
-    return sw_store_open_on(&rings, directories, directory_count, allow_buffered, most_step, out);
+    return sw_store_open_on(NULL, directories, directory_count, allow_buffered, most_step, out);
 }
 
 sw_status sw_store_open_to_read(const char *const *directories, int directory_count, int64_t most_step,
                                 struct sw_store **out) {
-    const struct sw_ring_source rings = {.open = sw_ring_open_uring};
     const struct opening opening = {.read_only = true, .most_step = most_step};
-    return open_on(&rings, directories, directory_count, &opening, out);
+    return open_on(NULL, directories, directory_count, &opening, out);
 }
 
 /* Tells whether a file's records say something else than when the store was opened: the commit that is read is gone, or

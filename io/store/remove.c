@@ -1,4 +1,4 @@
-/* Taking a store away, by its identity. */
+/* Removes a store by its identity. */
 #include "core/confine.h"
 #include "io/queue/file.h"
 #include "io/queue/lock.h"
@@ -29,7 +29,7 @@ struct removal {
     bool removed;      /* its name has been taken away */
 };
 
-/* Until all else lasts, the label has no magic. */
+/* Returns whether this is the label of the store, or what creation writes before it: the label without its magic. */
 static bool is_label_of(const struct sw_label_header *front, const uint8_t id[SW_FORMAT_ID_BYTES]) {
     const bool may_be_label = memcmp(front->magic, zeros.magic, SW_FORMAT_MAGIC_BYTES) == 0 ||
                               memcmp(front->magic, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0;
@@ -88,7 +88,7 @@ static sw_status look(int fd, const struct removal *removal, bool *out) {
     return status;
 }
 
-/* Looks before the lock is asked for, as another's store may be in use. */
+/* Looks without a lock, as another's store may be in use. Sets *out where there is something to remove. */
 static sw_status look_at(const struct removal *removal, bool *out) {
     *out = false;
     const int fd = sw_path_open(removal->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
@@ -101,7 +101,8 @@ static sw_status look_at(const struct removal *removal, bool *out) {
     return status;
 }
 
-/* While this waited for the lock, another process may have taken the file away, and made its own of that name. */
+/* Returns whether the path still names the open file. While this process waited for the lock, another one may have
+ * removed the file and made its own of that name. */
 static bool is_still_at(int fd, const char *path) {
     struct stat held, named;
     return fstat(fd, &held) == 0 && sw_path_lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
@@ -121,11 +122,7 @@ static sw_status remove_held(int fd, struct removal *removal) {
 }
 
 static sw_status remove_file(struct removal *removal) {
-    bool found;
     struct stat info;
-    SW_TRY(look_at(removal, &found));
-    if (!found)
-        return SW_OK;
     const int fd = sw_path_open(removal->path, O_RDWR | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0)
         return errno == ENOENT ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be removed: %s", removal->path, strerror(errno));
@@ -142,9 +139,6 @@ static sw_status wipe_device(const struct removal *removal) {
     int64_t bytes;
     int fd;
     bool found;
-    SW_TRY(look_at(removal, &found));
-    if (!found)
-        return SW_OK;
     SW_TRY(sw_block_open(removal->path, &fd, &bytes));
     sw_status status = look(fd, removal, &found);
     if (status == SW_OK && found)
@@ -164,7 +158,10 @@ sw_status sw_store_remove(const char *place, const char *id, int64_t most_step) 
     if (path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the name of a store");
     removal.path = path;
-    sw_status status = is_device ? wipe_device(&removal) : remove_file(&removal);
+    bool found;
+    sw_status status = look_at(&removal, &found);
+    if (status == SW_OK && found)
+        status = is_device ? wipe_device(&removal) : remove_file(&removal);
     /* Whoever lists this store forgets it next. On a drive of its own it might come back after a power loss. */
     if (status == SW_OK && removal.removed)
         status = sw_file_sync_directory(place);

@@ -1,25 +1,21 @@
-/* Requests that are waited for at once, and the memory that they use. */
+/* Carries out requests and waits for them at once, and takes the memory that they use. */
+#include "io/queue/file.h"
 #include "io/store/store_private.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 sw_status sw_store_alloc_aligned(int64_t bytes, void **out) {
-    *out = NULL;
-    const int64_t align_bytes = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : SW_BUFFER_ALIGN_BYTES;
-    if (posix_memalign(out, (size_t)align_bytes, (size_t)bytes) != 0)
-        return sw_fail(SW_ERR_NOMEM, "no memory for %lld bytes of I/O buffer", (long long)bytes);
-    /* A drive takes a request of few large pieces faster than one of hundreds of small pages. Only advice: it may fail.
-     */
-    if (align_bytes == HUGE_PAGE_BYTES)
-        madvise(*out, (size_t)bytes, MADV_HUGEPAGE);
+    SW_TRY(sw_queue_alloc(bytes, out));
     memset(*out, 0, (size_t)bytes);
     return SW_OK;
+}
+
+bool sw_store_is_zero(const void *data, int64_t bytes) {
+    const unsigned char *first = data;
+    return first[0] == 0 && memcmp(first, first + 1, (size_t)bytes - 1) == 0;
 }
 
 sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out) {
@@ -39,7 +35,7 @@ sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue
 
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
                             const struct sw_queue_result *result) {
-    const sw_status status = result->error == ENOSPC || result->error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO;
+    const sw_status status = sw_file_write_error(result->error);
     const char *reason =
         result->error == ENODATA ? "its sectors are lost, or the file ends there" : strerror(result->error);
     if (op == SW_RING_FLUSH)
@@ -48,14 +44,14 @@ sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op o
                    op == SW_RING_READ ? "read" : "written", (long long)result->offset_bytes, reason);
 }
 
-static void count_bytes(struct sw_store *store, const struct sw_ring_request *request) {
-    if (request->op == SW_RING_READ)
-        atomic_fetch_add_explicit(&store->read_bytes, request->bytes, memory_order_relaxed);
-    else if (request->op == SW_RING_WRITE)
-        atomic_fetch_add_explicit(&store->write_bytes, request->bytes, memory_order_relaxed);
+void sw_store_count(struct sw_store *store, sw_ring_op op, int64_t bytes) {
+    if (op == SW_RING_READ)
+        atomic_fetch_add_explicit(&store->read_bytes, bytes, memory_order_relaxed);
+    else if (op == SW_RING_WRITE)
+        atomic_fetch_add_explicit(&store->write_bytes, bytes, memory_order_relaxed);
 }
 
-/* Waits for all of them also when one fails: they use the caller's memory. */
+/* Carries out the requests and waits for all of them, also when one fails, because they use the caller's memory. */
 static sw_status run_all(struct sw_store *store, const struct sw_ring_request *requests, int count,
                          struct sw_queue_result *out) {
     assert(count <= sw_queue_room(store->queue) && count <= SW_STORE_MAX_FILES);
@@ -69,7 +65,8 @@ static sw_status run_all(struct sw_store *store, const struct sw_ring_request *r
         int done;
         SW_TRY(sw_queue_reap(store->queue, true, results, SW_STORE_MAX_FILES, &done));
         for (int i = 0; i < done; i++) {
-            count_bytes(store, &requests[results[i].tag]);
+            const struct sw_ring_request *request = &requests[results[i].tag];
+            sw_store_count(store, request->op, request->bytes);
             out[results[i].tag] = results[i];
         }
     }

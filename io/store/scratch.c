@@ -1,4 +1,4 @@
-/* Scratch areas: room behind the sealed part of the files for state that is never committed. */
+/* Adds scratch areas: room behind the sealed part of the files for state that is never committed. */
 #include "io/store/store_private.h"
 
 #include <assert.h>

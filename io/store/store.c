@@ -19,8 +19,8 @@ sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, str
         return sw_fail(SW_ERR_NOMEM, "no memory for a store");
     store->file_count = file_count;
     store->version = SW_STORE_VERSION;
-    store->open_ring = rings->open;
-    store->ring_context = rings->context;
+    store->open_ring = rings != NULL ? rings->open : sw_ring_open_uring;
+    store->ring_context = rings != NULL ? rings->context : NULL;
     for (int file = 0; file < file_count; file++)
         store->files[file] = (struct sw_store_file){.fd = -1, .committed_slot = 1};
     sw_store_set_commit(store, -1, 1, "");
@@ -105,7 +105,7 @@ int64_t sw_store_unit_count(const struct sw_store *store) {
     return store->unit_count;
 }
 
-/* Both generations hold the same grains. */
+/* Returns the run of the unit's grains that the store holds, the same in both generations. */
 static const struct sw_extent *held(const struct sw_store *store, int64_t unit) {
     assert(unit >= 0 && unit < store->unit_count);
     return &store->areas[SW_STORE_OPTIMIZER][0].extents[unit];

@@ -73,10 +73,10 @@ struct sw_store_spec {
 /* Called with the bytes done and to do; false ends what is being done, with SW_ERR_STOPPED. */
 typedef bool (*sw_store_progress)(void *context, int64_t done, int64_t total);
 
-/* Creates the files with mode 0600, takes all their space, writes them once (zeros), flushes. Refuses (SW_ERR_SPACE,
- * naming the directory, the bytes needed and available) before writing when a file system has not the room, and
- * (SW_ERR_BUDGET) before making anything when more is needed than a directory may have; refuses existing files,
- * read-only directories, file systems without O_DIRECT unless allowed, and block devices that are in use or hold
+/* Creates the files with mode 0600, takes all their space, fills them with zeros and flushes them. Refuses
+ * (SW_ERR_SPACE, naming the directory, the bytes needed and available) before writing when a file system has not the
+ * room, and (SW_ERR_BUDGET) before making anything when more is needed than a directory may have; refuses existing
+ * files, read-only directories, file systems without O_DIRECT unless allowed, and block devices that are in use or hold
  * something, unless that may be overwritten. On failure nothing of the files is left, and a device that was written to
  * has zeros at its ends. Nothing is committed yet. progress may be NULL. */
 sw_status sw_store_create(const struct sw_store_spec *spec, sw_store_progress progress, void *context,
@@ -128,14 +128,17 @@ sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
  * back after a power loss. */
 sw_status sw_store_remove(const char *place, const char *id, int64_t most_step);
 
+/* Return the number of units, and of a unit the first grain held here, the grains held here, and those of the whole
+ * unit. */
 int64_t sw_store_unit_count(const struct sw_store *store);
-int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit);  /* the first grain held here */
-int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit); /* held here */
+int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit);
+int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit);
 int64_t sw_store_unit_whole_grains(const struct sw_store *store, int64_t unit);
 int sw_store_generations(const struct sw_store *store);
-int64_t sw_store_file_bytes(const struct sw_store *store); /* of all files */
+/* Returns the bytes of all files, scratch included. */
+int64_t sw_store_file_bytes(const struct sw_store *store);
 
-/* The last commit, as of the opening. Step -1 and the last generation before the first one. meta is text of the caller
+/* The last commit. Step -1 and the last generation before the first one. meta is text of the caller
  * (JSON), kept unread. */
 struct sw_store_commit {
     int64_t step;
@@ -163,8 +166,9 @@ struct sw_store_bad_record {
     const char *path;
     int64_t offset_bytes;
     sw_store_loss loss;
-    int64_t step; /* that is or may be lost, later than the last commit; -1 where nothing tells it */
+    int64_t step; /* the step that is or may be lost, later than the last commit; -1: nothing tells it */
 };
+/* Returns the number of damaged records; *out is the store's own array of them. */
 int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
 
 /* Limits the bytes, scratch included, that an opened store may take in one of its directories. Fails with SW_ERR_BUDGET
@@ -175,8 +179,9 @@ sw_status sw_store_limit(struct sw_store *store, const char *directory, int64_t 
  * after create or open, before any lane is opened. */
 sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scratch *scratch);
 
-/* Memory that lanes will transfer from and to; registered with their rings where the limits allow it, which is faster.
- * Huge pages (2 MiB aligned, MADV_HUGEPAGE) can double the rate of reads. Before any lane is opened. */
+/* Names memory that lanes will transfer from and to. It is registered with their rings where the limits allow it, which
+ * is faster. The caller keeps it until the lanes are closed, and calls this before any lane is opened.
+ * Huge pages (2 MiB aligned, MADV_HUGEPAGE) can double the rate of reads. */
 sw_status sw_store_add_buffer(struct sw_store *store, void *base, int64_t bytes);
 
 /* One transfer: `grains` consecutive grains between the store and buf, in disk layout (records, or grains of scratch).
@@ -195,7 +200,7 @@ struct sw_store_transfer {
     int64_t zeros_from_bytes;
 };
 
-/* depth: block requests in flight at once (for example 32). */
+/* Opens a lane of at most `depth` block requests in flight at once, for example 32. */
 sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_lane **out);
 void sw_store_lane_close(struct sw_store_lane *lane); /* waits for what is in flight */
 
@@ -211,6 +216,7 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
  * recorded sums; a grain that fails is read again once, then SW_ERR_CORRUPT names it, and says whether the other
  * generation is the committed one. */
 sw_status sw_store_reap(struct sw_store_lane *lane, bool wait, uint64_t *tags, int max, int *out_count);
+/* Returns how many transfers were submitted and not yet reaped. */
 int sw_store_outstanding(const struct sw_store_lane *lane);
 
 /* Runs one transfer on the lane from start to end. */

@@ -14,15 +14,15 @@
 enum { SW_STORE_SLOTS = 2 }; /* superblocks of a file */
 
 struct sw_store_file {
-    char *directory, *path; /* the same, of a block device */
+    char *directory, *path; /* of a block device both are its path */
     int fd;
     bool is_device;       /* a block device, used itself */
-    bool label_damaged;   /* the first one; the second was read */
-    int64_t device_bytes; /* its size */
+    bool label_damaged;   /* the first label is damaged, and the second was read */
+    int64_t device_bytes; /* the block device's size */
     int64_t sealed_bytes; /* what the label describes */
-    int64_t end_bytes;    /* with scratch behind it */
-    int64_t needed_bytes; /* of a new one: with all the scratch that is to come */
-    int64_t most_bytes;   /* that it may have; 0: no limit */
+    int64_t end_bytes;    /* the same with the scratch behind it */
+    int64_t needed_bytes; /* the same of a new file with all the scratch that is to come */
+    int64_t most_bytes;   /* the file may have; 0: no limit */
     int64_t super_bytes;  /* of one superblock */
     unsigned char *mark;  /* its page */
     unsigned char *super; /* both superblocks, as they are on disk or were last tried */
@@ -37,13 +37,13 @@ struct sw_store {
     int generations;
     int64_t label_bytes; /* of one label */
     int64_t unit_count;
-    int64_t *unit_grains;                                       /* of the whole unit */
+    int64_t *unit_grains;                                       /* per unit: of the whole unit */
     struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch has generation 0 only */
 
     struct sw_store_commit commit;
     struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* one of a file's two at most */
     int bad_record_count;
-    bool mark_damaged; /* as it was opened: the next commit writes it again before anything else */
+    bool mark_damaged; /* a mark was damaged at the opening: the next commit first writes it again */
     int64_t sequence;  /* of the last attempt to commit */
     int64_t committed_sequence;
     int64_t newest_record; /* step; see sw_store_newest_record */
@@ -57,9 +57,9 @@ struct sw_store {
     struct sw_queue *queue; /* the owner's: creation, superblocks, flushes */
     struct sw_ring_buffer buffers[SW_RING_MAX_BUFFERS];
     int buffer_count;
-    bool warned;       /* that buffers were not registered */
-    bool trimmed;      /* of scratch that an earlier process left */
-    bool created;      /* by this process, and never committed to */
+    bool warned;       /* the user was told that buffers were not registered */
+    bool trimmed;      /* the files were cut to their end, as an earlier process may have left scratch behind it */
+    bool created;      /* this process made the store and has not committed to it */
     bool filled;       /* creation has begun to write */
     uint64_t zero_sum; /* of the grains that creation has filled; SW_CHECKSUM_UNKNOWN in a store that was opened */
     bool unnamed;      /* its files have no name to remove */
@@ -67,11 +67,11 @@ struct sw_store {
     /* A commit ended with an error: what was written may be lost, also if another flush succeeds, and either step may
      * be the last one on the drives. Until the store is opened again, both generations must stay as they are. */
     _Atomic bool unsure;
-    _Atomic bool behind; /* was opened at a commit that is not its last */
+    _Atomic bool behind; /* the store was opened at a commit that is not its last */
     _Atomic int64_t read_bytes, write_bytes;
 };
 
-/* Where a store gets its rings from: tests have some that fail. */
+/* Opens the rings of a store. Tests put rings that fail in the place of io_uring. */
 struct sw_ring_source {
     sw_ring_opener open;
     void *context;
@@ -85,14 +85,14 @@ sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const
  * was read may be half of a later step. */
 sw_status sw_store_check_current(const struct sw_store *store);
 
-/* Takes a store with nothing in it, to be filled by create or open. */
+/* Takes a store with nothing in it, to be filled by create or open. rings NULL: io_uring. */
 sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
 /* Makes the file at least this long; a device must be. Refuses more than it may have. */
 sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes);
-/* Ids, sizes and places of a new store, and what it needs with all its scratch; refuses what exceeds a limit. */
+/* Sets the identity, sizes and layout of a new store, and what it needs with all its scratch. Refuses what exceeds a
+ * limit. */
 sw_status sw_store_lay_out(struct sw_store *store, const struct sw_store_spec *spec);
-sw_status sw_store_check_limit(const struct sw_store_file *file, int64_t bytes);
 
 /* Closes and frees; with remove, unlinks the files that are open and wipes the devices that were written to. */
 void sw_store_free(struct sw_store *store, bool remove);
@@ -115,8 +115,14 @@ sw_status sw_store_check_writable(const struct sw_store *store, int generation);
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
                             const struct sw_queue_result *result);
 
-/* Aligned memory for direct I/O, zeroed; free() frees it. */
+/* Takes memory as sw_queue_alloc does, and zeroes it. */
 sw_status sw_store_alloc_aligned(int64_t bytes, void **out);
+
+/* Returns whether all bytes are zero. bytes > 0. */
+bool sw_store_is_zero(const void *data, int64_t bytes);
+
+/* Adds to the bytes that the store has read or written. A flush counts as none. */
+void sw_store_count(struct sw_store *store, sw_ring_op op, int64_t bytes);
 
 void sw_label_encode(const struct sw_store *store, int file, void *label);
 /* Reads and checks one file's label as far as it can be judged alone, on the owner's queue: the second where the first
@@ -131,8 +137,10 @@ int sw_label_file_count(const void *label);
 /* Takes the layout from the labels of all files, in the order of their indices. */
 sw_status sw_label_apply(struct sw_store *store, void *const *labels);
 
-/* The offset of a file's superblock; of the slot after the last, where the extents begin. */
+/* Returns the offset of a file's superblock; of the slot after the last, where the extents begin. */
 int64_t sw_super_offset(const struct sw_store *store, int file, int slot);
+/* Returns a request that reads or writes a file's superblock from or to its buffer. */
+struct sw_ring_request sw_super_request(const struct sw_store *store, sw_ring_op op, int file, int slot);
 /* Writes the record with the sums of the generation into the buffer of the slot that is not committed. */
 sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta);
 /* Makes room for what the superblocks and marks of all files hold. */
@@ -149,8 +157,9 @@ struct sw_finished {
 sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step);
 sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out);
 
-/* Refuses what is no identity. */
+/* Parses an identity, and refuses other text with SW_ERR_CORRUPT. */
 sw_status sw_store_id_parse(const char *text, uint8_t out[SW_FORMAT_ID_BYTES]);
+/* Sets the last commit. */
 void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
 
 #endif

@@ -12,7 +12,7 @@ struct commit_record {
     int64_t sequence, step;
     int generation;
     const char *meta;
-    int error; /* errno of the reading; 0: it was read */
+    int error; /* errno of reading the record; 0: it was read */
 };
 
 int64_t sw_super_offset(const struct sw_store *store, int file, int slot) {
@@ -21,6 +21,16 @@ int64_t sw_super_offset(const struct sw_store *store, int file, int slot) {
 
 static unsigned char *slot_buffer(const struct sw_store *store, int file, int slot) {
     return store->files[file].super + slot * store->files[file].super_bytes;
+}
+
+struct sw_ring_request sw_super_request(const struct sw_store *store, sw_ring_op op, int file, int slot) {
+    return (struct sw_ring_request){
+        .op = op,
+        .file = file,
+        .offset_bytes = sw_super_offset(store, file, slot),
+        .bytes = store->files[file].super_bytes,
+        .buf = slot_buffer(store, file, slot),
+    };
 }
 
 static uint64_t sum_of(const unsigned char *super, int64_t super_bytes) {
@@ -92,15 +102,11 @@ sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int ge
     return SW_OK;
 }
 
-static bool is_zero(const unsigned char *bytes, int64_t count) {
-    return bytes[0] == 0 && memcmp(bytes, bytes + 1, (size_t)count - 1) == 0;
-}
-
 static struct commit_record decode(const struct sw_store *store, int file, int slot) {
     const unsigned char *super = slot_buffer(store, file, slot);
     const int64_t super_bytes = store->files[file].super_bytes;
     const struct sw_super_header *header = (const struct sw_super_header *)super;
-    if (is_zero(super, super_bytes))
+    if (sw_store_is_zero(super, super_bytes))
         return (struct commit_record){.state = SLOT_EMPTY};
     const struct commit_record record = {
         .state = SLOT_WHOLE,
@@ -127,13 +133,7 @@ static sw_status read_slot(struct sw_store *store, int slot, file_records *recor
     struct sw_ring_request requests[SW_STORE_MAX_FILES];
     int errors[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
-        requests[file] = (struct sw_ring_request){
-            .op = SW_RING_READ,
-            .file = file,
-            .offset_bytes = sw_super_offset(store, file, slot),
-            .bytes = store->files[file].super_bytes,
-            .buf = slot_buffer(store, file, slot),
-        };
+        requests[file] = sw_super_request(store, SW_RING_READ, file, slot);
     SW_TRY(sw_store_read_damaged(store, requests, store->file_count, errors));
     for (int file = 0; file < store->file_count; file++)
         records[file][slot] = errors[file] == 0 ? decode(store, file, slot)
@@ -141,7 +141,7 @@ static sw_status read_slot(struct sw_store *store, int slot, file_records *recor
     return SW_OK;
 }
 
-/* The slot of the file with this commit, or -1. */
+/* Returns the slot of a file's records that holds this commit, or -1. */
 static int slot_with(const struct commit_record records[SW_STORE_SLOTS], int64_t sequence) {
     for (int slot = 0; slot < SW_STORE_SLOTS; slot++)
         if (records[slot].state == SLOT_WHOLE && records[slot].sequence == sequence)
@@ -175,7 +175,8 @@ static sw_status explain_lost(const struct sw_store *store, int file, const stru
                    store->files[file].path);
 }
 
-/* A store that is read while its run trains has no commit for a while, at first or with one generation. */
+/* Refuses a store that is read while its run trains and has no commit: not yet, or, with one generation, until the run
+ * ends. */
 static sw_status explain_early(const struct sw_store *store) {
     return sw_fail(SW_ERR_BUSY, "%s is being trained and has no commit yet%s: wait for %s, or stop it",
                    store->files[0].path,
@@ -210,7 +211,7 @@ static sw_status explain_none(const struct sw_store *store, const file_records *
     return sw_fail(SW_ERR_CORRUPT, "the files of the store of %s have no commit in common", store->files[0].path);
 }
 
-/* The step of a commit that is later than this one and whole in some file, or -1. */
+/* Returns the step of a commit that is later than this one and whole in some file, or -1. */
 static int64_t later_step(const struct sw_store *store, const file_records *records,
                           const struct commit_record *commit) {
     for (int file = 0; file < store->file_count; file++)
@@ -289,7 +290,7 @@ sw_status sw_super_alloc(struct sw_store *store) {
     return SW_OK;
 }
 
-/* Reads and decodes all superblocks and marks. Gives whether any of them is damaged. */
+/* Reads and decodes all superblocks and marks. Sets *out_damaged where any of them is damaged. */
 static sw_status read_records(struct sw_store *store, file_records *records, struct sw_finished *finished,
                               bool *out_damaged) {
     SW_TRY(sw_mark_read(store, finished));
@@ -302,7 +303,7 @@ static sw_status read_records(struct sw_store *store, file_records *records, str
     return SW_OK;
 }
 
-/* The newest step of all records whose first page is this store's, whole or not. */
+/* Returns the newest step of all records whose first page is this store's, whole or not; -1 where there is none. */
 static int64_t newest_record(const struct sw_store *store) {
     int64_t newest = -1;
     for (int file = 0; file < store->file_count; file++)

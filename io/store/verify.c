@@ -22,13 +22,13 @@ struct verify {
     const struct sw_store_verifier *verifier;
     struct sw_queue *queue;
     struct sw_area *area;
-    struct verify_run run[VERIFY_RUNS]; /* a run's is its number modulo this */
-    int64_t started, judged;            /* runs */
+    struct verify_run run[VERIFY_RUNS]; /* indexed by a run's number modulo VERIFY_RUNS */
+    int64_t started, judged;            /* runs so far */
     int64_t unit, grain;                /* the next one to read, counted from the unit's first */
     int64_t grains_done, bad;
 };
 
-/* Starts the next run. Gives false where there is none. */
+/* Begins to read the next run. Returns false where there is none. */
 static bool start_next(struct verify *self) {
     struct sw_area *area = self->area;
     while (self->unit < area->unit_count && self->grain >= area->extents[self->unit].grains) {
