@@ -1,4 +1,4 @@
-/* Requests: begun in order, driven forward by whoever tests or waits, and the first error of them all. */
+/* Requests: begun in order, driven forward by whoever waits, and the first error of them all. */
 #include "core/ranks/comm.h"
 
 #include "core/clock.h"
@@ -24,7 +24,7 @@ static sw_status first_error(const struct sw_comm *comm) {
     return comm->failed == SW_OK ? SW_OK : sw_fail(comm->failed, "%s", comm->failure);
 }
 
-/* Calls are of one thread at a time. */
+/* Begins a call. Asserts that no other thread is in one. */
 static sw_status enter(struct sw_comm *comm) {
     const bool inside = atomic_exchange_explicit(&comm->inside, true, memory_order_acquire);
     assert(!inside);
@@ -71,7 +71,7 @@ static sw_status post_rounds(struct sw_comm_request *request, const struct sw_co
     return SW_OK;
 }
 
-/* As far as it goes without waiting. */
+/* Drives a request forward as far as it goes without waiting. */
 static sw_status advance_request(struct sw_comm_request *request) {
     while (request->phase < request->phase_count) {
         const struct sw_comm_phase *phase = &request->phases[request->phase];
@@ -163,7 +163,8 @@ static sw_status is_done(struct sw_comm_request *request, bool *out_done) {
     return *out_done ? SW_OK : look_around(request);
 }
 
-sw_status sw_comm_test(struct sw_comm_request *request, bool *out_done) {
+/* Makes what progress can be made without waiting. */
+static sw_status test(struct sw_comm_request *request, bool *out_done) {
     assert(request->open);
     struct sw_comm *comm = request->comm;
     *out_done = false;
@@ -178,7 +179,7 @@ sw_status sw_comm_test(struct sw_comm_request *request, bool *out_done) {
 sw_status sw_comm_wait(struct sw_comm_request *request) {
     bool done = false;
     for (int polls = 0; !done; polls++) {
-        SW_TRY(sw_comm_test(request, &done));
+        SW_TRY(test(request, &done));
         if (!done && polls >= POLLS_AT_ONCE)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         else if (!done)

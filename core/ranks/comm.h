@@ -2,7 +2,7 @@
  *
  * A rank alone needs no launcher. Under mpirun or srun the ranks find each other by MPI, which then also moves their
  * bytes; sw_comm_use_nccl lets NCCL move those of device memory. Collectives are begun in one order on all ranks, and
- * done in that order; a request is tested or waited for. All calls on a comm belong to one thread at a time, that of
+ * done in that order; a request is waited for. All calls on a comm belong to one thread at a time, that of
  * the `comm` lane once there is one. Nothing is allocated after sw_comm_open: sums pass through a staging memory of
  * constant size.
  *
@@ -50,24 +50,24 @@ struct sw_comm_identity {
 const struct sw_comm_identity *sw_comm_identity(const struct sw_comm *comm);
 /* Returns the name of the transport: "self", "MPI" or "NCCL". */
 const char *sw_comm_transport_name(const struct sw_comm *comm);
-/* Payload that this rank has given to others, retransmissions not counted; of a library's reduction, one contribution
- * to each share. */
+/* Returns the bytes of payload that this rank has given to others, retransmissions not counted. A library's reduction
+ * counts as one contribution to each share. */
 int64_t sw_comm_sent_bytes(const struct sw_comm *comm);
 
-/* The memory through which reductions pass, kept until other is given or nothing is reduced any more; reductions need
- * it. Ranks may give unequal sizes, the least is used; all call this at once. */
+/* Gives the memory through which reductions pass, which they need. The caller keeps it until it gives other memory or
+ * nothing is reduced any more. Ranks may give unequal sizes, of which the least is used; all call this at once. */
 sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes);
-/* The least that does for so many ranks. */
+/* Returns the least bytes of staging that so many ranks can reduce through. */
 int64_t sw_comm_least_staging_bytes(int ranks);
 
-/* From the next reduction on, sums whose two types are equal are the library's own (MPI's or NCCL's), in that type. The
+/* Chooses, from the next reduction on, the library's own sums (MPI's or NCCL's) where the two types are equal. The
  * order of its additions and the rounding in between are its own too, so that bits then depend on the library, its
- * version and the number of ranks, and need not be the same in two runs. The same on all ranks. A rank alone has no
+ * version and the number of ranks, and need not be the same in two runs. All ranks choose alike. A rank alone has no
  * library. Beside the staging, which still sets the size of a round, the library takes memory as it likes. */
 void sw_comm_use_library_reduction(struct sw_comm *comm, bool use);
 
-/* Contributions of all ranks to a part of a slice, to be added in fp32 in the order of the ranks and rounded once. The
- * own one lies apart; those of the others, in their order, are stride_bytes apart. */
+/* Contributions of all ranks to a part of a slice, to be added in fp32 in the order of the ranks and rounded once. This
+ * rank's own lies by itself; those of the others, in their order, are stride_bytes apart. */
 struct sw_comm_sum {
     sw_dtype type, to_type;
     int64_t elems;
@@ -82,59 +82,51 @@ struct sw_comm_sum {
 struct sw_comm_device {
     void *context;
     void *stream; /* a cudaStream_t, used for nothing else while a request is open */
-    /* Makes it the calling thread's GPU. NCCL goes back to what that was, and by that would take memory of another. */
+    /* Makes this the calling thread's GPU: NCCL works on the thread's own, and would take memory of another. */
     sw_status (*enter)(void *context);
     sw_status (*sum)(void *context, const struct sw_comm_sum *sum);
     sw_status (*copy)(void *context, void *to, const void *from, int64_t bytes);
-    /* Notes the stream's work so far under a number below SW_COMM_REQUESTS, and asks whether it is done. */
+    /* Note the stream's work so far under a number below SW_COMM_REQUESTS, and ask whether that work is done. */
     sw_status (*mark)(void *context, int number);
     sw_status (*reached)(void *context, int number, bool *out_reached);
 };
-/* From now on the collectives below take memory of that GPU; the staging too is then given anew. All ranks at once, on
- * an idle comm, the GPU being the thread's current one. SW_ERR_UNSUPPORTED where the build or machine has no NCCL. */
+/* Lets the collectives below take memory of that GPU from now on; the staging too is then given anew. All ranks call it
+ * at once, on an idle comm, the GPU being the thread's current one. SW_ERR_UNSUPPORTED where the build or machine has
+ * no NCCL. */
 sw_status sw_comm_use_nccl(struct sw_comm *comm, const struct sw_comm_device *device);
 /* Writes the version and the file of the NCCL that GPUs would be joined by. SW_ERR_UNSUPPORTED where there is none. */
 sw_status sw_comm_nccl_name(char *out, size_t chars);
 
-/* Where the shares of a vector begin: bounds[r] to bounds[r+1] is rank r's, whole granules, as even as they can be. */
+/* Writes where the shares of a vector begin into bounds[ranks + 1]: rank r's is bounds[r] to bounds[r+1], in whole
+ * granules, as even as they can be. */
 void sw_comm_even_bounds(int64_t elems, int64_t granule, int ranks, int64_t *bounds);
 
-/* In all of these `what` (a literal) and `index` say what it is in messages about ranks that hang. What they point to
- * stays valid until the request is done. `out` is set where SW_OK comes back. */
+/* Each collective takes a struct whose `what` (a literal) and `index` name it in messages about ranks that hang. The
+ * caller keeps the memory that the struct points to until the request is done. *out is set where SW_OK comes back. */
 
-/* Every rank's share to every rank. */
+/* Copies every rank's share to every rank. */
 struct sw_comm_gather {
     const char *what;
     int64_t index;
     void *data;
-    const void *own;             /* the own share, which is copied into its place; NULL: it is there already */
+    const void *own;             /* this rank's share, which is copied into data; NULL: it is there already */
     const int64_t *bounds_bytes; /* ranks + 1 */
 };
 sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *gather, struct sw_comm_request **out);
 
-/* The sum of all ranks' vectors; each rank gets its share. */
+/* Sums all ranks' vectors; each rank gets its share of the sum. */
 struct sw_comm_reduce {
     const char *what;
     int64_t index;
     const void *from;
     const int64_t *bounds; /* ranks + 1, in elements; from bounds[0] = 0 */
-    void *to;              /* own share; may be its place in `from` where the types are equal */
+    void *to;              /* receives this rank's share; may be its place in `from` where the types are equal */
     sw_dtype type, to_type;
 };
 sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_reduce *reduce,
                                  struct sw_comm_request **out);
 
-/* The sum of all ranks' vectors, to all, in place. */
-struct sw_comm_all_reduce {
-    const char *what;
-    int64_t index;
-    void *data;
-    int64_t elems;
-    sw_dtype type;
-};
-sw_status sw_comm_all_reduce(struct sw_comm *comm, const struct sw_comm_all_reduce *reduce,
-                             struct sw_comm_request **out);
-
+/* Copies the root's bytes to all ranks. */
 struct sw_comm_broadcast {
     const char *what;
     int64_t index;
@@ -146,11 +138,13 @@ struct sw_comm_broadcast {
 sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,
                             struct sw_comm_request **out);
 
-/* Makes what progress there is to make. A request that is done, or failed, is gone. */
-sw_status sw_comm_test(struct sw_comm_request *request, bool *out_done);
+/* Waits until the request is done, and drives those begun before it forward. A request that is done, or failed, is
+ * gone.
+ */
 sw_status sw_comm_wait(struct sw_comm_request *request);
 
-/* On host memory, waited for: what steps and start-up need beside the collectives. */
+/* The calls below exchange host memory, whatever moves the rest, and return when that is done. `what` is as above. */
+/* Waits until every rank has called it. */
 sw_status sw_comm_barrier(struct sw_comm *comm, const char *what);
 /* Sums each value over the ranks, in the order of the ranks, or takes its maximum. `count` is at most SW_COMM_VALUES.
  */
@@ -158,8 +152,7 @@ sw_status sw_comm_sum_doubles(struct sw_comm *comm, const char *what, double *va
 sw_status sw_comm_max(struct sw_comm *comm, const char *what, int64_t *values, int count);
 /* Sets *value to whether it is true on every rank. */
 sw_status sw_comm_all_true(struct sw_comm *comm, const char *what, bool *value);
-/* A record of equal size from every rank to every rank; the own one is in its place. Host memory, whatever moves the
- * rest. */
+/* Copies every rank's record to every rank: records[rank], each of record_bytes. This rank's own is in its place. */
 sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *records, int64_t record_bytes);
 
 /* A value that every rank states at the start, so that a job that was started wrongly is refused before it begins. */
@@ -175,8 +168,8 @@ struct sw_comm_claim {
     const void *value;  /* what is compared; NULL: this rank has none, which no other has either */
     int64_t bytes;
 };
-/* As many on every rank, in one order. Every rank returns the same SW_ERR_ARG, which names the ranks; printing it is up
- * to rank 0. */
+/* Checks the claims of all ranks, which state as many in one order. Every rank returns the same SW_ERR_ARG, which names
+ * the ranks that are wrong; printing it is up to rank 0. */
 sw_status sw_comm_agree(struct sw_comm *comm, const struct sw_comm_claim *claims, int count);
 /* Computes a digest of the running program's file. */
 enum { SW_COMM_DIGEST_BYTES = 16 };

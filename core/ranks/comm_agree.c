@@ -16,7 +16,7 @@ enum { SHOWN_CHARS = 160, NAMED_RANKS = 8 };
 
 struct record {
     XXH128_hash_t digest;
-    int64_t has; /* a value */
+    int64_t has; /* 1 where the rank states a value, else 0 */
     char shown[SHOWN_CHARS];
 };
 
@@ -32,7 +32,7 @@ static bool equal(const struct record *a, const struct record *b) {
     return a->has == b->has && XXH128_isEqual(a->digest, b->digest);
 }
 
-/* "ranks 1, 3 and 4": those whose record is, or is not, that of `model`. Returns how many. */
+/* Names the ranks whose record is, or is not, that of `model`: "ranks 1, 3 and 4". Returns how many there are. */
 static int name_ranks(const struct record *records, int ranks, int model, bool alike, char *out, size_t chars) {
     int found[NAMED_RANKS], count = 0;
     for (int rank = 0; rank < ranks; rank++)

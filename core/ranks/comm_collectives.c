@@ -2,7 +2,7 @@
 #include "core/ranks/comm_private.h"
 #include "core/size.h"
 
-/* Shares of a broadcast: nothing smaller is worth a message of its own. */
+/* The granule of a broadcast's shares: nothing smaller is worth a message of its own. */
 enum { BROADCAST_GRANULE_BYTES = 4096 };
 
 sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *gather, struct sw_comm_request **out) {
@@ -20,40 +20,21 @@ sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *
     return sw_comm_begin_request(request);
 }
 
-static struct sw_comm_phase reduce_phase(const void *from, const int64_t *bounds, void *to, sw_dtype type,
-                                         sw_dtype to_type) {
-    return (struct sw_comm_phase){.kind = SW_PHASE_REDUCE,
-                                  .data = (char *)from, /* only read */
-                                  .bounds = bounds,
-                                  .unit_bytes = sw_dtype_bytes(type),
-                                  .to = to,
-                                  .type = type,
-                                  .to_type = to_type};
-}
-
 sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_reduce *reduce,
                                  struct sw_comm_request **out) {
     assert(comm->place.ranks == 1 || comm->staging != NULL);
     struct sw_comm_request *request;
     SW_TRY(sw_comm_new_request(comm, reduce->what, reduce->index, false, &request));
-    request->phases[0] = reduce_phase(reduce->from, reduce->bounds, reduce->to, reduce->type, reduce->to_type);
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_REDUCE,
+        .data = (char *)reduce->from, /* only read */
+        .bounds = reduce->bounds,
+        .unit_bytes = sw_dtype_bytes(reduce->type),
+        .to = reduce->to,
+        .type = reduce->type,
+        .to_type = reduce->to_type,
+    };
     request->phase_count = 1;
-    *out = request;
-    return sw_comm_begin_request(request);
-}
-
-sw_status sw_comm_all_reduce(struct sw_comm *comm, const struct sw_comm_all_reduce *reduce,
-                             struct sw_comm_request **out) {
-    assert(comm->place.ranks == 1 || comm->staging != NULL);
-    struct sw_comm_request *request;
-    SW_TRY(sw_comm_new_request(comm, reduce->what, reduce->index, false, &request));
-    const int64_t bytes = sw_dtype_bytes(reduce->type);
-    sw_comm_even_bounds(reduce->elems, SW_TENSOR_ALIGN_ELEMS, comm->place.ranks, request->bounds);
-    char *own = (char *)reduce->data + request->bounds[comm->place.rank] * bytes;
-    request->phases[0] = reduce_phase(reduce->data, request->bounds, own, reduce->type, reduce->type);
-    request->phases[1] = (struct sw_comm_phase){
-        .kind = SW_PHASE_GATHER, .data = reduce->data, .bounds = request->bounds, .unit_bytes = bytes};
-    request->phase_count = 2;
     *out = request;
     return sw_comm_begin_request(request);
 }

@@ -1,5 +1,5 @@
-/* MPI: the transport of host memory, and what the others begin with. Whoever owns the comm makes its calls, one thread
- * at a time, which is not always the one that began MPI. */
+/* MPI: the transport of host memory, by which the ranks also find each other. One thread at a time makes its calls,
+ * which is not always the one that began MPI. */
 #include "core/ranks/comm_private.h"
 #include "core/size.h"
 
@@ -27,8 +27,8 @@ struct mpi {
     struct addition additions[TYPES];
     int ranks;
     MPI_Request *requests[SW_COMM_GROUPS]; /* sends and receives of a round */
-    int *peers[SW_COMM_GROUPS];            /* whom they are from, or to */
-    int count[SW_COMM_GROUPS];
+    int *peers[SW_COMM_GROUPS];            /* the rank that each of them is from, or to */
+    int count[SW_COMM_GROUPS];             /* of them */
 };
 
 static sw_status check(int code, const char *what) {
@@ -63,7 +63,7 @@ static sw_status post(void *state, int group, int64_t sequence, const struct sw_
     return SW_OK;
 }
 
-/* MPI has no 16-bit floats. */
+/* Adds vectors of 16-bit floats, which MPI does not know. */
 static void add_vectors(sw_dtype type, const void *in, void *in_out, int64_t elems) {
     for (int64_t i = 0; i < elems; i++)
         sw_dtype_store(type, in_out, i, sw_dtype_load(type, in_out, i) + sw_dtype_load(type, in, i));

@@ -125,7 +125,7 @@ static sw_status post_sums(void *state, int group, sw_dtype type, const struct s
     return end_group(reduce(nccl, type, round));
 }
 
-/* Whatever the stream is given next begins when they are. */
+/* A round counts as done at once: work that the stream is given next begins when its messages have arrived. */
 static sw_status done(void *state, int group, bool *out_done) {
     (void)state, (void)group;
     *out_done = true;

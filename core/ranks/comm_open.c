@@ -55,7 +55,7 @@ static sw_status open_transport(struct sw_comm *comm) {
     return SW_OK;
 }
 
-/* Counters for each pair of ranks would not scale; arrays of one entry a rank do. */
+/* Takes arrays of one entry a rank. Counters for each pair of ranks would not scale. */
 static sw_status take_memory(struct sw_comm *comm) {
     const size_t ranks = (size_t)comm->place.ranks;
     comm->messages = calloc((size_t)SW_COMM_GROUPS * 2 * ranks, sizeof *comm->messages);
@@ -72,8 +72,8 @@ static sw_status take_memory(struct sw_comm *comm) {
     return SW_OK;
 }
 
-/* Machines are told apart by what their kernels were given at boot: containers of one are one, hosts of one name are
- * not. */
+/* Finds which ranks share a machine, by the identity that its kernel was given at boot: containers of one machine are
+ * one, hosts of one name are not. */
 static sw_status find_machines(struct sw_comm *comm) {
     struct machine {
         char boot[SW_COMM_NAME_CHARS];
@@ -137,7 +137,7 @@ void sw_comm_close(struct sw_comm *comm) {
     free(comm);
 }
 
-/* Rounds must be the same on all ranks. */
+/* The least of the ranks' stagings is used, because rounds must be the same on all ranks. */
 sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes) {
     assert(comm->given == comm->begun && bytes >= sw_comm_least_staging_bytes(comm->place.ranks));
     int64_t least = -bytes;

@@ -7,7 +7,8 @@
 
 #include <stdatomic.h>
 
-/* Who is told of collectives, and asked for a verdict while one waits. */
+/* An observer is told of collectives, and asked for a verdict while one waits. Functions may be called by whichever
+ * thread owns the comm. */
 struct sw_comm_observer {
     void *context;
     void (*enter)(void *context, const char *what, int64_t index); /* a collective begins */
@@ -114,7 +115,7 @@ struct sw_comm {
     int absent;
     sw_status failed;
     char failure[512];
-    _Atomic bool inside; /* a call */
+    _Atomic bool inside; /* a thread is in a call */
 };
 
 /* Fills in round_units and rounds of a phase whose other fields are set. */
@@ -128,7 +129,9 @@ sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase 
 /* Sums on the host as struct sw_comm_sum describes. */
 void sw_comm_sum_host(const struct sw_comm_sum *sum);
 
-/* A free request of the comm with its name and transport, waiting for others where none is free. */
+/* Takes the next request of the comm and sets its name and transport. Asserts that fewer than SW_COMM_REQUESTS are
+ * open.
+ */
 sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t index, bool on_host,
                               struct sw_comm_request **out);
 /* Starts a request whose phases are filled in. */

@@ -1,8 +1,8 @@
-/* Contributions of all ranks, added in fp32 in the order of the ranks and rounded once. */
+/* Adds the contributions of all ranks in fp32, in the order of the ranks, and rounds the sum once. */
 #include "core/ranks/comm_private.h"
 #include "core/size.h"
 
-/* Sums of a block stay in the nearest cache. */
+/* A block's sums stay in the nearest cache. */
 enum { BLOCK_ELEMS = 1024 };
 
 static const char *contribution(const struct sw_comm_sum *sum, int rank) {

@@ -1,4 +1,4 @@
-/* Small things from all ranks to all ranks by host memory: every rank then computes the same from them. */
+/* Exchanges small values between all ranks by host memory: every rank then computes the same from them. */
 #include "core/ranks/comm_private.h"
 #include "core/size.h"
 

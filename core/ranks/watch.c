@@ -95,8 +95,10 @@ static void on_leave(void *context) {
     sw_watch_leave(context, SW_WATCH_COMM);
 }
 
+/* Returns SW_OK, or SW_ERR_STOPPED with the reason why the job ends. */
 static sw_status verdict(void *context) {
-    return sw_watch_verdict(context);
+    const struct sw_watch *watch = context;
+    return watch->judged ? sw_fail(SW_ERR_STOPPED, "%s", watch->verdict) : SW_OK;
 }
 
 sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out) {
@@ -130,7 +132,7 @@ sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, 
 
 static void wake(struct sw_watch *watch) {
     const uint64_t one = 1;
-    /* Full only where the thread is awake already. */
+    /* The write fails only where the counter is full, and the thread awake already. */
     (void)!write(watch->wake, &one, sizeof one);
 }
 
@@ -193,12 +195,6 @@ void sw_watch_leave(struct sw_watch *watch, int lane) {
     watch->now[lane].running_ns = -1;
     watch->now[lane].ticks++;
     pthread_mutex_unlock(&watch->lock);
-}
-
-sw_status sw_watch_verdict(struct sw_watch *watch) {
-    if (watch == NULL || !watch->judged)
-        return SW_OK;
-    return sw_fail(SW_ERR_STOPPED, "%s", watch->verdict);
 }
 
 bool sw_watch_fail(struct sw_watch *watch, const char *message) {

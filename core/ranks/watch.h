@@ -6,7 +6,7 @@
  * 0 judges. Where rank 0 itself is lost, the others judge that alone. A library does not end the process: `ended` is
  * told and decides.
  *
- * A rank alone has no watch: *out is NULL, which all calls take. Lanes may be told of by any thread. */
+ * A rank alone has no watch: *out is NULL, which all calls take. Any thread may report what a lane does. */
 #ifndef SW_CORE_RANKS_WATCH_H
 #define SW_CORE_RANKS_WATCH_H
 
@@ -21,39 +21,36 @@ enum {
 };
 
 struct sw_watch_spec {
-    int64_t rank_timeout_ns;  /* without a sign of life, or without progress while others wait */
-    const char *remedy;       /* what helps where a rank was only slow: "give ..."; NULL: nothing is said of it */
-    const char *const *lanes; /* names, literals, of the caller's lanes: 1, 2, ... */
-    int lane_count;           /* without the comm's */
-    /* Once, on the watch's thread, after every rank that still listens has been told. Of the ranks that are left one is
-     * to print the text. */
+    int64_t rank_timeout_ns;  /* a rank may give no sign of life, or make no progress while others wait, for so long */
+    const char *remedy;       /* advice where a rank was only slow: "give ..."; NULL: none */
+    const char *const *lanes; /* names of the caller's lanes 1, 2, ...; literals */
+    int lane_count;           /* length of lanes; the comm's own lane is not among them */
+    /* Called once, on the watch's thread, after every rank that still listens has been told. `print` is set on one of
+     * the ranks that are left, which is to print the text. */
     void (*ended)(void *context, const char *text, bool print);
     void *context;
 };
 
-/* All ranks at once, before sw_comm_use_nccl, and within the timeout. From then on the comm's collectives are watched.
- */
+/* Opens the watch. All ranks call it at once, before sw_comm_use_nccl, and within the timeout. From then on the comm's
+ * collectives are watched. */
 sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out);
 /* Says that this rank ends as it should, and closes the watch. Call it before the comm is closed. */
 void sw_watch_close(struct sw_watch *watch);
 
 /* Changes the timeout, which must be equal on all ranks. */
 void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns);
-/* While this rank is healthy for long without progress that it could tell of, as in a start, it is given many times the
- * timeout before it is taken to hang. What has died or was stopped is found as ever. */
+/* Gives this rank SW_WATCH_PATIENCE times the timeout before it is taken to hang, or, without `patient`, the timeout
+ * again. A start is healthy for long without progress to report. A rank that died or was stopped is found as ever. */
 enum { SW_WATCH_PATIENCE = 10 };
 void sw_watch_relax_timeout(struct sw_watch *watch, bool patient);
 
-/* A lane begins something, gets on with it, has done all that it was given. `what` is a literal. */
+/* Report that a lane begins a piece of work, gets on with it, has done all that it was given. `what` is a literal. */
 void sw_watch_enter(struct sw_watch *watch, int lane, const char *what, int64_t index);
 void sw_watch_tick(struct sw_watch *watch, int lane);
 void sw_watch_leave(struct sw_watch *watch, int lane);
 
-/* Returns SW_OK, or SW_ERR_STOPPED with the reason why the job ends. */
-sw_status sw_watch_verdict(struct sw_watch *watch);
-
-/* This rank has failed: ends the job with its message. Waits until `ended` is about to be told; false: nobody has
- * answered, so that the message is still the caller's to print. */
+/* Ends the job with the message of this rank's failure. Waits until `ended` is about to be called. Returns false where
+ * nobody has answered, so that the message is still the caller's to print. */
 bool sw_watch_fail(struct sw_watch *watch, const char *message);
 
 #endif

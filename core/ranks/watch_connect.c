@@ -19,9 +19,9 @@
 
 enum {
     ADDRESSES = 16,
-    CONNECT_MS = 2000, /* to one address */
-    ANSWER_MS = 5000,  /* of whoever is there */
-    ALL_MS = 30000,    /* for all ranks */
+    CONNECT_MS = 2000, /* to connect to one address */
+    ANSWER_MS = 5000,  /* for the first note of whoever has connected */
+    ALL_MS = 30000,    /* for all ranks to connect */
 };
 
 /* Where rank 0 listens; numeric addresses. */
@@ -90,7 +90,7 @@ static sw_status begin_listening(int ranks, struct offer *offer, int *out) {
     return SW_OK;
 }
 
-/* The next note of a connection that may be anyone's. */
+/* Receives the next note of a connection that may be anyone's. Returns false where none comes in time. */
 static bool receive_within(const struct sw_watch *watch, struct sw_watch_peer *peer, int64_t ms) {
     const int64_t deadline_ns = sw_now_ns() + ms * 1000000;
     int got = 0;
@@ -102,7 +102,7 @@ static bool receive_within(const struct sw_watch *watch, struct sw_watch_peer *p
     return got == 1;
 }
 
-/* One connection: a rank's, or a stranger's, which is closed. */
+/* Accepts one connection, and closes it where it is a stranger's and not a rank's. */
 static void accept_one(struct sw_watch *watch, int listener, int *connected) {
     struct sw_watch_peer peer = {.socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC)};
     if (peer.socket < 0)
@@ -139,7 +139,7 @@ static sw_status accept_all(struct sw_watch *watch, int listener) {
     return SW_OK;
 }
 
-/* A connection to the address, made within the time, or -1. */
+/* Returns a connection to the address, made within the time, or -1. */
 static int connect_within(const char *address, int port, int ms) {
     char service[16];
     snprintf(service, sizeof service, "%d", port);

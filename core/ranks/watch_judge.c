@@ -1,4 +1,4 @@
-/* Why a job must end, from what its ranks have told. */
+/* Judges from what the ranks have told whether and why a job must end. */
 #include "core/ranks/watch_private.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static const struct sw_watch_lane *collective(const struct sw_watch_view *view) 
     return &view->note->lanes[SW_WATCH_COMM];
 }
 
-/* The rank that is furthest among those inside a collective; -1: none is. */
+/* Returns the rank that is furthest among those inside a collective; -1: none is. */
 static int furthest(const struct sw_watch_view *views, int ranks) {
     int best = -1;
     for (int rank = 0; rank < ranks; rank++)
@@ -54,7 +54,7 @@ static bool say(const struct sw_watch_view *views, int ranks, int rank, const st
     return true;
 }
 
-/* A rank that is alive may only be slow. */
+/* Describes a rank that is alive and may only be slow, with the remedy for that. */
 static bool say_slow(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
                      char text[SW_WATCH_TEXT_CHARS]) {
     (void)say(views, ranks, rank, rule, "has done nothing", views[rank].still_ns, text);

@@ -1,4 +1,4 @@
-/* Notes over a connection. */
+/* Sends and receives notes over a connection. */
 #include "core/ranks/watch_private.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_
         shutdown(peer->socket, SHUT_WR);
 }
 
-/* Notes come from outside: whatever they hold can be printed and compared. */
+/* Returns whether a note, which comes from outside, can be printed and compared. */
 static bool is_sound(const struct sw_watch *watch, const struct sw_note *note) {
     if (memcmp(note->token, watch->own.token, sizeof note->token) != 0)
         return false;

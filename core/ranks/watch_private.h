@@ -32,11 +32,11 @@ typedef enum {
 
 /* All notes have one size and, as all ranks run one program, one layout. */
 struct sw_note {
-    uint64_t token[SW_WATCH_TOKENS]; /* of the job: others' connections are not taken for a rank's */
+    uint64_t token[SW_WATCH_TOKENS]; /* names the job, so that a stranger's connection is not taken for a rank's */
     int32_t kind;
     int32_t rank;
     int64_t process;
-    int32_t patient; /* with this rank */
+    int32_t patient; /* others give this rank more time (sw_watch_relax_timeout) */
     struct sw_watch_lane lanes[SW_WATCH_LANES];
     char host[SW_COMM_NAME_CHARS];
     char text[SW_WATCH_TEXT_CHARS];
@@ -46,7 +46,7 @@ struct sw_note {
 struct sw_watch_peer {
     int socket;
     int rank;
-    bool left;        /* as it should */
+    bool left;        /* the rank ended as it should */
     int64_t heard_ns; /* when its last note came */
     int64_t moved_ns; /* when its lanes were last seen to move */
     struct sw_note last;
@@ -83,10 +83,10 @@ struct sw_watch {
     struct sw_note own;
     struct sw_watch_peer *peers; /* rank 0: all others, in order; others: rank 0 */
     int peer_count;
-    struct sw_watch_view *views; /* of those whose notes come here, and of this rank */
-    struct pollfd *waits;        /* for the peers, and for wake */
+    struct sw_watch_view *views; /* one a peer, then this rank's */
+    struct pollfd *waits;        /* one a peer, then wake's */
     int64_t own_moved_ns;
-    /* Until then this rank speaks for nobody: it was stopped for as long as makes others judge it. */
+    /* This rank prints no verdict before this time: it was stopped for so long that others may have judged it. */
     int64_t mute_until_ns;
     int wake; /* an eventfd: there is a failure to tell, or the end */
     pthread_t thread;

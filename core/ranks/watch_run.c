@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* So many beats fit in the time after which a rank counts as silent. */
+/* The number of beats in the time after which a rank counts as silent. */
 enum { BEATS = 8 };
 #define LEAST_BEAT_NS INT64_C(10000000)
 #define MOST_BEAT_NS INT64_C(500000000)
@@ -27,7 +27,7 @@ static int64_t beat_ns_of(const struct sw_watch *watch) {
     return sw_max_i64(sw_min_i64(watch->timeout_ns / BEATS, MOST_BEAT_NS), LEAST_BEAT_NS);
 }
 
-/* The first verdict holds. Rank 0 tells the others before its own rank hears of it. */
+/* Sets the verdict; the first one holds. Rank 0 tells the others before its own rank hears of it. */
 static void judge_as(struct sw_watch *watch, const char *text, bool print) {
     if (watch->judged)
         return;
@@ -49,7 +49,7 @@ static void let_rank_1_speak(const struct sw_watch *watch) {
         usleep((useconds_t)(BEATS_TO_SPEAK * beat_ns_of(watch) / 1000));
 }
 
-/* Without rank 0 nobody speaks for all: then rank 1 does. */
+/* Returns whether this rank prints a verdict: rank 0 does, or, where that is lost, rank 1. */
 static bool prints(const struct sw_watch *watch) {
     return sw_now_ns() >= watch->mute_until_ns && (watch->rank == 0 || watch->rank == 1);
 }
@@ -159,7 +159,7 @@ static void note_sleep(struct sw_watch *watch, int64_t due_ns) {
         watch->mute_until_ns = now_ns + watch->timeout_ns;
 }
 
-/* Until something comes or the next beat is due. The last of the descriptors is the wake. */
+/* Waits until a note or a wake comes or the next beat is due, and hears the notes. */
 static void wait_for_notes(struct sw_watch *watch, int64_t until_ns) {
     struct pollfd *waits = watch->waits;
     for (int i = 0; i < watch->peer_count; i++)
@@ -174,7 +174,8 @@ static void wait_for_notes(struct sw_watch *watch, int64_t until_ns) {
             listen_to(watch, &watch->peers[i]);
 }
 
-/* A process that was stopped, or a machine that slept, has missed the others' beats: it hears them out first. */
+/* Counts a delay of this process, which was stopped or whose machine slept, to no other rank: it hears them out first.
+ */
 static void forgive(struct sw_watch *watch, int64_t late_ns) {
     for (int i = 0; late_ns > 0 && i < watch->peer_count; i++) {
         watch->peers[i].heard_ns += late_ns;

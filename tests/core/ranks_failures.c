@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ELEMS = 50000, COMPUTE = 1 };
+enum { ELEMS = 50000, COMPUTE = 1, MOST_RANKS = 16 };
 
 static void ended(void *context, const char *text, bool print) {
     (void)context;
@@ -54,14 +54,19 @@ static void wait_for_the_end(sw_status status) {
     _exit(2);
 }
 
-static void all_reduce(struct sw_comm *comm, float *data, int64_t index) {
+/* Sums a vector of ELEMS over the ranks, each of which gets its share in place. */
+static sw_status reduce(struct sw_comm *comm, float *data, int64_t index) {
+    const struct sw_comm_identity *self = sw_comm_identity(comm);
+    int64_t bounds[MOST_RANKS + 1];
     struct sw_comm_request *request;
-    const struct sw_comm_all_reduce reduce = {
-        .what = "gradients", .index = index, .data = data, .elems = ELEMS, .type = SW_F32};
-    sw_status status = sw_comm_all_reduce(comm, &reduce, &request);
-    if (status == SW_OK)
-        status = sw_comm_wait(request);
-    wait_for_the_end(status);
+    RANKS_REQUIRE(self->ranks <= MOST_RANKS, "ranks");
+    sw_comm_even_bounds(ELEMS, 1, self->ranks, bounds);
+    SW_TRY(sw_comm_reduce_scatter(
+        comm,
+        &(struct sw_comm_reduce){
+            .what = "gradients", .index = index, .from = data, .bounds = bounds, .to = data + bounds[self->rank]},
+        &request));
+    return sw_comm_wait(request);
 }
 
 void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int failing_after) {
@@ -75,7 +80,7 @@ void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int
             sleep(20);
         }
         compute(watch, i, 1000000);
-        all_reduce(comm, data, i);
+        wait_for_the_end(reduce(comm, data, i));
     }
 }
 
@@ -99,9 +104,7 @@ void ranks_break_a_group(struct sw_comm *comm, bool library_sums) {
     (void)give_staging(comm);
     sw_comm_use_library_reduction(comm, library_sums);
     setenv("SW_EMULATED_NCCL_FAILS", library_sums ? "ncclReduce" : "ncclSend", 1);
-    struct sw_comm_request *request;
-    const struct sw_comm_all_reduce reduce = {.what = "gradients", .data = data, .elems = ELEMS, .type = SW_F32};
-    const sw_status status = sw_comm_all_reduce(comm, &reduce, &request);
+    const sw_status status = reduce(comm, data, 0);
     RANKS_REQUIRE(status == SW_ERR_DEVICE, "an error");
     const char *said = strstr(sw_error_message(status), library_sums ? "cannot reduce" : "cannot send");
     RANKS_REQUIRE(said != NULL, "the first error and not what ends the group");
@@ -117,7 +120,7 @@ void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, cons
     void *staging = give_staging(comm);
     struct sw_watch *watch = open_watch(comm, timeout_ms);
     const bool hangs = sw_comm_identity(comm)->rank == hanging_rank;
-    all_reduce(comm, data, 1);
+    wait_for_the_end(reduce(comm, data, 1));
     if (hangs && strcmp(how, "sleeps") == 0) {
         sw_watch_enter(watch, COMPUTE, "backward", 5);
         sleep(20);
@@ -129,7 +132,7 @@ void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, cons
         sw_watch_close(watch);
         sleep(20);
     }
-    all_reduce(comm, data, 2);
+    wait_for_the_end(reduce(comm, data, 2));
     RANKS_REQUIRE(sw_comm_barrier(comm, "all came") == SW_OK, "barrier");
     sw_watch_close(watch);
     free(staging);
