@@ -1,10 +1,10 @@
 #include "core/arena.h"
 
+#include "core/machine.h"
 #include "core/populate.h"
 #include "core/size.h"
 
 #include <errno.h>
-#include <hwloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ struct sw_arena {
     bool sealed;
 };
 
-/* Huge pages make direct I/O faster by a third; arenas begin at a multiple of their size. */
+/* Huge pages make direct I/O faster by a third. An arena begins at a multiple of their size. */
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 /* Maps the arena's bytes at a multiple of a huge page. A child process does not get them: sharing them with it, be it
@@ -37,40 +37,22 @@ static bool map_aligned(struct sw_arena *arena) {
     return true;
 }
 
-/* Pages that are not there yet will come from a node of the machine's memory while it has any. Where the system
- * refuses, they come from anywhere, which is slower and no less right. */
-static void bind_to_node(void *base, int64_t bytes, int numa_node) {
-    hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology) != 0)
-        return;
-    const bool loaded = hwloc_topology_load(topology) == 0;
-    const hwloc_obj_t node = loaded ? hwloc_get_numanode_obj_by_os_index(topology, (unsigned)numa_node) : NULL;
-    if (node != NULL)
-        (void)hwloc_set_area_membind(topology, base, (size_t)bytes, node->nodeset, HWLOC_MEMBIND_BIND,
-                                     HWLOC_MEMBIND_BYNODESET);
-    hwloc_topology_destroy(topology);
-}
-
-static sw_status refuse(const char *name, int64_t bytes) {
-    char text[SW_SIZE_CHARS];
-    return sw_fail(SW_ERR_NOMEM, "cannot take %s of memory for the %s tier: %s", sw_format_size(bytes, text), name,
-                   strerror(errno));
-}
-
-static sw_status create(const char *name, int64_t bytes, int numa_node, struct sw_arena **out) {
+sw_status sw_arena_create_near(const char *name, int64_t bytes, int numa_node, struct sw_arena **out) {
     assert(bytes >= 0);
+    char text[SW_SIZE_CHARS];
     struct sw_arena *arena = calloc(1, sizeof *arena);
     if (arena == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the %s arena's handle", name);
     snprintf(arena->name, sizeof arena->name, "%s", name);
     arena->bytes = sw_round_up(sw_max_i64(bytes, 1), SW_BUFFER_ALIGN_BYTES);
     if (!map_aligned(arena)) {
-        const sw_status refused = refuse(name, bytes);
+        const int error = errno;
         free(arena);
-        return refused;
+        return sw_fail(SW_ERR_NOMEM, "cannot take %s of memory for the %s tier: %s", sw_format_size(bytes, text), name,
+                       strerror(error));
     }
     if (numa_node >= 0)
-        bind_to_node(arena->base, arena->bytes, numa_node);
+        sw_machine_bind_to_node(arena->base, arena->bytes, numa_node);
     const sw_status status = sw_populate(name, arena->base, arena->bytes);
     if (status != SW_OK) {
         sw_arena_destroy(arena);
@@ -81,15 +63,11 @@ static sw_status create(const char *name, int64_t bytes, int numa_node, struct s
 }
 
 sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out) {
-    SW_TRY(create(name, bytes, -1, out));
+    SW_TRY(sw_arena_create_near(name, bytes, -1, out));
     const bool locked = lock && mlock((*out)->base, (size_t)(*out)->bytes) == 0;
     if (out_locked != NULL)
         *out_locked = locked;
     return SW_OK;
-}
-
-sw_status sw_arena_create_near(const char *name, int64_t bytes, int numa_node, struct sw_arena **out) {
-    return create(name, bytes, numa_node, out);
 }
 
 void sw_arena_destroy(struct sw_arena *arena) {
@@ -122,8 +100,4 @@ void *sw_arena_base(const struct sw_arena *arena) {
 
 int64_t sw_arena_bytes(const struct sw_arena *arena) {
     return arena->bytes;
-}
-
-int64_t sw_arena_used_bytes(const struct sw_arena *arena) {
-    return arena->used_bytes;
 }

@@ -14,7 +14,7 @@ struct sw_arena;
  * Large arenas report how far they are, and SW_ERR_STOPPED ends them (core/long_work.h). The caller destroys the arena.
  */
 sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out);
-/* Creates an arena as sw_arena_create does, not locked, from the memory of a NUMA node (the system's number of it) or,
+/* Creates an arena as sw_arena_create does, not locked, from the memory of a NUMA node (as the system numbers it) or,
  * where that node is full, from another. numa_node -1: any node. */
 sw_status sw_arena_create_near(const char *name, int64_t bytes, int numa_node, struct sw_arena **out);
 void sw_arena_destroy(struct sw_arena *arena);
@@ -26,8 +26,8 @@ sw_status sw_arena_take(struct sw_arena *arena, int64_t bytes, void **out);
 /* Forbids sw_arena_take from now on. */
 void sw_arena_seal(struct sw_arena *arena);
 
+/* Return where the arena's bytes begin, and how many it has, taken or not. */
 void *sw_arena_base(const struct sw_arena *arena);
 int64_t sw_arena_bytes(const struct sw_arena *arena);
-int64_t sw_arena_used_bytes(const struct sw_arena *arena);
 
 #endif

@@ -5,7 +5,7 @@
 
 enum { MESSAGE_CHARS = 512 };
 
-/* Messages belong to the thread that failed. */
+/* The call on the other thread. Its message is copied, because messages belong to the thread that failed. */
 struct beside {
     sw_status (*run)(void *context);
     void *context;

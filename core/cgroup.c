@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Version 1 has no word for "no limit", only a number about as large as there are. */
+/* Limits from here on are none: version 1 has no word for "no limit", only a number about as large as there are. */
 #define NO_LIMIT_BYTES (INT64_MAX / 2)
 
 /* The names of the files of one cgroup version. */
@@ -30,7 +30,7 @@ static const struct version legacy = {.mount = "/sys/fs/cgroup/memory",
                                       .cache = {"total_inactive_file", "total_active_file"},
                                       .nested = "memory.use_hierarchy"};
 
-/* Page cache, which counts as used and yet is given back when memory is asked for. */
+/* Returns the bytes of page cache, which count as used and yet are given back when memory is asked for. */
 static int64_t cache_bytes(const struct version *version, const char *root, const char *group) {
     char path[SW_SYSTEM_PATH_CHARS], name[64];
     int64_t value, cache = 0;
@@ -62,8 +62,9 @@ static void look_at_group(const struct version *version, const char *root, const
     }
 }
 
-/* From the group outwards to the mount. A container may show the outermost group that it can see as the mount itself,
- * while the process is told a path from further out: groups that are not there limit nothing. */
+/* Reads the limits of the group and of those around it up to the mount. A container may show the outermost group that
+ * it can see as the mount itself, while the process is told a path from further out: groups that are not there limit
+ * nothing. */
 static void look_outwards(const struct version *version, const char *root, char *group, struct sw_memory_limit *out) {
     if (strstr(group, "..") != NULL || strcmp(group, "/") == 0)
         group[0] = '\0';
@@ -78,7 +79,7 @@ static void look_outwards(const struct version *version, const char *root, char 
     }
 }
 
-/* Lines are "ID:CONTROLLERS:GROUP", without controllers for version 2. */
+/* Reads /proc/self/cgroup, whose lines are "ID:CONTROLLERS:GROUP", without controllers for version 2. */
 void sw_memory_limit_read(const char *root, struct sw_memory_limit *out) {
     char path[SW_SYSTEM_PATH_CHARS], *line = NULL;
     size_t capacity = 0;

@@ -8,7 +8,7 @@ enum { SW_CGROUP_CHARS = 512 };
 
 struct sw_memory_limit {
     int64_t limit_bytes; /* the least limit of this group and the groups around it; INT64_MAX: there is none */
-    int64_t room_bytes;  /* bytes that the fullest of these groups still allows; INT64_MAX: no limit */
+    int64_t room_bytes;  /* what the fullest of these groups still allows; INT64_MAX: no limit */
     char setting[SW_CGROUP_CHARS]; /* the file that sets the limit */
 };
 

@@ -93,10 +93,11 @@ static const char *below(const char *folder, const char *path) {
 struct spot {
     int folder;
     bool owned, is_confined;
-    const char *name;
-    char rest[PATH_MAX]; /* of a confined path, its names; the last is `name` */
+    const char *name;    /* the path's last name, or all of a path that is not confined */
+    char rest[PATH_MAX]; /* the names of a confined path, cut apart */
 };
 
+/* Returns the descriptor of the confined folder that the path lies in, and its path from there; -1: it lies in none. */
 static int find_folder(const char *path, const char **out_rest) {
     int fd = -1;
     pthread_mutex_lock(&lock);
@@ -122,7 +123,7 @@ static bool enter(struct spot *spot, const char *name) {
     return next >= 0;
 }
 
-/* Finds a path's spot, which the caller leaves. */
+/* Finds a path's spot, which the caller leaves. False: errno is set, and nothing is held. */
 static bool find(const char *path, struct spot *out) {
     const char *rest;
     char *more;
@@ -147,6 +148,7 @@ static bool find(const char *path, struct spot *out) {
     return true;
 }
 
+/* Lets go of a spot and returns `result`; errno stays. */
 static int leave(const struct spot *spot, int result) {
     const int error = errno;
     if (spot->owned)

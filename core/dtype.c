@@ -17,12 +17,12 @@ static inline uint16_t half_at(const void *from, int64_t index) {
 #if defined(__x86_64__)
 enum { LANES = 8 };
 
-/* Whatever has AVX2 has these instructions too. */
+/* Returns whether the processor converts fp16: each that has AVX2 does. */
 static bool has_f16_instructions(void) {
     return __builtin_cpu_supports("avx2");
 }
 
-/* As many elements as whole vectors hold; returns how many. */
+/* Rounds the elements that fill whole vectors, and returns how many those are. */
 __attribute__((target("avx2,f16c"))) static int64_t round_f16_vectors(const float *from, int64_t count, uint16_t *to) {
     int64_t done = 0;
     for (; count - done >= LANES; done += LANES)

@@ -9,10 +9,10 @@
 struct opening {
     struct sw_library *library;
     void *handle;
-    bool exists; /* the failure is of a file that is there */
+    bool exists; /* the failure that is kept is that of a file that is there */
 };
 
-/* Keeps the first failure, but prefers that of a file which exists: "not found" says less. */
+/* Tries to load this file. Keeps the first failure, but prefers that of a file which exists: "not found" says less. */
 static bool open_file(void *context, const char *name) {
     struct opening *opening = context;
     struct sw_library *library = opening->library;

@@ -1,4 +1,4 @@
-/* Where libraries of CUDA lie that the system's loader does not know: in toolkits, and in wheels of Python. The program
+/* Finds libraries of CUDA that the system's loader does not know: in toolkits, and in wheels of Python. The program
  * looks into the folders itself, because asking an interpreter takes longer than most commands run. */
 #include "core/library.h"
 
@@ -44,8 +44,8 @@ static bool go_up(char *path, int count) {
     return true;
 }
 
-/* A toolkit's nvcc is often reached by links. A Python environment's own python is a link too, out of the environment,
- * and says by its place where the environment is. */
+/* Looks in the toolkit or environment that this folder's program belongs to. `resolve`: follow links first, by which a
+ * toolkit's nvcc is often reached. A Python environment's own python is a link out of it, and is not resolved. */
 static void look_beside(struct search *search, const char *folder, const char *program, bool resolve) {
     char path[PATH_MAX], real[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", folder, program) >= (int)sizeof path || access(path, X_OK) != 0)

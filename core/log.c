@@ -61,7 +61,8 @@ static int terminal_columns(void) {
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
 }
 
-/* A line that wraps could not be replaced, and half a number would be read as another one. */
+/* Returns how many characters of the text to show: a line that wraps could not be replaced, and half a number would be
+ * read as another one. */
 static int fitting_chars(const char *text, int columns) {
     int length = (int)strlen(text);
     if (length < columns)

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* A file that keeps the messages needs few. */
+/* A terminal shows progress often. A file keeps every line, and needs few. */
 #define FIRST_SHOWN_NS INT64_C(2000000000)
 #define SHOW_EVERY_NS INT64_C(500000000)
 #define WRITE_EVERY_NS INT64_C(30000000000)

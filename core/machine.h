@@ -21,14 +21,19 @@ struct sw_machine {
     char cpu[128];
 };
 
+/* Reads all of this. Fails with SW_ERR_UNSUPPORTED where /proc does not tell the memory. */
 sw_status sw_machine_read(struct sw_machine *out);
 
 /* Returns the number of logical cores that this process may run on. */
 int sw_machine_cores(void);
 
-/* Lets this thread, and those that it starts from now on, run only on those of its cores that are near a NUMA node.
- * Nothing changes where they are all near one already, as a launcher may have seen to, or none is near that one. */
-void sw_machine_keep_to_node(int numa_node); /* as the system numbers it */
+/* Takes pages of this memory that are not there yet from a NUMA node, as the system numbers it, while that has any.
+ * Where the system refuses, they come from any node, which is slower and no less right. */
+void sw_machine_bind_to_node(void *base, int64_t bytes, int numa_node);
+/* Lets this thread, and those that it starts from now on, run only on those of its cores that are near a NUMA node,
+ * as the system numbers it. Nothing changes where they are all near one already, as a launcher may have seen to, or
+ * none is near that one. */
+void sw_machine_keep_to_node(int numa_node);
 /* Returns the NUMA node for process `number`, counted from 0, of `shares` processes that share this machine evenly; -1
  * where the machine has one node. */
 int sw_machine_node_of_share(int number, int shares);

@@ -1,10 +1,10 @@
-/* NUMA nodes, and the cores near them. */
+/* NUMA nodes, their memory, and the cores near them. */
 #include "core/machine.h"
 #include "core/system_file.h"
 
 #include <hwloc.h>
 
-/* NULL where it cannot be had. */
+/* Returns the machine's topology, which the caller destroys; NULL where it cannot be had. */
 static hwloc_topology_t load(void) {
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) != 0)
@@ -20,6 +20,17 @@ static bool is_near_one(hwloc_topology_t topology, hwloc_const_bitmap_t cores) {
         if (hwloc_bitmap_isincluded(cores, node->cpuset))
             return true;
     return false;
+}
+
+void sw_machine_bind_to_node(void *base, int64_t bytes, int numa_node) {
+    hwloc_topology_t topology = load();
+    if (topology == NULL)
+        return;
+    const hwloc_obj_t node = hwloc_get_numanode_obj_by_os_index(topology, (unsigned)numa_node);
+    if (node != NULL)
+        (void)hwloc_set_area_membind(topology, base, (size_t)bytes, node->nodeset, HWLOC_MEMBIND_BIND,
+                                     HWLOC_MEMBIND_BYNODESET);
+    hwloc_topology_destroy(topology);
 }
 
 void sw_machine_keep_to_node(int numa_node) {

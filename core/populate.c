@@ -25,7 +25,7 @@ struct work {
     char *base;
     int64_t bytes;
     _Atomic int64_t next;       /* byte at which the next piece begins */
-    _Atomic int64_t done_bytes; /* of pieces that are taken */
+    _Atomic int64_t done_bytes; /* bytes of the pieces that are taken */
     _Atomic int error;          /* errno of the first piece that the system refused; 0: none */
     atomic_bool ends;           /* no further piece is begun */
 };
@@ -40,7 +40,7 @@ static int take_piece(void *base, int64_t bytes) {
     return 0;
 }
 
-/* Returns whether there was another piece. */
+/* Takes the next piece. Returns false where there is none, or the work ends. */
 static bool take_next(struct work *work) {
     const int64_t at = atomic_fetch_add(&work->next, PIECE_BYTES);
     if (at >= work->bytes || work->ends)
@@ -63,7 +63,7 @@ static void *help(void *argument) {
     return NULL;
 }
 
-/* The caller's own thread looks around between two pieces, or where helpers take them all, every now and then. */
+/* Takes pieces on the caller's own thread, or waits where helpers take them all, and shows progress in between. */
 static sw_status look_around(struct work *work, struct sw_long_work *progress, bool helped) {
     sw_status status = SW_OK;
     while (status == SW_OK && !work->ends && work->done_bytes < work->bytes) {

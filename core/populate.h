@@ -1,4 +1,4 @@
-/* Taking the pages of mapped memory. */
+/* Takes the pages of mapped memory. */
 #ifndef SW_CORE_POPULATE_H
 #define SW_CORE_POPULATE_H
 

@@ -9,7 +9,7 @@
 
 enum { LANES = 64, PHILOX_ROUNDS = 10 };
 
-/* The first two words of LANES blocks, as sw_rng makes them. */
+/* Holds the first two words of LANES blocks, as sw_rng makes them. */
 struct words {
     uint32_t first[LANES], second[LANES];
 };
@@ -40,12 +40,12 @@ static inline __attribute__((always_inline)) void draw(uint64_t seed, uint64_t s
     memcpy(out->second, c1, sizeof c1);
 }
 
-/* Processors convert signed integers only. */
+/* Converts a word by way of a signed integer, the only kind that processors convert. */
 static inline __attribute__((always_inline)) double number_of(uint32_t word) {
     return (double)(int32_t)(word ^ 0x80000000u) + 0x1p31;
 }
 
-/* log of (word + 1/2) / 2^32, by the series of atanh around a power of two. */
+/* Returns log of (word + 1/2) / 2^32, by the series of atanh around a power of two. */
 static inline __attribute__((always_inline)) double log_of(uint32_t word) {
     enum { ROOT_OF_HALF_HIGH = 0x3FE6A09E, EXPONENT_BIT = 20 };
     const double value = (number_of(word) + 0.5) * 0x1p-32;
@@ -70,7 +70,7 @@ static inline __attribute__((always_inline)) double log_of(uint32_t word) {
     return (double)exponent * 0x1.62e42fefa39efp-1 + (2.0 * f + 2.0 * f * s * sum);
 }
 
-/* cos of the double nearest to 2 pi word / 2^32. A quarter of the circle is known from the word, and pi / 2 is
+/* Returns cos of the double nearest to 2 pi word / 2^32. A quarter of the circle is known from the word, and pi / 2 is
  * subtracted in parts whose products with it are exact (Cody and Waite). */
 static inline __attribute__((always_inline)) double cos_of(uint32_t word) {
     const double x = 6.283185307179586 * (number_of(word) * 0x1p-32);
@@ -107,7 +107,7 @@ static inline __attribute__((always_inline)) double cos_of(uint32_t word) {
 /* More than either the approximation or the scalar function is off by, relative to the value. */
 #define DOUBT 0x1p-45
 
-/* Returns whether a number lies so near the middle between two floats that either may be right. */
+/* Approximates the normals. Returns how many lie so near the middle between two floats that either may be right. */
 static inline __attribute__((always_inline)) int approximate(const struct words *words, float *out) {
     double value[LANES];
     int doubts = 0;

@@ -9,12 +9,13 @@
 /* The longest path of such a file. */
 enum { SW_SYSTEM_PATH_CHARS = 4608 };
 
-/* The first line of the file at root + path, without its end. False, and an empty text, where it cannot be read: a
- * container need not have /proc or /sys. root: "" for this machine, or a folder that holds a copy of another's. */
+/* Writes the first line of the file at root + path, without its end, into out. Returns false, with an empty text, where
+ * the file cannot be read: a container need not have /proc or /sys. root: "" for this machine, or a folder that holds a
+ * copy of another's. path: a format, as of printf. */
 __attribute__((format(printf, 4, 5))) bool sw_system_line(const char *root, char *out, size_t chars, const char *path,
                                                           ...);
 
-/* The number with which it begins, or -1 where there is none. */
+/* Returns the number that begins this line, or -1 where there is none or it is negative. */
 __attribute__((format(printf, 2, 3))) int64_t sw_system_number(const char *root, const char *path, ...);
 
 #endif
