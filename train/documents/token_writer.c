@@ -1,5 +1,6 @@
 #include "train/documents/token_writer.h"
 
+#include "io/queue/file.h"
 #include "train/files/files.h"
 
 #include <assert.h>
@@ -26,8 +27,7 @@ struct sw_token_writer {
 };
 
 static sw_status fail_on(const struct part *part, int error) {
-    return sw_fail(error == ENOSPC || error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO, "%s cannot be written: %s",
-                   part->path, strerror(error));
+    return sw_fail(sw_file_write_error(error), "%s cannot be written: %s", part->path, strerror(error));
 }
 
 /* Opens the partial file, and keeps what is in it. */
