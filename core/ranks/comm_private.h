@@ -7,8 +7,8 @@
 
 #include <stdatomic.h>
 
-/* An observer is told of collectives, and asked for a verdict while one waits. Functions may be called by whichever
- * thread owns the comm. */
+/* An observer is told of collectives, and asked for a verdict while one waits. Its functions are called on the
+ * thread that uses the comm. */
 struct sw_comm_observer {
     void *context;
     void (*enter)(void *context, const char *what, int64_t index); /* a collective begins */
@@ -66,15 +66,15 @@ typedef enum { SW_PHASE_GATHER, SW_PHASE_SCATTER, SW_PHASE_REDUCE } sw_comm_phas
 
 struct sw_comm_phase {
     sw_comm_phase_kind kind;
-    char *data;            /* gather, scatter: the whole; reduce: what is summed */
-    const char *own;       /* gather: where the own share lies apart; NULL: in its place */
+    char *data;            /* gather, scatter: the whole vector; reduce: this rank's contribution */
+    const char *own;       /* gather: this rank's share where it is not in data; NULL: it is */
     const int64_t *bounds; /* ranks + 1, in units of unit_bytes */
     int64_t unit_bytes;
     int root; /* scatter */
     char *to; /* reduce */
     sw_dtype type, to_type;
     bool by_library;     /* reduce: the transport's own sum */
-    int64_t round_units; /* of each share in a round */
+    int64_t round_units; /* the most units of each share that a round moves */
     int64_t rounds;
 };
 
