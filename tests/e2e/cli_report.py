@@ -232,7 +232,7 @@ def largest_page():
 
 
 def samples_are_kept():
-    """Of many, some evenly over the steps, the newest among them; texts are data whatever they hold."""
+    """A page keeps some of many samples, evenly over the steps, the newest among them; texts are data whatever they hold."""
     texts = ["</script><script>alert(1)</script>", "<b>&amp;<!--", "two\nlines\t\u2028 \u00e9\U0001f600 \0 end", ""]
     log = read_log() + "".join(sample(step, prompt, texts[step % 4]) for step in range(1, 1001) for prompt in ("The ", "<i>"))
     folder = copy("sampled", log + sample(1000, "bad", "@").replace("@", "\\ud800") + '{"step":1000,"sample":{"prompt":1}}\n')
@@ -393,7 +393,7 @@ def browser_draws_it():
 
 
 def browser_keeps_the_view():
-    """What the reader chose is in the address, so a page that reloads itself keeps it; a broken address is as good as none."""
+    """The reader's choice is in the address, so a page that reloads itself keeps it; a broken address is as good as none."""
     folder, problems = copy("slid", read_log() + "".join(sample(step, "The", f" text {step}") for step in (4, 8, 12))), []
     page_of(folder)
     for view, chosen in (({"slides": {"0 0": 8}}, "step 8"), ({"slides": {"0 0": 9}}, "step 12"), ({"slides": 5, "open": None, "sampled": 7}, "step 12")):

@@ -527,7 +527,7 @@ def goes_on():
 
 
 def begins_anew():
-    """What was done is of no use for another input, or with other flags, and both are said."""
+    """The work of a call that was cut off is of no use for another input, or with other flags, and both are said."""
     problems, model, data = [], chat_folder(), long_chats("anew")
     shared = ("tokenize", "--model", model, "--skip-bad", "--threads", 1, "--data", *data, "--out", path("anew.bin"))
     for change, word in ((lambda: program.write(data[2], lines(chat("q", "a"))), "the input changed"), (lambda: None, "the flags")):
@@ -721,7 +721,7 @@ def reads_files_of_llmc():
 
 
 def refuses_flags_without_text():
-    """What chats need is refused for token files, and said where the text has no chats."""
+    """Flags of chats are refused for token files, and said where the text has no chats."""
     problems, environment = [], cache_of_its_own("flags-cache")
     model = chat_folder("flags", **hf_folder.config(vocab_size=300, eos_token_id=END))
     program.write(path("flags", "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1, vocab=300)))

@@ -195,11 +195,12 @@ static void print_times(const struct sw_planned *p) {
 
 static void print_source(const struct sw_planned *p) {
     const struct sw_settings *settings = &p->settings;
+    const struct sw_device_info info = sw_devices_info(&p->devices);
     if (settings->machine != NULL)
         sw_command_print(0, INDENT, "predicted for a machine with %s, by %s", p->described.device.name,
                          settings->machine);
     else
-        sw_command_print(0, INDENT, "predicted by %s",
+        sw_command_print(0, INDENT, "predicted for %s by %s", info.model != NULL ? info.model : "this CPU",
                          settings->rates != NULL ? settings->rates
                                                  : "this machine's profile; `spillway doctor --measure` renews it");
 }

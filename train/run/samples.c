@@ -61,8 +61,8 @@ static sw_status encode(const struct sw_samples *samples, const struct sw_chat_s
 }
 
 /* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. */
-static void open_chat(struct sw_samples *samples, const char *folder, struct sw_chat_style *chat) {
-    if (sw_chat_style_open(folder, "auto", chat) == SW_OK) {
+static void open_chat(struct sw_samples *samples, const struct sw_settings *settings, struct sw_chat_style *chat) {
+    if (sw_chat_style_open(settings->model, settings->chat_format, chat) == SW_OK) {
         if (sw_chat_check_tokenizer(chat, samples->model.tokenizer) == SW_OK)
             samples->end_of_turn = sw_tokenizer_find(samples->model.tokenizer, sw_chat_end_of_turn(chat));
         else
@@ -102,7 +102,7 @@ static sw_status open_prompts(struct sw_samples *samples, const struct sw_traine
     struct sw_chat_style chat = {0};
     SW_TRY(open_tokenizer(samples, folder));
     if (samples->encoder != NULL && sw_data_has_masks(trainer->data))
-        open_chat(samples, folder, &chat);
+        open_chat(samples, &trainer->run.settings, &chat);
     const sw_status status = encode_prompts(samples, &chat);
     sw_chat_style_release(&chat);
     return status;
