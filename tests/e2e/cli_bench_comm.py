@@ -2,22 +2,19 @@
 
 import json
 import math
-import os
-import shutil
 import subprocess
 
 from program import LIMIT_S, command, run, script_test
+from ranks_jobs import mpirun
 
 QUICK = ("--device", "cpu", "--rounds", 1, "--json")
 REPORT = {"bench": "comm", "device": "cpu", "precision": "fp32", "rounds": 1, "nodes": 1}
 WAYS = ("gather", "reduce", "library")
 
 
-def mpirun(ranks, *arguments):
-    if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
-        raise script_test.Skip("no MPI")
-    return subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *command(*arguments)],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+def with_ranks(ranks, *arguments):
+    return subprocess.run(mpirun((ranks, command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=LIMIT_S, check=False)
 
 
 def unequal(what, found, expected):
@@ -37,7 +34,7 @@ def wrong_size(size, expected_bytes):
 
 
 def ranks_report_what_they_exchange():
-    done = mpirun(3, "bench", "comm", "--size", "4KiB", "300KiB", "--precision", "fp32", *QUICK)
+    done = with_ranks(3, "bench", "comm", "--size", "4KiB", "300KiB", "--precision", "fp32", *QUICK)
     if done.returncode != 0 or done.stderr:
         return [f"status {done.returncode}: {done.stderr}"]
     found = json.loads(done.stdout)
@@ -57,7 +54,7 @@ def one_rank_has_nothing_to_report():
 
 
 def other_benches_are_for_one_process():
-    done = mpirun(2, "bench", "copy")
+    done = with_ranks(2, "bench", "copy")
     said = [line for line in done.stderr.splitlines() if line.startswith("spillway bench: ")]
     return [] if done.returncode != 0 and not done.stdout and len(said) == 1 and "2 ranks" in said[0] else [str(done)]
 
@@ -65,7 +62,7 @@ def other_benches_are_for_one_process():
 def wrong_sizes_are_refused_once():
     problems = [str(ended) for text in ("1KiB", "1GiB") for ended in [run("bench", "comm", "--size", text)]
                 if ended.code != 2 or "--size" not in ended.err]
-    done = mpirun(2, "bench", "comm", "--size", "1GiB")
+    done = with_ranks(2, "bench", "comm", "--size", "1GiB")
     return problems + ([] if done.returncode != 0 and done.stderr.count("--size 1GiB is not") == 1 else [str(done)])
 
 
