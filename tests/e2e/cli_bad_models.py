@@ -25,10 +25,7 @@ def train(model, *more):
 
 
 def refused_as(table):
-    problems = []
-    for what, model, *words in table:
-        problems += program.refused(what, train(model), *words, watched=[SCRATCH])
-    return problems
+    return program.refused_each([(what, train(model), *words) for what, model, *words in table], watched=[SCRATCH])
 
 
 def good_folders_train():

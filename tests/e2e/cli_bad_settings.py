@@ -21,10 +21,7 @@ def file(name, content):
 
 
 def refused_as(table, status):
-    problems = []
-    for what, arguments, *words in table:
-        problems += program.refused(what, arguments, *words, status=status, watched=[SCRATCH])
-    return problems
+    return program.refused_each(table, status, [SCRATCH])
 
 
 def wrong_usage():

@@ -34,10 +34,7 @@ def copy_of(run, name):
 
 
 def refused_as(table):
-    problems = []
-    for what, arguments, *words in table:
-        problems += program.refused(what, arguments, *words, watched=[SCRATCH])
-    return problems
+    return program.refused_each(table, watched=[SCRATCH])
 
 
 def resumes(what, run, steps):

@@ -94,9 +94,7 @@ def tiles_that_do_not_work():
     odd = hf_folder.make(path("odd"), hf_folder.config(n_inner=77), None)
     table = [("three tiles of four heads", train("none", 3), "--tiles 3", "4 heads", "one of 1, 2, 4"),
              ("tiles of an odd layer", train("none", 2, model=(odd, "--init")), "77", "give 1")]
-    problems = []
-    for what, arguments, *words in table:
-        problems += program.refused(what, arguments, *words, watched=[SCRATCH])
+    problems = program.refused_each(table, watched=[SCRATCH])
     problems += program.refused("a plan", ["plan", "--model", "gpt2-tiny", "--tiles", 5], "--tiles 5", "1, 2, 4")
     return problems + program.refused("no tile", train("none", 0), "--tiles", status=2, watched=[SCRATCH])
 

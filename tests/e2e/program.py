@@ -153,3 +153,9 @@ def refused(what, arguments, *words, status=1, watched=()):
     for folder, was in zip(watched, before):
         problems += [f"{what}: {name} was changed, made or removed" for name in differences(was, tree(folder))]
     return problems
+
+
+def refused_each(table, status=1, watched=()):
+    """Runs each row of a table, (what it is, arguments, words of the refusal...), all of which must be refused."""
+    return [problem for what, arguments, *words in table
+            for problem in refused(what, arguments, *words, status=status, watched=watched)]
