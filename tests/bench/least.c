@@ -72,7 +72,7 @@ static struct sw_plan *make_plan(const struct model *m, const char *place, bool 
     return plan;
 }
 
-/* The bytes that a step's lanes move, but for the sums of squares. */
+/* Counts the bytes that each lane moves in a step, without the sums of squares. */
 static void count_moved(const struct sw_plan *plan, bool speculated, int64_t out[SW_LANES]) {
     const struct sw_program *program = &plan->program[speculated ? SW_PROGRAM_REDO_SPECULATE : SW_PROGRAM_UPDATE];
     memset(out, 0, SW_LANES * sizeof *out);
@@ -174,7 +174,7 @@ static void numbers_by_hand(void **state) {
     }
 }
 
-/* Returns, for an untied embedding away from the device, the rows that the step's tokens can name and its positions. */
+/* An untied embedding away from the device uploads only the rows that the step's tokens can name, and the positions. */
 static void rows_of_an_untied_embedding(void **state) {
     (void)state;
     struct model m;
@@ -188,9 +188,10 @@ static void rows_of_an_untied_embedding(void **state) {
     sw_units_destroy(m.units);
 }
 
-/* The bytes that a plan may move beyond the least: rows of an untied embedding go up even where its update has made the
- * whole on the device, and with the positions of each micro-batch, and are gathered from the whole where the drive
- * holds what was speculated; and an input that two units share comes back for each of them. */
+/* Returns the bytes that a plan may move on a lane beyond the least. An untied embedding away from the device uploads
+ * its rows even after an update on the device has made all of them, and uploads the positions again for each
+ * micro-batch. Where the drive holds speculated weights, the plan reads the whole table to gather its rows. A block
+ * input that two units share comes back once for each of them. */
 static int64_t known_excess(const struct model *m, const struct sw_plan *plan, bool speculated, sw_lane lane) {
     const struct sw_unit_placement *at = plan->placement;
     const bool upload = lane == SW_LANE_UPLOAD, read = lane == SW_LANE_READ;

@@ -69,7 +69,7 @@ static void permutations_of_huge_counts_stay_inside(void **state) {
         }
 }
 
-/* In a random permutation about one index stays where it is, and two agree in about one place. */
+/* A random permutation leaves about one index where it is, and two random permutations agree at about one index. */
 static void permutations_depend_on_seed_and_stream(void **state) {
     (void)state;
     enum { COUNT = 10000 };

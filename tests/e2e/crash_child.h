@@ -10,7 +10,7 @@
 
 enum { CRASH_STEPS = 40, CRASH_TEXT_CHARS = 512 };
 
-/* The results of a step. */
+/* The results of one training step. */
 struct crash_step {
     double loss_sum, grad_norm;
     uint64_t digest; /* of all records */

@@ -11,7 +11,7 @@
 
 enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MICRO_BATCHES = 12, LEAST_GRAINS = 5 };
 
-/* Tolerance of losses and norms in fp32 beside those of one rank. */
+/* The most by which losses and norms in fp32 may differ from those of one rank, as a share. */
 #define RELATIVE_ERROR 1e-6
 
 struct job {
@@ -97,7 +97,7 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     const int order = !grouped ? BY_LAYER : zero < SW_ZERO_GRADS ? BY_GROUP : REDUCED_BY_GROUP;
     spec.group = grouped ? GROUP : 0;
     SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
-    /* The last ranks have no grain of a unit with fewer grains than ranks. */
+    /* Where a unit has fewer grains than there are ranks, the last ranks hold none of it. */
     const int64_t least_held = ranks_of(job) <= LEAST_GRAINS ? trace.grains / ranks_of(job) / 2 : 0;
     const char *what = difference(&reference[order], &trace, least_held);
     if (what != NULL && job->wrong[0] == '\0')

@@ -1,5 +1,5 @@
-/* The choice of what a unit computes again for its backward pass: as little as the device has room for, and of what it
- * has no room for the cheapest. */
+/* The planner chooses what a unit recomputes for its backward pass: only what the device has no room to keep, and first
+ * what is cheapest to recompute. */
 #include "tests/offload/plans.h"
 
 #include <setjmp.h>

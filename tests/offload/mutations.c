@@ -180,7 +180,7 @@ static const char *second_opinion(const struct sw_plan *plan) {
     return wrong;
 }
 
-/* The programs that are run over and over. */
+/* Draws one of the programs that a run repeats each step. */
 static sw_program_kind draw_program(struct plans_random *random, const struct sw_plan *plan) {
     if (!plan->spec.train)
         return SW_PROGRAM_LOSS;
@@ -232,7 +232,7 @@ static void mutations_are_caught_or_harmless(void **state) {
     }
 }
 
-/* The change that is made to the accesses to sums of a group's gradients. */
+/* Selects which accesses to the sums of a group's gradients are changed. */
 typedef enum { WRITES, READS, ALL, CONFUSIONS } confusion;
 
 /* Calls them gradients; false where there are none. */

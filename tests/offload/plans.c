@@ -52,8 +52,8 @@ static void draw_place(struct plans_random *random, bool nvme, bool *out_automat
         share[SW_NVME] = 0.0;
 }
 
-/* The parts that only passes without training have: units that leave something for the passes after, and a store for
- * weights. */
+/* Draws the parts of a specification that only passes without training have: KV caches of some units, and a scratch
+ * store. */
 static void draw_inference(struct plans_random *random, struct sw_plan_spec *spec) {
     spec->scratch_store = plans_draw(random, 0, 1) == 1;
     spec->cache_bytes = plans_draw(random, 0, 2) > 0 ? random->cache_bytes : NULL;

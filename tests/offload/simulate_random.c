@@ -79,14 +79,15 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
     return spec;
 }
 
-/* The time that a unit's backward pass takes more for the recomputation before it. */
+/* Returns the seconds of recomputation before a unit's backward pass; 0 where it recomputes nothing. */
 static double again_s(const struct sw_plan *plan, const struct sw_rates *r, int32_t unit) {
     if (plan->recompute[unit] == SW_RECOMPUTE_NOTHING)
         return 0.0;
     return plan->recompute[unit] == SW_RECOMPUTE_UNIT ? r->recompute_s[unit] : r->derive_s[unit];
 }
 
-/* The time that an op takes alone. An I/O lane's latency is left out: whether it counts depends on what went before. */
+/* Returns the seconds that an op takes alone. An I/O lane's latency is left out: whether it counts depends on what went
+ * before. */
 static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, const struct sw_op *op) {
     const double bytes = (double)op->bytes;
     const bool queued = op->lane == SW_LANE_COMPUTE || op->lane == SW_LANE_UPLOAD || op->lane == SW_LANE_DOWNLOAD;
@@ -434,7 +435,8 @@ static void check_bound(const struct sw_plan *plan, const struct made_up *m, con
                  (long long)bound.ops, bound.step_s, simulated->step_s);
 }
 
-/* The chosen plan is sound and within the budgets, takes as long as is said, and longer than no side alone. */
+/* The chosen plan is sound and within the budgets. Its simulated step takes as long as its price says, no longer than
+ * with all updates on the host, and at most WORTH times as long as with all of them on the device. */
 static void updates_run_where_they_are_cheapest(void **state) {
     (void)state;
     struct chosen chosen = {0};

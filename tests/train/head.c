@@ -12,7 +12,7 @@ enum { THREADS = 2 };
 enum { WEIGHTS, TABLE, INPUT, TOKENS, RANDOMS };
 #define SEED 99
 #define UNCUT_BYTES (4 * SW_GIB)
-/* The bytes behind every area, and those that no one has written yet: not a number in any type. */
+/* Guard bytes behind every area, and the byte that fills unwritten areas: it is NaN in every type. */
 enum { GUARD_BYTES = 64, GUARD = 0xa5, UNWRITTEN = 0xff };
 
 struct head_case {

@@ -73,7 +73,7 @@ static double listed_flops(const struct sw_model *model) {
     return flops;
 }
 
-/* The time that the head's loss and gradients take on a device that counts, with whatever contents. */
+/* Returns the seconds that a counting device charges for the head's loss and gradients; contents do not matter. */
 static double counted_s(struct sw_device *device, struct sw_model *model) {
     const struct sw_unit_ops ops = sw_model_ops(model);
     struct sw_stream *stream;

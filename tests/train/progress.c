@@ -10,7 +10,7 @@
 #define GB INT64_C(1000000000)
 enum { SECONDS = 20, CALLS_A_SECOND = 100 };
 
-/* The text for 40 GB at 2 GB/s, or of as many seconds of it as there are. */
+/* Returns the text shown for the first `seconds` of filling 40 GB at 2 GB/s. The caller frees it. */
 static char *said(bool on_terminal, int seconds, bool ends) {
     char *text = NULL;
     size_t bytes = 0;

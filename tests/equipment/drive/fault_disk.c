@@ -291,7 +291,7 @@ sw_status sw_fault_restart(struct sw_fault_disk *disk) {
     for (int f = 0; f < disk->file_count; f++) {
         if (disk->end == SW_FAULT_POWER)
             lose_power(disk, &disk->file[f]);
-        /* The writes that a dead process had under way have landed or never will before the next one opens the file. */
+        /* Before the next process opens the file, each write of the dead process has landed or never will. */
         for (struct sw_fault_write *w = disk->file[f].first; w != NULL; w = w->next)
             w->seen_at = disk->events;
         SW_TRY(restore_name(disk, &disk->file[f]));

@@ -55,8 +55,9 @@ void sw_fault_drop(struct sw_fault_disk *disk, struct sw_fault_file *file, int64
 bool sw_fault_is_bad(const struct sw_fault_disk *disk, const struct sw_fault_file *file, int64_t offset_bytes,
                      int64_t bytes);
 
-/* The requests that each ring has under way when all ends: writes are left executed, wholly or not at all, where only
- * the process died; all are executed where the power fails, which then decides. */
+/* Ends a ring's requests under way when the process dies or the power fails. Where only the process dies, each write is
+ * executed wholly or not at all. Where the power fails, all writes are executed, and the power loss then decides which
+ * of their bytes stay. */
 void sw_fault_end_ring(struct sw_fault_disk *disk, struct sw_fault_ring *ring);
 
 #endif
