@@ -1,4 +1,4 @@
-"""What a run keeps in its folder: log, exports and their modes; and that nothing outside the folder is touched."""
+"""The files that a run keeps in its folder: log, exports and their modes; and that nothing outside the folder is touched."""
 
 import json
 import os
