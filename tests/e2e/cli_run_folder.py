@@ -90,7 +90,7 @@ def exports_while_it_goes_on():
 
 
 def what_is_written_is_private():
-    """What a run learns is for the user alone, whatever the umask, and still is after a resume."""
+    """The files of a run are for the user alone, whatever the umask, and still are after a resume."""
     problems, run = [], path("private")
     for mask, arguments in ((0o000, train("private", "nvme", "--export-every", 5, steps=5)),
                             (0o777, ["resume", run, "--steps", 10])):
