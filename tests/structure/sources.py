@@ -12,7 +12,7 @@ ORDER = (
     "kernels",
     "offload/plan offload/engine offload/simulate",
     "train/files train/text train/documents train/hf train/model train/devices train/settings train/data train/folder train/stores"
-    " train/plan train/run train/report train/cli",
+    " train/plan train/inference train/run train/report train/cli",
     "bench bench/kernels bench/io bench/step bench/comm",
     "tests",
 )

@@ -6,7 +6,7 @@
 
 #include "core/rng.h"
 #include "core/size.h"
-#include "train/run/decoder.h"
+#include "train/inference/decoder.h"
 #include "train/settings/settings.h"
 
 enum { SEED = 3, MOST_TEXT = 1200, MOST_VOCAB = 600, THREADS = 2 };

@@ -1,7 +1,7 @@
 /* Choosing tokens: which may be chosen, how often each is, and that the same question has the same answer. */
 #include "tests/train/support.h"
 
-#include "train/run/sampler.h"
+#include "train/inference/sampler.h"
 
 #include <math.h>
 

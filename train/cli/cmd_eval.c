@@ -7,8 +7,8 @@
 #include "train/data/data.h"
 #include "train/data/text_data.h"
 #include "train/documents/text_reader.h"
+#include "train/inference/inference.h"
 #include "train/run/eval.h"
-#include "train/run/inference.h"
 #include "train/text/model_text.h"
 
 #include <jansson.h>

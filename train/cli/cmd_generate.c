@@ -6,8 +6,8 @@
 #include "train/documents/chat_template.h"
 #include "train/files/files.h"
 #include "train/folder/source.h"
-#include "train/run/decoder.h"
-#include "train/run/sampler.h"
+#include "train/inference/decoder.h"
+#include "train/inference/sampler.h"
 #include "train/text/model_text.h"
 
 #include <math.h>

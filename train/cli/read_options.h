@@ -2,7 +2,7 @@
 #ifndef SW_TRAIN_CLI_READ_OPTIONS_H
 #define SW_TRAIN_CLI_READ_OPTIONS_H
 
-#include "train/run/inference.h"
+#include "train/inference/inference.h"
 #include "train/settings/options.h"
 
 /* A member is set only for the commands that have its flag. Members hold SW_OPTION_AUTO where "auto" was given. */

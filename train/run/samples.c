@@ -4,7 +4,7 @@
 
 #include "core/clock.h"
 #include "train/documents/chat_template.h"
-#include "train/run/sampler.h"
+#include "train/inference/sampler.h"
 #include "train/text/model_text.h"
 #include "train/text/utf8.h"
 

@@ -1,6 +1,6 @@
 /* Chooses the next token from logits. */
-#ifndef SW_TRAIN_RUN_SAMPLER_H
-#define SW_TRAIN_RUN_SAMPLER_H
+#ifndef SW_TRAIN_INFERENCE_SAMPLER_H
+#define SW_TRAIN_INFERENCE_SAMPLER_H
 
 #include "core/status.h"
 

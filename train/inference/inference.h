@@ -1,7 +1,7 @@
 /* A model ready for forward passes: opens device, plan and engine for a source, and loads its weights. Weights that
  * memory cannot hold are copied to a drive, and every pass reads them from there. */
-#ifndef SW_TRAIN_RUN_INFERENCE_H
-#define SW_TRAIN_RUN_INFERENCE_H
+#ifndef SW_TRAIN_INFERENCE_INFERENCE_H
+#define SW_TRAIN_INFERENCE_INFERENCE_H
 
 #include "core/status.h"
 #include "io/store/store.h"

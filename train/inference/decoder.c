@@ -1,4 +1,4 @@
-#include "train/run/decoder.h"
+#include "train/inference/decoder.h"
 
 #include "core/size.h"
 

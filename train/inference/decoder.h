@@ -1,9 +1,9 @@
 /* Computes the logits after the last token of a growing text, from its new tokens and the KV cache. */
-#ifndef SW_TRAIN_RUN_DECODER_H
-#define SW_TRAIN_RUN_DECODER_H
+#ifndef SW_TRAIN_INFERENCE_DECODER_H
+#define SW_TRAIN_INFERENCE_DECODER_H
 
 #include "core/status.h"
-#include "train/run/inference.h"
+#include "train/inference/inference.h"
 
 #include <stdint.h>
 

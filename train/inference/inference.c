@@ -1,4 +1,4 @@
-#include "train/run/inference.h"
+#include "train/inference/inference.h"
 
 #include "core/log.h"
 #include "core/machine.h"

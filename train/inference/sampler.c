@@ -1,4 +1,4 @@
-#include "train/run/sampler.h"
+#include "train/inference/sampler.h"
 
 #include "core/rng.h"
 
