@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_ROWS = 64, MOST_SAMPLES = 15, NEAREST = 4, QUIET_PART = 4 };
+enum { FIRST_ROWS = 64, MOST_SAMPLES = 15, NEAREST = 4 };
 
 /* The distance between products that differ in how their operands lie, in the logarithm of a side. */
 #define OTHER_KIND 2.0
@@ -128,7 +128,7 @@ static int by_value(const void *a, const void *b) {
 static const struct sw_op_time *settle(struct row *row) {
     if (!row->settled) {
         qsort(row->sample, (size_t)row->samples, sizeof row->sample[0], by_value);
-        row->time.seconds = row->sample[(row->samples - 1) / QUIET_PART];
+        row->time.seconds = row->sample[(row->samples - 1) / 2];
         row->settled = true;
     }
     return &row->time;
@@ -195,6 +195,16 @@ double sw_op_times_find(struct sw_op_times *times, const struct sw_op_size *size
             keep_near(&near, row, distance(&row->time.size, size));
     }
     return near.count == 0 ? 0.0 : size->work / rate_near(&near);
+}
+
+double sw_op_times_best_rate(struct sw_op_times *times, int op) {
+    double best = 0.0;
+    for (int64_t i = 0; i < times->count; i++) {
+        const struct sw_op_time *time = settle(&times->row[i]);
+        if (time->size.op == op && time->seconds > 0.0)
+            best = fmax(best, time->size.work / time->seconds);
+    }
+    return best;
 }
 
 /* Ends the timing of one op, which began at start_ns. */

@@ -20,7 +20,7 @@ struct sw_op_size sw_op_size_of(sw_device_op op, const void *args);
 /* A row of the table. */
 struct sw_op_time {
     struct sw_op_size size;
-    double seconds; /* lower quartile of the samples: other work on the machine only ever makes an op longer */
+    double seconds; /* median of the samples */
 };
 
 /* Returns "layernorm_forward", "product", "copy", ...; and the op of a name, or -1. */
@@ -41,6 +41,9 @@ const struct sw_op_time *sw_op_times_at(struct sw_op_times *times, int64_t row);
 /* Returns the seconds of an op: those of its size if the table has it, else by the rates of the sizes nearest to it, by
  * the logarithms of their sides. 0: the table lacks the op. */
 double sw_op_times_find(struct sw_op_times *times, const struct sw_op_size *size);
+
+/* Returns the best rate of an op, in its work a second; 0: the table lacks the op. */
+double sw_op_times_best_rate(struct sw_op_times *times, int op);
 
 /* Times every op that the device runs from now on, waiting for each to end; NULL ends it. The caller keeps the table
  * until then. Only one thread may use the device meanwhile. */

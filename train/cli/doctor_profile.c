@@ -3,26 +3,14 @@
 #include "train/cli/doctor.h"
 #include "train/plan/planned.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Returns the best rate of an op in the table, in its work a second; 0: the table lacks it. */
-static double best_rate(struct sw_op_times *times, int op) {
-    double best = 0.0;
-    for (int64_t i = 0; i < sw_op_times_count(times); i++) {
-        const struct sw_op_time *time = sw_op_times_at(times, i);
-        if (time->size.op == op)
-            best = fmax(best, time->size.work / time->seconds);
-    }
-    return best;
-}
 
 /* Tells what `plan` will go by. */
 static void tell(struct sw_doctor *doctor, const struct sw_profile *profile) {
     const struct sw_rates *rates = &profile->rates;
-    const double products = best_rate(profile->times, SW_TIMED_PRODUCT);
-    const double attention = best_rate(profile->times, SW_DEVICE_ATTENTION_BACKWARD);
+    const double products = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
+    const double attention = sw_op_times_best_rate(profile->times, SW_DEVICE_ATTENTION_BACKWARD);
     json_t *facts =
         json_pack("{s:s?, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "file", profile->path[0] != '\0' ? profile->path : NULL,
                   "op_sizes", (json_int_t)sw_op_times_count(profile->times), "products_flops_per_s", products,

@@ -189,9 +189,14 @@ void sw_profile_release(struct sw_profile *profile) {
 sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_devices *devices,
                            const struct sw_model_config *config, const struct sw_model_shape *shape,
                            struct sw_machine_rates *out) {
-    /* The table of times has all that a model's ops are, so that the rates are never asked. */
+    /* The rates stand for ops that were not timed, because the units that have them took too much memory or time. */
+    const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
     struct sw_device_description description = {.name = "this machine",
-                                                .memory_bytes_per_s = 1.0,
+                                                .memory_bytes_per_s = profile->rates.update_on_device.bytes_per_s,
+                                                .product_flops_per_s = {flops_per_s, flops_per_s, flops_per_s},
+                                                .tf32_flops_per_s = flops_per_s,
+                                                .attention_forward_flops_per_s = flops_per_s,
+                                                .attention_backward_flops_per_s = flops_per_s,
                                                 .host_memory = sw_device_info(devices->compute).host_memory,
                                                 .times = profile->times};
     struct sw_device *device;
