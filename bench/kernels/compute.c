@@ -92,7 +92,8 @@ static sw_status time_products(struct compute_bench *bench, int number, struct s
             continue;
         SW_TRY(direct[i] != NULL ? sw_onednn_product_time(direct[i], &once_s)
                                  : sw_bench_product_time(&bench->products, &product->shape, &once_s));
-        *out_s += once_s * (double)(product->times / bench->part[number].times);
+        const int64_t times = product->times / bench->part[number].times;
+        *out_s += once_s * (double)times;
     }
     return SW_OK;
 }

@@ -26,9 +26,9 @@ struct sw_profile_need {
 };
 sw_status sw_profile_find(const struct sw_rates_target *target, const struct sw_profile_need *need,
                           struct sw_profile *out);
-/* Reads the device's and the memory's part from an entry of the cache; out->times was created. SW_ERR_CORRUPT or
+/* Reads the device's and the memory's part from an entry of the cache; profile->times was created. SW_ERR_CORRUPT or
  * SW_ERR_ARG says what is wrong with the entry. */
-sw_status sw_profile_from_json(const json_t *entry, struct sw_profile *out);
+sw_status sw_profile_from_json(const json_t *entry, struct sw_profile *profile);
 void sw_profile_release(struct sw_profile *profile);
 
 /* Prices a model on these devices by the profile: counts the seconds of each unit's ops. The caller releases the

@@ -46,9 +46,9 @@ struct sw_rates_target {
 sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out);
 void sw_rates_release(struct sw_machine_rates *rates);
 
-/* The parts of the measurement: copies, updates and hand-overs, keeping the better of what is found and what `rates`
+/* The parts of the measurement: copies, updates and hand-overs, keeping the better of what is found and what `best`
  * has; the drives of the directories; and rates of collectives, which are assumed from those of copies. */
-sw_status sw_rates_measure_memory(const struct sw_rates_target *target, struct sw_rates *rates);
+sw_status sw_rates_measure_memory(const struct sw_rates_target *target, struct sw_rates *best);
 sw_status sw_rates_measure_drives(const struct sw_rates_target *target, struct sw_rates *rates);
 void sw_rates_assume_ranks(struct sw_rates *rates);
 

@@ -8,6 +8,7 @@
 #include "train/text/model_text.h"
 #include "train/text/utf8.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,7 @@ static void open_chat(struct sw_samples *samples, const struct sw_settings *sett
 }
 
 static sw_status open_tokenizer(struct sw_samples *samples, const char *folder) {
+    assert(samples != NULL);
     if (!sw_model_text_is_there(folder))
         return samples->vocab == BYTE_VOCAB
                    ? SW_OK
