@@ -18,6 +18,8 @@ from program import script_test
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 40000))
 STEPS, ENDLESS = 150, 1000000
+# A caller's nohup ignores SIGHUP, which programs inherit.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 TIME_LIMIT, NOT_FINITE, INTERRUPTED = 3, 4, 130  # exit statuses
 MOST_BEGINNINGS = 60
 KILLS, KILL_SEED = 6, int(os.environ.get("SW_TEST_SEED", "20260802"))
