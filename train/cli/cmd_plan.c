@@ -125,6 +125,14 @@ static json_t *update_prices_json(const struct sw_planned *p) {
                      real_or_null(prices->device_s));
 }
 
+static json_t *placement_prices_json(const struct sw_planned *p) {
+    const struct sw_placement_price *price = &p->prices.placement;
+    if (!price->known)
+        return json_null();
+    return json_pack("{s:o, s:f, s:I, s:I}", "usual_s", real_or_null(price->usual_s), "chosen_s", price->chosen_s,
+                     "tried", (json_int_t)price->tried, "simulated", (json_int_t)price->simulated);
+}
+
 /* Returns one entry for each group size that was priced; the first is all micro-batches. */
 static json_t *order_prices_json(const struct sw_planned *p) {
     json_t *orders = json_array();
@@ -172,6 +180,7 @@ static sw_status print_json(const struct sw_planned *p) {
         update_prices_json(p), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
+    json_object_set_new(root, "placement_prices", placement_prices_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));
     return sw_command_print_json(root);
 }

@@ -53,7 +53,7 @@ static void print_writes(const struct sw_planned *p) {
 
 /* Prints the predicted steps by which the order was chosen. */
 static void print_order_prices(const struct sw_planned *p) {
-    const struct sw_plan_prices *prices = &p->prices;
+    const struct sw_search_prices *prices = &p->prices;
     if (prices->orders == 0)
         return;
     puts("order by predicted step, with updates on the host:");
@@ -85,6 +85,16 @@ static void print_update_prices(const struct sw_planned *p) {
         puts("  all on the device does not fit");
 }
 
+/* Prints what the search for a placement gained. */
+static void print_placement_price(const struct sw_planned *p) {
+    const struct sw_placement_price *price = &p->prices.placement;
+    if (price->known)
+        sw_command_print(0, INDENT,
+                         "placement by predicted step: %.3f s, %.3f s with the usual one; %lld plans were tried, %lld "
+                         "of them simulated",
+                         price->chosen_s, price->usual_s, (long long)price->tried, (long long)price->simulated);
+}
+
 static void print_prediction(const struct sw_planned *p) {
     puts("predicted step");
     print_simulation(p, "update under forward", &p->prediction.plain);
@@ -107,6 +117,7 @@ void sw_plan_explain(const struct sw_planned *p) {
     print_writes(p);
     print_order_prices(p);
     print_update_prices(p);
+    print_placement_price(p);
 }
 
 int64_t sw_plan_frozen_bytes(const struct sw_plan *plan) {

@@ -160,9 +160,9 @@ static sw_status predict_bounds(struct sw_planned *p) {
 
 static sw_status predict_unfrozen(struct sw_planned *p, struct sw_settings *settings, struct sw_plan **plan) {
     struct sw_unfrozen *out = &p->unfrozen;
-    struct sw_plan_prices prices;
+    struct sw_search_prices prices;
     struct sw_prediction prediction;
-    if (sw_plan_choice_is_open(settings, &p->devices, *plan))
+    if (sw_plan_choice_is_open(settings, *plan))
         SW_TRY(sw_plan_choose(settings, p->model, &p->rates.rates, &prices, plan));
     SW_TRY(sw_settings_complete_plan(*plan));
     const bool drives_known = p->rates.rates.read.bytes_per_s > 0.0 && p->rates.rates.write.bytes_per_s > 0.0;
@@ -199,7 +199,7 @@ static sw_status compare_with_unfrozen(struct sw_planned *p) {
 sw_status sw_planned_predict(struct sw_planned *p) {
     const struct sw_rates_target target = target_of(p);
     SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
-    if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
+    if (sw_plan_choice_is_open(&p->settings, p->plan))
         SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
     SW_TRY(sw_settings_complete_plan(p->plan));
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));

@@ -30,7 +30,7 @@ struct sw_planned {
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_machine_rates rates;
-    struct sw_plan_prices prices; /* predicted times of the choices that settings left open */
+    struct sw_search_prices prices; /* predicted times of the choices that settings left open */
     struct sw_prediction prediction;
     double fast_s, slow_s; /* bounds of prediction.plain.step_s on a described machine; 0: not known */
     struct sw_writes writes;

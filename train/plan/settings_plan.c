@@ -23,10 +23,11 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
-/* The rates by which updates are placed; a NULL pointer means that the settings place them. */
+/* What to search by which rates; a NULL pointer means that the settings decide. */
 struct pricing {
+    const struct sw_search_open *open;
     const struct sw_rates *rates;
-    struct sw_update_prices *prices;
+    struct sw_search_prices *prices;
 };
 
 /* Makes the outline, with the floating-point operations of each unit for its ops. */
@@ -46,7 +47,7 @@ static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_
     spec.forward_flops = flops;
     spec.update_on_device = streams;
     status = pricing == NULL ? sw_plan_outline(&spec, out)
-                             : sw_plan_outline_by_price(&spec, pricing->rates, pricing->prices, out);
+                             : sw_plan_search(&spec, pricing->open, pricing->rates, pricing->prices, out);
 end:
     free(flops);
     free(streams);
@@ -94,14 +95,13 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
 
 /* Chooses the ZeRO stage. Stage 3 saves only memory where every device can hold all weights, so 2 is preferred. All
  * ranks must choose alike, so each looks at rank 0, whose shards are the largest. */
-static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model,
-                              const struct pricing *pricing, int *out) {
+static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model, int *out) {
     const bool open = settings->zero == SW_OPTION_AUTO;
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
     if (!open || sw_settings_ranks(settings) == 1)
         return SW_OK;
     struct sw_plan *plan = NULL;
-    const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, pricing, NULL, &plan);
+    const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, NULL, &plan);
     *out = SW_ZERO_GRADS;
     for (int64_t u = 0; status == SW_OK && u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_WEIGHTS] != SW_DEVICE)
@@ -117,7 +117,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
 static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     struct share share = {.rank = (int)settings->rank};
-    SW_TRY(choose_stage(settings, model, pricing, &share.stage));
+    SW_TRY(choose_stage(settings, model, &share.stage));
     return plan_share(settings, model, share, pricing, out_lack, out);
 }
 
@@ -126,10 +126,10 @@ sw_status sw_settings_outline(const struct sw_settings *settings, const struct s
     return make_outline(settings, model, NULL, out_lack, out);
 }
 
-sw_status sw_settings_outline_by_price(const struct sw_settings *settings, const struct sw_model *model,
-                                       const struct sw_rates *rates, struct sw_update_prices *out_prices,
-                                       struct sw_plan **out) {
-    return make_outline(settings, model, &(struct pricing){rates, out_prices}, NULL, out);
+sw_status sw_settings_search(const struct sw_settings *settings, const struct sw_model *model,
+                             const struct sw_search_open *open, const struct sw_rates *rates,
+                             struct sw_search_prices *out_prices, struct sw_plan **out) {
+    return make_outline(settings, model, &(struct pricing){open, rates, out_prices}, NULL, out);
 }
 
 sw_status sw_settings_complete_plan(struct sw_plan *plan) {

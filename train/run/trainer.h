@@ -4,7 +4,7 @@
 
 #include "core/status.h"
 #include "offload/engine/engine.h"
-#include "offload/simulate/update_price.h"
+#include "offload/simulate/search.h"
 #include "train/data/data.h"
 #include "train/devices/devices.h"
 #include "train/devices/ranks.h"
