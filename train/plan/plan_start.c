@@ -1,14 +1,35 @@
 #include "train/plan/plan_start.h"
 
 #include "core/log.h"
+#include "train/plan/profile.h"
 #include "train/plan/settings_plan.h"
 #include "train/settings/places.h"
 
 #include <math.h>
 
-static sw_status measure(const struct sw_plan_start *start, const struct sw_plan *plan, struct sw_machine_rates *out) {
-    struct sw_places places;
+/* Takes the rates of this machine's profile. Several ranks, which share the machine's cores, measure instead. */
+static sw_status find(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                      struct sw_machine_rates *out, bool *out_known) {
+    struct sw_profile profile;
+    if (sw_ranks_comm(target->ranks) != NULL) {
+        *out_known = !need->only_kept;
+        return *out_known ? sw_rates_measure(target, need->drives, out) : SW_OK;
+    }
+    SW_TRY(sw_profile_find(target, need, &profile));
+    *out_known = profile.known;
+    const sw_status status = profile.known ? sw_profile_price(&profile, target, out) : SW_OK;
+    sw_profile_release(&profile);
+    return status;
+}
+
+/* Finds rates on rank 0. open: something is open, so rates that are not kept are measured. */
+static sw_status find_first(const struct sw_plan_start *start, const struct sw_plan *plan, bool open,
+                            struct sw_machine_rates *out, bool *out_known) {
+    const struct sw_profile_need need = {.drives = !open || sw_plan_uses_nvme(plan),
+                                         .only_kept = !open,
+                                         .why = ", to choose --order and --update; give both flags to skip this"};
     const struct sw_store_owner owner = sw_settings_owner(start->settings);
+    struct sw_places places;
     SW_TRY(sw_places_of(&start->settings->nvme, start->folder, &owner, &places));
     const struct sw_rates_target target = {.settings = start->settings,
                                            .model = start->model,
@@ -17,7 +38,7 @@ static sw_status measure(const struct sw_plan_start *start, const struct sw_plan
                                            .directories = places.path,
                                            .directory_count = places.count,
                                            .ranks = start->ranks};
-    const sw_status status = sw_rates_measure(&target, sw_plan_uses_nvme(plan), out);
+    const sw_status status = find(&target, &need, out, out_known);
     sw_places_release(&places);
     return status;
 }
@@ -37,19 +58,20 @@ static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *
             (long long)on_device, (long long)plan->spec.units->count, prices->update.chosen_s, prices->update.host_s);
 }
 
-/* Measures on rank 0 and gives the rates, or the fact that there are none, to all ranks. */
-static sw_status measure_for_all(const struct sw_plan_start *start, const struct sw_plan *plan,
-                                 struct sw_machine_rates *out, bool *out_known) {
+/* Finds rates on rank 0 and gives them, or the fact that there are none, to all ranks. */
+static sw_status find_for_all(const struct sw_plan_start *start, const struct sw_plan *plan, bool open,
+                              struct sw_machine_rates *out, bool *out_known) {
     struct sw_ranks *ranks = start->ranks;
     bool stopped = false;
-    *out_known = true;
+    *out_known = false;
     if (sw_ranks_rank(ranks) == 0) {
         sw_ranks_enter(ranks, "measuring", 0);
-        const sw_status status = measure(start, plan, out);
+        const sw_status status = find_first(start, plan, open, out, out_known);
         sw_ranks_leave(ranks);
-        *out_known = status == SW_OK;
+        *out_known = *out_known && status == SW_OK;
         stopped = status == SW_ERR_STOPPED;
-        if (status != SW_OK && !stopped)
+        /* Where nothing is open, what is wrong here stops the start later, or costs it the prediction alone. */
+        if (status != SW_OK && !stopped && open)
             sw_log_warn("keeping the default plan: measuring this machine failed: %s", sw_error_message(status));
         sw_error_clear();
     }
@@ -62,16 +84,13 @@ static sw_status measure_for_all(const struct sw_plan_start *start, const struct
     return sw_rates_measure_ranks(ranks, start->devices, sw_settings_type(start->settings), &out->rates);
 }
 
-/* Measures this machine if something is open, and chooses by the rates, which the caller releases. */
+/* Finds rates, which the caller releases, and chooses by them what is open. */
 static sw_status choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan,
                                  struct sw_machine_rates *rates, bool *out_known) {
+    const bool open = sw_plan_choice_is_open(start->settings, start->devices, *plan);
     struct sw_plan_prices prices;
-    *out_known = false;
-    if (!sw_plan_choice_is_open(start->settings, start->devices, *plan))
-        return SW_OK;
-    sw_log_info("measuring this machine to choose --order and --update; give both flags to skip this");
-    SW_TRY(measure_for_all(start, *plan, rates, out_known));
-    if (!*out_known)
+    SW_TRY(find_for_all(start, *plan, open, rates, out_known));
+    if (!*out_known || !open)
         return SW_OK;
     SW_TRY(sw_ranks_agree_on_error(start->ranks,
                                    sw_plan_choose(start->settings, start->model, &rates->rates, &prices, plan)));
@@ -125,7 +144,7 @@ sw_status sw_plan_choose_at_start(const struct sw_plan_start *start, struct sw_p
     sw_status status = choose_at_start(start, plan, &rates, &known);
     if (status == SW_OK)
         status = complete(start->settings, start->model, start->ranks, plan);
-    if (status == SW_OK && known)
+    if (status == SW_OK && known && (sw_rates_know_drives(&rates.rates) || !sw_plan_uses_nvme(*plan)))
         forecast(start, *plan, &rates.rates, out);
     sw_rates_release(&rates);
     return status;

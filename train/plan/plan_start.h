@@ -16,9 +16,9 @@ struct sw_plan_start {
     struct sw_ranks *ranks;
 };
 
-/* Chooses at the start of training: measures this machine if something is open, replaces the outline and logs the
- * choice; then completes the plan and checks it. If measuring fails, the outline stays. Rank 0 measures for all ranks.
- * *out is what rank 0 predicts by these rates; the caller releases it. */
+/* Chooses at the start of training, by this machine's profile: replaces the outline and logs the choice, then completes
+ * the plan and checks it. Measures the profile if none is kept and something is open; if that fails, the outline stays.
+ * *out is what rank 0 predicts, if there is a profile; the caller releases it. */
 sw_status sw_plan_choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan, struct sw_forecast *out);
 
 #endif
