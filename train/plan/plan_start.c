@@ -129,7 +129,8 @@ static sw_status complete(struct sw_settings *settings, const struct sw_model *m
 /* Predicts the plan's steps on rank 0. A run can do without. */
 static void forecast(const struct sw_plan_start *start, const struct sw_plan *plan, const struct sw_rates *rates,
                      struct sw_forecast *out) {
-    const sw_status status = sw_ranks_rank(start->ranks) == 0 ? sw_forecast_make(plan, rates, out) : SW_OK;
+    const struct sw_option_every *save_every = &start->settings->save_every;
+    const sw_status status = sw_ranks_rank(start->ranks) == 0 ? sw_forecast_make(plan, rates, save_every, out) : SW_OK;
     if (status == SW_OK)
         return;
     sw_log_warn("the step time is not predicted: %s", sw_error_message(status));
