@@ -1,5 +1,5 @@
-"""The profile of this machine: measured once, by which `plan` answers for any model; renewed by `doctor --measure`. No
-speed is asserted."""
+"""The profile of this machine: measured once, by which `plan` answers for any model and `train` predicts its steps;
+renewed by `doctor --measure`. No speed is asserted."""
 
 import json
 import os
@@ -12,6 +12,10 @@ SCRATCH = program.scratch_folder()
 CACHE = os.path.join(SCRATCH, "cache", "spillway")
 os.environ["XDG_CACHE_HOME"] = os.path.dirname(CACHE)
 MEASURES = "measuring this machine"
+STEPS = 12
+TRAINING = ("--model", "gpt2-demo", "--seq", 64, "--micro-batch", 2, "--batch-tokens", 256)
+NVME = ("--place", "optimizer=nvme")
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
 
 
 def kept(kind):
@@ -45,6 +49,47 @@ def measured_once():
     return problems
 
 
+def train(run, *more):
+    """Trains, and returns what it says, what it predicts of its steps, and its results."""
+    run = os.path.join(SCRATCH, run)
+    ended = program.must("train", *TRAINING, "--init", "--data", DATA, "--run", run, "--steps", STEPS, *more)
+    return ended.err, program.read_json(os.path.join(run, "run.json"))["prediction"], program.numbers_of(run)
+
+
+def predicts_training():
+    """`train` predicts by the profile what `plan` predicts, and measures nothing."""
+    problems, before = [], {path: content(path) for path in kept("machine") + kept("drives")}
+    for name, more in (("memory", ()), ("drives", NVME)):
+        planned = json.loads(program.must("plan", *TRAINING, "--nvme", SCRATCH, *more, "--json").out)["predicted"]["plain"]
+        said, made, _ = train(name, *more)
+        if MEASURES in said or made["step_seconds"] != planned["step_s"] or made["lanes"] != planned["lane_busy_s"]:
+            problems.append(f"{name}: {made} instead of {planned}; {said[:300]!r}")
+    timeline = program.read_json(os.path.join(SCRATCH, "memory", "timeline.json"))
+    if timeline["predicted"] is None:
+        problems.append("the timeline of the run lacks the prediction")
+    after = {path: content(path) for path in kept("machine") + kept("drives")}
+    return problems + ([] if before == after else ["training changed the profile"])
+
+
+def trains_without_one():
+    """Without a profile, or without the drives that a plan uses, `train` predicts and measures nothing. Its results are
+    the same."""
+    problems, numbers = [], {more: train(f"with {len(more)}", *more)[2] for more in ((), NVME)}
+    away = kept("drives")[0] + ".away"
+    os.rename(away.removesuffix(".away"), away)
+    found = [(train("no drives", *NVME), NVME)]
+    os.environ["XDG_CACHE_HOME"] = os.path.join(SCRATCH, "empty")
+    found += [(train(f"none {len(more)}", *more), more) for more in ((), NVME)]
+    os.environ["XDG_CACHE_HOME"] = os.path.dirname(CACHE)
+    os.rename(away, away.removesuffix(".away"))
+    for (said, made, results), more in found:
+        if MEASURES in said or made["step_seconds"] is not None or results != numbers[more]:
+            problems.append(f"{more}: {made}, {results} instead of {numbers[more]}: {said[:300]!r}")
+    if any(name.startswith("machine") for _, _, names in os.walk(os.path.join(SCRATCH, "empty")) for name in names):
+        problems.append("a profile was made")
+    return problems
+
+
 def damaged():
     """A profile that cannot be read is measured again."""
     path = kept("machine")[0]
@@ -55,4 +100,4 @@ def damaged():
     return []
 
 
-script_test.run(measured_once, damaged)
+script_test.run(measured_once, predicts_training, trains_without_one, damaged)

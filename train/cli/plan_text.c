@@ -1,6 +1,7 @@
 #include "train/cli/plan_text.h"
 
 #include "core/size.h"
+#include "train/cli/answer_text.h"
 #include "train/cli/commands.h"
 #include "train/run/steplog_text.h"
 
@@ -163,59 +164,6 @@ static void print_frozen(const struct sw_planned *p) {
         puts("  without it the model does not fit");
 }
 
-static void print_budget(const struct sw_planned *p, const char *what, sw_tier tier) {
-    char peak[SW_SIZE_CHARS], budget[SW_SIZE_CHARS];
-    printf("%*s%-14s %s of %s\n", INDENT, "", what, sw_format_size(p->plan->tier_bytes[tier], peak),
-           sw_format_size(p->plan->spec.budget_bytes[tier], budget));
-}
-
-static void print_disk(const struct sw_planned *p) {
-    char disk[SW_SIZE_CHARS], optimizer[SW_SIZE_CHARS], run[SW_WRITES_SHARE_CHARS];
-    const struct sw_plan *plan = p->plan;
-    printf("%*s%-14s ", INDENT, "", "disk");
-    sw_command_print(INDENT + 15, INDENT + 15, "%s, of which %s are two generations of the optimizer",
-                     sw_format_size(sw_plan_disk_bytes(plan), disk),
-                     sw_format_size(sw_plan_store_bytes(plan), optimizer));
-    printf("%*s%-14s ", INDENT, "", "written");
-    sw_command_print(INDENT + 15, INDENT + 15, "%s in %lld steps",
-                     sw_writes_share_text(sw_writes_of_run(&p->writes, p->settings.steps), p->settings.endurance, run),
-                     (long long)p->settings.steps);
-}
-
-/* Writes seconds with three digits, and with all digits before the point. */
-static const char *seconds_to_text(double seconds, char text[SW_DURATION_CHARS]) {
-    snprintf(text, SW_DURATION_CHARS, seconds >= 100.0 ? "%.0f" : "%.3g", seconds);
-    return text;
-}
-
-/* Prints the time of a step, which most take, and of the whole run with its saves. */
-static void print_times(const struct sw_planned *p) {
-    const struct sw_simulation *step = &p->prediction.plain;
-    const double tokens = (double)p->settings.batch_tokens, share = 100.0 * step->bottleneck_share;
-    const double saves_s = p->may_save ? p->save.cost_s / (double)p->writes.save_every : 0.0;
-    char range[SENTENCE_CHARS] = "", expected[SW_DURATION_CHARS], run[SW_DURATION_CHARS];
-    char fast[SW_DURATION_CHARS], slow[SW_DURATION_CHARS];
-    if (p->slow_s > 0.0)
-        snprintf(range, sizeof range, " (%s to %s)", seconds_to_text(p->fast_s, fast),
-                 seconds_to_text(p->slow_s, slow));
-    sw_command_print(0, INDENT, "a step takes %s s%s: %.0f tokens/s, limited by %s (busy %.0f%%)",
-                     seconds_to_text(step->step_s, expected), range, tokens / step->step_s, step->bottleneck, share);
-    sw_command_print(0, INDENT, "a run of %lld steps takes %s, its saves included", (long long)p->settings.steps,
-                     sw_duration_to_text((double)p->settings.steps * (step->step_s + saves_s), run));
-}
-
-static void print_source(const struct sw_planned *p) {
-    const struct sw_settings *settings = &p->settings;
-    const struct sw_device_info info = sw_devices_info(&p->devices);
-    if (settings->machine != NULL)
-        sw_command_print(0, INDENT, "predicted for a machine with %s, by %s", p->described.device.name,
-                         settings->machine);
-    else
-        sw_command_print(0, INDENT, "predicted for %s by %s", info.model != NULL ? info.model : "this CPU",
-                         settings->rates != NULL ? settings->rates
-                                                 : "this machine's profile; `spillway doctor --measure` renews it");
-}
-
 /* Prints an argument as a shell reads it. */
 static void print_argument(const char *argument) {
     const size_t plain = strspn(argument, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=.,:/%+@");
@@ -257,18 +205,32 @@ static void print_command(const struct sw_settings *settings, int argc, char *co
     printf("%s --data DATA --run RUN\n", is_preset(settings->model) ? " --init" : "");
 }
 
+/* Returns what the step is predicted for. */
+static const char *machine_text(const struct sw_planned *p, char text[SENTENCE_CHARS]) {
+    const struct sw_device_info info = sw_devices_info(&p->devices);
+    if (p->settings.machine == NULL)
+        return info.model != NULL ? info.model : "this CPU";
+    snprintf(text, SENTENCE_CHARS, "a machine with %s", p->described.device.name);
+    return text;
+}
+
 void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *argv) {
     const struct sw_settings *s = &p->settings;
-    sw_command_print(0, INDENT, "%s fits: %.4g million parameters in %s, %lld tokens a step, %lld x %lld at once",
-                     s->model, (double)sw_units_parameters(sw_model_get_units(p->model)) * 1e-6,
-                     sw_settings_precision_name(s), (long long)s->batch_tokens, (long long)s->micro_batch,
-                     (long long)s->seq);
-    print_budget(p, "device memory", SW_DEVICE);
-    print_budget(p, "host memory", SW_HOST);
-    print_disk(p);
+    const char *file = s->machine != NULL ? s->machine : s->rates;
+    char machine[SENTENCE_CHARS];
+    const struct sw_answer answer = {.settings = s,
+                                     .plan = p->plan,
+                                     .writes = p->writes,
+                                     .steps = s->steps,
+                                     .step = &p->prediction.plain,
+                                     .fast_s = p->fast_s,
+                                     .slow_s = p->slow_s,
+                                     .save_s = p->may_save ? p->save.cost_s : 0.0,
+                                     .machine = machine_text(p, machine),
+                                     .source = file != NULL ? file : SW_ANSWER_PROFILE};
+    sw_answer_print_plan(&answer, stdout);
     print_frozen(p);
-    print_times(p);
-    print_source(p);
+    sw_answer_print_times(&answer, stdout);
     print_command(s, argc, argv);
     if (!s->explain)
         puts("--explain shows where everything lives, and what was compared");

@@ -3,7 +3,6 @@
 #include "core/log.h"
 #include "train/plan/planned.h"
 #include "train/plan/settings_plan.h"
-#include "train/settings/places.h"
 
 #include <math.h>
 
@@ -63,6 +62,10 @@ bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_
     return order_is_open(settings) || update_is_open(settings, plan) || sw_plan_has_placement_choice(plan);
 }
 
+bool sw_plan_choice_pays(const struct sw_settings *settings, const struct sw_devices *devices) {
+    return !sw_device_info(devices->compute).host_memory || settings->rates != NULL;
+}
+
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
                          struct sw_search_prices *out_prices, struct sw_plan **plan) {
     struct sw_search_open open = {.updates = update_is_open(settings, *plan), .placement = true};
@@ -75,129 +78,4 @@ sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *mo
     if (open.groups > 0)
         settings->group = chosen->spec.group;
     return SW_OK;
-}
-
-static sw_status measure(const struct sw_plan_start *start, const struct sw_plan *plan, struct sw_machine_rates *out) {
-    struct sw_places places;
-    const struct sw_store_owner owner = sw_settings_owner(start->settings);
-    SW_TRY(sw_places_of(&start->settings->nvme, start->folder, &owner, &places));
-    const struct sw_rates_target target = {.settings = start->settings,
-                                           .model = start->model,
-                                           .devices = start->devices,
-                                           .ring_chunks = plan->spec.ring_chunks,
-                                           .directories = places.path,
-                                           .directory_count = places.count,
-                                           .ranks = start->ranks};
-    const sw_status status = sw_rates_measure(&target, sw_plan_uses_nvme(plan), out);
-    sw_places_release(&places);
-    return status;
-}
-
-static void log_choice(const struct sw_plan *plan, const struct sw_search_prices *prices) {
-    int64_t on_device = 0;
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
-        on_device += sw_plan_updates_on_device(plan, u);
-    for (int i = 0; i < prices->orders; i++)
-        if (prices->order[i].group == plan->spec.group)
-            sw_log_info("order: %lld of %lld micro-batches pass through a unit before the next; predicted step %.3g s",
-                        (long long)plan->spec.group, (long long)plan->spec.micro_batches,
-                        fmin(prices->order[i].step_s, prices->order[i].chosen_s));
-    if (prices->update.known)
-        sw_log_info(
-            "updates of %lld of %lld units run on the device: predicted step %.3g s, %.3g s with all on the host",
-            (long long)on_device, (long long)plan->spec.units->count, prices->update.chosen_s, prices->update.host_s);
-}
-
-/* Measures on rank 0 and gives the rates, or the fact that there are none, to all ranks. */
-static sw_status measure_for_all(const struct sw_plan_start *start, const struct sw_plan *plan,
-                                 struct sw_machine_rates *out, bool *out_known) {
-    struct sw_ranks *ranks = start->ranks;
-    bool stopped = false;
-    *out_known = true;
-    if (sw_ranks_rank(ranks) == 0) {
-        sw_ranks_enter(ranks, "measuring", 0);
-        const sw_status status = measure(start, plan, out);
-        sw_ranks_leave(ranks);
-        *out_known = status == SW_OK;
-        stopped = status == SW_ERR_STOPPED;
-        if (status != SW_OK && !stopped)
-            sw_log_warn("keeping the default plan: measuring this machine failed: %s", sw_error_message(status));
-        sw_error_clear();
-    }
-    SW_TRY(sw_ranks_agree_on_error(ranks,
-                                   stopped ? sw_fail(SW_ERR_STOPPED, "stopped while measuring this machine") : SW_OK));
-    SW_TRY(sw_ranks_spread(ranks, "whether there are rates", out_known, sizeof *out_known));
-    if (!*out_known)
-        return SW_OK;
-    SW_TRY(sw_rates_spread(ranks, plan->spec.units->count, out));
-    return sw_rates_measure_ranks(ranks, start->devices, sw_settings_type(start->settings), &out->rates);
-}
-
-/* Measures this machine if something is open, and chooses by the rates, which the caller releases. */
-static sw_status choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan,
-                                 struct sw_machine_rates *rates, bool *out_known) {
-    struct sw_search_prices prices;
-    *out_known = false;
-    if (!sw_plan_choice_is_open(start->settings, *plan))
-        return SW_OK;
-    sw_log_info("measuring this machine to choose --order and --update; give both flags to skip this");
-    SW_TRY(measure_for_all(start, *plan, rates, out_known));
-    if (!*out_known)
-        return SW_OK;
-    SW_TRY(sw_ranks_agree_on_error(start->ranks,
-                                   sw_plan_choose(start->settings, start->model, &rates->rates, &prices, plan)));
-    log_choice(*plan, &prices);
-    return SW_OK;
-}
-
-/* The plan of chunks twice as large, in the order that was chosen. */
-static sw_status double_chunks(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **plan) {
-    sw_plan_destroy(*plan);
-    *plan = NULL;
-    settings->chunk_grains *= 2;
-    return sw_settings_outline(settings, model, NULL, plan);
-}
-
-/* Chunks are no part of what a run has stored, so a resume whose plan has too many ops takes larger ones, on all ranks
- * the same. */
-static sw_status complete(struct sw_settings *settings, const struct sw_model *model, struct sw_ranks *ranks,
-                          struct sw_plan **plan) {
-    const int64_t given = settings->chunk_grains;
-    for (;;) {
-        const sw_status status = sw_settings_complete_plan(*plan);
-        int64_t holds = status != SW_ERR_ARG;
-        SW_TRY(sw_ranks_least(ranks, &holds, 1));
-        if (holds == 1 || !settings->chunk_may_grow || settings->chunk_grains > SW_MOST_CHUNK_GRAINS / 2) {
-            if (status == SW_OK && settings->chunk_grains > given)
-                sw_log_info("chunks have %lld grains, as chunks of %lld make more operations than a plan may have",
-                            (long long)settings->chunk_grains, (long long)given);
-            return sw_ranks_agree_on_error(ranks, status);
-        }
-        sw_error_clear();
-        SW_TRY(sw_ranks_agree_on_error(ranks, double_chunks(settings, model, plan)));
-    }
-}
-
-/* Predicts the plan's steps on rank 0. A run can do without. */
-static void forecast(const struct sw_plan_start *start, const struct sw_plan *plan, const struct sw_rates *rates,
-                     struct sw_forecast *out) {
-    const sw_status status = sw_ranks_rank(start->ranks) == 0 ? sw_forecast_make(plan, rates, out) : SW_OK;
-    if (status == SW_OK)
-        return;
-    sw_log_warn("the step time is not predicted: %s", sw_error_message(status));
-    sw_error_clear();
-    sw_forecast_release(out);
-}
-
-sw_status sw_plan_choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan, struct sw_forecast *out) {
-    struct sw_machine_rates rates = {0};
-    bool known;
-    *out = (struct sw_forecast){0};
-    sw_status status = choose_at_start(start, plan, &rates, &known);
-    if (status == SW_OK)
-        status = complete(start->settings, start->model, start->ranks, plan);
-    if (status == SW_OK && known)
-        forecast(start, *plan, &rates.rates, out);
-    sw_rates_release(&rates);
-    return status;
 }

@@ -48,12 +48,11 @@ sw_status sw_planned_make(struct sw_planned *p) {
 
 /* Measures this machine, or takes its profile. drives: with the rates of the drives. */
 static sw_status find_here(struct sw_planned *p, const struct sw_rates_target *target, bool drives) {
-    const struct sw_model_shape shape = shape_of(p);
     struct sw_profile profile;
     if (p->measures || sw_ranks_comm(p->ranks) != NULL)
         return sw_rates_measure(target, drives, &p->rates);
     SW_TRY(sw_profile_find(target, &(struct sw_profile_need){.drives = drives}, &profile));
-    const sw_status status = sw_profile_price(&profile, &p->devices, &p->config, &shape, &p->rates);
+    const sw_status status = sw_profile_price(&profile, target, &p->rates);
     sw_profile_release(&profile);
     return status;
 }
@@ -165,9 +164,8 @@ static sw_status predict_unfrozen(struct sw_planned *p, struct sw_settings *sett
     if (sw_plan_choice_is_open(settings, *plan))
         SW_TRY(sw_plan_choose(settings, p->model, &p->rates.rates, &prices, plan));
     SW_TRY(sw_settings_complete_plan(*plan));
-    const bool drives_known = p->rates.rates.read.bytes_per_s > 0.0 && p->rates.rates.write.bytes_per_s > 0.0;
     out->step_s = NAN;
-    if (drives_known || !sw_plan_uses_nvme(*plan)) {
+    if (sw_rates_know_drives(&p->rates.rates) || !sw_plan_uses_nvme(*plan)) {
         SW_TRY(sw_predict(*plan, &p->rates.rates, &prediction));
         out->step_s = prediction.plain.step_s;
     }

@@ -116,10 +116,11 @@ static bool read_drives(const char *key, struct sw_profile *out) {
     return read;
 }
 
-static sw_status measure_machine(const struct sw_rates_target *target, const char *key, struct sw_profile *out) {
+static sw_status measure_machine(const struct sw_rates_target *target, const char *key, const char *why,
+                                 struct sw_profile *out) {
     double compute_cores;
     if (!target->settings->json)
-        sw_log_info("measuring this machine, once and for up to a minute");
+        sw_log_info("measuring this machine, once and for up to a minute%s", why != NULL ? why : "");
     sw_op_times_destroy(out->times);
     out->times = NULL;
     SW_TRY(sw_op_times_create(&out->times));
@@ -162,10 +163,13 @@ static sw_status find_parts(const struct sw_rates_target *given, const struct sw
     machine_key(&target, key);
     if (sw_cache_path(machine_kind, key, out->path) != SW_OK)
         out->path[0] = '\0';
-    if (need->again || !read_machine(key, out))
-        SW_TRY(measure_machine(&target, key, out));
+    out->known = !need->again && read_machine(key, out);
+    if (!out->known && !need->only_kept) {
+        SW_TRY(measure_machine(&target, key, need->why, out));
+        out->known = true;
+    }
     drives_key(&target, key);
-    if (need->drives && (need->again || !read_drives(key, out)))
+    if (need->drives && (need->again || !read_drives(key, out)) && !need->only_kept)
         SW_TRY(measure_drives(&target, key, out));
     return SW_OK;
 }
@@ -186,9 +190,12 @@ void sw_profile_release(struct sw_profile *profile) {
     *profile = (struct sw_profile){0};
 }
 
-sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_devices *devices,
-                           const struct sw_model_config *config, const struct sw_model_shape *shape,
+sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rates_target *target,
                            struct sw_machine_rates *out) {
+    const struct sw_model_shape shape = {.type = sw_settings_type(target->settings),
+                                         .batch = target->settings->micro_batch,
+                                         .seq = target->settings->seq,
+                                         .tiles = target->settings->tiles};
     /* The rates stand for ops that were not timed, because the units that have them took too much memory or time. */
     const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
     struct sw_device_description description = {.name = "this machine",
@@ -197,12 +204,12 @@ sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_dev
                                                 .tf32_flops_per_s = flops_per_s,
                                                 .attention_forward_flops_per_s = flops_per_s,
                                                 .attention_backward_flops_per_s = flops_per_s,
-                                                .host_memory = sw_device_info(devices->compute).host_memory,
+                                                .host_memory = sw_device_info(target->devices->compute).host_memory,
                                                 .times = profile->times};
     struct sw_device *device;
     struct sw_model *model;
     SW_TRY(sw_device_open_described(&description, &device));
-    sw_status status = sw_model_create(config, shape, device, &model);
+    sw_status status = sw_model_create(sw_model_get_config(target->model), &shape, device, &model);
     if (status == SW_OK)
         status = sw_rates_describe(&profile->rates, model, device, out);
     sw_model_destroy(model);

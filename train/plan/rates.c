@@ -139,6 +139,10 @@ sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *m
     return status;
 }
 
+bool sw_rates_know_drives(const struct sw_rates *rates) {
+    return rates->read.bytes_per_s > 0.0 && rates->write.bytes_per_s > 0.0;
+}
+
 void sw_rates_release(struct sw_machine_rates *rates) {
     sw_unit_seconds_free(&rates->units);
     *rates = (struct sw_machine_rates){0};

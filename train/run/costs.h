@@ -38,9 +38,8 @@ void sw_costs_note_pause(struct sw_costs *costs, sw_pause_kind kind, double seco
 /* Returns the seconds that a save adds to training on average; 0 before a save and other steps were timed. */
 double sw_costs_of_save(const struct sw_costs *costs);
 
-/* Log what writes are expected, what a kill would cost, and at the end what was written and what saves, evaluations,
- * samples and exports took. */
-void sw_costs_say_start(const struct sw_trainer *trainer);
+/* Log at the start what a kill would cost, and at the end what was written and what saves, evaluations, samples and
+ * exports took. */
 void sw_costs_say_kill(const struct sw_trainer *trainer);
 void sw_costs_say_end(const struct sw_trainer *trainer);
 
