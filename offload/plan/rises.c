@@ -48,7 +48,7 @@ static void raise_from_nvme(struct sw_plan *plan, sw_state state, int64_t unit, 
         raise_state(plan, state, unit, tier);
 }
 
-/* What a rise raises, and where to. */
+/* A rise: what it raises, and where to. */
 struct rise {
     const char *name;
     void (*raise)(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier); /* NULL: intermediates */

@@ -86,6 +86,7 @@ sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates 
         sw_error_clear();
         status = SW_OK;
         out->least_s = INFINITY;
+        out->ops = SW_PLAN_MOST_OPS;
     }
     sw_program_destroy(&program);
     return status;

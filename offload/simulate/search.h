@@ -13,7 +13,7 @@
 /* The most group sizes that are tried. */
 enum { SW_SEARCH_MOST_GROUPS = 34 };
 
-/* What is open. */
+/* The choices that are open. */
 struct sw_search_open {
     int64_t group[SW_SEARCH_MOST_GROUPS]; /* sizes to try instead of the specification's */
     int groups;                           /* entries of group; 0: the specification's only */
@@ -41,7 +41,7 @@ struct sw_update_prices {
     double chosen_s; /* the plan that was chosen */
 };
 
-/* What the search for a placement gained, in the order that was chosen. */
+/* The gain of the search for a placement, in the order that was chosen. */
 struct sw_placement_price {
     bool known;               /* there was a choice, and it was priced; else all are 0 */
     double usual_s;           /* a step with the usual order of rises */

@@ -11,7 +11,7 @@
 /* About how many ops of plans a search may simulate, and how many of them to place updates: a few seconds' work. */
 enum { SW_SEARCH_MOST_OPS = 6000000, SW_SEARCH_MOST_UPDATE_OPS = 1500000 };
 
-/* What makes a plan, beside what the specification fixes. */
+/* A candidate: all that makes a plan beside what the specification fixes. */
 struct sw_candidate {
     bool *streams; /* one entry per unit: its update runs on the device */
     struct sw_rise_order rises;

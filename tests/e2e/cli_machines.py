@@ -130,7 +130,7 @@ def planning_takes_little_memory():
     large = ("--model", "llama-70b", "--batch-tokens", 262144)
     long = ("--model", "gpt2-tiny", "--batch-tokens", 16777216, "--micro-batch", 1, "--seq", 16)
     for more, code, expected in ((large, 0, "order by layer, 64 micro-batches"),
-                                 ((*large, "--chunk-grains", 64), 1, "a larger --micro-batch"),
+                                 ((*large, "--chunk-grains", 16), 1, "a larger --micro-batch"),
                                  ((*long, "--order", "layer"), 1, "a larger --micro-batch")):
         command = program.command("plan", "--explain", "--machine", machine, *more)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:

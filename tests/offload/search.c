@@ -86,10 +86,8 @@ static void price(struct every *e) {
     if (!sw_plan_fits(e->plan))
         return;
     must(sw_outline_simulate(e->plan, e->rates, e->best_s, &found), e->seed);
-    if (found.step.step_s < e->best_s) {
+    if (found.step.step_s < e->best_s)
         e->best_s = found.step.step_s;
-        if (getenv("DUMP")) { printf("%.6g: ", e->best_s); for (int64_t u = 0; u < e->plan->spec.units->count; u++) printf("[w%d g%d o%d a%d acc%d r%d s%d] ", e->plan->placement[u].tier[0], e->plan->placement[u].tier[1], e->plan->placement[u].tier[2], e->plan->placement[u].tier[3], e->plan->placement[u].accumulator, e->plan->recompute[u], e->plan->spec.update_on_device[u]); puts(""); }
-    }
 }
 
 static void place_accumulators(struct every *e) {
@@ -173,7 +171,6 @@ static struct found search_one(uint64_t seed) {
     made_up_point_at_units(&m);
     must(sw_plan_search(&spec, &open, &m.rates, &prices, &plan), seed);
     check_plan(plan, &m.rates, &prices, seed);
-    if (getenv("DUMP")) { printf("FOUND %.6g: ", prices.placement.chosen_s); for (int64_t u = 0; u < plan->spec.units->count; u++) printf("[w%d g%d o%d a%d acc%d r%d s%d gr %d] ", plan->placement[u].tier[0], plan->placement[u].tier[1], plan->placement[u].tier[2], plan->placement[u].tier[3], plan->placement[u].accumulator, plan->recompute[u], plan->spec.update_on_device[u], (int)units->unit[u].grains); printf(" budgets %.2f %.2f of need; tried %d simulated %d groups %d micro %d tied %d\n", plan->tier_bytes[0]/(double)spec.budget_bytes[0], plan->tier_bytes[1]/(double)spec.budget_bytes[1], (int)prices.placement.tried, (int)prices.placement.simulated, (int)sw_plan_groups(plan), (int)spec.micro_batches, (int)units->tied); }
     sw_plan_destroy(plan);
     struct every every = {.rates = &m.rates, .best_s = INFINITY, .seed = seed};
     must(sw_plan_outline(&spec, &every.plan), seed);
@@ -188,7 +185,7 @@ static void near_the_best_of_all(void **state) {
     const char *more = getenv("SW_TEST_SEEDS");
     const int64_t models = more != NULL ? strtoll(more, NULL, 10) : MODELS;
     int64_t worse = 0, usual_worse = 0;
-    for (int64_t i = getenv("FROM") ? atoi(getenv("FROM"))-1 : 0; i < models; i++) {
+    for (int64_t i = 0; i < models; i++) {
         const struct found f = search_one(SEED + (uint64_t)i);
         worse += f.found_s > (1.0 + MOST_LONGER) * f.best_s;
         usual_worse += f.usual_s > (1.0 + MOST_LONGER) * f.best_s;

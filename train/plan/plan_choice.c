@@ -58,12 +58,11 @@ static bool update_is_open(const struct sw_settings *settings, const struct sw_p
     return settings->update == SW_UPDATE_AUTO && sw_plan_has_update_choice(plan);
 }
 
-bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_plan *plan) {
-    return order_is_open(settings) || update_is_open(settings, plan) || sw_plan_has_placement_choice(plan);
-}
-
-bool sw_plan_choice_pays(const struct sw_settings *settings, const struct sw_devices *devices) {
-    return !sw_device_info(devices->compute).host_memory || settings->rates != NULL;
+bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_devices *devices,
+                            const struct sw_plan *plan) {
+    const bool may_pay = !sw_device_info(devices->compute).host_memory || settings->rates != NULL;
+    const bool any = order_is_open(settings) || update_is_open(settings, plan) || sw_plan_has_placement_choice(plan);
+    return may_pay && any;
 }
 
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,

@@ -12,12 +12,10 @@
  * settings->group to it. */
 sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out);
 
-/* Tells whether rates have something to decide about a plan. */
-bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_plan *plan);
-
-/* Tells whether a start of training measures this machine for what is open, if nothing is kept. With a CPU as the
- * device it does not, as host and device are the same cores and memory, so that less is to be gained. */
-bool sw_plan_choice_pays(const struct sw_settings *settings, const struct sw_devices *devices);
+/* Tells whether rates shall decide about a plan. On a CPU device they do not, because host and device are the same
+ * cores and memory; but rates from a file may describe another machine, and then decide. */
+bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_devices *devices,
+                            const struct sw_plan *plan);
 
 /* Replaces an outline by the one with the least predicted step time. */
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,

@@ -90,9 +90,9 @@ static sw_status find_for_all(const struct sw_plan_start *start, const struct sw
 /* Finds rates, which the caller releases, and chooses by them what is open. */
 static sw_status choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan,
                                  struct sw_machine_rates *rates, bool *out_known) {
-    const bool open = sw_plan_choice_is_open(start->settings, *plan);
+    const bool open = sw_plan_choice_is_open(start->settings, start->devices, *plan);
     struct sw_search_prices prices;
-    SW_TRY(find_for_all(start, *plan, open && sw_plan_choice_pays(start->settings, start->devices), rates, out_known));
+    SW_TRY(find_for_all(start, *plan, open, rates, out_known));
     if (!*out_known || !open || (sw_plan_uses_nvme(*plan) && !sw_rates_know_drives(&rates->rates)))
         return SW_OK;
     SW_TRY(sw_ranks_agree_on_error(start->ranks,

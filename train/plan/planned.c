@@ -161,7 +161,7 @@ static sw_status predict_unfrozen(struct sw_planned *p, struct sw_settings *sett
     struct sw_unfrozen *out = &p->unfrozen;
     struct sw_search_prices prices;
     struct sw_prediction prediction;
-    if (sw_plan_choice_is_open(settings, *plan))
+    if (sw_plan_choice_is_open(settings, &p->devices, *plan))
         SW_TRY(sw_plan_choose(settings, p->model, &p->rates.rates, &prices, plan));
     SW_TRY(sw_settings_complete_plan(*plan));
     out->step_s = NAN;
@@ -197,7 +197,7 @@ static sw_status compare_with_unfrozen(struct sw_planned *p) {
 sw_status sw_planned_predict(struct sw_planned *p) {
     const struct sw_rates_target target = target_of(p);
     SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
-    if (sw_plan_choice_is_open(&p->settings, p->plan))
+    if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
         SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
     SW_TRY(sw_settings_complete_plan(p->plan));
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));

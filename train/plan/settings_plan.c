@@ -23,7 +23,7 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
-/* What to search by which rates; a NULL pointer means that the settings decide. */
+/* The choices to search, and the rates; a NULL pointer means that the settings decide. */
 struct pricing {
     const struct sw_search_open *open;
     const struct sw_rates *rates;
