@@ -164,7 +164,7 @@ static sw_status try_way(struct sw_plan *plan, int way, int tiers, sw_recompute 
     return try_uniform(plan, automatic, recompute, out_fit);
 }
 
-/* Tries every way to put each open state on one tier, from the fastest to the slowest. Near the least budgets these
+/* Tries every way to put each open state on one tier, from the slowest to the fastest. Near the least budgets these
  * differ by more than what they hold: a ring may be larger than a small unit, and a state that is all on the device
  * needs none. Leaves the first that fits in the plan; where none does, names the least that would. */
 static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw_tier lowest) {
@@ -172,7 +172,7 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
     const int tiers = (int)lowest + 1;
     int least_way = 0;
     bool fit;
-    for (int way = 0; way < tiers * tiers * tiers * tiers; way++) {
+    for (int way = tiers * tiers * tiers * tiers - 1; way >= 0; way--) {
         SW_TRY(try_way(plan, way, tiers, recompute, &fit));
         if (fit)
             return SW_OK;

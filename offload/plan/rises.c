@@ -111,9 +111,10 @@ static int64_t raise_run(struct rising *r, int64_t first, int64_t most) {
 }
 
 /* A layout takes as long as the model has units, so units are raised by runs: the next is twice as long where one fits,
- * else half as long. */
+ * else half as long. The first are all, as they may fit together where one alone does not: a state that is all on one
+ * tier needs no rings to the others. */
 static sw_status raise_runs(struct rising *r) {
-    int64_t u = 0, most = 1;
+    int64_t u = 0, most = r->plan->spec.units->count;
     for (;;) {
         const int64_t next = raise_run(r, u, most);
         if (r->run_count == 0)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* The ops that take as long to simulate as an outline takes to be made. */
-enum { OUTLINE_OPS = 4000 };
+enum { OUTLINE_OPS = 8000 };
 /* Prices that are remembered: more plans than a search tries. */
 /* The ops that take as long to simulate as an outline takes to be made. */
 enum { SEEN_CAPACITY = 8192, SEEN_MOST = SEEN_CAPACITY / 2 };
@@ -77,8 +77,9 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t count) {
 
 /* Returns a hash of all that outlines of one specification differ in; never 0. */
 static uint64_t hash_of(const struct sw_plan *plan) {
-    const int64_t count = plan->spec.units->count, rings[] = {plan->spec.ring_chunks, plan->stream_chunks};
-    uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), rings, sizeof rings);
+    const int64_t count = plan->spec.units->count,
+                  sizes[] = {plan->spec.chunk_grains, plan->spec.ring_chunks, plan->stream_chunks};
+    uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), sizes, sizeof sizes);
     hash = mix(hash, plan->placement, (size_t)count * sizeof *plan->placement);
     hash = mix(hash, plan->recompute, (size_t)count * sizeof *plan->recompute);
     for (int64_t u = 0; u < count; u++) {

@@ -19,6 +19,7 @@ struct sw_search_open {
     int groups;                           /* entries of group; 0: the specification's only */
     bool updates;                         /* where updates run: the specification's update_on_device is ignored */
     bool placement;                       /* what rises first: the specification's `rises` is ignored */
+    int64_t chunk_factor; /* chunks may be as large as the specification's times this power of two; 0: they are given */
 };
 
 /* The price of a group size: predicted seconds of a step, which are infinite if the plan does not fit or needs a drive

@@ -1,4 +1,5 @@
 /* Searches within each group size that may win, and between them. */
+#include "core/size.h"
 #include "offload/plan/plan_private.h"
 #include "offload/simulate/outline_price.h"
 #include "offload/simulate/search_private.h"
@@ -45,7 +46,8 @@ static const int starts[] = {
     0,
     TURN(SW_RISE_WEIGHTS_TO_HOST) | TURN(SW_RISE_ACTS_TO_HOST) | TURN(SW_RISE_GRADS_TO_HOST),
     TURN(SW_RISE_OPTIMIZER_TO_DEVICE) | TURN(SW_RISE_GRADS_TO_DEVICE),
-    TURN(SW_RISE_OPTIMIZER_TO_DEVICE) | TURN(SW_RISE_GRADS_TO_DEVICE) | TURN(SW_RISE_OPTIMIZER_ALONE),
+    TURN(SW_RISE_OPTIMIZER_TO_DEVICE) | TURN(SW_RISE_GRADS_TO_DEVICE) | TURN(SW_RISE_OPTIMIZER_ALONE) |
+        TURN(SW_RISE_GRADS_FROM_NVME),
     TURN(SW_RISE_WEIGHTS_TO_DEVICE),
     TURN(SW_RISE_WEIGHTS_TO_DEVICE) | TURN(SW_RISE_ACCUMULATORS_TO_DEVICE) | TURN(SW_RISE_ACTS_TO_DEVICE),
     TURN(SW_RISE_WEIGHTS_TO_HOST) | TURN(SW_RISE_ACTS_TO_HOST) | TURN(SW_RISE_ACCUMULATORS_TO_DEVICE),
@@ -151,16 +153,46 @@ static sw_status take_own(struct sw_search *s, int rank) {
     return SW_OK;
 }
 
+/* Prices what was found with smaller chunks, too, down to those of the specification. */
+static sw_status refine_chunks(struct sw_search *s, int64_t least_grains, struct found *out) {
+    int64_t best_grains = s->spec.chunk_grains;
+    while (s->spec.chunk_grains > least_grains) {
+        const double before_s = s->best_s;
+        double step_s;
+        s->spec.chunk_grains /= 2;
+        sw_search_copy(s, &s->best, &s->next);
+        SW_TRY(sw_search_try(s, false, &step_s));
+        if (s->best_s < before_s)
+            best_grains = s->spec.chunk_grains;
+    }
+    s->spec.chunk_grains = best_grains;
+    out->step_s = out->placement.chosen_s = s->best_s;
+    out->update.chosen_s = out->update.known ? s->best_s : 0.0;
+    return SW_OK;
+}
+
+/* Searches with the largest chunks of which a plan fits, as their plans have the fewest ops, then refines them. */
+static sw_status search_chunks(struct sw_search *s, const struct sw_search_open *open, struct found *out) {
+    const int64_t given = s->spec.chunk_grains;
+    sw_status status = SW_ERR_BUDGET;
+    for (int64_t factor = sw_max_i64(1, open->chunk_factor); status == SW_ERR_BUDGET && factor >= 1; factor /= 2) {
+        sw_error_clear();
+        s->spec.chunk_grains = given * factor;
+        if (open->updates)
+            sw_search_stream_all(s, false);
+        status = search_all(s, open, out);
+    }
+    return status == SW_OK ? refine_chunks(s, given, out) : status;
+}
+
 /* Finds the cheapest plan of one group size. The caller destroys it. */
 static sw_status search_group(const struct sw_plan_spec *spec, const struct sw_search_open *open,
                               const struct sw_rates *rates, struct found *out) {
     struct sw_search s;
     *out = (struct found){0};
     sw_status status = sw_search_begin(spec, rates, &s);
-    if (status == SW_OK && open->updates)
-        sw_search_stream_all(&s, false);
     if (status == SW_OK)
-        status = search_all(&s, open, out);
+        status = search_chunks(&s, open, out);
     if (status == SW_OK && spec->rank > 0)
         status = take_own(&s, spec->rank);
     if (status == SW_OK) {

@@ -9,7 +9,7 @@
 #define SW_SEARCH_LEAST_SAVED 0.005
 
 /* About how many ops of plans a search may simulate, and how many of them to place updates: a few seconds' work. */
-enum { SW_SEARCH_MOST_OPS = 6000000, SW_SEARCH_MOST_UPDATE_OPS = 1500000 };
+enum { SW_SEARCH_MOST_OPS = 9000000, SW_SEARCH_MOST_UPDATE_OPS = 1500000 };
 
 /* A candidate: all that makes a plan beside what the specification fixes. */
 struct sw_candidate {

@@ -54,6 +54,9 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
     return sw_settings_outline(settings, model, NULL, out);
 }
 
+/* The largest chunks that are tried are so many times as large as those that settings resolve to. */
+enum { MOST_CHUNK_FACTOR = 4 };
+
 static bool update_is_open(const struct sw_settings *settings, const struct sw_plan *plan) {
     return settings->update == SW_UPDATE_AUTO && sw_plan_has_update_choice(plan);
 }
@@ -67,7 +70,11 @@ bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_
 
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
                          struct sw_search_prices *out_prices, struct sw_plan **plan) {
-    struct sw_search_open open = {.updates = update_is_open(settings, *plan), .placement = true};
+    struct sw_search_open open = {.updates = update_is_open(settings, *plan),
+                                  .placement = true,
+                                  .chunk_factor = settings->chunk_is_open ? MOST_CHUNK_FACTOR : 1};
+    while (open.chunk_factor > 1 && settings->chunk_grains > SW_MOST_CHUNK_GRAINS / open.chunk_factor)
+        open.chunk_factor /= 2;
     struct sw_plan *chosen;
     if (order_is_open(settings))
         open.groups = groups_of(sw_settings_micro_batches(settings), open.group);
@@ -76,5 +83,6 @@ sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *mo
     *plan = chosen;
     if (open.groups > 0)
         settings->group = chosen->spec.group;
+    settings->chunk_grains = chosen->spec.chunk_grains;
     return SW_OK;
 }
