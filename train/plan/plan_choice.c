@@ -72,7 +72,7 @@ sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *mo
                          struct sw_search_prices *out_prices, struct sw_plan **plan) {
     struct sw_search_open open = {.updates = update_is_open(settings, *plan),
                                   .placement = true,
-                                  .chunk_factor = settings->chunk_is_open ? MOST_CHUNK_FACTOR : 1};
+                                  .chunk_factor = settings->auto_chunk_grains > 0 ? MOST_CHUNK_FACTOR : 1};
     while (open.chunk_factor > 1 && settings->chunk_grains > SW_MOST_CHUNK_GRAINS / open.chunk_factor)
         open.chunk_factor /= 2;
     struct sw_plan *chosen;

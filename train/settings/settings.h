@@ -72,8 +72,8 @@ struct sw_settings {
     int64_t time_limit, rank_timeout;       /* seconds */
     struct sw_option_every save_every;
     int64_t threads, chunk_grains, ring_chunks;
-    bool chunk_may_grow; /* chunk_grains is the run's first value, which a resume may raise */
-    bool chunk_is_open;  /* chunk_grains was resolved from auto, so prices may raise it */
+    bool chunk_may_grow;       /* chunk_grains is the run's first value, which a resume may raise */
+    int64_t auto_chunk_grains; /* chunk_grains as auto resolved it, which prices may raise; 0: it was given */
     char *trace, *rates;
     char *machine;    /* file of a described machine to plan for; NULL: plan for this machine */
     double endurance; /* terabytes that the drives are rated to write; 0: not known */
