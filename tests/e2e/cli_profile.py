@@ -4,6 +4,7 @@ renewed by `doctor --measure`. No speed is asserted."""
 import json
 import os
 import re
+import signal
 
 import program
 from program import script_test
@@ -90,6 +91,32 @@ def trains_without_one():
     return problems
 
 
+def departs():
+    """Steps that depart from a profile, here of a machine that computes ten thousand times faster, are told once, and the
+    profile is in doubt: `train` says so, and `plan` measures again. Without a prediction nothing departs."""
+    path, problems = kept("machine")[0], []
+    entry = json.loads(content(path))
+    for op in entry["ops"]:
+        op["seconds"] /= 10000
+    program.write(path, json.dumps(entry))
+    process = program.start("train", *TRAINING, "--init", "--data", DATA, "--run", os.path.join(SCRATCH, "departs"), "--steps", 1000000)
+    said = next((line for line in process.stderr if "not the predicted" in line), "")
+    process.send_signal(signal.SIGINT)
+    rest = process.stderr.read()
+    if process.wait() != 130 or "spillway doctor --measure" not in said or "another program" not in said or "not the predicted" in rest:
+        problems.append(f"status {process.returncode}: {said!r}, then {rest[-300:]!r}")
+    if "a run has departed" in said or not json.loads(content(path))["departed"]:
+        problems.append("the profile is not in doubt")
+    said = " ".join(train("doubtful")[0].split())
+    if "from which an earlier run has departed" not in said or MEASURES in said:
+        problems.append(f"train with a doubtful profile: {said[:900]!r}")
+    again = program.run("plan", *TRAINING, "--nvme", SCRATCH)
+    now = json.loads(content(path))
+    if again.code != 0 or "as a run has departed" not in again.err or "departed" in now or now["ops"] == entry["ops"]:
+        problems.append(f"plan with a doubtful profile: {again.code}, {again.err!r}")
+    return problems
+
+
 def damaged():
     """A profile that cannot be read is measured again."""
     path = kept("machine")[0]
@@ -100,4 +127,4 @@ def damaged():
     return []
 
 
-script_test.run(measured_once, predicts_training, trains_without_one, damaged)
+script_test.run(measured_once, predicts_training, trains_without_one, departs, damaged)

@@ -10,8 +10,10 @@
 
 #include <stdio.h>
 
-/* The source of a prediction by the kept profile. */
+/* The source of a prediction by the kept profile, and by one from which an earlier run has departed. */
 #define SW_ANSWER_PROFILE "this machine's profile; `spillway doctor --measure` renews it"
+#define SW_ANSWER_DOUBTED                                                                                              \
+    "this machine's profile, from which an earlier run has departed; `spillway doctor --measure` renews it"
 
 /* Everything is borrowed. */
 struct sw_answer {

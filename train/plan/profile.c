@@ -98,22 +98,32 @@ static void keep(const char *kind, const char *key, json_t *entry) {
     sw_error_clear();
 }
 
+/* The member of an entry that a run has departed from. */
+static const char doubt[] = "departed";
+
 /* Reads an entry that was kept. False, and nothing is said: there is none, or it is damaged, and it is made anew. */
-static bool read_machine(const char *key, struct sw_profile *out) {
+static bool read_machine(const char *key, struct sw_profile *out, bool *out_doubted) {
     json_t *entry = sw_cache_read(machine_kind, key);
     const bool read = entry != NULL && sw_profile_from_json(entry, out) == SW_OK;
+    *out_doubted = json_is_true(json_object_get(entry, doubt));
     sw_error_clear();
     json_decref(entry);
     return read;
 }
 
-static bool read_drives(const char *key, struct sw_profile *out) {
+static bool read_drives(const char *key, struct sw_profile *out, bool *out_doubted) {
     json_t *entry = sw_cache_read(drives_kind, key);
     const bool read =
         entry != NULL && sw_rates_from_json(entry, SW_RATES_OF_DRIVES, "the profile", &out->rates) == SW_OK;
+    *out_doubted = json_is_true(json_object_get(entry, doubt));
     sw_error_clear();
     json_decref(entry);
     return read;
+}
+
+void sw_profile_doubt(const char *path) {
+    if (path[0] != '\0' && sw_cache_mark(path, doubt) != SW_OK)
+        sw_error_clear();
 }
 
 static sw_status measure_machine(const struct sw_rates_target *target, const char *key, const char *why,
@@ -138,9 +148,10 @@ static sw_status measure_machine(const struct sw_rates_target *target, const cha
     return SW_OK;
 }
 
-static sw_status measure_drives(const struct sw_rates_target *target, const char *key, struct sw_profile *out) {
+static sw_status measure_drives(const struct sw_rates_target *target, const char *key, const char *why,
+                                struct sw_profile *out) {
     if (!target->settings->json)
-        sw_log_info("measuring the drives of the store");
+        sw_log_info("measuring the drives of the store%s", why);
     SW_TRY(sw_rates_measure_drives(target, &out->rates));
     out->measured = true;
     json_t *entry = json_object();
@@ -150,27 +161,53 @@ static sw_status measure_drives(const struct sw_rates_target *target, const char
     return SW_OK;
 }
 
-/* The profile's chunks: of an ordinary size, whatever the settings have. */
+static void path_of(const char *kind, const char *key, char out[SW_CACHE_PATH_CHARS]) {
+    if (sw_cache_path(kind, key, out) == SW_OK)
+        return;
+    out[0] = '\0';
+    sw_error_clear();
+}
+
+static sw_status find_machine(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                              struct sw_profile *out) {
+    char key[KEY_CHARS];
+    bool doubted = false;
+    machine_key(target, key);
+    path_of(machine_kind, key, out->path);
+    out->known = !need->again && read_machine(key, out, &doubted);
+    out->doubted = doubted;
+    if ((out->known && !doubted) || need->only_kept)
+        return SW_OK;
+    SW_TRY(measure_machine(target, key, doubted ? ", as a run has departed from its profile" : need->why, out));
+    out->known = true;
+    return SW_OK;
+}
+
+static sw_status find_drives(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                             struct sw_profile *out) {
+    char key[KEY_CHARS];
+    bool doubted = false;
+    drives_key(target, key);
+    path_of(drives_kind, key, out->drives_path);
+    const bool known = !need->again && read_drives(key, out, &doubted);
+    out->doubted |= doubted;
+    if ((known && !doubted) || need->only_kept)
+        return SW_OK;
+    return measure_drives(target, key, doubted ? ", as a run has departed from their profile" : "", out);
+}
+
+/* The profile's chunks are of an ordinary size, whatever the settings have. */
 static sw_status find_parts(const struct sw_rates_target *given, const struct sw_profile_need *need,
                             struct sw_profile *out) {
     enum { CHUNK_GRAINS = 32, RING_CHUNKS = 8 };
-    char key[KEY_CHARS];
     struct sw_settings settings = *given->settings;
     struct sw_rates_target target = *given;
     settings.chunk_grains = CHUNK_GRAINS;
     target.settings = &settings;
     target.ring_chunks = RING_CHUNKS;
-    machine_key(&target, key);
-    if (sw_cache_path(machine_kind, key, out->path) != SW_OK)
-        out->path[0] = '\0';
-    out->known = !need->again && read_machine(key, out);
-    if (!out->known && !need->only_kept) {
-        SW_TRY(measure_machine(&target, key, need->why, out));
-        out->known = true;
-    }
-    drives_key(&target, key);
-    if (need->drives && (need->again || !read_drives(key, out)) && !need->only_kept)
-        SW_TRY(measure_drives(&target, key, out));
+    SW_TRY(find_machine(&target, need, out));
+    SW_TRY(need->drives ? find_drives(&target, need, out) : SW_OK);
+    out->doubted = out->doubted && need->only_kept;
     return SW_OK;
 }
 

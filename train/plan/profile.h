@@ -16,7 +16,9 @@ struct sw_profile {
     struct sw_op_times *times; /* what ops take on the compute device */
     bool known;                /* false: only_kept was asked for, and the device's and the memory's part is not kept */
     bool measured;             /* measured now, rather than read */
+    bool doubted;              /* only_kept was asked for, and a run has departed from what is kept */
     char path[SW_CACHE_PATH_CHARS]; /* the file that keeps the device's and the memory's part; "": nothing keeps it */
+    char drives_path[SW_CACHE_PATH_CHARS]; /* the file that keeps the drives' part */
 };
 
 struct sw_profile_need {
@@ -33,6 +35,10 @@ sw_status sw_profile_find(const struct sw_rates_target *target, const struct sw_
  * SW_ERR_ARG says what is wrong with the entry. */
 sw_status sw_profile_from_json(const json_t *entry, struct sw_profile *profile);
 void sw_profile_release(struct sw_profile *profile);
+
+/* Marks the part of a profile in this file as doubtful, because a run has departed from it: whoever may measure does so
+ * again. Does nothing for "", and where the file cannot be changed. */
+void sw_profile_doubt(const char *path);
 
 /* Prices the target's model by the profile, which is known: counts the seconds of each unit's ops. The caller releases
  * the rates. */
