@@ -5,9 +5,11 @@ import json
 import os
 import re
 import signal
+import subprocess
 
 import program
-from program import script_test
+from program import command, script_test
+from ranks_jobs import mpirun
 
 SCRATCH = program.scratch_folder()
 CACHE = os.path.join(SCRATCH, "cache", "spillway")
@@ -117,6 +119,25 @@ def departs():
     return problems
 
 
+def ranks_measure_together():
+    """Ranks that plan together measure at once and keep that beside the profile of a process alone. `train` by as many
+    predicts by it."""
+    before, problems, plan = kept("machine"), [], command("plan", *TRAINING, "--nvme", SCRATCH)
+    answers = [subprocess.run(mpirun((2, plan)), capture_output=True, text=True, timeout=program.LIMIT_S, check=True) for _ in range(2)]
+    times = [re.findall("a step takes .*", ended.stdout) for ended in answers]
+    made = set(kept("machine")) - set(before)
+    if [MEASURES in ended.stderr for ended in answers] != [True, False] or len(times[0]) != 1 or times[0] != times[1] or len(made) != 1:
+        problems.append(f"{made}: {answers}")
+    if " ".join(f"to renew it, remove {made.pop()}".split()) not in " ".join(answers[0].stdout.split()):
+        problems.append(f"the profile of ranks is not named: {answers[0].stdout}")
+    run = command("train", *TRAINING, "--init", "--data", DATA, "--run", os.path.join(SCRATCH, "ranks"), "--steps", STEPS)
+    ended = subprocess.run(mpirun((2, run)), capture_output=True, text=True, timeout=program.LIMIT_S, check=True)
+    if times[0][0] not in ended.stderr or MEASURES in ended.stderr:
+        problems.append(f"a training does not predict {times[0]}: {ended.stderr[:900]!r}")
+    ended = subprocess.run(mpirun((2, plan + ["--ranks", "3"])), capture_output=True, text=True, timeout=program.LIMIT_S, check=False)
+    return problems + ([] if ended.returncode == 1 and "--ranks 3 is not the 2 ranks" in ended.stderr else [f"--ranks 3: {ended}"])
+
+
 def damaged():
     """A profile that cannot be read is measured again."""
     path = kept("machine")[0]
@@ -127,4 +148,4 @@ def damaged():
     return []
 
 
-script_test.run(measured_once, predicts_training, trains_without_one, departs, damaged)
+script_test.run(measured_once, predicts_training, trains_without_one, departs, damaged, ranks_measure_together)

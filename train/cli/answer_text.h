@@ -5,15 +5,11 @@
 
 #include "offload/plan/plan.h"
 #include "offload/simulate/simulate.h"
+#include "train/plan/profile_rates.h"
 #include "train/settings/settings.h"
 #include "train/stores/writes.h"
 
 #include <stdio.h>
-
-/* The source of a prediction by the kept profile, and by one from which an earlier run has departed. */
-#define SW_ANSWER_PROFILE "this machine's profile; `spillway doctor --measure` renews it"
-#define SW_ANSWER_DOUBTED                                                                                              \
-    "this machine's profile, from which an earlier run has departed; `spillway doctor --measure` renews it"
 
 /* Everything is borrowed. */
 struct sw_answer {
@@ -24,7 +20,9 @@ struct sw_answer {
     const struct sw_simulation *step; /* a step without a save; NULL: not predicted */
     double fast_s, slow_s;            /* bounds of step->step_s; 0: not known */
     double save_s;                    /* by how much a save makes the training longer; 0: not known */
-    const char *machine, *source;     /* what the step is predicted for, and by what */
+    const char *machine;              /* what the step is predicted for */
+    const char *file;                 /* what it is predicted by; NULL: this machine's profile */
+    const struct sw_profile_source *profile;
 };
 
 /* Prints that the plan fits, its memory, its disk and its writes. */

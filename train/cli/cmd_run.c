@@ -35,7 +35,7 @@ static struct sw_answer answer_of(const struct sw_trainer *trainer) {
                               .step = known ? &forecast->step : NULL,
                               .save_s = forecast->save_s,
                               .machine = info.model != NULL ? info.model : "this CPU",
-                              .source = forecast->source.doubted ? SW_ANSWER_DOUBTED : SW_ANSWER_PROFILE};
+                              .profile = &forecast->source};
 }
 
 static void say_answer(const struct sw_trainer *trainer) {

@@ -4,22 +4,16 @@
 #define SW_TRAIN_PLAN_FORECAST_H
 
 #include "offload/simulate/simulate.h"
-#include "train/files/cache.h"
+#include "train/plan/profile_rates.h"
 #include "train/settings/options.h"
 
 #include <jansson.h>
-
-/* The kept profile by which a step is predicted. */
-struct sw_forecast_source {
-    char machine_path[SW_CACHE_PATH_CHARS], drives_path[SW_CACHE_PATH_CHARS]; /* its parts; "": not kept */
-    bool doubted;                                                             /* an earlier run has departed from it */
-};
 
 struct sw_forecast {
     struct sw_simulation step; /* a step without a save; step_s 0: there were no rates to predict it by */
     double least_s, most_s;    /* least and most seconds of a step in any way that it may run; 0: not known */
     double save_s;             /* by how much a save makes the training longer; 0: not known, or there are none */
-    struct sw_forecast_source source;
+    struct sw_profile_source source;
     char *timeline; /* the step's timeline as JSON (offload/engine/timeline.h); NULL: none */
 };
 

@@ -16,7 +16,7 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
-enum { KEY_CHARS = 1024 };
+enum { KEY_CHARS = 1024, RANKS_CHARS = 96 };
 
 /* The entries of the cache: what the device and the memory reach, and what the drives reach. */
 static const char machine_kind[] = "machine", drives_kind[] = "drives";
@@ -25,15 +25,19 @@ static const char machine_kind[] = "machine", drives_kind[] = "drives";
 static void machine_key(const struct sw_rates_target *target, char out[KEY_CHARS]) {
     const struct sw_device_info info = sw_devices_info(target->devices);
     struct sw_machine machine = {.cpu = "unknown"};
-    char driver[SW_DRIVER_VERSION_CHARS] = "";
+    const struct sw_comm *comm = sw_ranks_comm(target->ranks);
+    char driver[SW_DRIVER_VERSION_CHARS] = "", ranks[RANKS_CHARS] = "";
     if (sw_machine_read(&machine) != SW_OK)
         sw_error_clear();
     if (info.model != NULL)
         sw_driver_version("", driver);
-    snprintf(out, KEY_CHARS, "spillway %s, %s with %d of %d cores, %s %s%s%s%s%s, %d threads, %s", SW_VERSION,
+    if (comm != NULL)
+        snprintf(ranks, sizeof ranks, ", as one of %d ranks, %d of them here, by %s", sw_ranks_count(target->ranks),
+                 sw_ranks_local_count(target->ranks), sw_comm_transport_name(comm));
+    snprintf(out, KEY_CHARS, "spillway %s, %s with %d of %d cores, %s %s%s%s%s%s, %d threads, %s%s", SW_VERSION,
              machine.cpu, machine.cores, machine.all_cores, info.name, info.isa, info.model != NULL ? ", " : "",
              info.model != NULL ? info.model : "", driver[0] != '\0' ? ", driver " : "", driver, info.threads,
-             sw_settings_precision_name(target->settings));
+             sw_settings_precision_name(target->settings), ranks);
 }
 
 /* Writes which drives the folders lie on: the number of each file system's device, and its size. */
@@ -101,24 +105,29 @@ static void keep(const char *kind, const char *key, json_t *entry) {
 /* The member of an entry that a run has departed from. */
 static const char doubt[] = "departed";
 
-/* Reads an entry that was kept. False, and nothing is said: there is none, or it is damaged, and it is made anew. */
-static bool read_machine(const char *key, struct sw_profile *out, bool *out_doubted) {
+/* How a part of the profile is kept. */
+struct kept {
+    bool known;   /* false: it is not kept, or damaged, which is not told, as it is made anew */
+    bool doubted; /* a run has departed from it */
+};
+
+static struct kept read_machine(const char *key, struct sw_profile *out) {
     json_t *entry = sw_cache_read(machine_kind, key);
-    const bool read = entry != NULL && sw_profile_from_json(entry, out) == SW_OK;
-    *out_doubted = json_is_true(json_object_get(entry, doubt));
+    const struct kept kept = {.known = entry != NULL && sw_profile_from_json(entry, out) == SW_OK,
+                              .doubted = json_is_true(json_object_get(entry, doubt))};
     sw_error_clear();
     json_decref(entry);
-    return read;
+    return kept;
 }
 
-static bool read_drives(const char *key, struct sw_profile *out, bool *out_doubted) {
+static struct kept read_drives(const char *key, struct sw_profile *out) {
     json_t *entry = sw_cache_read(drives_kind, key);
-    const bool read =
-        entry != NULL && sw_rates_from_json(entry, SW_RATES_OF_DRIVES, "the profile", &out->rates) == SW_OK;
-    *out_doubted = json_is_true(json_object_get(entry, doubt));
+    const struct kept kept = {
+        .known = entry != NULL && sw_rates_from_json(entry, SW_RATES_OF_DRIVES, "the profile", &out->rates) == SW_OK,
+        .doubted = json_is_true(json_object_get(entry, doubt))};
     sw_error_clear();
     json_decref(entry);
-    return read;
+    return kept;
 }
 
 void sw_profile_doubt(const char *path) {
@@ -126,21 +135,34 @@ void sw_profile_doubt(const char *path) {
         sw_error_clear();
 }
 
-static sw_status measure_machine(const struct sw_rates_target *target, const char *key, const char *why,
-                                 struct sw_profile *out) {
+/* Measures on this rank, beside the others. */
+static sw_status measure_here(const struct sw_rates_target *target, struct sw_profile *out) {
     double compute_cores;
-    if (!target->settings->json)
-        sw_log_info("measuring this machine, once and for up to a minute%s", why != NULL ? why : "");
     sw_op_times_destroy(out->times);
     out->times = NULL;
     SW_TRY(sw_op_times_create(&out->times));
-    out->rates.cores = (double)sw_machine_cores();
     SW_TRY(sw_rates_measure_memory(target, &out->rates));
     SW_TRY(sw_profile_time_ops(target, out->times, &compute_cores));
     SW_TRY(sw_rates_measure_memory(target, &out->rates));
     out->rates.compute_cores = compute_cores;
     sw_rates_assume_ranks(&out->rates);
+    return SW_OK;
+}
+
+/* Measures on all ranks at once, so that each measures its share of what they have in common; rank 0's result is kept.
+ */
+static sw_status measure_machine(const struct sw_rates_target *target, const char *key, const char *why,
+                                 struct sw_profile *out) {
+    int64_t cores;
+    if (!target->settings->json)
+        sw_log_info("measuring this machine, once and for up to a minute%s", why != NULL ? why : "");
+    SW_TRY(sw_ranks_cores(target->ranks, &cores));
+    out->rates.cores = (double)cores;
+    SW_TRY(sw_ranks_agree_on_error(target->ranks, measure_here(target, out)));
+    SW_TRY(sw_rates_measure_ranks(target->ranks, target->devices, sw_settings_type(target->settings), &out->rates));
     out->measured = true;
+    if (sw_ranks_rank(target->ranks) > 0)
+        return SW_OK;
     json_t *entry = json_pack("{s:o, s:{}}", "ops", ops_to_json(out->times), "rates");
     sw_rates_to_json(&out->rates, SW_RATES_OF_MACHINE, json_object_get(entry, "rates"));
     keep(machine_kind, key, entry);
@@ -152,8 +174,10 @@ static sw_status measure_drives(const struct sw_rates_target *target, const char
                                 struct sw_profile *out) {
     if (!target->settings->json)
         sw_log_info("measuring the drives of the store%s", why);
-    SW_TRY(sw_rates_measure_drives(target, &out->rates));
+    SW_TRY(sw_ranks_agree_on_error(target->ranks, sw_rates_measure_drives(target, &out->rates)));
     out->measured = true;
+    if (sw_ranks_rank(target->ranks) > 0)
+        return SW_OK;
     json_t *entry = json_object();
     sw_rates_to_json(&out->rates, SW_RATES_OF_DRIVES, entry);
     keep(drives_kind, key, entry);
@@ -168,32 +192,37 @@ static void path_of(const char *kind, const char *key, char out[SW_CACHE_PATH_CH
     sw_error_clear();
 }
 
+/* Rank 0 reads, and tells all. */
 static sw_status find_machine(const struct sw_rates_target *target, const struct sw_profile_need *need,
                               struct sw_profile *out) {
     char key[KEY_CHARS];
-    bool doubted = false;
+    struct kept kept = {0};
     machine_key(target, key);
     path_of(machine_kind, key, out->path);
-    out->known = !need->again && read_machine(key, out, &doubted);
-    out->doubted = doubted;
-    if ((out->known && !doubted) || need->only_kept)
+    if (!need->again && sw_ranks_rank(target->ranks) == 0)
+        kept = read_machine(key, out);
+    SW_TRY(sw_ranks_spread(target->ranks, "profile", &kept, sizeof kept));
+    out->doubted = kept.doubted;
+    out->known = kept.known;
+    if ((kept.known && !kept.doubted) || need->only_kept)
         return SW_OK;
-    SW_TRY(measure_machine(target, key, doubted ? ", as a run has departed from its profile" : need->why, out));
     out->known = true;
-    return SW_OK;
+    return measure_machine(target, key, kept.doubted ? ", as a run has departed from its profile" : need->why, out);
 }
 
 static sw_status find_drives(const struct sw_rates_target *target, const struct sw_profile_need *need,
                              struct sw_profile *out) {
     char key[KEY_CHARS];
-    bool doubted = false;
+    struct kept kept = {0};
     drives_key(target, key);
     path_of(drives_kind, key, out->drives_path);
-    const bool known = !need->again && read_drives(key, out, &doubted);
-    out->doubted |= doubted;
-    if ((known && !doubted) || need->only_kept)
+    if (!need->again && sw_ranks_rank(target->ranks) == 0)
+        kept = read_drives(key, out);
+    SW_TRY(sw_ranks_spread(target->ranks, "profile", &kept, sizeof kept));
+    out->doubted |= kept.doubted;
+    if ((kept.known && !kept.doubted) || need->only_kept)
         return SW_OK;
-    return measure_drives(target, key, doubted ? ", as a run has departed from their profile" : "", out);
+    return measure_drives(target, key, kept.doubted ? ", as a run has departed from their profile" : "", out);
 }
 
 /* The profile's chunks are of an ordinary size, whatever the settings have. */
@@ -215,8 +244,11 @@ sw_status sw_profile_find(const struct sw_rates_target *target, const struct sw_
                           struct sw_profile *out) {
     *out = (struct sw_profile){0};
     sw_status status = sw_op_times_create(&out->times);
+    status = sw_ranks_agree_on_error(target->ranks, status);
+    sw_ranks_enter(target->ranks, "measuring", 0);
     if (status == SW_OK)
         status = find_parts(target, need, out);
+    sw_ranks_leave(target->ranks);
     if (status != SW_OK)
         sw_profile_release(out);
     return status;

@@ -85,8 +85,8 @@ void sw_departure_after(struct sw_trainer *trainer, double seconds, const double
     const bool drives = found.lane == SW_LANE_READ || found.lane == SW_LANE_WRITE;
     sw_log_info(
         "steps take %.3g s, not the predicted %.3g s; the lane that differs most is %s, busy for %.3g s instead of "
-        "%.3g s; another program may share the machine, or it has changed, and `spillway doctor --measure` "
-        "measures it again",
-        found.measured_s, found.predicted_s, sw_lane_name(found.lane), found.lane_measured_s, found.lane_predicted_s);
+        "%.3g s; another program may share the machine, or it has changed, and %s measures it again",
+        found.measured_s, found.predicted_s, sw_lane_name(found.lane), found.lane_measured_s, found.lane_predicted_s,
+        sw_ranks_count(trainer->ranks) > 1 ? "`spillway plan` by as many ranks" : "`spillway doctor --measure`");
     sw_profile_doubt(drives ? forecast->source.drives_path : forecast->source.machine_path);
 }
