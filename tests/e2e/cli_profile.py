@@ -138,14 +138,31 @@ def ranks_measure_together():
     return problems + ([] if ended.returncode == 1 and "--ranks 3 is not the 2 ranks" in ended.stderr else [f"--ranks 3: {ended}"])
 
 
-def damaged():
-    """A profile that cannot be read is measured again."""
+def of_another_build():
+    """A profile that another build of the program has measured predicts no training, and is measured again by `plan`."""
     path = kept("machine")[0]
-    program.write(path, "{")
+    entry = json.loads(content(path))
+    program.write(path, json.dumps({**entry, "program": "0" * len(entry["program"])}))
+    said, made, _ = train("another build")
+    problems = [] if MEASURES not in said and made["step_seconds"] is None else [f"train: {made}, {said[:300]!r}"]
     ended = program.run("plan", "--model", "gpt2-demo", "--nvme", SCRATCH)
-    if ended.code != 0 or MEASURES not in ended.err or len(json.loads(content(path))["ops"]) < 50:
-        return [f"a damaged profile: {ended.code}, {ended.err!r}"]
-    return []
+    if ended.code != 0 or "another build" not in ended.err or json.loads(content(path))["program"] != entry["program"] or len(entry["ops"]) < 50:
+        problems.append(f"plan: {ended.code}, {ended.err!r}")
+    return problems
 
 
-script_test.run(measured_once, predicts_training, trains_without_one, departs, damaged, ranks_measure_together)
+def damaged():
+    """A profile that cannot be read, or cannot be right, is measured again with one sentence: here the drives', which take
+    least. tests/train/profile.c has the rest."""
+    problems, file = [], kept("drives")[0]
+    entry = json.loads(content(file))
+    for what, text in (("damaged", "{"), ("absurd", json.dumps({**entry, "read": {"bytes_per_s": 1e30, "cores": 0}})),
+                       ("negative", json.dumps({**entry, "commit_s": -1})), ("NaN", json.dumps({**entry, "io_latency_s": float("nan")}))):
+        program.write(file, text)
+        ended = program.run("plan", "--model", "gpt2-demo", "--nvme", SCRATCH)
+        if ended.code != 0 or ended.err.count("\n") != 1 or "cannot be right" not in ended.err or "drives" not in ended.err:
+            problems.append(f"a {what} profile of the drives: {ended.code}, {ended.err!r}")
+    return problems
+
+
+script_test.run(measured_once, predicts_training, trains_without_one, departs, of_another_build, damaged, ranks_measure_together)

@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "core/machine.h"
+#include "core/ranks/comm.h"
 #include "offload/simulate/measure.h"
 #include "train/devices/driver_version.h"
 #include "train/files/cache.h"
@@ -15,8 +16,13 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
-enum { KEY_CHARS = 1024, RANKS_CHARS = 96 };
+enum { KEY_CHARS = 1024, RANKS_CHARS = 96, PROGRAM_CHARS = 2 * SW_COMM_DIGEST_BYTES + 1 };
+
+/* Bounds of what an op may take. */
+#define MOST_OP_S 1e4
+#define MOST_WORK_PER_S 1e18
 
 /* The entries of the cache: what the device and the memory reach, and what the drives reach. */
 static const char machine_kind[] = "machine", drives_kind[] = "drives";
@@ -67,6 +73,10 @@ static json_t *ops_to_json(struct sw_op_times *times) {
     return ops;
 }
 
+static bool is_amount(double value) {
+    return isfinite(value) && value > 0.0;
+}
+
 static sw_status op_from_json(const json_t *row, struct sw_op_times *times) {
     const char *name = NULL;
     json_int_t kind, m, n, k;
@@ -76,9 +86,9 @@ static sw_status op_from_json(const json_t *row, struct sw_op_times *times) {
                     "k", &k, "work", &size.work, "seconds", &seconds) != 0)
         return sw_fail(SW_ERR_CORRUPT, "an op lacks a field");
     size = (struct sw_op_size){.op = sw_timed_op_named(name), .kind = kind, .m = m, .n = n, .k = k, .work = size.work};
-    if (size.op < 0 || m < 0 || n < 0 || k < 0 || !isfinite(size.work) || size.work <= 0.0 || !isfinite(seconds) ||
-        seconds <= 0.0)
-        return sw_fail(SW_ERR_CORRUPT, "an op has no size or no time");
+    if (size.op < 0 || m < 0 || n < 0 || k < 0 || !is_amount(size.work) || !is_amount(seconds) ||
+        !(seconds < MOST_OP_S && size.work / seconds < MOST_WORK_PER_S))
+        return sw_fail(SW_ERR_CORRUPT, "an op has no size, or a time that no machine takes");
     return sw_op_times_add(times, &size, seconds);
 }
 
@@ -89,45 +99,86 @@ static sw_status ops_from_json(const json_t *ops, struct sw_op_times *times) {
     return json_array_size(ops) > 0 ? SW_OK : sw_fail(SW_ERR_CORRUPT, "no op was timed");
 }
 
+static sw_status rates_from_json(const json_t *object, sw_rate_set set, struct sw_rates *out) {
+    SW_TRY(sw_rates_from_json(object, set, "the profile", out));
+    return sw_rates_are_plausible(out, set) ? SW_OK : sw_fail(SW_ERR_CORRUPT, "a rate is one that no machine has");
+}
+
 sw_status sw_profile_from_json(const json_t *entry, struct sw_profile *profile) {
-    SW_TRY(sw_rates_from_json(json_object_get(entry, "rates"), SW_RATES_OF_MACHINE, "the profile", &profile->rates));
+    SW_TRY(rates_from_json(json_object_get(entry, "rates"), SW_RATES_OF_MACHINE, &profile->rates));
     return ops_from_json(json_object_get(entry, "ops"), profile->times);
+}
+
+/* Members of an entry: the build that measured, and whether a run has departed from it. */
+static const char program[] = "program", doubt[] = "departed";
+
+/* How a part of the profile is kept. */
+enum kept { KEPT_NOT, KEPT_DAMAGED, KEPT_BY_OTHER, KEPT_IN_DOUBT, KEPT_WELL };
+
+/* The end of the message that a part is measured again. */
+static const char *const why_again[] = {
+    [KEPT_NOT] = "",
+    [KEPT_DAMAGED] = ", as what was kept of it cannot be right",
+    [KEPT_BY_OTHER] = ", as another build of spillway has measured it",
+    [KEPT_IN_DOUBT] = ", as a run has departed from its profile",
+};
+
+/* Writes what tells builds of the program apart; "" where the program cannot read itself. */
+static void program_text(char out[PROGRAM_CHARS]) {
+    unsigned char digest[SW_COMM_DIGEST_BYTES];
+    out[0] = '\0';
+    if (sw_comm_program_digest(digest) == SW_OK)
+        for (int i = 0; i < SW_COMM_DIGEST_BYTES; i++)
+            snprintf(out + 2 * i, 3, "%02x", digest[i]);
+    sw_error_clear();
+}
+
+/* The device's and the memory's part of the profile, or the drives'. */
+struct part {
+    const char *kind, *path;
+    char key[KEY_CHARS];
+};
+
+static sw_status from_json(const struct part *part, const json_t *entry, struct sw_profile *out) {
+    struct sw_rates rates = out->rates;
+    if (part->kind == machine_kind)
+        return sw_profile_from_json(entry, out);
+    SW_TRY(rates_from_json(entry, SW_RATES_OF_DRIVES, &rates));
+    out->rates = rates;
+    return SW_OK;
+}
+
+/* Kernels differ between builds; drives do not. */
+static enum kept judge(const struct part *part, const json_t *entry) {
+    const char *by = json_string_value(json_object_get(entry, program));
+    char own[PROGRAM_CHARS];
+    program_text(own);
+    if (part->kind == machine_kind && (by == NULL || strcmp(by, own) != 0))
+        return KEPT_BY_OTHER;
+    return json_is_true(json_object_get(entry, doubt)) ? KEPT_IN_DOUBT : KEPT_WELL;
+}
+
+static enum kept read_part(const struct part *part, struct sw_profile *out) {
+    json_t *entry = sw_cache_read(part->kind, part->key);
+    enum kept kept = access(part->path, F_OK) == 0 ? KEPT_DAMAGED : KEPT_NOT;
+    if (entry != NULL)
+        kept = judge(part, entry);
+    if (kept >= KEPT_IN_DOUBT && from_json(part, entry, out) != SW_OK)
+        kept = KEPT_DAMAGED;
+    sw_error_clear();
+    json_decref(entry);
+    return kept;
 }
 
 /* Warns where the user has no folder for caches, or it is full: the next command then measures again. */
 static void keep(const char *kind, const char *key, json_t *entry) {
+    char own[PROGRAM_CHARS];
+    program_text(own);
+    json_object_set_new(entry, program, json_string(own));
     if (sw_cache_write(kind, key, entry) == SW_OK)
         return;
     sw_log_warn("what was measured is not kept for the next time: %s", sw_error_message(SW_ERR_IO));
     sw_error_clear();
-}
-
-/* The member of an entry that a run has departed from. */
-static const char doubt[] = "departed";
-
-/* How a part of the profile is kept. */
-struct kept {
-    bool known;   /* false: it is not kept, or damaged, which is not told, as it is made anew */
-    bool doubted; /* a run has departed from it */
-};
-
-static struct kept read_machine(const char *key, struct sw_profile *out) {
-    json_t *entry = sw_cache_read(machine_kind, key);
-    const struct kept kept = {.known = entry != NULL && sw_profile_from_json(entry, out) == SW_OK,
-                              .doubted = json_is_true(json_object_get(entry, doubt))};
-    sw_error_clear();
-    json_decref(entry);
-    return kept;
-}
-
-static struct kept read_drives(const char *key, struct sw_profile *out) {
-    json_t *entry = sw_cache_read(drives_kind, key);
-    const struct kept kept = {
-        .known = entry != NULL && sw_rates_from_json(entry, SW_RATES_OF_DRIVES, "the profile", &out->rates) == SW_OK,
-        .doubted = json_is_true(json_object_get(entry, doubt))};
-    sw_error_clear();
-    json_decref(entry);
-    return kept;
 }
 
 void sw_profile_doubt(const char *path) {
@@ -135,7 +186,7 @@ void sw_profile_doubt(const char *path) {
         sw_error_clear();
 }
 
-/* Measures on this rank, beside the others. */
+/* Measures the machine on this rank, beside the others. */
 static sw_status measure_here(const struct sw_rates_target *target, struct sw_profile *out) {
     double compute_cores;
     sw_op_times_destroy(out->times);
@@ -149,95 +200,85 @@ static sw_status measure_here(const struct sw_rates_target *target, struct sw_pr
     return SW_OK;
 }
 
-/* Measures on all ranks at once, so that each measures its share of what they have in common; rank 0's result is kept.
- */
-static sw_status measure_machine(const struct sw_rates_target *target, const char *key, const char *why,
-                                 struct sw_profile *out) {
+/* Measures on all ranks at once, so that each measures its share of what they have in common. */
+static sw_status measure_machine(const struct sw_rates_target *target, struct sw_profile *out) {
     int64_t cores;
-    if (!target->settings->json)
-        sw_log_info("measuring this machine, once and for up to a minute%s", why != NULL ? why : "");
     SW_TRY(sw_ranks_cores(target->ranks, &cores));
-    out->rates.cores = (double)cores;
+    out->rates = (struct sw_rates){.cores = (double)cores};
     SW_TRY(sw_ranks_agree_on_error(target->ranks, measure_here(target, out)));
-    SW_TRY(sw_rates_measure_ranks(target->ranks, target->devices, sw_settings_type(target->settings), &out->rates));
+    return sw_rates_measure_ranks(target->ranks, target->devices, sw_settings_type(target->settings), &out->rates);
+}
+
+/* Measures a part on all ranks. Rank 0's result is kept. */
+static sw_status measure_part(const struct sw_rates_target *target, const struct part *part, struct sw_profile *out) {
+    const bool machine = part->kind == machine_kind;
+    if (machine)
+        SW_TRY(measure_machine(target, out));
+    else
+        SW_TRY(sw_ranks_agree_on_error(target->ranks, sw_rates_measure_drives(target, &out->rates)));
     out->measured = true;
     if (sw_ranks_rank(target->ranks) > 0)
         return SW_OK;
-    json_t *entry = json_pack("{s:o, s:{}}", "ops", ops_to_json(out->times), "rates");
-    sw_rates_to_json(&out->rates, SW_RATES_OF_MACHINE, json_object_get(entry, "rates"));
-    keep(machine_kind, key, entry);
+    json_t *entry = machine ? json_pack("{s:o, s:{}}", "ops", ops_to_json(out->times), "rates") : json_object();
+    sw_rates_to_json(&out->rates, machine ? SW_RATES_OF_MACHINE : SW_RATES_OF_DRIVES,
+                     machine ? json_object_get(entry, "rates") : entry);
+    keep(part->kind, part->key, entry);
     json_decref(entry);
     return SW_OK;
 }
 
-static sw_status measure_drives(const struct sw_rates_target *target, const char *key, const char *why,
-                                struct sw_profile *out) {
-    if (!target->settings->json)
-        sw_log_info("measuring the drives of the store%s", why);
-    SW_TRY(sw_ranks_agree_on_error(target->ranks, sw_rates_measure_drives(target, &out->rates)));
-    out->measured = true;
-    if (sw_ranks_rank(target->ranks) > 0)
-        return SW_OK;
-    json_t *entry = json_object();
-    sw_rates_to_json(&out->rates, SW_RATES_OF_DRIVES, entry);
-    keep(drives_kind, key, entry);
-    json_decref(entry);
-    return SW_OK;
+static void say_measuring(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                          const struct part *part, enum kept kept) {
+    const char *why = kept == KEPT_NOT && need->why != NULL ? need->why : why_again[kept];
+    if (target->settings->json)
+        return;
+    if (part->kind == machine_kind)
+        sw_log_info("measuring this machine, once and for up to a minute%s", why);
+    else
+        sw_log_info("measuring the drives of the store%s", why_again[kept]);
 }
 
-static void path_of(const char *kind, const char *key, char out[SW_CACHE_PATH_CHARS]) {
-    if (sw_cache_path(kind, key, out) == SW_OK)
+/* Finds a part whose key and path are given. Rank 0 reads, and tells all. Returns in *out_known whether it is known. */
+static sw_status find_part(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                           const struct part *part, struct sw_profile *out, bool *out_known) {
+    enum kept kept = KEPT_NOT;
+    if (!need->again && sw_ranks_rank(target->ranks) == 0)
+        kept = read_part(part, out);
+    SW_TRY(sw_ranks_spread(target->ranks, "profile", &kept, sizeof kept));
+    *out_known = kept >= KEPT_IN_DOUBT;
+    out->doubted |= kept == KEPT_IN_DOUBT && need->only_kept;
+    if (kept == KEPT_WELL || need->only_kept)
+        return SW_OK;
+    say_measuring(target, need, part, kept);
+    *out_known = true;
+    return measure_part(target, part, out);
+}
+
+static void path_of(const struct part *part, char out[SW_CACHE_PATH_CHARS]) {
+    if (sw_cache_path(part->kind, part->key, out) == SW_OK)
         return;
     out[0] = '\0';
     sw_error_clear();
-}
-
-/* Rank 0 reads, and tells all. */
-static sw_status find_machine(const struct sw_rates_target *target, const struct sw_profile_need *need,
-                              struct sw_profile *out) {
-    char key[KEY_CHARS];
-    struct kept kept = {0};
-    machine_key(target, key);
-    path_of(machine_kind, key, out->path);
-    if (!need->again && sw_ranks_rank(target->ranks) == 0)
-        kept = read_machine(key, out);
-    SW_TRY(sw_ranks_spread(target->ranks, "profile", &kept, sizeof kept));
-    out->doubted = kept.doubted;
-    out->known = kept.known;
-    if ((kept.known && !kept.doubted) || need->only_kept)
-        return SW_OK;
-    out->known = true;
-    return measure_machine(target, key, kept.doubted ? ", as a run has departed from its profile" : need->why, out);
-}
-
-static sw_status find_drives(const struct sw_rates_target *target, const struct sw_profile_need *need,
-                             struct sw_profile *out) {
-    char key[KEY_CHARS];
-    struct kept kept = {0};
-    drives_key(target, key);
-    path_of(drives_kind, key, out->drives_path);
-    if (!need->again && sw_ranks_rank(target->ranks) == 0)
-        kept = read_drives(key, out);
-    SW_TRY(sw_ranks_spread(target->ranks, "profile", &kept, sizeof kept));
-    out->doubted |= kept.doubted;
-    if ((kept.known && !kept.doubted) || need->only_kept)
-        return SW_OK;
-    return measure_drives(target, key, kept.doubted ? ", as a run has departed from their profile" : "", out);
 }
 
 /* The profile's chunks are of an ordinary size, whatever the settings have. */
 static sw_status find_parts(const struct sw_rates_target *given, const struct sw_profile_need *need,
                             struct sw_profile *out) {
     enum { CHUNK_GRAINS = 32, RING_CHUNKS = 8 };
+    struct part machine = {.kind = machine_kind, .path = out->path};
+    struct part drives = {.kind = drives_kind, .path = out->drives_path};
     struct sw_settings settings = *given->settings;
     struct sw_rates_target target = *given;
+    bool drives_known;
     settings.chunk_grains = CHUNK_GRAINS;
     target.settings = &settings;
     target.ring_chunks = RING_CHUNKS;
-    SW_TRY(find_machine(&target, need, out));
-    SW_TRY(need->drives ? find_drives(&target, need, out) : SW_OK);
-    out->doubted = out->doubted && need->only_kept;
-    return SW_OK;
+    machine_key(&target, machine.key);
+    path_of(&machine, out->path);
+    SW_TRY(find_part(&target, need, &machine, out, &out->known));
+    drives_key(&target, drives.key);
+    path_of(&drives, out->drives_path);
+    return need->drives ? find_part(&target, need, &drives, out, &drives_known) : SW_OK;
 }
 
 sw_status sw_profile_find(const struct sw_rates_target *target, const struct sw_profile_need *need,

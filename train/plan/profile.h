@@ -1,6 +1,6 @@
 /* The profile of this machine: what its device, its memory and its drives reach, measured once in less than a minute
  * and kept in the user's cache folder (train/files/cache.h). It prices any model without running it. A profile belongs
- * to a processor or GPU, a driver, a number of threads, a precision, a number of ranks and a version of the program;
+ * to a processor or GPU, a driver, a number of threads, a precision, a number of ranks and a build of the program;
  * where one of these changes, it is measured again. The drives' rates are kept apart from it, for each set of folders.
  */
 #ifndef SW_TRAIN_PLAN_PROFILE_H
