@@ -116,6 +116,11 @@ def departs():
     now = json.loads(content(path))
     if again.code != 0 or "as a run has departed" not in again.err or "departed" in now or now["ops"] == entry["ops"]:
         problems.append(f"plan with a doubtful profile: {again.code}, {again.err!r}")
+    drives = kept("drives")[0]
+    program.write(drives, json.dumps({**json.loads(content(drives)), "departed": True}))
+    again = program.run("plan", *TRAINING, "--nvme", SCRATCH)
+    if again.code != 0 or MEASURES in again.err or "as a run has departed" not in again.err or "departed" in json.loads(content(drives)):
+        problems.append(f"plan with doubtful drives: {again.code}, {again.err!r}")
     return problems
 
 

@@ -42,7 +42,8 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     print_budget(answer, "device memory", SW_DEVICE, to);
     print_budget(answer, "host memory", SW_HOST, to);
     print_disk(answer, to);
-    print_written(answer, to);
+    if (answer->steps > 0)
+        print_written(answer, to);
 }
 
 /* Writes seconds with three digits, and with all digits before the point. */
@@ -97,6 +98,8 @@ static void print_unknown(const struct sw_answer *a, FILE *to) {
 }
 
 void sw_answer_print_times(const struct sw_answer *answer, FILE *to) {
+    if (answer->steps == 0)
+        return;
     if (answer->step == NULL) {
         print_unknown(answer, to);
         return;

@@ -16,7 +16,8 @@ struct sw_answer {
     const struct sw_settings *settings;
     const struct sw_plan *plan;
     struct sw_writes writes;
-    int64_t steps;                    /* steps that are written and timed: of the whole run, or those left of it */
+    int64_t steps; /* of the whole run, or those left of it; 0: there are none, or the plan is not complete, so neither
+                      writes nor times are printed */
     const struct sw_simulation *step; /* a step without a save; NULL: not predicted */
     double fast_s, slow_s;            /* bounds of step->step_s; 0: not known */
     double save_s;                    /* by how much a save makes the training longer; 0: not known */
