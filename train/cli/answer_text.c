@@ -42,7 +42,8 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     print_budget(answer, "device memory", SW_DEVICE, to);
     print_budget(answer, "host memory", SW_HOST, to);
     print_disk(answer, to);
-    print_written(answer, to);
+    if (answer->steps > 0)
+        print_written(answer, to);
 }
 
 /* Writes seconds with three digits, and with all digits before the point. */
@@ -71,14 +72,39 @@ static void print_run(const struct sw_answer *a, FILE *to) {
                         saves || !sw_plan_saves(a->plan) ? "included" : "not included");
 }
 
-void sw_answer_print_times(const struct sw_answer *answer, FILE *to) {
-    if (answer->step == NULL) {
+static void print_source(const struct sw_answer *a, FILE *to) {
+    /* Ranks that are only planned for have the profile of a process alone. */
+    const bool together = sw_settings_ranks(a->settings) > 1 && a->settings->local_ranks > 0;
+    const char *doubt = a->profile->doubted ? ", from which an earlier run has departed" : "";
+    if (a->file != NULL)
+        sw_command_print_to(to, 0, INDENT, "predicted for %s by %s", a->machine, a->file);
+    else if (together)
+        sw_command_print_to(to, 0, INDENT, "predicted for %s by the profile of %lld ranks%s; to renew it, remove %s",
+                            a->machine, (long long)sw_settings_ranks(a->settings), doubt, a->profile->machine_path);
+    else
         sw_command_print_to(to, 0, INDENT,
-                            "how long a step takes is not predicted: `spillway doctor --measure` measures this "
-                            "machine, once");
+                            "predicted for %s by this machine's profile%s; `spillway doctor --measure` renews it",
+                            a->machine, doubt);
+}
+
+/* Prints what would measure the profile. */
+static void print_unknown(const struct sw_answer *a, FILE *to) {
+    const long long ranks = (long long)sw_settings_ranks(a->settings);
+    const char *text = "how long a step takes is not predicted:";
+    if (ranks > 1)
+        sw_command_print_to(to, 0, INDENT, "%s `spillway plan` by %lld ranks measures them, once", text, ranks);
+    else
+        sw_command_print_to(to, 0, INDENT, "%s `spillway doctor --measure` measures this machine, once", text);
+}
+
+void sw_answer_print_times(const struct sw_answer *answer, FILE *to) {
+    if (answer->steps == 0)
+        return;
+    if (answer->step == NULL) {
+        print_unknown(answer, to);
         return;
     }
     print_step(answer, to);
     print_run(answer, to);
-    sw_command_print_to(to, 0, INDENT, "predicted for %s by %s", answer->machine, answer->source);
+    print_source(answer, to);
 }

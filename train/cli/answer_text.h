@@ -5,24 +5,25 @@
 
 #include "offload/plan/plan.h"
 #include "offload/simulate/simulate.h"
+#include "train/plan/profile_rates.h"
 #include "train/settings/settings.h"
 #include "train/stores/writes.h"
 
 #include <stdio.h>
-
-/* The source of a prediction by the kept profile. */
-#define SW_ANSWER_PROFILE "this machine's profile; `spillway doctor --measure` renews it"
 
 /* Everything is borrowed. */
 struct sw_answer {
     const struct sw_settings *settings;
     const struct sw_plan *plan;
     struct sw_writes writes;
-    int64_t steps;                    /* steps that are written and timed: of the whole run, or those left of it */
+    int64_t steps; /* of the whole run, or those left of it; 0: there are none, or the plan is not complete, so neither
+                      writes nor times are printed */
     const struct sw_simulation *step; /* a step without a save; NULL: not predicted */
     double fast_s, slow_s;            /* bounds of step->step_s; 0: not known */
     double save_s;                    /* by how much a save makes the training longer; 0: not known */
-    const char *machine, *source;     /* what the step is predicted for, and by what */
+    const char *machine;              /* what the step is predicted for */
+    const char *file;                 /* what it is predicted by; NULL: this machine's profile */
+    const struct sw_profile_source *profile;
 };
 
 /* Prints that the plan fits, its memory, its disk and its writes. */

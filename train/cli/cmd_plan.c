@@ -1,8 +1,10 @@
 #include "core/log.h"
 #include "core/size.h"
+#include "train/cli/cmd_ranks.h"
 #include "train/cli/commands.h"
 #include "train/cli/plan_text.h"
 #include "train/plan/planned.h"
+#include "train/run/agreement.h"
 #include "train/run/steplog_text.h"
 #include "train/run/trace_file.h"
 #include "train/stores/new_store.h"
@@ -189,8 +191,11 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
     SW_TRY(sw_planned_make(p));
-    SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
+    SW_TRY(sw_ranks_agree_on_error(p->ranks,
+                                   sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places})));
     SW_TRY(sw_planned_predict(p));
+    if (sw_ranks_rank(p->ranks) > 0)
+        return SW_OK;
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));
     if (p->settings.json)
@@ -201,14 +206,29 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
     return SW_OK;
 }
 
+/* Refuses a plan for other ranks than those that were started, which measure as many as they are. */
+static sw_status check_ranks(const struct sw_planned *p) {
+    const int count = sw_ranks_count(p->ranks);
+    if (count > 1 && sw_settings_ranks(&p->settings) > 1 && sw_settings_ranks(&p->settings) != count)
+        return sw_fail(SW_ERR_ARG, "--ranks %lld is not the %d ranks that were started; leave it out, or start one",
+                       (long long)sw_settings_ranks(&p->settings), count);
+    return sw_agree_on_settings(p->ranks, &p->settings);
+}
+
 int sw_command_plan(int argc, char **argv) {
-    struct sw_planned p = {0};
+    struct sw_ranks ranks;
+    struct sw_planned p = {.ranks = &ranks};
     int code;
-    if (sw_command_parse(&sw_plan_command, argc, argv, &p.settings, &code)) {
-        const sw_status status = run(&p, argc, argv);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail("plan", status);
+    if (!sw_command_begin(&ranks, "plan", &code))
+        return code;
+    if (sw_command_parse_ranks(&ranks, &sw_plan_command, argc, argv, &p.settings, &code)) {
+        sw_status status = check_ranks(&p);
+        if (status == SW_OK)
+            status = run(&p, argc, argv);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
         sw_planned_release(&p);
     }
     sw_options_release(&sw_plan_command, &p.settings);
+    sw_command_end(&ranks, code);
     return code;
 }

@@ -18,7 +18,8 @@ static void say_data(const struct sw_trainer *trainer) {
                 windows / (double)sw_data_train_windows(trainer->data));
 }
 
-/* Returns what plan would answer about the steps that are left. A resume does not make the store again. */
+/* Returns what plan would answer about the steps that are left. A resume does not make the store again, and a --dry-run
+ * does not complete its plan. */
 static struct sw_answer answer_of(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_forecast *forecast = &trainer->forecast;
@@ -31,11 +32,11 @@ static struct sw_answer answer_of(const struct sw_trainer *trainer) {
     return (struct sw_answer){.settings = settings,
                               .plan = trainer->plan,
                               .writes = writes,
-                              .steps = settings->steps - trainer->position.step,
+                              .steps = settings->dry_run ? 0 : settings->steps - trainer->position.step,
                               .step = known ? &forecast->step : NULL,
                               .save_s = forecast->save_s,
                               .machine = info.model != NULL ? info.model : "this CPU",
-                              .source = SW_ANSWER_PROFILE};
+                              .profile = &forecast->source};
 }
 
 static void say_answer(const struct sw_trainer *trainer) {

@@ -227,7 +227,8 @@ void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *arg
                                      .slow_s = p->slow_s,
                                      .save_s = p->may_save ? p->save.cost_s : 0.0,
                                      .machine = machine_text(p, machine),
-                                     .source = file != NULL ? file : SW_ANSWER_PROFILE};
+                                     .file = file,
+                                     .profile = &p->source};
     sw_answer_print_plan(&answer, stdout);
     print_frozen(p);
     sw_answer_print_times(&answer, stdout);

@@ -4,6 +4,7 @@
 #define SW_TRAIN_PLAN_FORECAST_H
 
 #include "offload/simulate/simulate.h"
+#include "train/plan/profile_rates.h"
 #include "train/settings/options.h"
 
 #include <jansson.h>
@@ -12,7 +13,8 @@ struct sw_forecast {
     struct sw_simulation step; /* a step without a save; step_s 0: there were no rates to predict it by */
     double least_s, most_s;    /* least and most seconds of a step in any way that it may run; 0: not known */
     double save_s;             /* by how much a save makes the training longer; 0: not known, or there are none */
-    char *timeline;            /* the step's timeline as JSON (offload/engine/timeline.h); NULL: none */
+    struct sw_profile_source source;
+    char *timeline; /* the step's timeline as JSON (offload/engine/timeline.h); NULL: none */
 };
 
 /* Predicts the steps of a complete plan. The caller releases the forecast, also after a failure. */

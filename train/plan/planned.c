@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "train/devices/algorithms.h"
 #include "train/plan/plan_advice.h"
+#include "train/plan/planned_ranks.h"
 
 #include <math.h>
 
@@ -40,21 +41,36 @@ sw_status sw_planned_open(struct sw_planned *p) {
     return SW_OK;
 }
 
-sw_status sw_planned_make(struct sw_planned *p) {
-    SW_TRY(sw_planned_open(p));
+static sw_status fit(struct sw_planned *p) {
     const struct sw_model_shape shape = shape_of(p);
     return sw_plan_fit_or_advise(&p->settings, p->model, &shape, p->devices.compute, &p->plan);
 }
 
+/* Does on this rank what makes the plan, and compares with the others what all must have alike. */
+static sw_status make_together(struct sw_planned *p) {
+    SW_TRY(sw_planned_begin_ranks(p->ranks, &p->settings));
+    SW_TRY(sw_ranks_agree_on_error(p->ranks, sw_planned_open(p)));
+    sw_ranks_keep_to_node(p->ranks, sw_devices_info(&p->devices).bus);
+    SW_TRY(sw_planned_agree(p->ranks, &p->settings, &p->config, &p->devices));
+    return sw_ranks_agree_on_error(p->ranks, fit(p));
+}
+
+sw_status sw_planned_make(struct sw_planned *p) {
+    if (sw_ranks_comm(p->ranks) != NULL)
+        return make_together(p);
+    SW_TRY(sw_planned_open(p));
+    return fit(p);
+}
+
 /* Measures this machine, or takes its profile. drives: with the rates of the drives. */
 static sw_status find_here(struct sw_planned *p, const struct sw_rates_target *target, bool drives) {
-    struct sw_profile profile;
-    if (p->measures || sw_ranks_comm(p->ranks) != NULL)
+    struct sw_profile_rates found;
+    if (p->measures)
         return sw_rates_measure(target, drives, &p->rates);
-    SW_TRY(sw_profile_find(target, &(struct sw_profile_need){.drives = drives}, &profile));
-    const sw_status status = sw_profile_price(&profile, target, &p->rates);
-    sw_profile_release(&profile);
-    return status;
+    SW_TRY(sw_profile_rates(target, &(struct sw_profile_need){.drives = drives}, &found));
+    p->rates = found.rates;
+    p->source = found.source;
+    return SW_OK;
 }
 
 /* A plan with nothing on NVMe needs the drives' rates only to predict what saves cost, so it does without them if they
@@ -65,7 +81,7 @@ static sw_status find_rates_here(struct sw_planned *p, const struct sw_rates_tar
     if (status == SW_OK || status == SW_ERR_STOPPED || uses || !saves)
         return status;
     sw_log_warn("the time of a save is not predicted, as the drives cannot be measured: %s", sw_error_message(status));
-    sw_error_clear();
+    sw_ranks_forget_error(p->ranks);
     return find_here(p, target, false);
 }
 
@@ -75,7 +91,8 @@ static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *
     return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : find_rates_here(p, target);
 }
 
-/* Measures on all ranks at once, so that each measures its share of the cores, and gives all the rates of rank 0. */
+/* Finds rates that no profile gives on all ranks at once, so that each measures its share of the cores, and gives all
+ * the rates of rank 0. */
 static sw_status find_rates_together(struct sw_planned *p, const struct sw_rates_target *target) {
     struct sw_rates *rates = &p->rates.rates;
     int64_t cores;
@@ -96,7 +113,13 @@ static struct sw_rates_target target_of(const struct sw_planned *p) {
                                     .devices = &p->devices,
                                     .ring_chunks = p->plan->spec.ring_chunks,
                                     .directories = p->places.path,
-                                    .directory_count = p->places.count};
+                                    .directory_count = p->places.count,
+                                    .ranks = p->measures ? NULL : p->ranks};
+}
+
+/* Tells whether this machine's profile gives the rates, to ranks as to a process alone. */
+static bool takes_profile(const struct sw_planned *p) {
+    return !p->measures && p->settings.machine == NULL && p->settings.rates == NULL;
 }
 
 sw_status sw_planned_keep_rates(const struct sw_planned *p) {
@@ -196,7 +219,8 @@ static sw_status compare_with_unfrozen(struct sw_planned *p) {
 
 sw_status sw_planned_predict(struct sw_planned *p) {
     const struct sw_rates_target target = target_of(p);
-    SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
+    const bool together = sw_ranks_comm(p->ranks) != NULL && !takes_profile(p);
+    SW_TRY(together ? find_rates_together(p, &target) : find_rates(p, &target));
     if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
         SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
     SW_TRY(sw_settings_complete_plan(p->plan));

@@ -5,7 +5,7 @@
 #include "offload/simulate/simulate.h"
 #include "train/plan/described.h"
 #include "train/plan/plan_choice.h"
-#include "train/plan/profile.h"
+#include "train/plan/profile_rates.h"
 #include "train/plan/rates.h"
 #include "train/plan/settings_plan.h"
 #include "train/settings/places.h"
@@ -30,7 +30,8 @@ struct sw_planned {
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_machine_rates rates;
-    struct sw_search_prices prices; /* predicted times of the choices that settings left open */
+    struct sw_profile_source source; /* the profile that the rates are from, if any */
+    struct sw_search_prices prices;  /* predicted times of the choices that settings left open */
     struct sw_prediction prediction;
     double fast_s, slow_s; /* bounds of prediction.plain.step_s on a described machine; 0: not known */
     struct sw_writes writes;

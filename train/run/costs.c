@@ -10,7 +10,7 @@
 
 enum { THOUSAND = 1000, SECONDS_PER_MINUTE = 60, INTERVAL_CHARS = 128, PAUSES_CHARS = 160 };
 
-void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes) {
+bool sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes) {
     const sw_cost_kind kind = saves ? SW_COST_SAVING : costs->saved ? SW_COST_AFTER_SAVING : SW_COST_PLAIN;
     const bool counts = costs->steps > 0 && !costs->paused;
     costs->steps++;
@@ -19,6 +19,7 @@ void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t w
     costs->kind[kind].seconds += counts ? seconds : 0.0;
     costs->paused = false;
     costs->saved = saves;
+    return counts && kind == SW_COST_PLAIN;
 }
 
 void sw_costs_note_pause(struct sw_costs *costs, sw_pause_kind kind, double seconds) {
