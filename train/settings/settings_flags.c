@@ -1,5 +1,6 @@
 /* The flags of train, resume, plan and bench step: one table, from which parsing, --help, run.json, the man page and
  * the completions follow. */
+#include "train/devices/shipped_machines.h"
 #include "train/documents/text_reader.h"
 #include "train/hf/config.h"
 #include "train/settings/settings.h"
@@ -242,8 +243,8 @@ static const struct sw_option options[] = {
     {.name = "--rates", TEXT(rates), .commands = PLAN | STEP, .group = PREDICTION, .value = "FILE",
      .what = "file of measured rates to predict with, written if it does not exist; default: this machine's profile "
              "(bench step: measure each time)"},
-    {.name = "--machine", TEXT(machine), .commands = PLAN, .group = PREDICTION, .value = "FILE",
-     .what = "description of a machine with a GPU to plan for, instead of this one (see bench/machines)"},
+    {.name = "--machine", TEXT(machine), .commands = PLAN, .group = PREDICTION, .value = "M",
+     .what = "machine with a GPU to plan for, instead of this one: a name (listed below), or a file that describes one"},
 
     {.name = "--trace", TEXT(trace), .commands = RUNS | STEP, .group = OUTPUT, .transient = true, .value = "FILE",
      .what = "write the timeline of the first steps, for Perfetto or chrome://tracing"},
@@ -273,6 +274,21 @@ void sw_settings_help_presets(FILE *to) {
     fputs("\nPresets:\n", to);
     for (int i = 0; sw_preset_at(i) != NULL; i++)
         fprintf(to, "  %-12s %s\n", sw_preset_at(i)->name, sw_preset_at(i)->what);
+}
+
+/* Prints a machine by its name and the sentences about it. */
+static void print_machine(const struct sw_shipped_machine *machine, FILE *to) {
+    enum { NAME_COLUMNS = 11 };
+    fprintf(to, "  %-8s ", machine->name);
+    sw_print_wrapped(machine->about, NAME_COLUMNS, NAME_COLUMNS, to);
+    fputc('\n', to);
+}
+
+static void print_presets_and_machines(FILE *to) {
+    sw_settings_help_presets(to);
+    fputs("\nMachines:\n", to);
+    for (const struct sw_shipped_machine *machine = sw_shipped_machines; machine->name != NULL; machine++)
+        print_machine(machine, to);
 }
 
 static void print_presets_and_exits(FILE *to) {
@@ -306,8 +322,8 @@ const struct sw_command_line sw_plan_command = {
     .bit = PLAN,
     .summary = "Shows where a model's state would live, what a step would move, and how long it would take.",
     TABLE,
-    .more_help = sw_settings_help_presets,
-    .examples = {"spillway plan --model model --place optimizer=nvme",
+    .more_help = print_presets_and_machines,
+    .examples = {"spillway plan --model qwen2.5-7b --machine rtx4090",
                  "spillway plan --model gpt2-tiny --rates rates.json --trace plan.trace.json",
                  "spillway plan --model gpt2-tiny --ranks 8 --zero 3 --json"}};
 const struct sw_command_line sw_bench_step_command = {
