@@ -1,6 +1,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
+#include "train/cli/plan_sizes.h"
 #include "train/cli/plan_text.h"
 #include "train/plan/planned.h"
 #include "train/run/steplog_text.h"
@@ -196,7 +197,7 @@ int sw_command_plan(int argc, char **argv) {
     struct sw_planned p = {0};
     int code;
     if (sw_command_parse(&sw_plan_command, argc, argv, &p.settings, &code)) {
-        const sw_status status = run(&p, argc, argv);
+        const sw_status status = p.settings.largest != 0 ? sw_plan_print_largest(&p.settings) : run(&p, argc, argv);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail("plan", status);
         sw_planned_release(&p);
     }

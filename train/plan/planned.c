@@ -95,7 +95,7 @@ static struct sw_rates_target target_of(const struct sw_planned *p) {
     return (struct sw_rates_target){.settings = &p->settings,
                                     .model = p->model,
                                     .devices = &p->devices,
-                                    .ring_chunks = p->plan->spec.ring_chunks,
+                                    .ring_chunks = p->plan != NULL ? p->plan->spec.ring_chunks : 0,
                                     .directories = p->places.path,
                                     .directory_count = p->places.count};
 }

@@ -41,8 +41,10 @@ enum { TRAIN = 1, RESUME = 2, PLAN = 4, STEP = 8, RUNS = TRAIN | RESUME, SHAPES 
 static const struct sw_option options[] = {
     {.name = "DIR", TEXT(run), .commands = RESUME, .group = RUN, .required = true, .transient = true,
      .what = "folder of the run"},
-    {.name = "--model", TEXT(model), .commands = TRAIN | PLAN, .group = RUN, .required = true, .value = "M",
+    {.name = "--model", TEXT(model), .commands = TRAIN, .group = RUN, .required = true, .value = "M",
      .what = "Hugging Face folder, or the name of a preset (listed below)"},
+    {.name = "--model", TEXT(model), .commands = PLAN, .group = RUN, .value = "M",
+     .what = "Hugging Face folder, or the name of a preset (listed below); required without --largest"},
     {.name = "--model", TEXT(model), .commands = STEP, .group = RUN, .initial = "gpt2-124m", .value = "M",
      .what = "Hugging Face folder, or the name of a preset (listed below); the weights are random"},
     {.name = "--init", FLAG(init), .commands = TRAIN, .group = RUN,
@@ -245,6 +247,10 @@ static const struct sw_option options[] = {
              "(bench step: measure each time)"},
     {.name = "--machine", TEXT(machine), .commands = PLAN, .group = PREDICTION, .value = "M",
      .what = "machine with a GPU to plan for, instead of this one: a name (listed below), or a file that describes one"},
+    {.name = "--largest", INT(largest), .commands = PLAN, .group = PREDICTION, .value = "SPEED", .int_min = 1,
+     .allow_auto = true,
+     .what = "instead of a plan, the largest model of each family that trains at SPEED tokens/s or more, with the "
+             "proportions of the family's largest; with --model, of its proportions; auto: 100 tokens/s"},
 
     {.name = "--trace", TEXT(trace), .commands = RUNS | STEP, .group = OUTPUT, .transient = true, .value = "FILE",
      .what = "write the timeline of the first steps, for Perfetto or chrome://tracing"},
@@ -259,6 +265,21 @@ static const struct sw_option options[] = {
 #define TABLE .options = options, .option_count = sizeof options / sizeof options[0], .check = check_settings
 
 static sw_status check_settings(const void *settings) {
+    return sw_settings_check(settings);
+}
+
+static sw_status check_plan(const void *target) {
+    const struct sw_settings *settings = target;
+    if (settings->model == NULL && settings->largest == 0)
+        return sw_fail(SW_ERR_ARG, "--model is required, but for --largest");
+    if (settings->largest != 0 && settings->rates != NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "--rates has the rates of one model, and --largest plans many; leave out one of them");
+    if (settings->largest != 0 && settings->freeze != NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "--freeze names units of one model, and --largest plans many; leave out one of them");
+    if (settings->largest != 0 && settings->trace != NULL)
+        return sw_fail(SW_ERR_ARG, "--trace shows one plan, and --largest makes many; leave out one of them");
     return sw_settings_check(settings);
 }
 
@@ -321,7 +342,9 @@ const struct sw_command_line sw_plan_command = {
     .command = "plan",
     .bit = PLAN,
     .summary = "Shows where a model's state would live, what a step would move, and how long it would take.",
-    TABLE,
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .check = check_plan,
     .more_help = print_presets_and_machines,
     .examples = {"spillway plan --model qwen2.5-7b --machine rtx4090",
                  "spillway plan --model gpt2-tiny --rates rates.json --trace plan.trace.json",

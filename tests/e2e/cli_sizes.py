@@ -1,0 +1,87 @@
+"""`spillway plan` asked for sizes: the largest model for a machine."""
+
+import json
+import os
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+LEAST, FAMILIES = 20000, ["gpt2", "llama", "mistral", "qwen2", "qwen3"]
+
+
+def largest(*more):
+    return json.loads(program.must("plan", "--machine", "rtx3090", *more, "--json").out)["largest"]
+
+
+def gpt2(name, layers, hidden, heads):
+    """A config.json of the vocabulary and positions of GPT-2."""
+    config = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": hidden, "n_layer": layers,
+              "n_head": heads}
+    return program.write(os.path.join(SCRATCH, name), json.dumps(config))
+
+
+def the_largest_trains_as_planned():
+    """Its step is the one that `plan` predicts for it, it is fast enough, and a model somewhat larger is not."""
+    found, = largest("--model", "gpt2-124m", "--largest", LEAST)
+    problems = []
+    planned = json.loads(program.must("plan", "--machine", "rtx3090", "--json", "--model", gpt2(
+        "found.json", found["layers"], found["hidden"], found["heads"])).out)
+    step = planned["predicted"]["plain"]
+    if planned["parameters"] != found["parameters"] or abs(step["step_s"] / found["step_s"] - 1) > 1e-9:
+        problems.append(f"{found} is planned as {planned['parameters']} parameters, {step}")
+    if found["tokens_per_second"] < LEAST or found["limit"] != "speed":
+        problems.append(f"{found} is too slow")
+    layers = found["layers"] * 5 // 4
+    larger = json.loads(program.must("plan", "--machine", "rtx3090", "--json", "--model", gpt2(
+        "larger.json", layers, layers * 64, layers)).out)["predicted"]["plain"]
+    if larger["tokens_per_second"] >= LEAST:
+        problems.append(f"{layers} layers make {larger['tokens_per_second']} tokens/s")
+    return problems
+
+
+def memory_limits_too():
+    """With little memory a slow machine is limited by it; budgets and shapes are those of the flags."""
+    problems = []
+    for budget, limit in ((("--device-memory", "2GiB"), "device memory"), (("--host-memory", "256MiB"), "host memory")):
+        found, = largest("--model", "gpt2-124m", "--largest", 1, *budget, "--place", "optimizer=host")
+        if found["parameters"] is None or found["limit"] != limit:
+            problems.append(f"{budget}: {found}")
+    longer, = largest("--model", "gpt2-124m", "--largest", LEAST, "--seq", 4096)
+    shorter, = largest("--model", "gpt2-124m", "--largest", LEAST)
+    if not longer["parameters"] < shorter["parameters"]:
+        problems.append(f"longer sequences: {longer}, {shorter}")
+    return problems
+
+
+def each_family_has_one():
+    found = largest("--largest", LEAST)
+    problems = [] if [row["family"] for row in found] == FAMILIES else [f"families {found}"]
+    said = program.must("plan", "--machine", "rtx3090", "--largest", LEAST).out
+    rows = [line.split() for line in said.splitlines()[-len(FAMILIES):]]
+    for row, line in zip(found, rows):
+        shown = [row["family"], str(row["hidden"]), str(row["layers"]), f"{row['tokens_per_second']:.0f}"]
+        if [line[0], *line[2:5]] != shown:
+            problems.append(f"{line} instead of {shown}")
+    problems += [f"a line is too wide: {line}" for line in said.splitlines() if len(line) > 80]
+    none = largest("--largest", 10 ** 12)
+    return problems + [f"none reaches {row}" for row in none if row["parameters"] is not None or row["limit"] != "speed"]
+
+
+def bad_ones_are_refused():
+    machine = ("plan", "--machine", "rtx3090")
+    return program.refused_each([
+        ("no model", machine, "--model", "--largest"),
+        ("a speed of nothing", (*machine, "--largest", 0), "--largest", "at least 1"),
+        ("a negative speed", (*machine, "--largest=-1"), "--largest", "at least 1"),
+        ("a word", (*machine, "--largest", "fast"), "--largest", "auto"),
+        ("rates of one model", ("plan", "--largest", 9, "--rates", "x"), "--rates"),
+        ("frozen units", (*machine, "--largest", 9, "--freeze", "embedding"), "--freeze"),
+        ("a trace", (*machine, "--largest", 9, "--trace", "x"), "--trace"),
+    ], status=2, watched=[SCRATCH]) + program.refused_each([
+        ("an unknown machine", ("plan", "--machine", "rtx", "--largest", 9), "rtx3090"),
+        ("an unknown model", (*machine, "--model", "gpt3", "--largest", 9), "gpt2-124m"),
+    ], watched=[SCRATCH])
+
+
+script_test.run(the_largest_trains_as_planned, memory_limits_too, each_family_has_one, bad_ones_are_refused)
