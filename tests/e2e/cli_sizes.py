@@ -1,4 +1,4 @@
-"""`spillway plan` asked for sizes: the largest model for a machine."""
+"""`spillway plan` asked for sizes: the largest model for a machine, and the smallest machine for a model."""
 
 import json
 import os
@@ -68,6 +68,32 @@ def each_family_has_one():
     return problems + [f"none reaches {row}" for row in none if row["parameters"] is not None or row["limit"] != "speed"]
 
 
+def the_smallest_machine_is_enough():
+    """`plan` fits each row's budgets with the row's speed, and refuses the searched ones when they are a little smaller."""
+    problems, model = [], ("plan", "--machine", "rtx3090", "--model", "gpt2-355m")
+    rows = json.loads(program.must(*model, "--smallest-machine", "--json").out)["smallest"]
+    whats = ["as they are", "least device memory", "least host memory", "both small"]
+    if [row["what"] for row in rows] != whats:
+        problems.append(f"rows {rows}")
+    for row in rows:
+        budgets = {"--device-memory": row["device_memory"], "--host-memory": row["host_memory"]}
+        flags = [part for flag, size in budgets.items() for part in (flag, f"{size // 1024}KiB")]
+        planned = json.loads(program.must(*model, *flags, "--json").out)
+        if abs(planned["predicted"]["plain"]["step_s"] / row["step_s"] - 1) > 0.01 or planned["disk_bytes"] != row["disk_bytes"]:
+            problems.append(f"{row} is planned with {planned['predicted']['plain']}, {planned['disk_bytes']} on disk")
+    for row, flag, size in ((rows[1], "--device-memory", "device_memory"), (rows[2], "--host-memory", "host_memory")):
+        if not row[size] < rows[0][size] / 2:
+            problems.append(f"{flag} {row[size]} is not small")
+        problems += program.refused(f"less {flag}", [*model, flag, f"{row[size] * 63 // 64 // 1024}KiB"], flag)
+    if not rows[3]["device_memory"] < rows[0]["device_memory"] / 2 or not rows[3]["host_memory"] < rows[0]["host_memory"] / 2:
+        problems.append(f"both are not small: {rows[3]}")
+    said = program.must(*model, "--smallest-machine").out
+    problems += [f"{what} is not printed" for what in whats if f"  {what} " not in said]
+    problems += [f"a line is too wide: {line}" for line in said.splitlines() if len(line) > 80]
+    both = ["--device-memory", "1KiB", "--smallest-machine"]
+    return problems + program.refused("a model that does not fit", [*model, *both], "--device-memory")
+
+
 def bad_ones_are_refused():
     machine = ("plan", "--machine", "rtx3090")
     return program.refused_each([
@@ -77,6 +103,9 @@ def bad_ones_are_refused():
         ("a word", (*machine, "--largest", "fast"), "--largest", "auto"),
         ("rates of one model", ("plan", "--largest", 9, "--rates", "x"), "--rates"),
         ("frozen units", (*machine, "--largest", 9, "--freeze", "embedding"), "--freeze"),
+        ("both questions", (*machine, "--largest", 9, "--smallest-machine"), "--largest"),
+        ("no model of the smallest machine", (*machine, "--smallest-machine"), "--model"),
+        ("a mistyped flag", (*machine, "--smalest-machine"), "did you mean --smallest-machine?"),
         ("a trace", (*machine, "--largest", 9, "--trace", "x"), "--trace"),
     ], status=2, watched=[SCRATCH]) + program.refused_each([
         ("an unknown machine", ("plan", "--machine", "rtx", "--largest", 9), "rtx3090"),
@@ -84,4 +113,5 @@ def bad_ones_are_refused():
     ], watched=[SCRATCH])
 
 
-script_test.run(the_largest_trains_as_planned, memory_limits_too, each_family_has_one, bad_ones_are_refused)
+script_test.run(the_largest_trains_as_planned, memory_limits_too, each_family_has_one, the_smallest_machine_is_enough,
+                bad_ones_are_refused)

@@ -185,6 +185,8 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
     SW_TRY(sw_planned_predict(p));
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));
+    if (p->settings.smallest_machine)
+        return sw_plan_print_smallest(p);
     if (p->settings.json)
         return print_json(p);
     sw_plan_answer_print(p, argc, argv);

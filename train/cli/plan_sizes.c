@@ -1,8 +1,11 @@
 #include "train/cli/plan_sizes.h"
 
+#include "core/size.h"
 #include "train/cli/commands.h"
 #include "train/plan/largest.h"
+#include "train/plan/what_if.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -88,4 +91,49 @@ sw_status sw_plan_print_largest(const struct sw_settings *settings) {
         return sw_command_print_json(json_pack("{s:f, s:o}", "least_tokens_per_second", least, "largest", rows));
     json_decref(rows);
     return status;
+}
+
+/* Writes a budget as its flag takes it. sw_least_memory rounds budgets to whole MiB, or KiB where they are small. */
+static const char *budget_to_text(int64_t bytes, char text[SW_SIZE_CHARS]) {
+    const bool whole = bytes >= (INT64_C(64) << 20);
+    snprintf(text, SW_SIZE_CHARS, "%lld%s", (long long)sw_div_up(bytes, INT64_C(1) << (whole ? 20 : 10)),
+             whole ? "MiB" : "KiB");
+    return text;
+}
+
+static void print_budgets(const struct sw_what_if *row) {
+    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS];
+    printf("%*s%-20s%12s%12s%12s", INDENT, "", row->what, budget_to_text(row->device_memory, device),
+           budget_to_text(row->host_memory, host), row->fits ? sw_format_size(row->disk_bytes, disk) : "?");
+    if (row->fits && isfinite(row->tokens_per_s))
+        printf("%11.0f  %s\n", row->tokens_per_s, row->step.bottleneck);
+    else
+        puts("          ?");
+}
+
+static json_t *budgets_json(const struct sw_what_if *row) {
+    const bool known = row->fits && isfinite(row->tokens_per_s);
+    return json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "what", row->what, "device_memory",
+                     (json_int_t)row->device_memory, "host_memory", (json_int_t)row->host_memory, "disk_bytes",
+                     row->fits ? json_integer((json_int_t)row->disk_bytes) : json_null(), "step_s",
+                     known ? json_real(row->step.step_s) : json_null(), "tokens_per_second",
+                     known ? json_real(row->tokens_per_s) : json_null(), "bottleneck",
+                     known ? json_string(row->step.bottleneck) : json_null());
+}
+
+sw_status sw_plan_print_smallest(const struct sw_planned *p) {
+    struct sw_what_if row[SW_LEASTS];
+    SW_TRY(sw_least_memory(p, row));
+    if (p->settings.json) {
+        json_t *rows = json_array();
+        for (int i = 0; i < SW_LEASTS; i++)
+            json_array_append_new(rows, budgets_json(&row[i]));
+        return sw_command_print_json(json_pack("{s:s, s:o}", "model", p->settings.model, "smallest", rows));
+    }
+    sw_command_print(0, INDENT, "%s trains with these budgets of --device-memory and --host-memory, predicted",
+                     p->settings.model);
+    printf("%*s%-20s%12s%12s%12s%11s  %s\n", INDENT, "", "budgets", "device", "host", "disk", "tokens/s", "busiest");
+    for (int i = 0; i < SW_LEASTS; i++)
+        print_budgets(&row[i]);
+    return SW_OK;
 }

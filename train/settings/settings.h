@@ -80,8 +80,9 @@ struct sw_settings {
     bool previous;  /* resume drops the last commit */
     int64_t rounds; /* bench step: how often it measures each kind of step */
     bool json;
-    bool explain;    /* plan: print the plan behind the answer */
-    int64_t largest; /* plan: tokens/s of the largest models; SW_OPTION_AUTO; 0: a plan of --model */
+    bool explain;          /* plan: print the plan behind the answer */
+    bool smallest_machine; /* plan: search the least budgets */
+    int64_t largest;       /* plan: tokens/s of the largest models; SW_OPTION_AUTO; 0: a plan of --model */
 };
 
 extern const struct sw_command_line sw_train_command;

@@ -251,6 +251,9 @@ static const struct sw_option options[] = {
      .allow_auto = true,
      .what = "instead of a plan, the largest model of each family that trains at SPEED tokens/s or more, with the "
              "proportions of the family's largest; with --model, of its proportions; auto: 100 tokens/s"},
+    {.name = "--smallest-machine", FLAG(smallest_machine), .commands = PLAN, .group = PREDICTION,
+     .what = "instead of a plan, the least device memory and host memory with which the model trains on the machine, "
+             "and how fast"},
 
     {.name = "--trace", TEXT(trace), .commands = RUNS | STEP, .group = OUTPUT, .transient = true, .value = "FILE",
      .what = "write the timeline of the first steps, for Perfetto or chrome://tracing"},
@@ -272,6 +275,9 @@ static sw_status check_plan(const void *target) {
     const struct sw_settings *settings = target;
     if (settings->model == NULL && settings->largest == 0)
         return sw_fail(SW_ERR_ARG, "--model is required, but for --largest");
+    if (settings->smallest_machine && (settings->largest != 0 || settings->trace != NULL))
+        return sw_fail(SW_ERR_ARG, "--smallest-machine cannot be combined with --largest or --trace; leave out one of "
+                                   "them");
     if (settings->largest != 0 && settings->rates != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--rates has the rates of one model, and --largest plans many; leave out one of them");
