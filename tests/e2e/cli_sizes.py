@@ -1,4 +1,4 @@
-"""`spillway plan` asked for sizes: the largest model for a machine, and the smallest machine for a model."""
+"""`spillway plan` asked for sizes: the largest model for a machine, the smallest machine for a model, and what would help."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import program
 from program import script_test
 
 SCRATCH = program.scratch_folder()
+MACHINES = os.path.join(os.path.dirname(__file__), "..", "..", "bench", "machines")
 LEAST, FAMILIES = 20000, ["gpt2", "llama", "mistral", "qwen2", "qwen3"]
 
 
@@ -94,6 +95,39 @@ def the_smallest_machine_is_enough():
     return problems + program.refused("a model that does not fit", [*model, *both], "--device-memory")
 
 
+def doubled(names):
+    """The file of a machine whose rates of these names are doubled."""
+    with open(os.path.join(MACHINES, "rtx3090.json"), encoding="utf-8") as file:
+        machine = json.load(file)
+    for name in names:
+        machine["rates"][name]["bytes_per_s"] = 2 * machine["rates"][name]["bytes_per_s"]["expected"]
+    return program.write(os.path.join(SCRATCH, "doubled.json"), json.dumps(machine))
+
+
+def what_helps_is_planned():
+    """Each row of --explain is the plan of the flags, or the machine, that it names."""
+    problems = []
+    shape = ["--model", "gpt2-355m", "--place", "optimizer=nvme,acts=host:50%/nvme"]
+    host, device = ["--host-memory", "3GiB"], ["--device-memory", "4GiB"]
+    given = ["plan", "--machine", "rtx3090", *shape, *host, *device]
+    said = json.loads(program.must(*given, "--explain", "--json").out)
+    rows = {row["what"]: row for row in said["would_help"]}
+    for what, machine, more in (("one more drive", doubled(("read", "write")), (*host, *device)),
+                                ("host memory doubled", "rtx3090", ("--host-memory", "6GiB", *device)),
+                                ("device memory doubled", "rtx3090", ("--device-memory", "8GiB", *host)),
+                                ("batch doubled", "rtx3090", ("--batch-tokens", 32768, "--micro-batch", 4, *host, *device))):
+        step = json.loads(program.must("plan", "--machine", machine, *shape, *more, "--json").out)["predicted"]["plain"]
+        if not rows[what]["fits"] or abs(rows[what]["step_s"] / step["step_s"] - 1) > 0.01:
+            problems.append(f"{what}: {rows[what]} instead of {step}")
+    if not rows["one more drive"]["step_s"] < 0.7 * said["predicted"]["plain"]["step_s"]:
+        problems.append(f"a drive does not help: {rows}")
+    if json.loads(program.must(*given, "--json").out)["would_help"] is not None:
+        problems.append("it is tried without --explain")
+    text = program.must(*given, "--explain").out.partition("predicted step\n")[2]
+    problems += [f"{what} is not printed" for what in rows if f"  {what} " not in text]
+    return problems + [f"a line is too wide: {line}" for line in text.splitlines() if len(line) > 80]
+
+
 def bad_ones_are_refused():
     machine = ("plan", "--machine", "rtx3090")
     return program.refused_each([
@@ -114,4 +148,4 @@ def bad_ones_are_refused():
 
 
 script_test.run(the_largest_trains_as_planned, memory_limits_too, each_family_has_one, the_smallest_machine_is_enough,
-                bad_ones_are_refused)
+                what_helps_is_planned, bad_ones_are_refused)

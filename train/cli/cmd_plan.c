@@ -4,6 +4,7 @@
 #include "train/cli/plan_sizes.h"
 #include "train/cli/plan_text.h"
 #include "train/plan/planned.h"
+#include "train/plan/what_if.h"
 #include "train/run/steplog_text.h"
 #include "train/run/trace_file.h"
 #include "train/stores/new_store.h"
@@ -156,7 +157,23 @@ static json_t *writes_json(const struct sw_planned *p) {
                      real_or_null(sw_writes_share(all, s->endurance)));
 }
 
-static sw_status print_json(const struct sw_planned *p) {
+/* helps: SW_HELPS rows, or NULL if nothing was tried. */
+static json_t *helps_json(const struct sw_what_if *helps) {
+    if (helps == NULL)
+        return json_null();
+    json_t *rows = json_array();
+    for (int i = 0; i < SW_HELPS; i++) {
+        const bool known = helps[i].fits && isfinite(helps[i].tokens_per_s);
+        json_array_append_new(rows,
+                              json_pack("{s:s, s:b, s:o, s:o, s:o}", "what", helps[i].what, "fits", helps[i].fits,
+                                        "step_s", known ? json_real(helps[i].step.step_s) : json_null(),
+                                        "tokens_per_second", known ? json_real(helps[i].tokens_per_s) : json_null(),
+                                        "bottleneck", known ? json_string(helps[i].step.bottleneck) : json_null()));
+    }
+    return rows;
+}
+
+static sw_status print_json(const struct sw_planned *p, const struct sw_what_if *helps) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, "
@@ -174,6 +191,7 @@ static sw_status print_json(const struct sw_planned *p) {
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));
+    json_object_set_new(root, "would_help", helps_json(helps));
     return sw_command_print_json(root);
 }
 
@@ -187,11 +205,20 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
         SW_TRY(write_trace(p));
     if (p->settings.smallest_machine)
         return sw_plan_print_smallest(p);
-    if (p->settings.json)
-        return print_json(p);
+    const bool tries = p->settings.explain && sw_what_helps_is_quick(p);
+    struct sw_what_if helps[SW_HELPS];
+    if (p->settings.json) {
+        if (tries)
+            SW_TRY(sw_what_helps(p, helps));
+        return print_json(p, tries ? helps : NULL);
+    }
     sw_plan_answer_print(p, argc, argv);
-    if (p->settings.explain)
-        sw_plan_explain(p);
+    if (!p->settings.explain)
+        return SW_OK;
+    sw_plan_explain(p);
+    if (tries)
+        SW_TRY(sw_what_helps(p, helps));
+    sw_plan_print_helps(p, tries ? helps : NULL);
     return SW_OK;
 }
 

@@ -260,7 +260,7 @@ static const struct sw_option options[] = {
     {.name = "--trace", TEXT(trace), .commands = PLAN, .group = OUTPUT, .value = "FILE",
      .what = "write the predicted timeline of a few steps, for Perfetto or chrome://tracing"},
     {.name = "--explain", FLAG(explain), .commands = PLAN, .group = OUTPUT,
-     .what = "print the plan behind the answer: memory, placement, what moves, what was compared"},
+     .what = "print the plan behind the answer: memory, placement, what moves, what was compared, what would help"},
     {.name = "--json", FLAG(json), .commands = PLAN | STEP, .group = OUTPUT,
      .what = "print one JSON object on standard output"},
 };
