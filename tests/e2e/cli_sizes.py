@@ -141,6 +141,7 @@ def bad_ones_are_refused():
         ("no model of the smallest machine", (*machine, "--smallest-machine"), "--model"),
         ("a mistyped flag", (*machine, "--smalest-machine"), "did you mean --smallest-machine?"),
         ("a trace", (*machine, "--largest", 9, "--trace", "x"), "--trace"),
+        ("an image", (*machine, "--largest", 9, "--svg", "x"), "--svg"),
     ], status=2, watched=[SCRATCH]) + program.refused_each([
         ("an unknown machine", ("plan", "--machine", "rtx", "--largest", 9), "rtx3090"),
         ("an unknown model", (*machine, "--model", "gpt3", "--largest", 9), "gpt2-124m"),

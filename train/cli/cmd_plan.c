@@ -5,6 +5,7 @@
 #include "train/cli/plan_text.h"
 #include "train/plan/planned.h"
 #include "train/plan/what_if.h"
+#include "train/report/timeline_svg.h"
 #include "train/run/steplog_text.h"
 #include "train/run/trace_file.h"
 #include "train/stores/new_store.h"
@@ -26,6 +27,21 @@ static sw_status write_trace(struct sw_planned *p) {
     if (status == SW_OK)
         sw_log_info("the trace %s holds %lld predicted steps", p->settings.trace, (long long)sw_trace_steps(trace));
     sw_trace_destroy(trace);
+    return status;
+}
+
+/* Draws the timeline of a step, with updates under the next forward pass. */
+static sw_status write_svg(const struct sw_planned *p) {
+    enum { TITLE_CHARS = 512 };
+    char title[TITLE_CHARS];
+    struct sw_forecast forecast;
+    sw_status status = sw_forecast_make(p->plan, &p->rates.rates, &forecast);
+    if (status == SW_OK && forecast.timeline == NULL)
+        status = sw_fail(SW_ERR_ARG, "a step has too many operations for --svg; use larger --chunk-grains");
+    snprintf(title, sizeof title, "%s: a step takes %.3g s, predicted", p->settings.model, forecast.step.step_s);
+    if (status == SW_OK)
+        status = sw_timeline_svg_write(p->settings.svg, forecast.timeline, title);
+    sw_forecast_release(&forecast);
     return status;
 }
 
@@ -198,11 +214,15 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_what_if 
 static sw_status run(struct sw_planned *p, int argc, char **argv) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
+    if (p->settings.svg != NULL)
+        SW_TRY(sw_timeline_svg_check(p->settings.svg));
     SW_TRY(sw_planned_make(p));
     SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
     SW_TRY(sw_planned_predict(p));
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));
+    if (p->settings.svg != NULL)
+        SW_TRY(write_svg(p));
     if (p->settings.smallest_machine)
         return sw_plan_print_smallest(p);
     const bool tries = p->settings.explain && sw_what_helps_is_quick(p);

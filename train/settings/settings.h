@@ -74,6 +74,7 @@ struct sw_settings {
     int64_t threads, chunk_grains, ring_chunks;
     bool chunk_may_grow; /* chunk_grains is the run's first value, which a resume may raise */
     char *trace, *rates;
+    char *svg;        /* plan: file for the predicted timeline as an image; NULL: none */
     char *machine;    /* name or file of a described machine to plan for; NULL: plan for this machine */
     double endurance; /* terabytes that the drives are rated to write; 0: not known */
     bool allow_buffered, allow_overwrite_device;

@@ -259,6 +259,8 @@ static const struct sw_option options[] = {
      .what = "write the timeline of the first steps, for Perfetto or chrome://tracing"},
     {.name = "--trace", TEXT(trace), .commands = PLAN, .group = OUTPUT, .value = "FILE",
      .what = "write the predicted timeline of a few steps, for Perfetto or chrome://tracing"},
+    {.name = "--svg", TEXT(svg), .commands = PLAN, .group = OUTPUT, .value = "FILE",
+     .what = "draw the predicted timeline of a step: an SVG image"},
     {.name = "--explain", FLAG(explain), .commands = PLAN, .group = OUTPUT,
      .what = "print the plan behind the answer: memory, placement, what moves, what was compared, what would help"},
     {.name = "--json", FLAG(json), .commands = PLAN | STEP, .group = OUTPUT,
@@ -273,19 +275,20 @@ static sw_status check_settings(const void *settings) {
 
 static sw_status check_plan(const void *target) {
     const struct sw_settings *settings = target;
-    if (settings->model == NULL && settings->largest == 0)
+    const bool largest = settings->largest != 0;
+    if (settings->model == NULL && !largest)
         return sw_fail(SW_ERR_ARG, "--model is required, but for --largest");
-    if (settings->smallest_machine && (settings->largest != 0 || settings->trace != NULL))
-        return sw_fail(SW_ERR_ARG, "--smallest-machine cannot be combined with --largest or --trace; leave out one of "
-                                   "them");
-    if (settings->largest != 0 && settings->rates != NULL)
+    if (largest && settings->smallest_machine)
+        return sw_fail(SW_ERR_ARG, "--largest and --smallest-machine are two questions; leave out one of them");
+    if ((largest || settings->smallest_machine) && (settings->trace != NULL || settings->svg != NULL))
+        return sw_fail(SW_ERR_ARG, "%s shows one plan, and %s makes many; leave out one of them",
+                       settings->trace != NULL ? "--trace" : "--svg", largest ? "--largest" : "--smallest-machine");
+    if (largest && settings->rates != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--rates has the rates of one model, and --largest plans many; leave out one of them");
-    if (settings->largest != 0 && settings->freeze != NULL)
+    if (largest && settings->freeze != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--freeze names units of one model, and --largest plans many; leave out one of them");
-    if (settings->largest != 0 && settings->trace != NULL)
-        return sw_fail(SW_ERR_ARG, "--trace shows one plan, and --largest makes many; leave out one of them");
     return sw_settings_check(settings);
 }
 
