@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import program
 from program import script_test
@@ -128,6 +130,31 @@ def what_helps_is_planned():
     return problems + [f"a line is too wide: {line}" for line in text.splitlines() if len(line) > 80]
 
 
+def the_table_of_models_is_written():
+    """tools/plan_table.py puts the speeds of `plan`, and what a model lacks that does not fit, between two marks only."""
+    table = os.path.join(os.path.dirname(__file__), "..", "..", "tools", "plan_table.py")
+    marks = "<!-- plan_table.py: begin -->", "<!-- plan_table.py: end -->"
+    page = program.write(os.path.join(SCRATCH, "page.md"), f"before\n{marks[0]}\nold\n{marks[1]}\nafter\n")
+    small = json.loads(program.must("plan", "--machine", "rtx3090", "--model", "gpt2-124m", "--json",
+                                    "--batch-tokens", 65536).out)["predicted"]["plain"]
+    with open(os.path.join(MACHINES, "rtx3090.json"), encoding="utf-8") as file:
+        machine = json.load(file)
+    machine["device"]["memory_bytes"] = 1 << 30
+    tight = program.write(os.path.join(SCRATCH, "tight.json"), json.dumps(machine))
+    for _ in range(2):
+        subprocess.run([sys.executable, "-B", table, "--models", "gpt2-124m", "--machines", f"rtx3090,{tight}",
+                        "--batch-tokens", "65536", "--write", page], check=True, env={**os.environ, "SW_PROGRAM": program.PROGRAM})
+    with open(page, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    problems = [] if [lines[0], lines[1], *lines[-2:]] == ["before", marks[0], marks[1], "after"] else [f"around it: {lines}"]
+    cells = lines[4].split(" | ")
+    if len(lines) != 7 or not cells[1].startswith(f"{small['tokens_per_second']:,.0f} (") or "--device-memory" not in cells[2]:
+        problems.append(f"{lines} instead of {small}")
+    unmarked = subprocess.run([sys.executable, "-B", table, "--models", "gpt2-124m", "--machines", "rtx3090", "--write", tight],
+                              capture_output=True, text=True, check=False, env={**os.environ, "SW_PROGRAM": program.PROGRAM})
+    return problems + ([] if unmarked.returncode == 1 and "lacks the marks" in unmarked.stderr else [f"no marks: {unmarked}"])
+
+
 def bad_ones_are_refused():
     machine = ("plan", "--machine", "rtx3090")
     return program.refused_each([
@@ -149,4 +176,4 @@ def bad_ones_are_refused():
 
 
 script_test.run(the_largest_trains_as_planned, memory_limits_too, each_family_has_one, the_smallest_machine_is_enough,
-                what_helps_is_planned, bad_ones_are_refused)
+                what_helps_is_planned, the_table_of_models_is_written, bad_ones_are_refused)
