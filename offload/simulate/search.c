@@ -44,8 +44,9 @@ void sw_search_copy(const struct sw_search *s, const struct sw_candidate *from, 
     to->rises = from->rises;
 }
 
-sw_status sw_search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates, struct sw_search *s) {
-    *s = (struct sw_search){.spec = *spec, .rates = rates, .best_s = INFINITY};
+sw_status sw_search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates, int64_t most_ops,
+                          struct sw_search *s) {
+    *s = (struct sw_search){.spec = *spec, .rates = rates, .best_s = INFINITY, .most_ops = most_ops};
     SW_TRY(begin_candidate(spec->units->count, &s->next));
     SW_TRY(begin_candidate(spec->units->count, &s->best));
     s->seen = calloc(SEEN_CAPACITY, sizeof *s->seen);

@@ -13,12 +13,17 @@
 /* The most group sizes that are tried. */
 enum { SW_SEARCH_MOST_GROUPS = 34 };
 
+/* About how many ops of plans a search simulates: a few seconds' work, or less than one where many plans are asked for.
+ */
+enum { SW_SEARCH_OPS = 9000000, SW_SEARCH_QUICK_OPS = 1500000 };
+
 /* The choices that are open. */
 struct sw_search_open {
     int64_t group[SW_SEARCH_MOST_GROUPS]; /* sizes to try instead of the specification's */
     int groups;                           /* entries of group; 0: the specification's only */
     bool updates;                         /* where updates run: the specification's update_on_device is ignored */
     bool placement;                       /* what rises first: the specification's `rises` is ignored */
+    int64_t most_ops;                     /* SW_SEARCH_*OPS */
     int64_t chunk_factor; /* chunks may be as large as the specification's times this power of two; 0: they are given */
 };
 

@@ -103,7 +103,7 @@ static sw_status climb_all(struct sw_search *s, bool updates, struct summit *bes
     SW_TRY(climb(s, updates, (struct sw_climb){0}));
     keep_better(s, best);
     for (int side = AS_THE_BEST; side < (updates ? SIDES : ALL_ON_HOST); side++)
-        for (size_t i = 0; i < sizeof starts / sizeof starts[0] && s->ops < SW_SEARCH_MOST_OPS; i++) {
+        for (size_t i = 0; i < sizeof starts / sizeof starts[0] && s->ops < s->most_ops; i++) {
             set_side(s, best, side);
             SW_TRY(climb_from(s, starts[i], updates, (struct sw_climb){.orders_first = i % 2 == 0}, best));
         }
@@ -190,7 +190,7 @@ static sw_status search_group(const struct sw_plan_spec *spec, const struct sw_s
                               const struct sw_rates *rates, struct found *out) {
     struct sw_search s;
     *out = (struct found){0};
-    sw_status status = sw_search_begin(spec, rates, &s);
+    sw_status status = sw_search_begin(spec, rates, open->most_ops, &s);
     if (status == SW_OK)
         status = search_chunks(&s, open, out);
     if (status == SW_OK && spec->rank > 0)

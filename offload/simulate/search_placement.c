@@ -26,7 +26,7 @@ static sw_status try_next(struct sw_search *s, bool *out_better) {
 }
 
 static bool may_go_on(const struct sw_search *s) {
-    return s->ops < SW_SEARCH_MOST_OPS;
+    return s->ops < s->most_ops;
 }
 
 /* Tries each rise with less and with more units. */

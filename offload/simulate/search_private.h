@@ -8,8 +8,8 @@
 /* The part of a step that a change must save to be worth it: rates are not known more closely. */
 #define SW_SEARCH_LEAST_SAVED 0.005
 
-/* About how many ops of plans a search may simulate, and how many of them to place updates: a few seconds' work. */
-enum { SW_SEARCH_MOST_OPS = 9000000, SW_SEARCH_MOST_UPDATE_OPS = 1500000 };
+/* About how many ops of plans one round of placing updates may simulate. */
+enum { SW_SEARCH_MOST_UPDATE_OPS = 1500000 };
 
 /* A candidate: all that makes a plan beside what the specification fixes. */
 struct sw_candidate {
@@ -34,9 +34,11 @@ struct sw_search {
     double best_s;
     struct sw_seen *seen;
     int64_t tried, simulated, ops;
+    int64_t most_ops; /* the search ends when it has simulated so many */
 };
 
-sw_status sw_search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates, struct sw_search *s);
+sw_status sw_search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates, int64_t most_ops,
+                          struct sw_search *s);
 void sw_search_end(struct sw_search *s);
 
 /* Copies a candidate's arrays. */

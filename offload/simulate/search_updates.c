@@ -50,7 +50,7 @@ static sw_status try_runs(struct sw_search *s, int64_t most_ops) {
 }
 
 sw_status sw_search_updates(struct sw_search *s) {
-    const int64_t most_ops = s->ops + SW_SEARCH_MOST_UPDATE_OPS;
+    const int64_t most_ops = sw_min_i64(s->most_ops, s->ops + SW_SEARCH_MOST_UPDATE_OPS);
     SW_TRY(try_shares(s, most_ops));
     return try_runs(s, most_ops);
 }

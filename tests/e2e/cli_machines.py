@@ -188,12 +188,29 @@ def budgets_are_its_own():
 
 def shipped_ones_are_read():
     problems = []
-    names = sorted(os.listdir(MACHINES))
+    names = sorted(name for name in os.listdir(MACHINES) if name.endswith(".json"))
     for name in names:
         found = report(os.path.join(MACHINES, name), "--ranks", 2)
         if not found["predicted"]["plain"]["step_s"] > 0:
             problems.append(f"{name}: {found['predicted']}")
     return problems if names else ["there are none"]
+
+
+def shipped_ones_have_names():
+    """Each file's name stands for it, in any folder, and a name counts before a file of that name."""
+    problems, elsewhere = [], os.path.join(SCRATCH, "elsewhere")
+    os.makedirs(elsewhere)
+    names = sorted(name.removesuffix(".json") for name in os.listdir(MACHINES) if name.endswith(".json"))
+    program.write(os.path.join(elsewhere, names[0]), "no machine")
+    said = program.must("plan", "--help").out
+    for name in names:
+        by_name = program.run(*plan(name, "--json"), cwd=elsewhere).out
+        if by_name != program.must(*plan(os.path.join(MACHINES, name + ".json"), "--json")).out:
+            problems.append(f"{name} is not its file")
+        if f"\n  {name} " not in said:
+            problems.append(f"--help does not list {name}")
+    problems += program.refused("a mistyped name", plan("rtx409"), ", ".join(names), "did you mean rtx4090?")
+    return problems + program.refused("no name", plan(""), "--machine is empty", status=2)
 
 
 def its_drive_may_be_limited():
@@ -244,4 +261,4 @@ def bad_ones_are_refused():
 
 script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, planning_takes_little_memory,
                 order_and_updates_are_chosen_together, the_drive_takes_only_what_memory_cannot, budgets_are_its_own,
-                shipped_ones_are_read, its_drive_may_be_limited, bad_ones_are_refused)
+                shipped_ones_are_read, shipped_ones_have_names, its_drive_may_be_limited, bad_ones_are_refused)

@@ -165,7 +165,7 @@ static struct found search_one(uint64_t seed) {
     struct made_up m;
     struct sw_search_prices prices;
     struct sw_plan *plan;
-    const struct sw_search_open open = {.updates = true, .placement = true};
+    const struct sw_search_open open = {.most_ops = SW_SEARCH_OPS, .updates = true, .placement = true};
     struct sw_plan_spec spec = draw_spec(&random, &units);
     made_up_draw(&random, &m);
     made_up_point_at_units(&m);

@@ -197,7 +197,7 @@ static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_
 static bool make_priced_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_t seed) {
     struct sw_rates rates = make_rates();
     struct sw_search_prices prices;
-    const struct sw_search_open everything = {.updates = true, .placement = true};
+    const struct sw_search_open everything = {.most_ops = SW_SEARCH_OPS, .updates = true, .placement = true};
     rates.update.bytes_per_s = rates.upload.bytes_per_s = rates.download.bytes_per_s = 2e10;
     for (spec->rank = 0; spec->rank < spec->ranks; spec->rank++) {
         const sw_status status = sw_plan_search(spec, &everything, &rates, &prices, &plan[spec->rank]);

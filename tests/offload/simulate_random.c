@@ -404,7 +404,9 @@ static void updates_run_where_they_are_cheapest(void **state) {
         made_up_draw(&random, &m);
         made_up_point_at_units(&m);
         draw_budgets(&random, &spec);
-        must(sw_plan_search(&spec, &(struct sw_search_open){.updates = true}, &m.rates, &found, &plan), seed);
+        must(sw_plan_search(&spec, &(struct sw_search_open){.most_ops = SW_SEARCH_OPS, .updates = true}, &m.rates,
+                            &found, &plan),
+             seed);
         const struct sw_update_prices prices = found.update;
         must(sw_plan_complete(plan), seed);
         must(sw_plan_check(plan), seed);

@@ -3,6 +3,7 @@
 #include "core/size.h"
 #include "train/cli/answer_text.h"
 #include "train/cli/commands.h"
+#include "train/plan/what_if.h"
 #include "train/run/steplog_text.h"
 
 #include <math.h>
@@ -110,6 +111,76 @@ static void print_prediction(const struct sw_planned *p) {
     }
 }
 
+/* The fastest of the plans that were compared and not taken. */
+struct rival {
+    char what[SENTENCE_CHARS];
+    double step_s; /* infinite: there is none */
+    bool at_least; /* step_s is a lower bound */
+};
+
+static void take_rival(struct rival *best, const char *what, double step_s, bool at_least) {
+    if (!(step_s > 0.0 && step_s < best->step_s))
+        return;
+    snprintf(best->what, sizeof best->what, "%s", what);
+    best->step_s = step_s;
+    best->at_least = at_least;
+}
+
+static struct rival find_rival(const struct sw_planned *p) {
+    const struct sw_search_prices *prices = &p->prices;
+    const struct sw_update_prices *update = &prices->update;
+    struct rival best = {.step_s = INFINITY};
+    for (int i = 0; i < prices->orders; i++) {
+        char what[SENTENCE_CHARS];
+        const struct sw_group_price *price = &prices->order[i];
+        const double step_s = fmin(price->step_s, price->chosen_s);
+        snprintf(what, sizeof what, "groups of %lld", (long long)price->group);
+        if (price->group != p->plan->spec.group)
+            take_rival(&best, what, isfinite(step_s) ? step_s : price->bound_s, !isfinite(step_s));
+    }
+    if (update->known && update->host_s > update->chosen_s)
+        take_rival(&best, "all updates on the host", update->host_s, false);
+    if (update->known && update->device_s > update->chosen_s)
+        take_rival(&best, "all updates on the device", update->device_s, false);
+    if (prices->placement.known && prices->placement.usual_s > prices->placement.chosen_s)
+        take_rival(&best, "the usual placement", prices->placement.usual_s, false);
+    return best;
+}
+
+/* Prints why this plan was taken: how much slower the next best of the compared ones is. */
+static void print_rival(const struct sw_planned *p) {
+    const struct rival best = find_rival(p);
+    const double step_s = p->prediction.plain.step_s;
+    if (isfinite(best.step_s) && best.step_s > step_s)
+        sw_command_print(0, INDENT, "this plan and not the next best, %s: %s%.3f s, %.1f%% slower", best.what,
+                         best.at_least ? "at least " : "", best.step_s, 100.0 * (best.step_s / step_s - 1.0));
+}
+
+static void print_help(const struct sw_what_if *row, double tokens_per_s) {
+    printf("  %-22s", row->what);
+    if (!row->fits)
+        puts("does not fit");
+    else if (!isfinite(row->tokens_per_s))
+        puts("not known: the drives are not measured");
+    else
+        printf("%9.3f s%11.0f tokens/s%+8.1f%%  %s\n", row->step.step_s, row->tokens_per_s,
+               100.0 * (row->tokens_per_s / tokens_per_s - 1.0), row->step.bottleneck);
+}
+
+void sw_plan_print_helps(const struct sw_planned *p, const struct sw_what_if *helps) {
+    const struct sw_simulation *step = &p->prediction.plain;
+    const double tokens_per_s = (double)p->settings.batch_tokens / step->step_s;
+    if (helps == NULL) {
+        puts("what would help: not tried, as plans of so many operations take long");
+        return;
+    }
+    puts("what would help, planned again for each:");
+    printf("  %-22s%9.3f s%11.0f tokens/s%9s  %s\n", "nothing changed", step->step_s, tokens_per_s, "",
+           step->bottleneck);
+    for (int i = 0; i < SW_HELPS; i++)
+        print_help(&helps[i], tokens_per_s);
+}
+
 void sw_plan_explain(const struct sw_planned *p) {
     putchar('\n');
     print_prediction(p);
@@ -119,6 +190,7 @@ void sw_plan_explain(const struct sw_planned *p) {
     print_order_prices(p);
     print_update_prices(p);
     print_placement_price(p);
+    print_rival(p);
 }
 
 int64_t sw_plan_frozen_bytes(const struct sw_plan *plan) {

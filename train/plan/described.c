@@ -1,12 +1,17 @@
 #include "train/plan/described.h"
 
+#include "train/devices/shipped_machines.h"
 #include "train/files/json_file.h"
+#include "train/files/nearest.h"
 #include "train/plan/rates_json.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FILE_LIMIT_BYTES ((size_t)1 << 20)
+enum { NAMES_CHARS = 256 };
 enum { VERSION = 2, MOST_TILE_ROWS = 1 << 16 };
 
 static sw_status read_bytes(const json_t *object, const char *name, const char *path, int64_t *out) {
@@ -80,14 +85,37 @@ static void take_bounds(json_t *object, bool fast) {
     }
 }
 
-sw_status sw_described_machine_read(const char *path, sw_machine_bound bound, struct sw_described_machine *out) {
+static sw_status fail_unknown(const char *machine) {
+    char names[NAMES_CHARS] = "";
+    size_t used = 0;
+    struct sw_nearest nearest = sw_nearest_begin(machine, strlen(machine));
+    for (const struct sw_shipped_machine *m = sw_shipped_machines; m->name != NULL && used < sizeof names; m++) {
+        sw_nearest_consider(&nearest, m->name);
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", m->name);
+    }
+    const bool near = nearest.name != NULL;
+    return sw_fail(SW_ERR_ARG, "--machine '%s' is neither a file nor a known machine (%s)%s%s%s", machine, names,
+                   near ? "; did you mean " : "", near ? nearest.name : "", near ? "?" : "");
+}
+
+/* A name counts before a file of that name, which "./NAME" means. */
+static sw_status read_json(const char *machine, json_t **out) {
+    for (const struct sw_shipped_machine *m = sw_shipped_machines; m->name != NULL; m++)
+        if (strcmp(machine, m->name) == 0)
+            return sw_json_parse(m->text, machine, SW_ERR_ARG, out);
+    if (access(machine, F_OK) != 0)
+        return fail_unknown(machine);
+    return sw_json_read_file(machine, FILE_LIMIT_BYTES, SW_ERR_ARG, out);
+}
+
+sw_status sw_described_machine_read(const char *machine, sw_machine_bound bound, struct sw_described_machine *out) {
     *out = (struct sw_described_machine){0};
     json_t *root;
-    SW_TRY(sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_ARG, &root));
-    sw_status status = from_json(root, path, out);
+    SW_TRY(read_json(machine, &root));
+    sw_status status = from_json(root, machine, out);
     if (status == SW_OK && bound != SW_MACHINE_EXPECTED) {
         take_bounds(root, bound == SW_MACHINE_FAST);
-        status = from_json(root, path, out);
+        status = from_json(root, machine, out);
     }
     json_decref(root);
     return status;

@@ -1,4 +1,4 @@
-/* A machine that is described in a file, for which `plan --machine` predicts. */
+/* A machine that is described and not here, for which `plan --machine` predicts. */
 #ifndef SW_TRAIN_PLAN_DESCRIBED_H
 #define SW_TRAIN_PLAN_DESCRIBED_H
 
@@ -15,8 +15,9 @@ struct sw_described_machine {
 /* Which of its bounds an assumed number takes: SLOW and FAST make every part of the machine slow or fast. */
 typedef enum { SW_MACHINE_EXPECTED, SW_MACHINE_SLOW, SW_MACHINE_FAST } sw_machine_bound;
 
-/* Reads and checks a description; bench/machines has examples. */
-sw_status sw_described_machine_read(const char *path, sw_machine_bound bound, struct sw_described_machine *out);
+/* Reads and checks a description. machine: a file, or the name of a machine that the program carries
+ * (sw_shipped_machines). */
+sw_status sw_described_machine_read(const char *machine, sw_machine_bound bound, struct sw_described_machine *out);
 
 /* Opens the described device, and this machine's CPU as the host device. Neither computes anything. The caller closes
  * both. */

@@ -17,8 +17,8 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
 bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_devices *devices,
                             const struct sw_plan *plan);
 
-/* Replaces an outline by the one with the least predicted step time. */
+/* Replaces an outline by the one with the least predicted step time. most_ops: SW_SEARCH_OPS or SW_SEARCH_QUICK_OPS. */
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
-                         struct sw_search_prices *out_prices, struct sw_plan **plan);
+                         int64_t most_ops, struct sw_search_prices *out_prices, struct sw_plan **plan);
 
 #endif

@@ -71,8 +71,8 @@ static sw_status choose_at_start(const struct sw_plan_start *start, struct sw_pl
     SW_TRY(find_if_possible(start, *plan, open, found));
     if (!found->known || !open || (sw_plan_uses_nvme(*plan) && !sw_rates_know_drives(&found->rates.rates)))
         return SW_OK;
-    SW_TRY(sw_ranks_agree_on_error(start->ranks,
-                                   sw_plan_choose(start->settings, start->model, &found->rates.rates, &prices, plan)));
+    SW_TRY(sw_ranks_agree_on_error(start->ranks, sw_plan_choose(start->settings, start->model, &found->rates.rates,
+                                                                SW_SEARCH_OPS, &prices, plan)));
     log_choice(*plan, &prices);
     return SW_OK;
 }

@@ -111,7 +111,7 @@ static struct sw_rates_target target_of(const struct sw_planned *p) {
     return (struct sw_rates_target){.settings = &p->settings,
                                     .model = p->model,
                                     .devices = &p->devices,
-                                    .ring_chunks = p->plan->spec.ring_chunks,
+                                    .ring_chunks = p->plan != NULL ? p->plan->spec.ring_chunks : 0,
                                     .directories = p->places.path,
                                     .directory_count = p->places.count,
                                     .ranks = p->measures ? NULL : p->ranks};
@@ -185,7 +185,7 @@ static sw_status predict_unfrozen(struct sw_planned *p, struct sw_settings *sett
     struct sw_search_prices prices;
     struct sw_prediction prediction;
     if (sw_plan_choice_is_open(settings, &p->devices, *plan))
-        SW_TRY(sw_plan_choose(settings, p->model, &p->rates.rates, &prices, plan));
+        SW_TRY(sw_plan_choose(settings, p->model, &p->rates.rates, SW_SEARCH_OPS, &prices, plan));
     SW_TRY(sw_settings_complete_plan(*plan));
     out->step_s = NAN;
     if (sw_rates_know_drives(&p->rates.rates) || !sw_plan_uses_nvme(*plan)) {
@@ -222,7 +222,7 @@ sw_status sw_planned_predict(struct sw_planned *p) {
     const bool together = sw_ranks_comm(p->ranks) != NULL && !takes_profile(p);
     SW_TRY(together ? find_rates_together(p, &target) : find_rates(p, &target));
     if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
-        SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
+        SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, SW_SEARCH_OPS, &p->prices, &p->plan));
     SW_TRY(sw_settings_complete_plan(p->plan));
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
     SW_TRY(predict_bounds(p));

@@ -52,7 +52,8 @@ sw_status sw_planned_predict(struct sw_planned *planned);
 /* Returns the time that saves add, as a share of the steps without one. may_save is set. */
 double sw_planned_save_share(const struct sw_planned *planned);
 
-/* Finds the profile of this machine, or measures it again. The plan was made, and the caller releases the profile. */
+/* Finds the profile of this machine, or measures it again. The model was opened, and the caller releases the profile.
+ */
 sw_status sw_planned_profile(const struct sw_planned *planned, const struct sw_profile_need *need,
                              struct sw_profile *out);
 

@@ -75,13 +75,16 @@ struct sw_settings {
     bool chunk_may_grow;       /* chunk_grains is the run's first value, which a resume may raise */
     int64_t auto_chunk_grains; /* chunk_grains as auto resolved it, which prices may raise; 0: it was given */
     char *trace, *rates;
-    char *machine;    /* file of a described machine to plan for; NULL: plan for this machine */
+    char *svg;        /* plan: file for the predicted timeline as an image; NULL: none */
+    char *machine;    /* name or file of a described machine to plan for; NULL: plan for this machine */
     double endurance; /* terabytes that the drives are rated to write; 0: not known */
     bool allow_buffered, allow_overwrite_device;
     bool previous;  /* resume drops the last commit */
     int64_t rounds; /* bench step: how often it measures each kind of step */
     bool json;
-    bool explain; /* plan: print the plan behind the answer */
+    bool explain;          /* plan: print the plan behind the answer */
+    bool smallest_machine; /* plan: search the least budgets */
+    int64_t largest;       /* plan: tokens/s of the largest models; SW_OPTION_AUTO; 0: a plan of --model */
 };
 
 extern const struct sw_command_line sw_train_command;
