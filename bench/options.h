@@ -16,6 +16,7 @@ enum {
     SW_BENCH_COMPUTE = 32,
     SW_BENCH_LOAD = 64,
     SW_BENCH_ZERO = 128,
+    SW_BENCH_PAPERS = 256,
 };
 
 struct sw_bench_options {
@@ -28,7 +29,8 @@ enum { SW_BENCH_MOST_CHUNK_GRAINS = 384, SW_BENCH_MAX_SIZES = 6 };
 #define SW_BENCH_MADE_MODEL "made" /* the model that `zero` makes */
 
 extern const struct sw_command_line sw_bench_attention_line, sw_bench_comm_line, sw_bench_compute_line,
-    sw_bench_copy_line, sw_bench_gemm_line, sw_bench_load_line, sw_bench_update_line, sw_bench_zero_line;
+    sw_bench_copy_line, sw_bench_gemm_line, sw_bench_load_line, sw_bench_papers_line, sw_bench_update_line,
+    sw_bench_zero_line;
 
 /* The values of --size that a bench takes, and those that it measures without the flag. */
 struct sw_bench_sizes {
