@@ -74,6 +74,9 @@ static const struct sw_option options[] = {
      .group = DRIVES,
      .what = "accept a file system without O_DIRECT; data then goes through the page cache"},
 
+    {.name = "--machines", .kind = SW_OPTION_STRING, AT(machines), .commands = SW_BENCH_PAPERS, .group = WORKLOAD,
+     .value = "DIR",
+     .what = "also predict published runs for the machines that this folder describes, such as bench/machines"},
     {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .commands = FIVE_ROUNDS, .group = MEASUREMENT,
      .initial = "5", .value = "N", .int_min = 1, .int_max = SW_BENCH_MAX_ROUNDS,
      .what = "rounds; each measures every contender in turn, and medians are shown"},

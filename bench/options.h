@@ -22,6 +22,7 @@ enum {
 struct sw_bench_options {
     struct sw_settings settings; /* flags that train has too: the model and its shape, the device, --json */
     struct sw_option_list sizes, nvme;
+    char *machines; /* folder of described machines; NULL: none */
     int64_t rounds, chunk_grains, staging_bytes;
 };
 

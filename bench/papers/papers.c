@@ -23,10 +23,18 @@ static sw_status report(const struct sw_paper_table *table, json_t *list, int *o
     return SW_OK;
 }
 
-static sw_status make_all(json_t *list, int *outside) {
+static sw_status (*const predictors[])(const char *machines, struct sw_paper_table *out) = {sw_paper_runs,
+                                                                                            sw_paper_ratios};
+enum { PREDICTORS = sizeof predictors / sizeof predictors[0] };
+
+static sw_status make_all(const char *machines, json_t *list, int *outside) {
     struct sw_paper_table table;
     for (int m = 0; m < MAKERS; m++) {
         SW_TRY(makers[m](&table));
+        SW_TRY(report(&table, list, outside));
+    }
+    for (int p = 0; machines != NULL && p < PREDICTORS; p++) {
+        SW_TRY(predictors[p](machines, &table));
         SW_TRY(report(&table, list, outside));
     }
     return SW_OK;
@@ -39,7 +47,7 @@ sw_status sw_bench_papers(const void *given_options) {
     if (list == NULL)
         printf("Numbers of papers, and ours by the planner and the simulator. Computed: nothing\n"
                "here was measured. Under each table, the bound of each column's deviation.\n");
-    sw_status status = make_all(list, &outside);
+    sw_status status = make_all(given->machines, list, &outside);
     if (status == SW_OK && list != NULL)
         status =
             sw_bench_print_json(json_pack("{s:s, s:O, s:i}", "bench", "papers", "tables", list, "outside", outside));

@@ -21,7 +21,7 @@ struct sw_paper_number {
     const char *printed; /* as the paper prints it; NULL: the paper gives the equation alone */
     double paper;        /* by the paper's equation; 0: there is none, and the printed number counts */
     double ours;
-    double fast, slow; /* ours by the fast and by the slow bounds of a described machine; 0: not a prediction */
+    double slow, fast; /* ours with all assumed numbers of a machine slow or fast; 0: not known */
 };
 
 struct sw_paper_row {
@@ -61,7 +61,8 @@ sw_status sw_paper_infinity_intensity(struct sw_paper_table *out);
 sw_status sw_paper_infinity_efficiency(struct sw_paper_table *out);
 sw_status sw_paper_least_bytes(struct sw_paper_table *out);
 sw_status sw_paper_hiding_tokens(struct sw_paper_table *out);
-/* Predicts published runs for the machines that are described in a folder. */
+/* Both predict published runs for machines that a folder describes. */
 sw_status sw_paper_runs(const char *machines, struct sw_paper_table *out);
+sw_status sw_paper_ratios(const char *machines, struct sw_paper_table *out);
 
 #endif

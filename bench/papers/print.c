@@ -7,13 +7,14 @@
 #include <string.h>
 
 #define PERCENT 100.0
-enum { WIDTH = 80, SOURCE_CHARS = 256, CELL_CHARS = 12, FIELDS = 1 + 3 * SW_PAPER_COLUMNS };
+enum { WIDTH = 80, SOURCE_CHARS = 256, CELL_CHARS = 12, FIELDS = 3 + 3 * SW_PAPER_COLUMNS };
 
 /* A row as text: of each column the paper's number, ours and the deviation. */
 struct line {
     const char *name;
     const char *text[2 * SW_PAPER_COLUMNS];
     double percent[SW_PAPER_COLUMNS];
+    double slow, fast; /* of the first column; NAN: not known */
 };
 struct cells {
     char of[2 * SW_PAPER_COLUMNS][CELL_CHARS];
@@ -27,7 +28,10 @@ static void format_number(double value, char cell[CELL_CHARS]) {
 
 static void fill_line(const struct sw_paper_table *table, const struct sw_paper_row *row, struct cells *cells,
                       struct line *out) {
+    const struct sw_paper_number *first = &row->number[0];
     out->name = row->name;
+    out->slow = first->slow > 0.0 ? first->slow : NAN;
+    out->fast = first->fast > 0.0 ? first->fast : NAN;
     for (int c = 0; c < table->columns; c++) {
         const struct sw_paper_number *number = &row->number[c];
         if (number->printed != NULL)
@@ -45,6 +49,7 @@ static void fill_line(const struct sw_paper_table *table, const struct sw_paper_
 static void print_rows(const struct sw_paper_table *table) {
     struct sw_bench_field fields[FIELDS] = {{.heading = "", SW_AT(SW_FIELD_TEXT, name), .key = true}};
     struct line lines[SW_PAPER_ROWS];
+    const int last = 1 + 3 * table->columns;
     struct cells cells[SW_PAPER_ROWS];
     for (int c = 0; c < table->columns; c++) {
         struct sw_bench_field *field = &fields[1 + 3 * c];
@@ -52,10 +57,12 @@ static void print_rows(const struct sw_paper_table *table) {
         field[1] = (struct sw_bench_field){.heading = "  ours", SW_AT(SW_FIELD_TEXT, text[2 * c + 1])};
         field[2] = (struct sw_bench_field){.heading = "%", SW_AT(SW_FIELD_REAL, percent[c]), .digits = 1};
     }
+    fields[last] = (struct sw_bench_field){.heading = "low", SW_AT(SW_FIELD_REAL, slow)};
+    fields[last + 1] = (struct sw_bench_field){.heading = "high", SW_AT(SW_FIELD_REAL, fast)};
     for (int r = 0; r < table->rows; r++)
         fill_line(table, &table->row[r], &cells[r], &lines[r]);
     sw_table_print(&(struct sw_bench_table){.fields = fields,
-                                            .field_count = 1 + 3 * table->columns,
+                                            .field_count = last + 2,
                                             .rows = lines,
                                             .row_count = table->rows,
                                             .row_bytes = sizeof lines[0]});
@@ -105,10 +112,13 @@ void sw_paper_print(const struct sw_paper_table *table) {
 }
 
 static json_t *number_json(const struct sw_paper_column *column, const struct sw_paper_number *number) {
-    return json_pack("{s:s, s:s?, s:f, s:f, s:f, s:f, s:f, s:b}", "column", column->heading, "printed", number->printed,
-                     "paper", sw_paper_value(number), "ours", number->ours, "deviation", sw_paper_deviation(number),
-                     "least_deviation", column->low, "most_deviation", column->high, "within",
-                     sw_paper_within(column, number));
+    json_t *object = json_pack("{s:s, s:s?, s:f, s:f, s:f, s:f, s:f, s:b}", "column", column->heading, "printed",
+                               number->printed, "paper", sw_paper_value(number), "ours", number->ours, "deviation",
+                               sw_paper_deviation(number), "least_deviation", column->low, "most_deviation",
+                               column->high, "within", sw_paper_within(column, number));
+    if (number->slow > 0.0)
+        object = sw_bench_join(object, json_pack("{s:f, s:f}", "low", number->slow, "high", number->fast));
+    return object;
 }
 
 json_t *sw_paper_json(const struct sw_paper_table *table) {
