@@ -4,87 +4,96 @@
 #include "bench/papers/papers.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define PEAK_FLOPS_PER_S 70e12 /* a V100's, as the paper takes it */
 #define GB 1e9
 #define K INT64_C(1024)
+#define PERCENT 100.0
 
-#define STATES_ON_HOST "weights=host,grads=host,optimizer=host,acts=device"
-#define OPTIMIZER_ON_NVME "weights=device,grads=device,optimizer=nvme,acts=device"
-#define INPUTS_ON_HOST "weights=device,grads=device,optimizer=device,acts=host"
+/* A kind of bytes, the link or the drive that moves it, and flops of a step for each byte as the paper counts them, at
+ * one sequence a device. */
+struct flow {
+    const char *name, *place;
+    bool drives;
+    double intensity, intensity_per_hidden;
+};
+enum { STATES, OPTIMIZER, CHECKPOINTS, FLOWS };
+static const struct flow flows[FLOWS] = {
+    [STATES] = {"weights, gradients", "weights=host,grads=host,optimizer=host,acts=device", false, SW_PAPER_SEQ, 0.0},
+    [OPTIMIZER] = {"optimizer", "weights=device,grads=device,optimizer=nvme,acts=device", true, SW_PAPER_SEQ / 4.0,
+                   0.0},
+    [CHECKPOINTS] = {"checkpoints", "weights=device,grads=device,optimizer=device,acts=host", false, 0.0, 24.0},
+};
+enum { LAYERS = 80 };
 
-/* A step whose link or drive is as fast as `bytes_per_s` each way. */
+static double intensity_of(const struct flow *flow, int64_t hidden) {
+    return flow->intensity + flow->intensity_per_hidden * (double)hidden;
+}
+
+/* Seconds of a step, where a link or drive moves `bytes_per_s` each way; moved_s: both ways, one after the other. */
 struct balance {
-    double compute_s, moved_s; /* moved_s: both directions, one after the other */
+    double compute_s, moved_s;
 };
 
-static sw_status weigh(const struct sw_paper_case *which, double bytes_per_s, struct balance *out) {
-    const bool drives = which->place != NULL && strcmp(which->place, OPTIMIZER_ON_NVME) == 0;
+static sw_status weigh(const struct flow *flow, int64_t hidden, double bytes_per_s, struct balance *out) {
+    const struct sw_paper_case which = {.layers = LAYERS, .hidden = hidden, .place = flow->place};
     const struct sw_paper_machine machine = {.flops_per_s = PEAK_FLOPS_PER_S,
-                                             .link_bytes_per_s = drives ? 0.0 : bytes_per_s,
-                                             .read_bytes_per_s = drives ? bytes_per_s : 0.0,
-                                             .write_bytes_per_s = drives ? bytes_per_s : 0.0};
+                                             .link_bytes_per_s = flow->drives ? 0.0 : bytes_per_s,
+                                             .read_bytes_per_s = flow->drives ? bytes_per_s : 0.0,
+                                             .write_bytes_per_s = flow->drives ? bytes_per_s : 0.0};
     struct sw_paper_plan plan;
     struct sw_simulation step;
-    sw_status status = sw_paper_open(which, &plan);
+    sw_status status = sw_paper_open(&which, &plan);
     if (status == SW_OK)
         status = sw_paper_simulate(&plan, SW_PROGRAM_UPDATE, &machine, &step);
     if (status == SW_OK) {
         out->compute_s = step.lane_busy_s[SW_LANE_COMPUTE];
-        out->moved_s = drives ? step.lane_busy_s[SW_LANE_READ] + step.lane_busy_s[SW_LANE_WRITE]
-                              : step.lane_busy_s[SW_LANE_UPLOAD] + step.lane_busy_s[SW_LANE_DOWNLOAD];
+        out->moved_s = flow->drives ? step.lane_busy_s[SW_LANE_READ] + step.lane_busy_s[SW_LANE_WRITE]
+                                    : step.lane_busy_s[SW_LANE_UPLOAD] + step.lane_busy_s[SW_LANE_DOWNLOAD];
     }
     sw_paper_close(&plan);
     return status;
 }
 
-/* A kind of bytes, the rate at which they move, and the intensity that the paper counts: flops of a step for each byte.
- */
-struct flow {
-    const char *name, *place;
-    int64_t layers, hidden;
-    double intensity, bytes_per_s;
-    const char *printed_percent; /* efficiency that the paper prints; NULL: none */
-};
-/* One sequence of 1,024 tokens a step and device. */
-static const struct flow flows[] = {
-    {"weights, gradients, 10K", STATES_ON_HOST, 80, 10 * K, SW_PAPER_SEQ, 70 * GB, "50.6"},
-    {"optimizer, 10K", OPTIMIZER_ON_NVME, 80, 10 * K, SW_PAPER_SEQ / 4.0, GB, NULL},
-    {"checkpoints, 2K", INPUTS_ON_HOST, 80, 2 * K, 24.0 * 2 * K, 2 * GB, "58"},
-    {"checkpoints, 8K", INPUTS_ON_HOST, 80, 8 * K, 24.0 * 8 * K, 3 * GB, "89"},
-};
-enum { FLOWS = sizeof flows / sizeof flows[0] };
-
-static sw_status weigh_flow(const struct flow *flow, struct balance *out) {
-    const struct sw_paper_case which = {.layers = flow->layers, .hidden = flow->hidden, .place = flow->place};
-    return weigh(&which, flow->bytes_per_s, out);
-}
-
 sw_status sw_paper_infinity_intensity(struct sw_paper_table *out) {
+    static const int64_t widths[] = {2 * K, 8 * K, 10 * K};
     *out = (struct sw_paper_table){
         .name = "infinity_intensity",
-        .title = "Arithmetic intensity at 1024 tokens a step",
+        .title = "Arithmetic intensity at 1024 tokens a step, by hidden size",
         .source = "ZeRO-Infinity, arXiv 2104.07857, section 4.1",
         .unit = "flops a byte",
-        .column = {{.heading = "intensity",
-                    .low = -0.01,
-                    .high = 0.4,
+        .column = {{.heading = "weights",
+                    .low = 0.33,
+                    .high = 0.45,
                     .reason = "weights and gradients move 6 bytes a parameter and not 8, because the backward pass "
-                              "recomputes with the weights that it fetches; the optimizer moves 24 and not 32, without "
-                              "fp32 gradients. Attention and head add flops, most to the narrow model."}},
-        .columns = 1,
+                              "recomputes with the "
+                              "weights that it fetches. Attention and head add flops, most to the narrow model."},
+                   {.heading = "optimizer",
+                    .low = 0.33,
+                    .high = 0.45,
+                    .reason = "24 bytes a parameter move and not 32, as there are no fp32 gradients."},
+                   {.heading = "checkpoints", .low = -0.01, .high = 0.07}},
+        .columns = FLOWS,
+        .rows = sizeof widths / sizeof widths[0],
     };
-    for (int f = 0; f < FLOWS; f++) {
-        struct sw_paper_row *row = &out->row[out->rows++];
-        struct balance balance;
-        SW_TRY(weigh_flow(&flows[f], &balance));
-        snprintf(row->name, sizeof row->name, "%s", flows[f].name);
-        row->number[0].paper = flows[f].intensity;
-        row->number[0].ours = balance.compute_s * PEAK_FLOPS_PER_S / (balance.moved_s * flows[f].bytes_per_s);
-    }
+    for (int r = 0; r < out->rows; r++)
+        for (int f = 0; f < FLOWS; f++) {
+            struct balance balance;
+            SW_TRY(weigh(&flows[f], widths[r], GB, &balance));
+            snprintf(out->row[r].name, sizeof out->row[r].name, "%lldK", (long long)(widths[r] / K));
+            out->row[r].number[f].paper = intensity_of(&flows[f], widths[r]);
+            out->row[r].number[f].ours = balance.compute_s * PEAK_FLOPS_PER_S / (balance.moved_s * GB);
+        }
     return SW_OK;
 }
+
+/* The efficiencies that the paper names. */
+static const struct {
+    int flow;
+    int64_t hidden;
+    double bytes_per_s;
+    const char *printed;
+} named[] = {{STATES, 10 * K, 70 * GB, "50.6"}, {CHECKPOINTS, 2 * K, 2 * GB, "58"}, {CHECKPOINTS, 8 * K, 3 * GB, "89"}};
 
 sw_status sw_paper_infinity_efficiency(struct sw_paper_table *out) {
     *out = (struct sw_paper_table){
@@ -92,20 +101,20 @@ sw_status sw_paper_infinity_efficiency(struct sw_paper_table *out) {
         .title = "Efficiency without overlap, at 70 TFLOP/s",
         .source = "ZeRO-Infinity, arXiv 2104.07857, section 4.2, figure 3",
         .unit = "% of the peak",
-        .column = {{.heading = "efficiency", .low = -0.01, .high = 0.16, .reason = "by those intensities."}},
+        .column = {{.heading = "efficiency", .low = -0.01, .high = 0.16, .reason = "as the intensities deviate."}},
         .columns = 1,
+        .rows = sizeof named / sizeof named[0],
     };
-    for (int f = 0; f < FLOWS; f++) {
-        if (flows[f].printed_percent == NULL)
-            continue;
-        const double flops_per_s = flows[f].intensity * flows[f].bytes_per_s;
-        struct sw_paper_row *row = &out->row[out->rows++];
+    for (int r = 0; r < out->rows; r++) {
+        const struct flow *flow = &flows[named[r].flow];
+        const double flops_per_s = intensity_of(flow, named[r].hidden) * named[r].bytes_per_s;
         struct balance balance;
-        SW_TRY(weigh_flow(&flows[f], &balance));
-        snprintf(row->name, sizeof row->name, "%s, %.0f GB/s", flows[f].name, flows[f].bytes_per_s / GB);
-        row->number[0].printed = flows[f].printed_percent;
-        row->number[0].paper = 100.0 * flops_per_s / (flops_per_s + PEAK_FLOPS_PER_S);
-        row->number[0].ours = 100.0 * balance.compute_s / (balance.compute_s + balance.moved_s);
+        SW_TRY(weigh(flow, named[r].hidden, named[r].bytes_per_s, &balance));
+        snprintf(out->row[r].name, sizeof out->row[r].name, "%s, %lldK, %.0f GB/s", flow->name,
+                 (long long)(named[r].hidden / K), named[r].bytes_per_s / GB);
+        out->row[r].number[0].printed = named[r].printed;
+        out->row[r].number[0].paper = PERCENT * flops_per_s / (flops_per_s + PEAK_FLOPS_PER_S);
+        out->row[r].number[0].ours = PERCENT * balance.compute_s / (balance.compute_s + balance.moved_s);
     }
     return SW_OK;
 }

@@ -1,13 +1,14 @@
 /* A table of a paper's numbers beside ours, for people and for programs. */
 #include "bench/papers/papers.h"
 #include "bench/table.h"
+#include "core/size.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define PERCENT 100.0
-enum { WIDTH = 80, SOURCE_CHARS = 256, CELL_CHARS = 12, FIELDS = 3 + 3 * SW_PAPER_COLUMNS };
+enum { WIDTH = 80, SOURCE_CHARS = 256, CELL_CHARS = 24, CELL_WIDTH = 6, FIELDS = 3 + 3 * SW_PAPER_COLUMNS };
 
 /* A row as text: of each column the paper's number, ours and the deviation. */
 struct line {
@@ -20,10 +21,10 @@ struct cells {
     char of[2 * SW_PAPER_COLUMNS][CELL_CHARS];
 };
 
-/* Writes a number with four digits, or all digits before the point where those are more. */
-static void format_number(double value, char cell[CELL_CHARS]) {
+/* Writes a number at the right of its cell with four digits, or all digits before the point where those are more. */
+static void format_number(double value, int width, char cell[CELL_CHARS]) {
     const int digits = value > 0.0 ? 3 - (int)floor(log10(value)) : 0;
-    snprintf(cell, CELL_CHARS, "%6.*f", digits > 0 ? digits : 0, value);
+    snprintf(cell, CELL_CHARS, "%*.*f", width, digits > 0 ? digits : 0, value);
 }
 
 static void fill_line(const struct sw_paper_table *table, const struct sw_paper_row *row, struct cells *cells,
@@ -34,11 +35,12 @@ static void fill_line(const struct sw_paper_table *table, const struct sw_paper_
     out->fast = first->fast > 0.0 ? first->fast : NAN;
     for (int c = 0; c < table->columns; c++) {
         const struct sw_paper_number *number = &row->number[c];
+        const int width = (int)sw_max_i64(CELL_WIDTH, (int64_t)strlen(table->column[c].heading));
         if (number->printed != NULL)
-            snprintf(cells->of[2 * c], CELL_CHARS, "%6s", number->printed);
+            snprintf(cells->of[2 * c], CELL_CHARS, "%*s", width, number->printed);
         else
-            format_number(sw_paper_value(number), cells->of[2 * c]);
-        format_number(number->ours, cells->of[2 * c + 1]);
+            format_number(sw_paper_value(number), width, cells->of[2 * c]);
+        format_number(number->ours, CELL_WIDTH, cells->of[2 * c + 1]);
         out->text[2 * c] = cells->of[2 * c];
         out->text[2 * c + 1] = cells->of[2 * c + 1];
         out->percent[c] = PERCENT * sw_paper_deviation(number);

@@ -70,14 +70,13 @@ sw_status sw_paper_zero_memory(struct sw_paper_table *out) {
         .title = "Memory of model states a rank, by ZeRO stage",
         .source = "ZeRO, arXiv 1910.02054, table 1",
         .unit = "GB",
-        .column =
-            {{.heading = "stage 1", .low = -0.001, .high = 0.01},
-             {.heading = "stage 2", .low = -0.001, .high = 0.01},
-             {.heading = "stage 3",
-              .low = -0.001,
-              .high = 0.12,
-              .reason =
-                  "shards are whole grains of 16,384 elements; of a block's 12,292 the first of 1024 ranks has 13."}},
+        .column = {{.heading = "stage 1", .low = -0.001, .high = 0.01},
+                   {.heading = "stage 2", .low = -0.001, .high = 0.01},
+                   {.heading = "stage 3",
+                    .low = -0.001,
+                    .high = 0.12,
+                    .reason = "shards are whole grains of 16,384 elements; of the 12,292 of a block of the 7.5B the "
+                              "first of 1024 ranks has 13."}},
         .columns = STAGES,
     };
     for (int m = 0; m < MODELS; m++)
