@@ -7,9 +7,8 @@
 #include <stdio.h>
 
 static sw_status (*const makers[])(struct sw_paper_table *out) = {
-    sw_paper_zero_memory,         sw_paper_zero_largest,     sw_paper_zero_traffic,
-    sw_paper_infinity_memory,     sw_paper_infinity_working, sw_paper_infinity_intensity,
-    sw_paper_infinity_efficiency, sw_paper_least_bytes,      sw_paper_hiding_tokens,
+    sw_paper_zero_memory,      sw_paper_zero_largest,       sw_paper_zero_traffic,        sw_paper_infinity_memory,
+    sw_paper_infinity_working, sw_paper_infinity_intensity, sw_paper_infinity_efficiency, sw_paper_least_bytes,
 };
 enum { MAKERS = sizeof makers / sizeof makers[0] };
 

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-enum { SW_PAPER_COLUMNS = 4, SW_PAPER_ROWS = 24, SW_PAPER_NAME_CHARS = 40, SW_PAPER_TABLES = 16 };
+enum { SW_PAPER_COLUMNS = 4, SW_PAPER_ROWS = 24, SW_PAPER_NAME_CHARS = 40 };
 
 /* The bound holds ours / paper - 1 between two shares. */
 struct sw_paper_column {
@@ -60,7 +60,6 @@ sw_status sw_paper_infinity_working(struct sw_paper_table *out);
 sw_status sw_paper_infinity_intensity(struct sw_paper_table *out);
 sw_status sw_paper_infinity_efficiency(struct sw_paper_table *out);
 sw_status sw_paper_least_bytes(struct sw_paper_table *out);
-sw_status sw_paper_hiding_tokens(struct sw_paper_table *out);
 /* Both predict published runs for machines that a folder describes. */
 sw_status sw_paper_runs(const char *machines, struct sw_paper_table *out);
 sw_status sw_paper_ratios(const char *machines, struct sw_paper_table *out);

@@ -95,9 +95,8 @@ sw_status sw_paper_runs(const char *machines, struct sw_paper_table *out) {
               .reason =
                   "predictions by the rates in bench/machines, which are assumed, and wide bounds. llmq keeps 6 bytes "
                   "a parameter and ours 16: the 14B's optimizer does not fit into the 128 GiB beside the H100, so that "
-                  "its one drive carries it. The last two are Qwen2.5-14B here; LoHan ran with one drive; the batch of "
-                  "LoHan and the model and "
-                  "batch of SuperOffload are not said, and ours take 32,768 and 131,072 tokens."}},
+                  "its one drive carries it. The last two are Qwen2.5-14B here, at 32,768 and 131,072 tokens: LoHan, "
+                  "with one drive, does not say its batch here, and SuperOffload neither batch nor model."}},
         .columns = 1,
         .rows = RUNS,
     };
