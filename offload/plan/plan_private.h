@@ -74,6 +74,12 @@ struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t 
 /* Returns this rank's shard of a unit, and the number of its chunks. */
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);
+/* Returns the grains that a bucket has before the chunk of a rank; with the number of all ranks, those of the bucket.
+ */
+int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t number, int rank);
+/* Returns the parts of a unit that a bucket holds, one after the other: the chunk of each rank, or the whole unit if
+ * it has one bucket, so that a thousand ranks are one part. Behind the last it has no grains. */
+struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
 /* Returns a chunk of a whole unit. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 

@@ -72,7 +72,9 @@ def flags_exist():
 
 
 def prepare(folder):
-    """Makes the files that the pages call model, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin."""
+    """Makes the files that the pages call model, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin, and the
+    way to the machines of bench."""
+    os.symlink(os.path.join(ROOT, "bench"), os.path.join(folder, "bench"))
     model = os.path.join(folder, "model")
     os.mkdir(model)
     program.write(os.path.join(model, "config.json"), program.json.dumps(hf_folder.config()))

@@ -164,6 +164,18 @@ static json_t *order_prices_json(const struct sw_planned *p) {
     return orders;
 }
 
+/* Returns null for this machine, whose nodes are not known. */
+static json_t *nodes_json(const struct sw_planned *p) {
+    const int64_t ranks = sw_settings_ranks(&p->settings), nodes = p->settings.nodes;
+    if (p->settings.machine == NULL)
+        return json_null();
+    const double tokens_per_s = (double)p->settings.batch_tokens / p->prediction.plain.step_s / (double)ranks;
+    const json_int_t of_node = ranks / nodes;
+    return json_pack("{s:I, s:f, s:f, s:I, s:I}", "count", (json_int_t)nodes, "rank_tokens_per_second", tokens_per_s,
+                     "rank_model_flops_per_second", tokens_per_s * sw_planned_token_flops(p), "node_host_bytes",
+                     of_node * p->plan->tier_bytes[SW_HOST], "node_disk_bytes", of_node * sw_plan_disk_bytes(p->plan));
+}
+
 static json_t *saves_json(const struct sw_planned *p) {
     if (!p->may_save)
         return json_null();
@@ -218,6 +230,10 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_what_if 
         writes_json(p));
     json_object_set_new(root, "placement_prices", placement_prices_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));
+    json_object_set_new(root, "ranks", json_integer(sw_settings_ranks(&p->settings)));
+    json_object_set_new(root, "zero",
+                        sw_settings_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
+    json_object_set_new(root, "nodes", nodes_json(p));
     json_object_set_new(root, "would_help", helps_json(helps));
     return sw_command_print_json(root);
 }

@@ -286,6 +286,22 @@ static const char *machine_text(const struct sw_planned *p, char text[SENTENCE_C
     return text;
 }
 
+/* Prints what each GPU of a described cluster does, and what the ranks of one node take together. */
+static void print_nodes(const struct sw_planned *p) {
+    const int64_t ranks = sw_settings_ranks(&p->settings), of_node = ranks / sw_max_i64(1, p->settings.nodes);
+    const double tokens_per_s = (double)p->settings.batch_tokens / p->prediction.plain.step_s / (double)ranks;
+    char host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS];
+    if (p->settings.machine == NULL || ranks == 1)
+        return;
+    sw_command_print(
+        0, INDENT,
+        "%lld ranks on %lld nodes: each GPU does %.3g tokens/s, %.3g TFLOP/s of the model; each node takes "
+        "%s of host memory and %s of disk",
+        (long long)ranks, (long long)p->settings.nodes, tokens_per_s, 1e-12 * tokens_per_s * sw_planned_token_flops(p),
+        sw_format_size(of_node * p->plan->tier_bytes[SW_HOST], host),
+        sw_format_size(of_node * sw_plan_disk_bytes(p->plan), disk));
+}
+
 void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *argv) {
     const struct sw_settings *s = &p->settings;
     const char *file = s->machine != NULL ? s->machine : s->rates;
@@ -304,6 +320,7 @@ void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *arg
     sw_answer_print_plan(&answer, stdout);
     print_frozen(p);
     sw_answer_print_times(&answer, stdout);
+    print_nodes(p);
     print_command(s, argc, argv);
     if (!s->explain)
         puts("--explain shows where everything lives, and what was compared");

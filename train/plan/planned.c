@@ -12,6 +12,8 @@ static sw_status open_devices(struct sw_planned *p) {
     if (p->settings.machine == NULL)
         return sw_settings_open_devices(&p->settings, &p->devices);
     SW_TRY(sw_described_machine_read(p->settings.machine, SW_MACHINE_EXPECTED, &p->described));
+    SW_TRY(sw_described_machine_nodes(&p->described, p->settings.machine, sw_settings_ranks(&p->settings),
+                                      &p->settings.nodes));
     SW_TRY(sw_described_machine_devices(&p->described, &p->devices));
     SW_TRY(sw_settings_prepare_device(&p->settings, p->devices.compute));
     const struct sw_device_info info = sw_devices_info(&p->devices);
@@ -85,9 +87,17 @@ static sw_status find_rates_here(struct sw_planned *p, const struct sw_rates_tar
     return find_here(p, target, false);
 }
 
+/* Returns the rates of a described machine's GPUs, with the collectives of all ranks and nodes. */
+static sw_status describe_rates(const struct sw_planned *p, const struct sw_described_machine *machine,
+                                struct sw_model *model, struct sw_device *device, struct sw_machine_rates *out) {
+    struct sw_rates rates = machine->rates;
+    sw_rates_over_nodes(&machine->node, sw_settings_ranks(&p->settings), p->settings.nodes, &rates);
+    return sw_rates_describe(&rates, model, device, out);
+}
+
 static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *target) {
     if (p->settings.machine != NULL)
-        return sw_rates_describe(&p->described.rates, p->model, p->devices.compute, &p->rates);
+        return describe_rates(p, &p->described, p->model, p->devices.compute, &p->rates);
     return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : find_rates_here(p, target);
 }
 
@@ -132,6 +142,10 @@ double sw_planned_save_share(const struct sw_planned *p) {
     return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
 }
 
+double sw_planned_token_flops(const struct sw_planned *p) {
+    return 6.0 * (double)sw_units_parameters(sw_model_get_units(p->model));
+}
+
 sw_status sw_planned_profile(const struct sw_planned *p, const struct sw_profile_need *need, struct sw_profile *out) {
     const struct sw_rates_target target = target_of(p);
     return sw_profile_find(&target, need, out);
@@ -152,7 +166,7 @@ static sw_status predict_bound(const struct sw_planned *p, sw_machine_bound boun
     if (status == SW_OK)
         status = sw_model_create(&p->config, &shape, device, &model);
     if (status == SW_OK)
-        status = sw_rates_describe(&machine.rates, model, device, &rates);
+        status = describe_rates(p, &machine, model, device, &rates);
     if (status == SW_OK)
         status = sw_simulate(p->plan, SW_PROGRAM_UPDATE, false, &rates.rates, NULL, &step);
     if (status == SW_OK)

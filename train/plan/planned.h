@@ -52,6 +52,10 @@ sw_status sw_planned_predict(struct sw_planned *planned);
 /* Returns the time that saves add, as a share of the steps without one. may_save is set. */
 double sw_planned_save_share(const struct sw_planned *planned);
 
+/* Returns the model's operations of a token in training: 6 for each parameter, without attention's products and without
+ * what is computed again. */
+double sw_planned_token_flops(const struct sw_planned *planned);
+
 /* Finds the profile of this machine, or measures it again. The model was opened, and the caller releases the profile.
  */
 sw_status sw_planned_profile(const struct sw_planned *planned, const struct sw_profile_need *need,

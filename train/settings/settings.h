@@ -54,6 +54,7 @@ struct sw_settings {
     int64_t zero;               /* ZeRO stage, 0 to 3 */
     int64_t tiles;              /* tiles of each half of a block; 1: a block is not cut */
     int64_t ranks, local_ranks; /* ranks of the job, and of those the ranks on this machine; 0: one */
+    int64_t nodes;              /* nodes of a described machine's ranks; plan alone sets it */
     int64_t rank, local_rank;   /* this rank's number in the job and on this machine, from 0 */
     bool allow_shared_gpu;
     bool regrouped;                     /* the run was last trained by another number of ranks */

@@ -191,6 +191,9 @@ static const struct sw_option options[] = {
     {.name = "--ranks", INT(ranks), .commands = PLAN, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
      .int_max = SW_SETTINGS_MOST_RANKS,
      .what = "plan one of N ranks, which need not be on this machine; budgets are of each rank"},
+    {.name = "--nodes", INT(nodes), .commands = PLAN, .group = RANKS, .initial = "auto", .value = "N", .int_min = 1,
+     .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
+     .what = "nodes that the ranks of --machine are on, as many on each; auto: the fewest that have the GPUs"},
     {.name = "--zero", INT(zero), .commands = ALL, .group = RANKS, .initial = "auto", .value = "STAGE", .int_min = 0,
      .int_max = 3, .allow_auto = true,
      .what = "ZeRO stage, what ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights; auto: "
