@@ -267,6 +267,9 @@ static sw_status price_group(struct choice *c, int group) {
         return SW_OK;
     }
     SW_TRY(status);
+    /* A group that fits is better than none, even if its plan has too many ops. */
+    if (c->best < 0)
+        c->best = group;
     status = price_outline(c, plan, price);
     if (status == SW_OK && price->step_s < c->nearest_s * (1.0 - SW_SEARCH_LEAST_SAVED)) {
         c->best = group;
@@ -278,6 +281,7 @@ static sw_status price_group(struct choice *c, int group) {
 
 static sw_status price_groups(struct choice *c) {
     c->nearest_s = INFINITY;
+    c->best = c->count > 1 ? -1 : 0;
     for (int i = 0; i < c->count; i++) {
         c->price[i] = (struct sw_group_price){.group = c->open->groups > 0 ? c->open->group[i] : c->spec.group,
                                               .step_s = INFINITY,
@@ -287,6 +291,7 @@ static sw_status price_groups(struct choice *c) {
         if (c->count > 1)
             SW_TRY(price_group(c, i));
     }
+    c->best = c->best < 0 ? 0 : c->best;
     return SW_OK;
 }
 

@@ -159,7 +159,7 @@ static void print_rival(const struct sw_planned *p) {
 static void print_help(const struct sw_what_if *row, double tokens_per_s) {
     printf("  %-22s", row->what);
     if (!row->fits)
-        puts("does not fit");
+        puts("has no plan that fits");
     else if (!isfinite(row->tokens_per_s))
         puts("not known: the drives are not measured");
     else

@@ -22,6 +22,7 @@ const char *sw_size_limit_name(sw_size_limit limit) {
                                         [SW_LIMIT_DEVICE] = "device memory",
                                         [SW_LIMIT_HOST] = "host memory",
                                         [SW_LIMIT_MEMORY] = "device and host memory",
+                                        [SW_LIMIT_OPS] = "a plan short enough",
                                         [SW_LIMIT_SIZE] = "limits of the program"};
     return names[limit];
 }
@@ -120,9 +121,17 @@ static sw_status price_plan(const struct sw_sizing *s, struct size *size, const 
                             struct sw_largest *out) {
     struct sw_search_prices prices;
     struct sw_outline_price found;
+    sw_status status = SW_OK;
     if (!roughly && sw_plan_choice_is_open(&size->settings, &s->machine.devices, size->plan))
-        SW_TRY(sw_plan_choose(&size->settings, size->model, rates, SW_SEARCH_QUICK_OPS, &prices, &size->plan));
-    SW_TRY(sw_outline_simulate(size->plan, rates, INFINITY, &found));
+        status = sw_plan_choose(&size->settings, size->model, rates, SW_SEARCH_QUICK_OPS, &prices, &size->plan);
+    if (status == SW_OK)
+        status = sw_outline_simulate(size->plan, rates, INFINITY, &found);
+    if (status == SW_ERR_BUDGET || status == SW_ERR_ARG || (status == SW_OK && !found.simulated)) {
+        /* Each group of micro-batches that fits has too many ops, so there is no such plan. */
+        sw_error_clear();
+        return SW_OK;
+    }
+    SW_TRY(status);
     const double tokens_per_s = (double)size->settings.batch_tokens / found.step.step_s;
     if (tokens_per_s <= out->tokens_per_s)
         return SW_OK;
@@ -195,11 +204,12 @@ static sw_status find_fitting(struct sw_sizing *s, const struct sw_model_config 
 }
 
 /* Returns the layers to try next: those at which the speed would be the least, as parameters grow with the cube of the
- * layers and the speed falls with them; the middle once that has not come near. */
+ * layers and the speed falls with them; the middle once that has not come near, and
+ * where no plan has a speed. */
 static int64_t next_layers(const struct bracket *between, int64_t tried, double speed_ratio, int tries) {
     enum { GUESSES = 3 };
     const int64_t guess = (int64_t)((double)tried * cbrt(speed_ratio));
-    if (tries >= GUESSES)
+    if (tries >= GUESSES || speed_ratio == 0.0)
         return between->good + (between->bad - between->good) / 2;
     return sw_max_i64(between->good + 1, sw_min_i64(between->bad - 1, guess));
 }
@@ -229,7 +239,7 @@ static sw_status find_fast(struct sw_sizing *s, const struct speed_search *searc
             *out = tried;
             between->good = layers;
         } else {
-            out->limit = SW_LIMIT_SPEED;
+            out->limit = tried.tokens_per_s > 0.0 ? SW_LIMIT_SPEED : SW_LIMIT_OPS;
             between->bad = layers;
         }
         layers = next_layers(between, layers, tried.tokens_per_s / search->least_tokens_per_s, tries);

@@ -6,7 +6,14 @@
 #include "train/plan/planned.h"
 
 /* The limit that keeps the next size from training. */
-typedef enum { SW_LIMIT_SPEED, SW_LIMIT_DEVICE, SW_LIMIT_HOST, SW_LIMIT_MEMORY, SW_LIMIT_SIZE } sw_size_limit;
+typedef enum {
+    SW_LIMIT_SPEED,
+    SW_LIMIT_DEVICE,
+    SW_LIMIT_HOST,
+    SW_LIMIT_MEMORY, /* of device and host */
+    SW_LIMIT_OPS,    /* a plan would have too many */
+    SW_LIMIT_SIZE    /* config.h */
+} sw_size_limit;
 const char *sw_size_limit_name(sw_size_limit limit);
 
 struct sw_largest {

@@ -68,19 +68,19 @@ static sw_status plan_again(const struct sw_planned *p, const char *what, const 
     rates.read.bytes_per_s *= change->drives;
     rates.write.bytes_per_s *= change->drives;
     sw_status status = sw_plan_fit(&settings, p->model, &plan);
-    if (status == SW_ERR_BUDGET) {
-        sw_error_clear();
-        return SW_OK;
-    }
     if (status == SW_OK)
         status = predict(p, &settings, &rates, &plan, out);
     sw_plan_destroy(plan);
     out->fits = status == SW_OK;
-    return status;
+    /* SW_ERR_ARG: each group that fits has too many ops. */
+    if (status != SW_ERR_BUDGET && status != SW_ERR_ARG)
+        return status;
+    sw_error_clear();
+    return SW_OK;
 }
 
 bool sw_what_helps_is_quick(const struct sw_planned *p) {
-    enum { MOST_OPS = 1000000 };
+    enum { MOST_OPS = 200000 };
     return p->plan->program[SW_PROGRAM_UPDATE].op_count <= MOST_OPS;
 }
 
