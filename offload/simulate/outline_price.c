@@ -1,5 +1,6 @@
 #include "offload/simulate/outline_price.h"
 
+#include "core/size.h"
 #include "offload/plan/plan_private.h"
 
 #include <math.h>
@@ -7,6 +8,8 @@
 
 /* The most ops that all programs of a plan have together, in ops of one step. */
 enum { STEPS_OF_PROGRAMS = 4, STEPS_WITH_SPECULATION = 10 };
+/* The accesses of a usual op. Ops of many ranks have more and take as much longer, so they count as several. */
+enum { ACCESSES_OF_OP = 4 };
 /* The op count at which a bound gives up: such a plan has too many ops by far, and going on takes seconds. */
 enum { MOST_BOUNDED = SW_PLAN_MOST_OPS / 2 };
 
@@ -76,10 +79,10 @@ sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates 
     struct sw_program program = {0};
     *out = (struct sw_outline_price){.step.step_s = INFINITY};
     sw_status status = sw_plan_emit(plan, SW_PROGRAM_UPDATE, &program);
-    out->ops = program.op_count;
+    out->ops = sw_max_i64(program.op_count, program.access_count / ACCESSES_OF_OP);
     if (status == SW_OK)
         out->least_s = busiest_lane_s(plan, &program, rates);
-    out->simulated = status == SW_OK && out->least_s < enough_s && !sw_outline_is_too_long(plan, out->ops);
+    out->simulated = status == SW_OK && out->least_s < enough_s && !sw_outline_is_too_long(plan, program.op_count);
     if (out->simulated)
         status = simulate(plan, rates, &program, &out->step);
     else if (status == SW_ERR_ARG) { /* too many ops, or too many bytes of them */

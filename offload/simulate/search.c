@@ -12,7 +12,6 @@
 /* The ops that take as long to simulate as an outline takes to be made. */
 enum { OUTLINE_OPS = 8000 };
 /* Prices that are remembered: more plans than a search tries. */
-/* The ops that take as long to simulate as an outline takes to be made. */
 enum { SEEN_CAPACITY = 8192, SEEN_MOST = SEEN_CAPACITY / 2 };
 
 bool sw_plan_has_update_choice(const struct sw_plan *plan) {
