@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Prints a table of what `spillway plan` predicts for models on described machines, as Markdown: tokens a second, the
-range that assumed rates leave, and the part of the machine that limits them. With --write FILE, puts the table between
+range that assumed rates leave, the part of the machine that limits them, and by how much the search of placements gains
+on the usual one. With --write FILE, puts the table between
 the two marks in FILE. Predictions by assumed rates, not measurements.
 
 usage: plan_table.py [--models M,M...] [--machines M,M...] [--batch-tokens N] [--write FILE]
@@ -32,10 +33,11 @@ def cell(model, machine, batch_tokens):
         if need is None:
             sys.exit(f"{' '.join(command)}: {done.stderr.strip()}")
         return f"does not fit: needs {need[1]}"
-    found = json.loads(done.stdout)["predicted"]
-    plain, bounds = found["plain"], found.get("bounds")
+    plan = json.loads(done.stdout)
+    plain, bounds, placements = plan["predicted"]["plain"], plan["predicted"].get("bounds"), plan["placement_prices"]
     ends = [] if bounds is None else [f"{batch_tokens / bounds[end]:,.0f}" for end in ("slow_s", "fast_s")]
-    return f"{plain['tokens_per_second']:,.0f}{f' ({ends[0]} to {ends[1]})' if ends else ''}, {plain['bottleneck']}"
+    gain = "" if placements is None else f", +{100 * (placements['usual_s'] / placements['chosen_s'] - 1):.0f}%"
+    return f"{plain['tokens_per_second']:,.0f}{f' ({ends[0]} to {ends[1]})' if ends else ''}, {plain['bottleneck']}{gain}"
 
 
 def table(models, machines, batch_tokens):

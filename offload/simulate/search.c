@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The ops that take as long to simulate as an outline takes to be made. */
-enum { OUTLINE_OPS = 8000 };
+/* The ops that take as long to simulate as an outline takes to be made, and as each unit's part of it. */
+enum { OUTLINE_OPS = 8000, OUTLINE_UNIT_OPS = 40 };
 /* Prices that are remembered: more plans than a search tries. */
 enum { SEEN_CAPACITY = 8192, SEEN_MOST = SEEN_CAPACITY / 2 };
 
@@ -45,7 +45,7 @@ void sw_search_copy(const struct sw_search *s, const struct sw_candidate *from, 
 
 sw_status sw_search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates, int64_t most_ops,
                           struct sw_search *s) {
-    *s = (struct sw_search){.spec = *spec, .rates = rates, .best_s = INFINITY, .most_ops = most_ops};
+    *s = (struct sw_search){.spec = *spec, .rates = rates, .best_s = INFINITY, .usual_nvme_bytes = -1, .most_ops = most_ops};
     SW_TRY(begin_candidate(spec->units->count, &s->next));
     SW_TRY(begin_candidate(spec->units->count, &s->best));
     s->seen = calloc(SEEN_CAPACITY, sizeof *s->seen);
@@ -104,7 +104,7 @@ static sw_status price(struct sw_search *s, const struct sw_plan *plan, bool alw
     if (sw_plan_uses_nvme(plan) && !(s->rates->read.bytes_per_s > 0.0))
         return SW_OK;
     SW_TRY(sw_outline_simulate(plan, s->rates, always ? INFINITY : s->best_s, &found));
-    s->ops += OUTLINE_OPS + found.ops;
+    s->ops += OUTLINE_OPS + s->spec.units->count * OUTLINE_UNIT_OPS + found.ops;
     s->simulated += found.simulated;
     out->exact = found.simulated;
     out->step_s = found.simulated ? found.step.step_s : found.least_s;
@@ -134,6 +134,16 @@ static void keep(struct sw_search *s, struct sw_plan *plan, double step_s) {
     sw_search_copy(s, &s->next, &s->best);
 }
 
+/* Tells whether a plan leaves more on the drive than the usual one though the host has room for it: a drive wears, and a
+ * little time that a simulation sees in it is not worth that. */
+static bool wastes_memory(struct sw_search *s, const struct sw_plan *plan) {
+    const int64_t bytes = plan->tier_bytes[SW_NVME];
+    if (s->usual_nvme_bytes < 0)
+        s->usual_nvme_bytes = bytes;
+    const int64_t more = bytes - s->usual_nvme_bytes;
+    return more > 0 && plan->tier_bytes[SW_HOST] + more <= plan->spec.budget_bytes[SW_HOST];
+}
+
 sw_status sw_search_try(struct sw_search *s, bool always, double *out_s) {
     struct sw_plan *plan;
     *out_s = INFINITY;
@@ -143,7 +153,8 @@ sw_status sw_search_try(struct sw_search *s, bool always, double *out_s) {
         return SW_OK;
     }
     SW_TRY(status);
-    status = find_price(s, plan, always, out_s);
+    if (!wastes_memory(s, plan))
+        status = find_price(s, plan, always, out_s);
     if (status == SW_OK && (s->plan == NULL || *out_s < s->best_s))
         keep(s, plan, *out_s);
     else

@@ -41,10 +41,17 @@ static struct sw_answer answer_of(const struct sw_trainer *trainer) {
 
 static void say_answer(const struct sw_trainer *trainer) {
     const struct sw_answer answer = answer_of(trainer);
-    if (sw_log_is_quiet())
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = sw_log_is_quiet() ? NULL : open_memstream(&text, &bytes);
+    if (to == NULL)
         return;
-    sw_answer_print_plan(&answer, stderr);
-    sw_answer_print_times(&answer, stderr);
+    sw_answer_print_plan(&answer, to);
+    sw_answer_print_times(&answer, to);
+    /* One write keeps the text whole where another rank's failure is said meanwhile. */
+    if (fclose(to) == 0)
+        fputs(text, stderr);
+    free(text);
 }
 
 static void say_start(const struct sw_trainer *trainer) {

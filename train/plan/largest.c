@@ -115,15 +115,15 @@ static sw_status plan_size(struct sw_sizing *s, const struct sw_model_config *ba
     return SW_OK;
 }
 
-/* Predicts a size's step, unless roughly by the plan that is searched for, which replaces the outline; keeps the faster
- * of it and *out. */
-static sw_status price_plan(const struct sw_sizing *s, struct size *size, const struct sw_rates *rates, bool roughly,
-                            struct sw_largest *out) {
+/* Predicts a size's step by the plan that a search of so many ops finds, which replaces the outline; 0: by the outline
+ * itself. Keeps the faster of it and *out. */
+static sw_status price_plan(const struct sw_sizing *s, struct size *size, const struct sw_rates *rates,
+                            int64_t most_ops, struct sw_largest *out) {
     struct sw_search_prices prices;
     struct sw_outline_price found;
     sw_status status = SW_OK;
-    if (!roughly && sw_plan_choice_is_open(&size->settings, &s->machine.devices, size->plan))
-        status = sw_plan_choose(&size->settings, size->model, rates, SW_SEARCH_QUICK_OPS, &prices, &size->plan);
+    if (most_ops > 0 && sw_plan_choice_is_open(&size->settings, &s->machine.devices, size->plan))
+        status = sw_plan_choose(&size->settings, size->model, rates, most_ops, &prices, &size->plan);
     if (status == SW_OK)
         status = sw_outline_simulate(size->plan, rates, INFINITY, &found);
     if (status == SW_ERR_BUDGET || status == SW_ERR_ARG || (status == SW_OK && !found.simulated)) {
@@ -152,7 +152,7 @@ static sw_status price_sides(const struct sw_sizing *s, struct size *size, const
         size->settings.update = update;
         const sw_status status = sw_plan_fit(&size->settings, size->model, &size->plan);
         if (status == SW_OK)
-            SW_TRY(price_plan(s, size, rates, true, out));
+            SW_TRY(price_plan(s, size, rates, 0, out));
         else if (status != SW_ERR_BUDGET)
             return status;
         sw_error_clear();
@@ -160,8 +160,9 @@ static sw_status price_sides(const struct sw_sizing *s, struct size *size, const
     return SW_OK;
 }
 
-/* Predicts the speed of a size that fits. roughly: by plans with all updates on one side. */
-static sw_status price_size(const struct sw_sizing *s, struct size *size, bool roughly, struct sw_largest *out) {
+/* Predicts the speed of a size that fits, by a search of so many ops; 0: roughly, by plans with all updates on one side.
+ */
+static sw_status price_size(const struct sw_sizing *s, struct size *size, int64_t most_ops, struct sw_largest *out) {
     const struct sw_devices *devices = &s->machine.devices;
     const struct sw_rates_target target = {.settings = &size->settings, .model = size->model, .devices = devices};
     struct sw_machine_rates rates = {0};
@@ -169,8 +170,9 @@ static sw_status price_size(const struct sw_sizing *s, struct size *size, bool r
                            ? sw_rates_describe(&s->machine.described.rates, size->model, devices->compute, &rates)
                            : sw_profile_price(&s->profile, &target, &rates);
     if (status == SW_OK)
-        status = roughly && size->settings.update == SW_UPDATE_AUTO ? price_sides(s, size, &rates.rates, out)
-                                                                    : price_plan(s, size, &rates.rates, roughly, out);
+        status = most_ops == 0 && size->settings.update == SW_UPDATE_AUTO
+                     ? price_sides(s, size, &rates.rates, out)
+                     : price_plan(s, size, &rates.rates, most_ops, out);
     sw_rates_release(&rates);
     return status;
 }
@@ -218,7 +220,7 @@ static int64_t next_layers(const struct bracket *between, int64_t tried, double 
 struct speed_search {
     const struct sw_model_config *base;
     double least_tokens_per_s;
-    bool roughly; /* price_size */
+    int64_t most_ops; /* price_size */
     int most_tries;
 };
 
@@ -232,7 +234,7 @@ static sw_status find_fast(struct sw_sizing *s, const struct speed_search *searc
         struct size size;
         sw_status status = plan_size(s, search->base, layers, &size);
         if (status == SW_OK && size.plan != NULL)
-            status = price_size(s, &size, search->roughly, &tried);
+            status = price_size(s, &size, search->most_ops, &tried);
         release_size(&size);
         SW_TRY(status);
         if (tried.tokens_per_s >= search->least_tokens_per_s) {
@@ -247,20 +249,35 @@ static sw_status find_fast(struct sw_sizing *s, const struct speed_search *searc
     return SW_OK;
 }
 
+/* Predicts the step of what was found as `plan` does, by the whole search. */
+static sw_status predict_as_plan(struct sw_sizing *s, const struct speed_search *search, int64_t layers,
+                                 struct sw_largest *out) {
+    struct sw_largest found = {.limit = out->limit};
+    struct size size;
+    sw_status status = plan_size(s, search->base, layers, &size);
+    if (status == SW_OK && size.plan != NULL)
+        status = price_size(s, &size, SW_SEARCH_OPS, &found);
+    release_size(&size);
+    if (status == SW_OK && found.tokens_per_s > 0.0)
+        *out = found;
+    return status;
+}
+
 /* The search of each update's side finds some speed more than the rough one, and perhaps a larger size: the speed that
  * it finds for the roughly largest size says which. */
 static sw_status refine(struct sw_sizing *s, struct speed_search search, const struct bracket *rough,
                         struct sw_largest *out) {
     struct bracket between = {.bad = rough->bad};
-    search.roughly = false;
+    search.most_ops = SW_SEARCH_QUICK_OPS;
     search.most_tries = 2;
-    return find_fast(s, &search, sw_max_i64(1, rough->good), &between, out);
+    SW_TRY(find_fast(s, &search, sw_max_i64(1, rough->good), &between, out));
+    return out->tokens_per_s > 0.0 ? predict_as_plan(s, &search, between.good, out) : SW_OK;
 }
 
 sw_status sw_sizing_find(struct sw_sizing *s, const struct sw_model_config *base, double least_tokens_per_s,
                          struct sw_largest *out) {
     const struct speed_search search = {
-        .base = base, .least_tokens_per_s = least_tokens_per_s, .roughly = true, .most_tries = INT_MAX};
+        .base = base, .least_tokens_per_s = least_tokens_per_s, .most_tries = INT_MAX};
     struct bracket fitting = {.bad = SW_CONFIG_MAX_LAYERS + 1}, fast = {0};
     *out = (struct sw_largest){.limit = SW_LIMIT_SIZE};
     SW_TRY(find_fitting(s, base, &fitting, &out->limit));

@@ -4,9 +4,12 @@
 #include "core/machine.h"
 #include "train/devices/gpu_verdict.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { UNIT_SLOTS = 2 };
+/* The part of a step that stage 3 must save. */
+#define STAGE_LEAST_SAVED 0.005
 
 /* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
  * that multiplies, and for causal attention two for each element of the hidden state and position. The embedding
@@ -93,8 +96,8 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
     return outline_plan(&spec, settings, pricing, out);
 }
 
-/* Chooses the ZeRO stage. Stage 3 saves only memory where every device can hold all weights, so 2 is preferred. All
- * ranks must choose alike, so each looks at rank 0, whose shards are the largest. */
+/* Chooses the ZeRO stage where no prices do. Stage 3 saves only memory where every device can hold all weights, so 2 is
+ * preferred. All ranks must choose alike, so each looks at rank 0, whose shards are the largest. */
 static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model, int *out) {
     const bool open = settings->zero == SW_OPTION_AUTO;
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
@@ -114,9 +117,42 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     return SW_OK;
 }
 
+/* Searches with stages 2 and 3, which give the same bits, and takes the faster plan. Stage 3 gathers more, so it must
+ * save something. */
+static sw_status search_stages(const struct sw_settings *settings, const struct sw_model *model,
+                               const struct pricing *pricing, struct sw_plan **out) {
+    struct sw_search_open open = *pricing->open;
+    struct sw_plan *best = NULL;
+    open.most_ops /= 2;
+    for (int stage = SW_ZERO_GRADS; stage <= SW_ZERO_WEIGHTS; stage++) {
+        const struct share share = {.rank = (int)settings->rank, .stage = stage};
+        struct sw_search_prices prices;
+        struct sw_plan *plan = NULL;
+        const struct pricing half = {&open, pricing->rates, &prices};
+        const sw_status status = plan_share(settings, model, share, &half, NULL, &plan);
+        const double most_s = best == NULL ? INFINITY : pricing->prices->placement.chosen_s * (1.0 - STAGE_LEAST_SAVED);
+        if (status == SW_ERR_BUDGET && (best != NULL || stage < SW_ZERO_WEIGHTS)) {
+            sw_error_clear();
+        } else if (status != SW_OK) {
+            sw_plan_destroy(best);
+            return status;
+        } else if (best == NULL || prices.placement.chosen_s < most_s) {
+            sw_plan_destroy(best);
+            best = plan;
+            *pricing->prices = prices;
+        } else {
+            sw_plan_destroy(plan);
+        }
+    }
+    *out = best;
+    return SW_OK;
+}
+
 static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     struct share share = {.rank = (int)settings->rank};
+    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_ranks(settings) > 1)
+        return search_stages(settings, model, pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
     return plan_share(settings, model, share, pricing, out_lack, out);
 }

@@ -24,6 +24,8 @@ static struct sw_settings change_settings(const struct sw_planned *p, const stru
     settings.host_memory = change->host_memory;
     settings.batch_tokens = (int64_t)(change->batches * (double)settings.batch_tokens);
     settings.group = 0;
+    if (settings.auto_chunk_grains > 0)
+        settings.chunk_grains = settings.auto_chunk_grains; /* and not those that the plan at hand was found with */
     return settings;
 }
 
