@@ -13,6 +13,7 @@ sw_status sw_bench_compute(const void *given_options);
 sw_status sw_bench_copy(const void *given_options);
 sw_status sw_bench_gemm(const void *given_options);
 sw_status sw_bench_load(const void *given_options);
+sw_status sw_bench_papers(const void *given_options);
 sw_status sw_bench_update(const void *given_options);
 /* Benches that parse their own arguments: those of several ranks, and those with flags of their own. */
 int sw_bench_comm(int argc, char **argv);

@@ -25,13 +25,45 @@ bool sw_log_is_quiet(void) {
     return is_quiet;
 }
 
+static int terminal_columns(void) {
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
+}
+
+/* Breaks a line between words where it would pass the terminal's edge, but never a command in backticks, which users
+ * copy; further lines are indented. Elsewhere lines stay whole, for programs that search them. */
+static void break_line(char line[LINE_CHARS]) {
+    static const char next[] = "\n  ";
+    enum { NEXT = sizeof next - 1 };
+    if (isatty(STDERR_FILENO) != 1)
+        return;
+    const int columns = terminal_columns();
+    char *begin = line, *space = line;
+    bool copied = false;
+    for (char *at = line; *at != '\0' && strlen(line) + NEXT < LINE_CHARS; at++) {
+        if (*at == '\n')
+            begin = at + 1;
+        copied ^= *at == '`';
+        if (*at == ' ' && !copied && at > begin + NEXT)
+            space = at;
+        if (at - begin < columns || space <= begin)
+            continue;
+        memmove(space + NEXT, space + 1, strlen(space));
+        memcpy(space, next, NEXT);
+        begin = space + 1;
+        at += NEXT - 1;
+    }
+}
+
 static void log_line(const char *prefix, const char *format, va_list args) {
     /* One write per line keeps lines of several threads whole. */
     char line[LINE_CHARS];
     int used = snprintf(line, sizeof line, "%s%s", atomic_exchange(&progress_open, false) ? "\n" : "", prefix);
     used += vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
     if (used > (int)sizeof line - 2)
-        used = (int)sizeof line - 2;
+        line[sizeof line - 2] = '\0';
+    break_line(line);
+    used = (int)strlen(line);
     line[used] = '\n';
     line[used + 1] = '\0';
     fputs(line, stderr);
@@ -54,11 +86,6 @@ void sw_log_warn(const char *format, ...) {
     va_start(args, format);
     log_line(prefix, format, args);
     va_end(args);
-}
-
-static int terminal_columns(void) {
-    struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
 }
 
 /* Returns how many characters of the text to show: a line that wraps could not be replaced, and half a number would be

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 TEXT_COLUMN = 28  # where --help explains a flag
-EXITS, EXAMPLES, PRESETS = "Exit status", "Examples", "Presets"
+EXITS, EXAMPLES, PRESETS, MACHINES = "Exit status", "Examples", "Presets", "Machines"
 
 
 @dataclass
@@ -66,7 +66,7 @@ def read_command(program, name):
     sections = sections_of(lines[gap + 1:])
     summary = " ".join(sections.pop(""))
     sections.pop(EXITS, None)
-    more = {heading: sections.pop(heading) for heading in (PRESETS, EXAMPLES) if heading in sections}
+    more = {heading: sections.pop(heading) for heading in (PRESETS, MACHINES, EXAMPLES) if heading in sections}
     return Command(name, usage, summary, {heading: flags_of(text) for heading, text in sections.items()}, more)
 
 
@@ -106,14 +106,21 @@ def man_page(version, what, commands, exits):
 # --- Completions -----------------------------------------------------------------------------------------------------
 
 
+def names_of(lines):
+    """The first words of a list's lines, except of those that go on with the line above."""
+    return " ".join(line.split()[0] for line in lines if not line.startswith("   "))
+
+
 def choices_of(command):
-    """(flag, words) of flags with a fixed set of values, and the presets of --model."""
+    """(flag, words) of flags with a fixed set of values, and the names of --model and --machine."""
     for head, _ in command.flags():
         flag, _, value = head.partition(" ")
         if re.fullmatch(r"[a-z0-9]+(\|[a-z0-9]+)+", value):
             yield flag, value.replace("|", " ")
     if PRESETS in command.more:
-        yield "--model", " ".join(line.split()[0] for line in command.more[PRESETS])
+        yield "--model", names_of(command.more[PRESETS])
+    if MACHINES in command.more:
+        yield "--machine", names_of(command.more[MACHINES])
 
 
 def completions(commands):

@@ -3,7 +3,7 @@
 #include "bench/comm/zero.h"
 #include "bench/commands.h"
 #include "bench/options.h"
-#include "bench/ranks.h"
+#include "train/plan/planned_ranks.h"
 #include "bench/step/contender.h"
 #include "train/cli/cmd_ranks.h"
 #include "train/plan/settings_plan.h"
@@ -131,9 +131,9 @@ static sw_status measure_stage(struct zero_bench *b, int zero) {
 
 static sw_status run(struct zero_bench *b) {
     SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_settings(b)));
-    SW_TRY(sw_bench_begin_ranks(b->ranks, &b->settings));
+    SW_TRY(sw_planned_begin_ranks(b->ranks, &b->settings));
     SW_TRY(sw_ranks_agree_on_error(b->ranks, open_model(b)));
-    SW_TRY(sw_bench_agree(b->ranks, &b->settings, &b->config, &b->devices));
+    SW_TRY(sw_planned_agree(b->ranks, &b->settings, &b->config, &b->devices));
     for (int zero = 0; zero < SW_ZERO_STAGES; zero++)
         SW_TRY(measure_stage(b, zero));
     b->report.comm = b->ranks->comm;

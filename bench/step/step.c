@@ -2,7 +2,7 @@
  * alone. */
 #include "bench/step/step.h"
 #include "bench/commands.h"
-#include "bench/ranks.h"
+#include "train/plan/planned_ranks.h"
 #include "bench/step/speed.h"
 #include "core/log.h"
 #include "core/machine.h"
@@ -182,9 +182,9 @@ static sw_status plan(struct sw_step_bench *b) {
     planned->ranks = &b->ranks;
     planned->measures = true;
     SW_TRY(sw_agree_on_settings(&b->ranks, &planned->settings));
-    SW_TRY(sw_bench_begin_ranks(&b->ranks, &planned->settings));
+    SW_TRY(sw_planned_begin_ranks(&b->ranks, &planned->settings));
     SW_TRY(sw_ranks_agree_on_error(&b->ranks, sw_planned_open(planned)));
-    SW_TRY(sw_bench_agree(&b->ranks, &planned->settings, &planned->config, &planned->devices));
+    SW_TRY(sw_planned_agree(&b->ranks, &planned->settings, &planned->config, &planned->devices));
     return sw_ranks_agree_on_error(&b->ranks, sw_plan_fit(&planned->settings, planned->model, &planned->plan));
 }
 

@@ -15,6 +15,13 @@ static const char *const work_names[] = {
     [COMMIT] = "commit",   [OTHER] = "other",
 };
 
+_Static_assert(sizeof work_names / sizeof work_names[0] == SW_TIMELINE_WORKS, "each kind of work has a name");
+_Static_assert((int)HEAD == (int)SW_TIMELINE_LAST_PASS, "forward, backward and head come first");
+
+const char *sw_timeline_work_name(int work) {
+    return work_names[work];
+}
+
 static enum work work_on(sw_content content) {
     switch (content) {
     case SW_CONTENT_WEIGHTS:

@@ -45,10 +45,7 @@ static const unsigned repeated[SW_OP_KINDS] = {
 
 /* Returns the bytes of the chunks that lie in an op's bucket before the chunk of `rank`. */
 static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, int rank) {
-    int64_t grains = 0;
-    for (int r = 0; r < rank; r++)
-        grains += sw_plan_shard_chunk(plan, op->unit, r, op->chunk).grains;
-    return sw_plan_typed_bytes(plan, grains);
+    return sw_plan_typed_bytes(plan, sw_plan_bucket_grains(plan, op->unit, op->chunk, rank));
 }
 
 static struct extent of_grains(const struct sw_slot *slot, struct sw_span at) {
@@ -65,12 +62,11 @@ static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t
 static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     if (access->content == SW_CONTENT_SQUARE_SUMS)
         return op->first_grain * (int64_t)sizeof(double);
-    for (int rank = 0; access->slot == plan->index->buckets && rank < sw_plan_ranks(plan); rank++) {
-        const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
-        if (at.grains > 0 && at.first_grain == op->first_grain)
-            return bytes_before(plan, op, rank);
-    }
-    return 0;
+    if (access->slot != plan->index->buckets)
+        return 0;
+    const int rank = sw_shard_rank(plan->spec.units->unit[op->unit].grains, sw_plan_ranks(plan), op->first_grain);
+    const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
+    return at.grains > 0 && at.first_grain == op->first_grain ? bytes_before(plan, op, rank) : 0;
 }
 
 static struct extent of_transfer(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
@@ -94,11 +90,9 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
     if (result)
         return of_piece(slot, access->first, bytes_before(plan, op, plan->spec.rank),
                         sw_plan_typed_bytes(plan, own.grains));
-    for (int rank = 0; slot->grain_bytes > 0 && rank < sw_plan_ranks(plan); rank++) {
-        const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
-        if (at.grains > 0 && before-- == 0)
-            return of_grains(slot, at);
-    }
+    const struct sw_span run = sw_plan_bucket_run(plan, op->unit, op->chunk, before);
+    if (slot->grain_bytes > 0 && run.grains > 0)
+        return of_grains(slot, run);
     return of_piece(slot, access->first, 0, bytes_before(plan, op, sw_plan_ranks(plan)));
 }
 

@@ -102,21 +102,20 @@ struct bucket {
 };
 
 static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t version) {
-    struct bucket bucket = {.unit = unit, .number = number, .at = sw_build_ring(b, RING_BUCKETS)};
+    struct bucket bucket = {.unit = unit,
+                            .number = number,
+                            .grains = sw_plan_bucket_grains(b->plan, unit, number, sw_plan_ranks(b->plan)),
+                            .own = {unit, number, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, number)},
+                            .at = sw_build_ring(b, RING_BUCKETS)};
     struct sw_op *op = sw_build_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, unit, -1);
     op->chunk = (int32_t)number;
     op->bucket = true;
-    for (int rank = 0; rank < sw_plan_ranks(b->plan); rank++) {
-        const struct sw_span at = sw_plan_shard_chunk(b->plan, unit, rank, number);
-        if (rank == b->plan->spec.rank) {
-            bucket.own = (struct sw_chunk){unit, number, at};
-            bucket.mine = bucket.at;
-            bucket.mine.offset_bytes = sw_plan_typed_bytes(b->plan, bucket.grains);
-        }
-        bucket.grains += at.grains;
-        if (at.grains > 0)
-            sw_build_read_grains(b, acc, at, (struct sw_what){SW_CONTENT_ACC, unit, 0, version, 0, 0});
-    }
+    bucket.mine = bucket.at;
+    bucket.mine.offset_bytes =
+        sw_plan_typed_bytes(b->plan, sw_plan_bucket_grains(b->plan, unit, number, b->plan->spec.rank));
+    struct sw_span at;
+    for (int64_t run = 0; (at = sw_plan_bucket_run(b->plan, unit, number, run)).grains > 0; run++)
+        sw_build_read_grains(b, acc, at, (struct sw_what){SW_CONTENT_ACC, unit, 0, version, 0, 0});
     bucket.at.bytes = sw_plan_typed_bytes(b->plan, bucket.grains);
     bucket.mine.bytes = sw_plan_typed_bytes(b->plan, bucket.own.at.grains);
     op->bytes = round_bytes(b, bucket.grains);

@@ -3,12 +3,15 @@
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Time is counted in bytes moved: most of what is derived is only written, by a backward pass that reads what it is
  * made of anyway, and products take as long for so many flops as moving a byte does. Devices differ in the latter, but
  * a block's products are so far above it that the order is the same on all. */
 enum { DERIVE_PASSES = 1, FLOPS_OF_A_BYTE = 100, FLOPS_OF_A_SAVED_BYTE = 1000 };
+/* The changes that each unit may make, from computing everything again to nothing. */
+enum { MOST_CHANGES = SW_RECOMPUTES - 1 };
 
 /* Returns the price of computing a unit's intermediates of one micro-batch again, in bytes moved. */
 static double price(const struct sw_plan_spec *spec, int64_t unit, sw_recompute level) {
@@ -72,16 +75,18 @@ static int64_t change_run(struct sw_plan *plan, const sw_recompute *least, const
 
 /* A layout takes as long as the model has units, so changes of the same worth are tried by runs: the next is twice as
  * long where one fits, else half as long. */
-static sw_status keep_by_runs(struct sw_plan *plan, sw_recompute *least, int64_t *run) {
+static sw_status keep_by_runs(struct sw_plan *plan, int64_t changes, sw_recompute *least, int64_t *run) {
     int64_t most = 1;
     for (;;) {
         const struct change change = find_change(plan, least);
-        if (change.unit < 0)
+        most = sw_min_i64(most, changes);
+        if (change.unit < 0 || changes <= 0)
             return sw_plan_layout(plan);
         const sw_recompute before = plan->recompute[change.unit];
         const int64_t count = change_run(plan, least, &change, most, run);
         SW_TRY(sw_plan_layout(plan));
         if (sw_plan_fits(plan)) {
+            changes -= count;
             most *= 2;
             continue;
         }
@@ -95,12 +100,13 @@ static sw_status keep_by_runs(struct sw_plan *plan, sw_recompute *least, int64_t
     }
 }
 
-sw_status sw_plan_keep_intermediates(struct sw_plan *plan) {
+sw_status sw_plan_keep_intermediates(struct sw_plan *plan, double share) {
     const size_t count = (size_t)plan->spec.units->count;
     sw_recompute *least = calloc(count, sizeof *least);
     int64_t *run = malloc(count * sizeof *run);
-    const sw_status status =
-        least != NULL && run != NULL ? keep_by_runs(plan, least, run) : sw_fail(SW_ERR_NOMEM, "no memory for the plan");
+    const int64_t changes = share >= 1.0 ? INT64_MAX : llround(share * (double)(MOST_CHANGES * count));
+    const sw_status status = least != NULL && run != NULL ? keep_by_runs(plan, changes, least, run)
+                                                          : sw_fail(SW_ERR_NOMEM, "no memory for the plan");
     free(least);
     free(run);
     return status;

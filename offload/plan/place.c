@@ -1,5 +1,4 @@
-/* Chooses a placement within the budgets: tiers of states and accumulators, what is computed again, lengths of rings.
- */
+/* Chooses a placement within the budgets: the lowest that fits, what rises from it, and lengths of rings. */
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
 
@@ -8,8 +7,6 @@
 #include <string.h>
 
 enum { NEED_CHARS = 3 * SW_SIZE_CHARS, ITEMS_CHARS = 256, MOST_NAMES = 64, SHOWN_ITEMS = 3 };
-/* The most kinds of units remembered as not fitting: a model has few, each in a few placements. */
-enum { MOST_KINDS = 32 };
 
 /* Returns the size of a unit's state by which shares are counted; 0: the unit has no such state. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
@@ -62,115 +59,6 @@ static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_ST
     SW_TRY(sw_plan_layout(plan));
     *out_fits = sw_plan_fits(plan);
     return SW_OK;
-}
-
-/* Raises a unit's state to a tier, where the request leaves that open and the state lives lower. */
-static void raise_state(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
-    struct sw_unit_placement *at = &plan->placement[unit];
-    if (!plan->spec.place.automatic[state] || at->tier[state] <= tier)
-        return;
-    at->tier[state] = tier;
-    if (state == SW_GRADS && at->accumulator > tier)
-        at->accumulator = tier;
-}
-
-static void raise_accumulator(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
-    if (plan->spec.place.automatic[state] && plan->placement[unit].accumulator > tier)
-        plan->placement[unit].accumulator = tier;
-}
-
-/* The gradients of an update on the host go there in the backward pass, so a home on the device gains them nothing. */
-static void raise_where_updated_there(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
-    if (sw_plan_updates_on_device(plan, unit))
-        raise_state(plan, state, unit, tier);
-}
-
-static void raise_with_grads(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
-    raise_state(plan, state, unit, tier);
-    raise_where_updated_there(plan, SW_GRADS, unit, tier);
-}
-
-static void raise_from_nvme(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
-    if (plan->placement[unit].tier[state] == SW_NVME)
-        raise_state(plan, state, unit, tier);
-}
-
-/* A state that goes up to a tier, unit by unit in forward order, as far as the budgets allow. */
-struct rise {
-    void (*raise)(struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
-    sw_state state;
-    sw_tier tier;
-};
-
-struct rising {
-    struct sw_plan *plan;
-    struct rise rise;
-    struct sw_unit_placement *before; /* one entry per unit: its placement before it was raised */
-    int64_t *run;                     /* the run_count units that are raised together */
-    int64_t run_count;
-    /* One unit of each kind that has not fitted: none of that kind is tried again, as what fits after it takes more. */
-    int64_t failed[MOST_KINDS];
-    int failed_count;
-};
-
-static bool has_failed(const struct rising *r, int64_t unit) {
-    for (int k = 0; k < r->failed_count; k++)
-        if (sw_plan_units_are_alike(r->plan, unit, r->failed[k]))
-            return true;
-    return false;
-}
-
-/* Raises up to `most` units from unit `first` on that are not there yet. Returns the unit after them. */
-static int64_t raise_run(struct rising *r, int64_t first, int64_t most) {
-    struct sw_unit_placement *const placement = r->plan->placement;
-    int64_t u = first;
-    r->run_count = 0;
-    for (; u < r->plan->spec.units->count && r->run_count < most; u++) {
-        if (has_failed(r, u))
-            continue;
-        r->before[u] = placement[u];
-        r->rise.raise(r->plan, r->rise.state, u, r->rise.tier);
-        if (memcmp(&r->before[u], &placement[u], sizeof placement[u]) != 0)
-            r->run[r->run_count++] = u;
-    }
-    return u;
-}
-
-/* A layout takes as long as the model has units, so units are raised by runs: the next is twice as long where one fits,
- * else half as long. */
-static sw_status raise_runs(struct rising *r) {
-    int64_t u = 0, most = 1;
-    for (;;) {
-        const int64_t next = raise_run(r, u, most);
-        if (r->run_count == 0)
-            return sw_plan_layout(r->plan);
-        SW_TRY(sw_plan_layout(r->plan));
-        if (sw_plan_fits(r->plan)) {
-            u = next;
-            most *= 2;
-            continue;
-        }
-        for (int64_t i = 0; i < r->run_count; i++)
-            r->plan->placement[r->run[i]] = r->before[r->run[i]];
-        most = sw_max_i64(1, r->run_count / 2);
-        if (r->run_count > 1)
-            continue;
-        if (r->failed_count < MOST_KINDS)
-            r->failed[r->failed_count++] = r->run[0];
-        u = next;
-    }
-}
-
-static sw_status try_rise(struct sw_plan *plan, struct rise rise) {
-    const size_t count = (size_t)plan->spec.units->count;
-    struct rising r = {.plan = plan, .rise = rise};
-    r.before = malloc(count * sizeof *r.before);
-    r.run = malloc(count * sizeof *r.run);
-    const sw_status status =
-        r.before != NULL && r.run != NULL ? raise_runs(&r) : sw_fail(SW_ERR_NOMEM, "no memory for a plan");
-    free(r.before);
-    free(r.run);
-    return status;
 }
 
 /* Returns the unit, KiB or MiB, in which a size is named and rounded up, so that what the message asks for is enough.
@@ -276,7 +164,7 @@ static sw_status try_way(struct sw_plan *plan, int way, int tiers, sw_recompute 
     return try_uniform(plan, automatic, recompute, out_fit);
 }
 
-/* Tries every way to put each open state on one tier, from the fastest to the slowest. Near the least budgets these
+/* Tries every way to put each open state on one tier, from the slowest to the fastest. Near the least budgets these
  * differ by more than what they hold: a ring may be larger than a small unit, and a state that is all on the device
  * needs none. Leaves the first that fits in the plan; where none does, names the least that would. */
 static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw_tier lowest) {
@@ -284,7 +172,7 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
     const int tiers = (int)lowest + 1;
     int least_way = 0;
     bool fit;
-    for (int way = 0; way < tiers * tiers * tiers * tiers; way++) {
+    for (int way = tiers * tiers * tiers * tiers - 1; way >= 0; way--) {
         SW_TRY(try_way(plan, way, tiers, recompute, &fit));
         if (fit)
             return SW_OK;
@@ -332,31 +220,6 @@ static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most)
     return sw_plan_layout(plan);
 }
 
-/* First what saves the most traffic for its bytes: weights (fetched twice for each group of micro-batches), the
- * accumulators that lie between groups (there and back for each), block inputs (once each way). What the device cannot
- * take goes to the host, optimizer state before gradients, of which the device then has those that would be left to the
- * drive; intermediates instead of recomputation come next, ... */
-static const struct rise before_intermediates[] = {
-    {raise_state, SW_WEIGHTS, SW_DEVICE}, {raise_accumulator, SW_GRADS, SW_DEVICE},
-    {raise_state, SW_ACTS, SW_DEVICE},    {raise_state, SW_WEIGHTS, SW_HOST},
-    {raise_state, SW_ACTS, SW_HOST},      {raise_state, SW_OPTIMIZER, SW_HOST},
-    {raise_state, SW_GRADS, SW_HOST},     {raise_from_nvme, SW_GRADS, SW_DEVICE},
-};
-
-/* ... then optimizer state with its gradients, which leave the host to others. */
-static const struct rise after_intermediates[] = {
-    {raise_with_grads, SW_OPTIMIZER, SW_DEVICE},
-    {raise_where_updated_there, SW_GRADS, SW_DEVICE},
-    {raise_state, SW_OPTIMIZER, SW_HOST},
-    {raise_state, SW_GRADS, SW_HOST},
-};
-
-static sw_status raise_all(struct sw_plan *plan, const struct rise *rise, size_t count) {
-    for (size_t r = 0; r < count; r++)
-        SW_TRY(try_rise(plan, rise[r]));
-    return SW_OK;
-}
-
 /* Puts everything on the device if it fits, else everything as low as it may go, and then raises what fits. */
 static sw_status place_states(struct sw_plan *plan) {
     const bool choose = plan->spec.recompute_auto;
@@ -367,15 +230,12 @@ static sw_status place_states(struct sw_plan *plan) {
     const sw_tier lowest_all[SW_STATES] = {lowest, lowest, lowest, lowest};
     bool fit;
     SW_TRY(try_uniform(plan, highest_all, least, &fit));
-    if (fit)
+    if (fit && sw_plan_all_may_rise(plan->spec.rises))
         return SW_OK;
     SW_TRY(try_uniform(plan, lowest_all, most, &fit));
     if (!fit)
         SW_TRY(search_uniform(plan, most, lowest));
-    SW_TRY(raise_all(plan, before_intermediates, sizeof before_intermediates / sizeof before_intermediates[0]));
-    if (choose)
-        SW_TRY(sw_plan_keep_intermediates(plan));
-    return raise_all(plan, after_intermediates, sizeof after_intermediates / sizeof after_intermediates[0]);
+    return sw_plan_raise(plan, plan->spec.rises != NULL ? plan->spec.rises : &sw_rises_usual);
 }
 
 sw_status sw_plan_place(struct sw_plan *plan) {

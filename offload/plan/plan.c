@@ -178,6 +178,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);
     SW_TRY_GOTO(sw_plan_place(plan), fail);
     plan->spec.lack = NULL; /* an answer to the caller, which the plan does not keep */
+    plan->spec.rises = NULL;
     *out = plan;
     return SW_OK;
 fail:

@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "core/status.h"
 #include "offload/plan/placement.h"
+#include "offload/plan/rises.h"
 #include "offload/plan/shard.h"
 #include "offload/plan/unit.h"
 
@@ -297,6 +298,8 @@ struct sw_plan_spec {
     const double *forward_flops; /* floating-point operations of each unit and micro-batch; NULL: not known */
     int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
+    const struct sw_rise_order
+        *rises; /* what rises first where `place` leaves it open; NULL: sw_rises_usual. Not kept */
 };
 
 struct sw_plan {

@@ -74,6 +74,12 @@ struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t 
 /* Returns this rank's shard of a unit, and the number of its chunks. */
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);
+/* Returns the grains that a bucket has before the chunk of a rank; with the number of all ranks, those of the bucket.
+ */
+int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t number, int rank);
+/* Returns the parts of a unit that a bucket holds, one after the other: the chunk of each rank, or the whole unit if
+ * it has one bucket, so that a thousand ranks are one part. Behind the last it has no grains. */
+struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
 /* Returns a chunk of a whole unit. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 
@@ -100,8 +106,14 @@ sw_status sw_plan_place(struct sw_plan *plan);
  * many bytes as for the other. */
 bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b);
 
-/* Lowers what units compute again, from everything to as little as fits. */
-sw_status sw_plan_keep_intermediates(struct sw_plan *plan);
+/* Raises, in an order, what the request leaves open, as far as the budgets have room (rises.c). */
+sw_status sw_plan_raise(struct sw_plan *plan, const struct sw_rise_order *order);
+/* Tells whether an order holds nothing back. */
+bool sw_plan_all_may_rise(const struct sw_rise_order *order);
+/* Returns the share of the units, or of all changes to intermediates, that have risen as a rise would raise them. */
+double sw_plan_risen_share(const struct sw_plan *plan, sw_rise rise);
+/* Lowers what units compute again, from everything to as little as fits; of all changes this share at most. */
+sw_status sw_plan_keep_intermediates(struct sw_plan *plan, double share);
 
 /* Returns the role of an access in its op. */
 sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access);

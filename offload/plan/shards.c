@@ -79,6 +79,20 @@ int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {
                      plan->spec.chunk_grains);
 }
 
+int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t number, int rank) {
+    const int ranks = sw_plan_ranks(plan);
+    const int64_t longer = sw_min_i64(rank, unit_grains(plan, unit) % ranks);
+    return longer * sw_plan_shard_chunk(plan, unit, 0, number).grains +
+           (rank - longer) * sw_plan_shard_chunk(plan, unit, ranks - 1, number).grains;
+}
+
+struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run) {
+    const int ranks = sw_plan_ranks(plan);
+    if (sw_plan_buckets(plan, unit) == 1)
+        return (struct sw_span){.grains = run == 0 ? unit_grains(plan, unit) : 0};
+    return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
+}
+
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)

@@ -1,5 +1,6 @@
 #include "offload/simulate/outline_price.h"
 
+#include "core/size.h"
 #include "offload/plan/plan_private.h"
 
 #include <math.h>
@@ -7,6 +8,8 @@
 
 /* The most ops that all programs of a plan have together, in ops of one step. */
 enum { STEPS_OF_PROGRAMS = 4, STEPS_WITH_SPECULATION = 10 };
+/* The accesses of a usual op. Ops of many ranks have more and take as much longer, so they count as several. */
+enum { ACCESSES_OF_OP = 4 };
 /* The op count at which a bound gives up: such a plan has too many ops by far, and going on takes seconds. */
 enum { MOST_BOUNDED = SW_PLAN_MOST_OPS / 2 };
 
@@ -52,22 +55,42 @@ bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops) {
     return ops > SW_PLAN_MOST_OPS / (sw_plan_may_speculate(plan) ? STEPS_WITH_SPECULATION : STEPS_OF_PROGRAMS);
 }
 
-/* Makes the program of a step without its accesses, as the simulation needs only the waits that follow from them. */
-static sw_status make_program(const struct sw_plan *plan, struct sw_program *out) {
-    SW_TRY(sw_plan_emit(plan, SW_PROGRAM_UPDATE, out));
-    SW_TRY(sw_plan_derive_waits(plan, out));
-    free(out->access);
-    out->access = NULL;
-    return SW_OK;
+/* Returns the time of the busiest lane of a program, which its step does not undercut. */
+static double busiest_lane_s(const struct sw_plan *plan, const struct sw_program *program,
+                             const struct sw_rates *rates) {
+    struct bounding b = {.plan = plan, .rates = rates, .enough = {INFINITY, INFINITY, 0}};
+    for (int32_t i = 0; i < program->op_count; i++)
+        b.lane_s[program->op[i].lane] += sw_simulate_op(plan, rates, &program->op[i]);
+    return bound_of(&b).step_s;
 }
 
-sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_simulation *out,
-                              int64_t *out_ops) {
+/* Simulates a program that was emitted, without its accesses, as a simulation needs only the waits that follow from
+ * them. */
+static sw_status simulate(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_program *program,
+                          struct sw_simulation *out) {
+    SW_TRY(sw_plan_derive_waits(plan, program));
+    free(program->access);
+    program->access = NULL;
+    return sw_simulate_program(plan, program, rates, out);
+}
+
+sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
+                              struct sw_outline_price *out) {
     struct sw_program program = {0};
-    sw_status status = make_program(plan, &program);
+    *out = (struct sw_outline_price){.step.step_s = INFINITY};
+    sw_status status = sw_plan_emit(plan, SW_PROGRAM_UPDATE, &program);
+    out->ops = sw_max_i64(program.op_count, program.access_count / ACCESSES_OF_OP);
     if (status == SW_OK)
-        status = sw_simulate_program(plan, &program, rates, out);
-    *out_ops = program.op_count;
+        out->least_s = busiest_lane_s(plan, &program, rates);
+    out->simulated = status == SW_OK && out->least_s < enough_s && !sw_outline_is_too_long(plan, program.op_count);
+    if (out->simulated)
+        status = simulate(plan, rates, &program, &out->step);
+    else if (status == SW_ERR_ARG) { /* too many ops, or too many bytes of them */
+        sw_error_clear();
+        status = SW_OK;
+        out->least_s = INFINITY;
+        out->ops = SW_PLAN_MOST_OPS;
+    }
     sw_program_destroy(&program);
     return status;
 }

@@ -20,8 +20,17 @@ sw_status sw_outline_bound(const struct sw_plan *plan, const struct sw_rates *ra
 /* Tells whether a plan whose step has so many ops would have more than SW_PLAN_MOST_OPS in all its programs. */
 bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops);
 
-/* Makes the program of an outline's step, simulates it and drops it. *out_ops receives the number of its ops. */
-sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_simulation *out,
-                              int64_t *out_ops);
+/* The price of an outline's step. */
+struct sw_outline_price {
+    bool simulated;
+    double least_s;            /* the time of the busiest lane, which the step does not undercut */
+    struct sw_simulation step; /* valid if simulated, else its step_s is infinite */
+    int64_t ops;
+};
+
+/* Makes the program of an outline's step, simulates it, unless its busiest lane takes as long as `enough_s` or its ops
+ * are too many, and drops it. */
+sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
+                              struct sw_outline_price *out);
 
 #endif

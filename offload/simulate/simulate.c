@@ -36,13 +36,16 @@ struct cursor {
 };
 
 struct lane_state {
-    struct cursor next; /* op to start */
-    struct cursor end;  /* op to end: all before it are done */
-    bool running;       /* the op before `next` runs */
-    double left;        /* part of the running op that is left, from 1 to 0 */
-    struct price price; /* price of the running op */
-    double ready_s;     /* when the lane may take the next op */
-    double started_s;   /* of the running op */
+    struct cursor next;   /* op to start */
+    struct cursor end;    /* op to end: all before it are done */
+    bool running;         /* the op before `next` runs */
+    double left_s;        /* seconds that the running op still takes alone */
+    double slowdown;      /* by which it takes longer now */
+    struct price price;   /* price of the running op */
+    double ready_s;       /* when the lane may take the next op */
+    double started_s;     /* of the running op */
+    sw_lane awaited;      /* the lane that `next` was last seen to wait for, ... */
+    int64_t awaited_ends; /* ... until it has ended so many ops */
 };
 
 /* Seconds since the beginning: the clock, and what was busy for how long. */
@@ -155,17 +158,21 @@ static int64_t steps_begun(const struct simulator *s) {
     return sw_min_i64(s->steps, s->steps_done + STEPS_IN_FLIGHT);
 }
 
-static bool ready(const struct simulator *s, sw_lane which) {
-    const struct lane_state *lane = &s->lane[which];
-    if (s->program->lane_count[which] == 0 || lane->running || lane->next.step >= steps_begun(s))
+static bool ready(struct simulator *s, sw_lane which) {
+    struct lane_state *lane = &s->lane[which];
+    if (lane->running || s->program->lane_count[which] == 0 || s->lane[lane->awaited].end.number < lane->awaited_ends ||
+        lane->next.step >= steps_begun(s))
         return false;
     const struct sw_op *op = next_op(s, which);
     for (int32_t w = 0; w < op->wait_count; w++) {
         const struct sw_wait *wait = &s->program->wait[op->first_wait + w];
         const int64_t target_step = lane->next.step - wait->steps_back;
-        if (target_step >= 0 &&
-            s->lane[wait->lane].end.number <= target_step * s->program->lane_count[wait->lane] + wait->position)
-            return false;
+        const int64_t ends = target_step * s->program->lane_count[wait->lane] + wait->position + 1;
+        if (target_step < 0 || s->lane[wait->lane].end.number >= ends)
+            continue;
+        lane->awaited = wait->lane;
+        lane->awaited_ends = ends;
+        return false;
     }
     return true;
 }
@@ -198,10 +205,10 @@ static void begin_op(struct simulator *s, sw_lane which) {
     const bool idle = s->total.now > lane->ready_s;
     lane->price = price_of(s, next_op(s, which), idle);
     lane->running = true;
-    lane->left = 1.0;
     lane->started_s = s->total.now;
     if (!lane->price.skipped)
         lane->price.seconds += handover_s(s->rates, which);
+    lane->left_s = lane->price.seconds;
     move_on(s, which, &lane->next);
 }
 
@@ -219,12 +226,19 @@ static void end_op(struct simulator *s, sw_lane which) {
     lane->running = false;
     lane->ready_s = s->total.now;
     move_on(s, which, &lane->end);
+    if (lane->end.position == 0)
+        note_steps(s);
 }
 
 /* Factors by which ops are slower than alone, for want of cores and where reads and writes share the drive. */
 struct crowding {
     double cores, drive;
 };
+
+/* Does the same as fmax for what is a number, inlined: a simulation spends its time in these. */
+static inline double greater(double a, double b) {
+    return a > b ? a : b;
+}
 
 /* Returns by which factor the running ops take longer for want of cores. Ops that share work out evenly over several
  * cores end with their last thread, so one thread of another op in the way of one of theirs delays them as a whole. */
@@ -237,12 +251,12 @@ static double crowding_of_cores(const struct simulator *s) {
             wide += part;
         } else {
             narrow += part;
-            narrowest_way = fmax(narrowest_way, cores);
+            narrowest_way = greater(narrowest_way, cores);
         }
     }
     if (wide + narrow <= 1.0)
         return 1.0;
-    return wide > 0.0 ? wide + fmax(narrow, narrowest_way) : wide + narrow;
+    return wide > 0.0 ? wide + greater(narrow, narrowest_way) : wide + narrow;
 }
 
 static struct crowding measure_crowding(const struct simulator *s) {
@@ -250,11 +264,11 @@ static struct crowding measure_crowding(const struct simulator *s) {
     for (int which = 0; which < SW_LANES; which++)
         moving += s->lane[which].running && s->lane[which].price.moves;
     return (struct crowding){.cores = crowding_of_cores(s),
-                             .drive = moving > 1 ? fmax(1.0, s->rates->read_write_slowdown) : 1.0};
+                             .drive = moving > 1 ? greater(1.0, s->rates->read_write_slowdown) : 1.0};
 }
 
 static double slowdown_of(const struct lane_state *lane, struct crowding crowding) {
-    return fmax(lane->price.cores > 0.0 ? crowding.cores : 1.0, lane->price.moves ? crowding.drive : 1.0);
+    return greater(lane->price.cores > 0.0 ? crowding.cores : 1.0, lane->price.moves ? crowding.drive : 1.0);
 }
 
 /* Lets time pass until the first running op ends. */
@@ -262,9 +276,12 @@ static void advance(struct simulator *s) {
     const struct crowding crowding = measure_crowding(s);
     double passes_s = INFINITY;
     for (int which = 0; which < SW_LANES; which++) {
-        const struct lane_state *lane = &s->lane[which];
-        if (lane->running)
-            passes_s = fmin(passes_s, lane->left * lane->price.seconds * slowdown_of(lane, crowding));
+        struct lane_state *lane = &s->lane[which];
+        if (!lane->running)
+            continue;
+        lane->slowdown = slowdown_of(lane, crowding);
+        const double ends_s = lane->left_s * lane->slowdown;
+        passes_s = ends_s < passes_s ? ends_s : passes_s;
     }
     s->total.now += passes_s;
     bool drive = false;
@@ -272,11 +289,11 @@ static void advance(struct simulator *s) {
         struct lane_state *lane = &s->lane[which];
         if (!lane->running)
             continue;
-        const double part = passes_s / (lane->price.seconds * slowdown_of(lane, crowding));
-        s->total.cores += part * lane->price.seconds * lane->price.cores * s->rates->cores;
+        const double alone_s = lane->slowdown > 1.0 ? passes_s / lane->slowdown : passes_s;
+        s->total.cores += alone_s * lane->price.cores * s->rates->cores;
         drive |= lane->price.drive;
         s->total.lane[which] += passes_s;
-        lane->left -= part;
+        lane->left_s -= alone_s;
     }
     s->total.drive += drive ? passes_s : 0.0;
 }
@@ -290,7 +307,8 @@ static bool settle(struct simulator *s) {
         changed = false;
         for (int which = 0; which < SW_LANES; which++) {
             struct lane_state *lane = &s->lane[which];
-            if (lane->running && (lane->left <= nothing || lane->price.seconds <= 0.0)) {
+            /* The difference of two infinite times is not a number, so an op of infinite time never ends. */
+            if (lane->running && lane->left_s - nothing * lane->price.seconds <= 0.0) {
                 end_op(s, (sw_lane)which);
                 changed = true;
             }
@@ -299,7 +317,6 @@ static bool settle(struct simulator *s) {
                 changed = true;
             }
         }
-        note_steps(s);
         any |= changed;
     }
     return any;

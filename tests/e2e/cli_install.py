@@ -39,7 +39,7 @@ def the_man_page_has_every_flag():
 
 def completions():
     table = [("tr", "train"), ("help ev", "eval"), ("train --sch", "--schedule --schedule-steps"),
-             ("train --schedule w", "wsd"), ("plan --model llama-8", "llama-8b"), ("bench ge", "gemm"),
+             ("train --schedule w", "wsd"), ("plan --model llama-8", "llama-8b"), ("plan --machine rtx4", "rtx4090"), ("bench ge", "gemm"),
              ("bench io --thor", "--thorough"), ("eval ", "")]
     problems = []
     for typed, expected in table:

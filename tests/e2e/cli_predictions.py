@@ -2,6 +2,7 @@
 
 import json
 import os
+import xml.etree.ElementTree
 
 import program
 from program import script_test
@@ -14,6 +15,7 @@ NUMBERS = "cores compute_cores read_write_slowdown io_latency_s commit_s op_s qu
 MOVES = "upload download update update_on_device finish zero read write".split()
 ARRAYS = "forward_s backward_s recompute_s derive_s".split()
 UNITS, MICROS = 4, 2
+SVG = "{http://www.w3.org/2000/svg}"
 LANES = {"compute", "upload", "download", "read", "write", "update", "comm"}
 SIMULATION_FIELDS = {"step_s", "tokens_per_second", "bottleneck", "bottleneck_share", "lane_busy_s"}
 
@@ -164,4 +166,35 @@ def peaks_are_what_a_run_takes():
     return problems
 
 
-script_test.run(made_and_used_again, as_the_rates_say, files_refused, predicted_trace, peaks_are_what_a_run_takes)
+def the_image_of_a_step():
+    """--svg draws the lanes that work, in the kinds of work that --explain prices, and keeps its file small."""
+    problems = []
+    os.mkdir(path("a<&b"))
+    named = program.write(path("a<&b", "config.json"), json.dumps(
+        {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4}))
+    large = ("--model", "llama-8b", "--batch-tokens", 131072)
+    for file, model, lanes in (("large.svg", large, ("compute", "upload", "download", "read", "write", "update")),
+                               ("small.svg", ("--model", os.path.dirname(named), "--place", ON_DEVICE), ("compute",))):
+        program.must("plan", "--machine", "rtx4090", *model, "--svg", path(file))
+        size = os.path.getsize(path(file))
+        root = xml.etree.ElementTree.parse(path(file)).getroot()
+        texts = [text.text for text in root.findall(SVG + "text")]
+        bars = [bar for bar in root.findall(SVG + "rect") if bar.find(SVG + "title") is not None]
+        missing = [word for word in (*lanes, "seconds", "forward", "backward", "head") if word not in texts]
+        if missing or not bars or size >= 1000000 or "prefers-color-scheme: dark" not in root.find(SVG + "style").text:
+            problems.append(f"{file}: {size} bytes, {len(bars)} bars, lacks {missing} in {texts}")
+        if "predicted" not in texts[0] or not texts[0].startswith(str(model[1])):
+            problems.append(f"{file}: its title is {texts[0]!r}")
+        if any(float(bar.get("x")) < 79.9 or float(bar.get("x")) + float(bar.get("width")) > 1061 for bar in bars):
+            problems.append(f"{file}: a bar leaves the image")
+    given = ("plan", "--model", "gpt2-tiny", "--machine", "rtx4090")
+    problems += program.refused("a file that exists", [*given, "--svg", path("small.svg")], "small.svg", watched=[SCRATCH])
+    problems += program.refused("no such folder", [*given, "--svg", path("none", "a.svg")], "a.svg", watched=[SCRATCH])
+    for more in (("--largest", 9), ("--smallest-machine",)):
+        problems += program.refused("many plans", [*given, *more, "--svg", path("many.svg")], "--svg", status=2,
+                                    watched=[SCRATCH])
+    return problems
+
+
+script_test.run(made_and_used_again, as_the_rates_say, files_refused, predicted_trace, peaks_are_what_a_run_takes,
+                the_image_of_a_step)

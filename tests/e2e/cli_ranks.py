@@ -47,7 +47,7 @@ def refused(what, parts, *words, status=1, head="train"):
 
 def commands_for_one_rank_refuse_several():
     problems = []
-    for name, arguments in (("verify", [RUN]), ("plan", ["--model", "gpt2-tiny"]), ("eval", [RUN]), ("doctor", [])):
+    for name, arguments in (("verify", [RUN]), ("report", [RUN]), ("eval", [RUN]), ("doctor", [])):
         problems += refused(name, [(2, command(name, *arguments))], "2 ranks were started", "train and resume", head=name)
     return problems
 

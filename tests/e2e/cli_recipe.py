@@ -74,6 +74,7 @@ def a_dry_run_checks_and_writes_nothing():
     file = recipe(f"{SHAPE}data: {data()}\nepochs: 3\nplace: optimizer=nvme\n")
     before = sorted(os.listdir(SCRATCH))
     ended = program.run("train", "--recipe", file, "--run", path("new", "run"), "--dry-run")
+    problems += [f"'{word}' of a plan that is not complete" for word in ("  written  ", "a step takes", "not predicted") if word in ended.err]
     if ended.code != 0 or "117 steps" not in ended.err or "nothing was written" not in ended.err:
         problems.append(f"status {ended.code}: {ended.err}")
     for flags, word in (("--nvme", f"{SCRATCH}:1MiB"), "the store needs"), (("--host-memory", "1KiB"), "1.00 KiB"):

@@ -17,6 +17,7 @@ import program
 from program import script_test
 
 SCRATCH = program.scratch_folder()
+os.environ["XDG_CACHE_HOME"] = os.path.join(SCRATCH, "cache")  # without a profile of this machine: nothing is predicted
 STEPS = 12
 MOST_BYTES = 2_000_000
 POINTS, RUNS, WIDE_RUNS = 800, 10, 3  # with more than WIDE_RUNS, half of the points

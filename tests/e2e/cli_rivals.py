@@ -59,7 +59,7 @@ class Rival:
 
     def has_run(self):
         """Tells whether the process has come to train, and may still."""
-        return self.process.poll() is None and not self.killed and "memory: " in self.said()
+        return self.process.poll() is None and not self.killed and "device memory " in self.said()
 
     def processes(self):
         if self.ranks == 1:

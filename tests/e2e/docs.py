@@ -72,7 +72,9 @@ def flags_exist():
 
 
 def prepare(folder):
-    """Makes the files that the pages call model, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin."""
+    """Makes the files that the pages call model, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin, and the
+    way to the machines of bench."""
+    os.symlink(os.path.join(ROOT, "bench"), os.path.join(folder, "bench"))
     model = os.path.join(folder, "model")
     os.mkdir(model)
     program.write(os.path.join(model, "config.json"), program.json.dumps(hf_folder.config()))
@@ -146,7 +148,7 @@ def examples_of_help_run():
 def quick_bench(words):
     """The arguments of a bench with one round of a small model or size, where the bench has them."""
     quick = {"comm": ("--rounds 1", "--size 64KiB"), "copy": ("--rounds 1", "--size 64KiB"),
-             "load": ("--rounds 1", "--model gpt2-tiny"), "update": ("--rounds 1",), "zero": ("--model gpt2-tiny",),
+             "load": ("--rounds 1", "--model gpt2-tiny"), "update": ("--rounds 1",), "zero": ("--model gpt2-tiny",), "papers": (),
              "step": ("--rounds 1", "--steps 1", "--model gpt2-tiny")}
     for setting in quick.get(words[1], ("--rounds 1", "--model gpt2-tiny")):
         flag, value = setting.split()

@@ -19,6 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
             break;
         assert(machine.device.memory_bytes > 0 && machine.host_bytes > 0 && machine.device.name[0] != '\0');
         assert(isfinite(machine.device.memory_bytes_per_s) && machine.device.memory_bytes_per_s > 0.0);
+        sw_rates_over_nodes(&machine.node, 1024, 64, &machine.rates);
+        assert(machine.rates.gather.bytes_per_s > 0.0 && machine.rates.comm_latency_s >= 0.0);
         assert(isfinite(machine.rates.update.bytes_per_s) && machine.rates.update.bytes_per_s > 0.0);
     }
     sw_error_clear();

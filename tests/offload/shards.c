@@ -2,8 +2,8 @@
  * them in the same order, decide alike within the same budgets, and together update every grain once. */
 #include "offload/plan/plan.h"
 #include "offload/plan/plan_private.h"
+#include "offload/simulate/search.h"
 #include "offload/simulate/simulate.h"
-#include "offload/simulate/update_price.h"
 #include "tests/offload/oracle.h"
 #include "tests/offload/plans.h"
 
@@ -196,10 +196,11 @@ static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_
 /* By rates at which it pays to update some units on the device, and some on the host. */
 static bool make_priced_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_t seed) {
     struct sw_rates rates = make_rates();
-    struct sw_update_prices prices;
+    struct sw_search_prices prices;
+    const struct sw_search_open everything = {.most_ops = SW_SEARCH_OPS, .updates = true, .placement = true};
     rates.update.bytes_per_s = rates.upload.bytes_per_s = rates.download.bytes_per_s = 2e10;
     for (spec->rank = 0; spec->rank < spec->ranks; spec->rank++) {
-        const sw_status status = sw_plan_outline_by_price(spec, &rates, &prices, &plan[spec->rank]);
+        const sw_status status = sw_plan_search(spec, &everything, &rates, &prices, &plan[spec->rank]);
         if (status == SW_ERR_BUDGET && spec->rank == 0) {
             sw_error_clear();
             return false;

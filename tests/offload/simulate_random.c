@@ -1,6 +1,6 @@
 /* The simulator on random plans and made-up machines: between bounds that hold for any, and in the order that the plan
  * asks for. */
-#include "tests/offload/plans.h"
+#include "tests/offload/made_up.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,64 +13,17 @@
 
 #include "core/size.h"
 #include "offload/simulate/outline_price.h"
+#include "offload/simulate/search.h"
 #include "offload/simulate/simulate.h"
-#include "offload/simulate/update_price.h"
 
 enum { MODELS = 400, MOST_UNITS = 8, MOST_GRAINS = 12, SEED = 1, TRACED_STEPS = 6, IN_FLIGHT = 2 };
 #define ROUNDING 1e-6
 /* By how much longer a step may be than one with all updates on the device, for which it is not worth to go there. */
 #define WORTH 1.006
 
-struct made_up {
-    struct sw_rates rates;
-    double forward_s[PLANS_MOST_UNITS], backward_s[PLANS_MOST_UNITS], recompute_s[PLANS_MOST_UNITS];
-    double derive_s[PLANS_MOST_UNITS];
-};
-
 static void must(sw_status status, uint64_t seed) {
     if (status != SW_OK)
         fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
-}
-
-/* Between least and most, each order of magnitude as likely. */
-static double draw_between(struct plans_random *random, double least, double most) {
-    return least * pow(most / least, (double)plans_draw(random, 0, 1000) / 1000.0);
-}
-
-static struct sw_rate draw_rate(struct plans_random *random, double cores) {
-    return (struct sw_rate){.bytes_per_s = draw_between(random, 1e8, 1e11),
-                            .cores = (double)plans_draw(random, 0, 8) / 8.0 * cores};
-}
-
-static void point_at_units(struct made_up *m) {
-    m->rates.forward_s = m->forward_s;
-    m->rates.backward_s = m->backward_s;
-    m->rates.recompute_s = m->recompute_s;
-    m->rates.derive_s = m->derive_s;
-}
-
-/* A machine of which any part may be the slow one. */
-static void draw_machine(struct plans_random *random, struct made_up *m) {
-    *m = (struct made_up){.rates = {.cores = (double)plans_draw(random, 1, 8)}};
-    struct sw_rates *r = &m->rates;
-    struct sw_rate *const moves[] = {&r->upload, &r->download, &r->update, &r->update_on_device,
-                                     &r->finish, &r->zero,     &r->read,   &r->write};
-    for (size_t i = 0; i < sizeof moves / sizeof moves[0]; i++)
-        *moves[i] = draw_rate(random, r->cores);
-    r->compute_cores = (double)plans_draw(random, 0, 8) / 8.0 * r->cores;
-    r->read_write_slowdown = 1.0 + (double)plans_draw(random, 0, 4) / 4.0;
-    r->io_latency_s = draw_between(random, 1e-6, 1e-3);
-    r->commit_s = draw_between(random, 1e-6, 1e-2);
-    r->op_s = draw_between(random, 1e-8, 1e-4);
-    r->queued_op_s = draw_between(random, 1e-8, 1e-4);
-    const double unit_s = draw_between(random, 1e-6, 1e-2);
-    for (int u = 0; u < PLANS_MOST_UNITS; u++) {
-        m->forward_s[u] = unit_s * (double)plans_draw(random, 1, 8);
-        m->backward_s[u] = unit_s * (double)plans_draw(random, 1, 16);
-        m->recompute_s[u] = unit_s * (double)plans_draw(random, 0, 8);
-        m->derive_s[u] = unit_s * (double)plans_draw(random, 0, 2);
-    }
-    point_at_units(m);
 }
 
 static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_units **units) {
@@ -151,8 +104,8 @@ static void for_each_scene(int64_t models, scene_check check, void *context) {
         struct sw_plan_spec spec = draw_spec(&random, &units);
         must(sw_plan_create(&spec, &plan), seed);
         struct scene scene = {.seed = seed, .random = &random, .plan = plan, .kind = SW_PROGRAM_UPDATE};
-        draw_machine(&random, &scene.machine);
-        point_at_units(&scene.machine);
+        made_up_draw(&random, &scene.machine);
+        made_up_point_at_units(&scene.machine);
         check(&scene, context);
         for (int redone = 0; plan->commit_every_step && redone < 2; redone++) {
             scene.kind = SW_PROGRAM_REDO_SPECULATE;
@@ -288,10 +241,10 @@ static void check_monotony(struct scene *scene, void *context) {
     for (int u = 0; which > MOVES + 1 && u < PLANS_MOST_UNITS; u++)
         *(which == MOVES + 2 ? &faster.forward_s[u] : &faster.backward_s[u]) *= 0.5;
     scene->machine = faster;
-    point_at_units(&scene->machine);
+    made_up_point_at_units(&scene->machine);
     const double faster_s = simulate(scene).step_s;
     scene->machine = before;
-    point_at_units(&scene->machine);
+    made_up_point_at_units(&scene->machine);
     found->cases++;
     found->longer += faster_s > step_s * (1 + ROUNDING);
     found->worst = fmax(found->worst, faster_s / step_s - 1.0);
@@ -379,7 +332,7 @@ static void predicts_every_plan(void **state) {
         struct sw_simulation s;
         struct sw_prediction p;
         must(sw_plan_create(&spec, &plan), seed);
-        draw_machine(&random, &m);
+        made_up_draw(&random, &m);
         must(sw_simulate(plan, SW_PROGRAM_LOSS, false, &m.rates, NULL, &s), seed);
         must(sw_simulate(plan, SW_PROGRAM_LOGITS, false, &m.rates, NULL, &s), seed);
         if (spec.train) {
@@ -446,12 +399,15 @@ static void updates_run_where_they_are_cheapest(void **state) {
         struct sw_plan *plan;
         struct made_up m;
         struct sw_simulation s;
-        struct sw_update_prices prices;
+        struct sw_search_prices found;
         struct sw_plan_spec spec = draw_spec(&random, &units);
-        draw_machine(&random, &m);
-        point_at_units(&m);
+        made_up_draw(&random, &m);
+        made_up_point_at_units(&m);
         draw_budgets(&random, &spec);
-        must(sw_plan_outline_by_price(&spec, &m.rates, &prices, &plan), seed);
+        must(sw_plan_search(&spec, &(struct sw_search_open){.most_ops = SW_SEARCH_OPS, .updates = true}, &m.rates,
+                            &found, &plan),
+             seed);
+        const struct sw_update_prices prices = found.update;
         must(sw_plan_complete(plan), seed);
         must(sw_plan_check(plan), seed);
         must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &s), seed);

@@ -13,7 +13,7 @@ ORDER = (
     "offload/plan offload/engine offload/simulate",
     "train/files train/text train/documents train/hf train/model train/devices train/settings train/data train/folder train/stores"
     " train/plan train/inference train/run train/report train/cli",
-    "bench bench/kernels bench/io bench/step bench/comm",
+    "bench bench/kernels bench/io bench/step bench/comm bench/papers",
     "tests",
 )
 APART = {("kernels", "io")}

@@ -1,6 +1,7 @@
 /* config.json: what is read, what is refused and how, and what is written. */
 #include "train/hf/config.h"
 #include "tests/train/support.h"
+#include "train/hf/scale.h"
 
 #include <sys/stat.h>
 
@@ -204,6 +205,28 @@ static void test_load(void **state) {
     support_expect_failure(sw_config_load(path, &config), SW_ERR_ARG, "regular file", "pipe");
 }
 
+/* The model of a family's own depth is itself, and sizes grow with depth. */
+static void test_scaled(void **state) {
+    (void)state;
+    for (int i = 0; sw_proportions_at(i) != NULL; i++) {
+        const struct sw_model_config *base = &sw_proportions_at(i)->config;
+        struct sw_model_config config, before = {0};
+        support_expect_ok(sw_config_scale(base, base->layers, &config), base->family);
+        assert_memory_equal(&config, base, sizeof config);
+        for (int64_t layers = 1; layers <= 128; layers++) {
+            support_expect_ok(sw_config_scale(base, layers, &config), base->family);
+            assert_int_equal(config.layers, layers);
+            assert_int_equal(config.heads * base->kv_heads, config.kv_heads * base->heads);
+            assert_int_equal(config.hidden * base->heads, base->hidden * config.heads);
+            assert_true(config.hidden >= before.hidden && config.ffn >= before.ffn && config.ffn % 64 == 0);
+            before = config;
+        }
+        support_expect_failure(sw_config_scale(base, 0, &config), SW_ERR_ARG, "layers", "no layer");
+        support_expect_failure(sw_config_scale(base, SW_CONFIG_MAX_LAYERS + 1, &config), SW_ERR_ARG, "layers",
+                               "too many layers");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good),
@@ -211,6 +234,7 @@ int main(void) {
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_scaled),
         cmocka_unit_test_setup_teardown(test_load, support_make_folder, support_remove_folder),
     };
     return cmocka_run_group_tests_name("config", tests, NULL, NULL);

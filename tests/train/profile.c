@@ -80,8 +80,27 @@ static void parts_that_are_missing(void **state) {
     }
 }
 
+/* Numbers that no machine has, though they are numbers. */
+static void rates_that_are_absurd(void **state) {
+    (void)state;
+    static const char *const rates[] = {"upload", "update", "zero", "gather"};
+    static const double values[] = {-1.0, 0.0, 1e-3, 1e30};
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
+        for (size_t k = 0; k < sizeof values / sizeof values[0]; k++) {
+            json_t *entry = whole_entry();
+            int64_t count;
+            json_t *rate = json_object_get(json_object_get(entry, "rates"), rates[i]);
+            json_object_set_new(rate, "bytes_per_s", json_real(values[k]));
+            if (read_entry(entry, &count) == SW_OK)
+                fail_msg("a profile with %s of %g bytes/s was read", rates[i], values[k]);
+            sw_error_clear();
+            json_decref(entry);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_whole_one), cmocka_unit_test(ops_that_are_absurd),
-                                       cmocka_unit_test(parts_that_are_missing)};
+                                       cmocka_unit_test(parts_that_are_missing),
+                                       cmocka_unit_test(rates_that_are_absurd)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,13 @@
 #include "core/log.h"
 #include "core/size.h"
+#include "train/cli/cmd_ranks.h"
 #include "train/cli/commands.h"
+#include "train/cli/plan_sizes.h"
 #include "train/cli/plan_text.h"
 #include "train/plan/planned.h"
+#include "train/plan/what_if.h"
+#include "train/report/timeline_svg.h"
+#include "train/run/agreement.h"
 #include "train/run/steplog_text.h"
 #include "train/run/trace_file.h"
 #include "train/stores/new_store.h"
@@ -24,6 +29,21 @@ static sw_status write_trace(struct sw_planned *p) {
     if (status == SW_OK)
         sw_log_info("the trace %s holds %lld predicted steps", p->settings.trace, (long long)sw_trace_steps(trace));
     sw_trace_destroy(trace);
+    return status;
+}
+
+/* Draws the timeline of a step, with updates under the next forward pass. */
+static sw_status write_svg(const struct sw_planned *p) {
+    enum { TITLE_CHARS = 512 };
+    char title[TITLE_CHARS];
+    struct sw_forecast forecast;
+    sw_status status = sw_forecast_make(p->plan, &p->rates.rates, &p->settings.save_every, &forecast);
+    if (status == SW_OK && forecast.timeline == NULL)
+        status = sw_fail(SW_ERR_ARG, "a step has too many operations for --svg; use larger --chunk-grains");
+    snprintf(title, sizeof title, "%s: a step takes %.3g s, predicted", p->settings.model, forecast.step.step_s);
+    if (status == SW_OK)
+        status = sw_timeline_svg_write(p->settings.svg, forecast.timeline, title);
+    sw_forecast_release(&forecast);
     return status;
 }
 
@@ -125,6 +145,14 @@ static json_t *update_prices_json(const struct sw_planned *p) {
                      real_or_null(prices->device_s));
 }
 
+static json_t *placement_prices_json(const struct sw_planned *p) {
+    const struct sw_placement_price *price = &p->prices.placement;
+    if (!price->known)
+        return json_null();
+    return json_pack("{s:o, s:f, s:I, s:I}", "usual_s", real_or_null(price->usual_s), "chosen_s", price->chosen_s,
+                     "tried", (json_int_t)price->tried, "simulated", (json_int_t)price->simulated);
+}
+
 /* Returns one entry for each group size that was priced; the first is all micro-batches. */
 static json_t *order_prices_json(const struct sw_planned *p) {
     json_t *orders = json_array();
@@ -134,6 +162,18 @@ static json_t *order_prices_json(const struct sw_planned *p) {
                                                 real_or_null(p->prices.order[i].bound_s), "chosen_s",
                                                 real_or_null(p->prices.order[i].chosen_s)));
     return orders;
+}
+
+/* Returns null for this machine, whose nodes are not known. */
+static json_t *nodes_json(const struct sw_planned *p) {
+    const int64_t ranks = sw_settings_ranks(&p->settings), nodes = p->settings.nodes;
+    if (p->settings.machine == NULL)
+        return json_null();
+    const double tokens_per_s = (double)p->settings.batch_tokens / p->prediction.plain.step_s / (double)ranks;
+    const json_int_t of_node = ranks / nodes;
+    return json_pack("{s:I, s:f, s:f, s:I, s:I}", "count", (json_int_t)nodes, "rank_tokens_per_second", tokens_per_s,
+                     "rank_model_flops_per_second", tokens_per_s * sw_planned_token_flops(p), "node_host_bytes",
+                     of_node * p->plan->tier_bytes[SW_HOST], "node_disk_bytes", of_node * sw_plan_disk_bytes(p->plan));
 }
 
 static json_t *saves_json(const struct sw_planned *p) {
@@ -155,7 +195,23 @@ static json_t *writes_json(const struct sw_planned *p) {
                      real_or_null(sw_writes_share(all, s->endurance)));
 }
 
-static sw_status print_json(const struct sw_planned *p) {
+/* helps: SW_HELPS rows, or NULL if nothing was tried. */
+static json_t *helps_json(const struct sw_what_if *helps) {
+    if (helps == NULL)
+        return json_null();
+    json_t *rows = json_array();
+    for (int i = 0; i < SW_HELPS; i++) {
+        const bool known = helps[i].fits && isfinite(helps[i].tokens_per_s);
+        json_array_append_new(rows,
+                              json_pack("{s:s, s:b, s:o, s:o, s:o}", "what", helps[i].what, "fits", helps[i].fits,
+                                        "step_s", known ? json_real(helps[i].step.step_s) : json_null(),
+                                        "tokens_per_second", known ? json_real(helps[i].tokens_per_s) : json_null(),
+                                        "bottleneck", known ? json_string(helps[i].step.bottleneck) : json_null()));
+    }
+    return rows;
+}
+
+static sw_status print_json(const struct sw_planned *p, const struct sw_what_if *helps) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, "
@@ -172,34 +228,80 @@ static sw_status print_json(const struct sw_planned *p) {
         update_prices_json(p), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
+    json_object_set_new(root, "placement_prices", placement_prices_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));
+    json_object_set_new(root, "ranks", json_integer(sw_settings_ranks(&p->settings)));
+    json_object_set_new(root, "zero",
+                        sw_settings_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
+    json_object_set_new(root, "nodes", nodes_json(p));
+    json_object_set_new(root, "would_help", helps_json(helps));
     return sw_command_print_json(root);
 }
 
 static sw_status run(struct sw_planned *p, int argc, char **argv) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
+    if (p->settings.svg != NULL)
+        SW_TRY(sw_timeline_svg_check(p->settings.svg));
     SW_TRY(sw_planned_make(p));
-    SW_TRY(sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places}));
+    SW_TRY(sw_ranks_agree_on_error(p->ranks,
+                                   sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places})));
     SW_TRY(sw_planned_predict(p));
+    if (sw_ranks_rank(p->ranks) > 0)
+        return SW_OK;
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));
-    if (p->settings.json)
-        return print_json(p);
+    if (p->settings.svg != NULL)
+        SW_TRY(write_svg(p));
+    if (p->settings.smallest_machine)
+        return sw_plan_print_smallest(p);
+    const bool tries = p->settings.explain && sw_what_helps_is_quick(p);
+    struct sw_what_if helps[SW_HELPS];
+    if (p->settings.json) {
+        if (tries)
+            SW_TRY(sw_what_helps(p, helps));
+        return print_json(p, tries ? helps : NULL);
+    }
     sw_plan_answer_print(p, argc, argv);
-    if (p->settings.explain)
-        sw_plan_explain(p);
+    if (!p->settings.explain)
+        return SW_OK;
+    sw_plan_explain(p);
+    if (tries)
+        SW_TRY(sw_what_helps(p, helps));
+    sw_plan_print_helps(p, tries ? helps : NULL);
     return SW_OK;
 }
 
+/* Refuses a plan for other ranks than those that were started, which measure as many as they are. */
+static sw_status check_ranks(const struct sw_planned *p) {
+    const int count = sw_ranks_count(p->ranks);
+    if (count > 1 && sw_settings_ranks(&p->settings) > 1 && sw_settings_ranks(&p->settings) != count)
+        return sw_fail(SW_ERR_ARG, "--ranks %lld is not the %d ranks that were started; leave it out, or start one",
+                       (long long)sw_settings_ranks(&p->settings), count);
+    return sw_agree_on_settings(p->ranks, &p->settings);
+}
+
+/* Each model is planned for one rank, as no ranks are asked to plan and measure together for every model. */
+static sw_status find_largest(const struct sw_planned *p) {
+    if (sw_ranks_count(p->ranks) > 1)
+        return sw_fail(SW_ERR_ARG, "--largest plans on one rank; start it without mpirun");
+    return sw_plan_print_largest(&p->settings);
+}
+
 int sw_command_plan(int argc, char **argv) {
-    struct sw_planned p = {0};
+    struct sw_ranks ranks;
+    struct sw_planned p = {.ranks = &ranks};
     int code;
-    if (sw_command_parse(&sw_plan_command, argc, argv, &p.settings, &code)) {
-        const sw_status status = run(&p, argc, argv);
-        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail("plan", status);
+    if (!sw_command_begin(&ranks, "plan", &code))
+        return code;
+    if (sw_command_parse_ranks(&ranks, &sw_plan_command, argc, argv, &p.settings, &code)) {
+        sw_status status = check_ranks(&p);
+        if (status == SW_OK)
+            status = p.settings.largest != 0 ? find_largest(&p) : run(&p, argc, argv);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
         sw_planned_release(&p);
     }
     sw_options_release(&sw_plan_command, &p.settings);
+    sw_command_end(&ranks, code);
     return code;
 }

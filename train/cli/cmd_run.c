@@ -1,7 +1,7 @@
 #include "train/cli/cmd_run.h"
 
 #include "core/log.h"
-#include "core/size.h"
+#include "train/cli/answer_text.h"
 #include "train/cli/cmd_ranks.h"
 #include "train/run/signals.h"
 
@@ -18,16 +18,48 @@ static void say_data(const struct sw_trainer *trainer) {
                 windows / (double)sw_data_train_windows(trainer->data));
 }
 
+/* Returns what plan would answer about the steps that are left. A resume does not make the store again, and a --dry-run
+ * does not complete its plan. */
+static struct sw_answer answer_of(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_forecast *forecast = &trainer->forecast;
+    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    const bool known = forecast->step.step_s > 0.0;
+    struct sw_writes writes =
+        sw_writes_of(trainer->plan, sw_writes_save_steps(&settings->save_every, forecast->step.step_s));
+    if (trainer->position.step > 0)
+        writes.start_bytes = 0;
+    return (struct sw_answer){.settings = settings,
+                              .plan = trainer->plan,
+                              .writes = writes,
+                              .steps = settings->dry_run ? 0 : settings->steps - trainer->position.step,
+                              .step = known ? &forecast->step : NULL,
+                              .save_s = forecast->save_s,
+                              .machine = info.model != NULL ? info.model : "this CPU",
+                              .profile = &forecast->source};
+}
+
+static void say_answer(const struct sw_trainer *trainer) {
+    const struct sw_answer answer = answer_of(trainer);
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = sw_log_is_quiet() ? NULL : open_memstream(&text, &bytes);
+    if (to == NULL)
+        return;
+    sw_answer_print_plan(&answer, to);
+    sw_answer_print_times(&answer, to);
+    /* One write keeps the text whole where another rank's failure is said meanwhile. */
+    if (fclose(to) == 0)
+        fputs(text, stderr);
+    free(text);
+}
+
 static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
-    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
-    const int64_t store_bytes =
-        trainer->store != NULL ? sw_store_file_bytes(trainer->store) : sw_plan_disk_bytes(trainer->plan);
-    sw_log_info("%s: %lld parameters, %s on %s (%s, %d threads), %lld tokens a step", settings->model,
-                (long long)sw_units_parameters(sw_model_get_units(trainer->model)),
-                sw_dtype_name(sw_settings_type(settings)), info.model != NULL ? info.model : info.name, info.isa,
-                info.threads, (long long)settings->batch_tokens);
+    say_answer(trainer);
+    sw_log_info("computed on %s (%s, %d threads); %s", info.name, info.isa, info.threads,
+                sw_plan_commits(trainer->plan));
     if (settings->freeze != NULL)
         sw_log_info(
             "frozen: %s, %lld of the parameters", settings->freeze,
@@ -36,15 +68,10 @@ static void say_start(const struct sw_trainer *trainer) {
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
                     (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),
                     trainer->plan->spec.zero);
-    sw_log_info("memory: device %s, host %s, store %s; %s",
-                sw_format_size(trainer->plan->tier_bytes[SW_DEVICE], device),
-                sw_format_size(trainer->plan->tier_bytes[SW_HOST], host), sw_format_size(store_bytes, nvme),
-                sw_plan_commits(trainer->plan));
     say_data(trainer);
     if (settings->dry_run)
         return;
     sw_costs_say_kill(trainer);
-    sw_costs_say_start(trainer);
     if (trainer->position.step > 0)
         sw_log_info("continuing after step %lld", (long long)trainer->position.step);
     const struct sw_schedule schedule = sw_settings_schedule(settings);

@@ -47,14 +47,14 @@ int sw_command_run(const struct sw_command_line *line, int argc, char **argv, vo
     return code;
 }
 
-void sw_command_print(int column, int indent, const char *format, ...) {
+void sw_command_print_to(FILE *to, int column, int indent, const char *format, ...) {
     char line[LINE_CHARS];
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    sw_print_wrapped(line, column, indent, stdout);
-    putchar('\n');
+    sw_print_wrapped(line, column, indent, to);
+    fputc('\n', to);
 }
 
 sw_status sw_command_print_json(json_t *object) {

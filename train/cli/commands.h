@@ -6,6 +6,8 @@
 #include "core/status.h"
 #include "train/settings/options.h"
 
+#include <stdio.h>
+
 int sw_command_doctor(int argc, char **argv);
 int sw_command_eval(int argc, char **argv);
 int sw_command_export(int argc, char **argv);
@@ -26,9 +28,12 @@ int sw_command_fail(const char *command, sw_status status);
 int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
                    sw_status (*run)(const void *target));
 
-/* Prints a sentence of a report on standard output, in 80 columns: the first line begins at `column`, further ones at
- * `indent`. The caller has printed the columns before it. */
-__attribute__((format(printf, 3, 4))) void sw_command_print(int column, int indent, const char *format, ...);
+/* Prints a sentence of a report in 80 columns: the first line begins at `column`, further ones at `indent`. The caller
+ * has printed the columns before it. */
+__attribute__((format(printf, 4, 5))) void sw_command_print_to(FILE *to, int column, int indent, const char *format,
+                                                               ...);
+/* Does the same on standard output. */
+#define sw_command_print(column, indent, ...) sw_command_print_to(stdout, column, indent, __VA_ARGS__)
 
 /* Prints the one object of --json on standard output and releases it. NULL fails for lack of memory. */
 sw_status sw_command_print_json(json_t *object);

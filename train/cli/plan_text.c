@@ -1,7 +1,9 @@
 #include "train/cli/plan_text.h"
 
 #include "core/size.h"
+#include "train/cli/answer_text.h"
 #include "train/cli/commands.h"
+#include "train/plan/what_if.h"
 #include "train/run/steplog_text.h"
 
 #include <math.h>
@@ -53,7 +55,7 @@ static void print_writes(const struct sw_planned *p) {
 
 /* Prints the predicted steps by which the order was chosen. */
 static void print_order_prices(const struct sw_planned *p) {
-    const struct sw_plan_prices *prices = &p->prices;
+    const struct sw_search_prices *prices = &p->prices;
     if (prices->orders == 0)
         return;
     puts("order by predicted step, with updates on the host:");
@@ -85,6 +87,16 @@ static void print_update_prices(const struct sw_planned *p) {
         puts("  all on the device does not fit");
 }
 
+/* Prints what the search for a placement gained. */
+static void print_placement_price(const struct sw_planned *p) {
+    const struct sw_placement_price *price = &p->prices.placement;
+    if (price->known)
+        sw_command_print(0, INDENT,
+                         "placement by predicted step: %.3f s, %.3f s with the usual one; %lld plans were tried, %lld "
+                         "of them simulated",
+                         price->chosen_s, price->usual_s, (long long)price->tried, (long long)price->simulated);
+}
+
 static void print_prediction(const struct sw_planned *p) {
     puts("predicted step");
     print_simulation(p, "update under forward", &p->prediction.plain);
@@ -99,6 +111,76 @@ static void print_prediction(const struct sw_planned *p) {
     }
 }
 
+/* The fastest of the plans that were compared and not taken. */
+struct rival {
+    char what[SENTENCE_CHARS];
+    double step_s; /* infinite: there is none */
+    bool at_least; /* step_s is a lower bound */
+};
+
+static void take_rival(struct rival *best, const char *what, double step_s, bool at_least) {
+    if (!(step_s > 0.0 && step_s < best->step_s))
+        return;
+    snprintf(best->what, sizeof best->what, "%s", what);
+    best->step_s = step_s;
+    best->at_least = at_least;
+}
+
+static struct rival find_rival(const struct sw_planned *p) {
+    const struct sw_search_prices *prices = &p->prices;
+    const struct sw_update_prices *update = &prices->update;
+    struct rival best = {.step_s = INFINITY};
+    for (int i = 0; i < prices->orders; i++) {
+        char what[SENTENCE_CHARS];
+        const struct sw_group_price *price = &prices->order[i];
+        const double step_s = fmin(price->step_s, price->chosen_s);
+        snprintf(what, sizeof what, "groups of %lld", (long long)price->group);
+        if (price->group != p->plan->spec.group)
+            take_rival(&best, what, isfinite(step_s) ? step_s : price->bound_s, !isfinite(step_s));
+    }
+    if (update->known && update->host_s > update->chosen_s)
+        take_rival(&best, "all updates on the host", update->host_s, false);
+    if (update->known && update->device_s > update->chosen_s)
+        take_rival(&best, "all updates on the device", update->device_s, false);
+    if (prices->placement.known && prices->placement.usual_s > prices->placement.chosen_s)
+        take_rival(&best, "the usual placement", prices->placement.usual_s, false);
+    return best;
+}
+
+/* Prints why this plan was taken: how much slower the next best of the compared ones is. */
+static void print_rival(const struct sw_planned *p) {
+    const struct rival best = find_rival(p);
+    const double step_s = p->prediction.plain.step_s;
+    if (isfinite(best.step_s) && best.step_s > step_s)
+        sw_command_print(0, INDENT, "this plan and not the next best, %s: %s%.3f s, %.1f%% slower", best.what,
+                         best.at_least ? "at least " : "", best.step_s, 100.0 * (best.step_s / step_s - 1.0));
+}
+
+static void print_help(const struct sw_what_if *row, double tokens_per_s) {
+    printf("  %-22s", row->what);
+    if (!row->fits)
+        puts("has no plan that fits");
+    else if (!isfinite(row->tokens_per_s))
+        puts("not known: the drives are not measured");
+    else
+        printf("%9.3f s%11.0f tokens/s%+8.1f%%  %s\n", row->step.step_s, row->tokens_per_s,
+               100.0 * (row->tokens_per_s / tokens_per_s - 1.0), row->step.bottleneck);
+}
+
+void sw_plan_print_helps(const struct sw_planned *p, const struct sw_what_if *helps) {
+    const struct sw_simulation *step = &p->prediction.plain;
+    const double tokens_per_s = (double)p->settings.batch_tokens / step->step_s;
+    if (helps == NULL) {
+        puts("what would help: not tried, as plans of so many operations take long");
+        return;
+    }
+    puts("what would help, planned again for each:");
+    printf("  %-22s%9.3f s%11.0f tokens/s%9s  %s\n", "nothing changed", step->step_s, tokens_per_s, "",
+           step->bottleneck);
+    for (int i = 0; i < SW_HELPS; i++)
+        print_help(&helps[i], tokens_per_s);
+}
+
 void sw_plan_explain(const struct sw_planned *p) {
     putchar('\n');
     print_prediction(p);
@@ -107,6 +189,8 @@ void sw_plan_explain(const struct sw_planned *p) {
     print_writes(p);
     print_order_prices(p);
     print_update_prices(p);
+    print_placement_price(p);
+    print_rival(p);
 }
 
 int64_t sw_plan_frozen_bytes(const struct sw_plan *plan) {
@@ -152,59 +236,6 @@ static void print_frozen(const struct sw_planned *p) {
         puts("  without it the model does not fit");
 }
 
-static void print_budget(const struct sw_planned *p, const char *what, sw_tier tier) {
-    char peak[SW_SIZE_CHARS], budget[SW_SIZE_CHARS];
-    printf("%*s%-14s %s of %s\n", INDENT, "", what, sw_format_size(p->plan->tier_bytes[tier], peak),
-           sw_format_size(p->plan->spec.budget_bytes[tier], budget));
-}
-
-static void print_disk(const struct sw_planned *p) {
-    char disk[SW_SIZE_CHARS], optimizer[SW_SIZE_CHARS], run[SW_WRITES_SHARE_CHARS];
-    const struct sw_plan *plan = p->plan;
-    printf("%*s%-14s ", INDENT, "", "disk");
-    sw_command_print(INDENT + 15, INDENT + 15, "%s, of which %s are two generations of the optimizer",
-                     sw_format_size(sw_plan_disk_bytes(plan), disk),
-                     sw_format_size(sw_plan_store_bytes(plan), optimizer));
-    printf("%*s%-14s ", INDENT, "", "written");
-    sw_command_print(INDENT + 15, INDENT + 15, "%s in %lld steps",
-                     sw_writes_share_text(sw_writes_of_run(&p->writes, p->settings.steps), p->settings.endurance, run),
-                     (long long)p->settings.steps);
-}
-
-/* Writes seconds with three digits, and with all digits before the point. */
-static const char *seconds_to_text(double seconds, char text[SW_DURATION_CHARS]) {
-    snprintf(text, SW_DURATION_CHARS, seconds >= 100.0 ? "%.0f" : "%.3g", seconds);
-    return text;
-}
-
-/* Prints the time of a step, which most take, and of the whole run with its saves. */
-static void print_times(const struct sw_planned *p) {
-    const struct sw_simulation *step = &p->prediction.plain;
-    const double tokens = (double)p->settings.batch_tokens, share = 100.0 * step->bottleneck_share;
-    const double saves_s = p->may_save ? p->save.cost_s / (double)p->writes.save_every : 0.0;
-    char range[SENTENCE_CHARS] = "", expected[SW_DURATION_CHARS], run[SW_DURATION_CHARS];
-    char fast[SW_DURATION_CHARS], slow[SW_DURATION_CHARS];
-    if (p->slow_s > 0.0)
-        snprintf(range, sizeof range, " (%s to %s)", seconds_to_text(p->fast_s, fast),
-                 seconds_to_text(p->slow_s, slow));
-    sw_command_print(0, INDENT, "a step takes %s s%s: %.0f tokens/s, limited by %s (busy %.0f%%)",
-                     seconds_to_text(step->step_s, expected), range, tokens / step->step_s, step->bottleneck, share);
-    sw_command_print(0, INDENT, "a run of %lld steps takes %s, its saves included", (long long)p->settings.steps,
-                     sw_duration_to_text((double)p->settings.steps * (step->step_s + saves_s), run));
-}
-
-static void print_source(const struct sw_planned *p) {
-    const struct sw_settings *settings = &p->settings;
-    const struct sw_device_info info = sw_devices_info(&p->devices);
-    if (settings->machine != NULL)
-        sw_command_print(0, INDENT, "predicted for a machine with %s, by %s", p->described.device.name,
-                         settings->machine);
-    else
-        sw_command_print(0, INDENT, "predicted for %s by %s", info.model != NULL ? info.model : "this CPU",
-                         settings->rates != NULL ? settings->rates
-                                                 : "this machine's profile; `spillway doctor --measure` renews it");
-}
-
 /* Prints an argument as a shell reads it. */
 static void print_argument(const char *argument) {
     const size_t plain = strspn(argument, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=.,:/%+@");
@@ -246,18 +277,50 @@ static void print_command(const struct sw_settings *settings, int argc, char *co
     printf("%s --data DATA --run RUN\n", is_preset(settings->model) ? " --init" : "");
 }
 
+/* Returns what the step is predicted for. */
+static const char *machine_text(const struct sw_planned *p, char text[SENTENCE_CHARS]) {
+    const struct sw_device_info info = sw_devices_info(&p->devices);
+    if (p->settings.machine == NULL)
+        return info.model != NULL ? info.model : "this CPU";
+    snprintf(text, SENTENCE_CHARS, "a machine with %s", p->described.device.name);
+    return text;
+}
+
+/* Prints what each GPU of a described cluster does, and what the ranks of one node take together. */
+static void print_nodes(const struct sw_planned *p) {
+    const int64_t ranks = sw_settings_ranks(&p->settings), of_node = ranks / sw_max_i64(1, p->settings.nodes);
+    const double tokens_per_s = (double)p->settings.batch_tokens / p->prediction.plain.step_s / (double)ranks;
+    char host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS];
+    if (p->settings.machine == NULL || ranks == 1)
+        return;
+    sw_command_print(
+        0, INDENT,
+        "%lld ranks on %lld nodes: each GPU does %.3g tokens/s, %.3g TFLOP/s of the model; each node takes "
+        "%s of host memory and %s of disk",
+        (long long)ranks, (long long)p->settings.nodes, tokens_per_s, 1e-12 * tokens_per_s * sw_planned_token_flops(p),
+        sw_format_size(of_node * p->plan->tier_bytes[SW_HOST], host),
+        sw_format_size(of_node * sw_plan_disk_bytes(p->plan), disk));
+}
+
 void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *argv) {
     const struct sw_settings *s = &p->settings;
-    sw_command_print(0, INDENT, "%s fits: %.4g million parameters in %s, %lld tokens a step, %lld x %lld at once",
-                     s->model, (double)sw_units_parameters(sw_model_get_units(p->model)) * 1e-6,
-                     sw_settings_precision_name(s), (long long)s->batch_tokens, (long long)s->micro_batch,
-                     (long long)s->seq);
-    print_budget(p, "device memory", SW_DEVICE);
-    print_budget(p, "host memory", SW_HOST);
-    print_disk(p);
+    const char *file = s->machine != NULL ? s->machine : s->rates;
+    char machine[SENTENCE_CHARS];
+    const struct sw_answer answer = {.settings = s,
+                                     .plan = p->plan,
+                                     .writes = p->writes,
+                                     .steps = s->steps,
+                                     .step = &p->prediction.plain,
+                                     .fast_s = p->fast_s,
+                                     .slow_s = p->slow_s,
+                                     .save_s = p->may_save ? p->save.cost_s : 0.0,
+                                     .machine = machine_text(p, machine),
+                                     .file = file,
+                                     .profile = &p->source};
+    sw_answer_print_plan(&answer, stdout);
     print_frozen(p);
-    print_times(p);
-    print_source(p);
+    sw_answer_print_times(&answer, stdout);
+    print_nodes(p);
     print_command(s, argc, argv);
     if (!s->explain)
         puts("--explain shows where everything lives, and what was compared");

@@ -85,6 +85,12 @@ sw_status sw_ranks_agree_on_error(struct sw_ranks *ranks, sw_status own) {
     return own != SW_OK && !ranks->told ? own : status;
 }
 
+void sw_ranks_forget_error(struct sw_ranks *ranks) {
+    if (ranks != NULL)
+        ranks->told = false;
+    sw_error_clear();
+}
+
 sw_status sw_ranks_agree(struct sw_ranks *ranks, const struct sw_comm_claim *claims, int count) {
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;

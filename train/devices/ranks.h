@@ -47,6 +47,8 @@ struct sw_watch *sw_ranks_watch(const struct sw_ranks *ranks);
 /* The agreement on errors after a part that each rank does by itself; own is this rank's status. Returns SW_OK if all
  * have succeeded, or on every rank the error of the first that failed. All ranks call it together. */
 sw_status sw_ranks_agree_on_error(struct sw_ranks *ranks, sw_status own);
+/* Forgets the error on which all ranks have agreed, because they go on without what has failed. */
+void sw_ranks_forget_error(struct sw_ranks *ranks);
 /* Agrees on the status of a part that rank 0 does for all; the other ranks do not evaluate it. */
 #define sw_ranks_first(ranks, part) sw_ranks_agree_on_error(ranks, sw_ranks_rank(ranks) == 0 ? (part) : SW_OK)
 

@@ -73,16 +73,29 @@ static sw_status write_text(const char *path, const char *text) {
     return sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", own, path, strerror(error));
 }
 
-sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
-    char path[PATH_CHARS];
-    SW_TRY(sw_cache_path(kind, key, path));
-    SW_TRY(make_folders());
-    json_object_set_new(object, "key", json_string(key));
+static sw_status write_object(const char *path, const json_t *object) {
     char *text = json_dumps(object, JSON_INDENT(1));
     if (text == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
     const sw_status status = write_text(path, text);
     free(text);
+    return status;
+}
+
+sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
+    char path[PATH_CHARS];
+    SW_TRY(sw_cache_path(kind, key, path));
+    SW_TRY(make_folders());
+    json_object_set_new(object, "key", json_string(key));
+    return write_object(path, object);
+}
+
+sw_status sw_cache_mark(const char *path, const char *member) {
+    json_t *object;
+    SW_TRY(sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_CORRUPT, &object));
+    json_object_set_new(object, member, json_true());
+    const sw_status status = write_object(path, object);
+    json_decref(object);
     return status;
 }
 

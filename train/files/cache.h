@@ -17,6 +17,8 @@ json_t *sw_cache_read(const char *kind, const char *key);
 /* Replaces the entry of a kind for a key. Adds the key to the object: it tells entries apart whose keys have the same
  * digest. */
 sw_status sw_cache_write(const char *kind, const char *key, json_t *object);
+/* Sets a member of the entry in this file, which sw_cache_path gave, to true. */
+sw_status sw_cache_mark(const char *path, const char *member);
 
 /* Writes the path of a file of another kind than JSON, named by the digest of what it was made of, and makes the folder
  * that it lies in. The file need not be there. */

@@ -7,6 +7,8 @@
 
 #include <jansson.h>
 
+/* Parses a text; messages name it by `name`. Fails with `bad` like sw_json_read_file. The caller releases *out. */
+sw_status sw_json_parse(const char *text, const char *name, sw_status bad, json_t **out);
 /* Reads a file of at most limit_bytes. Fails with `bad`, and names the line, if the text is not JSON or an object has
  * two members of one name. The caller releases *out. */
 sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);

@@ -1,11 +1,15 @@
 #include "train/plan/forecast.h"
 
 #include "offload/engine/timeline.h"
+#include "train/plan/rates.h"
+#include "train/stores/writes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Programs of more ops get no predicted timeline: the simulator needs the times of all the steps that it simulates. */
+/* Programs of more ops get no predicted timeline, because the simulator needs the times of all the steps that it
+ * simulates, and no other prediction than that of a step, because a start shall not wait for it. */
 enum { MOST_OPS = (1 << 20) / SW_SIMULATE_MOST_STEPS };
 
 /* Writes the timeline of the last step but one, which has neighbours on both sides. */
@@ -20,7 +24,26 @@ static sw_status write_timeline(const struct sw_plan *plan, const struct sw_trac
     return fclose(to) == 0 && !failed ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for a timeline");
 }
 
-sw_status sw_forecast_make(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_forecast *out) {
+/* Predicts steps that speculate, and saves. */
+static sw_status predict_others(const struct sw_plan *plan, const struct sw_rates *rates,
+                                const struct sw_option_every *save_every, struct sw_forecast *out) {
+    const struct sw_writes writes = sw_writes_of(plan, sw_writes_save_steps(save_every, out->step.step_s));
+    struct sw_simulation speculated = out->step, redone = out->step;
+    struct sw_save_price save = {0};
+    if (sw_plan_may_speculate(plan)) {
+        SW_TRY(sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, false, rates, NULL, &speculated));
+        SW_TRY(sw_simulate(plan, SW_PROGRAM_REDO_SPECULATE, true, rates, NULL, &redone));
+    }
+    if (writes.save_every > 0 && sw_rates_know_drives(rates))
+        SW_TRY(sw_predict_save(plan, rates, writes.save_every, &out->step, &save));
+    out->least_s = fmin(out->step.step_s, speculated.step_s);
+    out->most_s = fmax(out->step.step_s, redone.step_s);
+    out->save_s = save.cost_s;
+    return SW_OK;
+}
+
+sw_status sw_forecast_make(const struct sw_plan *plan, const struct sw_rates *rates,
+                           const struct sw_option_every *save_every, struct sw_forecast *out) {
     const int64_t ops = plan->program[SW_PROGRAM_UPDATE].op_count;
     struct sw_trace *trace = NULL;
     *out = (struct sw_forecast){0};
@@ -29,6 +52,8 @@ sw_status sw_forecast_make(const struct sw_plan *plan, const struct sw_rates *ra
     sw_status status = sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, trace, &out->step);
     if (status == SW_OK && trace != NULL)
         status = write_timeline(plan, trace, &out->timeline);
+    if (status == SW_OK && ops <= MOST_OPS)
+        status = predict_others(plan, rates, save_every, out);
     sw_trace_destroy(trace);
     return status;
 }

@@ -4,16 +4,22 @@
 #define SW_TRAIN_PLAN_FORECAST_H
 
 #include "offload/simulate/simulate.h"
+#include "train/plan/profile_rates.h"
+#include "train/settings/options.h"
 
 #include <jansson.h>
 
 struct sw_forecast {
     struct sw_simulation step; /* a step without a save; step_s 0: there were no rates to predict it by */
-    char *timeline;            /* the step's timeline as JSON (offload/engine/timeline.h); NULL: none */
+    double least_s, most_s;    /* least and most seconds of a step in any way that it may run; 0: not known */
+    double save_s;             /* by how much a save makes the training longer; 0: not known, or there are none */
+    struct sw_profile_source source;
+    char *timeline; /* the step's timeline as JSON (offload/engine/timeline.h); NULL: none */
 };
 
 /* Predicts the steps of a complete plan. The caller releases the forecast, also after a failure. */
-sw_status sw_forecast_make(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_forecast *out);
+sw_status sw_forecast_make(const struct sw_plan *plan, const struct sw_rates *rates,
+                           const struct sw_option_every *save_every, struct sw_forecast *out);
 void sw_forecast_release(struct sw_forecast *forecast);
 
 /* Returns the object "prediction" of run.json, which the caller owns. first_step: the first step of this start.

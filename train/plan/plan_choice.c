@@ -1,10 +1,8 @@
 #include "train/plan/plan_choice.h"
 
 #include "core/log.h"
-#include "offload/simulate/outline_price.h"
 #include "train/plan/planned.h"
 #include "train/plan/settings_plan.h"
-#include "train/settings/places.h"
 
 #include <math.h>
 
@@ -16,7 +14,7 @@ static bool order_is_open(const struct sw_settings *settings) {
 }
 
 /* Lists the group sizes to try: all micro-batches, and the powers of four below. Returns their number. */
-static int groups_of(int64_t micros, int64_t out[SW_CHOICE_MOST_GROUPS]) {
+static int groups_of(int64_t micros, int64_t out[SW_SEARCH_MOST_GROUPS]) {
     enum { FACTOR = 4 };
     int count = 0;
     int64_t power = 1;
@@ -36,7 +34,7 @@ static bool lacks_less(const struct sw_plan_lack *a, const struct sw_plan_lack *
 
 /* If no group fits, the error is that of the group that lacks least. */
 sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
-    int64_t group[SW_CHOICE_MOST_GROUPS] = {0}, nearest = 0;
+    int64_t group[SW_SEARCH_MOST_GROUPS] = {0}, nearest = 0;
     struct sw_plan_lack lack, least = {.short_budgets = INT32_MAX};
     if (!order_is_open(settings))
         return sw_settings_outline(settings, model, NULL, out);
@@ -56,133 +54,8 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
     return sw_settings_outline(settings, model, NULL, out);
 }
 
-/* The share of the step that a change must save: less is within the error of the rates. */
-#define LEAST_SAVED 0.005
-
-/* A group that is slower than the best by more than this share is not searched for cheaper places of its updates. */
-#define MOST_MADE_UP 0.08
-
-/* The cheapest plan so far, and the groups that it is compared with. */
-struct choice {
-    struct sw_settings *settings; /* its group is set to the one that is tried */
-    const struct sw_model *model;
-    const struct sw_rates *rates;
-    struct sw_group_price *price; /* `count` entries */
-    int count, best;
-    double best_s;
-    double nearest_s; /* the least step_s of all groups, with updates on the host */
-    struct sw_plan **plan;
-};
-
-/* Returns the busiest time of the other lanes, which moving updates does not shorten. */
-static double busiest_other_lane(const struct sw_simulation *step) {
-    double most = 0.0;
-    for (int lane = 0; lane < SW_LANES; lane++)
-        if (lane != SW_LANE_UPDATE)
-            most = fmax(most, step->lane_busy_s[lane]);
-    return most;
-}
-
-/* Tells whether a group can neither be the cheapest with updates on the host nor be worth the search for cheaper places
- * (next_to_search), because one lane alone takes too long, or its plan would have too many ops. */
-static sw_status rule_out(const struct choice *c, const struct sw_plan *plan, struct sw_group_price *price, bool *out) {
-    const struct sw_step_bound enough = {.step_s = c->best_s * (1.0 + MOST_MADE_UP),
-                                         .others_s = c->best_s * (1.0 - LEAST_SAVED)};
-    struct sw_step_bound bound;
-    SW_TRY(sw_outline_bound(plan, c->rates, enough, &bound, out));
-    price->too_long = !*out && sw_outline_is_too_long(plan, bound.ops);
-    if (*out)
-        price->bound_s = bound.step_s;
-    *out = *out || price->too_long;
-    return SW_OK;
-}
-
-static sw_status price_plan(const struct choice *c, const struct sw_plan *plan, struct sw_group_price *price) {
-    struct sw_simulation step;
-    int64_t ops;
-    bool ruled_out;
-    if (sw_plan_uses_nvme(plan) && !(c->rates->read.bytes_per_s > 0.0))
-        return SW_OK;
-    SW_TRY(rule_out(c, plan, price, &ruled_out));
-    if (ruled_out)
-        return SW_OK;
-    SW_TRY(sw_outline_simulate(plan, c->rates, &step, &ops));
-    price->step_s = step.step_s;
-    price->least_s = busiest_other_lane(&step);
-    return SW_OK;
-}
-
-static void take_plan(struct choice *c, int group, double step_s, struct sw_plan *plan) {
-    sw_plan_destroy(*c->plan);
-    *c->plan = plan;
-    c->best = group;
-    c->best_s = step_s;
-}
-
-/* Prices a group, and takes its plan if it is faster than the best. */
-static sw_status try_group(struct choice *c, int group) {
-    struct sw_group_price *price = &c->price[group];
-    struct sw_plan *plan;
-    c->settings->group = price->group;
-    sw_status status = sw_settings_outline(c->settings, c->model, NULL, &plan);
-    if (status == SW_ERR_BUDGET) {
-        sw_error_clear();
-        return SW_OK;
-    }
-    SW_TRY(status);
-    status = price_plan(c, plan, price);
-    if (status == SW_OK && price->step_s < c->best_s * (1.0 - LEAST_SAVED))
-        take_plan(c, group, price->step_s, plan);
-    else
-        sw_plan_destroy(plan);
-    return status;
-}
-
-static sw_status choose_order(struct choice *c) {
-    int64_t group[SW_CHOICE_MOST_GROUPS] = {0};
-    c->count = groups_of(sw_settings_micro_batches(c->settings), group);
-    for (int i = 0; i < c->count; i++) {
-        c->price[i] = (struct sw_group_price){
-            .group = group[i], .step_s = INFINITY, .least_s = INFINITY, .bound_s = INFINITY, .chosen_s = INFINITY};
-        SW_TRY(try_group(c, i));
-    }
-    return SW_OK;
-}
-
-/* Returns the next group to search: the best one first, then those that may become faster, least lower bound first; -1
- * after the last. */
-static int next_to_search(const struct choice *c) {
-    int next = -1;
-    if (!c->price[c->best].searched)
-        return c->best;
-    for (int i = 0; i < c->count; i++)
-        if (!c->price[i].searched && c->price[i].least_s < c->best_s * (1.0 - LEAST_SAVED) &&
-            c->price[i].step_s < c->nearest_s * (1.0 + MOST_MADE_UP) &&
-            (next < 0 || c->price[i].least_s < c->price[next].least_s))
-            next = i;
-    return next;
-}
-
-/* Searches where updates run, for each group that may gain by it. */
-static sw_status choose_updates(struct choice *c, struct sw_update_prices *out) {
-    c->nearest_s = c->best_s;
-    for (int i = next_to_search(c); i >= 0; i = next_to_search(c)) {
-        struct sw_update_prices prices;
-        struct sw_plan *plan;
-        c->price[i].searched = true;
-        c->settings->group = c->price[i].group;
-        SW_TRY(sw_settings_outline_by_price(c->settings, c->model, c->rates, &prices, &plan));
-        const double step_s = prices.known ? prices.chosen_s : prices.host_s;
-        c->price[i].chosen_s = step_s;
-        if (i != c->best && step_s >= c->best_s * (1.0 - LEAST_SAVED)) {
-            sw_plan_destroy(plan);
-            continue;
-        }
-        take_plan(c, i, step_s, plan);
-        *out = prices;
-    }
-    return SW_OK;
-}
+/* The largest chunks that are tried are so many times as large as those that settings resolve to. */
+enum { MOST_CHUNK_FACTOR = 4 };
 
 static bool update_is_open(const struct sw_settings *settings, const struct sw_plan *plan) {
     return settings->update == SW_UPDATE_AUTO && sw_plan_has_update_choice(plan);
@@ -191,149 +64,26 @@ static bool update_is_open(const struct sw_settings *settings, const struct sw_p
 bool sw_plan_choice_is_open(const struct sw_settings *settings, const struct sw_devices *devices,
                             const struct sw_plan *plan) {
     const bool may_pay = !sw_device_info(devices->compute).host_memory || settings->rates != NULL;
-    return may_pay && (order_is_open(settings) || update_is_open(settings, plan));
+    const bool any = order_is_open(settings) || update_is_open(settings, plan) || sw_plan_has_placement_choice(plan);
+    return may_pay && any;
 }
 
 sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *model, const struct sw_rates *rates,
-                         struct sw_plan_prices *out_prices, struct sw_plan **plan) {
-    *out_prices = (struct sw_plan_prices){.order[0].group = settings->group};
-    struct choice c = {.settings = settings,
-                       .model = model,
-                       .rates = rates,
-                       .price = out_prices->order,
-                       .count = 1,
-                       .best_s = INFINITY,
-                       .plan = plan};
-    const bool open = order_is_open(settings);
-    sw_status status = open ? choose_order(&c) : SW_OK;
-    if (status == SW_OK && update_is_open(settings, *plan))
-        status = choose_updates(&c, &out_prices->update);
-    out_prices->orders = open ? c.count : 0;
-    settings->group = c.price[c.best].group;
-    return status;
-}
-
-static sw_status measure(const struct sw_plan_start *start, const struct sw_plan *plan, struct sw_machine_rates *out) {
-    struct sw_places places;
-    const struct sw_store_owner owner = sw_settings_owner(start->settings);
-    SW_TRY(sw_places_of(&start->settings->nvme, start->folder, &owner, &places));
-    const struct sw_rates_target target = {.settings = start->settings,
-                                           .model = start->model,
-                                           .devices = start->devices,
-                                           .ring_chunks = plan->spec.ring_chunks,
-                                           .directories = places.path,
-                                           .directory_count = places.count,
-                                           .ranks = start->ranks};
-    const sw_status status = sw_rates_measure(&target, sw_plan_uses_nvme(plan), out);
-    sw_places_release(&places);
-    return status;
-}
-
-static void log_choice(const struct sw_plan *plan, const struct sw_plan_prices *prices) {
-    int64_t on_device = 0;
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
-        on_device += sw_plan_updates_on_device(plan, u);
-    for (int i = 0; i < prices->orders; i++)
-        if (prices->order[i].group == plan->spec.group)
-            sw_log_info("order: %lld of %lld micro-batches pass through a unit before the next; predicted step %.3g s",
-                        (long long)plan->spec.group, (long long)plan->spec.micro_batches,
-                        fmin(prices->order[i].step_s, prices->order[i].chosen_s));
-    if (prices->update.known)
-        sw_log_info(
-            "updates of %lld of %lld units run on the device: predicted step %.3g s, %.3g s with all on the host",
-            (long long)on_device, (long long)plan->spec.units->count, prices->update.chosen_s, prices->update.host_s);
-}
-
-/* Measures on rank 0 and gives the rates, or the fact that there are none, to all ranks. */
-static sw_status measure_for_all(const struct sw_plan_start *start, const struct sw_plan *plan,
-                                 struct sw_machine_rates *out, bool *out_known) {
-    struct sw_ranks *ranks = start->ranks;
-    bool stopped = false;
-    *out_known = true;
-    if (sw_ranks_rank(ranks) == 0) {
-        sw_ranks_enter(ranks, "measuring", 0);
-        const sw_status status = measure(start, plan, out);
-        sw_ranks_leave(ranks);
-        *out_known = status == SW_OK;
-        stopped = status == SW_ERR_STOPPED;
-        if (status != SW_OK && !stopped)
-            sw_log_warn("keeping the default plan: measuring this machine failed: %s", sw_error_message(status));
-        sw_error_clear();
-    }
-    SW_TRY(sw_ranks_agree_on_error(ranks,
-                                   stopped ? sw_fail(SW_ERR_STOPPED, "stopped while measuring this machine") : SW_OK));
-    SW_TRY(sw_ranks_spread(ranks, "whether there are rates", out_known, sizeof *out_known));
-    if (!*out_known)
-        return SW_OK;
-    SW_TRY(sw_rates_spread(ranks, plan->spec.units->count, out));
-    return sw_rates_measure_ranks(ranks, start->devices, sw_settings_type(start->settings), &out->rates);
-}
-
-/* Measures this machine if something is open, and chooses by the rates, which the caller releases. */
-static sw_status choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan,
-                                 struct sw_machine_rates *rates, bool *out_known) {
-    struct sw_plan_prices prices;
-    *out_known = false;
-    if (!sw_plan_choice_is_open(start->settings, start->devices, *plan))
-        return SW_OK;
-    sw_log_info("measuring this machine to choose --order and --update; give both flags to skip this");
-    SW_TRY(measure_for_all(start, *plan, rates, out_known));
-    if (!*out_known)
-        return SW_OK;
-    SW_TRY(sw_ranks_agree_on_error(start->ranks,
-                                   sw_plan_choose(start->settings, start->model, &rates->rates, &prices, plan)));
-    log_choice(*plan, &prices);
-    return SW_OK;
-}
-
-/* The plan of chunks twice as large, in the order that was chosen. */
-static sw_status double_chunks(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **plan) {
+                         int64_t most_ops, struct sw_search_prices *out_prices, struct sw_plan **plan) {
+    struct sw_search_open open = {.updates = update_is_open(settings, *plan),
+                                  .placement = true,
+                                  .most_ops = most_ops,
+                                  .chunk_factor = settings->auto_chunk_grains > 0 ? MOST_CHUNK_FACTOR : 1};
+    while (open.chunk_factor > 1 && settings->chunk_grains > SW_MOST_CHUNK_GRAINS / open.chunk_factor)
+        open.chunk_factor /= 2;
+    struct sw_plan *chosen;
+    if (order_is_open(settings))
+        open.groups = groups_of(sw_settings_micro_batches(settings), open.group);
+    SW_TRY(sw_settings_search(settings, model, &open, rates, out_prices, &chosen));
     sw_plan_destroy(*plan);
-    *plan = NULL;
-    settings->chunk_grains *= 2;
-    return sw_settings_outline(settings, model, NULL, plan);
-}
-
-/* Chunks are no part of what a run has stored, so a resume whose plan has too many ops takes larger ones, on all ranks
- * the same. */
-static sw_status complete(struct sw_settings *settings, const struct sw_model *model, struct sw_ranks *ranks,
-                          struct sw_plan **plan) {
-    const int64_t given = settings->chunk_grains;
-    for (;;) {
-        const sw_status status = sw_settings_complete_plan(*plan);
-        int64_t holds = status != SW_ERR_ARG;
-        SW_TRY(sw_ranks_least(ranks, &holds, 1));
-        if (holds == 1 || !settings->chunk_may_grow || settings->chunk_grains > SW_MOST_CHUNK_GRAINS / 2) {
-            if (status == SW_OK && settings->chunk_grains > given)
-                sw_log_info("chunks have %lld grains, as chunks of %lld make more operations than a plan may have",
-                            (long long)settings->chunk_grains, (long long)given);
-            return sw_ranks_agree_on_error(ranks, status);
-        }
-        sw_error_clear();
-        SW_TRY(sw_ranks_agree_on_error(ranks, double_chunks(settings, model, plan)));
-    }
-}
-
-/* Predicts the plan's steps on rank 0. A run can do without. */
-static void forecast(const struct sw_plan_start *start, const struct sw_plan *plan, const struct sw_rates *rates,
-                     struct sw_forecast *out) {
-    const sw_status status = sw_ranks_rank(start->ranks) == 0 ? sw_forecast_make(plan, rates, out) : SW_OK;
-    if (status == SW_OK)
-        return;
-    sw_log_warn("the step time is not predicted: %s", sw_error_message(status));
-    sw_error_clear();
-    sw_forecast_release(out);
-}
-
-sw_status sw_plan_choose_at_start(const struct sw_plan_start *start, struct sw_plan **plan, struct sw_forecast *out) {
-    struct sw_machine_rates rates = {0};
-    bool known;
-    *out = (struct sw_forecast){0};
-    sw_status status = choose_at_start(start, plan, &rates, &known);
-    if (status == SW_OK)
-        status = complete(start->settings, start->model, start->ranks, plan);
-    if (status == SW_OK && known)
-        forecast(start, *plan, &rates.rates, out);
-    sw_rates_release(&rates);
-    return status;
+    *plan = chosen;
+    if (open.groups > 0)
+        settings->group = chosen->spec.group;
+    settings->chunk_grains = chosen->spec.chunk_grains;
+    return SW_OK;
 }

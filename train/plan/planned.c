@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "train/devices/algorithms.h"
 #include "train/plan/plan_advice.h"
+#include "train/plan/planned_ranks.h"
 
 #include <math.h>
 
@@ -11,6 +12,8 @@ static sw_status open_devices(struct sw_planned *p) {
     if (p->settings.machine == NULL)
         return sw_settings_open_devices(&p->settings, &p->devices);
     SW_TRY(sw_described_machine_read(p->settings.machine, SW_MACHINE_EXPECTED, &p->described));
+    SW_TRY(sw_described_machine_nodes(&p->described, p->settings.machine, sw_settings_ranks(&p->settings),
+                                      &p->settings.nodes));
     SW_TRY(sw_described_machine_devices(&p->described, &p->devices));
     SW_TRY(sw_settings_prepare_device(&p->settings, p->devices.compute));
     const struct sw_device_info info = sw_devices_info(&p->devices);
@@ -40,22 +43,36 @@ sw_status sw_planned_open(struct sw_planned *p) {
     return SW_OK;
 }
 
-sw_status sw_planned_make(struct sw_planned *p) {
-    SW_TRY(sw_planned_open(p));
+static sw_status fit(struct sw_planned *p) {
     const struct sw_model_shape shape = shape_of(p);
     return sw_plan_fit_or_advise(&p->settings, p->model, &shape, p->devices.compute, &p->plan);
 }
 
+/* Does on this rank what makes the plan, and compares with the others what all must have alike. */
+static sw_status make_together(struct sw_planned *p) {
+    SW_TRY(sw_planned_begin_ranks(p->ranks, &p->settings));
+    SW_TRY(sw_ranks_agree_on_error(p->ranks, sw_planned_open(p)));
+    sw_ranks_keep_to_node(p->ranks, sw_devices_info(&p->devices).bus);
+    SW_TRY(sw_planned_agree(p->ranks, &p->settings, &p->config, &p->devices));
+    return sw_ranks_agree_on_error(p->ranks, fit(p));
+}
+
+sw_status sw_planned_make(struct sw_planned *p) {
+    if (sw_ranks_comm(p->ranks) != NULL)
+        return make_together(p);
+    SW_TRY(sw_planned_open(p));
+    return fit(p);
+}
+
 /* Measures this machine, or takes its profile. drives: with the rates of the drives. */
 static sw_status find_here(struct sw_planned *p, const struct sw_rates_target *target, bool drives) {
-    const struct sw_model_shape shape = shape_of(p);
-    struct sw_profile profile;
-    if (p->measures || sw_ranks_comm(p->ranks) != NULL)
+    struct sw_profile_rates found;
+    if (p->measures)
         return sw_rates_measure(target, drives, &p->rates);
-    SW_TRY(sw_profile_find(target, &(struct sw_profile_need){.drives = drives}, &profile));
-    const sw_status status = sw_profile_price(&profile, &p->devices, &p->config, &shape, &p->rates);
-    sw_profile_release(&profile);
-    return status;
+    SW_TRY(sw_profile_rates(target, &(struct sw_profile_need){.drives = drives}, &found));
+    p->rates = found.rates;
+    p->source = found.source;
+    return SW_OK;
 }
 
 /* A plan with nothing on NVMe needs the drives' rates only to predict what saves cost, so it does without them if they
@@ -66,17 +83,26 @@ static sw_status find_rates_here(struct sw_planned *p, const struct sw_rates_tar
     if (status == SW_OK || status == SW_ERR_STOPPED || uses || !saves)
         return status;
     sw_log_warn("the time of a save is not predicted, as the drives cannot be measured: %s", sw_error_message(status));
-    sw_error_clear();
+    sw_ranks_forget_error(p->ranks);
     return find_here(p, target, false);
+}
+
+/* Returns the rates of a described machine's GPUs, with the collectives of all ranks and nodes. */
+static sw_status describe_rates(const struct sw_planned *p, const struct sw_described_machine *machine,
+                                struct sw_model *model, struct sw_device *device, struct sw_machine_rates *out) {
+    struct sw_rates rates = machine->rates;
+    sw_rates_over_nodes(&machine->node, sw_settings_ranks(&p->settings), p->settings.nodes, &rates);
+    return sw_rates_describe(&rates, model, device, out);
 }
 
 static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *target) {
     if (p->settings.machine != NULL)
-        return sw_rates_describe(&p->described.rates, p->model, p->devices.compute, &p->rates);
+        return describe_rates(p, &p->described, p->model, p->devices.compute, &p->rates);
     return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : find_rates_here(p, target);
 }
 
-/* Measures on all ranks at once, so that each measures its share of the cores, and gives all the rates of rank 0. */
+/* Finds rates that no profile gives on all ranks at once, so that each measures its share of the cores, and gives all
+ * the rates of rank 0. */
 static sw_status find_rates_together(struct sw_planned *p, const struct sw_rates_target *target) {
     struct sw_rates *rates = &p->rates.rates;
     int64_t cores;
@@ -95,9 +121,15 @@ static struct sw_rates_target target_of(const struct sw_planned *p) {
     return (struct sw_rates_target){.settings = &p->settings,
                                     .model = p->model,
                                     .devices = &p->devices,
-                                    .ring_chunks = p->plan->spec.ring_chunks,
+                                    .ring_chunks = p->plan != NULL ? p->plan->spec.ring_chunks : 0,
                                     .directories = p->places.path,
-                                    .directory_count = p->places.count};
+                                    .directory_count = p->places.count,
+                                    .ranks = p->measures ? NULL : p->ranks};
+}
+
+/* Tells whether this machine's profile gives the rates, to ranks as to a process alone. */
+static bool takes_profile(const struct sw_planned *p) {
+    return !p->measures && p->settings.machine == NULL && p->settings.rates == NULL;
 }
 
 sw_status sw_planned_keep_rates(const struct sw_planned *p) {
@@ -108,6 +140,10 @@ sw_status sw_planned_keep_rates(const struct sw_planned *p) {
 
 double sw_planned_save_share(const struct sw_planned *p) {
     return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
+}
+
+double sw_planned_token_flops(const struct sw_planned *p) {
+    return 6.0 * (double)sw_units_parameters(sw_model_get_units(p->model));
 }
 
 sw_status sw_planned_profile(const struct sw_planned *p, const struct sw_profile_need *need, struct sw_profile *out) {
@@ -130,7 +166,7 @@ static sw_status predict_bound(const struct sw_planned *p, sw_machine_bound boun
     if (status == SW_OK)
         status = sw_model_create(&p->config, &shape, device, &model);
     if (status == SW_OK)
-        status = sw_rates_describe(&machine.rates, model, device, &rates);
+        status = describe_rates(p, &machine, model, device, &rates);
     if (status == SW_OK)
         status = sw_simulate(p->plan, SW_PROGRAM_UPDATE, false, &rates.rates, NULL, &step);
     if (status == SW_OK)
@@ -160,14 +196,13 @@ static sw_status predict_bounds(struct sw_planned *p) {
 
 static sw_status predict_unfrozen(struct sw_planned *p, struct sw_settings *settings, struct sw_plan **plan) {
     struct sw_unfrozen *out = &p->unfrozen;
-    struct sw_plan_prices prices;
+    struct sw_search_prices prices;
     struct sw_prediction prediction;
     if (sw_plan_choice_is_open(settings, &p->devices, *plan))
-        SW_TRY(sw_plan_choose(settings, p->model, &p->rates.rates, &prices, plan));
+        SW_TRY(sw_plan_choose(settings, p->model, &p->rates.rates, SW_SEARCH_OPS, &prices, plan));
     SW_TRY(sw_settings_complete_plan(*plan));
-    const bool drives_known = p->rates.rates.read.bytes_per_s > 0.0 && p->rates.rates.write.bytes_per_s > 0.0;
     out->step_s = NAN;
-    if (drives_known || !sw_plan_uses_nvme(*plan)) {
+    if (sw_rates_know_drives(&p->rates.rates) || !sw_plan_uses_nvme(*plan)) {
         SW_TRY(sw_predict(*plan, &p->rates.rates, &prediction));
         out->step_s = prediction.plain.step_s;
     }
@@ -198,9 +233,10 @@ static sw_status compare_with_unfrozen(struct sw_planned *p) {
 
 sw_status sw_planned_predict(struct sw_planned *p) {
     const struct sw_rates_target target = target_of(p);
-    SW_TRY(sw_ranks_comm(p->ranks) != NULL ? find_rates_together(p, &target) : find_rates(p, &target));
+    const bool together = sw_ranks_comm(p->ranks) != NULL && !takes_profile(p);
+    SW_TRY(together ? find_rates_together(p, &target) : find_rates(p, &target));
     if (sw_plan_choice_is_open(&p->settings, &p->devices, p->plan))
-        SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, &p->prices, &p->plan));
+        SW_TRY(sw_plan_choose(&p->settings, p->model, &p->rates.rates, SW_SEARCH_OPS, &p->prices, &p->plan));
     SW_TRY(sw_settings_complete_plan(p->plan));
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
     SW_TRY(predict_bounds(p));

@@ -5,7 +5,7 @@
 #include "offload/simulate/simulate.h"
 #include "train/plan/described.h"
 #include "train/plan/plan_choice.h"
-#include "train/plan/profile.h"
+#include "train/plan/profile_rates.h"
 #include "train/plan/rates.h"
 #include "train/plan/settings_plan.h"
 #include "train/settings/places.h"
@@ -30,7 +30,8 @@ struct sw_planned {
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_machine_rates rates;
-    struct sw_plan_prices prices; /* predicted times of the choices that settings left open */
+    struct sw_profile_source source; /* the profile that the rates are from, if any */
+    struct sw_search_prices prices;  /* predicted times of the choices that settings left open */
     struct sw_prediction prediction;
     double fast_s, slow_s; /* bounds of prediction.plain.step_s on a described machine; 0: not known */
     struct sw_writes writes;
@@ -51,7 +52,12 @@ sw_status sw_planned_predict(struct sw_planned *planned);
 /* Returns the time that saves add, as a share of the steps without one. may_save is set. */
 double sw_planned_save_share(const struct sw_planned *planned);
 
-/* Finds the profile of this machine, or measures it again. The plan was made, and the caller releases the profile. */
+/* Returns the model's operations of a token in training: 6 for each parameter, without attention's products and without
+ * what is computed again. */
+double sw_planned_token_flops(const struct sw_planned *planned);
+
+/* Finds the profile of this machine, or measures it again. The model was opened, and the caller releases the profile.
+ */
 sw_status sw_planned_profile(const struct sw_planned *planned, const struct sw_profile_need *need,
                              struct sw_profile *out);
 

@@ -139,6 +139,10 @@ sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *m
     return status;
 }
 
+bool sw_rates_know_drives(const struct sw_rates *rates) {
+    return rates->read.bytes_per_s > 0.0 && rates->write.bytes_per_s > 0.0;
+}
+
 void sw_rates_release(struct sw_machine_rates *rates) {
     sw_unit_seconds_free(&rates->units);
     *rates = (struct sw_machine_rates){0};
@@ -187,7 +191,7 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
              (long long)c->kv_heads, (long long)c->head_dim, (long long)c->ffn, (long long)s->tiles,
              (long long)s->micro_batch, (long long)s->seq, sw_settings_precision_name(s), info.name, info.isa,
              info.threads, info.model != NULL ? info.model : "", info.model != NULL ? " beside " : "", machine.cpu,
-             (long long)s->chunk_grains);
+             (long long)(s->auto_chunk_grains > 0 ? s->auto_chunk_grains : s->chunk_grains));
 }
 
 /* Names in the file of the arrays of struct sw_unit_seconds. */

@@ -52,6 +52,9 @@ sw_status sw_rates_measure_memory(const struct sw_rates_target *target, struct s
 sw_status sw_rates_measure_drives(const struct sw_rates_target *target, struct sw_rates *rates);
 void sw_rates_assume_ranks(struct sw_rates *rates);
 
+/* Tells whether the drives' rates are known, without which a plan that uses NVMe has no step time. */
+bool sw_rates_know_drives(const struct sw_rates *rates);
+
 /* Writes rates to a file that sw_rates_load reads. */
 sw_status sw_rates_keep(const char *path, const struct sw_rates_target *target, const struct sw_machine_rates *rates);
 

@@ -94,6 +94,24 @@ sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *
     return SW_OK;
 }
 
+/* Bounds of a profile's rates, and of its numbers, which are cores, factors and seconds. */
+#define LEAST_BYTES_PER_S 1e3
+#define MOST_BYTES_PER_S 1e16
+#define MOST_NUMBER 1e6
+
+bool sw_rates_are_plausible(const struct sw_rates *rates, sw_rate_set set) {
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if ((numbers[i].set & set) != 0 && !(*(const double *)((const char *)rates + numbers[i].offset) < MOST_NUMBER))
+            return false;
+    for (size_t i = 0; i < COUNT(moves); i++) {
+        const struct sw_rate *rate = (const void *)((const char *)rates + moves[i].offset);
+        if ((moves[i].set & set) != 0 && !(rate->bytes_per_s > LEAST_BYTES_PER_S &&
+                                           rate->bytes_per_s < MOST_BYTES_PER_S && rate->cores < MOST_NUMBER))
+            return false;
+    }
+    return true;
+}
+
 sw_status sw_rates_refuse_unknown(const json_t *object, const char *path) {
     static const char *const move_names[] = {"bytes_per_s", "cores"};
     const char *names[COUNT(numbers) + COUNT(moves)];

@@ -19,6 +19,9 @@ typedef enum {
 void sw_rates_to_json(const struct sw_rates *rates, sw_rate_set set, json_t *object);
 /* Reads a set of rates, and leaves the others as they are. Errors name `path` and the rate that is missing or wrong. */
 sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *path, struct sw_rates *out);
+/* Tells whether a set of rates may be those of a machine: faster or slower than any by orders of magnitude, they are
+ * damaged. */
+bool sw_rates_are_plausible(const struct sw_rates *rates, sw_rate_set set);
 /* Refuses an object with a field that sw_rates_from_json does not read. Errors name `path`. */
 sw_status sw_rates_refuse_unknown(const json_t *object, const char *path);
 

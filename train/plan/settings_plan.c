@@ -4,9 +4,12 @@
 #include "core/machine.h"
 #include "train/devices/gpu_verdict.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { UNIT_SLOTS = 2 };
+/* The part of a step that stage 3 must save. */
+#define STAGE_LEAST_SAVED 0.005
 
 /* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
  * that multiplies, and for causal attention two for each element of the hidden state and position. The embedding
@@ -23,10 +26,11 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
 }
 
-/* The rates by which updates are placed; a NULL pointer means that the settings place them. */
+/* The choices to search, and the rates; a NULL pointer means that the settings decide. */
 struct pricing {
+    const struct sw_search_open *open;
     const struct sw_rates *rates;
-    struct sw_update_prices *prices;
+    struct sw_search_prices *prices;
 };
 
 /* Makes the outline, with the floating-point operations of each unit for its ops. */
@@ -46,7 +50,7 @@ static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_
     spec.forward_flops = flops;
     spec.update_on_device = streams;
     status = pricing == NULL ? sw_plan_outline(&spec, out)
-                             : sw_plan_outline_by_price(&spec, pricing->rates, pricing->prices, out);
+                             : sw_plan_search(&spec, pricing->open, pricing->rates, pricing->prices, out);
 end:
     free(flops);
     free(streams);
@@ -92,16 +96,15 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
     return outline_plan(&spec, settings, pricing, out);
 }
 
-/* Chooses the ZeRO stage. Stage 3 saves only memory where every device can hold all weights, so 2 is preferred. All
- * ranks must choose alike, so each looks at rank 0, whose shards are the largest. */
-static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model,
-                              const struct pricing *pricing, int *out) {
+/* Chooses the ZeRO stage where no prices do. Stage 3 saves only memory where every device can hold all weights, so 2 is
+ * preferred. All ranks must choose alike, so each looks at rank 0, whose shards are the largest. */
+static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model, int *out) {
     const bool open = settings->zero == SW_OPTION_AUTO;
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
     if (!open || sw_settings_ranks(settings) == 1)
         return SW_OK;
     struct sw_plan *plan = NULL;
-    const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, pricing, NULL, &plan);
+    const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, NULL, &plan);
     *out = SW_ZERO_GRADS;
     for (int64_t u = 0; status == SW_OK && u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_WEIGHTS] != SW_DEVICE)
@@ -114,10 +117,43 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     return SW_OK;
 }
 
+/* Searches with stages 2 and 3, which give the same bits, and takes the faster plan. Stage 3 gathers more, so it must
+ * save something. */
+static sw_status search_stages(const struct sw_settings *settings, const struct sw_model *model,
+                               const struct pricing *pricing, struct sw_plan **out) {
+    struct sw_search_open open = *pricing->open;
+    struct sw_plan *best = NULL;
+    open.most_ops /= 2;
+    for (int stage = SW_ZERO_GRADS; stage <= SW_ZERO_WEIGHTS; stage++) {
+        const struct share share = {.rank = (int)settings->rank, .stage = stage};
+        struct sw_search_prices prices;
+        struct sw_plan *plan = NULL;
+        const struct pricing half = {&open, pricing->rates, &prices};
+        const sw_status status = plan_share(settings, model, share, &half, NULL, &plan);
+        const double most_s = best == NULL ? INFINITY : pricing->prices->placement.chosen_s * (1.0 - STAGE_LEAST_SAVED);
+        if (status == SW_ERR_BUDGET && (best != NULL || stage < SW_ZERO_WEIGHTS)) {
+            sw_error_clear();
+        } else if (status != SW_OK) {
+            sw_plan_destroy(best);
+            return status;
+        } else if (best == NULL || prices.placement.chosen_s < most_s) {
+            sw_plan_destroy(best);
+            best = plan;
+            *pricing->prices = prices;
+        } else {
+            sw_plan_destroy(plan);
+        }
+    }
+    *out = best;
+    return SW_OK;
+}
+
 static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     struct share share = {.rank = (int)settings->rank};
-    SW_TRY(choose_stage(settings, model, pricing, &share.stage));
+    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_ranks(settings) > 1)
+        return search_stages(settings, model, pricing, out);
+    SW_TRY(choose_stage(settings, model, &share.stage));
     return plan_share(settings, model, share, pricing, out_lack, out);
 }
 
@@ -126,10 +162,10 @@ sw_status sw_settings_outline(const struct sw_settings *settings, const struct s
     return make_outline(settings, model, NULL, out_lack, out);
 }
 
-sw_status sw_settings_outline_by_price(const struct sw_settings *settings, const struct sw_model *model,
-                                       const struct sw_rates *rates, struct sw_update_prices *out_prices,
-                                       struct sw_plan **out) {
-    return make_outline(settings, model, &(struct pricing){rates, out_prices}, NULL, out);
+sw_status sw_settings_search(const struct sw_settings *settings, const struct sw_model *model,
+                             const struct sw_search_open *open, const struct sw_rates *rates,
+                             struct sw_search_prices *out_prices, struct sw_plan **out) {
+    return make_outline(settings, model, &(struct pricing){open, rates, out_prices}, NULL, out);
 }
 
 sw_status sw_settings_complete_plan(struct sw_plan *plan) {

@@ -2,7 +2,7 @@
 #ifndef SW_TRAIN_PLAN_SETTINGS_PLAN_H
 #define SW_TRAIN_PLAN_SETTINGS_PLAN_H
 
-#include "offload/simulate/update_price.h"
+#include "offload/simulate/search.h"
 #include "train/devices/devices.h"
 #include "train/model/model.h"
 #include "train/settings/settings.h"
@@ -10,14 +10,15 @@
 /* I/O requests that each lane of the store keeps in flight. */
 enum { SW_STORE_IO_DEPTH = 32 };
 
-/* Makes the outline of the plan (sw_plan_outline). Updates that --update leaves open run on the host. *out_lack (may be
+/* Makes the outline of the plan (sw_plan_outline). Updates that --update leaves open run on the host, and
+ * states that --place leaves open rise in the usual order. *out_lack (may be
  * NULL) is filled if the status is SW_ERR_BUDGET. */
 sw_status sw_settings_outline(const struct sw_settings *settings, const struct sw_model *model,
                               struct sw_plan_lack *out_lack, struct sw_plan **out);
-/* Makes the outline with each update where it is cheapest by these rates. */
-sw_status sw_settings_outline_by_price(const struct sw_settings *settings, const struct sw_model *model,
-                                       const struct sw_rates *rates, struct sw_update_prices *out_prices,
-                                       struct sw_plan **out);
+/* Makes the outline that is the cheapest by these rates in what is open (sw_plan_search). */
+sw_status sw_settings_search(const struct sw_settings *settings, const struct sw_model *model,
+                             const struct sw_search_open *open, const struct sw_rates *rates,
+                             struct sw_search_prices *out_prices, struct sw_plan **out);
 /* Completes an outline: makes its programs and checks them. */
 sw_status sw_settings_complete_plan(struct sw_plan *plan);
 /* Makes the complete plan, checked. */

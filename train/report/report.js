@@ -650,7 +650,7 @@ function drawStep() {
         : !kept ? "This run has kept no timeline. A run keeps one of its tenth step, or of the first after it that is like those around it."
         : `Step ${kept.step}. Each row is a lane, each bar work of one kind; lanes that did nothing are left out. Time zero is the ` +
           "first work on the device: before it the step before still ran, and what is early was fetched ahead." +
-          (kept.predicted ? "" : " Nothing was predicted for this run, since its plan was made without measuring the machine.");
+          (kept.predicted ? "" : " Nothing was predicted for this run, since no profile of the machine was kept when it began.");
     const works = WORKS.filter(work => shown.some(([, one]) => busyLanes(one).some(([, spans]) => spans.some(span => span[2] === work))));
     byId("works").replaceChildren(...works.map(work => keyOf(work, colorOf(work))));
     parent.replaceChildren();
@@ -758,8 +758,8 @@ function drawPrediction() {
             part.append(element("p", {className: "note", textContent: "No prediction was recorded: an older version began this run."}));
             continue;
         }
-        const note = known(run.prediction.step_seconds) ? "" : " No time was predicted: on a CPU, or with --order and --update " +
-            "given, a start measures nothing. The command plan, with the same flags, predicts a step.";
+        const note = known(run.prediction.step_seconds) ? "" : " No time was predicted, since no profile of this machine was " +
+            "kept when the run began: the command doctor --measure makes one.";
         part.append(element("p", {className: "note", textContent: run.measured.steps > 0
             ? `Medians of the newest ${run.measured.steps} steps after step ${run.prediction.first_step}, with which the newest start began. ` +
               `Memory is taken whole at the start, so it is as planned.${note}`

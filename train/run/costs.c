@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "train/run/steplog_text.h"
 #include "train/run/trainer.h"
 #include "train/stores/writes.h"
 
@@ -9,7 +10,7 @@
 
 enum { THOUSAND = 1000, SECONDS_PER_MINUTE = 60, INTERVAL_CHARS = 128, PAUSES_CHARS = 160 };
 
-void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes) {
+bool sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes) {
     const sw_cost_kind kind = saves ? SW_COST_SAVING : costs->saved ? SW_COST_AFTER_SAVING : SW_COST_PLAIN;
     const bool counts = costs->steps > 0 && !costs->paused;
     costs->steps++;
@@ -18,6 +19,7 @@ void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t w
     costs->kind[kind].seconds += counts ? seconds : 0.0;
     costs->paused = false;
     costs->saved = saves;
+    return counts && kind == SW_COST_PLAIN;
 }
 
 void sw_costs_note_pause(struct sw_costs *costs, sw_pause_kind kind, double seconds) {
@@ -35,23 +37,6 @@ double sw_costs_of_save(const struct sw_costs *costs) {
     const double plain_s = mean(costs, SW_COST_PLAIN);
     const double after_s = costs->kind[SW_COST_AFTER_SAVING].steps > 0 ? mean(costs, SW_COST_AFTER_SAVING) : plain_s;
     return mean(costs, SW_COST_SAVING) - plain_s + after_s - plain_s;
-}
-
-void sw_costs_say_start(const struct sw_trainer *trainer) {
-    const struct sw_settings *settings = &trainer->run.settings;
-    const int64_t save_steps = sw_writes_save_steps(&settings->save_every, trainer->forecast.step.step_s);
-    const struct sw_writes writes = sw_writes_of(trainer->plan, save_steps);
-    char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS], thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
-    sw_writes_text((double)writes.step_bytes, step);
-    if (save_steps == 0 && sw_plan_saves(trainer->plan)) {
-        sw_log_info("expected writes: %s a step, and %s more with each save", step,
-                    sw_writes_text((double)writes.save_bytes, save));
-        return;
-    }
-    sw_log_info("expected writes: %s a step, %s a thousand steps with saves, %s in all %lld steps", step,
-                sw_writes_share_text(sw_writes_per_thousand(&writes), settings->endurance, thousand),
-                sw_writes_share_text(sw_writes_of_run(&writes, settings->steps), settings->endurance, all),
-                (long long)settings->steps);
 }
 
 /* Writes "100 steps", "10 min" or "100 steps or 10 min, whichever is less". */
@@ -72,20 +57,17 @@ void sw_costs_say_kill(const struct sw_trainer *trainer) {
     const struct sw_option_every *every = &trainer->run.settings.save_every;
     const double step_s = trainer->forecast.step.step_s;
     const int64_t steps = sw_writes_save_steps(every, step_s);
-    char interval[INTERVAL_CHARS], priced[INTERVAL_CHARS] = "";
-    if (trainer->plan->spec.one_generation) {
+    char interval[INTERVAL_CHARS], time[SW_DURATION_CHARS];
+    if (trainer->plan->spec.one_generation)
         sw_log_info("a kill or a power loss would cost the whole run (--durability none)");
-    } else if (trainer->plan->commit_every_step) {
-        if (step_s > 0.0)
-            snprintf(priced, sizeof priced, ", about %.3g s", step_s);
-        sw_log_info("a kill or a power loss would cost the running step%s", priced);
-    } else {
-        if (step_s > 0.0)
-            snprintf(priced, sizeof priced, ": %lld steps, %.3g min, at the predicted %.3g s a step", (long long)steps,
-                     (double)steps * step_s / SECONDS_PER_MINUTE, step_s);
-        sw_log_info("a kill or a power loss would cost up to %s, and the running step%s (--save-every)",
-                    interval_text(every, interval), priced);
-    }
+    else if (trainer->plan->commit_every_step)
+        sw_log_info("a kill or a power loss would cost the running step");
+    else if (step_s > 0.0 && every->steps > 0)
+        sw_log_info("a kill or a power loss would cost up to %lld steps, %s, and the running step (--save-every)",
+                    (long long)steps, sw_duration_to_text((double)steps * step_s, time));
+    else
+        sw_log_info("a kill or a power loss would cost up to %s, and the running step (--save-every)",
+                    interval_text(every, interval));
 }
 
 static void say_saves(const struct sw_costs *costs) {

@@ -29,8 +29,9 @@ struct sw_costs {
     bool saved;  /* the last step carried a save */
 };
 
-/* Counts a step: whether it carried a save, its seconds, and the bytes that it wrote. */
-void sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes);
+/* Counts a step: whether it carried a save, its seconds, and the bytes that it wrote. Returns whether it was like any
+ * other: neither a save nor a pause was at it or before it. */
+bool sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes);
 
 /* Counts an evaluation, the samples of a step or an export, which took so long. */
 void sw_costs_note_pause(struct sw_costs *costs, sw_pause_kind kind, double seconds);
@@ -38,9 +39,8 @@ void sw_costs_note_pause(struct sw_costs *costs, sw_pause_kind kind, double seco
 /* Returns the seconds that a save adds to training on average; 0 before a save and other steps were timed. */
 double sw_costs_of_save(const struct sw_costs *costs);
 
-/* Log what writes are expected, what a kill would cost, and at the end what was written and what saves, evaluations,
- * samples and exports took. */
-void sw_costs_say_start(const struct sw_trainer *trainer);
+/* Log at the start what a kill would cost, and at the end what was written and what saves, evaluations, samples and
+ * exports took. */
 void sw_costs_say_kill(const struct sw_trainer *trainer);
 void sw_costs_say_end(const struct sw_trainer *trainer);
 

@@ -186,8 +186,11 @@ static sw_status end_step(struct loop *loop, int64_t step) {
         sw_timeline_file_after(loop->trainer->timeline, loop->trainer->folder, sw_engine_trace(loop->trainer->engine),
                                step);
     const struct sw_step_record record = record_of(loop, &result);
-    sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
+    const bool plain =
+        sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
     SW_TRY(sw_loop_keep_failure(loop, sw_steplog_step(loop->log, record)));
+    if (plain)
+        sw_departure_after(loop->trainer, record.seconds, result.busy_seconds);
     return describe(loop, &result);
 }
 

@@ -65,8 +65,7 @@ sw_status sw_loop_keep_failure(struct loop *loop, sw_status status) {
         snprintf(loop->failure_text, sizeof loop->failure_text, "%s", sw_error_message(status));
     if (loop->failure == SW_OK)
         loop->failure = status;
-    loop->trainer->ranks->told = false;
-    sw_error_clear();
+    sw_ranks_forget_error(loop->trainer->ranks);
     return SW_OK;
 }
 

@@ -11,7 +11,7 @@
 #include "train/folder/frozen.h"
 #include "train/folder/run_starts.h"
 #include "train/plan/plan_advice.h"
-#include "train/plan/plan_choice.h"
+#include "train/plan/plan_start.h"
 #include "train/plan/settings_plan.h"
 #include "train/run/agreement.h"
 #include "train/run/commit_text.h"

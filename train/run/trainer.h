@@ -4,7 +4,7 @@
 
 #include "core/status.h"
 #include "offload/engine/engine.h"
-#include "offload/simulate/update_price.h"
+#include "offload/simulate/search.h"
 #include "train/data/data.h"
 #include "train/devices/devices.h"
 #include "train/devices/ranks.h"
@@ -13,6 +13,7 @@
 #include "train/model/model.h"
 #include "train/plan/forecast.h"
 #include "train/run/costs.h"
+#include "train/run/departure.h"
 #include "train/run/timeline_file.h"
 #include "train/settings/settings.h"
 #include "train/stores/start.h"
@@ -42,6 +43,7 @@ struct sw_trainer {
     double validation_loss;            /* the last validation loss, in nats a token; 0: none */
     struct sw_costs costs;             /* since this start */
     struct sw_forecast forecast;       /* what rank 0's plan promises for the steps */
+    struct sw_departure departure;     /* whether they keep to it */
     struct sw_timeline_file *timeline; /* NULL: this start keeps none */
     int64_t start_ns;                  /* when this process began the run (sw_now_ns) */
     const volatile sig_atomic_t *stop; /* set by a signal handler */

@@ -25,8 +25,14 @@ static sw_status parse_order(const char *order, int64_t micros, int64_t *out) {
     return SW_OK;
 }
 
-/* A described machine (--machine) excludes flags that are about this one. */
+/* A described machine (--machine) excludes flags that are about this one, and only it has nodes. */
 static sw_status check_machine(const struct sw_settings *settings) {
+    const int64_t ranks = sw_settings_ranks(settings);
+    if (settings->nodes > 0 && settings->machine == NULL)
+        return sw_fail(SW_ERR_ARG, "--nodes says where the ranks of a described machine are; give --machine");
+    if (settings->nodes > 0 && ranks % settings->nodes != 0)
+        return sw_fail(SW_ERR_ARG, "--ranks %lld cannot be divided evenly among --nodes %lld", (long long)ranks,
+                       (long long)settings->nodes);
     if (settings->machine == NULL)
         return SW_OK;
     if (settings->rates != NULL)

@@ -54,6 +54,7 @@ struct sw_settings {
     int64_t zero;               /* ZeRO stage, 0 to 3 */
     int64_t tiles;              /* tiles of each half of a block; 1: a block is not cut */
     int64_t ranks, local_ranks; /* ranks of the job, and of those the ranks on this machine; 0: one */
+    int64_t nodes;              /* nodes of a described machine's ranks; plan alone sets it */
     int64_t rank, local_rank;   /* this rank's number in the job and on this machine, from 0 */
     bool allow_shared_gpu;
     bool regrouped;                     /* the run was last trained by another number of ranks */
@@ -72,15 +73,19 @@ struct sw_settings {
     int64_t time_limit, rank_timeout;       /* seconds */
     struct sw_option_every save_every;
     int64_t threads, chunk_grains, ring_chunks;
-    bool chunk_may_grow; /* chunk_grains is the run's first value, which a resume may raise */
+    bool chunk_may_grow;       /* chunk_grains is the run's first value, which a resume may raise */
+    int64_t auto_chunk_grains; /* chunk_grains as auto resolved it, which prices may raise; 0: it was given */
     char *trace, *rates;
-    char *machine;    /* file of a described machine to plan for; NULL: plan for this machine */
+    char *svg;        /* plan: file for the predicted timeline as an image; NULL: none */
+    char *machine;    /* name or file of a described machine to plan for; NULL: plan for this machine */
     double endurance; /* terabytes that the drives are rated to write; 0: not known */
     bool allow_buffered, allow_overwrite_device;
     bool previous;  /* resume drops the last commit */
     int64_t rounds; /* bench step: how often it measures each kind of step */
     bool json;
-    bool explain; /* plan: print the plan behind the answer */
+    bool explain;          /* plan: print the plan behind the answer */
+    bool smallest_machine; /* plan: search the least budgets */
+    int64_t largest;       /* plan: tokens/s of the largest models; SW_OPTION_AUTO; 0: a plan of --model */
 };
 
 extern const struct sw_command_line sw_train_command;

@@ -1,5 +1,6 @@
 /* The flags of train, resume, plan and bench step: one table, from which parsing, --help, run.json, the man page and
  * the completions follow. */
+#include "train/devices/shipped_machines.h"
 #include "train/documents/text_reader.h"
 #include "train/hf/config.h"
 #include "train/settings/settings.h"
@@ -40,8 +41,10 @@ enum { TRAIN = 1, RESUME = 2, PLAN = 4, STEP = 8, RUNS = TRAIN | RESUME, SHAPES 
 static const struct sw_option options[] = {
     {.name = "DIR", TEXT(run), .commands = RESUME, .group = RUN, .required = true, .transient = true,
      .what = "folder of the run"},
-    {.name = "--model", TEXT(model), .commands = TRAIN | PLAN, .group = RUN, .required = true, .value = "M",
+    {.name = "--model", TEXT(model), .commands = TRAIN, .group = RUN, .required = true, .value = "M",
      .what = "Hugging Face folder, or the name of a preset (listed below)"},
+    {.name = "--model", TEXT(model), .commands = PLAN, .group = RUN, .value = "M",
+     .what = "Hugging Face folder, or the name of a preset (listed below); required without --largest"},
     {.name = "--model", TEXT(model), .commands = STEP, .group = RUN, .initial = "gpt2-124m", .value = "M",
      .what = "Hugging Face folder, or the name of a preset (listed below); the weights are random"},
     {.name = "--init", FLAG(init), .commands = TRAIN, .group = RUN,
@@ -188,6 +191,9 @@ static const struct sw_option options[] = {
     {.name = "--ranks", INT(ranks), .commands = PLAN, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
      .int_max = SW_SETTINGS_MOST_RANKS,
      .what = "plan one of N ranks, which need not be on this machine; budgets are of each rank"},
+    {.name = "--nodes", INT(nodes), .commands = PLAN, .group = RANKS, .initial = "auto", .value = "N", .int_min = 1,
+     .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
+     .what = "nodes that the ranks of --machine are on, as many on each; auto: the fewest that have the GPUs"},
     {.name = "--zero", INT(zero), .commands = ALL, .group = RANKS, .initial = "auto", .value = "STAGE", .int_min = 0,
      .int_max = 3, .allow_auto = true,
      .what = "ZeRO stage, what ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights; auto: "
@@ -242,15 +248,24 @@ static const struct sw_option options[] = {
     {.name = "--rates", TEXT(rates), .commands = PLAN | STEP, .group = PREDICTION, .value = "FILE",
      .what = "file of measured rates to predict with, written if it does not exist; default: this machine's profile "
              "(bench step: measure each time)"},
-    {.name = "--machine", TEXT(machine), .commands = PLAN, .group = PREDICTION, .value = "FILE",
-     .what = "description of a machine with a GPU to plan for, instead of this one (see bench/machines)"},
+    {.name = "--machine", TEXT(machine), .commands = PLAN, .group = PREDICTION, .value = "M",
+     .what = "machine with a GPU to plan for, instead of this one: a name (listed below), or a file that describes one"},
+    {.name = "--largest", INT(largest), .commands = PLAN, .group = PREDICTION, .value = "SPEED", .int_min = 1,
+     .allow_auto = true,
+     .what = "instead of a plan, the largest model of each family that trains at SPEED tokens/s or more, with the "
+             "proportions of the family's largest; with --model, of its proportions; auto: 100 tokens/s"},
+    {.name = "--smallest-machine", FLAG(smallest_machine), .commands = PLAN, .group = PREDICTION,
+     .what = "instead of a plan, the least device memory and host memory with which the model trains on the machine, "
+             "and how fast"},
 
     {.name = "--trace", TEXT(trace), .commands = RUNS | STEP, .group = OUTPUT, .transient = true, .value = "FILE",
      .what = "write the timeline of the first steps, for Perfetto or chrome://tracing"},
     {.name = "--trace", TEXT(trace), .commands = PLAN, .group = OUTPUT, .value = "FILE",
      .what = "write the predicted timeline of a few steps, for Perfetto or chrome://tracing"},
+    {.name = "--svg", TEXT(svg), .commands = PLAN, .group = OUTPUT, .value = "FILE",
+     .what = "draw the predicted timeline of a step: an SVG image"},
     {.name = "--explain", FLAG(explain), .commands = PLAN, .group = OUTPUT,
-     .what = "print the plan behind the answer: memory, placement, what moves, what was compared"},
+     .what = "print the plan behind the answer: memory, placement, what moves, what was compared, what would help"},
     {.name = "--json", FLAG(json), .commands = PLAN | STEP, .group = OUTPUT,
      .what = "print one JSON object on standard output"},
 };
@@ -258,6 +273,25 @@ static const struct sw_option options[] = {
 #define TABLE .options = options, .option_count = sizeof options / sizeof options[0], .check = check_settings
 
 static sw_status check_settings(const void *settings) {
+    return sw_settings_check(settings);
+}
+
+static sw_status check_plan(const void *target) {
+    const struct sw_settings *settings = target;
+    const bool largest = settings->largest != 0;
+    if (settings->model == NULL && !largest)
+        return sw_fail(SW_ERR_ARG, "--model is required, but for --largest");
+    if (largest && settings->smallest_machine)
+        return sw_fail(SW_ERR_ARG, "--largest and --smallest-machine are two questions; leave out one of them");
+    if ((largest || settings->smallest_machine) && (settings->trace != NULL || settings->svg != NULL))
+        return sw_fail(SW_ERR_ARG, "%s shows one plan, and %s makes many; leave out one of them",
+                       settings->trace != NULL ? "--trace" : "--svg", largest ? "--largest" : "--smallest-machine");
+    if (largest && settings->rates != NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "--rates has the rates of one model, and --largest plans many; leave out one of them");
+    if (largest && settings->freeze != NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "--freeze names units of one model, and --largest plans many; leave out one of them");
     return sw_settings_check(settings);
 }
 
@@ -273,6 +307,21 @@ void sw_settings_help_presets(FILE *to) {
     fputs("\nPresets:\n", to);
     for (int i = 0; sw_preset_at(i) != NULL; i++)
         fprintf(to, "  %-12s %s\n", sw_preset_at(i)->name, sw_preset_at(i)->what);
+}
+
+/* Prints a machine by its name and the sentences about it. */
+static void print_machine(const struct sw_shipped_machine *machine, FILE *to) {
+    enum { NAME_COLUMNS = 11 };
+    fprintf(to, "  %-8s ", machine->name);
+    sw_print_wrapped(machine->about, NAME_COLUMNS, NAME_COLUMNS, to);
+    fputc('\n', to);
+}
+
+static void print_presets_and_machines(FILE *to) {
+    sw_settings_help_presets(to);
+    fputs("\nMachines:\n", to);
+    for (const struct sw_shipped_machine *machine = sw_shipped_machines; machine->name != NULL; machine++)
+        print_machine(machine, to);
 }
 
 static void print_presets_and_exits(FILE *to) {
@@ -305,9 +354,11 @@ const struct sw_command_line sw_plan_command = {
     .command = "plan",
     .bit = PLAN,
     .summary = "Shows where a model's state would live, what a step would move, and how long it would take.",
-    TABLE,
-    .more_help = sw_settings_help_presets,
-    .examples = {"spillway plan --model model --place optimizer=nvme",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .check = check_plan,
+    .more_help = print_presets_and_machines,
+    .examples = {"spillway plan --model qwen2.5-7b --machine rtx4090",
                  "spillway plan --model gpt2-tiny --rates rates.json --trace plan.trace.json",
                  "spillway plan --model gpt2-tiny --ranks 8 --zero 3 --json"}};
 const struct sw_command_line sw_bench_step_command = {

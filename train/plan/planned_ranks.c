@@ -1,4 +1,4 @@
-#include "bench/ranks.h"
+#include "train/plan/planned_ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 /* A rank may work alone for as long. Measuring its rates takes longest. */
 enum { RANK_TIMEOUT_S = 120 };
 
-sw_status sw_bench_begin_ranks(struct sw_ranks *ranks, struct sw_settings *settings) {
+sw_status sw_planned_begin_ranks(struct sw_ranks *ranks, struct sw_settings *settings) {
     settings->ranks = sw_ranks_count(ranks);
     settings->rank = sw_ranks_rank(ranks);
     settings->local_ranks = sw_ranks_local_count(ranks);
@@ -28,8 +28,8 @@ static sw_status agree_on(struct sw_ranks *ranks, const struct sw_settings *sett
     return sw_ranks_agree(ranks, claims, sizeof claims / sizeof claims[0]);
 }
 
-sw_status sw_bench_agree(struct sw_ranks *ranks, struct sw_settings *settings, const struct sw_model_config *config,
-                         const struct sw_devices *devices) {
+sw_status sw_planned_agree(struct sw_ranks *ranks, struct sw_settings *settings, const struct sw_model_config *config,
+                           const struct sw_devices *devices) {
     char *text = NULL;
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_config_to_json(config, &text)));
     const sw_status status = agree_on(ranks, settings, text, sw_devices_info(devices).name);

@@ -1,0 +1,67 @@
+/* Numbers that papers print, and the same numbers by the planner and the simulator. A table is data that its file
+ * fills; one comparer (compare.c) tells whether each deviation is within the bound that its column states. */
+#ifndef SW_BENCH_PAPERS_PAPERS_H
+#define SW_BENCH_PAPERS_PAPERS_H
+
+#include "core/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+enum { SW_PAPER_COLUMNS = 4, SW_PAPER_ROWS = 24, SW_PAPER_NAME_CHARS = 40 };
+
+/* The bound holds ours / paper - 1 between two shares. */
+struct sw_paper_column {
+    const char *heading;
+    double low, high;
+    const char *reason; /* why ours differs, or NULL */
+};
+
+struct sw_paper_number {
+    const char *printed; /* as the paper prints it; NULL: the paper gives the equation alone */
+    double paper;        /* by the paper's equation; 0: there is none, and the printed number counts */
+    double ours;
+    double slow, fast; /* ours with all assumed numbers of a machine slow or fast; 0: not known */
+};
+
+struct sw_paper_row {
+    char name[SW_PAPER_NAME_CHARS];
+    struct sw_paper_number number[SW_PAPER_COLUMNS];
+};
+
+struct sw_paper_table {
+    const char *name, *title, *source, *unit;
+    struct sw_paper_column column[SW_PAPER_COLUMNS];
+    int columns, rows;
+    struct sw_paper_row row[SW_PAPER_ROWS];
+};
+
+/* Returns the paper's number: that of its equation, or the printed one. */
+double sw_paper_value(const struct sw_paper_number *number);
+/* Returns ours / paper - 1. */
+double sw_paper_deviation(const struct sw_paper_number *number);
+/* Tells whether the equation gives what the paper prints, to one unit of the last digit: papers round and cut. */
+bool sw_paper_equation_holds(const struct sw_paper_number *number);
+/* Tells whether the equation holds and ours deviates from it by no more than the column's bound. */
+bool sw_paper_within(const struct sw_paper_column *column, const struct sw_paper_number *number);
+/* Returns the numbers of a table that are not within their bounds. */
+int sw_paper_count_outside(const struct sw_paper_table *table);
+
+/* Prints a table on standard output, and returns one as an object, which the caller releases. */
+void sw_paper_print(const struct sw_paper_table *table);
+json_t *sw_paper_json(const struct sw_paper_table *table);
+
+/* Each fills a table, which is all zero before. */
+sw_status sw_paper_zero_memory(struct sw_paper_table *out);
+sw_status sw_paper_zero_largest(struct sw_paper_table *out);
+sw_status sw_paper_zero_traffic(struct sw_paper_table *out);
+sw_status sw_paper_infinity_memory(struct sw_paper_table *out);
+sw_status sw_paper_infinity_working(struct sw_paper_table *out);
+sw_status sw_paper_infinity_intensity(struct sw_paper_table *out);
+sw_status sw_paper_infinity_efficiency(struct sw_paper_table *out);
+sw_status sw_paper_least_bytes(struct sw_paper_table *out);
+/* Both predict published runs for machines that a folder describes. */
+sw_status sw_paper_runs(const char *machines, struct sw_paper_table *out);
+sw_status sw_paper_ratios(const char *machines, struct sw_paper_table *out);
+
+#endif

@@ -1,0 +1,33 @@
+/* The time of collectives over two levels of links: within a node (NVLink), and between nodes (InfiniBand).
+ *
+ * n ranks on m nodes, each rank with a shard of s bytes, gather or reduce-scatter in two levels. Each rank gives its
+ * shard to the m-1 ranks of the same place in the other nodes, (m-1) s bytes over the network, and the m shards that it
+ * then has to the n/m-1 others of its node, (n-m) s bytes over the node's links. Together these are the (n-1) s bytes
+ * of a flat collective: (n-1)/n of the whole, as ZeRO counts it (Rajbhandari et al., SC20, section 7). Both levels work
+ * at once on different chunks, as NCCL's rings do, so the slower one is the time of the bytes.
+ *
+ * The latency is that of NCCL's ring (ncclTopoTuneModel of NCCL's src/graph/tuning.cc): the base of any collective, and
+ * n-1 hops, of which m-1 are between nodes:
+ *
+ *     time = base + (n-m) hop + (m-1) network_hop + max((n-m) s / rate, (m-1) s / network_rate)
+ */
+#ifndef SW_OFFLOAD_SIMULATE_NODES_H
+#define SW_OFFLOAD_SIMULATE_NODES_H
+
+#include "offload/simulate/rates.h"
+
+#include <stdint.h>
+
+/* A node of a cluster. */
+struct sw_node {
+    int64_t devices;            /* GPUs of a node; 0: not known, and ranks are linked as within one node */
+    double hop_s;               /* from one rank to the next within a node */
+    double network_bytes_per_s; /* what each GPU sends to other nodes while all GPUs of its node do */
+    double network_hop_s;       /* from one rank to the next in another node */
+};
+
+/* Makes the rates of collectives, which are of one node, those of `ranks` ranks on `nodes` nodes. nodes divides ranks.
+ */
+void sw_rates_over_nodes(const struct sw_node *node, int64_t ranks, int64_t nodes, struct sw_rates *rates);
+
+#endif

@@ -1,0 +1,64 @@
+/* The time of collectives over several nodes, against the formula of nodes.h by hand. */
+#include "offload/simulate/nodes.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static const struct sw_node node = {.devices = 4, .hop_s = 1e-6, .network_bytes_per_s = 10.0, .network_hop_s = 1e-3};
+
+static struct sw_rates rates_of(int64_t ranks, int64_t nodes, const struct sw_node *of) {
+    struct sw_rates rates = {.gather.bytes_per_s = 100.0, .reduce.bytes_per_s = 20.0, .comm_latency_s = 0.5};
+    sw_rates_over_nodes(of, ranks, nodes, &rates);
+    return rates;
+}
+
+static bool near(double a, double b) {
+    return fabs(a - b) <= 1e-12 * fabs(b);
+}
+
+/* 8 ranks on 2 nodes, each with a shard of 1 byte: 1 byte leaves each rank for the other node, and 6 for its own. */
+static void slower_level_bounds(void **state) {
+    (void)state;
+    const struct sw_rates rates = rates_of(8, 2, &node);
+    assert_true(near(7.0 / rates.gather.bytes_per_s, 1.0 / 10.0)); /* the network; within the node 6 / 100 s */
+    assert_true(near(7.0 / rates.reduce.bytes_per_s, 6.0 / 20.0)); /* the node's links; the network 1 / 10 s */
+}
+
+static void latency_grows_with_ranks_and_nodes(void **state) {
+    (void)state;
+    assert_true(near(rates_of(4, 1, &node).comm_latency_s, 0.5 + 3 * 1e-6));
+    assert_true(near(rates_of(8, 2, &node).comm_latency_s, 0.5 + 6 * 1e-6 + 1e-3));
+    assert_true(near(rates_of(1024, 256, &node).comm_latency_s, 0.5 + 768 * 1e-6 + 255 * 1e-3));
+}
+
+/* A node alone has only its own links, and nodes of one GPU only the network. */
+static void one_level_alone(void **state) {
+    (void)state;
+    assert_true(near(rates_of(4, 1, &node).gather.bytes_per_s, 100.0));
+    const struct sw_rates apart = rates_of(8, 8, &node);
+    assert_true(near(apart.gather.bytes_per_s, 10.0) && near(apart.reduce.bytes_per_s, 10.0));
+    assert_true(near(apart.comm_latency_s, 0.5 + 7 * 1e-3));
+}
+
+static void unknown_nodes_change_nothing(void **state) {
+    (void)state;
+    const struct sw_rates flat = rates_of(8, 1, &(struct sw_node){0}), alone = rates_of(1, 1, &node);
+    assert_true(flat.gather.bytes_per_s == 100.0 && flat.comm_latency_s == 0.5);
+    assert_true(alone.reduce.bytes_per_s == 20.0 && alone.comm_latency_s == 0.5);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slower_level_bounds),
+        cmocka_unit_test(latency_grows_with_ranks_and_nodes),
+        cmocka_unit_test(one_level_alone),
+        cmocka_unit_test(unknown_nodes_change_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+/* The search for a placement beside an exhaustive one: on small random models and machines it is never more than a
+ * little slower than the best of all placements whose units rise in forward order. */
+#include "tests/offload/made_up.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/simulate/outline_price.h"
+#include "offload/simulate/search.h"
+
+enum { MODELS = 24, MOST_UNITS = 3, MOST_GRAINS = 24, SEED = 1, SHARES_OF_ROOM = 8 };
+/* By how much a step may be longer than that of the best of all placements. */
+#define MOST_LONGER 0.03
+
+static void must(sw_status status, uint64_t seed) {
+    if (status != SW_OK)
+        fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(status));
+}
+
+/* Sets every state's place, as a user would. */
+static void place_all(struct sw_plan_spec *spec, sw_tier tier) {
+    for (int state = 0; state < SW_STATES; state++) {
+        spec->place.automatic[state] = false;
+        for (int t = 0; t < SW_TIERS; t++)
+            spec->place.share[state][t] = t == (int)tier ? 1.0 : 0.0;
+    }
+}
+
+/* Returns the bytes of a tier that a plan with all states on one tier takes. */
+static int64_t bytes_of_all(struct sw_plan_spec spec, sw_tier tier, sw_tier of, uint64_t seed) {
+    struct sw_plan *plan;
+    place_all(&spec, tier);
+    spec.recompute_auto = false;
+    spec.recompute = tier == SW_DEVICE ? SW_RECOMPUTE_NOTHING : SW_RECOMPUTE_UNIT;
+    must(sw_plan_outline(&spec, &plan), seed);
+    const int64_t bytes = plan->tier_bytes[of];
+    sw_plan_destroy(plan);
+    return bytes;
+}
+
+/* Budgets between the least that work and those that hold everything. */
+static void draw_budgets(struct plans_random *random, struct sw_plan_spec *spec) {
+    for (int tier = SW_DEVICE; tier < SW_NVME; tier++) {
+        const int64_t least = bytes_of_all(*spec, SW_NVME, (sw_tier)tier, random->seed);
+        const int64_t most = bytes_of_all(*spec, (sw_tier)tier, (sw_tier)tier, random->seed);
+        const int64_t room = most > least ? most - least : 0;
+        spec->budget_bytes[tier] = least + room * plans_draw(random, 0, SHARES_OF_ROOM) / SHARES_OF_ROOM;
+    }
+}
+
+/* A training on one rank of which everything is open, and nothing depends on more than the placement. */
+static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_units **units) {
+    struct sw_plan_spec spec = plans_random_spec(random, MOST_UNITS, MOST_GRAINS, units);
+    spec.train = true;
+    spec.scratch_store = false;
+    spec.cache_bytes = NULL;
+    spec.recompute_auto = true;
+    spec.ring_auto = false;
+    spec.update_on_device = NULL;
+    spec.frozen_units = 0;
+    draw_budgets(random, &spec);
+    for (int state = 0; state < SW_STATES; state++)
+        spec.place.automatic[state] = true;
+    return spec;
+}
+
+/* The search over all placements. */
+struct every {
+    const struct sw_rates *rates;
+    struct sw_plan *plan; /* an outline that is placed anew for each */
+    double best_s;
+    uint64_t seed;
+};
+
+static void price(struct every *e) {
+    struct sw_outline_price found;
+    must(sw_plan_layout(e->plan), e->seed);
+    if (!sw_plan_fits(e->plan))
+        return;
+    must(sw_outline_simulate(e->plan, e->rates, e->best_s, &found), e->seed);
+    if (found.step.step_s < e->best_s)
+        e->best_s = found.step.step_s;
+}
+
+static void place_accumulators(struct every *e) {
+    const int64_t units = e->plan->spec.units->count;
+    const bool between = sw_plan_groups(e->plan) > 1;
+    for (int on_device = 0; on_device <= (between ? 1 : 0); on_device++) {
+        for (int64_t u = 0; u < units; u++)
+            e->plan->placement[u].accumulator = on_device ? SW_DEVICE : e->plan->placement[u].tier[SW_GRADS];
+        price(e);
+    }
+}
+
+/* All levels of the blocks that compute their intermediates again. */
+static void recompute_from(struct every *e, int64_t unit) {
+    if (unit + 1 == e->plan->spec.units->count) {
+        place_accumulators(e);
+        return;
+    }
+    for (int level = 0; level < SW_RECOMPUTES; level++) {
+        e->plan->recompute[unit] = (sw_recompute)level;
+        recompute_from(e, unit + 1);
+    }
+}
+
+/* The first `device` units of a state on the device, the next `host` on the host, the others on NVMe. */
+static void place_from(struct every *e, int state) {
+    const int64_t units = e->plan->spec.units->count;
+    if (state == SW_STATES) {
+        recompute_from(e, 1);
+        return;
+    }
+    for (int64_t device = 0; device <= units; device++)
+        for (int64_t host = 0; device + host <= units; host++) {
+            for (int64_t u = 0; u < units; u++)
+                e->plan->placement[u].tier[state] = u < device ? SW_DEVICE : u < device + host ? SW_HOST : SW_NVME;
+            place_from(e, state + 1);
+        }
+}
+
+/* All placements with every update on the host, and with every update on the device. */
+static void search_every(struct every *e) {
+    const int64_t units = e->plan->spec.units->count;
+    bool streams[PLANS_MOST_UNITS];
+    const bool *const own = e->plan->spec.update_on_device;
+    e->plan->spec.update_on_device = streams;
+    for (int side = 0; side < 2; side++) {
+        for (int64_t u = 0; u < units; u++)
+            streams[u] = side == 1;
+        place_from(e, 0);
+    }
+    e->plan->spec.update_on_device = own;
+}
+
+/* A case, and what was found for it. */
+struct found {
+    uint64_t seed;
+    double usual_s, found_s, best_s;
+};
+
+/* The plan that was found is sound, within the budgets, and takes as long as its price says. */
+static void check_plan(struct sw_plan *plan, const struct sw_rates *rates, const struct sw_search_prices *prices,
+                       uint64_t seed) {
+    struct sw_simulation step;
+    must(sw_plan_complete(plan), seed);
+    must(sw_plan_check(plan), seed);
+    must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, NULL, &step), seed);
+    if (step.step_s != prices->placement.chosen_s || prices->placement.chosen_s > prices->placement.usual_s)
+        fail_msg("seed %llu: %g s by its price, %g s simulated, %g s as usual", (unsigned long long)seed,
+                 prices->placement.chosen_s, step.step_s, prices->placement.usual_s);
+}
+
+static struct found search_one(uint64_t seed) {
+    struct plans_random random = {.seed = seed};
+    struct sw_units *units;
+    struct made_up m;
+    struct sw_search_prices prices;
+    struct sw_plan *plan;
+    const struct sw_search_open open = {.most_ops = SW_SEARCH_OPS, .updates = true, .placement = true};
+    struct sw_plan_spec spec = draw_spec(&random, &units);
+    made_up_draw(&random, &m);
+    made_up_point_at_units(&m);
+    must(sw_plan_search(&spec, &open, &m.rates, &prices, &plan), seed);
+    check_plan(plan, &m.rates, &prices, seed);
+    sw_plan_destroy(plan);
+    struct every every = {.rates = &m.rates, .best_s = INFINITY, .seed = seed};
+    must(sw_plan_outline(&spec, &every.plan), seed);
+    search_every(&every);
+    sw_plan_destroy(every.plan);
+    sw_units_destroy(units);
+    return (struct found){seed, prices.placement.usual_s, prices.placement.chosen_s, every.best_s};
+}
+
+static void near_the_best_of_all(void **state) {
+    (void)state;
+    const char *more = getenv("SW_TEST_SEEDS");
+    const int64_t models = more != NULL ? strtoll(more, NULL, 10) : MODELS;
+    int64_t worse = 0, usual_worse = 0;
+    for (int64_t i = 0; i < models; i++) {
+        const struct found f = search_one(SEED + (uint64_t)i);
+        worse += f.found_s > (1.0 + MOST_LONGER) * f.best_s;
+        usual_worse += f.usual_s > (1.0 + MOST_LONGER) * f.best_s;
+        if (f.found_s > (1.0 + MOST_LONGER) * f.best_s)
+            printf("# seed %llu: found %g s, best %g s, usual %g s\n", (unsigned long long)f.seed, f.found_s, f.best_s,
+                   f.usual_s);
+    }
+    printf("# of %lld machines, the search is more than %.0f%% above the best of all on %lld, the usual placement on "
+           "%lld\n",
+           (long long)models, 100.0 * MOST_LONGER, (long long)worse, (long long)usual_worse);
+    assert_int_equal(worse, 0);
+    assert_true(usual_worse > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(near_the_best_of_all),
+    };
+    return cmocka_run_group_tests_name("offload search", tests, NULL, NULL);
+}

@@ -1,0 +1,110 @@
+#include "train/cli/answer_text.h"
+
+#include "core/size.h"
+#include "train/cli/commands.h"
+#include "train/run/steplog_text.h"
+
+enum { INDENT = 2, VALUE_COLUMN = 17, RANGE_CHARS = 80 };
+
+static void print_budget(const struct sw_answer *a, const char *what, sw_tier tier, FILE *to) {
+    char peak[SW_SIZE_CHARS], budget[SW_SIZE_CHARS];
+    fprintf(to, "%*s%-14s %s of %s\n", INDENT, "", what, sw_format_size(a->plan->tier_bytes[tier], peak),
+            sw_format_size(a->plan->spec.budget_bytes[tier], budget));
+}
+
+static void print_disk(const struct sw_answer *a, FILE *to) {
+    char disk[SW_SIZE_CHARS], optimizer[SW_SIZE_CHARS];
+    fprintf(to, "%*s%-14s ", INDENT, "", "disk");
+    sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%s, of which %s are two generations of the optimizer",
+                        sw_format_size(sw_plan_disk_bytes(a->plan), disk),
+                        sw_format_size(sw_plan_store_bytes(a->plan), optimizer));
+}
+
+static void print_written(const struct sw_answer *a, FILE *to) {
+    char run[SW_WRITES_SHARE_CHARS], step[SW_WRITES_CHARS], save[SW_WRITES_CHARS];
+    fprintf(to, "%*s%-14s ", INDENT, "", "written");
+    if (a->writes.save_every == 0 && sw_plan_saves(a->plan))
+        sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%s a step, and %s more with each save",
+                            sw_writes_text((double)a->writes.step_bytes, step),
+                            sw_writes_text((double)a->writes.save_bytes, save));
+    else
+        sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%s in %lld steps",
+                            sw_writes_share_text(sw_writes_of_run(&a->writes, a->steps), a->settings->endurance, run),
+                            (long long)a->steps);
+}
+
+void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
+    const struct sw_settings *s = answer->settings;
+    sw_command_print_to(to, 0, INDENT,
+                        "%s fits: %.4g million parameters in %s, %lld tokens a step, %lld x %lld at once", s->model,
+                        (double)sw_units_parameters(answer->plan->spec.units) * 1e-6, sw_settings_precision_name(s),
+                        (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
+    print_budget(answer, "device memory", SW_DEVICE, to);
+    print_budget(answer, "host memory", SW_HOST, to);
+    print_disk(answer, to);
+    if (answer->steps > 0)
+        print_written(answer, to);
+}
+
+/* Writes seconds with three digits, and with all digits before the point. */
+static const char *seconds_to_text(double seconds, char text[SW_DURATION_CHARS]) {
+    snprintf(text, SW_DURATION_CHARS, seconds >= 100.0 ? "%.0f" : "%.3g", seconds);
+    return text;
+}
+
+static void print_step(const struct sw_answer *a, FILE *to) {
+    const double tokens = (double)a->settings->batch_tokens;
+    char range[RANGE_CHARS] = "", expected[SW_DURATION_CHARS], fast[SW_DURATION_CHARS], slow[SW_DURATION_CHARS];
+    if (a->slow_s > 0.0)
+        snprintf(range, sizeof range, " (%s to %s)", seconds_to_text(a->fast_s, fast),
+                 seconds_to_text(a->slow_s, slow));
+    sw_command_print_to(to, 0, INDENT, "a step takes %s s%s: %.0f tokens/s, limited by %s (busy %.0f%%)",
+                        seconds_to_text(a->step->step_s, expected), range, tokens / a->step->step_s,
+                        a->step->bottleneck, 100.0 * a->step->bottleneck_share);
+}
+
+static void print_run(const struct sw_answer *a, FILE *to) {
+    const bool saves = a->writes.save_every > 0 && a->save_s > 0.0;
+    const double saves_s = saves ? a->save_s / (double)a->writes.save_every : 0.0;
+    char run[SW_DURATION_CHARS];
+    sw_command_print_to(to, 0, INDENT, "a run of %lld steps takes %s, its saves %s", (long long)a->steps,
+                        sw_duration_to_text((double)a->steps * (a->step->step_s + saves_s), run),
+                        saves || !sw_plan_saves(a->plan) ? "included" : "not included");
+}
+
+static void print_source(const struct sw_answer *a, FILE *to) {
+    /* Ranks that are only planned for have the profile of a process alone. */
+    const bool together = sw_settings_ranks(a->settings) > 1 && a->settings->local_ranks > 0;
+    const char *doubt = a->profile->doubted ? ", from which an earlier run has departed" : "";
+    if (a->file != NULL)
+        sw_command_print_to(to, 0, INDENT, "predicted for %s by %s", a->machine, a->file);
+    else if (together)
+        sw_command_print_to(to, 0, INDENT, "predicted for %s by the profile of %lld ranks%s; to renew it, remove %s",
+                            a->machine, (long long)sw_settings_ranks(a->settings), doubt, a->profile->machine_path);
+    else
+        sw_command_print_to(to, 0, INDENT,
+                            "predicted for %s by this machine's profile%s; `spillway doctor --measure` renews it",
+                            a->machine, doubt);
+}
+
+/* Prints what would measure the profile. */
+static void print_unknown(const struct sw_answer *a, FILE *to) {
+    const long long ranks = (long long)sw_settings_ranks(a->settings);
+    const char *text = "how long a step takes is not predicted:";
+    if (ranks > 1)
+        sw_command_print_to(to, 0, INDENT, "%s `spillway plan` by %lld ranks measures them, once", text, ranks);
+    else
+        sw_command_print_to(to, 0, INDENT, "%s `spillway doctor --measure` measures this machine, once", text);
+}
+
+void sw_answer_print_times(const struct sw_answer *answer, FILE *to) {
+    if (answer->steps == 0)
+        return;
+    if (answer->step == NULL) {
+        print_unknown(answer, to);
+        return;
+    }
+    print_step(answer, to);
+    print_run(answer, to);
+    print_source(answer, to);
+}

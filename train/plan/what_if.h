@@ -1,0 +1,32 @@
+/* Plans the same training again with another machine or batch, by the planner's own code: what would help, and how
+ * little memory is enough. */
+#ifndef SW_TRAIN_PLAN_WHAT_IF_H
+#define SW_TRAIN_PLAN_WHAT_IF_H
+
+#include "train/plan/planned.h"
+
+struct sw_what_if {
+    const char *what;                   /* what is different; "" where the caller knows */
+    int64_t device_memory, host_memory; /* budgets in bytes */
+    bool fits;                          /* false: the members below are not set */
+    double tokens_per_s;                /* predicted; NAN where the drives' rates are not known */
+    struct sw_simulation step;          /* set with tokens_per_s */
+    int64_t disk_bytes;
+};
+
+/* The changes that `plan --explain` tries: a drive, host memory, device memory and the batch, each doubled. */
+enum { SW_HELPS = 4 };
+
+/* Tells whether sw_what_helps takes only seconds: plans of very many ops take longer. */
+bool sw_what_helps_is_quick(const struct sw_planned *planned);
+/* Plans with each change alone and predicts its step. The plan was made and predicted. */
+sw_status sw_what_helps(const struct sw_planned *planned, struct sw_what_if out[SW_HELPS]);
+
+/* The rows of sw_least_memory: the budgets as they are; the least device memory beside the host's budget; the least
+ * host memory beside the device's; and both small at once. */
+enum { SW_LEASTS = 4 };
+/* Searches the least budgets with which the model fits, each to a 256th, and predicts the step with them. The plan was
+ * made and predicted, and fits the budgets as they are. */
+sw_status sw_least_memory(const struct sw_planned *planned, struct sw_what_if out[SW_LEASTS]);
+
+#endif
