@@ -45,7 +45,8 @@ void sw_search_copy(const struct sw_search *s, const struct sw_candidate *from, 
 
 sw_status sw_search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates, int64_t most_ops,
                           struct sw_search *s) {
-    *s = (struct sw_search){.spec = *spec, .rates = rates, .best_s = INFINITY, .usual_nvme_bytes = -1, .most_ops = most_ops};
+    *s = (struct sw_search){
+        .spec = *spec, .rates = rates, .best_s = INFINITY, .usual_nvme_bytes = -1, .most_ops = most_ops};
     SW_TRY(begin_candidate(spec->units->count, &s->next));
     SW_TRY(begin_candidate(spec->units->count, &s->best));
     s->seen = calloc(SEEN_CAPACITY, sizeof *s->seen);
@@ -134,8 +135,8 @@ static void keep(struct sw_search *s, struct sw_plan *plan, double step_s) {
     sw_search_copy(s, &s->next, &s->best);
 }
 
-/* Tells whether a plan leaves more on the drive than the usual one though the host has room for it: a drive wears, and a
- * little time that a simulation sees in it is not worth that. */
+/* Tells whether a plan leaves more on the drive than the usual one though the host has room for it: a drive wears, and
+ * a little time that a simulation sees in it is not worth that. */
 static bool wastes_memory(struct sw_search *s, const struct sw_plan *plan) {
     const int64_t bytes = plan->tier_bytes[SW_NVME];
     if (s->usual_nvme_bytes < 0)

@@ -160,7 +160,8 @@ static sw_status price_sides(const struct sw_sizing *s, struct size *size, const
     return SW_OK;
 }
 
-/* Predicts the speed of a size that fits, by a search of so many ops; 0: roughly, by plans with all updates on one side.
+/* Predicts the speed of a size that fits, by a search of so many ops; 0: roughly, by plans with all updates on one
+ * side.
  */
 static sw_status price_size(const struct sw_sizing *s, struct size *size, int64_t most_ops, struct sw_largest *out) {
     const struct sw_devices *devices = &s->machine.devices;
@@ -276,8 +277,7 @@ static sw_status refine(struct sw_sizing *s, struct speed_search search, const s
 
 sw_status sw_sizing_find(struct sw_sizing *s, const struct sw_model_config *base, double least_tokens_per_s,
                          struct sw_largest *out) {
-    const struct speed_search search = {
-        .base = base, .least_tokens_per_s = least_tokens_per_s, .most_tries = INT_MAX};
+    const struct speed_search search = {.base = base, .least_tokens_per_s = least_tokens_per_s, .most_tries = INT_MAX};
     struct bracket fitting = {.bad = SW_CONFIG_MAX_LAYERS + 1}, fast = {0};
     *out = (struct sw_largest){.limit = SW_LIMIT_SIZE};
     SW_TRY(find_fitting(s, base, &fitting, &out->limit));
