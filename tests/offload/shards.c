@@ -93,24 +93,32 @@ static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed)
 /* Every trained unit's gradient is reduced once, or once a group; what all ranks send for it is (N-1) times its bytes,
  * and as much again where something whole comes of it. Only frozen weights that are sharded travel. */
 static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed) {
-    const struct sw_units *units = plan[0]->spec.units;
-    const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(plan[0]->spec.type);
+    const struct sw_plan_spec *spec = &plan[0]->spec;
+    const struct sw_units *units = spec->units;
+    const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
+    const bool quant_grads = spec->zero >= SW_ZERO_OPTIMIZER && spec->reduce != SW_QUANT_NONE;
+    const bool quant_weights = spec->zero >= SW_ZERO_WEIGHTS && spec->gather != SW_QUANT_NONE;
+    const int64_t grads_bytes = !quant_grads ? typed : spec->reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
+    const int64_t weights_bytes = quant_weights ? 16384 + 256 : typed;
     for (int64_t u = 0; u < units->count; u++) {
         int64_t reduced = 0, gathered = 0;
         for (int r = 0; r < ranks; r++) {
             const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
             for (int32_t i = 0; i < program->op_count; i++) {
                 const struct sw_op *op = &program->op[i];
-                reduced += op->kind == SW_OP_REDUCE_GRADIENTS && op->unit == u ? op->bytes : 0;
+                const bool reduces = op->kind == SW_OP_REDUCE_GRADIENTS || op->kind == SW_OP_EXCHANGE_GRADIENTS;
+                assert_true(!reduces || (op->kind == SW_OP_EXCHANGE_GRADIENTS) == quant_grads);
+                reduced += reduces && op->unit == u ? op->bytes : 0;
                 gathered += op->kind == SW_OP_ALL_GATHER && op->unit == u ? op->bytes : 0;
             }
         }
-        const int64_t once = (ranks - 1) * units->unit[u].grains * typed;
+        const int64_t grains = (ranks - 1) * units->unit[u].grains;
+        const int64_t once = grains * weights_bytes, once_reduced = grains * grads_bytes;
         const bool trained = u >= plan[0]->spec.frozen_units;
         const int64_t groups = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
         const int64_t times = trained ? groups : 0;
         const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
-        if (reduced != times * once ||
+        if (reduced != times * once_reduced ||
             (whole ? gathered != (trained ? once : 0) : gathered % once != 0 || gathered == 0))
             fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
                      (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
@@ -141,6 +149,19 @@ static struct sw_rates make_rates(void) {
                              .derive_s = units_s};
 }
 
+/* Returns the time of an op of the comm lane that gives nothing to other ranks: that of the memory it passes over. */
+static double quantizing_s(const struct sw_plan *plan, const struct sw_op *op) {
+    const double typed = (double)(SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type)), grains = (double)op->grains;
+    const double record = plan->spec.reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
+    switch (op->kind) {
+    case SW_OP_QUANTIZE_WEIGHTS:
+    case SW_OP_DEQUANTIZE_WEIGHTS: return grains * (16384 + 256 + typed) / 1e12;
+    case SW_OP_DEQUANTIZE_GRADIENTS:
+        return grains * (plan->spec.ranks * record + (op->wide ? 4.0 * SW_GRAIN_ELEMS : typed)) / 1e12;
+    default: return -1.0;
+    }
+}
+
 /* The comm lane takes what its bytes take, and the latency of each op. */
 static void check_time(const struct sw_plan *plan, uint64_t seed) {
     const struct sw_rates rates = make_rates();
@@ -149,7 +170,11 @@ static void check_time(const struct sw_plan *plan, uint64_t seed) {
     double expected_s = 0.0;
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
         const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
-        expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE_GRADIENTS ? 1e9 : 2e9);
+        const double local_s = quantizing_s(plan, op);
+        if (local_s >= 0.0)
+            expected_s += local_s;
+        else
+            expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE_GRADIENTS ? 1e9 : 2e9);
     }
     must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
     if (fabs(found.lane_busy_s[SW_LANE_COMM] - expected_s) > 1e-6 * expected_s || found.step_s < 0.999 * expected_s)
@@ -226,6 +251,8 @@ static void try_random_model(uint64_t seed, int tally[4]) {
     spec.cache_bytes = NULL;
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+    spec.gather = seed % 2 == 0 ? SW_QUANT_INT8 : SW_QUANT_NONE;
+    spec.reduce = (sw_quant)(seed % 3);
     if (make_plans(&spec, plan, seed)) {
         check_plans(plan, spec.ranks, seed, seed % JUDGED_EVERY == 0);
         for (int t = SW_DEVICE; t <= SW_HOST; t++)
