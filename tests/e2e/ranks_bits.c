@@ -19,6 +19,7 @@ struct job {
     const char *directory; /* of this rank */
     sw_dtype type;
     int64_t frozen_units;
+    int part_ranks; /* ranks of a part of a node, for secondary shards; 0: none are tried */
     int runs;
     char wrong[WRONG_CHARS]; /* empty: nothing */
 };
@@ -79,15 +80,21 @@ static const char *difference(const struct same_trace *expected, const struct sa
  * reduced by itself, so these have a reference each. */
 enum { BY_LAYER, BY_GROUP, REDUCED_BY_GROUP, ORDERS, GROUP = 2, GROUPED_VARIANT = 2 };
 
-static sw_status try_variant(struct job *job, const struct same_trace *reference, int zero, int variant) {
+/* No secondary shards, or shards on this tier. */
+typedef enum { NO_SECONDARY, ON_DEVICE, ON_HOST } secondary;
+
+static sw_status try_variant(struct job *job, const struct same_trace *reference, int zero, int variant,
+                             secondary kept) {
     char place[128];
     struct harness_spec spec = spec_of(job, false);
     struct same_trace trace;
     const int weights = variant % SW_TIERS, grads = variant / 3 % SW_TIERS, optimizer = (variant + zero) % SW_TIERS;
-    snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s", sw_tier_name((sw_tier)weights),
-             sw_tier_name((sw_tier)grads), sw_tier_name((sw_tier)optimizer));
+    snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s%s", sw_tier_name((sw_tier)weights),
+             sw_tier_name((sw_tier)grads), sw_tier_name((sw_tier)optimizer), kept == ON_HOST ? ",acts=device" : "");
     spec.place = place;
     spec.zero = zero;
+    spec.secondary_ranks = kept == NO_SECONDARY ? 0 : job->part_ranks;
+    spec.secondary_on_host = kept == ON_HOST;
     spec.chunk_grains = 1 + variant % 4;
     spec.ring_chunks = 1 + variant % 3;
     spec.recompute = (sw_recompute)(variant % SW_RECOMPUTES);
@@ -101,8 +108,9 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     const int64_t least_held = ranks_of(job) <= LEAST_GRAINS ? trace.grains / ranks_of(job) / 2 : 0;
     const char *what = difference(&reference[order], &trace, least_held);
     if (what != NULL && job->wrong[0] == '\0')
-        snprintf(job->wrong, sizeof job->wrong, "rank %d, stage %d, %s, chunks of %lld: %s differ",
-                 sw_comm_identity(job->comm)->rank, zero, place, (long long)spec.chunk_grains, what);
+        snprintf(job->wrong, sizeof job->wrong, "rank %d, stage %d, %s, chunks of %lld%s: %s differ",
+                 sw_comm_identity(job->comm)->rank, zero, place, (long long)spec.chunk_grains,
+                 kept == NO_SECONDARY ? "" : ", secondary shards", what);
     same_free(&trace);
     job->runs++;
     return SW_OK;
@@ -132,7 +140,10 @@ static sw_status run(struct job *job, int variants) {
         compare_with_one(job, &reference[order], &one);
     for (int zero = SW_ZERO_NONE; zero <= SW_ZERO_WEIGHTS; zero++)
         for (int variant = zero % 2; variant < variants; variant++)
-            SW_TRY(try_variant(job, reference, zero, variant));
+            SW_TRY(try_variant(job, reference, zero, variant, NO_SECONDARY));
+    for (int variant = 0; job->part_ranks > 1 && variant < variants; variant++)
+        for (int kept = ON_DEVICE; kept <= ON_HOST; kept++)
+            SW_TRY(try_variant(job, reference, SW_ZERO_WEIGHTS, variant, (secondary)kept));
     same_free(&one);
     for (int order = 0; order < ORDERS; order++)
         same_free(&reference[order]);
@@ -159,13 +170,15 @@ static int judge(struct job *job, sw_status status) {
 int main(int count, char **argument) {
     struct job job = {.type = SW_F32};
     char directory[PATH_CHARS];
-    if (count != 5 || sw_comm_open(&job.comm) != SW_OK)
+    if (count != 7 || sw_comm_open(&job.comm) != SW_OK)
         return 3;
     const int rank = sw_comm_identity(job.comm)->rank;
     snprintf(directory, sizeof directory, "%s/%d", argument[1], rank);
     job.directory = directory;
     job.type = strcmp(argument[2], "bf16") == 0 ? SW_BF16 : SW_F32;
     job.frozen_units = atoi(argument[4]);
+    sw_comm_set_node_ranks(job.comm, atoi(argument[5]));
+    job.part_ranks = atoi(argument[6]);
     const int exit = judge(&job, run(&job, atoi(argument[3])));
     sw_comm_close(job.comm);
     return exit;
