@@ -120,6 +120,17 @@ sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
     return sw_comm_wait(request);
 }
 
+/* Returns where the secondary shard of each rank of a part of a node begins, in bytes. Valid until the next call. */
+static const int64_t *secondary_bounds(struct sw_engine *engine, const struct sw_op *op) {
+    const struct sw_plan *plan = engine->plan;
+    int64_t *bounds = engine->bounds;
+    bounds[0] = 0;
+    for (int number = 0; number < plan->spec.secondary_ranks; number++)
+        bounds[number + 1] =
+            bounds[number] + sw_plan_typed_bytes(plan, sw_plan_secondary_of(plan, op->unit, number).grains);
+    return bounds;
+}
+
 /* Gathers a whole unit, or all chunks of a bucket. This rank's part may lie in a slot of its own. */
 sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op) {
     const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
@@ -130,7 +141,9 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
         .index = op->unit,
         .data = sw_engine_address(engine, to),
         .own = apart ? sw_engine_address(engine, from) : NULL,
-        .bounds_bytes = bounds_of(engine, op, sw_plan_grain_bytes(engine->plan, op->content)),
+        .bounds_bytes = op->secondary ? secondary_bounds(engine, op)
+                                      : bounds_of(engine, op, sw_plan_grain_bytes(engine->plan, op->content)),
+        .scope = op->secondary ? SW_SCOPE_PART : SW_SCOPE_ALL,
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));

@@ -29,6 +29,7 @@ static const unsigned needed[SW_OP_KINDS] = {
     [SW_OP_ALL_GATHER] = ROLE(TO),
     [SW_OP_QUANTIZE_WEIGHTS] = ROLE(FROM) | ROLE(TO),
     [SW_OP_DEQUANTIZE_WEIGHTS] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_KEEP_SECONDARY] = ROLE(FROM) | ROLE(TO),
     [SW_OP_DOWNLOAD_SQUARE_SUMS] = ROLE(FROM) | ROLE(TO),
     [SW_OP_COMPUTE_NORM] = ROLE(SQUARE_SUMS),
     [SW_OP_UPDATE_ON_HOST] = ROLE(GRADS) | ROLE(OPTIMIZER) | ROLE(WEIGHTS),
@@ -120,7 +121,7 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
         return of_piece(slot, access->first, offset_in_piece(plan, op, access),
                         op->grains * sw_plan_grain_bytes(plan, access->content));
     if (shard)
-        return of_grains(slot, sw_plan_shard(plan, op->unit));
+        return of_grains(slot, op->secondary ? sw_plan_secondary(plan, op->unit) : sw_plan_shard(plan, op->unit));
     if (slot->grain_bytes > 0)
         return (struct extent){0, plan->spec.units->unit[access->unit].grains * slot->grain_bytes};
     return of_piece(slot, access->first, 0, 0);

@@ -88,8 +88,9 @@ static int32_t add_state(struct layout *layout, sw_state state, sw_tier tier, in
 static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->acc_shard, &index->weights, &index->grads, &index->optimizer, &index->saved_optimizer,
-                          &index->acc,       &index->input,   &index->saved, &index->derived,   &index->cache};
+    int32_t **arrays[] = {&index->acc_shard,       &index->weights, &index->grads,    &index->optimizer,
+                          &index->saved_optimizer, &index->acc,     &index->input,    &index->saved,
+                          &index->derived,         &index->cache,   &index->secondary};
     const size_t array_count = sizeof arrays / sizeof arrays[0];
     if (index->arrays == NULL)
         index->arrays = malloc(array_count * count * sizeof *index->arrays);
@@ -139,6 +140,26 @@ static void lay_weights(struct layout *layout) {
             ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
                        plan->commit_every_step && sw_plan_trains(plan, 0) ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
             : UNUSED;
+}
+
+/* Adds the slots of secondary shards. One takes as much on every rank. */
+static void lay_secondary(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type), chunk = plan->spec.chunk_grains;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        if (!sw_plan_keeps_secondary(plan, u))
+            continue;
+        const int64_t grains = sw_shard_most_grains(plan->spec.units->unit[u].grains, plan->spec.secondary_ranks);
+        plan->index->secondary[u] =
+            add_slot(layout, (struct sw_slot){.name = "secondary weights",
+                                              .tier = plan->secondary_tier,
+                                              .unit = (int32_t)u,
+                                              .first_grain = sw_plan_secondary(plan, u).first_grain,
+                                              .grain_bytes = grain_bytes,
+                                              .piece_bytes = chunk * grain_bytes,
+                                              .bytes = grains * grain_bytes,
+                                              .pieces = (int32_t)sw_div_up(grains, chunk)});
+    }
 }
 
 static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
@@ -388,6 +409,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
         plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     lay_weights(&layout);
+    lay_secondary(&layout);
     lay_block_inputs(&layout);
     lay_activations(&layout);
     lay_caches(&layout);

@@ -57,6 +57,7 @@ typedef enum __attribute__((packed)) {
     SW_OP_ALL_GATHER,            /* gives every rank's shard of weights or gradients to all ranks */
     SW_OP_QUANTIZE_WEIGHTS,      /* quantizes this rank's shard of a unit's weights, before ranks gather them */
     SW_OP_DEQUANTIZE_WEIGHTS,    /* makes a unit's weights of what the ranks have gathered */
+    SW_OP_KEEP_SECONDARY,        /* copies this rank's secondary shard of a unit that was gathered, on the device */
     SW_OP_EXCHANGE_SUMMARY,      /* tells all ranks this rank's sums of squares, losses and requests */
     SW_OP_DOWNLOAD_SQUARE_SUMS,  /* copies a unit's sums of squares to the host */
     SW_OP_COMPUTE_NORM,     /* computes the global norm and from it the clip coefficient, or that a value overflowed */
@@ -184,10 +185,11 @@ struct sw_op {
     sw_op_kind kind;
     sw_lane lane;
     sw_content content;          /* of transfers */
-    bool redo;                   /* runs only if the speculation of the step before was wrong */
-    bool speculates;             /* an update that assumes that nothing is clipped or skipped */
-    bool wide;                   /* a sum of the ranks' gradients in fp32 */
-    bool bucket;                 /* works on chunk number `chunk` of every rank's shard, one after the other */
+    bool redo : 1;               /* runs only if the speculation of the step before was wrong */
+    bool speculates : 1;         /* an update that assumes that nothing is clipped or skipped */
+    bool wide : 1;               /* a sum of the ranks' gradients in fp32 */
+    bool bucket : 1;             /* works on chunk number `chunk` of every rank's shard, one after the other */
+    bool secondary : 1;          /* a gather of secondary shards, among the ranks of a part of a node */
     int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
     int32_t unit;                /* or -1 */
     int32_t micro;               /* or -1 */
@@ -274,8 +276,13 @@ struct sw_plan_spec {
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
     sw_quant gather, reduce;
-    sw_dtype type; /* compute precision */
-    bool train;    /* false: weights only, programs loss and logits */
+    /* The secondary shard of weights (ZeRO++'s hpZ, Wang et al., arXiv 2306.10209, section 4.2): once a step has
+     * gathered a unit, each rank of a part of a node keeps its share of it, and later gathers of the step are among
+     * these ranks. secondary_ranks: the ranks of a part, 0 or 1 for none; secondary_rank: this one's number there. */
+    int secondary_ranks, secondary_rank;
+    int node_ranks; /* ranks of each node, by which bytes between nodes are counted; 0: all are on one */
+    sw_dtype type;  /* compute precision */
+    bool train;     /* false: weights only, programs loss and logits */
     /* Units [0, frozen_units) keep the weights that they were loaded with: they have no gradients, optimizer state or
      * updates, and the backward pass ends above them. 0: every unit is trained. The head always is. */
     int64_t frozen_units;
@@ -319,6 +326,7 @@ struct sw_plan {
     sw_recompute *recompute;             /* level of each unit; SW_RECOMPUTE_NOTHING for embedding and head */
     void *spec_arrays;                   /* the arrays that `spec` points to; its update_on_device is never NULL */
     int64_t stream_chunks;               /* pieces of the device's rings that updates pass through */
+    sw_tier secondary_tier;              /* where secondary shards are kept: the device, or else the host */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;
@@ -417,6 +425,12 @@ struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, i
 /* Returns a rank's shard of a unit, and a chunk of it, which may have no grains. */
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank);
 struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk);
+/* Tells whether a step keeps a unit's secondary shard, because it gathers the unit again. */
+bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit);
+/* Returns the secondary shard of the rank of a number within its part of a node. */
+struct sw_span sw_plan_secondary_of(const struct sw_plan *plan, int64_t unit, int number);
+/* Returns those bytes of an op between ranks that this rank gives to ranks of other nodes. */
+int64_t sw_plan_between_bytes(const struct sw_plan *plan, const struct sw_op *op);
 /* Returns the number of a unit's buckets: one has the chunk of one number of every rank's shard. */
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
 

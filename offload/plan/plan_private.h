@@ -18,6 +18,7 @@ struct sw_plan_index {
     int32_t *arrays; /* the block that all arrays lie in */
     /* Homes of states, on whatever tier. An optimizer in two generations has the next slot too. */
     int32_t *weights, *grads, *optimizer;
+    int32_t *secondary;                   /* this rank's secondary shards of weights */
     int32_t *saved_optimizer;             /* where a commit keeps state of device or host, if not every step commits */
     int32_t *acc_shard;                   /* device: accumulators of shards, where groups are reduced one by one */
     int32_t *acc;                         /* homes of accumulators between groups; -1: only the working one */
@@ -84,8 +85,11 @@ int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t 
 /* Returns the parts of a unit that a bucket holds, one after the other: the chunk of each rank, or the whole unit if
  * it has one bucket, so that a thousand ranks are one part. Behind the last it has no grains. */
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
-/* Returns a chunk of a whole unit. */
+/* Returns a chunk of a whole unit, or of this rank's secondary shard of it. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+/* Returns this rank's secondary shard of a unit. */
+struct sw_span sw_plan_secondary(const struct sw_plan *plan, int64_t unit);
 
 /* Tells whether a unit's optimizer state passes through the device for its update. */
 bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit);

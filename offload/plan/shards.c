@@ -93,6 +93,26 @@ struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int6
     return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
 }
 
+struct sw_span sw_plan_secondary_of(const struct sw_plan *plan, int64_t unit, int number) {
+    return sw_shard(unit_grains(plan, unit), plan->spec.secondary_ranks, number);
+}
+
+struct sw_span sw_plan_secondary(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_secondary_of(plan, unit, plan->spec.secondary_rank);
+}
+
+struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, sw_plan_secondary(plan, unit), chunk);
+}
+
+/* Every other rank is given as much, but in reductions, where shares differ by a grain. */
+int64_t sw_plan_between_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    const int ranks = sw_plan_ranks(plan), node = plan->spec.node_ranks;
+    if (op->lane != SW_LANE_COMM || op->secondary || node == 0 || node >= ranks)
+        return 0;
+    return op->bytes * (ranks - node) / (ranks - 1);
+}
+
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)

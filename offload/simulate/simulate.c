@@ -101,6 +101,15 @@ static struct price of_comm(const struct sw_rates *rates, struct sw_rate rate, d
     return price;
 }
 
+/* Prices a gather among ranks of one node, whose links may be faster than those between nodes. */
+static struct price of_gather_in_node(const struct sw_rates *rates, double bytes) {
+    if (rates->gather_in_node.bytes_per_s <= 0.0)
+        return of_comm(rates, rates->gather, bytes);
+    struct price price = of_rate(rates->gather_in_node, bytes, rates->cores);
+    price.seconds += rates->latency_in_node_s;
+    return price;
+}
+
 static struct price of_compute(const struct sw_rates *rates, double seconds) {
     return (struct price){.seconds = seconds, .cores = part_of_cores(rates->compute_cores, rates->cores)};
 }
@@ -146,13 +155,14 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_ROUND_GRADIENTS:
     case SW_OP_ROUND_OWN_GRADIENTS:
     case SW_OP_ADD_TO_ACCUMULATOR:
+    case SW_OP_KEEP_SECONDARY:
     case SW_OP_SUM_SQUARES: return of_rate(r->finish, bytes, r->cores);
     case SW_OP_QUANTIZE_GRADIENTS: return of_rate(r->finish, bytes, r->cores);
     case SW_OP_QUANTIZE_WEIGHTS:
     case SW_OP_DEQUANTIZE_GRADIENTS:
     case SW_OP_DEQUANTIZE_WEIGHTS: return of_rate(r->finish, quantized_bytes(s->plan, op), r->cores);
     case SW_OP_REDUCE_GRADIENTS: return of_comm(r, r->reduce, bytes);
-    case SW_OP_ALL_GATHER:
+    case SW_OP_ALL_GATHER: return op->secondary ? of_gather_in_node(r, bytes) : of_comm(r, r->gather, bytes);
     case SW_OP_EXCHANGE_GRADIENTS: /* no sum is part of it */
     case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO_ACCUMULATOR:
