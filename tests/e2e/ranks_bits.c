@@ -144,6 +144,71 @@ static void compare_with_one(struct job *job, const struct same_trace *reference
     }
 }
 
+/* Returns the bytes of an element that ranks exchange: its code, and its part of the scale of 256. */
+static double element_bytes(const struct job *job, sw_quant quant) {
+    const double code = quant == SW_QUANT_INT8 ? 1.0 : quant == SW_QUANT_INT4 ? 0.5 : 0.0;
+    return quant == SW_QUANT_NONE ? (double)sw_dtype_bytes(job->type) : code + 4.0 / 256;
+}
+
+/* Returns what the formulas give for a step of stage 3 on this rank: all units are gathered twice, but for the tied
+ * table, the last block and the head, which are held from the forward pass to the backward pass. */
+static double formula_bytes(const struct job *job, const struct sw_plan *plan) {
+    const struct sw_units *units = plan->spec.units;
+    const double others = ranks_of(job) - 1;
+    double bytes = others * (double)sw_plan_summary_bytes(plan, true);
+    for (int64_t u = 0; u < units->count; u++) {
+        const double whole = (double)(units->unit[u].grains * SW_GRAIN_ELEMS);
+        const double own = (double)(sw_plan_shard_of(plan, u, plan->spec.rank).grains * SW_GRAIN_ELEMS);
+        const int gathers = u == 0 || u + 2 >= units->count ? 1 : 2;
+        bytes += gathers * own * others * element_bytes(job, job->gather);
+        bytes += (whole - own) * element_bytes(job, job->reduce);
+    }
+    return bytes;
+}
+
+/* Compares the bytes that a step's plan gives to others, those that the comm has counted, and the formulas. */
+static sw_status compare_bytes(struct job *job) {
+    struct harness_spec spec = spec_of(job, false);
+    struct harness harness;
+    sw_status status = SW_OK;
+    int64_t planned = 0;
+    spec.zero = SW_ZERO_WEIGHTS;
+    SW_TRY(harness_open(&spec, &harness));
+    const int64_t before = sw_comm_sent_bytes(job->comm);
+    for (int64_t step = 1; step <= SAME_STEPS && status == SW_OK; step++) {
+        struct sw_step_result result = {0};
+        SW_TRY_GOTO(harness_begin(&harness, step, SAME_CLIP), end);
+        SW_TRY_GOTO(harness_wait(&harness, &result), end);
+        planned += result.lane_bytes[SW_LANE_COMM];
+    }
+    SW_TRY_GOTO(sw_engine_settle(harness.engine), end);
+    const int64_t counted = sw_comm_sent_bytes(job->comm) - before;
+    const double formula = SAME_STEPS * formula_bytes(job, harness.plan);
+    if ((counted != planned || (double)counted != formula) && job->wrong[0] == '\0')
+        snprintf(job->wrong, sizeof job->wrong,
+                 "rank %d: %lld bytes are planned, %lld sent, and the formula gives %.1f",
+                 sw_comm_identity(job->comm)->rank, (long long)planned, (long long)counted, formula);
+end:
+    harness_close(&harness);
+    return status;
+}
+
+/* An infinite gradient on one rank is not lost: its step is skipped on all. */
+static sw_status skip_infinite(struct job *job) {
+    enum { INFINITE_STEP = 2 };
+    struct harness_spec spec = spec_of(job, false);
+    struct same_trace trace;
+    spec.zero = SW_ZERO_WEIGHTS;
+    spec.infinite_step = sw_comm_identity(job->comm)->rank == ranks_of(job) - 1 ? INFINITE_STEP : 0;
+    SW_TRY(same_train(&spec, false, &trace));
+    for (int s = 0; s < SAME_STEPS; s++)
+        if (trace.skipped[s] != (s + 1 == INFINITE_STEP) && job->wrong[0] == '\0')
+            snprintf(job->wrong, sizeof job->wrong, "step %d is %sskipped, and step %d has an infinite gradient", s + 1,
+                     trace.skipped[s] ? "" : "not ", INFINITE_STEP);
+    same_free(&trace);
+    return SW_OK;
+}
+
 static sw_status run(struct job *job, int variants) {
     struct same_trace reference[ORDERS], one;
     struct harness_spec spec = spec_of(job, false), alone = spec_of(job, true);
@@ -162,6 +227,9 @@ static sw_status run(struct job *job, int variants) {
     for (int variant = 0; job->part_ranks > 1 && variant < variants; variant++)
         for (int kept = ON_DEVICE; kept <= ON_HOST; kept++)
             SW_TRY(try_variant(job, reference, SW_ZERO_WEIGHTS, variant, (secondary)kept));
+    if (job->frozen_units == 0)
+        SW_TRY(compare_bytes(job));
+    SW_TRY(skip_infinite(job));
     same_free(&one);
     for (int order = 0; order < ORDERS; order++)
         same_free(&reference[order]);
