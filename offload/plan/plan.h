@@ -429,8 +429,14 @@ struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int
 bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit);
 /* Returns the secondary shard of the rank of a number within its part of a node. */
 struct sw_span sw_plan_secondary_of(const struct sw_plan *plan, int64_t unit, int number);
-/* Returns those bytes of an op between ranks that this rank gives to ranks of other nodes. */
-int64_t sw_plan_between_bytes(const struct sw_plan *plan, const struct sw_op *op);
+/* Returns the bytes of this rank's secondary shards. */
+int64_t sw_plan_secondary_bytes(const struct sw_plan *plan);
+/* Returns the bytes that this rank gives to others in a training step, and those of them that go to ranks of other
+ * nodes (node_ranks of the spec). */
+struct sw_plan_sent {
+    int64_t bytes, between_bytes;
+};
+struct sw_plan_sent sw_plan_sent_bytes(const struct sw_plan *plan);
 /* Returns the number of a unit's buckets: one has the chunk of one number of every rank's shard. */
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
 
