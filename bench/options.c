@@ -35,6 +35,9 @@ static const struct sw_option options[] = {
      .initial = SW_BENCH_MADE_MODEL, .value = "M",
      .what = "made: 17 million parameters with little padding on up to 8 ranks; or a Hugging Face folder, or the "
              "name of a preset (listed below)"},
+    {.name = "--ranks-per-node", .kind = SW_OPTION_INT, AT(settings.ranks_per_node), .commands = SW_BENCH_ZERO,
+     .group = WORKLOAD, .initial = "auto", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS,
+     .allow_auto = true, .what = "count every N ranks as a node; auto: those of a machine"},
     {.name = "--size", .kind = SW_OPTION_MANY, AT(sizes), .commands = SW_BENCH_COPY, .group = WORKLOAD,
      .value = "SIZE",
      .what = "size of a copy; default: 64KiB 256KiB 1MiB 4MiB 16MiB 64MiB"},

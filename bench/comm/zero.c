@@ -1,11 +1,11 @@
-/* `spillway bench zero`: a model trained at each stage of ZeRO, and what a rank holds and sends meanwhile. Run by
- * mpirun. */
+/* `spillway bench zero`: a model trained at each stage of ZeRO, on several nodes also with ZeRO++, and what a rank
+ * holds and sends meanwhile. Run by mpirun. */
 #include "bench/comm/zero.h"
 #include "bench/commands.h"
 #include "bench/options.h"
-#include "train/plan/planned_ranks.h"
 #include "bench/step/contender.h"
 #include "train/cli/cmd_ranks.h"
+#include "train/plan/planned_ranks.h"
 #include "train/plan/settings_plan.h"
 #include "train/run/trainer.h"
 
@@ -58,6 +58,7 @@ static sw_status choose_settings(struct zero_bench *b) {
     settings->precision = b->given->settings.precision;
     settings->device = b->given->settings.device;
     settings->threads = b->given->settings.threads;
+    settings->ranks_per_node = b->given->settings.ranks_per_node;
     settings->ring_chunks = SW_RING_CHUNKS; /* or rings take what memory has left */
     settings->seq = SEQ;
     settings->micro_batch = 1;
@@ -77,6 +78,25 @@ static sw_status open_model(struct zero_bench *b) {
     return sw_model_create(&b->config, &shape, b->devices.compute, &b->model);
 }
 
+static struct sw_plan_sent sent_so_far(const struct zero_bench *b) {
+    return (struct sw_plan_sent){sw_comm_sent_bytes(b->ranks->comm), sw_comm_sent_between_bytes(b->ranks->comm)};
+}
+
+static struct sw_plan_sent sent_since(const struct zero_bench *b, struct sw_plan_sent before) {
+    const struct sw_plan_sent now = sent_so_far(b);
+    return (struct sw_plan_sent){now.bytes - before.bytes, now.between_bytes - before.between_bytes};
+}
+
+/* Notes what the communicator has counted in so many steps. */
+static void note_sent(struct sw_zero_stage *out, const struct sw_plan *plan, struct sw_plan_sent sent, int64_t steps) {
+    const int node_ranks = plan->spec.node_ranks;
+    const bool nodes = node_ranks > 0 && node_ranks < plan->spec.ranks;
+    out->bytes[SW_ZERO_SENT] = sent.bytes / steps;
+    out->bytes[SW_ZERO_BETWEEN] = nodes ? sent.between_bytes / steps : -1;
+    out->bytes[SW_ZERO_INSIDE] = nodes ? (sent.bytes - sent.between_bytes) / steps : -1;
+    out->planned_between_bytes = nodes ? sw_plan_sent_bytes(plan).between_bytes : -1;
+}
+
 /* Counts the bytes that are sent in whole steps: from a moment when nothing is on its way until the last step's update
  * has ended. */
 static sw_status train(struct zero_bench *b, struct sw_plan *plan, struct sw_zero_stage *out) {
@@ -91,10 +111,10 @@ static sw_status train(struct zero_bench *b, struct sw_plan *plan, struct sw_zer
     struct sw_contender contender;
     sw_status status;
     SW_TRY(sw_contender_open(&spec, &contender));
-    const int64_t before_bytes = sw_comm_sent_bytes(b->ranks->comm);
+    const struct sw_plan_sent before = sent_so_far(b);
     SW_TRY_GOTO(sw_contender_run(&contender, STEPS, &times), end);
     SW_TRY_GOTO(sw_engine_settle(contender.engine), end);
-    out->bytes[SW_ZERO_SENT] = (sw_comm_sent_bytes(b->ranks->comm) - before_bytes) / contender.step;
+    note_sent(out, plan, sent_since(b, before), contender.step);
     out->planned_bytes = times.last.lane_bytes[SW_LANE_COMM];
 end:
     sw_contender_close(&contender);
@@ -106,18 +126,51 @@ static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
     if (sw_ranks_comm(b->ranks) != NULL) {
         SW_TRY(sw_comm_max(b->ranks->comm, "figures", stage->bytes, SW_ZERO_FIGURES));
         SW_TRY(sw_comm_max(b->ranks->comm, "figures", &stage->planned_bytes, 1));
+        SW_TRY(sw_comm_max(b->ranks->comm, "figures", &stage->planned_between_bytes, 1));
     }
+    const struct sw_comm_nodes *nodes = sw_comm_nodes(b->ranks->comm);
+    const double weights = b->report.stage[SW_ZERO_NONE].formula_bytes[SW_ZERO_HELD_WEIGHTS];
+    stage->between_times = stage->bytes[SW_ZERO_BETWEEN] < 0
+                               ? NAN
+                               : (double)stage->bytes[SW_ZERO_BETWEEN] / (weights * (1.0 - 1.0 / nodes->nodes));
     for (int f = 0; f < SW_ZERO_FIGURES; f++)
         stage->ratio[f] = stage->formula_bytes[f] > 0.0 ? (double)stage->bytes[f] / stage->formula_bytes[f] : NAN;
     return SW_OK;
 }
 
-static sw_status measure_stage(struct zero_bench *b, int zero) {
+/* The settings of a row of the report. */
+static const struct row {
+    const char *name;
+    int zero;
+    const char *secondary; /* --zero-secondary */
+} rows[SW_ZERO_ROWS] = {
+    {"0", SW_ZERO_NONE, SW_NO_SECONDARY},
+    {"1", SW_ZERO_OPTIMIZER, SW_NO_SECONDARY},
+    {"2", SW_ZERO_GRADS, SW_NO_SECONDARY},
+    {"3", SW_ZERO_WEIGHTS, SW_NO_SECONDARY},
+    [SW_ZERO_HPZ] = {"3 hpZ", SW_ZERO_WEIGHTS, "node"},
+};
+
+static sw_status choose_row(struct zero_bench *b, const struct row *row) {
+    free(b->settings.zero_secondary);
+    b->settings.zero = row->zero;
+    b->settings.zero_secondary = strdup(row->secondary);
+    return b->settings.zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
+}
+
+/* Returns the rows that this job can run: secondary shards need several even nodes of several ranks. */
+static int rows_of(const struct zero_bench *b) {
+    const struct sw_comm_nodes *nodes = sw_comm_nodes(b->ranks->comm);
+    return nodes->even && nodes->nodes > 1 && nodes->ranks > 1 ? SW_ZERO_ROWS : SW_ZERO_STAGES;
+}
+
+static sw_status measure_row(struct zero_bench *b, int number) {
     sw_ranks_relax_timeout(b->ranks, false);
-    struct sw_zero_stage *stage = &b->report.stage[zero];
-    stage->stage = zero;
+    struct sw_zero_stage *stage = &b->report.stage[number];
+    stage->stage = rows[number].zero;
+    stage->name = rows[number].name;
     struct sw_plan *plan = NULL;
-    b->settings.zero = zero;
+    SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_row(b, &rows[number])));
     sw_status status = sw_ranks_agree_on_error(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));
     if (status == SW_OK) {
         sw_zero_count_held(plan, stage);
@@ -134,8 +187,9 @@ static sw_status run(struct zero_bench *b) {
     SW_TRY(sw_planned_begin_ranks(b->ranks, &b->settings));
     SW_TRY(sw_ranks_agree_on_error(b->ranks, open_model(b)));
     SW_TRY(sw_planned_agree(b->ranks, &b->settings, &b->config, &b->devices));
-    for (int zero = 0; zero < SW_ZERO_STAGES; zero++)
-        SW_TRY(measure_stage(b, zero));
+    b->report.rows = rows_of(b);
+    for (int number = 0; number < b->report.rows; number++)
+        SW_TRY(measure_row(b, number));
     b->report.comm = b->ranks->comm;
     b->report.device = sw_devices_info(&b->devices).name;
     b->report.model = b->given->settings.model;

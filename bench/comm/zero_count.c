@@ -1,7 +1,9 @@
-/* Counts the bytes that a plan's memory holds, and the bytes that ZeRO's formulas give (table 1 and section 7). */
+/* Counts the bytes that a plan's memory holds, and the bytes that formulas give: ZeRO's (table 1 and section 7), and
+ * ZeRO++'s (arXiv 2306.10209, sections 3 and 4) for shards of finite numbers of ranks and nodes. */
 #include "bench/comm/zero.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 /* The optimizer state of a parameter: fp32 master and two moments. */
@@ -32,6 +34,7 @@ static void add_buffer(struct sw_zero_stage *stage, const struct sw_slot *slot) 
 }
 
 void sw_zero_count_held(const struct sw_plan *plan, struct sw_zero_stage *out) {
+    out->bytes[SW_ZERO_HELD_SECONDARY] = plan->spec.secondary_ranks > 1 ? sw_plan_secondary_bytes(plan) : -1;
     for (int32_t s = 0; s < plan->slot_count; s++) {
         const struct sw_slot *slot = &plan->slot[s];
         const sw_zero_figure figure = figure_of(slot);
@@ -46,6 +49,27 @@ void sw_zero_count_held(const struct sw_plan *plan, struct sw_zero_stage *out) {
     }
 }
 
+/* Splits what is sent into what stays in the node and what leaves it. In a gather or a reduction of W bytes among n
+ * ranks, L of them in a node, a rank gives W/n to each other rank: (n-L)/n W to other nodes. With secondary shards the
+ * gather of the backward pass is of W/L to each of the L-1 others in the node. */
+static void find_nodes_formulas(const struct sw_plan *plan, double typed_bytes, struct sw_zero_stage *out) {
+    const double ranks = plan->spec.ranks, node = plan->spec.node_ranks;
+    const double passes = plan->spec.zero >= SW_ZERO_WEIGHTS ? 3.0 : 2.0;
+    const bool secondary = plan->spec.secondary_ranks > 1;
+    const double among_all = secondary ? passes - 1.0 : passes;
+    double *formula = out->formula_bytes;
+    formula[SW_ZERO_INSIDE] = formula[SW_ZERO_BETWEEN] = formula[SW_ZERO_HELD_SECONDARY] = NAN;
+    if (node == 0.0 || node >= ranks)
+        return;
+    formula[SW_ZERO_BETWEEN] = among_all * typed_bytes * (ranks - node) / ranks;
+    formula[SW_ZERO_INSIDE] = among_all * typed_bytes * (node - 1.0) / ranks;
+    if (!secondary)
+        return;
+    formula[SW_ZERO_INSIDE] += typed_bytes * (node - 1.0) / node;
+    formula[SW_ZERO_HELD_SECONDARY] = typed_bytes / node;
+    formula[SW_ZERO_SENT] = formula[SW_ZERO_INSIDE] + formula[SW_ZERO_BETWEEN];
+}
+
 void sw_zero_find_formulas(const struct sw_plan *plan, struct sw_zero_stage *out) {
     const int zero = plan->spec.zero;
     const double ranks = plan->spec.ranks > 1 ? plan->spec.ranks : 1;
@@ -58,4 +82,5 @@ void sw_zero_find_formulas(const struct sw_plan *plan, struct sw_zero_stage *out
     formula[SW_ZERO_HELD] =
         formula[SW_ZERO_HELD_WEIGHTS] + formula[SW_ZERO_HELD_GRADS] + formula[SW_ZERO_HELD_OPTIMIZER];
     formula[SW_ZERO_SENT] = (zero >= SW_ZERO_WEIGHTS ? 3.0 : 2.0) * typed_bytes * (ranks - 1.0) / ranks;
+    find_nodes_formulas(plan, typed_bytes, out);
 }

@@ -11,14 +11,26 @@
         {.name = name_ ".formula_bytes", .heading = "formula", SW_AT(SW_FIELD_REAL, formula_bytes[at]), MB}, {         \
         .name = name_ ".ratio", .heading = "ratio", SW_AT(SW_FIELD_REAL, ratio[at]), .digits = 4, .nullable = true     \
     }
+/* A figure that not all jobs have. */
+#define NODES_FIGURE(name_, at)                                                                                        \
+    {.name = name_ ".bytes", .heading = name_, SW_AT(SW_FIELD_COUNT, bytes[at]), MB},                                  \
+        {.name = name_ ".formula_bytes", .heading = "formula", SW_AT(SW_FIELD_REAL, formula_bytes[at]), MB}, {         \
+        .name = name_ ".ratio", .heading = "ratio", SW_AT(SW_FIELD_REAL, ratio[at]), .digits = 4                       \
+    }
 static const struct sw_bench_field fields[] = {
-    {.name = "stage", .heading = "stage", SW_AT(SW_FIELD_INT, stage), .key = true},
+    {.name = "stage", SW_AT(SW_FIELD_INT, stage)},
+    {.name = "name", .heading = "stage", SW_AT(SW_FIELD_TEXT, name), .key = true},
     FIGURE("weights", "weights", SW_ZERO_HELD_WEIGHTS),
     FIGURE("grads", "grads", SW_ZERO_HELD_GRADS),
     FIGURE("optimizer", "optimizer", SW_ZERO_HELD_OPTIMIZER),
     FIGURE("states", "states", SW_ZERO_HELD),
     FIGURE("sent", "sent", SW_ZERO_SENT),
     {.name = "planned_sent_bytes", SW_AT(SW_FIELD_COUNT, planned_bytes)},
+    NODES_FIGURE("secondary", SW_ZERO_HELD_SECONDARY),
+    NODES_FIGURE("inside", SW_ZERO_INSIDE),
+    NODES_FIGURE("between", SW_ZERO_BETWEEN),
+    {.name = "planned_between_bytes", .heading = "planned", SW_AT(SW_FIELD_COUNT, planned_between_bytes), MB},
+    {.name = "between_times", .heading = "times W", SW_AT(SW_FIELD_REAL, between_times), .digits = 2},
 };
 
 static void print_buffers(const struct sw_zero_stage *stage, sw_tier tier) {
@@ -33,15 +45,21 @@ static void print_buffers(const struct sw_zero_stage *stage, sw_tier tier) {
 
 void sw_zero_print(const struct sw_zero_report *report) {
     const struct sw_comm_identity *identity = sw_comm_identity(report->comm);
-    printf("%s, %.2f million parameters, %s, %d ranks on %d machine%s by %s,\n%s; everything on the device\n"
-           "MB that a rank holds and sends a step, what ZeRO's formulas give, and the ratio\n",
-           report->model, (double)report->parameters * 1e-6, sw_dtype_name(report->type), identity->ranks,
-           identity->nodes, identity->nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm), report->device);
-    sw_table_print(SW_TABLE(fields, report->stage, SW_ZERO_STAGES));
-    for (int zero = 0; zero < SW_ZERO_STAGES; zero++) {
-        printf("stage %d\n", zero);
-        print_buffers(&report->stage[zero], SW_DEVICE);
-        print_buffers(&report->stage[zero], SW_HOST);
+    const int nodes = sw_comm_nodes(report->comm)->nodes;
+    printf("%s, %.2f million parameters, %s, %d ranks on %d %s%s by %s,\n%s; everything on the device\n"
+           "MB that a rank holds and sends a step, what formulas give, and the ratio\n",
+           report->model, (double)report->parameters * 1e-6, sw_dtype_name(report->type), identity->ranks, nodes,
+           nodes == identity->nodes ? "machine" : "node", nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm),
+           report->device);
+    if (nodes > 1)
+        puts("inside, between: what is sent within a node and to other nodes; times W: between\nnodes, over one gather "
+             "of "
+             "all weights");
+    sw_table_print(SW_TABLE(fields, report->stage, report->rows));
+    for (int row = 0; row < report->rows; row++) {
+        printf("stage %s\n", report->stage[row].name);
+        print_buffers(&report->stage[row], SW_DEVICE);
+        print_buffers(&report->stage[row], SW_HOST);
     }
 }
 
@@ -53,18 +71,21 @@ static json_t *buffers_json(const struct sw_zero_stage *stage, sw_tier tier) {
     return object;
 }
 
+static json_t *row_json(const struct sw_zero_report *report, int row) {
+    const struct sw_zero_stage *stage = &report->stage[row];
+    return sw_bench_join(sw_table_row_json(SW_TABLE(fields, report->stage, report->rows), row),
+                         json_pack("{s:{s:o, s:o}}", "buffers", "device", buffers_json(stage, SW_DEVICE), "host",
+                                   buffers_json(stage, SW_HOST)));
+}
+
 sw_status sw_zero_print_json(const struct sw_zero_report *report) {
     const struct sw_comm_identity *identity = sw_comm_identity(report->comm);
-    json_t *stages = json_array();
-    for (int zero = 0; zero < SW_ZERO_STAGES; zero++)
-        json_array_append_new(stages,
-                              sw_bench_join(sw_table_row_json(SW_TABLE(fields, report->stage, SW_ZERO_STAGES), zero),
-                                            json_pack("{s:{s:o, s:o}}", "buffers", "device",
-                                                      buffers_json(&report->stage[zero], SW_DEVICE), "host",
-                                                      buffers_json(&report->stage[zero], SW_HOST))));
-    return sw_bench_print_json(json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:s, s:o}", "bench", "zero", "device",
-                                         report->device, "model", report->model, "precision",
-                                         sw_dtype_name(report->type), "parameters", (json_int_t)report->parameters,
-                                         "ranks", identity->ranks, "nodes", identity->nodes, "transport",
-                                         sw_comm_transport_name(report->comm), "stages", stages));
+    json_t *stages = json_array(), *plus = json_array();
+    for (int row = 0; row < report->rows; row++)
+        json_array_append_new(row < SW_ZERO_STAGES ? stages : plus, row_json(report, row));
+    return sw_bench_print_json(
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:s, s:o, s:o}", "bench", "zero", "device", report->device,
+                  "model", report->model, "precision", sw_dtype_name(report->type), "parameters",
+                  (json_int_t)report->parameters, "ranks", identity->ranks, "nodes", sw_comm_nodes(report->comm)->nodes,
+                  "transport", sw_comm_transport_name(report->comm), "stages", stages, "plus", plus));
 }

@@ -56,6 +56,11 @@ sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t in
     return SW_OK;
 }
 
+static void count_sent(struct sw_comm *comm, const struct sw_comm_message *message) {
+    comm->sent_bytes += message->peer == comm->place.rank ? 0 : message->bytes;
+    comm->sent_between_bytes += comm->node_of[message->peer] == comm->nodes.node ? 0 : message->bytes;
+}
+
 static sw_status post_rounds(struct sw_comm_request *request, const struct sw_comm_phase *phase) {
     struct sw_comm *comm = request->comm;
     while (request->posted < phase->rounds && request->posted - request->finished < SW_COMM_GROUPS) {
@@ -65,7 +70,7 @@ static sw_status post_rounds(struct sw_comm_request *request, const struct sw_co
         SW_TRY(phase->by_library ? request->transport->post_sums(request->transport_state, group, phase->type, round)
                                  : request->transport->post(request->transport_state, group, request->sequence, round));
         for (int i = 0; i < round->send_count; i++)
-            comm->sent_bytes += round->sends[i].peer == comm->place.rank ? 0 : round->sends[i].bytes;
+            count_sent(comm, &round->sends[i]);
         request->posted++;
     }
     return SW_OK;
@@ -116,6 +121,13 @@ static sw_status advance(struct sw_comm *comm) {
     return SW_OK;
 }
 
+/* Writes what messages call a request: its own name, behind that of the scope where not all ranks do it together. */
+static void name_request(const struct sw_comm_request *request, char out[SW_COMM_WHAT_CHARS]) {
+    char scope[SW_COMM_SCOPE_CHARS];
+    sw_comm_name_scope(request->comm, request->scope, scope);
+    snprintf(out, SW_COMM_WHAT_CHARS, "%s%s%s", scope, scope[0] != '\0' ? ": " : "", request->what);
+}
+
 static sw_status give_up(const struct sw_comm_request *request, int64_t waited_ns) {
     struct sw_comm *comm = request->comm;
     const int group = (int)(request->finished % SW_COMM_GROUPS);
@@ -124,8 +136,10 @@ static sw_status give_up(const struct sw_comm_request *request, int64_t waited_n
         request->transport->awaited != NULL ? request->transport->awaited(request->transport_state, group) : -1;
     if (comm->absent >= 0)
         snprintf(who, sizeof who, "rank %d", comm->absent);
+    char what[SW_COMM_WHAT_CHARS];
+    name_request(request, what);
     return sw_fail(SW_ERR_STOPPED, "%s has not reached '%s' for %.1f s: it was stopped, or its earlier work is slow",
-                   who, request->what, (double)waited_ns / 1e9);
+                   who, what, (double)waited_ns / 1e9);
 }
 
 /* Ends the wait for a rank that will never answer: by the observer's verdict or, where there is none, by the timeout.
@@ -142,13 +156,18 @@ static sw_status look_around(struct sw_comm_request *request) {
 sw_status sw_comm_begin_request(struct sw_comm_request *request) {
     struct sw_comm *comm = request->comm;
     SW_TRY(enter(comm));
-    for (int i = 0; i < request->phase_count; i++)
+    for (int i = 0; i < request->phase_count; i++) {
+        request->phases[i].members = &comm->scope[request->scope];
         sw_comm_plan_phase(comm, request->transport, &request->phases[i]);
+    }
     request->open = true;
     request->moved_ns = sw_now_ns();
     comm->begun++;
-    if (comm->observer.enter != NULL)
-        comm->observer.enter(comm->observer.context, request->what, request->index);
+    if (comm->observer.enter != NULL) {
+        char what[SW_COMM_WHAT_CHARS];
+        name_request(request, what);
+        comm->observer.enter(comm->observer.context, what, request->index);
+    }
     const sw_status status = leave(comm, advance(comm));
     request->open = status == SW_OK;
     return status;
@@ -198,6 +217,10 @@ const char *sw_comm_transport_name(const struct sw_comm *comm) {
 
 int64_t sw_comm_sent_bytes(const struct sw_comm *comm) {
     return comm->sent_bytes;
+}
+
+int64_t sw_comm_sent_between_bytes(const struct sw_comm *comm) {
+    return comm->sent_between_bytes;
 }
 
 void sw_comm_set_timeout(struct sw_comm *comm, int64_t timeout_ns) {

@@ -53,6 +53,35 @@ const char *sw_comm_transport_name(const struct sw_comm *comm);
 /* Returns the bytes of payload that this rank has given to others, retransmissions not counted. A library's reduction
  * counts as one contribution to each share. */
 int64_t sw_comm_sent_bytes(const struct sw_comm *comm);
+/* Returns those of these bytes that went to ranks of other nodes. */
+int64_t sw_comm_sent_between_bytes(const struct sw_comm *comm);
+
+/* How the ranks lie on nodes. A node is a machine of sw_comm_identity, unless sw_comm_set_node_ranks says otherwise. */
+struct sw_comm_nodes {
+    int node, nodes; /* this rank's node, and how many there are; numbered in the order of their first ranks */
+    int rank, ranks; /* this rank's number within its node, and the node's ranks */
+    bool even;       /* every node has as many ranks */
+};
+const struct sw_comm_nodes *sw_comm_nodes(const struct sw_comm *comm);
+/* Takes every node_ranks ranks in their order for a node, so that one machine can stand for several; 0: machines are
+ * nodes. Cores and GPUs still are the machine's. All ranks call it alike, on an idle comm. */
+void sw_comm_set_node_ranks(struct sw_comm *comm, int node_ranks);
+/* Cuts nodes into parts of so many ranks, in their order: those of SW_SCOPE_PART. 0: a part is a node. All ranks call
+ * it alike, on an idle comm. */
+void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks);
+
+/* The ranks that a collective is over. All ranks of the job begin it at once, each with the others of its own scope.
+ * Whatever has one entry a rank has one for each rank of the scope, in their order. */
+typedef enum {
+    SW_SCOPE_ALL,    /* all ranks */
+    SW_SCOPE_NODE,   /* the ranks of this rank's node */
+    SW_SCOPE_ACROSS, /* one rank of each node: those with this rank's number in its node; nodes are even */
+    SW_SCOPE_PART,   /* the ranks of this rank's part of its node */
+    SW_SCOPES
+} sw_comm_scope;
+/* Return the number of ranks in a scope of this rank, and this rank's number among them. */
+int sw_comm_scope_ranks(const struct sw_comm *comm, sw_comm_scope scope);
+int sw_comm_scope_rank(const struct sw_comm *comm, sw_comm_scope scope);
 
 /* Gives the memory through which reductions pass, which they need. The caller keeps it until it gives other memory or
  * nothing is reduced any more. Ranks may give unequal sizes, of which the least is used; all call this at once. */
@@ -111,6 +140,7 @@ struct sw_comm_gather {
     void *data;
     const void *own;             /* this rank's share, which is copied into data; NULL: it is there already */
     const int64_t *bounds_bytes; /* ranks + 1 */
+    sw_comm_scope scope;         /* "every rank" is every rank of it */
 };
 sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *gather, struct sw_comm_request **out);
 
@@ -122,9 +152,21 @@ struct sw_comm_reduce {
     const int64_t *bounds; /* ranks + 1, in elements; from bounds[0] = 0 */
     void *to;              /* receives this rank's share; may be its place in `from` where the types are equal */
     sw_dtype type, to_type;
+    sw_comm_scope scope; /* "all ranks" are those of it; the library only sums those of SW_SCOPE_ALL */
 };
 sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_reduce *reduce,
                                  struct sw_comm_request **out);
+
+/* Gives every rank its part of this rank's bytes, and takes the parts that the others have for this rank. */
+struct sw_comm_exchange {
+    const char *what;
+    int64_t index;
+    const void *data;            /* the parts for all ranks, in their order */
+    const int64_t *bounds_bytes; /* ranks + 1: where each part begins, the same on all ranks */
+    void *to;                    /* receives the others' parts for this rank, one after the other in their order */
+    sw_comm_scope scope;         /* "every rank" is every rank of it */
+};
+sw_status sw_comm_exchange(struct sw_comm *comm, const struct sw_comm_exchange *exchange, struct sw_comm_request **out);
 
 /* Copies the root's bytes to all ranks. */
 struct sw_comm_broadcast {

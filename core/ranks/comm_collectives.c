@@ -8,6 +8,7 @@ enum { BROADCAST_GRANULE_BYTES = 4096 };
 sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *gather, struct sw_comm_request **out) {
     struct sw_comm_request *request;
     SW_TRY(sw_comm_new_request(comm, gather->what, gather->index, false, &request));
+    request->scope = gather->scope;
     request->phases[0] = (struct sw_comm_phase){
         .kind = SW_PHASE_GATHER,
         .data = gather->data,
@@ -25,6 +26,7 @@ sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_redu
     assert(comm->place.ranks == 1 || comm->staging != NULL);
     struct sw_comm_request *request;
     SW_TRY(sw_comm_new_request(comm, reduce->what, reduce->index, false, &request));
+    request->scope = reduce->scope;
     request->phases[0] = (struct sw_comm_phase){
         .kind = SW_PHASE_REDUCE,
         .data = (char *)reduce->from, /* only read */
@@ -33,6 +35,23 @@ sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_redu
         .to = reduce->to,
         .type = reduce->type,
         .to_type = reduce->to_type,
+    };
+    request->phase_count = 1;
+    *out = request;
+    return sw_comm_begin_request(request);
+}
+
+sw_status sw_comm_exchange(struct sw_comm *comm, const struct sw_comm_exchange *exchange,
+                           struct sw_comm_request **out) {
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_new_request(comm, exchange->what, exchange->index, false, &request));
+    request->scope = exchange->scope;
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_EXCHANGE,
+        .data = (char *)exchange->data, /* only read */
+        .bounds = exchange->bounds_bytes,
+        .unit_bytes = 1,
+        .to = exchange->to,
     };
     request->phase_count = 1;
     *out = request;

@@ -61,12 +61,20 @@ static sw_status take_memory(struct sw_comm *comm) {
     comm->messages = calloc((size_t)SW_COMM_GROUPS * 2 * ranks, sizeof *comm->messages);
     comm->bounds = calloc(SW_COMM_REQUESTS * (ranks + 1), sizeof *comm->bounds);
     comm->records = calloc(ranks * SW_COMM_VALUES, sizeof *comm->records);
-    if (comm->messages == NULL || comm->bounds == NULL || comm->records == NULL)
+    comm->machine_of = calloc((2 + SW_SCOPES) * ranks, sizeof *comm->machine_of);
+    if (comm->messages == NULL || comm->bounds == NULL || comm->records == NULL || comm->machine_of == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the requests of %zu ranks", ranks);
     for (int group = 0; group < SW_COMM_GROUPS; group++) {
         comm->rounds[group].sends = comm->messages + (size_t)group * 2 * ranks;
         comm->rounds[group].receives = comm->rounds[group].sends + ranks;
     }
+    comm->node_of = comm->machine_of + ranks;
+    for (size_t scope = 0; scope < SW_SCOPES; scope++)
+        comm->scope[scope].rank_of = comm->node_of + (1 + scope) * ranks;
+    for (size_t rank = 0; rank < ranks; rank++)
+        comm->scope[SW_SCOPE_ALL].rank_of[rank] = (int)rank;
+    comm->scope[SW_SCOPE_ALL].ranks = comm->place.ranks;
+    comm->scope[SW_SCOPE_ALL].rank = comm->place.rank;
     for (size_t i = 0; i < SW_COMM_REQUESTS; i++)
         comm->requests[i] = (struct sw_comm_request){.comm = comm, .bounds = comm->bounds + i * (ranks + 1)};
     return SW_OK;
@@ -95,9 +103,12 @@ static sw_status find_machines(struct sw_comm *comm) {
         const bool same = memcmp(&all[rank], &all[place->rank], sizeof *all) == 0;
         place->local_ranks += same;
         place->local_rank += same && rank < place->rank;
-        if (first == rank && same)
-            place->node = place->nodes;
+        comm->machine_of[rank] = first == rank ? place->nodes : comm->machine_of[first];
         place->nodes += first == rank;
+    }
+    if (status == SW_OK) {
+        place->node = comm->machine_of[place->rank];
+        sw_comm_set_node_ranks(comm, 0);
     }
     free(all);
     return status;
@@ -134,6 +145,7 @@ void sw_comm_close(struct sw_comm *comm) {
     free(comm->messages);
     free(comm->bounds);
     free(comm->records);
+    free(comm->machine_of);
     free(comm);
 }
 

@@ -62,16 +62,23 @@ sw_status sw_comm_nccl_id(void *id);
 sw_status sw_comm_nccl_open(const void *id, int rank, int ranks, void *stream, const struct sw_comm_transport **out,
                             void **out_state);
 
-typedef enum { SW_PHASE_GATHER, SW_PHASE_SCATTER, SW_PHASE_REDUCE } sw_comm_phase_kind;
+/* The ranks of a scope. */
+struct sw_comm_members {
+    int rank, ranks; /* this rank's number among them, and how many there are */
+    int *rank_of;    /* the ranks, by these numbers */
+};
+
+typedef enum { SW_PHASE_GATHER, SW_PHASE_SCATTER, SW_PHASE_REDUCE, SW_PHASE_EXCHANGE } sw_comm_phase_kind;
 
 struct sw_comm_phase {
     sw_comm_phase_kind kind;
-    char *data;            /* gather, scatter: the whole vector; reduce: this rank's contribution */
+    const struct sw_comm_members *members; /* "ranks" below are numbers among these */
+    char *data;            /* gather, scatter: the whole vector; reduce, exchange: this rank's contribution */
     const char *own;       /* gather: this rank's share where it is not in data; NULL: it is */
     const int64_t *bounds; /* ranks + 1, in units of unit_bytes */
     int64_t unit_bytes;
     int root; /* scatter */
-    char *to; /* reduce */
+    char *to; /* reduce: this rank's share; exchange: the others' parts, each as long as the own share */
     sw_dtype type, to_type;
     bool by_library;     /* reduce: the transport's own sum */
     int64_t round_units; /* the most units of each share that a round moves */
@@ -86,6 +93,7 @@ struct sw_comm_request {
     void *transport_state;
     const char *what;
     int64_t index;
+    sw_comm_scope scope;
     struct sw_comm_phase phases[SW_COMM_PHASES];
     int phase_count, phase;
     int64_t posted, finished; /* the phase's rounds that were posted and that are finished */
@@ -109,7 +117,10 @@ struct sw_comm {
     char *staging;
     int64_t staging_bytes;
     int64_t *records; /* host reductions: SW_COMM_VALUES of each rank */
-    int64_t sent_bytes;
+    int64_t sent_bytes, sent_between_bytes;
+    int *machine_of, *node_of; /* each rank's machine and node */
+    struct sw_comm_nodes nodes;
+    struct sw_comm_members scope[SW_SCOPES];
     struct sw_comm_observer observer; /* its functions are NULL where there is none */
     int64_t timeout_ns;
     int absent;
@@ -117,6 +128,10 @@ struct sw_comm {
     char failure[512];
     _Atomic bool inside; /* a thread is in a call */
 };
+
+enum { SW_COMM_SCOPE_CHARS = 64, SW_COMM_WHAT_CHARS = 128 };
+/* Writes the name of this rank's scope for messages: "node 1". */
+void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char out[SW_COMM_SCOPE_CHARS]);
 
 /* Fills in round_units and rounds of a phase whose other fields are set. */
 void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,

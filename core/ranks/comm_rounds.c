@@ -25,21 +25,23 @@ static int64_t share_units(const struct sw_comm_phase *phase, int rank) {
 /* Returns how many units of each rank's share a reduction's round can hold in the staging buffer, which receives a part
  * of the own slice from each other rank. */
 static int64_t staged_units(const struct sw_comm *comm, const struct sw_comm_phase *phase) {
-    const int64_t pieces = (int64_t)SW_COMM_GROUPS * (comm->place.ranks - 1);
+    const int64_t pieces = (int64_t)SW_COMM_GROUPS * (phase->members->ranks - 1);
     return comm->staging_bytes / pieces / phase->unit_bytes / PIECE_ELEMS * PIECE_ELEMS;
 }
 
 void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
                         struct sw_comm_phase *phase) {
     int64_t largest = 0;
-    for (int rank = 0; rank < comm->place.ranks; rank++)
+    const int ranks = phase->members->ranks;
+    for (int rank = 0; rank < ranks; rank++)
         largest = sw_max_i64(largest, share_units(phase, rank));
     phase->round_units = transport->most_message_bytes / phase->unit_bytes;
-    if (phase->kind == SW_PHASE_REDUCE && comm->place.ranks > 1)
+    if (phase->kind == SW_PHASE_REDUCE && ranks > 1)
         phase->round_units = sw_min_i64(phase->round_units, staged_units(comm, phase));
     assert(phase->round_units > 0);
-    phase->by_library = comm->library_sums && comm->place.ranks > 1 && phase->kind == SW_PHASE_REDUCE &&
-                        phase->type == phase->to_type && transport->post_sums != NULL;
+    phase->by_library = comm->library_sums && ranks > 1 && phase->kind == SW_PHASE_REDUCE &&
+                        phase->members == &comm->scope[SW_SCOPE_ALL] && phase->type == phase->to_type &&
+                        transport->post_sums != NULL;
     phase->rounds = sw_div_up(largest, phase->round_units);
 }
 
@@ -56,8 +58,8 @@ static struct part part_of(const struct sw_comm_phase *phase, int64_t number, in
 
 static char *staged(const struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number, int peer) {
     const int64_t piece_bytes = phase->round_units * phase->unit_bytes;
-    const int64_t place = peer - (peer > comm->place.rank);
-    return comm->staging + (number % SW_COMM_GROUPS * (comm->place.ranks - 1) + place) * piece_bytes;
+    const int64_t place = peer - (peer > phase->members->rank);
+    return comm->staging + (number % SW_COMM_GROUPS * (phase->members->ranks - 1) + place) * piece_bytes;
 }
 
 static void add(struct sw_comm_message *messages, int *count, int peer, char *data, int64_t bytes) {
@@ -67,14 +69,21 @@ static void add(struct sw_comm_message *messages, int *count, int peer, char *da
 
 /* Returns the part that this rank sends in a gather. It is not const because messages have one type for both
  * directions; a message that is sent is only read. */
-static char *own_part(const struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
-    const int64_t in_share = own.first - phase->bounds[comm->place.rank];
+static char *own_part(const struct sw_comm_phase *phase, struct part own) {
+    const int64_t in_share = own.first - phase->bounds[phase->members->rank];
     return phase->own != NULL ? (char *)phase->own + in_share * phase->unit_bytes
                               : phase->data + own.first * phase->unit_bytes;
 }
 
 static char *reduced(const struct sw_comm_phase *phase, int64_t number) {
     return phase->to + number * phase->round_units * sw_dtype_bytes(phase->to_type);
+}
+
+/* Returns where a round of an exchange receives what a peer has for this rank. */
+static char *taken_part(const struct sw_comm_phase *phase, int64_t number, int peer) {
+    const int64_t place = peer - (peer > phase->members->rank);
+    const int64_t units = place * share_units(phase, phase->members->rank) + number * phase->round_units;
+    return phase->to + units * phase->unit_bytes;
 }
 
 /* The library's sums are collectives, so that their order is the same on all ranks. */
@@ -91,7 +100,8 @@ static void fill_sums(struct sw_comm *comm, const struct sw_comm_phase *phase, i
 
 static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                           struct sw_comm_round *round) {
-    const int self = comm->place.rank, ranks = comm->place.ranks;
+    const int self = phase->members->rank, ranks = phase->members->ranks;
+    const int *rank_of = phase->members->rank_of;
     const struct part own = part_of(phase, number, self);
     /* Each begins with the rank after it, so that not all of them talk to the same one. */
     for (int distance = 1; distance < ranks; distance++) {
@@ -100,18 +110,27 @@ static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phas
         const int64_t unit = phase->unit_bytes;
         switch (phase->kind) {
         case SW_PHASE_GATHER:
-            add(round->sends, &round->send_count, to, own_part(comm, phase, own), own.units * unit);
-            add(round->receives, &round->receive_count, from, phase->data + theirs.first * unit, theirs.units * unit);
+            add(round->sends, &round->send_count, rank_of[to], own_part(phase, own), own.units * unit);
+            add(round->receives, &round->receive_count, rank_of[from], phase->data + theirs.first * unit,
+                theirs.units * unit);
             break;
         case SW_PHASE_SCATTER:
             if (self == phase->root)
-                add(round->sends, &round->send_count, to, phase->data + taken.first * unit, taken.units * unit);
+                add(round->sends, &round->send_count, rank_of[to], phase->data + taken.first * unit,
+                    taken.units * unit);
             if (from == phase->root)
-                add(round->receives, &round->receive_count, from, phase->data + own.first * unit, own.units * unit);
+                add(round->receives, &round->receive_count, rank_of[from], phase->data + own.first * unit,
+                    own.units * unit);
+            break;
+        case SW_PHASE_EXCHANGE:
+            add(round->sends, &round->send_count, rank_of[to], phase->data + taken.first * unit, taken.units * unit);
+            add(round->receives, &round->receive_count, rank_of[from], taken_part(phase, number, from),
+                own.units * unit);
             break;
         case SW_PHASE_REDUCE:
-            add(round->sends, &round->send_count, to, phase->data + taken.first * unit, taken.units * unit);
-            add(round->receives, &round->receive_count, from, staged(comm, phase, number, from), own.units * unit);
+            add(round->sends, &round->send_count, rank_of[to], phase->data + taken.first * unit, taken.units * unit);
+            add(round->receives, &round->receive_count, rank_of[from], staged(comm, phase, number, from),
+                own.units * unit);
             break;
         }
     }
@@ -128,7 +147,7 @@ void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase,
 
 static sw_status copy_part(struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
     char *to = phase->data + own.first * phase->unit_bytes;
-    const char *from = own_part(comm, phase, own);
+    const char *from = own_part(phase, own);
     const int64_t bytes = own.units * phase->unit_bytes;
     if (comm->device.copy != NULL)
         return comm->device.copy(comm->device.context, to, from, bytes);
@@ -141,11 +160,11 @@ static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phas
         .type = phase->type,
         .to_type = phase->to_type,
         .elems = own.units,
-        .rank = comm->place.rank,
-        .ranks = comm->place.ranks,
+        .rank = phase->members->rank,
+        .ranks = phase->members->ranks,
         .own = phase->data + own.first * phase->unit_bytes,
         /* The first of the others: rank 0, or on rank 0 rank 1. */
-        .others = comm->place.ranks > 1 ? staged(comm, phase, number, comm->place.rank == 0) : NULL,
+        .others = phase->members->ranks > 1 ? staged(comm, phase, number, phase->members->rank == 0) : NULL,
         .stride_bytes = phase->round_units * phase->unit_bytes,
         .to = reduced(phase, number),
     };
@@ -156,8 +175,8 @@ static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phas
 }
 
 sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number) {
-    const struct part own = part_of(phase, number, comm->place.rank);
-    if (own.units == 0)
+    const struct part own = part_of(phase, number, phase->members->rank);
+    if (own.units == 0 || phase->kind == SW_PHASE_EXCHANGE)
         return SW_OK;
     if (phase->kind == SW_PHASE_REDUCE)
         return phase->by_library ? SW_OK : sum_part(comm, phase, number, own);

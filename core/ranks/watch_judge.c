@@ -68,6 +68,15 @@ static int64_t still_limit_ns(const struct sw_watch_view *view, const struct sw_
     return view->note->patient ? SW_WATCH_PATIENCE * rule->timeout_ns : rule->timeout_ns;
 }
 
+/* Tells whether a rank is behind another that is behind itself: ranks of one node may wait for theirs in a collective
+ * that ranks of another node have yet to enter. Of two that are as far, the one outside of it keeps the other. */
+static bool is_further_behind(const struct sw_watch_view *view, const struct sw_watch_view *other) {
+    const struct sw_watch_lane *own = collective(view), *others = collective(other);
+    if (own->entered != others->entered)
+        return own->entered < others->entered;
+    return own->running_ns < 0 && others->running_ns >= 0;
+}
+
 bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,
                     char text[SW_WATCH_TEXT_CHARS]) {
     for (int rank = 0; rank < ranks; rank++)
@@ -77,15 +86,19 @@ bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct s
     if (waiting < 0 || collective(&views[waiting])->running_ns <= rule->timeout_ns)
         return false;
     bool all_still = true;
+    int slow = -1;
     for (int rank = 0; rank < ranks; rank++) {
         const struct sw_watch_view *view = &views[rank];
         const bool behind = collective(view)->entered < collective(&views[waiting])->entered;
+        const bool still = view->still_ns > still_limit_ns(view, rule);
         if (behind && view->left)
             return say(views, ranks, rank, rule, "has been gone", view->silent_ns, text);
-        if (behind && view->still_ns > still_limit_ns(view, rule))
-            return say_slow(views, ranks, rank, rule, text);
-        all_still = all_still && !behind && view->still_ns > still_limit_ns(view, rule);
+        if (behind && still && (slow < 0 || is_further_behind(view, &views[slow])))
+            slow = rank;
+        all_still = all_still && !behind && still;
     }
+    if (slow >= 0)
+        return say_slow(views, ranks, slow, rule, text);
     if (all_still)
         snprintf(text, SW_WATCH_TEXT_CHARS,
                  "all %d ranks have waited in '%s %lld' for %.1f s and nothing moves: the network between them is at "

@@ -46,6 +46,10 @@ static sw_status prepare_ranks(struct sw_engine *engine) {
         return SW_OK;
     assert(engine->spec.comm != NULL && sw_comm_identity(engine->spec.comm)->ranks == ranks &&
            sw_comm_identity(engine->spec.comm)->rank == plan->spec.rank);
+    sw_comm_set_part_ranks(engine->spec.comm, plan->spec.secondary_ranks);
+    assert(plan->spec.secondary_ranks < 2 ||
+           (sw_comm_scope_ranks(engine->spec.comm, SW_SCOPE_PART) == plan->spec.secondary_ranks &&
+            sw_comm_scope_rank(engine->spec.comm, SW_SCOPE_PART) == plan->spec.secondary_rank));
     engine->bounds = calloc((size_t)ranks + 1, sizeof *engine->bounds);
     if (engine->bounds == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the engine");

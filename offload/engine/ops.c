@@ -174,6 +174,12 @@ static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struc
                                     : sw_copy_to_host(lane->stream, to, sw_engine_address(engine, from), from->bytes);
 }
 
+static sw_status run_keep_secondary(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    return sw_copy_on_device(lane->stream, sw_engine_operand(engine, op, SW_ROLE_TO), sw_engine_address(engine, from),
+                             from->bytes);
+}
+
 static sw_status run_commit(const struct sw_engine *engine, const struct step_context *context) {
     return sw_store_commit(engine->spec.store, engine->pending.step, context->generation[SW_GENERATION_COMMITTED],
                            engine->text);
@@ -196,6 +202,12 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_SUM_SQUARES: return run_sum_squares(engine, lane, op);
     case SW_OP_REDUCE_GRADIENTS: return sw_engine_reduce(engine, op);
     case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
+    case SW_OP_QUANTIZE_GRADIENTS:
+    case SW_OP_EXCHANGE_GRADIENTS:
+    case SW_OP_DEQUANTIZE_GRADIENTS:
+    case SW_OP_QUANTIZE_WEIGHTS:
+    case SW_OP_DEQUANTIZE_WEIGHTS: return sw_engine_run_quantized(engine, lane, op);
+    case SW_OP_KEEP_SECONDARY: return run_keep_secondary(lane, op, engine);
     case SW_OP_EXCHANGE_SUMMARY: return sw_engine_exchange_summary(engine, op, context);
     case SW_OP_DOWNLOAD_SQUARE_SUMS:
     case SW_OP_UPLOAD:

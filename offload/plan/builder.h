@@ -25,6 +25,9 @@ enum sw_ring {
     RING_ACC_IN,
     RING_BUCKETS,
     RING_BUCKET_SUMS,
+    RING_QUANT_BUCKETS,
+    RING_QUANT_PARTS,
+    RING_REDUCED,
     RINGS
 };
 
@@ -71,6 +74,7 @@ struct sw_builder {
     int64_t unit_slot_holds[UNIT_SLOTS_MAX]; /* unit, or -1 */
     bool table_held;                         /* the table slot has this step's weights */
     bool rows_held;                          /* rows of the embedding are gathered */
+    int64_t secondary_units; /* units before this one have had their forward pass, and their secondary shards kept */
     int work_acc_next;
     int64_t sums_unit; /* unit whose shard is reduced and has no square sums yet; -1: none */
     struct sw_read_ahead ahead[SW_STATES];
@@ -185,6 +189,13 @@ void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int6
 /* Gathers the ranks' shards of a unit's weights, this rank's from slot `from`, into the whole unit in slot `to`; both
  * may be the same. */
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to);
+/* Keeps this rank's secondary shard of a unit, which a device slot has whole, where a later gather is to find it
+ * (secondary.c). The units of a program come in their order; those that come again change nothing. */
+void sw_build_keep_secondary(struct sw_builder *b, int64_t unit, int32_t slot);
+/* Tells whether a unit's secondary shard is kept by now. */
+bool sw_build_has_secondary(const struct sw_builder *b, int64_t unit);
+/* Gathers the secondary shards of a unit into a device slot. */
+void sw_build_gather_secondary(struct sw_builder *b, int64_t unit, int32_t slot);
 /* Tells all ranks what each knows of the step (commit.c), square sums included or not, once the step is committed where
  * it commits. */
 void sw_build_exchange_summary(struct sw_builder *b, bool sums);

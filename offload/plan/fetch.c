@@ -66,6 +66,10 @@ static void gather_all(struct sw_builder *b) {
 
 /* Moves this rank's weights of a unit to the device, if they are not there; shards become whole. */
 static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
+    if (sw_build_has_secondary(b, unit)) {
+        sw_build_gather_secondary(b, unit, slot);
+        return;
+    }
     const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
     for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {

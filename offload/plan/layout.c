@@ -88,8 +88,9 @@ static int32_t add_state(struct layout *layout, sw_state state, sw_tier tier, in
 static sw_status allocate_index(struct sw_plan *plan) {
     const size_t count = (size_t)plan->spec.units->count;
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->acc_shard, &index->weights, &index->grads, &index->optimizer, &index->saved_optimizer,
-                          &index->acc,       &index->input,   &index->saved, &index->derived,   &index->cache};
+    int32_t **arrays[] = {&index->acc_shard,       &index->weights, &index->grads,    &index->optimizer,
+                          &index->saved_optimizer, &index->acc,     &index->input,    &index->saved,
+                          &index->derived,         &index->cache,   &index->secondary};
     const size_t array_count = sizeof arrays / sizeof arrays[0];
     if (index->arrays == NULL)
         index->arrays = malloc(array_count * count * sizeof *index->arrays);
@@ -123,6 +124,12 @@ static void lay_weights(struct layout *layout) {
             largest > 0 && k < plan->spec.unit_slots
                 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
                 : UNUSED;
+    int64_t most_grains = 0;
+    for (int64_t u = 0; sw_plan_quantizes_weights(plan) && u < units->count; u++)
+        most_grains = sw_max_i64(most_grains, units->unit[u].grains);
+    index->quant_weights = most_grains == 0 ? UNUSED
+                                            : add_unit(layout, "quantized weights", SW_DEVICE, -1, most_grains,
+                                                       sw_quant_grain_bytes(plan->spec.gather), SW_CONTENT_NONE);
     const bool gathers = sw_plan_gathers_rows(plan);
     index->rows =
         add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
@@ -133,6 +140,26 @@ static void lay_weights(struct layout *layout) {
             ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
                        plan->commit_every_step && sw_plan_trains(plan, 0) ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
             : UNUSED;
+}
+
+/* Adds the slots of secondary shards. One takes as much on every rank. */
+static void lay_secondary(struct layout *layout) {
+    struct sw_plan *plan = layout->plan;
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type), chunk = plan->spec.chunk_grains;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        if (!sw_plan_keeps_secondary(plan, u))
+            continue;
+        const int64_t grains = sw_shard_most_grains(plan->spec.units->unit[u].grains, plan->spec.secondary_ranks);
+        plan->index->secondary[u] =
+            add_slot(layout, (struct sw_slot){.name = "secondary weights",
+                                              .tier = plan->secondary_tier,
+                                              .unit = (int32_t)u,
+                                              .first_grain = sw_plan_secondary(plan, u).first_grain,
+                                              .grain_bytes = grain_bytes,
+                                              .piece_bytes = chunk * grain_bytes,
+                                              .bytes = grains * grain_bytes,
+                                              .pieces = (int32_t)sw_div_up(grains, chunk)});
+    }
 }
 
 static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
@@ -274,10 +301,17 @@ static void lay_exchange(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const int ranks = sw_plan_ranks(plan);
     const int64_t typed = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-    bool buckets = false;
+    const bool quant = sw_plan_quantizes_grads(plan);
+    const int64_t records = plan->spec.chunk_grains * sw_quant_grain_bytes(plan->spec.reduce);
+    bool away = false;
     for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
-        buckets |= plan->spec.zero >= SW_ZERO_GRADS || tier_of(layout, SW_GRADS, u) != SW_DEVICE;
-    index->buckets = add_if(layout, ranks > 1 && buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
+        away |= tier_of(layout, SW_GRADS, u) != SW_DEVICE;
+    const bool buckets = ranks > 1 && !quant && (plan->spec.zero >= SW_ZERO_GRADS || away);
+    index->buckets = add_if(layout, buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
+    index->quant_buckets = add_if(layout, quant, "quantized grads ring", SW_DEVICE, ranks * records, SW_BUCKETS);
+    index->quant_parts = add_if(layout, quant, "quantized grads ring", SW_DEVICE, (ranks - 1) * records, SW_BUCKETS);
+    index->reduced =
+        add_if(layout, quant && away && !sw_plan_reduces_groups(plan), "grads ring", SW_DEVICE, typed, SW_BUCKETS);
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
                                 plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
     index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
@@ -375,12 +409,14 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
         plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     lay_weights(&layout);
+    lay_secondary(&layout);
     lay_block_inputs(&layout);
     lay_activations(&layout);
     lay_caches(&layout);
     index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
     index->square_sums_device = index->square_sums_host = index->norm = UNUSED;
     index->buckets = index->bucket_sums = index->staging = index->summaries = UNUSED;
+    index->quant_buckets = index->quant_parts = index->reduced = UNUSED;
     if (plan->spec.train) {
         lay_gradients(&layout);
         lay_accumulators(&layout);

@@ -111,6 +111,8 @@ static void emit_ahead(struct sw_builder *b, struct sw_group *group, int64_t uni
 
 void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit) {
     const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
+    if (group->train && sw_plan_keeps_secondary(b->plan, unit))
+        sw_build_keep_secondary(b, unit, weights);
     for (int64_t w = 0; w < group->count; w++) {
         emit_ahead(b, group, unit, w);
         const int64_t micro = group->first + w;
@@ -241,6 +243,8 @@ static struct accumulator emit_head(struct sw_builder *b, struct sw_group *group
     struct accumulator table = trains_table ? begin_acc(b, 0, group, 2) : (struct accumulator){0};
     struct accumulator own = begin_acc(b, head, group, 1);
     const int32_t weights = sw_build_fetch(b, head), table_slot = tied ? sw_build_fetch(b, 0) : -1;
+    if (sw_plan_keeps_secondary(b->plan, head))
+        sw_build_keep_secondary(b, head, weights);
     for (int64_t w = 0; w < group->count; w++) {
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, SW_LANE_COMPUTE, head, group->first + w);
         op->flops = (1 + BACKWARD_FLOPS - (tied && !trains_table ? 1 : 0)) * forward_flops(b, head);

@@ -238,8 +238,19 @@ static sw_status place_states(struct sw_plan *plan) {
     return sw_plan_raise(plan, plan->spec.rises != NULL ? plan->spec.rises : &sw_rises_usual);
 }
 
+/* Secondary shards are on the device, or on the host where nothing fits with them there. */
+static sw_status place_with_secondary(struct sw_plan *plan) {
+    plan->secondary_tier = SW_DEVICE;
+    const sw_status status = place_states(plan);
+    if (status != SW_ERR_BUDGET || plan->spec.secondary_ranks < 2)
+        return status;
+    sw_error_clear();
+    plan->secondary_tier = SW_HOST;
+    return place_states(plan);
+}
+
 sw_status sw_plan_place(struct sw_plan *plan) {
-    SW_TRY(place_states(plan));
+    SW_TRY(place_with_secondary(plan));
     /* The rest of the host's budget goes to its rings: the drive can then work ahead of the arithmetic. */
     SW_TRY(grow_rings(plan, &plan->spec.ring_chunks, most_ring_chunks(plan)));
     return grow_rings(plan, &plan->stream_chunks, most_stream_chunks(plan));

@@ -21,8 +21,14 @@ static const char *const op_names[SW_OP_KINDS] = {
     [SW_OP_ROUND_OWN_GRADIENTS] = "round",
     [SW_OP_REDUCE_GRADIENTS] = "reduce",
     [SW_OP_ADD_TO_ACCUMULATOR] = "add",
+    [SW_OP_QUANTIZE_GRADIENTS] = "quantize gradients",
+    [SW_OP_EXCHANGE_GRADIENTS] = "exchange",
+    [SW_OP_DEQUANTIZE_GRADIENTS] = "dequantize gradients",
     [SW_OP_SUM_SQUARES] = "square sums",
     [SW_OP_ALL_GATHER] = "all-gather",
+    [SW_OP_QUANTIZE_WEIGHTS] = "quantize",
+    [SW_OP_DEQUANTIZE_WEIGHTS] = "dequantize",
+    [SW_OP_KEEP_SECONDARY] = "keep",
     [SW_OP_EXCHANGE_SUMMARY] = "share",
     [SW_OP_DOWNLOAD_SQUARE_SUMS] = "sums",
     [SW_OP_COMPUTE_NORM] = "norm",
@@ -49,6 +55,9 @@ static const char *const content_names[SW_CONTENTS] = {
     [SW_CONTENT_ACC] = "accumulators",
     [SW_CONTENT_GRADS] = "gradients",
     [SW_CONTENT_BUCKET_SUM] = "sums of gradients",
+    [SW_CONTENT_QUANT_WEIGHTS] = "quantized weights",
+    [SW_CONTENT_QUANT_GRADS] = "quantized gradients",
+    [SW_CONTENT_QUANT_PARTS] = "quantized gradients of others",
     [SW_CONTENT_SQUARE_SUMS] = "sums",
     [SW_CONTENT_NORM] = "norm",
     [SW_CONTENT_OPTIMIZER] = "optimizer",
@@ -164,6 +173,8 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
             SW_ERR_UNSUPPORTED,
             "without training, weights live on the device or the host, not on nvme where no store is for them");
     assert(spec->ranks >= 0 && spec->rank >= 0 && (spec->rank < spec->ranks || spec->ranks == 0));
+    assert(spec->secondary_ranks < 2 || (spec->zero == SW_ZERO_WEIGHTS && spec->ranks % spec->secondary_ranks == 0 &&
+                                         spec->secondary_rank >= 0 && spec->secondary_rank < spec->secondary_ranks));
     assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
     /* Each unit computes each micro-batch. */
     if (spec->micro_batches > SW_PLAN_MOST_OPS / spec->units->count)

@@ -18,6 +18,7 @@ struct sw_plan_index {
     int32_t *arrays; /* the block that all arrays lie in */
     /* Homes of states, on whatever tier. An optimizer in two generations has the next slot too. */
     int32_t *weights, *grads, *optimizer;
+    int32_t *secondary;                   /* this rank's secondary shards of weights */
     int32_t *saved_optimizer;             /* where a commit keeps state of device or host, if not every step commits */
     int32_t *acc_shard;                   /* device: accumulators of shards, where groups are reduced one by one */
     int32_t *acc;                         /* homes of accumulators between groups; -1: only the working one */
@@ -39,6 +40,10 @@ struct sw_plan_index {
     int32_t square_sums_device, square_sums_host, norm;
     int32_t buckets;        /* device ring: chunks of all ranks' shards, to be reduced */
     int32_t bucket_sums;    /* device ring: this rank's reduced chunks, in fp32 */
+    int32_t quant_weights;  /* device: a unit's quantized weights, while ranks gather them */
+    int32_t quant_buckets;  /* device ring: quantized chunks of all ranks' shards, to be exchanged */
+    int32_t quant_parts;    /* device ring: the other ranks' quantized chunks of this rank's shard */
+    int32_t reduced;        /* device ring: this rank's reduced chunks of such, on their way home */
     int32_t staging;        /* device: memory that reductions pass through */
     int32_t summaries;      /* host: what every rank tells the others of a step */
     int32_t grads_down;     /* device ring: finished chunks on their way to the host */
@@ -80,8 +85,11 @@ int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t 
 /* Returns the parts of a unit that a bucket holds, one after the other: the chunk of each rank, or the whole unit if
  * it has one bucket, so that a thousand ranks are one part. Behind the last it has no grains. */
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
-/* Returns a chunk of a whole unit. */
+/* Returns a chunk of a whole unit, or of this rank's secondary shard of it. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+/* Returns this rank's secondary shard of a unit. */
+struct sw_span sw_plan_secondary(const struct sw_plan *plan, int64_t unit);
 
 /* Tells whether a unit's optimizer state passes through the device for its update. */
 bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit);
@@ -117,8 +125,6 @@ sw_status sw_plan_keep_intermediates(struct sw_plan *plan, double share);
 
 /* Returns the role of an access in its op. */
 sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access);
-/* Returns the bytes of one grain in memory where only this content lies; 0: the content is not counted in grains. */
-int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content);
 
 /* Proves that every op has the operands that its kind needs, each in its role and exactly where the access says that
  * the content lies (check_operands.c). */

@@ -52,8 +52,28 @@ bool sw_plan_keeps_whole_weights(const struct sw_plan *plan) {
     return sw_plan_all_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
+/* A unit is gathered again in the backward pass, unless the device still holds it: the last blocks, and a tied table,
+ * which has a slot of its own. The head runs once for each group of micro-batches, as all units do. */
+bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_plan_spec *spec = &plan->spec;
+    const bool table = spec->units->tied;
+    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_is_sharded(plan, SW_WEIGHTS) || (unit == 0 && table) ||
+        spec->units->count - table <= spec->unit_slots)
+        return false;
+    return sw_plan_groups(plan) > 1 ||
+           (unit > 0 && sw_plan_trains(plan, unit) && unit + spec->unit_slots < spec->units->count);
+}
+
 bool sw_plan_reduces_groups(const struct sw_plan *plan) {
     return sw_plan_ranks(plan) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
+}
+
+bool sw_plan_quantizes_weights(const struct sw_plan *plan) {
+    return sw_plan_is_sharded(plan, SW_WEIGHTS) && plan->spec.gather != SW_QUANT_NONE;
+}
+
+bool sw_plan_quantizes_grads(const struct sw_plan *plan) {
+    return sw_plan_is_sharded(plan, SW_GRADS) && plan->spec.reduce != SW_QUANT_NONE;
 }
 
 bool sw_plan_fetches_table(const struct sw_plan *plan) {

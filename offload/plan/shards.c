@@ -93,6 +93,45 @@ struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int6
     return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
 }
 
+struct sw_span sw_plan_secondary_of(const struct sw_plan *plan, int64_t unit, int number) {
+    return sw_shard(unit_grains(plan, unit), plan->spec.secondary_ranks, number);
+}
+
+struct sw_span sw_plan_secondary(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_secondary_of(plan, unit, plan->spec.secondary_rank);
+}
+
+struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, sw_plan_secondary(plan, unit), chunk);
+}
+
+int64_t sw_plan_secondary_bytes(const struct sw_plan *plan) {
+    int64_t bytes = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        bytes += plan->index->secondary[u] >= 0 ? plan->slot[plan->index->secondary[u]].bytes : 0;
+    return bytes;
+}
+
+/* Returns the bytes of an op that go to other nodes. Every other rank is given as much, but in reductions, where shares
+ * differ by a grain. */
+static int64_t between_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    const int ranks = sw_plan_ranks(plan), node = plan->spec.node_ranks;
+    if (op->secondary || node == 0 || node >= ranks)
+        return 0;
+    return op->bytes * (ranks - node) / (ranks - 1);
+}
+
+struct sw_plan_sent sw_plan_sent_bytes(const struct sw_plan *plan) {
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    struct sw_plan_sent sent = {0};
+    for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
+        const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
+        sent.bytes += op->bytes;
+        sent.between_bytes += between_bytes(plan, op);
+    }
+    return sent;
+}
+
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)

@@ -7,6 +7,8 @@ void sw_rates_over_nodes(const struct sw_node *node, int64_t ranks, int64_t node
     if (node->devices == 0 || ranks < 2)
         return;
     const double within = (double)(ranks - nodes), between = (double)(nodes - 1);
+    rates->gather_in_node = rates->gather;
+    rates->latency_in_node_s = rates->comm_latency_s + (double)(ranks / nodes - 1) * node->hop_s;
     rates->comm_latency_s += within * node->hop_s + between * node->network_hop_s;
     struct sw_rate *const collectives[] = {&rates->gather, &rates->reduce};
     for (int i = 0; i < 2; i++) {

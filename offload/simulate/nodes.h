@@ -10,6 +10,8 @@
  * n-1 hops, of which m-1 are between nodes:
  *
  *     time = base + (n-m) hop + (m-1) network_hop + max((n-m) s / rate, (m-1) s / network_rate)
+ *
+ * A gather among the n/m ranks of a node is one of one node: base + (n/m-1) hop + (n/m-1) s / rate.
  */
 #ifndef SW_OFFLOAD_SIMULATE_NODES_H
 #define SW_OFFLOAD_SIMULATE_NODES_H

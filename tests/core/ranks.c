@@ -52,6 +52,8 @@ int main(int argc, char **argv) {
         ranks_break_a_group(comm, strcmp(test, "nccl_broken_sums") == 0);
     else if (strcmp(test, "module_loading") == 0)
         fprintf(stderr, "%s\n", getenv("CUDA_MODULE_LOADING") != NULL ? getenv("CUDA_MODULE_LOADING") : "unset");
+    else if (strstr(test, "scopes") != NULL && given == 2)
+        ranks_check_scopes(comm, atoi(rest[0]), atoi(rest[1]));
     else if (strcmp(test, "large") == 0)
         ranks_check_large(comm);
     else if (strcmp(test, "values") == 0)
@@ -62,6 +64,8 @@ int main(int argc, char **argv) {
         ranks_go_on(comm, atoll(rest[0]), atoi(rest[1]), atoi(rest[2]));
     else if (strcmp(test, "hang") == 0 && given == 3)
         ranks_hang(comm, atoll(rest[0]), atoi(rest[1]), rest[2]);
+    else if (strcmp(test, "hang_in_node") == 0 && given == 3)
+        ranks_hang_in_node(comm, atoll(rest[0]), atoi(rest[1]), rest[2]);
     else if (strcmp(test, "log") == 0)
         sw_log_info("hello"), sw_log_warn("a stone on the way");
     else if (strcmp(test, "place") == 0)

@@ -27,6 +27,8 @@ void ranks_check_library_sums(struct sw_comm *comm, uint64_t seed, int cases);
 void ranks_use_emulated_gpu(struct sw_comm *comm);
 /* A collective whose group of messages the emulated NCCL cuts short, and the end of the comm after it. */
 void ranks_break_a_group(struct sw_comm *comm, bool library_sums);
+/* Collectives over the scopes of nodes of so many ranks, cut into parts. */
+void ranks_check_scopes(struct sw_comm *comm, int node_ranks, int part_ranks);
 /* More bytes than 32 bits count. */
 void ranks_check_large(struct sw_comm *comm);
 /* Host reductions. */
@@ -35,5 +37,7 @@ void ranks_check_values(struct sw_comm *comm);
 void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int failing_after);
 /* A rank that stops doing collectives while the others go on, and computes, sleeps or leaves. */
 void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how);
+/* A rank that stops while those of its node, and of nodes of two ranks the other, do collectives of nodes. */
+void ranks_hang_in_node(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how);
 
 #endif

@@ -137,3 +137,43 @@ void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, cons
     sw_watch_close(watch);
     free(staging);
 }
+
+/* Gathers a number of each rank of a scope. */
+static sw_status gather(struct sw_comm *comm, const char *what, sw_comm_scope scope, int64_t index) {
+    int64_t numbers[MOST_RANKS] = {0}, bounds[MOST_RANKS + 1];
+    for (int number = 0; number <= sw_comm_scope_ranks(comm, scope); number++)
+        bounds[number] = number * (int64_t)sizeof *numbers;
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_all_gather(
+        comm,
+        &(struct sw_comm_gather){.what = what, .index = index, .data = numbers, .bounds_bytes = bounds, .scope = scope},
+        &request));
+    return sw_comm_wait(request);
+}
+
+void ranks_hang_in_node(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how) {
+    const int rank = sw_comm_identity(comm)->rank;
+    struct sw_watch *watch = NULL;
+    sw_comm_set_node_ranks(comm, 2);
+    if (strcmp(how, "early") == 0) {
+        sw_comm_set_timeout(comm, timeout_ms * 1000000);
+        signal(SIGTERM, SIG_IGN);
+        if (rank == hanging_rank)
+            raise(SIGSTOP);
+        const sw_status status = gather(comm, "part", SW_SCOPE_NODE, 1);
+        if (status != SW_OK)
+            dprintf(STDERR_FILENO, "verdict: %s\n", sw_error_message(status));
+        else
+            sleep(20);
+        _exit(1);
+    }
+    watch = open_watch(comm, timeout_ms);
+    wait_for_the_end(gather(comm, "part", SW_SCOPE_NODE, 1));
+    if (rank == hanging_rank) {
+        sw_watch_enter(watch, COMPUTE, "backward", 5);
+        sleep(20);
+    }
+    wait_for_the_end(gather(comm, "part", SW_SCOPE_NODE, 2));
+    wait_for_the_end(gather(comm, "across", SW_SCOPE_ACROSS, 3));
+    sw_watch_close(watch);
+}

@@ -102,12 +102,27 @@ static void all_in_one_collective_blame_the_network(void **state) {
     assert_false(judged(&all, text));
 }
 
+/* Ranks of a node wait for the slow one in a collective of their own, while another node waits in the next. */
+static void a_rank_that_waits_for_the_slow_one_is_not_blamed(void **state) {
+    (void)state;
+    char text[SW_WATCH_TEXT_CHARS] = "";
+    struct ranks all;
+    leave_behind(together(&all, TIMEOUT_NS + 1), 1, TIMEOUT_NS + 1, false);
+    all.note[0].lanes[SW_WATCH_COMM].entered = OTHERS - 1;
+    assert_true(judged(&all, text));
+    check_said(text, "rank 1 (process 101 on here) has done nothing");
+    all.note[1].lanes[SW_WATCH_COMM].entered = OTHERS - 2;
+    assert_true(judged(&all, text));
+    check_said(text, "rank 1 (process 101 on here) has done nothing");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_a_slow_rank_its_op_and_the_remedy),
         cmocka_unit_test(a_patient_start_has_many_times_as_long),
         cmocka_unit_test(silence_is_never_forgiven),
         cmocka_unit_test(all_in_one_collective_blame_the_network),
+        cmocka_unit_test(a_rank_that_waits_for_the_slow_one_is_not_blamed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

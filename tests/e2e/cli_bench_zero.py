@@ -12,9 +12,9 @@ STAGES = range(4)
 OPTIMIZER_BYTES = 12
 
 
-def report(ranks):
+def report(ranks, *more):
     """Returns the report of `bench zero` with that many ranks; one rank runs without a launcher, as a user starts it."""
-    arguments = ("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, "--json")
+    arguments = ("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, "--json", *more)
     words = command(*arguments) if ranks == 1 else mpirun((ranks, command(*arguments)))
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode != 0 or done.stderr:
@@ -53,10 +53,11 @@ def wrong_stage(what, found, expected):
 
 def wrong_report(ranks):
     found = report(ranks)
-    parameters, stages = found.pop("parameters"), found.pop("stages")
+    parameters, stages, plus = found.pop("parameters"), found.pop("stages"), found.pop("plus")
     expected = {"bench": "zero", "device": "cpu", "model": "made", "precision": "bf16", "ranks": ranks, "nodes": 1,
                 "transport": "self" if ranks == 1 else "MPI"}
     problems = [] if found == expected else [f"the report is {found}"]
+    problems += [] if plus == [] else [f"one node has {plus}"]
     sent = [stage["sent"]["bytes"] for stage in stages]
     planned = [stage.pop("planned_sent_bytes") for stage in stages]
     problems += [] if sent == planned else [f"{ranks} ranks: {planned} bytes were planned to be sent, {sent} were"]
@@ -74,6 +75,42 @@ def ranks_hold_and_send_what_the_formulas_say():
     return [problem for ranks in (2, 4, 8) for problem in wrong_report(ranks)]
 
 
+def nodes_formulas(parameters, ranks, node, row):
+    """Returns a rank's bytes of bf16 sent within its node and to other nodes, and its secondary shards."""
+    weights = 2 * parameters
+    among_all = {"0": 2, "1": 2, "2": 2, "3": 3, "3 hpZ": 2}[row]
+    inside, between = (among_all * weights * others / ranks for others in (node - 1, ranks - node))
+    return inside + (weights * (node - 1) / node if row == "3 hpZ" else 0), between
+
+
+def wrong_row(row, found, parameters, ranks, node):
+    problems = []
+    for name, expected in zip(("inside", "between"), nodes_formulas(parameters, ranks, node, row), strict=True):
+        problems += wrong_figure(f"{ranks} ranks, {node} a node, {row}, {name}", found[name], expected)
+    times = 3 if row == "3" else 2
+    if abs(found["between_times"] / times - 1) > ALLOWED:
+        problems.append(f"{row}: {found['between_times']} times the weights between nodes, not {times}")
+    if abs(found["planned_between_bytes"] / found["between"]["bytes"] - 1) > ALLOWED:
+        problems.append(f"{row}: {found['planned_between_bytes']} bytes were planned between nodes, {found['between']}")
+    if row == "3 hpZ" and not 0.9 < found["secondary"]["bytes"] / (2 * parameters / node) < 1.02:
+        problems.append(f"{row}: {found['secondary']}")
+    return problems
+
+
+def nodes_send_what_the_formulas_say():
+    """Two nodes of two and of four ranks; between nodes hpZ saves a third of what stage 3 sends."""
+    problems = []
+    for ranks, node in ((4, 2), (8, 4)):
+        found = report(ranks, "--ranks-per-node", node)
+        rows = [*found["stages"], *found["plus"]]
+        names = [row["name"] for row in rows]
+        if found["nodes"] != 2 or names != ["0", "1", "2", "3", "3 hpZ"]:
+            problems.append(f"{ranks} ranks: {found['nodes']} nodes, {names}")
+        for row in rows:
+            problems += wrong_row(row["name"], row, found["parameters"], ranks, node)
+    return problems
+
+
 def a_table_is_for_people():
     ended = run("bench", "zero", "--model", "llama-tiny", "--threads", 1)
     words = ("stage", "llama-tiny", "optimizer", "accumulator")
@@ -88,5 +125,6 @@ def a_model_that_is_not_there_is_refused_once():
     return [] if done.returncode != 0 and not done.stdout and len(said) == 1 and "nowhere" in said[0] else [str(done)]
 
 
-script_test.run(a_rank_alone_holds_everything, ranks_hold_and_send_what_the_formulas_say, a_table_is_for_people,
+script_test.run(a_rank_alone_holds_everything, ranks_hold_and_send_what_the_formulas_say,
+                nodes_send_what_the_formulas_say, a_table_is_for_people,
                 a_model_that_is_not_there_is_refused_once)

@@ -82,6 +82,10 @@ static sw_status open_plan(struct harness *h) {
         .ranks = ranks_of(h),
         .rank = rank_of(h),
         .zero = h->spec.zero,
+        .gather = h->spec.gather,
+        .reduce = h->spec.reduce,
+        .secondary_ranks = h->spec.secondary_ranks,
+        .secondary_rank = h->spec.secondary_ranks > 0 ? rank_of(h) % h->spec.secondary_ranks : 0,
         .train = true,
         .frozen_units = h->spec.frozen_units,
         .micro_batches = h->spec.micro_batches,
@@ -109,7 +113,13 @@ static sw_status open_plan(struct harness *h) {
     for (int64_t u = 0; u < spec.units->count; u++)
         streams[u] = h->spec.update_on_device >> (u % STREAMS_BITS) & 1;
     spec.update_on_device = streams;
-    const sw_status status = sw_plan_create(&spec, &h->plan);
+    sw_status status = sw_plan_create(&spec, &h->plan);
+    if (status == SW_OK && h->spec.secondary_on_host) {
+        spec.budget_bytes[SW_DEVICE] = h->plan->tier_bytes[SW_DEVICE] - 1;
+        sw_plan_destroy(h->plan);
+        status = sw_plan_create(&spec, &h->plan);
+        assert(status != SW_OK || h->plan->secondary_tier == SW_HOST);
+    }
     free(streams);
     return status == SW_OK ? sw_plan_check(h->plan) : status;
 }

@@ -280,6 +280,15 @@ static void check_refused(const struct sw_plan *plan, confusion which, int *refu
     plans_copy_free(&copy);
 }
 
+/* Gives half of the plans of stage 3 secondary shards. */
+static void draw_secondary(struct plans_random *random, struct sw_plan_spec *spec) {
+    if (spec->zero < SW_ZERO_WEIGHTS || plans_draw(random, 0, 1) == 0)
+        return;
+    spec->secondary_ranks = (int)plans_draw(random, 2, spec->ranks);
+    spec->ranks -= spec->ranks % spec->secondary_ranks;
+    spec->secondary_rank = spec->rank % spec->secondary_ranks;
+}
+
 static void sums_of_ranks_are_not_taken_for_gradients(void **state) {
     (void)state;
     int refused = 0;
@@ -295,6 +304,7 @@ static void sums_of_ranks_are_not_taken_for_gradients(void **state) {
         spec.micro_batches = sw_max_i64(spec.micro_batches, 2);
         spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
         spec.zero = (int)plans_draw(&random, SW_ZERO_GRADS, SW_ZERO_WEIGHTS);
+        draw_secondary(&random, &spec);
         if (sw_plan_create(&spec, &plan) == SW_OK) {
             for (int which = WRITES; which <= CONFUSIONS; which++)
                 check_refused(plan, (confusion)which, &refused);
@@ -349,6 +359,7 @@ static void altered_operands_are_refused(void **state) {
         if (spec.train && plans_draw(&random, 0, 1) == 1) {
             spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
             spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+            draw_secondary(&random, &spec);
         }
         if (sw_plan_create(&spec, &plan) == SW_OK) {
             refused += try_operands(&random, plan);

@@ -46,6 +46,14 @@ static void one_level_alone(void **state) {
     assert_true(near(apart.comm_latency_s, 0.5 + 7 * 1e-3));
 }
 
+/* A gather among the 4 ranks of a node uses its links alone, however many nodes there are. */
+static void gathers_in_a_node_do_not_use_the_network(void **state) {
+    (void)state;
+    const struct sw_rates rates = rates_of(8, 2, &node);
+    assert_true(rates.gather_in_node.bytes_per_s == 100.0 && near(rates.latency_in_node_s, 0.5 + 3 * 1e-6));
+    assert_true(rates_of(8, 1, &(struct sw_node){0}).gather_in_node.bytes_per_s == 0.0);
+}
+
 static void unknown_nodes_change_nothing(void **state) {
     (void)state;
     const struct sw_rates flat = rates_of(8, 1, &(struct sw_node){0}), alone = rates_of(1, 1, &node);
@@ -58,6 +66,7 @@ int main(void) {
         cmocka_unit_test(slower_level_bounds),
         cmocka_unit_test(latency_grows_with_ranks_and_nodes),
         cmocka_unit_test(one_level_alone),
+        cmocka_unit_test(gathers_in_a_node_do_not_use_the_network),
         cmocka_unit_test(unknown_nodes_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,7 +37,7 @@ static void must(sw_status status, uint64_t seed) {
 
 static bool same_between_ranks(const struct sw_op *a, const struct sw_op *b) {
     return a->kind == b->kind && a->content == b->content && a->unit == b->unit && a->chunk == b->chunk &&
-           a->bucket == b->bucket;
+           a->bucket == b->bucket && a->secondary == b->secondary;
 }
 
 /* Collectives that wait for each other on different ranks would stand still if they came in different orders. */
@@ -90,30 +90,62 @@ static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed)
     }
 }
 
+/* Bytes that all ranks send for the gathers of a unit, and for one gather among all. */
+struct gathers {
+    int64_t among_all, in_parts, once;
+    int64_t unit_bytes; /* in the compute type, in which secondary shards are kept */
+};
+
+/* With secondary shards only the first gather of a step is among all ranks; those of a part of P ranks send (P-1) times
+ * the unit in each part. */
+static void check_secondary(const struct sw_plan *plan, int64_t unit, struct gathers sent, uint64_t seed) {
+    const int64_t parts = plan->spec.secondary_ranks > 1 ? plan->spec.secondary_ranks : 1;
+    const int64_t part_bytes = plan->spec.ranks / parts * (parts - 1) * sent.unit_bytes;
+    const bool kept = sw_plan_keeps_secondary(plan, unit);
+    /* Where slots are many and units few, slots may hold a unit until the step ends. */
+    const bool again = plan->spec.unit_slots == 2 && plan->spec.units->count > 5;
+    if (kept ? sent.among_all != sent.once || (again && sent.in_parts == 0) || sent.in_parts % part_bytes != 0
+             : sent.in_parts != 0)
+        fail_msg("seed %llu: of unit %lld %lld bytes are gathered among all ranks and %lld within parts of %lld",
+                 (unsigned long long)seed, (long long)unit, (long long)sent.among_all, (long long)sent.in_parts,
+                 (long long)parts);
+}
+
 /* Every trained unit's gradient is reduced once, or once a group; what all ranks send for it is (N-1) times its bytes,
  * and as much again where something whole comes of it. Only frozen weights that are sharded travel. */
 static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed) {
-    const struct sw_units *units = plan[0]->spec.units;
-    const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(plan[0]->spec.type);
+    const struct sw_plan_spec *spec = &plan[0]->spec;
+    const struct sw_units *units = spec->units;
+    const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
+    const bool quant_grads = spec->zero >= SW_ZERO_OPTIMIZER && spec->reduce != SW_QUANT_NONE;
+    const bool quant_weights = spec->zero >= SW_ZERO_WEIGHTS && spec->gather != SW_QUANT_NONE;
+    const int64_t grads_bytes = !quant_grads ? typed : spec->reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
+    const int64_t weights_bytes = quant_weights ? 16384 + 256 : typed;
     for (int64_t u = 0; u < units->count; u++) {
-        int64_t reduced = 0, gathered = 0;
+        int64_t reduced = 0, gathered = 0, in_parts = 0;
         for (int r = 0; r < ranks; r++) {
             const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
             for (int32_t i = 0; i < program->op_count; i++) {
                 const struct sw_op *op = &program->op[i];
-                reduced += op->kind == SW_OP_REDUCE_GRADIENTS && op->unit == u ? op->bytes : 0;
-                gathered += op->kind == SW_OP_ALL_GATHER && op->unit == u ? op->bytes : 0;
+                const bool reduces = op->kind == SW_OP_REDUCE_GRADIENTS || op->kind == SW_OP_EXCHANGE_GRADIENTS;
+                assert_true(!reduces || (op->kind == SW_OP_EXCHANGE_GRADIENTS) == quant_grads);
+                reduced += reduces && op->unit == u ? op->bytes : 0;
+                const bool gathers = op->kind == SW_OP_ALL_GATHER && op->unit == u;
+                gathered += gathers && !op->secondary ? op->bytes : 0;
+                in_parts += gathers && op->secondary ? op->bytes : 0;
             }
         }
-        const int64_t once = (ranks - 1) * units->unit[u].grains * typed;
+        const int64_t grains = (ranks - 1) * units->unit[u].grains;
+        const int64_t once = grains * weights_bytes, once_reduced = grains * grads_bytes;
         const bool trained = u >= plan[0]->spec.frozen_units;
         const int64_t groups = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
         const int64_t times = trained ? groups : 0;
         const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
-        if (reduced != times * once ||
+        if (reduced != times * once_reduced ||
             (whole ? gathered != (trained ? once : 0) : gathered % once != 0 || gathered == 0))
             fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
                      (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
+        check_secondary(plan[0], u, (struct gathers){gathered, in_parts, once, units->unit[u].grains * typed}, seed);
     }
 }
 
@@ -141,6 +173,19 @@ static struct sw_rates make_rates(void) {
                              .derive_s = units_s};
 }
 
+/* Returns the time of an op of the comm lane that gives nothing to other ranks: that of the memory it passes over. */
+static double quantizing_s(const struct sw_plan *plan, const struct sw_op *op) {
+    const double typed = (double)(SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type)), grains = (double)op->grains;
+    const double record = plan->spec.reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
+    switch (op->kind) {
+    case SW_OP_QUANTIZE_WEIGHTS:
+    case SW_OP_DEQUANTIZE_WEIGHTS: return grains * (16384 + 256 + typed) / 1e12;
+    case SW_OP_DEQUANTIZE_GRADIENTS:
+        return grains * (plan->spec.ranks * record + (op->wide ? 4.0 * SW_GRAIN_ELEMS : typed)) / 1e12;
+    default: return -1.0;
+    }
+}
+
 /* The comm lane takes what its bytes take, and the latency of each op. */
 static void check_time(const struct sw_plan *plan, uint64_t seed) {
     const struct sw_rates rates = make_rates();
@@ -149,7 +194,11 @@ static void check_time(const struct sw_plan *plan, uint64_t seed) {
     double expected_s = 0.0;
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
         const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
-        expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE_GRADIENTS ? 1e9 : 2e9);
+        const double local_s = quantizing_s(plan, op);
+        if (local_s >= 0.0)
+            expected_s += local_s;
+        else
+            expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE_GRADIENTS ? 1e9 : 2e9);
     }
     must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
     if (fabs(found.lane_busy_s[SW_LANE_COMM] - expected_s) > 1e-6 * expected_s || found.step_s < 0.999 * expected_s)
@@ -180,6 +229,7 @@ static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, b
 static bool make_plans(struct sw_plan_spec *spec, struct sw_plan **plan, uint64_t seed) {
     bool made = true;
     for (spec->rank = 0; spec->rank < spec->ranks; spec->rank++) {
+        spec->secondary_rank = spec->secondary_ranks > 1 ? spec->rank % spec->secondary_ranks : 0;
         const sw_status status = sw_plan_create(spec, &plan[spec->rank]);
         if (status != SW_OK && status != SW_ERR_BUDGET)
             must(status, seed);
@@ -200,6 +250,7 @@ static bool make_priced_plans(struct sw_plan_spec *spec, struct sw_plan **plan, 
     const struct sw_search_open everything = {.most_ops = SW_SEARCH_OPS, .updates = true, .placement = true};
     rates.update.bytes_per_s = rates.upload.bytes_per_s = rates.download.bytes_per_s = 2e10;
     for (spec->rank = 0; spec->rank < spec->ranks; spec->rank++) {
+        spec->secondary_rank = spec->secondary_ranks > 1 ? spec->rank % spec->secondary_ranks : 0;
         const sw_status status = sw_plan_search(spec, &everything, &rates, &prices, &plan[spec->rank]);
         if (status == SW_ERR_BUDGET && spec->rank == 0) {
             sw_error_clear();
@@ -216,7 +267,33 @@ static void release(struct sw_plan **plan, int ranks) {
         sw_plan_destroy(plan[r]);
 }
 
-static void try_random_model(uint64_t seed, int tally[4]) {
+static void count_secondary(const struct sw_plan *plan, int tally[6]) {
+    tally[SW_ZERO_WEIGHTS + 1 + plan->secondary_tier] += plan->spec.secondary_ranks > 1;
+}
+
+/* States that must be on the device leave no room for secondary shards there. */
+static void try_beside_device(struct sw_plan_spec *spec, uint64_t seed, int tally[6]) {
+    struct sw_plan *plan[MOST_RANKS];
+    struct sw_plan_spec tight = *spec;
+    for (int state = 0; state < SW_STATES; state++) {
+        tight.place.automatic[state] = false;
+        for (int tier = 0; tier < SW_TIERS; tier++)
+            tight.place.share[state][tier] = tier == SW_DEVICE ? 1.0 : 0.0;
+    }
+    tight.recompute_auto = false;
+    tight.budget_bytes[SW_DEVICE] = tight.budget_bytes[SW_HOST] = INT64_C(1) << 50;
+    if (!make_plans(&tight, plan, seed))
+        return;
+    tight.budget_bytes[SW_DEVICE] = plan[0]->tier_bytes[SW_DEVICE] - 1;
+    release(plan, tight.ranks);
+    if (!make_plans(&tight, plan, seed))
+        return;
+    check_plans(plan, tight.ranks, seed, seed % JUDGED_EVERY == 0);
+    count_secondary(plan[0], tally);
+    release(plan, tight.ranks);
+}
+
+static void try_random_model(uint64_t seed, int tally[6]) {
     struct plans_random random = {.seed = seed};
     struct sw_units *units;
     struct sw_plan *plan[MOST_RANKS];
@@ -226,16 +303,26 @@ static void try_random_model(uint64_t seed, int tally[4]) {
     spec.cache_bytes = NULL;
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+    spec.gather = seed % 2 == 0 ? SW_QUANT_INT8 : SW_QUANT_NONE;
+    spec.reduce = (sw_quant)(seed % 3);
+    if (spec.zero == SW_ZERO_WEIGHTS && plans_draw(&random, 0, 1) == 1) {
+        spec.secondary_ranks = (int)plans_draw(&random, 2, spec.ranks);
+        spec.ranks -= spec.ranks % spec.secondary_ranks;
+    }
     if (make_plans(&spec, plan, seed)) {
         check_plans(plan, spec.ranks, seed, seed % JUDGED_EVERY == 0);
         for (int t = SW_DEVICE; t <= SW_HOST; t++)
             spec.budget_bytes[t] = plan[0]->tier_bytes[t] * plans_draw(&random, 60, 110) / 100;
-        release(plan, spec.ranks);
         tally[spec.zero]++;
+        count_secondary(plan[0], tally);
+        release(plan, spec.ranks);
         if (make_plans(&spec, plan, seed)) {
-            check_plans(plan, spec.ranks, seed, false);
+            check_plans(plan, spec.ranks, seed, spec.secondary_ranks > 1 && seed % JUDGED_EVERY == 0);
+            count_secondary(plan[0], tally);
             release(plan, spec.ranks);
         }
+        if (spec.secondary_ranks > 1)
+            try_beside_device(&spec, seed, tally);
         if (seed % PRICED_EVERY == 0 && make_priced_plans(&spec, plan, seed)) {
             check_plans(plan, spec.ranks, seed, false);
             release(plan, spec.ranks);
@@ -246,11 +333,13 @@ static void try_random_model(uint64_t seed, int tally[4]) {
 
 static void plans_of_ranks_fit_together(void **state) {
     (void)state;
-    int tally[4] = {0};
+    int tally[6] = {0};
     for (uint64_t seed = SEED; seed < SEED + MODELS; seed++)
         try_random_model(seed, tally);
     printf("# plans of 2 to %d ranks: %d, %d, %d and %d models at stages 0 to 3\n", MOST_RANKS, tally[0], tally[1],
            tally[2], tally[3]);
+    printf("# %d with secondary shards on the device and %d on the host\n", tally[4], tally[5]);
+    assert_true(tally[4] > MODELS / 20 && tally[5] > 10);
     for (int zero = 0; zero < 4; zero++)
         assert_true(tally[zero] > MODELS / 8);
 }

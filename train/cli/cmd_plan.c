@@ -176,6 +176,20 @@ static json_t *nodes_json(const struct sw_planned *p) {
                      of_node * p->plan->tier_bytes[SW_HOST], "node_disk_bytes", of_node * sw_plan_disk_bytes(p->plan));
 }
 
+/* Returns the secondary shards of weights, or null. */
+static json_t *secondary_json(const struct sw_plan *plan) {
+    if (plan->spec.secondary_ranks < 2)
+        return json_null();
+    return json_pack("{s:i, s:s, s:I}", "ranks", plan->spec.secondary_ranks, "tier", sw_tier_name(plan->secondary_tier),
+                     "bytes", (json_int_t)sw_plan_secondary_bytes(plan));
+}
+
+/* Returns the bytes that the rank gives to others in a step. */
+static json_t *sent_json(const struct sw_plan *plan) {
+    const struct sw_plan_sent sent = sw_plan_sent_bytes(plan);
+    return json_pack("{s:I, s:I}", "bytes", (json_int_t)sent.bytes, "between_bytes", (json_int_t)sent.between_bytes);
+}
+
 static json_t *saves_json(const struct sw_planned *p) {
     if (!p->may_save)
         return json_null();
@@ -234,6 +248,8 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_what_if 
     json_object_set_new(root, "zero",
                         sw_settings_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
     json_object_set_new(root, "nodes", nodes_json(p));
+    json_object_set_new(root, "secondary", secondary_json(p->plan));
+    json_object_set_new(root, "sent", sent_json(p->plan));
     json_object_set_new(root, "would_help", helps_json(helps));
     return sw_command_print_json(root);
 }

@@ -68,6 +68,9 @@ static void say_start(const struct sw_trainer *trainer) {
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
                     (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),
                     trainer->plan->spec.zero);
+    if (trainer->plan->spec.secondary_ranks > 1)
+        sw_log_info("a second shard of the weights is kept among every %d ranks, on the %s",
+                    trainer->plan->spec.secondary_ranks, sw_tier_name(trainer->plan->secondary_tier));
     say_data(trainer);
     if (settings->dry_run)
         return;

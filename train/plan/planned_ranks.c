@@ -7,10 +7,7 @@
 enum { RANK_TIMEOUT_S = 120 };
 
 sw_status sw_planned_begin_ranks(struct sw_ranks *ranks, struct sw_settings *settings) {
-    settings->ranks = sw_ranks_count(ranks);
-    settings->rank = sw_ranks_rank(ranks);
-    settings->local_ranks = sw_ranks_local_count(ranks);
-    settings->local_rank = sw_ranks_local_rank(ranks);
+    sw_settings_take_ranks(settings, ranks);
     SW_TRY(sw_ranks_begin_watch(ranks, RANK_TIMEOUT_S));
     return settings->threads == SW_OPTION_AUTO ? sw_ranks_cores(ranks, &settings->threads) : SW_OK;
 }

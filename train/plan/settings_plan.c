@@ -71,6 +71,9 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .ranks = (int)sw_settings_ranks(settings),
         .rank = share.rank,
         .zero = share.stage,
+        .gather = sw_settings_gather(settings),
+        .reduce = sw_settings_reduce(settings),
+        .node_ranks = sw_settings_node_ranks(settings),
         .type = sw_settings_type(settings),
         .train = true,
         .micro_batches = sw_settings_micro_batches(settings),
@@ -91,17 +94,46 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
     };
     SW_TRY(sw_settings_group(settings, &spec.group));
+    if (share.stage == SW_ZERO_WEIGHTS)
+        SW_TRY(sw_settings_secondary(settings, &spec.secondary_ranks));
+    if (spec.secondary_ranks > 0)
+        spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
     SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
     return outline_plan(&spec, settings, pricing, out);
 }
 
-/* Chooses the ZeRO stage where no prices do. Stage 3 saves only memory where every device can hold all weights, so 2 is
- * preferred. All ranks must choose alike, so each looks at rank 0, whose shards are the largest. */
+/* Refuses to quantize what a job of this stage does not exchange. */
+static sw_status check_quantized(const struct sw_settings *settings, int stage) {
+    const sw_quant gather = sw_settings_gather(settings), reduce = sw_settings_reduce(settings);
+    const bool alone = sw_settings_ranks(settings) == 1;
+    if (alone && (gather != SW_QUANT_NONE || reduce != SW_QUANT_NONE))
+        return sw_fail(SW_ERR_ARG, "one rank exchanges nothing that %s %s could quantize; give %s",
+                       gather != SW_QUANT_NONE ? "--gather" : "--reduce",
+                       sw_quant_name(gather != SW_QUANT_NONE ? gather : reduce),
+                       gather != SW_QUANT_NONE ? "--gather exact" : "--reduce ordered");
+    if (gather != SW_QUANT_NONE && stage < SW_ZERO_WEIGHTS)
+        return sw_fail(SW_ERR_ARG,
+                       "--gather %s quantizes the weights that ranks gather with --zero 3, and the stage is %d; give "
+                       "--zero 3 or --gather exact",
+                       sw_quant_name(gather), stage);
+    if (reduce != SW_QUANT_NONE && stage < SW_ZERO_OPTIMIZER)
+        return sw_fail(SW_ERR_ARG,
+                       "--reduce %s is for gradients of which each rank keeps the sum of its shard, --zero 1 to 3; "
+                       "give one of these or --reduce ordered",
+                       sw_quant_name(reduce));
+    return SW_OK;
+}
+
+/* Chooses the ZeRO stage where no prices do. Quantized weights are gathered in stage 3 alone. Stage 3 otherwise saves
+ * only memory where every device can hold all weights, so 2 is preferred. All ranks must choose alike, so each looks at
+ * rank 0, whose shards are the largest. */
 static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model, int *out) {
     const bool open = settings->zero == SW_OPTION_AUTO;
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
-    if (!open || sw_settings_ranks(settings) == 1)
+    if (open && sw_settings_gather(settings) != SW_QUANT_NONE)
+        *out = SW_ZERO_WEIGHTS;
+    if (!open || sw_settings_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
     struct sw_plan *plan = NULL;
     const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, NULL, &plan);
@@ -151,9 +183,11 @@ static sw_status search_stages(const struct sw_settings *settings, const struct 
 static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     struct share share = {.rank = (int)settings->rank};
-    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_ranks(settings) > 1)
+    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_ranks(settings) > 1 &&
+        sw_settings_gather(settings) == SW_QUANT_NONE)
         return search_stages(settings, model, pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
+    SW_TRY(check_quantized(settings, share.stage));
     return plan_share(settings, model, share, pricing, out_lack, out);
 }
 

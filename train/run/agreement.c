@@ -114,7 +114,8 @@ static uint64_t digest_of(const struct sw_plan *plan) {
         const struct sw_program *program = &plan->program[p];
         for (int32_t i = 0; program->op_count > 0 && i < program->lane_count[SW_LANE_COMM]; i++) {
             const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
-            const int32_t what[] = {p, (int32_t)op->kind, (int32_t)op->content, op->unit, op->chunk, op->bucket};
+            const int32_t what[] = {p,        (int32_t)op->kind, (int32_t)op->content,
+                                    op->unit, op->chunk,         op->bucket + 2 * op->secondary};
             digest = XXH3_64bits_withSeed(what, sizeof what, digest);
         }
     }

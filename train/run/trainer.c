@@ -46,12 +46,11 @@ static sw_status open_data(struct sw_trainer *trainer) {
 
 static sw_status check_settings(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
-    settings->ranks = sw_ranks_count(trainer->ranks);
-    settings->rank = sw_ranks_rank(trainer->ranks);
-    settings->local_rank = sw_ranks_local_rank(trainer->ranks);
-    settings->local_ranks = sw_ranks_local_count(trainer->ranks);
+    int part_ranks;
+    sw_settings_take_ranks(settings, trainer->ranks);
     if (settings->ranks > 1 && settings->speculate == SW_SPECULATE_ALWAYS)
         return sw_fail(SW_ERR_ARG, "--speculate always works with one rank only; leave it out");
+    SW_TRY(sw_settings_secondary(settings, &part_ranks));
     return sw_settings_check(settings);
 }
 

@@ -1,11 +1,15 @@
 /* Continues a run from its last commit. */
 #include "core/confine.h"
+#include "core/log.h"
 #include "core/long_work.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
 #include "train/folder/run_stores.h"
 #include "train/run/trace_file.h"
 #include "train/run/trainer_private.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 static sw_status check_store(const struct sw_trainer *trainer) {
     if (!sw_run_store_is_of(trainer->store, sw_model_get_units(trainer->model)))
@@ -44,12 +48,24 @@ static sw_status apply_change(const struct change *change, struct sw_settings *s
     return status;
 }
 
+/* Ends a run's --zero-secondary, which has no meaning for one rank. */
+static sw_status leave_secondary(struct sw_settings *settings) {
+    if (strcmp(settings->zero_secondary, SW_NO_SECONDARY) == 0)
+        return SW_OK;
+    sw_log_info("one rank keeps no second shard of weights: going on with --zero-secondary " SW_NO_SECONDARY);
+    free(settings->zero_secondary);
+    settings->zero_secondary = strdup(SW_NO_SECONDARY);
+    return settings->zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
+}
+
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     trainer->past_schedule = sw_settings_schedule(settings);
     if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
         sw_settings_regroup(settings, trainer->run.ranks);
+    if (sw_ranks_count(trainer->ranks) == 1)
+        SW_TRY(leave_secondary(settings));
     if (change->apply != NULL)
         SW_TRY(apply_change(change, settings));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;

@@ -45,6 +45,7 @@ static sw_status check_machine(const struct sw_settings *settings) {
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
     SW_TRY(check_machine(settings));
+    SW_TRY(sw_settings_check_secondary(settings));
     if (settings->order != NULL) /* resume has no --order */
         SW_TRY(parse_order(settings->order, 1, &group));
     SW_TRY(sw_tensor_rates_check(settings));
@@ -66,6 +67,18 @@ sw_dtype sw_settings_type(const struct sw_settings *settings) {
     return types[settings->precision];
 }
 
+sw_quant sw_settings_gather(const struct sw_settings *settings) {
+    return settings->gather == SW_GATHER_INT8 ? SW_QUANT_INT8 : SW_QUANT_NONE;
+}
+
+sw_quant sw_settings_reduce(const struct sw_settings *settings) {
+    static const sw_quant quants[] = {[SW_REDUCE_ORDERED] = SW_QUANT_NONE,
+                                      [SW_REDUCE_LIBRARY] = SW_QUANT_NONE,
+                                      [SW_REDUCE_INT8] = SW_QUANT_INT8,
+                                      [SW_REDUCE_INT4] = SW_QUANT_INT4};
+    return quants[settings->reduce];
+}
+
 const char *sw_settings_precision_name(const struct sw_settings *settings) {
     return settings->precision == SW_PRECISION_TF32 ? "tf32" : sw_dtype_name(sw_settings_type(settings));
 }
@@ -83,10 +96,6 @@ struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
                                    .ranks = sw_settings_ranks(settings),
                                    .local_rank = settings->local_rank,
                                    .whole = sw_settings_ranks(settings) > 1 && settings->zero == 0};
-}
-
-int64_t sw_settings_ranks(const struct sw_settings *settings) {
-    return sw_max_i64(1, settings->ranks);
 }
 
 bool sw_settings_order_is_auto(const struct sw_settings *settings) {

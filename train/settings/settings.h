@@ -15,8 +15,10 @@ enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP3
 enum { SW_DURABILITY_STEP, SW_DURABILITY_NONE };
 enum { SW_UPDATE_AUTO, SW_UPDATE_HOST, SW_UPDATE_DEVICE };
 enum { SW_OPTION_RECOMPUTE_AUTO, SW_OPTION_RECOMPUTE_ALL, SW_OPTION_RECOMPUTE_NONE };
-enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY };
-enum { SW_SETTINGS_MOST_RANKS = 4096 };
+enum { SW_GATHER_EXACT, SW_GATHER_INT8 };
+enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY, SW_REDUCE_INT8, SW_REDUCE_INT4 };
+enum { SW_SETTINGS_MOST_RANKS = 4096, SW_NODES_UNEVEN = -1 };
+#define SW_NO_SECONDARY "none"
 /* The recipe in the folder of a run. */
 #define SW_RECIPE_NAME "recipe.yaml"
 
@@ -55,11 +57,15 @@ struct sw_settings {
     int64_t tiles;              /* tiles of each half of a block; 1: a block is not cut */
     int64_t ranks, local_ranks; /* ranks of the job, and of those the ranks on this machine; 0: one */
     int64_t nodes;              /* nodes of a described machine's ranks; plan alone sets it */
+    int64_t ranks_per_node;     /* ranks that count as a node; SW_OPTION_AUTO: those of a machine */
+    int64_t node_ranks;         /* not a flag: ranks of each node; 0: not known, SW_NODES_UNEVEN */
+    int64_t node_rank;          /* not a flag: this rank's number within its node */
+    char *zero_secondary;       /* --zero-secondary: "none", "node" or a number of ranks */
     int64_t rank, local_rank;   /* this rank's number in the job and on this machine, from 0 */
     bool allow_shared_gpu;
     bool regrouped;                     /* the run was last trained by another number of ranks */
     int64_t most_memory[SW_TIERS];      /* bytes that a budget of "auto" may not exceed; 0: no limit */
-    int reduce;                         /* SW_REDUCE_... */
+    int gather, reduce;                 /* SW_GATHER_..., SW_REDUCE_... */
     int64_t device_memory, host_memory; /* bytes */
     bool memory_named[SW_TIERS];        /* the command line names the tier's budget */
     struct sw_option_list nvme;
@@ -98,6 +104,16 @@ void sw_settings_help_presets(FILE *to);
 /* Checks what the table of flags cannot: combinations of flags, and values that are small languages of their own. */
 sw_status sw_settings_check(const struct sw_settings *settings);
 
+/* Notes which of the ranks this one is, and places them on nodes as --ranks-per-node says. */
+struct sw_ranks;
+void sw_settings_take_ranks(struct sw_settings *settings, struct sw_ranks *ranks);
+/* Checks --zero-secondary as far as flags alone can be wrong. */
+sw_status sw_settings_check_secondary(const struct sw_settings *settings);
+/* Returns the ranks that keep secondary shards of weights together, 0 without --zero-secondary, and the ranks of a node
+ * by which bytes between nodes are counted, 0 where that is not known or nodes are uneven. */
+sw_status sw_settings_secondary(const struct sw_settings *settings, int *out_ranks);
+int sw_settings_node_ranks(const struct sw_settings *settings);
+
 /* Prepares a resume with another number of ranks: threads and budgets become "auto" again, budgets with their old value
  * as the limit, and so does the ZeRO stage of a run that had one rank. */
 void sw_settings_regroup(struct sw_settings *settings, int64_t ranks_before);
@@ -120,6 +136,9 @@ sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct 
 /* Returns the value of --precision, once it is resolved. */
 const char *sw_settings_precision_name(const struct sw_settings *settings);
 sw_dtype sw_settings_type(const struct sw_settings *settings);
+/* Return how ranks exchange weights and gradients. */
+sw_quant sw_settings_gather(const struct sw_settings *settings);
+sw_quant sw_settings_reduce(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);
 /* Returns the micro-batches that each rank computes in a step. */
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);

@@ -198,10 +198,21 @@ static const struct sw_option options[] = {
      .int_max = 3, .allow_auto = true,
      .what = "ZeRO stage, what ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights; auto: "
              "2 if each device can hold all weights, else 3"},
-    {.name = "--reduce", CHOICE(reduce), .commands = TRAIN, .group = RANKS, .initial = "ordered",
-     .choices = "ordered|library",
+    {.name = "--zero-secondary", TEXT(zero_secondary), .commands = ALL, .group = RANKS, .initial = SW_NO_SECONDARY,
+     .value = "none|node|N",
+     .what = "with --zero 3, keep a second shard of the weights among the ranks of a node, or N of them: the backward "
+             "pass gathers there, and not between nodes; it takes the weights' bytes over N"},
+    {.name = "--ranks-per-node", INT(ranks_per_node), .commands = ALL, .group = RANKS, .initial = "auto", .value = "N",
+     .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
+     .what = "count every N ranks as a node, to try on one machine what nodes do; auto: those of a machine"},
+    {.name = "--gather", CHOICE(gather), .commands = ALL, .group = RANKS, .initial = "exact", .choices = "exact|int8",
+     .what = "weights that ranks gather with --zero 3; int8: in 8 bits with a scale for 256 of them, for half the "
+             "bytes of bf16"},
+    {.name = "--reduce", CHOICE(reduce), .commands = ALL, .group = RANKS, .initial = "ordered",
+     .choices = "ordered|library|int8|int4",
      .what = "sum of the ranks' gradients; ordered: in the order of ranks, so that bits repeat; library: as MPI or "
-             "NCCL does it"},
+             "NCCL does it; int8, int4: ordered, of gradients in 8 or 4 bits with a scale for 256 of them (--zero 1 "
+             "to 3)"},
     {.name = "--rank-timeout", TIME(rank_timeout), .commands = RUNS, .group = RANKS, .initial = "60", .value = "TIME",
      .int_min = 1, .what = "end all ranks when one is silent for this long, or idle while others wait for it"},
     {.name = "--allow-shared-gpu", FLAG(allow_shared_gpu), .commands = RUNS, .group = RANKS, .transient = true,

@@ -1,0 +1,135 @@
+/* Collectives over the scopes of nodes, against what each rank computes for itself, and the count of bytes that leave a
+ * node. */
+#include "tests/core/ranks.h"
+
+#include "core/size.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_RANKS = 16, SHARE = 1000 };
+
+/* The ranks of a scope, by what the ranks' numbers say. */
+struct expected {
+    int rank, ranks, member[MOST_RANKS];
+};
+
+static struct expected expect(const struct sw_comm *comm, sw_comm_scope scope, int node_ranks, int part_ranks) {
+    const struct sw_comm_identity *self = sw_comm_identity(comm);
+    struct expected out = {0};
+    for (int rank = 0; rank < self->ranks; rank++) {
+        const bool node = rank / node_ranks == self->rank / node_ranks;
+        const bool across = rank % node_ranks == self->rank % node_ranks;
+        const bool part = node && rank % node_ranks / part_ranks == self->rank % node_ranks / part_ranks;
+        const bool in[SW_SCOPES] = {true, node, across, part};
+        if (!in[scope])
+            continue;
+        out.rank = rank == self->rank ? out.ranks : out.rank;
+        out.member[out.ranks++] = rank;
+    }
+    return out;
+}
+
+/* Returns a rank's contribution: of many magnitudes, so that the order of sums shows. */
+static float value_of(int rank, int64_t index) {
+    return ldexpf(1.0f + (float)(index % 977) * 0x1p-10f, (rank * 5 + (int)(index % 7)) % 24);
+}
+
+/* Returns the first element of a share; shares differ, and one is empty. */
+static int64_t bound_of(int number) {
+    return number == 0 ? 0 : (int64_t)number * SHARE - 3 * (number % 2);
+}
+
+static void check_gather(struct sw_comm *comm, sw_comm_scope scope, const struct expected *in) {
+    int64_t bounds[MOST_RANKS + 1];
+    for (int number = 0; number <= in->ranks; number++)
+        bounds[number] = bound_of(number) * (int64_t)sizeof(float);
+    const int64_t elems = bound_of(in->ranks);
+    float *data = calloc((size_t)elems, sizeof *data);
+    RANKS_REQUIRE(data != NULL, "memory");
+    for (int64_t i = bound_of(in->rank); i < bound_of(in->rank + 1); i++)
+        data[i] = value_of(in->member[in->rank], i);
+    struct sw_comm_request *request;
+    const struct sw_comm_gather gather = {.what = "gather", .data = data, .bounds_bytes = bounds, .scope = scope};
+    RANKS_REQUIRE(sw_comm_all_gather(comm, &gather, &request) == SW_OK && sw_comm_wait(request) == SW_OK, "gather");
+    for (int number = 0; number < in->ranks; number++)
+        for (int64_t i = bound_of(number); i < bound_of(number + 1); i++)
+            RANKS_REQUIRE(data[i] == value_of(in->member[number], i), "scope %d, element %lld", (int)scope,
+                          (long long)i);
+    free(data);
+}
+
+static void check_reduce(struct sw_comm *comm, sw_comm_scope scope, const struct expected *in) {
+    int64_t bounds[MOST_RANKS + 1];
+    for (int number = 0; number <= in->ranks; number++)
+        bounds[number] = bound_of(number);
+    const int64_t elems = bound_of(in->ranks), first = bound_of(in->rank), own = bound_of(in->rank + 1) - first;
+    float *data = calloc((size_t)elems, sizeof *data), *to = calloc((size_t)SHARE * 2, sizeof *to);
+    RANKS_REQUIRE(data != NULL && to != NULL, "memory");
+    for (int64_t i = 0; i < elems; i++)
+        data[i] = value_of(in->member[in->rank], i);
+    struct sw_comm_request *request;
+    const struct sw_comm_reduce reduce = {
+        .what = "reduce", .from = data, .bounds = bounds, .to = to, .type = SW_F32, .to_type = SW_F32, .scope = scope};
+    RANKS_REQUIRE(sw_comm_reduce_scatter(comm, &reduce, &request) == SW_OK && sw_comm_wait(request) == SW_OK, "reduce");
+    for (int64_t i = 0; i < own; i++) {
+        float sum = value_of(in->member[0], first + i);
+        for (int number = 1; number < in->ranks; number++)
+            sum += value_of(in->member[number], first + i);
+        RANKS_REQUIRE(to[i] == sum, "scope %d, element %lld is %a and not %a", (int)scope, (long long)(first + i),
+                      (double)to[i], (double)sum);
+    }
+    free(data);
+    free(to);
+}
+
+/* Gathers 1 KiB of every rank, and compares the bytes that are counted with those that leave the node. */
+static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct expected *in, int node_ranks) {
+    int64_t bounds[MOST_RANKS + 1], between = 0;
+    for (int number = 0; number <= in->ranks; number++)
+        bounds[number] = number * SW_KIB;
+    for (int number = 0; number < in->ranks; number++)
+        between += in->member[number] / node_ranks != in->member[in->rank] / node_ranks ? SW_KIB : 0;
+    char data[MOST_RANKS * SW_KIB];
+    const int64_t sent = sw_comm_sent_bytes(comm), away = sw_comm_sent_between_bytes(comm);
+    struct sw_comm_request *request;
+    const struct sw_comm_gather gather = {.what = "count", .data = data, .bounds_bytes = bounds, .scope = scope};
+    memset(data, 1, sizeof data);
+    RANKS_REQUIRE(sw_comm_all_gather(comm, &gather, &request) == SW_OK && sw_comm_wait(request) == SW_OK, "gather");
+    RANKS_REQUIRE(sw_comm_sent_bytes(comm) - sent == (in->ranks - 1) * SW_KIB, "scope %d", (int)scope);
+    RANKS_REQUIRE(sw_comm_sent_between_bytes(comm) - away == between, "scope %d: %lld bytes and not %lld", (int)scope,
+                  (long long)(sw_comm_sent_between_bytes(comm) - away), (long long)between);
+}
+
+void ranks_check_scopes(struct sw_comm *comm, int node_ranks, int part_ranks) {
+    const struct sw_comm_identity *self = sw_comm_identity(comm);
+    const int nodes = (self->ranks + node_ranks - 1) / node_ranks;
+    char *staging = malloc((size_t)sw_comm_least_staging_bytes(self->ranks) * 4);
+    RANKS_REQUIRE(staging != NULL &&
+                      sw_comm_use_staging(comm, staging, sw_comm_least_staging_bytes(self->ranks) * 4) == SW_OK,
+                  "staging");
+    const struct sw_comm_nodes *at = sw_comm_nodes(comm);
+    RANKS_REQUIRE(at->nodes == self->nodes && at->node == self->node && at->rank == self->local_rank &&
+                      at->ranks == self->local_ranks,
+                  "machines are nodes at first");
+    sw_comm_set_node_ranks(comm, node_ranks);
+    sw_comm_set_part_ranks(comm, part_ranks);
+    RANKS_REQUIRE(at->nodes == nodes && at->node == self->rank / node_ranks && at->rank == self->rank % node_ranks,
+                  "%d nodes", at->nodes);
+    RANKS_REQUIRE(at->even == (nodes == 1 || self->ranks % node_ranks == 0), "even nodes");
+    for (int scope = 0; scope < SW_SCOPES; scope++) {
+        const struct expected in = expect(comm, (sw_comm_scope)scope, node_ranks, part_ranks);
+        RANKS_REQUIRE(sw_comm_scope_ranks(comm, (sw_comm_scope)scope) == in.ranks &&
+                          sw_comm_scope_rank(comm, (sw_comm_scope)scope) == in.rank,
+                      "scope %d", scope);
+        check_gather(comm, (sw_comm_scope)scope, &in);
+        check_reduce(comm, (sw_comm_scope)scope, &in);
+        check_counts(comm, (sw_comm_scope)scope, &in, node_ranks);
+    }
+    sw_comm_set_node_ranks(comm, 0);
+    RANKS_REQUIRE(at->nodes == self->nodes && sw_comm_scope_ranks(comm, SW_SCOPE_PART) == self->local_ranks,
+                  "machines are nodes again");
+    free(staging);
+}

@@ -1,0 +1,113 @@
+"""Ranks on nodes: a second shard of the weights within a node changes no bit and less goes between nodes."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+
+from program import LIMIT_S, SEQ, command, numbers_of, run, scratch_folder, script_test, steps_of, text, write
+from ranks_jobs import SHAPE, Job, mpirun
+
+FOLDER = scratch_folder()
+SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
+STEPS = 6
+NVME = "weights=host,grads=nvme,optimizer=nvme"
+NODE = ("--zero", 3, "--ranks-per-node", 2, "--zero-secondary", "node")
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+DATA = write(path("data.txt"), text(1, 60 * SEQ))
+
+
+def train(name, *more, steps=STEPS):
+    return command("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(name), "--steps", steps,
+                   "--micro-batch", 1, *SHAPE, *more)
+
+
+def together(ranks, arguments):
+    done = subprocess.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=LIMIT_S, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
+    return done
+
+
+def secondary_shards_change_no_bit():
+    """Two nodes of two, one of four in halves, and two of four; also with all states elsewhere, and in groups."""
+    problems, plain = [], {}
+    for ranks, name, flags in (
+            (4, "four", ("--zero", 3)), (4, "four-nodes", NODE), (4, "four-nvme", (*NODE, "--place", NVME)),
+            (4, "four-part", ("--zero", 3, "--zero-secondary", 2)),
+            (8, "eight", ("--zero", 3)),
+            (8, "eight-nodes", ("--zero", 3, "--ranks-per-node", 4, "--zero-secondary", "node"))):
+        told = together(ranks, train(name, *flags)).stderr
+        sent = steps_of(path(name))[-1]["bytes"]["comm"]
+        numbers, least = plain.setdefault(ranks, (numbers_of(path(name)), sent))
+        if numbers_of(path(name)) != numbers:
+            problems.append(f"{name}: other bits than without secondary shards")
+        if "--zero-secondary" in flags and (sent >= least or "a second shard of the weights is kept" not in told):
+            problems.append(f"{name}: {sent} bytes were sent, and {least} without")
+    return problems
+
+
+def a_killed_run_goes_on_with_the_same_bits():
+    draw = random.Random(SEED)
+    job = Job(path("killed.log"), 4, train("killed", *NODE, "--place", NVME, "--schedule-steps", 100, "--warmup", 10, steps=100000))
+    job.wait_for("step 3/")
+    os.kill(job.processes()[draw.randrange(4)], signal.SIGKILL)
+    if job.end(LIMIT_S) in (None, 0):
+        return ["the job outlives one of its ranks"]
+    last = steps_of(path("killed"))[-1]["step"]
+    together(4, command("resume", path("killed"), "--steps", last + 3))
+    together(4, train("unbroken", "--zero", 3, "--place", NVME, "--schedule-steps", 100, "--warmup", 10, steps=last + 3))
+    return [] if numbers_of(path("killed")) == numbers_of(path("unbroken")) else [f"seed {SEED}: other bits than unbroken"]
+
+
+def a_resume_may_change_it():
+    together(4, train("changing", *NODE, steps=2))
+    together(4, command("resume", path("changing"), "--steps", 3, "--zero-secondary", "none"))
+    together(4, command("resume", path("changing"), "--steps", 4, "--zero-secondary", 4, "--ranks-per-node", "auto"))
+    with open(os.path.join(path("changing"), "run.json"), encoding="utf-8") as file:
+        kept = json.load(file)
+    problems = [] if '"zero_secondary": "4"' in json.dumps(kept) else [f"run.json has {kept}"]
+    ended = run("resume", path("changing"), "--steps", 5)
+    if ended.code != 0 or "one rank keeps no second shard of weights" not in ended.err:
+        problems.append(f"one rank: {ended}")
+    return problems
+
+
+def what_cannot_be_is_refused_by_a_sentence():
+    problems = []
+    for ranks, flags, words in (
+            (4, ("--zero", 2, "--zero-secondary", "node"), "this is --zero 2; give --zero 3"),
+            (4, ("--zero-secondary", "node"), "give --zero 3"),
+            (4, ("--zero", 3, "--zero-secondary", "node", "--ranks-per-node", 3), "4 ranks do not fill nodes evenly"),
+            (4, ("--zero", 3, "--zero-secondary", "node", "--ranks-per-node", 1), "is one rank, which would keep all"),
+            (4, ("--zero", 3, "--zero-secondary", 4, "--ranks-per-node", 2), "does not divide the 2 ranks of a node"),
+            (4, ("--zero", 3, "--zero-secondary", "six"), "must be none, node or a number of ranks"),
+            (1, ("--zero", 3, "--zero-secondary", "node"), "is for several ranks, and this is one")):
+        words_of_command = train("refused", *flags)
+        done = subprocess.run(mpirun((ranks, words_of_command)) if ranks > 1 else words_of_command, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        said = [line for line in done.stderr.splitlines() if line.startswith("spillway train: ")]
+        if done.returncode == 0 or len(said) != 1 or words not in said[0] or os.path.exists(path("refused")):
+            problems.append(f"{flags}: status {done.returncode}, {said}")
+    return problems
+
+
+def a_plan_says_what_goes_between_nodes():
+    def plan(*more):
+        return run("plan", "--model", "gpt2-124m", "--ranks", 4, "--zero", 3, "--ranks-per-node", 2, "--device", "cpu", "--json",
+                   "--device-memory", "64GiB", "--host-memory", "8GiB", "--rates", path("rates.json"), *more)
+    plain, kept = (json.loads(plan(*more).out) for more in ((), ("--zero-secondary", "node")))
+    ratio = kept["sent"]["between_bytes"] / plain["sent"]["between_bytes"]
+    right = plain["secondary"] is None and kept["secondary"]["ranks"] == 2 and kept["secondary"]["tier"] == "device"
+    return [] if right and 0.6 < ratio < 0.8 else [f"{plain['sent']}, {kept['sent']}, {kept['secondary']}"]
+
+
+script_test.run(secondary_shards_change_no_bit, a_killed_run_goes_on_with_the_same_bits, a_resume_may_change_it,
+                what_cannot_be_is_refused_by_a_sentence, a_plan_says_what_goes_between_nodes)
