@@ -81,7 +81,7 @@ static sw_status update_adamw(struct sw_stream *stream, const void *args) {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t grain = 0; grain < op->grains; grain++) {
         const int64_t at = grain * SW_GRAIN_ELEMS;
-        float *record = op->records + SW_OPTIMIZER_VECTORS * at;
+        float *record = (float *)op->records + SW_OPTIMIZER_VECTORS * at;
         if (op->adamw->skip)
             sw_narrow(op->type, op->weights, at, SW_GRAIN_ELEMS, record);
         else

@@ -35,7 +35,7 @@ static sw_status update_adamw(struct sw_stream *stream, const void *args) {
     for (int64_t grain = 0; grain < op->grains; grain++) {
         const int64_t at = grain * SW_GRAIN_ELEMS;
         update_grain(op->type, &scalars, op->adamw->skip, op->first_elem + at, op->runs, op->run_count, op->grads, at,
-                     op->records + SW_OPTIMIZER_VECTORS * at, op->weights);
+                     (float *)op->records + SW_OPTIMIZER_VECTORS * at, op->weights);
     }
     return SW_OK;
 }
