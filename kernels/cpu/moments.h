@@ -61,9 +61,10 @@ SW_INLINE void sw_philox_round(struct sw_philox *p, uint32_t k0, uint32_t k1) {
 
 /* Writes the words of SW_LANES counters, word w to to[w·SW_MOMENT_WORD_ELEMS]. The counters' upper halves are equal. */
 SW_INLINE void sw_philox_words(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t *to) {
-    struct sw_philox even = {0}, odd;
-    for (int i = 0; i < SW_LANES / 2; i++)
-        even.c[0][i] = (counter & UINT32_MAX) + 2 * (uint64_t)i;
+    static const uint64_t twice[] = {0, 2, 4, 6, 8, 10, 12, 14};
+    struct sw_philox even, odd;
+    memcpy(&even.c[0], twice, sizeof even.c[0]);
+    even.c[0] += counter & UINT32_MAX;
     odd.c[0] = even.c[0] + 1;
     even.c[1] = odd.c[1] = (sw_vec_pairs){0} + (counter >> 32);
     even.c[2] = odd.c[2] = (sw_vec_pairs){0} + stream;
