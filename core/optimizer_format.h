@@ -4,7 +4,7 @@
  *   bf16: master, SW_GRAIN_ELEMS floats | m | v, each SW_GRAIN_ELEMS numbers of bf16
  *   8bit: master, SW_GRAIN_ELEMS floats | m | v, each SW_GRAIN_ELEMS codes of one byte | the scales of m | of v, each a
  *         float for a block of SW_MOMENT_BLOCK_ELEMS elements | zeros up to the page
- * The numbers that codes stand for are those of kernels/ref/moments.h.
+ * The numbers that codes stand for are those of kernels/moments.h.
  *
  * In bf16 and 8bit the norms and biases of a unit lie in grains of their own at its end, the wide grains, whose moments
  * stay fp32. A wide grain has SW_WIDE_GRAIN_ELEMS elements, the rest is padding, and its record holds master | m | v,

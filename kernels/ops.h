@@ -403,7 +403,7 @@ struct sw_decay_run {
     double lr_scale; /* factor of the learning rate; 0 stands for 1 */
 };
 /* Updates `grains` grains of a unit from its element first_elem on. Moments that are kept in less than fp32 are
- * widened, updated in fp32 as above, and rounded back (kernels/ref/moments.h); the master weights come from the moments
+ * widened, updated in fp32 as above, and rounded back (kernels/moments.h); the master weights come from the moments
  * before they are rounded. The random words of a rounding are those of seed, unit, step and element, so that neither
  * chunks nor threads change a bit. The members after `weights` stay 0 where the format is fp32. In another format at
  * most 64 runs may end within SW_MOMENT_BLOCK_ELEMS elements. */
