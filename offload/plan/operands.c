@@ -83,7 +83,7 @@ int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content) {
     case SW_CONTENT_ACC:
     case SW_CONTENT_BUCKET_SUM: return SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     case SW_CONTENT_SQUARE_SUMS: return sizeof(double);
-    case SW_CONTENT_OPTIMIZER: return SW_OPTIMIZER_GRAIN_BYTES;
+    case SW_CONTENT_OPTIMIZER: return sw_plan_optimizer_bytes(plan, 1);
     default: return 0;
     }
 }
