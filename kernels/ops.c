@@ -221,7 +221,8 @@ static double update_adamw(const void *args) {
     assert(op->adamw != NULL && (op->adamw->skip || (op->adamw->step >= 1 && op->grads != NULL)));
     assert(op->first_elem >= 0 && op->first_elem % SW_GRAIN_ELEMS == 0 && op->grains >= 0 && op->run_count >= 0);
     assert((op->runs != NULL || op->run_count == 0) && op->records != NULL && op->weights != NULL);
-    return bytes_of(op->type, 2.0 * elems, 6.0 * elems);
+    assert(op->format == SW_OPTIMIZER_FP32 || op->wide_elem % SW_GRAIN_ELEMS == 0);
+    return bytes_of(op->type, 2.0 * elems, 0.0) + 2.0 * (double)(op->grains * sw_optimizer_grain_bytes(op->format));
 }
 
 static bool is_aligned(const void *operand) {

@@ -10,6 +10,7 @@
 
 #include "core/dtype.h"
 #include "core/quant.h"
+#include "core/optimizer_format.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -404,7 +405,11 @@ struct sw_decay_run {
     bool decay;
     double lr_scale; /* factor of the learning rate; 0 stands for 1 */
 };
-/* Updates `grains` grains of a unit from its element first_elem on. */
+/* Updates `grains` grains of a unit from its element first_elem on. Moments that are kept in less than fp32 are
+ * widened, updated in fp32 as above, and rounded back (kernels/moments.h); the master weights come from the moments
+ * before they are rounded. The random words of a rounding are those of seed, unit, step and element, so that neither
+ * chunks nor threads change a bit. The members after `weights` stay 0 where the format is fp32. In another format at
+ * most 64 runs may end within SW_MOMENT_BLOCK_ELEMS elements. */
 struct sw_update_adamw {
     sw_dtype type; /* of grads and weights */
     const struct sw_adamw *adamw;
@@ -413,8 +418,13 @@ struct sw_update_adamw {
     const struct sw_decay_run *runs; /* [run_count], of the whole unit */
     int64_t run_count;
     const void *grads; /* [grains·SW_GRAIN_ELEMS]; may be NULL where the step is skipped */
-    float *records;    /* the optimizer state, master|m|v of each grain: SW_OPTIMIZER_GRAIN_BYTES */
+    void *records;     /* the optimizer state, sw_optimizer_grain_bytes(format) a grain (core/optimizer_format.h) */
     void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights */
+    sw_optimizer_format format;
+    sw_rounding rounding;
+    uint64_t seed;     /* of stochastic rounding */
+    int64_t unit;      /* the number of the unit, for stochastic rounding */
+    int64_t wide_elem; /* the first element of the unit's wide grains; the unit's elements where it has none */
 };
 #define sw_update_adamw(stream, ...)                                                                                   \
     sw_device_run(stream, SW_DEVICE_UPDATE_ADAMW, &(const struct sw_update_adamw){__VA_ARGS__})

@@ -30,6 +30,7 @@ static sw_status open_engine(struct sw_contender *contender) {
         .watch = sw_ranks_watch(given->ranks),
         .io_depth = SW_STORE_IO_DEPTH,
         .speculation = given->speculation,
+        .rounding = sw_settings_rounding(given->settings),
         .ops = sw_model_ops(given->model),
         .trace_ops = given->traced ? SW_TRACE_OPS : 0,
     };

@@ -11,6 +11,17 @@ static int64_t parameters_of(const struct sw_unit *unit) {
     return sum;
 }
 
+/* Returns the bytes of a unit's optimizer state without padding: of a parameter, its part of a full grain's bytes, or
+ * in a wide grain those of fp32. */
+static int64_t state_bytes_of(const struct sw_units *units, int64_t unit) {
+    const struct sw_unit *of = &units->unit[unit];
+    int64_t elems[2] = {0}; /* narrow, wide */
+    for (int64_t t = 0; t < of->tensor_count; t++)
+        elems[of->tensor[t].offset >= of->wide_grain * SW_GRAIN_ELEMS] += of->tensor[t].elems;
+    return sw_div_up(elems[0] * sw_optimizer_grain_bytes(units->optimizer), SW_GRAIN_ELEMS) +
+           MASTER_AND_MOMENTS_BYTES * elems[1];
+}
+
 /* Returns the elements of the embedding that a step needs: of a table of positions, as many rows as sequences are long;
  * a tied table as a whole, for the head; of an untied table, the rows that the step's tokens can name. */
 static int64_t embedding_elems(const struct sw_least_shape *shape) {
@@ -62,11 +73,11 @@ static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_
     bytes[SW_LANE_READ] += (later + (feeds ? 0 : 1)) * fetched_bytes;
 }
 
-static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t elems, int64_t typed_bytes,
-                       int64_t bytes[SW_LANES]) {
+static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t typed_bytes, int64_t bytes[SW_LANES]) {
+    const int64_t state_bytes = state_bytes_of(shape->units, unit);
     const struct sw_unit_placement at = shape->placement[unit];
     const bool on_device = updated_on_device(shape, unit), kept = at.tier[SW_GRADS] == SW_DEVICE;
-    const int64_t streamed_bytes = streams(shape, unit) ? MASTER_AND_MOMENTS_BYTES * elems : 0;
+    const int64_t streamed_bytes = streams(shape, unit) ? state_bytes : 0;
     bytes[SW_LANE_DOWNLOAD] += streamed_bytes + (kept && on_device ? 0 : typed_bytes);
     bytes[SW_LANE_UPLOAD] += streamed_bytes + (!kept && on_device && !shape->speculated ? typed_bytes : 0);
     if (at.tier[SW_GRADS] == SW_NVME) {
@@ -74,10 +85,10 @@ static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t
         bytes[SW_LANE_READ] += shape->speculated ? 0 : typed_bytes;
     }
     if (at.tier[SW_OPTIMIZER] == SW_NVME) {
-        bytes[SW_LANE_READ] += MASTER_AND_MOMENTS_BYTES * elems;
-        bytes[SW_LANE_WRITE] += MASTER_AND_MOMENTS_BYTES * elems;
+        bytes[SW_LANE_READ] += state_bytes;
+        bytes[SW_LANE_WRITE] += state_bytes;
     }
-    bytes[SW_LANE_UPDATE] += on_device ? 0 : 2 * (MASTER_AND_MOMENTS_BYTES * elems + typed_bytes);
+    bytes[SW_LANE_UPDATE] += on_device ? 0 : 2 * (state_bytes + typed_bytes);
 }
 
 static void add_inputs(const struct sw_least_shape *shape, int64_t unit, int64_t bytes[SW_LANES]) {
@@ -98,7 +109,7 @@ void sw_least_bytes(const struct sw_least_shape *shape, int64_t out[SW_LANES]) {
         const int64_t elems = parameters_of(&shape->units->unit[u]);
         const int64_t typed_bytes = elems * sw_dtype_bytes(shape->type);
         add_weights(shape, u, typed_bytes, out);
-        add_update(shape, u, elems, typed_bytes, out);
+        add_update(shape, u, typed_bytes, out);
         if (u > 0 && u + 1 < shape->units->count && !shape->shares_input[u])
             add_inputs(shape, u, out);
     }

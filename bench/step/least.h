@@ -5,8 +5,8 @@
  * - A block's weights that live elsewhere cross the link for the forward and for the backward pass. The last block's
  * and the head's cross it once, because there the passes meet.
  * - A tied embedding table crosses once. An untied one needs no more than the rows that the step's tokens can name.
- * - Each gradient leaves the device once. Optimizer state is read once and written once. New weights feed the next
- *   forward pass without a detour.
+ * - Each gradient leaves the device once. Optimizer state, as its format has it, is read once and written once. New
+ * weights feed the next forward pass without a detour.
  * - Block inputs that do not stay on the device leave it and come back once. Their gradients need not leave it.
  * - Optimizer state that lives elsewhere but is updated on the device crosses the link both ways.
  * ZeRO-Infinity (arXiv 2104.07857, sections 4 and 5) counts by the same items. */

@@ -105,7 +105,7 @@ static sw_status open_drive(struct load_bench *b) {
 static sw_status load_once(struct load_bench *b, double *out_rate) {
     struct sw_source *source;
     struct sw_contender contender;
-    SW_TRY(sw_source_open_model(b->folder, false, 0, 1, &source));
+    SW_TRY(sw_source_open_model(&(struct sw_source_spec){.model = b->folder, .tiles = 1}, &source));
     const struct sw_load load = sw_source_load(source);
     const struct sw_contender_spec spec = {.settings = &b->planned.settings,
                                            .model = b->planned.model,

@@ -4,6 +4,7 @@
 #include "io/store/block.h"
 #include "io/store/store_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +134,7 @@ static sw_status seal(struct sw_store *store) {
 
 /* Sets the sums of all grains, which hold zeros now. */
 static void set_zero_sums(struct sw_store *store, const void *zeros) {
-    store->zero_sum = sw_checksum(zeros, SW_OPTIMIZER_GRAIN_BYTES);
+    store->zero_sum = sw_checksum(zeros, sw_optimizer_grain_bytes(store->optimizer));
     for (int generation = 0; generation < store->generations; generation++) {
         struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
         for (int64_t grain = 0; grain < area->grains; grain++)
@@ -142,8 +143,9 @@ static void set_zero_sums(struct sw_store *store, const void *zeros) {
 }
 
 static sw_status fill(struct sw_store *store, sw_store_progress progress, void *context) {
-    static_assert(SW_OPTIMIZER_GRAIN_BYTES <= SW_QUEUE_BLOCK_BYTES, "a block of zeros stands for a record too");
     void *zeros;
+    /* The block of zeros stands for a grain's optimizer state too. */
+    assert(sw_optimizer_grain_bytes(store->optimizer) <= SW_QUEUE_BLOCK_BYTES);
     SW_TRY(sw_store_alloc_aligned(SW_QUEUE_BLOCK_BYTES, &zeros));
     store->filled = true;
     sw_status status = write_zeros(store, zeros, progress, context);

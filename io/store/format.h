@@ -33,7 +33,8 @@ enum {
     SW_FORMAT_PAGE_BYTES = 4096,
     SW_FORMAT_MARK_BYTES = SW_FORMAT_PAGE_BYTES,
     SW_FORMAT_APART_BYTES = 64 << 10,
-    SW_FORMAT_DENSE_VERSION = 2, /* the version whose parts lie side by side */
+    SW_FORMAT_DENSE_VERSION = 2,  /* the version whose parts lie side by side */
+    SW_FORMAT_NARROW_VERSION = 4, /* the version of a store whose optimizer state is not all fp32 */
     SW_FORMAT_ID_BYTES = 16,
     SW_FORMAT_MAGIC_BYTES = 8,
     SW_FORMAT_SUM_FROM = 16, /* sums cover what is behind magic and sum */
@@ -86,7 +87,8 @@ struct sw_label_header {
     sw_le64 label_bytes, super_bytes;     /* of one superblock */
     sw_le64 sealed_bytes;                 /* the file up to the end of its extents */
     sw_le64 unit_count, extent_count;
-    sw_le64 reserved[5];
+    sw_le64 grain_bytes; /* of a grain's optimizer state; 0 in versions 2 and 3, whose state is fp32 */
+    sw_le64 reserved[4];
 };
 static_assert(sizeof(struct sw_label_header) == 128, "on-disk layout");
 static_assert(offsetof(struct sw_label_header, version) == SW_FORMAT_SUM_FROM, "on-disk layout");
@@ -127,7 +129,6 @@ static_assert(offsetof(struct sw_mark, store_id) == SW_FORMAT_SUM_FROM, "on-disk
 #define SW_SUPER_META_OFFSET ((int64_t)SW_FORMAT_PAGE_BYTES)
 #define SW_SUPER_SUMS_OFFSET (SW_SUPER_META_OFFSET + SW_STORE_META_BYTES)
 static_assert(SW_STORE_META_BYTES % SW_FORMAT_PAGE_BYTES == 0, "the sums begin at a page");
-static_assert(SW_OPTIMIZER_GRAIN_BYTES % SW_FORMAT_PAGE_BYTES == 0, "records must allow direct I/O");
 static_assert(SW_FORMAT_PAGE_BYTES % SW_BUFFER_ALIGN_BYTES == 0, "parts must allow direct I/O");
 
 static inline int64_t sw_format_super_bytes(int64_t sum_count) {

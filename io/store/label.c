@@ -80,6 +80,8 @@ void sw_label_encode(const struct sw_store *store, int file, void *label) {
         .super_bytes = sw_le64_of(store->files[file].super_bytes),
         .sealed_bytes = sw_le64_of(store->files[file].sealed_bytes),
         .unit_count = sw_le64_of(store->unit_count),
+        .grain_bytes =
+            sw_le64_of(store->version == SW_FORMAT_NARROW_VERSION ? sw_optimizer_grain_bytes(store->optimizer) : 0),
     };
     memcpy(header->magic, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES);
     memcpy(header->store_id, store->id, SW_FORMAT_ID_BYTES);
@@ -99,9 +101,9 @@ static sw_status check_header(const struct sw_label_header *header, const char *
                        "it",
                        path);
     const int version = version_of(header);
-    if (version != SW_STORE_VERSION && version != SW_FORMAT_DENSE_VERSION)
-        return sw_fail(SW_ERR_UNSUPPORTED, "%s is a store of version %u, and this program knows versions %d and %d",
-                       path, sw_from_le32(header->version), SW_FORMAT_DENSE_VERSION, SW_STORE_VERSION);
+    if (version < SW_FORMAT_DENSE_VERSION || version > SW_FORMAT_NARROW_VERSION)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s is a store of version %u, and this program knows versions %d to %d",
+                       path, sw_from_le32(header->version), SW_FORMAT_DENSE_VERSION, SW_FORMAT_NARROW_VERSION);
     const int64_t label_bytes = sw_from_le64(header->label_bytes);
     const int64_t super_bytes = sw_from_le64(header->super_bytes);
     const int64_t sealed_bytes = sw_from_le64(header->sealed_bytes);
@@ -239,7 +241,7 @@ static sw_status apply_extent(struct sw_store *store, int file, const struct sw_
     const uint32_t generation = sw_from_le32(from->generation);
     const int64_t unit = sw_from_le64(from->unit);
     if (sw_from_le32(from->kind) != SW_STORE_OPTIMIZER || generation >= (uint32_t)store->generations || unit < 0 ||
-        unit >= store->unit_count || sw_from_le64(from->grain_bytes) != SW_OPTIMIZER_GRAIN_BYTES)
+        unit >= store->unit_count || sw_from_le64(from->grain_bytes) != sw_optimizer_grain_bytes(store->optimizer))
         return bad_extent(path, index, "is of an unknown kind");
     struct sw_area *area = &store->areas[SW_STORE_OPTIMIZER][generation];
     const struct sw_extent extent = {
@@ -288,6 +290,21 @@ static sw_status apply_file(struct sw_store *store, int file, const void *label)
     return SW_OK;
 }
 
+static sw_status take_format(struct sw_store *store, const void *label) {
+    const int64_t grain_bytes = sw_from_le64(header_of(label)->grain_bytes);
+    store->optimizer = SW_OPTIMIZER_FP32;
+    if (store->version != SW_FORMAT_NARROW_VERSION)
+        return SW_OK;
+    for (int format = SW_OPTIMIZER_BF16; format < SW_OPTIMIZER_FORMATS; format++)
+        if (sw_optimizer_grain_bytes((sw_optimizer_format)format) == grain_bytes)
+            store->optimizer = (sw_optimizer_format)format;
+    return store->optimizer != SW_OPTIMIZER_FP32
+               ? SW_OK
+               : sw_fail(SW_ERR_UNSUPPORTED,
+                         "%s holds optimizer state of %lld bytes a grain, a format that this program does not know",
+                         store->files[0].path, (long long)grain_bytes);
+}
+
 static sw_status take_units(struct sw_store *store, const void *label) {
     const struct sw_label_header *header = header_of(label);
     store->version = version_of(header);
@@ -295,6 +312,7 @@ static sw_status take_units(struct sw_store *store, const void *label) {
     store->generations = (int)sw_from_le32(header->generations);
     store->unit_count = sw_from_le64(header->unit_count);
     memcpy(store->id, header->store_id, SW_FORMAT_ID_BYTES);
+    SW_TRY(take_format(store, label));
     store->unit_grains = calloc((size_t)store->unit_count, sizeof *store->unit_grains);
     if (store->unit_grains == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for %lld units", (long long)store->unit_count);
@@ -311,7 +329,8 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
     SW_TRY(take_units(store, labels[0]));
     struct sw_area *areas = store->areas[SW_STORE_OPTIMIZER];
     for (int generation = 0; generation < store->generations; generation++)
-        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_OPTIMIZER_GRAIN_BYTES));
+        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count,
+                            sw_optimizer_grain_bytes(store->optimizer)));
     const size_t units_bytes = (size_t)store->unit_count * sizeof(sw_le64);
     for (int file = 0; file < store->file_count; file++) {
         const struct sw_label_header *header = header_of(labels[file]);
@@ -319,6 +338,7 @@ sw_status sw_label_apply(struct sw_store *store, void *const *labels) {
             sw_from_le32(header->generations) != (uint32_t)store->generations ||
             sw_from_le64(header->unit_count) != store->unit_count ||
             sw_from_le64(header->extent_count) != sw_from_le64(header_of(labels[0])->extent_count) ||
+            sw_from_le64(header->grain_bytes) != sw_from_le64(header_of(labels[0])->grain_bytes) ||
             memcmp(units_of(labels[file]), units_of(labels[0]), units_bytes) != 0)
             return sw_fail(SW_ERR_CORRUPT, "%s and %s describe different models under the same identity",
                            store->files[0].path, store->files[file].path);

@@ -45,7 +45,8 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
         extents += spec->unit_grains[unit] > 0 ? store->generations : 0;
     store->label_bytes = sw_format_label_bytes(store->version, store->unit_count, extents);
     for (int generation = 0; generation < store->generations; generation++)
-        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count, SW_OPTIMIZER_GRAIN_BYTES));
+        SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count,
+                            sw_optimizer_grain_bytes(store->optimizer)));
     /* A first placing tells how many grains each file gets, and so how long its superblocks are. */
     sw_area_place(&areas[0], spec->unit_first, spec->unit_grains, ends);
     for (int file = 0; file < store->file_count; file++) {
@@ -111,6 +112,8 @@ sw_status sw_store_lay_out(struct sw_store *store, const struct sw_store_spec *s
     if (spec->id == NULL)
         SW_TRY(sw_store_new_id(fresh));
     SW_TRY(sw_store_id_parse(spec->id != NULL ? spec->id : fresh, store->id));
+    store->optimizer = spec->optimizer;
+    store->version = spec->optimizer == SW_OPTIMIZER_FP32 ? SW_STORE_VERSION : SW_FORMAT_NARROW_VERSION;
     store->generations = spec->one_generation ? 1 : SW_STORE_GENERATIONS;
     sw_store_set_commit(store, -1, store->generations - 1, "");
     store->unit_count = spec->unit_count;

@@ -124,6 +124,10 @@ int64_t sw_store_unit_whole_grains(const struct sw_store *store, int64_t unit) {
     return store->unit_grains[unit];
 }
 
+sw_optimizer_format sw_store_optimizer(const struct sw_store *store) {
+    return store->optimizer;
+}
+
 int sw_store_generations(const struct sw_store *store) {
     return store->generations;
 }

@@ -5,7 +5,8 @@
  * time behind it, and the mark of the last commit that finished. Then two superblocks, each a commit record with its
  * checksums by grain, and its own checksum. Then two generations of the optimizer's grain records. Behind them scratch
  * areas for state that is never committed (gradients), laid anew each time the store is opened. The parts lie so far
- * apart that a write which the power cuts short damages no other. Stores of version 2 are opened too.
+ * apart that a write which the power cuts short damages no other. Stores of version 2 are opened too. A store whose
+ * optimizer state is narrow has version 4 and says so in its labels.
  *
  * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
  *
@@ -20,6 +21,7 @@
 #ifndef SW_IO_STORE_STORE_H
 #define SW_IO_STORE_STORE_H
 
+#include "core/optimizer_format.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -59,6 +61,7 @@ struct sw_store_spec {
     const int64_t *unit_whole_grains; /* per unit: the grains of the whole unit, held here or elsewhere; NULL: it ends
                                          with those held here */
     int64_t unit_count;
+    sw_optimizer_format optimizer; /* of the optimizer's grains, and so their bytes */
     const struct sw_store_scratch
         *scratch; /* the scratch areas to be added, in this order; their space is allocated with the rest */
     int scratch_count;
@@ -135,6 +138,8 @@ int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit);
 int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit);
 int64_t sw_store_unit_whole_grains(const struct sw_store *store, int64_t unit);
 int sw_store_generations(const struct sw_store *store);
+/* Returns the format of the optimizer's grains. */
+sw_optimizer_format sw_store_optimizer(const struct sw_store *store);
 /* Returns the bytes of all files, scratch included. */
 int64_t sw_store_file_bytes(const struct sw_store *store);
 

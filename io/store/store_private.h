@@ -33,7 +33,8 @@ struct sw_store {
     uint8_t id[SW_FORMAT_ID_BYTES];
     int file_count;
     struct sw_store_file files[SW_STORE_MAX_FILES];
-    int version; /* of its format, which it keeps */
+    int version;                   /* of its format, which it keeps */
+    sw_optimizer_format optimizer; /* of the optimizer's grains */
     int generations;
     int64_t label_bytes; /* of one label */
     int64_t unit_count;

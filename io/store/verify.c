@@ -129,9 +129,10 @@ sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier
     if (store->commit.step < 0)
         return sw_fail(SW_ERR_ARG, "%s has no commit to verify", store->files[0].path);
     self.area = &store->areas[SW_STORE_OPTIMIZER][store->commit.generation];
-    SW_TRY(sw_store_alloc_aligned((int64_t)VERIFY_RUNS * VERIFY_RUN_GRAINS * SW_OPTIMIZER_GRAIN_BYTES, &buf));
+    const int64_t run_bytes = VERIFY_RUN_GRAINS * self.area->grain_bytes;
+    SW_TRY(sw_store_alloc_aligned(VERIFY_RUNS * run_bytes, &buf));
     for (int i = 0; i < VERIFY_RUNS; i++)
-        self.run[i].buf = (char *)buf + (int64_t)i * VERIFY_RUN_GRAINS * SW_OPTIMIZER_GRAIN_BYTES;
+        self.run[i].buf = (char *)buf + i * run_bytes;
     sw_status status = sw_store_open_queue(store, VERIFY_RUNS, &self.queue);
     if (status == SW_OK)
         status = read_all(&self);

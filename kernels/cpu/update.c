@@ -1,13 +1,17 @@
 #include "kernels/adamw_scalars.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/moments.h"
 #include "kernels/cpu/tile.h"
 
-/* A call's arguments. */
+/* A call. */
 struct update {
-    sw_dtype type;
+    const struct sw_update_adamw *op;
     struct sw_adamw_scalars scalars;
-    const struct sw_decay_run *runs;
-    int64_t run_count;
+};
+
+/* What a vector needs of it. */
+struct call {
+    struct sw_adamw_scalars scalars;
     const void *grads;
     void *weights;
 };
@@ -22,10 +26,10 @@ struct run {
 
 /* Runs the operations of ref/update.c in the same order: the bits are a contract. `rest` elements are left from element
  * i of the run on, of which a vector takes what it can. */
-SW_INLINE void update_vector(const sw_dtype type, const struct update *u, const struct run *run, int64_t i,
+SW_INLINE void update_vector(const sw_dtype type, const struct call *call, const struct run *run, int64_t i,
                              int64_t rest) {
-    const struct sw_adamw_scalars *s = &u->scalars;
-    const sw_vec g = sw_load_up_to(type, u->grads, run->at + i, rest, 0.0f) * s->grad_scale;
+    const struct sw_adamw_scalars *s = &call->scalars;
+    const sw_vec g = sw_load_up_to(type, call->grads, run->at + i, rest, 0.0f) * s->grad_scale;
     const sw_vec m = sw_load_up_to(SW_F32, run->m, i, rest, 0.0f);
     const sw_vec v = sw_load_up_to(SW_F32, run->v, i, rest, 0.0f);
     const sw_vec before = sw_load_up_to(SW_F32, run->master, i, rest, 0.0f);
@@ -38,13 +42,15 @@ SW_INLINE void update_vector(const sw_dtype type, const struct update *u, const 
     sw_store_up_to(SW_F32, run->m, i, rest, first);
     sw_store_up_to(SW_F32, run->v, i, rest, second);
     if (rest >= SW_LANES)
-        sw_stream(type, u->weights, run->at + i, master);
+        sw_stream(type, call->weights, run->at + i, master);
     else
-        sw_store_up_to(type, u->weights, run->at + i, rest, master);
+        sw_store_up_to(type, call->weights, run->at + i, rest, master);
 }
 
-SW_INLINE void update_run(const sw_dtype type, const struct update *u, const struct run *run, int64_t count) {
-    const struct update call = *u; /* stores cannot change what is local */
+SW_INLINE void update_run(const sw_dtype type, const struct sw_update_adamw *op, const struct sw_adamw_scalars *scalars,
+                          const struct run *run, int64_t count) {
+    /* Stores cannot change what is local. */
+    const struct call call = {.scalars = *scalars, .grads = op->grads, .weights = op->weights};
     const struct run here = *run;
     int64_t i = 0;
     for (; i + SW_LANES <= count; i += SW_LANES)
@@ -53,40 +59,74 @@ SW_INLINE void update_run(const sw_dtype type, const struct update *u, const str
         update_vector(type, &call, &here, i, count - i);
 }
 
-static void update_grain(const struct update *u, int64_t unit_elem, int64_t chunk_elem, float *record) {
-    int64_t count;
-    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i += count) {
-        const struct sw_decay_span span = sw_decay_span(&u->scalars, u->runs, u->run_count, unit_elem + i);
-        const struct run run = {.at = chunk_elem + i,
-                                .master = record + i,
-                                .m = record + SW_GRAIN_ELEMS + i,
-                                .v = record + INT64_C(2) * SW_GRAIN_ELEMS + i,
+/* Updates the elements [first, first + count) of a grain that begins at element chunk_elem of the call. */
+static void update_elems(const struct update *u, int64_t chunk_elem, int64_t first, int64_t count, float *master,
+                         float *m, float *v) {
+    const struct sw_update_adamw *op = u->op;
+    int64_t part;
+    for (int64_t i = 0; i < count; i += part) {
+        const int64_t at = chunk_elem + first + i, unit_elem = op->first_elem + at;
+        const struct sw_decay_span span = sw_decay_span(&u->scalars, op->runs, op->run_count, unit_elem);
+        const struct run run = {.at = at,
+                                .master = master + i,
+                                .m = m + i,
+                                .v = v + i,
                                 .decay_factor = span.factor,
                                 .minus_step_size = span.minus_step_size};
-        count = sw_min_i64(SW_GRAIN_ELEMS - i, span.end - (unit_elem + i));
-        SW_FOR_TYPE(update_run, u->type, u, &run, count);
+        part = sw_min_i64(count - i, span.end - unit_elem);
+        SW_FOR_TYPE(update_run, op->type, op, &u->scalars, &run, part);
     }
+}
+
+SW_INLINE void update_narrow(const sw_optimizer_format format, const sw_rounding rounding, const struct update *u,
+                             int64_t chunk_elem, const struct sw_record_parts *record) {
+    const struct sw_moment_rounding how = {.seed = u->op->seed,
+                                           .unit = u->op->unit,
+                                           .step = u->op->adamw->step,
+                                           .first_elem = u->op->first_elem + chunk_elem};
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += SW_MOMENT_BLOCK_ELEMS) {
+        struct sw_moment_block block;
+        sw_widen_moments(format, record, at, &block);
+        update_elems(u, chunk_elem, at, SW_MOMENT_BLOCK_ELEMS, record->master + at, block.m, block.v);
+        sw_round_moments(format, rounding, &how, at, &block, record);
+    }
+}
+
+static void update_narrow_grain(const struct update *u, int64_t chunk_elem, const struct sw_record_parts *record) {
+    if (u->op->format == SW_OPTIMIZER_BF16 && u->op->rounding == SW_ROUND_NEAREST)
+        update_narrow(SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, u, chunk_elem, record);
+    else if (u->op->format == SW_OPTIMIZER_BF16)
+        update_narrow(SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, u, chunk_elem, record);
+    else if (u->op->rounding == SW_ROUND_NEAREST)
+        update_narrow(SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, u, chunk_elem, record);
+    else
+        update_narrow(SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, u, chunk_elem, record);
+}
+
+static void update_grain(const struct update *u, int64_t chunk_elem) {
+    const struct sw_update_adamw *op = u->op;
+    const bool narrow = op->format != SW_OPTIMIZER_FP32, wide = narrow && op->first_elem + chunk_elem >= op->wide_elem;
+    char *at = (char *)op->records + chunk_elem / SW_GRAIN_ELEMS * sw_optimizer_grain_bytes(op->format);
+    const struct sw_record_parts record = sw_record_parts(op->format, wide, at);
+    if (op->adamw->skip)
+        sw_narrow(op->type, op->weights, chunk_elem, record.elems, record.master);
+    else if (narrow && !wide)
+        update_narrow_grain(u, chunk_elem, &record);
+    else
+        update_elems(u, chunk_elem, 0, record.elems, record.master, (float *)record.m, (float *)record.v);
+    const int64_t bytes = sw_dtype_bytes(op->type);
+    memset((char *)op->weights + (chunk_elem + record.elems) * bytes, 0,
+           (size_t)((SW_GRAIN_ELEMS - record.elems) * bytes));
     sw_end_streams();
 }
 
 static sw_status update_adamw(struct sw_stream *stream, const void *args) {
     const struct sw_update_adamw *op = args;
     const int threads = stream->device->info.threads;
-    const struct update u = {.type = op->type,
-                             .scalars = sw_adamw_scalars(op->adamw),
-                             .runs = op->runs,
-                             .run_count = op->run_count,
-                             .grads = op->grads,
-                             .weights = op->weights};
+    const struct update u = {.op = op, .scalars = sw_adamw_scalars(op->adamw)};
 #pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t grain = 0; grain < op->grains; grain++) {
-        const int64_t at = grain * SW_GRAIN_ELEMS;
-        float *record = op->records + SW_OPTIMIZER_VECTORS * at;
-        if (op->adamw->skip)
-            sw_narrow(op->type, op->weights, at, SW_GRAIN_ELEMS, record);
-        else
-            update_grain(&u, op->first_elem + at, at, record);
-    }
+    for (int64_t grain = 0; grain < op->grains; grain++)
+        update_grain(&u, grain * SW_GRAIN_ELEMS);
     return SW_OK;
 }
 

@@ -135,7 +135,7 @@ void sw_cuda_update_adamw(cudaStream_t stream, const void *args) {
     const int64_t elems = op->grains * SW_GRAIN_ELEMS;
     const bool aligned =
         sw_is_aligned(op->records) && sw_is_aligned(op->weights) && (op->adamw->skip || sw_is_aligned(op->grads));
-    const update u = {sw_adamw_scalars(op->adamw), op->adamw->skip, aligned, op->records};
+    const update u = {sw_adamw_scalars(op->adamw), op->adamw->skip, aligned, (float *)op->records};
     for (int64_t first = 0; first < elems;) {
         const stretch s = next_stretch(&u.scalars, u.skip, op->first_elem, first, elems, op->runs, op->run_count);
         SW_FOR_TYPE(op->type, update_stretch, stream, u, s, op->grads, op->weights);

@@ -1,5 +1,6 @@
 #include "core/size.h"
 #include "kernels/adamw_scalars.h"
+#include "kernels/moments.h"
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -15,28 +16,57 @@ static void update_elem(const struct sw_adamw_scalars *s, const struct sw_decay_
     *master = fmaf(span->minus_step_size, *m / denominator, *master * span->factor);
 }
 
-static void update_grain(sw_dtype type, const struct sw_adamw_scalars *scalars, bool skip, int64_t unit_elem,
-                         const struct sw_decay_run *runs, int64_t run_count, const void *grads, int64_t grads_at,
-                         float *record, void *weights) {
-    float *master = record, *m = master + SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
-    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++) {
-        if (!skip) {
-            const struct sw_decay_span span = sw_decay_span(scalars, runs, run_count, unit_elem + i);
-            update_elem(scalars, &span, sw_dtype_load(type, grads, grads_at + i), &master[i], &m[i], &v[i]);
-        }
-        sw_dtype_store(type, weights, grads_at + i, master[i]);
+/* A call, and the grain at hand. */
+struct update {
+    const struct sw_update_adamw *op;
+    struct sw_adamw_scalars scalars;
+    int64_t at; /* the grain's first element in the call */
+};
+
+/* Updates the elements [first, first + count) of a grain, whose moments lie in m and v. */
+static void update_elems(const struct update *u, int64_t first, int64_t count, float *master, float *m, float *v) {
+    const struct sw_update_adamw *op = u->op;
+    for (int64_t i = 0; i < count && !op->adamw->skip; i++) {
+        const int64_t at = u->at + first + i;
+        const struct sw_decay_span span = sw_decay_span(&u->scalars, op->runs, op->run_count, op->first_elem + at);
+        update_elem(&u->scalars, &span, sw_dtype_load(op->type, op->grads, at), &master[i], &m[i], &v[i]);
     }
 }
 
-static sw_status update_adamw(struct sw_stream *stream, const void *args) {
-    const struct sw_update_adamw *op = args;
-    (void)stream;
-    const struct sw_adamw_scalars scalars = sw_adamw_scalars(op->adamw);
-    for (int64_t grain = 0; grain < op->grains; grain++) {
-        const int64_t at = grain * SW_GRAIN_ELEMS;
-        update_grain(op->type, &scalars, op->adamw->skip, op->first_elem + at, op->runs, op->run_count, op->grads, at,
-                     op->records + SW_OPTIMIZER_VECTORS * at, op->weights);
+static void update_narrow(const struct update *u, const struct sw_record_parts *record) {
+    const struct sw_update_adamw *op = u->op;
+    const struct sw_moment_rounding how = {.rounding = op->rounding,
+                                           .seed = op->seed,
+                                           .unit = op->unit,
+                                           .step = op->adamw->step,
+                                           .first_elem = op->first_elem + u->at};
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS && !op->adamw->skip; at += SW_MOMENT_BLOCK_ELEMS) {
+        float m[SW_MOMENT_BLOCK_ELEMS], v[SW_MOMENT_BLOCK_ELEMS];
+        sw_moments_widen(op->format, record, at, m, v);
+        update_elems(u, at, SW_MOMENT_BLOCK_ELEMS, record->master + at, m, v);
+        sw_moments_round(op->format, &how, at, m, v, record);
     }
+}
+
+static void update_grain(const struct update *u) {
+    const struct sw_update_adamw *op = u->op;
+    const bool narrow = op->format != SW_OPTIMIZER_FP32, wide = narrow && op->first_elem + u->at >= op->wide_elem;
+    char *at = (char *)op->records + u->at / SW_GRAIN_ELEMS * sw_optimizer_grain_bytes(op->format);
+    const struct sw_record_parts record = sw_record_parts(op->format, wide, at);
+    if (narrow && !wide)
+        update_narrow(u, &record);
+    else
+        update_elems(u, 0, record.elems, record.master, (float *)record.m, (float *)record.v);
+    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+        sw_dtype_store(op->type, op->weights, u->at + i, i < record.elems ? record.master[i] : 0.0f);
+}
+
+static sw_status update_adamw(struct sw_stream *stream, const void *args) {
+    struct update u = {.op = args};
+    (void)stream;
+    u.scalars = sw_adamw_scalars(u.op->adamw);
+    for (; u.at < u.op->grains * SW_GRAIN_ELEMS; u.at += SW_GRAIN_ELEMS)
+        update_grain(&u);
     return SW_OK;
 }
 

@@ -79,8 +79,9 @@ sw_status trial_update(struct trial *trial) {
         make_moments(records, grains);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    return sw_update_adamw(trial->stream, trial->type, &adamw, 0, grains, runs, sizeof runs / sizeof runs[0], grads,
-                           records, weights);
+    return sw_update_adamw(trial->stream, .type = trial->type, .adamw = &adamw, .grains = grains, .runs = runs,
+                           .run_count = sizeof runs / sizeof runs[0], .grads = grads, .records = records,
+                           .weights = weights);
 }
 
 /* Checks the sum of three other ranks' contributions against a plain sum. */

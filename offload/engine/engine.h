@@ -124,6 +124,8 @@ struct sw_engine_spec {
     struct sw_watch *watch; /* is told of each lane's ops, under 1 + the lane's number; may be NULL */
     int io_depth;           /* requests that an I/O lane keeps in flight */
     sw_speculation speculation;
+    sw_rounding rounding; /* of narrow moments */
+    uint64_t seed;        /* of the run: stochastic rounding draws from it */
     struct sw_unit_ops ops;
     bool described; /* sw_engine_describe gives every commit its text; false: commits keep no text */
     int64_t applied_steps, skipped_steps; /* counts of a resumed run; 0 for a new one */
@@ -199,10 +201,10 @@ bool sw_engine_may_save(const struct sw_engine *engine);
 /* Commits the state as it is, where the last step has not been committed by the plan. */
 sw_status sw_engine_save(struct sw_engine *engine);
 
-/* Reads grains that this rank has (sw_plan_span): optimizer state (master|m|v by grain), and the rounded gradients of
+/* Reads grains that this rank has (sw_plan_span): optimizer state, as its format has it, and the rounded gradients of
  * the last step, widened to fp32. */
 sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
-                                   float *out);
+                                   void *out);
 sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains, float *out);
 
 /* Replays a plan's I/O: from now on steps read, write, commit and wait as planned, and neither compute nor copy nor

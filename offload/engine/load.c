@@ -1,4 +1,5 @@
-/* Loads the initial state into the tiers: masters from outside, moments of zero. Boxes of grains go round in the
+/* Loads the initial state into the tiers: masters from outside, moments of zero, which all formats write as zeros; the
+ * masters of a wide grain's padding, where its moments lie, are zero too. Boxes of grains go round in the
  * staging rings, so that the drive takes some while the cores make the next. */
 #include "core/dtype.h"
 #include "core/size.h"
@@ -21,7 +22,7 @@ enum { ROUNDED_AT_ONCE = SW_GRAIN_ELEMS / 2 };
 
 /* Grains of a unit on their way. */
 struct box {
-    float *records;    /* optimizer state of the grains; its moments stay zero */
+    char *records;     /* optimizer state of the grains; its moments stay zero */
     char *weights;     /* room for the rounded weights */
     char *rounded;     /* where these weights are made: `weights`, or their home in host memory */
     char *home;        /* where the team copies the optimizer state to, in host memory; NULL: nowhere */
@@ -55,12 +56,11 @@ static int64_t ring_grains(const struct sw_plan *plan, int32_t slot, int64_t gra
 static sw_status make_boxes(struct loader *self, int threads) {
     const struct sw_engine *engine = self->engine;
     const struct sw_plan *plan = engine->plan;
-    const int64_t typed_bytes = typed_grain_bytes(plan);
+    const int64_t typed_bytes = typed_grain_bytes(plan), state_bytes = sw_plan_optimizer_bytes(plan, 1);
     char *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), 0);
     char *weights = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), 0);
-    const int64_t room =
-        sw_min_i64(ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), SW_OPTIMIZER_GRAIN_BYTES),
-                   ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), typed_bytes));
+    const int64_t room = sw_min_i64(ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_OPTIMIZER), state_bytes),
+                                    ring_grains(plan, sw_plan_buffer(plan, SW_BUFFER_WEIGHTS), typed_bytes));
     int64_t most = sw_max_i64(BOX_GRAINS, (int64_t)THREAD_GRAINS * threads);
     if (self->load->most_grains > 0)
         most = sw_min_i64(most, self->load->most_grains);
@@ -69,12 +69,11 @@ static sw_status make_boxes(struct loader *self, int threads) {
     self->status = calloc((size_t)(self->box_count * self->box_grains), sizeof *self->status);
     if (self->status == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to load");
-    memset(records, 0, (size_t)(self->box_count * self->box_grains * SW_OPTIMIZER_GRAIN_BYTES));
+    memset(records, 0, (size_t)(self->box_count * self->box_grains * state_bytes));
     for (int64_t b = 0; b < self->box_count; b++) {
         const int64_t at = b * self->box_grains;
-        self->box[b] = (struct box){.records = (float *)(records + at * SW_OPTIMIZER_GRAIN_BYTES),
-                                    .weights = weights + at * typed_bytes,
-                                    .status = self->status + at};
+        self->box[b] = (struct box){
+            .records = records + at * state_bytes, .weights = weights + at * typed_bytes, .status = self->status + at};
     }
     return SW_OK;
 }
@@ -133,7 +132,7 @@ static sw_status put_records(struct loader *self, struct box *box) {
     if (slot < 0 || engine->plan->slot[slot].tier == SW_HOST)
         return SW_OK;
     return sw_engine_put(engine, slot, home_of(engine, slot, box), box->records,
-                         box->grains * SW_OPTIMIZER_GRAIN_BYTES);
+                         sw_plan_optimizer_bytes(engine->plan, box->grains));
 }
 
 /* Tells whether this rank keeps the optimizer state of a box. Boxes end where its shard begins or ends. */
@@ -199,7 +198,8 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
     const struct box *box = fill->box;
     const struct sw_load *load = fill->loader->load;
     const struct sw_plan *plan = fill->loader->engine->plan;
-    float *master = box->records + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
+    const int64_t state_bytes = sw_plan_optimizer_bytes(plan, 1);
+    float *master = (float *)(box->records + g * state_bytes);
     char *rounded = box->rounded + g * typed_grain_bytes(plan);
     struct sw_stream *stream = fill->loader->stream[g];
     SW_TRY(load->fill(load->context, box->unit, (box->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, master));
@@ -208,7 +208,7 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
                                 rounded + at * sw_dtype_bytes(plan->spec.type)));
     SW_TRY(sw_stream_synchronize(stream));
     if (box->home != NULL)
-        memcpy(box->home + g * SW_OPTIMIZER_GRAIN_BYTES, master, SW_OPTIMIZER_GRAIN_BYTES);
+        memcpy(box->home + g * state_bytes, master, (size_t)state_bytes);
     return SW_OK;
 }
 

@@ -161,10 +161,13 @@ static sw_status run_update(struct sw_engine *engine, struct lane *lane, const s
         adamw.step = engine->applied_steps + 1;
         adamw.grad_scale = unscaling(engine);
     }
-    return sw_update_adamw(lane->stream, engine->plan->spec.type, &adamw, op->first_grain * SW_GRAIN_ELEMS, op->grains,
-                           unit->run, unit->run_count, sw_engine_operand(engine, op, SW_ROLE_GRADS),
-                           sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER),
-                           sw_engine_operand(engine, op, SW_ROLE_WEIGHTS));
+    return sw_update_adamw(lane->stream, .type = engine->plan->spec.type, .adamw = &adamw,
+                           .first_elem = op->first_grain * SW_GRAIN_ELEMS, .grains = op->grains, .runs = unit->run,
+                           .run_count = unit->run_count, .grads = sw_engine_operand(engine, op, SW_ROLE_GRADS),
+                           .records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER),
+                           .weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS),
+                           .format = engine->plan->spec.units->optimizer, .rounding = engine->spec.rounding,
+                           .seed = engine->spec.seed, .unit = op->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS);
 }
 
 static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {

@@ -51,7 +51,7 @@ sw_status sw_engine_get(struct sw_engine *engine, int32_t slot, void *to, const 
     return sw_stream_synchronize(engine->setup_stream);
 }
 
-static float *optimizer_staging(struct sw_engine *engine) {
+static void *optimizer_staging(struct sw_engine *engine) {
     return sw_engine_piece(engine, sw_plan_buffer(engine->plan, SW_BUFFER_OPTIMIZER), 0);
 }
 
@@ -78,25 +78,28 @@ static void *weights_staging(struct sw_engine *engine) {
 }
 
 /* Rounds the masters of a chunk into the staging ring, and copies them to where the unit's weights live. */
-static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, float *records) {
+static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk, void *records) {
     const struct sw_plan *plan = engine->plan;
     const struct sw_unit *unit = &plan->spec.units->unit[chunk->unit];
     void *staging = weights_staging(engine);
     /* A skipped update changes nothing and rounds the masters. */
     const struct sw_adamw round_only = {.skip = true, .grad_scale = 1.0f, .step = 1};
-    SW_TRY(sw_update_adamw(engine->host_stream, plan->spec.type, &round_only, chunk->first_grain * SW_GRAIN_ELEMS,
-                           chunk->grains, unit->run, unit->run_count, staging, records, staging));
+    SW_TRY(sw_update_adamw(engine->host_stream, .type = plan->spec.type, .adamw = &round_only,
+                           .first_elem = chunk->first_grain * SW_GRAIN_ELEMS, .grains = chunk->grains,
+                           .runs = unit->run, .run_count = unit->run_count, .grads = staging, .records = records,
+                           .weights = staging, .format = plan->spec.units->optimizer, .unit = chunk->unit,
+                           .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS));
     SW_TRY(sw_stream_synchronize(engine->host_stream));
     return place_weights(engine, chunk, staging);
 }
 
 /* Copies a chunk of optimizer state to where the unit's lives; on NVMe that is the generation that is not committed. */
-static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk, float *records) {
+static sw_status put_records(struct sw_engine *engine, const struct chunk *chunk, void *records) {
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
     if (slot < 0)
         return transfer(engine, true, sw_engine_working(engine), chunk, records);
     return sw_engine_put(engine, slot, sw_engine_grain(engine, slot, chunk->first_grain), records,
-                         chunk->grains * SW_OPTIMIZER_GRAIN_BYTES);
+                         sw_plan_optimizer_bytes(engine->plan, chunk->grains));
 }
 
 /* Tells the watch, in the update lane's name, what the owner does: other ranks may wait for one that has more to do. */
@@ -109,7 +112,7 @@ static void tell_end(struct sw_engine *engine) {
 }
 
 static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chunk) {
-    float *records = optimizer_staging(engine);
+    void *records = optimizer_staging(engine);
     tell(engine, "restoring", chunk->unit);
     SW_TRY(transfer(engine, false, engine->committed_generation, chunk, records));
     SW_TRY(put_weights(engine, chunk, records));
@@ -135,8 +138,8 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
             continue;
         const struct sw_comm_broadcast broadcast = {.what = "weights",
                                                     .index = unit,
-                                                    .data = is_own ? (void *)optimizer_staging(engine)
-                                                                   : weights_staging(engine),
+                                                    .data =
+                                                        is_own ? optimizer_staging(engine) : weights_staging(engine),
                                                     .bytes = at.grains * grain_bytes,
                                                     .root = rank,
                                                     .on_host = true};
@@ -153,7 +156,7 @@ static int64_t optimizer_bytes(const struct sw_plan *plan) {
     int64_t grains = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
-    return grains * SW_OPTIMIZER_GRAIN_BYTES;
+    return sw_plan_optimizer_bytes(plan, grains);
 }
 
 sw_status sw_engine_restore(struct sw_engine *engine) {
@@ -162,7 +165,8 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
     const bool joins = sw_plan_keeps_whole_weights(plan);
     struct sw_long_work progress = sw_long_work_begin("reading the state", optimizer_bytes(plan));
     int64_t read_bytes = 0;
-    static_assert(SW_OPTIMIZER_GRAIN_BYTES >= SW_GRAIN_ELEMS * sizeof(float), "records give room for their weights");
+    /* Optimizer state gives room for its weights. */
+    assert(sw_plan_optimizer_bytes(plan, 1) >= SW_GRAIN_ELEMS * (int64_t)sizeof(float));
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
         const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
         const int64_t most = joins ? sw_plan_buckets(plan, u) : own;
@@ -171,7 +175,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
             SW_TRY(sw_long_work_at(&progress, read_bytes));
             if (c < own)
                 SW_TRY(restore_chunk(engine, &chunk));
-            read_bytes += c < own ? chunk.grains * SW_OPTIMIZER_GRAIN_BYTES : 0;
+            read_bytes += c < own ? sw_plan_optimizer_bytes(plan, chunk.grains) : 0;
             tell_end(engine);
             if (joins)
                 SW_TRY(join_weights(engine, u, c));
@@ -181,7 +185,7 @@ sw_status sw_engine_restore(struct sw_engine *engine) {
 }
 
 /* Returns in *out the newest optimizer state of a chunk: in the staging ring, or where it lives on the host. */
-static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk, float **out) {
+static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk, void **out) {
     const int32_t slot = sw_plan_resident(engine->plan, SW_OPTIMIZER, chunk->unit);
     *out = optimizer_staging(engine);
     if (slot < 0) {
@@ -193,13 +197,13 @@ static sw_status get_records(struct sw_engine *engine, const struct chunk *chunk
         *out = from;
         return SW_OK;
     }
-    return sw_engine_get(engine, slot, *out, from, chunk->grains * SW_OPTIMIZER_GRAIN_BYTES);
+    return sw_engine_get(engine, slot, *out, from, sw_plan_optimizer_bytes(engine->plan, chunk->grains));
 }
 
 static sw_status save_unit(struct sw_engine *engine, int64_t unit) {
     for (int64_t c = 0; c < sw_plan_state_chunks(engine->plan, SW_OPTIMIZER, unit); c++) {
         const struct chunk chunk = chunk_at(engine, unit, c);
-        float *records;
+        void *records;
         tell(engine, "saving", unit);
         SW_TRY(get_records(engine, &chunk, &records));
         SW_TRY(transfer(engine, true, sw_engine_working(engine), &chunk, records));
@@ -231,18 +235,18 @@ sw_status sw_engine_save(struct sw_engine *engine) {
 }
 
 sw_status sw_engine_read_optimizer(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
-                                   float *out) {
+                                   void *out) {
     assert(idle(engine));
     SW_TRY(sw_engine_settle(engine));
-    const int64_t record_elems = (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
+    const int64_t grain_bytes = sw_plan_optimizer_bytes(engine->plan, 1);
     for (int64_t g = first_grain, run; g < first_grain + grains; g += run) {
         const int64_t within = g - sw_plan_span(engine->plan, SW_OPTIMIZER, unit).first_grain;
         const struct chunk chunk = chunk_at(engine, unit, within / engine->plan->spec.chunk_grains);
-        float *records;
+        void *records;
         run = sw_min_i64(first_grain + grains, chunk.first_grain + chunk.grains) - g;
         SW_TRY(get_records(engine, &chunk, &records));
-        memcpy(out + (g - first_grain) * record_elems, records + (g - chunk.first_grain) * record_elems,
-               (size_t)(run * SW_OPTIMIZER_GRAIN_BYTES));
+        memcpy((char *)out + (g - first_grain) * grain_bytes,
+               (const char *)records + (g - chunk.first_grain) * grain_bytes, (size_t)(run * grain_bytes));
     }
     return SW_OK;
 }
@@ -253,7 +257,7 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
     const struct sw_plan *plan = engine->plan;
     const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const int32_t slot = sw_plan_resident(plan, SW_GRADS, unit);
-    char *staging = (char *)optimizer_staging(engine);
+    void *staging = optimizer_staging(engine);
     for (int64_t g = 0; g < grains; g++) {
         if (slot < 0) {
             const struct sw_store_transfer read = {.kind = SW_STORE_GRADS,

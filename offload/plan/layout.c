@@ -353,7 +353,7 @@ static void lay_rings(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = traffic_of(layout);
     const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
-    const int64_t optimizer = spec->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES;
+    const int64_t optimizer = sw_plan_optimizer_bytes(layout->plan, spec->chunk_grains);
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
     index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, device_ring);
     index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed,
@@ -374,15 +374,16 @@ static void lay_rings(struct layout *layout) {
 static void lay_optimizer(struct layout *layout, int64_t unit) {
     struct sw_plan *plan = layout->plan;
     const int generations = plan->commit_every_step ? SW_STORE_GENERATIONS : 1;
+    const int64_t grain_bytes = sw_plan_optimizer_bytes(plan, 1);
     for (int g = 0; g < generations; g++) {
-        const int32_t slot = add_state(layout, SW_OPTIMIZER, tier_of(layout, SW_OPTIMIZER, unit), unit,
-                                       SW_OPTIMIZER_GRAIN_BYTES, SW_CONTENT_OPTIMIZER);
+        const int32_t slot = add_state(layout, SW_OPTIMIZER, tier_of(layout, SW_OPTIMIZER, unit), unit, grain_bytes,
+                                       SW_CONTENT_OPTIMIZER);
         if (g == 0)
             plan->index->optimizer[unit] = slot;
     }
     if (sw_plan_saves(plan) && tier_of(layout, SW_OPTIMIZER, unit) != SW_NVME)
         plan->index->saved_optimizer[unit] =
-            add_state(layout, SW_OPTIMIZER, SW_NVME, unit, SW_OPTIMIZER_GRAIN_BYTES, SW_CONTENT_NONE);
+            add_state(layout, SW_OPTIMIZER, SW_NVME, unit, grain_bytes, SW_CONTENT_NONE);
 }
 
 static void lay_gradients(struct layout *layout) {

@@ -99,7 +99,7 @@ int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content) {
     case SW_CONTENT_QUANT_GRADS:
     case SW_CONTENT_QUANT_PARTS: return sw_quant_grain_bytes(plan->spec.reduce);
     case SW_CONTENT_SQUARE_SUMS: return sizeof(double);
-    case SW_CONTENT_OPTIMIZER: return SW_OPTIMIZER_GRAIN_BYTES;
+    case SW_CONTENT_OPTIMIZER: return sw_plan_optimizer_bytes(plan, 1);
     default: return 0;
     }
 }

@@ -94,7 +94,7 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_QUANT_PARTS,       /* quantized gradients of the other ranks, for this one: chunks */
     SW_CONTENT_SQUARE_SUMS,       /* units, the access itself having none; version: chunks summed so far */
     SW_CONTENT_NORM,              /* norm, clip coefficient and what the update needs of them */
-    SW_CONTENT_OPTIMIZER,         /* fp32 master weights and moments: chunks */
+    SW_CONTENT_OPTIMIZER,         /* master weights and moments: chunks */
     SW_CONTENT_KV_CACHE,          /* keys and values of the tokens so far, of one unit */
     SW_CONTENT_COMMIT,            /* the fact that this rank has committed */
     SW_CONTENTS
@@ -415,6 +415,8 @@ int64_t sw_plan_staging_bytes(int ranks);
 int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content);
 /* Returns the bytes of grains in the compute type. */
 int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
+/* Returns the bytes of the optimizer state of grains. */
+int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains);
 
 /* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. A frozen
  * unit has no grains of gradients and optimizer state. */

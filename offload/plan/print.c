@@ -86,10 +86,10 @@ const char *sw_plan_commits(const struct sw_plan *plan) {
 }
 
 int64_t sw_plan_store_bytes(const struct sw_plan *plan) {
-    int64_t optimizer_bytes = 0;
+    int64_t grains = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        optimizer_bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_OPTIMIZER_GRAIN_BYTES;
-    return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * optimizer_bytes;
+        grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
+    return (plan->spec.one_generation ? 1 : SW_STORE_GENERATIONS) * sw_plan_optimizer_bytes(plan, grains);
 }
 
 static void print_disk(const struct sw_plan *plan, FILE *out) {
@@ -125,7 +125,7 @@ static void print_order(const struct sw_plan *plan, FILE *out) {
         fprintf(out, "order by groups of %lld of %lld micro-batches\n", (long long)spec->group,
                 (long long)spec->micro_batches);
     fprintf(out, "chunks of %lld grains (%s of optimizer)\n", (long long)spec->chunk_grains,
-            sw_format_size(spec->chunk_grains * SW_OPTIMIZER_GRAIN_BYTES, chunk));
+            sw_format_size(sw_plan_optimizer_bytes(plan, spec->chunk_grains), chunk));
 }
 
 /* Tells why these intermediates are kept, and not others. */

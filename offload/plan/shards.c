@@ -22,6 +22,10 @@ int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
 }
 
+int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
+    return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
+}
+
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
     return sw_shard(unit_grains(plan, unit), sw_plan_ranks(plan), rank);
 }

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 sw_status sw_units_create(int64_t count, struct sw_units **out) {
     struct sw_units *units = calloc(1, sizeof *units);
@@ -103,8 +104,28 @@ int64_t sw_tensor_from_whole(const struct sw_tensor *tensor, int64_t whole, int6
     return elem;
 }
 
+void sw_unit_masters(const struct sw_unit *unit, int64_t grain, const void *record, float *out) {
+    const size_t used = grain >= unit->wide_grain ? SW_WIDE_GRAIN_ELEMS : SW_GRAIN_ELEMS;
+    memcpy(out, record, used * sizeof *out);
+    memset(out + used, 0, (SW_GRAIN_ELEMS - used) * sizeof *out);
+}
+
+/* Returns the tensor that lies behind tensor t, or the first one for t -1: those of wide grains come last.
+ * tensor_count: there is none. */
+static int64_t next_in_layout(const struct sw_unit *unit, int64_t t) {
+    const int64_t wide_elem = unit->wide_grain * SW_GRAIN_ELEMS;
+    bool wide = t >= 0 && unit->tensor[t].offset >= wide_elem;
+    for (;; wide = true, t = -1) {
+        for (t++; t < unit->tensor_count; t++)
+            if ((unit->tensor[t].offset >= wide_elem) == wide)
+                return t;
+        if (wide)
+            return unit->tensor_count;
+    }
+}
+
 sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count, sw_unit_visit visit, void *context) {
-    for (int64_t t = 0; t < unit->tensor_count; t++) {
+    for (int64_t t = next_in_layout(unit, -1); t < unit->tensor_count; t = next_in_layout(unit, t)) {
         const struct sw_tensor *tensor = &unit->tensor[t];
         const int64_t end = sw_min_i64(first + count, tensor->offset + tensor->elems);
         for (int64_t at = sw_max_i64(first, tensor->offset); at < end;) {
@@ -121,21 +142,73 @@ sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count,
 /* Sets the runs: neighbouring tensors with the same decay and learning rate are one. */
 static void join_runs(struct sw_unit *unit) {
     unit->run_count = 0;
-    for (int64_t t = 0; t < unit->tensor_count; t++) {
+    for (int64_t t = next_in_layout(unit, -1); t < unit->tensor_count; t = next_in_layout(unit, t)) {
         const struct sw_tensor *tensor = &unit->tensor[t];
-        const struct sw_decay_run *before = unit->run_count > 0 ? &unit->run[unit->run_count - 1] : NULL;
-        const bool last = t + 1 == unit->tensor_count;
-        const int64_t end = last ? unit->elems : tensor[1].offset;
-        if (before == NULL || before->decay != tensor->decay || before->lr_scale != tensor->lr_scale)
-            unit->run_count++;
-        unit->run[unit->run_count - 1] =
-            (struct sw_decay_run){.end = end, .decay = tensor->decay, .lr_scale = tensor->lr_scale};
+        struct sw_decay_run *before = unit->run_count > 0 ? &unit->run[unit->run_count - 1] : NULL;
+        if (before != NULL && before->decay == tensor->decay && before->lr_scale == tensor->lr_scale)
+            continue;
+        if (before != NULL)
+            before->end = tensor->offset;
+        unit->run[unit->run_count++] =
+            (struct sw_decay_run){.end = unit->elems, .decay = tensor->decay, .lr_scale = tensor->lr_scale};
     }
 }
 
-static sw_status seal_unit(struct sw_unit *unit) {
+/* Tensors that must stay together: one, and the parts that are joined to it. */
+struct together {
+    int64_t first, end; /* tensors [first, end) of the unit */
+    int64_t elems;
+    bool wide; /* they are vectors that fit into a wide grain */
+};
+
+static struct together together_at(const struct sw_unit *unit, int64_t first) {
+    struct together found = {.first = first, .end = first, .wide = true};
+    do {
+        const struct sw_tensor *tensor = &unit->tensor[found.end++];
+        found.elems += tensor->elems;
+        found.wide &= tensor->dims == 1;
+    } while (found.end < unit->tensor_count && unit->tensor[found.end].part.joined);
+    found.wide &= found.elems <= SW_WIDE_GRAIN_ELEMS;
+    return found;
+}
+
+/* Moves tensors to this element and returns the first one behind them. */
+static int64_t move_to(struct sw_unit *unit, const struct together *moved, int64_t elem) {
+    for (int64_t t = moved->first; t < moved->end; elem += unit->tensor[t++].elems)
+        unit->tensor[t].offset = elem;
+    return elem;
+}
+
+/* Returns where vectors of so many elements begin in the wide grains, whose elements before `elem` are taken. */
+static int64_t wide_place(int64_t elem, int64_t elems) {
+    const int64_t aligned = sw_round_up(elem, SW_TENSOR_ALIGN_ELEMS);
+    return aligned % SW_GRAIN_ELEMS + elems <= SW_WIDE_GRAIN_ELEMS ? aligned : sw_round_up(aligned, SW_GRAIN_ELEMS);
+}
+
+/* Lays out a unit whose optimizer state is narrow, and sets its elements and its first wide grain. */
+static void lay_out_narrow(struct sw_unit *unit) {
+    struct together at;
+    int64_t elem = 0;
+    for (int64_t t = 0; t < unit->tensor_count; t = at.end) {
+        at = together_at(unit, t);
+        elem = at.wide ? elem : move_to(unit, &at, sw_round_up(elem, SW_TENSOR_ALIGN_ELEMS));
+    }
+    elem = sw_round_up(elem, SW_GRAIN_ELEMS);
+    unit->wide_grain = elem / SW_GRAIN_ELEMS;
+    for (int64_t t = 0; t < unit->tensor_count; t = at.end) {
+        at = together_at(unit, t);
+        elem = at.wide ? move_to(unit, &at, wide_place(elem, at.elems)) : elem;
+    }
+    unit->elems = elem;
+}
+
+static sw_status seal_unit(struct sw_unit *unit, sw_optimizer_format format) {
+    if (format != SW_OPTIMIZER_FP32)
+        lay_out_narrow(unit);
     unit->elems = sw_round_up(unit->elems, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
+    if (format == SW_OPTIMIZER_FP32)
+        unit->wide_grain = unit->grains;
     unit->run = calloc((size_t)unit->tensor_count + 1, sizeof *unit->run);
     if (unit->run == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the decay runs of %s", unit->name);
@@ -151,7 +224,7 @@ void sw_units_join_runs(struct sw_units *units) {
 sw_status sw_units_seal(struct sw_units *units) {
     for (int64_t u = 0; u < units->count; u++) {
         assert(units->unit[u].tensor_count > 0);
-        SW_TRY(seal_unit(&units->unit[u]));
+        SW_TRY(seal_unit(&units->unit[u], units->optimizer));
     }
     return SW_OK;
 }

@@ -1,10 +1,15 @@
 /* A unit is fetched, computed and updated at once, and is one flat vector of parameters.
  *
  * Tensors lie one after the other at multiples of SW_TENSOR_ALIGN_ELEMS, save joined parts; the vector is padded with
- * zeros to whole grains. Padding has no gradient and no decay, so it stays zero. */
+ * zeros to whole grains. Padding has no gradient and no decay, so it stays zero.
+ *
+ * Where the optimizer state is narrow, norms and biases keep fp32 moments: the tensors of one dimension, of at most
+ * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind all others in grains of their own, the wide
+ * grains. Only the first SW_WIDE_GRAIN_ELEMS elements of a wide grain are used; the rest is padding. */
 #ifndef SW_OFFLOAD_PLAN_UNIT_H
 #define SW_OFFLOAD_PLAN_UNIT_H
 
+#include "core/optimizer_format.h"
 #include "core/size.h"
 #include "core/status.h"
 #include "kernels/device.h"
@@ -40,6 +45,7 @@ struct sw_unit {
     int64_t tensor_count;
     int64_t elems; /* with padding: grains · SW_GRAIN_ELEMS */
     int64_t grains;
+    int64_t wide_grain;       /* first wide grain; grains where there is none */
     struct sw_decay_run *run; /* cover [0, elems) */
     int64_t run_count;
 };
@@ -50,6 +56,9 @@ struct sw_units {
     struct sw_unit *unit;
     int64_t count;
     bool tied; /* the head multiplies by the embedding's first tensor and adds to its gradient */
+    /* Format of the optimizer state that the units are laid out for, and so of every plan and store of them. It is set
+     * before the units are sealed. */
+    sw_optimizer_format optimizer;
 };
 
 sw_status sw_units_create(int64_t count, struct sw_units **out);
@@ -68,12 +77,16 @@ int64_t sw_tensor_to_whole(const struct sw_tensor *tensor, int64_t elem, int64_t
 /* Returns the index in the part of element `whole` of the whole tensor, or -1 where the part does not have it. */
 int64_t sw_tensor_from_whole(const struct sw_tensor *tensor, int64_t whole, int64_t *run);
 
+/* Copies the masters of one grain's optimizer state to out[SW_GRAIN_ELEMS]; padding gets zeros. */
+void sw_unit_masters(const struct sw_unit *unit, int64_t grain, const void *record, float *out);
+
 /* Visits elements [first, first+count) of a unit, in order, in runs that are neighbours in the whole tensor too: run
  * elements of it from `whole` on, which lie `at` elements behind `first`. Padding is left out. */
 typedef sw_status (*sw_unit_visit)(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at);
 sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count, sw_unit_visit visit, void *context);
 
-/* Pads the units and computes their decay runs; no tensor may be added afterwards. */
+/* Lays out the units for their optimizer state, pads them and computes their decay runs; no tensor may be added
+ * afterwards. */
 sw_status sw_units_seal(struct sw_units *units);
 
 /* Computes the decay runs of sealed units again, whose tensors have another decay or lr_scale now. */

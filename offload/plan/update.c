@@ -63,7 +63,8 @@ static struct sw_operand bring_grads(struct sw_builder *b, const struct sw_chunk
 
 static struct sw_operand bring_optimizer(struct sw_builder *b, const struct chunk_update *u) {
     const struct sw_operand home = home_of(b->index->optimizer[u->chunk.unit]), to = sw_build_ring(b, RING_OPTIMIZER);
-    sw_build_move(b, home, to, optimizer_what(b, u, false), &u->chunk, u->chunk.at.grains * SW_OPTIMIZER_GRAIN_BYTES);
+    sw_build_move(b, home, to, optimizer_what(b, u, false), &u->chunk,
+                  sw_plan_optimizer_bytes(b->plan, u->chunk.at.grains));
     return to;
 }
 
@@ -132,7 +133,7 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
                                          on_device ? SW_LANE_COMPUTE : SW_LANE_UPDATE, &u->chunk);
     struct sw_what before = optimizer_what(b, u, false), after = optimizer_what(b, u, true);
     before.generation = after.generation = SW_GENERATION_NONE; /* the state is in memory here */
-    op->bytes = op->grains * (2 * SW_OPTIMIZER_GRAIN_BYTES) + 2 * sw_build_typed_bytes(b, &u->chunk);
+    op->bytes = 2 * sw_plan_optimizer_bytes(b->plan, op->grains) + 2 * sw_build_typed_bytes(b, &u->chunk);
     op->speculates = u->speculative;
     /* One that speculates counts the steps that were applied by it, and the norm of its own step comes after. */
     sw_build_read_norm(b);
@@ -209,7 +210,7 @@ static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     const sw_tier tier = tier_of(b, SW_OPTIMIZER, unit);
     const bool on_device = sw_plan_updates_on_device(b->plan, unit), streams = sw_plan_streams_optimizer(b->plan, unit);
     const struct sw_operand home = home_of(b->index->optimizer[unit]);
-    const int64_t optimizer_bytes = u->chunk.at.grains * SW_OPTIMIZER_GRAIN_BYTES;
+    const int64_t optimizer_bytes = sw_plan_optimizer_bytes(b->plan, u->chunk.at.grains);
     struct sw_operand records = home;
     if (tier == SW_NVME)
         records = u->speculative ? bring_optimizer(b, u) : take(b, SW_OPTIMIZER);

@@ -125,10 +125,11 @@ static sw_status update_chunk(struct bench *bench, int64_t chunk) {
     const struct sw_decay_run run = {.end = bench->chunks * elems, .decay = true};
     const struct sw_adamw adamw = {
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0f, .step = 1};
-    return sw_update_adamw(bench->stream, bench->type, &adamw, chunk * elems, bench->chunk_grains, &run, 1,
-                           chunk_at(bench, bench->a, chunk, sw_dtype_bytes(bench->type)),
-                           chunk_at(bench, bench->c, chunk, SW_OPTIMIZER_GRAIN_BYTES / SW_GRAIN_ELEMS),
-                           chunk_at(bench, bench->b, chunk, sw_dtype_bytes(bench->type)));
+    return sw_update_adamw(bench->stream, .type = bench->type, .adamw = &adamw, .first_elem = chunk * elems,
+                           .grains = bench->chunk_grains, .runs = &run, .run_count = 1,
+                           .grads = chunk_at(bench, bench->a, chunk, sw_dtype_bytes(bench->type)),
+                           .records = chunk_at(bench, bench->c, chunk, SW_OPTIMIZER_GRAIN_BYTES / SW_GRAIN_ELEMS),
+                           .weights = chunk_at(bench, bench->b, chunk, sw_dtype_bytes(bench->type)));
 }
 
 sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_shape *shape, struct sw_rate *out) {

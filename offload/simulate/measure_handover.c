@@ -34,8 +34,9 @@ struct player {
 static sw_status run_op(const struct player *player) {
     const struct sw_decay_run run = {.end = player->shape->chunk_grains * SW_GRAIN_ELEMS, .decay = true};
     const struct sw_adamw adamw = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .grad_scale = 1.0f, .step = 1};
-    SW_TRY(sw_update_adamw(player->stream, player->shape->type, &adamw, 0, player->shape->chunk_grains, &run, 1,
-                           player->grads, player->records, player->weights));
+    SW_TRY(sw_update_adamw(player->stream, .type = player->shape->type, .adamw = &adamw,
+                           .grains = player->shape->chunk_grains, .runs = &run, .run_count = 1, .grads = player->grads,
+                           .records = player->records, .weights = player->weights));
     return sw_stream_synchronize(player->stream);
 }
 

@@ -138,6 +138,13 @@ static double quantized_bytes(const struct sw_plan *plan, const struct sw_op *op
     return (double)(op->grains * ((grads ? sw_plan_ranks(plan) : 1) * records + elems));
 }
 
+/* Returns the bytes by which an update is priced. The rates are those of fp32 state; narrow state saves traffic and
+ * costs arithmetic, so a parameter is priced alike in every format. */
+static double update_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    const int64_t saved = sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32) - sw_plan_optimizer_bytes(plan, 1);
+    return (double)(op->bytes + 2 * op->grains * saved);
+}
+
 static struct price price_of(const struct simulator *s, const struct sw_op *op, bool lane_was_idle) {
     const struct sw_rates *r = s->rates;
     const double bytes = (double)op->bytes;
@@ -150,8 +157,8 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_DOWNLOAD: return of_rate(r->download, bytes, r->cores);
     case SW_OP_READ: return of_drive(r, r->read, bytes, lane_was_idle);
     case SW_OP_WRITE: return of_drive(r, r->write, bytes, lane_was_idle);
-    case SW_OP_UPDATE_ON_HOST: return of_rate(r->update, bytes, r->cores);
-    case SW_OP_UPDATE_ON_DEVICE: return of_rate(r->update_on_device, bytes, r->cores);
+    case SW_OP_UPDATE_ON_HOST: return of_rate(r->update, update_bytes(s->plan, op), r->cores);
+    case SW_OP_UPDATE_ON_DEVICE: return of_rate(r->update_on_device, update_bytes(s->plan, op), r->cores);
     case SW_OP_ROUND_GRADIENTS:
     case SW_OP_ROUND_OWN_GRADIENTS:
     case SW_OP_ADD_TO_ACCUMULATOR:

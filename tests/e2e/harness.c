@@ -146,6 +146,7 @@ static sw_status open_store(struct harness *h) {
                                        .unit_first = first,
                                        .unit_whole_grains = whole,
                                        .unit_count = units->count,
+                                       .optimizer = units->optimizer,
                                        .one_generation = h->spec.one_generation};
     const sw_status status = sw_store_create(&spec, NULL, NULL, &h->store);
     free(grains);
@@ -164,6 +165,8 @@ static sw_status open_engine(struct harness *h) {
         .comm = h->spec.comm,
         .io_depth = HARNESS_IO_DEPTH,
         .speculation = h->spec.speculation,
+        .rounding = h->spec.rounding,
+        .seed = h->spec.seed,
         .loss_scale = {.scale = h->spec.loss_scale},
         .ops = {.context = h,
                 .begin = h->model_ops.begin == NULL ? NULL : begin,
@@ -301,25 +304,31 @@ int64_t harness_grains(const struct harness *h) {
     return grains;
 }
 
-typedef sw_status (*read_function)(struct sw_engine *engine, int64_t unit, int64_t first_grain, int64_t grains,
-                                   float *out);
+int64_t harness_grain_bytes(const struct harness *h) {
+    return sw_plan_optimizer_bytes(h->plan, 1);
+}
 
-static sw_status read_all(struct harness *h, sw_state state, read_function read, int64_t grain_floats, float *out) {
+sw_status harness_read_records(struct harness *h, void *records) {
     const struct sw_units *units = sw_model_get_units(h->model);
+    char *out = records;
     for (int64_t u = 0; u < units->count; u++) {
-        const struct sw_span span = sw_plan_span(h->plan, state, u);
-        SW_TRY(read(h->engine, u, span.first_grain, span.grains, out + span.first_grain * grain_floats));
-        out += units->unit[u].grains * grain_floats;
+        const struct sw_span span = sw_plan_span(h->plan, SW_OPTIMIZER, u);
+        SW_TRY(sw_engine_read_optimizer(h->engine, u, span.first_grain, span.grains,
+                                        out + sw_plan_optimizer_bytes(h->plan, span.first_grain)));
+        out += sw_plan_optimizer_bytes(h->plan, units->unit[u].grains);
     }
     return SW_OK;
 }
 
-sw_status harness_read_records(struct harness *h, float *records) {
-    return read_all(h, SW_OPTIMIZER, sw_engine_read_optimizer, (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS, records);
-}
-
 sw_status harness_read_grads(struct harness *h, float *grads) {
-    return read_all(h, SW_GRADS, sw_engine_read_grads, SW_GRAIN_ELEMS, grads);
+    const struct sw_units *units = sw_model_get_units(h->model);
+    for (int64_t u = 0; u < units->count; u++) {
+        const struct sw_span span = sw_plan_span(h->plan, SW_GRADS, u);
+        SW_TRY(sw_engine_read_grads(h->engine, u, span.first_grain, span.grains,
+                                    grads + span.first_grain * SW_GRAIN_ELEMS));
+        grads += units->unit[u].grains * SW_GRAIN_ELEMS;
+    }
+    return SW_OK;
 }
 
 int harness_make_directory(void **state) {

@@ -24,7 +24,8 @@ struct harness_spec {
     int64_t group;      /* micro-batches; 0: all */
     int64_t unit_slots; /* 0: two */
     sw_speculation speculation;
-    double loss_scale; /* the first; 0: the type's */
+    sw_rounding rounding; /* of narrow moments; the format is the shape's */
+    double loss_scale;    /* the first; 0: the type's */
     int64_t chunk_grains, ring_chunks;
     int compute_threads, update_threads;
     const char *directory; /* of the store; NULL: none */
@@ -71,8 +72,10 @@ sw_status harness_evaluate(struct harness *harness, double *out);
 
 /* Grains of all units. */
 int64_t harness_grains(const struct harness *harness);
-/* Records of all units, one after the other. What this rank does not have is left as it is. */
-sw_status harness_read_records(struct harness *harness, float *records);
+/* Bytes of a grain's optimizer state. */
+int64_t harness_grain_bytes(const struct harness *harness);
+/* Optimizer state of all units, one after the other. What this rank does not have is left as it is. */
+sw_status harness_read_records(struct harness *harness, void *records);
 sw_status harness_read_grads(struct harness *harness, float *grads);
 
 /* cmocka's set-up and tear-down: the state is the path of an empty directory on disk, removed with the store in it. */

@@ -15,6 +15,8 @@ extern const struct sw_model_config same_config;
 extern const struct sw_model_config same_rotary_config;
 #define SAME_CLIP 1.0
 struct harness_spec same_spec(sw_dtype type);
+/* The same with narrow optimizer state, whose units have wide grains. */
+struct harness_spec same_narrow_spec(sw_dtype type, sw_optimizer_format format, sw_rounding rounding);
 
 /* The results of a training. The caller frees it. Every byte of a grain that this rank does not have is
  * SAME_NOT_HELD, which makes no number. */
@@ -23,7 +25,7 @@ struct same_trace {
     double loss[SAME_STEPS], grad_norm[SAME_STEPS];
     bool skipped[SAME_STEPS];
     double evaluation;
-    int64_t grains;
+    int64_t grains, grain_bytes; /* grain_bytes: of a grain's optimizer state */
     float *records, *grads;
 };
 void same_free(struct same_trace *trace);

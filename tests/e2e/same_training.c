@@ -60,6 +60,13 @@ struct harness_spec same_spec(sw_dtype type) {
     };
 }
 
+struct harness_spec same_narrow_spec(sw_dtype type, sw_optimizer_format format, sw_rounding rounding) {
+    struct harness_spec spec = same_spec(type);
+    spec.shape.optimizer = format;
+    spec.rounding = rounding;
+    return spec;
+}
+
 void same_free(struct same_trace *trace) {
     free(trace->records);
     free(trace->grads);
@@ -86,11 +93,12 @@ sw_status same_run(struct harness *harness, int64_t first, int64_t last, bool ah
 
 sw_status same_finish(struct harness *harness, struct same_trace *trace) {
     trace->grains = harness_grains(harness);
-    trace->records = malloc((size_t)(trace->grains * SW_OPTIMIZER_GRAIN_BYTES));
+    trace->grain_bytes = harness_grain_bytes(harness);
+    trace->records = malloc((size_t)(trace->grains * trace->grain_bytes));
     trace->grads = malloc((size_t)trace->grains * SW_GRAIN_ELEMS * sizeof *trace->grads);
     if (trace->records == NULL || trace->grads == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the test's copy of the state");
-    memset(trace->records, SAME_NOT_HELD, (size_t)(trace->grains * SW_OPTIMIZER_GRAIN_BYTES));
+    memset(trace->records, SAME_NOT_HELD, (size_t)(trace->grains * trace->grain_bytes));
     memset(trace->grads, SAME_NOT_HELD, (size_t)trace->grains * SW_GRAIN_ELEMS * sizeof *trace->grads);
     SW_TRY(harness_read_grads(harness, trace->grads));
     SW_TRY(harness_evaluate(harness, &trace->evaluation));
@@ -122,11 +130,11 @@ const char *same_difference(const struct same_trace *a, const struct same_trace 
         return "gradient norms";
     if (differ(a->skipped, b->skipped, sizeof a->skipped))
         return "skipped steps";
-    if (a->grains != b->grains)
+    if (a->grains != b->grains || a->grain_bytes != b->grain_bytes)
         return "sizes";
     if (differ(a->grads, b->grads, (size_t)a->grains * SW_GRAIN_ELEMS * sizeof *a->grads))
         return "gradients of the last step";
-    if (differ(a->records, b->records, (size_t)(a->grains * SW_OPTIMIZER_GRAIN_BYTES)))
+    if (differ(a->records, b->records, (size_t)(a->grains * a->grain_bytes)))
         return "masters or moments";
     if (differ(&a->evaluation, &b->evaluation, sizeof a->evaluation))
         return "weights (by the loss of a fixed batch)";

@@ -4,6 +4,7 @@
 
 #include "core/size.h"
 #include "kernels/adamw_scalars.h"
+#include "kernels/moments.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,6 +23,14 @@ enum { RUNS = sizeof runs / sizeof runs[0] };
 
 static const struct sw_adamw SETTINGS = {
     .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0f, .step = 1};
+
+/* Updates fp32 state. */
+static sw_status update_fp32(struct sw_stream *stream, sw_dtype type, const struct sw_adamw *adamw, int64_t first_elem,
+                             int64_t grains, const struct sw_decay_run *run, int64_t run_count, const void *grads,
+                             void *records, void *weights) {
+    return sw_update_adamw(stream, .type = type, .adamw = adamw, .first_elem = first_elem, .grains = grains,
+                           .runs = run, .run_count = run_count, .grads = grads, .records = records, .weights = weights);
+}
 
 /* Records with v >= 0, as the update leaves them. */
 static struct buffer make_records(int64_t grains, float moments) {
@@ -54,9 +63,9 @@ static void compare(struct pair *pair, sw_dtype type, float grad_scale) {
     for (adamw.step = 1; adamw.step <= 3; adamw.step++) {
         struct buffer grads = make_grads(type, 10 + (uint64_t)adamw.step);
         assert_ok(
-            sw_update_adamw(pair->stream, type, &adamw, 0, GRAINS, runs, RUNS, grads.data, got.data, got_weights.data));
+            update_fp32(pair->stream, type, &adamw, 0, GRAINS, runs, RUNS, grads.data, got.data, got_weights.data));
         assert_ok(
-            sw_update_adamw(pair->ref, type, &adamw, 0, GRAINS, runs, RUNS, grads.data, want.data, want_weights.data));
+            update_fp32(pair->ref, type, &adamw, 0, GRAINS, runs, RUNS, grads.data, want.data, want_weights.data));
         assert_same_bits("records", pair, got.bytes, got.data, want.data);
         assert_same_bits("weights", pair, got_weights.bytes, got_weights.data, want_weights.data);
         buffer_free(&grads);
@@ -92,10 +101,10 @@ static void many_runs(struct pair *pair) {
         struct buffer got = make_records(GRAINS, 1e-3f), want = buffer_copy(&got), grads = make_grads(type, 20);
         struct buffer got_weights = buffer_make(ELEMS * sw_dtype_bytes(type)),
                       want_weights = buffer_make(got_weights.bytes);
-        assert_ok(sw_update_adamw(pair->stream, type, &SETTINGS, 0, GRAINS, many, MANY, grads.data, got.data,
-                                  got_weights.data));
-        assert_ok(sw_update_adamw(pair->ref, type, &SETTINGS, 0, GRAINS, many, MANY, grads.data, want.data,
-                                  want_weights.data));
+        assert_ok(
+            update_fp32(pair->stream, type, &SETTINGS, 0, GRAINS, many, MANY, grads.data, got.data, got_weights.data));
+        assert_ok(
+            update_fp32(pair->ref, type, &SETTINGS, 0, GRAINS, many, MANY, grads.data, want.data, want_weights.data));
         assert_same_bits("records of many runs", pair, got.bytes, got.data, want.data);
         assert_same_bits("weights of many runs", pair, got_weights.bytes, got_weights.data, want_weights.data);
         struct buffer *all[] = {&got, &want, &grads, &got_weights, &want_weights};
@@ -120,12 +129,9 @@ static void scaled(struct pair *pair) {
     slow.lr *= scale;
     struct buffer got = make_records(GRAINS, 1e-3f), fast = buffer_copy(&got), slowed = buffer_copy(&got);
     struct buffer weights = buffer_make(ELEMS * 2), grads = make_grads(SW_BF16, 2);
-    assert_ok(
-        sw_update_adamw(pair->stream, SW_BF16, &SETTINGS, 0, GRAINS, three, 3, grads.data, got.data, weights.data));
-    assert_ok(
-        sw_update_adamw(pair->stream, SW_BF16, &SETTINGS, 0, GRAINS, plain, 1, grads.data, fast.data, weights.data));
-    assert_ok(
-        sw_update_adamw(pair->stream, SW_BF16, &slow, 0, GRAINS, plain, 1, grads.data, slowed.data, weights.data));
+    assert_ok(update_fp32(pair->stream, SW_BF16, &SETTINGS, 0, GRAINS, three, 3, grads.data, got.data, weights.data));
+    assert_ok(update_fp32(pair->stream, SW_BF16, &SETTINGS, 0, GRAINS, plain, 1, grads.data, fast.data, weights.data));
+    assert_ok(update_fp32(pair->stream, SW_BF16, &slow, 0, GRAINS, plain, 1, grads.data, slowed.data, weights.data));
     for (int64_t elem = 0; elem < ELEMS; elem++) {
         const bool in_run = elem >= three[0].end && elem < three[1].end;
         const int64_t at = elem + elem / SW_GRAIN_ELEMS * (SW_OPTIMIZER_VECTORS - 1) * SW_GRAIN_ELEMS;
@@ -145,12 +151,12 @@ static void learning_rates_of_runs(void **state) {
 static void chunked(struct pair *pair) {
     struct buffer whole = make_records(GRAINS, 1e-3f), parts = buffer_copy(&whole), grads = make_grads(SW_BF16, 2);
     struct buffer whole_weights = buffer_make(ELEMS * 2), parts_weights = buffer_make(ELEMS * 2);
-    assert_ok(sw_update_adamw(pair->stream, SW_BF16, &SETTINGS, 0, GRAINS, runs, RUNS, grads.data, whole.data,
-                              whole_weights.data));
+    assert_ok(update_fp32(pair->stream, SW_BF16, &SETTINGS, 0, GRAINS, runs, RUNS, grads.data, whole.data,
+                          whole_weights.data));
     for (int64_t grain = 0; grain < GRAINS; grain++) {
         const int64_t at = grain * SW_GRAIN_ELEMS;
-        assert_ok(sw_update_adamw(pair->stream, SW_BF16, &SETTINGS, at, 1, runs, RUNS, (sw_bf16 *)grads.data + at,
-                                  (float *)parts.data + SW_OPTIMIZER_VECTORS * at, (sw_bf16 *)parts_weights.data + at));
+        assert_ok(update_fp32(pair->stream, SW_BF16, &SETTINGS, at, 1, runs, RUNS, (sw_bf16 *)grads.data + at,
+                              (float *)parts.data + SW_OPTIMIZER_VECTORS * at, (sw_bf16 *)parts_weights.data + at));
     }
     assert_same_bits("records by grain", pair, whole.bytes, parts.data, whole.data);
     assert_same_bits("weights by grain", pair, whole_weights.bytes, parts_weights.data, whole_weights.data);
@@ -170,7 +176,7 @@ static void skipped(struct pair *pair) {
     struct buffer weights = buffer_make(ELEMS * 2);
     struct sw_adamw adamw = SETTINGS;
     adamw.skip = true;
-    assert_ok(sw_update_adamw(pair->stream, SW_BF16, &adamw, 0, GRAINS, runs, RUNS, NULL, records.data, weights.data));
+    assert_ok(update_fp32(pair->stream, SW_BF16, &adamw, 0, GRAINS, runs, RUNS, NULL, records.data, weights.data));
     assert_same_bits("records of a skipped step", pair, records.bytes, records.data, before.data);
     for (int64_t i = 0; i < ELEMS; i++) {
         const float master =
@@ -180,6 +186,136 @@ static void skipped(struct pair *pair) {
     buffer_free(&records);
     buffer_free(&before);
     buffer_free(&weights);
+}
+
+/* One case of narrow state. */
+struct narrow {
+    sw_optimizer_format format;
+    sw_rounding rounding;
+    sw_dtype type;
+};
+
+enum { FIRST_WIDE = GRAINS - 1 };
+
+/* Makes records of a format, of which the last grain is wide. Blocks of zeros and of extreme moments are among them. */
+static struct buffer make_narrow_records(sw_optimizer_format format) {
+    const int64_t fp32_bytes = sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32), bytes = sw_optimizer_grain_bytes(format);
+    static const float scales[] = {0.0f, 1e-38f, 1e-42f, 1e30f, 3e38f, 1e-20f};
+    struct buffer fp32 = make_records(GRAINS, 1e-3f), records = buffer_make(GRAINS * bytes);
+    for (int64_t grain = 0; grain < GRAINS; grain++) {
+        const struct sw_moment_rounding how = {.rounding = SW_ROUND_NEAREST};
+        float *m = (float *)((char *)fp32.data + grain * fp32_bytes) + SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
+        for (int64_t i = 0; grain == 1 && i < 6 * 3 * SW_MOMENT_BLOCK_ELEMS; i++) {
+            m[i] = fminf(1.0f, 1e3f * m[i]) * scales[i / (3 * SW_MOMENT_BLOCK_ELEMS)];
+            v[i] = fminf(1.0f, 1e3f * v[i]) * scales[i / (3 * SW_MOMENT_BLOCK_ELEMS)];
+        }
+        sw_record_from_fp32(format, grain >= FIRST_WIDE, &how, (const float *)((char *)fp32.data + grain * fp32_bytes),
+                            (char *)records.data + grain * bytes);
+    }
+    buffer_free(&fp32);
+    return records;
+}
+
+/* Gradients that overflow when they are squared are among those of fp32 and bf16. */
+static struct buffer make_wild_grads(sw_dtype type, uint64_t stream) {
+    struct buffer grads = make_grads(type, stream);
+    static const float special[] = {1e30f, -1e25f, 3e38f, 1e-30f, 1e-42f};
+    for (int64_t i = 0; type != SW_F16 && i < 5; i++)
+        set_element(type, grads.data, 100 + i * 1013, special[i]);
+    return grads;
+}
+
+static sw_status update_narrow(struct sw_stream *stream, const struct narrow *narrow, const struct sw_adamw *adamw,
+                               int64_t first_grain, int64_t grains, const void *grads, void *records, void *weights) {
+    const int64_t at = first_grain * SW_GRAIN_ELEMS * sw_dtype_bytes(narrow->type);
+    return sw_update_adamw(stream, .type = narrow->type, .adamw = adamw, .first_elem = first_grain * SW_GRAIN_ELEMS,
+                           .grains = grains, .runs = runs, .run_count = RUNS, .grads = (const char *)grads + at,
+                           .records = (char *)records + first_grain * sw_optimizer_grain_bytes(narrow->format),
+                           .weights = (char *)weights + at, .format = narrow->format, .rounding = narrow->rounding,
+                           .seed = UINT64_C(0x123456789abcdef0), .unit = 5,
+                           .wide_elem = (int64_t)FIRST_WIDE * SW_GRAIN_ELEMS);
+}
+
+static void assert_finite_moments(const struct narrow *narrow, const void *records) {
+    struct buffer fp32 = buffer_make(sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32));
+    for (int64_t grain = 0; grain < FIRST_WIDE; grain++) {
+        sw_record_to_fp32(narrow->format, false,
+                          (const char *)records + grain * sw_optimizer_grain_bytes(narrow->format), fp32.data);
+        for (int64_t i = SW_GRAIN_ELEMS; i < fp32.bytes / 4; i++)
+            assert_true(isfinite(((float *)fp32.data)[i]));
+    }
+    buffer_free(&fp32);
+}
+
+static void compare_narrow(struct pair *pair, const struct narrow *narrow) {
+    struct buffer got = make_narrow_records(narrow->format), want = buffer_copy(&got), parts = buffer_copy(&got);
+    const int64_t weight_bytes = ELEMS * sw_dtype_bytes(narrow->type);
+    struct buffer got_weights = buffer_make(weight_bytes), want_weights = buffer_make(weight_bytes),
+                  parts_weights = buffer_make(weight_bytes);
+    struct sw_adamw adamw = SETTINGS;
+    adamw.grad_scale = 0.337f;
+    for (adamw.step = 1; adamw.step <= 3; adamw.step++) {
+        struct buffer grads = make_wild_grads(narrow->type, 10 + (uint64_t)adamw.step);
+        adamw.skip = adamw.step == 2;
+        assert_ok(update_narrow(pair->stream, narrow, &adamw, 0, GRAINS, grads.data, got.data, got_weights.data));
+        assert_ok(update_narrow(pair->ref, narrow, &adamw, 0, GRAINS, grads.data, want.data, want_weights.data));
+        for (int64_t grain = 0; grain < GRAINS; grain++)
+            assert_ok(
+                update_narrow(pair->stream, narrow, &adamw, grain, 1, grads.data, parts.data, parts_weights.data));
+        assert_same_bits("narrow records", pair, got.bytes, got.data, want.data);
+        assert_same_bits("weights of narrow records", pair, weight_bytes, got_weights.data, want_weights.data);
+        assert_same_bits("narrow records by grain", pair, got.bytes, parts.data, want.data);
+        assert_same_bits("weights by grain", pair, weight_bytes, parts_weights.data, want_weights.data);
+        assert_finite_moments(narrow, want.data);
+        buffer_free(&grads);
+    }
+    struct buffer *all[] = {&got, &want, &parts, &got_weights, &want_weights, &parts_weights};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void compare_narrows(struct pair *pair) {
+    for (int which = 0; which < 2 * SW_ROUNDINGS * TEST_TYPES; which++)
+        compare_narrow(pair, &(const struct narrow){.format = which % 2 ? SW_OPTIMIZER_BF16 : SW_OPTIMIZER_8BIT,
+                                                    .rounding = (sw_rounding)(which / 2 % SW_ROUNDINGS),
+                                                    .type = test_types[which / (2 * SW_ROUNDINGS)]});
+}
+
+static void same_bits_of_narrow_state(void **state) {
+    (void)state;
+    for_each_device(compare_narrows);
+}
+
+/* The moments of a wide grain and their masters are those of fp32 state, and its padding stays zeros. */
+static void wide(struct pair *pair) {
+    const struct narrow narrow = {.format = SW_OPTIMIZER_8BIT, .rounding = SW_ROUND_STOCHASTIC, .type = SW_BF16};
+    const int64_t at = (int64_t)FIRST_WIDE * SW_GRAIN_ELEMS, bytes = sw_optimizer_grain_bytes(narrow.format);
+    struct buffer records = make_narrow_records(narrow.format), fp32 = make_records(1, 1e-3f);
+    struct buffer weights = buffer_make(ELEMS * 2), fp32_weights = buffer_make(SW_GRAIN_ELEMS * 2),
+                  grads = make_grads(SW_BF16, 2), after = buffer_make(fp32.bytes);
+    char *record = (char *)records.data + FIRST_WIDE * bytes;
+    sw_record_to_fp32(narrow.format, true, record, fp32.data);
+    assert_ok(update_narrow(pair->stream, &narrow, &SETTINGS, 0, GRAINS, grads.data, records.data, weights.data));
+    assert_ok(update_fp32(pair->stream, SW_BF16, &SETTINGS, at, 1, runs, RUNS, (sw_bf16 *)grads.data + at, fp32.data,
+                          fp32_weights.data));
+    sw_record_to_fp32(narrow.format, true, record, after.data);
+    for (int64_t i = 0; i < SW_WIDE_GRAIN_ELEMS; i++) {
+        for (int vector = 0; vector < SW_OPTIMIZER_VECTORS; vector++)
+            assert_true(((float *)after.data)[vector * SW_GRAIN_ELEMS + i] ==
+                        ((float *)fp32.data)[vector * SW_GRAIN_ELEMS + i]);
+        assert_int_equal(((sw_bf16 *)weights.data)[at + i], ((sw_bf16 *)fp32_weights.data)[i]);
+        assert_int_equal(((sw_bf16 *)weights.data)[at + SW_WIDE_GRAIN_ELEMS + i], 0);
+    }
+    for (int64_t i = INT64_C(3) * SW_WIDE_GRAIN_ELEMS * 4; i < bytes; i++)
+        assert_int_equal(record[i], 0);
+    struct buffer *all[] = {&records, &fp32, &weights, &fp32_weights, &grads, &after};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void wide_grains(void **state) {
+    (void)state;
+    for_each_device(wide);
 }
 
 static void skipped_step(void **state) {
@@ -205,7 +341,7 @@ static void reference_follows_textbook(void **state) {
         const double g = ((float *)draws.data)[t - 1];
         ((float *)grads.data)[7] = (float)g;
         adamw.step = t;
-        assert_ok(sw_update_adamw(stream, SW_F32, &adamw, 0, 1, &all, 1, grads.data, records.data, weights.data));
+        assert_ok(update_fp32(stream, SW_F32, &adamw, 0, 1, &all, 1, grads.data, records.data, weights.data));
         p -= adamw.lr * adamw.weight_decay * p;
         m = adamw.beta1 * m + (1.0 - adamw.beta1) * g;
         v = adamw.beta2 * v + (1.0 - adamw.beta2) * g * g;
@@ -244,9 +380,13 @@ static void scalars_keep_their_digits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest on_devices[] = {cmocka_unit_test(same_bits_as_reference), cmocka_unit_test(any_chunks),
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(same_bits_as_reference),
+                                            cmocka_unit_test(any_chunks),
                                             cmocka_unit_test(learning_rates_of_runs),
-                                            cmocka_unit_test(runs_of_few_elements), cmocka_unit_test(skipped_step)};
+                                            cmocka_unit_test(runs_of_few_elements),
+                                            cmocka_unit_test(skipped_step),
+                                            cmocka_unit_test(same_bits_of_narrow_state),
+                                            cmocka_unit_test(wide_grains)};
     const struct CMUnitTest others[] = {cmocka_unit_test(reference_follows_textbook),
                                         cmocka_unit_test(scalars_keep_their_digits)};
     return RUN_TESTS(on_devices, others);

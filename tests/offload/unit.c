@@ -77,6 +77,52 @@ static void decay_runs_agree_with_the_tensors(void **state) {
     sw_units_destroy(units);
 }
 
+/* Where the optimizer state is narrow, vectors lie in wide grains behind all other tensors, joined ones together and
+ * none across the used part of a wide grain; long vectors lie among the others. In fp32 nothing moves. */
+static void vectors_of_narrow_state_lie_in_wide_grains(void **state) {
+    (void)state;
+    enum { TENSORS = 9, JOINED = 6 };
+    static const struct {
+        int64_t rows, cols, narrow_offset;
+    } tensors[TENSORS] = {{1000, 0, 2 * SW_GRAIN_ELEMS},
+                          {100, 7, 0},
+                          {SW_WIDE_GRAIN_ELEMS, 0, 3 * SW_GRAIN_ELEMS},
+                          {SW_WIDE_GRAIN_ELEMS + 1, 0, 704},
+                          {SW_GRAIN_ELEMS / 2, 2, 704 + SW_WIDE_GRAIN_ELEMS + 64},
+                          {8000, 0, 4 * SW_GRAIN_ELEMS},
+                          {192, 0, 4 * SW_GRAIN_ELEMS + 8000},
+                          {65, 0, 5 * SW_GRAIN_ELEMS},
+                          {3, 0, 5 * SW_GRAIN_ELEMS + 128}};
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++) {
+        struct sw_units *units;
+        must(sw_units_create(1, &units));
+        struct sw_unit *unit = &units->unit[0];
+        units->optimizer = (sw_optimizer_format)format;
+        for (int t = 0; t < TENSORS; t++) {
+            const int64_t dims = tensors[t].cols > 0 ? 2 : 1, cols = dims > 1 ? tensors[t].cols : tensors[t].rows;
+            const struct sw_part part = {.rows = dims > 1 ? tensors[t].rows : 1,
+                                         .cols = cols,
+                                         .block_cols = cols,
+                                         .block_stride = cols,
+                                         .joined = t == JOINED};
+            must(sw_unit_add_part(unit, "tensor", (int)dims, (int64_t[]){tensors[t].rows, cols}, &part, t % 2 == 0));
+        }
+        must(sw_units_seal(units));
+        const bool narrow = format != SW_OPTIMIZER_FP32;
+        assert_int_equal(unit->wide_grain, narrow ? 2 : unit->grains);
+        assert_int_equal(unit->grains, narrow ? 6 : 3);
+        for (int t = 0; t < TENSORS; t++) {
+            const struct sw_tensor *tensor = &unit->tensor[t];
+            assert_true(!narrow || tensor->offset == tensors[t].narrow_offset);
+            assert_true(narrow || t == 0 || tensor->offset > tensor[-1].offset);
+            assert_int_equal(decays(unit, tensor->offset), tensor->decay);
+            assert_int_equal(decays(unit, tensor->offset + tensor->elems - 1), tensor->decay);
+        }
+        assert_int_equal(unit->run[unit->run_count - 1].end, unit->elems);
+        sw_units_destroy(units);
+    }
+}
+
 static void sizes_that_overflow_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -212,6 +258,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_are_aligned_and_units_end_with_a_grain),
         cmocka_unit_test(decay_runs_agree_with_the_tensors),
+        cmocka_unit_test(vectors_of_narrow_state_lie_in_wide_grains),
         cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(tiles_cover_a_tensor_once),
         cmocka_unit_test(walks_visit_each_element_once),

@@ -257,7 +257,11 @@ static void read_all(int64_t step) {
     static float got[AT_ONCE], record[SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS];
     require(sw_run_read(job.folder, &job.run));
     require(sw_run_open_stores(job.folder, &job.run, NULL, &set));
-    require(sw_store_reader_open(&set, 1, &reader));
+    struct sw_unit unit_list[UNITS];
+    const struct sw_units units = {.unit = unit_list, .count = UNITS};
+    for (int64_t unit = 0; unit < UNITS; unit++)
+        unit_list[unit] = (struct sw_unit){.grains = unit_grains[unit], .wide_grain = unit_grains[unit]};
+    require(sw_store_reader_open(&set, &units, 1, &reader));
     const struct sw_load load = sw_store_reader_load(reader);
     for (int64_t unit = 0; unit < UNITS; unit++) {
         const int64_t elems = unit_grains[unit] * SW_GRAIN_ELEMS;

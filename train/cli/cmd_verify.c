@@ -42,7 +42,7 @@ static sw_status open_stores(struct verification *v) {
     struct sw_run run = {0};
     sw_status status = sw_run_open_to_read(v->given->from, &v->given->nvme, &run, &v->stores);
     if (status == SW_OK)
-        status = sw_model_units(&run.config, run.settings.tiles, &v->units);
+        status = sw_model_units(&run.config, run.settings.tiles, run.optimizer, &v->units);
     if (status == SW_OK)
         status = sw_frozen_open(v->given->from, &run, v->units, &v->frozen);
     sw_run_release(&run);
@@ -104,7 +104,7 @@ static sw_status report_bad_frozen(const struct verification *v) {
 
 static sw_status report(const struct verification *v) {
     const long long step = (long long)sw_store_last_commit(v->stores.store[0])->step;
-    const int64_t bytes = v->grains * (int64_t)SW_OPTIMIZER_GRAIN_BYTES + sw_frozen_bytes(v->frozen);
+    const int64_t bytes = v->grains * sw_optimizer_grain_bytes(v->units->optimizer) + sw_frozen_bytes(v->frozen);
     char size[SW_SIZE_CHARS];
     if (v->given->json)
         SW_TRY(print_json(v, step, bytes));

@@ -39,6 +39,8 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
         sw_option_list_to_json(&run->starts), "beside", sw_option_list_to_json(&run->beside), "data_text",
         sw_option_list_to_json(&run->texts.data), "val_text", sw_option_list_to_json(&run->texts.val));
     free(config);
+    if (root != NULL)
+        sw_run_optimizer_to_json(run, root);
     digest_text(run->frozen_digest, digest);
     if (root != NULL && run->frozen_digest != 0)
         json_object_set_new(root, "frozen_digest", json_string(digest));
@@ -93,6 +95,11 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     SW_TRY(sw_run_list_from_json(root, "val_text", path, &run->texts.val));
     SW_TRY(read_frozen(root, path, run));
     SW_TRY(sw_run_stores_from_json(root, path, run));
+    if (sw_settings_optimizer(&run->settings) != run->optimizer)
+        return sw_fail(SW_ERR_CORRUPT,
+                       "%s says that the optimizer state is %s and that its stores hold %s; restore the file", path,
+                       sw_optimizer_format_name(sw_settings_optimizer(&run->settings)),
+                       sw_optimizer_format_name(run->optimizer));
     run->machine = json_incref(json_object_get(root, "machine"));
     run->prediction = json_incref(json_object_get(root, "prediction"));
     SW_TRY(sw_algorithm_record_from_json(json_object_get(root, "products"), path, &run->products));

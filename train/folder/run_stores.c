@@ -42,8 +42,11 @@ static void warn_of_bad_records(const struct sw_store *store) {
 sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t rank, const struct sw_option_list *moved,
                         struct sw_places *out) {
     const struct sw_run_store *store = &run->store[rank];
-    const struct sw_store_owner owner = {
-        .rank = rank, .ranks = run->ranks, .local_rank = store->local_rank, .whole = run->whole};
+    const struct sw_store_owner owner = {.rank = rank,
+                                         .ranks = run->ranks,
+                                         .local_rank = store->local_rank,
+                                         .whole = run->whole,
+                                         .optimizer = run->optimizer};
     static const struct sw_option_list none = {0};
     if (moved != NULL && moved->count > 0)
         return sw_places_of_rank(moved, folder, &owner, out);
@@ -70,6 +73,13 @@ static sw_status check_opened(struct sw_store *store, const struct sw_places *pl
     for (int i = 0; i < places->count; i++)
         SW_TRY(sw_store_limit(store, places->path[i], places->most_bytes[i]));
     SW_TRY(check_id(store, places, run, rank));
+    if (sw_store_optimizer(store) != run->optimizer)
+        return sw_fail(
+            SW_ERR_CORRUPT,
+            "the store in %s holds optimizer state of %s, but run.json says %s: restore the file that belongs "
+            "to the other",
+            places->path[0], sw_optimizer_format_name(sw_store_optimizer(store)),
+            sw_optimizer_format_name(run->optimizer));
     SW_TRY(sw_run_check_start(run, store, places->path[0]));
     warn_of_bad_records(store);
     return SW_OK;

@@ -38,6 +38,8 @@ void sw_store_set_close(struct sw_store_set *set);
 /* Convert the stores of a run to and from run.json. */
 json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
 json_t *sw_run_left_to_json(const struct sw_run *run);
+/* Adds the format of the stores to run.json, where it is not fp32. */
+void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root);
 /* Reads a list of strings, which is empty where the object lacks it. */
 sw_status sw_run_list_from_json(const json_t *object, const char *name, const char *path, struct sw_option_list *out);
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run);

@@ -104,6 +104,23 @@ static sw_status make_stores(int64_t ranks, struct sw_run *run) {
     return SW_OK;
 }
 
+void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root) {
+    if (run->optimizer != SW_OPTIMIZER_FP32)
+        json_object_set_new(root, "optimizer", json_string(sw_optimizer_format_name(run->optimizer)));
+}
+
+static sw_status optimizer_from_json(const json_t *root, const char *path, struct sw_run *run) {
+    const json_t *name = json_object_get(root, "optimizer");
+    run->optimizer = SW_OPTIMIZER_FP32;
+    for (int format = 0; name != NULL && format < SW_OPTIMIZER_FORMATS; format++)
+        if (json_is_string(name) &&
+            strcmp(json_string_value(name), sw_optimizer_format_name((sw_optimizer_format)format)) == 0)
+            run->optimizer = (sw_optimizer_format)format;
+    return name == NULL || run->optimizer != SW_OPTIMIZER_FP32
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT, "%s names a format of its stores that does not exist; restore the file", path);
+}
+
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run) {
     const json_t *stores = json_object_get(root, "stores"), *count = json_object_get(root, "ranks");
     if (stores == NULL && count == NULL) {
@@ -115,6 +132,7 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
         return sw_fail(SW_ERR_CORRUPT, "%s does not give the number of ranks of its stores; restore the file", path);
     SW_TRY(make_stores(ranks, run));
     run->whole = json_is_true(json_object_get(root, "whole"));
+    SW_TRY(optimizer_from_json(root, path, run));
     for (int64_t rank = 0; rank < ranks; rank++)
         SW_TRY(store_from_json(json_array_get(stores, (size_t)rank), path, &run->store[rank]));
     SW_TRY(sw_run_list_from_json(root, "starts", path, &run->starts));

@@ -44,17 +44,18 @@ static bool is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-static sw_status open_model(struct sw_source *source, const char *model, bool init, uint64_t seed, int64_t tiles) {
-    source->tiles = tiles;
+static sw_status open_model(struct sw_source *source, const struct sw_source_spec *spec) {
+    const char *model = spec->model;
+    source->tiles = spec->tiles;
     SW_TRY(sw_config_load(model, &source->config));
-    SW_TRY(sw_model_units(&source->config, tiles, &source->units));
+    SW_TRY(sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->units));
     if (is_folder(model)) {
         source->folder = strdup(model);
         if (source->folder == NULL)
             return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
     }
-    if (init) {
-        source->init = (struct sw_model_init){.config = &source->config, .units = source->units, .seed = seed};
+    if (spec->init) {
+        source->init = (struct sw_model_init){.config = &source->config, .units = source->units, .seed = spec->seed};
         source->load = (struct sw_load){.fill = sw_model_fill_random, .context = &source->init};
         return SW_OK;
     }
@@ -67,10 +68,10 @@ static sw_status open_model(struct sw_source *source, const char *model, bool in
     return SW_OK;
 }
 
-sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int64_t tiles, struct sw_source **out) {
+sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out) {
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
-    return hand_over(source, open_model(source, model, init, seed, tiles), out);
+    return hand_over(source, open_model(source, spec), out);
 }
 
 /* Opens a reader of the stores, which owns them, also after a failure. */
@@ -83,7 +84,7 @@ static sw_status open_reader(struct sw_source *source, const char *folder, struc
         return sw_fail(SW_ERR_CORRUPT, "the store of %s was made for another model than its run.json describes",
                        folder);
     }
-    SW_TRY(sw_store_reader_open(stores, source->tiles, &source->reader));
+    SW_TRY(sw_store_reader_open(stores, source->units, source->tiles, &source->reader));
     source->load = sw_store_reader_load(source->reader);
     return SW_OK;
 }
@@ -114,7 +115,7 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     source->config = run.config;
     source->tiles = run.settings.tiles;
     if (status == SW_OK)
-        status = sw_model_units(&source->config, source->tiles, &source->units);
+        status = sw_model_units(&source->config, source->tiles, run.optimizer, &source->units);
     if (status == SW_OK)
         status = open_reader(source, folder, &stores);
     else
@@ -134,7 +135,7 @@ sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_li
     if (!sw_run_is_one(run_or_model) && nvme->count > 0)
         return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so it has no store; leave out --nvme", run_or_model);
     if (!sw_run_is_one(run_or_model))
-        return sw_source_open_model(run_or_model, false, 0, 1, out);
+        return sw_source_open_model(&(struct sw_source_spec){.model = run_or_model, .tiles = 1}, out);
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
     return hand_over(source, open_run(source, run_or_model, nvme), out);

@@ -2,6 +2,7 @@
 #ifndef SW_TRAIN_FOLDER_SOURCE_H
 #define SW_TRAIN_FOLDER_SOURCE_H
 
+#include "core/optimizer_format.h"
 #include "core/status.h"
 #include "offload/engine/engine.h"
 #include "train/hf/config.h"
@@ -12,9 +13,16 @@
 
 struct sw_source;
 
-/* Opens a model folder or a preset. init: random weights from seed. tiles: as in sw_model_units. Checks everything and
- * loads nothing yet. */
-sw_status sw_source_open_model(const char *model, bool init, uint64_t seed, int64_t tiles, struct sw_source **out);
+struct sw_source_spec {
+    const char *model; /* folder or preset */
+    bool init;         /* random weights from seed */
+    uint64_t seed;
+    int64_t tiles; /* this and `optimizer` as in sw_model_units */
+    sw_optimizer_format optimizer;
+};
+
+/* Opens a model folder or a preset. Checks everything and loads nothing yet. */
+sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out);
 /* Opens the folder of a run, whose store is in the places of nvme if it has any; or else a model folder. */
 sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out);
 void sw_source_close(struct sw_source *source);

@@ -29,13 +29,15 @@ struct sw_store_reader {
     struct sw_store_set stores;
     struct sw_store_lane **lane; /* one for each store */
     struct sw_arena *arena;
+    const struct sw_units *units;     /* borrowed */
+    int64_t grain_bytes;              /* of the stores */
     int64_t tiles, boxes, box_grains; /* streams, boxes of a stream, and grains that a box holds */
     struct stream *stream;
     struct box *box; /* tiles * boxes entries, those of a stream together */
 };
 
 static sw_status make_boxes(struct sw_store_reader *self) {
-    const int64_t bytes = self->tiles * self->boxes * self->box_grains * SW_OPTIMIZER_GRAIN_BYTES;
+    const int64_t bytes = self->tiles * self->boxes * self->box_grains * self->grain_bytes;
     void *records;
     self->stream = calloc((size_t)self->tiles, sizeof *self->stream);
     self->box = calloc((size_t)(self->tiles * self->boxes), sizeof *self->box);
@@ -44,7 +46,7 @@ static sw_status make_boxes(struct sw_store_reader *self) {
     SW_TRY(sw_arena_create("reader", bytes, false, NULL, &self->arena));
     SW_TRY(sw_arena_take(self->arena, bytes, &records));
     for (int64_t b = 0; b < self->tiles * self->boxes; b++)
-        self->box[b].records = (char *)records + b * self->box_grains * SW_OPTIMIZER_GRAIN_BYTES;
+        self->box[b].records = (char *)records + b * self->box_grains * self->grain_bytes;
     for (int64_t k = 0; k < self->tiles; k++)
         self->stream[k].box = self->box + k * self->boxes;
     for (int s = 0; s < self->stores.count; s++)
@@ -62,13 +64,16 @@ static sw_status open_lanes(struct sw_store_reader *self) {
     return SW_OK;
 }
 
-sw_status sw_store_reader_open(struct sw_store_set *stores, int64_t tiles, struct sw_store_reader **out) {
+sw_status sw_store_reader_open(struct sw_store_set *stores, const struct sw_units *units, int64_t tiles,
+                               struct sw_store_reader **out) {
     struct sw_store_reader *self = calloc(1, sizeof *self);
     if (self == NULL) {
         sw_store_set_close(stores);
         return sw_fail(SW_ERR_NOMEM, "no memory to read the store");
     }
     *self = (struct sw_store_reader){.stores = *stores,
+                                     .units = units,
+                                     .grain_bytes = sw_optimizer_grain_bytes(units->optimizer),
                                      .tiles = tiles,
                                      .boxes = sw_max_i64(LEAST_BOXES, BOXES / tiles),
                                      .box_grains = sw_max_i64(1, BOX_GRAINS / tiles)};
@@ -156,8 +161,7 @@ static sw_status read_piece(struct sw_store_reader *self, struct box *box, int64
                                                .unit = box->unit,
                                                .first_grain = grain,
                                                .grains = *out_end - grain,
-                                               .buf =
-                                                   box->records + (grain - box->first_grain) * SW_OPTIMIZER_GRAIN_BYTES,
+                                               .buf = box->records + (grain - box->first_grain) * self->grain_bytes,
                                                .step = commit->step,
                                                .tag = (uint64_t)(box - self->box)};
     SW_TRY(sw_store_submit(self->lane[s], &transfer));
@@ -213,6 +217,15 @@ static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t cou
     return SW_OK;
 }
 
+/* Copies `run` masters of a grain from element `within` of it on. The padding of a wide grain gets zeros. */
+static void copy_masters(const struct sw_unit *unit, int64_t grain, const char *record, int64_t within, int64_t run,
+                         float *out) {
+    const int64_t used = grain >= unit->wide_grain ? SW_WIDE_GRAIN_ELEMS : SW_GRAIN_ELEMS;
+    const int64_t copied = sw_max_i64(0, sw_min_i64(run, used - within));
+    memcpy(out, (const float *)record + within, (size_t)copied * sizeof *out);
+    memset(out + copied, 0, (size_t)(run - copied) * sizeof *out);
+}
+
 static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     const struct sw_store_reader *self = context;
     const struct stream *stream = &self->stream[unit % self->tiles];
@@ -222,8 +235,8 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
         const int64_t at = find(self, stream, unit, grain);
         assert(at >= 0);
         const struct box *box = box_at(self, stream, at);
-        const char *record = box->records + (grain - box->first_grain) * SW_OPTIMIZER_GRAIN_BYTES;
-        memcpy(out, (const float *)record + within, (size_t)run * sizeof *out);
+        copy_masters(&self->units->unit[unit], grain, box->records + (grain - box->first_grain) * self->grain_bytes,
+                     within, run, out);
         first += run;
         count -= run;
         out += run;

@@ -11,9 +11,11 @@
 
 struct sw_store_reader;
 
-/* Opens a reader. It owns the stores, also after a failure. tiles: consecutive units that are read side by side,
- * because whole rows of a tensor that is cut by columns pass through all of them; 1: one unit after the other. */
-sw_status sw_store_reader_open(struct sw_store_set *stores, int64_t tiles, struct sw_store_reader **out);
+/* Opens a reader. It owns the stores, also after a failure; the units, whose stores these are, must outlive it. tiles:
+ * consecutive units that are read side by side, because whole rows of a tensor that is cut by columns pass through all
+ * of them; 1: one unit after the other. */
+sw_status sw_store_reader_open(struct sw_store_set *stores, const struct sw_units *units, int64_t tiles,
+                               struct sw_store_reader **out);
 void sw_store_reader_close(struct sw_store_reader *self);
 
 /* Returns the weights for the engine or an export, valid as long as the reader. Only prepared elements can be filled.

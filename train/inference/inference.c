@@ -157,6 +157,7 @@ sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_infe
                                          .batch = spec->batch,
                                          .seq = spec->seq,
                                          .tiles = sw_source_tiles(spec->source),
+                                         .optimizer = sw_source_units(spec->source)->optimizer,
                                          .documents = spec->documents,
                                          .context = spec->context,
                                          .forward_only = true};

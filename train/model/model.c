@@ -62,7 +62,7 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     model->device = device;
     model->rows = shape->batch * shape->seq;
     model->tiles = sw_max_i64(shape->tiles, 1);
-    sw_status status = sw_model_units(config, model->tiles, &model->units);
+    sw_status status = sw_model_units(config, model->tiles, shape->optimizer, &model->units);
     if (status == SW_OK)
         status = sw_model_prepare(model);
     if (status == SW_OK)

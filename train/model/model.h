@@ -16,6 +16,7 @@ struct sw_model_shape {
     int64_t batch; /* sequences of a micro-batch */
     int64_t seq;
     int64_t tiles; /* units that each half of a block (attention, MLP) is cut into; 0 or 1: the block is one unit */
+    sw_optimizer_format optimizer; /* of the units' optimizer state */
     /* Tokens that the KV cache holds; 0: no cache. With a cache the model computes only logits, of one sequence, in
      * passes of `seq` tokens or one token. */
     int64_t context;
@@ -26,9 +27,11 @@ struct sw_model_shape {
     bool documents;          /* tokens come with the starts of documents, across which attention does not look */
 };
 
-/* Returns the units of a model, with tensors named as transformers saves them. With tiles > 1 a block is 2·tiles units:
- * its attention cut by heads, then its MLP cut by columns of the inner layer. The caller destroys them. */
-sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, struct sw_units **out);
+/* Returns the units of a model, laid out for this optimizer state, with tensors named as transformers saves them. With
+ * tiles > 1 a block is 2·tiles units: its attention cut by heads, then its MLP cut by columns of the inner layer. The
+ * caller destroys them. */
+sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
+                         struct sw_units **out);
 
 /* Prepares the model's arithmetic on a device, with every matrix product of these shapes. The device must outlive the
  * model. */

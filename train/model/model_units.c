@@ -204,11 +204,13 @@ static sw_status check_tiles(const struct sw_model_config *c, int64_t tiles) {
                    (long long)c->ffn, common == 1 ? "" : "one of ", divisors);
 }
 
-sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, struct sw_units **out) {
+sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
+                         struct sw_units **out) {
     struct sw_units *units;
     SW_TRY(check_tiles(config, tiles));
     SW_TRY(sw_units_create(config->layers * (tiles == 1 ? 1 : 2 * tiles) + 2, &units));
     units->tied = config->tied_embeddings;
+    units->optimizer = optimizer;
     sw_status status = add_all_tensors(units, config, tiles);
     if (status == SW_OK)
         status = sw_units_seal(units);

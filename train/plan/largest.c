@@ -105,7 +105,8 @@ static sw_status plan_size(struct sw_sizing *s, const struct sw_model_config *ba
     out->shape = (struct sw_model_shape){.type = sw_settings_type(&out->settings),
                                          .batch = out->settings.micro_batch,
                                          .seq = out->settings.seq,
-                                         .tiles = out->settings.tiles};
+                                         .tiles = out->settings.tiles,
+                                         .optimizer = sw_settings_optimizer(&out->settings)};
     SW_TRY(sw_model_create(&out->config, &out->shape, s->machine.devices.compute, &out->model));
     const sw_status status = sw_plan_fit(&out->settings, out->model, &out->plan);
     if (status != SW_ERR_BUDGET)

@@ -21,11 +21,12 @@ static sw_status open_devices(struct sw_planned *p) {
     return SW_OK;
 }
 
-static struct sw_model_shape shape_of(const struct sw_planned *p) {
+struct sw_model_shape sw_planned_shape(const struct sw_planned *p) {
     return (struct sw_model_shape){.type = sw_settings_type(&p->settings),
                                    .batch = p->settings.micro_batch,
                                    .seq = p->settings.seq,
-                                   .tiles = p->settings.tiles};
+                                   .tiles = p->settings.tiles,
+                                   .optimizer = sw_settings_optimizer(&p->settings)};
 }
 
 sw_status sw_planned_open(struct sw_planned *p) {
@@ -37,14 +38,14 @@ sw_status sw_planned_open(struct sw_planned *p) {
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
     SW_TRY(sw_settings_resolve_steps(&p->settings, 0));
-    const struct sw_model_shape shape = shape_of(p);
+    const struct sw_model_shape shape = sw_planned_shape(p);
     SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
     sw_algorithms_keep(p->devices.compute);
     return SW_OK;
 }
 
 static sw_status fit(struct sw_planned *p) {
-    const struct sw_model_shape shape = shape_of(p);
+    const struct sw_model_shape shape = sw_planned_shape(p);
     return sw_plan_fit_or_advise(&p->settings, p->model, &shape, p->devices.compute, &p->plan);
 }
 
@@ -153,7 +154,7 @@ sw_status sw_planned_profile(const struct sw_planned *p, const struct sw_profile
 
 /* Predicts the plan's step on the described machine with all of its assumed numbers at one bound. */
 static sw_status predict_bound(const struct sw_planned *p, sw_machine_bound bound, double *out_step_s) {
-    const struct sw_model_shape shape = shape_of(p);
+    const struct sw_model_shape shape = sw_planned_shape(p);
     struct sw_described_machine machine;
     struct sw_machine_rates rates = {0};
     struct sw_simulation step;

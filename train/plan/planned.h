@@ -40,6 +40,9 @@ struct sw_planned {
     struct sw_unfrozen unfrozen; /* valid if the plan has frozen units */
 };
 
+/* Returns the shape of the model, once the settings are resolved. */
+struct sw_model_shape sw_planned_shape(const struct sw_planned *planned);
+
 /* Resolves the settings, and opens the device and the model. */
 sw_status sw_planned_open(struct sw_planned *planned);
 /* Does the same, and makes the outline of the plan. */

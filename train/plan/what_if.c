@@ -9,13 +9,15 @@
 struct change {
     int64_t device_memory, host_memory;
     double drives, batches; /* factors */
+    sw_optimizer_format optimizer;
 };
 
 static struct change no_change(const struct sw_planned *p) {
     return (struct change){.device_memory = p->settings.device_memory,
                            .host_memory = p->settings.host_memory,
                            .drives = 1.0,
-                           .batches = 1.0};
+                           .batches = 1.0,
+                           .optimizer = sw_settings_optimizer(&p->settings)};
 }
 
 static struct sw_settings change_settings(const struct sw_planned *p, const struct change *change) {
@@ -26,6 +28,7 @@ static struct sw_settings change_settings(const struct sw_planned *p, const stru
     settings.group = 0;
     if (settings.auto_chunk_grains > 0)
         settings.chunk_grains = settings.auto_chunk_grains; /* and not those that the plan at hand was found with */
+    settings.optimizer_state = (int)change->optimizer;
     return settings;
 }
 
@@ -35,7 +38,7 @@ static sw_status keep_faster(const struct sw_planned *p, const struct sw_setting
                              const struct sw_rates *rates, struct sw_simulation *step) {
     struct sw_simulation same;
     if (settings->device_memory < p->settings.device_memory || settings->host_memory < p->settings.host_memory ||
-        settings->batch_tokens != p->settings.batch_tokens)
+        settings->batch_tokens != p->settings.batch_tokens || settings->optimizer_state != p->settings.optimizer_state)
         return SW_OK;
     SW_TRY(sw_simulate(p->plan, SW_PROGRAM_UPDATE, false, rates, NULL, &same));
     if (same.step_s < step->step_s)
@@ -43,12 +46,12 @@ static sw_status keep_faster(const struct sw_planned *p, const struct sw_setting
     return SW_OK;
 }
 
-static sw_status predict(const struct sw_planned *p, struct sw_settings *settings, const struct sw_rates *rates,
-                         struct sw_plan **plan, struct sw_what_if *out) {
+static sw_status predict(const struct sw_planned *p, struct sw_settings *settings, const struct sw_model *model,
+                         const struct sw_rates *rates, struct sw_plan **plan, struct sw_what_if *out) {
     struct sw_search_prices prices;
     struct sw_outline_price found;
     if (sw_plan_choice_is_open(settings, &p->devices, *plan))
-        SW_TRY(sw_plan_choose(settings, p->model, rates, SW_SEARCH_QUICK_OPS, &prices, plan));
+        SW_TRY(sw_plan_choose(settings, model, rates, SW_SEARCH_QUICK_OPS, &prices, plan));
     out->disk_bytes = sw_plan_disk_bytes(*plan);
     if (sw_plan_uses_nvme(*plan) && !(rates->read.bytes_per_s > 0.0 && rates->write.bytes_per_s > 0.0))
         return SW_OK;
@@ -59,9 +62,9 @@ static sw_status predict(const struct sw_planned *p, struct sw_settings *setting
     return SW_OK;
 }
 
-/* Plans with a change, and predicts the step. */
-static sw_status plan_again(const struct sw_planned *p, const char *what, const struct change *change,
-                            struct sw_what_if *out) {
+/* Plans a model with a change, and predicts the step. */
+static sw_status plan_model(const struct sw_planned *p, const struct sw_model *model, const char *what,
+                            const struct change *change, struct sw_what_if *out) {
     struct sw_settings settings = change_settings(p, change);
     struct sw_rates rates = p->rates.rates;
     struct sw_plan *plan = NULL;
@@ -69,9 +72,9 @@ static sw_status plan_again(const struct sw_planned *p, const char *what, const 
         .what = what, .device_memory = change->device_memory, .host_memory = change->host_memory, .tokens_per_s = NAN};
     rates.read.bytes_per_s *= change->drives;
     rates.write.bytes_per_s *= change->drives;
-    sw_status status = sw_plan_fit(&settings, p->model, &plan);
+    sw_status status = sw_plan_fit(&settings, model, &plan);
     if (status == SW_OK)
-        status = predict(p, &settings, &rates, &plan, out);
+        status = predict(p, &settings, model, &rates, &plan, out);
     sw_plan_destroy(plan);
     out->fits = status == SW_OK;
     /* SW_ERR_ARG: each group that fits has too many ops. */
@@ -79,6 +82,26 @@ static sw_status plan_again(const struct sw_planned *p, const char *what, const 
         return status;
     sw_error_clear();
     return SW_OK;
+}
+
+static sw_status plan_again(const struct sw_planned *p, const char *what, const struct change *change,
+                            struct sw_what_if *out) {
+    return plan_model(p, p->model, what, change, out);
+}
+
+/* Plans with another format of the optimizer state, for which the model's units are laid out. */
+static sw_status plan_format(const struct sw_planned *p, sw_optimizer_format format, struct sw_what_if *out) {
+    static const char *const names[SW_OPTIMIZER_FORMATS] = {[SW_OPTIMIZER_FP32] = "optimizer state fp32",
+                                                            [SW_OPTIMIZER_BF16] = "optimizer state bf16",
+                                                            [SW_OPTIMIZER_8BIT] = "optimizer state 8bit"};
+    struct sw_model_shape shape = sw_planned_shape(p);
+    struct change change = no_change(p);
+    struct sw_model *model;
+    shape.optimizer = change.optimizer = format;
+    SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &model));
+    const sw_status status = plan_model(p, model, names[format], &change, out);
+    sw_model_destroy(model);
+    return status;
 }
 
 bool sw_what_helps_is_quick(const struct sw_planned *p) {
@@ -94,7 +117,11 @@ sw_status sw_what_helps(const struct sw_planned *p, struct sw_what_if out[SW_HEL
     SW_TRY(plan_again(p, "one more drive", &drive, &out[0]));
     SW_TRY(plan_again(p, "host memory doubled", &host, &out[1]));
     SW_TRY(plan_again(p, "device memory doubled", &device, &out[2]));
-    return plan_again(p, "batch doubled", &batch, &out[3]);
+    SW_TRY(plan_again(p, "batch doubled", &batch, &out[3]));
+    for (int format = 0, row = 4; format < SW_OPTIMIZER_FORMATS; format++)
+        if ((sw_optimizer_format)format != no_change(p).optimizer)
+            SW_TRY(plan_format(p, (sw_optimizer_format)format, &out[row++]));
+    return SW_OK;
 }
 
 /* Rounds bytes up to what a flag says shortly: whole MiB, or pages where there are few MiB. */

@@ -14,8 +14,9 @@ struct sw_what_if {
     int64_t disk_bytes;
 };
 
-/* The changes that `plan --explain` tries: a drive, host memory, device memory and the batch, each doubled. */
-enum { SW_HELPS = 4 };
+/* The changes that `plan --explain` tries: a drive, host memory, device memory and the batch, each doubled, and each
+ * other format of the optimizer state. */
+enum { SW_HELPS = 4 + SW_OPTIMIZER_FORMATS - 1 };
 
 /* Tells whether sw_what_helps takes only seconds: plans of very many ops take longer. */
 bool sw_what_helps_is_quick(const struct sw_planned *planned);

@@ -14,10 +14,10 @@ struct request {
 
 struct sw_gathered_masters {
     struct sw_trainer *trainer;
-    bool shared;    /* there are several ranks */
-    bool failed;    /* some rank failed; all ranks know it */
-    float *records; /* optimizer state of SW_GATHERED_GRAINS grains of this rank */
-    float *all;     /* masters of SW_GATHERED_GRAINS grains for each rank, in rank order */
+    bool shared;   /* there are several ranks */
+    bool failed;   /* some rank failed; all ranks know it */
+    char *records; /* optimizer state of SW_GATHERED_GRAINS grains of this rank */
+    float *all;    /* masters of SW_GATHERED_GRAINS grains for each rank, in rank order */
 };
 
 sw_status sw_gathered_masters_open(struct sw_trainer *trainer, struct sw_gathered_masters **out) {
@@ -25,7 +25,7 @@ sw_status sw_gathered_masters_open(struct sw_trainer *trainer, struct sw_gathere
     if (self != NULL) {
         self->trainer = trainer;
         self->shared = sw_ranks_count(trainer->ranks) > 1;
-        self->records = malloc((size_t)SW_GATHERED_GRAINS * SW_OPTIMIZER_GRAIN_BYTES);
+        self->records = malloc((size_t)sw_plan_optimizer_bytes(trainer->plan, SW_GATHERED_GRAINS));
         self->all = calloc((size_t)sw_ranks_count(trainer->ranks), SW_GATHERED_GRAINS * MASTER_BYTES);
     }
     const bool made = self != NULL && self->records != NULL && self->all != NULL;
@@ -51,6 +51,7 @@ static float *part_of(struct sw_gathered_masters *self, int rank) {
 
 /* Reads the requested grains that this rank has, into its part of `all`. */
 static sw_status read_own(struct sw_gathered_masters *self, const struct request *request) {
+    const struct sw_unit *unit = &self->trainer->plan->spec.units->unit[request->unit];
     const struct sw_span has = sw_plan_span(self->trainer->plan, SW_OPTIMIZER, request->unit);
     const int64_t first = sw_max_i64(request->first, has.first_grain);
     const int64_t end = sw_min_i64(request->first + request->count, has.first_grain + has.grains);
@@ -59,8 +60,8 @@ static sw_status read_own(struct sw_gathered_masters *self, const struct request
         return SW_OK;
     SW_TRY(sw_engine_read_optimizer(self->trainer->engine, request->unit, first, end - first, self->records));
     for (int64_t g = first; g < end; g++)
-        memcpy(own + (g - request->first) * SW_GRAIN_ELEMS,
-               self->records + (g - first) * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS, (size_t)MASTER_BYTES);
+        sw_unit_masters(unit, g, self->records + sw_plan_optimizer_bytes(self->trainer->plan, g - first),
+                        own + (g - request->first) * SW_GRAIN_ELEMS);
     return SW_OK;
 }
 

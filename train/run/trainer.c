@@ -104,6 +104,7 @@ static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
                                    .batch = settings->micro_batch,
                                    .seq = settings->seq,
                                    .tiles = settings->tiles,
+                                   .optimizer = sw_settings_optimizer(settings),
                                    .documents = sw_data_has_documents(trainer->data)};
 }
 
@@ -161,6 +162,8 @@ sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {
         .store = trainer->store,
         .io_depth = SW_STORE_IO_DEPTH,
         .speculation = (sw_speculation)trainer->run.settings.speculate,
+        .rounding = sw_settings_rounding(&trainer->run.settings),
+        .seed = (uint64_t)trainer->run.settings.seed,
         .ops = sw_model_ops(trainer->model),
         .described = true,
         .applied_steps = trainer->position.applied_steps,

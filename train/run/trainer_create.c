@@ -74,8 +74,12 @@ static sw_status create_store(struct sw_trainer *trainer) {
 
 static sw_status open_model(struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
-    SW_TRY(sw_source_open_model(settings->model, settings->init, (uint64_t)settings->seed, settings->tiles,
-                                &trainer->source));
+    const struct sw_source_spec spec = {.model = settings->model,
+                                        .init = settings->init,
+                                        .seed = (uint64_t)settings->seed,
+                                        .tiles = settings->tiles,
+                                        .optimizer = sw_settings_optimizer(settings)};
+    SW_TRY(sw_source_open_model(&spec, &trainer->source));
     trainer->run.config = *sw_source_config(trainer->source);
     return SW_OK;
 }

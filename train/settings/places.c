@@ -89,12 +89,27 @@ sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, co
     return status;
 }
 
+void sw_places_folder_name(const struct sw_store_owner *owner, char name[SW_OWNER_FOLDER_CHARS]) {
+    const bool narrow = owner->optimizer != SW_OPTIMIZER_FP32;
+    name[0] = '\0';
+    if (owner->ranks > 1 || narrow)
+        snprintf(name, SW_OWNER_FOLDER_CHARS, "rank-%lld-of-%lld%s%s%s", (long long)owner->rank,
+                 (long long)sw_max_i64(1, owner->ranks), owner->whole ? "-whole" : "", narrow ? "-" : "",
+                 narrow ? sw_optimizer_format_name(owner->optimizer) : "");
+}
+
+static bool has_folder(const struct sw_store_owner *owner) {
+    char name[SW_OWNER_FOLDER_CHARS];
+    sw_places_folder_name(owner, name);
+    return name[0] != '\0';
+}
+
 static sw_status enter_folder(const char **path, const struct sw_store_owner *owner) {
-    char *inside;
+    char *inside, name[SW_OWNER_FOLDER_CHARS];
     if (sw_block_is_one(*path))
         return SW_OK;
-    if (asprintf(&inside, "%s/rank-%lld-of-%lld%s", *path, (long long)owner->rank, (long long)owner->ranks,
-                 owner->whole ? "-whole" : "") < 0)
+    sw_places_folder_name(owner, name);
+    if (asprintf(&inside, "%s/%s", *path, name) < 0)
         return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
     free((char *)*path);
     *path = inside;
@@ -102,14 +117,14 @@ static sw_status enter_folder(const char **path, const struct sw_store_owner *ow
 }
 
 sw_status sw_places_make(const struct sw_places *places, const struct sw_store_owner *owner) {
-    for (int i = 0; owner->ranks > 1 && i < places->count; i++)
+    for (int i = 0; has_folder(owner) && i < places->count; i++)
         if (!sw_block_is_one(places->path[i]))
             SW_TRY(sw_folder_make_own(places->path[i], 0700));
     return SW_OK;
 }
 
 void sw_places_unmake(const struct sw_places *places, const struct sw_store_owner *owner) {
-    for (int i = 0; owner->ranks > 1 && i < places->count; i++)
+    for (int i = 0; has_folder(owner) && i < places->count; i++)
         sw_folder_remove_empty(places->path[i]);
 }
 
@@ -117,7 +132,7 @@ sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folde
                             struct sw_places *out) {
     SW_TRY(sw_places_of(nvme, folder, owner, out));
     sw_status status = SW_OK;
-    for (int i = 0; owner->ranks > 1 && status == SW_OK && i < out->count; i++)
+    for (int i = 0; has_folder(owner) && status == SW_OK && i < out->count; i++)
         status = enter_folder(&out->path[i], owner);
     if (status != SW_OK)
         sw_places_release(out);

@@ -15,22 +15,27 @@ struct sw_places {
     int64_t most_bytes[SW_STORE_MAX_FILES]; /* 0: no limit */
 };
 
-/* The rank that a store belongs to. Stores of jobs with another number of ranks, or with another sharing, have folders
- * of other names and lie beside each other. */
+/* The rank that a store belongs to. Stores of jobs with another number of ranks, with another sharing or with another
+ * format have folders of other names and lie beside each other. */
 struct sw_store_owner {
-    int64_t rank, ranks; /* ranks 0: the only rank */
-    int64_t local_rank;  /* number among the ranks of its machine */
-    bool whole;          /* every rank has the whole optimizer (--zero 0) */
+    int64_t rank, ranks;           /* ranks 0: the only rank */
+    int64_t local_rank;            /* number among the ranks of its machine */
+    bool whole;                    /* every rank has the whole optimizer (--zero 0) */
+    sw_optimizer_format optimizer; /* format of the optimizer state */
 };
 
 /* Returns the places that --nvme names, or only `folder` without --nvme. Text behind the last colon is a limit if it is
  * a size, else part of the name. {rank} and {local_rank} in a name become the owner's numbers (NULL: the only rank). */
 sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,
                        struct sw_places *out);
-/* Returns the same places, but with several ranks the owner's folder "rank-R-of-N" in each of them. */
+/* Writes the name of the owner's folder in each place, such as "rank-0-of-2"; "" where a rank that is alone keeps fp32
+ * state, which lies in the places themselves. */
+enum { SW_OWNER_FOLDER_CHARS = 96 };
+void sw_places_folder_name(const struct sw_store_owner *owner, char name[SW_OWNER_FOLDER_CHARS]);
+/* Returns the same places, but the owner's folder in each of them, where it has one. */
 sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,
                             struct sw_places *out);
-/* Makes the folders "rank-R-of-N" that do not exist, with mode 0700. */
+/* Makes the owner's folders that do not exist, with mode 0700. */
 sw_status sw_places_make(const struct sw_places *places, const struct sw_store_owner *owner);
 /* Removes those folders if they are empty. */
 void sw_places_unmake(const struct sw_places *places, const struct sw_store_owner *owner);

@@ -49,6 +49,9 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     if (settings->order != NULL) /* resume has no --order */
         SW_TRY(parse_order(settings->order, 1, &group));
     SW_TRY(sw_tensor_rates_check(settings));
+    if (settings->rounding == SW_OPTION_ROUNDING_STOCHASTIC && settings->optimizer_state == SW_OPTIMIZER_FP32)
+        return sw_fail(SW_ERR_ARG, "--rounding stochastic is for narrow moments, and --optimizer-state fp32 rounds "
+                                   "none; leave it out, or give --optimizer-state bf16 or 8bit");
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
     struct sw_freeze freeze;
@@ -79,6 +82,17 @@ sw_quant sw_settings_reduce(const struct sw_settings *settings) {
     return quants[settings->reduce];
 }
 
+sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
+    return (sw_optimizer_format)settings->optimizer_state;
+}
+
+/* A narrow second moment that is rounded to nearest stops falling: what a step takes from it is less than half of what
+ * tells two of its values apart. */
+sw_rounding sw_settings_rounding(const struct sw_settings *settings) {
+    const bool narrow = settings->optimizer_state != SW_OPTIMIZER_FP32;
+    return narrow && settings->rounding != SW_OPTION_ROUNDING_NEAREST ? SW_ROUND_STOCHASTIC : SW_ROUND_NEAREST;
+}
+
 const char *sw_settings_precision_name(const struct sw_settings *settings) {
     return settings->precision == SW_PRECISION_TF32 ? "tf32" : sw_dtype_name(sw_settings_type(settings));
 }
@@ -95,7 +109,8 @@ struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
     return (struct sw_store_owner){.rank = settings->rank,
                                    .ranks = sw_settings_ranks(settings),
                                    .local_rank = settings->local_rank,
-                                   .whole = sw_settings_ranks(settings) > 1 && settings->zero == 0};
+                                   .whole = sw_settings_ranks(settings) > 1 && settings->zero == 0,
+                                   .optimizer = sw_settings_optimizer(settings)};
 }
 
 bool sw_settings_order_is_auto(const struct sw_settings *settings) {

@@ -17,6 +17,7 @@ enum { SW_UPDATE_AUTO, SW_UPDATE_HOST, SW_UPDATE_DEVICE };
 enum { SW_OPTION_RECOMPUTE_AUTO, SW_OPTION_RECOMPUTE_ALL, SW_OPTION_RECOMPUTE_NONE };
 enum { SW_GATHER_EXACT, SW_GATHER_INT8 };
 enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY, SW_REDUCE_INT8, SW_REDUCE_INT4 };
+enum { SW_OPTION_ROUNDING_AUTO, SW_OPTION_ROUNDING_NEAREST, SW_OPTION_ROUNDING_STOCHASTIC };
 enum { SW_SETTINGS_MOST_RANKS = 4096, SW_NODES_UNEVEN = -1 };
 #define SW_NO_SECONDARY "none"
 /* The recipe in the folder of a run. */
@@ -42,6 +43,8 @@ struct sw_settings {
     bool min_lr_at_last; /* not a flag: run.json of older runs says that the last step has min_lr (schedule.h) */
     struct sw_option_list no_decay, lr_scale; /* patterns of tensors' names; those of lr_scale with =FACTOR */
     double weight_decay, beta1, beta2, eps, clip;
+    int optimizer_state; /* sw_optimizer_format of the moments */
+    int rounding;        /* SW_OPTION_ROUNDING_...: of narrow moments */
     int64_t seed;
     int tokens;        /* type of the tokens in .bin files: SW_TOKENS_... */
     int loss;          /* tokens of chats and completions that have a loss: SW_LOSS_... */
@@ -139,6 +142,8 @@ sw_dtype sw_settings_type(const struct sw_settings *settings);
 /* Return how ranks exchange weights and gradients. */
 sw_quant sw_settings_gather(const struct sw_settings *settings);
 sw_quant sw_settings_reduce(const struct sw_settings *settings);
+sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings);
+sw_rounding sw_settings_rounding(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);
 /* Returns the micro-batches that each rank computes in a step. */
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);

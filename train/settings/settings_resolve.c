@@ -118,7 +118,7 @@ static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_conf
     int64_t grains = 0;
     if (s->chunk_grains != SW_OPTION_AUTO)
         return SW_OK;
-    SW_TRY(sw_model_units(config, s->tiles, &units));
+    SW_TRY(sw_model_units(config, s->tiles, sw_settings_optimizer(s), &units));
     for (int64_t u = 0; u < units->count; u++)
         grains += units->unit[u].grains;
     sw_units_destroy(units);

@@ -38,6 +38,7 @@ static sw_status describe(const struct sw_new_store *wanted, struct making *out)
                                        .unit_first = out->first,
                                        .unit_whole_grains = out->whole,
                                        .unit_count = units->count,
+                                       .optimizer = units->optimizer,
                                        .scratch = out->scratch.kind,
                                        .scratch_count = out->scratch.count,
                                        .id = wanted->id,

@@ -57,13 +57,14 @@ static sw_status copy_units(struct sw_store *from, struct sw_store *to, struct s
 
 sw_status sw_rank_copy(struct sw_store *from, struct sw_store *to, struct sw_ranks *ranks, int64_t *grains) {
     struct sw_store_lane *lanes[2] = {NULL, NULL};
+    const int64_t box_bytes = BOX_GRAINS * sw_optimizer_grain_bytes(sw_store_optimizer(from));
     void *memory = NULL;
     sw_status status = SW_OK;
     if (sw_store_unit_count(from) != sw_store_unit_count(to))
         return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
-    if (posix_memalign(&memory, SW_BUFFER_ALIGN_BYTES, (size_t)BOXES * BOX_GRAINS * SW_OPTIMIZER_GRAIN_BYTES) != 0)
+    if (posix_memalign(&memory, SW_BUFFER_ALIGN_BYTES, (size_t)(BOXES * box_bytes)) != 0)
         return sw_fail(SW_ERR_NOMEM, "no memory to copy a store");
-    char *const boxes[BOXES] = {memory, (char *)memory + (ptrdiff_t)BOX_GRAINS * SW_OPTIMIZER_GRAIN_BYTES};
+    char *const boxes[BOXES] = {memory, (char *)memory + box_bytes};
     SW_TRY_GOTO(sw_store_lane_open(from, IO_DEPTH, &lanes[0]), end);
     SW_TRY_GOTO(sw_store_lane_open(to, IO_DEPTH, &lanes[1]), end);
     status = copy_units(from, to, lanes, boxes, ranks, grains);

@@ -92,6 +92,7 @@ sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, cons
     self->run->store = stores;
     self->run->ranks = owner.ranks;
     self->run->whole = owner.whole;
+    self->run->optimizer = owner.optimizer;
     return SW_OK;
 }
 

@@ -97,14 +97,14 @@ static sw_status check_previous(const struct sw_rank_stores *self, bool same) {
         self->ranks,
         sw_fail(SW_ERR_ARG,
                 "--previous goes back in the stores of the run's own %lld ranks: start as many, with the same "
-                "--zero",
+                "--zero and --optimizer-state",
                 (long long)self->run->ranks));
 }
 
 sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store **out) {
     const struct sw_run *run = self->run;
     const struct sw_store_owner owner = sw_settings_owner(&run->settings);
-    const bool same = run->ranks == owner.ranks && run->whole == owner.whole;
+    const bool same = run->ranks == owner.ranks && run->whole == owner.whole && run->optimizer == owner.optimizer;
     *out = NULL;
     SW_TRY(check_previous(self, same));
     const sw_status status = same ? open_existing(self, out) : sw_rank_take_over(self, out);

@@ -258,6 +258,7 @@ static sw_status begin(struct change *change) {
     change->before = (struct sw_run){.settings = {.allow_buffered = run->settings.allow_buffered},
                                      .ranks = run->ranks,
                                      .whole = run->whole,
+                                     .optimizer = run->optimizer,
                                      .starts = run->starts};
     change->before.store = stores;
     if (change->commit == NULL || stores == NULL)

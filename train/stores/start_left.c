@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { START_VERSION = 1, RANK_NAME_CHARS = 64 };
+enum { START_VERSION = 1 };
 #define START_LIMIT_BYTES ((size_t)16 << 20)
 
 static sw_status write_and_flush(int file, const char *path, const char *text) {
@@ -26,6 +26,8 @@ static sw_status write_and_flush(int file, const char *path, const char *text) {
 sw_status sw_start_left_write(int file, const char *path, const struct sw_run *run) {
     json_t *root = json_pack("{s:i, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks", (json_int_t)run->ranks,
                              "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks));
+    if (root != NULL)
+        sw_run_optimizer_to_json(run, root);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
     const sw_status status =
         text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_and_flush(file, path, text);
@@ -94,11 +96,13 @@ static bool is_among(const char *name, const char *const *names) {
 
 /* Tells whether a name is that of the folder of one of the run's ranks. */
 static bool is_of_rank(const char *name, const struct sw_run *run) {
-    char wanted[RANK_NAME_CHARS];
+    char wanted[SW_OWNER_FOLDER_CHARS];
     long long rank;
     if (sscanf(name, "rank-%lld-of-", &rank) != 1 || rank < 0 || rank >= run->ranks)
         return false;
-    snprintf(wanted, sizeof wanted, "rank-%lld-of-%lld%s", rank, (long long)run->ranks, run->whole ? "-whole" : "");
+    const struct sw_store_owner owner = {
+        .rank = rank, .ranks = run->ranks, .whole = run->whole, .optimizer = run->optimizer};
+    sw_places_folder_name(&owner, wanted);
     return strcmp(name, wanted) == 0;
 }
 

@@ -10,11 +10,11 @@ enum { THOUSAND = 1000 };
 
 /* Returns the bytes of optimizer state that is not on NVMe. */
 static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
-    int64_t bytes = 0;
+    int64_t grains = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_OPTIMIZER] != SW_NVME)
-            bytes += sw_plan_span(plan, SW_OPTIMIZER, u).grains * SW_OPTIMIZER_GRAIN_BYTES;
-    return bytes;
+            grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
+    return sw_plan_optimizer_bytes(plan, grains);
 }
 
 static int64_t written_bytes(const struct sw_program *program) {

@@ -1,0 +1,54 @@
+#include "core/optimizer_format.h"
+
+#include "core/size.h"
+
+#include <string.h>
+
+static const char *const format_names[SW_OPTIMIZER_FORMATS] = {"fp32", "bf16", "8bit"};
+static const char *const rounding_names[SW_ROUNDINGS] = {"nearest", "stochastic"};
+
+/* Bytes of a grain's master weights, and of its scales: one float of each moment for a block. */
+enum { MASTER = SW_GRAIN_ELEMS * 4, SCALES = 2 * SW_GRAIN_ELEMS / SW_MOMENT_BLOCK_ELEMS * 4 };
+static const int64_t content_bytes[SW_OPTIMIZER_FORMATS] = {
+    [SW_OPTIMIZER_FP32] = MASTER + 2 * 4 * SW_GRAIN_ELEMS,
+    [SW_OPTIMIZER_BF16] = MASTER + 2 * 2 * SW_GRAIN_ELEMS,
+    [SW_OPTIMIZER_8BIT] = MASTER + 2 * SW_GRAIN_ELEMS + SCALES,
+};
+static_assert(3 * 4 * SW_WIDE_GRAIN_ELEMS <= MASTER + 2 * SW_GRAIN_ELEMS + SCALES, "a record holds a wide grain");
+static_assert(SW_GRAIN_ELEMS % SW_MOMENT_BLOCK_ELEMS == 0, "a grain is a whole number of blocks");
+
+int64_t sw_optimizer_grain_bytes(sw_optimizer_format format) {
+    return sw_round_up(content_bytes[format], SW_BUFFER_ALIGN_BYTES);
+}
+
+const char *sw_optimizer_format_name(sw_optimizer_format format) {
+    return format_names[format];
+}
+
+const char *sw_rounding_name(sw_rounding rounding) {
+    return rounding_names[rounding];
+}
+
+/* Returns the index of a name, or `count`. */
+static int index_of(const char *const *names, int count, const char *name) {
+    int i = 0;
+    while (i < count && strcmp(names[i], name) != 0)
+        i++;
+    return i;
+}
+
+sw_status sw_parse_optimizer_format(const char *name, sw_optimizer_format *out) {
+    const int found = index_of(format_names, SW_OPTIMIZER_FORMATS, name);
+    if (found == SW_OPTIMIZER_FORMATS)
+        return sw_fail(SW_ERR_ARG, "'%s' is no form of optimizer state; there are fp32, bf16 and 8bit", name);
+    *out = (sw_optimizer_format)found;
+    return SW_OK;
+}
+
+sw_status sw_parse_rounding(const char *name, sw_rounding *out) {
+    const int found = index_of(rounding_names, SW_ROUNDINGS, name);
+    if (found == SW_ROUNDINGS)
+        return sw_fail(SW_ERR_ARG, "'%s' is no rounding; there are nearest and stochastic", name);
+    *out = (sw_rounding)found;
+    return SW_OK;
+}

@@ -1,0 +1,41 @@
+/* The forms in which optimizer state is kept: a master weight in fp32 and the two moments of AdamW in fp32, bf16 or 8
+ * bits. A grain's record holds the state of SW_GRAIN_ELEMS elements:
+ *   fp32: master | m | v, each SW_GRAIN_ELEMS floats
+ *   bf16: master, SW_GRAIN_ELEMS floats | m | v, each SW_GRAIN_ELEMS numbers of bf16
+ *   8bit: master, SW_GRAIN_ELEMS floats | m | v, each SW_GRAIN_ELEMS codes of one byte | the scales of m | of v, each a
+ *         float for a block of SW_MOMENT_BLOCK_ELEMS elements | zeros up to the page
+ * The numbers that codes stand for are those of kernels/moments.h.
+ *
+ * In bf16 and 8bit the norms and biases of a unit lie in grains of their own at its end, the wide grains, whose moments
+ * stay fp32. A wide grain has SW_WIDE_GRAIN_ELEMS elements, the rest is padding, and its record holds master | m | v,
+ * each SW_WIDE_GRAIN_ELEMS floats, and zeros up to the bytes of the format. */
+#ifndef SW_CORE_OPTIMIZER_FORMAT_H
+#define SW_CORE_OPTIMIZER_FORMAT_H
+
+#include "core/status.h"
+
+#include <stdint.h>
+
+typedef enum { SW_OPTIMIZER_FP32 = 0, SW_OPTIMIZER_BF16, SW_OPTIMIZER_8BIT, SW_OPTIMIZER_FORMATS } sw_optimizer_format;
+
+/* The rounding of moments that are narrower than fp32: to the nearer number, or to one of the two neighbours with the
+ * probability of the distance from the other. */
+typedef enum { SW_ROUND_NEAREST = 0, SW_ROUND_STOCHASTIC, SW_ROUNDINGS } sw_rounding;
+
+enum {
+    SW_MOMENT_BLOCK_ELEMS = 256, /* elements of a scale */
+    SW_WIDE_GRAIN_ELEMS = 8192,  /* elements of a wide grain that are not padding */
+};
+
+/* Returns the bytes of a grain's record, a multiple of SW_BUFFER_ALIGN_BYTES. */
+int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
+
+/* Return the name as flags and messages have it: "fp32", "bf16", "8bit"; "nearest", "stochastic". */
+const char *sw_optimizer_format_name(sw_optimizer_format format);
+const char *sw_rounding_name(sw_rounding rounding);
+
+/* Parse a name. Fail with SW_ERR_ARG on any other. */
+sw_status sw_parse_optimizer_format(const char *name, sw_optimizer_format *out);
+sw_status sw_parse_rounding(const char *name, sw_rounding *out);
+
+#endif

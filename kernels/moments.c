@@ -1,0 +1,211 @@
+#include "kernels/moments.h"
+
+#include "core/dtype.h"
+#include "core/rng.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* A table's entries for the decades that end at `power`; `parts` are those of the first decade, `shift` is the code of
+ * its first part less one. */
+#define DECADES(entry, parts, shift)                                                                                   \
+    entry(1.0 * (parts), 1e-6, shift), entry(2.0 * (parts), 1e-5, shift), entry(4.0 * (parts), 1e-4, shift),           \
+        entry(8.0 * (parts), 1e-3, shift), entry(16.0 * (parts), 1e-2, shift), entry(32.0 * (parts), 1e-1, shift),     \
+        entry(64.0 * (parts), 1e0, shift)
+#define SLOPE(parts, power, shift) (float)(0.9 * (power))
+#define FIRST(parts, power, shift) (float)(0.1 * (power))
+#define STEEP(parts, power, shift) (float)((parts) / (0.9 * (power)))
+#define LINE(parts, power, shift) (float)((parts)*8.0 / 9.0 - 0.5 - (shift))
+#define CROSS(parts, power, shift) ((power) < 1.0 ? (float)((parts)*44.0 / 27.0 - 5.0 / 6.0 - (shift)) : NO_DECADE)
+#define NEXT(parts, power, shift) ((power) < 1.0 ? (float)((parts)*16.0 / 9.0 - 0.5 - (shift)) : NO_DECADE)
+#define NO_DECADE 1e9f /* above every position */
+#define LINES(parts, shift)                                                                                            \
+    .steep = {DECADES(STEEP, parts, shift)}, .line = {DECADES(LINE, parts, shift)},                                    \
+    .cross = {DECADES(CROSS, parts, shift)}, .next = {DECADES(NEXT, parts, shift)}
+/* The line from the last part's number to 1.0; the offset is exact, so 1.0 is at `code`. */
+#define TO_ONE(parts) (float)((parts) / 0.45)
+#define LAST(parts, code) .to_one = TO_ONE(parts), .one_offset = (code)-TO_ONE(parts)
+
+const struct sw_moment_map sw_moment_maps[SW_MOMENTS] = {
+    /* q is 0.5 for 0.0 and 128.5 for 1.0, whose mantissas are 1 and 1 + 1/256. */
+    [SW_MOMENT_M] = {.slope = {DECADES(SLOPE, 1, 0), 256.0f},
+                     .first = {DECADES(FIRST, 1, 0), 0.0f},
+                     LINES(1, 0.0),
+                     .from_zero = (float)(1.0 / 0.55e-6),
+                     LAST(64.0, 128.0f)},
+    /* q is 0.75 for 0.0 and 128.25 for 1.0, whose mantissas are 1 + 1/2 and 1 + 1/512. */
+    [SW_MOMENT_V] = {.slope = {DECADES(SLOPE, 2, 1), (float)(-512.0 / 255.0)},
+                     .first = {DECADES(FIRST, 2, 1), -0.5f * (float)(-512.0 / 255.0)},
+                     LINES(2, 1.0),
+                     .from_zero = (float)(1.0 / 0.325e-6),
+                     LAST(128.0, 255.0f)},
+};
+
+struct sw_record_parts sw_record_parts(sw_optimizer_format format, bool wide, void *record) {
+    static const int64_t moment_bytes[SW_OPTIMIZER_FORMATS] = {4, 2, 1};
+    const int64_t elems = wide ? SW_WIDE_GRAIN_ELEMS : SW_GRAIN_ELEMS, bytes = wide ? 4 : moment_bytes[format];
+    struct sw_record_parts parts = {.master = record, .m = (char *)record + 4 * elems, .elems = elems};
+    parts.v = parts.m + bytes * elems;
+    if (format == SW_OPTIMIZER_8BIT && !wide) {
+        parts.m_scale = (float *)(parts.v + elems);
+        parts.v_scale = parts.m_scale + SW_GRAIN_ELEMS / SW_MOMENT_BLOCK_ELEMS;
+    }
+    return parts;
+}
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static float of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Returns the number at q, as struct sw_moment_map says. */
+static float number_at(const struct sw_moment_map *map, float q) {
+    const uint32_t bits = bits_of(q), entry = ((bits >> 23) - 127u) % SW_MAP_ENTRIES;
+    const float mantissa = of_bits((bits & 0x7fffffu) | 0x3f800000u);
+    return fmaf(map->slope[entry], mantissa - 1.0f, map->first[entry]);
+}
+
+static float number_of_m(uint8_t code) {
+    const float steps = (float)(uint8_t)(code + 127u) - 127.0f;
+    return copysignf(number_at(&sw_moment_maps[SW_MOMENT_M], fabsf(steps) + 0.5f), steps);
+}
+
+static float number_of_v(uint8_t code) {
+    return number_at(&sw_moment_maps[SW_MOMENT_V], (float)code * 0.5f + 0.75f);
+}
+
+/* Returns the position of a magnitude, as struct sw_moment_map says. */
+static float position(const struct sw_moment_map *map, float y) {
+    const int entry = (int)fmaxf(fmaf((float)(int32_t)bits_of(y), SW_MOMENT_ENTRY_SLOPE, SW_MOMENT_ENTRY_OFFSET), 0.0f);
+    const float z = y * map->steep[entry];
+    const float parts = fminf(z + map->line[entry], fmaf(z, SW_MOMENT_FIFTH, map->next[entry]));
+    const float lowest = fminf(fminf(parts, fmaf(z, SW_MOMENT_THIRD, map->cross[entry])), y * map->from_zero);
+    return fmaxf(lowest, fmaf(y, map->to_one, map->one_offset));
+}
+
+/* Returns what is added to a position: 0.5, or the random number of 16 bits. */
+static float above(sw_rounding rounding, uint32_t random) {
+    return rounding == SW_ROUND_NEAREST ? 0.5f : (float)(int32_t)random * 0x1p-16f;
+}
+
+/* Returns the scale of a block: its largest magnitude, but a normal number, and 0 of a block of zeros. NaN counts as 0.
+ */
+static float scale_of(const float values[SW_MOMENT_BLOCK_ELEMS]) {
+    float largest = 0.0f;
+    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++)
+        largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
+    return largest > 0.0f ? fminf(fmaxf(largest, FLT_MIN), FLT_MAX) : 0.0f;
+}
+
+/* Returns a value's magnitude in its block, at most 1; NaN becomes 1. */
+static float magnitude(float value, float inverse) {
+    const float y = fabsf(value) * inverse;
+    return y < 1.0f ? y : 1.0f;
+}
+
+static uint8_t code_of_m(float m, float inverse, float more) {
+    const int32_t steps = (int32_t)(position(&sw_moment_maps[SW_MOMENT_M], magnitude(m, inverse)) + more);
+    if (!signbit(m))
+        return (uint8_t)steps;
+    return (uint8_t)(steps > 127 ? -127 : -steps);
+}
+
+static uint8_t code_of_v(float v, float inverse, float more) {
+    const int32_t steps = (int32_t)(position(&sw_moment_maps[SW_MOMENT_V], magnitude(v, inverse)) + more);
+    return (uint8_t)(steps == 0 && bits_of(v) != 0 ? 1 : steps);
+}
+
+/* Returns a value in bf16, with `more` added to the 16 bits that are cut off, and at least `least`. */
+static sw_bf16 to_bf16(float value, uint32_t more, uint32_t least) {
+    const uint32_t bits = bits_of(value), size = (bits & 0x7fffffffu) + more;
+    const uint32_t finite = (size < 0x7f7fffffu ? size : 0x7f7fffffu) >> 16;
+    return (sw_bf16)((bits >> 16 & 0x8000u) | (finite > least ? finite : least));
+}
+
+static uint32_t bf16_above(sw_rounding rounding, float value, uint32_t random) {
+    return rounding == SW_ROUND_NEAREST ? 0x7fffu + (bits_of(value) >> 16 & 1u) : random;
+}
+
+void sw_moments_widen(sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
+                      float m[SW_MOMENT_BLOCK_ELEMS], float v[SW_MOMENT_BLOCK_ELEMS]) {
+    const int64_t block = at / SW_MOMENT_BLOCK_ELEMS;
+    for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
+        if (format == SW_OPTIMIZER_BF16) {
+            m[i] = sw_bf16_to_f32(((const sw_bf16 *)record->m)[at + i]);
+            v[i] = sw_bf16_to_f32(((const sw_bf16 *)record->v)[at + i]);
+        } else {
+            m[i] = number_of_m(((const uint8_t *)record->m)[at + i]) * record->m_scale[block];
+            v[i] = number_of_v(((const uint8_t *)record->v)[at + i]) * record->v_scale[block];
+        }
+    }
+}
+
+static uint32_t word_of(const struct sw_moment_rounding *how, int64_t elem) {
+    if (how->rounding == SW_ROUND_NEAREST)
+        return 0;
+    const struct sw_rng_block block =
+        sw_rng(how->seed, sw_moment_stream(how->unit, how->step), sw_moment_counter(elem));
+    return block.word[elem / SW_MOMENT_WORD_ELEMS % SW_MOMENT_WORDS];
+}
+
+void sw_moments_round(sw_optimizer_format format, const struct sw_moment_rounding *how, int64_t at,
+                      const float m[SW_MOMENT_BLOCK_ELEMS], const float v[SW_MOMENT_BLOCK_ELEMS],
+                      const struct sw_record_parts *record) {
+    const int64_t block = at / SW_MOMENT_BLOCK_ELEMS;
+    const float scale[SW_MOMENTS] = {scale_of(m), scale_of(v)};
+    const float inverse[SW_MOMENTS] = {scale[0] > 0.0f ? 1.0f / scale[0] : 0.0f,
+                                       scale[1] > 0.0f ? 1.0f / scale[1] : 0.0f};
+    for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
+        const uint32_t word = word_of(how, how->first_elem + at + i), low = word & 0xffffu, high = word >> 16;
+        if (format == SW_OPTIMIZER_BF16) {
+            ((sw_bf16 *)record->m)[at + i] = to_bf16(m[i], bf16_above(how->rounding, m[i], low), 0);
+            ((sw_bf16 *)record->v)[at + i] = to_bf16(v[i], bf16_above(how->rounding, v[i], high), bits_of(v[i]) != 0);
+        } else {
+            ((uint8_t *)record->m)[at + i] = code_of_m(m[i], inverse[SW_MOMENT_M], above(how->rounding, low));
+            ((uint8_t *)record->v)[at + i] = code_of_v(v[i], inverse[SW_MOMENT_V], above(how->rounding, high));
+        }
+    }
+    if (format == SW_OPTIMIZER_8BIT) {
+        record->m_scale[block] = scale[SW_MOMENT_M];
+        record->v_scale[block] = scale[SW_MOMENT_V];
+    }
+}
+
+void sw_record_to_fp32(sw_optimizer_format format, bool wide, const void *record, float *fp32) {
+    const struct sw_record_parts from = sw_record_parts(format, wide, (void *)record);
+    float *m = fp32 + SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
+    const size_t bytes = (size_t)from.elems * sizeof(float);
+    memset(fp32, 0, (size_t)sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32));
+    memcpy(fp32, from.master, bytes);
+    if (format == SW_OPTIMIZER_FP32 || wide) {
+        memcpy(m, from.m, bytes);
+        memcpy(v, from.v, bytes);
+        return;
+    }
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += SW_MOMENT_BLOCK_ELEMS)
+        sw_moments_widen(format, &from, at, m + at, v + at);
+}
+
+void sw_record_from_fp32(sw_optimizer_format format, bool wide, const struct sw_moment_rounding *how, const float *fp32,
+                         void *record) {
+    memset(record, 0, (size_t)sw_optimizer_grain_bytes(format));
+    const struct sw_record_parts to = sw_record_parts(format, wide, record);
+    const float *m = fp32 + SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
+    const size_t bytes = (size_t)to.elems * sizeof(float);
+    memcpy(to.master, fp32, bytes);
+    if (format == SW_OPTIMIZER_FP32 || wide) {
+        memcpy(to.m, m, bytes);
+        memcpy(to.v, v, bytes);
+        return;
+    }
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += SW_MOMENT_BLOCK_ELEMS)
+        sw_moments_round(format, how, at, m + at, v + at, &to);
+}

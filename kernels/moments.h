@@ -1,0 +1,95 @@
+/* The arithmetic of AdamW's moments where they are kept in bf16 or 8 bits (core/optimizer_format.h). kernels/moments.c
+ * defines every operation; the CPU's and the GPU's updates give the same bits.
+ *
+ * 8 bits are block-wise dynamic quantization (Dettmers et al., arXiv 2110.02861): a moment is the number of its code
+ * times the scale of its block, which is the block's largest magnitude. The numbers are those of bitsandbytes' dynamic
+ * map. Seven decades from [1e-7, 1e-6] to [0.1, 1] are cut into equal parts, 2^i of decade i for m and 2^(i+1) for v,
+ * and a code stands for the middle of its part. Codes count the numbers from 0.0, which is code 0, upwards, and the
+ * last code is 1.0. Codes of v are 0 to 255. Those of m are -127 to 128 modulo 256: a negative code is the negative of
+ * a part's number, and -1.0 has no code.
+ *
+ * Between the numbers of neighbouring codes a position is interpolated linearly, so that code c is at position c.
+ * Rounding adds 0.5, or a random number of [0, 1), to the position of a magnitude and cuts off the fraction. So nearest
+ * takes the larger of two numbers that are as near. A v above zero has at least code 1, and in bf16 at least the least
+ * number: the update divides by its root. What is larger than FLT_MAX, or than the largest bf16, is stored as that. */
+#ifndef SW_KERNELS_MOMENTS_H
+#define SW_KERNELS_MOMENTS_H
+
+#include "core/optimizer_format.h"
+#include "core/size.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SW_MOMENT_M, SW_MOMENT_V, SW_MOMENTS };
+enum { SW_MAP_ENTRIES = 8 }; /* entries of a map's tables: an index is taken modulo 8 */
+
+/* The map of one moment. With q = |code of m| + 0.5, or (code of v + 1.5)/2, and i the exponent of q, the number is
+ * first[i] + slope[i]·(mantissa of q - 1). The last entry serves the codes of 0.0 and of 1.0.
+ *
+ * The position of a magnitude y, at most 1, is the least of four lines but near 1.0: y·from_zero and, for the entry
+ * that sw_moment_entry of the bits of y chooses, y·steep + line, y·steep/3 + cross and y·steep/5 + next. They are the
+ * parts of one decade, the step between two decades, and the parts of the next; positions are concave in y. Above the
+ * last part they are not, so the position is no less than y·to_one + one_offset. */
+struct sw_moment_map {
+    float slope[SW_MAP_ENTRIES], first[SW_MAP_ENTRIES];
+    float steep[SW_MAP_ENTRIES], line[SW_MAP_ENTRIES], cross[SW_MAP_ENTRIES], next[SW_MAP_ENTRIES];
+    float from_zero, to_one, one_offset;
+};
+extern const struct sw_moment_map sw_moment_maps[SW_MOMENTS];
+
+/* The entry of a magnitude is fma(bits of y as an integer, ENTRY_SLOPE, ENTRY_OFFSET), at least 0, without its
+ * fraction. A float's bits grow as its logarithm, roughly, and entries change amid the parts of a decade, where roughly
+ * serves. */
+#define SW_MOMENT_ENTRY_SLOPE 3.58855666e-8f /* log10(2)/2^23 */
+#define SW_MOMENT_ENTRY_OFFSET -31.8608093f  /* 6.37 - 127·log10(2) */
+#define SW_MOMENT_THIRD (1.0f / 3.0f)
+#define SW_MOMENT_FIFTH 0.2f
+
+/* The stream of the random words of a unit's update. Element e takes word (e/16)%4 of counter (e/64)·16 + e%16, so that
+ * vectors take whole words; the lower 16 bits round m, the upper v. */
+static inline uint64_t sw_moment_stream(int64_t unit, int64_t step) {
+    return (UINT64_C(0x6d) << 56) + ((uint64_t)unit << 32) + (uint64_t)step;
+}
+
+enum { SW_MOMENT_WORDS = 4, SW_MOMENT_WORD_ELEMS = 16 };
+
+static inline uint64_t sw_moment_counter(int64_t elem) {
+    return (uint64_t)(elem / (SW_MOMENT_WORDS * SW_MOMENT_WORD_ELEMS) * SW_MOMENT_WORD_ELEMS +
+                      elem % SW_MOMENT_WORD_ELEMS);
+}
+
+/* The parts of a grain's record. Moments are floats, bf16 or codes; the scales are NULL but in 8 bits. */
+struct sw_record_parts {
+    float *master;
+    char *m, *v;
+    float *m_scale, *v_scale; /* [SW_GRAIN_ELEMS/SW_MOMENT_BLOCK_ELEMS] */
+    int64_t elems;            /* elements that are not padding of a wide grain */
+};
+/* `wide`: the grain is a wide one of a narrow format. */
+struct sw_record_parts sw_record_parts(sw_optimizer_format format, bool wide, void *record);
+
+/* The rounding of one grain. */
+struct sw_moment_rounding {
+    sw_rounding rounding;
+    uint64_t seed;
+    int64_t unit, step;
+    int64_t first_elem; /* the first element of the grain in its unit */
+};
+
+/* Widen a block's moments to fp32, and round them back. `at` is the block's first element in its grain; the format is
+ * not fp32, and the grain not wide. */
+void sw_moments_widen(sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
+                      float m[SW_MOMENT_BLOCK_ELEMS], float v[SW_MOMENT_BLOCK_ELEMS]);
+void sw_moments_round(sw_optimizer_format format, const struct sw_moment_rounding *how, int64_t at,
+                      const float m[SW_MOMENT_BLOCK_ELEMS], const float v[SW_MOMENT_BLOCK_ELEMS],
+                      const struct sw_record_parts *record);
+
+/* Bring a grain's record to the form of fp32, master|m|v of SW_GRAIN_ELEMS floats each, and back, for conversions. Of a
+ * wide grain the elements behind SW_WIDE_GRAIN_ELEMS are zeros, and are left out of the record. The memory of the two
+ * records may not overlap. */
+void sw_record_to_fp32(sw_optimizer_format format, bool wide, const void *record, float *fp32);
+void sw_record_from_fp32(sw_optimizer_format format, bool wide, const struct sw_moment_rounding *how, const float *fp32,
+                         void *record);
+
+#endif
