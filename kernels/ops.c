@@ -224,6 +224,30 @@ static double update_adamw(const void *args) {
     return bytes_of(op->type, 2.0 * elems, 6.0 * elems);
 }
 
+static bool is_aligned(const void *operand) {
+    return (uintptr_t)operand % 16 == 0;
+}
+
+static double record_bytes(sw_quant quant, int64_t grains) {
+    assert(quant != SW_QUANT_NONE && grains >= 0);
+    return (double)(grains * sw_quant_grain_bytes(quant));
+}
+
+static double quantize(const void *args) {
+    const struct sw_quantize *op = args;
+    assert(op->from != NULL && op->to != NULL && is_aligned(op->from) && is_aligned(op->to));
+    return bytes_of(op->type, (double)(op->grains * SW_GRAIN_ELEMS), 0.0) + record_bytes(op->quant, op->grains);
+}
+
+static double dequantize(const void *args) {
+    const struct sw_dequantize *op = args;
+    assert(op->ranks >= 1 && op->rank >= 0 && op->rank < op->ranks && op->stride_bytes % 16 == 0);
+    assert(op->own != NULL && op->to != NULL && (op->others != NULL || op->ranks == 1));
+    assert(is_aligned(op->own) && is_aligned(op->others) && is_aligned(op->to));
+    return bytes_of(op->type, (double)(op->grains * SW_GRAIN_ELEMS), 0.0) +
+           op->ranks * record_bytes(op->quant, op->grains);
+}
+
 static double rank_sum(const void *args) {
     const struct sw_comm_sum *op = args;
     assert(op->elems >= 0 && op->own != NULL && op->others != NULL && op->to != NULL);
@@ -265,6 +289,8 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_CAST_FROM_F32] = ROW(cast_from_f32, from, to),
     [SW_DEVICE_CAST_TO_F32] = ROW(cast_to_f32, from, to),
     [SW_DEVICE_UPDATE_ADAMW] = ROW(update_adamw, grads, weights),
+    [SW_DEVICE_QUANTIZE] = ROW(quantize, from, to),
+    [SW_DEVICE_DEQUANTIZE] = ROW(dequantize, own, to),
     [SW_DEVICE_RANK_SUM] = ROW_OF(rank_sum, sw_comm_sum, own, to),
 };
 

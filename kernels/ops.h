@@ -9,6 +9,7 @@
 #define SW_KERNELS_OPS_H
 
 #include "core/dtype.h"
+#include "core/quant.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -44,6 +45,8 @@ typedef enum {
     SW_DEVICE_CAST_FROM_F32,
     SW_DEVICE_CAST_TO_F32,
     SW_DEVICE_UPDATE_ADAMW,
+    SW_DEVICE_QUANTIZE,
+    SW_DEVICE_DEQUANTIZE,
     SW_DEVICE_RANK_SUM, /* takes struct sw_comm_sum of core/ranks/comm.h; only GPUs have it */
     SW_DEVICE_OPS
 } sw_device_op;
@@ -415,5 +418,32 @@ struct sw_update_adamw {
 };
 #define sw_update_adamw(stream, ...)                                                                                   \
     sw_device_run(stream, SW_DEVICE_UPDATE_ADAMW, &(const struct sw_update_adamw){__VA_ARGS__})
+
+/* Quantizes grains (of type) into records, one after the other (core/quant.h). Both begin at a multiple of 16 bytes.
+ * Every implementation has the bits of ref/quant.c. */
+struct sw_quantize {
+    sw_dtype type;
+    sw_quant quant;
+    int64_t grains;
+    const void *from;
+    void *to;
+};
+#define sw_quantize(stream, ...) sw_device_run(stream, SW_DEVICE_QUANTIZE, &(const struct sw_quantize){__VA_ARGS__})
+
+/* to (of type) = round(the sum of what `ranks` sets of records stand for), added in fp32 in the order of ranks: of one
+ * rank, what its records stand for. This rank's records lie by themselves; those of the others, in their order, are
+ * stride_bytes apart (NULL: there are no others). All begin at multiples of 16 bytes. Every implementation has the bits
+ * of ref/quant.c, but for the payload of a NaN. */
+struct sw_dequantize {
+    sw_dtype type;
+    sw_quant quant;
+    int64_t grains;
+    int rank, ranks;
+    int64_t stride_bytes;
+    const void *own, *others;
+    void *to;
+};
+#define sw_dequantize(stream, ...)                                                                                     \
+    sw_device_run(stream, SW_DEVICE_DEQUANTIZE, &(const struct sw_dequantize){__VA_ARGS__})
 
 #endif

@@ -157,6 +157,17 @@ struct sw_comm_reduce {
 sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_reduce *reduce,
                                  struct sw_comm_request **out);
 
+/* Gives every rank its part of this rank's bytes, and takes the parts that the others have for this rank. */
+struct sw_comm_exchange {
+    const char *what;
+    int64_t index;
+    const void *data;            /* the parts for all ranks, in their order */
+    const int64_t *bounds_bytes; /* ranks + 1: where each part begins, the same on all ranks */
+    void *to;                    /* receives the others' parts for this rank, one after the other in their order */
+    sw_comm_scope scope;         /* "every rank" is every rank of it */
+};
+sw_status sw_comm_exchange(struct sw_comm *comm, const struct sw_comm_exchange *exchange, struct sw_comm_request **out);
+
 /* Copies the root's bytes to all ranks. */
 struct sw_comm_broadcast {
     const char *what;

@@ -41,6 +41,23 @@ sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_redu
     return sw_comm_begin_request(request);
 }
 
+sw_status sw_comm_exchange(struct sw_comm *comm, const struct sw_comm_exchange *exchange,
+                           struct sw_comm_request **out) {
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_new_request(comm, exchange->what, exchange->index, false, &request));
+    request->scope = exchange->scope;
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_EXCHANGE,
+        .data = (char *)exchange->data, /* only read */
+        .bounds = exchange->bounds_bytes,
+        .unit_bytes = 1,
+        .to = exchange->to,
+    };
+    request->phase_count = 1;
+    *out = request;
+    return sw_comm_begin_request(request);
+}
+
 sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,
                             struct sw_comm_request **out) {
     assert(broadcast->root >= 0 && broadcast->root < comm->place.ranks);

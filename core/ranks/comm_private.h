@@ -68,17 +68,17 @@ struct sw_comm_members {
     int *rank_of;    /* the ranks, by these numbers */
 };
 
-typedef enum { SW_PHASE_GATHER, SW_PHASE_SCATTER, SW_PHASE_REDUCE } sw_comm_phase_kind;
+typedef enum { SW_PHASE_GATHER, SW_PHASE_SCATTER, SW_PHASE_REDUCE, SW_PHASE_EXCHANGE } sw_comm_phase_kind;
 
 struct sw_comm_phase {
     sw_comm_phase_kind kind;
     const struct sw_comm_members *members; /* "ranks" below are numbers among these */
-    char *data;                            /* gather, scatter: the whole vector; reduce: this rank's contribution */
-    const char *own;                       /* gather: this rank's share where it is not in data; NULL: it is */
-    const int64_t *bounds;                 /* ranks + 1, in units of unit_bytes */
+    char *data;            /* gather, scatter: the whole vector; reduce, exchange: this rank's contribution */
+    const char *own;       /* gather: this rank's share where it is not in data; NULL: it is */
+    const int64_t *bounds; /* ranks + 1, in units of unit_bytes */
     int64_t unit_bytes;
     int root; /* scatter */
-    char *to; /* reduce */
+    char *to; /* reduce: this rank's share; exchange: the others' parts, each as long as the own share */
     sw_dtype type, to_type;
     bool by_library;     /* reduce: the transport's own sum */
     int64_t round_units; /* the most units of each share that a round moves */

@@ -79,6 +79,13 @@ static char *reduced(const struct sw_comm_phase *phase, int64_t number) {
     return phase->to + number * phase->round_units * sw_dtype_bytes(phase->to_type);
 }
 
+/* Returns where a round of an exchange receives what a peer has for this rank. */
+static char *taken_part(const struct sw_comm_phase *phase, int64_t number, int peer) {
+    const int64_t place = peer - (peer > phase->members->rank);
+    const int64_t units = place * share_units(phase, phase->members->rank) + number * phase->round_units;
+    return phase->to + units * phase->unit_bytes;
+}
+
 /* The library's sums are collectives, so that their order is the same on all ranks. */
 static void fill_sums(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                       struct sw_comm_round *round) {
@@ -114,6 +121,11 @@ static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phas
             if (from == phase->root)
                 add(round->receives, &round->receive_count, rank_of[from], phase->data + own.first * unit,
                     own.units * unit);
+            break;
+        case SW_PHASE_EXCHANGE:
+            add(round->sends, &round->send_count, rank_of[to], phase->data + taken.first * unit, taken.units * unit);
+            add(round->receives, &round->receive_count, rank_of[from], taken_part(phase, number, from),
+                own.units * unit);
             break;
         case SW_PHASE_REDUCE:
             add(round->sends, &round->send_count, rank_of[to], phase->data + taken.first * unit, taken.units * unit);
@@ -164,7 +176,7 @@ static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phas
 
 sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number) {
     const struct part own = part_of(phase, number, phase->members->rank);
-    if (own.units == 0)
+    if (own.units == 0 || phase->kind == SW_PHASE_EXCHANGE)
         return SW_OK;
     if (phase->kind == SW_PHASE_REDUCE)
         return phase->by_library ? SW_OK : sum_part(comm, phase, number, own);

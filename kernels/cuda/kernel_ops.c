@@ -32,6 +32,8 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_CAST_FROM_F32] = sw_cuda_cast_from_f32,
     [SW_DEVICE_CAST_TO_F32] = sw_cuda_cast_to_f32,
     [SW_DEVICE_UPDATE_ADAMW] = sw_cuda_update_adamw,
+    [SW_DEVICE_QUANTIZE] = sw_cuda_quantize,
+    [SW_DEVICE_DEQUANTIZE] = sw_cuda_dequantize,
     [SW_DEVICE_RANK_SUM] = sw_cuda_rank_sum,
 };
 

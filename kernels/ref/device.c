@@ -21,6 +21,7 @@ void sw_ref_ops(struct sw_device_ops *ops) {
     sw_ref_add_cross_entropy(ops);
     sw_ref_add_gradient(ops);
     sw_ref_add_update(ops);
+    sw_ref_add_quant(ops);
 }
 
 sw_status sw_ref_device_init(struct sw_device *device) {

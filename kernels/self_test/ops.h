@@ -27,6 +27,8 @@ sw_status trial_finish_gradient(struct trial *trial);
 sw_status trial_round_gradient(struct trial *trial);
 sw_status trial_square_sums(struct trial *trial);
 sw_status trial_update(struct trial *trial);
+sw_status trial_quantize(struct trial *trial);
+sw_status trial_dequantize(struct trial *trial);
 
 /* struct test_heads */
 sw_status trial_rmsnorm_forward(struct trial *trial);

@@ -91,6 +91,8 @@ static const struct op ops[] = {
     {"rounding of a gradient", trial_round_gradient, GRAINS, false},
     {"sums of squares", trial_square_sums, GRAINS, false},
     {"update", trial_update, GRAINS, false},
+    {"quantization", trial_quantize, GRAINS, false},
+    {"sum of quantized grains", trial_dequantize, GRAINS, false},
     {"sum over ranks", trial_rank_sum, ROWS, false},
 };
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))

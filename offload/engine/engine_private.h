@@ -41,7 +41,7 @@ struct lane {
     sw_lane which;
     pthread_t thread;
     bool started;
-    struct sw_stream *stream;         /* compute, upload, download, update; else NULL */
+    struct sw_stream *stream;         /* compute, upload, download, update, comm where it quantizes; else NULL */
     struct sw_store_lane *store_lane; /* read, write; else NULL */
     pthread_cond_t wake;
     bool asleep;                /* the thread waits until its next op may start, or the lanes end */
@@ -122,6 +122,8 @@ double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_cont
 /* Run the ops between ranks, and the rounding before them (ops_ranks.c). */
 sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
 sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op);
+/* Runs an op on quantized weights or gradients. */
+sw_status sw_engine_run_quantized(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
 sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op);
 sw_status sw_engine_exchange_summary(struct sw_engine *engine, const struct sw_op *op, struct step_context *context);
 

@@ -163,8 +163,11 @@ static void *run_io_lane(void *argument) {
 }
 
 static sw_status open_lane(struct sw_engine *engine, struct lane *lane) {
+    const struct sw_plan *plan = engine->plan;
     if (lane->which == SW_LANE_COMM)
-        return SW_OK;
+        return sw_plan_quantizes_weights(plan) || sw_plan_quantizes_grads(plan)
+                   ? sw_stream_open(engine->spec.device, &lane->stream)
+                   : SW_OK;
     if (!sw_lane_is_io(lane->which)) {
         struct sw_device *device = sw_lane_is_of_device(lane->which) ? engine->spec.device : engine->spec.host;
         SW_TRY(sw_stream_open(device, &lane->stream));

@@ -202,6 +202,11 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_SUM_SQUARES: return run_sum_squares(engine, lane, op);
     case SW_OP_REDUCE_GRADIENTS: return sw_engine_reduce(engine, op);
     case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
+    case SW_OP_QUANTIZE_GRADIENTS:
+    case SW_OP_EXCHANGE_GRADIENTS:
+    case SW_OP_DEQUANTIZE_GRADIENTS:
+    case SW_OP_QUANTIZE_WEIGHTS:
+    case SW_OP_DEQUANTIZE_WEIGHTS: return sw_engine_run_quantized(engine, lane, op);
     case SW_OP_KEEP_SECONDARY: return run_keep_secondary(lane, op, engine);
     case SW_OP_EXCHANGE_SUMMARY: return sw_engine_exchange_summary(engine, op, context);
     case SW_OP_DOWNLOAD_SQUARE_SUMS:

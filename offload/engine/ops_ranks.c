@@ -40,6 +40,71 @@ sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const str
                              sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO));
 }
 
+/* Quantizes every rank's part of the gradient into the bucket, one after the other. */
+static sw_status quantize_gradients(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    const struct sw_plan *plan = engine->plan;
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
+    for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
+        const struct sw_span at = span_of(engine, op, rank);
+        if (at.grains == 0)
+            continue;
+        SW_TRY(sw_quantize(lane->stream, SW_F32, plan->spec.reduce, at.grains,
+                           sw_engine_grain(engine, from->slot, at.first_grain), to));
+        to += at.grains * sw_plan_grain_bytes(plan, SW_CONTENT_QUANT_GRADS);
+    }
+    return SW_OK;
+}
+
+static sw_status exchange_gradients(struct sw_engine *engine, const struct sw_op *op) {
+    const int64_t grain_bytes = sw_plan_grain_bytes(engine->plan, SW_CONTENT_QUANT_GRADS);
+    void *from = sw_engine_operand(engine, op, SW_ROLE_FROM), *to = sw_engine_operand(engine, op, SW_ROLE_TO);
+    const struct sw_comm_exchange exchange = {.what = "exchange",
+                                              .index = op->unit,
+                                              .data = from,
+                                              .bounds_bytes = bounds_of(engine, op, grain_bytes),
+                                              .to =
+                                                  to != NULL ? to : from /* a rank without a part receives nothing */};
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_exchange(engine->spec.comm, &exchange, &request));
+    return sw_comm_wait(request);
+}
+
+static sw_status dequantize_gradients(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    const struct sw_plan_spec *spec = &engine->plan->spec;
+    return sw_dequantize(
+        lane->stream, .type = op->wide ? SW_F32 : spec->type, .quant = spec->reduce, .grains = op->grains,
+        .rank = spec->rank, .ranks = spec->ranks, .stride_bytes = op->grains * sw_quant_grain_bytes(spec->reduce),
+        .own = sw_engine_operand(engine, op, SW_ROLE_GRADS), .others = sw_engine_operand(engine, op, SW_ROLE_FROM),
+        .to = sw_engine_operand(engine, op, SW_ROLE_TO));
+}
+
+static sw_status quantize_weights(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    return sw_quantize(lane->stream, engine->plan->spec.type, engine->plan->spec.gather, op->grains,
+                       sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO));
+}
+
+static sw_status dequantize_weights(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    return sw_dequantize(lane->stream, .type = engine->plan->spec.type, .quant = engine->plan->spec.gather,
+                         .grains = op->grains, .ranks = 1, .own = sw_engine_operand(engine, op, SW_ROLE_FROM),
+                         .to = sw_engine_operand(engine, op, SW_ROLE_TO));
+}
+
+sw_status sw_engine_run_quantized(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    switch (op->kind) {
+    case SW_OP_QUANTIZE_GRADIENTS: return quantize_gradients(engine, lane, op);
+    case SW_OP_EXCHANGE_GRADIENTS: return exchange_gradients(engine, op);
+    default: break;
+    }
+    if (op->grains == 0) /* this rank has none of the unit, or of the bucket */
+        return SW_OK;
+    switch (op->kind) {
+    case SW_OP_DEQUANTIZE_GRADIENTS: return dequantize_gradients(engine, lane, op);
+    case SW_OP_QUANTIZE_WEIGHTS: return quantize_weights(engine, lane, op);
+    default: return dequantize_weights(engine, lane, op);
+    }
+}
+
 sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
     const int64_t *bounds = bounds_of(engine, op, SW_GRAIN_ELEMS);
     void *from = sw_engine_operand(engine, op, SW_ROLE_FROM), *to = sw_engine_operand(engine, op, SW_ROLE_TO);
@@ -76,8 +141,8 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
         .index = op->unit,
         .data = sw_engine_address(engine, to),
         .own = apart ? sw_engine_address(engine, from) : NULL,
-        .bounds_bytes =
-            op->secondary ? secondary_bounds(engine, op) : bounds_of(engine, op, sw_plan_typed_bytes(engine->plan, 1)),
+        .bounds_bytes = op->secondary ? secondary_bounds(engine, op)
+                                      : bounds_of(engine, op, sw_plan_grain_bytes(engine->plan, op->content)),
         .scope = op->secondary ? SW_SCOPE_PART : SW_SCOPE_ALL,
     };
     struct sw_comm_request *request;

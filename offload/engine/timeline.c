@@ -25,6 +25,7 @@ const char *sw_timeline_work_name(int work) {
 static enum work work_on(sw_content content) {
     switch (content) {
     case SW_CONTENT_WEIGHTS:
+    case SW_CONTENT_QUANT_WEIGHTS:
     case SW_CONTENT_ROWS: return WEIGHTS;
     case SW_CONTENT_ACC:
     case SW_CONTENT_GRADS:
@@ -52,7 +53,12 @@ static enum work work_of(const struct sw_op *op) {
     case SW_OP_ROUND_OWN_GRADIENTS:
     case SW_OP_REDUCE_GRADIENTS:
     case SW_OP_ADD_TO_ACCUMULATOR:
+    case SW_OP_QUANTIZE_GRADIENTS:
+    case SW_OP_EXCHANGE_GRADIENTS:
+    case SW_OP_DEQUANTIZE_GRADIENTS:
     case SW_OP_SUM_SQUARES: return GRADIENTS;
+    case SW_OP_QUANTIZE_WEIGHTS:
+    case SW_OP_DEQUANTIZE_WEIGHTS:
     case SW_OP_GATHER_ROWS: return WEIGHTS;
     case SW_OP_COMMIT: return COMMIT;
     default: return work_on(op->content);

@@ -181,15 +181,27 @@ void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what
 struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
     const struct sw_plan_index *index = b->index;
     const int32_t slots[RINGS] = {
-        [RING_GRADS_DOWN] = index->grads_down,     [RING_GRADS_OUT] = index->grads_out,
-        [RING_GRADS_IN] = index->grads_in,         [RING_GRADS_UP] = index->grads_up,
-        [RING_OPTIMIZER] = index->optimizer_ring,  [RING_OPTIMIZER_UP] = index->optimizer_up,
-        [RING_WEIGHTS] = index->weights_ring,      [RING_WEIGHTS_IN] = index->weights_in,
-        [RING_WEIGHTS_DOWN] = index->weights_down, [RING_ROWS] = index->rows_ring,
-        [RING_OUTPUT] = index->output_ring,        [RING_INPUT_BACK] = index->input_back,
-        [RING_INPUT_OUT] = index->input_out,       [RING_INPUT_IN] = index->input_in,
-        [RING_ACC_OUT] = index->acc_out,           [RING_ACC_IN] = index->acc_in,
-        [RING_BUCKETS] = index->buckets,           [RING_BUCKET_SUMS] = index->bucket_sums,
+        [RING_GRADS_DOWN] = index->grads_down,
+        [RING_GRADS_OUT] = index->grads_out,
+        [RING_GRADS_IN] = index->grads_in,
+        [RING_GRADS_UP] = index->grads_up,
+        [RING_OPTIMIZER] = index->optimizer_ring,
+        [RING_OPTIMIZER_UP] = index->optimizer_up,
+        [RING_WEIGHTS] = index->weights_ring,
+        [RING_WEIGHTS_IN] = index->weights_in,
+        [RING_WEIGHTS_DOWN] = index->weights_down,
+        [RING_ROWS] = index->rows_ring,
+        [RING_OUTPUT] = index->output_ring,
+        [RING_INPUT_BACK] = index->input_back,
+        [RING_INPUT_OUT] = index->input_out,
+        [RING_INPUT_IN] = index->input_in,
+        [RING_ACC_OUT] = index->acc_out,
+        [RING_ACC_IN] = index->acc_in,
+        [RING_BUCKETS] = index->buckets,
+        [RING_BUCKET_SUMS] = index->bucket_sums,
+        [RING_QUANT_BUCKETS] = index->quant_buckets,
+        [RING_QUANT_PARTS] = index->quant_parts,
+        [RING_REDUCED] = index->reduced,
     };
     assert(slots[ring] >= 0);
     return (struct sw_operand){.slot = slots[ring], .piece = b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};

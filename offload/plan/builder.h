@@ -25,6 +25,9 @@ enum sw_ring {
     RING_ACC_IN,
     RING_BUCKETS,
     RING_BUCKET_SUMS,
+    RING_QUANT_BUCKETS,
+    RING_QUANT_PARTS,
+    RING_REDUCED,
     RINGS
 };
 

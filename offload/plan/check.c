@@ -106,10 +106,26 @@ static bool reaches(const struct sw_op *op, const struct sw_access *access, sw_t
     return tier == (access->write ? sides[op->lane].write : sides[op->lane].read);
 }
 
+/* Tells whether an op may deal in an access's content as far as quantized content goes. */
+static bool deals_in_quant(const struct sw_op *op, const struct sw_access *access) {
+    switch (access->content) {
+    case SW_CONTENT_QUANT_WEIGHTS:
+        return op->kind == SW_OP_ALL_GATHER ||
+               op->kind == (access->write ? SW_OP_QUANTIZE_WEIGHTS : SW_OP_DEQUANTIZE_WEIGHTS);
+    case SW_CONTENT_QUANT_GRADS:
+        return access->write ? op->kind == SW_OP_QUANTIZE_GRADIENTS
+                             : op->kind == SW_OP_EXCHANGE_GRADIENTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
+    case SW_CONTENT_QUANT_PARTS:
+        return op->kind == (access->write ? SW_OP_EXCHANGE_GRADIENTS : SW_OP_DEQUANTIZE_GRADIENTS);
+    default: return true;
+    }
+}
+
 /* Tells whether an op may deal in an access's content as far as sums of gradients go: these are fp32 and gradients are
- * not, and only two ops know the difference. If all accesses to a piece named the wrong one, the pieces would agree. */
+ * not, and few ops know the difference. If all accesses to a piece named the wrong one, the pieces would agree. */
 static bool deals_in(const struct sw_op *op, const struct sw_access *access) {
-    const bool leaves_sum = op->kind == SW_OP_REDUCE_GRADIENTS && op->wide && access->write;
+    const bool sums = op->kind == SW_OP_REDUCE_GRADIENTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
+    const bool leaves_sum = sums && op->wide && access->write;
     const bool takes_sum = op->kind == SW_OP_ADD_TO_ACCUMULATOR && access->content != SW_CONTENT_ACC;
     return (access->content == SW_CONTENT_BUCKET_SUM) == (leaves_sum || takes_sum);
 }
@@ -127,7 +143,7 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
                        "plan check: %s of unit %d, on the lane %s, cannot %s the %s tier's slot %d (%s)",
                        sw_op_name(op->kind), op->unit, sw_lane_name(op->lane), access->write ? "write" : "read",
                        sw_tier_name(slot->tier), number, slot->name);
-    if (!deals_in(op, access))
+    if (!deals_in(op, access) || !deals_in_quant(op, access))
         return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d cannot %s %s", sw_op_name(op->kind), op->unit,
                        access->write ? "leave" : "take", sw_content_name(access->content));
     struct piece_view what = meant(c, access, access->first_index, step);

@@ -21,9 +21,14 @@ static const unsigned needed[SW_OP_KINDS] = {
     [SW_OP_ROUND_GRADIENTS] = ROLE(FROM) | ROLE(TO) | ROLE(SQUARE_SUMS),
     [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM) | ROLE(TO),
     [SW_OP_REDUCE_GRADIENTS] = ROLE(FROM),
+    [SW_OP_QUANTIZE_GRADIENTS] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_EXCHANGE_GRADIENTS] = ROLE(FROM),
+    [SW_OP_DEQUANTIZE_GRADIENTS] = ROLE(GRADS) | ROLE(FROM) | ROLE(TO),
     [SW_OP_ADD_TO_ACCUMULATOR] = ROLE(FROM) | ROLE(TO),
     [SW_OP_SUM_SQUARES] = ROLE(FROM) | ROLE(SQUARE_SUMS),
     [SW_OP_ALL_GATHER] = ROLE(TO),
+    [SW_OP_QUANTIZE_WEIGHTS] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_DEQUANTIZE_WEIGHTS] = ROLE(FROM) | ROLE(TO),
     [SW_OP_KEEP_SECONDARY] = ROLE(FROM) | ROLE(TO),
     [SW_OP_DOWNLOAD_SQUARE_SUMS] = ROLE(FROM) | ROLE(TO),
     [SW_OP_COMPUTE_NORM] = ROLE(SQUARE_SUMS),
@@ -41,12 +46,18 @@ static const unsigned needed[SW_OP_KINDS] = {
 static const unsigned repeated[SW_OP_KINDS] = {
     [SW_OP_UPLOAD_TOKENS] = ROLE(TO),         [SW_OP_GATHER_ROWS] = ROLE(ROWS),
     [SW_OP_COMPUTE_NORM] = ROLE(SQUARE_SUMS), [SW_OP_EXCHANGE_SUMMARY] = ROLE(SQUARE_SUMS),
-    [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM),
+    [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM), [SW_OP_QUANTIZE_GRADIENTS] = ROLE(FROM),
 };
 
+/* Tells whether an op that belongs to this rank's grains alone has none, and so no operands. */
+static bool is_idle(const struct sw_op *op) {
+    const bool of_rank = op->kind == SW_OP_QUANTIZE_WEIGHTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
+    return of_rank && op->grains == 0;
+}
+
 /* Returns the bytes of the chunks that lie in an op's bucket before the chunk of `rank`. */
-static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, int rank) {
-    return sw_plan_typed_bytes(plan, sw_plan_bucket_grains(plan, op->unit, op->chunk, rank));
+static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, sw_content content, int rank) {
+    return sw_plan_bucket_grains(plan, op->unit, op->chunk, rank) * sw_plan_grain_bytes(plan, content);
 }
 
 static struct extent of_grains(const struct sw_slot *slot, struct sw_span at) {
@@ -67,7 +78,7 @@ static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *o
         return 0;
     const int rank = sw_shard_rank(plan->spec.units->unit[op->unit].grains, sw_plan_ranks(plan), op->first_grain);
     const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
-    return at.grains > 0 && at.first_grain == op->first_grain ? bytes_before(plan, op, rank) : 0;
+    return at.grains > 0 && at.first_grain == op->first_grain ? bytes_before(plan, op, access->content, rank) : 0;
 }
 
 static struct extent of_transfer(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
@@ -83,18 +94,21 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
                                int before) {
     const struct sw_slot *slot = &plan->slot[access->slot];
     const struct sw_span own = sw_plan_shard_chunk(plan, op->unit, plan->spec.rank, op->chunk);
-    const bool result = op->kind == SW_OP_REDUCE_GRADIENTS && access->write;
+    const bool dequantizes = op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
+    const bool result = (dequantizes || op->kind == SW_OP_REDUCE_GRADIENTS) && access->write;
+    const int64_t own_bytes = own.grains * sw_plan_grain_bytes(plan, access->content);
     if (result && slot->grain_bytes > 0)
         return of_grains(slot, own);
-    if (result && op->wide)
-        return of_piece(slot, access->first, 0, own.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float));
-    if (result)
-        return of_piece(slot, access->first, bytes_before(plan, op, plan->spec.rank),
-                        sw_plan_typed_bytes(plan, own.grains));
+    if (result && (op->wide || dequantizes))
+        return of_piece(slot, access->first, 0, own_bytes);
+    if (access->content == SW_CONTENT_QUANT_PARTS)
+        return of_piece(slot, access->first, 0, (sw_plan_ranks(plan) - 1) * own_bytes);
+    if (result || dequantizes)
+        return of_piece(slot, access->first, bytes_before(plan, op, access->content, plan->spec.rank), own_bytes);
     const struct sw_span run = sw_plan_bucket_run(plan, op->unit, op->chunk, before);
     if (slot->grain_bytes > 0 && run.grains > 0)
         return of_grains(slot, run);
-    return of_piece(slot, access->first, 0, bytes_before(plan, op, sw_plan_ranks(plan)));
+    return of_piece(slot, access->first, 0, bytes_before(plan, op, access->content, sw_plan_ranks(plan)));
 }
 
 static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
@@ -160,13 +174,14 @@ static sw_status check_op(const struct sw_plan *plan, const struct sw_program *p
         if (access->role == SW_ROLE_NONE)
             continue;
         const bool again = count[access->role] > 0, rises = access->first_index > last_index[access->role];
-        if (again && ((repeated[op->kind] & bit) == 0 || (op->kind != SW_OP_ROUND_OWN_GRADIENTS && !rises)))
+        const bool by_runs = op->kind == SW_OP_ROUND_OWN_GRADIENTS || op->kind == SW_OP_QUANTIZE_GRADIENTS;
+        if (again && ((repeated[op->kind] & bit) == 0 || (!by_runs && !rises)))
             return refuse(plan, op, access, "has the role of another");
         seen |= bit;
         last_index[access->role] = access->first_index;
         SW_TRY(check_operand(plan, op, access, count[access->role]++));
     }
-    if ((needed[op->kind] & ~seen) != 0)
+    if (!is_idle(op) && (needed[op->kind] & ~seen) != 0)
         return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d lacks an operand", sw_op_name(op->kind), op->unit);
     return SW_OK;
 }

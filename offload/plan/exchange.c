@@ -2,7 +2,7 @@
  *
  * Gradients that live whole on the device (stages 0 and 1) are rounded there and reduced in place, a unit at once. All
  * others pass through buckets of constant size (the constant-size buffers of ZeRO-R): one has a chunk of every rank's
- * shard, so that all ranks send and receive as much. */
+ * shard, so that all ranks send and receive as much. Quantized gradients always do. */
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
@@ -24,18 +24,47 @@ static int64_t scattered_bytes(const struct sw_builder *b, int64_t grains, int64
 }
 
 /* Returns the bytes that this rank gives to others in a gather: its own grains to everybody else. */
-static int64_t gathered_bytes(const struct sw_builder *b, int64_t own_grains) {
-    return sw_plan_typed_bytes(b->plan, own_grains) * (sw_plan_ranks(b->plan) - 1);
+static int64_t gathered_bytes(const struct sw_builder *b, sw_content content, int64_t own_grains) {
+    return own_grains * sw_plan_grain_bytes(b->plan, content) * (sw_plan_ranks(b->plan) - 1);
+}
+
+/* Quantizes this rank's shard of a unit's weights, gathers all ranks', and makes the whole unit of them, this rank's
+ * part included, so that all ranks compute with the same weights. All three run on the comm lane: the compute lane
+ * would wait for the update that makes the shard, and for the links, before it computed the unit before. */
+static void gather_quantized(struct sw_builder *b, int64_t unit, int32_t from, int32_t to, struct sw_what weights) {
+    const struct sw_chunk own = {unit, -1, sw_plan_shard(b->plan, unit)};
+    const int32_t records = b->index->quant_weights;
+    struct sw_what quantized = {.content = SW_CONTENT_QUANT_WEIGHTS, .unit = unit, .version = SW_VERSION_OWN};
+    sw_build_chunk_op(b, SW_OP_QUANTIZE_WEIGHTS, SW_LANE_COMM, &own);
+    if (own.at.grains > 0) {
+        sw_build_read_grains(b, from, own.at, weights);
+        sw_build_write_grains(b, records, own.at, quantized);
+    }
+    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
+    op->content = quantized.content;
+    op->bytes = gathered_bytes(b, quantized.content, own.at.grains);
+    if (own.at.grains > 0)
+        sw_build_read_grains(b, records, own.at, quantized);
+    quantized.version = weights.version = 0;
+    sw_build_write_unit(b, records, quantized);
+    op = sw_build_op(b, SW_OP_DEQUANTIZE_WEIGHTS, SW_LANE_COMM, unit, -1);
+    op->grains = b->plan->spec.units->unit[unit].grains;
+    sw_build_read_unit(b, records, quantized);
+    sw_build_write_unit(b, to, weights);
 }
 
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to) {
     const struct sw_span own = sw_plan_shard(b->plan, unit);
     const bool resident = from != to;
     struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .age = b->state_age};
+    what.version = resident ? 0 : SW_VERSION_OWN;
+    if (sw_plan_quantizes_weights(b->plan)) {
+        gather_quantized(b, unit, from, to, what);
+        return;
+    }
     struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
     op->content = what.content;
-    op->bytes = gathered_bytes(b, own.grains);
-    what.version = resident ? 0 : SW_VERSION_OWN;
+    op->bytes = gathered_bytes(b, what.content, own.grains);
     if (own.grains > 0)
         sw_build_read_grains(b, from, own, what);
     what.version = 0;
@@ -87,7 +116,7 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
         return;
     op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
     op->content = SW_CONTENT_GRADS;
-    op->bytes = gathered_bytes(b, own.grains);
+    op->bytes = gathered_bytes(b, op->content, own.grains);
     if (own.grains > 0)
         sw_build_read_grains(b, home, own, grads_of(unit, 0, reduced));
     sw_build_write_unit(b, home, grads_of(unit, 0, 0));
@@ -97,30 +126,80 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
 struct bucket {
     int64_t unit, number;
     int64_t grains;             /* grains of all ranks' chunks together */
+    sw_content content;         /* gradients, or quantized ones */
     struct sw_chunk own;        /* this rank's chunk, which may have no grains */
     struct sw_operand at, mine; /* the bucket, and this rank's chunk in it */
 };
 
-static struct bucket round_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t version) {
+static struct sw_what local_of(const struct bucket *bucket) {
+    struct sw_what what = grads_of(bucket->unit, bucket->number, VERSION_LOCAL);
+    what.content = bucket->content;
+    return what;
+}
+
+/* Fills a bucket with this rank's gradients, rounded or quantized. */
+static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t version) {
+    const bool quant = sw_plan_quantizes_grads(b->plan);
     struct bucket bucket = {.unit = unit,
                             .number = number,
                             .grains = sw_plan_bucket_grains(b->plan, unit, number, sw_plan_ranks(b->plan)),
                             .own = {unit, number, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, number)},
-                            .at = sw_build_ring(b, RING_BUCKETS)};
-    struct sw_op *op = sw_build_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, unit, -1);
+                            .content = quant ? SW_CONTENT_QUANT_GRADS : SW_CONTENT_GRADS,
+                            .at = sw_build_ring(b, quant ? RING_QUANT_BUCKETS : RING_BUCKETS)};
+    const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, bucket.content);
+    struct sw_op *op =
+        sw_build_op(b, quant ? SW_OP_QUANTIZE_GRADIENTS : SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, unit, -1);
     op->chunk = (int32_t)number;
     op->bucket = true;
     bucket.mine = bucket.at;
-    bucket.mine.offset_bytes =
-        sw_plan_typed_bytes(b->plan, sw_plan_bucket_grains(b->plan, unit, number, b->plan->spec.rank));
+    bucket.mine.offset_bytes = sw_plan_bucket_grains(b->plan, unit, number, b->plan->spec.rank) * grain_bytes;
     struct sw_span at;
     for (int64_t run = 0; (at = sw_plan_bucket_run(b->plan, unit, number, run)).grains > 0; run++)
         sw_build_read_grains(b, acc, at, (struct sw_what){SW_CONTENT_ACC, unit, 0, version, 0, 0});
-    bucket.at.bytes = sw_plan_typed_bytes(b->plan, bucket.grains);
-    bucket.mine.bytes = sw_plan_typed_bytes(b->plan, bucket.own.at.grains);
-    op->bytes = round_bytes(b, bucket.grains);
-    sw_build_write(b, bucket.at, grads_of(unit, number, VERSION_LOCAL));
+    bucket.at.bytes = bucket.grains * grain_bytes;
+    bucket.mine.bytes = bucket.own.at.grains * grain_bytes;
+    op->bytes = bucket.grains * (SW_GRAIN_ELEMS * (int64_t)sizeof(float) + grain_bytes);
+    sw_build_write(b, bucket.at, local_of(&bucket));
     return bucket;
+}
+
+/* Begins an op that leaves this rank's part of a bucket. */
+static struct sw_op *own_op(struct sw_builder *b, sw_op_kind kind, const struct bucket *bucket) {
+    struct sw_op *op = sw_build_chunk_op(b, kind, SW_LANE_COMM, &bucket->own);
+    op->bucket = true;
+    return op;
+}
+
+/* Exchanges the ranks' quantized chunks and begins the sum of those of this rank's shard, which runs on the comm lane
+ * as the sum of a reduction does: the compute lane need not wait for the links. Returns the op, to which the caller
+ * adds where the sum goes. */
+static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket *bucket) {
+    const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, bucket->content), own = bucket->own.at.grains;
+    struct sw_operand parts = sw_build_ring(b, RING_QUANT_PARTS);
+    const struct sw_what theirs = {
+        .content = SW_CONTENT_QUANT_PARTS, .unit = bucket->unit, .index = bucket->number, .version = VERSION_LOCAL};
+    struct sw_op *op = own_op(b, SW_OP_EXCHANGE_GRADIENTS, bucket);
+    op->bytes = (bucket->grains - own) * grain_bytes;
+    sw_build_read(b, bucket->at, local_of(bucket));
+    parts.bytes = (sw_plan_ranks(b->plan) - 1) * own * grain_bytes;
+    if (own > 0)
+        sw_build_write(b, parts, theirs);
+    op = own_op(b, SW_OP_DEQUANTIZE_GRADIENTS, bucket);
+    if (own > 0) {
+        sw_build_read(b, bucket->mine, local_of(bucket));
+        sw_build_read(b, parts, theirs);
+    }
+    return op;
+}
+
+/* Begins the reduction of a bucket, whose result the caller adds. */
+static struct sw_op *begin_reduce(struct sw_builder *b, const struct bucket *bucket) {
+    if (bucket->content == SW_CONTENT_QUANT_GRADS)
+        return reduce_quantized(b, bucket);
+    struct sw_op *op = own_op(b, SW_OP_REDUCE_GRADIENTS, bucket);
+    op->bytes = scattered_bytes(b, bucket->grains, bucket->own.at.grains);
+    sw_build_read(b, bucket->at, local_of(bucket));
+    return op;
 }
 
 /* Moves a chunk to where the gradients live, which is not the device. */
@@ -140,7 +219,7 @@ static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
     op->chunk = (int32_t)bucket->number;
     op->bucket = true;
     op->content = SW_CONTENT_GRADS;
-    op->bytes = gathered_bytes(b, bucket->own.at.grains);
+    op->bytes = gathered_bytes(b, op->content, bucket->own.at.grains);
     sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, SW_VERSION_OWN));
     sw_build_write(b, bucket->at, grads_of(bucket->unit, bucket->number, 0));
     struct sw_operand from = bucket->at;
@@ -153,27 +232,35 @@ static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
     }
 }
 
+/* Returns where a bucket's reduction leaves this rank's chunk: where gradients live, if that is here, or else for those
+ * that are not quantized their place in the bucket. */
+static struct sw_operand reduced_place(struct sw_builder *b, const struct bucket *bucket) {
+    const int32_t home = b->index->grads[bucket->unit];
+    if (b->plan->slot[home].tier == SW_DEVICE)
+        return (struct sw_operand){.slot = home, .piece = SW_BY_GRAINS};
+    if (bucket->content != SW_CONTENT_QUANT_GRADS)
+        return bucket->mine;
+    struct sw_operand place = sw_build_ring(b, RING_REDUCED);
+    place.bytes = sw_build_typed_bytes(b, &bucket->own);
+    return place;
+}
+
 static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
     const bool whole = b->plan->spec.zero == SW_ZERO_NONE, mine = bucket->own.at.grains > 0;
     const int32_t home = b->index->grads[bucket->unit];
     const bool lives_here = b->plan->slot[home].tier == SW_DEVICE;
-    const struct sw_operand to = lives_here ? (struct sw_operand){.slot = home, .piece = SW_BY_GRAINS} : bucket->mine;
+    const bool in_bucket = !lives_here && bucket->content == SW_CONTENT_GRADS;
     const struct sw_what reduced = grads_of(bucket->unit, bucket->number, whole ? SW_VERSION_OWN : 0);
-    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, bucket->unit, -1);
-    op->chunk = (int32_t)bucket->number;
-    op->bucket = true;
-    op->first_grain = bucket->own.at.first_grain;
-    op->grains = bucket->own.at.grains;
-    op->bytes = scattered_bytes(b, bucket->grains, bucket->own.at.grains);
-    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, VERSION_LOCAL));
-    if (mine || !lives_here)
+    begin_reduce(b, bucket);
+    const struct sw_operand to = reduced_place(b, bucket);
+    if (mine || in_bucket)
         sw_build_write(b, to, reduced);
     if (mine && !lives_here)
         square_sums(b, &bucket->own, to, reduced);
     if (whole)
         take_all_home(b, bucket);
     else if (mine && !lives_here)
-        take_home(b, &bucket->own, bucket->mine);
+        take_home(b, &bucket->own, to);
 }
 
 static struct sw_what shard_acc_of(int64_t unit, int64_t chunk, int64_t groups) {
@@ -186,13 +273,11 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
     struct sw_operand sum = sw_build_ring(b, RING_BUCKET_SUMS);
     const struct sw_operand to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
     const struct sw_what reduced = {.content = SW_CONTENT_BUCKET_SUM, .unit = bucket->unit, .index = bucket->number};
-    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, bucket->unit, -1);
-    op->chunk = (int32_t)bucket->number;
-    op->bucket = op->wide = true;
+    struct sw_op *op = begin_reduce(b, bucket);
+    op->wide = true;
     sum.bytes = own->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_BUCKET_SUM);
-    op->bytes = scattered_bytes(b, bucket->grains, own->at.grains);
-    sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, VERSION_LOCAL));
-    sw_build_write(b, sum, reduced);
+    if (own->at.grains > 0 || bucket->content == SW_CONTENT_GRADS)
+        sw_build_write(b, sum, reduced);
     if (own->at.grains == 0)
         return;
     op = sw_build_chunk_op(b, SW_OP_ADD_TO_ACCUMULATOR, SW_LANE_COMPUTE, own);
@@ -210,7 +295,7 @@ void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int6
                        shard_acc_of(unit, 0, 0));
     }
     for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {
-        const struct bucket bucket = round_bucket(b, unit, c, acc, version);
+        const struct bucket bucket = fill_bucket(b, unit, c, acc, version);
         accumulate_bucket(b, &bucket, groups_before);
     }
 }
@@ -220,12 +305,12 @@ void sw_build_reduce(struct sw_builder *b, int64_t unit, int32_t acc, int64_t ve
     sw_build_sums_of_shard(b);
     if (here)
         b->sums_unit = unit;
-    if (here && b->plan->spec.zero < SW_ZERO_GRADS) {
+    if (here && b->plan->spec.zero < SW_ZERO_GRADS && !sw_plan_quantizes_grads(b->plan)) {
         reduce_at_home(b, unit, acc, version);
         return;
     }
     for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {
-        struct bucket bucket = round_bucket(b, unit, c, acc, version);
+        struct bucket bucket = fill_bucket(b, unit, c, acc, version);
         reduce_bucket(b, &bucket);
     }
     if (!here)

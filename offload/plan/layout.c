@@ -124,6 +124,12 @@ static void lay_weights(struct layout *layout) {
             largest > 0 && k < plan->spec.unit_slots
                 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
                 : UNUSED;
+    int64_t most_grains = 0;
+    for (int64_t u = 0; sw_plan_quantizes_weights(plan) && u < units->count; u++)
+        most_grains = sw_max_i64(most_grains, units->unit[u].grains);
+    index->quant_weights = most_grains == 0 ? UNUSED
+                                            : add_unit(layout, "quantized weights", SW_DEVICE, -1, most_grains,
+                                                       sw_quant_grain_bytes(plan->spec.gather), SW_CONTENT_NONE);
     const bool gathers = sw_plan_gathers_rows(plan);
     index->rows =
         add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
@@ -295,10 +301,17 @@ static void lay_exchange(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const int ranks = sw_plan_ranks(plan);
     const int64_t typed = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-    bool buckets = false;
+    const bool quant = sw_plan_quantizes_grads(plan);
+    const int64_t records = plan->spec.chunk_grains * sw_quant_grain_bytes(plan->spec.reduce);
+    bool away = false;
     for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
-        buckets |= plan->spec.zero >= SW_ZERO_GRADS || tier_of(layout, SW_GRADS, u) != SW_DEVICE;
-    index->buckets = add_if(layout, ranks > 1 && buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
+        away |= tier_of(layout, SW_GRADS, u) != SW_DEVICE;
+    const bool buckets = ranks > 1 && !quant && (plan->spec.zero >= SW_ZERO_GRADS || away);
+    index->buckets = add_if(layout, buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
+    index->quant_buckets = add_if(layout, quant, "quantized grads ring", SW_DEVICE, ranks * records, SW_BUCKETS);
+    index->quant_parts = add_if(layout, quant, "quantized grads ring", SW_DEVICE, (ranks - 1) * records, SW_BUCKETS);
+    index->reduced =
+        add_if(layout, quant && away && !sw_plan_reduces_groups(plan), "grads ring", SW_DEVICE, typed, SW_BUCKETS);
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
                                 plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
     index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
@@ -403,6 +416,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
     index->square_sums_device = index->square_sums_host = index->norm = UNUSED;
     index->buckets = index->bucket_sums = index->staging = index->summaries = UNUSED;
+    index->quant_buckets = index->quant_parts = index->reduced = UNUSED;
     if (plan->spec.train) {
         lay_gradients(&layout);
         lay_accumulators(&layout);

@@ -8,6 +8,7 @@
 #define SW_OFFLOAD_PLAN_PLAN_H
 
 #include "core/dtype.h"
+#include "core/quant.h"
 #include "core/status.h"
 #include "offload/plan/placement.h"
 #include "offload/plan/rises.h"
@@ -28,7 +29,7 @@ typedef enum __attribute__((packed)) {
     SW_LANE_READ,
     SW_LANE_WRITE,
     SW_LANE_UPDATE,
-    SW_LANE_COMM, /* between ranks: on all of them the same ops in the same order */
+    SW_LANE_COMM, /* between ranks: on all of them the same ops in the same order, some with nothing to do */
     SW_LANES
 } sw_lane;
 const char *sw_lane_name(sw_lane lane);
@@ -49,8 +50,13 @@ typedef enum __attribute__((packed)) {
     SW_OP_ROUND_OWN_GRADIENTS,   /* rounds this rank's part of the gradients, before ranks reduce them */
     SW_OP_REDUCE_GRADIENTS,      /* adds the ranks' gradients; each rank gets its shard */
     SW_OP_ADD_TO_ACCUMULATOR,    /* adds one chunk of reduced gradients to this rank's accumulator shard */
+    SW_OP_QUANTIZE_GRADIENTS,    /* quantizes this rank's part of the gradients, before ranks exchange them */
+    SW_OP_EXCHANGE_GRADIENTS,    /* gives each rank its part of the quantized gradients */
+    SW_OP_DEQUANTIZE_GRADIENTS,  /* adds the ranks' quantized gradients to this rank's reduced ones */
     SW_OP_SUM_SQUARES,           /* sums the squares of a chunk of reduced gradients, by grain */
     SW_OP_ALL_GATHER,            /* gives every rank's shard of weights or gradients to all ranks */
+    SW_OP_QUANTIZE_WEIGHTS,      /* quantizes this rank's shard of a unit's weights, before ranks gather them */
+    SW_OP_DEQUANTIZE_WEIGHTS,    /* makes a unit's weights of what the ranks have gathered */
     SW_OP_KEEP_SECONDARY,        /* copies this rank's secondary shard of a unit that was gathered, on the device */
     SW_OP_EXCHANGE_SUMMARY,      /* tells all ranks this rank's sums of squares, losses and requests */
     SW_OP_DOWNLOAD_SQUARE_SUMS,  /* copies a unit's sums of squares to the host */
@@ -83,6 +89,9 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_ACC,               /* gradient accumulator: chunks; version: micro-batches, or groups, added so far */
     SW_CONTENT_GRADS,             /* chunks */
     SW_CONTENT_BUCKET_SUM,        /* the sum of all ranks' gradients of a group, in fp32: chunks */
+    SW_CONTENT_QUANT_WEIGHTS,     /* quantized weights: chunks */
+    SW_CONTENT_QUANT_GRADS,       /* quantized gradients of this rank, for all ranks: chunks */
+    SW_CONTENT_QUANT_PARTS,       /* quantized gradients of the other ranks, for this one: chunks */
     SW_CONTENT_SQUARE_SUMS,       /* units, the access itself having none; version: chunks summed so far */
     SW_CONTENT_NORM,              /* norm, clip coefficient and what the update needs of them */
     SW_CONTENT_OPTIMIZER,         /* fp32 master weights and moments: chunks */
@@ -178,7 +187,7 @@ struct sw_op {
     sw_content content;          /* of transfers */
     bool redo : 1;               /* runs only if the speculation of the step before was wrong */
     bool speculates : 1;         /* an update that assumes that nothing is clipped or skipped */
-    bool wide : 1;               /* a reduction into fp32 */
+    bool wide : 1;               /* a sum of the ranks' gradients in fp32 */
     bool bucket : 1;             /* works on chunk number `chunk` of every rank's shard, one after the other */
     bool secondary : 1;          /* a gather of secondary shards, among the ranks of a part of a node */
     int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
@@ -264,6 +273,9 @@ struct sw_plan_spec {
     const struct sw_units *units; /* borrowed: must outlive the plan */
     int ranks, rank;              /* of a training job; ranks 0: this rank is alone */
     int zero;                     /* ZeRO stage, SW_ZERO_* */
+    /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
+     * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
+    sw_quant gather, reduce;
     /* The secondary shard of weights (ZeRO++'s hpZ, Wang et al., arXiv 2306.10209, section 4.2): once a step has
      * gathered a unit, each rank of a part of a node keeps its share of it, and later gathers of the step are among
      * these ranks. secondary_ranks: the ranks of a part, 0 or 1 for none; secondary_rank: this one's number there. */
@@ -358,6 +370,9 @@ bool sw_plan_keeps_whole_weights(const struct sw_plan *plan);
 /* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
  * shard from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
 bool sw_plan_reduces_groups(const struct sw_plan *plan);
+/* Tells whether ranks gather quantized weights, and whether they exchange quantized gradients. */
+bool sw_plan_quantizes_weights(const struct sw_plan *plan);
+bool sw_plan_quantizes_grads(const struct sw_plan *plan);
 /* Tells whether a unit's update runs on the device: its optimizer lives there, or update_on_device says so. */
 bool sw_plan_updates_on_device(const struct sw_plan *plan, int64_t unit);
 /* Tells whether some steps carry a save, and not all commit. */
@@ -396,6 +411,8 @@ int64_t sw_plan_store_bytes(const struct sw_plan *plan);
 int64_t sw_plan_disk_bytes(const struct sw_plan *plan);
 /* Returns the memory through which reductions between so many ranks pass: enough that their messages are large. */
 int64_t sw_plan_staging_bytes(int ranks);
+/* Returns the bytes of one grain in memory where only this content lies; 0: the content is not counted in grains. */
+int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content);
 /* Returns the bytes of grains in the compute type. */
 int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
 

@@ -40,6 +40,10 @@ struct sw_plan_index {
     int32_t square_sums_device, square_sums_host, norm;
     int32_t buckets;        /* device ring: chunks of all ranks' shards, to be reduced */
     int32_t bucket_sums;    /* device ring: this rank's reduced chunks, in fp32 */
+    int32_t quant_weights;  /* device: a unit's quantized weights, while ranks gather them */
+    int32_t quant_buckets;  /* device ring: quantized chunks of all ranks' shards, to be exchanged */
+    int32_t quant_parts;    /* device ring: the other ranks' quantized chunks of this rank's shard */
+    int32_t reduced;        /* device ring: this rank's reduced chunks of such, on their way home */
     int32_t staging;        /* device: memory that reductions pass through */
     int32_t summaries;      /* host: what every rank tells the others of a step */
     int32_t grads_down;     /* device ring: finished chunks on their way to the host */
@@ -121,8 +125,6 @@ sw_status sw_plan_keep_intermediates(struct sw_plan *plan, double share);
 
 /* Returns the role of an access in its op. */
 sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access);
-/* Returns the bytes of one grain in memory where only this content lies; 0: the content is not counted in grains. */
-int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content);
 
 /* Proves that every op has the operands that its kind needs, each in its role and exactly where the access says that
  * the content lies (check_operands.c). */

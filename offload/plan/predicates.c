@@ -68,6 +68,14 @@ bool sw_plan_reduces_groups(const struct sw_plan *plan) {
     return sw_plan_ranks(plan) > 1 && plan->spec.zero >= SW_ZERO_GRADS && sw_plan_groups(plan) > 1;
 }
 
+bool sw_plan_quantizes_weights(const struct sw_plan *plan) {
+    return sw_plan_is_sharded(plan, SW_WEIGHTS) && plan->spec.gather != SW_QUANT_NONE;
+}
+
+bool sw_plan_quantizes_grads(const struct sw_plan *plan) {
+    return sw_plan_is_sharded(plan, SW_GRADS) && plan->spec.reduce != SW_QUANT_NONE;
+}
+
 bool sw_plan_fetches_table(const struct sw_plan *plan) {
     return plan->spec.units->tied && !sw_plan_has_whole_on_device(plan, 0);
 }

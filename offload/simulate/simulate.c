@@ -129,6 +129,15 @@ static double head_s(const struct sw_plan *plan, const struct sw_rates *rates) {
     return no_table_gradient ? 0.5 * (rates->forward_s[head] + rates->backward_s[head]) : rates->backward_s[head];
 }
 
+/* Returns the bytes that an op of the comm lane reads and writes to quantize, or to add what was quantized. Those of
+ * the lane itself are what ranks exchange. */
+static double quantized_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    const bool grads = op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
+    const int64_t records = sw_quant_grain_bytes(grads ? plan->spec.reduce : plan->spec.gather);
+    const int64_t elems = op->wide ? SW_GRAIN_ELEMS * (int64_t)sizeof(float) : sw_plan_typed_bytes(plan, 1);
+    return (double)(op->grains * ((grads ? sw_plan_ranks(plan) : 1) * records + elems));
+}
+
 static struct price price_of(const struct simulator *s, const struct sw_op *op, bool lane_was_idle) {
     const struct sw_rates *r = s->rates;
     const double bytes = (double)op->bytes;
@@ -148,8 +157,13 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_ADD_TO_ACCUMULATOR:
     case SW_OP_KEEP_SECONDARY:
     case SW_OP_SUM_SQUARES: return of_rate(r->finish, bytes, r->cores);
+    case SW_OP_QUANTIZE_GRADIENTS: return of_rate(r->finish, bytes, r->cores);
+    case SW_OP_QUANTIZE_WEIGHTS:
+    case SW_OP_DEQUANTIZE_GRADIENTS:
+    case SW_OP_DEQUANTIZE_WEIGHTS: return of_rate(r->finish, quantized_bytes(s->plan, op), r->cores);
     case SW_OP_REDUCE_GRADIENTS: return of_comm(r, r->reduce, bytes);
     case SW_OP_ALL_GATHER: return op->secondary ? of_gather_in_node(r, bytes) : of_comm(r, r->gather, bytes);
+    case SW_OP_EXCHANGE_GRADIENTS: /* no sum is part of it */
     case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO_ACCUMULATOR:
         return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);

@@ -11,7 +11,7 @@
 
 enum { MOST_ELEMS = 20000, AT_ONCE = 4, MOST_RANKS = 16, GUARD_BYTES = 64, GUARD = 0x5a };
 
-typedef enum { GATHER, REDUCE_SCATTER, BROADCAST, KINDS } kind;
+typedef enum { GATHER, REDUCE_SCATTER, BROADCAST, EXCHANGE, KINDS } kind;
 
 /* One collective of a case, and its memory. */
 struct work {
@@ -73,7 +73,7 @@ static struct work draw_work(struct sw_comm *comm, uint64_t seed, uint64_t numbe
     for (int rank = 0; rank <= ranks; rank++)
         work.bounds_bytes[rank] = work.bounds[rank] * sw_dtype_bytes(work.type);
     work.data = malloc((size_t)work.elems * 4 + GUARD_BYTES);
-    work.to = malloc((size_t)work.elems * 4 + GUARD_BYTES);
+    work.to = malloc((size_t)(work.elems * 4 * ranks) + GUARD_BYTES);
     RANKS_REQUIRE(work.data != NULL && work.to != NULL, "memory");
     return work;
 }
@@ -82,9 +82,9 @@ static int64_t out_bytes(const struct work *work) {
     return work->elems * sw_dtype_bytes(work->type);
 }
 
-static void fill(const struct work *work, int rank) {
+static void fill(const struct work *work, int rank, int ranks) {
     memset(work->data + out_bytes(work), GUARD, GUARD_BYTES);
-    memset(work->to, GUARD, (size_t)work->elems * 4 + GUARD_BYTES);
+    memset(work->to, GUARD, (size_t)(work->elems * 4 * ranks) + GUARD_BYTES);
     for (int64_t i = 0; i < work->elems; i++) {
         /* In a gather only the own share counts, in a broadcast only the root's; the rest is to be overwritten. */
         const bool own = i >= work->bounds[rank] && i < work->bounds[rank + 1];
@@ -116,6 +116,12 @@ static sw_status begin(struct sw_comm *comm, struct work *work) {
                                                                .type = work->type,
                                                                .to_type = work->to_type},
                                       &work->request);
+    case EXCHANGE:
+        return sw_comm_exchange(
+            comm,
+            &(struct sw_comm_exchange){
+                .what = "exchange", .data = work->data, .bounds_bytes = work->bounds_bytes, .to = work->to},
+            &work->request);
     default:
         return sw_comm_broadcast(comm,
                                  &(struct sw_comm_broadcast){.what = "broadcast",
@@ -184,6 +190,25 @@ static void require_sum(struct sw_comm *comm, const struct work *work, const voi
                   (long long)index, (long long)work->elems, (double)got, (double)truth);
 }
 
+/* Requires what each other rank has for this one, in their order. */
+static void require_parts(struct sw_comm *comm, const struct work *work) {
+    const int rank = sw_comm_identity(comm)->rank;
+    const int64_t first = work->bounds[rank], count = work->bounds[rank + 1] - first;
+    int64_t place = 0;
+    for (int peer = 0; peer < sw_comm_identity(comm)->ranks; peer++)
+        for (int64_t i = 0; peer != rank && i < count; i++)
+            require_element(comm, work, work->type, work->to, place++, first + i, value_of(work, peer, first + i));
+}
+
+/* Returns how many elements are written to `to`. */
+static int64_t elems_taken(struct sw_comm *comm, const struct work *work) {
+    const struct sw_comm_identity *place = sw_comm_identity(comm);
+    const int64_t own = work->bounds[place->rank + 1] - work->bounds[place->rank];
+    if (work->kind == EXCHANGE)
+        return (place->ranks - 1) * own;
+    return (work->kind == REDUCE_SCATTER || work->kind == GATHER) && !work->in_place ? own : 0;
+}
+
 static void check(struct sw_comm *comm, const struct work *work) {
     const int rank = sw_comm_identity(comm)->rank;
     const int64_t first = work->bounds[rank], end = work->bounds[rank + 1];
@@ -192,17 +217,18 @@ static void check(struct sw_comm *comm, const struct work *work) {
             require_element(comm, work, work->type, work->data, i, i, value_of(work, owner(work, i), i));
         else if (work->kind == BROADCAST)
             require_element(comm, work, work->type, work->data, i, i, value_of(work, work->root, i));
-        else if (i >= first && i < end)
+        else if (work->kind == REDUCE_SCATTER && i >= first && i < end)
             require_sum(comm, work, work->in_place ? work->data : work->to, work->in_place ? i : i - first, i);
         else
             require_element(comm, work, work->type, work->data, i, i, value_of(work, rank, i));
     }
+    if (work->kind == EXCHANGE)
+        require_parts(comm, work);
     for (int i = 0; i < GUARD_BYTES; i++) {
         RANKS_REQUIRE(work->data[out_bytes(work) + i] == GUARD, "case %llu writes behind its data",
                       (unsigned long long)work->number);
-        const sw_dtype type = work->kind == GATHER ? work->type : work->to_type;
-        const bool taken = (work->kind == REDUCE_SCATTER || work->kind == GATHER) && !work->in_place;
-        RANKS_REQUIRE(work->to[(taken ? end - first : 0) * sw_dtype_bytes(type) + i] == GUARD,
+        const sw_dtype type = work->kind == REDUCE_SCATTER ? work->to_type : work->type;
+        RANKS_REQUIRE(work->to[elems_taken(comm, work) * sw_dtype_bytes(type) + i] == GUARD,
                       "case %llu writes behind its share", (unsigned long long)work->number);
     }
 }
@@ -212,7 +238,7 @@ static void run_together(struct sw_comm *comm, struct work *works, int count, ui
     const int rank = sw_comm_identity(comm)->rank;
     for (int i = 0; i < count; i++) {
         usleep((useconds_t)(draw(seed, works[i].number, 200 + (uint64_t)rank) % 500));
-        fill(&works[i], rank);
+        fill(&works[i], rank, sw_comm_identity(comm)->ranks);
         RANKS_REQUIRE(begin(comm, &works[i]) == SW_OK, "begin");
     }
     for (int i = 0; i < count; i++) {

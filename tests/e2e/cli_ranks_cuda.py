@@ -8,7 +8,7 @@ from ranks_jobs import mpirun
 
 FOLDER = scratch_folder()
 STEPS = 3
-TOLERANCE = 1e-6
+TOLERANCE, QUANTIZED_TOLERANCE = 1e-6, 1e-2
 PLACES = (("--zero", 2, "--place", "grads=device,optimizer=device"),
           ("--zero", 3, "--place", "weights=host,grads=host,optimizer=nvme"),
           ("--zero", 3, "--place", "weights=device,grads=device,optimizer=nvme", "--zero-secondary", "node"))
@@ -63,6 +63,24 @@ def gpus_train_as_one_does():
     return problems + ([] if all(found == numbers[0] for found in numbers) else [f"the bits depend on the stage: {numbers}"])
 
 
+def quantized_exchange_has_the_same_bits_for_every_placement():
+    """Near the training of one, and the state's placement changes nothing."""
+    problems, numbers = [], []
+    for number, place in enumerate((("--place", "weights=device,grads=device,optimizer=device"),
+                                    ("--place", "weights=host,grads=host,optimizer=nvme"))):
+        run = f"quantized-{number}"
+        done = job(train(run, "--allow-shared-gpu", "--zero", 3, "--gather", "int8", "--reduce", "int4", *place))
+        if done.returncode != 0:
+            return [f"{place}: status {done.returncode}: {done.stderr[-1500:]}"]
+        numbers.append(numbers_of(path(run)))
+        problems += [f"{place}: step {one['step']}: loss {two['loss']!r} and not near {one['loss']!r}"
+                     for one, two in zip(steps_of(path("one")), steps_of(path(run)), strict=True)
+                     if abs(two["loss"] - one["loss"]) > QUANTIZED_TOLERANCE * one["loss"]]
+    if numbers[0] == numbers_of(path("one")):
+        problems.append("nothing was quantized")
+    return problems + ([] if numbers[0] == numbers[1] else [f"the bits depend on the placement: {numbers}"])
+
+
 def nccl_that_errs_is_refused():
     """Before anything is made of it, by the collective's name."""
     done = job(train("wrong", "--allow-shared-gpu"), SW_EMULATED_NCCL="wrong")
@@ -71,4 +89,4 @@ def nccl_that_errs_is_refused():
 
 
 script_test.run(two_ranks_on_one_gpu_are_refused, sharing_is_refused_where_nccl_cannot, gpus_train_as_one_does,
-                nccl_that_errs_is_refused)
+                quantized_exchange_has_the_same_bits_for_every_placement, nccl_that_errs_is_refused)

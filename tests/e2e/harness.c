@@ -82,6 +82,8 @@ static sw_status open_plan(struct harness *h) {
         .ranks = ranks_of(h),
         .rank = rank_of(h),
         .zero = h->spec.zero,
+        .gather = h->spec.gather,
+        .reduce = h->spec.reduce,
         .secondary_ranks = h->spec.secondary_ranks,
         .secondary_rank = h->spec.secondary_ranks > 0 ? rank_of(h) % h->spec.secondary_ranks : 0,
         .train = true,

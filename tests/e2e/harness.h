@@ -8,12 +8,13 @@
 struct harness_spec {
     const struct sw_model_config *config;
     struct sw_model_shape shape;
-    int64_t micro_batches;  /* of a rank */
-    struct sw_comm *comm;   /* of several ranks, each of which has a store of its own; NULL: alone */
-    int zero;               /* stage */
-    int secondary_ranks;    /* ranks of a part of a node, for secondary shards; 0: there are none */
-    bool secondary_on_host; /* the device has no room for them; `place` names all states */
-    int64_t frozen_units;   /* leading units that are not trained */
+    int64_t micro_batches;   /* of a rank */
+    struct sw_comm *comm;    /* of several ranks, each of which has a store of its own; NULL: alone */
+    int zero;                /* stage */
+    sw_quant gather, reduce; /* how ranks exchange weights and gradients */
+    int secondary_ranks;     /* ranks of a part of a node, for secondary shards; 0: there are none */
+    bool secondary_on_host;  /* the device has no room for them; `place` names all states */
+    int64_t frozen_units;    /* leading units that are not trained */
     const char *place;
     sw_recompute recompute;
     int64_t

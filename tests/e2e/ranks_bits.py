@@ -10,11 +10,12 @@ import jobs  # noqa: E402
 PROGRAM = os.environ["SW_RANKS_BITS_PROGRAM"]
 
 
-def same_bits(ranks, precision, variants, frozen_units=0, node=0, part=0):
+def same_bits(ranks, precision, variants, frozen_units=0, node=0, part=0, gather="none", reduce="none"):
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(ranks):
             os.mkdir(os.path.join(folder, str(rank)))
-        return jobs.passed(ranks, folder, precision, variants, frozen_units, node, part, program=PROGRAM, limit_s=240 * jobs.script_test.TIME_FACTOR)
+        return jobs.passed(ranks, folder, precision, variants, frozen_units, node, part, gather, reduce,
+                           program=PROGRAM, limit_s=240 * jobs.script_test.TIME_FACTOR)
 
 
 def two_ranks_give_the_same_bits_in_fp32():
@@ -45,6 +46,23 @@ def secondary_shards_give_the_same_bits():
             + same_bits(2, "bf16", 5, frozen_units=3, node=2, part=2))
 
 
+def quantized_weights_give_the_same_bits():
+    """The owner computes with what its codes stand for, as the others do; with secondary shards of such weights too."""
+    return same_bits(2, "bf16", 9, gather="int8") + same_bits(4, "fp32", 3, node=2, part=2, gather="int8")
+
+
+def quantized_gradients_give_the_same_bits():
+    return same_bits(2, "fp32", 5, reduce="int8") + same_bits(3, "bf16", 4, reduce="int4")
+
+
+def both_quantized_give_the_same_bits():
+    """With frozen units; and six ranks, of which some have no grain of a unit."""
+    return (same_bits(2, "bf16", 5, frozen_units=3, gather="int8", reduce="int4")
+            + same_bits(6, "fp32", 2, gather="int8", reduce="int8"))
+
+
 jobs.script_test.run(two_ranks_give_the_same_bits_in_fp32, three_ranks_give_the_same_bits_in_bf16,
                      four_ranks_give_the_same_bits_in_fp32, ranks_without_a_grain_keep_step,
-                     frozen_units_are_the_same_on_all_ranks, secondary_shards_give_the_same_bits)
+                     frozen_units_are_the_same_on_all_ranks, secondary_shards_give_the_same_bits,
+                     quantized_weights_give_the_same_bits, quantized_gradients_give_the_same_bits,
+                     both_quantized_give_the_same_bits)

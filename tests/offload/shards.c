@@ -93,14 +93,14 @@ static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed)
 /* Bytes that all ranks send for the gathers of a unit, and for one gather among all. */
 struct gathers {
     int64_t among_all, in_parts, once;
+    int64_t unit_bytes; /* in the compute type, in which secondary shards are kept */
 };
 
 /* With secondary shards only the first gather of a step is among all ranks; those of a part of P ranks send (P-1) times
  * the unit in each part. */
 static void check_secondary(const struct sw_plan *plan, int64_t unit, struct gathers sent, uint64_t seed) {
     const int64_t parts = plan->spec.secondary_ranks > 1 ? plan->spec.secondary_ranks : 1;
-    const int64_t ranks = plan->spec.ranks, unit_bytes = sent.once / (ranks - 1);
-    const int64_t part_bytes = ranks / parts * (parts - 1) * unit_bytes;
+    const int64_t part_bytes = plan->spec.ranks / parts * (parts - 1) * sent.unit_bytes;
     const bool kept = sw_plan_keeps_secondary(plan, unit);
     /* Where slots are many and units few, slots may hold a unit until the step ends. */
     const bool again = plan->spec.unit_slots == 2 && plan->spec.units->count > 5;
@@ -114,30 +114,38 @@ static void check_secondary(const struct sw_plan *plan, int64_t unit, struct gat
 /* Every trained unit's gradient is reduced once, or once a group; what all ranks send for it is (N-1) times its bytes,
  * and as much again where something whole comes of it. Only frozen weights that are sharded travel. */
 static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed) {
-    const struct sw_units *units = plan[0]->spec.units;
-    const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(plan[0]->spec.type);
+    const struct sw_plan_spec *spec = &plan[0]->spec;
+    const struct sw_units *units = spec->units;
+    const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
+    const bool quant_grads = spec->zero >= SW_ZERO_OPTIMIZER && spec->reduce != SW_QUANT_NONE;
+    const bool quant_weights = spec->zero >= SW_ZERO_WEIGHTS && spec->gather != SW_QUANT_NONE;
+    const int64_t grads_bytes = !quant_grads ? typed : spec->reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
+    const int64_t weights_bytes = quant_weights ? 16384 + 256 : typed;
     for (int64_t u = 0; u < units->count; u++) {
         int64_t reduced = 0, gathered = 0, in_parts = 0;
         for (int r = 0; r < ranks; r++) {
             const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
             for (int32_t i = 0; i < program->op_count; i++) {
                 const struct sw_op *op = &program->op[i];
-                reduced += op->kind == SW_OP_REDUCE_GRADIENTS && op->unit == u ? op->bytes : 0;
+                const bool reduces = op->kind == SW_OP_REDUCE_GRADIENTS || op->kind == SW_OP_EXCHANGE_GRADIENTS;
+                assert_true(!reduces || (op->kind == SW_OP_EXCHANGE_GRADIENTS) == quant_grads);
+                reduced += reduces && op->unit == u ? op->bytes : 0;
                 const bool gathers = op->kind == SW_OP_ALL_GATHER && op->unit == u;
                 gathered += gathers && !op->secondary ? op->bytes : 0;
                 in_parts += gathers && op->secondary ? op->bytes : 0;
             }
         }
-        const int64_t once = (ranks - 1) * units->unit[u].grains * typed;
+        const int64_t grains = (ranks - 1) * units->unit[u].grains;
+        const int64_t once = grains * weights_bytes, once_reduced = grains * grads_bytes;
         const bool trained = u >= plan[0]->spec.frozen_units;
         const int64_t groups = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
         const int64_t times = trained ? groups : 0;
         const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
-        if (reduced != times * once ||
+        if (reduced != times * once_reduced ||
             (whole ? gathered != (trained ? once : 0) : gathered % once != 0 || gathered == 0))
             fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
                      (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
-        check_secondary(plan[0], u, (struct gathers){gathered, in_parts, once}, seed);
+        check_secondary(plan[0], u, (struct gathers){gathered, in_parts, once, units->unit[u].grains * typed}, seed);
     }
 }
 
@@ -165,6 +173,19 @@ static struct sw_rates make_rates(void) {
                              .derive_s = units_s};
 }
 
+/* Returns the time of an op of the comm lane that gives nothing to other ranks: that of the memory it passes over. */
+static double quantizing_s(const struct sw_plan *plan, const struct sw_op *op) {
+    const double typed = (double)(SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type)), grains = (double)op->grains;
+    const double record = plan->spec.reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
+    switch (op->kind) {
+    case SW_OP_QUANTIZE_WEIGHTS:
+    case SW_OP_DEQUANTIZE_WEIGHTS: return grains * (16384 + 256 + typed) / 1e12;
+    case SW_OP_DEQUANTIZE_GRADIENTS:
+        return grains * (plan->spec.ranks * record + (op->wide ? 4.0 * SW_GRAIN_ELEMS : typed)) / 1e12;
+    default: return -1.0;
+    }
+}
+
 /* The comm lane takes what its bytes take, and the latency of each op. */
 static void check_time(const struct sw_plan *plan, uint64_t seed) {
     const struct sw_rates rates = make_rates();
@@ -173,7 +194,11 @@ static void check_time(const struct sw_plan *plan, uint64_t seed) {
     double expected_s = 0.0;
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
         const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
-        expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE_GRADIENTS ? 1e9 : 2e9);
+        const double local_s = quantizing_s(plan, op);
+        if (local_s >= 0.0)
+            expected_s += local_s;
+        else
+            expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE_GRADIENTS ? 1e9 : 2e9);
     }
     must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
     if (fabs(found.lane_busy_s[SW_LANE_COMM] - expected_s) > 1e-6 * expected_s || found.step_s < 0.999 * expected_s)
@@ -278,6 +303,8 @@ static void try_random_model(uint64_t seed, int tally[6]) {
     spec.cache_bytes = NULL;
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+    spec.gather = seed % 2 == 0 ? SW_QUANT_INT8 : SW_QUANT_NONE;
+    spec.reduce = (sw_quant)(seed % 3);
     if (spec.zero == SW_ZERO_WEIGHTS && plans_draw(&random, 0, 1) == 1) {
         spec.secondary_ranks = (int)plans_draw(&random, 2, spec.ranks);
         spec.ranks -= spec.ranks % spec.secondary_ranks;

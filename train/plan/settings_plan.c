@@ -69,6 +69,8 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .rank = share.rank,
         .zero = share.stage,
         .node_ranks = sw_settings_node_ranks(settings),
+        .gather = sw_settings_gather(settings),
+        .reduce = sw_settings_reduce(settings),
         .type = sw_settings_type(settings),
         .train = true,
         .micro_batches = sw_settings_micro_batches(settings),
@@ -98,12 +100,37 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
     return outline_plan(&spec, settings, pricing, out);
 }
 
-/* Chooses the ZeRO stage. Stage 3 saves only memory where every device can hold all weights, so 2 is preferred. All
- * ranks must choose alike, so each looks at rank 0, whose shards are the largest. */
+/* Refuses to quantize what a job of this stage does not exchange. */
+static sw_status check_quantized(const struct sw_settings *settings, int stage) {
+    const sw_quant gather = sw_settings_gather(settings), reduce = sw_settings_reduce(settings);
+    const bool alone = sw_settings_ranks(settings) == 1;
+    if (alone && (gather != SW_QUANT_NONE || reduce != SW_QUANT_NONE))
+        return sw_fail(SW_ERR_ARG, "one rank exchanges nothing that %s %s could quantize; give %s",
+                       gather != SW_QUANT_NONE ? "--gather" : "--reduce",
+                       sw_quant_name(gather != SW_QUANT_NONE ? gather : reduce),
+                       gather != SW_QUANT_NONE ? "--gather exact" : "--reduce ordered");
+    if (gather != SW_QUANT_NONE && stage < SW_ZERO_WEIGHTS)
+        return sw_fail(SW_ERR_ARG,
+                       "--gather %s quantizes the weights that ranks gather with --zero 3, and the stage is %d; give "
+                       "--zero 3 or --gather exact",
+                       sw_quant_name(gather), stage);
+    if (reduce != SW_QUANT_NONE && stage < SW_ZERO_OPTIMIZER)
+        return sw_fail(SW_ERR_ARG,
+                       "--reduce %s is for gradients of which each rank keeps the sum of its shard, --zero 1 to 3; "
+                       "give one of these or --reduce ordered",
+                       sw_quant_name(reduce));
+    return SW_OK;
+}
+
+/* Chooses the ZeRO stage. Quantized weights are gathered in stage 3 alone. Stage 3 otherwise saves only memory where
+ * every device can hold all weights, so 2 is preferred. All ranks must choose alike, so each looks at rank 0, whose
+ * shards are the largest. */
 static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model, int *out) {
     const bool open = settings->zero == SW_OPTION_AUTO;
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
-    if (!open || sw_settings_ranks(settings) == 1)
+    if (open && sw_settings_gather(settings) != SW_QUANT_NONE)
+        *out = SW_ZERO_WEIGHTS;
+    if (!open || sw_settings_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
     struct sw_plan *plan = NULL;
     const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, NULL, &plan);
@@ -123,6 +150,7 @@ static sw_status make_outline(const struct sw_settings *settings, const struct s
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
     struct share share = {.rank = (int)settings->rank};
     SW_TRY(choose_stage(settings, model, &share.stage));
+    SW_TRY(check_quantized(settings, share.stage));
     return plan_share(settings, model, share, pricing, out_lack, out);
 }
 

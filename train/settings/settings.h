@@ -15,7 +15,8 @@ enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP3
 enum { SW_DURABILITY_STEP, SW_DURABILITY_NONE };
 enum { SW_UPDATE_AUTO, SW_UPDATE_HOST, SW_UPDATE_DEVICE };
 enum { SW_OPTION_RECOMPUTE_AUTO, SW_OPTION_RECOMPUTE_ALL, SW_OPTION_RECOMPUTE_NONE };
-enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY };
+enum { SW_GATHER_EXACT, SW_GATHER_INT8 };
+enum { SW_REDUCE_ORDERED, SW_REDUCE_LIBRARY, SW_REDUCE_INT8, SW_REDUCE_INT4 };
 enum { SW_SETTINGS_MOST_RANKS = 4096, SW_NODES_UNEVEN = -1 };
 #define SW_NO_SECONDARY "none"
 /* The recipe in the folder of a run. */
@@ -64,7 +65,7 @@ struct sw_settings {
     bool allow_shared_gpu;
     bool regrouped;                     /* the run was last trained by another number of ranks */
     int64_t most_memory[SW_TIERS];      /* bytes that a budget of "auto" may not exceed; 0: no limit */
-    int reduce;                         /* SW_REDUCE_... */
+    int gather, reduce;                 /* SW_GATHER_..., SW_REDUCE_... */
     int64_t device_memory, host_memory; /* bytes */
     bool memory_named[SW_TIERS];        /* the command line names the tier's budget */
     struct sw_option_list nvme;
@@ -135,6 +136,9 @@ sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct 
 /* Returns the value of --precision, once it is resolved. */
 const char *sw_settings_precision_name(const struct sw_settings *settings);
 sw_dtype sw_settings_type(const struct sw_settings *settings);
+/* Return how ranks exchange weights and gradients. */
+sw_quant sw_settings_gather(const struct sw_settings *settings);
+sw_quant sw_settings_reduce(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);
 /* Returns the micro-batches that each rank computes in a step. */
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);

@@ -205,10 +205,14 @@ static const struct sw_option options[] = {
     {.name = "--ranks-per-node", INT(ranks_per_node), .commands = ALL, .group = RANKS, .initial = "auto", .value = "N",
      .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
      .what = "count every N ranks as a node, to try on one machine what nodes do; auto: those of a machine"},
-    {.name = "--reduce", CHOICE(reduce), .commands = TRAIN, .group = RANKS, .initial = "ordered",
-     .choices = "ordered|library",
+    {.name = "--gather", CHOICE(gather), .commands = ALL, .group = RANKS, .initial = "exact", .choices = "exact|int8",
+     .what = "weights that ranks gather with --zero 3; int8: in 8 bits with a scale for 256 of them, for half the "
+             "bytes of bf16"},
+    {.name = "--reduce", CHOICE(reduce), .commands = ALL, .group = RANKS, .initial = "ordered",
+     .choices = "ordered|library|int8|int4",
      .what = "sum of the ranks' gradients; ordered: in the order of ranks, so that bits repeat; library: as MPI or "
-             "NCCL does it"},
+             "NCCL does it; int8, int4: ordered, of gradients in 8 or 4 bits with a scale for 256 of them (--zero 1 "
+             "to 3)"},
     {.name = "--rank-timeout", TIME(rank_timeout), .commands = RUNS, .group = RANKS, .initial = "60", .value = "TIME",
      .int_min = 1, .what = "end all ranks when one is silent for this long, or idle while others wait for it"},
     {.name = "--allow-shared-gpu", FLAG(allow_shared_gpu), .commands = RUNS, .group = RANKS, .transient = true,

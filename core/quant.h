@@ -1,0 +1,45 @@
+/* Block quantization, the form in which ranks may exchange weights and gradients (ZeRO++, Wang et al. 2023, sections
+ * 3.1 and 3.3): symmetric integers with one fp32 scale for each block of 256 elements of a unit's vector.
+ *
+ * The scale of a block is its largest magnitude / 127 (int8) or / 7 (int4), at most what keeps 127 (or 7) scales
+ * finite. A code is the nearest integer, ties to even, to the element times the scale's rounded reciprocal; the element
+ * becomes code times scale. Where the scale would not be a normal number (a block of zeros, or of magnitudes below
+ * 127 · 1.2e-38) it is 0, and the block becomes zeros. A block that has an infinity or a NaN has the scale NaN: all of
+ * it becomes NaN, so that a step with such a gradient is skipped and such weights stay an error.
+ *
+ * A grain's record is its codes, one after the other, and then its scales. Of two int4 codes in a byte the first has
+ * the lower half. */
+#ifndef SW_CORE_QUANT_H
+#define SW_CORE_QUANT_H
+
+#include "core/size.h"
+
+typedef enum { SW_QUANT_NONE = 0, SW_QUANT_INT8, SW_QUANT_INT4 } sw_quant;
+
+enum {
+    SW_QUANT_BLOCK_ELEMS = 256,
+    SW_QUANT_GRAIN_BLOCKS = SW_GRAIN_ELEMS / SW_QUANT_BLOCK_ELEMS,
+    SW_QUANT_INT8_MOST = 127, /* the largest code */
+    SW_QUANT_INT4_MOST = 7,
+};
+#define SW_QUANT_NAN_BITS 0x7fc00000u  /* the scale of a block that is not finite */
+#define SW_QUANT_LEAST_SCALE 0x1p-126f /* the least normal number */
+/* The largest scales whose product with the largest code is finite. */
+#define SW_QUANT_INT8_MOST_SCALE 0x1.020406p+121f
+#define SW_QUANT_INT4_MOST_SCALE 0x1.249248p+125f
+
+static inline const char *sw_quant_name(sw_quant quant) {
+    return quant == SW_QUANT_INT8 ? "int8" : quant == SW_QUANT_INT4 ? "int4" : "none";
+}
+
+/* Returns the bytes of a grain's codes, behind which its scales lie. */
+static inline int64_t sw_quant_code_bytes(sw_quant quant) {
+    return quant == SW_QUANT_INT4 ? SW_GRAIN_ELEMS / 2 : SW_GRAIN_ELEMS;
+}
+
+/* Returns the bytes of a grain's record: a multiple of 64. */
+static inline int64_t sw_quant_grain_bytes(sw_quant quant) {
+    return sw_quant_code_bytes(quant) + SW_QUANT_GRAIN_BLOCKS * (int64_t)sizeof(float);
+}
+
+#endif
