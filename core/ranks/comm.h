@@ -61,6 +61,7 @@ struct sw_comm_nodes {
     int node, nodes; /* this rank's node, and how many there are; numbered in the order of their first ranks */
     int rank, ranks; /* this rank's number within its node, and the node's ranks */
     bool even;       /* every node has as many ranks */
+    bool in_order;   /* and these are neighbours: node 0 has the first ranks, node 1 the next */
 };
 const struct sw_comm_nodes *sw_comm_nodes(const struct sw_comm *comm);
 /* Takes every node_ranks ranks in their order for a node, so that one machine can stand for several; 0: machines are

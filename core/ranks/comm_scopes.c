@@ -44,11 +44,12 @@ static void find_across(struct sw_comm *comm) {
     struct sw_comm_members *across = &comm->scope[SW_SCOPE_ACROSS];
     struct sw_comm_nodes *nodes = &comm->nodes;
     const int share = comm->place.ranks / nodes->nodes;
-    nodes->even = share * nodes->nodes == comm->place.ranks;
+    nodes->even = nodes->in_order = share * nodes->nodes == comm->place.ranks;
     empty(across);
     for (int rank = 0; rank < comm->place.ranks; rank++) {
         const int number = number_in_node(comm, rank);
         nodes->even = nodes->even && number < share;
+        nodes->in_order = nodes->in_order && comm->node_of[rank] == rank / share;
         if (number == nodes->rank)
             join(comm, across, rank);
     }

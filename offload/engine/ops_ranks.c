@@ -40,13 +40,14 @@ sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const str
                              sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO));
 }
 
-/* Quantizes every rank's part of the gradient into the bucket, one after the other. */
+/* Quantizes every rank's part of the gradient into the bucket, by its number within its node and then by node. */
 static sw_status quantize_gradients(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     const struct sw_plan *plan = engine->plan;
     const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    const int nodes = sw_plan_reduce_nodes(plan), node_ranks = sw_plan_reduce_node_ranks(plan);
     char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
-    for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
-        const struct sw_span at = span_of(engine, op, rank);
+    for (int place = 0; place < sw_plan_ranks(plan); place++) {
+        const struct sw_span at = span_of(engine, op, place % nodes * node_ranks + place / nodes);
         if (at.grains == 0)
             continue;
         SW_TRY(sw_quantize(lane->stream, SW_F32, plan->spec.reduce, at.grains,
@@ -56,15 +57,38 @@ static sw_status quantize_gradients(struct sw_engine *engine, struct lane *lane,
     return SW_OK;
 }
 
+/* Quantizes what a node has summed for the ranks of this one's number. */
+static sw_status quantize_node_sum(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+    return sw_quantize(lane->stream, SW_F32, engine->plan->spec.reduce, op->grains,
+                       sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO));
+}
+
+/* Returns where the parts begin that the ranks of a level exchange, in bytes. Valid until the next call. */
+static const int64_t *bounds_of_level(struct sw_engine *engine, const struct sw_op *op) {
+    const struct sw_plan *plan = engine->plan;
+    const int node_ranks = sw_plan_reduce_node_ranks(plan), number = plan->spec.rank % node_ranks;
+    const bool across = op->level == SW_LEVEL_ACROSS;
+    const int ranks = across ? sw_plan_reduce_nodes(plan) : node_ranks;
+    int64_t *bounds = engine->bounds;
+    bounds[0] = 0;
+    for (int r = 0; r < ranks; r++) {
+        const int64_t grains = across ? span_of(engine, op, r * node_ranks + number).grains
+                                      : sw_plan_part_grains(plan, op->unit, op->chunk, r);
+        bounds[r + 1] = bounds[r] + grains * sw_quant_grain_bytes(plan->spec.reduce);
+    }
+    return bounds;
+}
+
 static sw_status exchange_gradients(struct sw_engine *engine, const struct sw_op *op) {
-    const int64_t grain_bytes = sw_plan_grain_bytes(engine->plan, SW_CONTENT_QUANT_GRADS);
+    static const sw_comm_scope scopes[] = {
+        [SW_LEVEL_ALL] = SW_SCOPE_ALL, [SW_LEVEL_NODE] = SW_SCOPE_NODE, [SW_LEVEL_ACROSS] = SW_SCOPE_ACROSS};
     void *from = sw_engine_operand(engine, op, SW_ROLE_FROM), *to = sw_engine_operand(engine, op, SW_ROLE_TO);
     const struct sw_comm_exchange exchange = {.what = "exchange",
                                               .index = op->unit,
                                               .data = from,
-                                              .bounds_bytes = bounds_of(engine, op, grain_bytes),
-                                              .to =
-                                                  to != NULL ? to : from /* a rank without a part receives nothing */};
+                                              .bounds_bytes = bounds_of_level(engine, op),
+                                              .to = to != NULL ? to : from, /* without a part it receives nothing */
+                                              .scope = scopes[op->level]};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_exchange(engine->spec.comm, &exchange, &request));
     return sw_comm_wait(request);
@@ -72,11 +96,18 @@ static sw_status exchange_gradients(struct sw_engine *engine, const struct sw_op
 
 static sw_status dequantize_gradients(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     const struct sw_plan_spec *spec = &engine->plan->spec;
-    return sw_dequantize(
-        lane->stream, .type = op->wide ? SW_F32 : spec->type, .quant = spec->reduce, .grains = op->grains,
-        .rank = spec->rank, .ranks = spec->ranks, .stride_bytes = op->grains * sw_quant_grain_bytes(spec->reduce),
-        .own = sw_engine_operand(engine, op, SW_ROLE_GRADS), .others = sw_engine_operand(engine, op, SW_ROLE_FROM),
-        .to = sw_engine_operand(engine, op, SW_ROLE_TO));
+    const int node_ranks = sw_plan_reduce_node_ranks(engine->plan);
+    const bool across = op->level == SW_LEVEL_ACROSS, wide = op->wide || op->level == SW_LEVEL_NODE;
+    const struct sw_dequantize args = {.type = wide ? SW_F32 : spec->type,
+                                       .quant = spec->reduce,
+                                       .grains = op->grains,
+                                       .rank = across ? spec->rank / node_ranks : spec->rank % node_ranks,
+                                       .ranks = across ? sw_plan_reduce_nodes(engine->plan) : node_ranks,
+                                       .stride_bytes = op->grains * sw_quant_grain_bytes(spec->reduce),
+                                       .own = sw_engine_operand(engine, op, SW_ROLE_GRADS),
+                                       .others = sw_engine_operand(engine, op, SW_ROLE_FROM),
+                                       .to = sw_engine_operand(engine, op, SW_ROLE_TO)};
+    return sw_device_run(lane->stream, SW_DEVICE_DEQUANTIZE, &args);
 }
 
 static sw_status quantize_weights(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
@@ -92,13 +123,17 @@ static sw_status dequantize_weights(struct sw_engine *engine, struct lane *lane,
 
 sw_status sw_engine_run_quantized(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
     switch (op->kind) {
-    case SW_OP_QUANTIZE_GRADIENTS: return quantize_gradients(engine, lane, op);
     case SW_OP_EXCHANGE_GRADIENTS: return exchange_gradients(engine, op);
+    case SW_OP_QUANTIZE_GRADIENTS:
+        if (op->level != SW_LEVEL_ACROSS)
+            return quantize_gradients(engine, lane, op);
+        break;
     default: break;
     }
     if (op->grains == 0) /* this rank has none of the unit, or of the bucket */
         return SW_OK;
     switch (op->kind) {
+    case SW_OP_QUANTIZE_GRADIENTS: return quantize_node_sum(engine, lane, op);
     case SW_OP_DEQUANTIZE_GRADIENTS: return dequantize_gradients(engine, lane, op);
     case SW_OP_QUANTIZE_WEIGHTS: return quantize_weights(engine, lane, op);
     default: return dequantize_weights(engine, lane, op);

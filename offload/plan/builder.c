@@ -201,6 +201,9 @@ struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
         [RING_BUCKET_SUMS] = index->bucket_sums,
         [RING_QUANT_BUCKETS] = index->quant_buckets,
         [RING_QUANT_PARTS] = index->quant_parts,
+        [RING_NODE_SUMS] = index->node_sums,
+        [RING_NODE_QUANT] = index->node_quant,
+        [RING_NODE_PARTS] = index->node_parts,
         [RING_REDUCED] = index->reduced,
     };
     assert(slots[ring] >= 0);

@@ -113,10 +113,20 @@ static bool deals_in_quant(const struct sw_op *op, const struct sw_access *acces
         return op->kind == SW_OP_ALL_GATHER ||
                op->kind == (access->write ? SW_OP_QUANTIZE_WEIGHTS : SW_OP_DEQUANTIZE_WEIGHTS);
     case SW_CONTENT_QUANT_GRADS:
-        return access->write ? op->kind == SW_OP_QUANTIZE_GRADIENTS
-                             : op->kind == SW_OP_EXCHANGE_GRADIENTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
+        return op->level != SW_LEVEL_ACROSS &&
+               (access->write ? op->kind == SW_OP_QUANTIZE_GRADIENTS
+                              : op->kind == SW_OP_EXCHANGE_GRADIENTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS);
+    case SW_CONTENT_NODE_QUANT:
+        return op->level == SW_LEVEL_ACROSS &&
+               (access->write ? op->kind == SW_OP_QUANTIZE_GRADIENTS
+                              : op->kind == SW_OP_EXCHANGE_GRADIENTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS);
     case SW_CONTENT_QUANT_PARTS:
-        return op->kind == (access->write ? SW_OP_EXCHANGE_GRADIENTS : SW_OP_DEQUANTIZE_GRADIENTS);
+    case SW_CONTENT_NODE_PARTS:
+        return (op->level == SW_LEVEL_ACROSS) == (access->content == SW_CONTENT_NODE_PARTS) &&
+               op->kind == (access->write ? SW_OP_EXCHANGE_GRADIENTS : SW_OP_DEQUANTIZE_GRADIENTS);
+    case SW_CONTENT_NODE_SUM:
+        return access->write ? op->kind == SW_OP_DEQUANTIZE_GRADIENTS && op->level == SW_LEVEL_NODE
+                             : op->kind == SW_OP_QUANTIZE_GRADIENTS && op->level == SW_LEVEL_ACROSS;
     default: return true;
     }
 }

@@ -51,7 +51,8 @@ static const unsigned repeated[SW_OP_KINDS] = {
 
 /* Tells whether an op that belongs to this rank's grains alone has none, and so no operands. */
 static bool is_idle(const struct sw_op *op) {
-    const bool of_rank = op->kind == SW_OP_QUANTIZE_WEIGHTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
+    const bool of_rank =
+        op->kind == SW_OP_QUANTIZE_WEIGHTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS || op->level == SW_LEVEL_ACROSS;
     return of_rank && op->grains == 0;
 }
 
@@ -88,6 +89,36 @@ static struct extent of_transfer(const struct sw_plan *plan, const struct sw_op 
     return of_piece(slot, access->first, offset_in_piece(plan, op, access), op->bytes);
 }
 
+/* Returns where quantized gradients, or a node's sums of them, lie for an op on a bucket. Ops that exchange take all
+ * that a rank has for others of its level, and those that add its own and what others have for it. */
+static struct extent of_quantized(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
+    const int nodes = sw_plan_reduce_nodes(plan), node_ranks = sw_plan_reduce_node_ranks(plan);
+    const int number = plan->spec.rank % node_ranks, node = plan->spec.rank / node_ranks;
+    const bool adds = op->kind == SW_OP_DEQUANTIZE_GRADIENTS && !access->write;
+    const int64_t part = sw_plan_part_grains(plan, op->unit, op->chunk, number);
+    const int64_t own = sw_plan_shard_chunk(plan, op->unit, plan->spec.rank, op->chunk).grains;
+    int64_t first = 0, grains = part;
+    if (access->content == SW_CONTENT_QUANT_GRADS) {
+        first = adds ? sw_plan_part_before(plan, op->unit, op->chunk, number) : 0;
+        grains = adds ? part : sw_plan_bucket_grains(plan, op->unit, op->chunk, sw_plan_ranks(plan));
+    }
+    if (access->content == SW_CONTENT_NODE_QUANT && adds) {
+        first = sw_plan_node_before(plan, op->unit, op->chunk, node);
+        grains = own;
+    }
+    if (access->content == SW_CONTENT_QUANT_PARTS)
+        grains = (node_ranks - 1) * part;
+    if (access->content == SW_CONTENT_NODE_PARTS)
+        grains = (nodes - 1) * own;
+    const int64_t grain_bytes = sw_plan_grain_bytes(plan, access->content);
+    return of_piece(&plan->slot[access->slot], access->first, first * grain_bytes, grains * grain_bytes);
+}
+
+static bool is_quantized(sw_content content) {
+    return content == SW_CONTENT_QUANT_GRADS || content == SW_CONTENT_QUANT_PARTS || content == SW_CONTENT_NODE_SUM ||
+           content == SW_CONTENT_NODE_QUANT || content == SW_CONTENT_NODE_PARTS;
+}
+
 /* Returns the operand of an op on a bucket, which reads and writes all ranks' chunks of it, and of which a reduction
  * leaves this rank's. */
 static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
@@ -97,13 +128,13 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
     const bool dequantizes = op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
     const bool result = (dequantizes || op->kind == SW_OP_REDUCE_GRADIENTS) && access->write;
     const int64_t own_bytes = own.grains * sw_plan_grain_bytes(plan, access->content);
+    if (is_quantized(access->content))
+        return of_quantized(plan, op, access);
     if (result && slot->grain_bytes > 0)
         return of_grains(slot, own);
     if (result && (op->wide || dequantizes))
         return of_piece(slot, access->first, 0, own_bytes);
-    if (access->content == SW_CONTENT_QUANT_PARTS)
-        return of_piece(slot, access->first, 0, (sw_plan_ranks(plan) - 1) * own_bytes);
-    if (result || dequantizes)
+    if (result)
         return of_piece(slot, access->first, bytes_before(plan, op, access->content, plan->spec.rank), own_bytes);
     const struct sw_span run = sw_plan_bucket_run(plan, op->unit, op->chunk, before);
     if (slot->grain_bytes > 0 && run.grains > 0)

@@ -137,6 +137,11 @@ static struct sw_what local_of(const struct bucket *bucket) {
     return what;
 }
 
+/* Returns the level at which gradients are exchanged first. */
+static sw_level first_level(const struct sw_builder *b) {
+    return sw_plan_reduce_nodes(b->plan) > 1 ? SW_LEVEL_NODE : SW_LEVEL_ALL;
+}
+
 /* Fills a bucket with this rank's gradients, rounded or quantized. */
 static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t number, int32_t acc, int64_t version) {
     const bool quant = sw_plan_quantizes_grads(b->plan);
@@ -153,6 +158,7 @@ static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t num
     op->bucket = true;
     bucket.mine = bucket.at;
     bucket.mine.offset_bytes = sw_plan_bucket_grains(b->plan, unit, number, b->plan->spec.rank) * grain_bytes;
+    op->level = quant ? first_level(b) : SW_LEVEL_ALL;
     struct sw_span at;
     for (int64_t run = 0; (at = sw_plan_bucket_run(b->plan, unit, number, run)).grains > 0; run++)
         sw_build_read_grains(b, acc, at, (struct sw_what){SW_CONTENT_ACC, unit, 0, version, 0, 0});
@@ -170,26 +176,104 @@ static struct sw_op *own_op(struct sw_builder *b, sw_op_kind kind, const struct 
     return op;
 }
 
-/* Exchanges the ranks' quantized chunks and begins the sum of those of this rank's shard, which runs on the comm lane
- * as the sum of a reduction does: the compute lane need not wait for the links. Returns the op, to which the caller
- * adds where the sum goes. */
-static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket *bucket) {
-    const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, bucket->content), own = bucket->own.at.grains;
-    struct sw_operand parts = sw_build_ring(b, RING_QUANT_PARTS);
-    const struct sw_what theirs = {
-        .content = SW_CONTENT_QUANT_PARTS, .unit = bucket->unit, .index = bucket->number, .version = VERSION_LOCAL};
+/* One level of the exchange of a bucket: `all` is what this rank has for the others, `mine` its own part of that, and
+ * `parts` receives theirs for it. */
+struct exchange {
+    sw_level level;
+    sw_content content, parts_content;
+    struct sw_operand all, mine, parts;
+    int64_t all_grains, mine_grains;
+    int ranks; /* of the level */
+};
+
+/* Exchanges quantized chunks and begins the sum of this rank's part, which runs on the comm lane as the sum of a
+ * reduction does: the compute lane need not wait for the links. Returns the op, to which the caller adds where the sum
+ * goes. */
+static struct sw_op *exchange(struct sw_builder *b, const struct bucket *bucket, struct exchange *x) {
+    const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, x->content);
+    const struct sw_what own = {
+        .content = x->content, .unit = bucket->unit, .index = bucket->number, .version = VERSION_LOCAL};
+    struct sw_what theirs = own;
+    theirs.content = x->parts_content;
     struct sw_op *op = own_op(b, SW_OP_EXCHANGE_GRADIENTS, bucket);
-    op->bytes = (bucket->grains - own) * grain_bytes;
-    sw_build_read(b, bucket->at, local_of(bucket));
-    parts.bytes = (sw_plan_ranks(b->plan) - 1) * own * grain_bytes;
-    if (own > 0)
-        sw_build_write(b, parts, theirs);
+    op->level = x->level;
+    op->grains = x->all_grains;
+    op->bytes = (x->all_grains - x->mine_grains) * grain_bytes;
+    x->all.bytes = x->all_grains * grain_bytes;
+    x->mine.bytes = x->mine_grains * grain_bytes;
+    x->parts.bytes = (x->ranks - 1) * x->mine_grains * grain_bytes;
+    if (x->all_grains > 0)
+        sw_build_read(b, x->all, own);
+    if (x->mine_grains > 0)
+        sw_build_write(b, x->parts, theirs);
     op = own_op(b, SW_OP_DEQUANTIZE_GRADIENTS, bucket);
-    if (own > 0) {
-        sw_build_read(b, bucket->mine, local_of(bucket));
-        sw_build_read(b, parts, theirs);
+    op->level = x->level;
+    op->grains = x->mine_grains;
+    if (x->mine_grains > 0) {
+        sw_build_read(b, x->mine, own);
+        sw_build_read(b, x->parts, theirs);
     }
     return op;
+}
+
+/* Quantizes what a node has summed for the ranks of this one's number in their nodes. Returns where it is. */
+static struct sw_operand quantize_node_sum(struct sw_builder *b, const struct bucket *bucket, struct sw_operand sums,
+                                           int64_t grains) {
+    struct sw_operand to = sw_build_ring(b, RING_NODE_QUANT);
+    struct sw_what what = {.content = SW_CONTENT_NODE_SUM, .unit = bucket->unit, .index = bucket->number};
+    what.version = VERSION_LOCAL;
+    struct sw_op *op = own_op(b, SW_OP_QUANTIZE_GRADIENTS, bucket);
+    op->level = SW_LEVEL_ACROSS;
+    op->grains = grains;
+    to.bytes = grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_NODE_QUANT);
+    if (grains > 0) {
+        sw_build_read(b, sums, what);
+        what.content = SW_CONTENT_NODE_QUANT;
+        sw_build_write(b, to, what);
+    }
+    return to;
+}
+
+/* Reduces a quantized bucket over all ranks at once, or within each node and then between nodes. Returns the last op,
+ * to which the caller adds where the sum goes. */
+static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket *bucket) {
+    const struct sw_plan *plan = b->plan;
+    const int nodes = sw_plan_reduce_nodes(plan), node_ranks = sw_plan_reduce_node_ranks(plan);
+    const int number = plan->spec.rank % node_ranks, node = plan->spec.rank / node_ranks;
+    const int64_t grain_bytes = sw_plan_grain_bytes(plan, bucket->content);
+    const int64_t part = sw_plan_part_grains(plan, bucket->unit, bucket->number, number);
+    struct exchange x = {.level = first_level(b),
+                         .content = SW_CONTENT_QUANT_GRADS,
+                         .parts_content = SW_CONTENT_QUANT_PARTS,
+                         .all = bucket->at,
+                         .mine = bucket->at,
+                         .parts = sw_build_ring(b, RING_QUANT_PARTS),
+                         .all_grains = bucket->grains,
+                         .mine_grains = part,
+                         .ranks = node_ranks};
+    x.mine.offset_bytes = sw_plan_part_before(plan, bucket->unit, bucket->number, number) * grain_bytes;
+    struct sw_op *op = exchange(b, bucket, &x);
+    if (nodes == 1)
+        return op;
+    struct sw_operand sums = sw_build_ring(b, RING_NODE_SUMS);
+    sums.bytes = part * sw_plan_grain_bytes(plan, SW_CONTENT_NODE_SUM);
+    if (part > 0)
+        sw_build_write(b, sums,
+                       (struct sw_what){.content = SW_CONTENT_NODE_SUM,
+                                        .unit = bucket->unit,
+                                        .index = bucket->number,
+                                        .version = VERSION_LOCAL});
+    x = (struct exchange){.level = SW_LEVEL_ACROSS,
+                          .content = SW_CONTENT_NODE_QUANT,
+                          .parts_content = SW_CONTENT_NODE_PARTS,
+                          .all = quantize_node_sum(b, bucket, sums, part),
+                          .parts = sw_build_ring(b, RING_NODE_PARTS),
+                          .all_grains = part,
+                          .mine_grains = bucket->own.at.grains,
+                          .ranks = nodes};
+    x.mine = x.all;
+    x.mine.offset_bytes = sw_plan_node_before(plan, bucket->unit, bucket->number, node) * grain_bytes;
+    return exchange(b, bucket, &x);
 }
 
 /* Begins the reduction of a bucket, whose result the caller adds. */

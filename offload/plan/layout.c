@@ -310,6 +310,11 @@ static void lay_exchange(struct layout *layout) {
     index->buckets = add_if(layout, buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
     index->quant_buckets = add_if(layout, quant, "quantized grads ring", SW_DEVICE, ranks * records, SW_BUCKETS);
     index->quant_parts = add_if(layout, quant, "quantized grads ring", SW_DEVICE, (ranks - 1) * records, SW_BUCKETS);
+    const int nodes = sw_plan_reduce_nodes(plan);
+    index->node_sums = add_if(layout, nodes > 1, "accumulator ring", SW_DEVICE,
+                              nodes * plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
+    index->node_quant = add_if(layout, nodes > 1, "quantized grads ring", SW_DEVICE, nodes * records, SW_BUCKETS);
+    index->node_parts = add_if(layout, nodes > 1, "quantized grads ring", SW_DEVICE, (nodes - 1) * records, SW_BUCKETS);
     index->reduced =
         add_if(layout, quant && away && !sw_plan_reduces_groups(plan), "grads ring", SW_DEVICE, typed, SW_BUCKETS);
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
@@ -418,6 +423,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     index->square_sums_device = index->square_sums_host = index->norm = UNUSED;
     index->buckets = index->bucket_sums = index->staging = index->summaries = UNUSED;
     index->quant_buckets = index->quant_parts = index->reduced = UNUSED;
+    index->node_sums = index->node_quant = index->node_parts = UNUSED;
     if (plan->spec.train) {
         lay_gradients(&layout);
         lay_accumulators(&layout);

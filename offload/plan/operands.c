@@ -47,11 +47,19 @@ static const role_table roles[SW_OP_KINDS] = {
     [SW_OP_ROUND_OWN_GRADIENTS] = {[SW_CONTENT_ACC][READ] = SW_ROLE_FROM, [SW_CONTENT_GRADS][WRITE] = SW_ROLE_TO},
     [SW_OP_REDUCE_GRADIENTS] =
         {[SW_CONTENT_GRADS] = {SW_ROLE_FROM, SW_ROLE_TO}, [SW_CONTENT_BUCKET_SUM][WRITE] = SW_ROLE_TO},
-    [SW_OP_QUANTIZE_GRADIENTS] = {[SW_CONTENT_ACC][READ] = SW_ROLE_FROM, [SW_CONTENT_QUANT_GRADS][WRITE] = SW_ROLE_TO},
-    [SW_OP_EXCHANGE_GRADIENTS] =
-        {[SW_CONTENT_QUANT_GRADS][READ] = SW_ROLE_FROM, [SW_CONTENT_QUANT_PARTS][WRITE] = SW_ROLE_TO},
+    [SW_OP_QUANTIZE_GRADIENTS] = {[SW_CONTENT_ACC][READ] = SW_ROLE_FROM,
+                                  [SW_CONTENT_QUANT_GRADS][WRITE] = SW_ROLE_TO,
+                                  [SW_CONTENT_NODE_SUM][READ] = SW_ROLE_FROM,
+                                  [SW_CONTENT_NODE_QUANT][WRITE] = SW_ROLE_TO},
+    [SW_OP_EXCHANGE_GRADIENTS] = {[SW_CONTENT_QUANT_GRADS][READ] = SW_ROLE_FROM,
+                                  [SW_CONTENT_QUANT_PARTS][WRITE] = SW_ROLE_TO,
+                                  [SW_CONTENT_NODE_QUANT][READ] = SW_ROLE_FROM,
+                                  [SW_CONTENT_NODE_PARTS][WRITE] = SW_ROLE_TO},
     [SW_OP_DEQUANTIZE_GRADIENTS] = {[SW_CONTENT_QUANT_GRADS][READ] = SW_ROLE_GRADS,
                                     [SW_CONTENT_QUANT_PARTS][READ] = SW_ROLE_FROM,
+                                    [SW_CONTENT_NODE_SUM][WRITE] = SW_ROLE_TO,
+                                    [SW_CONTENT_NODE_QUANT][READ] = SW_ROLE_GRADS,
+                                    [SW_CONTENT_NODE_PARTS][READ] = SW_ROLE_FROM,
                                     [SW_CONTENT_GRADS][WRITE] = SW_ROLE_TO,
                                     [SW_CONTENT_BUCKET_SUM][WRITE] = SW_ROLE_TO},
     [SW_OP_ADD_TO_ACCUMULATOR] = {[SW_CONTENT_BUCKET_SUM][READ] = SW_ROLE_FROM, [SW_CONTENT_ACC][WRITE] = SW_ROLE_TO},
@@ -94,8 +102,11 @@ int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content) {
     case SW_CONTENT_WEIGHTS:
     case SW_CONTENT_GRADS: return sw_plan_typed_bytes(plan, 1);
     case SW_CONTENT_ACC:
+    case SW_CONTENT_NODE_SUM:
     case SW_CONTENT_BUCKET_SUM: return SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     case SW_CONTENT_QUANT_WEIGHTS: return sw_quant_grain_bytes(plan->spec.gather);
+    case SW_CONTENT_NODE_QUANT:
+    case SW_CONTENT_NODE_PARTS:
     case SW_CONTENT_QUANT_GRADS:
     case SW_CONTENT_QUANT_PARTS: return sw_quant_grain_bytes(plan->spec.reduce);
     case SW_CONTENT_SQUARE_SUMS: return sizeof(double);

@@ -58,6 +58,9 @@ static const char *const content_names[SW_CONTENTS] = {
     [SW_CONTENT_QUANT_WEIGHTS] = "quantized weights",
     [SW_CONTENT_QUANT_GRADS] = "quantized gradients",
     [SW_CONTENT_QUANT_PARTS] = "quantized gradients of others",
+    [SW_CONTENT_NODE_SUM] = "sums of a node",
+    [SW_CONTENT_NODE_QUANT] = "quantized sums of a node",
+    [SW_CONTENT_NODE_PARTS] = "quantized sums of other nodes",
     [SW_CONTENT_SQUARE_SUMS] = "sums",
     [SW_CONTENT_NORM] = "norm",
     [SW_CONTENT_OPTIMIZER] = "optimizer",
@@ -176,6 +179,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     assert(spec->secondary_ranks < 2 || (spec->zero == SW_ZERO_WEIGHTS && spec->ranks % spec->secondary_ranks == 0 &&
                                          spec->secondary_rank >= 0 && spec->secondary_rank < spec->secondary_ranks));
     assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
+    assert(spec->reduce_nodes <= 1 || spec->ranks % spec->reduce_nodes == 0);
     /* Each unit computes each micro-batch. */
     if (spec->micro_batches > SW_PLAN_MOST_OPS / spec->units->count)
         return sw_plan_refuse_ops(spec);

@@ -75,6 +75,10 @@ const char *sw_op_name(sw_op_kind kind);
 /* Tells whether an op moves one piece between two tiers. */
 bool sw_op_is_transfer(sw_op_kind kind);
 
+/* The ranks that exchange quantized gradients: all at once, or first those of a node and then, with their sums, those
+ * of one number within their nodes. */
+typedef enum __attribute__((packed)) { SW_LEVEL_ALL, SW_LEVEL_NODE, SW_LEVEL_ACROSS } sw_level;
+
 /* The content of a piece. The comments name what the index of an access counts, beside its unit, and its version. */
 typedef enum __attribute__((packed)) {
     SW_CONTENT_NONE,
@@ -92,6 +96,9 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_QUANT_WEIGHTS,     /* quantized weights: chunks */
     SW_CONTENT_QUANT_GRADS,       /* quantized gradients of this rank, for all ranks: chunks */
     SW_CONTENT_QUANT_PARTS,       /* quantized gradients of the other ranks, for this one: chunks */
+    SW_CONTENT_NODE_SUM,          /* sums of a node's gradients, for one rank of each node, in fp32: chunks */
+    SW_CONTENT_NODE_QUANT,        /* these sums, quantized: chunks */
+    SW_CONTENT_NODE_PARTS,        /* quantized sums of other nodes, for this rank: chunks */
     SW_CONTENT_SQUARE_SUMS,       /* units, the access itself having none; version: chunks summed so far */
     SW_CONTENT_NORM,              /* norm, clip coefficient and what the update needs of them */
     SW_CONTENT_OPTIMIZER,         /* master weights and moments: chunks */
@@ -189,6 +196,7 @@ struct sw_op {
     bool speculates : 1;         /* an update that assumes that nothing is clipped or skipped */
     bool wide : 1;               /* a sum of the ranks' gradients in fp32 */
     bool bucket : 1;             /* works on chunk number `chunk` of every rank's shard, one after the other */
+    sw_level level : 2;          /* of an op on quantized gradients */
     bool secondary : 1;          /* a gather of secondary shards, among the ranks of a part of a node */
     int8_t wait_count;           /* of waits from first_wait; at most one for each lane */
     int32_t unit;                /* or -1 */
@@ -276,6 +284,9 @@ struct sw_plan_spec {
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
     sw_quant gather, reduce;
+    /* Nodes over which quantized gradients are reduced in two levels; each has ranks / reduce_nodes neighbouring ranks.
+     * 0 or 1: all ranks exchange at once. */
+    int reduce_nodes;
     /* The secondary shard of weights (ZeRO++'s hpZ, Wang et al., arXiv 2306.10209, section 4.2): once a step has
      * gathered a unit, each rank of a part of a node keeps its share of it, and later gathers of the step are among
      * these ranks. secondary_ranks: the ranks of a part, 0 or 1 for none; secondary_rank: this one's number there. */
@@ -439,6 +450,19 @@ struct sw_plan_sent {
     int64_t bytes, between_bytes;
 };
 struct sw_plan_sent sw_plan_sent_bytes(const struct sw_plan *plan);
+/* Returns those bytes of an op of the comm lane that this rank gives to ranks of other nodes. */
+int64_t sw_plan_between_bytes(const struct sw_plan *plan, const struct sw_op *op);
+/* Returns the number of nodes over which quantized gradients are reduced in two levels, 1 for one level, and the ranks
+ * of each. */
+int sw_plan_reduce_nodes(const struct sw_plan *plan);
+int sw_plan_reduce_node_ranks(const struct sw_plan *plan);
+/* Quantized chunks lie in a bucket by their rank's number in its node and then by node, so that those which a node adds
+ * up for one rank of each node are neighbours: its part. sw_plan_part_grains returns the grains of the part of a
+ * number, sw_plan_part_before those before it. */
+int64_t sw_plan_part_grains(const struct sw_plan *plan, int64_t unit, int64_t bucket, int number);
+int64_t sw_plan_part_before(const struct sw_plan *plan, int64_t unit, int64_t bucket, int number);
+/* Returns the grains before a node's chunk in the part that has this rank's. */
+int64_t sw_plan_node_before(const struct sw_plan *plan, int64_t unit, int64_t bucket, int node);
 /* Returns the number of a unit's buckets: one has the chunk of one number of every rank's shard. */
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
 

@@ -43,6 +43,9 @@ struct sw_plan_index {
     int32_t quant_weights;  /* device: a unit's quantized weights, while ranks gather them */
     int32_t quant_buckets;  /* device ring: quantized chunks of all ranks' shards, to be exchanged */
     int32_t quant_parts;    /* device ring: the other ranks' quantized chunks of this rank's shard */
+    int32_t node_sums;      /* device ring: a node's sums of the chunks of one number within their nodes, in fp32 */
+    int32_t node_quant;     /* device ring: these, quantized, to be exchanged between nodes */
+    int32_t node_parts;     /* device ring: the other nodes' of them for this rank */
     int32_t reduced;        /* device ring: this rank's reduced chunks of such, on their way home */
     int32_t staging;        /* device: memory that reductions pass through */
     int32_t summaries;      /* host: what every rank tells the others of a step */

@@ -116,10 +116,45 @@ int64_t sw_plan_secondary_bytes(const struct sw_plan *plan) {
     return bytes;
 }
 
+int sw_plan_reduce_nodes(const struct sw_plan *plan) {
+    return sw_plan_quantizes_grads(plan) && plan->spec.reduce_nodes > 1 ? plan->spec.reduce_nodes : 1;
+}
+
+int sw_plan_reduce_node_ranks(const struct sw_plan *plan) {
+    return sw_plan_ranks(plan) / sw_plan_reduce_nodes(plan);
+}
+
+/* Returns the grains of a number's chunks on the nodes before one. */
+static int64_t part_up_to(const struct sw_plan *plan, int64_t unit, int64_t bucket, int number, int node) {
+    int64_t grains = 0;
+    for (int n = 0; n < node; n++)
+        grains += sw_plan_shard_chunk(plan, unit, n * sw_plan_reduce_node_ranks(plan) + number, bucket).grains;
+    return grains;
+}
+
+int64_t sw_plan_part_grains(const struct sw_plan *plan, int64_t unit, int64_t bucket, int number) {
+    return part_up_to(plan, unit, bucket, number, sw_plan_reduce_nodes(plan));
+}
+
+int64_t sw_plan_part_before(const struct sw_plan *plan, int64_t unit, int64_t bucket, int number) {
+    int64_t grains = 0;
+    if (sw_plan_reduce_nodes(plan) == 1)
+        return sw_plan_bucket_grains(plan, unit, bucket, number);
+    for (int before = 0; before < number; before++)
+        grains += sw_plan_part_grains(plan, unit, bucket, before);
+    return grains;
+}
+
+int64_t sw_plan_node_before(const struct sw_plan *plan, int64_t unit, int64_t bucket, int node) {
+    return part_up_to(plan, unit, bucket, plan->spec.rank % sw_plan_reduce_node_ranks(plan), node);
+}
+
 /* Returns the bytes of an op that go to other nodes. Every other rank is given as much, but in reductions, where shares
  * differ by a grain. */
-static int64_t between_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+int64_t sw_plan_between_bytes(const struct sw_plan *plan, const struct sw_op *op) {
     const int ranks = sw_plan_ranks(plan), node = plan->spec.node_ranks;
+    if (op->level != SW_LEVEL_ALL)
+        return op->level == SW_LEVEL_ACROSS ? op->bytes : 0;
     if (op->secondary || node == 0 || node >= ranks)
         return 0;
     return op->bytes * (ranks - node) / (ranks - 1);
@@ -131,7 +166,7 @@ struct sw_plan_sent sw_plan_sent_bytes(const struct sw_plan *plan) {
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
         const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
         sent.bytes += op->bytes;
-        sent.between_bytes += between_bytes(plan, op);
+        sent.between_bytes += sw_plan_between_bytes(plan, op);
     }
     return sent;
 }

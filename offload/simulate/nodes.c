@@ -8,6 +8,7 @@ void sw_rates_over_nodes(const struct sw_node *node, int64_t ranks, int64_t node
         return;
     const double within = (double)(ranks - nodes), between = (double)(nodes - 1);
     rates->gather_in_node = rates->gather;
+    rates->between_bytes_per_s = nodes > 1 ? node->network_bytes_per_s : 0.0;
     rates->latency_in_node_s = rates->comm_latency_s + (double)(ranks / nodes - 1) * node->hop_s;
     rates->comm_latency_s += within * node->hop_s + between * node->network_hop_s;
     struct sw_rate *const collectives[] = {&rates->gather, &rates->reduce};

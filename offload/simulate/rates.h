@@ -24,6 +24,7 @@ struct sw_rates {
     double comm_latency_s;         /* a collective that moves next to nothing */
     struct sw_rate gather_in_node; /* an all-gather among ranks of one node; bytes_per_s 0: as any other */
     double latency_in_node_s;      /* of it */
+    double between_bytes_per_s;    /* what a rank gives to those of other nodes; 0: all are as near */
     double op_s;                   /* from the end of an op to the start of one that waited for it */
     double queued_op_s;            /* the same on lanes of an asynchronous device, which queues its ops */
     /* One entry per unit: seconds of one micro-batch. The head's backward is its whole op: loss and gradients. */

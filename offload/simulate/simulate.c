@@ -110,6 +110,11 @@ static struct price of_gather_in_node(const struct sw_rates *rates, double bytes
     return price;
 }
 
+/* Does the same as fmax for what is a number, inlined: a simulation spends its time in these. */
+static inline double greater(double a, double b) {
+    return a > b ? a : b;
+}
+
 static struct price of_compute(const struct sw_rates *rates, double seconds) {
     return (struct price){.seconds = seconds, .cores = part_of_cores(rates->compute_cores, rates->cores)};
 }
@@ -129,13 +134,32 @@ static double head_s(const struct sw_plan *plan, const struct sw_rates *rates) {
     return no_table_gradient ? 0.5 * (rates->forward_s[head] + rates->backward_s[head]) : rates->backward_s[head];
 }
 
-/* Returns the bytes that an op of the comm lane reads and writes to quantize, or to add what was quantized. Those of
- * the lane itself are what ranks exchange. */
+/* Returns the bytes that an op reads and writes to quantize, or to add what was quantized. Those that it counts on the
+ * comm lane are what ranks exchange. */
 static double quantized_bytes(const struct sw_plan *plan, const struct sw_op *op) {
-    const bool grads = op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
-    const int64_t records = sw_quant_grain_bytes(grads ? plan->spec.reduce : plan->spec.gather);
-    const int64_t elems = op->wide ? SW_GRAIN_ELEMS * (int64_t)sizeof(float) : sw_plan_typed_bytes(plan, 1);
-    return (double)(op->grains * ((grads ? sw_plan_ranks(plan) : 1) * records + elems));
+    const int64_t typed = sw_plan_typed_bytes(plan, 1), wide = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    const int64_t record = sw_quant_grain_bytes(plan->spec.reduce);
+    const bool across = op->level == SW_LEVEL_ACROSS;
+    const int ranks = across ? sw_plan_reduce_nodes(plan) : sw_plan_reduce_node_ranks(plan);
+    switch (op->kind) {
+    case SW_OP_QUANTIZE_GRADIENTS: return across ? (double)(op->grains * (wide + record)) : (double)op->bytes;
+    case SW_OP_DEQUANTIZE_GRADIENTS:
+        return (double)(op->grains * (ranks * record + (op->wide || op->level == SW_LEVEL_NODE ? wide : typed)));
+    default: return (double)(op->grains * (sw_quant_grain_bytes(plan->spec.gather) + typed));
+    }
+}
+
+/* Prices an exchange, of which no sum is a part: the slower of the links within nodes and between them. */
+static struct price of_exchange(const struct simulator *s, const struct sw_op *op) {
+    const struct sw_rates *r = s->rates;
+    const double between = (double)sw_plan_between_bytes(s->plan, op), bytes = (double)op->bytes;
+    if (r->between_bytes_per_s <= 0.0)
+        return of_comm(r, r->gather, bytes);
+    struct price price = of_gather_in_node(r, bytes - between);
+    if (between > 0.0)
+        price.seconds =
+            r->comm_latency_s + greater(price.seconds - r->latency_in_node_s, between / r->between_bytes_per_s);
+    return price;
 }
 
 /* Returns the bytes by which an update is priced. The rates are those of fp32 state; narrow state saves traffic and
@@ -164,13 +188,13 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_ADD_TO_ACCUMULATOR:
     case SW_OP_KEEP_SECONDARY:
     case SW_OP_SUM_SQUARES: return of_rate(r->finish, bytes, r->cores);
-    case SW_OP_QUANTIZE_GRADIENTS: return of_rate(r->finish, bytes, r->cores);
+    case SW_OP_QUANTIZE_GRADIENTS:
     case SW_OP_QUANTIZE_WEIGHTS:
     case SW_OP_DEQUANTIZE_GRADIENTS:
     case SW_OP_DEQUANTIZE_WEIGHTS: return of_rate(r->finish, quantized_bytes(s->plan, op), r->cores);
     case SW_OP_REDUCE_GRADIENTS: return of_comm(r, r->reduce, bytes);
     case SW_OP_ALL_GATHER: return op->secondary ? of_gather_in_node(r, bytes) : of_comm(r, r->gather, bytes);
-    case SW_OP_EXCHANGE_GRADIENTS: /* no sum is part of it */
+    case SW_OP_EXCHANGE_GRADIENTS: return of_exchange(s, op);
     case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO_ACCUMULATOR:
         return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
@@ -265,11 +289,6 @@ static void end_op(struct simulator *s, sw_lane which) {
 struct crowding {
     double cores, drive;
 };
-
-/* Does the same as fmax for what is a number, inlined: a simulation spends its time in these. */
-static inline double greater(double a, double b) {
-    return a > b ? a : b;
-}
 
 /* Returns by which factor the running ops take longer for want of cores. Ops that share work out evenly over several
  * cores end with their last thread, so one thread of another op in the way of one of theirs delays them as a whole. */

@@ -76,6 +76,14 @@ def quantized_trainings_are_near_and_repeat():
             sent = [steps_of(path(name))[-1]["bytes"]["comm"] for name in (runs[0][0], f"exact-{ranks}")]
             if sent[0] > 0.3 * sent[1]:
                 problems.append(f"{ranks} ranks, {flags}: {sent[0]} bytes are sent, and {sent[1]} without")
+    nodes = {}
+    for name, zero, more in (("all at once", 2, ()), ("nodes of two", 2, ("--ranks-per-node", 2)),
+                             ("nodes of two, on NVMe", 3, ("--ranks-per-node", 2, *NVME))):
+        run = "nodes-" + str(len(nodes))
+        together(4, train(run, "--reduce", "int4", *more, zero=zero))
+        nodes[name] = numbers_of(path(run))
+    if nodes["all at once"] == nodes["nodes of two"] or nodes["nodes of two"] != nodes["nodes of two, on NVMe"]:
+        problems.append(f"nodes change nothing, or the bits depend on more than they: {nodes}")
     for reduce in ("int8", "int4"):
         for zero in (1, 2, 3):
             together(2, train(f"stage-{zero}-{reduce}", "--reduce", reduce, zero=zero))

@@ -22,7 +22,8 @@ struct job {
     sw_dtype type;
     int64_t frozen_units;
     sw_quant gather, reduce;
-    int part_ranks; /* ranks of a part of a node, for secondary shards; 0: none are tried */
+    int reduce_nodes; /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
+    int part_ranks;   /* ranks of a part of a node, for secondary shards; 0: none are tried */
     int runs;
     char wrong[WRONG_CHARS]; /* empty: nothing */
 };
@@ -37,6 +38,7 @@ static struct harness_spec spec_of(const struct job *job, bool alone) {
     spec.frozen_units = job->frozen_units;
     spec.gather = job->gather;
     spec.reduce = job->reduce;
+    spec.reduce_nodes = job->reduce_nodes;
     spec.micro_batches = alone ? MICRO_BATCHES : MICRO_BATCHES / ranks_of(job);
     spec.compute_threads = spec.update_threads = 1;
     return spec;
@@ -166,6 +168,25 @@ static double formula_bytes(const struct job *job, const struct sw_plan *plan) {
     return bytes;
 }
 
+/* Returns those of them that go to other nodes. Gradients do once, in sums of a node, where there are two levels. */
+static double between_bytes(const struct job *job, const struct sw_plan *plan) {
+    const struct sw_comm_nodes *nodes = sw_comm_nodes(job->comm);
+    const int apart = ranks_of(job) - nodes->ranks, levels = job->reduce_nodes > 1 ? 2 : 1;
+    double bytes = apart * (double)sw_plan_summary_bytes(plan, true);
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const double own = (double)(sw_plan_shard_of(plan, u, plan->spec.rank).grains * SW_GRAIN_ELEMS);
+        const int gathers = u == 0 || u + 2 >= plan->spec.units->count ? 1 : 2;
+        bytes += gathers * own * apart * element_bytes(job, job->gather);
+        for (int rank = 0; rank < ranks_of(job); rank++) {
+            const bool gives = levels == 1 || rank % nodes->ranks == nodes->rank;
+            if (rank / nodes->ranks != nodes->node && gives)
+                bytes +=
+                    (double)(sw_plan_shard_of(plan, u, rank).grains * SW_GRAIN_ELEMS) * element_bytes(job, job->reduce);
+        }
+    }
+    return bytes;
+}
+
 /* Compares the bytes that a step's plan gives to others, those that the comm has counted, and the formulas. */
 static sw_status compare_bytes(struct job *job) {
     struct harness_spec spec = spec_of(job, false);
@@ -174,7 +195,7 @@ static sw_status compare_bytes(struct job *job) {
     int64_t planned = 0;
     spec.zero = SW_ZERO_WEIGHTS;
     SW_TRY(harness_open(&spec, &harness));
-    const int64_t before = sw_comm_sent_bytes(job->comm);
+    const int64_t before = sw_comm_sent_bytes(job->comm), between = sw_comm_sent_between_bytes(job->comm);
     for (int64_t step = 1; step <= SAME_STEPS && status == SW_OK; step++) {
         struct sw_step_result result = {0};
         SW_TRY_GOTO(harness_begin(&harness, step, SAME_CLIP), end);
@@ -184,6 +205,11 @@ static sw_status compare_bytes(struct job *job) {
     SW_TRY_GOTO(sw_engine_settle(harness.engine), end);
     const int64_t counted = sw_comm_sent_bytes(job->comm) - before;
     const double formula = SAME_STEPS * formula_bytes(job, harness.plan);
+    const double apart = (double)(sw_comm_sent_between_bytes(job->comm) - between);
+    const double apart_formula = SAME_STEPS * between_bytes(job, harness.plan);
+    if (apart != apart_formula && job->wrong[0] == '\0')
+        snprintf(job->wrong, sizeof job->wrong, "rank %d: %.1f bytes go to other nodes, and the formula gives %.1f",
+                 sw_comm_identity(job->comm)->rank, apart, apart_formula);
     if ((counted != planned || (double)counted != formula) && job->wrong[0] == '\0')
         snprintf(job->wrong, sizeof job->wrong,
                  "rank %d: %lld bytes are planned, %lld sent, and the formula gives %.1f",
@@ -271,6 +297,8 @@ int main(int count, char **argument) {
     job.part_ranks = atoi(argument[6]);
     job.gather = quant_named(argument[7]);
     job.reduce = quant_named(argument[8]);
+    const struct sw_comm_nodes *nodes = sw_comm_nodes(job.comm);
+    job.reduce_nodes = job.reduce != SW_QUANT_NONE && nodes->even && nodes->ranks > 1 ? nodes->nodes : 0;
     const int exit = judge(&job, run(&job, atoi(argument[3])));
     sw_comm_close(job.comm);
     return exit;

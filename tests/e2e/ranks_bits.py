@@ -55,6 +55,11 @@ def quantized_gradients_give_the_same_bits():
     return same_bits(2, "fp32", 5, reduce="int8") + same_bits(3, "bf16", 4, reduce="int4")
 
 
+def gradients_reduced_within_nodes_first_give_the_same_bits():
+    """Two nodes of two ranks; three of two, where some ranks have no grain of a unit."""
+    return same_bits(4, "bf16", 6, node=2, reduce="int4") + same_bits(6, "fp32", 2, node=2, gather="int8", reduce="int8")
+
+
 def both_quantized_give_the_same_bits():
     """With frozen units; and six ranks, of which some have no grain of a unit."""
     return (same_bits(2, "bf16", 5, frozen_units=3, gather="int8", reduce="int4")
@@ -65,4 +70,5 @@ jobs.script_test.run(two_ranks_give_the_same_bits_in_fp32, three_ranks_give_the_
                      four_ranks_give_the_same_bits_in_fp32, ranks_without_a_grain_keep_step,
                      frozen_units_are_the_same_on_all_ranks, secondary_shards_give_the_same_bits,
                      quantized_weights_give_the_same_bits, quantized_gradients_give_the_same_bits,
+                     gradients_reduced_within_nodes_first_give_the_same_bits,
                      both_quantized_give_the_same_bits)

@@ -122,12 +122,13 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
     const int64_t grads_bytes = !quant_grads ? typed : spec->reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
     const int64_t weights_bytes = quant_weights ? 16384 + 256 : typed;
     for (int64_t u = 0; u < units->count; u++) {
-        int64_t reduced = 0, gathered = 0, in_parts = 0;
+        int64_t reduced = 0, gathered = 0, in_parts = 0, across = 0;
         for (int r = 0; r < ranks; r++) {
             const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
             for (int32_t i = 0; i < program->op_count; i++) {
                 const struct sw_op *op = &program->op[i];
                 const bool reduces = op->kind == SW_OP_REDUCE_GRADIENTS || op->kind == SW_OP_EXCHANGE_GRADIENTS;
+                across += reduces && op->unit == u && op->level == SW_LEVEL_ACROSS ? op->bytes : 0;
                 assert_true(!reduces || (op->kind == SW_OP_EXCHANGE_GRADIENTS) == quant_grads);
                 reduced += reduces && op->unit == u ? op->bytes : 0;
                 const bool gathers = op->kind == SW_OP_ALL_GATHER && op->unit == u;
@@ -145,6 +146,11 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
             (whole ? gathered != (trained ? once : 0) : gathered % once != 0 || gathered == 0))
             fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
                      (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
+        /* Between nodes, a rank's chunk is given to it once by each other node. */
+        const int64_t nodes = sw_plan_reduce_nodes(plan[0]);
+        if (across != times * (nodes - 1) * units->unit[u].grains * grads_bytes)
+            fail_msg("seed %llu: of unit %lld %lld bytes are exchanged between %lld nodes", (unsigned long long)seed,
+                     (long long)u, (long long)across, (long long)nodes);
         check_secondary(plan[0], u, (struct gathers){gathered, in_parts, once, units->unit[u].grains * typed}, seed);
     }
 }
@@ -176,12 +182,15 @@ static struct sw_rates make_rates(void) {
 /* Returns the time of an op of the comm lane that gives nothing to other ranks: that of the memory it passes over. */
 static double quantizing_s(const struct sw_plan *plan, const struct sw_op *op) {
     const double typed = (double)(SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type)), grains = (double)op->grains;
+    const bool in_node = op->level == SW_LEVEL_NODE, across = op->level == SW_LEVEL_ACROSS;
+    const int nodes = sw_plan_reduce_nodes(plan), ranks = across ? nodes : plan->spec.ranks / nodes;
     const double record = plan->spec.reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
     switch (op->kind) {
     case SW_OP_QUANTIZE_WEIGHTS:
     case SW_OP_DEQUANTIZE_WEIGHTS: return grains * (16384 + 256 + typed) / 1e12;
     case SW_OP_DEQUANTIZE_GRADIENTS:
-        return grains * (plan->spec.ranks * record + (op->wide ? 4.0 * SW_GRAIN_ELEMS : typed)) / 1e12;
+        return grains * (ranks * record + (op->wide || in_node ? 4.0 * SW_GRAIN_ELEMS : typed)) / 1e12;
+    case SW_OP_QUANTIZE_GRADIENTS: return grains * (4.0 * SW_GRAIN_ELEMS + record) / 1e12;
     default: return -1.0;
     }
 }
@@ -309,6 +318,8 @@ static void try_random_model(uint64_t seed, int tally[6]) {
         spec.secondary_ranks = (int)plans_draw(&random, 2, spec.ranks);
         spec.ranks -= spec.ranks % spec.secondary_ranks;
     }
+    if (spec.ranks == 4 && plans_draw(&random, 0, 1) == 1)
+        spec.reduce_nodes = 2;
     if (make_plans(&spec, plan, seed)) {
         check_plans(plan, spec.ranks, seed, seed % JUDGED_EVERY == 0);
         for (int t = SW_DEVICE; t <= SW_HOST; t++)

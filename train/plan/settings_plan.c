@@ -73,6 +73,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .zero = share.stage,
         .gather = sw_settings_gather(settings),
         .reduce = sw_settings_reduce(settings),
+        .reduce_nodes = sw_settings_reduce_nodes(settings),
         .node_ranks = sw_settings_node_ranks(settings),
         .type = sw_settings_type(settings),
         .train = true,

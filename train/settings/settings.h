@@ -63,6 +63,7 @@ struct sw_settings {
     int64_t ranks_per_node;     /* ranks that count as a node; SW_OPTION_AUTO: those of a machine */
     int64_t node_ranks;         /* not a flag: ranks of each node; 0: not known, SW_NODES_UNEVEN */
     int64_t node_rank;          /* not a flag: this rank's number within its node */
+    bool nodes_mixed;           /* not a flag: the ranks of a node are no neighbours */
     char *zero_secondary;       /* --zero-secondary: "none", "node" or a number of ranks */
     int64_t rank, local_rank;   /* this rank's number in the job and on this machine, from 0 */
     bool allow_shared_gpu;
@@ -116,6 +117,8 @@ sw_status sw_settings_check_secondary(const struct sw_settings *settings);
  * by which bytes between nodes are counted, 0 where that is not known or nodes are uneven. */
 sw_status sw_settings_secondary(const struct sw_settings *settings, int *out_ranks);
 int sw_settings_node_ranks(const struct sw_settings *settings);
+/* Returns the nodes within each of which quantized gradients are reduced first; 0: all ranks exchange them at once. */
+int sw_settings_reduce_nodes(const struct sw_settings *settings);
 
 /* Prepares a resume with another number of ranks: threads and budgets become "auto" again, budgets with their old value
  * as the limit, and so does the ZeRO stage of a run that had one rank. */

@@ -25,6 +25,7 @@ void sw_settings_take_ranks(struct sw_settings *settings, struct sw_ranks *ranks
     const struct sw_comm_nodes *nodes = sw_comm_nodes(comm);
     settings->node_ranks = nodes->even ? nodes->ranks : SW_NODES_UNEVEN;
     settings->node_rank = nodes->rank;
+    settings->nodes_mixed = !nodes->in_order;
 }
 
 /* Returns the ranks of a node: of this job's nodes, or of those that the flags of a plan name; 0: they name none. */
@@ -42,6 +43,11 @@ static int64_t node_ranks_of(const struct sw_settings *s) {
 int sw_settings_node_ranks(const struct sw_settings *settings) {
     const int64_t ranks = node_ranks_of(settings);
     return ranks > 0 ? (int)ranks : 0;
+}
+
+int sw_settings_reduce_nodes(const struct sw_settings *settings) {
+    const int ranks = (int)sw_settings_ranks(settings), node = sw_settings_node_ranks(settings);
+    return node > 1 && node < ranks && ranks % node == 0 && !settings->nodes_mixed ? ranks / node : 0;
 }
 
 /* Parses --zero-secondary into a number of ranks; 0: none, -1: those of a node. */
