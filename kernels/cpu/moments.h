@@ -102,16 +102,27 @@ SW_INLINE sw_vec sw_number_at(const struct sw_moment_map *map, sw_vec q) {
     return sw_vec_fma_once(sw_vec_pick(map->slope, entry), mantissa - 1.0f, sw_vec_pick(map->first, entry));
 }
 
+/* Returns bytes as numbers of fp32. */
+SW_INLINE sw_vec sw_vec_of_bytes(sw_vec_bytes bytes) {
+#if defined(__AVX512F__)
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32((__m128i)bytes));
+#elif defined(__AVX2__)
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)bytes)));
+#else
+    return __builtin_convertvector(__builtin_convertvector(bytes, sw_vec_ints), sw_vec);
+#endif
+}
+
 SW_INLINE sw_vec sw_number_of_m(const char *codes) {
     const sw_vec_bytes shifted = *(const sw_vec_bytes_unaligned *)codes + 127;
-    const sw_vec steps = __builtin_convertvector(__builtin_convertvector(shifted, sw_vec_ints), sw_vec) - 127.0f;
+    const sw_vec steps = sw_vec_of_bytes(shifted) - 127.0f;
     const sw_vec number = sw_number_at(&sw_moment_maps[SW_MOMENT_M], sw_vec_abs(steps) + 0.5f);
     return (sw_vec)((sw_vec_bits)number | ((sw_vec_bits)steps & 0x80000000u));
 }
 
 SW_INLINE sw_vec sw_number_of_v(const char *codes) {
     const sw_vec_bytes bytes = *(const sw_vec_bytes_unaligned *)codes;
-    const sw_vec code = __builtin_convertvector(__builtin_convertvector(bytes, sw_vec_ints), sw_vec);
+    const sw_vec code = sw_vec_of_bytes(bytes);
     return sw_number_at(&sw_moment_maps[SW_MOMENT_V], code * 0.5f + 0.75f);
 }
 
