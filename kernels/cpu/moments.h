@@ -12,8 +12,9 @@ typedef uint64_t sw_vec_pairs __attribute__((vector_size(SW_LANES * sizeof(uint3
 typedef uint8_t sw_vec_bytes __attribute__((vector_size(SW_LANES)));
 typedef uint8_t sw_vec_bytes_unaligned __attribute__((vector_size(SW_LANES), aligned(1), may_alias));
 
-/* A block's moments, and the random words of its elements. */
+/* A block's moments, the largest magnitudes among every SW_LANES-th of them, and the random words of its elements. */
 struct sw_moment_block {
+    sw_vec largest_m, largest_v;
     _Alignas(64) float m[SW_MOMENT_BLOCK_ELEMS];
     _Alignas(64) float v[SW_MOMENT_BLOCK_ELEMS];
     _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS];
@@ -97,7 +98,7 @@ SW_INLINE sw_vec sw_vec_abs(sw_vec value) {
 
 SW_INLINE sw_vec sw_number_at(const struct sw_moment_map *map, sw_vec q) {
     const sw_vec_bits bits = (sw_vec_bits)q;
-    const sw_vec_bits entry = ((bits >> 23) - 127u) & (SW_MAP_ENTRIES - 1u);
+    const sw_vec_bits entry = bits >> 23;
     const sw_vec mantissa = (sw_vec)((bits & 0x7fffffu) | 0x3f800000u);
     return sw_vec_fma_once(sw_vec_pick(map->slope, entry), mantissa - 1.0f, sw_vec_pick(map->first, entry));
 }
@@ -126,61 +127,54 @@ SW_INLINE sw_vec sw_number_of_v(const char *codes) {
     return sw_number_at(&sw_moment_maps[SW_MOMENT_V], code * 0.5f + 0.75f);
 }
 
-SW_INLINE void sw_widen_moments(const sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
-                                struct sw_moment_block *block) {
-    if (format == SW_OPTIMIZER_BF16) {
-        for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-            sw_vec_store(block->m + i, sw_load(SW_BF16, record->m, at + i));
-            sw_vec_store(block->v + i, sw_load(SW_BF16, record->v, at + i));
-        }
-        return;
-    }
-    const float m_scale = record->m_scale[at / SW_MOMENT_BLOCK_ELEMS];
-    const float v_scale = record->v_scale[at / SW_MOMENT_BLOCK_ELEMS];
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        sw_vec_store(block->m + i, sw_number_of_m(record->m + at + i) * m_scale);
-        sw_vec_store(block->v + i, sw_number_of_v(record->v + at + i) * v_scale);
-    }
+/* Widen a vector of moments from element `at` of a grain. */
+SW_INLINE sw_vec sw_widen_m(const sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
+                            float scale) {
+    return format == SW_OPTIMIZER_BF16 ? sw_load(SW_BF16, record->m, at) : sw_number_of_m(record->m + at) * scale;
+}
+
+SW_INLINE sw_vec sw_widen_v(const sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
+                            float scale) {
+    return format == SW_OPTIMIZER_BF16 ? sw_load(SW_BF16, record->v, at) : sw_number_of_v(record->v + at) * scale;
 }
 
 SW_INLINE sw_vec sw_position(const struct sw_moment_map *map, sw_vec y) {
     const sw_vec logarithm = sw_vec_fma_once(__builtin_convertvector((sw_vec_ints)y, sw_vec),
-                                             sw_vec_splat(SW_MOMENT_ENTRY_SLOPE), sw_vec_splat(SW_MOMENT_ENTRY_OFFSET));
+                                             sw_vec_splat(SW_MOMENT_ENTRY_SLOPE), sw_vec_splat(map->entry_offset));
     const sw_vec_bits entry =
         (sw_vec_bits) __builtin_convertvector(sw_vec_max(logarithm, sw_vec_splat(0.0f)), sw_vec_ints);
     const sw_vec z = y * sw_vec_pick(map->steep, entry);
     const sw_vec next = sw_vec_fma_once(z, sw_vec_splat(SW_MOMENT_FIFTH), sw_vec_pick(map->next, entry));
     const sw_vec cross = sw_vec_fma_once(z, sw_vec_splat(SW_MOMENT_THIRD), sw_vec_pick(map->cross, entry));
     const sw_vec parts = sw_vec_min(z + sw_vec_pick(map->line, entry), next);
-    const sw_vec lowest = sw_vec_min(sw_vec_min(parts, cross), y * map->from_zero);
-    return sw_vec_max(lowest, sw_vec_fma_once(y, sw_vec_splat(map->to_one), sw_vec_splat(map->one_offset)));
+    return sw_vec_max(sw_vec_min(parts, cross),
+                      sw_vec_fma_once(y, sw_vec_splat(map->to_one), sw_vec_splat(map->one_offset)));
 }
 
-/* Returns the code's steps from 0.0 of each lane. */
-SW_INLINE sw_vec_ints sw_steps(const struct sw_moment_map *map, sw_vec value, float inverse, sw_vec more) {
+/* Returns the position of each lane's magnitude in its block, and what the rounding adds. `random` has 16 bits a lane.
+ */
+SW_INLINE sw_vec sw_rounded(const struct sw_moment_map *map, const sw_rounding rounding, sw_vec value, float inverse,
+                            sw_vec_bits random) {
     const sw_vec y = sw_vec_min(sw_vec_abs(value) * inverse, sw_vec_splat(1.0f));
-    return __builtin_convertvector(sw_position(map, y) + more, sw_vec_ints);
+    if (rounding == SW_ROUND_NEAREST)
+        return sw_position(map, y) + 0.5f;
+    /* The product is exact, so that the sum alone is rounded. */
+    return sw_vec_fma_once(__builtin_convertvector((sw_vec_ints)random, sw_vec), sw_vec_splat(0x1p-16f),
+                           sw_position(map, y));
 }
 
 SW_INLINE void sw_store_codes(char *codes, sw_vec_ints steps) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i_u *)codes, _mm512_cvtepi32_epi8((__m512i)steps));
+#else
     *(sw_vec_bytes_unaligned *)codes = __builtin_convertvector(steps, sw_vec_bytes);
+#endif
 }
 
-SW_INLINE sw_vec sw_above(const sw_rounding rounding, sw_vec_bits random) {
-    return rounding == SW_ROUND_NEAREST ? sw_vec_splat(0.5f)
-                                        : __builtin_convertvector((sw_vec_ints)random, sw_vec) * 0x1p-16f;
-}
-
-/* Returns the scale of a block; two maxima at once wait less for each other. */
-SW_INLINE float sw_block_scale(const float values[SW_MOMENT_BLOCK_ELEMS]) {
-    sw_vec even = {0}, odd = {0};
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += 2 * SW_LANES) {
-        even = sw_vec_max(sw_vec_abs(sw_vec_load(values + i)), even);
-        odd = sw_vec_max(sw_vec_abs(sw_vec_load(values + i + SW_LANES)), odd);
-    }
-    const float largest = sw_vec_largest(sw_vec_max(even, odd));
-    const float normal = largest > FLT_MIN ? largest : FLT_MIN, finite = normal < FLT_MAX ? normal : FLT_MAX;
-    return largest > 0.0f ? finite : 0.0f;
+/* Returns the scale of a block whose magnitudes are at most those of a vector's lanes. */
+SW_INLINE float sw_scale_of(sw_vec largest_lanes) {
+    const float largest = sw_vec_largest(largest_lanes), normal = largest > FLT_MIN ? largest : FLT_MIN;
+    return largest > 0.0f ? (normal < FLT_MAX ? normal : FLT_MAX) : 0.0f;
 }
 
 SW_INLINE float sw_inverse_of(float scale) {
@@ -198,28 +192,34 @@ SW_INLINE sw_vec_ints sw_vec_max_ints(sw_vec_ints a, sw_vec_ints b) {
 #endif
 }
 
-/* Rounds a block's moments to codes, and returns the scale. */
-SW_INLINE float sw_round_m(const sw_rounding rounding, const struct sw_moment_block *block, char *codes) {
-    const float scale = sw_block_scale(block->m), inverse = sw_inverse_of(scale);
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        const sw_vec m = sw_vec_load(block->m + i);
-        const sw_vec more = sw_above(rounding, *(const sw_vec_bits *)(block->words + i) & 0xffffu);
-        const sw_vec_ints steps = sw_steps(&sw_moment_maps[SW_MOMENT_M], m, inverse, more);
-        const sw_vec_ints minus = (sw_vec_ints)m >> 31, signed_steps = (steps ^ minus) - minus;
-        sw_store_codes(codes + i, sw_vec_max_ints(signed_steps, (sw_vec_ints){0} - 127));
-    }
-    return scale;
+/* Returns 1 in the lanes that are above zero. */
+SW_INLINE sw_vec_ints sw_vec_least(sw_vec v) {
+#if defined(__AVX512F__)
+    return (sw_vec_ints)_mm512_min_epu32((__m512i)v, _mm512_set1_epi32(1));
+#elif defined(__AVX2__)
+    return (sw_vec_ints)_mm256_min_epu32((__m256i)v, _mm256_set1_epi32(1));
+#else
+    return ((sw_vec_ints)v != 0) & 1;
+#endif
 }
 
-SW_INLINE float sw_round_v(const sw_rounding rounding, const struct sw_moment_block *block, char *codes) {
-    const float scale = sw_block_scale(block->v), inverse = sw_inverse_of(scale);
+SW_INLINE void sw_round_to_codes(const sw_rounding rounding, const struct sw_moment_block *block, int64_t at,
+                                 const struct sw_record_parts *record) {
+    const float m_scale = sw_scale_of(block->largest_m), v_scale = sw_scale_of(block->largest_v);
+    const float m_inverse = sw_inverse_of(m_scale), v_inverse = sw_inverse_of(v_scale);
+    record->m_scale[at / SW_MOMENT_BLOCK_ELEMS] = m_scale;
+    record->v_scale[at / SW_MOMENT_BLOCK_ELEMS] = v_scale;
     for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        const sw_vec v = sw_vec_load(block->v + i);
-        const sw_vec more = sw_above(rounding, *(const sw_vec_bits *)(block->words + i) >> 16);
-        const sw_vec_ints least = ((sw_vec_ints)v != 0) & 1;
-        sw_store_codes(codes + i, sw_vec_max_ints(sw_steps(&sw_moment_maps[SW_MOMENT_V], v, inverse, more), least));
+        const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
+        const sw_vec_bits words = *(const sw_vec_bits *)(block->words + i);
+        const sw_vec size = sw_rounded(&sw_moment_maps[SW_MOMENT_M], rounding, m, m_inverse, words & 0xffffu);
+        const sw_vec code = sw_rounded(&sw_moment_maps[SW_MOMENT_V], rounding, v, v_inverse, words >> 16);
+        const sw_vec_bits steps = (sw_vec_bits)size | ((sw_vec_bits)m & 0x80000000u);
+        sw_store_codes(record->m + at + i,
+                       sw_vec_max_ints(__builtin_convertvector((sw_vec)steps, sw_vec_ints), (sw_vec_ints){0} - 127));
+        sw_store_codes(record->v + at + i,
+                       sw_vec_max_ints(__builtin_convertvector(code, sw_vec_ints), sw_vec_least(v)));
     }
-    return scale;
 }
 
 SW_INLINE sw_vec_bits sw_vec_min_bits(sw_vec_bits a, sw_vec_bits b) {
@@ -262,8 +262,7 @@ SW_INLINE void sw_round_moments(const sw_optimizer_format format, const sw_round
         sw_round_to_bf16(rounding, block, (sw_bf16 *)record->m + at, (sw_bf16 *)record->v + at);
         return;
     }
-    record->m_scale[at / SW_MOMENT_BLOCK_ELEMS] = sw_round_m(rounding, block, record->m + at);
-    record->v_scale[at / SW_MOMENT_BLOCK_ELEMS] = sw_round_v(rounding, block, record->v + at);
+    sw_round_to_codes(rounding, block, at, record);
 }
 
 #endif
