@@ -171,9 +171,22 @@ SW_INLINE void sw_store_codes(char *codes, sw_vec_ints steps) {
 #endif
 }
 
+/* Returns the largest lane; none is NaN. */
+SW_INLINE float sw_largest_lane(sw_vec value) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(value);
+#elif defined(__AVX__)
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+#else
+    return sw_vec_largest(value);
+#endif
+}
+
 /* Returns the scale of a block whose magnitudes are at most those of a vector's lanes. */
 SW_INLINE float sw_scale_of(sw_vec largest_lanes) {
-    const float largest = sw_vec_largest(largest_lanes), normal = largest > FLT_MIN ? largest : FLT_MIN;
+    const float largest = sw_largest_lane(largest_lanes), normal = largest > FLT_MIN ? largest : FLT_MIN;
     return largest > 0.0f ? (normal < FLT_MAX ? normal : FLT_MAX) : 0.0f;
 }
 
