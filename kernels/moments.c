@@ -155,12 +155,13 @@ void sw_moments_widen(sw_optimizer_format format, const struct sw_record_parts *
     }
 }
 
-static uint32_t word_of(const struct sw_moment_rounding *how, int64_t elem) {
+/* Returns the 16 random bits of an element. */
+static uint32_t random_of(const struct sw_moment_rounding *how, int64_t elem) {
     if (how->rounding == SW_ROUND_NEAREST)
         return 0;
     const struct sw_rng_block block =
         sw_rng(how->seed, sw_moment_stream(how->unit, how->step), sw_moment_counter(elem));
-    return block.word[elem / SW_MOMENT_WORD_ELEMS % SW_MOMENT_WORDS];
+    return block.word[elem / (2 * SW_MOMENT_LANES) % 4] >> elem / SW_MOMENT_LANES % 2 * 16 & 0xffffu;
 }
 
 void sw_moments_round(sw_optimizer_format format, const struct sw_moment_rounding *how, int64_t at,
@@ -171,13 +172,13 @@ void sw_moments_round(sw_optimizer_format format, const struct sw_moment_roundin
     const float inverse[SW_MOMENTS] = {scale[0] > 0.0f ? 1.0f / scale[0] : 0.0f,
                                        scale[1] > 0.0f ? 1.0f / scale[1] : 0.0f};
     for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
-        const uint32_t word = word_of(how, how->first_elem + at + i), low = word & 0xffffu, high = word >> 16;
+        const uint32_t random = random_of(how, how->first_elem + at + i), other = random >> 8 | (random & 0xffu) << 8;
         if (format == SW_OPTIMIZER_BF16) {
-            ((sw_bf16 *)record->m)[at + i] = to_bf16(m[i], bf16_above(how->rounding, m[i], low), 0);
-            ((sw_bf16 *)record->v)[at + i] = to_bf16(v[i], bf16_above(how->rounding, v[i], high), bits_of(v[i]) != 0);
+            ((sw_bf16 *)record->m)[at + i] = to_bf16(m[i], bf16_above(how->rounding, m[i], random), 0);
+            ((sw_bf16 *)record->v)[at + i] = to_bf16(v[i], bf16_above(how->rounding, v[i], other), bits_of(v[i]) != 0);
         } else {
-            ((uint8_t *)record->m)[at + i] = code_of_m(m[i], inverse[SW_MOMENT_M], above(how->rounding, low));
-            ((uint8_t *)record->v)[at + i] = code_of_v(v[i], inverse[SW_MOMENT_V], above(how->rounding, high));
+            ((uint8_t *)record->m)[at + i] = code_of_m(m[i], inverse[SW_MOMENT_M], above(how->rounding, random));
+            ((uint8_t *)record->v)[at + i] = code_of_v(v[i], inverse[SW_MOMENT_V], above(how->rounding, other));
         }
     }
     if (format == SW_OPTIMIZER_8BIT) {

@@ -45,17 +45,18 @@ extern const struct sw_moment_map sw_moment_maps[SW_MOMENTS];
 #define SW_MOMENT_THIRD (1.0f / 3.0f)
 #define SW_MOMENT_FIFTH 0.2f
 
-/* The stream of the random words of a unit's update. Element e takes word (e/16)%4 of counter (e/64)·16 + e%16, so that
- * vectors take whole words; the lower 16 bits round m, the upper v. */
+/* The stream of the random words of a unit's update. Element e takes 16 bits: of word (e/32)%4 of counter
+ * (e/128)·16 + e%16 the lower half where (e/16)%2 is 0, else the upper, so that vectors take whole words. m is rounded
+ * by the number of these bits, v by that of the same bits with the bytes exchanged: a rounding hangs on the upper byte
+ * all but once in 256 times, so that those of m and v are as good as independent, for half of the words. */
 static inline uint64_t sw_moment_stream(int64_t unit, int64_t step) {
     return (UINT64_C(0x6d) << 56) + ((uint64_t)unit << 32) + (uint64_t)step;
 }
 
-enum { SW_MOMENT_WORDS = 4, SW_MOMENT_WORD_ELEMS = 16 };
+enum { SW_MOMENT_LANES = 16, SW_MOMENT_GROUP = 128 }; /* elements side by side, and those of 16 counters */
 
 static inline uint64_t sw_moment_counter(int64_t elem) {
-    return (uint64_t)(elem / (SW_MOMENT_WORDS * SW_MOMENT_WORD_ELEMS) * SW_MOMENT_WORD_ELEMS +
-                      elem % SW_MOMENT_WORD_ELEMS);
+    return (uint64_t)(elem / SW_MOMENT_GROUP * SW_MOMENT_LANES + elem % SW_MOMENT_LANES);
 }
 
 /* The parts of a grain's record. Moments are floats, bf16 or codes; the scales are NULL but in 8 bits. */

@@ -17,7 +17,7 @@ struct sw_moment_block {
     sw_vec largest_m, largest_v;
     _Alignas(64) float m[SW_MOMENT_BLOCK_ELEMS];
     _Alignas(64) float v[SW_MOMENT_BLOCK_ELEMS];
-    _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS];
+    _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS / 2]; /* 16 bits an element */
 };
 
 /* Returns table[index % 8] of each lane. */
@@ -60,7 +60,7 @@ SW_INLINE void sw_philox_round(struct sw_philox *p, uint32_t k0, uint32_t k1) {
     p->c[3] = p0;
 }
 
-/* Writes the words of SW_LANES counters, word w to to[w·SW_MOMENT_WORD_ELEMS]. The counters' upper halves are equal. */
+/* Writes the words of SW_LANES counters, word w to to[w·SW_MOMENT_LANES]. The counters' upper halves are equal. */
 SW_INLINE void sw_philox_words(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t *to) {
     static const uint64_t twice[] = {0, 2, 4, 6, 8, 10, 12, 14};
     struct sw_philox even, odd;
@@ -77,19 +77,29 @@ SW_INLINE void sw_philox_words(uint64_t seed, uint64_t stream, uint64_t counter,
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (int word = 0; word < SW_MOMENT_WORDS; word++) {
+    for (int word = 0; word < 4; word++) {
         const sw_vec_pairs pairs = (even.c[word] & UINT32_MAX) | odd.c[word] << 32;
-        memcpy(to + word * SW_MOMENT_WORD_ELEMS, &pairs, sizeof pairs);
+        memcpy(to + word * SW_MOMENT_LANES, &pairs, sizeof pairs);
     }
 }
 
 /* Writes the words of a block that begins at element `elem` of its unit. */
 SW_INLINE void sw_block_words(const struct sw_moment_rounding *how, int64_t elem, uint32_t *words) {
-    enum { WORD_ELEMS = SW_MOMENT_WORD_ELEMS, GROUP = SW_MOMENT_WORDS * SW_MOMENT_WORD_ELEMS };
     const uint64_t stream = sw_moment_stream(how->unit, how->step);
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += GROUP)
-        for (int lane = 0; lane < WORD_ELEMS; lane += SW_LANES)
-            sw_philox_words(how->seed, stream, sw_moment_counter(elem + i + lane), words + i + lane);
+    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_MOMENT_GROUP)
+        for (int lane = 0; lane < SW_MOMENT_LANES; lane += SW_LANES)
+            sw_philox_words(how->seed, stream, sw_moment_counter(elem + i + lane), words + i / 2 + lane);
+}
+
+/* Returns the index of the first word of the vector from element i of a block on. */
+SW_INLINE int sw_word_at(int i) {
+    return i / (2 * SW_MOMENT_LANES) * SW_MOMENT_LANES + i % SW_MOMENT_LANES;
+}
+
+/* Returns a half of each word, or that with its bytes exchanged. */
+SW_INLINE sw_vec_bits sw_half_of(sw_vec_bits words, const bool upper, const bool exchanged) {
+    const sw_vec_bits half = upper ? words >> 16 : words & 0xffffu;
+    return exchanged ? half >> 8 | (half << 8 & 0xff00u) : half;
 }
 
 SW_INLINE sw_vec sw_vec_abs(sw_vec value) {
@@ -124,7 +134,8 @@ SW_INLINE sw_vec sw_number_of_m(const char *codes) {
 SW_INLINE sw_vec sw_number_of_v(const char *codes) {
     const sw_vec_bytes bytes = *(const sw_vec_bytes_unaligned *)codes;
     const sw_vec code = sw_vec_of_bytes(bytes);
-    return sw_number_at(&sw_moment_maps[SW_MOMENT_V], code * 0.5f + 0.75f);
+    /* The product is exact, so that the sum alone is rounded. */
+    return sw_number_at(&sw_moment_maps[SW_MOMENT_V], sw_vec_fma_once(code, sw_vec_splat(0.5f), sw_vec_splat(0.75f)));
 }
 
 /* Widen a vector of moments from element `at` of a grain. */
@@ -216,23 +227,33 @@ SW_INLINE sw_vec_ints sw_vec_least(sw_vec v) {
 #endif
 }
 
+/* Rounds the vector from element i of a block on. `upper`: its random bits are the upper halves of their words. */
+SW_INLINE void sw_round_codes(const sw_rounding rounding, const struct sw_moment_block *block, int i,
+                              const float inverse[2], const bool upper, char *to_m, char *to_v) {
+    const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
+    const sw_vec_bits words = *(const sw_vec_bits *)(block->words + sw_word_at(i));
+    const sw_vec size =
+        sw_rounded(&sw_moment_maps[SW_MOMENT_M], rounding, m, inverse[SW_MOMENT_M], sw_half_of(words, upper, false));
+    const sw_vec code =
+        sw_rounded(&sw_moment_maps[SW_MOMENT_V], rounding, v, inverse[SW_MOMENT_V], sw_half_of(words, upper, true));
+    const sw_vec_bits steps = (sw_vec_bits)size | ((sw_vec_bits)m & 0x80000000u);
+    sw_store_codes(to_m + i,
+                   sw_vec_max_ints(__builtin_convertvector((sw_vec)steps, sw_vec_ints), (sw_vec_ints){0} - 127));
+    sw_store_codes(to_v + i, sw_vec_max_ints(__builtin_convertvector(code, sw_vec_ints), sw_vec_least(v)));
+}
+
 SW_INLINE void sw_round_to_codes(const sw_rounding rounding, const struct sw_moment_block *block, int64_t at,
                                  const struct sw_record_parts *record) {
     const float m_scale = sw_scale_of(block->largest_m), v_scale = sw_scale_of(block->largest_v);
-    const float m_inverse = sw_inverse_of(m_scale), v_inverse = sw_inverse_of(v_scale);
+    const float inverse[SW_MOMENTS] = {sw_inverse_of(m_scale), sw_inverse_of(v_scale)};
+    char *m = record->m + at, *v = record->v + at;
     record->m_scale[at / SW_MOMENT_BLOCK_ELEMS] = m_scale;
     record->v_scale[at / SW_MOMENT_BLOCK_ELEMS] = v_scale;
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
-        const sw_vec_bits words = *(const sw_vec_bits *)(block->words + i);
-        const sw_vec size = sw_rounded(&sw_moment_maps[SW_MOMENT_M], rounding, m, m_inverse, words & 0xffffu);
-        const sw_vec code = sw_rounded(&sw_moment_maps[SW_MOMENT_V], rounding, v, v_inverse, words >> 16);
-        const sw_vec_bits steps = (sw_vec_bits)size | ((sw_vec_bits)m & 0x80000000u);
-        sw_store_codes(record->m + at + i,
-                       sw_vec_max_ints(__builtin_convertvector((sw_vec)steps, sw_vec_ints), (sw_vec_ints){0} - 127));
-        sw_store_codes(record->v + at + i,
-                       sw_vec_max_ints(__builtin_convertvector(code, sw_vec_ints), sw_vec_least(v)));
-    }
+    for (int first = 0; first < SW_MOMENT_BLOCK_ELEMS; first += 2 * SW_MOMENT_LANES)
+        for (int i = first; i < first + SW_MOMENT_LANES; i += SW_LANES) {
+            sw_round_codes(rounding, block, i, inverse, false, m, v);
+            sw_round_codes(rounding, block, i + SW_MOMENT_LANES, inverse, true, m, v);
+        }
 }
 
 SW_INLINE sw_vec_bits sw_vec_min_bits(sw_vec_bits a, sw_vec_bits b) {
@@ -256,14 +277,23 @@ SW_INLINE sw_vec_half sw_moments_to_bf16(const sw_rounding rounding, sw_vec valu
     return __builtin_convertvector((bits >> 16 & 0x8000u) | above, sw_vec_half);
 }
 
+SW_INLINE void sw_round_bf16(const sw_rounding rounding, const struct sw_moment_block *block, int i, const bool upper,
+                             sw_bf16 *to_m, sw_bf16 *to_v) {
+    const sw_vec_bits words = *(const sw_vec_bits *)(block->words + sw_word_at(i));
+    const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
+    *(sw_vec_half_unaligned *)(to_m + i) =
+        sw_moments_to_bf16(rounding, m, sw_half_of(words, upper, false), (sw_vec_ints){0});
+    *(sw_vec_half_unaligned *)(to_v + i) =
+        sw_moments_to_bf16(rounding, v, sw_half_of(words, upper, true), sw_vec_least(v));
+}
+
 SW_INLINE void sw_round_to_bf16(const sw_rounding rounding, const struct sw_moment_block *block, sw_bf16 *to_m,
                                 sw_bf16 *to_v) {
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        const sw_vec_bits words = *(const sw_vec_bits *)(block->words + i);
-        const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
-        *(sw_vec_half_unaligned *)(to_m + i) = sw_moments_to_bf16(rounding, m, words & 0xffffu, (sw_vec_ints){0});
-        *(sw_vec_half_unaligned *)(to_v + i) = sw_moments_to_bf16(rounding, v, words >> 16, ((sw_vec_ints)v != 0) & 1);
-    }
+    for (int first = 0; first < SW_MOMENT_BLOCK_ELEMS; first += 2 * SW_MOMENT_LANES)
+        for (int i = first; i < first + SW_MOMENT_LANES; i += SW_LANES) {
+            sw_round_bf16(rounding, block, i, false, to_m, to_v);
+            sw_round_bf16(rounding, block, i + SW_MOMENT_LANES, true, to_m, to_v);
+        }
 }
 
 SW_INLINE void sw_round_moments(const sw_optimizer_format format, const sw_rounding rounding,
