@@ -33,7 +33,7 @@ static const struct sw_option options[] = {
              "made, and removed at the end"},
     {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .commands = SW_BENCH_ZERO, .group = WORKLOAD,
      .initial = SW_BENCH_MADE_MODEL, .value = "M",
-     .what = "made: 17 million parameters with little padding on up to 8 ranks; or a Hugging Face folder, or the "
+     .what = "made: 17 million parameters, on several nodes 33, with little padding on up to 8 ranks; or a Hugging Face folder, or the "
              "name of a preset (listed below)"},
     {.name = "--ranks-per-node", .kind = SW_OPTION_INT, AT(settings.ranks_per_node), .commands = SW_BENCH_ZERO,
      .group = WORKLOAD, .initial = "auto", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS,

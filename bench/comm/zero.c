@@ -15,6 +15,9 @@
 
 /* One step of one micro-batch is enough: the bytes held and sent do not depend on how much is computed. */
 enum { STEPS = 1, SEQ = 16 };
+/* On several nodes there are so many times the blocks: of what ranks send within a node with ZeRO++, the units that are
+ * gathered once are a larger part. */
+enum { NODES_LAYERS_TIMES = 2 };
 
 /* Every unit fills all but a hundredth of a multiple of 8 grains, so that up to 8 ranks have equal shards with little
  * padding. There are many blocks: stage 3 gathers embedding, head and last block once a step, all others twice. */
@@ -68,8 +71,17 @@ static sw_status choose_settings(struct zero_bench *b) {
     return strcmp(model, SW_BENCH_MADE_MODEL) == 0 ? SW_OK : sw_config_load(model, &b->config);
 }
 
+/* Returns the rows that this job can run: those of ZeRO++ need several even nodes of several ranks. */
+static int rows_of(const struct zero_bench *b) {
+    const struct sw_comm_nodes *nodes = sw_comm_nodes(b->ranks->comm);
+    return nodes->even && nodes->nodes > 1 && nodes->ranks > 1 ? SW_ZERO_ROWS : SW_ZERO_STAGES;
+}
+
 static sw_status open_model(struct zero_bench *b) {
     struct sw_settings *settings = &b->settings;
+    b->report.rows = rows_of(b);
+    if (b->report.rows > SW_ZERO_STAGES && strcmp(b->given->settings.model, SW_BENCH_MADE_MODEL) == 0)
+        b->config.layers *= NODES_LAYERS_TIMES;
     SW_TRY(sw_settings_open_devices(settings, &b->devices));
     const struct sw_device_info info = sw_devices_info(&b->devices);
     SW_TRY(sw_settings_resolve(settings, &b->config, &info));
@@ -141,27 +153,30 @@ static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
 /* The settings of a row of the report. */
 static const struct row {
     const char *name;
-    int zero;
+    int zero, gather, reduce;
     const char *secondary; /* --zero-secondary */
 } rows[SW_ZERO_ROWS] = {
-    {"0", SW_ZERO_NONE, SW_NO_SECONDARY},
-    {"1", SW_ZERO_OPTIMIZER, SW_NO_SECONDARY},
-    {"2", SW_ZERO_GRADS, SW_NO_SECONDARY},
-    {"3", SW_ZERO_WEIGHTS, SW_NO_SECONDARY},
-    [SW_ZERO_HPZ] = {"3 hpZ", SW_ZERO_WEIGHTS, "node"},
+    {.name = "0", .zero = SW_ZERO_NONE, .secondary = SW_NO_SECONDARY},
+    {.name = "1", .zero = SW_ZERO_OPTIMIZER, .secondary = SW_NO_SECONDARY},
+    {.name = "2", .zero = SW_ZERO_GRADS, .secondary = SW_NO_SECONDARY},
+    {.name = "3", .zero = SW_ZERO_WEIGHTS, .secondary = SW_NO_SECONDARY},
+    [SW_ZERO_HPZ] = {.name = "3 hpZ", .zero = SW_ZERO_WEIGHTS, .secondary = "node"},
+    [SW_ZERO_QWZ] = {.name = "3 qwZ", .zero = SW_ZERO_WEIGHTS, .gather = SW_GATHER_INT8, .secondary = SW_NO_SECONDARY},
+    [SW_ZERO_QGZ] = {.name = "3 qgZ", .zero = SW_ZERO_WEIGHTS, .reduce = SW_REDUCE_INT4, .secondary = SW_NO_SECONDARY},
+    [SW_ZERO_PLUS] = {.name = "3 all",
+                      .zero = SW_ZERO_WEIGHTS,
+                      .gather = SW_GATHER_INT8,
+                      .reduce = SW_REDUCE_INT4,
+                      .secondary = "node"},
 };
 
 static sw_status choose_row(struct zero_bench *b, const struct row *row) {
     free(b->settings.zero_secondary);
     b->settings.zero = row->zero;
+    b->settings.gather = row->gather;
+    b->settings.reduce = row->reduce;
     b->settings.zero_secondary = strdup(row->secondary);
     return b->settings.zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
-}
-
-/* Returns the rows that this job can run: secondary shards need several even nodes of several ranks. */
-static int rows_of(const struct zero_bench *b) {
-    const struct sw_comm_nodes *nodes = sw_comm_nodes(b->ranks->comm);
-    return nodes->even && nodes->nodes > 1 && nodes->ranks > 1 ? SW_ZERO_ROWS : SW_ZERO_STAGES;
 }
 
 static sw_status measure_row(struct zero_bench *b, int number) {
@@ -187,7 +202,6 @@ static sw_status run(struct zero_bench *b) {
     SW_TRY(sw_planned_begin_ranks(b->ranks, &b->settings));
     SW_TRY(sw_ranks_agree_on_error(b->ranks, open_model(b)));
     SW_TRY(sw_planned_agree(b->ranks, &b->settings, &b->config, &b->devices));
-    b->report.rows = rows_of(b);
     for (int number = 0; number < b->report.rows; number++)
         SW_TRY(measure_row(b, number));
     b->report.comm = b->ranks->comm;

@@ -10,8 +10,9 @@
 #include <stdint.h>
 
 enum { SW_ZERO_STAGES = SW_ZERO_WEIGHTS + 1, SW_ZERO_BUFFERS = 32 };
-/* Rows: the stages, then stage 3 with secondary shards (hpZ). */
-enum { SW_ZERO_HPZ = SW_ZERO_STAGES, SW_ZERO_ROWS };
+/* Rows: the stages, then stage 3 with secondary shards (hpZ), with weights gathered as int8 (qwZ), with gradients
+ * reduced as int4 (qgZ), and with all three. */
+enum { SW_ZERO_HPZ = SW_ZERO_STAGES, SW_ZERO_QWZ, SW_ZERO_QGZ, SW_ZERO_PLUS, SW_ZERO_ROWS };
 
 typedef enum {
     SW_ZERO_HELD_WEIGHTS,

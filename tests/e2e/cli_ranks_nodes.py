@@ -54,6 +54,14 @@ def secondary_shards_change_no_bit():
     return problems
 
 
+def quantized_exchanges_change_no_bit_of_it():
+    """Secondary shards are of the weights that were gathered in 8 bits, so both gathers bring the same."""
+    quantized = ("--gather", "int8", "--reduce", "int4")
+    together(4, train("int8", "--zero", 3, "--ranks-per-node", 2, *quantized))
+    together(4, train("int8-nodes", *NODE, *quantized))
+    return [] if numbers_of(path("int8")) == numbers_of(path("int8-nodes")) else ["other bits than without secondary shards"]
+
+
 def a_killed_run_goes_on_with_the_same_bits():
     draw = random.Random(SEED)
     job = Job(path("killed.log"), 4, train("killed", *NODE, "--place", NVME, "--schedule-steps", 100, "--warmup", 10, steps=100000))
@@ -109,5 +117,5 @@ def a_plan_says_what_goes_between_nodes():
     return [] if right and 0.6 < ratio < 0.8 else [f"{plain['sent']}, {kept['sent']}, {kept['secondary']}"]
 
 
-script_test.run(secondary_shards_change_no_bit, a_killed_run_goes_on_with_the_same_bits, a_resume_may_change_it,
+script_test.run(secondary_shards_change_no_bit, quantized_exchanges_change_no_bit_of_it, a_killed_run_goes_on_with_the_same_bits, a_resume_may_change_it,
                 what_cannot_be_is_refused_by_a_sentence, a_plan_says_what_goes_between_nodes)
