@@ -119,6 +119,7 @@ void ranks_check_scopes(struct sw_comm *comm, int node_ranks, int part_ranks) {
     RANKS_REQUIRE(at->nodes == nodes && at->node == self->rank / node_ranks && at->rank == self->rank % node_ranks,
                   "%d nodes", at->nodes);
     RANKS_REQUIRE(at->even == (nodes == 1 || self->ranks % node_ranks == 0), "even nodes");
+    RANKS_REQUIRE(at->in_order == at->even, "the ranks of a node are neighbours");
     for (int scope = 0; scope < SW_SCOPES; scope++) {
         const struct expected in = expect(comm, (sw_comm_scope)scope, node_ranks, part_ranks);
         RANKS_REQUIRE(sw_comm_scope_ranks(comm, (sw_comm_scope)scope) == in.ranks &&

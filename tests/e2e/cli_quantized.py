@@ -105,7 +105,10 @@ def a_run_that_is_killed_goes_on_with_the_same_bits():
     if flags_of("killed") != ("int8", "int4"):
         problems.append(f"run.json has {flags_of('killed')}")
     together(2, command("resume", path("killed"), "--steps", last + 4, "--gather", "exact", "--reduce", "int8"))
-    return problems + ([] if flags_of("killed") == ("exact", "int8") else [f"after a change run.json has {flags_of('killed')}"])
+    problems += [] if flags_of("killed") == ("exact", "int8") else [f"after a change run.json has {flags_of('killed')}"]
+    problems += refused("one rank", ["resume", path("killed"), "--steps", last + 5], "give --reduce ordered")
+    must("resume", path("killed"), "--steps", last + 5, "--reduce", "ordered")
+    return problems
 
 
 script_test.run(what_is_not_exchanged_is_refused, quantized_trainings_are_near_and_repeat,

@@ -57,7 +57,7 @@ def secondary_shards_change_no_bit():
 def quantized_exchanges_change_no_bit_of_it():
     """Secondary shards are of the weights that were gathered in 8 bits, so both gathers bring the same."""
     quantized = ("--gather", "int8", "--reduce", "int4")
-    together(4, train("int8", "--zero", 3, *quantized))
+    together(4, train("int8", "--zero", 3, "--ranks-per-node", 2, *quantized))
     together(4, train("int8-nodes", *NODE, *quantized))
     return [] if numbers_of(path("int8")) == numbers_of(path("int8-nodes")) else ["other bits than without secondary shards"]
 

@@ -289,6 +289,15 @@ static void draw_secondary(struct plans_random *random, struct sw_plan_spec *spe
     spec->secondary_rank = spec->rank % spec->secondary_ranks;
 }
 
+/* Lets half of the plans exchange quantized weights and gradients, in two levels where there are two nodes. */
+static void draw_quantized(struct plans_random *random, struct sw_plan_spec *spec) {
+    if (plans_draw(random, 0, 1) == 0)
+        return;
+    spec->gather = SW_QUANT_INT8;
+    spec->reduce = plans_draw(random, 0, 1) == 0 ? SW_QUANT_INT8 : SW_QUANT_INT4;
+    spec->reduce_nodes = spec->ranks % 2 == 0 && spec->ranks > 2 ? 2 : 0;
+}
+
 static void sums_of_ranks_are_not_taken_for_gradients(void **state) {
     (void)state;
     int refused = 0;
@@ -305,6 +314,7 @@ static void sums_of_ranks_are_not_taken_for_gradients(void **state) {
         spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
         spec.zero = (int)plans_draw(&random, SW_ZERO_GRADS, SW_ZERO_WEIGHTS);
         draw_secondary(&random, &spec);
+        draw_quantized(&random, &spec);
         if (sw_plan_create(&spec, &plan) == SW_OK) {
             for (int which = WRITES; which <= CONFUSIONS; which++)
                 check_refused(plan, (confusion)which, &refused);
@@ -360,6 +370,7 @@ static void altered_operands_are_refused(void **state) {
             spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
             spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
             draw_secondary(&random, &spec);
+            draw_quantized(&random, &spec);
         }
         if (sw_plan_create(&spec, &plan) == SW_OK) {
             refused += try_operands(&random, plan);

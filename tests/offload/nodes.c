@@ -1,5 +1,6 @@
 /* The time of collectives over several nodes, against the formula of nodes.h by hand. */
 #include "offload/simulate/nodes.h"
+#include "offload/simulate/simulate.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -54,6 +55,25 @@ static void gathers_in_a_node_do_not_use_the_network(void **state) {
     assert_true(rates_of(8, 1, &(struct sw_node){0}).gather_in_node.bytes_per_s == 0.0);
 }
 
+static double exchange_s(const struct sw_rates *rates, sw_level level, int64_t bytes) {
+    const struct sw_plan plan = {.spec = {.ranks = 8, .node_ranks = 4, .reduce_nodes = level == SW_LEVEL_ALL ? 0 : 2}};
+    const struct sw_op op = {.kind = SW_OP_EXCHANGE_GRADIENTS, .lane = SW_LANE_COMM, .level = level, .bytes = bytes};
+    return sw_simulate_op(&plan, rates, &op);
+}
+
+/* Quantized gradients go within nodes, between them, or at once to 3 ranks of the node and 4 of the other. */
+static void exchanges_take_the_links_that_they_use(void **state) {
+    (void)state;
+    struct sw_rates rates = rates_of(8, 2, &node);
+    rates.cores = 1.0;
+    assert_true(near(exchange_s(&rates, SW_LEVEL_NODE, 700), rates.latency_in_node_s + 7.0));
+    assert_true(near(exchange_s(&rates, SW_LEVEL_ACROSS, 700), rates.comm_latency_s + 70.0));
+    assert_true(near(exchange_s(&rates, SW_LEVEL_ALL, 700), rates.comm_latency_s + 40.0));
+    struct sw_rates flat = rates_of(8, 1, &(struct sw_node){0});
+    flat.cores = 1.0;
+    assert_true(near(exchange_s(&flat, SW_LEVEL_ALL, 700), flat.comm_latency_s + 7.0));
+}
+
 static void unknown_nodes_change_nothing(void **state) {
     (void)state;
     const struct sw_rates flat = rates_of(8, 1, &(struct sw_node){0}), alone = rates_of(1, 1, &node);
@@ -63,11 +83,9 @@ static void unknown_nodes_change_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slower_level_bounds),
-        cmocka_unit_test(latency_grows_with_ranks_and_nodes),
-        cmocka_unit_test(one_level_alone),
-        cmocka_unit_test(gathers_in_a_node_do_not_use_the_network),
-        cmocka_unit_test(unknown_nodes_change_nothing),
+        cmocka_unit_test(exchanges_take_the_links_that_they_use),   cmocka_unit_test(slower_level_bounds),
+        cmocka_unit_test(latency_grows_with_ranks_and_nodes),       cmocka_unit_test(one_level_alone),
+        cmocka_unit_test(gathers_in_a_node_do_not_use_the_network), cmocka_unit_test(unknown_nodes_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

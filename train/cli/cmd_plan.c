@@ -225,6 +225,14 @@ static json_t *helps_json(const struct sw_what_if *helps) {
     return rows;
 }
 
+static json_t *quantized_json(const struct sw_plan *plan) {
+    const bool weights = sw_plan_quantizes_weights(plan), grads = sw_plan_quantizes_grads(plan);
+    if (!weights && !grads)
+        return json_null();
+    return json_pack("{s:s?, s:s?, s:i}", "gather", weights ? sw_quant_name(plan->spec.gather) : NULL, "reduce",
+                     grads ? sw_quant_name(plan->spec.reduce) : NULL, "reduce_nodes", sw_plan_reduce_nodes(plan));
+}
+
 static sw_status print_json(const struct sw_planned *p, const struct sw_what_if *helps) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
@@ -250,6 +258,7 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_what_if 
                         sw_settings_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
     json_object_set_new(root, "nodes", nodes_json(p));
     json_object_set_new(root, "secondary", secondary_json(p->plan));
+    json_object_set_new(root, "quantized", quantized_json(p->plan));
     json_object_set_new(root, "sent", sent_json(p->plan));
     json_object_set_new(root, "would_help", helps_json(helps));
     return sw_command_print_json(root);

@@ -95,8 +95,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
     };
     SW_TRY(sw_settings_group(settings, &spec.group));
-    if (share.stage == SW_ZERO_WEIGHTS)
-        SW_TRY(sw_settings_secondary(settings, &spec.secondary_ranks));
+    SW_TRY(sw_settings_secondary(settings, &spec.secondary_ranks));
     if (spec.secondary_ranks > 0)
         spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
     SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
