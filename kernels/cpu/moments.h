@@ -98,8 +98,21 @@ SW_INLINE int sw_word_at(int i) {
 
 /* Returns a half of each word, or that with its bytes exchanged. */
 SW_INLINE sw_vec_bits sw_half_of(sw_vec_bits words, const bool upper, const bool exchanged) {
+    if (!exchanged)
+        return upper ? words >> 16 : words & 0xffffu;
+#if defined(__AVX2__)
+    /* Bytes 1 and 0, or 3 and 2, of each lane, and zeros. */
+    const __m128i order = _mm_add_epi8(_mm_setr_epi8(1, 0, -16, -16, 5, 4, -16, -16, 9, 8, -16, -16, 13, 12, -16, -16),
+                                       _mm_set1_epi8(upper ? 2 : 0));
+#if defined(__AVX512F__)
+    return (sw_vec_bits)_mm512_shuffle_epi8((__m512i)words, _mm512_broadcast_i32x4(order));
+#else
+    return (sw_vec_bits)_mm256_shuffle_epi8((__m256i)words, _mm256_broadcastsi128_si256(order));
+#endif
+#else
     const sw_vec_bits half = upper ? words >> 16 : words & 0xffffu;
-    return exchanged ? half >> 8 | (half << 8 & 0xff00u) : half;
+    return half >> 8 | (half << 8 & 0xff00u);
+#endif
 }
 
 SW_INLINE sw_vec sw_vec_abs(sw_vec value) {
