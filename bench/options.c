@@ -61,6 +61,12 @@ static const struct sw_option options[] = {
     {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(settings.precision), .commands = SW_BENCH_COMM,
      .group = WORKLOAD, .initial = "bf16", .choices = "fp32|bf16|fp16",
      .what = "type of the elements that are added"},
+    {.name = "--optimizer-state", .kind = SW_OPTION_CHOICE, AT(settings.optimizer_state),
+     .commands = SW_BENCH_UPDATE, .group = WORKLOAD, .initial = "fp32", .choices = "fp32|bf16|8bit",
+     .what = "form of AdamW's moments; bf16 and 8bit are measured beside fp32"},
+    {.name = "--rounding", .kind = SW_OPTION_CHOICE, AT(settings.rounding), .commands = SW_BENCH_UPDATE,
+     .group = WORKLOAD, .initial = "auto", .choices = "auto|nearest|stochastic",
+     .what = "rounding of moments in bf16 or 8bit; auto: stochastic"},
     {.name = "--chunk-grains", .kind = SW_OPTION_INT, AT(chunk_grains), .commands = SW_BENCH_UPDATE,
      .group = WORKLOAD, .initial = "16", .value = "N", .int_min = 1, .int_max = SW_BENCH_MOST_CHUNK_GRAINS,
      .what = "grains (16,384 parameters) that one update covers, as train --chunk-grains"},
@@ -173,7 +179,7 @@ const struct sw_command_line sw_bench_comm_line = {
 const struct sw_command_line sw_bench_update_line = {
     LINE("update", SW_BENCH_UPDATE),
     .summary = "Measures the fused optimizer update, beside the same memory traffic without arithmetic.",
-    .examples = {"spillway bench update", "spillway bench update --precision bf16 --chunk-grains 64",
+    .examples = {"spillway bench update", "spillway bench update --precision bf16 --optimizer-state 8bit",
                  "spillway bench update --device cpu --threads 2 --json"}};
 const struct sw_command_line sw_bench_gemm_line = {
     LINE("gemm", SW_BENCH_GEMM),

@@ -16,6 +16,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum { SW_OPTIMIZER_FP32 = 0, SW_OPTIMIZER_BF16, SW_OPTIMIZER_8BIT, SW_OPTIMIZER_FORMATS } sw_optimizer_format;
 
 /* The rounding of moments that are narrower than fp32: to the nearer number, or to one of the two neighbours with the
@@ -38,4 +42,7 @@ const char *sw_rounding_name(sw_rounding rounding);
 sw_status sw_parse_optimizer_format(const char *name, sw_optimizer_format *out);
 sw_status sw_parse_rounding(const char *name, sw_rounding *out);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

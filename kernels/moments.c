@@ -13,33 +13,39 @@
     entry(1.0 * (parts), 1e-6, shift), entry(2.0 * (parts), 1e-5, shift), entry(4.0 * (parts), 1e-4, shift),           \
         entry(8.0 * (parts), 1e-3, shift), entry(16.0 * (parts), 1e-2, shift), entry(32.0 * (parts), 1e-1, shift),     \
         entry(64.0 * (parts), 1e0, shift)
-#define SLOPE(parts, power, shift) (float)(0.9 * (power))
-#define FIRST(parts, power, shift) (float)(0.1 * (power))
+/* The same for numbers, in the order of exponents modulo 8; `special` is the entry of 0.0 and 1.0. */
+#define MAP_TABLE(entry, special)                                                                                      \
+    entry(1e-5), entry(1e-4), entry(1e-3), entry(1e-2), entry(1e-1), entry(1e0), (special), entry(1e-6)
+#define SLOPE(power) (float)(0.9 * (power))
+#define FIRST(power) (float)(0.1 * (power))
 #define STEEP(parts, power, shift) (float)((parts) / (0.9 * (power)))
 #define LINE(parts, power, shift) (float)((parts)*8.0 / 9.0 - 0.5 - (shift))
 #define CROSS(parts, power, shift) ((power) < 1.0 ? (float)((parts)*44.0 / 27.0 - 5.0 / 6.0 - (shift)) : NO_DECADE)
 #define NEXT(parts, power, shift) ((power) < 1.0 ? (float)((parts)*16.0 / 9.0 - 0.5 - (shift)) : NO_DECADE)
 #define NO_DECADE 1e9f /* above every position */
-#define LINES(parts, shift)                                                                                            \
-    .steep = {DECADES(STEEP, parts, shift)}, .line = {DECADES(LINE, parts, shift)},                                    \
-    .cross = {DECADES(CROSS, parts, shift)}, .next = {DECADES(NEXT, parts, shift)}
+/* The lines' tables. Entry 0 goes from 0.0 to `number`, that of code 1. */
+#define LINES(parts, shift, number)                                                                                    \
+    .steep = {(float)(1.0 / (number)), DECADES(STEEP, parts, shift)}, .line = {0.0f, DECADES(LINE, parts, shift)},     \
+    .cross = {NO_DECADE, DECADES(CROSS, parts, shift)}, .next = {NO_DECADE, DECADES(NEXT, parts, shift)}
 /* The line from the last part's number to 1.0; the offset is exact, so 1.0 is at `code`. */
 #define TO_ONE(parts) (float)((parts) / 0.45)
 #define LAST(parts, code) .to_one = TO_ONE(parts), .one_offset = (code)-TO_ONE(parts)
+/* The entry of the number of code 1, whose bits are `bits`, is 1.0. */
+#define ENTRIES_FROM(bits) .entry_offset = (float)(1.0 - (double)(bits) * (double)SW_MOMENT_ENTRY_SLOPE)
 
 const struct sw_moment_map sw_moment_maps[SW_MOMENTS] = {
     /* q is 0.5 for 0.0 and 128.5 for 1.0, whose mantissas are 1 and 1 + 1/256. */
-    [SW_MOMENT_M] = {.slope = {DECADES(SLOPE, 1, 0), 256.0f},
-                     .first = {DECADES(FIRST, 1, 0), 0.0f},
-                     LINES(1, 0.0),
-                     .from_zero = (float)(1.0 / 0.55e-6),
-                     LAST(64.0, 128.0f)},
+    [SW_MOMENT_M] = {.slope = {MAP_TABLE(SLOPE, 256.0f)},
+                     .first = {MAP_TABLE(FIRST, 0.0f)},
+                     LINES(1, 0.0, 0.55e-6),
+                     LAST(64.0, 128.0f),
+                     ENTRIES_FROM(0x3513a3b6 /* 0.55e-6 */)},
     /* q is 0.75 for 0.0 and 128.25 for 1.0, whose mantissas are 1 + 1/2 and 1 + 1/512. */
-    [SW_MOMENT_V] = {.slope = {DECADES(SLOPE, 2, 1), (float)(-512.0 / 255.0)},
-                     .first = {DECADES(FIRST, 2, 1), -0.5f * (float)(-512.0 / 255.0)},
-                     LINES(2, 1.0),
-                     .from_zero = (float)(1.0 / 0.325e-6),
-                     LAST(128.0, 255.0f)},
+    [SW_MOMENT_V] = {.slope = {MAP_TABLE(SLOPE, (float)(-512.0 / 255.0))},
+                     .first = {MAP_TABLE(FIRST, -0.5f * (float)(-512.0 / 255.0))},
+                     LINES(2, 1.0, 0.325e-6),
+                     LAST(128.0, 255.0f),
+                     ENTRIES_FROM(0x34ae7ba9 /* 0.325e-6 */)},
 };
 
 struct sw_record_parts sw_record_parts(sw_optimizer_format format, bool wide, void *record) {
@@ -68,7 +74,7 @@ static float of_bits(uint32_t bits) {
 
 /* Returns the number at q, as struct sw_moment_map says. */
 static float number_at(const struct sw_moment_map *map, float q) {
-    const uint32_t bits = bits_of(q), entry = ((bits >> 23) - 127u) % SW_MAP_ENTRIES;
+    const uint32_t bits = bits_of(q), entry = (bits >> 23) % SW_MAP_ENTRIES;
     const float mantissa = of_bits((bits & 0x7fffffu) | 0x3f800000u);
     return fmaf(map->slope[entry], mantissa - 1.0f, map->first[entry]);
 }
@@ -84,10 +90,11 @@ static float number_of_v(uint8_t code) {
 
 /* Returns the position of a magnitude, as struct sw_moment_map says. */
 static float position(const struct sw_moment_map *map, float y) {
-    const int entry = (int)fmaxf(fmaf((float)(int32_t)bits_of(y), SW_MOMENT_ENTRY_SLOPE, SW_MOMENT_ENTRY_OFFSET), 0.0f);
+    const float logarithm = fmaf((float)(int32_t)bits_of(y), SW_MOMENT_ENTRY_SLOPE, map->entry_offset);
+    const int entry = (int)fmaxf(logarithm, 0.0f);
     const float z = y * map->steep[entry];
     const float parts = fminf(z + map->line[entry], fmaf(z, SW_MOMENT_FIFTH, map->next[entry]));
-    const float lowest = fminf(fminf(parts, fmaf(z, SW_MOMENT_THIRD, map->cross[entry])), y * map->from_zero);
+    const float lowest = fminf(parts, fmaf(z, SW_MOMENT_THIRD, map->cross[entry]));
     return fmaxf(lowest, fmaf(y, map->to_one, map->one_offset));
 }
 
@@ -148,12 +155,13 @@ void sw_moments_widen(sw_optimizer_format format, const struct sw_record_parts *
     }
 }
 
-static uint32_t word_of(const struct sw_moment_rounding *how, int64_t elem) {
+/* Returns the 16 random bits of an element. */
+static uint32_t random_of(const struct sw_moment_rounding *how, int64_t elem) {
     if (how->rounding == SW_ROUND_NEAREST)
         return 0;
     const struct sw_rng_block block =
         sw_rng(how->seed, sw_moment_stream(how->unit, how->step), sw_moment_counter(elem));
-    return block.word[elem / SW_MOMENT_WORD_ELEMS % SW_MOMENT_WORDS];
+    return block.word[elem / (2 * SW_MOMENT_LANES) % 4] >> elem / SW_MOMENT_LANES % 2 * 16 & 0xffffu;
 }
 
 void sw_moments_round(sw_optimizer_format format, const struct sw_moment_rounding *how, int64_t at,
@@ -164,13 +172,13 @@ void sw_moments_round(sw_optimizer_format format, const struct sw_moment_roundin
     const float inverse[SW_MOMENTS] = {scale[0] > 0.0f ? 1.0f / scale[0] : 0.0f,
                                        scale[1] > 0.0f ? 1.0f / scale[1] : 0.0f};
     for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
-        const uint32_t word = word_of(how, how->first_elem + at + i), low = word & 0xffffu, high = word >> 16;
+        const uint32_t random = random_of(how, how->first_elem + at + i), other = random >> 8 | (random & 0xffu) << 8;
         if (format == SW_OPTIMIZER_BF16) {
-            ((sw_bf16 *)record->m)[at + i] = to_bf16(m[i], bf16_above(how->rounding, m[i], low), 0);
-            ((sw_bf16 *)record->v)[at + i] = to_bf16(v[i], bf16_above(how->rounding, v[i], high), bits_of(v[i]) != 0);
+            ((sw_bf16 *)record->m)[at + i] = to_bf16(m[i], bf16_above(how->rounding, m[i], random), 0);
+            ((sw_bf16 *)record->v)[at + i] = to_bf16(v[i], bf16_above(how->rounding, v[i], other), bits_of(v[i]) != 0);
         } else {
-            ((uint8_t *)record->m)[at + i] = code_of_m(m[i], inverse[SW_MOMENT_M], above(how->rounding, low));
-            ((uint8_t *)record->v)[at + i] = code_of_v(v[i], inverse[SW_MOMENT_V], above(how->rounding, high));
+            ((uint8_t *)record->m)[at + i] = code_of_m(m[i], inverse[SW_MOMENT_M], above(how->rounding, random));
+            ((uint8_t *)record->v)[at + i] = code_of_v(v[i], inverse[SW_MOMENT_V], above(how->rounding, other));
         }
     }
     if (format == SW_OPTIMIZER_8BIT) {

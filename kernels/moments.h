@@ -24,39 +24,39 @@
 enum { SW_MOMENT_M, SW_MOMENT_V, SW_MOMENTS };
 enum { SW_MAP_ENTRIES = 8 }; /* entries of a map's tables: an index is taken modulo 8 */
 
-/* The map of one moment. With q = |code of m| + 0.5, or (code of v + 1.5)/2, and i the exponent of q, the number is
- * first[i] + slope[i]·(mantissa of q - 1). The last entry serves the codes of 0.0 and of 1.0.
+/* The map of one moment. With q = |code of m| + 0.5, or (code of v + 1.5)/2, and `entry` the exponent of q as its bits
+ * have it, modulo 8, the number is first[entry] + slope[entry]·(mantissa of q - 1). One entry serves the codes of 0.0
+ * and of 1.0.
  *
- * The position of a magnitude y, at most 1, is the least of four lines but near 1.0: y·from_zero and, for the entry
- * that sw_moment_entry of the bits of y chooses, y·steep + line, y·steep/3 + cross and y·steep/5 + next. They are the
- * parts of one decade, the step between two decades, and the parts of the next; positions are concave in y. Above the
- * last part they are not, so the position is no less than y·to_one + one_offset. */
+ * The position of a magnitude y, at most 1, is the least of three lines: y·steep + line, y·steep/3 + cross and
+ * y·steep/5 + next are the parts of one decade, the step between two decades, and the parts of the next, and positions
+ * are concave in y. Above the last part they are not, so the position is no less than y·to_one + one_offset. The entry
+ * of these tables is fma(bits of y as an integer, SW_MOMENT_ENTRY_SLOPE, entry_offset), at least 0, without its
+ * fraction: a float's bits grow as its logarithm, roughly. Entry 0 is the line from 0.0 to the number of code 1; the
+ * others change amid the parts of a decade, where roughly serves. */
 struct sw_moment_map {
     float slope[SW_MAP_ENTRIES], first[SW_MAP_ENTRIES];
     float steep[SW_MAP_ENTRIES], line[SW_MAP_ENTRIES], cross[SW_MAP_ENTRIES], next[SW_MAP_ENTRIES];
-    float from_zero, to_one, one_offset;
+    float entry_offset, to_one, one_offset;
 };
 extern const struct sw_moment_map sw_moment_maps[SW_MOMENTS];
 
-/* The entry of a magnitude is fma(bits of y as an integer, ENTRY_SLOPE, ENTRY_OFFSET), at least 0, without its
- * fraction. A float's bits grow as its logarithm, roughly, and entries change amid the parts of a decade, where roughly
- * serves. */
-#define SW_MOMENT_ENTRY_SLOPE 3.58855666e-8f /* log10(2)/2^23 */
-#define SW_MOMENT_ENTRY_OFFSET -31.8608093f  /* 6.37 - 127·log10(2) */
+#define SW_MOMENT_ENTRY_SLOPE 3.58855666e-8f /* log10(2)/2^23: an entry for each decade */
 #define SW_MOMENT_THIRD (1.0f / 3.0f)
 #define SW_MOMENT_FIFTH 0.2f
 
-/* The stream of the random words of a unit's update. Element e takes word (e/16)%4 of counter (e/64)·16 + e%16, so that
- * vectors take whole words; the lower 16 bits round m, the upper v. */
+/* The stream of the random words of a unit's update. Element e takes 16 bits: of word (e/32)%4 of counter
+ * (e/128)·16 + e%16 the lower half where (e/16)%2 is 0, else the upper, so that vectors take whole words. m is rounded
+ * by the number of these bits, v by that of the same bits with the bytes exchanged: a rounding hangs on the upper byte
+ * all but once in 256 times, so that those of m and v are as good as independent, for half of the words. */
 static inline uint64_t sw_moment_stream(int64_t unit, int64_t step) {
     return (UINT64_C(0x6d) << 56) + ((uint64_t)unit << 32) + (uint64_t)step;
 }
 
-enum { SW_MOMENT_WORDS = 4, SW_MOMENT_WORD_ELEMS = 16 };
+enum { SW_MOMENT_LANES = 16, SW_MOMENT_GROUP = 128 }; /* elements side by side, and those of 16 counters */
 
 static inline uint64_t sw_moment_counter(int64_t elem) {
-    return (uint64_t)(elem / (SW_MOMENT_WORDS * SW_MOMENT_WORD_ELEMS) * SW_MOMENT_WORD_ELEMS +
-                      elem % SW_MOMENT_WORD_ELEMS);
+    return (uint64_t)(elem / SW_MOMENT_GROUP * SW_MOMENT_LANES + elem % SW_MOMENT_LANES);
 }
 
 /* The parts of a grain's record. Moments are floats, bf16 or codes; the scales are NULL but in 8 bits. */

@@ -12,11 +12,12 @@ typedef uint64_t sw_vec_pairs __attribute__((vector_size(SW_LANES * sizeof(uint3
 typedef uint8_t sw_vec_bytes __attribute__((vector_size(SW_LANES)));
 typedef uint8_t sw_vec_bytes_unaligned __attribute__((vector_size(SW_LANES), aligned(1), may_alias));
 
-/* A block's moments, and the random words of its elements. */
+/* A block's moments, the largest magnitudes among every SW_LANES-th of them, and the random words of its elements. */
 struct sw_moment_block {
+    sw_vec largest_m, largest_v;
     _Alignas(64) float m[SW_MOMENT_BLOCK_ELEMS];
     _Alignas(64) float v[SW_MOMENT_BLOCK_ELEMS];
-    _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS];
+    _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS / 2]; /* 16 bits an element */
 };
 
 /* Returns table[index % 8] of each lane. */
@@ -59,7 +60,7 @@ SW_INLINE void sw_philox_round(struct sw_philox *p, uint32_t k0, uint32_t k1) {
     p->c[3] = p0;
 }
 
-/* Writes the words of SW_LANES counters, word w to to[w·SW_MOMENT_WORD_ELEMS]. The counters' upper halves are equal. */
+/* Writes the words of SW_LANES counters, word w to to[w·SW_MOMENT_LANES]. The counters' upper halves are equal. */
 SW_INLINE void sw_philox_words(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t *to) {
     static const uint64_t twice[] = {0, 2, 4, 6, 8, 10, 12, 14};
     struct sw_philox even, odd;
@@ -76,19 +77,29 @@ SW_INLINE void sw_philox_words(uint64_t seed, uint64_t stream, uint64_t counter,
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    for (int word = 0; word < SW_MOMENT_WORDS; word++) {
+    for (int word = 0; word < 4; word++) {
         const sw_vec_pairs pairs = (even.c[word] & UINT32_MAX) | odd.c[word] << 32;
-        memcpy(to + word * SW_MOMENT_WORD_ELEMS, &pairs, sizeof pairs);
+        memcpy(to + word * SW_MOMENT_LANES, &pairs, sizeof pairs);
     }
 }
 
 /* Writes the words of a block that begins at element `elem` of its unit. */
 SW_INLINE void sw_block_words(const struct sw_moment_rounding *how, int64_t elem, uint32_t *words) {
-    enum { WORD_ELEMS = SW_MOMENT_WORD_ELEMS, GROUP = SW_MOMENT_WORDS * SW_MOMENT_WORD_ELEMS };
     const uint64_t stream = sw_moment_stream(how->unit, how->step);
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += GROUP)
-        for (int lane = 0; lane < WORD_ELEMS; lane += SW_LANES)
-            sw_philox_words(how->seed, stream, sw_moment_counter(elem + i + lane), words + i + lane);
+    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_MOMENT_GROUP)
+        for (int lane = 0; lane < SW_MOMENT_LANES; lane += SW_LANES)
+            sw_philox_words(how->seed, stream, sw_moment_counter(elem + i + lane), words + i / 2 + lane);
+}
+
+/* Returns the index of the first word of the vector from element i of a block on. */
+SW_INLINE int sw_word_at(int i) {
+    return i / (2 * SW_MOMENT_LANES) * SW_MOMENT_LANES + i % SW_MOMENT_LANES;
+}
+
+/* Returns a half of each word, or that with its bytes exchanged. */
+SW_INLINE sw_vec_bits sw_half_of(sw_vec_bits words, const bool upper, const bool exchanged) {
+    const sw_vec_bits half = upper ? words >> 16 : words & 0xffffu;
+    return exchanged ? half >> 8 | (half << 8 & 0xff00u) : half;
 }
 
 SW_INLINE sw_vec sw_vec_abs(sw_vec value) {
@@ -97,79 +108,97 @@ SW_INLINE sw_vec sw_vec_abs(sw_vec value) {
 
 SW_INLINE sw_vec sw_number_at(const struct sw_moment_map *map, sw_vec q) {
     const sw_vec_bits bits = (sw_vec_bits)q;
-    const sw_vec_bits entry = ((bits >> 23) - 127u) & (SW_MAP_ENTRIES - 1u);
+    const sw_vec_bits entry = bits >> 23;
     const sw_vec mantissa = (sw_vec)((bits & 0x7fffffu) | 0x3f800000u);
     return sw_vec_fma_once(sw_vec_pick(map->slope, entry), mantissa - 1.0f, sw_vec_pick(map->first, entry));
 }
 
+/* Returns bytes as numbers of fp32. */
+SW_INLINE sw_vec sw_vec_of_bytes(sw_vec_bytes bytes) {
+#if defined(__AVX512F__)
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32((__m128i)bytes));
+#elif defined(__AVX2__)
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)bytes)));
+#else
+    return __builtin_convertvector(__builtin_convertvector(bytes, sw_vec_ints), sw_vec);
+#endif
+}
+
 SW_INLINE sw_vec sw_number_of_m(const char *codes) {
     const sw_vec_bytes shifted = *(const sw_vec_bytes_unaligned *)codes + 127;
-    const sw_vec steps = __builtin_convertvector(__builtin_convertvector(shifted, sw_vec_ints), sw_vec) - 127.0f;
+    const sw_vec steps = sw_vec_of_bytes(shifted) - 127.0f;
     const sw_vec number = sw_number_at(&sw_moment_maps[SW_MOMENT_M], sw_vec_abs(steps) + 0.5f);
     return (sw_vec)((sw_vec_bits)number | ((sw_vec_bits)steps & 0x80000000u));
 }
 
 SW_INLINE sw_vec sw_number_of_v(const char *codes) {
     const sw_vec_bytes bytes = *(const sw_vec_bytes_unaligned *)codes;
-    const sw_vec code = __builtin_convertvector(__builtin_convertvector(bytes, sw_vec_ints), sw_vec);
-    return sw_number_at(&sw_moment_maps[SW_MOMENT_V], code * 0.5f + 0.75f);
+    const sw_vec code = sw_vec_of_bytes(bytes);
+    /* The product is exact, so that the sum alone is rounded. */
+    return sw_number_at(&sw_moment_maps[SW_MOMENT_V], sw_vec_fma_once(code, sw_vec_splat(0.5f), sw_vec_splat(0.75f)));
 }
 
-SW_INLINE void sw_widen_moments(const sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
-                                struct sw_moment_block *block) {
-    if (format == SW_OPTIMIZER_BF16) {
-        for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-            sw_vec_store(block->m + i, sw_load(SW_BF16, record->m, at + i));
-            sw_vec_store(block->v + i, sw_load(SW_BF16, record->v, at + i));
-        }
-        return;
-    }
-    const float m_scale = record->m_scale[at / SW_MOMENT_BLOCK_ELEMS];
-    const float v_scale = record->v_scale[at / SW_MOMENT_BLOCK_ELEMS];
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        sw_vec_store(block->m + i, sw_number_of_m(record->m + at + i) * m_scale);
-        sw_vec_store(block->v + i, sw_number_of_v(record->v + at + i) * v_scale);
-    }
+/* Widen a vector of moments from element `at` of a grain. */
+SW_INLINE sw_vec sw_widen_m(const sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
+                            float scale) {
+    return format == SW_OPTIMIZER_BF16 ? sw_load(SW_BF16, record->m, at) : sw_number_of_m(record->m + at) * scale;
+}
+
+SW_INLINE sw_vec sw_widen_v(const sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
+                            float scale) {
+    return format == SW_OPTIMIZER_BF16 ? sw_load(SW_BF16, record->v, at) : sw_number_of_v(record->v + at) * scale;
 }
 
 SW_INLINE sw_vec sw_position(const struct sw_moment_map *map, sw_vec y) {
     const sw_vec logarithm = sw_vec_fma_once(__builtin_convertvector((sw_vec_ints)y, sw_vec),
-                                             sw_vec_splat(SW_MOMENT_ENTRY_SLOPE), sw_vec_splat(SW_MOMENT_ENTRY_OFFSET));
+                                             sw_vec_splat(SW_MOMENT_ENTRY_SLOPE), sw_vec_splat(map->entry_offset));
     const sw_vec_bits entry =
         (sw_vec_bits) __builtin_convertvector(sw_vec_max(logarithm, sw_vec_splat(0.0f)), sw_vec_ints);
     const sw_vec z = y * sw_vec_pick(map->steep, entry);
     const sw_vec next = sw_vec_fma_once(z, sw_vec_splat(SW_MOMENT_FIFTH), sw_vec_pick(map->next, entry));
     const sw_vec cross = sw_vec_fma_once(z, sw_vec_splat(SW_MOMENT_THIRD), sw_vec_pick(map->cross, entry));
     const sw_vec parts = sw_vec_min(z + sw_vec_pick(map->line, entry), next);
-    const sw_vec lowest = sw_vec_min(sw_vec_min(parts, cross), y * map->from_zero);
-    return sw_vec_max(lowest, sw_vec_fma_once(y, sw_vec_splat(map->to_one), sw_vec_splat(map->one_offset)));
+    return sw_vec_max(sw_vec_min(parts, cross),
+                      sw_vec_fma_once(y, sw_vec_splat(map->to_one), sw_vec_splat(map->one_offset)));
 }
 
-/* Returns the code's steps from 0.0 of each lane. */
-SW_INLINE sw_vec_ints sw_steps(const struct sw_moment_map *map, sw_vec value, float inverse, sw_vec more) {
+/* Returns the position of each lane's magnitude in its block, and what the rounding adds. `random` has 16 bits a lane.
+ */
+SW_INLINE sw_vec sw_rounded(const struct sw_moment_map *map, const sw_rounding rounding, sw_vec value, float inverse,
+                            sw_vec_bits random) {
     const sw_vec y = sw_vec_min(sw_vec_abs(value) * inverse, sw_vec_splat(1.0f));
-    return __builtin_convertvector(sw_position(map, y) + more, sw_vec_ints);
+    if (rounding == SW_ROUND_NEAREST)
+        return sw_position(map, y) + 0.5f;
+    /* The product is exact, so that the sum alone is rounded. */
+    return sw_vec_fma_once(__builtin_convertvector((sw_vec_ints)random, sw_vec), sw_vec_splat(0x1p-16f),
+                           sw_position(map, y));
 }
 
 SW_INLINE void sw_store_codes(char *codes, sw_vec_ints steps) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i_u *)codes, _mm512_cvtepi32_epi8((__m512i)steps));
+#else
     *(sw_vec_bytes_unaligned *)codes = __builtin_convertvector(steps, sw_vec_bytes);
+#endif
 }
 
-SW_INLINE sw_vec sw_above(const sw_rounding rounding, sw_vec_bits random) {
-    return rounding == SW_ROUND_NEAREST ? sw_vec_splat(0.5f)
-                                        : __builtin_convertvector((sw_vec_ints)random, sw_vec) * 0x1p-16f;
+/* Returns the largest lane; none is NaN. */
+SW_INLINE float sw_largest_lane(sw_vec value) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps(value);
+#elif defined(__AVX__)
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+#else
+    return sw_vec_largest(value);
+#endif
 }
 
-/* Returns the scale of a block; two maxima at once wait less for each other. */
-SW_INLINE float sw_block_scale(const float values[SW_MOMENT_BLOCK_ELEMS]) {
-    sw_vec even = {0}, odd = {0};
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += 2 * SW_LANES) {
-        even = sw_vec_max(sw_vec_abs(sw_vec_load(values + i)), even);
-        odd = sw_vec_max(sw_vec_abs(sw_vec_load(values + i + SW_LANES)), odd);
-    }
-    const float largest = sw_vec_largest(sw_vec_max(even, odd));
-    const float normal = largest > FLT_MIN ? largest : FLT_MIN, finite = normal < FLT_MAX ? normal : FLT_MAX;
-    return largest > 0.0f ? finite : 0.0f;
+/* Returns the scale of a block whose magnitudes are at most those of a vector's lanes. */
+SW_INLINE float sw_scale_of(sw_vec largest_lanes) {
+    const float largest = sw_largest_lane(largest_lanes), normal = largest > FLT_MIN ? largest : FLT_MIN;
+    return largest > 0.0f ? (normal < FLT_MAX ? normal : FLT_MAX) : 0.0f;
 }
 
 SW_INLINE float sw_inverse_of(float scale) {
@@ -187,28 +216,44 @@ SW_INLINE sw_vec_ints sw_vec_max_ints(sw_vec_ints a, sw_vec_ints b) {
 #endif
 }
 
-/* Rounds a block's moments to codes, and returns the scale. */
-SW_INLINE float sw_round_m(const sw_rounding rounding, const struct sw_moment_block *block, char *codes) {
-    const float scale = sw_block_scale(block->m), inverse = sw_inverse_of(scale);
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        const sw_vec m = sw_vec_load(block->m + i);
-        const sw_vec more = sw_above(rounding, *(const sw_vec_bits *)(block->words + i) & 0xffffu);
-        const sw_vec_ints steps = sw_steps(&sw_moment_maps[SW_MOMENT_M], m, inverse, more);
-        const sw_vec_ints minus = (sw_vec_ints)m >> 31, signed_steps = (steps ^ minus) - minus;
-        sw_store_codes(codes + i, sw_vec_max_ints(signed_steps, (sw_vec_ints){0} - 127));
-    }
-    return scale;
+/* Returns 1 in the lanes that are above zero. */
+SW_INLINE sw_vec_ints sw_vec_least(sw_vec v) {
+#if defined(__AVX512F__)
+    return (sw_vec_ints)_mm512_min_epu32((__m512i)v, _mm512_set1_epi32(1));
+#elif defined(__AVX2__)
+    return (sw_vec_ints)_mm256_min_epu32((__m256i)v, _mm256_set1_epi32(1));
+#else
+    return ((sw_vec_ints)v != 0) & 1;
+#endif
 }
 
-SW_INLINE float sw_round_v(const sw_rounding rounding, const struct sw_moment_block *block, char *codes) {
-    const float scale = sw_block_scale(block->v), inverse = sw_inverse_of(scale);
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        const sw_vec v = sw_vec_load(block->v + i);
-        const sw_vec more = sw_above(rounding, *(const sw_vec_bits *)(block->words + i) >> 16);
-        const sw_vec_ints least = ((sw_vec_ints)v != 0) & 1;
-        sw_store_codes(codes + i, sw_vec_max_ints(sw_steps(&sw_moment_maps[SW_MOMENT_V], v, inverse, more), least));
-    }
-    return scale;
+/* Rounds the vector from element i of a block on. `upper`: its random bits are the upper halves of their words. */
+SW_INLINE void sw_round_codes(const sw_rounding rounding, const struct sw_moment_block *block, int i,
+                              const float inverse[2], const bool upper, char *to_m, char *to_v) {
+    const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
+    const sw_vec_bits words = *(const sw_vec_bits *)(block->words + sw_word_at(i));
+    const sw_vec size =
+        sw_rounded(&sw_moment_maps[SW_MOMENT_M], rounding, m, inverse[SW_MOMENT_M], sw_half_of(words, upper, false));
+    const sw_vec code =
+        sw_rounded(&sw_moment_maps[SW_MOMENT_V], rounding, v, inverse[SW_MOMENT_V], sw_half_of(words, upper, true));
+    const sw_vec_bits steps = (sw_vec_bits)size | ((sw_vec_bits)m & 0x80000000u);
+    sw_store_codes(to_m + i,
+                   sw_vec_max_ints(__builtin_convertvector((sw_vec)steps, sw_vec_ints), (sw_vec_ints){0} - 127));
+    sw_store_codes(to_v + i, sw_vec_max_ints(__builtin_convertvector(code, sw_vec_ints), sw_vec_least(v)));
+}
+
+SW_INLINE void sw_round_to_codes(const sw_rounding rounding, const struct sw_moment_block *block, int64_t at,
+                                 const struct sw_record_parts *record) {
+    const float m_scale = sw_scale_of(block->largest_m), v_scale = sw_scale_of(block->largest_v);
+    const float inverse[SW_MOMENTS] = {sw_inverse_of(m_scale), sw_inverse_of(v_scale)};
+    char *m = record->m + at, *v = record->v + at;
+    record->m_scale[at / SW_MOMENT_BLOCK_ELEMS] = m_scale;
+    record->v_scale[at / SW_MOMENT_BLOCK_ELEMS] = v_scale;
+    for (int first = 0; first < SW_MOMENT_BLOCK_ELEMS; first += 2 * SW_MOMENT_LANES)
+        for (int i = first; i < first + SW_MOMENT_LANES; i += SW_LANES) {
+            sw_round_codes(rounding, block, i, inverse, false, m, v);
+            sw_round_codes(rounding, block, i + SW_MOMENT_LANES, inverse, true, m, v);
+        }
 }
 
 SW_INLINE sw_vec_bits sw_vec_min_bits(sw_vec_bits a, sw_vec_bits b) {
@@ -232,14 +277,23 @@ SW_INLINE sw_vec_half sw_moments_to_bf16(const sw_rounding rounding, sw_vec valu
     return __builtin_convertvector((bits >> 16 & 0x8000u) | above, sw_vec_half);
 }
 
+SW_INLINE void sw_round_bf16(const sw_rounding rounding, const struct sw_moment_block *block, int i, const bool upper,
+                             sw_bf16 *to_m, sw_bf16 *to_v) {
+    const sw_vec_bits words = *(const sw_vec_bits *)(block->words + sw_word_at(i));
+    const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
+    *(sw_vec_half_unaligned *)(to_m + i) =
+        sw_moments_to_bf16(rounding, m, sw_half_of(words, upper, false), (sw_vec_ints){0});
+    *(sw_vec_half_unaligned *)(to_v + i) =
+        sw_moments_to_bf16(rounding, v, sw_half_of(words, upper, true), sw_vec_least(v));
+}
+
 SW_INLINE void sw_round_to_bf16(const sw_rounding rounding, const struct sw_moment_block *block, sw_bf16 *to_m,
                                 sw_bf16 *to_v) {
-    for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
-        const sw_vec_bits words = *(const sw_vec_bits *)(block->words + i);
-        const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
-        *(sw_vec_half_unaligned *)(to_m + i) = sw_moments_to_bf16(rounding, m, words & 0xffffu, (sw_vec_ints){0});
-        *(sw_vec_half_unaligned *)(to_v + i) = sw_moments_to_bf16(rounding, v, words >> 16, ((sw_vec_ints)v != 0) & 1);
-    }
+    for (int first = 0; first < SW_MOMENT_BLOCK_ELEMS; first += 2 * SW_MOMENT_LANES)
+        for (int i = first; i < first + SW_MOMENT_LANES; i += SW_LANES) {
+            sw_round_bf16(rounding, block, i, false, to_m, to_v);
+            sw_round_bf16(rounding, block, i + SW_MOMENT_LANES, true, to_m, to_v);
+        }
 }
 
 SW_INLINE void sw_round_moments(const sw_optimizer_format format, const sw_rounding rounding,
@@ -251,8 +305,7 @@ SW_INLINE void sw_round_moments(const sw_optimizer_format format, const sw_round
         sw_round_to_bf16(rounding, block, (sw_bf16 *)record->m + at, (sw_bf16 *)record->v + at);
         return;
     }
-    record->m_scale[at / SW_MOMENT_BLOCK_ELEMS] = sw_round_m(rounding, block, record->m + at);
-    record->v_scale[at / SW_MOMENT_BLOCK_ELEMS] = sw_round_v(rounding, block, record->v + at);
+    sw_round_to_codes(rounding, block, at, record);
 }
 
 #endif

@@ -24,23 +24,27 @@ struct run {
     float decay_factor, minus_step_size;
 };
 
-/* Runs the operations of ref/update.c in the same order: the bits are a contract. `rest` elements are left from element
- * i of the run on, of which a vector takes what it can. */
+/* Runs the operations of ref/update.c in the same order: the bits are a contract. */
+SW_INLINE void update_lanes(const struct sw_adamw_scalars *s, const struct run *run, sw_vec gradient, sw_vec *master,
+                            sw_vec *m, sw_vec *v) {
+    const sw_vec g = gradient * s->grad_scale;
+    *m = sw_vec_fma_once(sw_vec_splat(s->one_minus_beta1), g - *m, *m);
+    *v = sw_vec_fma_once(s->one_minus_beta2 * g, g, s->beta2 * *v);
+    const sw_vec denominator = sw_vec_sqrt(*v) / s->correction2_sqrt + s->eps;
+    *master = sw_vec_fma_once(sw_vec_splat(run->minus_step_size), *m / denominator, *master * run->decay_factor);
+}
+
+/* `rest` elements are left from element i of the run on, of which a vector takes what it can. */
 SW_INLINE void update_vector(const sw_dtype type, const struct call *call, const struct run *run, int64_t i,
                              int64_t rest) {
-    const struct sw_adamw_scalars *s = &call->scalars;
-    const sw_vec g = sw_load_up_to(type, call->grads, run->at + i, rest, 0.0f) * s->grad_scale;
-    const sw_vec m = sw_load_up_to(SW_F32, run->m, i, rest, 0.0f);
-    const sw_vec v = sw_load_up_to(SW_F32, run->v, i, rest, 0.0f);
-    const sw_vec before = sw_load_up_to(SW_F32, run->master, i, rest, 0.0f);
-    const sw_vec first = sw_vec_fma_once(sw_vec_splat(s->one_minus_beta1), g - m, m);
-    const sw_vec second = sw_vec_fma_once(s->one_minus_beta2 * g, g, s->beta2 * v);
-    const sw_vec denominator = sw_vec_sqrt(second) / s->correction2_sqrt + s->eps;
-    const sw_vec master =
-        sw_vec_fma_once(sw_vec_splat(run->minus_step_size), first / denominator, before * run->decay_factor);
+    const sw_vec g = sw_load_up_to(type, call->grads, run->at + i, rest, 0.0f);
+    sw_vec m = sw_load_up_to(SW_F32, run->m, i, rest, 0.0f);
+    sw_vec v = sw_load_up_to(SW_F32, run->v, i, rest, 0.0f);
+    sw_vec master = sw_load_up_to(SW_F32, run->master, i, rest, 0.0f);
+    update_lanes(&call->scalars, run, g, &master, &m, &v);
     sw_store_up_to(SW_F32, run->master, i, rest, master);
-    sw_store_up_to(SW_F32, run->m, i, rest, first);
-    sw_store_up_to(SW_F32, run->v, i, rest, second);
+    sw_store_up_to(SW_F32, run->m, i, rest, m);
+    sw_store_up_to(SW_F32, run->v, i, rest, v);
     if (rest >= SW_LANES)
         sw_stream(type, call->weights, run->at + i, master);
     else
@@ -78,17 +82,77 @@ static void update_elems(const struct update *u, int64_t chunk_elem, int64_t fir
     }
 }
 
+/* A block of a narrow record: its first element in the grain and the call. */
+struct block {
+    int64_t at, chunk_elem;
+    const struct sw_record_parts *record;
+};
+
+SW_INLINE float scale_at(const float *scales, int64_t at) {
+    return scales == NULL ? 0.0f : scales[at / SW_MOMENT_BLOCK_ELEMS];
+}
+
+/* Widens and updates a block that lies in one span, and leaves its moments in `to`. */
+SW_INLINE void update_whole(const sw_dtype type, const sw_optimizer_format format, const struct update *u,
+                            const struct run *given, const struct block *block, struct sw_moment_block *to) {
+    const struct call call = {.scalars = u->scalars, .grads = u->op->grads, .weights = u->op->weights};
+    const struct run run = *given;
+    const struct sw_record_parts record = *block->record;
+    const float m_scale = scale_at(record.m_scale, block->at), v_scale = scale_at(record.v_scale, block->at);
+    sw_vec largest_m = {0}, largest_v = {0};
+    for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
+        sw_vec m = sw_widen_m(format, &record, block->at + i, m_scale);
+        sw_vec v = sw_widen_v(format, &record, block->at + i, v_scale);
+        sw_vec master = sw_vec_load(run.master + i);
+        update_lanes(&call.scalars, &run, sw_load(type, call.grads, run.at + i), &master, &m, &v);
+        largest_m = sw_vec_max(sw_vec_abs(m), largest_m);
+        largest_v = sw_vec_max(sw_vec_abs(v), largest_v);
+        sw_vec_store(run.master + i, master);
+        sw_vec_store(to->m + i, m);
+        sw_vec_store(to->v + i, v);
+        sw_stream(type, call.weights, run.at + i, master);
+    }
+    to->largest_m = largest_m;
+    to->largest_v = largest_v;
+}
+
+/* Does the same for a block of several spans. */
+static void update_parts(const struct update *u, const struct block *block, struct sw_moment_block *to) {
+    const struct sw_record_parts *record = block->record;
+    const float m_scale = scale_at(record->m_scale, block->at), v_scale = scale_at(record->v_scale, block->at);
+    for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
+        sw_vec_store(to->m + i, sw_widen_m(u->op->format, record, block->at + i, m_scale));
+        sw_vec_store(to->v + i, sw_widen_v(u->op->format, record, block->at + i, v_scale));
+    }
+    update_elems(u, block->chunk_elem - block->at, block->at, SW_MOMENT_BLOCK_ELEMS, record->master + block->at, to->m,
+                 to->v);
+    to->largest_m = to->largest_v = (sw_vec){0};
+    for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_LANES) {
+        to->largest_m = sw_vec_max(sw_vec_abs(sw_vec_load(to->m + i)), to->largest_m);
+        to->largest_v = sw_vec_max(sw_vec_abs(sw_vec_load(to->v + i)), to->largest_v);
+    }
+}
+
 SW_INLINE void update_narrow(const sw_optimizer_format format, const sw_rounding rounding, const struct update *u,
                              int64_t chunk_elem, const struct sw_record_parts *record) {
-    const struct sw_moment_rounding how = {.seed = u->op->seed,
-                                           .unit = u->op->unit,
-                                           .step = u->op->adamw->step,
-                                           .first_elem = u->op->first_elem + chunk_elem};
+    const struct sw_update_adamw *op = u->op;
+    const struct sw_moment_rounding how = {
+        .seed = op->seed, .unit = op->unit, .step = op->adamw->step, .first_elem = op->first_elem + chunk_elem};
+    struct sw_decay_span span = {.end = 0};
     for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += SW_MOMENT_BLOCK_ELEMS) {
-        struct sw_moment_block block;
-        sw_widen_moments(format, record, at, &block);
-        update_elems(u, chunk_elem, at, SW_MOMENT_BLOCK_ELEMS, record->master + at, block.m, block.v);
-        sw_round_moments(format, rounding, &how, at, &block, record);
+        const struct block block = {.at = at, .chunk_elem = chunk_elem + at, .record = record};
+        struct sw_moment_block moments;
+        if (span.end <= how.first_elem + at)
+            span = sw_decay_span(&u->scalars, op->runs, op->run_count, how.first_elem + at);
+        const struct run run = {.at = block.chunk_elem,
+                                .master = record->master + at,
+                                .decay_factor = span.factor,
+                                .minus_step_size = span.minus_step_size};
+        if (span.end < how.first_elem + at + SW_MOMENT_BLOCK_ELEMS)
+            update_parts(u, &block, &moments);
+        else
+            SW_FOR_TYPE(update_whole, op->type, format, u, &run, &block, &moments);
+        sw_round_moments(format, rounding, &how, at, &moments, record);
     }
 }
 

@@ -34,6 +34,8 @@ struct bench {
     struct sw_stream *stream;
     struct sw_memory *memory[3];
     sw_dtype type;
+    sw_optimizer_format optimizer;
+    sw_rounding rounding;
     int64_t chunk_grains, chunks;
     void *a, *b, *c;
 };
@@ -51,8 +53,12 @@ static sw_status open_bench(struct bench *bench, struct sw_device *device, const
     const int64_t chunks = sw_max_i64(2, WORKING_BYTES / (shape->chunk_grains * all_bytes));
     const int64_t grains = chunks * shape->chunk_grains;
     void **areas[] = {&bench->a, &bench->b, &bench->c};
-    *bench =
-        (struct bench){.device = device, .type = shape->type, .chunk_grains = shape->chunk_grains, .chunks = chunks};
+    *bench = (struct bench){.device = device,
+                            .type = shape->type,
+                            .optimizer = shape->optimizer,
+                            .rounding = shape->rounding,
+                            .chunk_grains = shape->chunk_grains,
+                            .chunks = chunks};
     SW_TRY(sw_stream_open(device, &bench->stream));
     for (int i = 0; i < 3; i++)
         if (grain_bytes[i] > 0) {
@@ -121,24 +127,26 @@ sw_status sw_measure_copies(struct sw_device *device, const struct sw_measure_sh
 }
 
 static sw_status update_chunk(struct bench *bench, int64_t chunk) {
-    const int64_t elems = bench->chunk_grains * SW_GRAIN_ELEMS;
+    const int64_t elems = bench->chunk_grains * SW_GRAIN_ELEMS,
+                  state_bytes = sw_optimizer_grain_bytes(bench->optimizer);
     const struct sw_decay_run run = {.end = bench->chunks * elems, .decay = true};
     const struct sw_adamw adamw = {
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 1.0f, .step = 1};
     return sw_update_adamw(bench->stream, .type = bench->type, .adamw = &adamw, .first_elem = chunk * elems,
                            .grains = bench->chunk_grains, .runs = &run, .run_count = 1,
                            .grads = chunk_at(bench, bench->a, chunk, sw_dtype_bytes(bench->type)),
-                           .records = chunk_at(bench, bench->c, chunk, SW_OPTIMIZER_GRAIN_BYTES / SW_GRAIN_ELEMS),
-                           .weights = chunk_at(bench, bench->b, chunk, sw_dtype_bytes(bench->type)));
+                           .records = (char *)bench->c + chunk * bench->chunk_grains * state_bytes,
+                           .weights = chunk_at(bench, bench->b, chunk, sw_dtype_bytes(bench->type)),
+                           .format = bench->optimizer, .rounding = bench->rounding, .wide_elem = bench->chunks * elems);
 }
 
 sw_status sw_measure_update(struct sw_device *device, const struct sw_measure_shape *shape, struct sw_rate *out) {
     const int64_t grain = SW_GRAIN_ELEMS * sw_dtype_bytes(shape->type);
+    const int64_t state_bytes = sw_optimizer_grain_bytes(shape->optimizer);
     struct bench bench;
-    sw_status status =
-        open_bench(&bench, device, shape, on_device, (int64_t[]){grain, grain, SW_OPTIMIZER_GRAIN_BYTES});
+    sw_status status = open_bench(&bench, device, shape, on_device, (int64_t[]){grain, grain, state_bytes});
     if (status == SW_OK)
-        status = rate_of(&bench, update_chunk, bench.chunk_grains * 2 * (SW_OPTIMIZER_GRAIN_BYTES + grain), out);
+        status = rate_of(&bench, update_chunk, bench.chunk_grains * 2 * (state_bytes + grain), out);
     close_bench(&bench);
     return status;
 }

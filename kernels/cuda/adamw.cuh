@@ -1,0 +1,66 @@
+/* What the updates of fp32 and of narrow optimizer state share: AdamW of one element, and the decay of elements. */
+#ifndef SW_KERNELS_CUDA_ADAMW_CUH
+#define SW_KERNELS_CUDA_ADAMW_CUH
+
+#include "core/size.h"
+#include "kernels/cuda/grid.cuh"
+extern "C" {
+#include "kernels/adamw_scalars.h"
+}
+
+enum { SW_LAUNCH_SPANS = 64 }; /* decay spans that one launch knows; it is given them with its arguments */
+
+/* The elements [first, end) of a call, and the decay factor and step size of each: those of the first span that ends
+ * after it. */
+struct sw_stretch {
+    int64_t first, end;
+    int spans;
+    int64_t ends[SW_LAUNCH_SPANS];
+    float factors[SW_LAUNCH_SPANS], minus_step_sizes[SW_LAUNCH_SPANS];
+};
+
+static __device__ __forceinline__ int sw_span_of(const sw_stretch &s, int64_t elem) {
+    int low = 0, high = s.spans - 1;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (s.ends[middle] <= elem)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static __device__ __forceinline__ void sw_update_elem(const struct sw_adamw_scalars &s, float decay_factor,
+                                                      float minus_step_size, float gradient, float *master, float *m,
+                                                      float *v) {
+    const float g = gradient * s.grad_scale;
+    *m = fmaf(s.one_minus_beta1, g - *m, *m);
+    *v = fmaf(s.one_minus_beta2 * g, g, s.beta2 * *v);
+    const float denominator = sqrtf(*v) / s.correction2_sqrt + s.eps;
+    *master = fmaf(minus_step_size, *m / denominator, *master * decay_factor);
+}
+
+/* Returns the next stretch of a call, from element `first` on and before `end`: to the end, or as far as the spans of
+ * one launch reach. A step that is skipped needs no spans. */
+static inline sw_stretch sw_next_stretch(const struct sw_adamw_scalars *scalars, const struct sw_update_adamw *op,
+                                         int64_t first, int64_t end) {
+    sw_stretch s = {};
+    s.first = s.end = first;
+    if (op->adamw->skip)
+        s.end = end;
+    for (; s.end < end && s.spans < SW_LAUNCH_SPANS; s.spans++) {
+        const struct sw_decay_span span = sw_decay_span(scalars, op->runs, op->run_count, op->first_elem + s.end);
+        s.end = span.end - op->first_elem < end ? span.end - op->first_elem : end;
+        s.ends[s.spans] = s.end;
+        s.factors[s.spans] = span.factor;
+        s.minus_step_sizes[s.spans] = span.minus_step_size;
+    }
+    return s;
+}
+
+/* Queues the update of the elements [0, elems) of a call whose moments are narrow, in whole grains that are not wide.
+ */
+void sw_cuda_update_narrow(cudaStream_t stream, const struct sw_update_adamw *op, int64_t elems);
+
+#endif

@@ -1,0 +1,257 @@
+/* AdamW of moments in bf16 and 8 bits with the bits of kernels/moments.c. A warp has a block of 256 elements, whose
+ * scale and random words its lanes share. */
+#include "kernels/cuda/adamw.cuh"
+extern "C" {
+#include "kernels/moments.h"
+}
+
+#include <assert.h>
+#include <float.h>
+
+enum {
+    BLOCK_LANES = SW_MOMENT_BLOCK_ELEMS / SW_ELEMS,
+    BLOCK_WARPS = SW_BLOCK_THREADS / SW_WARP,
+    BLOCK_WORDS = SW_MOMENT_BLOCK_ELEMS / 2, /* random words of a block: 16 bits an element */
+};
+static_assert((int)BLOCK_LANES == (int)SW_WARP, "a warp has a block");
+
+namespace {
+struct narrow_update {
+    struct sw_adamw_scalars scalars;
+    bool aligned, stochastic;
+    char *records;
+    int64_t record_bytes;
+    uint64_t seed, stream;
+    int64_t first_elem; /* the call's first element in its unit */
+    struct sw_moment_map maps[SW_MOMENTS];
+};
+} // namespace
+
+static __device__ __forceinline__ float number_at(const sw_moment_map &map, float q) {
+    const uint32_t bits = sw_float_bits(q), entry = (bits >> 23) % SW_MAP_ENTRIES;
+    const float mantissa = sw_bits_float((bits & 0x7fffffu) | 0x3f800000u);
+    return fmaf(map.slope[entry], mantissa - 1.0f, map.first[entry]);
+}
+
+static __device__ __forceinline__ float position(const sw_moment_map &map, float y) {
+    const float logarithm = fmaf((float)(int32_t)sw_float_bits(y), SW_MOMENT_ENTRY_SLOPE, map.entry_offset);
+    const int entry = (int)fmaxf(logarithm, 0.0f);
+    const float z = y * map.steep[entry];
+    const float parts = fminf(z + map.line[entry], fmaf(z, SW_MOMENT_FIFTH, map.next[entry]));
+    const float lowest = fminf(parts, fmaf(z, SW_MOMENT_THIRD, map.cross[entry]));
+    return fmaxf(lowest, fmaf(y, map.to_one, map.one_offset));
+}
+
+/* Returns the code's steps from 0.0 of a magnitude. */
+static __device__ __forceinline__ int steps_of(const sw_moment_map &map, float value, float inverse, bool stochastic,
+                                               uint32_t random) {
+    const float y = fabsf(value) * inverse, more = stochastic ? (float)(int32_t)random * 0x1p-16f : 0.5f;
+    return (int)(position(map, y < 1.0f ? y : 1.0f) + more);
+}
+
+/* Returns the scale of a warp's block from each lane's largest magnitude. */
+static __device__ __forceinline__ float scale_of(const float values[SW_ELEMS]) {
+    float largest = 0.0f;
+    SW_UNROLL
+    for (int i = 0; i < SW_ELEMS; i++)
+        largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
+    SW_UNROLL
+    for (int with = SW_WARP / 2; with > 0; with /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(SW_ALL_LANES, largest, with));
+    return largest > 0.0f ? fminf(fmaxf(largest, FLT_MIN), FLT_MAX) : 0.0f;
+}
+
+/* Each lane draws the four words of one counter of its warp's block, as core/rng.c does. */
+static __device__ __forceinline__ void draw_words(const narrow_update &u, int64_t elem, int lane, uint32_t *words) {
+    const int group = lane / SW_MOMENT_LANES, side = lane % SW_MOMENT_LANES;
+    const uint64_t counter = (uint64_t)((elem / SW_MOMENT_GROUP + group) * SW_MOMENT_LANES + side);
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = (uint32_t)u.stream;
+    uint32_t c3 = (uint32_t)(u.stream >> 32), k0 = (uint32_t)u.seed, k1 = (uint32_t)(u.seed >> 32);
+    SW_UNROLL
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    uint32_t *to = words + group * 4 * SW_MOMENT_LANES + side;
+    to[0] = c0;
+    to[SW_MOMENT_LANES] = c1;
+    to[2 * SW_MOMENT_LANES] = c2;
+    to[3 * SW_MOMENT_LANES] = c3;
+}
+
+/* Returns the 16 random bits of element i of a lane. */
+static __device__ __forceinline__ uint32_t random_of(const uint32_t *words, int lane, int i) {
+    const int elem = lane * SW_ELEMS + i;
+    const uint32_t word = words[elem / (2 * SW_MOMENT_LANES) * SW_MOMENT_LANES + elem % SW_MOMENT_LANES];
+    return word >> (elem / SW_MOMENT_LANES % 2 * 16) & 0xffffu;
+}
+
+static __device__ __forceinline__ uint32_t exchanged(uint32_t random) {
+    return random >> 8 | (random & 0xffu) << 8;
+}
+
+namespace {
+/* Moments in 8 bits. A lane's eight codes are two words. */
+struct eight_bits {
+    uint32_t *m, *v;
+    float *m_scale, *v_scale;
+
+    __device__ __forceinline__ eight_bits(char *record, int in_grain) {
+        char *codes = record + SW_GRAIN_ELEMS * sizeof(float);
+        float *scales = (float *)(codes + 2 * SW_GRAIN_ELEMS);
+        m = (uint32_t *)(codes + in_grain);
+        v = (uint32_t *)(codes + SW_GRAIN_ELEMS + in_grain);
+        m_scale = scales + in_grain / SW_MOMENT_BLOCK_ELEMS;
+        v_scale = m_scale + SW_GRAIN_ELEMS / SW_MOMENT_BLOCK_ELEMS;
+    }
+
+    __device__ __forceinline__ void widen(const narrow_update &u, float out_m[SW_ELEMS], float out_v[SW_ELEMS]) const {
+        const float scale_m = *m_scale, scale_v = *v_scale;
+        SW_UNROLL
+        for (int word = 0; word < 2; word++) {
+            const uint32_t codes_m = m[word], codes_v = v[word];
+            SW_UNROLL
+            for (int i = 0; i < 4; i++) {
+                const float steps = (float)(((codes_m >> 8 * i) + 127u) & 0xffu) - 127.0f;
+                const float q = (float)(codes_v >> 8 * i & 0xffu) * 0.5f + 0.75f;
+                const float number = number_at(u.maps[SW_MOMENT_M], fabsf(steps) + 0.5f);
+                out_m[4 * word + i] = (steps < 0.0f ? -number : number) * scale_m;
+                out_v[4 * word + i] = number_at(u.maps[SW_MOMENT_V], q) * scale_v;
+            }
+        }
+    }
+
+    __device__ __forceinline__ void round(const narrow_update &u, const float in_m[SW_ELEMS],
+                                          const float in_v[SW_ELEMS], const uint32_t *words, int lane) const {
+        const float scale_m = scale_of(in_m), scale_v = scale_of(in_v);
+        const float inverse_m = scale_m > 0.0f ? 1.0f / scale_m : 0.0f;
+        const float inverse_v = scale_v > 0.0f ? 1.0f / scale_v : 0.0f;
+        SW_UNROLL
+        for (int word = 0; word < 2; word++) {
+            uint32_t codes_m = 0, codes_v = 0;
+            SW_UNROLL
+            for (int i = 0; i < 4; i++) {
+                const float value_m = in_m[4 * word + i], value_v = in_v[4 * word + i];
+                const uint32_t random = u.stochastic ? random_of(words, lane, 4 * word + i) : 0;
+                const int size = steps_of(u.maps[SW_MOMENT_M], value_m, inverse_m, u.stochastic, random);
+                const int code = steps_of(u.maps[SW_MOMENT_V], value_v, inverse_v, u.stochastic, exchanged(random));
+                const int negative = size > 127 ? -127 : -size;
+                const int steps = sw_float_bits(value_m) >> 31 ? negative : size;
+                codes_m |= ((uint32_t)steps & 0xffu) << 8 * i;
+                codes_v |= (uint32_t)(code == 0 && sw_float_bits(value_v) != 0 ? 1 : code) << 8 * i;
+            }
+            m[word] = codes_m;
+            v[word] = codes_v;
+        }
+        if (lane == 0) {
+            *m_scale = scale_m;
+            *v_scale = scale_v;
+        }
+    }
+};
+
+/* Moments in bf16. */
+struct sixteen_bits {
+    sw_cuda_bf16 *m, *v;
+
+    __device__ __forceinline__ sixteen_bits(char *record, int in_grain) {
+        m = (sw_cuda_bf16 *)(record + SW_GRAIN_ELEMS * sizeof(float)) + in_grain;
+        v = m + SW_GRAIN_ELEMS;
+    }
+
+    __device__ __forceinline__ void widen(const narrow_update &, float out_m[SW_ELEMS], float out_v[SW_ELEMS]) const {
+        sw_load_whole(m, out_m);
+        sw_load_whole(v, out_v);
+    }
+
+    static __device__ __forceinline__ uint32_t rounded(bool stochastic, float value, uint32_t random, uint32_t least) {
+        const uint32_t bits = sw_float_bits(value), nearest = 0x7fffu + (bits >> 16 & 1u);
+        const uint32_t size = (bits & 0x7fffffffu) + (stochastic ? random : nearest);
+        const uint32_t finite = (size < 0x7f7fffffu ? size : 0x7f7fffffu) >> 16;
+        return (bits >> 16 & 0x8000u) | (finite > least ? finite : least);
+    }
+
+    __device__ __forceinline__ void round(const narrow_update &u, const float in_m[SW_ELEMS],
+                                          const float in_v[SW_ELEMS], const uint32_t *words, int lane) const {
+        uint32_t to_m[SW_ELEMS / 2] = {}, to_v[SW_ELEMS / 2] = {};
+        SW_UNROLL
+        for (int i = 0; i < SW_ELEMS; i++) {
+            const uint32_t random = u.stochastic ? random_of(words, lane, i) : 0;
+            to_m[i / 2] |= rounded(u.stochastic, in_m[i], random, 0) << i % 2 * 16;
+            to_v[i / 2] |= rounded(u.stochastic, in_v[i], exchanged(random), sw_float_bits(in_v[i]) != 0) << i % 2 * 16;
+        }
+        sw_store16(m, {to_m[0], to_m[1], to_m[2], to_m[3]});
+        sw_store16(v, {to_v[0], to_v[1], to_v[2], to_v[3]});
+    }
+};
+} // namespace
+
+template <typename T, typename Moments>
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    update_narrow_kernel(narrow_update u, sw_stretch s, const T *grads, T *weights) {
+    SW_SHARED(uint32_t, words, [BLOCK_WARPS][BLOCK_WORDS]);
+    const int warp = threadIdx.x / SW_WARP, lane = threadIdx.x % SW_WARP;
+    const int64_t at = s.first + ((int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x) * SW_ELEMS;
+    if (at >= s.end)
+        return;
+    const int in_grain = (int)(at & (SW_GRAIN_ELEMS - 1));
+    char *record = u.records + at / SW_GRAIN_ELEMS * u.record_bytes;
+    float *masters = (float *)record + in_grain;
+    const Moments moments(record, in_grain);
+    float master[SW_ELEMS], m[SW_ELEMS], v[SW_ELEMS], gradients[SW_ELEMS];
+    sw_load_whole(masters, master);
+    moments.widen(u, m, v);
+    sw_load_elems(grads + at, SW_ELEMS, u.aligned, gradients);
+    if (u.stochastic)
+        draw_words(u, u.first_elem + at - lane * SW_ELEMS, lane, words[warp]);
+    int span = sw_span_of(s, at);
+    SW_UNROLL
+    for (int i = 0; i < SW_ELEMS; i++) {
+        while (s.ends[span] <= at + i)
+            span++;
+        sw_update_elem(u.scalars, s.factors[span], s.minus_step_sizes[span], gradients[i], &master[i], &m[i], &v[i]);
+    }
+    sw_store_whole(masters, master);
+    sw_store_elems(weights + at, SW_ELEMS, u.aligned, master);
+    __syncwarp();
+    moments.round(u, m, v, words[warp], lane);
+}
+
+template <typename T>
+static void update_stretch(cudaStream_t stream, const narrow_update &u, const sw_stretch &s, bool eight,
+                           const void *grads, void *weights) {
+    const unsigned blocks = sw_blocks(s.end - s.first, SW_BLOCK_THREADS * SW_ELEMS);
+    if (eight)
+        SW_LAUNCH((update_narrow_kernel<T, eight_bits>), blocks, SW_BLOCK_THREADS, 0, stream, u, s, (const T *)grads,
+                  (T *)weights);
+    else
+        SW_LAUNCH((update_narrow_kernel<T, sixteen_bits>), blocks, SW_BLOCK_THREADS, 0, stream, u, s, (const T *)grads,
+                  (T *)weights);
+}
+
+void sw_cuda_update_narrow(cudaStream_t stream, const struct sw_update_adamw *op, int64_t elems) {
+    assert(sw_is_aligned(op->records));
+    narrow_update u = {};
+    u.scalars = sw_adamw_scalars(op->adamw);
+    u.aligned = sw_is_aligned(op->weights) && sw_is_aligned(op->grads);
+    u.stochastic = op->rounding == SW_ROUND_STOCHASTIC;
+    u.records = (char *)op->records;
+    u.record_bytes = sw_optimizer_grain_bytes(op->format);
+    u.seed = op->seed;
+    u.stream = sw_moment_stream(op->unit, op->adamw->step);
+    u.first_elem = op->first_elem;
+    u.maps[SW_MOMENT_M] = sw_moment_maps[SW_MOMENT_M];
+    u.maps[SW_MOMENT_V] = sw_moment_maps[SW_MOMENT_V];
+    for (int64_t first = 0; first < elems;) {
+        sw_stretch s = sw_next_stretch(&u.scalars, op, first, elems);
+        s.end -= s.end % SW_MOMENT_BLOCK_ELEMS; /* a launch has whole blocks */
+        assert(s.end > first);
+        SW_FOR_TYPE(op->type, update_stretch, stream, u, s, op->format == SW_OPTIMIZER_8BIT, op->grads, op->weights);
+        first = s.end;
+    }
+}
