@@ -9,7 +9,7 @@ struct update {
     struct sw_adamw_scalars scalars;
 };
 
-/* What a vector needs of it. */
+/* The parts of a call that a vector needs. */
 struct call {
     struct sw_adamw_scalars scalars;
     const void *grads;

@@ -1,4 +1,4 @@
-/* What the updates of fp32 and of narrow optimizer state share: AdamW of one element, and the decay of elements. */
+/* Shared by the updates of fp32 and of narrow optimizer state: AdamW of one element, and the decay of elements. */
 #ifndef SW_KERNELS_CUDA_ADAMW_CUH
 #define SW_KERNELS_CUDA_ADAMW_CUH
 

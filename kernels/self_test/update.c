@@ -1,6 +1,7 @@
 /* The end of a gradient and the update, whose bits are part of their contract: they are those of the reference. */
 #include "core/ranks/comm.h"
 #include "core/size.h"
+#include "kernels/moments.h"
 #include "kernels/self_test/ops.h"
 
 #include <string.h>
@@ -56,6 +57,26 @@ static void make_moments(float *records, int64_t grains) {
     }
 }
 
+/* The forms of optimizer state that are compared, with their roundings. */
+static const struct form {
+    sw_optimizer_format format;
+    sw_rounding rounding;
+    const char *name;
+} forms[] = {{SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, "records"},
+             {SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, "records in bf16"},
+             {SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, "records in bf16, rounded at random"},
+             {SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, "records in 8 bits"},
+             {SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, "records in 8 bits, rounded at random"}};
+enum { FORMS = sizeof forms / sizeof forms[0] };
+
+/* Rounds drawn moments to a form. The last grain is wide. */
+static void make_records(const struct form *form, const float *fp32, int64_t grains, char *records) {
+    const struct sw_moment_rounding how = {.rounding = SW_ROUND_NEAREST};
+    for (int64_t g = 0; g < grains; g++)
+        sw_record_from_fp32(form->format, g == grains - 1, &how, fp32 + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS,
+                            records + g * sw_optimizer_grain_bytes(form->format));
+}
+
 /* Runs with and without decay, and with learning rates of their own, begin and end within grains; a tail of the unit is
  * padding. */
 sw_status trial_update(struct trial *trial) {
@@ -67,21 +88,30 @@ sw_status trial_update(struct trial *trial) {
     const struct sw_adamw adamw = {
         .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 0.375f, .step = STEP};
     const void *grads = trial_input(trial, "gradients", trial->type, elems, 0.5f);
-    float *records =
-        trial_operand(trial, (struct trial_operand){.name = "records",
-                                                    .type = ELEMENT_F32,
-                                                    .elems = grains * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS,
-                                                    .fill = FILL_NORMAL,
-                                                    .deviation = 0.1f,
-                                                    .compare = COMPARE_BITS});
-    void *weights = exact(trial, "weights", (trial_type)trial->type, elems);
-    if (trial->pass == TRIAL_PREPARE)
-        make_moments(records, grains);
-    if (trial->pass < TRIAL_REFERENCE)
-        return SW_OK;
-    return sw_update_adamw(trial->stream, .type = trial->type, .adamw = &adamw, .grains = grains, .runs = runs,
-                           .run_count = sizeof runs / sizeof runs[0], .grads = grads, .records = records,
-                           .weights = weights);
+    float *drawn = NULL;
+    for (int f = 0; f < FORMS; f++) {
+        char *records = trial_operand(
+            trial, (struct trial_operand){.name = forms[f].name,
+                                          .type = ELEMENT_F32,
+                                          .elems = grains * sw_optimizer_grain_bytes(forms[f].format) / 4,
+                                          .fill = forms[f].format == SW_OPTIMIZER_FP32 ? FILL_NORMAL : FILL_POISON,
+                                          .deviation = 0.1f,
+                                          .compare = COMPARE_BITS});
+        void *weights = exact(trial, "weights", (trial_type)trial->type, elems);
+        if (f == 0)
+            drawn = (float *)records;
+        if (trial->pass == TRIAL_PREPARE && f == 0)
+            make_moments(drawn, grains);
+        else if (trial->pass == TRIAL_PREPARE)
+            make_records(&forms[f], drawn, grains, records);
+        if (trial->pass < TRIAL_REFERENCE)
+            continue;
+        SW_TRY(sw_update_adamw(trial->stream, .type = trial->type, .adamw = &adamw, .grains = grains, .runs = runs,
+                               .run_count = sizeof runs / sizeof runs[0], .grads = grads, .records = records,
+                               .weights = weights, .format = forms[f].format, .rounding = forms[f].rounding,
+                               .seed = trial->seed, .unit = 1, .wide_elem = elems - SW_GRAIN_ELEMS));
+    }
+    return SW_OK;
 }
 
 /* Checks the sum of three other ranks' contributions against a plain sum. */

@@ -24,8 +24,9 @@ WAY_FIELDS = {"bytes_per_s": float, "of_memcpy_one": float, "of_memcpy_all": flo
 BOTH_FIELDS = {"upload_bytes_per_s": float, "download_bytes_per_s": float, "of_upload": float, "of_download": float}
 UPDATE_FIELDS = {"bench": str, "device": str, "isa": str, "threads": int, "rounds": int, "chunk_grains": int,
                  "precisions": list}
-PRECISION_FIELDS = {"precision": str, "bytes_per_parameter": int, "bytes_per_s": float, "parameters_per_s": float,
-                    "plain_bytes_per_s": float, "of_plain": float}
+PRECISION_FIELDS = {"precision": str, "optimizer_state": str, "bytes_per_parameter": float, "bytes_per_s": float,
+                    "parameters_per_s": float, "plain_bytes_per_s": float, "of_plain": float}
+NARROW_FIELDS = {**PRECISION_FIELDS, "fp32_parameters_per_s": float, "of_fp32": float}
 LOAD_FIELDS = {"bench": str, "device": str, "model": str, "threads": int, "rounds": int, "read_bytes": int,
                "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float,
                "requests_bytes_per_s": float, "of_requests": float}
@@ -106,6 +107,14 @@ def updates():
     single, more = report("update", "--precision", "fp16", fields=UPDATE_FIELDS)
     if not more and [one["precision"] for one in single["precisions"]] != ["fp16"]:
         more = [f"--precision fp16 gives {single['precisions']}"]
+    for form, size in (("bf16", 20), ("8bit", 16.5)):
+        narrow, wrong = report("update", "--precision", "bf16", "--optimizer-state", form, fields=UPDATE_FIELDS)
+        more += wrong
+        for one in [] if wrong else narrow["precisions"]:
+            more += wrong_fields(form, one, NARROW_FIELDS)
+            more += unequal("of_fp32", one["of_fp32"], one["parameters_per_s"] / one["fp32_parameters_per_s"])
+            if (one["optimizer_state"], one["bytes_per_parameter"]) != (form, size):
+                more.append(f"--optimizer-state {form} gives {one}")
     return problems + more
 
 

@@ -1,0 +1,43 @@
+/* The forms of optimizer state: the bytes of records, which are part of the on-disk format, and names. */
+#include "core/optimizer_format.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/size.h"
+
+static void bytes_of_records(void **state) {
+    (void)state;
+    assert_int_equal(sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32), 196608);
+    assert_int_equal(sw_optimizer_grain_bytes(SW_OPTIMIZER_BF16), 131072);
+    assert_int_equal(sw_optimizer_grain_bytes(SW_OPTIMIZER_8BIT), 102400);
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
+        assert_int_equal(sw_optimizer_grain_bytes((sw_optimizer_format)format) % SW_BUFFER_ALIGN_BYTES, 0);
+}
+
+static void names(void **state) {
+    (void)state;
+    for (int i = 0; i < SW_OPTIMIZER_FORMATS; i++) {
+        sw_optimizer_format format = SW_OPTIMIZER_FORMATS;
+        assert_int_equal(sw_parse_optimizer_format(sw_optimizer_format_name((sw_optimizer_format)i), &format), SW_OK);
+        assert_int_equal(format, i);
+    }
+    for (int i = 0; i < SW_ROUNDINGS; i++) {
+        sw_rounding rounding = SW_ROUNDINGS;
+        assert_int_equal(sw_parse_rounding(sw_rounding_name((sw_rounding)i), &rounding), SW_OK);
+        assert_int_equal(rounding, i);
+    }
+    sw_optimizer_format format;
+    sw_rounding rounding;
+    assert_int_equal(sw_parse_optimizer_format("fp16", &format), SW_ERR_ARG);
+    assert_int_equal(sw_parse_rounding("", &rounding), SW_ERR_ARG);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_of_records), cmocka_unit_test(names)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
