@@ -30,7 +30,7 @@ static void must(sw_status status, const char *what) {
 }
 
 /* All tensors are whole grains, so that nothing is padding. Tables of words and of positions, blocks, a head. */
-static void make_model(struct model *m, bool tied, bool shares_inputs) {
+static void make_model_of(struct model *m, bool tied, bool shares_inputs, sw_optimizer_format optimizer) {
     *m = (struct model){0};
     must(sw_units_create(UNITS, &m->units), "units");
     must(sw_unit_add_tensor(&m->units->unit[0], "words", 2, (int64_t[]){VOCAB, HIDDEN}, true), "words");
@@ -43,7 +43,12 @@ static void make_model(struct model *m, bool tied, bool shares_inputs) {
     m->saved_bytes[UNITS - 1] = 0;
     m->shares_input[3] = shares_inputs;
     m->units->tied = tied;
+    m->units->optimizer = optimizer;
     must(sw_units_seal(m->units), "seal");
+}
+
+static void make_model(struct model *m, bool tied, bool shares_inputs) {
+    make_model_of(m, tied, shares_inputs, SW_OPTIMIZER_FP32);
 }
 
 static struct sw_plan *make_plan(const struct model *m, const char *place, bool streams) {
@@ -174,6 +179,27 @@ static void numbers_by_hand(void **state) {
     }
 }
 
+/* Optimizer state on the drive moves by the bytes of its format, and the plan moves no more. */
+static void narrow_state_moves_fewer_bytes(void **state) {
+    static const int64_t grain_bytes[SW_OPTIMIZER_FORMATS] = {196608, 131072, 102400};
+    (void)state;
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++) {
+        struct model m;
+        int64_t least[SW_LANES], moved[SW_LANES];
+        make_model_of(&m, true, false, (sw_optimizer_format)format);
+        struct sw_plan *plan = make_plan(&m, "weights=device,grads=device,optimizer=nvme,acts=device", false);
+        const int64_t grains = sw_units_parameters(m.units) / SW_GRAIN_ELEMS;
+        find_least(&m, plan, false, least);
+        count_moved(plan, false, moved);
+        assert_int_equal(least[SW_LANE_READ], grains * grain_bytes[format]);
+        assert_int_equal(least[SW_LANE_UPDATE], grains * 2 * (grain_bytes[format] + 2 * SW_GRAIN_ELEMS));
+        for (int lane = SW_LANE_UPLOAD; lane < SW_LANES; lane++)
+            assert_int_equal(moved[lane], least[lane]);
+        sw_plan_destroy(plan);
+        sw_units_destroy(m.units);
+    }
+}
+
 /* An untied embedding away from the device uploads only the rows that the step's tokens can name, and the positions. */
 static void rows_of_an_untied_embedding(void **state) {
     (void)state;
@@ -272,7 +298,8 @@ static void random_shares(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_by_hand), cmocka_unit_test(rows_of_an_untied_embedding),
-                                       cmocka_unit_test(every_tier), cmocka_unit_test(random_shares)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_by_hand), cmocka_unit_test(narrow_state_moves_fewer_bytes),
+        cmocka_unit_test(rows_of_an_untied_embedding), cmocka_unit_test(every_tier), cmocka_unit_test(random_shares)};
     return cmocka_run_group_tests_name("bench least", tests, NULL, NULL);
 }

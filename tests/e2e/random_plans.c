@@ -13,7 +13,15 @@
 
 #include "core/rng.h"
 
-enum { RUNS_EACH = 12, TILED_RUNS = 4, UNTIED_RUNS = 6, TILES = 5, PLACE_CHARS = 256, PLAN_STREAM = 4711 };
+enum {
+    RUNS_EACH = 12,
+    TILED_RUNS = 4,
+    UNTIED_RUNS = 6,
+    NARROW_RUNS = 6,
+    TILES = 5,
+    PLACE_CHARS = 256,
+    PLAN_STREAM = 4711
+};
 
 static void must(sw_status status) {
     if (status != SW_OK)
@@ -84,14 +92,26 @@ static void run_one(const struct same_trace *reference, const struct harness_spe
 }
 
 /* Groups of one to three micro-batches in whole blocks; some plans in tiles, whose boundaries are of two sizes; and
- * with an embedding that is not tied, of which only rows go to the device. */
+ * with an embedding that is not tied, of which only rows go to the device; and optimizer state in every format. */
 static const struct {
     int64_t tiles, group;
     int runs;
     bool untied;
-} series[] = {{1, 1, RUNS_EACH, false},      {1, 2, RUNS_EACH, false},      {1, 3, RUNS_EACH, false},
-              {TILES, 2, TILED_RUNS, false}, {TILES, 3, TILED_RUNS, false}, {1, 2, UNTIED_RUNS, true},
-              {1, 3, UNTIED_RUNS, true}};
+    sw_optimizer_format optimizer;
+    sw_rounding rounding;
+} series[] = {
+    {1, 1, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST},
+    {1, 2, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST},
+    {1, 3, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST},
+    {TILES, 2, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST},
+    {TILES, 3, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST},
+    {1, 2, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST},
+    {1, 3, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST},
+    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC},
+    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST},
+    {TILES, 2, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC},
+    {1, 1, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_NEAREST},
+};
 
 static void run_all(sw_dtype type, const char *directory) {
     uint64_t counter = (uint64_t)type << 32;
@@ -101,7 +121,7 @@ static void run_all(sw_dtype type, const char *directory) {
     tiled.head_dim = tiled.hidden / TILES;
     int runs = 0, steps = 0, skipped = 0;
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) {
-        struct harness_spec spec = same_spec(type);
+        struct harness_spec spec = same_narrow_spec(type, series[i].optimizer, series[i].rounding);
         struct same_trace reference;
         spec.group = series[i].group;
         spec.shape.tiles = series[i].tiles;

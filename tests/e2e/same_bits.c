@@ -51,21 +51,27 @@ static void check_reference(const struct same_trace *trace) {
 }
 
 /* Everything on the device, no store. */
-static struct same_trace reference_training(sw_dtype type) {
-    const struct harness_spec spec = same_spec(type);
+static struct same_trace reference_of(const struct harness_spec *spec) {
     struct same_trace trace;
-    must(same_train(&spec, false, &trace));
+    must(same_train(spec, false, &trace));
     return trace;
 }
 
-static void compare_placements(sw_dtype type, const char *directory) {
-    struct same_trace reference = reference_training(type), trace;
+static struct same_trace reference_training(sw_dtype type) {
+    const struct harness_spec spec = same_spec(type);
+    return reference_of(&spec);
+}
+
+/* One in `every` of the variants is run. */
+static void compare_placements(const struct harness_spec *base, const char *directory, int every) {
+    const sw_dtype type = base->shape.type;
+    struct same_trace reference = reference_of(base), trace;
     check_reference(&reference);
     int runs = 0;
-    for (int variant = 0; variant < SW_TIERS * SW_TIERS * 2; variant++) {
+    for (int variant = 0; variant < SW_TIERS * SW_TIERS * 2; variant += every) {
         char place[PLACE_CHARS], what[2 * PLACE_CHARS];
         const int grads = variant / 2 / SW_TIERS, optimizer = variant / 2 % SW_TIERS;
-        struct harness_spec spec = same_spec(type);
+        struct harness_spec spec = *base;
         /* Two of the three ways at each place, each of them at each tier. */
         spec.recompute = (sw_recompute)((variant % 2 + grads + optimizer) % SW_RECOMPUTES);
         spec.place = place_text(place, grads, optimizer);
@@ -87,11 +93,44 @@ static void compare_placements(sw_dtype type, const char *directory) {
 }
 
 static void placements_give_the_same_bits_in_fp32(void **state) {
-    compare_placements(SW_F32, *state);
+    const struct harness_spec spec = same_spec(SW_F32);
+    compare_placements(&spec, *state, 1);
 }
 
 static void placements_give_the_same_bits_in_bf16(void **state) {
-    compare_placements(SW_BF16, *state);
+    const struct harness_spec spec = same_spec(SW_BF16);
+    compare_placements(&spec, *state, 1);
+}
+
+/* Every narrow format, with both ways of rounding. */
+static const struct {
+    sw_optimizer_format format;
+    sw_rounding rounding;
+} narrow[] = {{SW_OPTIMIZER_BF16, SW_ROUND_NEAREST},
+              {SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC},
+              {SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST},
+              {SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC}};
+enum { NARROW = sizeof narrow / sizeof narrow[0] };
+
+static void placements_give_the_same_bits_with_narrow_state(void **state) {
+    for (int i = 0; i < NARROW; i++) {
+        const struct harness_spec spec = same_narrow_spec(SW_BF16, narrow[i].format, narrow[i].rounding);
+        compare_placements(&spec, *state, 5);
+    }
+}
+
+/* Formats and roundings are different trainings, of which all have other bits. */
+static void every_narrow_state_is_another_training(void **state) {
+    struct same_trace trace[NARROW];
+    (void)state;
+    for (int i = 0; i < NARROW; i++) {
+        const struct harness_spec spec = same_narrow_spec(SW_BF16, narrow[i].format, narrow[i].rounding);
+        trace[i] = reference_of(&spec);
+        for (int other = 0; other < i; other++)
+            assert_non_null(same_difference(&trace[i], &trace[other]));
+    }
+    for (int i = 0; i < NARROW; i++)
+        same_free(&trace[i]);
 }
 
 /* Updates on the device of every unit, or of every second one, wherever the three states live, speculated where they
@@ -297,7 +336,7 @@ static void train_in_parts(const struct harness_spec *base, const char *const pl
     harness_remove_store(base->directory);
 }
 
-static void resume_everywhere(sw_dtype type, const char *directory, bool one_generation) {
+static void resume_everywhere(const struct harness_spec *base, const char *directory, bool one_generation) {
     static const int stops[] = {2, 3, SAME_STEPS};
     static const char *const places[][3] = {
         {"optimizer=nvme,grads=nvme", "optimizer=nvme,grads=nvme", "optimizer=nvme,grads=nvme"},
@@ -307,8 +346,8 @@ static void resume_everywhere(sw_dtype type, const char *directory, bool one_gen
         {"optimizer=nvme,grads=nvme", "optimizer=device,grads=nvme", "optimizer=host,grads=device"},
         {"optimizer=host,grads=device", "optimizer=nvme,grads=host", "optimizer=device,grads=device"},
     };
-    struct same_trace reference = reference_training(type), trace;
-    struct harness_spec spec = same_spec(type);
+    struct same_trace reference = reference_of(base), trace;
+    struct harness_spec spec = *base;
     spec.directory = directory;
     spec.one_generation = one_generation;
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
@@ -320,12 +359,22 @@ static void resume_everywhere(sw_dtype type, const char *directory, bool one_gen
 }
 
 static void a_resumed_training_gives_the_same_bits(void **state) {
-    for (int type = SW_F32; type <= SW_BF16; type++)
-        resume_everywhere((sw_dtype)type, *state, false);
+    for (int type = SW_F32; type <= SW_BF16; type++) {
+        const struct harness_spec spec = same_spec((sw_dtype)type);
+        resume_everywhere(&spec, *state, false);
+    }
+}
+
+static void a_resumed_training_with_narrow_state_gives_the_same_bits(void **state) {
+    for (int i = 1; i < NARROW; i += 2) {
+        const struct harness_spec spec = same_narrow_spec(SW_BF16, narrow[i].format, narrow[i].rounding);
+        resume_everywhere(&spec, *state, i > 1);
+    }
 }
 
 static void a_clean_end_of_one_generation_resumes_with_the_same_bits(void **state) {
-    resume_everywhere(SW_BF16, *state, true);
+    const struct harness_spec spec = same_spec(SW_BF16);
+    resume_everywhere(&spec, *state, true);
 }
 
 static sw_status read_state(struct harness *harness, float **out) {
@@ -431,6 +480,9 @@ int main(void) {
         in_directory(update_threads_give_the_same_bits),
         cmocka_unit_test(other_trainings_give_other_bits),
         in_directory(a_resumed_training_gives_the_same_bits),
+        in_directory(placements_give_the_same_bits_with_narrow_state),
+        in_directory(a_resumed_training_with_narrow_state_gives_the_same_bits),
+        cmocka_unit_test(every_narrow_state_is_another_training),
         in_directory(a_clean_end_of_one_generation_resumes_with_the_same_bits),
         in_directory(a_step_that_is_not_finite_is_skipped_everywhere),
         in_directory(weights_that_overflow_never_change),

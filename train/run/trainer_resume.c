@@ -29,12 +29,20 @@ struct change {
     void *context;
 };
 
+/* Keeps the run's rounding where the edit names none; fp32 state has none. */
+static void keep_rounding(int before, int unnamed, struct sw_settings *settings) {
+    if (settings->rounding == unnamed)
+        settings->rounding = settings->optimizer_state == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
+}
+
 /* Applies the edit, and notes what the user named now: only budgets that are named may exceed the available memory, and
  * only a chunk size that is not named may be raised. */
 static sw_status apply_change(const struct change *change, struct sw_settings *settings) {
     enum { UNNAMED = INT32_MIN };
     const int64_t chunk_grains = settings->chunk_grains;
+    const int rounding = settings->rounding;
     settings->chunk_grains = UNNAMED;
+    settings->rounding = UNNAMED;
     const int64_t before[] = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory};
     int64_t *const now[] = {[SW_DEVICE] = &settings->device_memory, [SW_HOST] = &settings->host_memory};
     settings->device_memory = settings->host_memory = UNNAMED;
@@ -43,6 +51,7 @@ static sw_status apply_change(const struct change *change, struct sw_settings *s
         settings->memory_named[tier] = *now[tier] != UNNAMED && *now[tier] != SW_OPTION_AUTO;
         *now[tier] = *now[tier] == UNNAMED ? before[tier] : *now[tier];
     }
+    keep_rounding(rounding, UNNAMED, settings);
     settings->chunk_may_grow = settings->chunk_grains == UNNAMED;
     settings->chunk_grains = settings->chunk_may_grow ? chunk_grains : settings->chunk_grains;
     return status;

@@ -129,6 +129,13 @@ static const struct sw_option options[] = {
      .real_min = 0, .real_max = 1, .below_max = true, .what = "AdamW: decay of the second moment, a step"},
     {.name = "--eps", REAL(eps), .commands = TRAIN, .group = LEARNING, .initial = "1e-8", .value = "X",
      .real_min = LEAST_EPS, .real_max = 1, .what = "AdamW: added to the root of the second moment"},
+    {.name = "--optimizer-state", CHOICE(optimizer_state), .commands = ALL, .group = LEARNING, .initial = "fp32",
+     .choices = "fp32|bf16|8bit",
+     .what = "type of AdamW's moments beside the fp32 master weights, for fewer bytes on drives and links; norms and "
+             "biases keep fp32"},
+    {.name = "--rounding", CHOICE(rounding), .commands = ALL, .group = LEARNING, .initial = "auto",
+     .choices = "auto|nearest|stochastic",
+     .what = "how moments of bf16 and 8bit are rounded; auto: stochastic, by random numbers that follow from --seed"},
 
     {.name = "--save-every", EVERY(save_every), .commands = RUNS | PLAN, .group = SAVING, .initial = "100,10m",
      .value = "N|TIME",

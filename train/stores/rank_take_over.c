@@ -1,6 +1,9 @@
-/* Resumes a run with another number of ranks. State is copied grain by grain from the old stores into new ones, which
- * then commit the same step. A store can be open only once at a time, so the ranks take turns with the old ones. */
+/* Resumes a run with another number of ranks, or with another format of the optimizer state. State is copied grain by
+ * grain from the old stores into new ones, which then commit the same step. A store can be open only once at a time, so
+ * the ranks take turns with the old ones. */
+#include "core/log.h"
 #include "core/size.h"
+#include "io/store/block.h"
 #include "offload/plan/shard.h"
 #include "train/folder/run_stores.h"
 #include "train/stores/rank_store_private.h"
@@ -8,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A change of the number of ranks. */
+/* A change of the number of ranks or of the format. */
 struct change {
     const struct sw_rank_stores *self;
     struct sw_ranks *ranks;
@@ -126,6 +129,25 @@ static sw_status check_complete(const struct change *change) {
                          (long long)change->grains, (long long)held);
 }
 
+/* Tells whether the optimizer state gets another format. */
+static bool converts(const struct change *change) {
+    return change->before.optimizer != sw_store_optimizer(change->store);
+}
+
+static sw_status convert(struct change *change) {
+    const struct sw_rank_conversion conversion = {.folder = change->self->folder,
+                                                  .run = change->self->run,
+                                                  .before = &change->before,
+                                                  .step = change->step,
+                                                  .ranks = change->ranks,
+                                                  .commit = change->commit};
+    sw_ranks_enter(change->ranks, "converting the optimizer state", change->step);
+    const sw_status status = sw_rank_convert(&conversion, change->store);
+    sw_ranks_leave(change->ranks);
+    SW_TRY(sw_ranks_agree_on_error(change->ranks, status));
+    return sw_rank_agree_on_commit(change->ranks, change->commit);
+}
+
 /* Takes turns: no two ranks have the same old store open in one turn. */
 static sw_status fill(struct change *change) {
     const int64_t ranks = sw_ranks_count(change->ranks), rank = sw_ranks_rank(change->ranks);
@@ -240,15 +262,48 @@ static void withdraw(struct change *change, sw_status failure) {
     ranks->told = told;
 }
 
+/* Refuses a conversion that cannot be done, before anything is made. */
+static sw_status check_conversion(const struct change *change) {
+    const struct sw_run *run = change->self->run;
+    struct sw_places places;
+    bool on_device = false;
+    if (change->before.optimizer == sw_settings_optimizer(&run->settings))
+        return SW_OK;
+    if (run->settings.freeze != NULL)
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "--optimizer-state of a run with --freeze cannot change: its frozen weights lie as the run began; "
+            "export it, and begin a new run from that");
+    SW_TRY(sw_rank_own_places(change->self, &places));
+    for (int i = 0; i < places.count; i++)
+        on_device |= sw_block_is_one(places.path[i]);
+    sw_places_release(&places);
+    return on_device ? sw_fail(SW_ERR_UNSUPPORTED,
+                               "--optimizer-state cannot change on a block device, which has no room for a second "
+                               "store: resume with --nvme of a folder")
+                     : SW_OK;
+}
+
+/* Says in one line that the state was converted. */
+static void say_converted(const struct change *change) {
+    if (converts(change) && sw_ranks_rank(change->ranks) == 0)
+        sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
+                    (long long)change->step, sw_optimizer_format_name(change->before.optimizer),
+                    sw_optimizer_format_name(sw_store_optimizer(change->store)));
+}
+
 static sw_status go_through(struct change *change) {
     struct sw_ranks *ranks = change->ranks;
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_conversion(change)));
     SW_TRY(find_step(change));
     SW_TRY(remove_left(change));
     SW_TRY(announce_new(change));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_rank_make(change->self, change->id, &change->store)));
-    SW_TRY(fill(change));
+    SW_TRY(converts(change) ? convert(change) : fill(change));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_commit(change->store, change->step, 0, change->commit->meta)));
-    return replace(change);
+    SW_TRY(replace(change));
+    say_converted(change);
+    return SW_OK;
 }
 
 static sw_status begin(struct change *change) {
