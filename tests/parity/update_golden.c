@@ -153,8 +153,9 @@ static void step(const struct buffers *buffers, const struct training *t, const 
     for (int64_t i = 0; i < buffers->length; i++)
         buffers->grads[i] = gradient(adamw->step, i) * LOSS_SCALE;
     must(sw_copy_to_device(t->stream, sw_memory_base(t->grads), buffers->grads, sw_memory_bytes(t->grads)));
-    must(sw_update_adamw(t->stream, SW_F32, adamw, 0, buffers->grains, &decay, 1, sw_memory_base(t->grads),
-                         sw_memory_base(t->records), sw_memory_base(t->weights)));
+    must(sw_update_adamw(t->stream, .type = SW_F32, .adamw = adamw, .grains = buffers->grains, .runs = &decay,
+                         .run_count = 1, .grads = sw_memory_base(t->grads), .records = sw_memory_base(t->records),
+                         .weights = sw_memory_base(t->weights)));
     must(sw_stream_synchronize(t->stream));
 }
 
