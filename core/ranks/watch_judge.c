@@ -93,12 +93,13 @@ bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct s
         const bool still = view->still_ns > still_limit_ns(view, rule);
         if (behind && view->left)
             return say(views, ranks, rank, rule, "has been gone", view->silent_ns, text);
-        if (behind && still && (slow < 0 || is_further_behind(view, &views[slow])))
+        if (behind && (slow < 0 || is_further_behind(view, &views[slow])))
             slow = rank;
         all_still = all_still && !behind && still;
     }
+    /* While the last rank moves, those that are before it may wait for it and be still. */
     if (slow >= 0)
-        return say_slow(views, ranks, slow, rule, text);
+        return views[slow].still_ns > still_limit_ns(&views[slow], rule) && say_slow(views, ranks, slow, rule, text);
     if (all_still)
         snprintf(text, SW_WATCH_TEXT_CHARS,
                  "all %d ranks have waited in '%s %lld' for %.1f s and nothing moves: the network between them is at "
