@@ -9,8 +9,8 @@
 #define SW_KERNELS_OPS_H
 
 #include "core/dtype.h"
-#include "core/quant.h"
 #include "core/optimizer_format.h"
+#include "core/quant.h"
 #include "core/status.h"
 
 #include <stdbool.h>

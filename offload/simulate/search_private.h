@@ -35,7 +35,7 @@ struct sw_search {
     struct sw_seen *seen;
     int64_t tried, simulated, ops;
     int64_t usual_nvme_bytes; /* of the first plan tried; -1: none yet */
-    int64_t most_ops; /* the search ends when it has simulated so many */
+    int64_t most_ops;         /* the search ends when it has simulated so many */
 };
 
 sw_status sw_search_begin(const struct sw_plan_spec *spec, const struct sw_rates *rates, int64_t most_ops,
