@@ -1,5 +1,6 @@
 /* Block quantization, the form in which ranks may exchange weights and gradients (ZeRO++, Wang et al. 2023, sections
- * 3.1 and 3.3): symmetric integers with one fp32 scale for each block of 256 elements of a unit's vector.
+ * 3.1 and 3.3), and in which gradients may wait for their update: symmetric integers with one fp32 scale for each block
+ * of 256 elements of a unit's vector.
  *
  * The scale of a block is its largest magnitude / 127 (int8) or / 7 (int4), at most what keeps 127 (or 7) scales
  * finite. A code is the nearest integer, ties to even, to the element times the scale's rounded reciprocal; the element
@@ -28,6 +29,11 @@ enum {
 #define SW_QUANT_INT8_MOST_SCALE 0x1.020406p+121f
 #define SW_QUANT_INT4_MOST_SCALE 0x1.249248p+125f
 
+/* The form of gradients between their rounding and their update: numbers of the compute type, or int8 records, each
+ * followed by zeros up to whole pages, which drives transfer. */
+typedef enum { SW_GRADS_TYPED = 0, SW_GRADS_8BIT, SW_GRADS_FORMATS } sw_grads_format;
+#define SW_GRADS_8BIT_GRAIN_BYTES INT64_C(20480)
+
 static inline const char *sw_quant_name(sw_quant quant) {
     return quant == SW_QUANT_INT8 ? "int8" : quant == SW_QUANT_INT4 ? "int4" : "none";
 }
@@ -40,6 +46,22 @@ static inline int64_t sw_quant_code_bytes(sw_quant quant) {
 /* Returns the bytes of a grain's record: a multiple of 64. */
 static inline int64_t sw_quant_grain_bytes(sw_quant quant) {
     return sw_quant_code_bytes(quant) + SW_QUANT_GRAIN_BLOCKS * (int64_t)sizeof(float);
+}
+static_assert(SW_GRADS_8BIT_GRAIN_BYTES == (SW_GRAIN_ELEMS + SW_QUANT_GRAIN_BLOCKS * 4 + SW_BUFFER_ALIGN_BYTES - 1) /
+                                               SW_BUFFER_ALIGN_BYTES * SW_BUFFER_ALIGN_BYTES,
+              "a kept gradient's record fills whole pages");
+
+/* Returns what element `at` of kept gradients in 8 bits stands for. */
+static inline float sw_grads_8bit_at(const void *grads, int64_t at) {
+    const char *record = (const char *)grads + at / SW_GRAIN_ELEMS * SW_GRADS_8BIT_GRAIN_BYTES;
+    const float *scales = (const float *)(const void *)(record + SW_GRAIN_ELEMS);
+    const int64_t elem = at % SW_GRAIN_ELEMS;
+    return (float)(signed char)record[elem] * scales[elem / SW_QUANT_BLOCK_ELEMS];
+}
+
+/* Returns the bytes of a grain of kept gradients; type_bytes: those of an element of the compute type. */
+static inline int64_t sw_grads_grain_bytes(sw_grads_format format, int64_t type_bytes) {
+    return format == SW_GRADS_8BIT ? SW_GRADS_8BIT_GRAIN_BYTES : SW_GRAIN_ELEMS * type_bytes;
 }
 
 #endif

@@ -161,7 +161,7 @@ static uint32_t random_of(const struct sw_moment_rounding *how, int64_t elem) {
         return 0;
     const struct sw_rng_block block =
         sw_rng(how->seed, sw_moment_stream(how->unit, how->step), sw_moment_counter(elem));
-    return block.word[elem / (2 * SW_MOMENT_LANES) % 4] >> elem / SW_MOMENT_LANES % 2 * 16 & 0xffffu;
+    return block.word[elem / (INT64_C(2) * SW_MOMENT_LANES) % 4] >> elem / SW_MOMENT_LANES % 2 * 16 & 0xffffu;
 }
 
 void sw_moments_round(sw_optimizer_format format, const struct sw_moment_rounding *how, int64_t at,

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_ROWS = 64, MOST_SAMPLES = 15, NEAREST = 4 };
+enum { FIRST_ROWS = 64, MOST_SAMPLES = 60, NEAREST = 4 };
 
 /* The distance between products that differ in how their operands lie, in the logarithm of a side. */
 #define OTHER_KIND 2.0

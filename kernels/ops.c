@@ -185,11 +185,16 @@ static double sum_losses(const void *args) {
     return bytes_of(SW_F32, 0.0, (double)op->rows);
 }
 
+/* Returns the bytes of kept gradients. */
+static double kept_bytes(sw_grads_format format, sw_dtype type, int64_t grains) {
+    return (double)(grains * sw_grads_grain_bytes(format, sw_dtype_bytes(type)));
+}
+
 static double finish_gradient(const void *args) {
     const struct sw_finish_gradient *op = args;
     assert(op->elems >= 0 && op->elems % SW_GRAIN_ELEMS == 0);
     assert(op->acc != NULL && op->grads != NULL && op->sums != NULL);
-    return bytes_of(op->type, (double)op->elems, (double)op->elems);
+    return bytes_of(op->type, 0.0, (double)op->elems) + kept_bytes(op->format, op->type, op->elems / SW_GRAIN_ELEMS);
 }
 
 static double cast_from_f32(const void *args) {
@@ -222,7 +227,8 @@ static double update_adamw(const void *args) {
     assert(op->first_elem >= 0 && op->first_elem % SW_GRAIN_ELEMS == 0 && op->grains >= 0 && op->run_count >= 0);
     assert((op->runs != NULL || op->run_count == 0) && op->records != NULL && op->weights != NULL);
     assert(op->format == SW_OPTIMIZER_FP32 || op->wide_elem % SW_GRAIN_ELEMS == 0);
-    return bytes_of(op->type, 2.0 * elems, 0.0) + 2.0 * (double)(op->grains * sw_optimizer_grain_bytes(op->format));
+    return bytes_of(op->type, elems, 0.0) + kept_bytes(op->grads_format, op->type, op->grains) +
+           2.0 * (double)(op->grains * sw_optimizer_grain_bytes(op->format));
 }
 
 static bool is_aligned(const void *operand) {

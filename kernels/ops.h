@@ -343,14 +343,16 @@ struct sw_sum_losses {
     sw_device_run(stream, SW_DEVICE_SUM_LOSSES, &(const struct sw_sum_losses){__VA_ARGS__})
 
 /* Ends a gradient: grads (of type) = round(acc), and sums[g] = the sum of squares of grain g of the rounded values in
- * fp64. elems is a multiple of SW_GRAIN_ELEMS. The order of a grain's sum is part of the contract: 256 partial sums,
- * element i to partial i mod 256 by fused multiply-add in index order, then halves added pairwise (128, 64, ... 1). */
+ * fp64. In SW_GRADS_8BIT grads receives records instead, and what these stand for are the rounded values. elems is a
+ * multiple of SW_GRAIN_ELEMS. The order of a grain's sum is part of the contract: 256 partial sums, element i to
+ * partial i mod 256 by fused multiply-add in index order, then halves added pairwise (128, 64, ... 1). */
 struct sw_finish_gradient {
     sw_dtype type;
     int64_t elems;
     const float *acc;
-    void *grads;
+    void *grads; /* sw_grads_grain_bytes(format) a grain */
     double *sums;
+    sw_grads_format format;
 };
 #define sw_finish_gradient(stream, ...)                                                                                \
     sw_device_run(stream, SW_DEVICE_FINISH_GRADIENT, &(const struct sw_finish_gradient){__VA_ARGS__})
@@ -408,7 +410,8 @@ struct sw_decay_run {
 /* Updates `grains` grains of a unit from its element first_elem on. Moments that are kept in less than fp32 are
  * widened, updated in fp32 as above, and rounded back (kernels/moments.h); the master weights come from the moments
  * before they are rounded. The random words of a rounding are those of seed, unit, step and element, so that neither
- * chunks nor threads change a bit. The members after `weights` stay 0 where the format is fp32. In another format at
+ * chunks nor threads change a bit. The members from `format` to
+ * wide_elem stay 0 where the format is fp32. In another format at
  * most 64 runs may end within SW_MOMENT_BLOCK_ELEMS elements. */
 struct sw_update_adamw {
     sw_dtype type; /* of grads and weights */
@@ -417,7 +420,7 @@ struct sw_update_adamw {
     int64_t grains;
     const struct sw_decay_run *runs; /* [run_count], of the whole unit */
     int64_t run_count;
-    const void *grads; /* [grains·SW_GRAIN_ELEMS]; may be NULL where the step is skipped */
+    const void *grads; /* [grains·SW_GRAIN_ELEMS], or records as grads_format says; NULL if the step is skipped */
     void *records;     /* the optimizer state, sw_optimizer_grain_bytes(format) a grain (core/optimizer_format.h) */
     void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights */
     sw_optimizer_format format;
@@ -425,6 +428,7 @@ struct sw_update_adamw {
     uint64_t seed;     /* of stochastic rounding */
     int64_t unit;      /* the number of the unit, for stochastic rounding */
     int64_t wide_elem; /* the first element of the unit's wide grains; the unit's elements where it has none */
+    sw_grads_format grads_format;
 };
 #define sw_update_adamw(stream, ...)                                                                                   \
     sw_device_run(stream, SW_DEVICE_UPDATE_ADAMW, &(const struct sw_update_adamw){__VA_ARGS__})

@@ -33,7 +33,7 @@ static void fill_line(const struct sw_paper_table *table, const struct sw_paper_
     out->name = row->name;
     out->slow = first->slow > 0.0 ? first->slow : NAN;
     out->fast = first->fast > 0.0 ? first->fast : NAN;
-    for (int c = 0; c < table->columns; c++) {
+    for (int64_t c = 0; c < table->columns; c++) {
         const struct sw_paper_number *number = &row->number[c];
         const int width = (int)sw_max_i64(CELL_WIDTH, (int64_t)strlen(table->column[c].heading));
         if (number->printed != NULL)

@@ -74,21 +74,23 @@ static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_
 }
 
 static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t typed_bytes, int64_t bytes[SW_LANES]) {
-    const int64_t state_bytes = state_bytes_of(shape->units, unit);
+    const int64_t state_bytes = state_bytes_of(shape->units, unit), type_bytes = sw_dtype_bytes(shape->type);
+    const int64_t grads_bytes =
+        sw_div_up(typed_bytes / type_bytes * sw_grads_grain_bytes(shape->grads, type_bytes), SW_GRAIN_ELEMS);
     const struct sw_unit_placement at = shape->placement[unit];
     const bool on_device = updated_on_device(shape, unit), kept = at.tier[SW_GRADS] == SW_DEVICE;
     const int64_t streamed_bytes = streams(shape, unit) ? state_bytes : 0;
-    bytes[SW_LANE_DOWNLOAD] += streamed_bytes + (kept && on_device ? 0 : typed_bytes);
-    bytes[SW_LANE_UPLOAD] += streamed_bytes + (!kept && on_device && !shape->speculated ? typed_bytes : 0);
+    bytes[SW_LANE_DOWNLOAD] += streamed_bytes + (kept && on_device ? 0 : grads_bytes);
+    bytes[SW_LANE_UPLOAD] += streamed_bytes + (!kept && on_device && !shape->speculated ? grads_bytes : 0);
     if (at.tier[SW_GRADS] == SW_NVME) {
-        bytes[SW_LANE_WRITE] += typed_bytes;
-        bytes[SW_LANE_READ] += shape->speculated ? 0 : typed_bytes;
+        bytes[SW_LANE_WRITE] += grads_bytes;
+        bytes[SW_LANE_READ] += shape->speculated ? 0 : grads_bytes;
     }
     if (at.tier[SW_OPTIMIZER] == SW_NVME) {
         bytes[SW_LANE_READ] += state_bytes;
         bytes[SW_LANE_WRITE] += state_bytes;
     }
-    bytes[SW_LANE_UPDATE] += on_device ? 0 : 2 * (state_bytes + typed_bytes);
+    bytes[SW_LANE_UPDATE] += on_device ? 0 : 2 * state_bytes + grads_bytes + typed_bytes;
 }
 
 static void add_inputs(const struct sw_least_shape *shape, int64_t unit, int64_t bytes[SW_LANES]) {

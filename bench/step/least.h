@@ -24,6 +24,7 @@ struct sw_least_shape {
     const int64_t *output_bytes;               /* one entry per unit, bytes of its output per micro-batch */
     const bool *shares_input; /* `[u]`: unit u's backward pass reads the kept input of an earlier unit */
     sw_dtype type;
+    sw_grads_format grads; /* form of rounded gradients */
     int64_t micro_batches, tokens, seq;
     const bool *update_on_device; /* one entry per unit, as in struct sw_plan; NULL: no unit does */
     bool speculated; /* updates run in the backward pass: the forward pass reads weights from where they live */

@@ -157,6 +157,7 @@ static void find_least(struct sw_step_bench *b) {
         .output_bytes = sw_model_bytes(b->planned.model).output,
         .shares_input = sw_model_bytes(b->planned.model).shares_input,
         .type = sw_settings_type(settings),
+        .grads = (sw_grads_format)settings->grads_state,
         .micro_batches = sw_settings_micro_batches(settings),
         .tokens = settings->batch_tokens,
         .seq = settings->seq,

@@ -43,6 +43,7 @@ static void find_node(struct sw_comm *comm) {
 static void find_across(struct sw_comm *comm) {
     struct sw_comm_members *across = &comm->scope[SW_SCOPE_ACROSS];
     struct sw_comm_nodes *nodes = &comm->nodes;
+    assert(nodes->nodes > 0 && nodes->nodes <= comm->place.ranks);
     const int share = comm->place.ranks / nodes->nodes;
     nodes->even = nodes->in_order = share * nodes->nodes == comm->place.ranks;
     empty(across);

@@ -1,10 +1,12 @@
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/quant.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/tiling.h"
 
 #include <math.h>
 
 static_assert((int)SW_GRAIN_PARTIAL_SUMS <= (int)SW_TILE_ELEMS, "a round of partial sums fits a tile");
+static_assert((int)SW_GRAIN_PARTIAL_SUMS == (int)SW_QUANT_BLOCK_ELEMS, "a block has an element of each partial sum");
 
 static void add_squares(const float *restrict values, double *restrict partial) {
 #pragma omp simd
@@ -34,6 +36,24 @@ static double finish_grain(sw_dtype type, const float *restrict acc, void *grads
     return sum_in_halves(partial);
 }
 
+/* Quantizes a grain into its record and sums the squares of what the record stands for. */
+static double finish_grain_8bit(const float *acc, char *record) {
+    _Alignas(64) double partial[SW_GRAIN_PARTIAL_SUMS] = {0};
+    _Alignas(64) float values[SW_QUANT_BLOCK_ELEMS];
+    float *scales = (float *)(void *)(record + SW_GRAIN_ELEMS);
+    for (int64_t block = 0; block < SW_QUANT_GRAIN_BLOCKS; block++) {
+        int8_t *code = (int8_t *)record + block * SW_QUANT_BLOCK_ELEMS;
+        float inverse;
+        scales[block] = sw_quant_scale(SW_QUANT_INT8, acc + block * SW_QUANT_BLOCK_ELEMS, &inverse);
+        sw_quant_codes(acc + block * SW_QUANT_BLOCK_ELEMS, inverse, code);
+        sw_quant_add(code, scales[block], true, values);
+        add_squares(values, partial);
+    }
+    memset(scales + SW_QUANT_GRAIN_BLOCKS, 0,
+           (size_t)(SW_GRADS_8BIT_GRAIN_BYTES - sw_quant_grain_bytes(SW_QUANT_INT8)));
+    return sum_in_halves(partial);
+}
+
 static double sum_grain(sw_dtype type, const void *grads, int64_t at) {
     _Alignas(64) double partial[SW_GRAIN_PARTIAL_SUMS] = {0};
     for (int64_t i = at; i < at + SW_GRAIN_ELEMS; i += SW_GRAIN_PARTIAL_SUMS)
@@ -46,7 +66,10 @@ static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
     const int threads = stream->device->info.threads;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++)
-        op->sums[grain] = finish_grain(op->type, op->acc, op->grads, grain * SW_GRAIN_ELEMS);
+        op->sums[grain] = op->format == SW_GRADS_8BIT
+                              ? finish_grain_8bit(op->acc + grain * SW_GRAIN_ELEMS,
+                                                  (char *)op->grads + grain * SW_GRADS_8BIT_GRAIN_BYTES)
+                              : finish_grain(op->type, op->acc, op->grads, grain * SW_GRAIN_ELEMS);
     return SW_OK;
 }
 

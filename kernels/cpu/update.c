@@ -1,6 +1,7 @@
 #include "kernels/adamw_scalars.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/moments.h"
+#include "kernels/cpu/quant.h"
 #include "kernels/cpu/tile.h"
 
 /* A call. */
@@ -34,10 +35,26 @@ SW_INLINE void update_lanes(const struct sw_adamw_scalars *s, const struct run *
     *master = sw_vec_fma_once(sw_vec_splat(run->minus_step_size), *m / denominator, *master * run->decay_factor);
 }
 
+/* Returns up to `rest` gradients from element `at` of the call on. */
+SW_INLINE sw_vec load_gradients(const sw_dtype type, const bool in_8bit, const void *grads, int64_t at, int64_t rest) {
+    sw_vec g = {0};
+    if (!in_8bit)
+        return sw_load_up_to(type, grads, at, rest, 0.0f);
+    if (rest >= SW_LANES && at % SW_QUANT_BLOCK_ELEMS <= SW_QUANT_BLOCK_ELEMS - SW_LANES) {
+        const char *record = (const char *)grads + at / SW_GRAIN_ELEMS * SW_GRADS_8BIT_GRAIN_BYTES;
+        const float *scales = (const float *)(const void *)(record + SW_GRAIN_ELEMS);
+        const int64_t elem = at % SW_GRAIN_ELEMS;
+        return sw_quant_values((const int8_t *)record + elem, scales[elem / SW_QUANT_BLOCK_ELEMS]);
+    }
+    for (int64_t i = 0; i < rest && i < SW_LANES; i++)
+        g[i] = sw_grads_8bit_at(grads, at + i);
+    return g;
+}
+
 /* `rest` elements are left from element i of the run on, of which a vector takes what it can. */
-SW_INLINE void update_vector(const sw_dtype type, const struct call *call, const struct run *run, int64_t i,
-                             int64_t rest) {
-    const sw_vec g = sw_load_up_to(type, call->grads, run->at + i, rest, 0.0f);
+SW_INLINE void update_vector(const sw_dtype type, const bool in_8bit, const struct call *call, const struct run *run,
+                             int64_t i, int64_t rest) {
+    const sw_vec g = load_gradients(type, in_8bit, call->grads, run->at + i, rest);
     sw_vec m = sw_load_up_to(SW_F32, run->m, i, rest, 0.0f);
     sw_vec v = sw_load_up_to(SW_F32, run->v, i, rest, 0.0f);
     sw_vec master = sw_load_up_to(SW_F32, run->master, i, rest, 0.0f);
@@ -51,16 +68,16 @@ SW_INLINE void update_vector(const sw_dtype type, const struct call *call, const
         sw_store_up_to(type, call->weights, run->at + i, rest, master);
 }
 
-SW_INLINE void update_run(const sw_dtype type, const struct sw_update_adamw *op, const struct sw_adamw_scalars *scalars,
-                          const struct run *run, int64_t count) {
+SW_INLINE void update_run(const sw_dtype type, const bool in_8bit, const struct sw_update_adamw *op,
+                          const struct sw_adamw_scalars *scalars, const struct run *run, int64_t count) {
     /* Stores cannot change what is local. */
     const struct call call = {.scalars = *scalars, .grads = op->grads, .weights = op->weights};
     const struct run here = *run;
     int64_t i = 0;
     for (; i + SW_LANES <= count; i += SW_LANES)
-        update_vector(type, &call, &here, i, SW_LANES);
+        update_vector(type, in_8bit, &call, &here, i, SW_LANES);
     if (i < count)
-        update_vector(type, &call, &here, i, count - i);
+        update_vector(type, in_8bit, &call, &here, i, count - i);
 }
 
 /* Updates the elements [first, first + count) of a grain that begins at element chunk_elem of the call. */
@@ -78,7 +95,10 @@ static void update_elems(const struct update *u, int64_t chunk_elem, int64_t fir
                                 .decay_factor = span.factor,
                                 .minus_step_size = span.minus_step_size};
         part = sw_min_i64(count - i, span.end - unit_elem);
-        SW_FOR_TYPE(update_run, op->type, op, &u->scalars, &run, part);
+        if (op->grads_format == SW_GRADS_8BIT)
+            SW_FOR_TYPE(update_run, op->type, true, op, &u->scalars, &run, part);
+        else
+            SW_FOR_TYPE(update_run, op->type, false, op, &u->scalars, &run, part);
     }
 }
 
@@ -93,8 +113,9 @@ SW_INLINE float scale_at(const float *scales, int64_t at) {
 }
 
 /* Widens and updates a block that lies in one span, and leaves its moments in `to`. */
-SW_INLINE void update_whole(const sw_dtype type, const sw_optimizer_format format, const struct update *u,
-                            const struct run *given, const struct block *block, struct sw_moment_block *to) {
+SW_INLINE void update_whole(const sw_dtype type, const bool in_8bit, const sw_optimizer_format format,
+                            const struct update *u, const struct run *given, const struct block *block,
+                            struct sw_moment_block *to) {
     const struct call call = {.scalars = u->scalars, .grads = u->op->grads, .weights = u->op->weights};
     const struct run run = *given;
     const struct sw_record_parts record = *block->record;
@@ -104,7 +125,8 @@ SW_INLINE void update_whole(const sw_dtype type, const sw_optimizer_format forma
         sw_vec m = sw_widen_m(format, &record, block->at + i, m_scale);
         sw_vec v = sw_widen_v(format, &record, block->at + i, v_scale);
         sw_vec master = sw_vec_load(run.master + i);
-        update_lanes(&call.scalars, &run, sw_load(type, call.grads, run.at + i), &master, &m, &v);
+        update_lanes(&call.scalars, &run, load_gradients(type, in_8bit, call.grads, run.at + i, SW_LANES), &master, &m,
+                     &v);
         largest_m = sw_vec_max(sw_vec_abs(m), largest_m);
         largest_v = sw_vec_max(sw_vec_abs(v), largest_v);
         sw_vec_store(run.master + i, master);
@@ -150,8 +172,10 @@ SW_INLINE void update_narrow(const sw_optimizer_format format, const sw_rounding
                                 .minus_step_size = span.minus_step_size};
         if (span.end < how.first_elem + at + SW_MOMENT_BLOCK_ELEMS)
             update_parts(u, &block, &moments);
+        else if (op->grads_format == SW_GRADS_8BIT)
+            SW_FOR_TYPE(update_whole, op->type, true, format, u, &run, &block, &moments);
         else
-            SW_FOR_TYPE(update_whole, op->type, format, u, &run, &block, &moments);
+            SW_FOR_TYPE(update_whole, op->type, false, format, u, &run, &block, &moments);
         sw_round_moments(format, rounding, &how, at, &moments, record);
     }
 }

@@ -2,6 +2,7 @@
 #ifndef SW_KERNELS_CUDA_ADAMW_CUH
 #define SW_KERNELS_CUDA_ADAMW_CUH
 
+#include "core/quant.h"
 #include "core/size.h"
 #include "kernels/cuda/grid.cuh"
 extern "C" {
@@ -29,6 +30,44 @@ static __device__ __forceinline__ int sw_span_of(const sw_stretch &s, int64_t el
             high = middle;
     }
     return low;
+}
+
+/* The gradients of a call: elements of T, or, where `records` is not NULL, kept gradients in 8 bits. */
+template <typename T> struct sw_gradients {
+    const T *typed;
+    const char *records;
+
+    __device__ __forceinline__ float at(int64_t elem) const {
+        const int in_grain = (int)(elem & (SW_GRAIN_ELEMS - 1));
+        if (records == nullptr)
+            return sw_widen(typed[elem]);
+        const char *record = records + elem / SW_GRAIN_ELEMS * SW_GRADS_8BIT_GRAIN_BYTES;
+        return (float)(signed char)record[in_grain] *
+               ((const float *)(const void *)(record + SW_GRAIN_ELEMS))[in_grain / SW_QUANT_BLOCK_ELEMS];
+    }
+
+    /* Loads the vector of elements from `elem` on, a multiple of SW_ELEMS. */
+    __device__ __forceinline__ void load(int64_t elem, bool aligned, float out[SW_ELEMS]) const {
+        if (records == nullptr) {
+            sw_load_elems(typed + elem, SW_ELEMS, aligned, out);
+            return;
+        }
+        const int in_grain = (int)(elem & (SW_GRAIN_ELEMS - 1));
+        const char *record = records + elem / SW_GRAIN_ELEMS * SW_GRADS_8BIT_GRAIN_BYTES;
+        const uint32_t *codes = (const uint32_t *)(const void *)(record + in_grain);
+        const float scale = ((const float *)(const void *)(record + SW_GRAIN_ELEMS))[in_grain / SW_QUANT_BLOCK_ELEMS];
+        const uint32_t words[2] = {codes[0], codes[1]};
+        SW_UNROLL
+        for (int i = 0; i < SW_ELEMS; i++)
+            out[i] = (float)((int32_t)(words[i / 4] << (24 - i % 4 * 8)) >> 24) * scale;
+    }
+};
+
+/* Returns the gradients of a call. */
+template <typename T> static inline sw_gradients<T> sw_gradients_of(const struct sw_update_adamw *op) {
+    if (op->grads_format == SW_GRADS_8BIT)
+        return {nullptr, (const char *)op->grads};
+    return {(const T *)op->grads, nullptr};
 }
 
 static __device__ __forceinline__ void sw_update_elem(const struct sw_adamw_scalars &s, float decay_factor,

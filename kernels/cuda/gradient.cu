@@ -4,6 +4,8 @@
  * on each multiprocessor. */
 #include "kernels/cuda/columns.cuh"
 
+#include "core/quant.h"
+
 enum {
     GRAIN_ROUNDS = SW_GRAIN_ELEMS / SW_GRAIN_PARTIAL_SUMS, /* elements of a partial sum */
     ROUNDS_AT_ONCE = 32,
@@ -55,6 +57,20 @@ template <typename T> struct reading {
         return sw_widen(from);
     }
 };
+/* Brings what kept gradients in 8 bits stand for. */
+struct reading_8bit {
+    typedef float loaded;
+    const char *records;
+    __device__ __forceinline__ float load(int64_t at) const {
+        const int elem = (int)(at & (SW_GRAIN_ELEMS - 1));
+        const char *record = records + at / SW_GRAIN_ELEMS * SW_GRADS_8BIT_GRAIN_BYTES;
+        return (float)(signed char)record[elem] *
+               ((const float *)(const void *)(record + SW_GRAIN_ELEMS))[elem / SW_QUANT_BLOCK_ELEMS];
+    }
+    __device__ __forceinline__ float value(int64_t, float from) const {
+        return from;
+    }
+};
 } // namespace
 
 template <typename Source>
@@ -101,6 +117,12 @@ template <typename T> static void sum_given(cudaStream_t stream, const sw_square
 
 void sw_cuda_finish_gradient(cudaStream_t stream, const void *args) {
     const sw_finish_gradient *op = (const sw_finish_gradient *)args;
+    if (op->format == SW_GRADS_8BIT) {
+        const reading_8bit source = {(const char *)op->grads};
+        sw_cuda_quantize_kept(stream, op->elems / SW_GRAIN_ELEMS, op->acc, op->grads);
+        sum_grains(stream, op->elems / SW_GRAIN_ELEMS, source, op->sums);
+        return;
+    }
     SW_FOR_TYPE(op->type, finish, stream, op);
 }
 

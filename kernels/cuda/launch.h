@@ -28,6 +28,9 @@ sw_cuda_launcher sw_cuda_layernorm_forward, sw_cuda_layernorm_backward, sw_cuda_
 /* Both take struct sw_add_norm_forward: the one with a mean, and the one without. */
 sw_cuda_launcher sw_cuda_add_layernorm_forward, sw_cuda_add_rmsnorm_forward;
 
+/* Queues the quantization of accumulators into kept gradients of SW_GRADS_8BIT. */
+void sw_cuda_quantize_kept(cudaStream_t stream, int64_t grains, const float *acc, void *grads);
+
 int64_t sw_cuda_attention_scratch_bytes(const struct sw_attention *shape, sw_dtype type);
 
 /* Attention by warpgroup products, for GPUs of capability 9.0 only: the results of the two ops above, where `serves`

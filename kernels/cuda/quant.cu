@@ -61,9 +61,10 @@ static __device__ __forceinline__ uint32_t rounded(float value) {
 }
 
 template <typename T, sw_quant quant>
-static __global__ void __launch_bounds__(SW_BLOCK_THREADS) quantize_kernel(const T *from, char *to) {
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
+    quantize_kernel(const T *from, char *to, int64_t stride_bytes) {
     const lane_place at = place_of();
-    char *record = to + at.grain * record_of<quant>::bytes;
+    char *record = to + at.grain * stride_bytes;
     float values[SW_ELEMS];
     sw_load_whole(from + at.grain * SW_GRAIN_ELEMS + at.elem, values);
     const float scale = scale_of<quant>(largest_bits(values));
@@ -82,6 +83,9 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS) quantize_kernel(const
         codes[1] = words[1];
     if (at.elem % SW_QUANT_BLOCK_ELEMS == 0)
         ((float *)(void *)(record + record_of<quant>::code_bytes))[at.block] = scale;
+    const int64_t word = record_of<quant>::bytes + at.elem / SW_ELEMS * (int64_t)sizeof(uint32_t);
+    if (word < stride_bytes)
+        *(uint32_t *)(void *)(record + word) = 0;
 }
 
 /* Returns a code as a number: its bits are moved to the top of a word and back, which copies the sign. */
@@ -126,10 +130,19 @@ static unsigned blocks_of(int64_t grains) {
 template <typename T> static void quantize(cudaStream_t stream, const sw_quantize *op) {
     if (op->quant == SW_QUANT_INT4)
         SW_LAUNCH((quantize_kernel<T, SW_QUANT_INT4>), blocks_of(op->grains), SW_BLOCK_THREADS, 0, stream,
-                  (const T *)op->from, (char *)op->to);
+                  (const T *)op->from, (char *)op->to, sw_quant_grain_bytes(op->quant));
     else
         SW_LAUNCH((quantize_kernel<T, SW_QUANT_INT8>), blocks_of(op->grains), SW_BLOCK_THREADS, 0, stream,
-                  (const T *)op->from, (char *)op->to);
+                  (const T *)op->from, (char *)op->to, sw_quant_grain_bytes(op->quant));
+}
+
+static_assert(SW_GRADS_8BIT_GRAIN_BYTES - record_of<SW_QUANT_INT8>::bytes <= SW_GRAIN_ELEMS / SW_ELEMS * 4,
+              "the threads of a grain zero the rest of its pages, a word each");
+
+void sw_cuda_quantize_kept(cudaStream_t stream, int64_t grains, const float *from, void *to) {
+    if (grains > 0)
+        SW_LAUNCH((quantize_kernel<float, SW_QUANT_INT8>), blocks_of(grains), SW_BLOCK_THREADS, 0, stream, from,
+                  (char *)to, SW_GRADS_8BIT_GRAIN_BYTES);
 }
 
 void sw_cuda_quantize(cudaStream_t stream, const void *args) {

@@ -30,12 +30,12 @@ static __device__ __forceinline__ float *record_at(const update &u, int64_t at) 
 /* Updates a whole vector that lies in one span and in aligned memory, as all but a few of a call do. */
 template <typename T>
 static __device__ __forceinline__ void update_whole(const update &u, float decay_factor, float minus_step_size,
-                                                    int64_t at, const T *grads, T *weights) {
+                                                    int64_t at, const sw_gradients<T> &grads, T *weights) {
     float *record = record_at(u, at), master[SW_ELEMS], m[SW_ELEMS], v[SW_ELEMS], gradients[SW_ELEMS];
     sw_load_whole(record, master);
     sw_load_whole(record + u.plane_elems, m);
     sw_load_whole(record + 2 * u.plane_elems, v);
-    sw_load_whole(grads + at, gradients);
+    grads.load(at, true, gradients);
     for (int i = 0; i < SW_ELEMS; i++)
         sw_update_elem(u.scalars, decay_factor, minus_step_size, gradients[i], &master[i], &m[i], &v[i]);
     sw_store_whole(record, master);
@@ -47,7 +47,7 @@ static __device__ __forceinline__ void update_whole(const update &u, float decay
 /* Updates the elements [begin, end) of a vector, one by one. */
 template <typename T>
 static __device__ __forceinline__ void update_part(const update &u, const sw_stretch &s, int64_t at, int begin, int end,
-                                                   const T *grads, T *weights) {
+                                                   const sw_gradients<T> &grads, T *weights) {
     float *record = record_at(u, at);
     for (int i = begin; i < end; i++) {
         const bool padding = in_grain(at) >= u.plane_elems;
@@ -55,8 +55,7 @@ static __device__ __forceinline__ void update_part(const update &u, const sw_str
         if (!u.skip && !padding) {
             float *m = &record[u.plane_elems + i], *v = &record[2 * u.plane_elems + i];
             const int span = sw_span_of(s, at + i);
-            sw_update_elem(u.scalars, s.factors[span], s.minus_step_sizes[span], sw_widen(grads[at + i]), &master, m,
-                           v);
+            sw_update_elem(u.scalars, s.factors[span], s.minus_step_sizes[span], grads.at(at + i), &master, m, v);
             record[i] = master;
         }
         sw_round(master, &weights[at + i]);
@@ -66,7 +65,7 @@ static __device__ __forceinline__ void update_part(const update &u, const sw_str
 /* A stretch may start or stop within a vector. */
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    update_kernel(update u, sw_stretch s, const T *grads, T *weights) {
+    update_kernel(update u, sw_stretch s, sw_gradients<T> grads, T *weights) {
     const int64_t thread = (int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x;
     const int64_t at = s.first / SW_ELEMS * SW_ELEMS + thread * SW_ELEMS;
     if (at >= s.end)
@@ -81,10 +80,10 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
 }
 
 template <typename T>
-static void update_stretch(cudaStream_t stream, update u, sw_stretch s, const void *grads, void *weights) {
+static void update_stretch(cudaStream_t stream, const struct sw_update_adamw *op, update u, sw_stretch s) {
     const int64_t vectors = (s.end - s.first / SW_ELEMS * SW_ELEMS + SW_ELEMS - 1) / SW_ELEMS;
     SW_LAUNCH(update_kernel<T>, sw_blocks(vectors, SW_BLOCK_THREADS), SW_BLOCK_THREADS, 0, stream, u, s,
-              (const T *)grads, (T *)weights);
+              sw_gradients_of<T>(op), (T *)op->weights);
 }
 
 /* Updates the elements [first, end) of a call, whose records have planes of plane_elems floats. */
@@ -96,7 +95,7 @@ static void update_wide(cudaStream_t stream, const struct sw_update_adamw *op, i
                       sw_optimizer_grain_bytes(op->format), plane_elems};
     while (first < end) {
         const sw_stretch s = sw_next_stretch(&u.scalars, op, first, end);
-        SW_FOR_TYPE(op->type, update_stretch, stream, u, s, op->grads, op->weights);
+        SW_FOR_TYPE(op->type, update_stretch, stream, op, u, s);
         first = s.end;
     }
 }

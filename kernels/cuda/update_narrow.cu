@@ -193,7 +193,7 @@ struct sixteen_bits {
 
 template <typename T, typename Moments>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    update_narrow_kernel(narrow_update u, sw_stretch s, const T *grads, T *weights) {
+    update_narrow_kernel(narrow_update u, sw_stretch s, sw_gradients<T> grads, T *weights) {
     SW_SHARED(uint32_t, words, [BLOCK_WARPS][BLOCK_WORDS]);
     const int warp = threadIdx.x / SW_WARP, lane = threadIdx.x % SW_WARP;
     const int64_t at = s.first + ((int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x) * SW_ELEMS;
@@ -206,7 +206,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     float master[SW_ELEMS], m[SW_ELEMS], v[SW_ELEMS], gradients[SW_ELEMS];
     sw_load_whole(masters, master);
     moments.widen(u, m, v);
-    sw_load_elems(grads + at, SW_ELEMS, u.aligned, gradients);
+    grads.load(at, u.aligned, gradients);
     if (u.stochastic)
         draw_words(u, u.first_elem + at - lane * SW_ELEMS, lane, words[warp]);
     int span = sw_span_of(s, at);
@@ -223,15 +223,15 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
 }
 
 template <typename T>
-static void update_stretch(cudaStream_t stream, const narrow_update &u, const sw_stretch &s, bool eight,
-                           const void *grads, void *weights) {
+static void update_stretch(cudaStream_t stream, const struct sw_update_adamw *op, const narrow_update &u,
+                           const sw_stretch &s) {
     const unsigned blocks = sw_blocks(s.end - s.first, SW_BLOCK_THREADS * SW_ELEMS);
-    if (eight)
-        SW_LAUNCH((update_narrow_kernel<T, eight_bits>), blocks, SW_BLOCK_THREADS, 0, stream, u, s, (const T *)grads,
-                  (T *)weights);
+    if (op->format == SW_OPTIMIZER_8BIT)
+        SW_LAUNCH((update_narrow_kernel<T, eight_bits>), blocks, SW_BLOCK_THREADS, 0, stream, u, s,
+                  sw_gradients_of<T>(op), (T *)op->weights);
     else
-        SW_LAUNCH((update_narrow_kernel<T, sixteen_bits>), blocks, SW_BLOCK_THREADS, 0, stream, u, s, (const T *)grads,
-                  (T *)weights);
+        SW_LAUNCH((update_narrow_kernel<T, sixteen_bits>), blocks, SW_BLOCK_THREADS, 0, stream, u, s,
+                  sw_gradients_of<T>(op), (T *)op->weights);
 }
 
 void sw_cuda_update_narrow(cudaStream_t stream, const struct sw_update_adamw *op, int64_t elems) {
@@ -251,7 +251,7 @@ void sw_cuda_update_narrow(cudaStream_t stream, const struct sw_update_adamw *op
         sw_stretch s = sw_next_stretch(&u.scalars, op, first, elems);
         s.end -= s.end % SW_MOMENT_BLOCK_ELEMS; /* a launch has whole blocks */
         assert(s.end > first);
-        SW_FOR_TYPE(op->type, update_stretch, stream, u, s, op->format == SW_OPTIMIZER_8BIT, op->grads, op->weights);
+        SW_FOR_TYPE(op->type, update_stretch, stream, op, u, s);
         first = s.end;
     }
 }

@@ -24,8 +24,23 @@ static sw_status square_sums(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
+static sw_status finish_8bit(struct sw_stream *stream, const struct sw_finish_gradient *op) {
+    float values[SW_GRAIN_ELEMS];
+    for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++) {
+        char *record = (char *)op->grads + grain * SW_GRADS_8BIT_GRAIN_BYTES;
+        memset(record, 0, SW_GRADS_8BIT_GRAIN_BYTES);
+        SW_TRY(sw_quantize(stream, SW_F32, SW_QUANT_INT8, 1, op->acc + grain * SW_GRAIN_ELEMS, record));
+        for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+            values[i] = sw_grads_8bit_at(record, i);
+        op->sums[grain] = grain_sum(SW_F32, 0, values);
+    }
+    return SW_OK;
+}
+
 static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
     const struct sw_finish_gradient *op = args;
+    if (op->format == SW_GRADS_8BIT)
+        return finish_8bit(stream, op);
     for (int64_t i = 0; i < op->elems; i++)
         sw_dtype_store(op->type, op->grads, i, op->acc[i]);
     return sw_square_sums(stream, op->type, op->elems, op->grads, op->sums);

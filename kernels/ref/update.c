@@ -23,13 +23,17 @@ struct update {
     int64_t at; /* the grain's first element in the call */
 };
 
+static float gradient_at(const struct sw_update_adamw *op, int64_t at) {
+    return op->grads_format == SW_GRADS_8BIT ? sw_grads_8bit_at(op->grads, at) : sw_dtype_load(op->type, op->grads, at);
+}
+
 /* Updates the elements [first, first + count) of a grain, whose moments lie in m and v. */
 static void update_elems(const struct update *u, int64_t first, int64_t count, float *master, float *m, float *v) {
     const struct sw_update_adamw *op = u->op;
     for (int64_t i = 0; i < count && !op->adamw->skip; i++) {
         const int64_t at = u->at + first + i;
         const struct sw_decay_span span = sw_decay_span(&u->scalars, op->runs, op->run_count, op->first_elem + at);
-        update_elem(&u->scalars, &span, sw_dtype_load(op->type, op->grads, at), &master[i], &m[i], &v[i]);
+        update_elem(&u->scalars, &span, gradient_at(op, at), &master[i], &m[i], &v[i]);
     }
 }
 

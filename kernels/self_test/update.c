@@ -11,6 +11,9 @@ static void *exact(struct trial *trial, const char *name, trial_type type, int64
                          (struct trial_operand){.name = name, .type = type, .elems = elems, .compare = COMPARE_BITS});
 }
 
+/* Words of a grain of gradients in 8 bits. */
+enum { KEPT_WORDS = (int)(SW_GRADS_8BIT_GRAIN_BYTES / 4) };
+
 static int64_t elems_of(const struct trial *trial) {
     return ((const struct test_rows *)trial->shape)->rows * SW_GRAIN_ELEMS;
 }
@@ -20,8 +23,14 @@ sw_status trial_finish_gradient(struct trial *trial) {
     const float *acc = trial_input(trial, "the accumulator", SW_F32, elems, 1.0f);
     void *grads = exact(trial, "gradients", (trial_type)trial->type, elems);
     double *sums = exact(trial, "sums of squares", ELEMENT_F64, elems / SW_GRAIN_ELEMS);
-    return trial->pass < TRIAL_REFERENCE ? SW_OK
-                                         : sw_finish_gradient(trial->stream, trial->type, elems, acc, grads, sums);
+    void *kept = exact(trial, "gradients in 8 bits", ELEMENT_F32, elems / SW_GRAIN_ELEMS * KEPT_WORDS);
+    double *kept_sums = exact(trial, "sums of squares in 8 bits", ELEMENT_F64, elems / SW_GRAIN_ELEMS);
+    if (trial->pass < TRIAL_REFERENCE)
+        return SW_OK;
+    SW_TRY(sw_finish_gradient(trial->stream, .type = trial->type, .elems = elems, .acc = acc, .grads = grads,
+                              .sums = sums));
+    return sw_finish_gradient(trial->stream, .type = trial->type, .elems = elems, .acc = acc, .grads = kept,
+                              .sums = kept_sums, .format = SW_GRADS_8BIT);
 }
 
 sw_status trial_round_gradient(struct trial *trial) {
@@ -62,11 +71,14 @@ static const struct form {
     sw_optimizer_format format;
     sw_rounding rounding;
     const char *name;
-} forms[] = {{SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, "records"},
-             {SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, "records in bf16"},
-             {SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, "records in bf16, rounded at random"},
-             {SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, "records in 8 bits"},
-             {SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, "records in 8 bits, rounded at random"}};
+    sw_grads_format grads;
+} forms[] = {{SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, "records", SW_GRADS_TYPED},
+             {SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, "records from gradients in 8 bits", SW_GRADS_8BIT},
+             {SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, "records in 8 bits from gradients in 8 bits", SW_GRADS_8BIT},
+             {SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, "records in bf16", SW_GRADS_TYPED},
+             {SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, "records in bf16, rounded at random", SW_GRADS_TYPED},
+             {SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, "records in 8 bits", SW_GRADS_TYPED},
+             {SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, "records in 8 bits, rounded at random", SW_GRADS_TYPED}};
 enum { FORMS = sizeof forms / sizeof forms[0] };
 
 /* Rounds drawn moments to a form. The last grain is wide. */
@@ -75,6 +87,15 @@ static void make_records(const struct form *form, const float *fp32, int64_t gra
     for (int64_t g = 0; g < grains; g++)
         sw_record_from_fp32(form->format, g == grains - 1, &how, fp32 + g * SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS,
                             records + g * sw_optimizer_grain_bytes(form->format));
+}
+
+/* Quantizes drawn gradients. */
+static sw_status make_kept(struct trial *trial, int64_t grains, const void *grads, char *kept) {
+    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(trial->type);
+    for (int64_t g = 0; g < grains; g++)
+        SW_TRY(sw_quantize(trial->stream, trial->type, SW_QUANT_INT8, 1, (const char *)grads + g * grain_bytes,
+                           kept + g * SW_GRADS_8BIT_GRAIN_BYTES));
+    return SW_OK;
 }
 
 /* Runs with and without decay, and with learning rates of their own, begin and end within grains; a tail of the unit is
@@ -88,7 +109,13 @@ sw_status trial_update(struct trial *trial) {
     const struct sw_adamw adamw = {
         .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .grad_scale = 0.375f, .step = STEP};
     const void *grads = trial_input(trial, "gradients", trial->type, elems, 0.5f);
+    void *kept = trial_operand(trial, (struct trial_operand){.name = "gradients in 8 bits",
+                                                             .type = ELEMENT_F32,
+                                                             .elems = grains * KEPT_WORDS,
+                                                             .compare = COMPARE_NOT});
     float *drawn = NULL;
+    if (trial->pass == TRIAL_PREPARE)
+        SW_TRY(make_kept(trial, grains, grads, kept));
     for (int f = 0; f < FORMS; f++) {
         char *records = trial_operand(
             trial, (struct trial_operand){.name = forms[f].name,
@@ -102,14 +129,17 @@ sw_status trial_update(struct trial *trial) {
             drawn = (float *)records;
         if (trial->pass == TRIAL_PREPARE && f == 0)
             make_moments(drawn, grains);
+        else if (trial->pass == TRIAL_PREPARE && forms[f].format == SW_OPTIMIZER_FP32)
+            memcpy(records, drawn, (size_t)(grains * SW_OPTIMIZER_GRAIN_BYTES));
         else if (trial->pass == TRIAL_PREPARE)
             make_records(&forms[f], drawn, grains, records);
         if (trial->pass < TRIAL_REFERENCE)
             continue;
-        SW_TRY(sw_update_adamw(trial->stream, .type = trial->type, .adamw = &adamw, .grains = grains, .runs = runs,
-                               .run_count = sizeof runs / sizeof runs[0], .grads = grads, .records = records,
-                               .weights = weights, .format = forms[f].format, .rounding = forms[f].rounding,
-                               .seed = trial->seed, .unit = 1, .wide_elem = elems - SW_GRAIN_ELEMS));
+        SW_TRY(sw_update_adamw(
+            trial->stream, .type = trial->type, .adamw = &adamw, .grains = grains, .runs = runs,
+            .run_count = sizeof runs / sizeof runs[0], .grads = forms[f].grads == SW_GRADS_8BIT ? kept : grads,
+            .records = records, .weights = weights, .grads_format = forms[f].grads, .format = forms[f].format,
+            .rounding = forms[f].rounding, .seed = trial->seed, .unit = 1, .wide_elem = elems - SW_GRAIN_ELEMS));
     }
     return SW_OK;
 }

@@ -82,9 +82,10 @@ static sw_status run_zero_accumulator(struct sw_engine *engine, struct lane *lan
 }
 
 static sw_status run_round_gradients(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
-    return sw_finish_gradient(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
-                              sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO),
-                              sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS));
+    return sw_finish_gradient(
+        lane->stream, .type = engine->plan->spec.type, .elems = op->grains * SW_GRAIN_ELEMS,
+        .acc = sw_engine_operand(engine, op, SW_ROLE_FROM), .grads = sw_engine_operand(engine, op, SW_ROLE_TO),
+        .sums = sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS), .format = engine->plan->spec.grads);
 }
 
 static sw_status run_add_to_accumulator(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
@@ -167,7 +168,8 @@ static sw_status run_update(struct sw_engine *engine, struct lane *lane, const s
                            .records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER),
                            .weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS),
                            .format = engine->plan->spec.units->optimizer, .rounding = engine->spec.rounding,
-                           .seed = engine->spec.seed, .unit = op->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS);
+                           .seed = engine->spec.seed, .unit = op->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS,
+                           .grads_format = engine->plan->spec.grads);
 }
 
 static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {

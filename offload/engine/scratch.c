@@ -38,7 +38,7 @@ sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
     const int64_t units = plan->spec.units->count;
     const int64_t typed_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const struct kept kept[KINDS] = {
-        {SW_GRADS, SW_STORE_GRADS, typed_bytes, true},
+        {SW_GRADS, SW_STORE_GRADS, sw_plan_grain_bytes(plan, SW_CONTENT_GRADS), true},
         {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes, true},
         {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES, false},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float), false},

@@ -255,7 +255,7 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
                                float *out) {
     assert(idle(engine));
     const struct sw_plan *plan = engine->plan;
-    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const int64_t grain_bytes = sw_plan_grain_bytes(plan, SW_CONTENT_GRADS);
     const int32_t slot = sw_plan_resident(plan, SW_GRADS, unit);
     void *staging = optimizer_staging(engine);
     for (int64_t g = 0; g < grains; g++) {
@@ -270,7 +270,11 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
         } else {
             SW_TRY(sw_engine_get(engine, slot, staging, sw_engine_grain(engine, slot, first_grain + g), grain_bytes));
         }
-        sw_dtype_widen(plan->spec.type, staging, SW_GRAIN_ELEMS, out + g * SW_GRAIN_ELEMS);
+        float *to = out + g * SW_GRAIN_ELEMS;
+        if (plan->spec.grads == SW_GRADS_TYPED)
+            sw_dtype_widen(plan->spec.type, staging, SW_GRAIN_ELEMS, to);
+        for (int64_t i = 0; plan->spec.grads == SW_GRADS_8BIT && i < SW_GRAIN_ELEMS; i++)
+            to[i] = sw_grads_8bit_at(staging, i);
     }
     return SW_OK;
 }

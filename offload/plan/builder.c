@@ -265,6 +265,10 @@ void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_opera
     describe_move(b, sw_build_chunk_op(b, moves[m].kind, moves[m].lane, chunk), from, to, what, bytes);
 }
 
+int64_t sw_build_grads_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
+    return chunk->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_GRADS);
+}
+
 int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
     return sw_plan_typed_bytes(b->plan, chunk->at.grains);
 }

@@ -119,6 +119,8 @@ void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_o
 void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                    const struct sw_chunk *chunk, int64_t bytes);
 
+/* Returns the bytes of a chunk's rounded gradients as they are kept. */
+int64_t sw_build_grads_bytes(const struct sw_builder *b, const struct sw_chunk *chunk);
 /* Returns the bytes of a chunk in the compute type. */
 int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk);
 

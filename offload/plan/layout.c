@@ -358,16 +358,17 @@ static void lay_rings(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = traffic_of(layout);
     const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
+    const int64_t grads = spec->chunk_grains * sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS);
     const int64_t optimizer = sw_plan_optimizer_bytes(layout->plan, spec->chunk_grains);
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
-    index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, typed, device_ring);
-    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, typed,
+    index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, grads, device_ring);
+    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, grads,
                              t.optimizer_up ? layout->plan->stream_chunks : device_ring);
     index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, device_ring);
     index->optimizer_up =
         add_if(layout, t.optimizer_up, "optimizer ring", SW_DEVICE, optimizer, layout->plan->stream_chunks);
-    index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, typed, ring);
-    index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, typed, ring);
+    index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, grads, ring);
+    index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, grads, ring);
     index->weights_in = add_if(layout, t.weights_in, "weights ring", SW_HOST, typed, ring);
     /* Loading and saving pass through these two, so they always exist. */
     index->weights_ring = add_pieces(layout, "weights ring", SW_HOST, typed, t.weights ? ring : 1);
@@ -394,9 +395,9 @@ static void lay_optimizer(struct layout *layout, int64_t unit) {
 static void lay_gradients(struct layout *layout) {
     struct sw_plan_index *index = layout->plan->index;
     const struct sw_units *units = layout->plan->spec.units;
-    const int64_t typed_grain = SW_GRAIN_ELEMS * sw_dtype_bytes(layout->plan->spec.type);
+    const int64_t grain_bytes = sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS);
     for (int64_t u = layout->plan->spec.frozen_units; u < units->count; u++) {
-        index->grads[u] = add_state(layout, SW_GRADS, tier_of(layout, SW_GRADS, u), u, typed_grain, SW_CONTENT_GRADS);
+        index->grads[u] = add_state(layout, SW_GRADS, tier_of(layout, SW_GRADS, u), u, grain_bytes, SW_CONTENT_GRADS);
         lay_optimizer(layout, u);
     }
 }

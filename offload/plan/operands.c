@@ -99,8 +99,8 @@ sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access) {
 
 int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content) {
     switch (content) {
-    case SW_CONTENT_WEIGHTS:
-    case SW_CONTENT_GRADS: return sw_plan_typed_bytes(plan, 1);
+    case SW_CONTENT_WEIGHTS: return sw_plan_typed_bytes(plan, 1);
+    case SW_CONTENT_GRADS: return sw_grads_grain_bytes(plan->spec.grads, sw_dtype_bytes(plan->spec.type));
     case SW_CONTENT_ACC:
     case SW_CONTENT_NODE_SUM:
     case SW_CONTENT_BUCKET_SUM: return SW_GRAIN_ELEMS * (int64_t)sizeof(float);

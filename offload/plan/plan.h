@@ -284,6 +284,7 @@ struct sw_plan_spec {
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
     sw_quant gather, reduce;
+    sw_grads_format grads; /* the form of rounded gradients; SW_GRADS_8BIT is for a rank alone */
     /* Nodes over which quantized gradients are reduced in two levels; each has ranks / reduce_nodes neighbouring ranks.
      * 0 or 1: all ranks exchange at once. */
     int reduce_nodes;

@@ -57,7 +57,7 @@ static struct sw_operand home_of(int32_t slot) {
 
 static struct sw_operand bring_grads(struct sw_builder *b, const struct sw_chunk *chunk, int age) {
     const struct sw_operand home = home_of(b->index->grads[chunk->unit]), to = sw_build_ring(b, RING_GRADS_IN);
-    sw_build_move(b, home, to, grads_what(chunk, age), chunk, sw_build_typed_bytes(b, chunk));
+    sw_build_move(b, home, to, grads_what(chunk, age), chunk, sw_build_grads_bytes(b, chunk));
     return to;
 }
 
@@ -123,7 +123,7 @@ static struct sw_operand grads_of_update(struct sw_builder *b, const struct sw_c
     if (!sw_plan_updates_on_device(b->plan, unit) || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
         return at;
     const struct sw_operand staging = sw_build_ring(b, RING_GRADS_UP);
-    sw_build_move(b, at, staging, grads_what(chunk, 1), chunk, sw_build_typed_bytes(b, chunk));
+    sw_build_move(b, at, staging, grads_what(chunk, 1), chunk, sw_build_grads_bytes(b, chunk));
     return staging;
 }
 
@@ -133,7 +133,8 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
                                          on_device ? SW_LANE_COMPUTE : SW_LANE_UPDATE, &u->chunk);
     struct sw_what before = optimizer_what(b, u, false), after = optimizer_what(b, u, true);
     before.generation = after.generation = SW_GENERATION_NONE; /* the state is in memory here */
-    op->bytes = 2 * sw_plan_optimizer_bytes(b->plan, op->grains) + 2 * sw_build_typed_bytes(b, &u->chunk);
+    op->bytes = 2 * sw_plan_optimizer_bytes(b->plan, op->grains) + sw_build_grads_bytes(b, &u->chunk) +
+                sw_build_typed_bytes(b, &u->chunk);
     op->speculates = u->speculative;
     /* One that speculates counts the steps that were applied by it, and the norm of its own step comes after. */
     sw_build_read_norm(b);
@@ -292,7 +293,7 @@ static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk
     const struct sw_operand home = home_of(b->index->grads[unit]);
     const struct sw_operand on_device = tier == SW_DEVICE ? home : sw_build_ring(b, RING_GRADS_DOWN);
     const struct sw_what grads = grads_what(chunk, 0);
-    const int64_t bytes = sw_build_typed_bytes(b, chunk);
+    const int64_t bytes = sw_build_grads_bytes(b, chunk);
     struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_GRADIENTS, SW_LANE_COMPUTE, chunk);
     op->bytes = op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + bytes;
     sw_build_read(b, home_of(acc), (struct sw_what){SW_CONTENT_ACC, unit, chunk->number, version, 0, 0});

@@ -168,9 +168,9 @@ sw_status sw_measure_device_copy(struct sw_device *device, const struct sw_measu
 }
 
 static sw_status finish_chunk(struct bench *bench, int64_t chunk) {
-    return sw_finish_gradient(bench->stream, bench->type, bench->chunk_grains * SW_GRAIN_ELEMS,
-                              chunk_at(bench, bench->a, chunk, sizeof(float)),
-                              chunk_at(bench, bench->b, chunk, sw_dtype_bytes(bench->type)), bench->c);
+    return sw_finish_gradient(bench->stream, .type = bench->type, .elems = bench->chunk_grains * SW_GRAIN_ELEMS,
+                              .acc = chunk_at(bench, bench->a, chunk, sizeof(float)),
+                              .grads = chunk_at(bench, bench->b, chunk, sw_dtype_bytes(bench->type)), .sums = bench->c);
 }
 
 static sw_status zero_chunk(struct bench *bench, int64_t chunk) {

@@ -44,10 +44,10 @@ struct sw_store_rates {
 sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
                            const struct sw_measure_shape *shape, struct sw_store_rates *out);
 
-/* Measures how much longer than its traffic at the rate of `update` a chunk's update takes when another lane's thread
- * must wake the thread that runs it. */
-sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_shape *shape,
-                              const struct sw_rate *update, double *out_s);
+/* Measures how much longer than alone a chunk's update takes when another lane's thread must wake the thread that runs
+ * it, and when it follows another and wakes a thread at its end. */
+sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_shape *shape, double *out_waited_s,
+                              double *out_s);
 
 /* Measures the least time of an op that is queued in a stream of an asynchronous device, with the marks that the engine
  * sets around it. */

@@ -13,7 +13,9 @@ struct sw_rates {
     double cores;         /* cores that compute, update, copies and I/O share */
     double compute_cores; /* cores that an op of the compute lane keeps busy; 0 on a GPU */
     struct sw_rate upload, download;
-    struct sw_rate update;           /* updates on the host, by their memory traffic: bytes of SW_OP_UPDATE_ON_HOST */
+    struct sw_rate update; /* updates on the host, by their memory traffic: bytes of SW_OP_UPDATE_ON_HOST */
+    struct sw_rate update_bf16,
+        update_8bit;                 /* the same of narrow state; bytes_per_s 0: as long as fp32's a parameter */
     struct sw_rate update_on_device; /* updates on the device, by their memory traffic */
     struct sw_rate finish, zero;     /* rounding accumulators to gradients, by op bytes; clearing them, by theirs */
     struct sw_rate read, write;      /* the store, each direction alone */
@@ -26,7 +28,7 @@ struct sw_rates {
     double latency_in_node_s;      /* of it */
     double between_bytes_per_s;    /* what a rank gives to those of other nodes; 0: all are as near */
     double op_s;                   /* from the end of an op to the start of one that waited for it */
-    double queued_op_s;            /* the same on lanes of an asynchronous device, which queues its ops */
+    double queued_op_s;            /* the same of an op that follows another: queued by a GPU, or on a CPU's lane */
     /* One entry per unit: seconds of one micro-batch. The head's backward is its whole op: loss and gradients. */
     const double *forward_s, *backward_s;
     /* One entry per unit: seconds by which a backward pass is longer where all its intermediates, or the derived ones,

@@ -162,11 +162,17 @@ static struct price of_exchange(const struct simulator *s, const struct sw_op *o
     return price;
 }
 
-/* Returns the bytes by which an update is priced. The rates are those of fp32 state; narrow state saves traffic and
- * costs arithmetic, so a parameter is priced alike in every format. */
-static double update_bytes(const struct sw_plan *plan, const struct sw_op *op) {
-    const int64_t saved = sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32) - sw_plan_optimizer_bytes(plan, 1);
-    return (double)(op->bytes + 2 * op->grains * saved);
+/* Prices an update by the rate of its state's form. Where that is not known, a parameter takes as long as in fp32:
+ * narrow state saves traffic and costs arithmetic. */
+static struct price of_update(const struct simulator *s, const struct sw_op *op, bool by_cores,
+                              const struct sw_rate *fp32) {
+    const struct sw_rate narrow[SW_OPTIMIZER_FORMATS] = {
+        [SW_OPTIMIZER_BF16] = s->rates->update_bf16, [SW_OPTIMIZER_8BIT] = s->rates->update_8bit};
+    const struct sw_rate *own = &narrow[s->plan->spec.units->optimizer];
+    const int64_t saved = sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32) - sw_plan_optimizer_bytes(s->plan, 1);
+    if (by_cores && own->bytes_per_s > 0.0)
+        return of_rate(*own, (double)op->bytes, s->rates->cores);
+    return of_rate(*fp32, (double)(op->bytes + 2 * op->grains * saved), s->rates->cores);
 }
 
 static struct price price_of(const struct simulator *s, const struct sw_op *op, bool lane_was_idle) {
@@ -181,8 +187,8 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_DOWNLOAD: return of_rate(r->download, bytes, r->cores);
     case SW_OP_READ: return of_drive(r, r->read, bytes, lane_was_idle);
     case SW_OP_WRITE: return of_drive(r, r->write, bytes, lane_was_idle);
-    case SW_OP_UPDATE_ON_HOST: return of_rate(r->update, update_bytes(s->plan, op), r->cores);
-    case SW_OP_UPDATE_ON_DEVICE: return of_rate(r->update_on_device, update_bytes(s->plan, op), r->cores);
+    case SW_OP_UPDATE_ON_HOST: return of_update(s, op, true, &r->update);
+    case SW_OP_UPDATE_ON_DEVICE: return of_update(s, op, r->compute_cores > 0.0, &r->update_on_device);
     case SW_OP_ROUND_GRADIENTS:
     case SW_OP_ROUND_OWN_GRADIENTS:
     case SW_OP_ADD_TO_ACCUMULATOR:
@@ -248,11 +254,14 @@ static int64_t ns_of(double seconds) {
     return (int64_t)llround(seconds * 1e9);
 }
 
-/* Returns the time of a handover to a lane's next op. I/O is queued ahead, so that its handover goes unseen. */
-static double handover_s(const struct sw_rates *rates, sw_lane lane) {
+/* Returns what an op takes beside its work; never less where it waited. I/O is queued ahead, so that its handover goes
+ * unseen. */
+static double handover_s(const struct sw_rates *rates, sw_lane lane, bool waited) {
+    const bool gpu = rates->compute_cores <= 0.0, of_device = sw_lane_is_of_device(lane);
+    const double least_s = gpu && !of_device ? 0.0 : rates->queued_op_s;
     if (sw_lane_is_io(lane))
         return 0.0;
-    return sw_lane_is_of_device(lane) ? rates->queued_op_s : rates->op_s;
+    return waited && !(gpu && of_device) ? greater(least_s, rates->op_s) : least_s;
 }
 
 static void begin_op(struct simulator *s, sw_lane which) {
@@ -262,7 +271,7 @@ static void begin_op(struct simulator *s, sw_lane which) {
     lane->running = true;
     lane->started_s = s->total.now;
     if (!lane->price.skipped)
-        lane->price.seconds += handover_s(s->rates, which);
+        lane->price.seconds += handover_s(s->rates, which, idle);
     lane->left_s = lane->price.seconds;
     move_on(s, which, &lane->next);
 }
@@ -270,7 +279,7 @@ static void begin_op(struct simulator *s, sw_lane which) {
 double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op) {
     const struct simulator s = {.plan = plan, .rates = rates};
     const struct price price = price_of(&s, op, false);
-    return price.skipped ? 0.0 : price.seconds + handover_s(rates, op->lane);
+    return price.skipped ? 0.0 : price.seconds + handover_s(rates, op->lane, false);
 }
 
 static void end_op(struct simulator *s, sw_lane which) {

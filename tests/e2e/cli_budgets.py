@@ -1,5 +1,6 @@
 """Budgets and placements that cannot work: refused in one line, with nothing written, and with the least that works."""
 
+import json
 import os
 import random
 import re
@@ -83,6 +84,20 @@ def advice_holds():
     return problems
 
 
+def an_open_micro_batch_fits():
+    """Without --micro-batch, `plan` and `train` take a smaller one where the usual does not fit: the largest divisor of a
+    step's sequences that does."""
+    usual = ["--model", "gpt2-tiny", "--seq", 32, "--batch-tokens", 6 * 32]
+    wide = json.loads(program.must("plan", *usual, "--json").out)
+    budget = sizes_named(program.run("plan", *usual, "--micro-batch", 2, "--device-memory", "64KiB").err)["--device-memory"]
+    less = json.loads(program.must("plan", *usual, "--device-memory", budget, "--json").out)
+    program.must("train", *usual, "--device-memory", budget, "--init", "--data", DATA, "--run", RUN, "--steps", 1)
+    trained = program.read_json(os.path.join(RUN, "run.json"))
+    program.shutil.rmtree(RUN)
+    found = wide["micro_batch"], less["micro_batch"], trained["settings"]["micro_batch"]
+    return [] if found == (6, 2, 2) else [f"micro-batches of {found} instead of 6, and twice 2 in {budget}"]
+
+
 def draw_state(draw, state):
     first, second = draw.randint(0, 60), draw.randint(0, 40)
     shares = f"device:{first}%/host:{second}%/nvme"
@@ -135,4 +150,5 @@ def a_run_is_not_touched():
     return problems
 
 
-script_test.run(budgets_too_small, advice_holds, a_budget_that_suffices_is_not_named, a_run_is_not_touched)
+script_test.run(budgets_too_small, advice_holds, an_open_micro_batch_fits, a_budget_that_suffices_is_not_named,
+                a_run_is_not_touched)

@@ -1,5 +1,5 @@
-"""`--optimizer-state`: the same bits wherever narrow state lives; another format at a resume, also one that is killed; bad
-input."""
+"""`--optimizer-state`: the same bits wherever narrow state lives; another format at a resume, also one that is killed;
+`--grads-state`; bad input."""
 
 import filecmp
 import json
@@ -183,6 +183,62 @@ def narrow_state_takes_less_space():
     return problems
 
 
+def gradients_in_8_bits_have_the_same_bits_everywhere():
+    """Wherever they live, after a kill, and beside narrow moments; and other bits than gradients in full."""
+    problems, weights = [], []
+    for state in ("fp32", "8bit"):
+        runs = []
+        for place in PLACES:
+            run = f"grads-{state}-{place}"
+            program.must(*train(run, state, "--grads-state", "8bit", "--save-every", 3, place=place))
+            program.must("resume", path(run), "--steps", MORE)
+            runs.append((program.numbers_of(path(run)), exported(run)))
+        process = program.start(*train(f"grads-{state}-killed", state, "--grads-state", "8bit", steps=MORE))
+        while not process.stderr.readline().startswith("step 3/"):
+            pass
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        program.must("resume", path(f"grads-{state}-killed"))
+        ends = [of_run[1] for of_run in runs] + [exported(f"grads-{state}-killed")]
+        problems += [f"{state}: run {i} has other bits" for i in range(1, len(ends)) if ends[i] != ends[0]]
+        problems += [f"{state}: {list(PLACES)[i]} has other numbers" for i in range(1, len(runs)) if runs[i] != runs[0]]
+        weights.append(ends[0])
+    full = "grads-full"
+    program.must(*train(full, "fp32", "--save-every", 3, steps=MORE))
+    if len({*weights, exported(full)}) != 3:
+        problems.append("two forms train alike")
+    return problems
+
+
+def a_resume_may_change_the_gradients():
+    """No store holds them between steps."""
+    run, problems = copy_of("fp32", "grads-later"), []
+    program.must("resume", path(run), "--steps", MORE, "--grads-state", "8bit")
+    if run_json(run)["settings"]["grads_state"] != "8bit" or len(program.numbers_of(path(run))) != MORE:
+        problems.append("the resume has not kept --grads-state 8bit")
+    unchanged = copy_of("fp32", "grads-never")
+    program.must("resume", path(unchanged), "--steps", MORE)
+    if exported(run) == exported(unchanged):
+        problems.append("gradients in 8 bits have changed nothing")
+    return problems
+
+
+def gradients_in_8_bits_move_fewer_bytes():
+    problems, said = [], {}
+    for state in ("compute", "8bit"):
+        said[state] = json.loads(program.must("plan", "--model", "gpt2-124m", "--precision", "bf16", "--place",
+                                              "grads=nvme,optimizer=nvme", "--grads-state", state, "--json").out)
+        if said[state]["grads_state"] != state:
+            problems.append(f"plan says {said[state]['grads_state']}, not {state}")
+    for lane in ("download", "write"):
+        less = said["compute"]["lanes"][lane]["bytes"] - said["8bit"]["lanes"][lane]["bytes"]
+        share = less / said["compute"]["parameters"]
+        if not 0.74 < share < 0.78:
+            problems.append(f"{lane} saves {share:.3f} bytes a parameter, not 0.75")
+    return problems
+
+
 def bad_input_is_refused():
     run, problems = copy_of("8bit", "bad"), []
     problems += program.refused("a typo", train("new", "8bits"), "--optimizer-state", "8bits", status=2)
@@ -200,6 +256,11 @@ def bad_input_is_refused():
         program.write(path(run, "run.json"), json.dumps(described))
         for command in (["resume", path(run)], ["verify", path(run)], ["export", path(run), path("none")]):
             problems += program.refused(f"{command[0]}: {name}", command, "8bit", "bf16")
+    problems += program.refused("a typo", train("new", "fp32", "--grads-state", "int8"), "--grads-state", "int8", status=2)
+    done = subprocess.run(mpirun((2, program.command(*train("new", "fp32", "--grads-state", "8bit")))),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=program.LIMIT_S, check=False)
+    if done.returncode == 0 or "--grads-state 8bit is for one rank, and this job has 2" not in done.stderr:
+        problems.append(f"gradients in 8 bits on two ranks: {done.stderr[-500:]}")
     frozen = ["--freeze", "embedding"]
     program.must(*train("frozen", "8bit", *frozen))
     program.must("resume", path("frozen"), "--steps", MORE)
@@ -211,4 +272,5 @@ def bad_input_is_refused():
 script_test.run(narrow_state_has_the_same_bits_everywhere, a_killed_run_goes_on_with_the_same_bits,
                 a_resume_may_change_the_format, there_and_back_from_fp32_is_a_small_error,
                 a_conversion_that_is_killed_leaves_a_run, another_number_of_ranks_may_convert_too,
-                narrow_state_takes_less_space, bad_input_is_refused)
+                narrow_state_takes_less_space, gradients_in_8_bits_have_the_same_bits_everywhere,
+                a_resume_may_change_the_gradients, gradients_in_8_bits_move_fewer_bytes, bad_input_is_refused)

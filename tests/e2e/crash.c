@@ -23,7 +23,7 @@
 #include "core/clock.h"
 #include "core/rng.h"
 
-enum { KILLS_EVERY_STEP = 220, KILLS_SAVED = 110, SEED = 3 };
+enum { KILLS_EVERY_STEP = 220, KILLS_SAVED = 110, KILLS_NARROW = 60, SEED = 3 };
 /* As many as this part of the kills must lie between a step's first write and its commit, and one before the store is
  * open. Where they do not, as on busy cores, there are more kills, up to so many times as many. */
 enum { WITHIN_A_STEP_DIVISOR = 3, MOST_KILLS_FACTOR = 8 };
@@ -130,6 +130,7 @@ static void kill_often(const char *name, const struct crash_case *crash, int kil
     struct tally tally = {0};
     uint64_t counter = 0;
     int status;
+    shared->optimizer = crash->optimizer;
     assert_true(has_ended(start(NULL, shared), shared, 0, &status));
     forget_store(shared);
     while (!are_enough(&tally, kills) && tally.kills < MOST_KILLS_FACTOR * kills)
@@ -157,11 +158,19 @@ static void kills_lose_nothing_since_the_last_save(void **state) {
     kill_often("mixed placement, a save every three steps", &crash, kills_of(KILLS_SAVED));
 }
 
+static void kills_lose_nothing_of_narrow_state(void **state) {
+    const struct crash_case crash = {
+        .place = "weights=nvme,grads=nvme,optimizer=nvme", .directory = *state, .optimizer = SW_OPTIMIZER_8BIT};
+    kill_often("8-bit optimizer state", &crash, kills_of(KILLS_NARROW));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(kills_lose_nothing_where_every_step_commits, harness_make_directory,
                                         harness_remove_directory),
         cmocka_unit_test_setup_teardown(kills_lose_nothing_since_the_last_save, harness_make_directory,
+                                        harness_remove_directory),
+        cmocka_unit_test_setup_teardown(kills_lose_nothing_of_narrow_state, harness_make_directory,
                                         harness_remove_directory),
     };
     return cmocka_run_group_tests_name("e2e crash", tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #ifndef SW_TESTS_E2E_CRASH_CHILD_H
 #define SW_TESTS_E2E_CRASH_CHILD_H
 
+#include "core/optimizer_format.h"
 #include "tests/e2e/marking_ring.h"
 
 #include <stdbool.h>
@@ -17,6 +18,7 @@ struct crash_step {
 };
 
 struct crash_shared {
+    sw_optimizer_format optimizer; /* set before the first process starts */
     struct crash_step reference[CRASH_STEPS + 1];
     struct marks marks;
     _Atomic int64_t opened; /* the step at which the store was opened or made; -1: not yet */
@@ -29,6 +31,7 @@ struct crash_shared {
 struct crash_case {
     const char *place, *directory;
     int64_t save_every; /* 0: every step commits */
+    sw_optimizer_format optimizer;
 };
 
 /* Both end with 0, or with another status and a text. */

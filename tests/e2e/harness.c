@@ -84,6 +84,7 @@ static sw_status open_plan(struct harness *h) {
         .zero = h->spec.zero,
         .gather = h->spec.gather,
         .reduce = h->spec.reduce,
+        .grads = h->spec.grads,
         .reduce_nodes = h->spec.comm == NULL ? 0 : h->spec.reduce_nodes,
         .secondary_ranks = h->spec.secondary_ranks,
         .secondary_rank = h->spec.secondary_ranks > 0 ? rank_of(h) % h->spec.secondary_ranks : 0,

@@ -25,8 +25,9 @@ struct harness_spec {
     int64_t group;      /* micro-batches; 0: all */
     int64_t unit_slots; /* 0: two */
     sw_speculation speculation;
-    sw_rounding rounding; /* of narrow moments; the format is the shape's */
-    double loss_scale;    /* the first; 0: the type's */
+    sw_grads_format grads; /* of rounded gradients */
+    sw_rounding rounding;  /* of narrow moments; the format is the shape's */
+    double loss_scale;     /* the first; 0: the type's */
     int64_t chunk_grains, ring_chunks;
     int compute_threads, update_threads;
     const char *directory; /* of the store; NULL: none */

@@ -20,6 +20,7 @@ struct job {
     struct sw_comm *comm;
     const char *directory; /* of this rank */
     sw_dtype type;
+    sw_optimizer_format optimizer;
     int64_t frozen_units;
     sw_quant gather, reduce;
     int reduce_nodes; /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
@@ -33,7 +34,7 @@ static int ranks_of(const struct job *job) {
 }
 
 static struct harness_spec spec_of(const struct job *job, bool alone) {
-    struct harness_spec spec = same_spec(job->type);
+    struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
     spec.comm = alone ? NULL : job->comm;
     spec.frozen_units = job->frozen_units;
     spec.gather = job->gather;
@@ -86,7 +87,7 @@ static const char *difference(const struct same_trace *expected, const struct sa
         return "skipped steps";
     if (differing(expected->grads, found->grads, found->grains, SW_GRAIN_ELEMS, &grads) > 0)
         return "gradients of the last step";
-    if (differing(expected->records, found->records, found->grains, (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS,
+    if (differing(expected->records, found->records, found->grains, found->grain_bytes / (int64_t)sizeof(float),
                   &records) > 0)
         return "masters or moments";
     if (differ(&expected->evaluation, &found->evaluation, sizeof found->evaluation))
@@ -283,10 +284,16 @@ static sw_quant quant_named(const char *name) {
     return strcmp(name, "int8") == 0 ? SW_QUANT_INT8 : strcmp(name, "int4") == 0 ? SW_QUANT_INT4 : SW_QUANT_NONE;
 }
 
+static sw_optimizer_format format_named(const char *name) {
+    return strcmp(name, "8bit") == 0   ? SW_OPTIMIZER_8BIT
+           : strcmp(name, "bf16") == 0 ? SW_OPTIMIZER_BF16
+                                       : SW_OPTIMIZER_FP32;
+}
+
 int main(int count, char **argument) {
     struct job job = {.type = SW_F32};
     char directory[PATH_CHARS];
-    if (count != 9 || sw_comm_open(&job.comm) != SW_OK)
+    if (count != 10 || sw_comm_open(&job.comm) != SW_OK)
         return 3;
     const int rank = sw_comm_identity(job.comm)->rank;
     snprintf(directory, sizeof directory, "%s/%d", argument[1], rank);
@@ -297,6 +304,7 @@ int main(int count, char **argument) {
     job.part_ranks = atoi(argument[6]);
     job.gather = quant_named(argument[7]);
     job.reduce = quant_named(argument[8]);
+    job.optimizer = format_named(argument[9]);
     const struct sw_comm_nodes *nodes = sw_comm_nodes(job.comm);
     job.reduce_nodes = job.reduce != SW_QUANT_NONE && nodes->even && nodes->ranks > 1 ? nodes->nodes : 0;
     const int exit = judge(&job, run(&job, atoi(argument[3])));

@@ -10,12 +10,13 @@ import jobs  # noqa: E402
 PROGRAM = os.environ["SW_RANKS_BITS_PROGRAM"]
 
 
-def same_bits(ranks, precision, variants, frozen_units=0, node=0, part=0, gather="none", reduce="none"):
+def same_bits(ranks, precision, variants, frozen_units=0, node=0, part=0, gather="none", reduce="none",
+              optimizer="fp32"):
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(ranks):
             os.mkdir(os.path.join(folder, str(rank)))
         return jobs.passed(ranks, folder, precision, variants, frozen_units, node, part, gather, reduce,
-                           program=PROGRAM, limit_s=240 * jobs.script_test.TIME_FACTOR)
+                           optimizer, program=PROGRAM, limit_s=240 * jobs.script_test.TIME_FACTOR)
 
 
 def two_ranks_give_the_same_bits_in_fp32():
@@ -66,9 +67,15 @@ def both_quantized_give_the_same_bits():
             + same_bits(6, "fp32", 2, gather="int8", reduce="int8"))
 
 
+def narrow_optimizer_state_gives_the_same_bits():
+    """The random numbers of its rounding are those of an element, whichever rank has it; with frozen units too."""
+    return (same_bits(2, "bf16", 6, optimizer="8bit") + same_bits(3, "bf16", 3, frozen_units=3, optimizer="8bit")
+            + same_bits(2, "fp32", 3, optimizer="bf16"))
+
+
 jobs.script_test.run(two_ranks_give_the_same_bits_in_fp32, three_ranks_give_the_same_bits_in_bf16,
                      four_ranks_give_the_same_bits_in_fp32, ranks_without_a_grain_keep_step,
                      frozen_units_are_the_same_on_all_ranks, secondary_shards_give_the_same_bits,
                      quantized_weights_give_the_same_bits, quantized_gradients_give_the_same_bits,
                      gradients_reduced_within_nodes_first_give_the_same_bits,
-                     both_quantized_give_the_same_bits)
+                     both_quantized_give_the_same_bits, narrow_optimizer_state_gives_the_same_bits)

@@ -119,6 +119,12 @@ static void placements_give_the_same_bits_with_narrow_state(void **state) {
     }
 }
 
+static void placements_give_the_same_bits_with_gradients_in_8_bits(void **state) {
+    struct harness_spec spec = same_spec(SW_BF16);
+    spec.grads = SW_GRADS_8BIT;
+    compare_placements(&spec, *state, 1);
+}
+
 /* Formats and roundings are different trainings, of which all have other bits. */
 static void every_narrow_state_is_another_training(void **state) {
     struct same_trace trace[NARROW];
@@ -482,6 +488,7 @@ int main(void) {
         in_directory(a_resumed_training_gives_the_same_bits),
         in_directory(placements_give_the_same_bits_with_narrow_state),
         in_directory(a_resumed_training_with_narrow_state_gives_the_same_bits),
+        in_directory(placements_give_the_same_bits_with_gradients_in_8_bits),
         cmocka_unit_test(every_narrow_state_is_another_training),
         in_directory(a_clean_end_of_one_generation_resumes_with_the_same_bits),
         in_directory(a_step_that_is_not_finite_is_skipped_everywhere),

@@ -105,7 +105,8 @@ void close_things(struct things *things) {
 
 int run_tests_of(const struct CMUnitTest *on_devices, size_t device_tests, const struct CMUnitTest *others,
                  size_t other_tests) {
-    const int failed = _cmocka_run_group_tests("of every device", on_devices, device_tests, NULL, NULL);
+    const int failed =
+        device_tests > 0 ? _cmocka_run_group_tests("of every device", on_devices, device_tests, NULL, NULL) : 0;
     return getenv("SW_TEST_DEVICE") != NULL
                ? failed
                : failed + _cmocka_run_group_tests("others", others, other_tests, NULL, NULL);

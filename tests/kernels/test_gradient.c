@@ -199,8 +199,10 @@ static void finish(struct pair *pair, sw_dtype type) {
     struct buffer got_sums = buffer_make(GRAINS * 8), want_sums = buffer_make(GRAINS * 8);
     ((float *)acc.data)[SW_GRAIN_ELEMS + 1] = 3e38f; /* its square fits a double only */
     ((float *)acc.data)[3 * SW_GRAIN_ELEMS + 77] = NAN;
-    assert_ok(sw_finish_gradient(pair->stream, type, ELEMS, acc.data, got.data, got_sums.data));
-    assert_ok(sw_finish_gradient(pair->ref, type, ELEMS, acc.data, want.data, want_sums.data));
+    assert_ok(sw_finish_gradient(pair->stream, .type = type, .elems = ELEMS, .acc = acc.data, .grads = got.data,
+                                 .sums = got_sums.data));
+    assert_ok(sw_finish_gradient(pair->ref, .type = type, .elems = ELEMS, .acc = acc.data, .grads = want.data,
+                                 .sums = want_sums.data));
     assert_same_elements(pair, type, ELEMS, got.data, want.data);
     for (int64_t grain = 0; grain < GRAINS; grain++) {
         const double sum = ((double *)got_sums.data)[grain], direct = grain_sum(type, got.data, grain);
@@ -224,6 +226,49 @@ static void finish_types(struct pair *pair) {
 static void finish_gradient(void **state) {
     (void)state;
     for_each_device(finish_types);
+}
+
+/* Kept in 8 bits: records of plain quantization, pages of zeros behind them, and the sums of what they stand for. A
+ * block with a NaN makes its grain's sum NaN, a block of zeros stays zeros. */
+static void finish_in_8_bits(struct pair *pair) {
+    const int64_t record_bytes = sw_quant_grain_bytes(SW_QUANT_INT8);
+    struct buffer acc = buffer_random(SW_F32, ELEMS, 1, 3.0f), plain = buffer_make(record_bytes);
+    struct buffer got = buffer_make(GRAINS * SW_GRADS_8BIT_GRAIN_BYTES), want = buffer_make(got.bytes);
+    struct buffer got_sums = buffer_make(GRAINS * 8), want_sums = buffer_make(GRAINS * 8);
+    struct buffer values = buffer_make(SW_GRAIN_ELEMS * 4);
+    float *elems = acc.data;
+    elems[SW_GRAIN_ELEMS + 1] = 3e38f; /* its square fits a double only */
+    elems[3 * SW_GRAIN_ELEMS + 77] = NAN;
+    memset(elems + SW_QUANT_BLOCK_ELEMS, 0, SW_QUANT_BLOCK_ELEMS * sizeof *elems);
+    elems[2 * SW_QUANT_BLOCK_ELEMS] = 1e-42f;
+    memset(got.data, 0x5a, (size_t)got.bytes);
+    assert_ok(sw_finish_gradient(pair->stream, .type = SW_BF16, .elems = ELEMS, .acc = acc.data, .grads = got.data,
+                                 .sums = got_sums.data, .format = SW_GRADS_8BIT));
+    assert_ok(sw_finish_gradient(pair->ref, .type = SW_BF16, .elems = ELEMS, .acc = acc.data, .grads = want.data,
+                                 .sums = want_sums.data, .format = SW_GRADS_8BIT));
+    assert_same_bits("gradients in 8 bits", pair, got.bytes, got.data, want.data);
+    for (int64_t grain = 0; grain < GRAINS; grain++) {
+        const char *record = (const char *)got.data + grain * SW_GRADS_8BIT_GRAIN_BYTES;
+        const double sum = ((double *)got_sums.data)[grain];
+        assert_ok(sw_quantize(pair->ref, SW_F32, SW_QUANT_INT8, 1, elems + grain * SW_GRAIN_ELEMS, plain.data));
+        assert_same_bits("a record in 8 bits", pair, record_bytes, record, plain.data);
+        for (int64_t i = record_bytes; i < SW_GRADS_8BIT_GRAIN_BYTES; i++)
+            assert_int_equal(record[i], 0);
+        for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+            ((float *)values.data)[i] = sw_grads_8bit_at(got.data, grain * SW_GRAIN_ELEMS + i);
+        const double direct = grain_sum(SW_F32, values.data, 0);
+        assert_int_equal(isnan(sum), grain == 3);
+        if (grain != 3)
+            assert_same_bits("a grain's sum in 8 bits, taken directly", pair, 8, &sum, &direct);
+    }
+    struct buffer *all[] = {&acc, &plain, &got, &want, &got_sums, &want_sums, &values};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void finish_gradient_in_8_bits(void **state) {
+    (void)state;
+    for_each_device(finish_in_8_bits);
 }
 
 /* Grains of a kind each, and then ordinary ones. */
@@ -264,7 +309,8 @@ static void halves(struct pair *pair, sw_dtype type, int64_t grains) {
     struct buffer acc = grains_of_all_kinds(grains);
     struct buffer got = buffer_make(elems * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
     struct buffer got_sums = buffer_make(grains * 8), want_sums = buffer_make(grains * 8);
-    assert_ok(sw_finish_gradient(pair->ref, type, elems, acc.data, want.data, want_sums.data));
+    assert_ok(sw_finish_gradient(pair->ref, .type = type, .elems = elems, .acc = acc.data, .grads = want.data,
+                                 .sums = want_sums.data));
     assert_ok(sw_round_gradient(pair->stream, type, elems, acc.data, got.data));
     assert_same_elements(pair, type, elems, got.data, want.data);
     assert_ok(sw_square_sums(pair->stream, type, elems, got.data, got_sums.data));
@@ -294,8 +340,11 @@ static void finish_in_halves(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rounding), cmocka_unit_test(rounding_to_f16),
-                                       cmocka_unit_test(widening), cmocka_unit_test(finish_gradient),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rounding),
+                                       cmocka_unit_test(rounding_to_f16),
+                                       cmocka_unit_test(widening),
+                                       cmocka_unit_test(finish_gradient),
+                                       cmocka_unit_test(finish_gradient_in_8_bits),
                                        cmocka_unit_test(finish_in_halves)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

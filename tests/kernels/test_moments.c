@@ -167,7 +167,7 @@ static void stochastic_rounding_is_unbiased(void **state) {
         for (int i = 0; i < BLOCK; i++) {
             const double grid = 4.0 * 0x1p-16; /* the random numbers' own steps */
             if (m[i] > -0.99f)
-                assert_true(fabs(sum_m[i]) <= 6.0 * sqrt(squares_m[i]) + SEEDS * grid * fabs(m[i]));
+                assert_true(fabs(sum_m[i]) <= 6.0 * sqrt(squares_m[i]) + SEEDS * grid * fabs((double)m[i]));
             if (v[i] > 0.33e-6f)
                 assert_true(fabs(sum_v[i]) <= 6.0 * sqrt(squares_v[i]) + SEEDS * grid * v[i]);
         }

@@ -286,6 +286,46 @@ static void same_bits_of_narrow_state(void **state) {
     for_each_device(compare_narrows);
 }
 
+/* An update from gradients in 8 bits is that from the fp32 numbers which these stand for, in every format of the state
+ * and by any chunks. Runs end within vectors and blocks. */
+static void from_8_bits(struct pair *pair, sw_optimizer_format format) {
+    struct buffer acc = make_grads(SW_F32, 3), kept = buffer_make(GRAINS * SW_GRADS_8BIT_GRAIN_BYTES);
+    struct buffer sums = buffer_make(GRAINS * 8), values = buffer_make(ELEMS * 4);
+    struct buffer got = format == SW_OPTIMIZER_FP32 ? make_records(GRAINS, 1e-3f) : make_narrow_records(format);
+    struct buffer want = buffer_copy(&got), got_weights = buffer_make(ELEMS * 4), want_weights = buffer_make(ELEMS * 4);
+    const int64_t record_bytes = sw_optimizer_grain_bytes(format), wide_elem = (int64_t)FIRST_WIDE * SW_GRAIN_ELEMS;
+    assert_ok(sw_finish_gradient(pair->ref, .type = SW_F32, .elems = ELEMS, .acc = acc.data, .grads = kept.data,
+                                 .sums = sums.data, .format = SW_GRADS_8BIT));
+    for (int64_t i = 0; i < ELEMS; i++)
+        ((float *)values.data)[i] = sw_grads_8bit_at(kept.data, i);
+    assert_ok(sw_update_adamw(pair->ref, .type = SW_F32, .adamw = &SETTINGS, .grains = GRAINS, .runs = runs,
+                              .run_count = RUNS, .grads = values.data, .records = want.data,
+                              .weights = want_weights.data, .format = format, .rounding = SW_ROUND_STOCHASTIC,
+                              .seed = 7, .wide_elem = wide_elem));
+    for (int64_t grain = 0; grain < GRAINS; grain += 2)
+        assert_ok(sw_update_adamw(
+            pair->stream, .type = SW_F32, .adamw = &SETTINGS, .first_elem = grain * SW_GRAIN_ELEMS, .grains = 2,
+            .runs = runs, .run_count = RUNS, .grads = (char *)kept.data + grain * SW_GRADS_8BIT_GRAIN_BYTES,
+            .records = (char *)got.data + grain * record_bytes,
+            .weights = (float *)got_weights.data + grain * SW_GRAIN_ELEMS, .format = format,
+            .rounding = SW_ROUND_STOCHASTIC, .seed = 7, .wide_elem = wide_elem, .grads_format = SW_GRADS_8BIT));
+    assert_same_bits("records by gradients in 8 bits", pair, got.bytes, got.data, want.data);
+    assert_same_bits("weights by gradients in 8 bits", pair, got_weights.bytes, got_weights.data, want_weights.data);
+    struct buffer *all[] = {&acc, &kept, &sums, &values, &got, &want, &got_weights, &want_weights};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void from_8_bits_in_all_formats(struct pair *pair) {
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
+        from_8_bits(pair, (sw_optimizer_format)format);
+}
+
+static void gradients_in_8_bits(void **state) {
+    (void)state;
+    for_each_device(from_8_bits_in_all_formats);
+}
+
 /* The moments of a wide grain and their masters are those of fp32 state, and its padding stays zeros. */
 static void wide(struct pair *pair) {
     const struct narrow narrow = {.format = SW_OPTIMIZER_8BIT, .rounding = SW_ROUND_STOCHASTIC, .type = SW_BF16};
@@ -386,7 +426,8 @@ int main(void) {
                                             cmocka_unit_test(runs_of_few_elements),
                                             cmocka_unit_test(skipped_step),
                                             cmocka_unit_test(same_bits_of_narrow_state),
-                                            cmocka_unit_test(wide_grains)};
+                                            cmocka_unit_test(wide_grains),
+                                            cmocka_unit_test(gradients_in_8_bits)};
     const struct CMUnitTest others[] = {cmocka_unit_test(reference_follows_textbook),
                                         cmocka_unit_test(scalars_keep_their_digits)};
     return RUN_TESTS(on_devices, others);

@@ -13,7 +13,7 @@ struct made_up {
 
 /* Draws a number between least and most, each order of magnitude as likely. */
 double made_up_draw_between(struct plans_random *random, double least, double most);
-void made_up_draw(struct plans_random *random, struct made_up *out);
+void made_up_draw(struct plans_random *random, struct made_up *m);
 /* Points the rates at the machine's own arrays, after it was copied. */
 void made_up_point_at_units(struct made_up *m);
 

@@ -39,12 +39,13 @@ static double again_s(const struct sw_plan *plan, const struct sw_rates *r, int3
     return plan->recompute[unit] == SW_RECOMPUTE_UNIT ? r->recompute_s[unit] : r->derive_s[unit];
 }
 
-/* Returns the seconds that an op takes alone. An I/O lane's latency is left out: whether it counts depends on what went
- * before. */
+/* Returns the seconds that an op takes alone. An I/O lane's latency and the waking of a lane's thread are left out:
+ * whether they count depends on what went before. */
 static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, const struct sw_op *op) {
     const double bytes = (double)op->bytes;
     const bool queued = op->lane == SW_LANE_COMPUTE || op->lane == SW_LANE_UPLOAD || op->lane == SW_LANE_DOWNLOAD;
-    const double handover_s = sw_lane_is_io(op->lane) ? 0.0 : queued ? r->queued_op_s : r->op_s;
+    const bool of_cpu = r->compute_cores > 0.0 && !sw_lane_is_io(op->lane);
+    const double handover_s = !sw_lane_is_io(op->lane) && (queued || of_cpu) ? r->queued_op_s : 0.0;
     double s = 0.0;
     if (op->kind == SW_OP_COMMIT)
         s = r->commit_s;
@@ -132,8 +133,8 @@ static void check_bounds(struct scene *scene, void *context) {
     double all_s = 0.0, drive_s = 0.0;
     for (int lane = 0; lane < SW_LANES; lane++) {
         const double work_s = lane_s(scene->plan, scene->kind, scene->redone, rates, (sw_lane)lane);
-        const int32_t latencies = sw_lane_is_io((sw_lane)lane) ? scene->plan->program[scene->kind].lane_count[lane] : 0;
-        all_s += work_s + latencies * rates->io_latency_s;
+        const double wait_s = sw_lane_is_io((sw_lane)lane) ? rates->io_latency_s : rates->op_s;
+        all_s += work_s + scene->plan->program[scene->kind].lane_count[lane] * wait_s;
         drive_s += sw_lane_is_io((sw_lane)lane) ? work_s : 0.0;
         if (s.step_s < work_s * (1 - ROUNDING) || s.lane_busy_s[lane] < work_s * (1 - ROUNDING) ||
             s.lane_busy_s[lane] > s.step_s * (1 + ROUNDING))

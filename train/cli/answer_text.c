@@ -37,11 +37,13 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const struct sw_settings *s = answer->settings;
     const sw_optimizer_format optimizer = answer->plan->spec.units->optimizer;
     const bool narrow = optimizer != SW_OPTIMIZER_FP32;
-    sw_command_print_to(to, 0, INDENT,
-                        "%s fits: %.4g million parameters in %s%s%s, %lld tokens a step, %lld x %lld at once", s->model,
-                        (double)sw_units_parameters(answer->plan->spec.units) * 1e-6, sw_settings_precision_name(s),
-                        narrow ? " with moments in " : "", narrow ? sw_optimizer_format_name(optimizer) : "",
-                        (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
+    const char *grads = narrow ? " and gradients in 8bit" : " with gradients in 8bit";
+    sw_command_print_to(
+        to, 0, INDENT, "%s fits: %.4g million parameters in %s%s%s%s, %lld tokens a step, %lld x %lld at once",
+        s->model, (double)sw_units_parameters(answer->plan->spec.units) * 1e-6, sw_settings_precision_name(s),
+        narrow ? " with moments in " : "", narrow ? sw_optimizer_format_name(optimizer) : "",
+        answer->plan->spec.grads == SW_GRADS_8BIT ? grads : "", (long long)s->batch_tokens, (long long)s->micro_batch,
+        (long long)s->seq);
     print_budget(answer, "device memory", SW_DEVICE, to);
     print_budget(answer, "host memory", SW_HOST, to);
     print_disk(answer, to);

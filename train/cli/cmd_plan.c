@@ -209,18 +209,18 @@ static json_t *writes_json(const struct sw_planned *p) {
                      real_or_null(sw_writes_share(all, s->endurance)));
 }
 
-/* helps: SW_HELPS rows, or NULL if nothing was tried. */
-static json_t *helps_json(const struct sw_what_if *helps) {
+/* helps: NULL if nothing was tried. */
+static json_t *helps_json(const struct sw_helps *helps) {
     if (helps == NULL)
         return json_null();
     json_t *rows = json_array();
-    for (int i = 0; i < SW_HELPS; i++) {
-        const bool known = helps[i].fits && isfinite(helps[i].tokens_per_s);
-        json_array_append_new(rows,
-                              json_pack("{s:s, s:b, s:o, s:o, s:o}", "what", helps[i].what, "fits", helps[i].fits,
-                                        "step_s", known ? json_real(helps[i].step.step_s) : json_null(),
-                                        "tokens_per_second", known ? json_real(helps[i].tokens_per_s) : json_null(),
-                                        "bottleneck", known ? json_string(helps[i].step.bottleneck) : json_null()));
+    for (int i = 0; i < helps->count; i++) {
+        const struct sw_what_if *help = &helps->row[i];
+        const bool known = help->fits && isfinite(help->tokens_per_s);
+        json_array_append_new(rows, json_pack("{s:s, s:b, s:o, s:o, s:o}", "what", help->what, "fits", help->fits,
+                                              "step_s", known ? json_real(help->step.step_s) : json_null(),
+                                              "tokens_per_second", known ? json_real(help->tokens_per_s) : json_null(),
+                                              "bottleneck", known ? json_string(help->step.bottleneck) : json_null()));
     }
     return rows;
 }
@@ -233,7 +233,7 @@ static json_t *quantized_json(const struct sw_plan *plan) {
                      grads ? sw_quant_name(plan->spec.reduce) : NULL, "reduce_nodes", sw_plan_reduce_nodes(plan));
 }
 
-static sw_status print_json(const struct sw_planned *p, const struct sw_what_if *helps) {
+static sw_status print_json(const struct sw_planned *p, const struct sw_helps *helps) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, "
@@ -251,6 +251,7 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_what_if 
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
     json_object_set_new(root, "optimizer_state", json_string(sw_optimizer_format_name(plan->spec.units->optimizer)));
+    json_object_set_new(root, "grads_state", json_string(plan->spec.grads == SW_GRADS_8BIT ? "8bit" : "compute"));
     json_object_set_new(root, "placement_prices", placement_prices_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));
     json_object_set_new(root, "ranks", json_integer(sw_settings_ranks(&p->settings)));
@@ -282,19 +283,19 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
     if (p->settings.smallest_machine)
         return sw_plan_print_smallest(p);
     const bool tries = p->settings.explain && sw_what_helps_is_quick(p);
-    struct sw_what_if helps[SW_HELPS];
+    struct sw_helps helps;
     if (p->settings.json) {
         if (tries)
-            SW_TRY(sw_what_helps(p, helps));
-        return print_json(p, tries ? helps : NULL);
+            SW_TRY(sw_what_helps(p, &helps));
+        return print_json(p, tries ? &helps : NULL);
     }
     sw_plan_answer_print(p, argc, argv);
     if (!p->settings.explain)
         return SW_OK;
     sw_plan_explain(p);
     if (tries)
-        SW_TRY(sw_what_helps(p, helps));
-    sw_plan_print_helps(p, tries ? helps : NULL);
+        SW_TRY(sw_what_helps(p, &helps));
+    sw_plan_print_helps(p, tries ? &helps : NULL);
     return SW_OK;
 }
 

@@ -167,7 +167,7 @@ static void print_help(const struct sw_what_if *row, double tokens_per_s) {
                100.0 * (row->tokens_per_s / tokens_per_s - 1.0), row->step.bottleneck);
 }
 
-void sw_plan_print_helps(const struct sw_planned *p, const struct sw_what_if *helps) {
+void sw_plan_print_helps(const struct sw_planned *p, const struct sw_helps *helps) {
     const struct sw_simulation *step = &p->prediction.plain;
     const double tokens_per_s = (double)p->settings.batch_tokens / step->step_s;
     if (helps == NULL) {
@@ -177,8 +177,8 @@ void sw_plan_print_helps(const struct sw_planned *p, const struct sw_what_if *he
     puts("what would help, planned again for each:");
     printf("  %-22s%9.3f s%11.0f tokens/s%9s  %s\n", "nothing changed", step->step_s, tokens_per_s, "",
            step->bottleneck);
-    for (int i = 0; i < SW_HELPS; i++)
-        print_help(&helps[i], tokens_per_s);
+    for (int i = 0; i < helps->count; i++)
+        print_help(&helps->row[i], tokens_per_s);
 }
 
 void sw_plan_explain(const struct sw_planned *p) {

@@ -11,9 +11,9 @@ void sw_plan_answer_print(const struct sw_planned *planned, int argc, char *cons
 /* Prints where everything lives, what each lane moves, and what the choices were compared with. */
 void sw_plan_explain(const struct sw_planned *planned);
 
-/* Prints what would help: SW_HELPS rows. NULL: nothing was tried, because it would take long. */
-struct sw_what_if;
-void sw_plan_print_helps(const struct sw_planned *planned, const struct sw_what_if *helps);
+/* Prints what would help. NULL: nothing was tried, because it would take long. */
+struct sw_helps;
+void sw_plan_print_helps(const struct sw_planned *planned, const struct sw_helps *helps);
 
 /* Returns the bytes of the file that keeps the frozen weights, but for its header and sums. */
 int64_t sw_plan_frozen_bytes(const struct sw_plan *plan);

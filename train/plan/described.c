@@ -147,7 +147,7 @@ static sw_status read_json(const char *machine, json_t **out) {
 
 sw_status sw_described_machine_read(const char *machine, sw_machine_bound bound, struct sw_described_machine *out) {
     *out = (struct sw_described_machine){0};
-    json_t *root;
+    json_t *root = NULL;
     SW_TRY(read_json(machine, &root));
     sw_status status = from_json(root, machine, out);
     if (status == SW_OK && bound != SW_MACHINE_EXPECTED) {

@@ -5,15 +5,15 @@
 enum { LEAST_SEQ = 64, MESSAGE_CHARS = 1024, FLAGS_CHARS = 128 };
 
 /* Tells whether the plan fits with these settings. The model for them differs only in the shape that they imply. */
-static bool fits(const struct sw_settings *settings, const struct sw_model *model, const struct sw_model_shape *shape,
-                 struct sw_device *device) {
+static bool fits(const struct sw_settings *settings, const struct sw_model_config *config,
+                 const struct sw_model_shape *shape, struct sw_device *device) {
     struct sw_settings tried = *settings; /* a shallow copy: the caller keeps the strings */
     struct sw_model_shape smaller = *shape;
     struct sw_model *made = NULL;
     struct sw_plan *plan = NULL;
     smaller.batch = settings->micro_batch;
     smaller.seq = settings->seq;
-    sw_status status = sw_model_create(sw_model_get_config(model), &smaller, device, &made);
+    sw_status status = sw_model_create(config, &smaller, device, &made);
     if (status == SW_OK)
         status = sw_plan_fit(&tried, made, &plan);
     if (status == SW_OK)
@@ -26,19 +26,19 @@ static bool fits(const struct sw_settings *settings, const struct sw_model *mode
 /* Shrinks settings in the order in which a user gives them up most easily: the micro-batch, which changes only the
  * order of sums, then kept intermediates, then the length of sequences. Fills flags with the first settings that fit;
  * returns false if none do. */
-static bool find_smaller(struct sw_settings settings, const struct sw_model *model, const struct sw_model_shape *shape,
-                         struct sw_device *device, char flags[FLAGS_CHARS]) {
+static bool find_smaller(struct sw_settings settings, const struct sw_model_config *config,
+                         const struct sw_model_shape *shape, struct sw_device *device, char flags[FLAGS_CHARS]) {
     const struct sw_settings given = settings;
     bool found = false;
     settings.micro_batch = 1;
-    found = given.micro_batch > 1 && fits(&settings, model, shape, device);
+    found = given.micro_batch > 1 && fits(&settings, config, shape, device);
     if (!found && given.recompute != SW_OPTION_RECOMPUTE_ALL) {
         settings.recompute = SW_OPTION_RECOMPUTE_ALL;
-        found = fits(&settings, model, shape, device);
+        found = fits(&settings, config, shape, device);
     }
     while (!found && settings.seq / 2 >= LEAST_SEQ && settings.seq % 2 == 0) {
         settings.seq /= 2;
-        found = fits(&settings, model, shape, device);
+        found = fits(&settings, config, shape, device);
     }
     int chars = 0;
     if (settings.micro_batch != given.micro_batch)
@@ -50,6 +50,26 @@ static bool find_smaller(struct sw_settings settings, const struct sw_model *mod
     return found;
 }
 
+/* Returns the next smaller micro-batch of which a step has a whole number, or 0. */
+static int64_t next_micro_batch(const struct sw_settings *settings) {
+    const int64_t sequences = settings->batch_tokens / settings->seq;
+    int64_t next = settings->micro_batch - 1;
+    while (next > 0 && sequences % next != 0)
+        next--;
+    return next;
+}
+
+void sw_plan_lower_micro_batch(struct sw_settings *settings, const struct sw_model_config *config,
+                               const struct sw_model_shape *shape, struct sw_device *device) {
+    struct sw_settings tried = *settings;
+    if (!settings->micro_batch_open || settings->micro_batch <= 1 || sw_settings_ranks(settings) > 1)
+        return;
+    while (tried.micro_batch > 0 && !fits(&tried, config, shape, device))
+        tried.micro_batch = next_micro_batch(&tried);
+    if (tried.micro_batch > 0)
+        settings->micro_batch = tried.micro_batch;
+}
+
 sw_status sw_plan_fit_or_advise(struct sw_settings *settings, const struct sw_model *model,
                                 const struct sw_model_shape *shape, struct sw_device *device, struct sw_plan **out) {
     char message[MESSAGE_CHARS], flags[FLAGS_CHARS] = "";
@@ -59,7 +79,7 @@ sw_status sw_plan_fit_or_advise(struct sw_settings *settings, const struct sw_mo
         return status;
     snprintf(message, sizeof message, "%s", sw_error_message(status));
     sw_error_clear();
-    if (find_smaller(given, model, shape, device, flags))
+    if (find_smaller(given, sw_model_get_config(model), shape, device, flags))
         return sw_fail(status, "%s; with%s it fits", message, flags);
     return sw_fail(status, "%s", message);
 }

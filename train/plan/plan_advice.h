@@ -10,4 +10,9 @@
 sw_status sw_plan_fit_or_advise(struct sw_settings *settings, const struct sw_model *model,
                                 const struct sw_model_shape *shape, struct sw_device *device, struct sw_plan **out);
 
+/* Lowers a micro-batch that was left open until a plan fits, before the model of this shape is made. Does nothing where
+ * none fits, and for several ranks, whose memory may differ. */
+void sw_plan_lower_micro_batch(struct sw_settings *settings, const struct sw_model_config *config,
+                               const struct sw_model_shape *shape, struct sw_device *device);
+
 #endif

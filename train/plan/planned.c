@@ -38,6 +38,8 @@ sw_status sw_planned_open(struct sw_planned *p) {
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
     SW_TRY(sw_settings_resolve_steps(&p->settings, 0));
+    const struct sw_model_shape given = sw_planned_shape(p);
+    sw_plan_lower_micro_batch(&p->settings, &p->config, &given, p->devices.compute);
     const struct sw_model_shape shape = sw_planned_shape(p);
     SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
     sw_algorithms_keep(p->devices.compute);

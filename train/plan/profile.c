@@ -12,17 +12,21 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-enum { KEY_CHARS = 1024, RANKS_CHARS = 96, PROGRAM_CHARS = 2 * SW_COMM_DIGEST_BYTES + 1 };
+enum { KEY_CHARS = 1024, RANKS_CHARS = 96, BESIDE_CHARS = 128, PROGRAM_CHARS = 2 * SW_COMM_DIGEST_BYTES + 1 };
 
 /* Bounds of what an op may take. */
 #define MOST_OP_S 1e4
 #define MOST_WORK_PER_S 1e18
+
+/* The load of other programs from which it is said. */
+#define MUCH_LOAD 0.5
 
 /* The entries of the cache: what the device and the memory reach, and what the drives reach. */
 static const char machine_kind[] = "machine", drives_kind[] = "drives";
@@ -129,7 +133,7 @@ static void program_text(char out[PROGRAM_CHARS]) {
     out[0] = '\0';
     if (sw_comm_program_digest(digest) == SW_OK)
         for (int i = 0; i < SW_COMM_DIGEST_BYTES; i++)
-            snprintf(out + 2 * i, 3, "%02x", digest[i]);
+            snprintf(out + (ptrdiff_t)2 * i, 3, "%02x", digest[i]);
     sw_error_clear();
 }
 
@@ -188,14 +192,12 @@ void sw_profile_doubt(const char *path) {
 
 /* Measures the machine on this rank, beside the others. */
 static sw_status measure_here(const struct sw_rates_target *target, struct sw_profile *out) {
-    double compute_cores;
+    struct sw_memory_samples samples = {.count = 0};
     sw_op_times_destroy(out->times);
     out->times = NULL;
     SW_TRY(sw_op_times_create(&out->times));
-    SW_TRY(sw_rates_measure_memory(target, &out->rates));
-    SW_TRY(sw_profile_time_ops(target, out->times, &compute_cores));
-    SW_TRY(sw_rates_measure_memory(target, &out->rates));
-    out->rates.compute_cores = compute_cores;
+    SW_TRY(sw_profile_time_ops(target, out->times, &samples, &out->rates.compute_cores));
+    sw_rates_settle_memory(&samples, &out->rates);
     sw_rates_assume_ranks(&out->rates);
     return SW_OK;
 }
@@ -227,13 +229,24 @@ static sw_status measure_part(const struct sw_rates_target *target, const struct
     return SW_OK;
 }
 
+/* Writes what is said where other programs keep cores busy, by the load of the last minute; "" where they do not. */
+static void beside_others(char out[BESIDE_CHARS]) {
+    double load;
+    out[0] = '\0';
+    if (getloadavg(&load, 1) == 1 && load >= MUCH_LOAD)
+        snprintf(out, BESIDE_CHARS, "; others kept %.1f of %d cores busy just now, so steps alone will be faster",
+                 fmin(load, sw_machine_cores()), sw_machine_cores());
+}
+
 static void say_measuring(const struct sw_rates_target *target, const struct sw_profile_need *need,
                           const struct part *part, enum kept kept) {
     const char *why = kept == KEPT_NOT && need->why != NULL ? need->why : why_again[kept];
+    char beside[BESIDE_CHARS];
     if (target->settings->json)
         return;
+    beside_others(beside);
     if (part->kind == machine_kind)
-        sw_log_info("measuring this machine, once and for up to a minute%s", why);
+        sw_log_info("measuring this machine, once and for up to a minute%s%s", why, beside);
     else
         sw_log_info("measuring the drives of the store%s", why_again[kept]);
 }

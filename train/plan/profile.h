@@ -47,9 +47,9 @@ void sw_profile_doubt(const char *path);
 sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rates_target *target,
                            struct sw_machine_rates *out);
 
-/* Times the ops of small models of all kinds on the compute device, largest last, within some half a minute. Fills in
- * the cores that are busy meanwhile. */
+/* Times the ops of small models of all kinds on the compute device, largest last, within some half a minute, and
+ * samples the memory between them. Fills in the cores that the ops keep busy. */
 sw_status sw_profile_time_ops(const struct sw_rates_target *target, struct sw_op_times *times,
-                              double *out_compute_cores);
+                              struct sw_memory_samples *samples, double *out_compute_cores);
 
 #endif

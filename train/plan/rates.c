@@ -9,6 +9,7 @@
 #include "train/plan/rates_json.h"
 #include "train/plan/settings_plan.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -37,41 +38,59 @@ sw_status sw_rates_measure_drives(const struct sw_rates_target *target, struct s
     return SW_OK;
 }
 
-static void keep_better(struct sw_rate *best, struct sw_rate found) {
-    if (found.bytes_per_s > best->bytes_per_s)
-        *best = found;
+static sw_status measure_narrow_updates(struct sw_device *host, struct sw_measure_shape shape, struct sw_rates *out) {
+    shape.rounding = SW_ROUND_STOCHASTIC;
+    shape.optimizer = SW_OPTIMIZER_BF16;
+    SW_TRY(sw_measure_update(host, &shape, &out->update_bf16));
+    shape.optimizer = SW_OPTIMIZER_8BIT;
+    return sw_measure_update(host, &shape, &out->update_8bit);
 }
 
-static void keep_shorter(double *best_s, double found_s) {
-    *best_s = *best_s == 0.0 ? found_s : fmin(*best_s, found_s);
-}
-
-/* Measures memory, briefly. Called several times over the whole measurement, and the best counts, because other work on
- * the machine would spoil a single short one. */
-sw_status sw_rates_measure_memory(const struct sw_rates_target *target, struct sw_rates *best) {
+sw_status sw_rates_sample_memory(const struct sw_rates_target *target, struct sw_memory_samples *samples) {
     const struct sw_measure_shape shape = chunks_of(target);
-    struct sw_rate upload, download, update, update_on_device, finish, zero;
-    double op_s, queued_op_s;
-    SW_TRY(sw_measure_copies(target->devices->compute, &shape, &upload, &download));
-    SW_TRY(sw_measure_update(target->devices->host, &shape, &update));
-    update_on_device = update;
-    if (target->devices->compute != target->devices->host)
-        SW_TRY(sw_measure_update(target->devices->compute, &shape, &update_on_device));
-    SW_TRY(sw_measure_accumulators(target->devices->compute, &shape, &finish, &zero));
-    SW_TRY(sw_measure_handover(target->devices->host, &shape, &update, &op_s));
-    queued_op_s = op_s;
-    if (sw_device_info(target->devices->compute).asynchronous)
-        SW_TRY(sw_measure_queued(target->devices->compute, &queued_op_s));
+    const struct sw_devices *devices = target->devices;
+    assert(samples->count < SW_MEMORY_SAMPLES);
+    struct sw_rates *sample = &samples->sample[samples->count++];
+    *sample = (struct sw_rates){0};
+    SW_TRY(sw_measure_copies(devices->compute, &shape, &sample->upload, &sample->download));
+    SW_TRY(sw_measure_update(devices->host, &shape, &sample->update));
+    SW_TRY(measure_narrow_updates(devices->host, shape, sample));
+    sample->update_on_device = sample->update;
+    if (devices->compute != devices->host)
+        SW_TRY(sw_measure_update(devices->compute, &shape, &sample->update_on_device));
+    SW_TRY(sw_measure_accumulators(devices->compute, &shape, &sample->finish, &sample->zero));
+    SW_TRY(sw_measure_handover(devices->host, &shape, &sample->op_s, &sample->queued_op_s));
+    if (sw_device_info(devices->compute).asynchronous)
+        SW_TRY(sw_measure_queued(devices->compute, &sample->queued_op_s));
     sw_ranks_tick(target->ranks);
-    keep_better(&best->upload, upload);
-    keep_better(&best->download, download);
-    keep_better(&best->update, update);
-    keep_better(&best->finish, finish);
-    keep_better(&best->zero, zero);
-    keep_better(&best->update_on_device, update_on_device);
-    keep_shorter(&best->op_s, op_s);
-    keep_shorter(&best->queued_op_s, queued_op_s);
     return SW_OK;
+}
+
+/* Returns the median of one number over all samples. `first` is that of the first sample. */
+static double median_of(const struct sw_memory_samples *samples, const double *first) {
+    double value[SW_MEMORY_SAMPLES];
+    for (int i = 0; i < samples->count; i++)
+        value[i] = *(const double *)((const char *)first + (size_t)i * sizeof samples->sample[0]);
+    return sw_median(value, samples->count);
+}
+
+static struct sw_rate median_rate(const struct sw_memory_samples *samples, const struct sw_rate *first) {
+    return (struct sw_rate){.bytes_per_s = median_of(samples, &first->bytes_per_s),
+                            .cores = median_of(samples, &first->cores)};
+}
+
+void sw_rates_settle_memory(const struct sw_memory_samples *samples, struct sw_rates *rates) {
+    const struct sw_rates *first = &samples->sample[0];
+    rates->upload = median_rate(samples, &first->upload);
+    rates->download = median_rate(samples, &first->download);
+    rates->update = median_rate(samples, &first->update);
+    rates->update_bf16 = median_rate(samples, &first->update_bf16);
+    rates->update_8bit = median_rate(samples, &first->update_8bit);
+    rates->update_on_device = median_rate(samples, &first->update_on_device);
+    rates->finish = median_rate(samples, &first->finish);
+    rates->zero = median_rate(samples, &first->zero);
+    rates->op_s = median_of(samples, &first->op_s);
+    rates->queued_op_s = median_of(samples, &first->queued_op_s);
 }
 
 static void use_units(struct sw_machine_rates *rates) {
@@ -98,20 +117,22 @@ void sw_rates_assume_ranks(struct sw_rates *rates) {
 
 static sw_status measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out) {
     struct sw_rates *rates = &out->rates;
+    struct sw_memory_samples samples = {.count = 0};
     struct sw_long_work progress =
         sw_long_work_begin("measuring this machine", target->settings->json ? SW_LONG_WORK_SILENT : 0);
     SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
     rates->cores = (double)sw_machine_cores();
-    SW_TRY(sw_rates_measure_memory(target, rates));
+    SW_TRY(sw_rates_sample_memory(target, &samples));
     SW_TRY(sw_measure_units(target->model, target->devices->compute, target->ranks, &progress, &out->units,
                             &rates->compute_cores));
-    SW_TRY(sw_rates_measure_memory(target, rates));
+    SW_TRY(sw_rates_sample_memory(target, &samples));
     SW_TRY(sw_long_work_at(&progress, 0));
     if (store)
         SW_TRY(sw_rates_measure_drives(target, rates));
     sw_ranks_tick(target->ranks);
     SW_TRY(sw_long_work_at(&progress, 0));
-    SW_TRY(sw_rates_measure_memory(target, rates));
+    SW_TRY(sw_rates_sample_memory(target, &samples));
+    sw_rates_settle_memory(&samples, rates);
     sw_rates_assume_ranks(rates);
     sw_long_work_end(&progress);
     return SW_OK;

@@ -46,9 +46,16 @@ struct sw_rates_target {
 sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out);
 void sw_rates_release(struct sw_machine_rates *rates);
 
-/* The parts of the measurement: copies, updates and hand-overs, keeping the better of what is found and what `best`
- * has; the drives of the directories; and rates of collectives, which are assumed from those of copies. */
-sw_status sw_rates_measure_memory(const struct sw_rates_target *target, struct sw_rates *best);
+/* The parts of the measurement. Copies, updates and handovers are sampled over the whole of it, because other machines
+ * on the same memory change its rate within seconds; the median of the samples counts, at most SW_MEMORY_SAMPLES. Then
+ * there are the drives of the directories, and rates of collectives, which are assumed from those of copies. */
+enum { SW_MEMORY_SAMPLES = 9 };
+struct sw_memory_samples {
+    struct sw_rates sample[SW_MEMORY_SAMPLES];
+    int count;
+};
+sw_status sw_rates_sample_memory(const struct sw_rates_target *target, struct sw_memory_samples *samples);
+void sw_rates_settle_memory(const struct sw_memory_samples *samples, struct sw_rates *rates);
 sw_status sw_rates_measure_drives(const struct sw_rates_target *target, struct sw_rates *rates);
 void sw_rates_assume_ranks(struct sw_rates *rates);
 

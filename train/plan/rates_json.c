@@ -22,14 +22,20 @@ static const struct number numbers[] = {MACHINE(cores),       MACHINE(compute_co
 static const struct number moves[] = {MACHINE(upload), MACHINE(download), MACHINE(update), MACHINE(update_on_device),
                                       MACHINE(finish), MACHINE(zero),     DRIVES(read),    DRIVES(write),
                                       MACHINE(gather), MACHINE(reduce)};
+/* A file may lack these, which are 0 then. */
+static const struct number further_moves[] = {MACHINE(update_bf16), MACHINE(update_8bit)};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
 static void add_number(const struct sw_rates *rates, const struct number *number, json_t *object) {
     json_object_set_new(object, number->name, json_real(*(const double *)((const char *)rates + number->offset)));
 }
 
+static const struct sw_rate *rate_at(const struct sw_rates *rates, const struct number *move) {
+    return (const void *)((const char *)rates + move->offset);
+}
+
 static void add_move(const struct sw_rates *rates, const struct number *move, json_t *object) {
-    const struct sw_rate *rate = (const void *)((const char *)rates + move->offset);
+    const struct sw_rate *rate = rate_at(rates, move);
     json_object_set_new(object, move->name,
                         json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores));
 }
@@ -41,6 +47,9 @@ void sw_rates_to_json(const struct sw_rates *rates, sw_rate_set set, json_t *obj
     for (size_t i = 0; i < COUNT(moves); i++)
         if ((moves[i].set & set) != 0)
             add_move(rates, &moves[i], object);
+    for (size_t i = 0; i < COUNT(further_moves); i++)
+        if ((further_moves[i].set & set) != 0 && rate_at(rates, &further_moves[i])->bytes_per_s > 0.0)
+            add_move(rates, &further_moves[i], object);
 }
 
 static bool is_amount(const json_t *value, bool may_be_zero) {
@@ -91,6 +100,9 @@ sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *
     for (size_t i = 0; i < COUNT(moves); i++)
         if ((moves[i].set & set) != 0)
             SW_TRY(read_move(object, &moves[i], path, out));
+    for (size_t i = 0; i < COUNT(further_moves); i++)
+        if ((further_moves[i].set & set) != 0 && json_object_get(object, further_moves[i].name) != NULL)
+            SW_TRY(read_move(object, &further_moves[i], path, out));
     return SW_OK;
 }
 
@@ -99,14 +111,20 @@ sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *
 #define MOST_BYTES_PER_S 1e16
 #define MOST_NUMBER 1e6
 
+static bool is_plausible(const struct sw_rate *rate) {
+    return rate->bytes_per_s > LEAST_BYTES_PER_S && rate->bytes_per_s < MOST_BYTES_PER_S && rate->cores < MOST_NUMBER;
+}
+
 bool sw_rates_are_plausible(const struct sw_rates *rates, sw_rate_set set) {
     for (size_t i = 0; i < COUNT(numbers); i++)
         if ((numbers[i].set & set) != 0 && !(*(const double *)((const char *)rates + numbers[i].offset) < MOST_NUMBER))
             return false;
-    for (size_t i = 0; i < COUNT(moves); i++) {
-        const struct sw_rate *rate = (const void *)((const char *)rates + moves[i].offset);
-        if ((moves[i].set & set) != 0 && !(rate->bytes_per_s > LEAST_BYTES_PER_S &&
-                                           rate->bytes_per_s < MOST_BYTES_PER_S && rate->cores < MOST_NUMBER))
+    for (size_t i = 0; i < COUNT(moves); i++)
+        if ((moves[i].set & set) != 0 && !is_plausible(rate_at(rates, &moves[i])))
+            return false;
+    for (size_t i = 0; i < COUNT(further_moves); i++) {
+        const struct sw_rate *rate = rate_at(rates, &further_moves[i]);
+        if ((further_moves[i].set & set) != 0 && rate->bytes_per_s != 0.0 && !is_plausible(rate))
             return false;
     }
     return true;
@@ -114,14 +132,15 @@ bool sw_rates_are_plausible(const struct sw_rates *rates, sw_rate_set set) {
 
 sw_status sw_rates_refuse_unknown(const json_t *object, const char *path) {
     static const char *const move_names[] = {"bytes_per_s", "cores"};
-    const char *names[COUNT(numbers) + COUNT(moves)];
+    enum { MOVES = COUNT(moves), ALL_MOVES = MOVES + COUNT(further_moves) };
+    const char *names[COUNT(numbers) + ALL_MOVES];
     for (size_t i = 0; i < COUNT(numbers); i++)
         names[i] = numbers[i].name;
-    for (size_t i = 0; i < COUNT(moves); i++)
-        names[COUNT(numbers) + i] = moves[i].name;
+    for (size_t i = 0; i < ALL_MOVES; i++)
+        names[COUNT(numbers) + i] = i < MOVES ? moves[i].name : further_moves[i - MOVES].name;
     SW_TRY(sw_json_refuse_unknown(object, path, "rates", names, COUNT(names)));
-    for (size_t i = 0; i < COUNT(moves); i++)
-        SW_TRY(sw_json_refuse_unknown(json_object_get(object, moves[i].name), path, moves[i].name, move_names,
-                                      COUNT(move_names)));
+    for (size_t i = COUNT(numbers); i < COUNT(names); i++)
+        SW_TRY(
+            sw_json_refuse_unknown(json_object_get(object, names[i]), path, names[i], move_names, COUNT(move_names)));
     return SW_OK;
 }

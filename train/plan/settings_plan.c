@@ -75,6 +75,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .reduce = sw_settings_reduce(settings),
         .reduce_nodes = sw_settings_reduce_nodes(settings),
         .node_ranks = sw_settings_node_ranks(settings),
+        .grads = (sw_grads_format)settings->grads_state,
         .type = sw_settings_type(settings),
         .train = true,
         .micro_batches = sw_settings_micro_batches(settings),
@@ -103,10 +104,15 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
     return outline_plan(&spec, settings, pricing, out);
 }
 
-/* Refuses to quantize what a job of this stage does not exchange. */
+/* Refuses to quantize what a job of this stage does not exchange, or does not keep. */
 static sw_status check_quantized(const struct sw_settings *settings, int stage) {
     const sw_quant gather = sw_settings_gather(settings), reduce = sw_settings_reduce(settings);
     const bool alone = sw_settings_ranks(settings) == 1;
+    if (!alone && settings->grads_state != SW_GRADS_TYPED)
+        return sw_fail(SW_ERR_ARG,
+                       "--grads-state 8bit is for one rank, and this job has %lld; give --grads-state "
+                       "compute, or --reduce int8 to exchange gradients in 8 bits",
+                       (long long)sw_settings_ranks(settings));
     if (alone && (gather != SW_QUANT_NONE || reduce != SW_QUANT_NONE))
         return sw_fail(SW_ERR_ARG, "one rank exchanges nothing that %s %s could quantize; give %s",
                        gather != SW_QUANT_NONE ? "--gather" : "--reduce",

@@ -10,6 +10,7 @@ struct change {
     int64_t device_memory, host_memory;
     double drives, batches; /* factors */
     sw_optimizer_format optimizer;
+    sw_grads_format grads;
 };
 
 static struct change no_change(const struct sw_planned *p) {
@@ -17,7 +18,8 @@ static struct change no_change(const struct sw_planned *p) {
                            .host_memory = p->settings.host_memory,
                            .drives = 1.0,
                            .batches = 1.0,
-                           .optimizer = sw_settings_optimizer(&p->settings)};
+                           .optimizer = sw_settings_optimizer(&p->settings),
+                           .grads = (sw_grads_format)p->settings.grads_state};
 }
 
 static struct sw_settings change_settings(const struct sw_planned *p, const struct change *change) {
@@ -29,6 +31,7 @@ static struct sw_settings change_settings(const struct sw_planned *p, const stru
     if (settings.auto_chunk_grains > 0)
         settings.chunk_grains = settings.auto_chunk_grains; /* and not those that the plan at hand was found with */
     settings.optimizer_state = (int)change->optimizer;
+    settings.grads_state = (int)change->grads;
     return settings;
 }
 
@@ -38,7 +41,8 @@ static sw_status keep_faster(const struct sw_planned *p, const struct sw_setting
                              const struct sw_rates *rates, struct sw_simulation *step) {
     struct sw_simulation same;
     if (settings->device_memory < p->settings.device_memory || settings->host_memory < p->settings.host_memory ||
-        settings->batch_tokens != p->settings.batch_tokens || settings->optimizer_state != p->settings.optimizer_state)
+        settings->batch_tokens != p->settings.batch_tokens ||
+        settings->optimizer_state != p->settings.optimizer_state || settings->grads_state != p->settings.grads_state)
         return SW_OK;
     SW_TRY(sw_simulate(p->plan, SW_PROGRAM_UPDATE, false, rates, NULL, &same));
     if (same.step_s < step->step_s)
@@ -109,18 +113,24 @@ bool sw_what_helps_is_quick(const struct sw_planned *p) {
     return p->plan->program[SW_PROGRAM_UPDATE].op_count <= MOST_OPS;
 }
 
-sw_status sw_what_helps(const struct sw_planned *p, struct sw_what_if out[SW_HELPS]) {
+sw_status sw_what_helps(const struct sw_planned *p, struct sw_helps *out) {
     struct change drive = no_change(p), host = no_change(p), device = no_change(p), batch = no_change(p);
+    struct change grads = no_change(p);
+    const bool typed = grads.grads == SW_GRADS_TYPED;
     drive.drives = batch.batches = 2.0;
     host.host_memory *= 2;
     device.device_memory *= 2;
-    SW_TRY(plan_again(p, "one more drive", &drive, &out[0]));
-    SW_TRY(plan_again(p, "host memory doubled", &host, &out[1]));
-    SW_TRY(plan_again(p, "device memory doubled", &device, &out[2]));
-    SW_TRY(plan_again(p, "batch doubled", &batch, &out[3]));
-    for (int format = 0, row = 4; format < SW_OPTIMIZER_FORMATS; format++)
+    out->count = 0;
+    SW_TRY(plan_again(p, "one more drive", &drive, &out->row[out->count++]));
+    SW_TRY(plan_again(p, "host memory doubled", &host, &out->row[out->count++]));
+    SW_TRY(plan_again(p, "device memory doubled", &device, &out->row[out->count++]));
+    SW_TRY(plan_again(p, "batch doubled", &batch, &out->row[out->count++]));
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
         if ((sw_optimizer_format)format != no_change(p).optimizer)
-            SW_TRY(plan_format(p, (sw_optimizer_format)format, &out[row++]));
+            SW_TRY(plan_format(p, (sw_optimizer_format)format, &out->row[out->count++]));
+    grads.grads = typed ? SW_GRADS_8BIT : SW_GRADS_TYPED;
+    if (sw_settings_ranks(&p->settings) == 1)
+        SW_TRY(plan_again(p, typed ? "gradients in 8 bits" : "gradients in full", &grads, &out->row[out->count++]));
     return SW_OK;
 }
 

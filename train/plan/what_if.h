@@ -14,20 +14,24 @@ struct sw_what_if {
     int64_t disk_bytes;
 };
 
-/* The changes that `plan --explain` tries: a drive, host memory, device memory and the batch, each doubled, and each
- * other format of the optimizer state. */
-enum { SW_HELPS = 4 + SW_OPTIMIZER_FORMATS - 1 };
+/* The most changes that `plan --explain` tries: a drive, host memory, device memory and the batch, each doubled, each
+ * other format of the optimizer state, and on one rank the other format of the gradients. */
+enum { SW_HELPS = 4 + SW_OPTIMIZER_FORMATS - 1 + SW_GRADS_FORMATS - 1 };
 
 /* Tells whether sw_what_helps takes only seconds: plans of very many ops take longer. */
 bool sw_what_helps_is_quick(const struct sw_planned *planned);
+struct sw_helps {
+    struct sw_what_if row[SW_HELPS];
+    int count; /* rows that are set */
+};
 /* Plans with each change alone and predicts its step. The plan was made and predicted. */
-sw_status sw_what_helps(const struct sw_planned *planned, struct sw_what_if out[SW_HELPS]);
+sw_status sw_what_helps(const struct sw_planned *planned, struct sw_helps *out);
 
 /* The rows of sw_least_memory: the budgets as they are; the least device memory beside the host's budget; the least
  * host memory beside the device's; and both small at once. */
 enum { SW_LEASTS = 4 };
-/* Searches the least budgets with which the model fits, each to a 256th, and predicts the step with them. The plan was
- * made and predicted, and fits the budgets as they are. */
+/* Searches the least budgets with which the model fits with the plan's micro-batch, for which the rates are known, each
+ * to a 256th, and predicts the step with them. The plan was made and predicted, and fits the budgets as they are. */
 sw_status sw_least_memory(const struct sw_planned *planned, struct sw_what_if out[SW_LEASTS]);
 
 #endif

@@ -108,6 +108,11 @@ static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
                                    .documents = sw_data_has_documents(trainer->data)};
 }
 
+static void lower_micro_batch(struct sw_trainer *trainer) {
+    const struct sw_model_shape shape = shape_of(trainer);
+    sw_plan_lower_micro_batch(&trainer->run.settings, &trainer->run.config, &shape, trainer->devices.compute);
+}
+
 static sw_status make_model(struct sw_trainer *trainer) {
     const struct sw_model_shape shape = shape_of(trainer);
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
@@ -130,6 +135,7 @@ sw_status sw_trainer_prepare(struct sw_trainer *trainer) {
     SW_TRY(share_cores(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, open_inputs(trainer)));
     SW_TRY(open_tokens(trainer));
+    lower_micro_batch(trainer);
     SW_TRY(sw_agree_on_inputs(trainer));
     SW_TRY(sw_samples_open(trainer, &trainer->samples));
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));

@@ -36,7 +36,8 @@ struct sw_settings {
     bool dry_run;
     double epochs; /* passes over the training data that `steps` amounts to; 0: --steps says it */
     int64_t steps, schedule_steps, batch_tokens, seq;
-    int64_t micro_batch; /* sequences */
+    int64_t micro_batch;   /* sequences */
+    bool micro_batch_open; /* not a flag: --micro-batch was auto, so that a smaller one may be taken */
     double lr, min_lr;
     int64_t warmup, decay_steps; /* steps */
     int schedule;                /* sw_schedule_kind */
@@ -45,6 +46,7 @@ struct sw_settings {
     double weight_decay, beta1, beta2, eps, clip;
     int optimizer_state; /* sw_optimizer_format of the moments */
     int rounding;        /* SW_OPTION_ROUNDING_...: of narrow moments */
+    int grads_state;     /* sw_grads_format of rounded gradients */
     int64_t seed;
     int tokens;        /* type of the tokens in .bin files: SW_TOKENS_... */
     int loss;          /* tokens of chats and completions that have a loss: SW_LOSS_... */

@@ -96,7 +96,8 @@ static const struct sw_option options[] = {
      .what = "tokens of a sequence; auto: 1024, or fewer if the model has fewer positions"},
     {.name = "--micro-batch", INT(micro_batch), .commands = SHAPES, .group = BATCH, .initial = "auto", .value = "N",
      .int_min = 1, .int_max = 1 << 20, .allow_auto = true,
-     .what = "sequences that each rank computes at once; auto: as many as hold 4096 tokens"},
+     .what = "sequences that each rank computes at once; auto: as many as hold 4096 tokens, or fewer that fit the device "
+             "of a single rank"},
 
     {.name = "--freeze", TEXT(freeze), .commands = TRAIN | PLAN, .group = LEARNING, .value = "UNITS",
      .what = "do not train the embedding, or it and the first blocks, counted from 0: embedding,blocks:0-11"},
@@ -136,6 +137,10 @@ static const struct sw_option options[] = {
     {.name = "--rounding", CHOICE(rounding), .commands = ALL, .group = LEARNING, .initial = "auto",
      .choices = "auto|nearest|stochastic",
      .what = "how moments of bf16 and 8bit are rounded; auto: stochastic, by random numbers that follow from --seed"},
+    {.name = "--grads-state", CHOICE(grads_state), .commands = ALL, .group = LEARNING, .initial = "compute",
+     .choices = "compute|8bit",
+     .what = "type of gradients between their rounding and their update: that of --precision, or 8 bits with a scale "
+             "for each 256, for fewer bytes on drives and links; 8bit is for one rank"},
 
     {.name = "--save-every", EVERY(save_every), .commands = RUNS | PLAN, .group = SAVING, .initial = "100,10m",
      .value = "N|TIME",

@@ -30,6 +30,7 @@ static void resolve_shape(struct sw_settings *s, const struct sw_model_config *c
     if (s->seq == SW_OPTION_AUTO)
         s->seq = sw_min_i64(AUTO_SEQ, config->max_positions);
     const bool batch_auto = s->batch_tokens == SW_OPTION_AUTO;
+    s->micro_batch_open |= s->micro_batch == SW_OPTION_AUTO;
     if (s->micro_batch == SW_OPTION_AUTO) {
         const int64_t sequences = (batch_auto ? AUTO_BATCH_TOKENS : s->batch_tokens) / s->seq / ranks;
         s->micro_batch = sw_max_i64(1, sw_min_i64(sequences, AUTO_MICRO_BATCH_TOKENS / s->seq));

@@ -18,7 +18,7 @@ enum { READ_GRAINS = 16, WRITE_GRAINS = 16, KEPT = 4, IO_DEPTH = 32 };
 struct wide_state {
     float master[SW_GRAIN_ELEMS], m[SW_GRAIN_ELEMS], v[SW_GRAIN_ELEMS];
 };
-static_assert(sizeof(struct wide_state) == 3 * SW_GRAIN_ELEMS * sizeof(float), "the parts follow each other");
+static_assert(sizeof(struct wide_state) == sizeof(float) * 3 * SW_GRAIN_ELEMS, "the parts follow each other");
 
 /* A grain of the old state. */
 struct kept {

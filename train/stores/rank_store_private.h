@@ -48,7 +48,7 @@ struct sw_rank_conversion {
 };
 /* Fills a new store with the state of the run's old stores, in the new store's format; moments are rounded to nearest.
  * The old stores, which all ranks reach, are only read. */
-sw_status sw_rank_convert(const struct sw_rank_conversion *conversion, struct sw_store *store);
+sw_status sw_rank_convert(const struct sw_rank_conversion *given, struct sw_store *store);
 /* Copies the grains that both stores hold, for every unit, and adds their number to *grains. */
 sw_status sw_rank_copy(struct sw_store *from, struct sw_store *to, struct sw_ranks *ranks, int64_t *grains);
 
