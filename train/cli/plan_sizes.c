@@ -130,8 +130,10 @@ sw_status sw_plan_print_smallest(const struct sw_planned *p) {
             json_array_append_new(rows, budgets_json(&row[i]));
         return sw_command_print_json(json_pack("{s:s, s:o}", "model", p->settings.model, "smallest", rows));
     }
-    sw_command_print(0, INDENT, "%s trains with these budgets of --device-memory and --host-memory, predicted",
-                     p->settings.model);
+    sw_command_print(0, INDENT,
+                     "%s trains with these budgets of --device-memory and --host-memory and --micro-batch %lld, "
+                     "predicted",
+                     p->settings.model, (long long)p->settings.micro_batch);
     printf("%*s%-20s%12s%12s%12s%11s  %s\n", INDENT, "", "budgets", "device", "host", "disk", "tokens/s", "busiest");
     for (int i = 0; i < SW_LEASTS; i++)
         print_budgets(&row[i]);
