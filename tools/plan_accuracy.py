@@ -27,6 +27,8 @@ ALL_NVME = "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme"
 ALL_DEVICE = "weights=device,grads=device,optimizer=device,acts=device"
 ALL_HOST = "weights=host,grads=host,optimizer=host,acts=host"
 OPTIMIZER_NVME, ON_HOST = "optimizer=nvme", "optimizer=host,grads=host"
+NAMES = {ALL_NVME: "all nvme", ALL_DEVICE: "all device", ALL_HOST: "all host", OPTIMIZER_NVME: "optimizer nvme",
+         ON_HOST: "optimizer, gradients host"}
 # Each configuration: what limits it, its ranks, and its flags.
 CASES = (
     ("compute", 1, "gpt2-demo --batch-tokens 16384 --seq 256 --micro-batch 16 --place " + ALL_DEVICE),
@@ -69,21 +71,21 @@ def run(ranks, *arguments):
 
 
 def predict(ranks, flags):
-    """Returns the seconds, the bottleneck and the busiest lane of a step, speculated where the plan may: most steps are
-    not clipped."""
+    """Returns the seconds, the bottleneck and the busiest lane of a step, and whether it is speculated: it is where the
+    plan may, as most steps are not clipped."""
     found = json.loads(run(ranks, "plan", "--json", *flags).stdout)["predicted"]
     step = found.get("speculated", found["plain"])
-    return step["step_s"], step["bottleneck"], max(step["lane_busy_s"], key=step["lane_busy_s"].get)
+    return step["step_s"], step["bottleneck"], max(step["lane_busy_s"], key=step["lane_busy_s"].get), "speculated" in found
 
 
-def measure(ranks, flags, steps, folder):
-    """Returns the median seconds of a step, and the lane of rank 0 that was busy for most of them."""
+def measure(ranks, flags, steps, speculates, folder):
+    """Returns the median seconds of a step that is not clipped, and the lane of rank 0 that was busy for most of them."""
     data, name = os.path.join(folder, "data.bin"), os.path.join(folder, "run")
     wide = not flags[1].startswith("gpt2")  # their vocabularies do not fit into 16 bits
     with open(data, "wb") as file:
         array.array("I" if wide else "H", random.Random(1).choices(range(256), k=1 << 18)).tofile(file)
     run(ranks, "train", "--init", "--data", data, "--run", name, "--steps", UNCOUNTED + steps,
-        "--save-every", 1000000, "--quiet", *flags)
+        "--save-every", 1000000, "--clip", 1e6, *(["--speculate", "always"] if speculates else []), "--quiet", *flags)
     with open(os.path.join(name, "log.jsonl"), encoding="utf-8") as file:
         lines = [line for line in map(json.loads, file) if "loss" in line]
     subprocess.run(["rm", "-rf", name], check=True)
@@ -96,16 +98,19 @@ def compare(case, arguments, most_ranks):
     """Prints the line of a configuration, and returns whether it was measured, is within the share, and has the
     predicted bottleneck."""
     kind, ranks, text = case
-    shown = f"{ranks} {text}".replace("weights=", "").replace("grads=", "").replace("optimizer=", "").replace("acts=", "")
+    shown = f"{ranks} {text}"
+    for places, name in NAMES.items():
+        shown = shown.replace("--place " + places, name)
+    shown = shown.replace("--batch-tokens ", "tokens ").replace("--", "")
     if ranks > most_ranks:
-        print(f"{shown:<92}no MPI", flush=True)
+        print(f"{shown:<86}no MPI", flush=True)
         return False, True, True
     with tempfile.TemporaryDirectory(prefix="spillway-accuracy-", dir=arguments.nvme) as folder:
         flags = ["--model", *shlex.split(text), "--nvme", folder]
-        predicted_s, bottleneck, predicted = predict(ranks, flags)
-        measured_s, measured = measure(ranks, flags, arguments.steps, folder)
+        predicted_s, bottleneck, predicted, speculates = predict(ranks, flags)
+        measured_s, measured = measure(ranks, flags, arguments.steps, speculates, folder)
     ratio = predicted_s / measured_s
-    print(f"{shown:<92}{kind:<9}{predicted_s:>9.3f} s{measured_s:>8.3f} s{ratio:>7.2f}  {bottleneck:<12}{predicted:<9}{measured}",
+    print(f"{shown:<86}{kind:<8}{predicted_s:>9.3f} s{measured_s:>8.3f} s{ratio:>7.2f}  {bottleneck:<12}{predicted:<9}{measured}",
           flush=True)
     return True, abs(ratio - 1) <= arguments.within, RESOURCE.get(predicted, predicted) == RESOURCE.get(measured, measured)
 
@@ -120,7 +125,7 @@ def main():
     arguments = parser.parse_args()
     most_ranks = 2 if shutil.which("mpirun") is not None else 1
     print(f"load of the last minute: {os.getloadavg()[0]:.2f}")
-    print(f"{'ranks and configuration':<92}{'limit':<9}{'predicted':>11}{'measured':>10}{'ratio':>7}  "
+    print(f"{'ranks and configuration':<86}{'limit':<8}{'predicted':>11}{'measured':>10}{'ratio':>7}  "
           f"{'bottleneck':<12}{'busiest':<9}measured")
     cache = tempfile.TemporaryDirectory(prefix="spillway-accuracy-")
     if arguments.profile:
