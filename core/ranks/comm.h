@@ -183,6 +183,7 @@ struct sw_comm_broadcast {
     int64_t bytes;
     int root;
     bool on_host; /* the data are host memory, whatever moves the rest */
+    sw_comm_scope scope; /* "all ranks" are those of it, and the root is a number among them */
 };
 sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,
                             struct sw_comm_request **out);

@@ -30,6 +30,9 @@ struct sw_unit_call {
     void *out;              /* the unit's output */
     void *saved, *derived;  /* intermediates for the backward pass, and those that follow from them */
     sw_recompute recompute; /* block: which intermediates are computed again for the backward pass */
+    void *norm_grad;        /* tensor group: gradient at the output of the unit's norm */
+    void *softmax;          /* tensor group: what each rank tells of its part of the vocabulary, rank after rank */
+    struct sw_span own_rows; /* tensor group: the rows that this rank adds up */
     void *grad;             /* gradient at the output, replaced by that at the input; the head writes it */
     float *acc, *table_acc; /* gradient accumulators, fp32, laid out as the weights; table_acc NULL: the tied table is
                              * frozen and gets no gradient */
@@ -62,6 +65,8 @@ struct sw_unit_ops {
     sw_status (*begin)(void *context, struct sw_stream *stream, void *work);
     sw_unit_function forward, backward; /* embedding and blocks */
     sw_unit_function recompute;         /* blocks: before backward, fills what call->recompute says */
+    sw_unit_function norm_backward;     /* tensor group: the norm of a block or the head, for own_rows */
+    sw_unit_function head_logits;       /* tensor group: the head up to this rank's part of the softmax */
     sw_unit_function head;              /* loss and its gradient */
     sw_unit_function loss;              /* loss only */
     sw_unit_function logits;

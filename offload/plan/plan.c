@@ -178,7 +178,7 @@ static void check_tensor(const struct sw_plan_spec *spec) {
            (spec->train && spec->frozen_units == 0 && spec->cache_bytes == NULL && spec->gathered_bytes == 0 &&
             tensor->rows >= tensor->ranks && tensor->softmax_bytes > 0));
     assert(tensor->ranks <= 1 || (spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE &&
-                                  spec->secondary_ranks < 2 && spec->grads == SW_GRADS_COMPUTE));
+                                  spec->secondary_ranks < 2 && spec->grads == SW_GRADS_TYPED));
 }
 
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {

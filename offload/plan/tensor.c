@@ -4,6 +4,9 @@
 
 #include <assert.h>
 
+/* A norm's backward pass goes over memory about so often: input, gradients in and out, and the statistics again. */
+enum { NORM_PASSES = 5 };
+
 int sw_build_adds(const struct sw_builder *b) {
     return sw_plan_tensor_ranks(b->plan) > 1 ? 2 : 1; /* the norm adds apart */
 }
@@ -88,7 +91,8 @@ void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *nor
     const int64_t unit = norm->unit, kept = sw_plan_backward_input(b->plan, unit);
     const bool head = unit == sw_build_head_of(b);
     struct sw_what grad = {SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, norm->micro, 0, 0, 0};
-    sw_build_op(b, SW_OP_BACKWARD_NORM, SW_LANE_COMPUTE, unit, norm->micro);
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_NORM, SW_LANE_COMPUTE, unit, norm->micro);
+    op->bytes = NORM_PASSES * own_rows(b) * row_bytes(b);
     sw_build_read_weights(b, unit, norm->weights);
     sw_build_read(b, norm->input, sw_build_output_of(head ? unit - 1 : kept - 1, norm->micro));
     sw_build_read(b, norm->norm_grad, norm_grad_of(unit, norm->micro, SW_VERSION_OWN));

@@ -207,6 +207,7 @@ static sw_status seal_unit(struct sw_unit *unit, sw_optimizer_format format) {
         lay_out_narrow(unit);
     unit->elems = sw_round_up(unit->elems, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
+    unit->replicated_grain = unit->grains;
     if (format == SW_OPTIMIZER_FP32)
         unit->wide_grain = unit->grains;
     unit->run = calloc((size_t)unit->tensor_count + 1, sizeof *unit->run);

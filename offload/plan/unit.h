@@ -46,6 +46,7 @@ struct sw_unit {
     int64_t elems; /* with padding: grains · SW_GRAIN_ELEMS */
     int64_t grains;
     int64_t wide_grain;       /* first wide grain; grains where there is none */
+    int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
     struct sw_decay_run *run; /* cover [0, elems) */
     int64_t run_count;
 };
@@ -79,6 +80,11 @@ int64_t sw_tensor_from_whole(const struct sw_tensor *tensor, int64_t whole, int6
 
 /* Copies the masters of one grain's optimizer state to out[SW_GRAIN_ELEMS]; padding gets zeros. */
 void sw_unit_masters(const struct sw_unit *unit, int64_t grain, const void *record, float *out);
+
+/* Tells whether every rank of a tensor group has a grain. */
+static inline bool sw_unit_grain_copies(const struct sw_unit *unit, int64_t grain) {
+    return grain >= unit->replicated_grain;
+}
 
 /* Visits elements [first, first+count) of a unit, in order, in runs that are neighbours in the whole tensor too: run
  * elements of it from `whole` on, which lie `at` elements behind `first`. Padding is left out. */
