@@ -28,7 +28,8 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accu
     }
 }
 
-struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group, int per_micro) {
+struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group,
+                                         int per_micro) {
     const int32_t home = b->index->acc[unit];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
     const bool anew = group->first == 0 || sw_plan_reduces_groups(b->plan);

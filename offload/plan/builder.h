@@ -170,8 +170,8 @@ struct sw_group {
 };
 
 /* What the forward, the head's and the backward ops have in common (passes.c): the last unit; the floating-point
- * operations of a unit's forward pass, of which a backward pass has SW_BACKWARD_FLOPS times as many; the output of a unit;
- * and, added to the last op, that it reads tokens or a unit's weights, or uses the work area. */
+ * operations of a unit's forward pass, of which a backward pass has SW_BACKWARD_FLOPS times as many; the output of a
+ * unit; and, added to the last op, that it reads tokens or a unit's weights, or uses the work area. */
 enum { SW_BACKWARD_FLOPS = 2 };
 int64_t sw_build_head_of(const struct sw_builder *b);
 float sw_build_forward_flops(const struct sw_builder *b, int64_t unit);

@@ -61,8 +61,7 @@ static struct sw_norm_work emit_micro(struct sw_builder *b, struct head_work *h,
     const struct sw_operand grad = {.slot = b->index->output_grad, .piece = within};
     struct sw_norm_work norm = {.unit = head, .micro = micro, .grad = grad, .weights = h->weights, .acc = &h->own};
     struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, SW_LANE_COMPUTE, head, micro);
-    op->flops =
-        (1 + SW_BACKWARD_FLOPS - (h->tied && !h->trains_table ? 1 : 0)) * sw_build_forward_flops(b, head);
+    op->flops = (1 + SW_BACKWARD_FLOPS - (h->tied && !h->trains_table ? 1 : 0)) * sw_build_forward_flops(b, head);
     read_head(b, h->group, within, h->weights, h->table_slot);
     sw_build_read_norm(b); /* it decides the loss scale */
     read_softmax(b, micro, softmax);

@@ -326,8 +326,7 @@ static void lay_exchange(struct layout *layout) {
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
                                 plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
     const int job_ranks = sw_plan_job_ranks(plan);
-    index->staging =
-        add_if(layout, job_ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(job_ranks), 1);
+    index->staging = add_if(layout, job_ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(job_ranks), 1);
     index->summaries =
         add_if(layout, job_ranks > 1, "shared by ranks", SW_HOST, job_ranks * sw_plan_summary_bytes(plan, true), 1);
 }

@@ -29,8 +29,8 @@ static const role_table roles[SW_OP_KINDS] = {
                              [SW_CONTENT_BLOCK_OUTPUT_GRAD][WRITE] = SW_ROLE_OUTPUT_GRAD,
                              [SW_CONTENT_ACC][WRITE] = SW_ROLE_ACC,
                              [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
-    [SW_OP_REDUCE_TENSOR] = {[SW_CONTENT_BLOCK_OUTPUT] = {SW_ROLE_FROM, SW_ROLE_TO},
-                             [SW_CONTENT_NORM_GRAD] = {SW_ROLE_FROM, SW_ROLE_TO}},
+    [SW_OP_REDUCE_TENSOR] =
+        {[SW_CONTENT_BLOCK_OUTPUT] = {SW_ROLE_FROM, SW_ROLE_TO}, [SW_CONTENT_NORM_GRAD] = {SW_ROLE_FROM, SW_ROLE_TO}},
     [SW_OP_GATHER_TENSOR] = {[SW_CONTENT_BLOCK_OUTPUT] = {SW_ROLE_FROM, SW_ROLE_TO},
                              [SW_CONTENT_BLOCK_OUTPUT_GRAD] = {SW_ROLE_FROM, SW_ROLE_TO},
                              [SW_CONTENT_SOFTMAX] = {SW_ROLE_FROM, SW_ROLE_TO}},

@@ -156,8 +156,8 @@ static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t
     return to;
 }
 
-/* Writes down the backward pass of one micro-batch. In a tensor group it leaves the gradient at the unit's norm, and the
- * norm comes later. Returns what the norm needs. */
+/* Writes down the backward pass of one micro-batch. In a tensor group it leaves the gradient at the unit's norm, and
+ * the norm comes later. Returns what the norm needs. */
 static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit,
                                          int64_t within, int32_t weights, struct sw_accumulator *acc) {
     const int64_t micro = group->first + within;
@@ -207,7 +207,8 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
     struct sw_accumulator table = sw_build_head(b, group);
     for (int64_t u = sw_build_head_of(b) - 1; u >= b->plan->spec.frozen_units; u--) {
         const int32_t weights = u > 0 ? sw_build_fetch(b, u) : -1;
-        struct sw_accumulator acc = sw_build_is_table(b, u) ? table : sw_build_begin_acc(b, u, group, u > 0 ? sw_build_adds(b) : 1);
+        struct sw_accumulator acc =
+            sw_build_is_table(b, u) ? table : sw_build_begin_acc(b, u, group, u > 0 ? sw_build_adds(b) : 1);
         emit_unit_backward(b, group, u, weights, &acc);
         /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
         if (u > 1 && sw_plan_trains(b->plan, u - 1))

@@ -3,9 +3,13 @@
  * Tensors lie one after the other at multiples of SW_TENSOR_ALIGN_ELEMS, save joined parts; the vector is padded with
  * zeros to whole grains. Padding has no gradient and no decay, so it stays zero.
  *
+ * In a unit of a rank of a tensor group, the tensors that every rank of it has lie behind all others, in grains of
+ * their own, so that they lie alike on all ranks.
+ *
  * Where the optimizer state is narrow, norms and biases keep fp32 moments: the tensors of one dimension, of at most
- * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind all others in grains of their own, the wide
- * grains. Only the first SW_WIDE_GRAIN_ELEMS elements of a wide grain are used; the rest is padding. */
+ * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind the others in grains of their own, the wide
+ * grains, before those that every rank has, which are wide too. Only the first SW_WIDE_GRAIN_ELEMS elements of a wide
+ * grain are used; the rest is padding. */
 #ifndef SW_OFFLOAD_PLAN_UNIT_H
 #define SW_OFFLOAD_PLAN_UNIT_H
 
@@ -26,6 +30,8 @@ struct sw_part {
     int64_t first_row, rows;
     int64_t first_col, cols, block_cols, block_stride;
     bool joined;
+    int64_t room_rows; /* rows that the unit has room for, so that parts of unequal size lie alike; 0: rows */
+    bool replicated;   /* every rank of a tensor group has the tensor */
 };
 
 struct sw_tensor {

@@ -214,8 +214,7 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO_ACCUMULATOR:
         return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
-    case SW_OP_COMPUTE_LOSS:
-        return of_compute(r, sw_plan_tensor_ranks(s->plan) > 1 ? 0.0 : r->forward_s[op->unit]);
+    case SW_OP_COMPUTE_LOSS: return of_compute(r, sw_plan_tensor_ranks(s->plan) > 1 ? 0.0 : r->forward_s[op->unit]);
     case SW_OP_FORWARD:
     case SW_OP_HEAD_LOGITS:
     case SW_OP_COMPUTE_LOGITS: return of_compute(r, r->forward_s[op->unit]);
