@@ -274,12 +274,25 @@ struct sw_plan_lack {
     int64_t missing_bytes; /* of both together */
 };
 
-/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. A
- * plan copies all arrays, so that the caller may free or change them afterwards; only `units` must outlive the plan. */
+/* The tensor group of a rank (Shoeybi et al., arXiv 1909.08053): ranks that compute the same micro-batches, each with its
+ * part of every unit's matrices. What a unit adds up to is reduced to the rows of each rank and gathered again, so that
+ * every rank has all of it (the order of sums is that of the ranks). Norms and the biases behind a sum are on every
+ * rank. */
+struct sw_plan_tensor {
+    int ranks, rank;       /* 0 or 1 ranks: there is no group */
+    int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
+    int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
+};
+
+/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank` and
+ * `tensor.rank`. A plan copies all arrays, so that the caller may free or change them afterwards; only `units` must outlive the plan. */
 struct sw_plan_spec {
     struct sw_plan_lack *lack;    /* receives by how much SW_ERR_BUDGET was missed; NULL: nobody asks */
     const struct sw_units *units; /* borrowed: must outlive the plan */
-    int ranks, rank;              /* of a training job; ranks 0: this rank is alone */
+    int ranks, rank; /* of those that share state, without groups the training job; ranks 0: this rank is alone */
+    /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They train everything, keep no KV
+     * caches, and quantize nothing. */
+    struct sw_plan_tensor tensor;
     int zero;                     /* ZeRO stage, SW_ZERO_* */
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
