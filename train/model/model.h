@@ -36,6 +36,13 @@ struct sw_model_shape {
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
                          struct sw_units **out);
 
+/* Returns the units of a rank of a tensor group (Shoeybi et al., arXiv 1909.08053), which has parts of all matrices: of
+ * a block's attention some heads and of its MLP some columns, each half a unit; of the embedding and the output table
+ * some rows of the vocabulary, and of the positions some. Norms, and biases behind a sum over the ranks, are whole
+ * (struct sw_part's replicated). SW_ERR_ARG where the model's sizes cannot be divided so. */
+sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, sw_optimizer_format optimizer,
+                              struct sw_units **out);
+
 /* Prepares the model's arithmetic on a device, with every matrix product of these shapes. The device must outlive the
  * model. */
 sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
