@@ -35,7 +35,7 @@ def path(*names):
 
 
 # Tokens of 16 bits: the vocabulary is larger than that of bytes.
-DATA = write(path("data.bin"), array.array("H", text(1, 120 * SEQ).encode()).tobytes())
+DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
 for family, fields in CONFIGS.items():
     os.mkdir(path(family))
     write(path(family, "config.json"), json.dumps(fields))
