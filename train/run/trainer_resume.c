@@ -74,11 +74,10 @@ static sw_status check_tensor(const struct sw_trainer *trainer, int64_t before) 
         return sw_fail(SW_ERR_ARG, "a resume cannot change the --tensor %lld of this run to %lld; leave it out",
                        (long long)before, (long long)now);
     if (now > 1 && ranks != sw_ranks_count(trainer->ranks))
-        return sw_fail(
-            SW_ERR_ARG,
-            "%lld ranks trained this run with --tensor %lld, which goes on with as many alone, and these are "
-            "%d; start %lld",
-            (long long)ranks, (long long)now, sw_ranks_count(trainer->ranks), (long long)ranks);
+        return sw_fail(SW_ERR_ARG,
+                       "a run with --tensor %lld goes on only with as many ranks as trained it; start %lld ranks, and "
+                       "not %d",
+                       (long long)now, (long long)ranks, sw_ranks_count(trainer->ranks));
     return SW_OK;
 }
 

@@ -125,7 +125,7 @@ static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_conf
         grains += units->unit[u].grains;
     sw_units_destroy(units);
     s->chunk_grains = device->host_memory ? AUTO_CHUNK_GRAINS : AUTO_GPU_CHUNK_GRAINS;
-    while (grains / sw_settings_data_ranks(s) / s->chunk_grains > AUTO_MOST_CHUNKS)
+    while (grains / sw_settings_ranks(s) / s->chunk_grains > AUTO_MOST_CHUNKS)
         s->chunk_grains *= 2;
     s->auto_chunk_grains = s->chunk_grains;
     return SW_OK;
