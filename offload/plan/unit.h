@@ -3,9 +3,13 @@
  * Tensors lie one after the other at multiples of SW_TENSOR_ALIGN_ELEMS, save joined parts; the vector is padded with
  * zeros to whole grains. Padding has no gradient and no decay, so it stays zero.
  *
+ * In a unit of a rank of a tensor group, the tensors that every rank of it has lie behind all others, in grains of
+ * their own, so that they lie alike on all ranks.
+ *
  * Where the optimizer state is narrow, norms and biases keep fp32 moments: the tensors of one dimension, of at most
- * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind all others in grains of their own, the wide
- * grains. Only the first SW_WIDE_GRAIN_ELEMS elements of a wide grain are used; the rest is padding. */
+ * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind the others in grains of their own, the wide
+ * grains, before those that every rank has, which are wide too. Only the first SW_WIDE_GRAIN_ELEMS elements of a wide
+ * grain are used; the rest is padding. */
 #ifndef SW_OFFLOAD_PLAN_UNIT_H
 #define SW_OFFLOAD_PLAN_UNIT_H
 
@@ -26,6 +30,8 @@ struct sw_part {
     int64_t first_row, rows;
     int64_t first_col, cols, block_cols, block_stride;
     bool joined;
+    int64_t room_rows; /* rows that the unit has room for, so that parts of unequal size lie alike; 0: rows */
+    bool replicated;   /* every rank of a tensor group has the tensor */
 };
 
 struct sw_tensor {
@@ -46,6 +52,7 @@ struct sw_unit {
     int64_t elems; /* with padding: grains · SW_GRAIN_ELEMS */
     int64_t grains;
     int64_t wide_grain;       /* first wide grain; grains where there is none */
+    int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
     struct sw_decay_run *run; /* cover [0, elems) */
     int64_t run_count;
 };
@@ -79,6 +86,11 @@ int64_t sw_tensor_from_whole(const struct sw_tensor *tensor, int64_t whole, int6
 
 /* Copies the masters of one grain's optimizer state to out[SW_GRAIN_ELEMS]; padding gets zeros. */
 void sw_unit_masters(const struct sw_unit *unit, int64_t grain, const void *record, float *out);
+
+/* Tells whether every rank of a tensor group has a grain. */
+static inline bool sw_unit_grain_copies(const struct sw_unit *unit, int64_t grain) {
+    return grain >= unit->replicated_grain;
+}
 
 /* Visits elements [first, first+count) of a unit, in order, in runs that are neighbours in the whole tensor too: run
  * elements of it from `whole` on, which lie `at` elements behind `first`. Padding is left out. */
