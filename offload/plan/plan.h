@@ -291,6 +291,10 @@ struct sw_plan_tensor {
     int ranks, rank;       /* 0 or 1 ranks: there is no group */
     int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
     int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
+    /* Of the inputs that are kept for the backward pass each rank keeps its rows, on whatever tier, and the group
+     * gathers them again: ZeRO-R's Pa, and Pa+cpu where they are not on the device (Rajbhandari et al. 2020,
+     * section 6.1). */
+    bool partition_inputs;
 };
 
 /* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank` and
@@ -428,8 +432,13 @@ bool sw_plan_uses_nvme(const struct sw_plan *plan);
 bool sw_plan_may_speculate(const struct sw_plan *plan);
 /* Tells whether a unit's input is kept for the backward pass. */
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);
-/* Returns the pages of SW_BUFFER_ALIGN_BYTES that one micro-batch's input of a unit takes: the grains in which the
- * store keeps it. */
+/* Tells whether each rank of a tensor group keeps its rows of a unit's input alone. */
+bool sw_plan_partitions_inputs(const struct sw_plan *plan);
+/* Returns the bytes of a row of a micro-batch, of which every unit's output has as many; in a tensor group. */
+int64_t sw_plan_row_bytes(const struct sw_plan *plan);
+/* Returns the bytes that are kept of one micro-batch's input of a unit, on the rank that keeps most, and the pages of
+ * SW_BUFFER_ALIGN_BYTES that these take: the grains in which the store keeps them. */
+int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
 
 /* Returns the slot that holds a unit's state where it lives, or -1 where that is NVMe. */
