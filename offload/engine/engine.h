@@ -15,6 +15,7 @@
 #include "kernels/device.h"
 #include "offload/engine/trace.h"
 #include "offload/plan/plan.h"
+#include "offload/plan/shard.h"
 
 struct sw_engine;
 
@@ -40,6 +41,11 @@ struct sw_unit_call {
     int64_t past, count;    /* logits: tokens before this pass, and in it; count 0: a whole micro-batch */
     void *cache;            /* logits: the unit's KV cache; NULL: the plan keeps none */
     float *logits;          /* logits: receives [vocab], host memory */
+    /* The rest is for tensor ranks. */
+    void *norm_grad;         /* gradient at the output of the unit's norm, [rows, hidden] in the compute type: backward
+                              * and head write this rank's share; norm_backward reads the sums in own_rows */
+    void *softmax;           /* head: a record of each tensor rank, in order (sw_model_bytes) */
+    struct sw_span own_rows; /* rows whose norm this rank runs backward: first_grain and grains count rows */
 };
 
 typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *call);
@@ -65,6 +71,9 @@ struct sw_unit_ops {
     sw_unit_function head;              /* loss and its gradient */
     sw_unit_function loss;              /* loss only */
     sw_unit_function logits;
+    /* For tensor ranks, else NULL: norm_backward runs a unit's norm backward for own_rows, once their norm_grad is
+     * summed over the ranks; head_logits writes this rank's softmax record, before head or loss. */
+    sw_unit_function norm_backward, head_logits;
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL where the plan's gathered_bytes is 0 */
 };
 
