@@ -170,6 +170,13 @@ static double softmax_partial(const void *args) {
     return bytes_of(SW_F32, 0.0, (double)(op->rows * op->tile_cols));
 }
 
+static double softmax_combine(const void *args) {
+    const struct sw_softmax_combine *op = args;
+    assert(op->rows >= 0 && op->parts > 0 && op->row_stride >= op->rows && op->part_stride >= 3 * op->row_stride);
+    assert(op->part != NULL && op->max != NULL && op->sum != NULL && op->target_logit != NULL);
+    return bytes_of(SW_F32, 0.0, (double)(3 * op->rows * (op->parts + 1)));
+}
+
 static double cross_entropy_tile(const void *args) {
     const struct sw_cross_entropy_tile *op = args;
     const double elems = op->d_logits == NULL ? 0.0 : (double)(op->rows * op->tile_cols);
@@ -288,6 +295,7 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_EMBEDDING_BACKWARD] = ROW(embedding_backward, tokens, positions_acc),
     [SW_DEVICE_CROSS_ENTROPY] = ROW(cross_entropy, logits, d_logits),
     [SW_DEVICE_SOFTMAX_PARTIAL] = ROW(softmax_partial, logits, target_logit),
+    [SW_DEVICE_SOFTMAX_COMBINE] = ROW(softmax_combine, part, target_logit),
     [SW_DEVICE_CROSS_ENTROPY_TILE] = ROW(cross_entropy_tile, logits, d_logits),
     [SW_DEVICE_SUM_LOSSES] = ROW(sum_losses, losses, total),
     [SW_DEVICE_FINISH_GRADIENT] = ROW(finish_gradient, acc, sums),

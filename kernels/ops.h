@@ -38,6 +38,7 @@ typedef enum {
     SW_DEVICE_EMBEDDING_BACKWARD,
     SW_DEVICE_CROSS_ENTROPY,
     SW_DEVICE_SOFTMAX_PARTIAL,
+    SW_DEVICE_SOFTMAX_COMBINE,
     SW_DEVICE_CROSS_ENTROPY_TILE,
     SW_DEVICE_SUM_LOSSES,
     SW_DEVICE_FINISH_GRADIENT,
@@ -262,6 +263,17 @@ struct sw_bias_gradient {
 #define sw_bias_gradient(stream, ...)                                                                                  \
     sw_device_run(stream, SW_DEVICE_BIAS_GRADIENT, &(const struct sw_bias_gradient){__VA_ARGS__})
 
+/* The rows of a table that are there, [first, first + rows); those of others count as zeros, and get no gradient. 0
+ * rows: the whole table is there. */
+struct sw_table_part {
+    int64_t first, rows;
+};
+/* Returns the number of a row among those that are there, or -1. */
+static inline int64_t sw_table_row(struct sw_table_part part, int64_t row) {
+    const int64_t at = row - part.first;
+    return part.rows == 0 || (at >= 0 && at < part.rows) ? at : -1;
+}
+
 /* out[b·seq+t] = table[tokens[b·seq+t]] + positions[t - document_start[b·seq+t]]: positions begin anew with each
  * document. document_start is as in struct sw_attention, NULL: 0. positions NULL: the model has none. */
 struct sw_embedding_forward {
@@ -270,6 +282,7 @@ struct sw_embedding_forward {
     const int32_t *tokens, *document_start;
     const void *table, *positions;
     void *out;
+    struct sw_table_part table_part, positions_part;
 };
 #define sw_embedding_forward(stream, ...)                                                                              \
     sw_device_run(stream, SW_DEVICE_EMBEDDING_FORWARD, &(const struct sw_embedding_forward){__VA_ARGS__})
@@ -282,6 +295,7 @@ struct sw_embedding_backward {
     const int32_t *tokens, *document_start;
     const void *d_out;
     float *table_acc, *positions_acc;
+    struct sw_table_part table_part, positions_part;
 };
 #define sw_embedding_backward(stream, ...)                                                                             \
     sw_device_run(stream, SW_DEVICE_EMBEDDING_BACKWARD, &(const struct sw_embedding_backward){__VA_ARGS__})
@@ -305,7 +319,8 @@ struct sw_cross_entropy {
  * tile holds the columns [first_col, first_col + tile_cols) of every row: logits is [rows, tile_cols].
  *
  * The first pass takes each tile into the running maximum, the sum of exp(logit - max) and the target's logit of every
- * row (0 until its column came). A tile with first_col 0 starts them; the others follow, in the order of columns.
+ * row (0 until its column came). A tile with first_col begin_col starts them; the others follow, in the order of
+ * columns.
  * A row without a target (< 0) keeps 0, 1 and 0. Tiles are taken in blocks of SW_SOFTMAX_BLOCK_COLUMNS (512), so on one
  * device every tiling by multiples of it gives the bits of sw_cross_entropy; "ref" sums whole tiles in fp64 instead. */
 struct sw_softmax_partial {
@@ -313,9 +328,21 @@ struct sw_softmax_partial {
     const float *logits;
     const int32_t *targets;
     float *max, *sum, *target_logit;
+    int64_t begin_col; /* the first column that there is */
 };
 #define sw_softmax_partial(stream, ...)                                                                                \
     sw_device_run(stream, SW_DEVICE_SOFTMAX_PARTIAL, &(const struct sw_softmax_partial){__VA_ARGS__})
+
+/* Where the columns are cut into parts, whose first passes went by themselves: max, sum and target_logit of all
+ * columns, added up in the order of parts. Part p's max, sum and target_logit of row r are part[p·part_stride + r], and
+ * row_stride and 2·row_stride behind it. */
+struct sw_softmax_combine {
+    int64_t rows, parts, part_stride, row_stride;
+    const float *part;
+    float *max, *sum, *target_logit;
+};
+#define sw_softmax_combine(stream, ...)                                                                                \
+    sw_device_run(stream, SW_DEVICE_SOFTMAX_COMBINE, &(const struct sw_softmax_combine){__VA_ARGS__})
 
 /* The second pass reads what the first has found, in any order of tiles: loss = log(sum) + max - target_logit where
  * first_col is 0 and loss is not NULL; d_logits (of `type`, [rows, tile_cols]; NULL to leave out, and then logits may

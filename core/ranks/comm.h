@@ -70,6 +70,10 @@ void sw_comm_set_node_ranks(struct sw_comm *comm, int node_ranks);
 /* Cuts nodes into parts of so many ranks, in their order: those of SW_SCOPE_PART. 0: a part is a node. All ranks call
  * it alike, on an idle comm. */
 void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks);
+/* Cuts the job into groups of so many neighbouring ranks, which tensor parallelism gives the parts of each layer: those
+ * of SW_SCOPE_TENSOR. tensor_ranks divides the number of ranks; sw_comm_open leaves it at 1. All ranks call it alike,
+ * on an idle comm. */
+void sw_comm_set_tensor_ranks(struct sw_comm *comm, int tensor_ranks);
 
 /* The ranks that a collective is over. All ranks of the job begin it at once, each with the others of its own scope.
  * Whatever has one entry a rank has one for each rank of the scope, in their order. */
@@ -78,6 +82,8 @@ typedef enum {
     SW_SCOPE_NODE,   /* the ranks of this rank's node */
     SW_SCOPE_ACROSS, /* one rank of each node: those with this rank's number in its node; nodes are even */
     SW_SCOPE_PART,   /* the ranks of this rank's part of its node */
+    SW_SCOPE_TENSOR, /* the ranks of this rank's group of neighbours; without tensor parallelism this rank alone */
+    SW_SCOPE_DATA,   /* one rank of each group: those with this rank's number in its group; without groups all ranks */
     SW_SCOPES
 } sw_comm_scope;
 /* Return the number of ranks in a scope of this rank, and this rank's number among them. */
@@ -153,7 +159,7 @@ struct sw_comm_reduce {
     const int64_t *bounds; /* ranks + 1, in elements; from bounds[0] = 0 */
     void *to;              /* receives this rank's share; may be its place in `from` where the types are equal */
     sw_dtype type, to_type;
-    sw_comm_scope scope; /* "all ranks" are those of it; the library only sums those of SW_SCOPE_ALL */
+    sw_comm_scope scope; /* "all ranks" are those of it; the library sums only over all ranks of the job */
 };
 sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_reduce *reduce,
                                  struct sw_comm_request **out);
@@ -177,6 +183,7 @@ struct sw_comm_broadcast {
     int64_t bytes;
     int root;
     bool on_host; /* the data are host memory, whatever moves the rest */
+    sw_comm_scope scope; /* "all ranks" are those of it, and the root is a number among them */
 };
 sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,
                             struct sw_comm_request **out);

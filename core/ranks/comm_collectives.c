@@ -60,10 +60,12 @@ sw_status sw_comm_exchange(struct sw_comm *comm, const struct sw_comm_exchange *
 
 sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,
                             struct sw_comm_request **out) {
-    assert(broadcast->root >= 0 && broadcast->root < comm->place.ranks);
+    const int ranks = sw_comm_scope_ranks(comm, broadcast->scope);
+    assert(broadcast->root >= 0 && broadcast->root < ranks);
     struct sw_comm_request *request;
     SW_TRY(sw_comm_new_request(comm, broadcast->what, broadcast->index, broadcast->on_host, &request));
-    sw_comm_even_bounds(broadcast->bytes, BROADCAST_GRANULE_BYTES, comm->place.ranks, request->bounds);
+    request->scope = broadcast->scope;
+    sw_comm_even_bounds(broadcast->bytes, BROADCAST_GRANULE_BYTES, ranks, request->bounds);
     /* Each rank gets a share and gives it to the others, so that the root does not send everything ranks times. */
     for (int i = 0; i < SW_COMM_PHASES; i++)
         request->phases[i] = (struct sw_comm_phase){.kind = i == 0 ? SW_PHASE_SCATTER : SW_PHASE_GATHER,

@@ -109,6 +109,7 @@ static sw_status find_machines(struct sw_comm *comm) {
     if (status == SW_OK) {
         place->node = comm->machine_of[place->rank];
         sw_comm_set_node_ranks(comm, 0);
+        sw_comm_set_tensor_ranks(comm, 1);
     }
     free(all);
     return status;

@@ -29,6 +29,13 @@ static int64_t staged_units(const struct sw_comm *comm, const struct sw_comm_pha
     return comm->staging_bytes / pieces / phase->unit_bytes / PIECE_ELEMS * PIECE_ELEMS;
 }
 
+/* Returns whether the library may sum for these: it sums over all ranks, and is the design's choice only for scopes
+ * that are all ranks by definition. A node that happens to be all of them keeps the design's sums. */
+static bool is_whole_job(const struct sw_comm *comm, const struct sw_comm_members *members) {
+    return members == &comm->scope[SW_SCOPE_ALL] ||
+           (members == &comm->scope[SW_SCOPE_DATA] && members->ranks == comm->place.ranks);
+}
+
 void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
                         struct sw_comm_phase *phase) {
     int64_t largest = 0;
@@ -40,7 +47,7 @@ void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transpo
         phase->round_units = sw_min_i64(phase->round_units, staged_units(comm, phase));
     assert(phase->round_units > 0);
     phase->by_library = comm->library_sums && ranks > 1 && phase->kind == SW_PHASE_REDUCE &&
-                        phase->members == &comm->scope[SW_SCOPE_ALL] && phase->type == phase->to_type &&
+                        is_whole_job(comm, phase->members) && phase->type == phase->to_type &&
                         transport->post_sums != NULL;
     phase->rounds = sw_div_up(largest, phase->round_units);
 }

@@ -75,6 +75,20 @@ void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks) {
         join(comm, part, node->rank_of[number]);
 }
 
+void sw_comm_set_tensor_ranks(struct sw_comm *comm, int tensor_ranks) {
+    struct sw_comm_members *tensor = &comm->scope[SW_SCOPE_TENSOR], *data = &comm->scope[SW_SCOPE_DATA];
+    const struct sw_comm_identity *self = &comm->place;
+    assert(comm->given == comm->begun && tensor_ranks > 0 && self->ranks % tensor_ranks == 0);
+    empty(tensor);
+    empty(data);
+    for (int rank = 0; rank < self->ranks; rank++) {
+        if (rank / tensor_ranks == self->rank / tensor_ranks)
+            join(comm, tensor, rank);
+        if (rank % tensor_ranks == self->rank % tensor_ranks)
+            join(comm, data, rank);
+    }
+}
+
 const struct sw_comm_nodes *sw_comm_nodes(const struct sw_comm *comm) {
     return &comm->nodes;
 }
@@ -87,14 +101,35 @@ int sw_comm_scope_rank(const struct sw_comm *comm, sw_comm_scope scope) {
     return comm->scope[scope].rank;
 }
 
+/* Names the ranks of a group, whose numbers are equally far apart: "ranks 2 and 3", "ranks 0, 4, ..., 12". */
+static void name_group(const char *kind, const struct sw_comm_members *group, char out[SW_COMM_SCOPE_CHARS]) {
+    const int *rank_of = group->rank_of, last = rank_of[group->ranks - 1];
+    if (group->ranks == 1)
+        snprintf(out, SW_COMM_SCOPE_CHARS, "%s group of rank %d", kind, last);
+    else if (group->ranks == 2)
+        snprintf(out, SW_COMM_SCOPE_CHARS, "%s group of ranks %d and %d", kind, rank_of[0], last);
+    else if (rank_of[1] == rank_of[0] + 1)
+        snprintf(out, SW_COMM_SCOPE_CHARS, "%s group of ranks %d to %d", kind, rank_of[0], last);
+    else
+        snprintf(out, SW_COMM_SCOPE_CHARS, "%s group of ranks %d, %d%s %d", kind, rank_of[0], rank_of[1],
+                 group->ranks == 3 ? " and" : ", ...,", last);
+}
+
 void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char out[SW_COMM_SCOPE_CHARS]) {
     const struct sw_comm_members *part = &comm->scope[SW_SCOPE_PART];
+    out[0] = '\0';
     switch (scope) {
     case SW_SCOPE_NODE: snprintf(out, SW_COMM_SCOPE_CHARS, "node %d", comm->nodes.node); break;
     case SW_SCOPE_ACROSS: snprintf(out, SW_COMM_SCOPE_CHARS, "rank %d of each node", comm->nodes.rank); break;
     case SW_SCOPE_PART:
         snprintf(out, SW_COMM_SCOPE_CHARS, "ranks %d to %d", part->rank_of[0], part->rank_of[part->ranks - 1]);
         break;
-    default: out[0] = '\0';
+    case SW_SCOPE_TENSOR: name_group("tensor", &comm->scope[scope], out); break;
+    case SW_SCOPE_DATA:
+        if (comm->scope[scope].ranks < comm->place.ranks)
+            name_group("data", &comm->scope[scope], out);
+        break;
+    case SW_SCOPE_ALL:
+    case SW_SCOPES: break;
     }
 }

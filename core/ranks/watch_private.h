@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SW_WATCH_WHAT_CHARS = 40, SW_WATCH_TOKENS = 2 };
+enum { SW_WATCH_WHAT_CHARS = 64, SW_WATCH_TOKENS = 2 };
 
 /* The latest work that a lane has begun. */
 struct sw_watch_lane {

@@ -110,11 +110,11 @@ static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
         const float *line = op->logits + row * op->tile_cols;
         const int64_t target = op->targets[row] - op->first_col;
         struct softmax s = {.largest = 0.0f, .sum = 1.0f};
-        if (op->first_col == 0)
+        const bool first = op->first_col == op->begin_col;
+        if (first)
             op->target_logit[row] = 0.0f;
         if (op->targets[row] >= 0)
-            s = take_columns(op->first_col == 0 ? nothing_yet : (struct softmax){op->max[row], op->sum[row]},
-                             op->tile_cols, line);
+            s = take_columns(first ? nothing_yet : (struct softmax){op->max[row], op->sum[row]}, op->tile_cols, line);
         if (op->targets[row] >= 0 && target >= 0 && target < op->tile_cols)
             op->target_logit[row] = line[target];
         op->max[row] = s.largest;

@@ -4,16 +4,19 @@
 /* Columns that one thread adds to: threads share tokens' rows, never a column, so the order of sums is that of rows. */
 enum { COLUMN_TILE = 128 };
 
-/* Returns the index in the table of positions at which the row's position begins. */
-static int64_t position_at(int64_t row, int64_t seq, int64_t cols, const int32_t *document_start) {
-    return (row % seq - (document_start == NULL ? 0 : document_start[row])) * cols;
+/* Returns a row's position in its document. */
+static int64_t position_of(int64_t row, int64_t seq, const int32_t *document_start) {
+    return row % seq - (document_start == NULL ? 0 : document_start[row]);
 }
 
+/* table_at, positions_at: where the rows begin; below 0 another has them. */
 SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table, int64_t table_at,
                            const void *positions, int64_t positions_at, void *out, int64_t out_at) {
     for (int64_t i = 0; i < cols; i += SW_LANES) {
-        sw_vec sum = sw_load_up_to(type, table, table_at + i, cols - i, 0.0f);
-        if (positions != NULL)
+        sw_vec sum = {0};
+        if (table_at >= 0)
+            sum = sw_load_up_to(type, table, table_at + i, cols - i, 0.0f);
+        if (positions != NULL && positions_at >= 0)
             sum += sw_load_up_to(type, positions, positions_at + i, cols - i, 0.0f);
         sw_store_up_to(type, out, out_at + i, cols - i, sum);
     }
@@ -25,8 +28,10 @@ static sw_status embedding_forward(struct sw_stream *stream, const void *args) {
     const int64_t rows = op->batch * op->seq;
 #pragma omp parallel for num_threads(threads) schedule(static) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < rows; row++)
-        SW_FOR_TYPE(forward_row, op->type, op->cols, op->table, op->tokens[row] * op->cols, op->positions,
-                    position_at(row, op->seq, op->cols, op->document_start), op->out, row * op->cols);
+        SW_FOR_TYPE(forward_row, op->type, op->cols, op->table,
+                    sw_table_row(op->table_part, op->tokens[row]) * op->cols, op->positions,
+                    sw_table_row(op->positions_part, position_of(row, op->seq, op->document_start)) * op->cols, op->out,
+                    row * op->cols);
     return SW_OK;
 }
 
@@ -34,12 +39,13 @@ SW_INLINE void add_to(float *acc, int64_t count, sw_vec gradient) {
     sw_store_up_to(SW_F32, acc, 0, count, sw_load_up_to(SW_F32, acc, 0, count, 0.0f) + gradient);
 }
 
-/* Adds the columns [at, end) of one row. */
+/* Adds the columns [at, end) of one row; NULL: to another's table. */
 SW_INLINE void backward_row(const sw_dtype type, int64_t at, int64_t end, const void *d_out, int64_t row_at,
                             float *table_acc, float *positions_acc) {
     for (int64_t i = at; i < end; i += SW_LANES) {
         const sw_vec gradient = sw_load_up_to(type, d_out, row_at + i, end - i, 0.0f);
-        add_to(table_acc + i, end - i, gradient);
+        if (table_acc != NULL)
+            add_to(table_acc + i, end - i, gradient);
         if (positions_acc != NULL)
             add_to(positions_acc + i, end - i, gradient);
     }
@@ -53,11 +59,11 @@ static sw_status embedding_backward(struct sw_stream *stream, const void *args) 
     for (int64_t at = 0; at < op->cols; at += COLUMN_TILE) {
         const int64_t end = sw_min_i64(op->cols, at + COLUMN_TILE);
         for (int64_t row = 0; row < rows; row++) {
-            float *positions = op->positions_acc == NULL
-                                   ? NULL
-                                   : op->positions_acc + position_at(row, op->seq, op->cols, op->document_start);
+            const int64_t to = sw_table_row(op->table_part, op->tokens[row]);
+            const int64_t position = sw_table_row(op->positions_part, position_of(row, op->seq, op->document_start));
             SW_FOR_TYPE(backward_row, op->type, at, end, op->d_out, row * op->cols,
-                        op->table_acc + op->tokens[row] * op->cols, positions);
+                        to < 0 ? NULL : op->table_acc + to * op->cols,
+                        op->positions_acc == NULL || position < 0 ? NULL : op->positions_acc + position * op->cols);
         }
     }
     return SW_OK;

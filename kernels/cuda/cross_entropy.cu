@@ -78,12 +78,12 @@ void sw_cuda_cross_entropy(cudaStream_t stream, const void *args) {
 }
 
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    partial_kernel(int64_t tile_cols, int64_t first_col, const float *logits, const int32_t *targets, float *max,
-                   float *sum, float *target_logit, bool aligned) {
+    partial_kernel(int64_t tile_cols, int64_t first_col, bool first, const float *logits, const int32_t *targets,
+                   float *max, float *sum, float *target_logit, bool aligned) {
     const int64_t row = blockIdx.x;
     const int32_t target = targets[row];
     if (target < 0) {
-        if (threadIdx.x == 0 && first_col == 0) {
+        if (threadIdx.x == 0 && first) {
             max[row] = target_logit[row] = 0.0f;
             sum[row] = 1.0f;
         }
@@ -91,7 +91,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     }
     const float *line = logits + row * tile_cols;
     sw_running sums = {-FLT_MAX, 0.0f};
-    if (first_col > 0) {
+    if (!first) {
         sums.max = max[row];
         sums.sum = sum[row];
     }
@@ -102,7 +102,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     sum[row] = sums.sum;
     if (target >= first_col && target < first_col + tile_cols)
         target_logit[row] = line[target - first_col];
-    else if (first_col == 0)
+    else if (first)
         target_logit[row] = 0.0f;
 }
 
@@ -111,7 +111,33 @@ void sw_cuda_softmax_partial(cudaStream_t stream, const void *args) {
     const bool aligned = op->tile_cols % SW_ELEMS == 0 && sw_is_aligned(op->logits);
     if (op->rows > 0)
         SW_LAUNCH(partial_kernel, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->tile_cols, op->first_col,
-                  op->logits, op->targets, op->max, op->sum, op->target_logit, aligned);
+                  op->first_col == op->begin_col, op->logits, op->targets, op->max, op->sum, op->target_logit, aligned);
+}
+
+/* The reference's order of additions. */
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS) combine_kernel(sw_softmax_combine op) {
+    const int64_t row = (int64_t)blockIdx.x * SW_BLOCK_THREADS + threadIdx.x;
+    if (row >= op.rows)
+        return;
+    const float *part = op.part + row;
+    float largest = part[0];
+    double sum = 0.0, target_logit = 0.0;
+    for (int64_t p = 1; p < op.parts; p++)
+        largest = fmaxf(largest, part[p * op.part_stride]);
+    for (int64_t p = 0; p < op.parts; p++) {
+        const float *at = part + p * op.part_stride;
+        sum += (double)at[op.row_stride] * exp((double)at[0] - (double)largest);
+        target_logit += (double)at[2 * op.row_stride];
+    }
+    op.max[row] = largest;
+    op.sum[row] = (float)sum;
+    op.target_logit[row] = (float)target_logit;
+}
+
+void sw_cuda_softmax_combine(cudaStream_t stream, const void *args) {
+    const sw_softmax_combine *op = (const sw_softmax_combine *)args;
+    if (op->rows > 0)
+        SW_LAUNCH(combine_kernel, sw_blocks(op->rows, SW_BLOCK_THREADS), SW_BLOCK_THREADS, 0, stream, *op);
 }
 
 template <typename T>

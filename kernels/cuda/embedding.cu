@@ -5,6 +5,12 @@
  * ROWS_AT_ONCE of them under way, which bounds how fast a text of one token can be. */
 #include "kernels/cuda/grid.cuh"
 
+/* Returns the number of a row among those of a table that are there, or -1. */
+static __device__ __forceinline__ int64_t row_of(sw_table_part part, int64_t row) {
+    const int64_t at = row - part.first;
+    return part.rows == 0 || (at >= 0 && at < part.rows) ? at : -1;
+}
+
 /* Returns a row's position in its document. */
 static __device__ __forceinline__ int64_t position_of(int64_t row, int64_t seq, const int32_t *document_start) {
     return row % seq - (document_start == NULL ? 0 : document_start[row]);
@@ -20,10 +26,20 @@ template <typename T> struct looking_up {
     const int32_t *tokens, *document_start;
     const T *table, *positions;
     T *out;
+    sw_table_part table_part, positions_part;
+    /* A row that another has counts as zeros. */
+    __device__ __forceinline__ void load_row(const T *from, int64_t row, int64_t col, int64_t count, bool aligned,
+                                             float *values) const {
+        for (int i = 0; i < SW_ELEMS && row < 0; i++)
+            values[i] = 0.0f;
+        if (row >= 0)
+            sw_load_elems(from + row * cols + col, count, aligned, values);
+    }
     __device__ __forceinline__ void load(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
-        sw_load_elems(table + tokens[row] * cols + col, count, aligned, h.values);
+        load_row(table, row_of(table_part, tokens[row]), col, count, aligned, h.values);
         if (positions != NULL)
-            sw_load_elems(positions + position_of(row, seq, document_start) * cols + col, count, aligned, h.positions);
+            load_row(positions, row_of(positions_part, position_of(row, seq, document_start)), col, count, aligned,
+                     h.positions);
     }
     __device__ __forceinline__ void store(int64_t row, int64_t col, int64_t count, bool aligned, held &h) const {
         for (int i = 0; i < SW_ELEMS && positions != NULL; i++)
@@ -36,9 +52,15 @@ template <typename T> struct looking_up {
 template <typename T> static void forward(cudaStream_t stream, const sw_embedding_forward *op) {
     const bool aligned =
         op->cols % SW_ELEMS == 0 && sw_is_aligned(op->table) && sw_is_aligned(op->positions) && sw_is_aligned(op->out);
-    const looking_up<T> map = {
-        op->seq,     op->cols, op->tokens, op->document_start, (const T *)op->table, (const T *)op->positions,
-        (T *)op->out};
+    const looking_up<T> map = {op->seq,
+                               op->cols,
+                               op->tokens,
+                               op->document_start,
+                               (const T *)op->table,
+                               (const T *)op->positions,
+                               (T *)op->out,
+                               op->table_part,
+                               op->positions_part};
     sw_for_rows(stream, op->batch * op->seq, op->cols, map, aligned);
 }
 
@@ -63,18 +85,21 @@ enum {
 };
 
 namespace {
-/* The targets of a gather: of(i) returns the row of the table, or of the positions, that row i of d_out is added to. */
+/* The targets of a gather: of(i) returns the row of the table, or of the positions, that row i of d_out is added
+ * to, or -1. */
 struct table_rows {
     const int32_t *tokens;
+    sw_table_part part;
     __device__ __forceinline__ int32_t of(int64_t i) const {
-        return tokens[i];
+        return (int32_t)row_of(part, tokens[i]);
     }
 };
 struct position_rows {
     int64_t seq;
     const int32_t *document_start;
+    sw_table_part part;
     __device__ __forceinline__ int32_t of(int64_t i) const {
-        return (int32_t)position_of(i, seq, document_start);
+        return (int32_t)row_of(part, position_of(i, seq, document_start));
     }
 };
 
@@ -175,9 +200,10 @@ static void gather(cudaStream_t stream, Rows rows, int64_t count, int64_t cols, 
 
 template <typename T> static void backward(cudaStream_t stream, const sw_embedding_backward *op) {
     const int64_t count = op->batch * op->seq;
-    gather<T>(stream, table_rows{op->tokens}, count, op->cols, op->d_out, op->table_acc);
+    gather<T>(stream, table_rows{op->tokens, op->table_part}, count, op->cols, op->d_out, op->table_acc);
     if (op->positions_acc != NULL)
-        gather<T>(stream, position_rows{op->seq, op->document_start}, count, op->cols, op->d_out, op->positions_acc);
+        gather<T>(stream, position_rows{op->seq, op->document_start, op->positions_part}, count, op->cols, op->d_out,
+                  op->positions_acc);
 }
 
 void sw_cuda_embedding_backward(cudaStream_t stream, const void *args) {

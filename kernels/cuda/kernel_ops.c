@@ -24,6 +24,7 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_EMBEDDING_BACKWARD] = sw_cuda_embedding_backward,
     [SW_DEVICE_CROSS_ENTROPY] = sw_cuda_cross_entropy,
     [SW_DEVICE_SOFTMAX_PARTIAL] = sw_cuda_softmax_partial,
+    [SW_DEVICE_SOFTMAX_COMBINE] = sw_cuda_softmax_combine,
     [SW_DEVICE_CROSS_ENTROPY_TILE] = sw_cuda_cross_entropy_tile,
     [SW_DEVICE_SUM_LOSSES] = sw_cuda_sum_losses,
     [SW_DEVICE_FINISH_GRADIENT] = sw_cuda_finish_gradient,

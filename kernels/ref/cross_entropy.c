@@ -34,7 +34,7 @@ static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
     for (int64_t row = 0; row < op->rows; row++) {
         const float *line = op->logits + row * op->tile_cols;
         const bool ignored = op->targets[row] < 0;
-        if (op->first_col == 0) {
+        if (op->first_col == op->begin_col) {
             op->max[row] = ignored ? 0.0f : -FLT_MAX;
             op->sum[row] = ignored ? 1.0f : 0.0f;
             op->target_logit[row] = 0.0f;
@@ -50,6 +50,27 @@ static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
         op->max[row] = (float)largest;
         if (op->targets[row] >= op->first_col && op->targets[row] < op->first_col + op->tile_cols)
             op->target_logit[row] = line[op->targets[row] - op->first_col];
+    }
+    return SW_OK;
+}
+
+/* A row without a target gets what no pass reads. */
+static sw_status softmax_combine(struct sw_stream *stream, const void *args) {
+    const struct sw_softmax_combine *op = args;
+    (void)stream;
+    for (int64_t row = 0; row < op->rows; row++) {
+        const float *part = op->part + row;
+        double largest = part[0], sum = 0.0, target_logit = 0.0;
+        for (int64_t p = 1; p < op->parts; p++)
+            largest = fmax(largest, part[p * op->part_stride]);
+        for (int64_t p = 0; p < op->parts; p++) {
+            const float *at = part + p * op->part_stride;
+            sum += at[op->row_stride] * exp(at[0] - largest);
+            target_logit += at[2 * op->row_stride];
+        }
+        op->max[row] = (float)largest;
+        op->sum[row] = (float)sum;
+        op->target_logit[row] = (float)target_logit;
     }
     return SW_OK;
 }
@@ -83,5 +104,6 @@ void sw_ref_add_cross_entropy(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_SUM_LOSSES] = sum_losses;
     ops->op[SW_DEVICE_CROSS_ENTROPY] = cross_entropy;
     ops->op[SW_DEVICE_SOFTMAX_PARTIAL] = softmax_partial;
+    ops->op[SW_DEVICE_SOFTMAX_COMBINE] = softmax_combine;
     ops->op[SW_DEVICE_CROSS_ENTROPY_TILE] = cross_entropy_tile;
 }

@@ -70,6 +70,19 @@ sw_status trial_softmax_partial(struct trial *trial) {
     return take_tiles(trial->stream, s, &t, max, sum, target_logit);
 }
 
+/* As many parts as a large tensor group has ranks. */
+sw_status trial_softmax_combine(struct trial *trial) {
+    enum { PARTS = 8 };
+    const struct test_rows *s = trial->shape;
+    const float *part = trial_input(trial, "parts", SW_F32, PARTS * 3 * s->rows, 2.0f);
+    float *max = trial_output(trial, "max", SW_F32, s->rows, EXACT);
+    float *sum = trial_output(trial, "sum", SW_F32, s->rows, SUM);
+    float *target_logit = trial_output(trial, "the target's logit", SW_F32, s->rows, SUM);
+    return trial->pass < TRIAL_REFERENCE
+               ? SW_OK
+               : sw_softmax_combine(trial->stream, s->rows, PARTS, 3 * s->rows, s->rows, part, max, sum, target_logit);
+}
+
 sw_status trial_cross_entropy_tile(struct trial *trial) {
     const struct test_rows *s = trial->shape;
     const struct tiles t = tiles_of(trial);

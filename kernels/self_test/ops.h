@@ -18,6 +18,7 @@ sw_status trial_add(struct trial *trial);
 sw_status trial_bias_gradient(struct trial *trial);
 sw_status trial_cross_entropy(struct trial *trial);
 sw_status trial_softmax_partial(struct trial *trial);
+sw_status trial_softmax_combine(struct trial *trial);
 sw_status trial_cross_entropy_tile(struct trial *trial);
 sw_status trial_sum_losses(struct trial *trial);
 sw_status trial_cast(struct trial *trial);

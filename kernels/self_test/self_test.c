@@ -84,6 +84,7 @@ static const struct op ops[] = {
     {"bias gradient", trial_bias_gradient, ROWS, false},
     {"cross-entropy", trial_cross_entropy, VOCABULARIES, false},
     {"softmax of tiles", trial_softmax_partial, VOCABULARIES, true},
+    {"softmax of parts", trial_softmax_combine, ROWS, true},
     {"cross-entropy of tiles", trial_cross_entropy_tile, VOCABULARIES, false},
     {"sum of losses", trial_sum_losses, ROWS, true},
     {"rounding", trial_cast, ROWS, false},

@@ -15,7 +15,6 @@
 #include "kernels/device.h"
 #include "offload/engine/trace.h"
 #include "offload/plan/plan.h"
-#include "offload/plan/shard.h"
 
 struct sw_engine;
 
@@ -23,29 +22,27 @@ struct sw_engine;
 struct sw_unit_call {
     struct sw_stream *stream;
     int64_t unit, micro;
-    const void *weights;    /* the unit's flat vector in the compute type */
-    const void *rows;       /* embedding: rows that `gather` took for this micro-batch, in place of the weights */
-    const void *table;      /* head of a tied model: the embedding's weights */
-    const int32_t *tokens;  /* the micro-batch's tokens, laid out as in sw_engine_tokens */
-    const void *in;         /* output of the unit before, or, in the backward pass, the input that the plan keeps */
-    void *out;              /* the unit's output */
-    void *saved, *derived;  /* intermediates for the backward pass, and those that follow from them */
-    sw_recompute recompute; /* block: which intermediates are computed again for the backward pass */
-    void *grad;             /* gradient at the output, replaced by that at the input; the head writes it */
-    float *acc, *table_acc; /* gradient accumulators, fp32, laid out as the weights; table_acc NULL: the tied table is
-                             * frozen and gets no gradient */
-    void *work;             /* scratch of the compute lane */
-    float loss_scale;       /* factor of every token's loss in the gradient */
-    double *loss;           /* host memory: receives the sum of the micro-batch's token losses, unscaled */
-    int64_t row;            /* logits: row of the micro-batch */
-    int64_t past, count;    /* logits: tokens before this pass, and in it; count 0: a whole micro-batch */
-    void *cache;            /* logits: the unit's KV cache; NULL: the plan keeps none */
-    float *logits;          /* logits: receives [vocab], host memory */
-    /* The rest is for tensor ranks. */
-    void *norm_grad;         /* gradient at the output of the unit's norm, [rows, hidden] in the compute type: backward
-                              * and head write this rank's share; norm_backward reads the sums in own_rows */
-    void *softmax;           /* head: a record of each tensor rank, in order (sw_model_bytes) */
-    struct sw_span own_rows; /* rows whose norm this rank runs backward: first_grain and grains count rows */
+    const void *weights;     /* the unit's flat vector in the compute type */
+    const void *rows;        /* embedding: rows that `gather` took for this micro-batch, in place of the weights */
+    const void *table;       /* head of a tied model: the embedding's weights */
+    const int32_t *tokens;   /* the micro-batch's tokens, laid out as in sw_engine_tokens */
+    const void *in;          /* output of the unit before, or, in the backward pass, the input that the plan keeps */
+    void *out;               /* the unit's output */
+    void *saved, *derived;   /* intermediates for the backward pass, and those that follow from them */
+    sw_recompute recompute;  /* block: which intermediates are computed again for the backward pass */
+    void *norm_grad;         /* tensor group: gradient at the output of the unit's norm */
+    void *softmax;           /* tensor group: what each rank tells of its part of the vocabulary, rank after rank */
+    struct sw_span own_rows; /* tensor group: the rows that this rank adds up */
+    void *grad;              /* gradient at the output, replaced by that at the input; the head writes it */
+    float *acc, *table_acc;  /* gradient accumulators, fp32, laid out as the weights; table_acc NULL: the tied table is
+                              * frozen and gets no gradient */
+    void *work;              /* scratch of the compute lane */
+    float loss_scale;        /* factor of every token's loss in the gradient */
+    double *loss;            /* host memory: receives the sum of the micro-batch's token losses, unscaled */
+    int64_t row;             /* logits: row of the micro-batch */
+    int64_t past, count;     /* logits: tokens before this pass, and in it; count 0: a whole micro-batch */
+    void *cache;             /* logits: the unit's KV cache; NULL: the plan keeps none */
+    float *logits;           /* logits: receives [vocab], host memory */
 };
 
 typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *call);
@@ -68,12 +65,11 @@ struct sw_unit_ops {
     sw_status (*begin)(void *context, struct sw_stream *stream, void *work);
     sw_unit_function forward, backward; /* embedding and blocks */
     sw_unit_function recompute;         /* blocks: before backward, fills what call->recompute says */
+    sw_unit_function norm_backward;     /* tensor group: the norm of a block or the head, for own_rows */
+    sw_unit_function head_logits;       /* tensor group: the head up to this rank's part of the softmax */
     sw_unit_function head;              /* loss and its gradient */
     sw_unit_function loss;              /* loss only */
     sw_unit_function logits;
-    /* For tensor ranks, else NULL: norm_backward runs a unit's norm backward for own_rows, once their norm_grad is
-     * summed over the ranks; head_logits writes this rank's softmax record, before head or loss. */
-    sw_unit_function norm_backward, head_logits;
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL where the plan's gathered_bytes is 0 */
 };
 

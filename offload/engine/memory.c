@@ -47,5 +47,5 @@ double sw_engine_own_loss(const struct sw_engine *engine, const struct step_cont
 }
 
 double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
-    return sw_plan_ranks(engine->plan) > 1 ? context->shared_loss : sw_engine_own_loss(engine, context);
+    return sw_plan_job_ranks(engine->plan) > 1 ? context->shared_loss : sw_engine_own_loss(engine, context);
 }

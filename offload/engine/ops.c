@@ -31,6 +31,9 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .derived = sw_engine_operand(engine, op, SW_ROLE_DERIVED),
         .recompute = engine->plan->recompute[op->unit],
         .grad = sw_engine_operand(engine, op, SW_ROLE_OUTPUT_GRAD),
+        .norm_grad = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD),
+        .softmax = sw_engine_operand(engine, op, SW_ROLE_SOFTMAX),
+        .own_rows = sw_plan_rows_of(engine->plan, engine->plan->spec.tensor.rank),
         .acc = sw_engine_operand(engine, op, SW_ROLE_ACC),
         .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
         .work = sw_engine_operand(engine, op, SW_ROLE_WORK),
@@ -46,6 +49,8 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
     case SW_OP_FORWARD: return ops->forward(ops->context, &call);
     case SW_OP_BACKWARD: return run_backward(ops, &call);
     case SW_OP_FORWARD_BACKWARD_HEAD: return ops->head(ops->context, &call);
+    case SW_OP_BACKWARD_NORM: return ops->norm_backward(ops->context, &call);
+    case SW_OP_HEAD_LOGITS: return ops->head_logits(ops->context, &call);
     case SW_OP_COMPUTE_LOSS: return ops->loss(ops->context, &call);
     default: return ops->logits(ops->context, &call);
     }
@@ -196,6 +201,8 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_FORWARD:
     case SW_OP_BACKWARD:
     case SW_OP_FORWARD_BACKWARD_HEAD:
+    case SW_OP_BACKWARD_NORM:
+    case SW_OP_HEAD_LOGITS:
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS: return run_unit(engine, lane, op, context);
     case SW_OP_UPLOAD_TOKENS: return run_tokens(engine, lane, op, context);
@@ -207,6 +214,9 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_SUM_SQUARES: return run_sum_squares(engine, lane, op);
     case SW_OP_REDUCE_GRADIENTS: return sw_engine_reduce(engine, op);
     case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
+    case SW_OP_REDUCE_TENSOR:
+    case SW_OP_GATHER_TENSOR:
+    case SW_OP_SUM_REPLICATED: return sw_engine_run_tensor(engine, op);
     case SW_OP_QUANTIZE_GRADIENTS:
     case SW_OP_EXCHANGE_GRADIENTS:
     case SW_OP_DEQUANTIZE_GRADIENTS:

@@ -149,7 +149,8 @@ sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
                                           .bounds = bounds,
                                           .to = to != NULL ? to : from, /* a rank without a part receives nothing */
                                           .type = engine->plan->spec.type,
-                                          .to_type = op->wide ? SW_F32 : engine->plan->spec.type};
+                                          .to_type = op->wide ? SW_F32 : engine->plan->spec.type,
+                                          .scope = SW_SCOPE_DATA};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
     return sw_comm_wait(request);
@@ -178,21 +179,39 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
         .own = apart ? sw_engine_address(engine, from) : NULL,
         .bounds_bytes = op->secondary ? secondary_bounds(engine, op)
                                       : bounds_of(engine, op, sw_plan_grain_bytes(engine->plan, op->content)),
-        .scope = op->secondary ? SW_SCOPE_PART : SW_SCOPE_ALL,
+        .scope = op->secondary ? SW_SCOPE_PART : SW_SCOPE_DATA,
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
     return sw_comm_wait(request);
 }
 
-/* Copies the square sums of a rank's shards between its summary and the sums of each unit, where all ranks' sums lie
- * together. `out`: to the summary. */
-static void move_sums(struct sw_engine *engine, const struct sw_op *op, int rank, double *record, bool out) {
+/* Copies the square sums of this rank's shards to its summary. */
+static void note_sums(struct sw_engine *engine, const struct sw_op *op, double *record) {
     const struct sw_access *of_unit = NULL;
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
-        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, rank);
+        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, engine->plan->spec.rank);
+        const double *sums = (const double *)sw_engine_address(engine, of_unit) + at.first_grain;
+        memcpy(record, sums, (size_t)at.grains * sizeof *sums);
+        record += at.grains;
+    }
+}
+
+/* Takes the square sums of a rank's shards from its summary. The ranks of a tensor group come one after the other: the
+ * first sets the sum of a grain and the others add theirs, but for grains that are the same on all of them. */
+static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_rank, const double *record) {
+    const int tensor_ranks = sw_plan_tensor_ranks(engine->plan);
+    const bool adds = job_rank % tensor_ranks > 0;
+    const struct sw_access *of_unit = NULL;
+    while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
+        const struct sw_unit *unit = &engine->plan->spec.units->unit[of_unit->first_index];
+        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, job_rank / tensor_ranks);
         double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain;
-        memcpy(out ? record : sums, out ? sums : record, (size_t)at.grains * sizeof *sums);
+        for (int64_t g = 0; g < at.grains; g++)
+            if (!adds)
+                sums[g] = record[g];
+            else if (!sw_unit_grain_copies(unit, at.first_grain + g))
+                sums[g] += record[g];
         record += at.grains;
     }
 }
@@ -202,20 +221,21 @@ sw_status sw_engine_exchange_summary(struct sw_engine *engine, const struct sw_o
     const bool sums = op->content == SW_CONTENT_SQUARE_SUMS;
     const int64_t bytes = sw_plan_summary_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
     double *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_SUMMARIES), 0),
-           *mine = records + plan->spec.rank * doubles;
+           *mine = records + sw_plan_job_rank(plan) * doubles;
     mine[SW_SUMMARY_LOSS] = sw_engine_own_loss(engine, context);
     mine[SW_SUMMARY_REQUESTS] = (double)atomic_load(&engine->requests);
     if (sums)
-        move_sums(engine, op, plan->spec.rank, mine + SW_SUMMARY_SQUARE_SUMS, true);
+        note_sums(engine, op, mine + SW_SUMMARY_SQUARE_SUMS);
     SW_TRY(sw_comm_share_records(engine->spec.comm, "share", records, bytes));
     unsigned requests = 0;
     context->shared_loss = 0.0;
-    for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
-        double *record = records + rank * doubles;
-        context->shared_loss += record[SW_SUMMARY_LOSS];
+    for (int rank = 0; rank < sw_plan_job_ranks(plan); rank++) {
+        const double *record = records + rank * doubles;
+        /* The ranks of a tensor group have the same loss. */
+        context->shared_loss += rank % sw_plan_tensor_ranks(plan) == 0 ? record[SW_SUMMARY_LOSS] : 0.0;
         requests |= (unsigned)record[SW_SUMMARY_REQUESTS];
-        if (sums && rank != plan->spec.rank)
-            move_sums(engine, op, rank, record + SW_SUMMARY_SQUARE_SUMS, false);
+        if (sums)
+            take_sums(engine, op, rank, record + SW_SUMMARY_SQUARE_SUMS);
     }
     context->result.requests = requests;
     return SW_OK;

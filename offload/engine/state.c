@@ -142,6 +142,7 @@ static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t nu
                                                         is_own ? optimizer_staging(engine) : weights_staging(engine),
                                                     .bytes = at.grains * grain_bytes,
                                                     .root = rank,
+                                                    .scope = SW_SCOPE_DATA,
                                                     .on_host = true};
         SW_TRY(sw_comm_broadcast(engine->spec.comm, &broadcast, &request));
         SW_TRY(sw_comm_wait(request));

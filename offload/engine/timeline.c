@@ -33,6 +33,8 @@ static enum work work_on(sw_content content) {
     case SW_CONTENT_OPTIMIZER: return OPTIMIZER;
     case SW_CONTENT_BLOCK_OUTPUT:
     case SW_CONTENT_BLOCK_OUTPUT_GRAD:
+    case SW_CONTENT_NORM_GRAD:
+    case SW_CONTENT_SOFTMAX:
     case SW_CONTENT_SAVED:
     case SW_CONTENT_DERIVED: return ACTIVATIONS;
     default: return OTHER;
@@ -42,9 +44,11 @@ static enum work work_on(sw_content content) {
 static enum work work_of(const struct sw_op *op) {
     switch (op->kind) {
     case SW_OP_FORWARD: return FORWARD;
+    case SW_OP_BACKWARD_NORM:
     case SW_OP_BACKWARD: return BACKWARD;
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS:
+    case SW_OP_HEAD_LOGITS:
     case SW_OP_FORWARD_BACKWARD_HEAD: return HEAD;
     case SW_OP_UPDATE_ON_HOST:
     case SW_OP_UPDATE_ON_DEVICE: return UPDATE;
@@ -52,6 +56,7 @@ static enum work work_of(const struct sw_op *op) {
     case SW_OP_ROUND_GRADIENTS:
     case SW_OP_ROUND_OWN_GRADIENTS:
     case SW_OP_REDUCE_GRADIENTS:
+    case SW_OP_SUM_REPLICATED:
     case SW_OP_ADD_TO_ACCUMULATOR:
     case SW_OP_QUANTIZE_GRADIENTS:
     case SW_OP_EXCHANGE_GRADIENTS:

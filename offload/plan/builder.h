@@ -21,6 +21,8 @@ enum sw_ring {
     RING_INPUT_BACK,
     RING_INPUT_OUT,
     RING_INPUT_IN,
+    RING_NORM_GRAD,
+    RING_SOFTMAX,
     RING_ACC_OUT,
     RING_ACC_IN,
     RING_BUCKETS,
@@ -166,6 +168,56 @@ struct sw_group {
      * updates on the host. */
     struct sw_unit_update ahead;
 };
+
+/* What the forward, the head's and the backward ops have in common (passes.c): the last unit; the floating-point
+ * operations of a unit's forward pass, of which a backward pass has SW_BACKWARD_FLOPS times as many; the output of a
+ * unit; and, added to the last op, that it reads tokens or a unit's weights, or uses the work area. */
+enum { SW_BACKWARD_FLOPS = 2 };
+int64_t sw_build_head_of(const struct sw_builder *b);
+float sw_build_forward_flops(const struct sw_builder *b, int64_t unit);
+struct sw_what sw_build_output_of(int64_t unit, int64_t micro);
+void sw_build_read_tokens(struct sw_builder *b, int64_t micro);
+void sw_build_read_weights(struct sw_builder *b, int64_t unit, int32_t slot);
+void sw_build_touch_work(struct sw_builder *b);
+
+/* An accumulator in use: its slot on the device, and what was added so far (accumulate.c). */
+struct sw_accumulator {
+    int32_t slot;
+    int64_t version;
+};
+/* Returns the accumulator of a unit for a group: zeroed for the first, else as the group before left it. Each
+ * micro-batch adds `per_micro` times (to a tied table twice, once by the head). */
+struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group,
+                                         int per_micro);
+void sw_build_end_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group, struct sw_accumulator acc);
+/* Adds to the last op that it adds to an accumulator. */
+void sw_build_accumulate(struct sw_builder *b, int64_t unit, struct sw_accumulator *acc);
+/* Tells whether a unit is a tied table, whose accumulator begins with the head. */
+bool sw_build_is_table(const struct sw_builder *b, int64_t unit);
+
+/* The backward pass of a unit's norm, which in a tensor group is an op of its own (tensor.c): its input and where its
+ * gradient is, the gradient at the unit's output, and what it adds to. */
+struct sw_norm_work {
+    int64_t unit, micro;
+    struct sw_operand input, norm_grad, grad;
+    int32_t weights;
+    struct sw_accumulator *acc;
+};
+/* Returns how often a micro-batch adds to the accumulator of a block or the head. */
+int sw_build_adds(const struct sw_builder *b);
+/* Makes a unit's output whole, to which each rank of a group has added its part. Without a group it is. */
+void sw_build_sum_output(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand at);
+/* Adds to the last op that it writes this rank's part of what the softmax needs, gives that to the group, and returns
+ * where all parts are. */
+struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro);
+/* Adds to the last op that it writes its part of the gradient at a norm, and returns where. */
+struct sw_operand sw_build_write_norm_grad(struct sw_builder *b, int64_t unit, int64_t micro);
+/* Adds the parts of that gradient up, each rank its rows; then the norm's backward pass for these, and a gather. */
+void sw_build_reduce_norm_grad(struct sw_builder *b, const struct sw_norm_work *norm);
+void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *norm);
+
+/* Runs the head of a group, forward and backward, and returns the accumulator of a tied table (head.c). */
+struct sw_accumulator sw_build_head(struct sw_builder *b, struct sw_group *group);
 
 /* Copies the tokens of so many micro-batches to the device. */
 void sw_build_tokens(struct sw_builder *b, int64_t micros);

@@ -12,11 +12,15 @@ struct extent {
 /* Roles that an op of a kind must have. */
 static const unsigned needed[SW_OP_KINDS] = {
     [SW_OP_FORWARD] = ROLE(TOKENS) | ROLE(OUTPUT) | ROLE(WORK),
+    [SW_OP_HEAD_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(SOFTMAX) | ROLE(WORK),
+    [SW_OP_BACKWARD_NORM] = ROLE(WEIGHTS) | ROLE(INPUT) | ROLE(NORM_GRAD) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
+    [SW_OP_REDUCE_TENSOR] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_GATHER_TENSOR] = ROLE(FROM) | ROLE(TO),
+    [SW_OP_SUM_REPLICATED] = ROLE(FROM) | ROLE(TO),
     [SW_OP_COMPUTE_LOSS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
     [SW_OP_COMPUTE_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
     [SW_OP_ZERO_ACCUMULATOR] = ROLE(TO),
-    [SW_OP_FORWARD_BACKWARD_HEAD] =
-        ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
+    [SW_OP_FORWARD_BACKWARD_HEAD] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(ACC) | ROLE(WORK),
     [SW_OP_BACKWARD] = ROLE(TOKENS) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
     [SW_OP_ROUND_GRADIENTS] = ROLE(FROM) | ROLE(TO) | ROLE(SQUARE_SUMS),
     [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM) | ROLE(TO),
@@ -48,6 +52,17 @@ static const unsigned repeated[SW_OP_KINDS] = {
     [SW_OP_COMPUTE_NORM] = ROLE(SQUARE_SUMS), [SW_OP_EXCHANGE_SUMMARY] = ROLE(SQUARE_SUMS),
     [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM), [SW_OP_QUANTIZE_GRADIENTS] = ROLE(FROM),
 };
+
+/* Returns the roles that an op needs: in a tensor group the head and the blocks leave the gradient at their norm. */
+static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
+    const bool group = sw_plan_tensor_ranks(plan) > 1, head = op->kind == SW_OP_FORWARD_BACKWARD_HEAD;
+    unsigned roles = needed[op->kind];
+    if (head || (op->kind == SW_OP_BACKWARD && op->unit > 0))
+        roles |= group ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
+    if (group && (head || op->kind == SW_OP_COMPUTE_LOSS))
+        roles |= ROLE(SOFTMAX);
+    return roles;
+}
 
 /* Tells whether an op that belongs to this rank's grains alone has none, and so no operands. */
 static bool is_idle(const struct sw_op *op) {
@@ -212,7 +227,7 @@ static sw_status check_op(const struct sw_plan *plan, const struct sw_program *p
         last_index[access->role] = access->first_index;
         SW_TRY(check_operand(plan, op, access, count[access->role]++));
     }
-    if (!is_idle(op) && (needed[op->kind] & ~seen) != 0)
+    if (!is_idle(op) && (needed_by(plan, op) & ~seen) != 0)
         return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d lacks an operand", sw_op_name(op->kind), op->unit);
     return SW_OK;
 }

@@ -13,7 +13,7 @@ static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool sha
 }
 
 void sw_build_norm(struct sw_builder *b) {
-    const bool shared = sw_plan_ranks(b->plan) > 1;
+    const bool shared = sw_plan_job_ranks(b->plan) > 1;
     sw_build_op(b, SW_OP_COMPUTE_NORM, SW_LANE_UPDATE, -1, -1);
     for (int64_t u = b->plan->spec.frozen_units; u < b->plan->spec.units->count; u++)
         sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = u}, sums_of(b, u, shared));
@@ -47,7 +47,7 @@ void sw_build_commit(struct sw_builder *b) {
     sw_build_op(b, SW_OP_COMMIT, SW_LANE_WRITE, -1, -1);
     sw_build_read_norm(b);
     read_committed(b);
-    if (sw_plan_ranks(b->plan) > 1)
+    if (sw_plan_job_ranks(b->plan) > 1)
         sw_build_write(b, (struct sw_operand){.slot = b->index->summaries},
                        (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
     b->commits = true;
@@ -59,7 +59,7 @@ void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
     struct sw_op *op = sw_build_op(b, SW_OP_EXCHANGE_SUMMARY, SW_LANE_COMM, -1, -1);
     const struct sw_operand shared = {.slot = b->index->summaries}, work = {.slot = b->index->work};
     op->content = sums ? SW_CONTENT_SQUARE_SUMS : SW_CONTENT_NONE;
-    op->bytes = (sw_plan_ranks(b->plan) - 1) * sw_plan_summary_bytes(b->plan, sums);
+    op->bytes = (sw_plan_job_ranks(b->plan) - 1) * sw_plan_summary_bytes(b->plan, sums);
     if (b->commits) {
         sw_build_read(b, shared, (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
         read_committed(b);

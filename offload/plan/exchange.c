@@ -6,10 +6,6 @@
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
-/* Version of this rank's own gradients, before they are reduced. Reduced ones that are not whole yet have
- * SW_VERSION_OWN. */
-enum { VERSION_LOCAL = 4 };
-
 static struct sw_what grads_of(int64_t unit, int64_t index, int version) {
     return (struct sw_what){.content = SW_CONTENT_GRADS, .unit = unit, .index = index, .version = version};
 }
@@ -105,11 +101,11 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
         struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, &chunk);
         op->bytes = round_bytes(b, chunk.at.grains);
         sw_build_read_grains(b, acc, chunk.at, (struct sw_what){SW_CONTENT_ACC, unit, c, version, 0, 0});
-        sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, VERSION_LOCAL));
+        sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, SW_VERSION_LOCAL));
     }
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, unit, -1);
     op->bytes = scattered_bytes(b, b->plan->spec.units->unit[unit].grains, own.grains);
-    sw_build_read_unit(b, home, grads_of(unit, 0, VERSION_LOCAL));
+    sw_build_read_unit(b, home, grads_of(unit, 0, SW_VERSION_LOCAL));
     if (own.grains > 0)
         sw_build_write_grains(b, home, own, grads_of(unit, 0, reduced));
     if (!whole)
@@ -132,7 +128,7 @@ struct bucket {
 };
 
 static struct sw_what local_of(const struct bucket *bucket) {
-    struct sw_what what = grads_of(bucket->unit, bucket->number, VERSION_LOCAL);
+    struct sw_what what = grads_of(bucket->unit, bucket->number, SW_VERSION_LOCAL);
     what.content = bucket->content;
     return what;
 }
@@ -192,7 +188,7 @@ struct exchange {
 static struct sw_op *exchange(struct sw_builder *b, const struct bucket *bucket, struct exchange *x) {
     const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, x->content);
     const struct sw_what own = {
-        .content = x->content, .unit = bucket->unit, .index = bucket->number, .version = VERSION_LOCAL};
+        .content = x->content, .unit = bucket->unit, .index = bucket->number, .version = SW_VERSION_LOCAL};
     struct sw_what theirs = own;
     theirs.content = x->parts_content;
     struct sw_op *op = own_op(b, SW_OP_EXCHANGE_GRADIENTS, bucket);
@@ -221,7 +217,7 @@ static struct sw_operand quantize_node_sum(struct sw_builder *b, const struct bu
                                            int64_t grains) {
     struct sw_operand to = sw_build_ring(b, RING_NODE_QUANT);
     struct sw_what what = {.content = SW_CONTENT_NODE_SUM, .unit = bucket->unit, .index = bucket->number};
-    what.version = VERSION_LOCAL;
+    what.version = SW_VERSION_LOCAL;
     struct sw_op *op = own_op(b, SW_OP_QUANTIZE_GRADIENTS, bucket);
     op->level = SW_LEVEL_ACROSS;
     op->grains = grains;
@@ -262,7 +258,7 @@ static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket 
                        (struct sw_what){.content = SW_CONTENT_NODE_SUM,
                                         .unit = bucket->unit,
                                         .index = bucket->number,
-                                        .version = VERSION_LOCAL});
+                                        .version = SW_VERSION_LOCAL});
     x = (struct exchange){.level = SW_LEVEL_ACROSS,
                           .content = SW_CONTENT_NODE_QUANT,
                           .parts_content = SW_CONTENT_NODE_PARTS,

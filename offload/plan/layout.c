@@ -8,6 +8,8 @@
 /* Block inputs beyond one group that the device keeps between two units, so that the next is computed while the last
  * leaves. */
 enum { INPUT_SPARE = 2, UNUSED = -1 };
+/* Pieces of the rings through which a tensor group exchanges: one is computed while the other is under way. */
+enum { TENSOR_PIECES = 2 };
 
 struct layout {
     struct sw_plan *plan;
@@ -194,6 +196,10 @@ static void lay_block_inputs(struct layout *layout) {
     index->input_out = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
     index->input_in = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
     index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, bytes, group);
+    const int tensor_ranks = sw_plan_tensor_ranks(plan);
+    index->norm_grad = add_if(layout, tensor_ranks > 1, "norm gradient ring", SW_DEVICE, bytes, TENSOR_PIECES);
+    index->softmax = add_if(layout, tensor_ranks > 1, "softmax ring", SW_DEVICE,
+                            tensor_ranks * spec->tensor.softmax_bytes, TENSOR_PIECES);
 }
 
 /* Adds slots for a kind of intermediates: one for each unit that computes no more than `most` again, and one that the
@@ -319,9 +325,10 @@ static void lay_exchange(struct layout *layout) {
         add_if(layout, quant && away && !sw_plan_reduces_groups(plan), "grads ring", SW_DEVICE, typed, SW_BUCKETS);
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
                                 plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
-    index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
+    const int job_ranks = sw_plan_job_ranks(plan);
+    index->staging = add_if(layout, job_ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(job_ranks), 1);
     index->summaries =
-        add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * sw_plan_summary_bytes(plan, true), 1);
+        add_if(layout, job_ranks > 1, "shared by ranks", SW_HOST, job_ranks * sw_plan_summary_bytes(plan, true), 1);
 }
 
 /* Tells which ways chunks of any unit go. */

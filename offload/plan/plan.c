@@ -12,11 +12,13 @@ static const char *const lane_names[SW_LANES] = {"compute", "upload", "download"
 static const char *const op_names[SW_OP_KINDS] = {
     [SW_OP_UPLOAD_TOKENS] = "tokens",
     [SW_OP_FORWARD] = "forward",
+    [SW_OP_HEAD_LOGITS] = "part of logits",
     [SW_OP_COMPUTE_LOSS] = "loss",
     [SW_OP_COMPUTE_LOGITS] = "logits",
     [SW_OP_ZERO_ACCUMULATOR] = "zero",
     [SW_OP_FORWARD_BACKWARD_HEAD] = "head",
     [SW_OP_BACKWARD] = "backward",
+    [SW_OP_BACKWARD_NORM] = "backward of norm",
     [SW_OP_ROUND_GRADIENTS] = "finish",
     [SW_OP_ROUND_OWN_GRADIENTS] = "round",
     [SW_OP_REDUCE_GRADIENTS] = "reduce",
@@ -29,6 +31,9 @@ static const char *const op_names[SW_OP_KINDS] = {
     [SW_OP_QUANTIZE_WEIGHTS] = "quantize",
     [SW_OP_DEQUANTIZE_WEIGHTS] = "dequantize",
     [SW_OP_KEEP_SECONDARY] = "keep",
+    [SW_OP_REDUCE_TENSOR] = "reduce in group",
+    [SW_OP_GATHER_TENSOR] = "gather in group",
+    [SW_OP_SUM_REPLICATED] = "sum in group",
     [SW_OP_EXCHANGE_SUMMARY] = "share",
     [SW_OP_DOWNLOAD_SQUARE_SUMS] = "sums",
     [SW_OP_COMPUTE_NORM] = "norm",
@@ -49,6 +54,8 @@ static const char *const content_names[SW_CONTENTS] = {
     [SW_CONTENT_ROWS] = "rows",
     [SW_CONTENT_BLOCK_OUTPUT] = "activations",
     [SW_CONTENT_BLOCK_OUTPUT_GRAD] = "activation gradients",
+    [SW_CONTENT_NORM_GRAD] = "gradients of norms",
+    [SW_CONTENT_SOFTMAX] = "softmax",
     [SW_CONTENT_SAVED] = "intermediates",
     [SW_CONTENT_DERIVED] = "derived intermediates",
     [SW_CONTENT_WORK] = "scratch",
@@ -163,6 +170,17 @@ static sw_status make_arrays(struct sw_plan *plan) {
     return SW_OK;
 }
 
+/* What the exchanges of a tensor group are not written for is refused by whoever fills in a spec. */
+static void check_tensor(const struct sw_plan_spec *spec) {
+    const struct sw_plan_tensor *tensor = &spec->tensor;
+    assert(tensor->ranks >= 0 && tensor->rank >= 0 && (tensor->rank < tensor->ranks || tensor->ranks == 0));
+    assert(tensor->ranks <= 1 ||
+           (spec->train && spec->frozen_units == 0 && spec->cache_bytes == NULL && spec->gathered_bytes == 0 &&
+            tensor->rows >= tensor->ranks && tensor->softmax_bytes > 0));
+    assert(tensor->ranks <= 1 || (spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE &&
+                                  spec->secondary_ranks < 2 && spec->grads == SW_GRADS_TYPED));
+}
+
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(spec->shares_input == NULL || !spec->shares_input[1]);
@@ -180,6 +198,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
                                          spec->secondary_rank >= 0 && spec->secondary_rank < spec->secondary_ranks));
     assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
     assert(spec->reduce_nodes <= 1 || spec->ranks % spec->reduce_nodes == 0);
+    check_tensor(spec);
     /* Each unit computes each micro-batch. */
     if (spec->micro_batches > SW_PLAN_MOST_OPS / spec->units->count)
         return sw_plan_refuse_ops(spec);

@@ -39,13 +39,15 @@ bool sw_lane_is_of_device(sw_lane lane);
 
 /* The work of an op. Work per chunk deals with a run of grains of one unit. */
 typedef enum __attribute__((packed)) {
-    SW_OP_UPLOAD_TOKENS,         /* copies the step's inputs and targets to the device */
-    SW_OP_FORWARD,               /* runs a unit's forward pass of one micro-batch */
-    SW_OP_COMPUTE_LOSS,          /* runs the head's forward pass of one micro-batch, for an evaluation */
-    SW_OP_COMPUTE_LOGITS,        /* runs the head's forward pass of one row, for inference */
-    SW_OP_ZERO_ACCUMULATOR,      /* sets a unit's gradient accumulator, or this rank's shard of it, to zero */
+    SW_OP_UPLOAD_TOKENS,    /* copies the step's inputs and targets to the device */
+    SW_OP_FORWARD,          /* runs a unit's forward pass of one micro-batch */
+    SW_OP_HEAD_LOGITS,      /* runs the head's part of the logits of one micro-batch, up to its part of the softmax */
+    SW_OP_COMPUTE_LOSS,     /* runs the head's forward pass of one micro-batch, for an evaluation */
+    SW_OP_COMPUTE_LOGITS,   /* runs the head's forward pass of one row, for inference */
+    SW_OP_ZERO_ACCUMULATOR, /* sets a unit's gradient accumulator, or this rank's shard of it, to zero */
     SW_OP_FORWARD_BACKWARD_HEAD, /* runs the head's forward and backward pass of one micro-batch, fused */
     SW_OP_BACKWARD,              /* recomputes what the forward pass did not keep, then runs a unit's backward pass */
+    SW_OP_BACKWARD_NORM,         /* runs the backward pass of a unit's norm for the rows of this rank */
     SW_OP_ROUND_GRADIENTS,       /* rounds an accumulator's chunk to gradients, with their sums of squares */
     SW_OP_ROUND_OWN_GRADIENTS,   /* rounds this rank's part of the gradients, before ranks reduce them */
     SW_OP_REDUCE_GRADIENTS,      /* adds the ranks' gradients; each rank gets its shard */
@@ -58,6 +60,9 @@ typedef enum __attribute__((packed)) {
     SW_OP_QUANTIZE_WEIGHTS,      /* quantizes this rank's shard of a unit's weights, before ranks gather them */
     SW_OP_DEQUANTIZE_WEIGHTS,    /* makes a unit's weights of what the ranks have gathered */
     SW_OP_KEEP_SECONDARY,        /* copies this rank's secondary shard of a unit that was gathered, on the device */
+    SW_OP_REDUCE_TENSOR,         /* adds what a tensor group computed; each rank gets its rows */
+    SW_OP_GATHER_TENSOR,         /* gives every rank's rows, or its part of the softmax, to the tensor group */
+    SW_OP_SUM_REPLICATED,        /* adds the gradients of what each rank of a tensor group has whole */
     SW_OP_EXCHANGE_SUMMARY,      /* tells all ranks this rank's sums of squares, losses and requests */
     SW_OP_DOWNLOAD_SQUARE_SUMS,  /* copies a unit's sums of squares to the host */
     SW_OP_COMPUTE_NORM,     /* computes the global norm and from it the clip coefficient, or that a value overflowed */
@@ -87,6 +92,8 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_ROWS,              /* gathered rows of the embedding: micro-batches; version: chunks gathered from */
     SW_CONTENT_BLOCK_OUTPUT,      /* output of the unit, which is the next unit's input: micro-batches */
     SW_CONTENT_BLOCK_OUTPUT_GRAD, /* gradient at the unit's output: micro-batches */
+    SW_CONTENT_NORM_GRAD,         /* gradient at the output of the unit's norm: micro-batches */
+    SW_CONTENT_SOFTMAX,           /* what the softmax needs of each part of the vocabulary: micro-batches */
     SW_CONTENT_SAVED,             /* intermediates that the forward pass saves: micro-batches */
     SW_CONTENT_DERIVED,           /* intermediates that follow from the saved ones and the input: micro-batches */
     SW_CONTENT_WORK,              /* scratch; nothing survives the op */
@@ -143,6 +150,8 @@ typedef enum __attribute__((packed)) {
     SW_ROLE_SAVED,
     SW_ROLE_DERIVED,
     SW_ROLE_OUTPUT_GRAD, /* backward replaces it by the gradient of its input */
+    SW_ROLE_NORM_GRAD,
+    SW_ROLE_SOFTMAX,
     SW_ROLE_ACC,
     SW_ROLE_TABLE_ACC,
     SW_ROLE_WORK,
@@ -274,13 +283,27 @@ struct sw_plan_lack {
     int64_t missing_bytes; /* of both together */
 };
 
-/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank`. A
- * plan copies all arrays, so that the caller may free or change them afterwards; only `units` must outlive the plan. */
+/* The tensor group of a rank (Shoeybi et al., arXiv 1909.08053): ranks that compute the same micro-batches, each with
+ * its part of every unit's matrices. What a unit adds up to is reduced to the rows of each rank and gathered again, so
+ * that every rank has all of it (the order of sums is that of the ranks). Norms and the biases behind a sum are on
+ * every rank. */
+struct sw_plan_tensor {
+    int ranks, rank;       /* 0 or 1 ranks: there is no group */
+    int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
+    int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
+};
+
+/* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank` and
+ * `tensor.rank`. A plan copies all arrays, so that the caller may free or change them afterwards; only `units` must
+ * outlive the plan. */
 struct sw_plan_spec {
     struct sw_plan_lack *lack;    /* receives by how much SW_ERR_BUDGET was missed; NULL: nobody asks */
     const struct sw_units *units; /* borrowed: must outlive the plan */
-    int ranks, rank;              /* of a training job; ranks 0: this rank is alone */
-    int zero;                     /* ZeRO stage, SW_ZERO_* */
+    int ranks, rank; /* of those that share state, without groups the training job; ranks 0: this rank is alone */
+    /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They train everything, keep no KV
+     * caches, and quantize nothing. */
+    struct sw_plan_tensor tensor;
+    int zero; /* ZeRO stage, SW_ZERO_* */
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
     sw_quant gather, reduce;
@@ -370,8 +393,18 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
 /* The functions below ask about a plan and change nothing (predicates.c, shards.c). */
 
-/* Returns the number of ranks, at least 1. */
+/* Returns the number of ranks that share state, at least 1. */
 int sw_plan_ranks(const struct sw_plan *plan);
+/* Returns the ranks of a tensor group, at least 1; those of the whole job; and this one's number in the job. */
+int sw_plan_tensor_ranks(const struct sw_plan *plan);
+int sw_plan_job_ranks(const struct sw_plan *plan);
+int sw_plan_job_rank(const struct sw_plan *plan);
+/* Returns the rows of a micro-batch that a rank of the tensor group reduces and gathers. */
+struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank);
+/* Returns the elements of a unit that every rank of a tensor group has, at the unit's end, and those of them that a
+ * rank adds up, counted from the first of them. */
+int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
+struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
 /* Tells whether training changes a unit's weights: the unit is not frozen. */
 bool sw_plan_trains(const struct sw_plan *plan, int64_t unit);
 /* Returns the micro-batches of the largest group, and the number of groups. */

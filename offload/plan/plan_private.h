@@ -6,9 +6,9 @@
 
 enum { UNIT_SLOTS_MAX = 16 };
 
-/* Bits of the version of weights and gradients. OWN: only this rank's shard is valid; the rest arrives with the
- * all-gather. */
-enum { SW_VERSION_SPECULATIVE = 1, SW_VERSION_OWN = 2 };
+/* Bits of the version of weights, gradients and what a tensor group exchanges. OWN: only this rank's shard, or its
+ * rows, are valid; the rest arrives with the gather. LOCAL: what this rank has computed, before ranks reduce it. */
+enum { SW_VERSION_SPECULATIVE = 1, SW_VERSION_OWN = 2, SW_VERSION_LOCAL = 4 };
 
 /* Pieces of the ring through which gradients are reduced: one is filled, one goes between the ranks, one leaves. */
 enum { SW_BUCKETS = 3 };
@@ -33,6 +33,7 @@ struct sw_plan_index {
     int32_t input_back;                   /* device ring: kept inputs on their way to the backward pass */
     int32_t input_out, input_in;          /* host rings: kept inputs to and from NVMe */
     int32_t output_grad;                  /* device; pieces: micro-batches of a group */
+    int32_t norm_grad, softmax;           /* device rings: what a tensor group exchanges */
     int32_t tokens, token_staging, work;
     int32_t work_acc[2];     /* device: accumulators being added to */
     int32_t table_acc;       /* device: accumulator of a tied table, from head to embedding */

@@ -20,6 +20,22 @@ int sw_plan_ranks(const struct sw_plan *plan) {
     return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
 }
 
+int sw_plan_tensor_ranks(const struct sw_plan *plan) {
+    return plan->spec.tensor.ranks > 1 ? plan->spec.tensor.ranks : 1;
+}
+
+int sw_plan_job_ranks(const struct sw_plan *plan) {
+    return sw_plan_ranks(plan) * sw_plan_tensor_ranks(plan);
+}
+
+int sw_plan_job_rank(const struct sw_plan *plan) {
+    return plan->spec.rank * sw_plan_tensor_ranks(plan) + plan->spec.tensor.rank;
+}
+
+struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank) {
+    return sw_shard(plan->spec.tensor.rows, sw_plan_tensor_ranks(plan), tensor_rank);
+}
+
 bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
     return unit >= plan->spec.frozen_units;
 }
@@ -107,13 +123,13 @@ bool sw_plan_saves(const struct sw_plan *plan) {
 
 /* Ranks speculate on nothing: whether it pays is each one's own measurement. */
 bool sw_plan_may_speculate(const struct sw_plan *plan) {
-    return plan->commit_every_step && sw_plan_ranks(plan) == 1;
+    return plan->commit_every_step && sw_plan_job_ranks(plan) == 1;
 }
 
 bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind) {
     switch (kind) {
-    case SW_PROGRAM_LOSS:
-    case SW_PROGRAM_LOGITS: return true;
+    case SW_PROGRAM_LOSS: return true;
+    case SW_PROGRAM_LOGITS: return sw_plan_tensor_ranks(plan) == 1;
     case SW_PROGRAM_START:
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;

@@ -65,7 +65,7 @@ static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting 
         sw_build_backward(b, group);
     }
     sw_build_sums_of_shard(b);
-    if (sw_plan_ranks(b->plan) > 1)
+    if (sw_plan_job_ranks(b->plan) > 1)
         sw_build_exchange_summary(b, true);
     sw_build_norm(b);
 }
@@ -78,7 +78,7 @@ static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
     }
     if (b->plan->commit_every_step)
         sw_build_commit(b);
-    if (b->plan->commit_every_step && sw_plan_ranks(b->plan) > 1)
+    if (b->plan->commit_every_step && sw_plan_job_ranks(b->plan) > 1)
         sw_build_exchange_summary(b, false);
 }
 
@@ -91,7 +91,7 @@ static void emit_inference(struct sw_builder *b, struct sw_group *group, sw_op_k
             sw_build_forward(b, group, u);
         sw_build_inference_head(b, group, kind);
     }
-    if (sw_plan_ranks(b->plan) > 1)
+    if (sw_plan_job_ranks(b->plan) > 1)
         sw_build_exchange_summary(b, false);
 }
 

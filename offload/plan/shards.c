@@ -97,6 +97,15 @@ struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int6
     return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
 }
 
+int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return (u->grains - u->replicated_grain) * SW_GRAIN_ELEMS;
+}
+
+struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank) {
+    return sw_shard(sw_plan_replicated_elems(plan, unit), sw_plan_tensor_ranks(plan), tensor_rank);
+}
+
 struct sw_span sw_plan_secondary_of(const struct sw_plan *plan, int64_t unit, int number) {
     return sw_shard(unit_grains(plan, unit), plan->spec.secondary_ranks, number);
 }

@@ -37,14 +37,12 @@ static bool part_is_inside(const struct sw_tensor *tensor, int64_t whole_elems) 
     const struct sw_part *part = &tensor->part;
     const int64_t cols = tensor->dim[tensor->dims - 1], blocks = part->cols / part->block_cols;
     return part->first_row >= 0 && part->rows > 0 && part->first_row + part->rows <= whole_elems / cols &&
-           (part->room_rows == 0 || part->room_rows >= part->rows) && part->first_col >= 0 &&
-           part->cols % part->block_cols == 0 && part->block_stride >= part->block_cols &&
+           part->first_col >= 0 && part->cols % part->block_cols == 0 && part->block_stride >= part->block_cols &&
            part->first_col + (blocks - 1) * part->block_stride + part->block_cols <= cols;
 }
 
-/* Returns the elements that memory is kept for. */
-static int64_t room_elems(const struct sw_tensor *tensor) {
-    return sw_max_i64(tensor->part.rows, tensor->part.room_rows) * tensor->part.cols;
+static int64_t room_of(const struct sw_tensor *tensor) {
+    return tensor->part.room_rows * tensor->part.cols;
 }
 
 sw_status sw_unit_add_part(struct sw_unit *unit, const char *name, int dims, const int64_t *dim,
@@ -64,11 +62,10 @@ sw_status sw_unit_add_part(struct sw_unit *unit, const char *name, int dims, con
             ? *part
             : (struct sw_part){.rows = whole_elems / cols, .cols = cols, .block_cols = cols, .block_stride = cols};
     assert(part_is_inside(&tensor, whole_elems));
-    assert(!tensor.part.joined || unit->tensor[unit->tensor_count - 1].replicated == tensor.part.replicated);
-    tensor.replicated = tensor.part.replicated;
+    tensor.part.room_rows = sw_max_i64(tensor.part.room_rows, tensor.part.rows);
     tensor.elems = tensor.part.rows * tensor.part.cols;
     tensor.offset = tensor.part.joined ? unit->elems : sw_round_up(unit->elems, SW_TENSOR_ALIGN_ELEMS);
-    if (!sw_add_i64(tensor.offset, room_elems(&tensor), &unit->elems) || unit->elems > INT64_MAX / 64)
+    if (!sw_add_i64(tensor.offset, room_of(&tensor), &unit->elems) || unit->elems > INT64_MAX / 64)
         return sw_fail(SW_ERR_ARG, "the unit of tensor %s is too large", name);
     struct sw_tensor *grown = realloc(unit->tensor, (size_t)(unit->tensor_count + 1) * sizeof *grown);
     if (grown == NULL)
@@ -118,26 +115,24 @@ void sw_unit_masters(const struct sw_unit *unit, int64_t grain, const void *reco
     memset(out + used, 0, (SW_GRAIN_ELEMS - used) * sizeof *out);
 }
 
-/* Parts of a unit's layout, in order: tensors that are cut, cut vectors in wide grains, replicated tensors. */
-enum section { CUT, CUT_WIDE, REPLICATED, SECTIONS };
+/* The sections of a unit, in their order. */
+enum section { PLAIN, WIDE, REPLICATED, SECTIONS };
 
-static enum section section_of(const struct sw_unit *unit, const struct sw_tensor *tensor) {
-    if (tensor->replicated)
+static enum section section_at(const struct sw_unit *unit, int64_t elem) {
+    if (elem >= unit->replicated_grain * SW_GRAIN_ELEMS)
         return REPLICATED;
-    return tensor->offset >= unit->wide_grain * SW_GRAIN_ELEMS ? CUT_WIDE : CUT;
+    return elem >= unit->wide_grain * SW_GRAIN_ELEMS ? WIDE : PLAIN;
 }
 
-/* Returns the tensor that lies behind tensor t, or the first one for t -1. tensor_count: there is none. */
+/* Returns the tensor that lies behind tensor t, or the first one for t -1: section after section. tensor_count: there
+ * is none. */
 static int64_t next_in_layout(const struct sw_unit *unit, int64_t t) {
-    for (int section = t < 0 ? CUT : (int)section_of(unit, &unit->tensor[t]); section < SECTIONS; section++, t = -1)
+    int section = t >= 0 ? (int)section_at(unit, unit->tensor[t].offset) : PLAIN;
+    for (; section < SECTIONS; section++, t = -1)
         for (t++; t < unit->tensor_count; t++)
-            if ((int)section_of(unit, &unit->tensor[t]) == section)
+            if ((int)section_at(unit, unit->tensor[t].offset) == section)
                 return t;
     return unit->tensor_count;
-}
-
-bool sw_unit_grain_copies(const struct sw_unit *unit, int64_t grain) {
-    return grain >= unit->replicated_grain;
 }
 
 sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count, sw_unit_visit visit, void *context) {
@@ -173,19 +168,17 @@ static void join_runs(struct sw_unit *unit) {
 /* Tensors that must stay together: one, and the parts that are joined to it. */
 struct together {
     int64_t first, end; /* tensors [first, end) of the unit */
-    int64_t elems;      /* with room */
-    bool wide;          /* they lie in wide grains */
+    int64_t elems;
+    bool wide; /* they are vectors that fit into a wide grain */
     bool replicated;
 };
 
-static struct together together_at(const struct sw_unit *unit, int64_t first, sw_optimizer_format format) {
-    struct together found = {.first = first,
-                             .end = first,
-                             .wide = format != SW_OPTIMIZER_FP32,
-                             .replicated = unit->tensor[first].replicated};
+static struct together together_at(const struct sw_unit *unit, int64_t first) {
+    struct together found = {.first = first, .end = first, .wide = true};
     do {
         const struct sw_tensor *tensor = &unit->tensor[found.end++];
-        found.elems += room_elems(tensor);
+        found.elems += room_of(tensor);
+        found.replicated |= tensor->part.replicated;
         found.wide &= tensor->dims == 1;
     } while (found.end < unit->tensor_count && unit->tensor[found.end].part.joined);
     found.wide &= found.elems <= SW_WIDE_GRAIN_ELEMS;
@@ -194,7 +187,7 @@ static struct together together_at(const struct sw_unit *unit, int64_t first, sw
 
 /* Moves tensors to this element and returns the first one behind them. */
 static int64_t move_to(struct sw_unit *unit, const struct together *moved, int64_t elem) {
-    for (int64_t t = moved->first; t < moved->end; elem += room_elems(&unit->tensor[t++]))
+    for (int64_t t = moved->first; t < moved->end; elem += room_of(&unit->tensor[t++]))
         unit->tensor[t].offset = elem;
     return elem;
 }
@@ -205,47 +198,48 @@ static int64_t wide_place(int64_t elem, int64_t elems) {
     return aligned % SW_GRAIN_ELEMS + elems <= SW_WIDE_GRAIN_ELEMS ? aligned : sw_round_up(aligned, SW_GRAIN_ELEMS);
 }
 
-/* Lays out the tensors of one kind from this element on and returns the first one behind them. */
-static int64_t lay_out_kind(struct sw_unit *unit, sw_optimizer_format format, bool wide, bool replicated,
-                            int64_t elem) {
+static enum section section_of(const struct together *at, bool narrow) {
+    if (at->replicated)
+        return REPLICATED;
+    return narrow && at->wide ? WIDE : PLAIN;
+}
+
+/* Lays out the tensors of a section from this element on, and returns the element behind them, or -1 where a vector of
+ * a wide grain is too large for one. */
+static int64_t lay_out_section(struct sw_unit *unit, enum section section, bool narrow, int64_t elem) {
     struct together at;
     for (int64_t t = 0; t < unit->tensor_count; t = at.end) {
-        at = together_at(unit, t, format);
-        if (at.wide == wide && at.replicated == replicated)
-            elem = move_to(unit, &at, wide ? wide_place(elem, at.elems) : sw_round_up(elem, SW_TENSOR_ALIGN_ELEMS));
+        at = together_at(unit, t);
+        if (section_of(&at, narrow) != section)
+            continue;
+        const bool wide = narrow && section != PLAIN;
+        if (wide && !at.wide)
+            return -1;
+        elem = move_to(unit, &at, wide ? wide_place(elem, at.elems) : sw_round_up(elem, SW_TENSOR_ALIGN_ELEMS));
     }
     return elem;
 }
 
-/* Moves every tensor to its place, and sets the unit's elements and the first grains of its parts. */
-static void lay_out(struct sw_unit *unit, sw_optimizer_format format) {
-    const bool narrow = format != SW_OPTIMIZER_FP32;
-    int64_t elem = sw_round_up(lay_out_kind(unit, format, false, false, 0), SW_GRAIN_ELEMS);
-    unit->wide_grain = elem / SW_GRAIN_ELEMS;
-    if (narrow)
-        elem = sw_round_up(lay_out_kind(unit, format, true, false, elem), SW_GRAIN_ELEMS);
-    unit->replicated_grain = elem / SW_GRAIN_ELEMS;
-    unit->elems = sw_round_up(lay_out_kind(unit, format, narrow, true, elem), SW_GRAIN_ELEMS);
+/* Lays out a unit by sections, and sets its elements and where they begin. */
+static sw_status lay_out(struct sw_unit *unit, bool narrow) {
+    int64_t first_grain[SECTIONS], elem = 0;
+    for (int section = PLAIN; section < SECTIONS; section++) {
+        elem = sw_round_up(elem, SW_GRAIN_ELEMS);
+        first_grain[section] = elem / SW_GRAIN_ELEMS;
+        elem = lay_out_section(unit, (enum section)section, narrow, elem);
+        if (elem < 0)
+            return sw_fail(SW_ERR_UNSUPPORTED, "--tensor keeps no vectors of more than %d elements in narrow state",
+                           SW_WIDE_GRAIN_ELEMS);
+    }
+    unit->elems = sw_round_up(elem, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
-    if (!narrow)
-        unit->wide_grain = unit->grains;
-}
-
-/* Checks that the replicated tensors of a unit with narrow state fit into wide grains. */
-static sw_status check_replicated(const struct sw_unit *unit, sw_optimizer_format format) {
-    for (int64_t t = 0; t < unit->tensor_count && format != SW_OPTIMIZER_FP32; t++)
-        if (unit->tensor[t].replicated && !together_at(unit, t, format).wide)
-            return sw_fail(
-                SW_ERR_UNSUPPORTED,
-                "--tensor needs --optimizer-state fp32 for this model: %s has %lld elements, and narrow state "
-                "holds vectors of at most %d that every rank has",
-                unit->tensor[t].name, (long long)unit->tensor[t].elems, (int)SW_WIDE_GRAIN_ELEMS);
+    unit->wide_grain = narrow ? first_grain[WIDE] : unit->grains;
+    unit->replicated_grain = first_grain[REPLICATED];
     return SW_OK;
 }
 
 static sw_status seal_unit(struct sw_unit *unit, sw_optimizer_format format) {
-    SW_TRY(check_replicated(unit, format));
-    lay_out(unit, format);
+    SW_TRY(lay_out(unit, format != SW_OPTIMIZER_FP32));
     unit->run = calloc((size_t)unit->tensor_count + 1, sizeof *unit->run);
     if (unit->run == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the decay runs of %s", unit->name);

@@ -3,13 +3,13 @@
  * Tensors lie one after the other at multiples of SW_TENSOR_ALIGN_ELEMS, save joined parts; the vector is padded with
  * zeros to whole grains. Padding has no gradient and no decay, so it stays zero.
  *
- * Where the optimizer state is narrow, norms and biases keep fp32 moments: the tensors of one dimension, of at most
- * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind all others in grains of their own, the wide
- * grains. Only the first SW_WIDE_GRAIN_ELEMS elements of a wide grain are used; the rest is padding.
+ * In a unit of a rank of a tensor group, the tensors that every rank of it has lie behind all others, in grains of
+ * their own, so that they lie alike on all ranks.
  *
- * The unit of a tensor rank holds this rank's parts of the cut tensors, and replicated tensors, which every tensor rank
- * has whole. Replicated tensors lie behind all others in grains of their own, which are wide grains too where the
- * optimizer state is narrow. */
+ * Where the optimizer state is narrow, norms and biases keep fp32 moments: the tensors of one dimension, of at most
+ * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind the others in grains of their own, the wide
+ * grains, before those that every rank has, which are wide too. Only the first SW_WIDE_GRAIN_ELEMS elements of a wide
+ * grain are used; the rest is padding. */
 #ifndef SW_OFFLOAD_PLAN_UNIT_H
 #define SW_OFFLOAD_PLAN_UNIT_H
 
@@ -25,16 +25,13 @@ enum { SW_TENSOR_NAME_CHARS = 96, SW_TENSOR_MAX_DIMS = 4, SW_UNIT_NAME_CHARS = 3
 
 /* A unit may hold a part of a tensor: some rows, and of these some columns, in blocks of block_cols that begin
  * block_stride apart, the first at first_col. The last dimension counts as columns, all others together as rows. A
- * joined part begins where the tensor before it ends, unaligned, so that one product takes both as one matrix.
- *
- * Where ranks have different numbers of rows, each keeps room for the most rows that a rank has, so that all have the
- * same layout. Room beyond the part's rows is padding. */
+ * joined part begins where the tensor before it ends, unaligned, so that one product takes both as one matrix. */
 struct sw_part {
     int64_t first_row, rows;
     int64_t first_col, cols, block_cols, block_stride;
     bool joined;
-    bool replicated;   /* every tensor rank has the same tensor; a joined part is what the tensor before it is */
-    int64_t room_rows; /* rows that memory is kept for, at least `rows`; 0: as many as `rows` */
+    int64_t room_rows; /* rows that the unit has room for, so that parts of unequal size lie alike; 0: rows */
+    bool replicated;   /* every rank of a tensor group has the tensor */
 };
 
 struct sw_tensor {
@@ -42,9 +39,8 @@ struct sw_tensor {
     int dims;
     int64_t dim[SW_TENSOR_MAX_DIMS]; /* shape of the whole tensor in the checkpoint */
     struct sw_part part;             /* the part that the unit holds, row by row */
-    int64_t elems;                   /* elements of the part, without room beyond its rows */
+    int64_t elems;                   /* elements of the part */
     int64_t offset;                  /* first element in the unit */
-    bool replicated;                 /* every tensor rank has the same tensor (struct sw_part) */
     bool decay;                      /* weight decay applies */
     double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
 };
@@ -56,7 +52,7 @@ struct sw_unit {
     int64_t elems; /* with padding: grains · SW_GRAIN_ELEMS */
     int64_t grains;
     int64_t wide_grain;       /* first wide grain; grains where there is none */
-    int64_t replicated_grain; /* first grain of replicated tensors; grains where there is none */
+    int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
     struct sw_decay_run *run; /* cover [0, elems) */
     int64_t run_count;
 };
@@ -91,17 +87,18 @@ int64_t sw_tensor_from_whole(const struct sw_tensor *tensor, int64_t whole, int6
 /* Copies the masters of one grain's optimizer state to out[SW_GRAIN_ELEMS]; padding gets zeros. */
 void sw_unit_masters(const struct sw_unit *unit, int64_t grain, const void *record, float *out);
 
+/* Tells whether every rank of a tensor group has a grain. */
+static inline bool sw_unit_grain_copies(const struct sw_unit *unit, int64_t grain) {
+    return grain >= unit->replicated_grain;
+}
+
 /* Visits elements [first, first+count) of a unit, in order, in runs that are neighbours in the whole tensor too: run
  * elements of it from `whole` on, which lie `at` elements behind `first`. Padding is left out. */
 typedef sw_status (*sw_unit_visit)(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at);
 sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count, sw_unit_visit visit, void *context);
 
-/* Tells whether every tensor rank has a copy of this grain, because its tensors are replicated. */
-bool sw_unit_grain_copies(const struct sw_unit *unit, int64_t grain);
-
 /* Lays out the units for their optimizer state, pads them and computes their decay runs; no tensor may be added
- * afterwards. Fails with SW_ERR_UNSUPPORTED where the state is narrow and a replicated tensor does not fit into a wide
- * grain. */
+ * afterwards. */
 sw_status sw_units_seal(struct sw_units *units);
 
 /* Computes the decay runs of sealed units again, whose tensors have another decay or lr_scale now. */

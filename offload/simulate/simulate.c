@@ -110,6 +110,12 @@ static struct price of_gather_in_node(const struct sw_rates *rates, double bytes
     return price;
 }
 
+/* Prices a reduction among ranks of one node, which a tensor group is taken for. */
+static struct price of_reduce_in_node(const struct sw_rates *rates, double bytes) {
+    return rates->gather_in_node.bytes_per_s <= 0.0 ? of_comm(rates, rates->reduce, bytes)
+                                                    : of_gather_in_node(rates, bytes);
+}
+
 /* Does the same as fmax for what is a number, inlined: a simulation spends its time in these. */
 static inline double greater(double a, double b) {
     return a > b ? a : b;
@@ -193,19 +199,24 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_ROUND_OWN_GRADIENTS:
     case SW_OP_ADD_TO_ACCUMULATOR:
     case SW_OP_KEEP_SECONDARY:
+    case SW_OP_BACKWARD_NORM:
     case SW_OP_SUM_SQUARES: return of_rate(r->finish, bytes, r->cores);
     case SW_OP_QUANTIZE_GRADIENTS:
     case SW_OP_QUANTIZE_WEIGHTS:
     case SW_OP_DEQUANTIZE_GRADIENTS:
     case SW_OP_DEQUANTIZE_WEIGHTS: return of_rate(r->finish, quantized_bytes(s->plan, op), r->cores);
+    case SW_OP_REDUCE_TENSOR:
+    case SW_OP_SUM_REPLICATED: return of_reduce_in_node(r, bytes);
+    case SW_OP_GATHER_TENSOR: return of_gather_in_node(r, bytes);
     case SW_OP_REDUCE_GRADIENTS: return of_comm(r, r->reduce, bytes);
     case SW_OP_ALL_GATHER: return op->secondary ? of_gather_in_node(r, bytes) : of_comm(r, r->gather, bytes);
     case SW_OP_EXCHANGE_GRADIENTS: return of_exchange(s, op);
     case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO_ACCUMULATOR:
         return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
+    case SW_OP_COMPUTE_LOSS: return of_compute(r, sw_plan_tensor_ranks(s->plan) > 1 ? 0.0 : r->forward_s[op->unit]);
     case SW_OP_FORWARD:
-    case SW_OP_COMPUTE_LOSS:
+    case SW_OP_HEAD_LOGITS:
     case SW_OP_COMPUTE_LOGITS: return of_compute(r, r->forward_s[op->unit]);
     case SW_OP_FORWARD_BACKWARD_HEAD: return of_compute(r, head_s(s->plan, r));
     case SW_OP_BACKWARD: return of_backward(s, op);

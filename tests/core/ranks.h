@@ -37,7 +37,8 @@ void ranks_check_values(struct sw_comm *comm);
 void ranks_go_on(struct sw_comm *comm, int64_t timeout_ms, int failing_rank, int failing_after);
 /* A rank that stops doing collectives while the others go on, and computes, sleeps or leaves. */
 void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how);
-/* A rank that stops while those of its node, and of nodes of two ranks the other, do collectives of nodes. */
-void ranks_hang_in_node(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how);
+/* A rank that stops while those of its node of two ranks, or of its tensor group of two, do collectives of their own,
+ * and the other ranks do theirs. */
+void ranks_hang_in_group(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how, bool of_tensor);
 
 #endif

@@ -26,7 +26,7 @@ def collectives_of_nccl_give_the_serial_bits():
             for problem in passed(ranks, "nccl_collectives", SEED + ranks, 60, program=program)]
 
 
-def scopes_join_the_ranks_of_a_node():
+def scopes_join_the_ranks_of_a_node_or_group():
     wrong = [problem for ranks, node, part in ((4, 2, 2), (4, 2, 1), (6, 3, 3), (5, 2, 2), (8, 4, 2), (3, 4, 4), (1, 1, 1))
              for problem in passed(ranks, "scopes", node, part)]
     program = os.environ["SW_NCCL_RANKS_PROGRAM"]
@@ -166,13 +166,24 @@ def a_hanging_rank_of_a_node_is_named_with_its_node():
     return wrong + judged("rank 3 of node 1", Job(4, "hang_in_node", TIMEOUT_MS, 3, "early").end(TIMEOUT_MS / 1000 + GRACE_S), said)
 
 
+def a_hanging_rank_of_a_tensor_group_is_named_with_its_group():
+    said = r"^rank 1 .* has done nothing for .*it has not entered 'data group of ranks \d and \d: across 3', where rank [23] waits; " \
+           r"its lane compute was in 'backward 5'$"
+    wrong = judged("rank 1 of the first group",
+                   Job(4, "hang_in_tensor_group", TIMEOUT_MS, 1, "sleeps").end(TIMEOUT_MS / 1000 + GRACE_S), said)
+    said = r"^rank 3 has not reached 'tensor group of ranks 2 and 3: part' for "
+    return wrong + judged("rank 3 of the second group",
+                          Job(4, "hang_in_tensor_group", TIMEOUT_MS, 3, "early").end(TIMEOUT_MS / 1000 + GRACE_S), said)
+
+
 def a_rank_that_works_long_is_left_alone():
     code, out, err = run(3, "hang", TIMEOUT_MS, 1, "works")
     return [] if code == 0 and "ok" in out.split("\n") and not VERDICT.search(err) else [f"status {code}: {out} {err}"]
 
 
-script_test.run(collectives_give_the_serial_bits, scopes_join_the_ranks_of_a_node, collectives_of_nccl_give_the_serial_bits,
+script_test.run(collectives_give_the_serial_bits, scopes_join_the_ranks_of_a_node_or_group, collectives_of_nccl_give_the_serial_bits,
                 a_group_that_breaks_is_ended_before_the_abort, kernels_are_loaded_before_ranks_meet, sums_of_the_library_are_near, host_reductions_are_in_rank_order, shares_beyond_two_gibibytes_arrive,
                 one_rank_needs_no_launcher, ranks_know_their_places, rank_0_speaks_for_all, disagreement_is_refused_on_all_ranks,
                 a_killed_rank_ends_the_job, a_stopped_rank_ends_the_job, a_failed_rank_ends_the_job,
-                a_hanging_rank_is_named_with_what_it_lacks, a_hanging_rank_of_a_node_is_named_with_its_node, a_rank_that_works_long_is_left_alone)
+                a_hanging_rank_is_named_with_what_it_lacks, a_hanging_rank_of_a_node_is_named_with_its_node,
+                a_hanging_rank_of_a_tensor_group_is_named_with_its_group, a_rank_that_works_long_is_left_alone)

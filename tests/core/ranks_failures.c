@@ -151,16 +151,21 @@ static sw_status gather(struct sw_comm *comm, const char *what, sw_comm_scope sc
     return sw_comm_wait(request);
 }
 
-void ranks_hang_in_node(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how) {
+void ranks_hang_in_group(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how, bool of_tensor) {
+    const sw_comm_scope near = of_tensor ? SW_SCOPE_TENSOR : SW_SCOPE_NODE;
+    const sw_comm_scope far = of_tensor ? SW_SCOPE_DATA : SW_SCOPE_ACROSS;
     const int rank = sw_comm_identity(comm)->rank;
     struct sw_watch *watch = NULL;
-    sw_comm_set_node_ranks(comm, 2);
+    if (of_tensor)
+        sw_comm_set_tensor_ranks(comm, 2);
+    else
+        sw_comm_set_node_ranks(comm, 2);
     if (strcmp(how, "early") == 0) {
         sw_comm_set_timeout(comm, timeout_ms * 1000000);
         signal(SIGTERM, SIG_IGN);
         if (rank == hanging_rank)
             raise(SIGSTOP);
-        const sw_status status = gather(comm, "part", SW_SCOPE_NODE, 1);
+        const sw_status status = gather(comm, "part", near, 1);
         if (status != SW_OK)
             dprintf(STDERR_FILENO, "verdict: %s\n", sw_error_message(status));
         else
@@ -168,12 +173,12 @@ void ranks_hang_in_node(struct sw_comm *comm, int64_t timeout_ms, int hanging_ra
         _exit(1);
     }
     watch = open_watch(comm, timeout_ms);
-    wait_for_the_end(gather(comm, "part", SW_SCOPE_NODE, 1));
+    wait_for_the_end(gather(comm, "part", near, 1));
     if (rank == hanging_rank) {
         sw_watch_enter(watch, COMPUTE, "backward", 5);
         sleep(20);
     }
-    wait_for_the_end(gather(comm, "part", SW_SCOPE_NODE, 2));
-    wait_for_the_end(gather(comm, "across", SW_SCOPE_ACROSS, 3));
+    wait_for_the_end(gather(comm, "part", near, 2));
+    wait_for_the_end(gather(comm, "across", far, 3));
     sw_watch_close(watch);
 }

@@ -11,19 +11,27 @@
 
 enum { MOST_RANKS = 16, SHARE = 1000 };
 
+/* How many ranks a node, a part of a node and a tensor group have. */
+struct cuts {
+    int node_ranks, part_ranks, tensor_ranks;
+};
+
 /* The ranks of a scope, by what the ranks' numbers say. */
 struct expected {
     int rank, ranks, member[MOST_RANKS];
 };
 
-static struct expected expect(const struct sw_comm *comm, sw_comm_scope scope, int node_ranks, int part_ranks) {
+static struct expected expect(const struct sw_comm *comm, sw_comm_scope scope, const struct cuts *cuts) {
     const struct sw_comm_identity *self = sw_comm_identity(comm);
+    const int node_ranks = cuts->node_ranks, part_ranks = cuts->part_ranks, tensor_ranks = cuts->tensor_ranks;
     struct expected out = {0};
     for (int rank = 0; rank < self->ranks; rank++) {
         const bool node = rank / node_ranks == self->rank / node_ranks;
         const bool across = rank % node_ranks == self->rank % node_ranks;
         const bool part = node && rank % node_ranks / part_ranks == self->rank % node_ranks / part_ranks;
-        const bool in[SW_SCOPES] = {true, node, across, part};
+        const bool tensor = rank / tensor_ranks == self->rank / tensor_ranks;
+        const bool data = rank % tensor_ranks == self->rank % tensor_ranks;
+        const bool in[SW_SCOPES] = {true, node, across, part, tensor, data};
         if (!in[scope])
             continue;
         out.rank = rank == self->rank ? out.ranks : out.rank;
@@ -103,6 +111,19 @@ static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct
                   (long long)(sw_comm_sent_between_bytes(comm) - away), (long long)between);
 }
 
+/* Checks every scope's members, collectives and counts. */
+static void check_all(struct sw_comm *comm, const struct cuts *cuts) {
+    for (int scope = 0; scope < SW_SCOPES; scope++) {
+        const struct expected in = expect(comm, (sw_comm_scope)scope, cuts);
+        RANKS_REQUIRE(sw_comm_scope_ranks(comm, (sw_comm_scope)scope) == in.ranks &&
+                          sw_comm_scope_rank(comm, (sw_comm_scope)scope) == in.rank,
+                      "scope %d", scope);
+        check_gather(comm, (sw_comm_scope)scope, &in);
+        check_reduce(comm, (sw_comm_scope)scope, &in);
+        check_counts(comm, (sw_comm_scope)scope, &in, cuts->node_ranks);
+    }
+}
+
 void ranks_check_scopes(struct sw_comm *comm, int node_ranks, int part_ranks) {
     const struct sw_comm_identity *self = sw_comm_identity(comm);
     const int nodes = (self->ranks + node_ranks - 1) / node_ranks;
@@ -120,17 +141,20 @@ void ranks_check_scopes(struct sw_comm *comm, int node_ranks, int part_ranks) {
                   "%d nodes", at->nodes);
     RANKS_REQUIRE(at->even == (nodes == 1 || self->ranks % node_ranks == 0), "even nodes");
     RANKS_REQUIRE(at->in_order == at->even, "the ranks of a node are neighbours");
-    for (int scope = 0; scope < SW_SCOPES; scope++) {
-        const struct expected in = expect(comm, (sw_comm_scope)scope, node_ranks, part_ranks);
-        RANKS_REQUIRE(sw_comm_scope_ranks(comm, (sw_comm_scope)scope) == in.ranks &&
-                          sw_comm_scope_rank(comm, (sw_comm_scope)scope) == in.rank,
-                      "scope %d", scope);
-        check_gather(comm, (sw_comm_scope)scope, &in);
-        check_reduce(comm, (sw_comm_scope)scope, &in);
-        check_counts(comm, (sw_comm_scope)scope, &in, node_ranks);
+    /* The groups of the job are as they are whatever nodes do, and at first each rank is one. */
+    for (int tensor_ranks = 1; tensor_ranks <= self->ranks; tensor_ranks++) {
+        const struct cuts cuts = {.node_ranks = node_ranks, .part_ranks = part_ranks, .tensor_ranks = tensor_ranks};
+        if (self->ranks % tensor_ranks != 0)
+            continue;
+        if (tensor_ranks > 1)
+            sw_comm_set_tensor_ranks(comm, tensor_ranks);
+        check_all(comm, &cuts);
     }
     sw_comm_set_node_ranks(comm, 0);
     RANKS_REQUIRE(at->nodes == self->nodes && sw_comm_scope_ranks(comm, SW_SCOPE_PART) == self->local_ranks,
                   "machines are nodes again");
+    RANKS_REQUIRE(sw_comm_scope_ranks(comm, SW_SCOPE_TENSOR) == self->ranks, "nodes leave groups as they are");
+    sw_comm_set_tensor_ranks(comm, 1);
+    RANKS_REQUIRE(sw_comm_scope_ranks(comm, SW_SCOPE_DATA) == self->ranks, "each rank is a group again");
     free(staging);
 }

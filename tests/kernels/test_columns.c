@@ -61,24 +61,24 @@ static struct buffer make_document_starts(void) {
 }
 
 static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bool with_positions,
-                              const int32_t *starts) {
+                              const int32_t *starts, struct sw_table_part rows, struct sw_table_part places) {
     struct buffer tokens = make_tokens(), table = buffer_random(type, VOCAB * cols, 1, 1.0f);
     struct buffer positions = buffer_random(type, SEQ * cols, 2, 1.0f);
     struct buffer got = buffer_make(BATCH * SEQ * cols * sw_dtype_bytes(type)), want = buffer_make(got.bytes);
     const void *position_table = with_positions ? positions.data : NULL;
     assert_ok(sw_embedding_forward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, table.data,
-                                   position_table, got.data));
+                                   position_table, got.data, rows, places));
     assert_ok(sw_embedding_forward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, table.data, position_table,
-                                   want.data));
+                                   want.data, rows, places));
     assert_same_bits("an embedding", pair, got.bytes, got.data, want.data);
     struct buffer d_out = buffer_random(type, BATCH * SEQ * cols, 3, 1.0f);
     struct buffer got_table = buffer_random(SW_F32, VOCAB * cols, 4, 1.0f), want_table = buffer_copy(&got_table);
     struct buffer got_positions = buffer_random(SW_F32, SEQ * cols, 5, 1.0f),
                   want_positions = buffer_copy(&got_positions);
     assert_ok(sw_embedding_backward(pair->stream, type, BATCH, SEQ, cols, tokens.data, starts, d_out.data,
-                                    got_table.data, with_positions ? got_positions.data : NULL));
+                                    got_table.data, with_positions ? got_positions.data : NULL, rows, places));
     assert_ok(sw_embedding_backward(pair->ref, type, BATCH, SEQ, cols, tokens.data, starts, d_out.data, want_table.data,
-                                    with_positions ? want_positions.data : NULL));
+                                    with_positions ? want_positions.data : NULL, rows, places));
     assert_same_bits("a table's gradient", pair, got_table.bytes, got_table.data, want_table.data);
     assert_same_bits("the positions' gradient", pair, got_positions.bytes, got_positions.data, want_positions.data);
     struct buffer *all[] = {&tokens, &table,     &positions,  &got,           &want,
@@ -88,12 +88,17 @@ static void compare_embedding(struct pair *pair, sw_dtype type, int64_t cols, bo
 }
 
 static void compare_embeddings(struct pair *pair) {
+    const struct sw_table_part whole = {0};
     struct buffer starts = make_document_starts();
     for (size_t c = 0; c < sizeof col_counts / sizeof col_counts[0]; c++) {
         for (int t = 0; t < TEST_TYPES; t++) {
-            compare_embedding(pair, test_types[t], col_counts[c], false, NULL);
-            compare_embedding(pair, test_types[t], col_counts[c], true, NULL);
-            compare_embedding(pair, test_types[t], col_counts[c], true, starts.data);
+            for (int cut = 0; cut < 2; cut++) {
+                const struct sw_table_part rows = cut ? (struct sw_table_part){VOCAB / 3, VOCAB / 2} : whole;
+                const struct sw_table_part places = cut ? (struct sw_table_part){1, SEQ / 2} : whole;
+                compare_embedding(pair, test_types[t], col_counts[c], false, NULL, rows, places);
+                compare_embedding(pair, test_types[t], col_counts[c], true, NULL, rows, places);
+                compare_embedding(pair, test_types[t], col_counts[c], true, starts.data, rows, places);
+            }
         }
     }
     buffer_free(&starts);
@@ -128,6 +133,34 @@ static void long_embedding(void **state) {
 }
 
 /* Written out for one case, independent of the reference. */
+/* The parts of two tables add up to the whole: each row comes from where it is. */
+static void parts_of_tables_add_up(void **state) {
+    enum { ROWS = 2, COLS = 2, TOKENS = 4 };
+    static const int32_t tokens[TOKENS] = {0, 3, 2, 1};
+    static const float table[] = {1, 2, 3, 4, 5, 6, 7, 8}, positions[] = {10, 20, 30, 40, 50, 60, 70, 80};
+    struct sw_device *device = NULL;
+    struct sw_stream *stream = NULL;
+    (void)state;
+    assert_ok(sw_device_open("ref", 1, &device));
+    assert_ok(sw_stream_open(device, &stream));
+    float whole[TOKENS * COLS], sum[TOKENS * COLS] = {0}, acc[2][ROWS * COLS] = {{0}};
+    assert_ok(sw_embedding_forward(stream, SW_F32, 1, TOKENS, COLS, tokens, NULL, table, positions, whole));
+    for (int64_t p = 0; p < 2; p++) {
+        const struct sw_table_part part = {p * ROWS, ROWS};
+        float out[TOKENS * COLS];
+        assert_ok(sw_embedding_forward(stream, SW_F32, 1, TOKENS, COLS, tokens, NULL, table + p * ROWS * COLS,
+                                       positions + p * ROWS * COLS, out, part, part));
+        for (int i = 0; i < TOKENS * COLS; i++)
+            sum[i] += out[i];
+        assert_ok(
+            sw_embedding_backward(stream, SW_F32, 1, TOKENS, COLS, tokens, NULL, whole, acc[p], NULL, part, part));
+    }
+    assert_memory_equal(sum, whole, sizeof sum);
+    assert_true(acc[0][0] == whole[0] && acc[0][2] == whole[6] && acc[1][0] == whole[4] && acc[1][2] == whole[2]);
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
 static void embedding_by_hand(void **state) {
     (void)state;
     struct sw_device *device = NULL;
@@ -161,6 +194,6 @@ static void embedding_by_hand(void **state) {
 int main(void) {
     const struct CMUnitTest on_devices[] = {cmocka_unit_test(bias_gradient), cmocka_unit_test(embedding),
                                             cmocka_unit_test(long_embedding)};
-    const struct CMUnitTest others[] = {cmocka_unit_test(embedding_by_hand)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(embedding_by_hand), cmocka_unit_test(parts_of_tables_add_up)};
     return RUN_TESTS(on_devices, others);
 }

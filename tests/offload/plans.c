@@ -131,6 +131,27 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     return spec;
 }
 
+void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec) {
+    spec->train = true;
+    spec->scratch_store = false;
+    spec->frozen_units = 0;
+    spec->cache_bytes = NULL;
+    spec->shares_input = NULL;
+    spec->gathered_bytes = 0;
+    spec->gather = spec->reduce = SW_QUANT_NONE;
+    spec->grads = SW_GRADS_TYPED;
+    spec->secondary_ranks = spec->reduce_nodes = 0;
+    spec->tensor = (struct sw_plan_tensor){.ranks = (int)plans_draw(random, 2, most), .softmax_bytes = 64};
+    spec->tensor.rows = plans_draw(random, spec->tensor.ranks, 3 * spec->tensor.ranks);
+    const int64_t row_bytes = 16 * plans_draw(random, 1, 500);
+    for (int64_t u = 0; u < units->count; u++) {
+        struct sw_unit *unit = &units->unit[u];
+        random->output_bytes[u] = u + 1 < units->count ? spec->tensor.rows * row_bytes : 0;
+        unit->replicated_grain = unit->grains - plans_draw(random, 0, unit->grains > 2 ? 2 : 0);
+    }
+    spec->output_bytes = random->output_bytes;
+}
+
 static void give_up(uint64_t seed, const char *what) {
     fprintf(stderr, "seed %llu: %s: %s\n", (unsigned long long)seed, what, sw_error_message(SW_ERR_BUDGET));
     abort();

@@ -20,6 +20,10 @@ int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units);
 
+/* Makes a random specification one of a rank of a tensor group, of 2 to `most` ranks: units get replicated grains at
+ * their end, and outputs of one size. */
+void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec);
+
 /* After a refusal: sets the budgets that its message names to what it names, each of which must be more than was there.
  * A budget that it does not name stays. */
 void plans_read_needs(struct sw_plan_spec *spec, bool named[SW_NVME], uint64_t seed);

@@ -37,7 +37,7 @@ static void must(sw_status status, uint64_t seed) {
 
 static bool same_between_ranks(const struct sw_op *a, const struct sw_op *b) {
     return a->kind == b->kind && a->content == b->content && a->unit == b->unit && a->chunk == b->chunk &&
-           a->bucket == b->bucket && a->secondary == b->secondary;
+           a->micro == b->micro && a->bucket == b->bucket && a->secondary == b->secondary;
 }
 
 /* Collectives that wait for each other on different ranks would stand still if they came in different orders. */
@@ -195,6 +195,10 @@ static double quantizing_s(const struct sw_plan *plan, const struct sw_op *op) {
     }
 }
 
+static bool is_sum(sw_op_kind kind) {
+    return kind == SW_OP_REDUCE_GRADIENTS || kind == SW_OP_REDUCE_TENSOR || kind == SW_OP_SUM_REPLICATED;
+}
+
 /* The comm lane takes what its bytes take, and the latency of each op. */
 static void check_time(const struct sw_plan *plan, uint64_t seed) {
     const struct sw_rates rates = make_rates();
@@ -207,7 +211,7 @@ static void check_time(const struct sw_plan *plan, uint64_t seed) {
         if (local_s >= 0.0)
             expected_s += local_s;
         else
-            expected_s += 1e-3 + (double)op->bytes / (op->kind == SW_OP_REDUCE_GRADIENTS ? 1e9 : 2e9);
+            expected_s += 1e-3 + (double)op->bytes / (is_sum(op->kind) ? 1e9 : 2e9);
     }
     must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &found), seed);
     if (fabs(found.lane_busy_s[SW_LANE_COMM] - expected_s) > 1e-6 * expected_s || found.step_s < 0.999 * expected_s)
@@ -231,7 +235,8 @@ static void check_plans(struct sw_plan *const *plan, int ranks, uint64_t seed, b
     check_same_order(plan, ranks, seed);
     check_same_decisions(plan, ranks, seed);
     check_updates(plan, ranks, seed);
-    check_traffic(plan, ranks, seed);
+    if (ranks > 1)
+        check_traffic(plan, ranks, seed);
     check_time(plan[0], seed);
 }
 
@@ -342,6 +347,73 @@ static void try_random_model(uint64_t seed, int tally[6]) {
     sw_units_destroy(units);
 }
 
+/* Returns the bytes that all ranks of a group give to each other in ops of a kind that deal in a content. */
+static int64_t given(struct sw_plan *const *plan, int ranks, sw_op_kind kind, sw_content content) {
+    int64_t bytes = 0;
+    for (int r = 0; r < ranks; r++) {
+        const struct sw_program *program = &plan[r]->program[SW_PROGRAM_UPDATE];
+        for (int32_t i = 0; i < program->op_count; i++)
+            bytes += program->op[i].kind == kind && program->op[i].content == content ? program->op[i].bytes : 0;
+    }
+    return bytes;
+}
+
+/* What a unit computes is added up once a micro-batch, forward and backward, and gathered as often: (N-1) times its
+ * bytes each. */
+static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
+    const struct sw_plan_spec *spec = &plan[0]->spec;
+    const int64_t others = spec->tensor.ranks - 1, units = spec->units->count - 1;
+    const int64_t once = others * spec->micro_batches * units * spec->output_bytes[0];
+    const int64_t softmax = others * spec->tensor.ranks * spec->micro_batches * spec->tensor.softmax_bytes;
+    const int n = spec->tensor.ranks;
+    if (given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once ||
+        given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_NORM_GRAD) != once ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT_GRAD) != once ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_SOFTMAX) != softmax)
+        fail_msg("seed %llu: a group of %d exchanges other bytes than its units have", (unsigned long long)seed, n);
+}
+
+/* Plans of all ranks of a job with groups: those of one number in their groups share state, and all exchange in one
+ * order and decide alike. */
+static void try_random_groups(uint64_t seed, int *made) {
+    struct plans_random random = {.seed = seed};
+    struct sw_units *units;
+    struct sw_plan *of_number[MOST_RANKS], *of_group[MOST_RANKS];
+    struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+    plans_draw_tensor(&random, MOST_RANKS, units, &spec);
+    spec.ranks = (int)plans_draw(&random, 1, MOST_RANKS);
+    spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+    const int data_rank = (int)plans_draw(&random, 0, spec.ranks - 1);
+    bool fits = true;
+    for (spec.tensor.rank = 0; fits && spec.tensor.rank < spec.tensor.ranks; spec.tensor.rank++) {
+        fits = make_plans(&spec, of_number, seed);
+        if (!fits)
+            break;
+        check_plans(of_number, spec.ranks, seed, seed % JUDGED_EVERY == 0);
+        for (int r = 0; r < spec.ranks; r++)
+            if (r != data_rank)
+                sw_plan_destroy(of_number[r]);
+        of_group[spec.tensor.rank] = of_number[data_rank];
+    }
+    if (fits) {
+        check_same_order(of_group, spec.tensor.ranks, seed);
+        check_same_decisions(of_group, spec.tensor.ranks, seed);
+        check_group_traffic(of_group, seed);
+        release(of_group, spec.tensor.ranks);
+        (*made)++;
+    }
+    sw_units_destroy(units);
+}
+
+static void plans_of_groups_fit_together(void **state) {
+    (void)state;
+    int made = 0;
+    for (uint64_t seed = SEED; seed < SEED + MODELS / 3; seed++)
+        try_random_groups(seed, &made);
+    assert_true(made > MODELS / 4);
+}
+
 static void plans_of_ranks_fit_together(void **state) {
     (void)state;
     int tally[6] = {0};
@@ -356,6 +428,7 @@ static void plans_of_ranks_fit_together(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_ranks_fit_together)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plans_of_ranks_fit_together),
+                                       cmocka_unit_test(plans_of_groups_fit_together)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

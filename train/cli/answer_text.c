@@ -33,6 +33,17 @@ static void print_written(const struct sw_answer *a, FILE *to) {
                             (long long)a->steps);
 }
 
+/* Prints how ranks share out layers and sequences. */
+static void print_groups(const struct sw_settings *s, FILE *to) {
+    if (sw_settings_tensor_ranks(s) == 1)
+        return;
+    fprintf(to, "%*s%-14s ", INDENT, "", "ranks");
+    sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN,
+                        "%lld: %lld tensor group%s of %lld; each rank computes its part of every layer",
+                        (long long)sw_settings_ranks(s), (long long)sw_settings_data_ranks(s),
+                        sw_settings_data_ranks(s) == 1 ? "" : "s", (long long)sw_settings_tensor_ranks(s));
+}
+
 void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const struct sw_settings *s = answer->settings;
     const sw_optimizer_format optimizer = answer->plan->spec.units->optimizer;
@@ -40,10 +51,11 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const char *grads = narrow ? " and gradients in 8bit" : " with gradients in 8bit";
     sw_command_print_to(
         to, 0, INDENT, "%s fits: %.4g million parameters in %s%s%s%s, %lld tokens a step, %lld x %lld at once",
-        s->model, (double)sw_units_parameters(answer->plan->spec.units) * 1e-6, sw_settings_precision_name(s),
+        s->model, (double)sw_settings_parameters(s, answer->plan->spec.units) * 1e-6, sw_settings_precision_name(s),
         narrow ? " with moments in " : "", narrow ? sw_optimizer_format_name(optimizer) : "",
         answer->plan->spec.grads == SW_GRADS_8BIT ? grads : "", (long long)s->batch_tokens, (long long)s->micro_batch,
         (long long)s->seq);
+    print_groups(s, to);
     print_budget(answer, "device memory", SW_DEVICE, to);
     print_budget(answer, "host memory", SW_HOST, to);
     print_disk(answer, to);

@@ -176,6 +176,14 @@ static json_t *nodes_json(const struct sw_planned *p) {
                      of_node * p->plan->tier_bytes[SW_HOST], "node_disk_bytes", of_node * sw_plan_disk_bytes(p->plan));
 }
 
+/* Returns the tensor groups, or null where each rank has whole layers. */
+static json_t *tensor_json(const struct sw_settings *settings) {
+    if (sw_settings_tensor_ranks(settings) == 1)
+        return json_null();
+    return json_pack("{s:I, s:I}", "ranks", (json_int_t)sw_settings_tensor_ranks(settings), "groups",
+                     (json_int_t)sw_settings_data_ranks(settings));
+}
+
 /* Returns the secondary shards of weights, or null. */
 static json_t *secondary_json(const struct sw_plan *plan) {
     if (plan->spec.secondary_ranks < 2)
@@ -239,8 +247,9 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_helps *h
         "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, "
         "s:o, "
         "s:o, s:o}",
-        "model", p->settings.model, "parameters", (json_int_t)sw_units_parameters(sw_model_get_units(p->model)),
-        "batch_tokens", (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
+        "model", p->settings.model, "parameters",
+        (json_int_t)sw_settings_parameters(&p->settings, sw_model_get_units(p->model)), "batch_tokens",
+        (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
         (json_int_t)p->settings.seq, "precision", sw_settings_precision_name(&p->settings), "recompute",
         recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
         (json_int_t)sw_plan_store_bytes(plan), "disk_bytes", (json_int_t)sw_plan_disk_bytes(plan), "peak_bytes",
@@ -256,7 +265,8 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_helps *h
     json_object_set_new(root, "frozen", frozen_json(p));
     json_object_set_new(root, "ranks", json_integer(sw_settings_ranks(&p->settings)));
     json_object_set_new(root, "zero",
-                        sw_settings_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
+                        sw_settings_data_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
+    json_object_set_new(root, "tensor", tensor_json(&p->settings));
     json_object_set_new(root, "nodes", nodes_json(p));
     json_object_set_new(root, "secondary", secondary_json(p->plan));
     json_object_set_new(root, "quantized", quantized_json(p->plan));

@@ -48,7 +48,9 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     const char *model = spec->model;
     source->tiles = spec->tiles;
     SW_TRY(sw_config_load(model, &source->config));
-    SW_TRY(sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->units));
+    SW_TRY(spec->tensor_ranks > 1 ? sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank,
+                                                        spec->optimizer, &source->units)
+                                  : sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->units));
     if (is_folder(model)) {
         source->folder = strdup(model);
         if (source->folder == NULL)

@@ -17,7 +17,8 @@ struct sw_source_spec {
     const char *model; /* folder or preset */
     bool init;         /* random weights from seed */
     uint64_t seed;
-    int64_t tiles; /* this and `optimizer` as in sw_model_units */
+    int64_t tiles; /* this and the members below as in sw_model_units */
+    int tensor_ranks, tensor_rank;
     sw_optimizer_format optimizer;
 };
 

@@ -3,7 +3,7 @@
 #include "train/model/model_private.h"
 
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call) {
-    const struct saved_layout *at = &model->saved[sw_tile_of(model->tiles, call->unit).kind];
+    const struct saved_layout *at = &model->saved[sw_tile_of(&model->cut, call->unit).kind];
     return (struct saved){
         .norm1_mean = area_at(call->derived, at->norm1_mean),
         .norm1_rstd = area_at(call->derived, at->norm1_rstd),
@@ -74,6 +74,13 @@ sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_c
                        weights_of(model, call, weight), bias, addend, y, area_at(call->work, model->work.scratch));
 }
 
+/* Returns the rows that count in the gradient of a bias. A bias behind a sum over a tensor group is on every rank, and
+ * each adds up its rows. */
+static struct sw_span bias_rows(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name) {
+    const bool behind_sum = name == LINEAR_PROJECTION || name == LINEAR_DOWN;
+    return model->cut.ranks > 1 && behind_sum ? call->own_rows : (struct sw_span){.grains = model->rows};
+}
+
 /* Adds the gradients of a weight and of its bias, which is the tensor after it. */
 static sw_status linear_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                         enum linear_name name, enum sw_block_tensor weight, const void *x,
@@ -81,11 +88,13 @@ static sw_status linear_weight_gradient(const struct sw_model *model, const stru
     const struct linear *linear = &model->linear[name];
     const bool out_first = model->config.out_first;
     float *bias_acc = acc_of(model, call, (int)weight + 1);
+    const struct sw_span rows = bias_rows(model, call, name);
+    const int64_t row_bytes = linear->forward.n * sw_dtype_bytes(model->shape.type);
     SW_TRY(sw_gemm(call->stream, &linear->weight_gradient, out_first ? dy : x, out_first ? x : dy, NULL,
                    acc_of(model, call, weight), area_at(call->work, model->work.scratch)));
-    return bias_acc == NULL
-               ? SW_OK
-               : sw_bias_gradient(call->stream, model->shape.type, model->rows, linear->forward.n, dy, bias_acc);
+    return bias_acc == NULL ? SW_OK
+                            : sw_bias_gradient(call->stream, model->shape.type, rows.grains, linear->forward.n,
+                                               (const char *)dy + rows.first_grain * row_bytes, bias_acc);
 }
 
 /* Computes the gradient of a product's input. dx and dy must not overlap. */
@@ -110,6 +119,17 @@ static struct sw_norm_call norm_call(const struct sw_model *model, const struct 
                                  .rstd = rstd};
 }
 
+struct sw_norm_call sw_block_norm_call(const struct sw_model *model, const struct sw_unit_call *call,
+                                       enum sw_block_tensor scale) {
+    return norm_call(model, call, scale, NULL, NULL);
+}
+
+void sw_block_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                              struct sw_norm_call *norm) {
+    norm->scale_acc = acc_of(model, call, scale);
+    norm->bias_acc = acc_of(model, call, (int)scale + 1);
+}
+
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                           const void *x, void *y, float *mean, float *rstd) {
     const struct sw_norm_call norm = norm_call(model, call, scale, mean, rstd);
@@ -119,8 +139,7 @@ sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_cal
 sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                            const void *dy, const void *x, float *mean, float *rstd) {
     struct sw_norm_call norm = norm_call(model, call, scale, mean, rstd);
-    norm.scale_acc = acc_of(model, call, scale);
-    norm.bias_acc = acc_of(model, call, (int)scale + 1);
+    sw_block_norm_accumulate(model, call, scale, &norm);
     return sw_model_norm_backward(model, call->stream, &norm, dy, x, true, call->grad);
 }
 
@@ -139,7 +158,7 @@ static struct head_rows head_rows(const struct sw_model *model, char *qkv, char 
 /* Returns the attention of a unit: with its layer's window, unless that is longer than any query looks back, and with
  * the micro-batch's documents. */
 static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
-    const int64_t window = sw_config_window(&model->config, sw_tile_of(model->tiles, call->unit).layer);
+    const int64_t window = sw_config_window(&model->config, sw_tile_of(&model->cut, call->unit).layer);
     struct sw_attention attention = model->attention;
     attention.document_start = sw_token_part(model, call, TOKEN_DOCUMENT_START);
     if (window < sw_most_keys(model))

@@ -8,6 +8,18 @@ static bool has_position_table(const struct sw_model *model) {
     return model->config.positions == SW_POSITIONS_LEARNED;
 }
 
+/* Return the rows of the token and of the position table that a rank of a tensor group has; 0 rows: all. */
+static struct sw_table_part tokens_part(const struct sw_model *model) {
+    const struct sw_span rows = model->cut.ranks > 1 ? model->vocab : (struct sw_span){0};
+    return (struct sw_table_part){.first = rows.first_grain, .rows = rows.grains};
+}
+
+static struct sw_table_part positions_part(const struct sw_model *model) {
+    const struct sw_span rows = sw_shard(model->config.max_positions, model->cut.ranks, model->cut.rank);
+    return model->cut.ranks > 1 ? (struct sw_table_part){.first = rows.first_grain, .rows = rows.grains}
+                                : (struct sw_table_part){0};
+}
+
 struct gathered_layout sw_gathered_layout(const struct sw_model *model) {
     const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
     const int64_t positions = sw_round_up(model->rows * row_bytes, SW_BUFFER_ALIGN_BYTES);
@@ -47,7 +59,8 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                 model->config.hidden, (const int32_t *)(const void *)(rows + at.numbers),
                                 sw_token_part(model, call, TOKEN_DOCUMENT_START), rows,
-                                has_position_table(model) ? rows + at.positions : NULL, call->out);
+                                has_position_table(model) ? rows + at.positions : NULL, call->out,
+                                (struct sw_table_part){0}, (struct sw_table_part){0});
 }
 
 /* Returns the rows of the position table from the first position of this pass on. */
@@ -62,14 +75,16 @@ sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                 model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
                                 tensor_at(model, call, TOKEN_TABLE),
-                                has_position_table(model) ? positions_at(model, call) : NULL, call->out);
+                                has_position_table(model) ? positions_at(model, call) : NULL, call->out,
+                                tokens_part(model), positions_part(model));
 }
 
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call) {
     return sw_embedding_backward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                  model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
                                  call->grad, acc_at(model, call, TOKEN_TABLE),
-                                 has_position_table(model) ? acc_at(model, call, POSITION_TABLE) : NULL);
+                                 has_position_table(model) ? acc_at(model, call, POSITION_TABLE) : NULL,
+                                 tokens_part(model), positions_part(model));
 }
 
 /* Tensors of the head: the final norm's scale; its bias, if it has one; the output table, unless it is tied. */
@@ -93,8 +108,7 @@ static float *output_table_acc(const struct sw_model *model, const struct sw_uni
     return model->config.tied_embeddings ? call->table_acc : acc_at(model, call, own_table(model));
 }
 
-static struct sw_norm_call final_norm_call(const struct sw_model *model, const struct sw_unit_call *call,
-                                           int64_t rows) {
+struct sw_norm_call sw_final_norm_call(const struct sw_model *model, const struct sw_unit_call *call, int64_t rows) {
     return (struct sw_norm_call){
         .rows = rows,
         .scale = tensor_at(model, call, FINAL_NORM_SCALE),
@@ -104,27 +118,23 @@ static struct sw_norm_call final_norm_call(const struct sw_model *model, const s
     };
 }
 
-static sw_status final_norm(struct sw_model *model, const struct sw_unit_call *call, int64_t rows, const void *in) {
-    const struct sw_norm_call norm = final_norm_call(model, call, rows);
+void sw_final_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call,
+                              struct sw_norm_call *norm) {
+    norm->scale_acc = acc_at(model, call, FINAL_NORM_SCALE);
+    norm->bias_acc = has_norm_bias(model) ? acc_at(model, call, FINAL_NORM_BIAS) : NULL;
+}
+
+sw_status sw_final_norm(struct sw_model *model, const struct sw_unit_call *call, int64_t rows, const void *in) {
+    const struct sw_norm_call norm = sw_final_norm_call(model, call, rows);
     return sw_model_norm_forward(model, call->stream, &norm, in, area_at(call->work, model->work.norm_out));
 }
 
-/* A tile of rows: the inputs and gradients of its rows, and the areas that all tiles share. */
-struct head_tile {
-    int64_t rows;
-    const int32_t *targets;
-    const void *hidden;
-    void *norm_grad, *scratch;
-    const char *table;
-    float *table_acc, *logits, *losses, *largest, *sums, *target_logits, *hidden_grad;
-    void *logits_grad;
-};
-
-static struct head_tile tile_at(const struct sw_model *model, const struct sw_unit_call *call, int64_t first,
-                                bool train) {
+struct head_tile sw_head_tile_at(const struct sw_model *model, const struct sw_unit_call *call, int64_t first,
+                                 bool train) {
     const struct work_layout *w = &model->work;
     const int64_t offset = first * model->config.hidden * sw_dtype_bytes(model->shape.type);
     return (struct head_tile){
+        .first = first,
         .rows = sw_min_i64(model->head.rows, model->rows - first),
         .targets = sw_token_part(model, call, TOKEN_TARGETS) + first,
         .hidden = area_at(call->work, w->norm_out + offset),
@@ -142,17 +152,15 @@ static struct head_tile tile_at(const struct sw_model *model, const struct sw_un
     };
 }
 
-static sw_status tile_logits(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,
-                             int64_t col, int64_t cols) {
+sw_status sw_head_tile_logits(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,
+                              int64_t col, int64_t cols) {
     const struct head_products products = sw_head_products(model, t->rows, cols);
     const int64_t offset = col * model->config.hidden * sw_dtype_bytes(model->shape.type);
     return sw_gemm(call->stream, &products.logits, t->hidden, t->table + offset, NULL, t->logits, t->scratch);
 }
 
-/* Computes the gradients of the tile's columns of the table, unless it is frozen, and of its hidden rows from the
- * gradient of its logits. */
-static sw_status tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
-                                const struct head_tile *t, int64_t col, int64_t cols) {
+sw_status sw_head_tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
+                                 const struct head_tile *t, int64_t col, int64_t cols) {
     const struct head_products products = sw_head_products(model, t->rows, cols);
     const int64_t at = col * model->config.hidden;
     if (t->table_acc != NULL)
@@ -180,15 +188,15 @@ static sw_status run_whole_rows(const struct sw_model *model, const struct sw_un
     const int64_t vocab = model->config.vocab;
     for (int64_t first = 0; first < t->rows; first += model->head.logits_rows) {
         const struct head_tile part = part_of(model, t, first);
-        SW_TRY(tile_logits(model, call, &part, 0, vocab));
+        SW_TRY(sw_head_tile_logits(model, call, &part, 0, vocab));
         SW_TRY(sw_cross_entropy(call->stream, model->shape.type, part.rows, vocab, call->loss_scale, part.logits,
                                 part.targets, part.losses, part.logits_grad));
     }
-    return train ? tile_gradients(model, call, t, 0, vocab) : SW_OK;
+    return train ? sw_head_tile_gradients(model, call, t, 0, vocab) : SW_OK;
 }
 
-static int64_t cols_at(const struct sw_model *model, int64_t col) {
-    return sw_min_i64(model->head.cols, model->config.vocab - col);
+int64_t sw_head_cols_at(const struct sw_model *model, int64_t col) {
+    return sw_min_i64(model->head.cols, model->vocab.grains - col);
 }
 
 /* Goes from the last tile of the vocabulary to the first: the last tile's logits are still in memory, and those of the
@@ -196,39 +204,40 @@ static int64_t cols_at(const struct sw_model *model, int64_t col) {
 static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const struct sw_unit_call *call,
                                            const struct head_tile *t) {
     const int64_t elems = t->rows * model->config.hidden;
-    const int64_t last = (sw_div_up(model->config.vocab, model->head.cols) - 1) * model->head.cols;
+    const int64_t last = (sw_div_up(model->vocab.grains, model->head.cols) - 1) * model->head.cols;
     SW_TRY(sw_zero(call->stream, t->hidden_grad, elems * (int64_t)sizeof(float)));
     for (int64_t col = last; col >= 0; col -= model->head.cols) {
-        const int64_t cols = cols_at(model, col);
+        const int64_t cols = sw_head_cols_at(model, col);
         if (col < last)
-            SW_TRY(tile_logits(model, call, t, col, cols));
+            SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
         SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols, col, call->loss_scale, t->logits,
                                      t->targets, t->largest, t->sums, t->target_logits, NULL, t->logits_grad));
-        SW_TRY(tile_gradients(model, call, t, col, cols));
+        SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
     }
     return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad, t->norm_grad);
 }
 
 static sw_status run_cut_rows(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,
                               bool train) {
-    for (int64_t col = 0; col < model->config.vocab; col += model->head.cols) {
-        const int64_t cols = cols_at(model, col);
-        SW_TRY(tile_logits(model, call, t, col, cols));
+    for (int64_t col = 0; col < model->vocab.grains; col += model->head.cols) {
+        const int64_t cols = sw_head_cols_at(model, col);
+        SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
         SW_TRY(sw_softmax_partial(call->stream, t->rows, cols, col, t->logits, t->targets, t->largest, t->sums,
                                   t->target_logits));
     }
-    SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols_at(model, 0), 0, call->loss_scale, NULL,
-                                 t->targets, t->largest, t->sums, t->target_logits, t->losses, NULL));
+    SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, sw_head_cols_at(model, 0), 0,
+                                 call->loss_scale, NULL, t->targets, t->largest, t->sums, t->target_logits, t->losses,
+                                 NULL));
     return train ? run_gradients_of_cut_rows(model, call, t) : SW_OK;
 }
 
 /* Computes the loss of every row and, in training, the gradients of the hidden rows and of the table. */
 static sw_status run_tiles(struct sw_model *model, const struct sw_unit_call *call, bool train) {
     double *loss = area_at(call->work, model->work.loss);
-    SW_TRY(final_norm(model, call, model->rows, call->in));
+    SW_TRY(sw_final_norm(model, call, model->rows, call->in));
     SW_TRY(sw_zero(call->stream, loss, sizeof *loss));
     for (int64_t first = 0; first < model->rows; first += model->head.rows) {
-        const struct head_tile t = tile_at(model, call, first, train);
+        const struct head_tile t = sw_head_tile_at(model, call, first, train);
         SW_TRY(model->head.cut ? run_cut_rows(model, call, &t, train) : run_whole_rows(model, call, &t, train));
         SW_TRY(sw_sum_losses(call->stream, t.rows, t.losses, loss));
     }
@@ -236,9 +245,8 @@ static sw_status run_tiles(struct sw_model *model, const struct sw_unit_call *ca
 }
 
 sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call) {
-    struct sw_norm_call norm = final_norm_call(model, call, model->rows);
-    norm.scale_acc = acc_at(model, call, FINAL_NORM_SCALE);
-    norm.bias_acc = has_norm_bias(model) ? acc_at(model, call, FINAL_NORM_BIAS) : NULL;
+    struct sw_norm_call norm = sw_final_norm_call(model, call, model->rows);
+    sw_final_norm_accumulate(model, call, &norm);
     SW_TRY(run_tiles(model, call, true));
     return sw_model_norm_backward(model, call->stream, &norm, area_at(call->work, model->work.norm_grad), call->in,
                                   false, call->grad);
@@ -253,7 +261,7 @@ sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call
     const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
     const struct head_products products = sw_head_products(model, 1, model->config.vocab);
     float *logits = area_at(call->work, w->logits);
-    SW_TRY(final_norm(model, call, 1, (const char *)call->in + call->row * row_bytes));
+    SW_TRY(sw_final_norm(model, call, 1, (const char *)call->in + call->row * row_bytes));
     SW_TRY(sw_gemm(call->stream, &products.logits, area_at(call->work, w->norm_out), output_table(model, call), NULL,
                    logits, area_at(call->work, w->scratch)));
     return sw_copy_to_host(call->stream, call->logits, logits, model->config.vocab * (int64_t)sizeof(float));

@@ -68,11 +68,15 @@ static struct head_tiles cut_rows_apart(int64_t tile_bytes, int64_t rows, int64_
 
 struct head_tiles sw_head_tiles(const struct sw_model *model) {
     const bool gpu = !sw_device_info(model->device).host_memory;
-    const int64_t kind_bytes = gpu ? GPU_TILE_BYTES : HOST_TILE_BYTES, vocab = model->config.vocab;
+    const int64_t kind_bytes = gpu ? GPU_TILE_BYTES : HOST_TILE_BYTES;
+    const int64_t vocab = sw_shard_most_grains(model->config.vocab, model->cut.ranks);
     const int64_t tile_bytes = model->shape.head_tile_bytes > 0 ? model->shape.head_tile_bytes : kind_bytes;
     const int64_t rows = model->shape.context > 0 ? 1 : model->rows;
     const int64_t float_bytes = (int64_t)sizeof(float), typed_bytes = sw_dtype_bytes(model->shape.type);
     const struct row_bytes row = {.logits = vocab * float_bytes, .grad = vocab * typed_bytes};
+    /* A rank of a tensor group knows the softmax of no row until the others have told theirs. */
+    if (model->cut.ranks > 1)
+        return cut_vocabulary(tile_bytes, rows, vocab, float_bytes + typed_bytes);
     if (vocab > SW_SOFTMAX_BLOCK_COLUMNS && sw_min_i64(rows, LEAST_ROWS) * (row.logits + row.grad) > tile_bytes)
         return cut_vocabulary(tile_bytes, rows, vocab, float_bytes + typed_bytes);
     return gpu || model->shape.head_logits_apart ? cut_rows_apart(tile_bytes, rows, vocab, row)

@@ -61,8 +61,16 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     model->shape = *shape;
     model->device = device;
     model->rows = shape->batch * shape->seq;
-    model->tiles = sw_max_i64(shape->tiles, 1);
-    sw_status status = sw_model_units(config, model->tiles, shape->optimizer, &model->units);
+    model->cut = (struct sw_cut){.tiles = sw_max_i64(shape->tiles, 1), .ranks = 1};
+    if (shape->tensor_ranks > 1) {
+        assert(model->cut.tiles == 1 && shape->context == 0);
+        model->cut.ranks = shape->tensor_ranks;
+        model->cut.rank = shape->tensor_rank;
+    }
+    model->vocab = sw_shard(config->vocab, model->cut.ranks, model->cut.rank);
+    sw_status status = model->cut.ranks > 1 ? sw_model_rank_units(config, model->cut.ranks, model->cut.rank,
+                                                                  shape->optimizer, &model->units)
+                                            : sw_model_units(config, model->cut.tiles, shape->optimizer, &model->units);
     if (status == SW_OK)
         status = sw_model_prepare(model);
     if (status == SW_OK)
@@ -118,7 +126,9 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .cache = model->cache_bytes,
         .shares_input = model->shares_input,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
-        .gathered = model->config.tied_embeddings ? 0 : sw_gathered_layout(model).bytes,
+        .gathered = model->config.tied_embeddings || model->cut.ranks > 1 ? 0 : sw_gathered_layout(model).bytes,
+        .softmax = model->cut.ranks > 1 ? sw_softmax_bytes(model) : 0,
+        .rows = model->rows,
     };
 }
 
@@ -148,27 +158,41 @@ static sw_status forward(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = model_for(context, call);
     if (call->unit == 0)
         return sw_embedding_unit_forward(model, call);
-    return model->tiles == 1 ? sw_block_forward(model, call) : sw_tile_forward(model, call);
+    if (model->cut.ranks > 1)
+        return sw_rank_forward(model, call);
+    return model->cut.tiles == 1 ? sw_block_forward(model, call) : sw_tile_forward(model, call);
 }
 
 static sw_status backward(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
     if (call->unit == 0)
         return sw_embedding_unit_backward(model, call);
-    return model->tiles == 1 ? sw_block_backward(model, call) : sw_tile_backward(model, call);
+    if (model->cut.ranks > 1)
+        return sw_rank_backward(model, call);
+    return model->cut.tiles == 1 ? sw_block_backward(model, call) : sw_tile_backward(model, call);
 }
 
 static sw_status recompute(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
-    return model->tiles == 1 ? sw_block_recompute(model, call) : sw_tile_recompute(model, call);
+    return sw_cut_parts(&model->cut) == 1 ? sw_block_recompute(model, call) : sw_tile_recompute(model, call);
 }
 
 static sw_status head(void *context, const struct sw_unit_call *call) {
-    return sw_head_train(context, call);
+    struct sw_model *model = context;
+    return model->cut.ranks > 1 ? sw_rank_head_train(model, call) : sw_head_train(model, call);
 }
 
 static sw_status loss(void *context, const struct sw_unit_call *call) {
-    return sw_head_loss(context, call);
+    struct sw_model *model = context;
+    return model->cut.ranks > 1 ? sw_rank_head_loss(model, call) : sw_head_loss(model, call);
+}
+
+static sw_status norm_backward(void *context, const struct sw_unit_call *call) {
+    return sw_rank_norm_backward(context, call);
+}
+
+static sw_status head_logits(void *context, const struct sw_unit_call *call) {
+    return sw_rank_head_logits(context, call);
 }
 
 static sw_status logits(void *context, const struct sw_unit_call *call) {
@@ -185,6 +209,8 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .forward = forward,
                                 .recompute = recompute,
                                 .backward = backward,
+                                .norm_backward = model->cut.ranks > 1 ? norm_backward : NULL,
+                                .head_logits = model->cut.ranks > 1 ? head_logits : NULL,
                                 .head = head,
                                 .loss = loss,
                                 .logits = logits,

@@ -16,6 +16,9 @@ struct sw_model_shape {
     int64_t batch; /* sequences of a micro-batch */
     int64_t seq;
     int64_t tiles; /* units that each half of a block (attention, MLP) is cut into; 0 or 1: the block is one unit */
+    /* Tensor parallelism: the ranks of a tensor group and this rank's number among them, which say what part of each
+     * matrix the units have. 0 or 1 ranks: the units are whole. */
+    int tensor_ranks, tensor_rank;
     sw_optimizer_format optimizer; /* of the units' optimizer state */
     /* Tokens that the KV cache holds; 0: no cache. With a cache the model computes only logits, of one sequence, in
      * passes of `seq` tokens or one token. */
@@ -32,6 +35,13 @@ struct sw_model_shape {
  * caller destroys them. */
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
                          struct sw_units **out);
+
+/* Returns the units of a rank of a tensor group (Shoeybi et al., arXiv 1909.08053), which has parts of all matrices: of
+ * a block's attention some heads and of its MLP some columns, each half a unit; of the embedding and the output table
+ * some rows of the vocabulary, and of the positions some. Norms, and biases behind a sum over the ranks, are whole
+ * (struct sw_part's replicated). SW_ERR_ARG where the model's sizes cannot be divided so. */
+sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, sw_optimizer_format optimizer,
+                              struct sw_units **out);
 
 /* Prepares the model's arithmetic on a device, with every matrix product of these shapes. The device must outlive the
  * model. */
@@ -57,6 +67,7 @@ struct sw_model_bytes {
         gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
     const int64_t *output, *saved, *derived, *cache;
     const bool *shares_input;
+    int64_t softmax, rows; /* one rank's record of the softmax, and the rows of the hidden state; for tensor groups */
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 

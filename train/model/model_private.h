@@ -22,9 +22,19 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
 struct sw_tile {
     enum block_kind kind;
     int64_t layer, index;
-    bool first, last; /* the first or last tile of its half */
+    bool first, last; /* the first or last tile of its half; a tensor rank's only one is both */
 };
-struct sw_tile sw_tile_of(int64_t tiles, int64_t unit);
+/* How blocks are cut into units: each half into tiles, or among the ranks of a tensor group, of which this is one. At
+ * most one of `tiles` and `ranks` is above 1; where both are 1 a block is one unit. */
+struct sw_cut {
+    int64_t tiles;
+    int ranks, rank;
+};
+/* Returns the number of parts that a half of a block is cut into. */
+static inline int64_t sw_cut_parts(const struct sw_cut *cut) {
+    return cut->ranks > 1 ? cut->ranks : cut->tiles;
+}
+struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit);
 
 /* Byte offsets of a unit's intermediates: in the saved area, and, for those that are recomputed without a matrix
  * product, in the derived area. */
@@ -87,8 +97,9 @@ struct sw_model {
     struct sw_model_shape shape;
     struct sw_device *device;
     struct sw_units *units;
-    int64_t rows;                  /* batch · seq */
-    int64_t tiles;                 /* tiles of each half of a block; 1: not cut */
+    int64_t rows; /* batch · seq */
+    struct sw_cut cut;
+    struct sw_span vocab;          /* rows of the vocabulary that the units have */
     struct widths widths;          /* columns of a tile's activations */
     struct sw_attention attention; /* the attention of a tile, without the window, which each layer has */
     float *rotation;               /* the table of rotary positions; NULL: none */
@@ -199,6 +210,17 @@ sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn);
 
+/* Compute what a rank of a tensor group does (rank.c; engine.h says what each leaves to the plan). */
+sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_head_logits(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_head_train(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_head_loss(struct sw_model *model, const struct sw_unit_call *call);
+/* Returns the bytes of a rank's record of the softmax: the largest logit of every row, the sum of exponentials, and the
+ * target's logit. */
+int64_t sw_softmax_bytes(const struct sw_model *model);
+
 sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call);
@@ -216,6 +238,37 @@ struct gathered_layout {
 struct gathered_layout sw_gathered_layout(const struct sw_model *model);
 void sw_embedding_gather(struct sw_model *model, const struct sw_gather_call *call);
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call);
+/* A tile of the head's rows: the inputs and gradients of its rows, and the areas that all tiles share. */
+struct head_tile {
+    int64_t first, rows;
+    const int32_t *targets;
+    const void *hidden;
+    void *norm_grad, *scratch;
+    const char *table;
+    float *table_acc, *logits, *losses, *largest, *sums, *target_logits, *hidden_grad;
+    void *logits_grad;
+};
+/* Returns the tile that begins at a row. */
+struct head_tile sw_head_tile_at(const struct sw_model *model, const struct sw_unit_call *call, int64_t first,
+                                 bool train);
+/* Compute the logits of columns [col, col + cols) of the table that there is, counted from its first; and, from the
+ * gradient of these logits, that of the columns, unless the table is frozen, and of the hidden rows. */
+sw_status sw_head_tile_logits(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,
+                              int64_t col, int64_t cols);
+sw_status sw_head_tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
+                                 const struct head_tile *t, int64_t col, int64_t cols);
+/* Returns the columns of the tile that begins at `col`. */
+int64_t sw_head_cols_at(const struct sw_model *model, int64_t col);
+/* Return a norm without its input and outputs: the final norm, or that of a block's half. */
+struct sw_norm_call sw_final_norm_call(const struct sw_model *model, const struct sw_unit_call *call, int64_t rows);
+struct sw_norm_call sw_block_norm_call(const struct sw_model *model, const struct sw_unit_call *call,
+                                       enum sw_block_tensor scale);
+/* Sets the accumulators of a norm. */
+void sw_final_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call, struct sw_norm_call *norm);
+void sw_block_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                              struct sw_norm_call *norm);
+/* Normalises the first `rows` rows of `in` for the head, into the work area. */
+sw_status sw_final_norm(struct sw_model *model, const struct sw_unit_call *call, int64_t rows, const void *in);
 sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call);

@@ -47,7 +47,7 @@ static int add_of_head(struct sw_model_product *out, int count, enum pass pass, 
 }
 
 static int add_head(struct sw_model_product *out, int count, const struct sw_model *model) {
-    const struct sizes rows = cut(model->rows, model->head.rows), cols = cut(model->config.vocab, model->head.cols);
+    const struct sizes rows = cut(model->rows, model->head.rows), cols = cut(model->vocab.grains, model->head.cols);
     for (int r = 0; r < rows.count; r++) {
         const struct sizes parts = cut(rows.size[r], model->head.logits_rows);
         for (int c = 0; c < cols.count; c++) {
@@ -74,7 +74,7 @@ int sw_model_products(const struct sw_model *model, struct sw_model_product out[
         struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
         /* The sum with the residual is no part of the product. */
         shapes[0].addend = false;
-        count = add(out, count, names[i], shapes, model->config.layers * model->tiles);
+        count = add(out, count, names[i], shapes, model->config.layers * model->cut.tiles);
     }
     return add_head(out, count, model);
 }

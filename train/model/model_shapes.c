@@ -100,9 +100,11 @@ static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
     return SW_OK;
 }
 
-/* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result. */
+/* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result; of a
+ * tensor group's parts the first rank's adds it. */
 static bool meets_residual(const struct sw_model *model, enum linear_name name) {
-    return name == LINEAR_DOWN || (name == LINEAR_PROJECTION && model->tiles > 1);
+    const bool behind_sum = name == LINEAR_DOWN || (name == LINEAR_PROJECTION && sw_cut_parts(&model->cut) > 1);
+    return behind_sum && model->cut.rank == 0;
 }
 
 static sw_status prepare_linear(struct sw_model *model, enum linear_name name, enum sw_block_tensor bias, int64_t in,
@@ -130,7 +132,7 @@ static sw_status prepare_linear(struct sw_model *model, enum linear_name name, e
                                                .in = type,
                                                .out = SW_F32};
     SW_TRY(prepare(model, &linear->forward));
-    if (model->tiles > 1)
+    if (sw_cut_parts(&model->cut) > 1)
         SW_TRY(prepare(model, &linear->forward_plain));
     SW_TRY(prepare(model, &linear->input_gradient));
     return prepare(model, &linear->weight_gradient);
@@ -152,28 +154,33 @@ static sw_status prepare_head_tile(struct sw_model *model, int64_t rows, int64_t
     return prepare(model, &tile.table_gradient);
 }
 
+/* The ranks of a tensor group have up to one row of the vocabulary more or less; all prepare both, so that all need the
+ * same memory. */
 static sw_status prepare_head(struct sw_model *model) {
+    const int64_t vocab = model->config.vocab, least = vocab / model->cut.ranks;
+    const int64_t most = sw_shard_most_grains(vocab, model->cut.ranks);
     const int64_t rows[] = {model->head.rows, last_of(model->rows, model->head.rows)};
-    const int64_t cols[] = {model->head.cols, last_of(model->config.vocab, model->head.cols)};
-    for (int r = 0; r < 2; r++)
-        for (int c = 0; c < 2; c++)
-            SW_TRY(prepare_head_tile(model, rows[r], cols[c]));
+    const int64_t cols[] = {model->head.cols, last_of(most, model->head.cols), last_of(least, model->head.cols)};
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+        for (size_t c = 0; c < sizeof cols / sizeof cols[0]; c++)
+            SW_TRY(prepare_head_tile(model, rows[r], sw_min_i64(cols[c], most)));
     const struct head_products row = sw_head_products(model, 1, model->config.vocab);
     return prepare(model, &row.logits);
 }
 
 static void measure_widths(struct sw_model *model) {
     const struct sw_model_config *c = &model->config;
-    const int64_t q = c->heads * c->head_dim / model->tiles, kv = c->kv_heads * c->head_dim / model->tiles;
-    const int64_t ffn = c->ffn / model->tiles;
+    const int64_t q = c->heads * c->head_dim / sw_cut_parts(&model->cut),
+                  kv = c->kv_heads * c->head_dim / sw_cut_parts(&model->cut);
+    const int64_t ffn = c->ffn / sw_cut_parts(&model->cut);
     const struct widths widths = {.q = q, .kv = kv, .qkv = q + 2 * kv, .ffn = ffn, .up = c->gated ? 2 * ffn : ffn};
     const int64_t heads_stride = c->qk_norm ? q + kv : widths.qkv;
     model->widths = widths;
     model->attention = (struct sw_attention){
         .batch = model->shape.batch,
         .seq = model->shape.seq,
-        .heads = c->heads / model->tiles,
-        .kv_heads = c->kv_heads / model->tiles,
+        .heads = c->heads / sw_cut_parts(&model->cut),
+        .kv_heads = c->kv_heads / sw_cut_parts(&model->cut),
         .head_dim = c->head_dim,
         .q_stride = heads_stride,
         .k_stride = heads_stride,
@@ -221,7 +228,7 @@ struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t u
         return (struct sw_unit_sizes){0};
     if (unit == 0)
         return (struct sw_unit_sizes){.output_bytes = hidden_bytes};
-    const struct sw_tile tile = sw_tile_of(model->tiles, unit);
+    const struct sw_tile tile = sw_tile_of(&model->cut, unit);
     return (struct sw_unit_sizes){
         .output_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
         .saved_bytes = model->saved[tile.kind].saved_bytes,

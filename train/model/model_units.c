@@ -40,7 +40,19 @@ struct sw_block_range sw_block_range(enum block_kind kind) {
     return ranges[kind];
 }
 
-struct sw_tile sw_tile_of(int64_t tiles, int64_t unit) {
+/* A rank of a tensor group has one part of each half. */
+static struct sw_tile rank_tile_of(const struct sw_cut *cut, int64_t unit) {
+    return (struct sw_tile){.kind = (unit - 1) % 2 == 0 ? ATTENTION_FIRST : MLP_FIRST,
+                            .layer = (unit - 1) / 2,
+                            .index = cut->rank,
+                            .first = true,
+                            .last = true};
+}
+
+struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit) {
+    const int64_t tiles = cut->tiles;
+    if (cut->ranks > 1)
+        return rank_tile_of(cut, unit);
     if (tiles == 1)
         return (struct sw_tile){.kind = BLOCK_WHOLE, .layer = unit - 1, .first = true, .last = true};
     const int64_t within = (unit - 1) % (2 * tiles), index = within % tiles;
@@ -70,7 +82,7 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
 }
 
 int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor) {
-    const struct sw_block_range range = sw_block_range(sw_tile_of(model->tiles, unit).kind);
+    const struct sw_block_range range = sw_block_range(sw_tile_of(&model->cut, unit).kind);
     int before = 0;
     if ((int)tensor < range.first || (int)tensor >= range.end || sw_block_pieces(&model->config, tensor) == 0)
         return -1;
@@ -108,8 +120,8 @@ static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor
 /* Returns the part of a piece that tile `index` has. A tensor that holds queries, keys and values is cut within each of
  * the three. */
 static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int dims,
-                              const int64_t *dim, int64_t tiles, int64_t index) {
-    const enum cut cut = tiles == 1 ? NOT_CUT : block_tensors[tensor].cut;
+                              const int64_t *dim, int64_t parts, int64_t index) {
+    const enum cut cut = parts == 1 ? NOT_CUT : block_tensors[tensor].cut;
     const bool fused = pieces == 1 && (tensor == QKV_WEIGHT || tensor == QKV_BIAS);
     const int64_t rows = dims == 1 ? 1 : dim[0], cols = dim[dims - 1];
     const int64_t stride = cols / (fused ? 3 : 1);
@@ -117,18 +129,18 @@ static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_ten
     if (cut == NOT_CUT)
         return part;
     if (dims > 1 && (cut == CUT_OUT) == c->out_first) {
-        part.rows = rows / tiles;
+        part.rows = rows / parts;
         part.first_row = index * part.rows;
     } else {
-        part.cols = cols / tiles;
-        part.block_cols = stride / tiles;
+        part.cols = cols / parts;
+        part.block_cols = stride / parts;
         part.block_stride = stride;
         part.first_col = index * part.block_cols;
     }
     return part;
 }
 
-static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, int64_t tiles,
+static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, const struct sw_cut *cut,
                                   struct sw_tile tile, enum sw_block_tensor tensor) {
     const struct sw_tensor_names *names = names_of(c);
     const int pieces = sw_block_pieces(c, tensor);
@@ -136,43 +148,65 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
         char name[SW_TENSOR_NAME_CHARS];
         int64_t dim[2];
         const int dims = shape_of(c, tensor, pieces, piece, dim);
-        struct sw_part part = part_of(c, tensor, pieces, dims, dim, tiles, tile.index);
+        struct sw_part part = part_of(c, tensor, pieces, dims, dim, sw_cut_parts(cut), tile.index);
         part.joined = piece > 0;
+        part.replicated = cut->ranks > 1 && block_tensors[tensor].cut == NOT_CUT;
         snprintf(name, sizeof name, "%s%lld.%s", names->block, (long long)tile.layer, names->piece[tensor][piece].name);
         SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
     }
     return SW_OK;
 }
 
-static void name_block(struct sw_unit *unit, int64_t tiles, struct sw_tile tile) {
+static void name_block(struct sw_unit *unit, const struct sw_cut *cut, struct sw_tile tile) {
     const bool attends = tile.kind == ATTENTION_FIRST || tile.kind == ATTENTION_NEXT;
-    if (tiles == 1)
+    if (cut->ranks > 1)
+        snprintf(unit->name, sizeof unit->name, "block %d %s", (int)tile.layer, attends ? "attention" : "mlp");
+    else if (cut->tiles == 1)
         snprintf(unit->name, sizeof unit->name, "block %lld", (long long)tile.layer);
     else
         snprintf(unit->name, sizeof unit->name, "block %d %s %d/%d", (int)tile.layer, attends ? "attention" : "mlp",
-                 (int)tile.index + 1, (int)tiles);
+                 (int)tile.index + 1, (int)cut->tiles);
 }
 
-static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_config *c, int64_t tiles) {
+/* Adds a rank's rows of a table, with room for as many as any rank has. */
+static sw_status add_table(struct sw_unit *unit, const char *name, int64_t rows, int64_t cols,
+                           const struct sw_cut *cut) {
+    const struct sw_span own = sw_shard(rows, cut->ranks, cut->rank);
+    const struct sw_part part = {.first_row = own.first_grain,
+                                 .rows = own.grains,
+                                 .room_rows = sw_shard_most_grains(rows, cut->ranks),
+                                 .cols = cols,
+                                 .block_cols = cols,
+                                 .block_stride = cols};
+    return sw_unit_add_part(unit, name, 2, (int64_t[]){rows, cols}, &part, true);
+}
+
+static sw_status add_final_norm(struct sw_unit *unit, const char *name, int64_t hidden, const struct sw_cut *cut) {
+    const struct sw_part part = {
+        .rows = 1, .cols = hidden, .block_cols = hidden, .block_stride = hidden, .replicated = cut->ranks > 1};
+    return sw_unit_add_part(unit, name, 1, &hidden, &part, false);
+}
+
+static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_config *c, const struct sw_cut *cut) {
     struct sw_unit *embedding = &units->unit[0], *head = &units->unit[units->count - 1];
     const struct sw_tensor_names *names = names_of(c);
     snprintf(embedding->name, sizeof embedding->name, "embedding");
-    SW_TRY(sw_unit_add_tensor(embedding, names->token_table, 2, (int64_t[]){c->vocab, c->hidden}, true));
+    SW_TRY(add_table(embedding, names->token_table, c->vocab, c->hidden, cut));
     if (c->positions == SW_POSITIONS_LEARNED)
-        SW_TRY(sw_unit_add_tensor(embedding, names->position_table, 2, (int64_t[]){c->max_positions, c->hidden}, true));
+        SW_TRY(add_table(embedding, names->position_table, c->max_positions, c->hidden, cut));
     for (int64_t u = 1; u + 1 < units->count; u++) {
-        const struct sw_tile tile = sw_tile_of(tiles, u);
+        const struct sw_tile tile = sw_tile_of(cut, u);
         const struct sw_block_range range = sw_block_range(tile.kind);
-        name_block(&units->unit[u], tiles, tile);
+        name_block(&units->unit[u], cut, tile);
         for (int t = range.first; t < range.end; t++)
-            SW_TRY(add_block_tensor(&units->unit[u], c, tiles, tile, (enum sw_block_tensor)t));
+            SW_TRY(add_block_tensor(&units->unit[u], c, cut, tile, (enum sw_block_tensor)t));
     }
     snprintf(head->name, sizeof head->name, "head");
-    SW_TRY(sw_unit_add_tensor(head, names->final_norm_scale, 1, &c->hidden, false));
+    SW_TRY(add_final_norm(head, names->final_norm_scale, c->hidden, cut));
     if (c->norm == SW_NORM_LAYER)
-        SW_TRY(sw_unit_add_tensor(head, names->final_norm_bias, 1, &c->hidden, false));
+        SW_TRY(add_final_norm(head, names->final_norm_bias, c->hidden, cut));
     if (!c->tied_embeddings)
-        SW_TRY(sw_unit_add_tensor(head, names->output_table, 2, (int64_t[]){c->vocab, c->hidden}, true));
+        SW_TRY(add_table(head, names->output_table, c->vocab, c->hidden, cut));
     return SW_OK;
 }
 
@@ -204,14 +238,13 @@ static sw_status check_tiles(const struct sw_model_config *c, int64_t tiles) {
                    (long long)c->ffn, common == 1 ? "" : "one of ", divisors);
 }
 
-sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
-                         struct sw_units **out) {
+static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut, int64_t block_units,
+                            sw_optimizer_format optimizer, struct sw_units **out) {
     struct sw_units *units;
-    SW_TRY(check_tiles(config, tiles));
-    SW_TRY(sw_units_create(config->layers * (tiles == 1 ? 1 : 2 * tiles) + 2, &units));
+    SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
     units->tied = config->tied_embeddings;
     units->optimizer = optimizer;
-    sw_status status = add_all_tensors(units, config, tiles);
+    sw_status status = add_all_tensors(units, config, cut);
     if (status == SW_OK)
         status = sw_units_seal(units);
     if (status != SW_OK) {
@@ -220,4 +253,32 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
     }
     *out = units;
     return SW_OK;
+}
+
+sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
+                         struct sw_units **out) {
+    const struct sw_cut cut = {.tiles = tiles, .ranks = 1};
+    SW_TRY(check_tiles(config, tiles));
+    return make_units(config, &cut, tiles == 1 ? 1 : 2 * tiles, optimizer, out);
+}
+
+static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
+    const int64_t least = sw_min_i64(c->vocab, c->positions == SW_POSITIONS_LEARNED ? c->max_positions : c->vocab);
+    if (c->heads % ranks != 0 || c->kv_heads % ranks != 0)
+        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads%s", ranks, (long long)c->heads,
+                       c->kv_heads == c->heads ? "" : " and its key heads");
+    if (c->ffn % ranks != 0)
+        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the %lld columns of the model's MLP", ranks,
+                       (long long)c->ffn);
+    if (least < ranks)
+        return sw_fail(SW_ERR_ARG, "--tensor %d is more than the %lld rows of one of the model's tables", ranks,
+                       (long long)least);
+    return SW_OK;
+}
+
+sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, sw_optimizer_format optimizer,
+                              struct sw_units **out) {
+    const struct sw_cut cut = {.tiles = 1, .ranks = ranks, .rank = rank};
+    SW_TRY(check_ranks(config, ranks));
+    return make_units(config, &cut, 2, optimizer, out);
 }

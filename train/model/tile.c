@@ -14,7 +14,7 @@ struct tile_call {
 };
 
 static struct tile_call describe(const struct sw_model *model, const struct sw_unit_call *call) {
-    struct tile_call t = {.tile = sw_tile_of(model->tiles, call->unit), .s = sw_saved_of(model, call)};
+    struct tile_call t = {.tile = sw_tile_of(&model->cut, call->unit), .s = sw_saved_of(model, call)};
     t.mlp = t.tile.kind == MLP_FIRST || t.tile.kind == MLP_NEXT;
     t.norm_out = t.mlp ? t.s.norm2_out : t.s.norm1_out;
     t.mean = t.mlp ? t.s.norm2_mean : t.s.norm1_mean;

@@ -3,6 +3,7 @@
 #include "core/machine.h"
 #include "core/size.h"
 #include "offload/engine/team.h"
+#include "train/model/model_private.h"
 
 #include <stdlib.h>
 
@@ -38,7 +39,7 @@ static int64_t most_of(const int64_t *bytes, int64_t count) {
     return most;
 }
 
-enum { WEIGHTS, TABLE, ACC, TABLE_ACC, TOKENS, IN, OUT, GRAD, SAVED, DERIVED, WORK, AREAS };
+enum { WEIGHTS, TABLE, ACC, TABLE_ACC, TOKENS, IN, OUT, GRAD, NORM_GRAD, SOFTMAX, SAVED, DERIVED, WORK, AREAS };
 
 static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     const struct sw_units *units = sw_model_get_units(model);
@@ -52,6 +53,8 @@ static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     bytes[TABLE_ACC] = table_elems * (int64_t)sizeof(float);
     bytes[TOKENS] = sizes.token;
     bytes[IN] = bytes[OUT] = bytes[GRAD] = output;
+    bytes[NORM_GRAD] = model->cut.ranks > 1 ? output : 0;
+    bytes[SOFTMAX] = model->cut.ranks * sizes.softmax;
     bytes[SAVED] = most_of(sizes.saved, units->count);
     bytes[DERIVED] = most_of(sizes.derived, units->count);
     bytes[WORK] = sizes.work;
@@ -121,6 +124,9 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     call->in = area[IN];
     call->out = area[OUT];
     call->grad = area[GRAD];
+    call->norm_grad = area[NORM_GRAD];
+    call->softmax = area[SOFTMAX];
+    call->own_rows = sw_shard(run->model->rows, run->model->cut.ranks, run->model->cut.rank);
     call->saved = area[SAVED];
     call->derived = area[DERIVED];
     call->work = area[WORK];
@@ -215,7 +221,8 @@ sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit) {
 
 static sw_unit_function function_of(const struct sw_unit_run *run, sw_unit_pass pass) {
     const struct sw_unit_ops *ops = &run->ops;
-    const sw_unit_function of_head[SW_UNIT_PASSES] = {[SW_UNIT_FORWARD] = ops->loss, [SW_UNIT_BACKWARD] = ops->head};
+    const sw_unit_function of_head[SW_UNIT_PASSES] = {
+        [SW_UNIT_FORWARD] = ops->head_logits != NULL ? ops->head_logits : ops->loss, [SW_UNIT_BACKWARD] = ops->head};
     const sw_unit_function of_others[SW_UNIT_PASSES] = {[SW_UNIT_FORWARD] = ops->forward,
                                                         [SW_UNIT_BACKWARD] = ops->backward,
                                                         [SW_UNIT_RECOMPUTE] = ops->recompute,

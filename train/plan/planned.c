@@ -26,12 +26,15 @@ struct sw_model_shape sw_planned_shape(const struct sw_planned *p) {
                                    .batch = p->settings.micro_batch,
                                    .seq = p->settings.seq,
                                    .tiles = p->settings.tiles,
+                                   .tensor_ranks = (int)sw_settings_tensor_ranks(&p->settings),
+                                   .tensor_rank = (int)sw_settings_tensor_rank(&p->settings),
                                    .optimizer = sw_settings_optimizer(&p->settings)};
 }
 
 sw_status sw_planned_open(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
+    SW_TRY(sw_settings_check_tensor_ranks(&p->settings));
     const struct sw_store_owner owner = sw_settings_owner(&p->settings);
     SW_TRY(sw_places_of(&p->settings.nvme, ".", &owner, &p->places));
     SW_TRY(open_devices(p));
@@ -146,7 +149,7 @@ double sw_planned_save_share(const struct sw_planned *p) {
 }
 
 double sw_planned_token_flops(const struct sw_planned *p) {
-    return 6.0 * (double)sw_units_parameters(sw_model_get_units(p->model));
+    return 6.0 * (double)sw_settings_parameters(&p->settings, sw_model_get_units(p->model));
 }
 
 sw_status sw_planned_profile(const struct sw_planned *p, const struct sw_profile_need *need, struct sw_profile *out) {

@@ -8,6 +8,7 @@ enum { RANK_TIMEOUT_S = 120 };
 
 sw_status sw_planned_begin_ranks(struct sw_ranks *ranks, struct sw_settings *settings) {
     sw_settings_take_ranks(settings, ranks);
+    SW_TRY(sw_settings_group_ranks(settings, ranks));
     SW_TRY(sw_ranks_begin_watch(ranks, RANK_TIMEOUT_S));
     return settings->threads == SW_OPTION_AUTO ? sw_ranks_cores(ranks, &settings->threads) : SW_OK;
 }

@@ -318,7 +318,9 @@ sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rat
     const struct sw_model_shape shape = {.type = sw_settings_type(target->settings),
                                          .batch = target->settings->micro_batch,
                                          .seq = target->settings->seq,
-                                         .tiles = target->settings->tiles};
+                                         .tiles = target->settings->tiles,
+                                         .tensor_ranks = (int)sw_settings_tensor_ranks(target->settings),
+                                         .tensor_rank = (int)sw_settings_tensor_rank(target->settings)};
     /* The rates stand for ops that were not timed, because the units that have them took too much memory or time. */
     const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
     struct sw_device_description description = {.name = "this machine",

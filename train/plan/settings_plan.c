@@ -57,7 +57,22 @@ end:
     return status;
 }
 
-/* A rank, and the ZeRO stage to plan it with. */
+/* Returns the data ranks of a node, of each of which the node has one rank at least; 0: that is not known. */
+static int node_data_ranks(const struct sw_settings *settings) {
+    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
+    return node == 0 || node >= group ? node / group : 1;
+}
+
+static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const struct sw_model_bytes *bytes) {
+    if (sw_settings_tensor_ranks(settings) == 1)
+        return (struct sw_plan_tensor){0};
+    return (struct sw_plan_tensor){.ranks = (int)sw_settings_tensor_ranks(settings),
+                                   .rank = (int)sw_settings_tensor_rank(settings),
+                                   .rows = bytes->rows,
+                                   .softmax_bytes = bytes->softmax};
+}
+
+/* A data rank, and the ZeRO stage to plan it with. */
 struct share {
     int rank, stage;
 };
@@ -68,13 +83,14 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
     struct sw_plan_spec spec = {
         .lack = out_lack,
         .units = sw_model_get_units(model),
-        .ranks = (int)sw_settings_ranks(settings),
+        .ranks = (int)sw_settings_data_ranks(settings),
         .rank = share.rank,
+        .tensor = tensor_of(settings, &bytes),
         .zero = share.stage,
         .gather = sw_settings_gather(settings),
         .reduce = sw_settings_reduce(settings),
-        .reduce_nodes = sw_settings_reduce_nodes(settings),
-        .node_ranks = sw_settings_node_ranks(settings),
+        .reduce_nodes = sw_settings_tensor_ranks(settings) > 1 ? 0 : sw_settings_reduce_nodes(settings),
+        .node_ranks = node_data_ranks(settings),
         .grads = (sw_grads_format)settings->grads_state,
         .type = sw_settings_type(settings),
         .train = true,
@@ -139,7 +155,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
     if (open && sw_settings_gather(settings) != SW_QUANT_NONE)
         *out = SW_ZERO_WEIGHTS;
-    if (!open || sw_settings_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
+    if (!open || sw_settings_data_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
     struct sw_plan *plan = NULL;
     const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, NULL, &plan);
@@ -163,7 +179,7 @@ static sw_status search_stages(const struct sw_settings *settings, const struct 
     struct sw_plan *best = NULL;
     open.most_ops /= 2;
     for (int stage = SW_ZERO_GRADS; stage <= SW_ZERO_WEIGHTS; stage++) {
-        const struct share share = {.rank = (int)settings->rank, .stage = stage};
+        const struct share share = {.rank = (int)sw_settings_data_rank(settings), .stage = stage};
         struct sw_search_prices prices;
         struct sw_plan *plan = NULL;
         const struct pricing half = {&open, pricing->rates, &prices};
@@ -188,8 +204,8 @@ static sw_status search_stages(const struct sw_settings *settings, const struct 
 
 static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
-    struct share share = {.rank = (int)settings->rank};
-    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_ranks(settings) > 1 &&
+    struct share share = {.rank = (int)sw_settings_data_rank(settings)};
+    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_data_ranks(settings) > 1 &&
         sw_settings_gather(settings) == SW_QUANT_NONE)
         return search_stages(settings, model, pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));

@@ -46,8 +46,9 @@ static sw_status fill_pass(const struct sw_evaluation *e, int64_t first_window, 
 
 sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *out_tokens) {
     assert(e->max_tokens > 0);
-    const int64_t windows = sw_data_validation_windows(e->data), ranks = sw_ranks_count(e->ranks);
-    const int64_t per_rank = e->batch * e->micro_batches, own = per_rank * sw_ranks_rank(e->ranks);
+    const int64_t windows = sw_data_validation_windows(e->data), tensor_ranks = sw_max_i64(1, e->tensor_ranks);
+    const int64_t ranks = sw_ranks_count(e->ranks) / tensor_ranks;
+    const int64_t per_rank = e->batch * e->micro_batches, own = per_rank * (sw_ranks_rank(e->ranks) / tensor_ranks);
     struct sw_long_work progress =
         sw_long_work_begin("evaluating", sw_min_i64(e->max_tokens, sw_data_validation_tokens(e->data)));
     double loss_sum = 0.0;
@@ -69,6 +70,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     }
     sw_long_work_end(&progress);
     SW_TRY(sw_ranks_sum(e->ranks, &tokens));
+    tokens /= tensor_ranks;
     *out_loss = loss_sum / (double)tokens;
     *out_tokens = tokens;
     return SW_OK;

@@ -16,7 +16,8 @@ struct sw_evaluation {
     struct sw_data *data;
     int64_t batch, seq, micro_batches; /* shape of the engine's plan; batch: sequences of a micro-batch */
     int64_t max_tokens;                /* predict only the first tokens; INT64_MAX: all */
-    struct sw_ranks *ranks;            /* each rank evaluates its share of the data, and all get the result */
+    struct sw_ranks *ranks;            /* each data rank evaluates its share of the data, and all get the result */
+    int64_t tensor_ranks;              /* neighbouring ranks that are one data rank; 0 or 1: each rank is one */
 };
 
 /* Returns the mean loss in nats a predicted token, and the number of predicted tokens. */

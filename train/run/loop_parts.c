@@ -12,8 +12,8 @@
 sw_status sw_loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
-    const int64_t own = micros * batch, all = own * sw_settings_ranks(settings);
-    const int64_t first = sw_ranks_rank(trainer->ranks) * own;
+    const int64_t own = micros * batch, all = own * sw_settings_data_ranks(settings);
+    const int64_t first = sw_settings_data_rank(settings) * own;
     *out_loss_tokens = 0;
     for (int64_t s = 0; s < all; s++) {
         const uint64_t position = (uint64_t)((step - 1) * all + s);
@@ -82,6 +82,7 @@ sw_status sw_loop_validate(struct sw_trainer *trainer, double *out_loss, int64_t
                                              .seq = settings->seq,
                                              .micro_batches = sw_settings_micro_batches(settings),
                                              .max_tokens = INT64_MAX,
+                                             .tensor_ranks = sw_settings_tensor_ranks(settings),
                                              .ranks = trainer->ranks};
     return sw_evaluate(&evaluation, out_loss, out_tokens);
 }

@@ -104,6 +104,8 @@ static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
                                    .batch = settings->micro_batch,
                                    .seq = settings->seq,
                                    .tiles = settings->tiles,
+                                   .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
+                                   .tensor_rank = (int)sw_settings_tensor_rank(settings),
                                    .optimizer = sw_settings_optimizer(settings),
                                    .documents = sw_data_has_documents(trainer->data)};
 }
@@ -131,6 +133,7 @@ sw_status sw_trainer_prepare(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, check_settings(trainer)));
     SW_TRY(sw_agree_on_settings(ranks, &trainer->run.settings));
+    SW_TRY(sw_settings_group_ranks(&trainer->run.settings, ranks));
     SW_TRY(sw_ranks_begin_watch(ranks, trainer->run.settings.rank_timeout));
     SW_TRY(share_cores(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, open_inputs(trainer)));

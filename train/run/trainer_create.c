@@ -78,6 +78,8 @@ static sw_status open_model(struct sw_trainer *trainer) {
                                         .init = settings->init,
                                         .seed = (uint64_t)settings->seed,
                                         .tiles = settings->tiles,
+                                        .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
+                                        .tensor_rank = (int)sw_settings_tensor_rank(settings),
                                         .optimizer = sw_settings_optimizer(settings)};
     SW_TRY(sw_source_open_model(&spec, &trainer->source));
     trainer->run.config = *sw_source_config(trainer->source);
@@ -163,6 +165,8 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_settings_check_names(settings));
     SW_TRY(sw_options_to_json(&sw_train_command, settings, &trainer->given));
     SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
+    /* The rank says which part of the weights its source has. */
+    sw_settings_take_ranks(settings, ranks);
     SW_TRY(sw_ranks_agree_on_error(ranks, open_model(trainer)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_check(settings, trainer->run.config.vocab)));
     SW_TRY(sw_trainer_prepare(trainer));

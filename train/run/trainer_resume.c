@@ -67,16 +67,32 @@ static sw_status leave_secondary(struct sw_settings *settings) {
     return settings->zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
 }
 
+/* Refuses other tensor groups than those of the run, whose stores have the parts that these groups cut. */
+static sw_status check_tensor(const struct sw_trainer *trainer, int64_t before) {
+    const int64_t now = sw_settings_tensor_ranks(&trainer->run.settings), ranks = trainer->run.ranks;
+    if (now != before)
+        return sw_fail(SW_ERR_ARG, "a resume cannot change the --tensor %lld of this run to %lld; leave it out",
+                       (long long)before, (long long)now);
+    if (now > 1 && ranks != sw_ranks_count(trainer->ranks))
+        return sw_fail(SW_ERR_ARG,
+                       "a run with --tensor %lld goes on only with as many ranks as trained it; start %lld ranks, and "
+                       "not %d",
+                       (long long)now, (long long)ranks, sw_ranks_count(trainer->ranks));
+    return SW_OK;
+}
+
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     trainer->past_schedule = sw_settings_schedule(settings);
+    const int64_t tensor_ranks = sw_settings_tensor_ranks(settings);
     if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
         sw_settings_regroup(settings, trainer->run.ranks);
     if (sw_ranks_count(trainer->ranks) == 1)
         SW_TRY(leave_secondary(settings));
     if (change->apply != NULL)
         SW_TRY(apply_change(change, settings));
+    SW_TRY(check_tensor(trainer, tensor_ranks));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
 }
 

@@ -46,6 +46,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
     SW_TRY(check_machine(settings));
     SW_TRY(sw_settings_check_secondary(settings));
+    SW_TRY(sw_settings_check_tensor(settings));
     if (settings->order != NULL) /* resume has no --order */
         SW_TRY(parse_order(settings->order, 1, &group));
     SW_TRY(sw_tensor_rates_check(settings));
@@ -102,14 +103,14 @@ sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct 
 }
 
 int64_t sw_settings_micro_batches(const struct sw_settings *settings) {
-    return settings->batch_tokens / (settings->micro_batch * settings->seq * sw_settings_ranks(settings));
+    return settings->batch_tokens / (settings->micro_batch * settings->seq * sw_settings_data_ranks(settings));
 }
 
 struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
     return (struct sw_store_owner){.rank = settings->rank,
                                    .ranks = sw_settings_ranks(settings),
                                    .local_rank = settings->local_rank,
-                                   .whole = sw_settings_ranks(settings) > 1 && settings->zero == 0,
+                                   .whole = sw_settings_data_ranks(settings) > 1 && settings->zero == 0,
                                    .optimizer = sw_settings_optimizer(settings)};
 }
 

@@ -62,6 +62,7 @@ struct sw_settings {
     int64_t tiles;              /* tiles of each half of a block; 1: a block is not cut */
     int64_t ranks, local_ranks; /* ranks of the job, and of those the ranks on this machine; 0: one */
     int64_t nodes;              /* nodes of a described machine's ranks; plan alone sets it */
+    int64_t tensor;             /* ranks of a tensor group, which share out each layer; 0 or 1: there are no groups */
     int64_t ranks_per_node;     /* ranks that count as a node; SW_OPTION_AUTO: those of a machine */
     int64_t node_ranks;         /* not a flag: ranks of each node; 0: not known, SW_NODES_UNEVEN */
     int64_t node_rank;          /* not a flag: this rank's number within its node */
@@ -122,6 +123,22 @@ int sw_settings_node_ranks(const struct sw_settings *settings);
 /* Returns the nodes within each of which quantized gradients are reduced first; 0: all ranks exchange them at once. */
 int sw_settings_reduce_nodes(const struct sw_settings *settings);
 
+/* The groups that --tensor makes. Job rank j has the number j % tensor in its group and belongs to the data rank
+ * j / tensor. The data ranks share the sequences of a step; the ranks of a group compute the same sequences, each with
+ * its part of every layer. ZeRO shares the state of a part among the ranks that have it, one of each group. */
+int64_t sw_settings_tensor_ranks(const struct sw_settings *settings);
+int64_t sw_settings_tensor_rank(const struct sw_settings *settings);
+int64_t sw_settings_data_ranks(const struct sw_settings *settings);
+int64_t sw_settings_data_rank(const struct sw_settings *settings);
+/* Refuses flags that --tensor excludes, whatever the ranks are. */
+sw_status sw_settings_check_tensor(const struct sw_settings *settings);
+/* Refuses a number of ranks that groups do not divide. */
+sw_status sw_settings_check_tensor_ranks(const struct sw_settings *settings);
+/* Groups the ranks as their settings say, in which all ranks have the same --tensor. */
+sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_ranks *ranks);
+/* Returns the parameters of the whole model. The units of a tensor group's rank have a part of them. */
+int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units);
+
 /* Prepares a resume with another number of ranks: threads and budgets become "auto" again, budgets with their old value
  * as the limit, and so does the ZeRO stage of a run that had one rank. */
 void sw_settings_regroup(struct sw_settings *settings, int64_t ranks_before);
@@ -150,7 +167,7 @@ sw_quant sw_settings_reduce(const struct sw_settings *settings);
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings);
 sw_rounding sw_settings_rounding(const struct sw_settings *settings);
 int64_t sw_settings_ranks(const struct sw_settings *settings);
-/* Returns the micro-batches that each rank computes in a step. */
+/* Returns the micro-batches that each data rank computes in a step. */
 int64_t sw_settings_micro_batches(const struct sw_settings *settings);
 bool sw_settings_order_is_auto(const struct sw_settings *settings);
 /* Returns the group size: the micro-batches that pass through a unit before the next unit is fetched. */

@@ -210,6 +210,10 @@ static const struct sw_option options[] = {
      .int_max = 3, .allow_auto = true,
      .what = "ZeRO stage, what ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights; auto: "
              "2 if each device can hold all weights, else 3"},
+    {.name = "--tensor", INT(tensor), .commands = ALL, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
+     .int_max = SW_SETTINGS_MOST_RANKS,
+     .what = "cut each layer into parts for groups of N neighbouring ranks, which compute the same sequences together; "
+             "--zero is then among the ranks that have the same part"},
     {.name = "--zero-secondary", TEXT(zero_secondary), .commands = ALL, .group = RANKS, .initial = SW_NO_SECONDARY,
      .value = "none|node|N",
      .what = "with --zero 3, keep a second shard of the weights among the ranks of a node, or N of them: the backward "
@@ -312,9 +316,22 @@ static sw_status check_plan(const void *target) {
     if (largest && settings->rates != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--rates has the rates of one model, and --largest plans many; leave out one of them");
+    if (largest && sw_settings_tensor_ranks(settings) > 1)
+        return sw_fail(SW_ERR_ARG,
+                       "--largest plans many models, of which --tensor %lld cannot cut all; leave out one of "
+                       "them",
+                       (long long)settings->tensor);
     if (largest && settings->freeze != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--freeze names units of one model, and --largest plans many; leave out one of them");
+    return sw_settings_check(settings);
+}
+
+static sw_status check_bench_step(const void *target) {
+    const struct sw_settings *settings = target;
+    if (sw_settings_tensor_ranks(settings) > 1)
+        return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and --tensor %lld cuts them; leave it out",
+                       (long long)settings->tensor);
     return sw_settings_check(settings);
 }
 
@@ -389,7 +406,9 @@ const struct sw_command_line sw_bench_step_command = {
     .bit = STEP,
     .summary = "Measures a training step as placed, beside a step with all state in memory, the step's I/O alone, and "
                "the least bytes that it can move.",
-    TABLE,
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .check = check_bench_step,
     .more_help = sw_settings_help_presets,
     .examples = {"spillway bench step --model gpt2-124m --place optimizer=nvme",
                  "spillway bench step --model model --nvme . --steps 8",

@@ -26,7 +26,7 @@ enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16
 #define AUTO_GPU_HOST_SHARE 0.8
 
 static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
-    const int64_t ranks = sw_settings_ranks(s);
+    const int64_t ranks = sw_settings_data_ranks(s);
     if (s->seq == SW_OPTION_AUTO)
         s->seq = sw_min_i64(AUTO_SEQ, config->max_positions);
     const bool batch_auto = s->batch_tokens == SW_OPTION_AUTO;
@@ -45,7 +45,7 @@ static void resolve_shape(struct sw_settings *s, const struct sw_model_config *c
 /* Lowers the micro-batch until each rank's sequences are a multiple of it. That changes the order of sums, but so does
  * the new number of ranks. */
 static void fit_micro_batch(struct sw_settings *s) {
-    const int64_t sequences = s->batch_tokens / s->seq / sw_settings_ranks(s), before = s->micro_batch;
+    const int64_t sequences = s->batch_tokens / s->seq / sw_settings_data_ranks(s), before = s->micro_batch;
     while (sequences > 0 && sequences % s->micro_batch != 0)
         s->micro_batch--;
     if (s->micro_batch != before)
@@ -68,9 +68,9 @@ static void limit_to(int64_t most_bytes, int64_t *bytes) {
         *bytes = sw_min_i64(*bytes, most_bytes);
 }
 
-/* Checks that every rank gets the same number of whole micro-batches. */
+/* Checks that every data rank gets the same number of whole micro-batches. */
 static sw_status check_batch(const struct sw_settings *s) {
-    const int64_t ranks = sw_settings_ranks(s);
+    const int64_t ranks = sw_settings_data_ranks(s);
     int64_t micro_tokens;
     const bool counts =
         sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) && sw_mul_i64(micro_tokens, ranks, &micro_tokens);
@@ -87,8 +87,9 @@ static sw_status check_batch(const struct sw_settings *s) {
                        (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
     return sw_fail(SW_ERR_ARG,
                    "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld for each of %lld "
-                   "ranks; use %lld, another --micro-batch or another number of ranks",
+                   "%s; use %lld, another --micro-batch or another number of ranks",
                    (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq, (long long)ranks,
+                   sw_settings_tensor_ranks(s) > 1 ? "groups of --tensor" : "ranks",
                    (long long)(sw_div_up(s->batch_tokens, micro_tokens) * micro_tokens));
 }
 

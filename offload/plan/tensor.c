@@ -1,0 +1,107 @@
+/* The exchanges of a tensor group. What the ranks of a group have computed of one piece is added up, each rank getting
+ * its rows, and then gathered, all in place: pieces are whole again once the group has met. */
+#include "offload/plan/builder.h"
+
+#include <assert.h>
+
+/* A norm's backward pass goes over memory about so often: input, gradients in and out, and the statistics again. */
+enum { NORM_PASSES = 5 };
+
+int sw_build_adds(const struct sw_builder *b) {
+    return sw_plan_tensor_ranks(b->plan) > 1 ? 2 : 1; /* the norm adds apart */
+}
+
+/* Returns the bytes of a row of a micro-batch, which has as many at every unit's output. */
+static int64_t row_bytes(const struct sw_builder *b) {
+    return b->plan->spec.output_bytes[0] / b->plan->spec.tensor.rows;
+}
+
+static int64_t own_rows(const struct sw_builder *b) {
+    return sw_plan_rows_of(b->plan, b->plan->spec.tensor.rank).grains;
+}
+
+/* A piece in exchange. */
+struct shared {
+    struct sw_operand at;
+    struct sw_what what; /* its version says what it becomes */
+    int64_t unit;        /* the op's */
+};
+
+static void exchange(struct sw_builder *b, sw_op_kind kind, const struct shared *piece, int64_t from_version,
+                     int64_t bytes) {
+    struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMM, piece->unit, piece->what.index);
+    struct sw_what from = piece->what;
+    from.version = from_version;
+    op->content = piece->what.content;
+    op->bytes = bytes;
+    sw_build_read(b, piece->at, from);
+    sw_build_write(b, piece->at, piece->what);
+}
+
+static void reduce(struct sw_builder *b, struct shared piece) {
+    piece.what.version = SW_VERSION_OWN;
+    exchange(b, SW_OP_REDUCE_TENSOR, &piece, SW_VERSION_LOCAL,
+             (b->plan->spec.tensor.rows - own_rows(b)) * row_bytes(b));
+}
+
+static void gather(struct sw_builder *b, struct shared piece) {
+    piece.what.version = 0;
+    exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_OWN,
+             own_rows(b) * row_bytes(b) * (sw_plan_tensor_ranks(b->plan) - 1));
+}
+
+void sw_build_sum_output(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand at) {
+    const struct shared piece = {.at = at, .what = sw_build_output_of(unit, micro), .unit = unit};
+    if (sw_plan_tensor_ranks(b->plan) == 1)
+        return;
+    reduce(b, piece);
+    gather(b, piece);
+}
+
+struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro) {
+    const struct shared piece = {.at = sw_build_ring(b, RING_SOFTMAX),
+                                 .what = {SW_CONTENT_SOFTMAX, -1, micro, 0, 0, 0},
+                                 .unit = sw_build_head_of(b)};
+    struct sw_what local = piece.what;
+    local.version = SW_VERSION_LOCAL;
+    sw_build_write(b, piece.at, local);
+    exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_LOCAL,
+             b->plan->spec.tensor.softmax_bytes * (sw_plan_tensor_ranks(b->plan) - 1));
+    return piece.at;
+}
+
+static struct sw_what norm_grad_of(int64_t unit, int64_t micro, int64_t version) {
+    return (struct sw_what){SW_CONTENT_NORM_GRAD, unit, micro, version, 0, 0};
+}
+
+struct sw_operand sw_build_write_norm_grad(struct sw_builder *b, int64_t unit, int64_t micro) {
+    const struct sw_operand at = sw_build_ring(b, RING_NORM_GRAD);
+    sw_build_write(b, at, norm_grad_of(unit, micro, SW_VERSION_LOCAL));
+    return at;
+}
+
+void sw_build_reduce_norm_grad(struct sw_builder *b, const struct sw_norm_work *norm) {
+    reduce(b, (struct shared){
+                  .at = norm->norm_grad, .what = norm_grad_of(norm->unit, norm->micro, 0), .unit = norm->unit});
+}
+
+/* The op reads the gradient at the unit's output, of which a block's input has a part beside the norm. The head's has
+ * none. */
+void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *norm) {
+    const int64_t unit = norm->unit, kept = sw_plan_backward_input(b->plan, unit);
+    const bool head = unit == sw_build_head_of(b);
+    struct sw_what grad = {SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, norm->micro, 0, 0, 0};
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_NORM, SW_LANE_COMPUTE, unit, norm->micro);
+    op->bytes = NORM_PASSES * own_rows(b) * row_bytes(b);
+    sw_build_read_weights(b, unit, norm->weights);
+    sw_build_read(b, norm->input, sw_build_output_of(head ? unit - 1 : kept - 1, norm->micro));
+    sw_build_read(b, norm->norm_grad, norm_grad_of(unit, norm->micro, SW_VERSION_OWN));
+    if (!head)
+        sw_build_read(b, norm->grad, grad);
+    grad.unit = unit - 1;
+    grad.version = SW_VERSION_OWN;
+    sw_build_write(b, norm->grad, grad);
+    sw_build_accumulate(b, unit, norm->acc);
+    sw_build_touch_work(b);
+    gather(b, (struct shared){.at = norm->grad, .what = grad, .unit = unit});
+}

@@ -1,0 +1,159 @@
+"""Groups of ranks compute layers together (--tensor): with the losses of one rank, the same bits at every ZeRO stage and
+placement, and nothing lost when a rank is."""
+
+import array
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+from program import LIMIT_S, command, differences, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
+from ranks_jobs import Job, far, mpirun
+
+FOLDER = scratch_folder()
+SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
+STEPS, SHORT, ROUNDS = 50, 6, int(os.environ.get("SW_TEST_ROUNDS", 2))
+TOLERANCE = 1e-5
+TIMEOUT_S, PATIENT_S, GRACE_S = 6, 100, 20
+EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
+# Rows of the vocabulary, of the positions and of the hidden state that no number of ranks here divides.
+VOCAB, SEQ, POSITIONS, SEQUENCES = 259, 33, 37, 8
+LLAMA = {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
+         "intermediate_size": 176, "max_position_embeddings": POSITIONS, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+         "hidden_act": "silu", "tie_word_embeddings": False}
+CONFIGS = {
+    "gpt2": {"model_type": "gpt2", "vocab_size": VOCAB, "n_positions": POSITIONS, "n_embd": 64, "n_layer": 2, "n_head": 4},
+    "llama": {"model_type": "llama", **LLAMA},
+    "qwen3": {"model_type": "qwen3", **LLAMA, "head_dim": 8, "tie_word_embeddings": True},
+}
+
+
+def path(*names):
+    return os.path.join(FOLDER, *names)
+
+
+# Tokens of 16 bits: the vocabulary is larger than that of bytes.
+DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
+for family, fields in CONFIGS.items():
+    os.mkdir(path(family))
+    write(path(family, "config.json"), json.dumps(fields))
+
+
+def train(name, *more, model="gpt2", steps=SHORT, timeout_s=PATIENT_S):
+    return command("train", "--model", path(model) if model in CONFIGS else model, "--init", "--data", DATA, "--run", path(name),
+                   "--steps", steps, "--schedule-steps", STEPS, "--warmup", 5, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens",
+                   SEQUENCES * SEQ, "--chunk-grains", 1, "--threads", 1, "--precision", "fp32", "--rank-timeout", timeout_s, *more)
+
+
+def started(ranks, arguments):
+    return subprocess.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=LIMIT_S, check=False)
+
+
+def together(ranks, arguments):
+    done = started(ranks, arguments)
+    if done.returncode != 0:
+        raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
+    return done
+
+
+def refused(what, ranks, arguments, *words):
+    """One rank says in one line why all end, and nothing is changed."""
+    before = tree(FOLDER)
+    done = started(ranks, arguments)
+    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
+    right = done.returncode != 0 and len(said) == 1 and all(word in said[0] for word in words)
+    problems = [] if right else [f"{what}: status {done.returncode}, lacks one of {words}: {done.stderr[-1500:]}"]
+    return problems + [f"{what}: {name} was changed" for name in differences(before, tree(FOLDER))]
+
+
+def groups_train_as_one_rank_does():
+    """Of every family, with validation that the groups share out."""
+    more, problems = ("--val", "30%", "--eval-every", 20), []
+    for model in CONFIGS:
+        together(1, train(f"{model}-1", *more, model=model, steps=STEPS))
+        for ranks, group in ((2, 2), (4, 2), (4, 4)):
+            name = f"{model}-{ranks}-{group}"
+            together(ranks, train(name, *more, "--tensor", group, model=model, steps=STEPS))
+            problems += far(name, path(name), path(f"{model}-1"), tolerance=TOLERANCE)
+    last = steps_of(path("gpt2-4-2"))[-1]
+    if last["ranks"] != 4 or last["tokens"] != SEQUENCES * SEQ or last["bytes"]["comm"] <= 0:
+        problems.append(f"the log says of four ranks: {last}")
+    return problems
+
+
+def micro_batches_of_several_sequences_and_fewer_rows_train_alike():
+    """The hidden state has other rows, and each of the two groups has micro-batches of its own."""
+    flags = ("--micro-batch", 2, "--clip", 0.05)
+    together(1, train("wide-1", *flags, model="llama"))
+    together(4, train("wide-4", *flags, "--tensor", 2, model="llama"))
+    return far("micro-batches of two", path("wide-4"), path("wide-1"), tolerance=TOLERANCE)
+
+
+def stages_and_placements_give_the_same_bits():
+    """At one --tensor and number of ranks, with one group and with two."""
+    places = (("device", ()), ("optimizer", ("--place", "optimizer=nvme")), ("away", ("--place", EVERYTHING_AWAY)),
+              ("host", ("--place", "weights=host,grads=host,optimizer=host", "--update", "device")),
+              ("recompute", ("--recompute", "all")), ("batch", ("--order", "batch", "--place", EVERYTHING_AWAY)))
+    table = [(2, 2, name, flags) for name, flags in places]
+    table += [(4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in places[:3]]
+    table += [(4, 4, "four", ()), (4, 4, "four-away", ("--place", EVERYTHING_AWAY))]
+    problems, numbers = [], {}
+    for ranks, group, what, flags in table:
+        for model in ("gpt2", "qwen3") if "-" not in what else ("llama",):
+            name = f"bits-{model}-{ranks}-{group}-{what}"
+            together(ranks, train(name, *flags, "--tensor", group, model=model))
+            if numbers.setdefault((model, ranks, group), numbers_of(path(name))) != numbers_of(path(name)):
+                problems.append(f"{name}: other bits than another stage or placement")
+    return problems
+
+
+def a_killed_rank_loses_nothing():
+    """The others end and name it; resumes go on with the same bits, whatever rank it was."""
+    draw, problems = random.Random(SEED), []
+    flags = ("--tensor", 2, "--place", "weights=host,grads=nvme,optimizer=nvme")
+    for turn in range(ROUNDS):
+        arguments = train("lost", *flags, steps=100000, timeout_s=TIMEOUT_S) if turn == 0 else command("resume", path("lost"))
+        job = Job(path("job.log"), 4, arguments).wait_for(" loss ")
+        time.sleep(draw.random())
+        victim, processes = draw.randrange(4), job.processes()
+        os.kill(processes[victim], signal.SIGKILL)
+        code = job.end(TIMEOUT_S + GRACE_S)
+        said = [line for line in open(path("job.log"), encoding="utf-8") if line.startswith("spillway ")]
+        if code in (None, 0) or len(said) != 1 or f"rank {victim} " not in said[0]:
+            problems.append(f"rank {victim}, seed {SEED}: status {code}: {said}")
+    problems += refused("other groups", 4, command("resume", path("lost"), "--tensor", 4), "--tensor 2", "to 4")
+    problems += refused("fewer ranks", 2, command("resume", path("lost")), "--tensor 2", "start 4", "not 2")
+    last = steps_of(path("lost"))[-1]["step"]
+    together(4, command("resume", path("lost"), "--steps", last + 2))
+    together(4, train("unbroken", *flags, steps=last + 2))
+    if numbers_of(path("lost")) != numbers_of(path("unbroken")):
+        problems.append(f"seed {SEED}: other bits than a run that nothing has ended")
+    return problems
+
+
+def models_that_groups_cannot_cut_are_refused():
+    problems = refused("heads", 3, train("none", "--tensor", 3, "--batch-tokens", 9 * SEQ), "--tensor 3", "4 heads")
+    problems += refused("kv heads", 4, train("none", "--tensor", 4, model="llama-tiny"), "--tensor 4", "key-value heads")
+    problems += refused("rows", 4, train("none", "--tensor", 4, "--seq", 3, "--batch-tokens", 3), "--tensor 4")
+    return problems + ([f"{name} was made" for name in ("none",) if os.path.exists(path(name))])
+
+
+def plan_is_made_together():
+    """By the ranks themselves, which measure what they exchange."""
+    done = together(2, command("plan", "--model", path("gpt2"), "--tensor", 2, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens",
+                               SEQUENCES * SEQ, "--threads", 1, "--precision", "fp32", "--device", "cpu", "--rates", path("rates.json"),
+                               "--json"))
+    found = json.loads(done.stdout)
+    right = found["tensor"] == {"ranks": 2, "groups": 1} and found["sent"]["bytes"] > 0 and found["predicted"]["plain"]["step_s"] > 0
+    alone = json.loads(must("plan", "--model", "qwen2.5-7b", "--machine", "h100", "--ranks", 16, "--tensor", 4, "--json").out)
+    whole = json.loads(must("plan", "--model", "qwen2.5-7b", "--machine", "h100", "--ranks", 16, "--json").out)
+    right &= alone["parameters"] == whole["parameters"] and alone["predicted"]["plain"]["step_s"] > 0
+    return [] if right else [f"{found}, {alone}"]
+
+
+script_test.run(groups_train_as_one_rank_does, micro_batches_of_several_sequences_and_fewer_rows_train_alike,
+                stages_and_placements_give_the_same_bits, a_killed_rank_loses_nothing, models_that_groups_cannot_cut_are_refused,
+                plan_is_made_together)

@@ -1,0 +1,144 @@
+/* What a rank of a tensor group computes (Shoeybi et al., arXiv 1909.08053): its part of a half of a block, of the
+ * embedding and of the head. The plan adds up the parts between these calls. */
+#include "core/size.h"
+#include "train/model/model_private.h"
+
+/* Floats of a row in a record of the softmax: the largest logit, the sum of exponentials, the target's logit. */
+enum { SOFTMAX_FLOATS = 3, SOFTMAX_ALIGN_BYTES = 64 };
+
+int64_t sw_softmax_bytes(const struct sw_model *model) {
+    return sw_round_up(SOFTMAX_FLOATS * model->rows * (int64_t)sizeof(float), SOFTMAX_ALIGN_BYTES);
+}
+
+static bool is_mlp(const struct sw_model *model, const struct sw_unit_call *call) {
+    return sw_tile_of(&model->cut, call->unit).kind == MLP_FIRST;
+}
+
+static int64_t row_bytes(const struct sw_model *model) {
+    return model->config.hidden * sw_dtype_bytes(model->shape.type);
+}
+
+/* Computes this rank's part of a half's last product. The first rank's part has the bias and the residual. */
+static sw_status add_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                          enum sw_block_tensor weight, const void *x) {
+    if (model->cut.rank == 0)
+        return sw_linear_forward(model, call, name, weight, x, call->in, call->out);
+    return sw_gemm(call->stream, &model->linear[name].forward_plain, x,
+                   tensor_at(model, call, sw_block_tensor_in(model, call->unit, weight)), NULL, call->out,
+                   area_at(call->work, model->work.scratch));
+}
+
+sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    if (is_mlp(model, call)) {
+        SW_TRY(sw_norm_forward(model, call, NORM2_SCALE, call->in, s.norm2_out, s.norm2_mean, s.norm2_rstd));
+        SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
+        return add_half(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated);
+    }
+    SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s.norm1_out, s.norm1_mean, s.norm1_rstd));
+    SW_TRY(sw_attend_forward(model, call, s.norm1_out, &s));
+    return add_half(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s.attention_out);
+}
+
+sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    return is_mlp(model, call) ? sw_mlp_backward(model, call, s.norm2_out, &s, call->norm_grad)
+                               : sw_attend_backward(model, call, s.norm1_out, &s, call->norm_grad);
+}
+
+/* Statistics of the rank's rows are computed again, from the input: what the backward pass computed may be gone. */
+sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call) {
+    const bool head = call->unit + 1 == model->units->count;
+    const enum sw_block_tensor scale = !head && is_mlp(model, call) ? NORM2_SCALE : NORM1_SCALE;
+    const int64_t offset = call->own_rows.first_grain * row_bytes(model);
+    const char *in = (const char *)call->in + offset;
+    struct sw_norm_call norm =
+        head ? sw_final_norm_call(model, call, call->own_rows.grains) : sw_block_norm_call(model, call, scale);
+    norm.rows = call->own_rows.grains;
+    norm.mean = area_at(call->work, model->work.norm_mean);
+    norm.rstd = area_at(call->work, model->work.norm_rstd);
+    SW_TRY(sw_model_norm_forward(model, call->stream, &norm, in, area_at(call->work, model->work.norm_out)));
+    if (head)
+        sw_final_norm_accumulate(model, call, &norm);
+    else
+        sw_block_norm_accumulate(model, call, scale, &norm);
+    return sw_model_norm_backward(model, call->stream, &norm, (const char *)call->norm_grad + offset, in, !head,
+                                  (char *)call->grad + offset);
+}
+
+/* Takes one tile of rows through this rank's part of the vocabulary, up to its record of the softmax. */
+static sw_status note_softmax(const struct sw_model *model, const struct sw_unit_call *call,
+                              const struct head_tile *t) {
+    float *record = area_at(call->softmax, model->cut.rank * sw_softmax_bytes(model));
+    float *largest = record + t->first, *sums = largest + model->rows, *target_logits = sums + model->rows;
+    const int64_t begin = model->vocab.first_grain;
+    for (int64_t col = 0; col < model->vocab.grains; col += model->head.cols) {
+        const int64_t cols = sw_head_cols_at(model, col);
+        SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
+        SW_TRY(sw_softmax_partial(call->stream, .rows = t->rows, .tile_cols = cols, .first_col = begin + col,
+                                  .begin_col = begin, .logits = t->logits, .targets = t->targets, .max = largest,
+                                  .sum = sums, .target_logit = target_logits));
+    }
+    return SW_OK;
+}
+
+sw_status sw_rank_head_logits(struct sw_model *model, const struct sw_unit_call *call) {
+    SW_TRY(sw_final_norm(model, call, model->rows, call->in));
+    for (int64_t first = 0; first < model->rows; first += model->head.rows) {
+        const struct head_tile t = sw_head_tile_at(model, call, first, false);
+        SW_TRY(note_softmax(model, call, &t));
+    }
+    return SW_OK;
+}
+
+/* Combines the records of all ranks for a tile of rows, and computes the losses of these. */
+static sw_status combine(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t) {
+    SW_TRY(sw_softmax_combine(call->stream, .rows = t->rows, .parts = model->cut.ranks,
+                              .part_stride = sw_softmax_bytes(model) / (int64_t)sizeof(float),
+                              .row_stride = model->rows, .part = (const float *)call->softmax + t->first,
+                              .max = t->largest, .sum = t->sums, .target_logit = t->target_logits));
+    return sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = 1,
+                                 .targets = t->targets, .max = t->largest, .sum = t->sums,
+                                 .target_logit = t->target_logits, .loss = t->losses);
+}
+
+/* Computes the gradients of a tile of rows from this rank's part of the logits, which are computed again. */
+static sw_status tile_backward(const struct sw_model *model, const struct sw_unit_call *call,
+                               const struct head_tile *t) {
+    const int64_t elems = t->rows * model->config.hidden;
+    SW_TRY(sw_zero(call->stream, t->hidden_grad, elems * (int64_t)sizeof(float)));
+    for (int64_t col = 0; col < model->vocab.grains; col += model->head.cols) {
+        const int64_t cols = sw_head_cols_at(model, col);
+        SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
+        SW_TRY(sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = cols,
+                                     .first_col = model->vocab.first_grain + col, .scale = call->loss_scale,
+                                     .logits = t->logits, .targets = t->targets, .max = t->largest, .sum = t->sums,
+                                     .target_logit = t->target_logits, .d_logits = t->logits_grad));
+        SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
+    }
+    return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad,
+                            area_at(call->norm_grad, t->first * row_bytes(model)));
+}
+
+static sw_status run_head(struct sw_model *model, const struct sw_unit_call *call, bool train) {
+    double *loss = area_at(call->work, model->work.loss);
+    if (train)
+        SW_TRY(sw_final_norm(model, call, model->rows, call->in));
+    SW_TRY(sw_zero(call->stream, loss, sizeof *loss));
+    for (int64_t first = 0; first < model->rows; first += model->head.rows) {
+        const struct head_tile t = sw_head_tile_at(model, call, first, train);
+        SW_TRY(combine(model, call, &t));
+        if (train)
+            SW_TRY(tile_backward(model, call, &t));
+        SW_TRY(sw_sum_losses(call->stream, t.rows, t.losses, loss));
+    }
+    return sw_copy_to_host(call->stream, call->loss, loss, sizeof *loss);
+}
+
+sw_status sw_rank_head_train(struct sw_model *model, const struct sw_unit_call *call) {
+    return run_head(model, call, true);
+}
+
+sw_status sw_rank_head_loss(struct sw_model *model, const struct sw_unit_call *call) {
+    return run_head(model, call, false);
+}

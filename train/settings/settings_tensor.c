@@ -1,0 +1,80 @@
+/* Tensor parallelism: the groups of neighbouring ranks that --tensor makes, and the flags that it excludes. */
+#include "core/ranks/comm.h"
+#include "core/size.h"
+#include "train/devices/ranks.h"
+#include "train/settings/settings.h"
+
+#include <string.h>
+
+int64_t sw_settings_tensor_ranks(const struct sw_settings *settings) {
+    return sw_max_i64(1, settings->tensor);
+}
+
+int64_t sw_settings_tensor_rank(const struct sw_settings *settings) {
+    return settings->rank % sw_settings_tensor_ranks(settings);
+}
+
+int64_t sw_settings_data_ranks(const struct sw_settings *settings) {
+    return sw_settings_ranks(settings) / sw_settings_tensor_ranks(settings);
+}
+
+int64_t sw_settings_data_rank(const struct sw_settings *settings) {
+    return settings->rank / sw_settings_tensor_ranks(settings);
+}
+
+/* Each of these flags needs a whole layer, all logits or all weights on one rank, or reads stores by the shards of all
+ * ranks. */
+sw_status sw_settings_check_tensor(const struct sw_settings *s) {
+    const struct {
+        bool given;
+        const char *flag, *without;
+    } flags[] = {
+        {s->tiles > 1, "--tiles above 1", "--tiles 1"},
+        {s->freeze != NULL, "--freeze", NULL},
+        {s->gather != SW_GATHER_EXACT, "--gather int8", "--gather exact"},
+        {s->reduce == SW_REDUCE_LIBRARY, "--reduce library", "--reduce ordered"},
+        {s->reduce == SW_REDUCE_INT8, "--reduce int8", "--reduce ordered"},
+        {s->reduce == SW_REDUCE_INT4, "--reduce int4", "--reduce ordered"},
+        {s->grads_state != SW_GRADS_TYPED, "--grads-state 8bit", "--grads-state compute"},
+        {s->zero_secondary != NULL && strcmp(s->zero_secondary, SW_NO_SECONDARY) != 0, "--zero-secondary",
+         "--zero-secondary " SW_NO_SECONDARY},
+        {s->sample_every > 0, "--sample-every", "--sample-every 0"},
+        {s->export_every > 0, "--export-every", "--export-every 0"},
+        {s->early_stop > 0, "--early-stop", "--early-stop 0"},
+    };
+    if (sw_settings_tensor_ranks(s) == 1)
+        return SW_OK;
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (flags[i].given)
+            return sw_fail(SW_ERR_ARG, "%s does not work with --tensor %lld; leave one of them out%s%s", flags[i].flag,
+                           (long long)s->tensor, flags[i].without != NULL ? ", or give " : "",
+                           flags[i].without != NULL ? flags[i].without : "");
+    return SW_OK;
+}
+
+sw_status sw_settings_check_tensor_ranks(const struct sw_settings *s) {
+    const int64_t ranks = sw_settings_ranks(s), group = sw_settings_tensor_ranks(s);
+    if (ranks % group == 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "--tensor %lld makes groups of %lld ranks, and this job has %lld; start a multiple of %lld with "
+                   "mpirun -n, or plan for one with --ranks",
+                   (long long)group, (long long)group, (long long)ranks, (long long)group);
+}
+
+sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_ranks *ranks) {
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_settings_check_tensor_ranks(settings)));
+    if (sw_ranks_comm(ranks) != NULL)
+        sw_comm_set_tensor_ranks(sw_ranks_comm(ranks), (int)sw_settings_tensor_ranks(settings));
+    return SW_OK;
+}
+
+int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
+    int64_t parameters = 0;
+    if (sw_settings_tensor_ranks(settings) == 1)
+        return sw_units_parameters(units);
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            parameters += sw_tensor_whole_elems(&units->unit[u].tensor[t]);
+    return parameters;
+}
