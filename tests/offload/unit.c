@@ -170,7 +170,7 @@ static void replicated_tensors_lie_in_the_last_grains(void **state) {
             assert_int_equal(sw_unit_grain_copies(unit, g), g >= unit->replicated_grain);
         for (int t = 0; t < HALF_TENSORS; t++) {
             assert_int_equal(unit->tensor[t].offset, half_tensors[t].offset[narrow]);
-            assert_int_equal(unit->tensor[t].replicated, half_tensors[t].replicated);
+            assert_int_equal(unit->tensor[t].part.replicated, half_tensors[t].replicated);
             assert_int_equal(decays(unit, unit->tensor[t].offset), t % 2 == 0);
             assert_int_equal(decays(unit, unit->tensor[t].offset + unit->tensor[t].elems - 1), t % 2 == 0);
         }
