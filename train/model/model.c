@@ -54,6 +54,11 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
         !sw_mul_i64(widest, 64 * sw_max_i64(config->ffn, config->hidden), &widest) ||
         !sw_mul_i64(widest, 4 * config->head_dim, &widest))
         return sw_fail(SW_ERR_ARG, "a micro-batch of %lld sequences is too large", (long long)shape->batch);
+    if (shape->tensor_ranks > shape->batch * shape->seq)
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %d is more than the %lld tokens of a micro-batch; give a smaller one, or a larger "
+                       "--seq or --micro-batch",
+                       shape->tensor_ranks, (long long)(shape->batch * shape->seq));
     struct sw_model *model = calloc(1, sizeof *model);
     if (model == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the model");

@@ -234,7 +234,7 @@ struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t u
         .saved_bytes = model->saved[tile.kind].saved_bytes,
         .derived_bytes = model->saved[tile.kind].derived_bytes,
         .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
-        .shares_input = tile.index > 1,
+        .shares_input = !tile.first && tile.index > 1,
     };
 }
 

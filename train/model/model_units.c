@@ -264,9 +264,11 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
 
 static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
     const int64_t least = sw_min_i64(c->vocab, c->positions == SW_POSITIONS_LEARNED ? c->max_positions : c->vocab);
-    if (c->heads % ranks != 0 || c->kv_heads % ranks != 0)
-        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads%s", ranks, (long long)c->heads,
-                       c->kv_heads == c->heads ? "" : " and its key heads");
+    if (c->heads % ranks != 0)
+        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads", ranks, (long long)c->heads);
+    if (c->kv_heads % ranks != 0)
+        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld key-value heads", ranks,
+                       (long long)c->kv_heads);
     if (c->ffn % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--tensor %d must divide the %lld columns of the model's MLP", ranks,
                        (long long)c->ffn);
