@@ -228,8 +228,8 @@ static void models_that_a_group_does_not_divide_are_refused(void **state) {
     support_expect_failure(sw_model_rank_units(&config, 3, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "--tensor 3 must divide the model's 8 heads", "heads");
     config = cases[2].config;
-    support_expect_failure(sw_model_rank_units(&config, 8, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG, "key heads",
-                           "key heads");
+    support_expect_failure(sw_model_rank_units(&config, 8, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+                           "--tensor 8 must divide the model's 4 key-value heads", "key heads");
     config.ffn = 97;
     support_expect_failure(sw_model_rank_units(&config, 2, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "97 columns of the model's MLP", "columns of the MLP");

@@ -91,6 +91,8 @@ static void open_rank(struct group *g, int number) {
     support_expect_ok(sw_model_create(&g->c->config, &shape, g->device, &r->model), g->c->name);
     r->units = sw_model_get_units(r->model);
     r->bytes = sw_model_bytes(r->model);
+    assert_true(r->bytes.rows == BATCH * SEQ && (r->bytes.softmax > 0) == (g->ranks > 1));
+    assert_true(r->bytes.softmax % 64 == 0 && (g->ranks == 1 || r->bytes.gathered == 0));
     r->own_rows = sw_shard(BATCH * SEQ, g->ranks, number);
     const size_t count = (size_t)r->units->count;
     r->weights = calloc(count, sizeof *r->weights);
@@ -100,6 +102,7 @@ static void open_rank(struct group *g, int number) {
     assert_true(r->weights != NULL && r->saved != NULL && r->derived != NULL && r->acc != NULL);
     for (int64_t u = 0; u < r->units->count; u++) {
         fill_weights(g, r, u);
+        assert_false(g->ranks > 1 && r->bytes.shares_input[u]);
         r->saved[u] = take(r->bytes.saved[u]);
         r->derived[u] = take(r->bytes.derived[u]);
     }
