@@ -169,7 +169,7 @@ struct sw_group {
     struct sw_unit_update ahead;
 };
 
-/* What the forward, the head's and the backward ops have in common (passes.c): the last unit; the floating-point
+/* The functions below say what forward, head and backward ops have in common: the last unit; the floating-point
  * operations of a unit's forward pass, of which a backward pass has SW_BACKWARD_FLOPS times as many; the output of a
  * unit; and, added to the last op, that it reads tokens or a unit's weights, or uses the work area. */
 enum { SW_BACKWARD_FLOPS = 2 };

@@ -2,14 +2,6 @@
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
-float sw_build_forward_flops(const struct sw_builder *b, int64_t unit) {
-    return b->plan->spec.forward_flops == NULL ? 0.0F : (float)b->plan->spec.forward_flops[unit];
-}
-
-int64_t sw_build_head_of(const struct sw_builder *b) {
-    return b->plan->spec.units->count - 1;
-}
-
 /* The compute lane copies the tokens: behind the uploads of the step before, they would hold the forward pass back
  * until the update has ended. */
 void sw_build_tokens(struct sw_builder *b, int64_t micros) {
@@ -18,20 +10,6 @@ void sw_build_tokens(struct sw_builder *b, int64_t micros) {
     for (int64_t m = 0; m < micros; m++)
         sw_build_write(b, (struct sw_operand){.slot = b->index->tokens, .piece = m},
                        (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
-}
-
-void sw_build_read_tokens(struct sw_builder *b, int64_t micro) {
-    sw_build_read(b, (struct sw_operand){.slot = b->index->tokens, .piece = micro},
-                  (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
-}
-
-void sw_build_read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {
-    sw_build_read_unit(b, slot, (struct sw_what){SW_CONTENT_WEIGHTS, unit, 0, 0, b->state_age, 0});
-}
-
-void sw_build_touch_work(struct sw_builder *b) {
-    sw_build_write(b, (struct sw_operand){.slot = b->index->work}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
-    b->works = true;
 }
 
 static void touch_cache(struct sw_builder *b, int64_t unit) {
@@ -64,10 +42,6 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
     what.content = SW_CONTENT_DERIVED;
     if (spec->derived_bytes[unit] > 0)
         touch_kind(b, index->derived[unit], index->derived_shared, within, what, again >= SW_RECOMPUTE_DERIVED);
-}
-
-struct sw_what sw_build_output_of(int64_t unit, int64_t micro) {
-    return (struct sw_what){SW_CONTENT_BLOCK_OUTPUT, unit, micro, 0, 0, 0};
 }
 
 /* Returns where a unit's output goes: to the home of the next unit's input if that is on the device and whole, else

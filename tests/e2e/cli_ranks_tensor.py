@@ -70,7 +70,7 @@ def refused(what, ranks, arguments, *words):
 
 
 def groups_train_as_one_rank_does():
-    """Of every family, with validation that the groups share out."""
+    """Models of every family do, with validation that the groups share out."""
     more, problems = ("--val", "30%", "--eval-every", 20), []
     for model in CONFIGS:
         together(1, train(f"{model}-1", *more, model=model, steps=STEPS))

@@ -358,7 +358,7 @@ static int64_t given(struct sw_plan *const *plan, int ranks, sw_op_kind kind, sw
     return bytes;
 }
 
-/* What a unit computes is added up once a micro-batch, forward and backward, and gathered as often: (N-1) times its
+/* A unit's results are added up once a micro-batch, forward and backward, and gathered as often: (N-1) times its
  * bytes each. */
 static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
     const struct sw_plan_spec *spec = &plan[0]->spec;
