@@ -109,7 +109,7 @@ sw_status trial_embedding_forward(struct trial *trial) {
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
     return sw_embedding_forward(trial->stream, trial->type, s->batch, s->seq, e.cols, e.tokens, e.documents, table,
-                                positions, out);
+                                positions, out, .positions_part = {0});
 }
 
 sw_status trial_embedding_backward(struct trial *trial) {
@@ -121,5 +121,5 @@ sw_status trial_embedding_backward(struct trial *trial) {
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
     return sw_embedding_backward(trial->stream, trial->type, s->batch, s->seq, e.cols, e.tokens, e.documents, d_out,
-                                 table, positions);
+                                 table, positions, .positions_part = {0});
 }

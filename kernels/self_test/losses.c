@@ -52,11 +52,12 @@ static struct tiles tiles_of(struct trial *trial) {
 
 static sw_status take_tiles(struct sw_stream *stream, const struct test_rows *s, const struct tiles *t, float *max,
                             float *sum, float *target_logit) {
-    SW_TRY(sw_softmax_partial(stream, s->rows, t->cols[0], 0, t->logits[0], t->targets, max, sum, target_logit));
+    SW_TRY(sw_softmax_partial(stream, s->rows, t->cols[0], 0, t->logits[0], t->targets, max, sum, target_logit,
+                              .begin_col = 0));
     if (t->cols[1] == 0)
         return SW_OK;
-    return sw_softmax_partial(stream, s->rows, t->cols[1], t->cols[0], t->logits[1], t->targets, max, sum,
-                              target_logit);
+    return sw_softmax_partial(stream, s->rows, t->cols[1], t->cols[0], t->logits[1], t->targets, max, sum, target_logit,
+                              .begin_col = 0);
 }
 
 sw_status trial_softmax_partial(struct trial *trial) {

@@ -1,8 +1,18 @@
-/* Runs the exchanges of a tensor group, all in place. */
+/* Runs the exchanges of a tensor group, in place but for a rank's rows that lie in a slot of their own. */
 #include "offload/engine/engine_private.h"
 
+/* The piece that an op makes whole, or takes apart. */
 static void *piece_of(const struct sw_engine *engine, const struct sw_op *op) {
-    return sw_engine_operand(engine, op, SW_ROLE_TO);
+    return sw_engine_operand(engine, op, op->kind == SW_OP_REDUCE_TENSOR ? SW_ROLE_FROM : SW_ROLE_TO);
+}
+
+/* Returns where this rank's rows are, or go, if not to their place in the piece; else NULL. */
+static void *rows_apart(const struct sw_engine *engine, const struct sw_op *op) {
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    const struct sw_access *to = sw_engine_next_operand(engine, op, SW_ROLE_TO, NULL);
+    if (from->slot == to->slot)
+        return NULL;
+    return sw_engine_address(engine, op->kind == SW_OP_REDUCE_TENSOR ? to : from);
 }
 
 /* Returns where each rank's rows begin, in `scale` for each row. Valid until the next call. */
@@ -14,20 +24,16 @@ static const int64_t *row_bounds(struct sw_engine *engine, int64_t scale) {
     return bounds;
 }
 
-/* Returns the bytes of a row, of which every unit's output has as many. */
-static int64_t row_bytes(const struct sw_plan *plan) {
-    return plan->spec.output_bytes[0] / plan->spec.tensor.rows;
-}
-
-/* Sums a vector of the group's ranks; each gets its part, in place. */
+/* Sums a vector of the group's ranks; each gets its part. */
 static sw_status reduce(struct sw_engine *engine, const struct sw_op *op, void *data, const int64_t *bounds,
                         sw_dtype type) {
+    void *apart = rows_apart(engine, op);
     const struct sw_comm_reduce reduce = {
         .what = sw_op_name(op->kind),
         .index = op->unit,
         .from = data,
         .bounds = bounds,
-        .to = (char *)data + bounds[engine->plan->spec.tensor.rank] * sw_dtype_bytes(type),
+        .to = apart != NULL ? apart : (char *)data + bounds[engine->plan->spec.tensor.rank] * sw_dtype_bytes(type),
         .type = type,
         .to_type = type,
         .scope = SW_SCOPE_TENSOR,
@@ -41,6 +47,7 @@ static sw_status gather(struct sw_engine *engine, const struct sw_op *op, void *
     const struct sw_comm_gather gather = {.what = sw_op_name(op->kind),
                                           .index = op->unit,
                                           .data = data,
+                                          .own = rows_apart(engine, op),
                                           .bounds_bytes = bounds_bytes,
                                           .scope = SW_SCOPE_TENSOR};
     struct sw_comm_request *request;
@@ -73,7 +80,7 @@ static sw_status sum_replicated(struct sw_engine *engine, const struct sw_op *op
 
 sw_status sw_engine_run_tensor(struct sw_engine *engine, const struct sw_op *op) {
     const sw_dtype type = engine->plan->spec.type;
-    const int64_t bytes = row_bytes(engine->plan);
+    const int64_t bytes = sw_plan_row_bytes(engine->plan);
     if (op->kind == SW_OP_SUM_REPLICATED)
         return sum_replicated(engine, op);
     if (op->kind == SW_OP_REDUCE_TENSOR)

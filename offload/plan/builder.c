@@ -275,6 +275,32 @@ int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *
     return sw_plan_typed_bytes(b->plan, chunk->at.grains);
 }
 
+float sw_build_forward_flops(const struct sw_builder *b, int64_t unit) {
+    return b->plan->spec.forward_flops == NULL ? 0.0F : (float)b->plan->spec.forward_flops[unit];
+}
+
+int64_t sw_build_head_of(const struct sw_builder *b) {
+    return b->plan->spec.units->count - 1;
+}
+
+void sw_build_read_tokens(struct sw_builder *b, int64_t micro) {
+    sw_build_read(b, (struct sw_operand){.slot = b->index->tokens, .piece = micro},
+                  (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
+}
+
+void sw_build_read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {
+    sw_build_read_unit(b, slot, (struct sw_what){SW_CONTENT_WEIGHTS, unit, 0, 0, b->state_age, 0});
+}
+
+void sw_build_touch_work(struct sw_builder *b) {
+    sw_build_write(b, (struct sw_operand){.slot = b->index->work}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
+    b->works = true;
+}
+
+struct sw_what sw_build_output_of(int64_t unit, int64_t micro) {
+    return (struct sw_what){SW_CONTENT_BLOCK_OUTPUT, unit, micro, 0, 0, 0};
+}
+
 void sw_build_read_norm(struct sw_builder *b) {
     sw_build_read(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
 }

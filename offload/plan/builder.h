@@ -169,7 +169,7 @@ struct sw_group {
     struct sw_unit_update ahead;
 };
 
-/* What the forward, the head's and the backward ops have in common (passes.c): the last unit; the floating-point
+/* The functions below say what forward, head and backward ops have in common: the last unit; the floating-point
  * operations of a unit's forward pass, of which a backward pass has SW_BACKWARD_FLOPS times as many; the output of a
  * unit; and, added to the last op, that it reads tokens or a unit's weights, or uses the work area. */
 enum { SW_BACKWARD_FLOPS = 2 };
@@ -205,8 +205,16 @@ struct sw_norm_work {
 };
 /* Returns how often a micro-batch adds to the accumulator of a block or the head. */
 int sw_build_adds(const struct sw_builder *b);
-/* Makes a unit's output whole, to which each rank of a group has added its part. Without a group it is. */
-void sw_build_sum_output(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand at);
+/* Makes a unit's output whole, to which each rank of a group has added its part. Without a group it is. Where the next
+ * unit's input is kept partitioned on the device, this rank's rows go there. */
+void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                         struct sw_operand at);
+/* Returns this rank's rows of a piece, and their bytes. */
+struct sw_operand sw_build_own_rows(const struct sw_builder *b, struct sw_operand at);
+int64_t sw_build_own_rows_bytes(const struct sw_builder *b);
+/* Gathers a partitioned input, of which this rank's rows are in a place of their own or in that piece. */
+void sw_build_gather_input(struct sw_builder *b, int64_t unit, struct sw_what input, struct sw_operand rows,
+                           struct sw_operand to);
 /* Adds to the last op that it writes this rank's part of what the softmax needs, gives that to the group, and returns
  * where all parts are. */
 struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro);

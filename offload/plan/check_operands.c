@@ -85,11 +85,21 @@ static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t
     return (struct extent){start + offset_bytes, bytes > 0 ? bytes : end - start - offset_bytes};
 }
 
+/* Returns where this rank's rows begin in a piece on the device that has room for all. */
+static int64_t own_rows_at(const struct sw_plan *plan, const struct sw_access *access) {
+    const bool ring = access->slot == plan->index->output_ring || access->slot == plan->index->input_back;
+    if (!ring || !sw_plan_partitions_inputs(plan))
+        return 0;
+    return sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
+}
+
 /* Returns where the op's grains begin in a piece. A chunk of a rank's shard lies in a bucket behind those of the ranks
  * before; square sums lie by grain in the piece of their unit. */
 static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     if (access->content == SW_CONTENT_SQUARE_SUMS)
         return op->first_grain * (int64_t)sizeof(double);
+    if (access->content == SW_CONTENT_BLOCK_OUTPUT)
+        return own_rows_at(plan, access);
     if (access->slot != plan->index->buckets)
         return 0;
     const int rank = sw_shard_rank(plan->spec.units->unit[op->unit].grains, sw_plan_ranks(plan), op->first_grain);

@@ -45,7 +45,7 @@ void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group,
     }
 }
 
-/* What the head's backward pass has and adds to. */
+/* The head's backward pass: its micro-batches, weights, and what it adds to. */
 struct head_work {
     struct sw_group *group;
     int32_t weights, table_slot;

@@ -177,14 +177,15 @@ static void lay_block_inputs(struct layout *layout) {
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
     const int64_t bytes = largest(spec->output_bytes, 0, head); /* a piece of a slot that units share */
+    const bool apart = sw_plan_partitions_inputs(plan);
     bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
         const bool kept = sw_plan_keeps_input(plan, u);
-        ring |= !kept || tier != SW_DEVICE;
-        away |= kept && tier != SW_DEVICE;
+        ring |= !kept || tier != SW_DEVICE || apart;
+        away |= kept && (tier != SW_DEVICE || apart);
         nvme |= kept && tier == SW_NVME;
-        index->input[u] = add_if(layout, kept, "block input", tier, spec->output_bytes[u - 1], group);
+        index->input[u] = add_if(layout, kept, "block input", tier, kept ? sw_plan_input_bytes(plan, u) : 0, group);
         if (index->input[u] >= 0)
             plan->slot[index->input[u]].unit = (int32_t)u;
     }

@@ -2,14 +2,6 @@
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
-float sw_build_forward_flops(const struct sw_builder *b, int64_t unit) {
-    return b->plan->spec.forward_flops == NULL ? 0.0F : (float)b->plan->spec.forward_flops[unit];
-}
-
-int64_t sw_build_head_of(const struct sw_builder *b) {
-    return b->plan->spec.units->count - 1;
-}
-
 /* The compute lane copies the tokens: behind the uploads of the step before, they would hold the forward pass back
  * until the update has ended. */
 void sw_build_tokens(struct sw_builder *b, int64_t micros) {
@@ -18,20 +10,6 @@ void sw_build_tokens(struct sw_builder *b, int64_t micros) {
     for (int64_t m = 0; m < micros; m++)
         sw_build_write(b, (struct sw_operand){.slot = b->index->tokens, .piece = m},
                        (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
-}
-
-void sw_build_read_tokens(struct sw_builder *b, int64_t micro) {
-    sw_build_read(b, (struct sw_operand){.slot = b->index->tokens, .piece = micro},
-                  (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
-}
-
-void sw_build_read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {
-    sw_build_read_unit(b, slot, (struct sw_what){SW_CONTENT_WEIGHTS, unit, 0, 0, b->state_age, 0});
-}
-
-void sw_build_touch_work(struct sw_builder *b) {
-    sw_build_write(b, (struct sw_operand){.slot = b->index->work}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
-    b->works = true;
 }
 
 static void touch_cache(struct sw_builder *b, int64_t unit) {
@@ -66,32 +44,32 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
         touch_kind(b, index->derived[unit], index->derived_shared, within, what, again >= SW_RECOMPUTE_DERIVED);
 }
 
-struct sw_what sw_build_output_of(int64_t unit, int64_t micro) {
-    return (struct sw_what){SW_CONTENT_BLOCK_OUTPUT, unit, micro, 0, 0, 0};
-}
-
-/* Returns where a unit's output goes: to the home of the next unit's input if that is on the device, else into the
- * ring.
- */
+/* Returns where a unit's output goes: to the home of the next unit's input if that is on the device and whole, else
+ * into the ring. */
 static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_t within) {
     const int32_t home = b->index->input[unit + 1];
-    const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
+    const bool whole = !sw_plan_partitions_inputs(b->plan);
+    const bool on_device = home >= 0 && whole && b->plan->slot[home].tier == SW_DEVICE;
     return on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, RING_OUTPUT);
 }
 
-/* Moves a block input to its home, where that is not the device. */
+/* Moves a block input to its home, where that is not the device: all of it, or this rank's rows. */
 static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_operand from) {
     const int32_t home = b->index->input[unit + 1];
-    const int64_t bytes = b->plan->spec.output_bytes[unit];
+    const bool rows = sw_plan_partitions_inputs(b->plan);
+    const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.output_bytes[unit];
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
-    const struct sw_operand to = {.slot = home, .piece = within};
+    const struct sw_operand to = {.slot = home, .piece = within, .own = rows};
     const struct sw_what what = sw_build_output_of(unit, micro);
+    if (rows)
+        from = sw_build_own_rows(b, from);
     if (b->plan->slot[home].tier == SW_HOST) {
         sw_build_transfer(b, from, to, what, micro, bytes);
         return;
     }
-    const struct sw_operand staging = sw_build_ring(b, RING_INPUT_OUT);
+    struct sw_operand staging = sw_build_ring(b, RING_INPUT_OUT);
+    staging.own = rows;
     sw_build_transfer(b, from, staging, what, micro, bytes);
     sw_build_transfer(b, staging, to, what, micro, bytes);
 }
@@ -132,27 +110,35 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
             touch_cache(b, unit);
         sw_build_touch_work(b);
         group->at[w] = out;
-        sw_build_sum_output(b, unit, micro, out);
+        sw_build_sum_output(b, group, unit, w, out);
         if (group->train)
             emit_keep(b, unit, w, micro, out);
     }
 }
 
-/* Returns where a unit's kept input is on the device for the backward pass, and moves it there if needed. */
+/* Returns where a unit's kept input is on the device for the backward pass, and moves it there if needed. A partitioned
+ * one is gathered there. */
 static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
-    const struct sw_operand home = {.slot = b->index->input[unit], .piece = within};
+    const bool rows = sw_plan_partitions_inputs(b->plan);
+    const struct sw_operand home = {.slot = b->index->input[unit], .piece = within, .own = rows};
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const struct sw_what what = sw_build_output_of(unit - 1, micro);
-    const int64_t bytes = b->plan->spec.output_bytes[unit - 1];
+    const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.output_bytes[unit - 1];
     struct sw_operand from = home;
-    if (tier == SW_DEVICE)
+    if (tier == SW_DEVICE && !rows)
         return home;
     if (tier == SW_NVME) {
         from = sw_build_ring(b, RING_INPUT_IN);
+        from.own = rows;
         sw_build_transfer(b, home, from, what, micro, bytes);
     }
     const struct sw_operand to = sw_build_ring(b, RING_INPUT_BACK);
-    sw_build_transfer(b, from, to, what, micro, bytes);
+    struct sw_operand part = rows ? sw_build_own_rows(b, to) : to;
+    part.own = rows;
+    if (tier != SW_DEVICE)
+        sw_build_transfer(b, from, part, what, micro, bytes);
+    if (rows)
+        sw_build_gather_input(b, unit, what, tier == SW_DEVICE ? home : to, to);
     return to;
 }
 

@@ -11,7 +11,7 @@ enum { NEED_CHARS = 3 * SW_SIZE_CHARS, ITEMS_CHARS = 256, MOST_NAMES = 64, SHOWN
 /* Returns the size of a unit's state by which shares are counted; 0: the unit has no such state. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
     if (state == SW_ACTS)
-        return sw_plan_keeps_input(plan, unit) ? plan->spec.output_bytes[unit - 1] : 0;
+        return sw_plan_keeps_input(plan, unit) ? sw_plan_input_bytes(plan, unit) : 0;
     return state == SW_WEIGHTS ? plan->spec.units->unit[unit].grains : sw_plan_trained_grains(plan, unit);
 }
 

@@ -170,7 +170,7 @@ static sw_status make_arrays(struct sw_plan *plan) {
     return SW_OK;
 }
 
-/* What the exchanges of a tensor group are not written for is refused by whoever fills in a spec. */
+/* Whoever fills in a spec refuses what the exchanges of a tensor group are not written for. */
 static void check_tensor(const struct sw_plan_spec *spec) {
     const struct sw_plan_tensor *tensor = &spec->tensor;
     assert(tensor->ranks >= 0 && tensor->rank >= 0 && (tensor->rank < tensor->ranks || tensor->ranks == 0));

@@ -13,6 +13,7 @@
 #include "offload/plan/placement.h"
 #include "offload/plan/rises.h"
 #include "offload/plan/shard.h"
+#include "offload/plan/tensor.h"
 #include "offload/plan/unit.h"
 
 #include <assert.h>
@@ -283,16 +284,6 @@ struct sw_plan_lack {
     int64_t missing_bytes; /* of both together */
 };
 
-/* The tensor group of a rank (Shoeybi et al., arXiv 1909.08053): ranks that compute the same micro-batches, each with
- * its part of every unit's matrices. What a unit adds up to is reduced to the rows of each rank and gathered again, so
- * that every rank has all of it (the order of sums is that of the ranks). Norms and the biases behind a sum are on
- * every rank. */
-struct sw_plan_tensor {
-    int ranks, rank;       /* 0 or 1 ranks: there is no group */
-    int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
-    int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
-};
-
 /* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank` and
  * `tensor.rank`. A plan copies all arrays, so that the caller may free or change them afterwards; only `units` must
  * outlive the plan. */
@@ -395,16 +386,6 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
 /* Returns the number of ranks that share state, at least 1. */
 int sw_plan_ranks(const struct sw_plan *plan);
-/* Returns the ranks of a tensor group, at least 1; those of the whole job; and this one's number in the job. */
-int sw_plan_tensor_ranks(const struct sw_plan *plan);
-int sw_plan_job_ranks(const struct sw_plan *plan);
-int sw_plan_job_rank(const struct sw_plan *plan);
-/* Returns the rows of a micro-batch that a rank of the tensor group reduces and gathers. */
-struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank);
-/* Returns the elements of a unit that every rank of a tensor group has, at the unit's end, and those of them that a
- * rank adds up, counted from the first of them. */
-int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
-struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
 /* Tells whether training changes a unit's weights: the unit is not frozen. */
 bool sw_plan_trains(const struct sw_plan *plan, int64_t unit);
 /* Returns the micro-batches of the largest group, and the number of groups. */
@@ -428,8 +409,9 @@ bool sw_plan_uses_nvme(const struct sw_plan *plan);
 bool sw_plan_may_speculate(const struct sw_plan *plan);
 /* Tells whether a unit's input is kept for the backward pass. */
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);
-/* Returns the pages of SW_BUFFER_ALIGN_BYTES that one micro-batch's input of a unit takes: the grains in which the
- * store keeps it. */
+/* Returns the bytes that are kept of one micro-batch's input of a unit, on the rank that keeps most, and the pages of
+ * SW_BUFFER_ALIGN_BYTES that these take: the grains in which the store keeps them. */
+int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
 
 /* Returns the slot that holds a unit's state where it lives, or -1 where that is NVMe. */

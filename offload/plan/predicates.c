@@ -154,8 +154,22 @@ int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
     return unit;
 }
 
+bool sw_plan_partitions_inputs(const struct sw_plan *plan) {
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs;
+}
+
+int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
+    return plan->spec.output_bytes[0] / plan->spec.tensor.rows;
+}
+
+int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_partitions_inputs(plan)
+               ? sw_shard_most_grains(plan->spec.tensor.rows, plan->spec.tensor.ranks) * sw_plan_row_bytes(plan)
+               : plan->spec.output_bytes[unit - 1];
+}
+
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(plan->spec.output_bytes[unit - 1], SW_BUFFER_ALIGN_BYTES);
+    return sw_div_up(sw_plan_input_bytes(plan, unit), SW_BUFFER_ALIGN_BYTES);
 }
 
 bool sw_plan_fits(const struct sw_plan *plan) {

@@ -1,5 +1,6 @@
 /* The exchanges of a tensor group. What the ranks of a group have computed of one piece is added up, each rank getting
- * its rows, and then gathered, all in place: pieces are whole again once the group has met. */
+ * its rows, and then gathered: pieces are whole again once the group has met. All is in place, but for the rows of an
+ * input that is kept partitioned on the device. */
 #include "offload/plan/builder.h"
 
 #include <assert.h>
@@ -11,55 +12,76 @@ int sw_build_adds(const struct sw_builder *b) {
     return sw_plan_tensor_ranks(b->plan) > 1 ? 2 : 1; /* the norm adds apart */
 }
 
-/* Returns the bytes of a row of a micro-batch, which has as many at every unit's output. */
-static int64_t row_bytes(const struct sw_builder *b) {
-    return b->plan->spec.output_bytes[0] / b->plan->spec.tensor.rows;
-}
-
 static int64_t own_rows(const struct sw_builder *b) {
     return sw_plan_rows_of(b->plan, b->plan->spec.tensor.rank).grains;
 }
 
 /* A piece in exchange. */
 struct shared {
-    struct sw_operand at;
+    struct sw_operand at,
+        rows;            /* the piece, and where this rank's rows are if not in their place in it; else slot -1 */
     struct sw_what what; /* its version says what it becomes */
     int64_t unit;        /* the op's */
 };
+
+static const struct sw_operand in_place = {.slot = -1};
 
 static void exchange(struct sw_builder *b, sw_op_kind kind, const struct shared *piece, int64_t from_version,
                      int64_t bytes) {
     struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMM, piece->unit, piece->what.index);
     struct sw_what from = piece->what;
     from.version = from_version;
+    const bool reduces = kind == SW_OP_REDUCE_TENSOR, apart = piece->rows.slot >= 0;
     op->content = piece->what.content;
     op->bytes = bytes;
-    sw_build_read(b, piece->at, from);
-    sw_build_write(b, piece->at, piece->what);
+    sw_build_read(b, apart && !reduces ? piece->rows : piece->at, from);
+    sw_build_write(b, apart && reduces ? piece->rows : piece->at, piece->what);
 }
 
 static void reduce(struct sw_builder *b, struct shared piece) {
     piece.what.version = SW_VERSION_OWN;
     exchange(b, SW_OP_REDUCE_TENSOR, &piece, SW_VERSION_LOCAL,
-             (b->plan->spec.tensor.rows - own_rows(b)) * row_bytes(b));
+             (b->plan->spec.tensor.rows - own_rows(b)) * sw_plan_row_bytes(b->plan));
 }
 
 static void gather(struct sw_builder *b, struct shared piece) {
     piece.what.version = 0;
     exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_OWN,
-             own_rows(b) * row_bytes(b) * (sw_plan_tensor_ranks(b->plan) - 1));
+             own_rows(b) * sw_plan_row_bytes(b->plan) * (sw_plan_tensor_ranks(b->plan) - 1));
 }
 
-void sw_build_sum_output(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand at) {
-    const struct shared piece = {.at = at, .what = sw_build_output_of(unit, micro), .unit = unit};
+void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                         struct sw_operand at) {
+    const int32_t home = group->train ? b->index->input[unit + 1] : -1;
+    struct shared piece = {
+        .at = at, .rows = in_place, .what = sw_build_output_of(unit, group->first + within), .unit = unit};
     if (sw_plan_tensor_ranks(b->plan) == 1)
         return;
+    if (home >= 0 && sw_plan_partitions_inputs(b->plan) && b->plan->slot[home].tier == SW_DEVICE)
+        piece.rows = (struct sw_operand){.slot = home, .piece = within};
     reduce(b, piece);
     gather(b, piece);
 }
 
+struct sw_operand sw_build_own_rows(const struct sw_builder *b, struct sw_operand at) {
+    const struct sw_span own = sw_plan_rows_of(b->plan, b->plan->spec.tensor.rank);
+    at.offset_bytes = own.first_grain * sw_plan_row_bytes(b->plan);
+    return at;
+}
+
+int64_t sw_build_own_rows_bytes(const struct sw_builder *b) {
+    return own_rows(b) * sw_plan_row_bytes(b->plan);
+}
+
+void sw_build_gather_input(struct sw_builder *b, int64_t unit, struct sw_what input, struct sw_operand rows,
+                           struct sw_operand to) {
+    const bool apart = rows.slot != to.slot;
+    gather(b, (struct shared){.at = to, .rows = apart ? rows : in_place, .what = input, .unit = unit});
+}
+
 struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro) {
     const struct shared piece = {.at = sw_build_ring(b, RING_SOFTMAX),
+                                 .rows = in_place,
                                  .what = {SW_CONTENT_SOFTMAX, -1, micro, 0, 0, 0},
                                  .unit = sw_build_head_of(b)};
     struct sw_what local = piece.what;
@@ -81,8 +103,10 @@ struct sw_operand sw_build_write_norm_grad(struct sw_builder *b, int64_t unit, i
 }
 
 void sw_build_reduce_norm_grad(struct sw_builder *b, const struct sw_norm_work *norm) {
-    reduce(b, (struct shared){
-                  .at = norm->norm_grad, .what = norm_grad_of(norm->unit, norm->micro, 0), .unit = norm->unit});
+    reduce(b, (struct shared){.at = norm->norm_grad,
+                              .rows = in_place,
+                              .what = norm_grad_of(norm->unit, norm->micro, 0),
+                              .unit = norm->unit});
 }
 
 /* The op reads the gradient at the unit's output, of which a block's input has a part beside the norm. The head's has
@@ -92,7 +116,7 @@ void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *nor
     const bool head = unit == sw_build_head_of(b);
     struct sw_what grad = {SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, norm->micro, 0, 0, 0};
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_NORM, SW_LANE_COMPUTE, unit, norm->micro);
-    op->bytes = NORM_PASSES * own_rows(b) * row_bytes(b);
+    op->bytes = NORM_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
     sw_build_read_weights(b, unit, norm->weights);
     sw_build_read(b, norm->input, sw_build_output_of(head ? unit - 1 : kept - 1, norm->micro));
     sw_build_read(b, norm->norm_grad, norm_grad_of(unit, norm->micro, SW_VERSION_OWN));
@@ -103,5 +127,5 @@ void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *nor
     sw_build_write(b, norm->grad, grad);
     sw_build_accumulate(b, unit, norm->acc);
     sw_build_touch_work(b);
-    gather(b, (struct shared){.at = norm->grad, .what = grad, .unit = unit});
+    gather(b, (struct shared){.at = norm->grad, .rows = in_place, .what = grad, .unit = unit});
 }

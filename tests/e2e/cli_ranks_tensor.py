@@ -70,7 +70,7 @@ def refused(what, ranks, arguments, *words):
 
 
 def groups_train_as_one_rank_does():
-    """Of every family, with validation that the groups share out."""
+    """Models of every family do, with validation that the groups share out."""
     more, problems = ("--val", "30%", "--eval-every", 20), []
     for model in CONFIGS:
         together(1, train(f"{model}-1", *more, model=model, steps=STEPS))
@@ -95,14 +95,16 @@ def stages_and_placements_give_the_same_bits():
     """At one --tensor and number of ranks, with one group and with two."""
     places = (("device", ()), ("optimizer", ("--place", "optimizer=nvme")), ("away", ("--place", EVERYTHING_AWAY)),
               ("host", ("--place", "weights=host,grads=host,optimizer=host", "--update", "device")),
-              ("recompute", ("--recompute", "all")), ("batch", ("--order", "batch", "--place", EVERYTHING_AWAY)))
+              ("recompute", ("--recompute", "all")), ("rows", ("--partition-activations", "yes")),
+              ("rows-host", ("--partition-activations", "yes", "--place", "acts=host")),
+              ("rows-away", ("--partition-activations", "yes", "--place", EVERYTHING_AWAY)), ("batch", ("--order", "batch", "--place", EVERYTHING_AWAY)))
     table = [(2, 2, name, flags) for name, flags in places]
     table += [(4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in places[:3]]
     table += [(4, 4, "four", ()), (4, 4, "four-away", ("--place", EVERYTHING_AWAY))]
     problems, numbers = [], {}
     for ranks, group, what, flags in table:
         # Another order of micro-batches adds to a tied table in another order, as it does without groups.
-        models = ("llama",) if "-" in what or what == "batch" else ("gpt2", "qwen3", "llama") if what == "device" else ("gpt2", "qwen3")
+        models = ("llama",) if what.startswith("zero") or what.startswith("four") or what == "batch" else ("gpt2", "qwen3", "llama") if what == "device" else ("gpt2", "qwen3")
         for model in models:
             name = f"bits-{model}-{ranks}-{group}-{what}"
             together(ranks, train(name, *flags, "--tensor", group, model=model))

@@ -117,10 +117,10 @@ static void compare_long_embedding(struct pair *pair) {
     struct buffer got = buffer_random(SW_F32, ROWS * COLS, 4, 1.0f), want = buffer_copy(&got);
     for (int64_t i = 0; i < TOKENS; i++)
         ((int32_t *)tokens.data)[i] = (int32_t)(i % 7 < 3 ? 5 + 512 * (i % 3) : i * i % ROWS);
-    assert_ok(
-        sw_embedding_backward(pair->stream, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data, got.data, NULL));
-    assert_ok(
-        sw_embedding_backward(pair->ref, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data, want.data, NULL));
+    assert_ok(sw_embedding_backward(pair->stream, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data, got.data,
+                                    NULL, .positions_part = {0}));
+    assert_ok(sw_embedding_backward(pair->ref, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data, want.data, NULL,
+                                    .positions_part = {0}));
     assert_same_bits("the gradient of many tokens", pair, got.bytes, got.data, want.data);
     struct buffer *all[] = {&tokens, &d_out, &got, &want};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -132,7 +132,6 @@ static void long_embedding(void **state) {
     for_each_device(compare_long_embedding);
 }
 
-/* Written out for one case, independent of the reference. */
 /* The parts of two tables add up to the whole: each row comes from where it is. */
 static void parts_of_tables_add_up(void **state) {
     enum { ROWS = 2, COLS = 2, TOKENS = 4 };
@@ -144,7 +143,8 @@ static void parts_of_tables_add_up(void **state) {
     assert_ok(sw_device_open("ref", 1, &device));
     assert_ok(sw_stream_open(device, &stream));
     float whole[TOKENS * COLS], sum[TOKENS * COLS] = {0}, acc[2][ROWS * COLS] = {{0}};
-    assert_ok(sw_embedding_forward(stream, SW_F32, 1, TOKENS, COLS, tokens, NULL, table, positions, whole));
+    assert_ok(sw_embedding_forward(stream, SW_F32, 1, TOKENS, COLS, tokens, NULL, table, positions, whole,
+                                   .positions_part = {0}));
     for (int64_t p = 0; p < 2; p++) {
         const struct sw_table_part part = {p * ROWS, ROWS};
         float out[TOKENS * COLS];
@@ -161,6 +161,7 @@ static void parts_of_tables_add_up(void **state) {
     sw_device_close(device);
 }
 
+/* Written out for one case, independent of the reference. */
 static void embedding_by_hand(void **state) {
     (void)state;
     struct sw_device *device = NULL;
@@ -171,8 +172,10 @@ static void embedding_by_hand(void **state) {
     const float table[3][2] = {{1, 2}, {3, 4}, {5, 6}}, positions[2][2] = {{10, 20}, {30, 40}};
     const float d_out[4][2] = {{1, 2}, {3, 4}, {5, 6}, {7, 8}};
     float out[4][2], table_acc[3][2] = {{0}}, positions_acc[2][2] = {{0}};
-    assert_ok(sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, NULL, table, positions, out));
-    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, NULL, d_out, table_acc[0], positions_acc[0]));
+    assert_ok(
+        sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, NULL, table, positions, out, .positions_part = {0}));
+    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, NULL, d_out, table_acc[0], positions_acc[0],
+                                    .positions_part = {0}));
     static const float want_out[4][2] = {{15, 26}, {31, 42}, {15, 26}, {33, 44}};
     static const float want_table[3][2] = {{3, 4}, {7, 8}, {6, 8}}, want_positions[2][2] = {{6, 8}, {10, 12}};
     assert_memory_equal(out, want_out, sizeof out);
@@ -182,8 +185,10 @@ static void embedding_by_hand(void **state) {
     const int32_t starts[4] = {0, 0, 0, 1};
     static const float want_last[2] = {13, 24}, want_restarted[2][2] = {{13, 16}, {3, 4}};
     memset(positions_acc, 0, sizeof positions_acc);
-    assert_ok(sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, starts, table, positions, out));
-    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, starts, d_out, table_acc[0], positions_acc[0]));
+    assert_ok(
+        sw_embedding_forward(stream, SW_F32, 2, 2, 2, tokens, starts, table, positions, out, .positions_part = {0}));
+    assert_ok(sw_embedding_backward(stream, SW_F32, 2, 2, 2, tokens, starts, d_out, table_acc[0], positions_acc[0],
+                                    .positions_part = {0}));
     assert_memory_equal(out, want_out, 3 * sizeof out[0]);
     assert_memory_equal(out[3], want_last, sizeof want_last);
     assert_memory_equal(positions_acc, want_restarted, sizeof positions_acc);

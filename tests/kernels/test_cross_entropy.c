@@ -117,7 +117,7 @@ static struct results in_tiles(struct sw_stream *stream, sw_dtype type, int64_t 
             copy_columns(true, rows, vocab, first, cols, 4, logits->data, tile.data);
             if (pass == 0)
                 assert_ok(sw_softmax_partial(stream, rows, cols, first, tile.data, targets->data, max.data, sum.data,
-                                             target_logit.data));
+                                             target_logit.data, .begin_col = 0));
             else
                 assert_ok(sw_cross_entropy_tile(stream, type, rows, cols, first, scale, tile.data, targets->data,
                                                 max.data, sum.data, target_logit.data, results.loss.data,
@@ -162,6 +162,54 @@ static void compare_tiles(struct pair *pair, sw_dtype type, int64_t rows, int64_
     buffer_free(&targets);
 }
 
+/* The ranks of a tensor group: each takes its part of the vocabulary in, and the combined parts say what the whole
+ * says.
+ */
+static void compare_parts(struct pair *pair, int64_t rows, int64_t vocab, int64_t parts) {
+    enum { WIDTH = 512 };
+    const int64_t most = (vocab + parts - 1) / parts, record = 3 * rows;
+    struct buffer logits = buffer_random(SW_F32, rows * vocab, 1, 4.0f), targets = make_targets(rows, vocab);
+    struct buffer records = buffer_make(parts * record * 4), all = buffer_make(record * 4);
+    struct buffer tile = buffer_make(rows * most * 4);
+    struct results whole = make_results(SW_F32, rows, vocab), got = make_results(SW_F32, rows, vocab);
+    float *max = all.data, *sum = max + rows, *target_logit = sum + rows;
+    for (int64_t begin = 0; begin < vocab; begin += most) {
+        const int64_t end = vocab - begin < most ? vocab : begin + most;
+        float *at = (float *)records.data + begin / most * record;
+        for (int64_t first = begin; first < end; first += WIDTH) {
+            const int64_t cols = end - first < WIDTH ? end - first : WIDTH;
+            copy_columns(true, rows, vocab, first, cols, 4, logits.data, tile.data);
+            assert_ok(sw_softmax_partial(pair->stream, rows, cols, first, tile.data, targets.data, at, at + rows,
+                                         at + 2 * rows, .begin_col = begin));
+        }
+    }
+    assert_ok(sw_softmax_combine(pair->stream, rows, parts, record, rows, records.data, .max = max, .sum = sum,
+                                 .target_logit = target_logit));
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, rows, vocab, 0, 0.37f, logits.data, targets.data, max, sum,
+                                    target_logit, got.loss.data, got.d_logits.data));
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, rows, vocab, 0.37f, logits.data, targets.data, whole.loss.data,
+                               whole.d_logits.data));
+    assert_close("loss of parts", pair, SW_F32, rows, got.loss.data, whole.loss.data, 1e-6f, 3e-6f);
+    assert_close("d_logits of parts", pair, SW_F32, rows * vocab, got.d_logits.data, whole.d_logits.data, 3e-6f, 3e-7f);
+    free_results(&whole);
+    free_results(&got);
+    struct buffer *buffers[] = {&logits, &targets, &records, &all, &tile};
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
+        buffer_free(buffers[i]);
+}
+
+static void compare_all_parts(struct pair *pair) {
+    compare_parts(pair, 33, 17, 1);
+    compare_parts(pair, 33, 17, 4);
+    compare_parts(pair, 7, 2053, 2);
+    compare_parts(pair, 300, 600, 8);
+}
+
+static void parts(void **state) {
+    (void)state;
+    for_each_device(compare_all_parts);
+}
+
 static void compare_all_tiles(struct pair *pair) {
     static const int64_t widths[] = {1, 7, 16, 511, 512, 513, 1024, 5003};
     for (int t = 0; t < TEST_TYPES; t++) {
@@ -190,9 +238,9 @@ static void extreme_tiles(struct pair *pair) {
     struct results results = make_results(SW_F32, ROWS, COLS);
     const float *loss = results.loss.data, *d_logits = results.d_logits.data;
     assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, 0, first.data, targets.data, max.data, sum.data,
-                                 target_logit.data));
+                                 target_logit.data, .begin_col = 0));
     assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, COLS, second.data, targets.data, max.data, sum.data,
-                                 target_logit.data));
+                                 target_logit.data, .begin_col = 0));
     assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, 1.0f, NULL, targets.data, max.data, sum.data,
                                     target_logit.data, results.loss.data, NULL));
     assert_near("loss after minus infinity", 0, loss[0], log(2.0), 1e-6);
@@ -270,8 +318,11 @@ static void extremes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference), cmocka_unit_test(small),
-                                            cmocka_unit_test(extremes), cmocka_unit_test(tiles),
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference),
+                                            cmocka_unit_test(small),
+                                            cmocka_unit_test(extremes),
+                                            cmocka_unit_test(tiles),
+                                            cmocka_unit_test(parts),
                                             cmocka_unit_test(tile_extremes)};
     const struct CMUnitTest others[] = {cmocka_unit_test(gradient_of_reference)};
     return RUN_TESTS(on_devices, others);

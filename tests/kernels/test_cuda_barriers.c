@@ -56,7 +56,7 @@ static void embeddings(struct digest *digest) {
     for (int i = 0; i < TOKENS; i++)
         ((int32_t *)tokens.data)[i] = i < 300 ? i % 2 : i % VOCAB; /* some rows come late, so the search is long */
     take_status(digest, sw_embedding_backward(digest->stream, SW_F32, 1, TOKENS, COLS, tokens.data, NULL, d_out.data,
-                                              acc.data, NULL));
+                                              acc.data, NULL, .positions_part = {0}));
     struct buffer *results[] = {&tokens, &d_out, &acc};
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
         take(digest, results[i]);

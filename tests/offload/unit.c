@@ -123,6 +123,81 @@ static void vectors_of_narrow_state_lie_in_wide_grains(void **state) {
     }
 }
 
+/* The unit of one tensor rank out of two: replicated tensors come last, in grains of their own. */
+enum { HALF_TENSORS = 6 };
+static const struct {
+    int64_t rows, cols;
+    bool replicated, joined;
+    int64_t offset[2]; /* in fp32 and in narrow state */
+} half_tensors[HALF_TENSORS] = {
+    {1000, 0, true, false, {SW_GRAIN_ELEMS, 2 * SW_GRAIN_ELEMS}},
+    {100, 7, false, false, {0, 0}},
+    {192, 0, false, false, {704, SW_GRAIN_ELEMS}},
+    {64, 0, false, true, {704 + 192, SW_GRAIN_ELEMS + 192}},
+    {8000, 0, true, false, {SW_GRAIN_ELEMS + 1024, 3 * SW_GRAIN_ELEMS}},
+    {30, 10, false, false, {960, 704}},
+};
+
+static void add_half(struct sw_unit *unit) {
+    for (int t = 0; t < HALF_TENSORS; t++) {
+        const int64_t dims = half_tensors[t].cols > 0 ? 2 : 1,
+                      cols = dims > 1 ? half_tensors[t].cols : half_tensors[t].rows;
+        const struct sw_part part = {.rows = dims > 1 ? half_tensors[t].rows : 1,
+                                     .cols = cols,
+                                     .block_cols = cols,
+                                     .block_stride = cols,
+                                     .joined = half_tensors[t].joined,
+                                     .replicated = half_tensors[t].replicated};
+        must(sw_unit_add_part(unit, "tensor", (int)dims, (int64_t[]){half_tensors[t].rows, cols}, &part, t % 2 == 0));
+    }
+}
+
+static void replicated_tensors_lie_in_the_last_grains(void **state) {
+    (void)state;
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++) {
+        struct sw_units *units;
+        const bool narrow = format != SW_OPTIMIZER_FP32;
+        must(sw_units_create(2, &units));
+        units->optimizer = (sw_optimizer_format)format;
+        add_half(&units->unit[0]);
+        add(&units->unit[1], "cut", 100, 7, true);
+        must(sw_units_seal(units));
+        const struct sw_unit *unit = &units->unit[0];
+        assert_int_equal(unit->replicated_grain, narrow ? 2 : 1);
+        assert_int_equal(unit->wide_grain, narrow ? 1 : unit->grains);
+        assert_int_equal(unit->grains, narrow ? 4 : 2);
+        for (int64_t g = 0; g < unit->grains; g++)
+            assert_int_equal(sw_unit_grain_copies(unit, g), g >= unit->replicated_grain);
+        for (int t = 0; t < HALF_TENSORS; t++) {
+            assert_int_equal(unit->tensor[t].offset, half_tensors[t].offset[narrow]);
+            assert_int_equal(unit->tensor[t].part.replicated, half_tensors[t].replicated);
+            assert_int_equal(decays(unit, unit->tensor[t].offset), t % 2 == 0);
+            assert_int_equal(decays(unit, unit->tensor[t].offset + unit->tensor[t].elems - 1), t % 2 == 0);
+        }
+        assert_int_equal(units->unit[1].replicated_grain, units->unit[1].grains);
+        assert_false(sw_unit_grain_copies(&units->unit[1], 0));
+        sw_units_destroy(units);
+    }
+}
+
+/* A replicated vector that is longer than a wide grain has no place beside narrow state. */
+static void long_replicated_vectors_need_fp32_state(void **state) {
+    (void)state;
+    const int64_t cols = SW_WIDE_GRAIN_ELEMS + 1;
+    const struct sw_part part = {.rows = 1, .cols = cols, .block_cols = cols, .block_stride = cols, .replicated = true};
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++) {
+        struct sw_units *units;
+        must(sw_units_create(1, &units));
+        units->optimizer = (sw_optimizer_format)format;
+        must(sw_unit_add_part(&units->unit[0], "norm", 1, &cols, &part, false));
+        assert_int_equal(sw_units_seal(units), format == SW_OPTIMIZER_FP32 ? SW_OK : SW_ERR_UNSUPPORTED);
+        assert_true(format == SW_OPTIMIZER_FP32 || strstr(sw_error_message(SW_ERR_UNSUPPORTED), "--tensor") != NULL);
+        assert_true(format != SW_OPTIMIZER_FP32 || units->unit[0].replicated_grain == 0);
+        sw_error_clear();
+        sw_units_destroy(units);
+    }
+}
+
 static void sizes_that_overflow_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -157,10 +232,10 @@ enum { ROWS = 6, COLS = 24, CUTS = 4, TILES = 3 };
 
 static struct sw_part tile_of(int cut, int64_t tile) {
     const struct sw_part parts[CUTS] = {
-        {0, ROWS, 0, COLS, COLS, COLS, false},
-        {tile * ROWS / TILES, ROWS / TILES, 0, COLS, COLS, COLS, false},
-        {0, ROWS, tile * COLS / TILES, COLS / TILES, COLS / TILES, COLS, false},
-        {0, ROWS, tile * 4, 8, 4, 12, false},
+        {0, ROWS, 0, COLS, COLS, COLS, .room_rows = 0},
+        {tile * ROWS / TILES, ROWS / TILES, 0, COLS, COLS, COLS, .room_rows = 0},
+        {0, ROWS, tile * COLS / TILES, COLS / TILES, COLS / TILES, COLS, .room_rows = 0},
+        {0, ROWS, tile * 4, 8, 4, 12, .room_rows = 0},
     };
     return parts[cut];
 }
@@ -254,14 +329,51 @@ static void walks_visit_each_element_once(void **state) {
     sw_units_destroy(units);
 }
 
+/* Ranks with different numbers of rows have the same layout, and the room that a rank does not use is padding. */
+static void room_for_rows_is_padding(void **state) {
+    (void)state;
+    enum { RANKS = 2, ALL_ROWS = 5, WIDTH = 24, ROOM = 3 };
+    struct sw_units *units;
+    must(sw_units_create(RANKS, &units));
+    for (int64_t u = 0; u < RANKS; u++) {
+        const struct sw_part part = {.first_row = u * ROOM,
+                                     .rows = u == 0 ? ROOM : ALL_ROWS - ROOM,
+                                     .cols = WIDTH,
+                                     .block_cols = WIDTH,
+                                     .block_stride = WIDTH,
+                                     .room_rows = ROOM};
+        must(sw_unit_add_part(&units->unit[u], "table", 2, (int64_t[]){ALL_ROWS, WIDTH}, &part, true));
+        add(&units->unit[u], "after", 7, 0, false);
+    }
+    must(sw_units_seal(units));
+    assert_int_equal(sw_units_parameters(units), ALL_ROWS * WIDTH + 2 * 7);
+    for (int64_t u = 0; u < RANKS; u++) {
+        struct visits visits = {.unit = &units->unit[u]};
+        const struct sw_tensor *table = &visits.unit->tensor[0];
+        int64_t run;
+        assert_int_equal(visits.unit->tensor[1].offset, 128);
+        assert_int_equal(table->elems, (u == 0 ? ROOM : ALL_ROWS - ROOM) * WIDTH);
+        assert_int_equal(sw_tensor_to_whole(table, 0, &run), u * ROOM * WIDTH);
+        assert_int_equal(run, table->elems);
+        assert_int_equal(sw_tensor_from_whole(table, (u == 0 ? ROOM : 0) * WIDTH, &run), -1);
+        must(sw_unit_walk(visits.unit, 0, WALKED, visit, &visits));
+        for (int64_t e = 0; e < 128; e++)
+            assert_int_equal(visits.place[e], e < table->elems ? 1 + u * ROOM * WIDTH + e : 0);
+    }
+    sw_units_destroy(units);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_are_aligned_and_units_end_with_a_grain),
         cmocka_unit_test(decay_runs_agree_with_the_tensors),
         cmocka_unit_test(vectors_of_narrow_state_lie_in_wide_grains),
+        cmocka_unit_test(replicated_tensors_lie_in_the_last_grains),
+        cmocka_unit_test(long_replicated_vectors_need_fp32_state),
         cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(tiles_cover_a_tensor_once),
         cmocka_unit_test(walks_visit_each_element_once),
+        cmocka_unit_test(room_for_rows_is_padding),
     };
     return cmocka_run_group_tests_name("offload unit", tests, NULL, NULL);
 }

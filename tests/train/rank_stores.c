@@ -260,7 +260,8 @@ static void read_all(int64_t step) {
     struct sw_unit unit_list[UNITS];
     const struct sw_units units = {.unit = unit_list, .count = UNITS};
     for (int64_t unit = 0; unit < UNITS; unit++)
-        unit_list[unit] = (struct sw_unit){.grains = unit_grains[unit], .wide_grain = unit_grains[unit]};
+        unit_list[unit] = (struct sw_unit){
+            .grains = unit_grains[unit], .wide_grain = unit_grains[unit], .replicated_grain = unit_grains[unit]};
     require(sw_store_reader_open(&set, &units, 1, &reader));
     const struct sw_load load = sw_store_reader_load(reader);
     for (int64_t unit = 0; unit < UNITS; unit++) {

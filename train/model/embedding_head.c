@@ -223,7 +223,7 @@ static sw_status run_cut_rows(const struct sw_model *model, const struct sw_unit
         const int64_t cols = sw_head_cols_at(model, col);
         SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
         SW_TRY(sw_softmax_partial(call->stream, t->rows, cols, col, t->logits, t->targets, t->largest, t->sums,
-                                  t->target_logits));
+                                  t->target_logits, .begin_col = 0));
     }
     SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, sw_head_cols_at(model, 0), 0,
                                  call->loss_scale, NULL, t->targets, t->largest, t->sums, t->target_logits, t->losses,

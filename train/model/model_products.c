@@ -53,8 +53,10 @@ static int add_head(struct sw_model_product *out, int count, const struct sw_mod
         for (int c = 0; c < cols.count; c++) {
             const struct head_products tile = sw_head_products(model, rows.size[r], cols.size[c]);
             const int64_t times = rows.times[r] * cols.times[c];
-            /* With a cut vocabulary, the logits of all tiles but the last are computed again for the gradients. */
-            const int64_t again = model->head.cut ? times - (c + 1 == cols.count ? rows.times[r] : 0) : 0;
+            /* With a cut vocabulary, the logits of all tiles but the last are computed again for the gradients; those
+             * of a tensor rank's last tile too, as its softmax waits for the other ranks. */
+            const int64_t kept = model->cut.ranks == 1 && c + 1 == cols.count ? rows.times[r] : 0;
+            const int64_t again = model->head.cut ? times - kept : 0;
             for (int p = 0; p < parts.count; p++)
                 count = add_of_head(out, count, FORWARD, sw_head_products(model, parts.size[p], cols.size[c]).logits,
                                     (times + again) * parts.times[p]);

@@ -1,4 +1,4 @@
-/* What a rank of a tensor group computes (Shoeybi et al., arXiv 1909.08053): its part of a half of a block, of the
+/* Computes the part that a rank of a tensor group has (Shoeybi et al., arXiv 1909.08053) of a half of a block, of the
  * embedding and of the head. The plan adds up the parts between these calls. */
 #include "core/size.h"
 #include "train/model/model_private.h"

@@ -57,19 +57,66 @@ end:
     return status;
 }
 
+/* Tells whether an outline lacks room on the device for what the backward pass reads: inputs that may live anywhere are
+ * elsewhere, or intermediates are computed again. */
+static bool lacks_room(const struct sw_plan *plan) {
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+        if ((plan->spec.place.automatic[SW_ACTS] && plan->placement[u].tier[SW_ACTS] != SW_DEVICE) ||
+            (plan->spec.recompute_auto && plan->recompute[u] != SW_RECOMPUTE_NOTHING))
+            return true;
+    return false;
+}
+
+/* Chooses whether a tensor group partitions inputs, where that is open: not where whole inputs leave the devices room
+ * for everything, because each is then gathered once more; else if that is faster by the prices, or, without prices,
+ * in any case. The ranks of a group have the same sizes and so decide alike. */
+static sw_status outline_partitioned(const struct sw_plan_spec *given, const struct sw_settings *settings,
+                                     const struct pricing *pricing, struct sw_plan **out) {
+    struct sw_plan_spec spec = *given;
+    struct sw_search_prices prices;
+    const struct pricing other =
+        pricing == NULL ? (struct pricing){0} : (struct pricing){pricing->open, pricing->rates, &prices};
+    struct sw_plan *whole = NULL, *rows = NULL;
+    sw_status status = outline_plan(given, settings, pricing, &whole);
+    if (spec.tensor.ranks < 2 || settings->partition != SW_PARTITION_AUTO ||
+        (status == SW_OK ? !lacks_room(whole) : status != SW_ERR_BUDGET)) {
+        *out = whole;
+        return status;
+    }
+    spec.tensor.partition_inputs = true;
+    sw_error_clear();
+    const sw_status second = outline_plan(&spec, settings, pricing == NULL ? NULL : &other, &rows);
+    if (second == SW_ERR_BUDGET && status == SW_OK) {
+        sw_error_clear();
+    } else if (second != SW_OK) {
+        sw_plan_destroy(whole);
+        return second;
+    }
+    const bool faster =
+        pricing == NULL || status != SW_OK || prices.placement.chosen_s < pricing->prices->placement.chosen_s;
+    const bool takes_rows = second == SW_OK && faster;
+    if (takes_rows && pricing != NULL)
+        *pricing->prices = prices;
+    sw_plan_destroy(takes_rows ? whole : rows);
+    *out = takes_rows ? rows : whole;
+    return SW_OK;
+}
+
 /* Returns the data ranks of a node, of each of which the node has one rank at least; 0: that is not known. */
 static int node_data_ranks(const struct sw_settings *settings) {
     const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
     return node == 0 || node >= group ? node / group : 1;
 }
 
+/* The inputs are partitioned where that is asked for; where it is left open, the outline decides. */
 static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const struct sw_model_bytes *bytes) {
     if (sw_settings_tensor_ranks(settings) == 1)
         return (struct sw_plan_tensor){0};
     return (struct sw_plan_tensor){.ranks = (int)sw_settings_tensor_ranks(settings),
                                    .rank = (int)sw_settings_tensor_rank(settings),
                                    .rows = bytes->rows,
-                                   .softmax_bytes = bytes->softmax};
+                                   .softmax_bytes = bytes->softmax,
+                                   .partition_inputs = settings->partition == SW_PARTITION_YES};
 }
 
 /* A data rank, and the ZeRO stage to plan it with. */
@@ -117,7 +164,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
     SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
-    return outline_plan(&spec, settings, pricing, out);
+    return outline_partitioned(&spec, settings, pricing, out);
 }
 
 /* Refuses to quantize what a job of this stage does not exchange, or does not keep. */

@@ -214,6 +214,11 @@ static const struct sw_option options[] = {
      .int_max = SW_SETTINGS_MOST_RANKS,
      .what = "cut each layer into parts for groups of N neighbouring ranks, which compute the same sequences together; "
              "--zero is then among the ranks that have the same part"},
+    {.name = "--partition-activations", CHOICE(partition), .commands = ALL, .group = RANKS, .initial = "auto",
+     .choices = "auto|yes|no",
+     .what = "with --tensor, each rank keeps its rows of a layer's input for the backward pass, on whatever tier, and the "
+             "group gathers them again; auto: where whole inputs take room that the devices lack, and if it is predicted "
+             "to be faster where rates are known"},
     {.name = "--zero-secondary", TEXT(zero_secondary), .commands = ALL, .group = RANKS, .initial = SW_NO_SECONDARY,
      .value = "none|node|N",
      .what = "with --zero 3, keep a second shard of the weights among the ranks of a node, or N of them: the backward "

@@ -43,7 +43,10 @@ sw_status sw_settings_check_tensor(const struct sw_settings *s) {
         {s->early_stop > 0, "--early-stop", "--early-stop 0"},
     };
     if (sw_settings_tensor_ranks(s) == 1)
-        return SW_OK;
+        return s->partition != SW_PARTITION_YES
+                   ? SW_OK
+                   : sw_fail(SW_ERR_ARG, "--partition-activations yes is for tensor groups; "
+                                         "give --tensor N too, or leave it out");
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (flags[i].given)
             return sw_fail(SW_ERR_ARG, "%s does not work with --tensor %lld; leave one of them out%s%s", flags[i].flag,

@@ -1,0 +1,41 @@
+/* Tensor groups: how a plan's specification describes them, and what can be asked of a plan for one. */
+#ifndef SW_OFFLOAD_PLAN_TENSOR_H
+#define SW_OFFLOAD_PLAN_TENSOR_H
+
+#include "offload/plan/shard.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_plan;
+
+/* The tensor group of a rank (Shoeybi et al., arXiv 1909.08053): ranks that compute the same micro-batches, each with
+ * its part of every unit's matrices. What a unit adds up to is reduced to the rows of each rank and gathered again, so
+ * that every rank has all of it (the order of sums is that of the ranks). Norms and the biases behind a sum are on
+ * every rank. */
+struct sw_plan_tensor {
+    int ranks, rank;       /* 0 or 1 ranks: there is no group */
+    int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
+    int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
+    /* Each rank keeps its rows of the inputs that are kept for the backward pass, on whatever tier, and the group
+     * gathers them again: ZeRO-R's Pa, and Pa+cpu where they are not on the device (Rajbhandari et al. 2020,
+     * section 6.1). */
+    bool partition_inputs;
+};
+
+/* Returns the ranks of a tensor group, at least 1; those of the whole job; and this one's number in the job. */
+int sw_plan_tensor_ranks(const struct sw_plan *plan);
+int sw_plan_job_ranks(const struct sw_plan *plan);
+int sw_plan_job_rank(const struct sw_plan *plan);
+/* Returns the rows of a micro-batch that a rank of the tensor group reduces and gathers. */
+struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank);
+/* Returns the elements of a unit that every rank of a tensor group has, at the unit's end, and those of them that a
+ * rank adds up, counted from the first of them. */
+int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
+struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
+/* Tells whether each rank of a tensor group keeps its rows of a unit's input alone. */
+bool sw_plan_partitions_inputs(const struct sw_plan *plan);
+/* Returns the bytes of a row of a micro-batch, of which every unit's output has as many; in a tensor group. */
+int64_t sw_plan_row_bytes(const struct sw_plan *plan);
+
+#endif
