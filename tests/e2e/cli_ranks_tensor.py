@@ -137,6 +137,27 @@ def a_killed_rank_loses_nothing():
     return problems
 
 
+def runs_of_groups_are_read_whole():
+    """Rates too small to change a weight leave each rank the parts that it began with, so that the export must be one rank's,
+    byte for byte; and a run that learned is evaluated as its export is."""
+    problems = []
+    for model in CONFIGS:
+        for ranks, group, flags in ((1, 1, ()), (2, 2, ()), (4, 2, ("--zero", 3)), (4, 4, ("--optimizer-state", "8bit")),
+                                    (4, 2, ("--zero", 0, "--place", EVERYTHING_AWAY))):
+            name = f"read-{model}-{ranks}-{group}{len(flags)}"
+            together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, "--tensor", group, *flags, model=model, steps=2))
+            must("export", path(name), path(name + "-out"))
+            must("verify", path(name))
+            with open(path(name + "-out", "model.safetensors"), "rb") as file:
+                found = file.read()
+            first = found if ranks == 1 else first
+            problems += [] if found == first else [f"{name}: another export than one rank's"]
+    together(4, train("learned", "--tensor", 2, model="llama"))
+    must("export", path("learned"), path("learned-out"))
+    losses = [must("eval", path(name), "--data", DATA, "--seq", SEQ).out.split("(")[0] for name in ("learned", "learned-out")]
+    return problems + ([] if losses[0] == losses[1] else [f"the run and its export have other losses: {losses}"])
+
+
 def models_that_groups_cannot_cut_are_refused():
     problems = refused("heads", 3, train("none", "--tensor", 3, batch=9 * SEQ), "--tensor 3", "4 heads")
     problems += refused("kv heads", 4, train("none", "--tensor", 4, model="llama-tiny"), "--tensor 4", "key-value heads")
@@ -158,5 +179,5 @@ def plan_is_made_together():
 
 
 script_test.run(groups_train_as_one_rank_does, micro_batches_of_several_sequences_and_fewer_rows_train_alike,
-                stages_and_placements_give_the_same_bits, a_killed_rank_loses_nothing, models_that_groups_cannot_cut_are_refused,
+                stages_and_placements_give_the_same_bits, a_killed_rank_loses_nothing, runs_of_groups_are_read_whole, models_that_groups_cannot_cut_are_refused,
                 plan_is_made_together)

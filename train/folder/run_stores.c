@@ -158,11 +158,6 @@ sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *m
     sw_status status = sw_confine(folder, &confined);
     if (status == SW_OK)
         status = sw_run_read(folder, run);
-    if (status == SW_OK && sw_settings_tensor_ranks(&run->settings) > 1)
-        status = sw_fail(SW_ERR_UNSUPPORTED,
-                         "%s was trained with --tensor %lld, so its stores hold parts of layers, which nothing but "
-                         "resume can read",
-                         folder, (long long)run->settings.tensor);
     if (status == SW_OK)
         status = sw_run_open_stores(folder, run, moved, out);
     sw_confine_end(confined);

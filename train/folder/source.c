@@ -2,6 +2,7 @@
 
 #include "train/files/files.h"
 #include "train/folder/frozen.h"
+#include "train/folder/group_reader.h"
 #include "train/folder/run_stores.h"
 #include "train/folder/store_reader.h"
 #include "train/hf/checkpoint.h"
@@ -21,7 +22,8 @@ struct sw_source {
     struct sw_load load;
     struct sw_model_init init;        /* context of a random start */
     struct sw_checkpoint *checkpoint; /* NULL: the source is no Hugging Face folder */
-    struct sw_store_reader *reader;   /* NULL: the source is no run */
+    struct sw_store_reader *reader;   /* of a run without tensor groups; else NULL */
+    struct sw_group_reader *group;    /* of a run with them; else NULL */
     struct sw_frozen *frozen;         /* of a run; NULL: every unit was trained */
 };
 
@@ -77,8 +79,15 @@ sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_sour
 }
 
 /* Opens a reader of the stores, which owns them, also after a failure. */
-static sw_status open_reader(struct sw_source *source, const char *folder, struct sw_store_set *stores) {
+static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
+                             struct sw_store_set *stores) {
+    const int groups = (int)sw_settings_tensor_ranks(&run->settings);
     bool same = true;
+    if (groups > 1) {
+        SW_TRY(sw_group_reader_open(stores, groups, &source->config, source->units, &source->group));
+        source->load = sw_group_reader_load(source->group);
+        return SW_OK;
+    }
     for (int s = 0; same && s < stores->count; s++)
         same = sw_run_store_is_of(stores->store[s], source->units);
     if (!same) {
@@ -119,7 +128,7 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     if (status == SW_OK)
         status = sw_model_units(&source->config, source->tiles, run.optimizer, &source->units);
     if (status == SW_OK)
-        status = open_reader(source, folder, &stores);
+        status = open_reader(source, folder, &run, &stores);
     else
         sw_store_set_close(&stores);
     if (status == SW_OK)
@@ -148,6 +157,7 @@ void sw_source_close(struct sw_source *source) {
         return;
     sw_checkpoint_close(source->checkpoint);
     sw_store_reader_close(source->reader);
+    sw_group_reader_close(source->group);
     sw_frozen_close(source->frozen);
     sw_units_destroy(source->units);
     sw_option_list_release(&source->drives);
@@ -182,6 +192,8 @@ struct sw_load sw_source_load(struct sw_source *source) {
 int64_t sw_source_bytes_read(const struct sw_source *source) {
     if (source->reader != NULL)
         return sw_store_reader_bytes(source->reader);
+    if (source->group != NULL)
+        return sw_group_reader_bytes(source->group);
     return source->checkpoint == NULL ? 0 : sw_checkpoint_bytes_read(source->checkpoint);
 }
 

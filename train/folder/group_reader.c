@@ -1,0 +1,188 @@
+#include "train/folder/group_reader.h"
+
+#include "core/size.h"
+#include "train/folder/store_reader.h"
+#include "train/model/model.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The grains that are put together at once; a rank has at most as many of them, and its reader holds more. */
+enum { WINDOW_GRAINS = 32 };
+
+/* A tensor rank: its units, and the reader of the stores that have them. */
+struct member {
+    struct sw_units *units;
+    struct sw_store_reader *reader;
+    struct sw_load load;
+};
+
+struct sw_group_reader {
+    const struct sw_units *units; /* borrowed: whole layers */
+    int ranks;
+    struct member *member;
+    float *window, *part; /* elements [first, first + count) of a whole unit; and what one rank has of a run of them */
+    int64_t unit, first, count;
+};
+
+static sw_status open_member(struct sw_group_reader *self, struct sw_store_set *stores, int rank,
+                             const struct sw_model_config *config) {
+    struct member *member = &self->member[rank];
+    struct sw_store_set own = {0};
+    SW_TRY(sw_model_rank_units(config, self->ranks, rank, self->units->optimizer, &member->units));
+    own.store = calloc((size_t)(stores->count / self->ranks), sizeof(struct sw_store *));
+    if (own.store == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
+    bool same = true;
+    for (int s = rank; s < stores->count; s += self->ranks) {
+        same = same && sw_run_store_is_of(stores->store[s], member->units);
+        own.store[own.count++] = stores->store[s];
+        stores->store[s] = NULL;
+    }
+    if (!same) {
+        sw_store_set_close(&own);
+        return sw_fail(SW_ERR_CORRUPT, "the stores were made for another model than run.json describes");
+    }
+    SW_TRY(sw_store_reader_open(&own, member->units, 1, &member->reader));
+    member->load = sw_store_reader_load(member->reader);
+    assert(member->load.most_grains > WINDOW_GRAINS);
+    return SW_OK;
+}
+
+static sw_status open_members(struct sw_group_reader *self, struct sw_store_set *stores,
+                              const struct sw_model_config *config) {
+    const size_t window_bytes = WINDOW_GRAINS * SW_GRAIN_ELEMS * sizeof(float);
+    self->member = calloc((size_t)self->ranks, sizeof *self->member);
+    self->window = malloc(window_bytes);
+    self->part = malloc(window_bytes);
+    if (self->member == NULL || self->window == NULL || self->part == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
+    for (int rank = 0; rank < self->ranks; rank++)
+        SW_TRY(open_member(self, stores, rank, config));
+    return SW_OK;
+}
+
+sw_status sw_group_reader_open(struct sw_store_set *stores, int ranks, const struct sw_model_config *config,
+                               const struct sw_units *units, struct sw_group_reader **out) {
+    struct sw_group_reader *self = calloc(1, sizeof *self);
+    sw_status status = SW_OK;
+    assert(stores->count % ranks == 0);
+    if (self == NULL) {
+        status = sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
+    } else {
+        self->units = units;
+        self->ranks = ranks;
+        self->unit = -1;
+        status = open_members(self, stores, config);
+    }
+    sw_store_set_close(stores); /* those that no member has taken */
+    if (status == SW_OK)
+        *out = self;
+    else
+        sw_group_reader_close(self);
+    return status;
+}
+
+void sw_group_reader_close(struct sw_group_reader *self) {
+    if (self == NULL)
+        return;
+    for (int rank = 0; self->member != NULL && rank < self->ranks; rank++) {
+        sw_store_reader_close(self->member[rank].reader);
+        sw_units_destroy(self->member[rank].units);
+    }
+    free(self->member);
+    free(self->window);
+    free(self->part);
+    free(self);
+}
+
+/* A tensor of a rank, and its unit. */
+struct place {
+    int64_t unit;
+    const struct sw_tensor *tensor;
+};
+
+/* Finds a tensor of a whole unit among a rank's units: a block's is in its attention or its MLP. */
+static struct place find(const struct sw_units *units, int64_t whole_units, int64_t unit, const char *name) {
+    const bool inner = unit > 0 && unit + 1 < whole_units;
+    const int64_t first = unit == 0 ? 0 : inner ? 2 * unit - 1 : units->count - 1;
+    for (int64_t u = first; u <= first + inner; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (strcmp(units->unit[u].tensor[t].name, name) == 0)
+                return (struct place){u, &units->unit[u].tensor[t]};
+    return (struct place){.unit = -1};
+}
+
+/* Returns the first element of a part that is not before element `whole` of the whole tensor. Parts keep the order. */
+static int64_t first_from(const struct sw_tensor *tensor, int64_t whole) {
+    int64_t low = 0, high = tensor->elems, run;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (sw_tensor_to_whole(tensor, middle, &run) < whole)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Reads what a rank has of elements [whole, whole + count) of a tensor and puts it in its places from `out` on. */
+static sw_status take_part(const struct sw_group_reader *self, const struct member *member, struct place at,
+                           int64_t whole, int64_t count, float *out) {
+    const int64_t low = first_from(at.tensor, whole), high = first_from(at.tensor, whole + count);
+    const int64_t first = at.tensor->offset + low;
+    if (low == high)
+        return SW_OK;
+    SW_TRY(member->load.prepare(member->load.context, at.unit, first, high - low));
+    SW_TRY(member->load.fill(member->load.context, at.unit, first, high - low, self->part));
+    for (int64_t e = low, run; e < high; e += run) {
+        const int64_t to = sw_tensor_to_whole(at.tensor, e, &run) - whole;
+        run = sw_min_i64(run, high - e);
+        memcpy(out + to, self->part + (e - low), (size_t)run * sizeof *out);
+    }
+    return SW_OK;
+}
+
+/* Puts together elements of one tensor. The first rank's replica stands for all. */
+static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    struct sw_group_reader *self = context;
+    const char *name = self->units->unit[self->unit].tensor[tensor].name;
+    for (int rank = 0; rank < self->ranks; rank++) {
+        const struct member *member = &self->member[rank];
+        const struct place place = find(member->units, self->units->count, self->unit, name);
+        assert(place.unit >= 0);
+        SW_TRY(take_part(self, member, place, whole, run, self->window + at));
+        if (place.tensor->part.replicated)
+            break;
+    }
+    return SW_OK;
+}
+
+static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
+    struct sw_group_reader *self = context;
+    assert(count <= WINDOW_GRAINS * SW_GRAIN_ELEMS);
+    self->unit = unit;
+    self->first = first;
+    self->count = count;
+    memset(self->window, 0, (size_t)count * sizeof *self->window);
+    return sw_unit_walk(&self->units->unit[unit], first, count, take_run, self);
+}
+
+static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    const struct sw_group_reader *self = context;
+    assert(unit == self->unit && first >= self->first && first + count <= self->first + self->count);
+    memcpy(out, self->window + (first - self->first), (size_t)count * sizeof *out);
+    return SW_OK;
+}
+
+struct sw_load sw_group_reader_load(struct sw_group_reader *self) {
+    return (struct sw_load){.fill = fill, .prepare = prepare, .context = self, .most_grains = WINDOW_GRAINS};
+}
+
+int64_t sw_group_reader_bytes(const struct sw_group_reader *self) {
+    int64_t bytes = 0;
+    for (int rank = 0; rank < self->ranks; rank++)
+        bytes += sw_store_reader_bytes(self->member[rank].reader);
+    return bytes;
+}

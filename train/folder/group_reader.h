@@ -1,0 +1,25 @@
+/* Reads the master weights of a run with --tensor, of which each store has a shard of one tensor rank's parts, as those
+ * of whole layers. */
+#ifndef SW_TRAIN_FOLDER_GROUP_READER_H
+#define SW_TRAIN_FOLDER_GROUP_READER_H
+
+#include "core/status.h"
+#include "offload/engine/engine.h"
+#include "train/folder/run_stores.h"
+#include "train/hf/config.h"
+
+struct sw_group_reader;
+
+/* Opens a reader of a run whose tensor groups have `ranks` ranks. It owns the stores, also after a failure; the units,
+ * of whole layers, must outlive it. SW_ERR_CORRUPT: the stores are of another model. */
+sw_status sw_group_reader_open(struct sw_store_set *stores, int ranks, const struct sw_model_config *config,
+                               const struct sw_units *units, struct sw_group_reader **out);
+void sw_group_reader_close(struct sw_group_reader *self);
+
+/* Returns the weights for the engine or an export, valid as long as the reader. Only elements that were prepared last
+ * can be filled. */
+struct sw_load sw_group_reader_load(struct sw_group_reader *self);
+
+int64_t sw_group_reader_bytes(const struct sw_group_reader *self); /* bytes read so far */
+
+#endif
