@@ -182,7 +182,7 @@ struct sw_comm_broadcast {
     void *data;
     int64_t bytes;
     int root;
-    bool on_host; /* the data are host memory, whatever moves the rest */
+    bool on_host;        /* the data are host memory, whatever moves the rest */
     sw_comm_scope scope; /* "all ranks" are those of it, and the root is a number among them */
 };
 sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,

@@ -5,6 +5,7 @@ import array
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -127,13 +128,72 @@ def a_killed_rank_loses_nothing():
         said = [line for line in open(path("job.log"), encoding="utf-8") if line.startswith("spillway ")]
         if code in (None, 0) or len(said) != 1 or f"rank {victim} " not in said[0]:
             problems.append(f"rank {victim}, seed {SEED}: status {code}: {said}")
-    problems += refused("other groups", 4, command("resume", path("lost"), "--tensor", 4), "--tensor 2", "to 4")
-    problems += refused("fewer ranks", 2, command("resume", path("lost")), "--tensor 2", "start 4", "not 2")
+    problems += refused("one rank", 1, command("resume", path("lost")), "--tensor 2", "another --tensor")
+    problems += refused("heads", 3, command("resume", path("lost"), "--tensor", 3), "--tensor 3", "4 heads")
+    problems += refused("the commit before", 4, command("resume", path("lost"), "--tensor", 4, "--previous"), "--previous", "--tensor")
     last = steps_of(path("lost"))[-1]["step"]
     together(4, command("resume", path("lost"), "--steps", last + 2))
     together(4, train("unbroken", *flags, steps=last + 2))
     if numbers_of(path("lost")) != numbers_of(path("unbroken")):
         problems.append(f"seed {SEED}: other bits than a run that nothing has ended")
+    return problems
+
+
+def every_group_and_stage_resumes_from_every_other():
+    """A run that changes twice, and is back where it began, goes on with the same bits; halfway its export is the same.
+    Pairs are drawn, or all for SW_TEST_ROUNDS that have room for all."""
+    layouts = [(group, zero) for group in (1, 2, 4) for zero in range(4)]
+    pairs = [(a, b) for a in layouts for b in layouts if a != b]
+    random.Random(SEED).shuffle(pairs)
+    pairs, problems, exports = sorted(pairs[:3 * ROUNDS]), [], {}
+    for (group, zero), (other_group, other_zero) in pairs:
+        whole, run, export = (path(f"{what}-{group}-{zero}") for what in ("pairs", "pair", "pairs-out"))
+        if whole not in exports:
+            together(4, train(os.path.basename(whole), "--tensor", group, "--zero", zero, model="qwen3", steps=3))
+            shutil.copytree(whole, run)
+            must("export", whole, export)
+            together(4, command("resume", whole, "--steps", 5))
+            exports[whole] = numbers_of(whole), tree(export)
+        what = f"--tensor {group} --zero {zero} by way of --tensor {other_group} --zero {other_zero}"
+        changed, out = path("changed"), path("changed-out")
+        for made in (changed, out):
+            shutil.rmtree(made, ignore_errors=True)
+        shutil.copytree(run, changed)
+        together(4, command("resume", changed, "--tensor", other_group, "--zero", other_zero))
+        must("verify", changed)
+        must("export", changed, out)
+        problems += [f"{what}: {name} of the export differs" for name in differences(exports[whole][1], tree(out))]
+        together(4, command("resume", changed, "--tensor", group, "--zero", zero, "--steps", 5))
+        if numbers_of(changed) != exports[whole][0]:
+            problems.append(f"{what}: other bits than without")
+    return problems
+
+
+def groups_resume_on_other_numbers_of_ranks():
+    """Losses go on as those of a run that nothing has changed, up to the order of sums."""
+    together(1, train("steady", model="llama", steps=2 * SHORT))
+    together(2, train("moved", "--tensor", 2, model="llama", steps=2))
+    for steps, (ranks, *flags) in zip(range(4, 2 * SHORT + 1, 2), ((4,), (4, "--tensor", 4, "--place", EVERYTHING_AWAY), (1, "--tensor", 1),
+                                                                (2, "--tensor", 2, "--zero", 3), (4, "--tensor", 1))):
+        together(ranks, command("resume", path("moved"), "--steps", steps, *flags))
+    return far("ranks and groups that change", path("moved"), path("steady"), tolerance=TOLERANCE)
+
+
+def narrow_state_is_laid_out_anew():
+    """In bf16 moments come back as they were; in 8 bits they are rounded once more, and it is said."""
+    problems = []
+    for state, words in (("bf16", ""), ("8bit", "rounded to nearest")):
+        name = f"narrow-{state}"
+        together(2, train(name, "--tensor", 2, "--optimizer-state", state, steps=2))
+        shutil.copytree(path(name), path(name + "-whole"))
+        said = together(1, command("resume", path(name), "--tensor", 1)).stderr
+        together(2, command("resume", path(name), "--tensor", 2, "--steps", 4))
+        together(2, command("resume", path(name + "-whole"), "--steps", 4))
+        if "--tensor 1 instead of 2" not in said or words not in said:
+            problems.append(f"{state}: not said: {said}")
+        if state == "bf16" and numbers_of(path(name)) != numbers_of(path(name + "-whole")):
+            problems.append("bf16: other bits than without a change")
+        problems += far(name, path(name), path(name + "-whole"), tolerance=1e-2)
     return problems
 
 
@@ -179,5 +239,6 @@ def plan_is_made_together():
 
 
 script_test.run(groups_train_as_one_rank_does, micro_batches_of_several_sequences_and_fewer_rows_train_alike,
-                stages_and_placements_give_the_same_bits, a_killed_rank_loses_nothing, runs_of_groups_are_read_whole, models_that_groups_cannot_cut_are_refused,
+                stages_and_placements_give_the_same_bits, a_killed_rank_loses_nothing, every_group_and_stage_resumes_from_every_other,
+                groups_resume_on_other_numbers_of_ranks, narrow_state_is_laid_out_anew, runs_of_groups_are_read_whole, models_that_groups_cannot_cut_are_refused,
                 plan_is_made_together)

@@ -1,11 +1,12 @@
 /* A rank of a job that keeps a store, without the training. Its arguments: what to do with the run's folder, and on
- * what step. Every grain has bytes that follow from its unit, its place in that and the step. Rank 0 prints what came
- * of it. */
+ * what step. Every element of the state follows from its unit, its index there and the step; in a job of a model
+ * (SW_TEST_TENSOR), from its tensor, its index in the whole tensor and the step. Rank 0 prints what came of it. */
 #include "core/size.h"
 #include "offload/plan/shard.h"
 #include "train/folder/run_stores.h"
 #include "train/folder/store_reader.h"
 #include "train/hf/config.h"
+#include "train/model/model.h"
 #include "train/stores/rank_store.h"
 #include "train/stores/start.h"
 
@@ -19,13 +20,19 @@
 #include <unistd.h>
 
 enum { UNITS = 4, IO_DEPTH = 8 };
+/* The units of a job without a model. */
 static const int64_t unit_grains[UNITS] = {11, 1, 0, 6};
+static struct sw_unit unit_list[UNITS];
+static struct sw_units grains_alone = {.unit = unit_list, .count = UNITS};
 
 static struct {
     struct sw_ranks ranks;
     struct sw_run run;
     const char *folder;
     bool whole;
+    int tensor_ranks; /* 0: the job has no model */
+    const char *model;
+    struct sw_units *units;
 } job;
 
 /* Calls that change what is on the drive, or only those that change names there. The one that is due kills the process
@@ -98,17 +105,64 @@ static void check(bool holds, const char *what) {
     }
 }
 
+static int64_t tensor_ranks(void) {
+    return sw_max_i64(1, job.tensor_ranks);
+}
+
+static void take_units(void) {
+    if (job.tensor_ranks > 1)
+        require(sw_model_rank_units(&job.run.config, job.tensor_ranks, rank() % job.tensor_ranks, SW_OPTIMIZER_FP32,
+                                    &job.units));
+    else if (job.tensor_ranks == 1)
+        require(sw_model_units(&job.run.config, job.run.settings.tiles, SW_OPTIMIZER_FP32, &job.units));
+    else
+        job.units = &grains_alone;
+    for (int64_t unit = 0; job.tensor_ranks == 0 && unit < UNITS; unit++)
+        unit_list[unit] = (struct sw_unit){
+            .grains = unit_grains[unit], .wide_grain = unit_grains[unit], .replicated_grain = unit_grains[unit]};
+}
+
+/* A run of elements of a tensor, in the grain that is filled. */
+struct filling {
+    const struct sw_unit *unit;
+    float *record;
+    int64_t step;
+};
+
+static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    const struct filling *filling = context;
+    int64_t name = 0;
+    for (const char *c = filling->unit->tensor[tensor].name; *c != '\0'; c++)
+        name = (name * 31 + *c) % 9973;
+    for (int64_t vector = 0; vector < SW_OPTIMIZER_VECTORS; vector++)
+        for (int64_t i = 0; i < run; i++)
+            filling->record[vector * SW_GRAIN_ELEMS + at + i] =
+                (float)((name * 131 + vector * 5 + filling->step * 7 + (whole + i) * 17) % 99991);
+    return SW_OK;
+}
+
 static void fill(float *record, int64_t unit, int64_t grain, int64_t step) {
-    for (int64_t i = 0; i < (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS; i++)
+    const int64_t elems = (int64_t)SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS;
+    struct filling filling = {.unit = &job.units->unit[unit], .record = record, .step = step};
+    if (job.tensor_ranks > 0) {
+        memset(record, 0, (size_t)elems * sizeof *record);
+        require(sw_unit_walk(filling.unit, grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, fill_run, &filling));
+        return;
+    }
+    for (int64_t i = 0; i < elems; i++)
         record[i] = (float)((unit * 131 + grain * 17 + step * 7 + i) % 9973);
 }
 
 static sw_status make(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
     (void)context;
-    int64_t first[UNITS], grains[UNITS];
-    for (int unit = 0; unit < UNITS; unit++) {
-        const struct sw_span span = job.whole ? (struct sw_span){.grains = unit_grains[unit]}
-                                              : sw_shard(unit_grains[unit], sw_ranks_count(&job.ranks), rank());
+    enum { MOST_UNITS = 64 };
+    int64_t first[MOST_UNITS], grains[MOST_UNITS], all[MOST_UNITS];
+    const int64_t groups = sw_ranks_count(&job.ranks) / tensor_ranks();
+    check(job.units->count <= MOST_UNITS, "the model has too many units");
+    for (int unit = 0; unit < job.units->count; unit++) {
+        all[unit] = job.units->unit[unit].grains;
+        const struct sw_span span = job.whole ? (struct sw_span){.grains = all[unit]}
+                                              : sw_shard(all[unit], (int)groups, (int)(rank() / tensor_ranks()));
         first[unit] = span.first_grain;
         grains[unit] = span.grains;
     }
@@ -117,8 +171,8 @@ static sw_status make(void *context, const struct sw_places *places, const char 
                                        .most_bytes = places->most_bytes,
                                        .unit_first = first,
                                        .unit_grains = grains,
-                                       .unit_whole_grains = unit_grains,
-                                       .unit_count = UNITS,
+                                       .unit_whole_grains = all,
+                                       .unit_count = job.units->count,
                                        .id = id,
                                        .allow_buffered = true};
     return sw_store_create(&spec, NULL, NULL, out);
@@ -138,7 +192,7 @@ static void pass(struct sw_store *store, bool write, int generation, int64_t ste
     char *record = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_OPTIMIZER_GRAIN_BYTES);
     char *wanted = aligned_alloc(SW_BUFFER_ALIGN_BYTES, SW_OPTIMIZER_GRAIN_BYTES);
     require(sw_store_lane_open(store, IO_DEPTH, &lane));
-    for (int64_t unit = 0; unit < UNITS; unit++)
+    for (int64_t unit = 0; unit < job.units->count; unit++)
         for (int64_t g = 0; g < sw_store_unit_grains(store, unit); g++) {
             const int64_t grain = sw_store_unit_first(store, unit) + g;
             fill((float *)(void *)wanted, unit, grain, step);
@@ -171,6 +225,10 @@ static void take_settings(const char *nvme) {
     settings->rank = rank();
     settings->local_rank = sw_ranks_local_rank(&job.ranks);
     settings->zero = job.whole ? 0 : 2;
+    settings->tensor = tensor_ranks();
+    if (job.tensor_ranks > 1)
+        settings->tiles = 1;
+    take_units();
     if (nvme == NULL)
         return;
     sw_option_list_release(&settings->nvme);
@@ -184,8 +242,8 @@ static void create(int64_t step, const char *nvme) {
     const struct sw_rank_stores all = stores();
     struct sw_store *store = NULL;
     require(sw_options_defaults(&sw_train_command, &job.run.settings));
-    job.run.settings.model = strdup("gpt2-tiny");
-    require(sw_config_load("gpt2-tiny", &job.run.config));
+    job.run.settings.model = strdup(job.model);
+    require(sw_config_load(job.model, &job.run.config));
     take_settings(nvme);
     require(sw_rank_places_agree(&all));
     char id[SW_STORE_ID_CHARS];
@@ -207,8 +265,8 @@ static void begin(const char *nvme) {
     struct sw_store *store = NULL;
     require(sw_ranks_first(&job.ranks, sw_start_check(job.folder)));
     require(sw_options_defaults(&sw_train_command, &job.run.settings));
-    job.run.settings.model = strdup("gpt2-tiny");
-    require(sw_config_load("gpt2-tiny", &job.run.config));
+    job.run.settings.model = strdup(job.model);
+    require(sw_config_load(job.model, &job.run.config));
     take_settings(nvme);
     require(sw_start_clear(&job.ranks, job.folder));
     require(sw_rank_places_agree(&all));
@@ -253,16 +311,12 @@ static void commit_some(int committing) {
 static void read_all(int64_t step) {
     struct sw_store_set set;
     struct sw_store_reader *reader;
+    take_units();
     enum { AT_ONCE = 3 * SW_GRAIN_ELEMS + 5 };
     static float got[AT_ONCE], record[SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS];
     require(sw_run_read(job.folder, &job.run));
     require(sw_run_open_stores(job.folder, &job.run, NULL, &set));
-    struct sw_unit unit_list[UNITS];
-    const struct sw_units units = {.unit = unit_list, .count = UNITS};
-    for (int64_t unit = 0; unit < UNITS; unit++)
-        unit_list[unit] = (struct sw_unit){
-            .grains = unit_grains[unit], .wide_grain = unit_grains[unit], .replicated_grain = unit_grains[unit]};
-    require(sw_store_reader_open(&set, &units, 1, &reader));
+    require(sw_store_reader_open(&set, job.units, 1, &reader));
     const struct sw_load load = sw_store_reader_load(reader);
     for (int64_t unit = 0; unit < UNITS; unit++) {
         const int64_t elems = unit_grains[unit] * SW_GRAIN_ELEMS;
@@ -287,6 +341,9 @@ int main(int argc, char **argv) {
     char kind = 'a';
     job.folder = argc > 2 ? argv[2] : "";
     job.whole = getenv("SW_TEST_WHOLE") != NULL;
+    const char *model = getenv("SW_TEST_MODEL"), *tensor = getenv("SW_TEST_TENSOR");
+    job.model = model != NULL ? model : "gpt2-tiny";
+    job.tensor_ranks = tensor != NULL ? atoi(tensor) : 0;
     if (sw_comm_open(&job.ranks.comm) != SW_OK)
         return 1;
     if (death != NULL && sscanf(death, "%ld:%ld%c", &dying, &calls, &kind) >= 2 && dying == rank()) {
@@ -306,6 +363,8 @@ int main(int argc, char **argv) {
     else
         return 2;
     sw_run_release(&job.run);
+    if (job.tensor_ranks > 0)
+        sw_units_destroy(job.units);
     require(sw_comm_barrier(job.ranks.comm, "end"));
     if (rank() == 0)
         puts("ok");

@@ -26,10 +26,10 @@ def folder():
     return tempfile.TemporaryDirectory(prefix="spillway-stores-", dir=os.environ.get("TMPDIR"))
 
 
-def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False, previous=False):
+def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False, previous=False, tensor=None, model=None):
     """Status, standard output, standard error. The names are relative, as a user may give them."""
     wanted = {"SW_TEST_NVME": nvme, "SW_TEST_DEATH": death, "SW_TEST_WHOLE": "1" if whole else None,
-              "SW_TEST_PREVIOUS": "1" if previous else None}
+              "SW_TEST_PREVIOUS": "1" if previous else None, "SW_TEST_TENSOR": tensor and str(tensor), "SW_TEST_MODEL": model}
     for name, value in wanted.items():
         os.environ.pop(name, None)
         if value is not None:
@@ -110,6 +110,71 @@ def whole_stores_are_shared_out_and_back():
             problems += expect(job(ranks, "resume", path, whole=whole), STEP, f"{ranks}, whole {whole}")
             problems += expected_in(path, ranks, "-whole" if whole else "")
             problems += expect(job(1, "read", path, STEP), None, f"reading of {ranks}, whole {whole}")
+    return problems
+
+
+def models(top):
+    """Tables that are tied or not, joined and single projections, and sizes that no group divides."""
+    sizes = {"vocab_size": 259, "max_position_embeddings": 37, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+             "num_key_value_heads": 4, "intermediate_size": 176, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu"}
+    configs = {
+        "gpt2": {"model_type": "gpt2", "vocab_size": 259, "n_positions": 37, "n_embd": 64, "n_layer": 2, "n_head": 4},
+        "llama": {"model_type": "llama", **sizes, "tie_word_embeddings": False},
+        "qwen2": {"model_type": "qwen2", **sizes, "tie_word_embeddings": True},
+    }
+    for name, config in configs.items():
+        os.mkdir(os.path.join(top, name))
+        with open(os.path.join(top, name, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+    return [os.path.join(top, name) for name in configs]
+
+
+# Ranks, ranks of a tensor group, and whether each store has the whole optimizer.
+GROUPS = [(4, 1, False), (4, 1, True), (4, 2, False), (4, 2, True), (4, 4, False), (2, 1, False), (2, 2, False), (1, 1, False)]
+
+
+def suffix_of(group):
+    _, tensor, whole = group
+    return (f"-tensor-{tensor}" if tensor > 1 else "") + ("-whole" if whole else "")
+
+
+def resumed(path, group, what, **more):
+    ranks, tensor, whole = group
+    ended = expect(job(ranks, "resume", path, tensor=tensor, whole=whole, **more), STEP, what)
+    return ended + expected_in(path, ranks, suffix_of(group))
+
+
+def every_tensor_group_takes_over_from_every_other():
+    """Every pair of groups, and with each model some of them."""
+    problems, draw = [], random.Random(jobs.SEED)
+    with folder() as top:
+        for number, model in enumerate(models(top)):
+            path = os.path.join(top, f"run-{number}")
+            os.mkdir(path)
+            stops = tour(GROUPS) if number == 0 else draw.sample(GROUPS, len(GROUPS))
+            ranks, tensor, whole = stops[0]
+            problems += expect(job(ranks, "create", path, STEP, tensor=tensor, whole=whole, model=model), None, "create")
+            for before, after in zip(stops, stops[1:]):
+                problems += resumed(path, after, f"{os.path.basename(model)}: {before} to {after}")
+                if problems:
+                    return problems
+    return problems
+
+
+def a_death_while_groups_change_loses_nothing():
+    problems, draw = [], random.Random(jobs.SEED)
+    with folder() as top:
+        model = models(top)[0]
+        for number in range(DEATHS):
+            before, during, after = draw.sample(GROUPS, 3)
+            call = f"{draw.randrange(1, MOST_NAMES)}n" if number % 2 else draw.randrange(1, MOST_CALLS)
+            death = f"{draw.randrange(during[0])}:{call}"
+            what, path = f"{before} to {during}, killed at {death}, then {after}", os.path.join(top, f"run-{number}")
+            os.mkdir(path)
+            problems += expect(job(before[0], "create", path, STEP, tensor=before[1], whole=before[2], model=model), None, what)
+            code, _, err = job(during[0], "resume", path, death=death, tensor=during[1], whole=during[2])
+            problems += [f"{what}: hangs: {err[-500:]}"] if code is None else []
+            problems += resumed(path, after, what)
     return problems
 
 
@@ -433,6 +498,7 @@ def a_folder_with_more_than_a_start_is_refused():
 
 
 script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_are_shared_out_and_back,
+                every_tensor_group_takes_over_from_every_other, a_death_while_groups_change_loses_nothing,
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
                 stores_that_were_moved_change_ranks_at_once, a_refused_change_is_taken_back,
                 a_store_with_an_unfinished_commit_is_removed, an_older_run_json_removes_nothing,

@@ -32,12 +32,15 @@ struct sw_run {
     uint64_t frozen_digest; /* of the run's frozen weights (frozen.h); 0: every unit is trained, or not known yet */
     struct sw_option_list
         beside; /* mask and document files of the data (sw_data_beside); empty if an older version wrote it */
-    struct sw_text_sources texts;  /* of which the data are tokens */
-    int64_t ranks;                 /* number of the run's stores, one for each rank */
-    bool whole;                    /* each store holds the whole optimizer (--zero 0) */
-    sw_optimizer_format optimizer; /* of the stores, which --optimizer-state of a resume may convert */
-    struct sw_run_store *store;    /* `ranks` entries; NULL before the stores are made */
-    struct sw_option_list nvme;    /* --nvme in run.json, which the settings may have changed since */
+    struct sw_text_sources texts; /* of which the data are tokens */
+    int64_t ranks;                /* number of the run's stores, one for each rank */
+    bool whole;                   /* each store holds the whole optimizer (--zero 0) */
+    /* Layout of the stores, which a resume may change by --optimizer-state and --tensor: the format of the optimizer
+     * state, the ranks of a tensor group (1: none), and the tiles that each half of a block is cut into. */
+    sw_optimizer_format optimizer;
+    int64_t tensor_ranks, tiles;
+    struct sw_run_store *store; /* `ranks` entries; NULL before the stores are made */
+    struct sw_option_list nvme; /* --nvme in run.json, which the settings may have changed since */
     /* Stores that are no longer the run's, or not yet. A resume removes them by their ids, once the run's own are open.
      * Their places are relative to the folder of the run if they lie in it. */
     struct sw_run_store *left;

@@ -45,6 +45,7 @@ sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t ra
     const struct sw_store_owner owner = {.rank = rank,
                                          .ranks = run->ranks,
                                          .local_rank = store->local_rank,
+                                         .tensor_ranks = run->tensor_ranks,
                                          .whole = run->whole,
                                          .optimizer = run->optimizer};
     static const struct sw_option_list none = {0};

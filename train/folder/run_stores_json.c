@@ -123,6 +123,8 @@ static sw_status optimizer_from_json(const json_t *root, const char *path, struc
 
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run) {
     const json_t *stores = json_object_get(root, "stores"), *count = json_object_get(root, "ranks");
+    run->tensor_ranks = sw_settings_tensor_ranks(&run->settings);
+    run->tiles = run->settings.tiles;
     if (stores == NULL && count == NULL) {
         SW_TRY(make_stores(1, run));
         return take_only_store(root, run);
@@ -130,6 +132,9 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
     const json_int_t ranks = json_integer_value(count);
     if (ranks < 1 || ranks > SW_SETTINGS_MOST_RANKS || json_array_size(stores) != (size_t)ranks)
         return sw_fail(SW_ERR_CORRUPT, "%s does not give the number of ranks of its stores; restore the file", path);
+    if (ranks % run->tensor_ranks != 0)
+        return sw_fail(SW_ERR_CORRUPT, "%s gives %lld stores for tensor groups of %lld ranks; restore the file", path,
+                       (long long)ranks, (long long)run->tensor_ranks);
     SW_TRY(make_stores(ranks, run));
     run->whole = json_is_true(json_object_get(root, "whole"));
     SW_TRY(optimizer_from_json(root, path, run));

@@ -81,7 +81,7 @@ sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_sour
 /* Opens a reader of the stores, which owns them, also after a failure. */
 static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
                              struct sw_store_set *stores) {
-    const int groups = (int)sw_settings_tensor_ranks(&run->settings);
+    const int groups = (int)run->tensor_ranks;
     bool same = true;
     if (groups > 1) {
         SW_TRY(sw_group_reader_open(stores, groups, &source->config, source->units, &source->group));
@@ -124,7 +124,7 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     struct sw_store_set stores = {0};
     sw_status status = sw_run_open_to_read(folder, nvme, &run, &stores);
     source->config = run.config;
-    source->tiles = run.settings.tiles;
+    source->tiles = run.tiles;
     if (status == SW_OK)
         status = sw_model_units(&source->config, source->tiles, run.optimizer, &source->units);
     if (status == SW_OK)

@@ -35,25 +35,48 @@ static void keep_rounding(int before, int unnamed, struct sw_settings *settings)
         settings->rounding = settings->optimizer_state == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
 }
 
+/* Resolves the settings anew that depend on how ranks share out the work, if that changes. Tensor groups cut layers
+ * themselves, so they need no tiles. */
+static void regroup(const struct sw_trainer *trainer, struct sw_settings *settings) {
+    const struct sw_run *run = &trainer->run;
+    const int64_t tensor_ranks = sw_settings_tensor_ranks(settings);
+    if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != tensor_ranks)
+        sw_settings_regroup(settings, run->ranks / run->tensor_ranks);
+    if (tensor_ranks > 1)
+        settings->tiles = 1;
+}
+
 /* Applies the edit, and notes what the user named now: only budgets that are named may exceed the available memory, and
  * only a chunk size that is not named may be raised. */
-static sw_status apply_change(const struct change *change, struct sw_settings *settings) {
+static sw_status apply_change(const struct change *change, const struct sw_trainer *trainer,
+                              struct sw_settings *settings) {
     enum { UNNAMED = INT32_MIN };
-    const int64_t chunk_grains = settings->chunk_grains;
+    enum { CHUNK_GRAINS, DEVICE_MEMORY, HOST_MEMORY, ZERO, THREADS, NUMBERS };
+    int64_t *const number[] = {[CHUNK_GRAINS] = &settings->chunk_grains,
+                               [DEVICE_MEMORY] = &settings->device_memory,
+                               [HOST_MEMORY] = &settings->host_memory,
+                               [ZERO] = &settings->zero,
+                               [THREADS] = &settings->threads};
+    int64_t before[NUMBERS], named[NUMBERS];
     const int rounding = settings->rounding;
-    settings->chunk_grains = UNNAMED;
-    settings->rounding = UNNAMED;
-    const int64_t before[] = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory};
-    int64_t *const now[] = {[SW_DEVICE] = &settings->device_memory, [SW_HOST] = &settings->host_memory};
-    settings->device_memory = settings->host_memory = UNNAMED;
-    const sw_status status = change->apply(change->context, settings);
-    for (int tier = SW_DEVICE; tier <= SW_HOST; tier++) {
-        settings->memory_named[tier] = *now[tier] != UNNAMED && *now[tier] != SW_OPTION_AUTO;
-        *now[tier] = *now[tier] == UNNAMED ? before[tier] : *now[tier];
+    for (int i = 0; i < NUMBERS; i++) {
+        before[i] = *number[i];
+        *number[i] = UNNAMED;
     }
+    settings->rounding = UNNAMED;
+    const sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
+    for (int i = 0; i < NUMBERS; i++) {
+        named[i] = *number[i];
+        *number[i] = before[i];
+    }
+    regroup(trainer, settings);
+    for (int i = 0; i < NUMBERS; i++)
+        if (named[i] != UNNAMED)
+            *number[i] = named[i];
     keep_rounding(rounding, UNNAMED, settings);
-    settings->chunk_may_grow = settings->chunk_grains == UNNAMED;
-    settings->chunk_grains = settings->chunk_may_grow ? chunk_grains : settings->chunk_grains;
+    settings->chunk_may_grow = change->apply != NULL && named[CHUNK_GRAINS] == UNNAMED;
+    settings->memory_named[SW_DEVICE] = named[DEVICE_MEMORY] != UNNAMED && named[DEVICE_MEMORY] != SW_OPTION_AUTO;
+    settings->memory_named[SW_HOST] = named[HOST_MEMORY] != UNNAMED && named[HOST_MEMORY] != SW_OPTION_AUTO;
     return status;
 }
 
@@ -67,32 +90,13 @@ static sw_status leave_secondary(struct sw_settings *settings) {
     return settings->zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
 }
 
-/* Refuses other tensor groups than those of the run, whose stores have the parts that these groups cut. */
-static sw_status check_tensor(const struct sw_trainer *trainer, int64_t before) {
-    const int64_t now = sw_settings_tensor_ranks(&trainer->run.settings), ranks = trainer->run.ranks;
-    if (now != before)
-        return sw_fail(SW_ERR_ARG, "a resume cannot change the --tensor %lld of this run to %lld; leave it out",
-                       (long long)before, (long long)now);
-    if (now > 1 && ranks != sw_ranks_count(trainer->ranks))
-        return sw_fail(SW_ERR_ARG,
-                       "a run with --tensor %lld goes on only with as many ranks as trained it; start %lld ranks, and "
-                       "not %d",
-                       (long long)now, (long long)ranks, sw_ranks_count(trainer->ranks));
-    return SW_OK;
-}
-
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
     trainer->past_schedule = sw_settings_schedule(settings);
-    const int64_t tensor_ranks = sw_settings_tensor_ranks(settings);
-    if (trainer->run.ranks != sw_ranks_count(trainer->ranks))
-        sw_settings_regroup(settings, trainer->run.ranks);
     if (sw_ranks_count(trainer->ranks) == 1)
         SW_TRY(leave_secondary(settings));
-    if (change->apply != NULL)
-        SW_TRY(apply_change(change, settings));
-    SW_TRY(check_tensor(trainer, tensor_ranks));
+    SW_TRY(apply_change(change, trainer, settings));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
 }
 

@@ -91,10 +91,13 @@ sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, co
 
 void sw_places_folder_name(const struct sw_store_owner *owner, char name[SW_OWNER_FOLDER_CHARS]) {
     const bool narrow = owner->optimizer != SW_OPTIMIZER_FP32;
+    char tensor[SW_OWNER_FOLDER_CHARS / 2] = "";
     name[0] = '\0';
+    if (owner->tensor_ranks > 1)
+        snprintf(tensor, sizeof tensor, "-tensor-%lld", (long long)owner->tensor_ranks);
     if (owner->ranks > 1 || narrow)
-        snprintf(name, SW_OWNER_FOLDER_CHARS, "rank-%lld-of-%lld%s%s%s", (long long)owner->rank,
-                 (long long)sw_max_i64(1, owner->ranks), owner->whole ? "-whole" : "", narrow ? "-" : "",
+        snprintf(name, SW_OWNER_FOLDER_CHARS, "rank-%lld-of-%lld%s%s%s%s", (long long)owner->rank,
+                 (long long)sw_max_i64(1, owner->ranks), tensor, owner->whole ? "-whole" : "", narrow ? "-" : "",
                  narrow ? sw_optimizer_format_name(owner->optimizer) : "");
 }
 

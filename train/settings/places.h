@@ -20,6 +20,7 @@ struct sw_places {
 struct sw_store_owner {
     int64_t rank, ranks;           /* ranks 0: the only rank */
     int64_t local_rank;            /* number among the ranks of its machine */
+    int64_t tensor_ranks;          /* ranks of a tensor group, each with its part of every layer; 0 or 1: none */
     bool whole;                    /* every rank has the whole optimizer (--zero 0) */
     sw_optimizer_format optimizer; /* format of the optimizer state */
 };

@@ -110,6 +110,7 @@ struct sw_store_owner sw_settings_owner(const struct sw_settings *settings) {
     return (struct sw_store_owner){.rank = settings->rank,
                                    .ranks = sw_settings_ranks(settings),
                                    .local_rank = settings->local_rank,
+                                   .tensor_ranks = sw_settings_tensor_ranks(settings),
                                    .whole = sw_settings_data_ranks(settings) > 1 && settings->zero == 0,
                                    .optimizer = sw_settings_optimizer(settings)};
 }

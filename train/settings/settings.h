@@ -71,7 +71,7 @@ struct sw_settings {
     char *zero_secondary;       /* --zero-secondary: "none", "node" or a number of ranks */
     int64_t rank, local_rank;   /* this rank's number in the job and on this machine, from 0 */
     bool allow_shared_gpu;
-    bool regrouped;                     /* the run was last trained by another number of ranks */
+    bool regrouped;                     /* the run was last trained by other ranks or tensor groups */
     int64_t most_memory[SW_TIERS];      /* bytes that a budget of "auto" may not exceed; 0: no limit */
     int gather, reduce;                 /* SW_GATHER_..., SW_REDUCE_... */
     int64_t device_memory, host_memory; /* bytes */

@@ -71,6 +71,7 @@ static void limit_to(int64_t most_bytes, int64_t *bytes) {
 /* Checks that every data rank gets the same number of whole micro-batches. */
 static sw_status check_batch(const struct sw_settings *s) {
     const int64_t ranks = sw_settings_data_ranks(s);
+    const char *sharers = sw_settings_tensor_ranks(s) > 1 ? "groups of --tensor" : "ranks";
     int64_t micro_tokens;
     const bool counts =
         sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) && sw_mul_i64(micro_tokens, ranks, &micro_tokens);
@@ -79,17 +80,16 @@ static sw_status check_batch(const struct sw_settings *s) {
     if (s->regrouped)
         return sw_fail(
             SW_ERR_ARG,
-            "%lld ranks cannot share the %lld sequences of this run's steps evenly; resume with a number of ranks that "
-            "divides them",
-            (long long)ranks, (long long)(s->batch_tokens / s->seq));
+            "%lld %s cannot share the %lld sequences of this run's steps evenly; resume with a number of them that "
+            "divides these",
+            (long long)ranks, sharers, (long long)(s->batch_tokens / s->seq));
     if (ranks == 1 || !counts)
         return sw_fail(SW_ERR_ARG, "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld",
                        (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
     return sw_fail(SW_ERR_ARG,
                    "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld for each of %lld "
                    "%s; use %lld, another --micro-batch or another number of ranks",
-                   (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq, (long long)ranks,
-                   sw_settings_tensor_ranks(s) > 1 ? "groups of --tensor" : "ranks",
+                   (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq, (long long)ranks, sharers,
                    (long long)(sw_div_up(s->batch_tokens, micro_tokens) * micro_tokens));
 }
 

@@ -61,7 +61,7 @@ sw_status sw_settings_check_tensor_ranks(const struct sw_settings *s) {
         return SW_OK;
     return sw_fail(SW_ERR_ARG,
                    "--tensor %lld makes groups of %lld ranks, and this job has %lld; start a multiple of %lld with "
-                   "mpirun -n, or plan for one with --ranks",
+                   "mpirun -n, plan for one with --ranks, or give another --tensor",
                    (long long)group, (long long)group, (long long)ranks, (long long)group);
 }
 

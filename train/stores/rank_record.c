@@ -93,6 +93,8 @@ sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, cons
     self->run->ranks = owner.ranks;
     self->run->whole = owner.whole;
     self->run->optimizer = owner.optimizer;
+    self->run->tensor_ranks = owner.tensor_ranks;
+    self->run->tiles = self->run->settings.tiles;
     return SW_OK;
 }
 

@@ -97,30 +97,17 @@ static sw_status check_previous(const struct sw_rank_stores *self, bool same) {
         self->ranks,
         sw_fail(SW_ERR_ARG,
                 "--previous goes back in the stores of the run's own %lld ranks: start as many, with the same "
-                "--zero and --optimizer-state",
+                "--zero, --tensor and --optimizer-state",
                 (long long)self->run->ranks));
-}
-
-/* Each store of tensor groups has its own part of every layer, which a change of the stores would mix. */
-static sw_status check_tensor(const struct sw_rank_stores *self, bool same) {
-    const int64_t tensor_ranks = sw_settings_tensor_ranks(&self->run->settings);
-    if (same || tensor_ranks == 1)
-        return SW_OK;
-    return sw_ranks_agree_on_error(
-        self->ranks,
-        sw_fail(SW_ERR_ARG,
-                "a run with --tensor %lld keeps its --optimizer-state, and its --zero 0 or its --zero 1 to "
-                "3; resume it with the same",
-                (long long)tensor_ranks));
 }
 
 sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store **out) {
     const struct sw_run *run = self->run;
     const struct sw_store_owner owner = sw_settings_owner(&run->settings);
-    const bool same = run->ranks == owner.ranks && run->whole == owner.whole && run->optimizer == owner.optimizer;
+    const bool same = run->ranks == owner.ranks && run->whole == owner.whole && run->optimizer == owner.optimizer &&
+                      run->tensor_ranks == owner.tensor_ranks;
     *out = NULL;
     SW_TRY(check_previous(self, same));
-    SW_TRY(check_tensor(self, same));
     const sw_status status = same ? open_existing(self, out) : sw_rank_take_over(self, out);
     if (status != SW_OK) {
         sw_store_close(*out);

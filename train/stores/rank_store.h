@@ -1,5 +1,5 @@
 /* The store of this rank, as one of the stores of all ranks: made; opened at the step that all have; and filled from
- * the run's stores if the run had another number of ranks. All ranks call each function together. */
+ * the run's stores if these are laid out or shared out differently. All ranks call each function together. */
 #ifndef SW_TRAIN_STORES_RANK_STORE_H
 #define SW_TRAIN_STORES_RANK_STORE_H
 
@@ -28,10 +28,10 @@ void sw_rank_store_undo(const struct sw_rank_stores *self, struct sw_store *stor
  * before, if all grains of it are whole: the next step overwrites them, so they are only if the run ended before the
  * step after its last commit began to write. Then later commits are removed; if the step is not whole, nothing changes.
  *
- * Stores of another number of ranks are taken over: new stores get their state and commit, then run.json names the new
- * ones, then the old ones are removed. If that is cut off, run.json still names whole stores, and the next resume
- * removes the others. If it fails, the new ones are removed. A store is removed only by its id, and only after the
- * run's own stores are open with every grain whole. */
+ * Stores of another number of ranks, of other tensor groups or of another format are taken over: new stores get their
+ * state and commit, then run.json names the new ones, then the old ones are removed. If that is cut off, run.json still
+ * names whole stores, and the next resume removes the others. If it fails, the new ones are removed. A store is removed
+ * only by its id, and only after the run's own stores are open with every grain whole. */
 sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store **out);
 
 /* Checks that all ranks see the same folder of the run, with the same run.json or none. */

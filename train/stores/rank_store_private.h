@@ -37,17 +37,18 @@ bool sw_rank_has_new_places(const struct sw_run *run);
 
 /* Makes new stores and fills them from those of the run. */
 sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store **out);
-/* The change of a run's optimizer state to another format. */
+/* The change of a run's optimizer state to another format, or to other tensor groups. */
 struct sw_rank_conversion {
     const char *folder;
-    const struct sw_run *run;    /* has the model */
-    const struct sw_run *before; /* has the old stores and their format */
+    const struct sw_run *run;    /* has the model, and the settings that hold from now on */
+    const struct sw_run *before; /* has the old stores, and how they lay out the state */
     int64_t step;                /* newest step that all old stores have */
     struct sw_ranks *ranks;
     struct sw_store_commit *commit; /* receives the commit of that step */
 };
-/* Fills a new store with the state of the run's old stores, in the new store's format; moments are rounded to nearest.
- * The old stores, which all ranks reach, are only read. */
+/* Fills a new store with the state of the run's old stores, in the new store's format and with the parts of layers that
+ * this rank has now. Moments that the format cannot represent are rounded to nearest. The old stores, which all ranks
+ * reach, are only read. */
 sw_status sw_rank_convert(const struct sw_rank_conversion *given, struct sw_store *store);
 /* Copies the grains that both stores hold, for every unit, and adds their number to *grains. */
 sw_status sw_rank_copy(struct sw_store *from, struct sw_store *to, struct sw_ranks *ranks, int64_t *grains);

@@ -1,6 +1,7 @@
-/* Resumes a run with another number of ranks, or with another format of the optimizer state. State is copied grain by
- * grain from the old stores into new ones, which then commit the same step. A store can be open only once at a time, so
- * the ranks take turns with the old ones. */
+/* Resumes a run with another number of ranks, with other tensor groups, or with another format of the optimizer state.
+ * State goes from the old stores into new ones, which then commit the same step: grain by grain where only the shards
+ * are others, and tensor by tensor (rank_convert.c) where the layout is. A store can be open for writing only once at a
+ * time, so the ranks take turns with the old ones where they copy grains. */
 #include "core/log.h"
 #include "core/size.h"
 #include "io/store/block.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A change of the number of ranks or of the format. */
+/* A change of the shards or of the layout. */
 struct change {
     const struct sw_rank_stores *self;
     struct sw_ranks *ranks;
@@ -88,11 +89,14 @@ static sw_status remove_left(struct change *change) {
 /* Tells whether a rank needs grains of an old store, or at least its commit. */
 static bool needs(const struct change *change, int64_t owner) {
     const struct sw_run *before = &change->before;
+    const int64_t tensor_ranks = before->tensor_ranks;
     if (owner == sw_ranks_rank(change->ranks) % before->ranks)
         return true;
+    if (owner % tensor_ranks != sw_ranks_rank(change->ranks) % tensor_ranks)
+        return false; /* it has another part of every layer */
     for (int64_t unit = 0; !before->whole && unit < sw_store_unit_count(change->store); unit++) {
-        const struct sw_span span =
-            sw_shard(sw_store_unit_whole_grains(change->store, unit), (int)before->ranks, (int)owner);
+        const struct sw_span span = sw_shard(sw_store_unit_whole_grains(change->store, unit),
+                                             (int)(before->ranks / tensor_ranks), (int)(owner / tensor_ranks));
         const int64_t first = sw_store_unit_first(change->store, unit);
         if (sw_min_i64(span.first_grain + span.grains, first + sw_store_unit_grains(change->store, unit)) >
             sw_max_i64(span.first_grain, first))
@@ -129,9 +133,17 @@ static sw_status check_complete(const struct change *change) {
                          (long long)change->grains, (long long)held);
 }
 
-/* Tells whether the optimizer state gets another format. */
-static bool converts(const struct change *change) {
-    return change->before.optimizer != sw_store_optimizer(change->store);
+static bool changes_format(const struct change *change) {
+    return change->before.optimizer != sw_settings_optimizer(&change->self->run->settings);
+}
+
+static bool changes_groups(const struct change *change) {
+    return change->before.tensor_ranks != sw_settings_tensor_ranks(&change->self->run->settings);
+}
+
+/* Tells whether grains hold other elements than before. */
+static bool changes_layout(const struct change *change) {
+    return changes_format(change) || changes_groups(change);
 }
 
 static sw_status convert(struct change *change) {
@@ -141,7 +153,7 @@ static sw_status convert(struct change *change) {
                                                   .step = change->step,
                                                   .ranks = change->ranks,
                                                   .commit = change->commit};
-    sw_ranks_enter(change->ranks, "converting the optimizer state", change->step);
+    sw_ranks_enter(change->ranks, "laying out the optimizer state anew", change->step);
     const sw_status status = sw_rank_convert(&conversion, change->store);
     sw_ranks_leave(change->ranks);
     SW_TRY(sw_ranks_agree_on_error(change->ranks, status));
@@ -262,47 +274,58 @@ static void withdraw(struct change *change, sw_status failure) {
     ranks->told = told;
 }
 
-/* Refuses a conversion that cannot be done, before anything is made. */
-static sw_status check_conversion(const struct change *change) {
+/* Refuses a new layout that cannot be made, before anything is. */
+static sw_status check_layout(const struct change *change) {
     const struct sw_run *run = change->self->run;
+    const char *flag = changes_groups(change) ? "--tensor" : "--optimizer-state";
     struct sw_places places;
     bool on_device = false;
-    if (change->before.optimizer == sw_settings_optimizer(&run->settings))
+    if (!changes_layout(change))
         return SW_OK;
     if (run->settings.freeze != NULL)
-        return sw_fail(
-            SW_ERR_UNSUPPORTED,
-            "--optimizer-state of a run with --freeze cannot change: its frozen weights lie as the run began; "
-            "export it, and begin a new run from that");
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s of a run with --freeze cannot change: its frozen weights lie as the run began; export it, "
+                       "and begin a new run from that",
+                       flag);
     SW_TRY(sw_rank_own_places(change->self, &places));
     for (int i = 0; i < places.count; i++)
         on_device |= sw_block_is_one(places.path[i]);
     sw_places_release(&places);
     return on_device ? sw_fail(SW_ERR_UNSUPPORTED,
-                               "--optimizer-state cannot change on a block device, which has no room for a second "
-                               "store: resume with --nvme of a folder")
+                               "%s cannot change on a block device, which has no room for a second store: resume with "
+                               "--nvme of a folder",
+                               flag)
                      : SW_OK;
 }
 
-/* Says in one line that the state was converted. */
-static void say_converted(const struct change *change) {
-    if (converts(change) && sw_ranks_rank(change->ranks) == 0)
+/* Says in one line what was changed, and what it cost: moments in 8 bits have a scale for each block of elements that
+ * lie together, and others lie together now. */
+static void say_changed(const struct change *change) {
+    const sw_optimizer_format now = sw_settings_optimizer(&change->self->run->settings);
+    if (sw_ranks_rank(change->ranks) != 0)
+        return;
+    if (changes_format(change))
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
                     (long long)change->step, sw_optimizer_format_name(change->before.optimizer),
-                    sw_optimizer_format_name(sw_store_optimizer(change->store)));
+                    sw_optimizer_format_name(now));
+    if (changes_groups(change))
+        sw_log_info("laid out the optimizer state of step %lld for --tensor %lld instead of %lld, once%s",
+                    (long long)change->step, (long long)sw_settings_tensor_ranks(&change->self->run->settings),
+                    (long long)change->before.tensor_ranks,
+                    now == SW_OPTIMIZER_8BIT ? "; moments in 8 bits are rounded to nearest" : "");
 }
 
 static sw_status go_through(struct change *change) {
     struct sw_ranks *ranks = change->ranks;
-    SW_TRY(sw_ranks_agree_on_error(ranks, check_conversion(change)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_layout(change)));
     SW_TRY(find_step(change));
     SW_TRY(remove_left(change));
     SW_TRY(announce_new(change));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_rank_make(change->self, change->id, &change->store)));
-    SW_TRY(converts(change) ? convert(change) : fill(change));
+    SW_TRY(changes_layout(change) ? convert(change) : fill(change));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_commit(change->store, change->step, 0, change->commit->meta)));
     SW_TRY(replace(change));
-    say_converted(change);
+    say_changed(change);
     return SW_OK;
 }
 
@@ -314,6 +337,8 @@ static sw_status begin(struct change *change) {
                                      .ranks = run->ranks,
                                      .whole = run->whole,
                                      .optimizer = run->optimizer,
+                                     .tensor_ranks = run->tensor_ranks,
+                                     .tiles = run->tiles,
                                      .starts = run->starts};
     change->before.store = stores;
     if (change->commit == NULL || stores == NULL)

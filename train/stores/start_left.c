@@ -100,8 +100,11 @@ static bool is_of_rank(const char *name, const struct sw_run *run) {
     long long rank;
     if (sscanf(name, "rank-%lld-of-", &rank) != 1 || rank < 0 || rank >= run->ranks)
         return false;
-    const struct sw_store_owner owner = {
-        .rank = rank, .ranks = run->ranks, .whole = run->whole, .optimizer = run->optimizer};
+    const struct sw_store_owner owner = {.rank = rank,
+                                         .ranks = run->ranks,
+                                         .tensor_ranks = run->tensor_ranks,
+                                         .whole = run->whole,
+                                         .optimizer = run->optimizer};
     sw_places_folder_name(&owner, wanted);
     return strcmp(name, wanted) == 0;
 }
