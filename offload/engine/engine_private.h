@@ -125,7 +125,7 @@ sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op);
 /* Runs an op on quantized weights or gradients. */
 sw_status sw_engine_run_quantized(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
 /* Runs an exchange of a tensor group (ops_tensor.c). */
-sw_status sw_engine_run_tensor(struct sw_engine *engine, const struct sw_op *op);
+sw_status sw_engine_run_tensor(struct sw_engine *engine, const struct sw_op *op, const struct step_context *context);
 sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op);
 sw_status sw_engine_exchange_summary(struct sw_engine *engine, const struct sw_op *op, struct step_context *context);
 

@@ -216,7 +216,7 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
     case SW_OP_REDUCE_TENSOR:
     case SW_OP_GATHER_TENSOR:
-    case SW_OP_SUM_REPLICATED: return sw_engine_run_tensor(engine, op);
+    case SW_OP_SUM_REPLICATED: return sw_engine_run_tensor(engine, op, context);
     case SW_OP_QUANTIZE_GRADIENTS:
     case SW_OP_EXCHANGE_GRADIENTS:
     case SW_OP_DEQUANTIZE_GRADIENTS:

@@ -15,12 +15,15 @@ static void *rows_apart(const struct sw_engine *engine, const struct sw_op *op) 
     return sw_engine_address(engine, op->kind == SW_OP_REDUCE_TENSOR ? to : from);
 }
 
-/* Returns where each rank's rows begin, in `scale` for each row. Valid until the next call. */
-static const int64_t *row_bounds(struct sw_engine *engine, int64_t scale) {
+/* Returns where each rank's rows begin, in `scale` for each row; a pass of fewer tokens than a micro-batch has has
+ * fewer rows. Valid until the next call. */
+static const int64_t *row_bounds(struct sw_engine *engine, int64_t pass_tokens, int64_t scale) {
+    const int ranks = sw_plan_tensor_ranks(engine->plan);
+    const int64_t rows = pass_tokens > 0 ? pass_tokens : engine->plan->spec.tensor.rows;
     int64_t *bounds = engine->bounds;
     bounds[0] = 0;
-    for (int rank = 0; rank < sw_plan_tensor_ranks(engine->plan); rank++)
-        bounds[rank + 1] = bounds[rank] + sw_plan_rows_of(engine->plan, rank).grains * scale;
+    for (int rank = 0; rank < ranks; rank++)
+        bounds[rank + 1] = bounds[rank] + sw_shard(rows, ranks, rank).grains * scale;
     return bounds;
 }
 
@@ -78,14 +81,15 @@ static sw_status sum_replicated(struct sw_engine *engine, const struct sw_op *op
     return gather(engine, op, acc, bounds);
 }
 
-sw_status sw_engine_run_tensor(struct sw_engine *engine, const struct sw_op *op) {
+sw_status sw_engine_run_tensor(struct sw_engine *engine, const struct sw_op *op, const struct step_context *context) {
     const sw_dtype type = engine->plan->spec.type;
+    const int64_t tokens = context->input.count;
     const int64_t bytes = sw_plan_row_bytes(engine->plan);
     if (op->kind == SW_OP_SUM_REPLICATED)
         return sum_replicated(engine, op);
     if (op->kind == SW_OP_REDUCE_TENSOR)
-        return reduce(engine, op, piece_of(engine, op), row_bounds(engine, bytes / sw_dtype_bytes(type)), type);
+        return reduce(engine, op, piece_of(engine, op), row_bounds(engine, tokens, bytes / sw_dtype_bytes(type)), type);
     if (op->content == SW_CONTENT_SOFTMAX)
         return gather_softmax(engine, op);
-    return gather(engine, op, piece_of(engine, op), row_bounds(engine, bytes));
+    return gather(engine, op, piece_of(engine, op), row_bounds(engine, tokens, bytes));
 }

@@ -37,7 +37,9 @@ void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group,
     const int32_t weights = sw_build_fetch(b, head);
     const int32_t table = b->plan->spec.units->tied ? sw_build_fetch(b, 0) : -1;
     for (int64_t w = 0; w < group->count; w++) {
-        const struct sw_operand softmax = emit_logits(b, group, w, weights, table);
+        const bool shares = kind == SW_OP_COMPUTE_LOSS; /* each rank's part of the logits is wanted as it is */
+        const struct sw_operand softmax =
+            shares ? emit_logits(b, group, w, weights, table) : (struct sw_operand){.slot = -1};
         struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMPUTE, head, group->first + w);
         op->flops = softmax.slot < 0 ? sw_build_forward_flops(b, head) : 0;
         read_head(b, group, w, weights, table);

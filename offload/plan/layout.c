@@ -198,7 +198,8 @@ static void lay_block_inputs(struct layout *layout) {
     index->input_in = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
     index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, bytes, group);
     const int tensor_ranks = sw_plan_tensor_ranks(plan);
-    index->norm_grad = add_if(layout, tensor_ranks > 1, "norm gradient ring", SW_DEVICE, bytes, TENSOR_PIECES);
+    index->norm_grad =
+        add_if(layout, tensor_ranks > 1 && spec->train, "norm gradient ring", SW_DEVICE, bytes, TENSOR_PIECES);
     index->softmax = add_if(layout, tensor_ranks > 1, "softmax ring", SW_DEVICE,
                             tensor_ranks * spec->tensor.softmax_bytes, TENSOR_PIECES);
 }
@@ -302,7 +303,16 @@ static void lay_sums(struct layout *layout) {
                                                     .pieces = 1});
 }
 
-/* Adds the slots of the exchange between ranks. The summaries of all ranks lie one after the other. */
+/* Adds the slots that any exchange between ranks needs. The summaries of all ranks lie one after the other. */
+static void lay_ranks(struct layout *layout) {
+    const struct sw_plan *plan = layout->plan;
+    const int ranks = sw_plan_job_ranks(plan);
+    const int64_t summary_bytes = sw_plan_summary_bytes(plan, plan->spec.train);
+    plan->index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
+    plan->index->summaries = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * summary_bytes, 1);
+}
+
+/* Adds the slots through which ranks exchange gradients. */
 static void lay_exchange(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
@@ -326,10 +336,6 @@ static void lay_exchange(struct layout *layout) {
         add_if(layout, quant && away && !sw_plan_reduces_groups(plan), "grads ring", SW_DEVICE, typed, SW_BUCKETS);
     index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
                                 plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
-    const int job_ranks = sw_plan_job_ranks(plan);
-    index->staging = add_if(layout, job_ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(job_ranks), 1);
-    index->summaries =
-        add_if(layout, job_ranks > 1, "shared by ranks", SW_HOST, job_ranks * sw_plan_summary_bytes(plan, true), 1);
 }
 
 /* Tells which ways chunks of any unit go. */
@@ -430,7 +436,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     lay_caches(&layout);
     index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
     index->square_sums_device = index->square_sums_host = index->norm = UNUSED;
-    index->buckets = index->bucket_sums = index->staging = index->summaries = UNUSED;
+    index->buckets = index->bucket_sums = UNUSED;
     index->quant_buckets = index->quant_parts = index->reduced = UNUSED;
     index->node_sums = index->node_quant = index->node_parts = UNUSED;
     if (plan->spec.train) {
@@ -439,6 +445,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
         lay_sums(&layout);
         lay_exchange(&layout);
     }
+    lay_ranks(&layout);
     lay_rings(&layout);
     return layout.status;
 }

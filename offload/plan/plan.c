@@ -174,9 +174,8 @@ static sw_status make_arrays(struct sw_plan *plan) {
 static void check_tensor(const struct sw_plan_spec *spec) {
     const struct sw_plan_tensor *tensor = &spec->tensor;
     assert(tensor->ranks >= 0 && tensor->rank >= 0 && (tensor->rank < tensor->ranks || tensor->ranks == 0));
-    assert(tensor->ranks <= 1 ||
-           (spec->train && spec->frozen_units == 0 && spec->cache_bytes == NULL && spec->gathered_bytes == 0 &&
-            tensor->rows >= tensor->ranks && tensor->softmax_bytes > 0));
+    assert(tensor->ranks <= 1 || (spec->frozen_units == 0 && spec->gathered_bytes == 0 &&
+                                  tensor->rows >= tensor->ranks && tensor->softmax_bytes > 0));
     assert(tensor->ranks <= 1 || (spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE &&
                                   spec->secondary_ranks < 2 && spec->grads == SW_GRADS_TYPED));
 }
@@ -196,7 +195,8 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     assert(spec->ranks >= 0 && spec->rank >= 0 && (spec->rank < spec->ranks || spec->ranks == 0));
     assert(spec->secondary_ranks < 2 || (spec->zero == SW_ZERO_WEIGHTS && spec->ranks % spec->secondary_ranks == 0 &&
                                          spec->secondary_rank >= 0 && spec->secondary_rank < spec->secondary_ranks));
-    assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS && (spec->train || spec->ranks <= 1));
+    assert(spec->zero >= SW_ZERO_NONE && spec->zero <= SW_ZERO_WEIGHTS &&
+           (spec->train || spec->ranks <= 1 || spec->zero == SW_ZERO_NONE));
     assert(spec->reduce_nodes <= 1 || spec->ranks % spec->reduce_nodes == 0);
     check_tensor(spec);
     /* Each unit computes each micro-batch. */

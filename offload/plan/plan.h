@@ -291,10 +291,10 @@ struct sw_plan_spec {
     struct sw_plan_lack *lack;    /* receives by how much SW_ERR_BUDGET was missed; NULL: nobody asks */
     const struct sw_units *units; /* borrowed: must outlive the plan */
     int ranks, rank; /* of those that share state, without groups the training job; ranks 0: this rank is alone */
-    /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They train everything, keep no KV
-     * caches, and quantize nothing. */
+    /* A job with groups has ranks · tensor.ranks ranks, those of a group neighbours. They train everything
+     * or nothing, and quantize nothing. */
     struct sw_plan_tensor tensor;
-    int zero; /* ZeRO stage, SW_ZERO_* */
+    int zero; /* ZeRO stage, SW_ZERO_*; without training SW_ZERO_NONE */
     /* How ranks exchange weights and gradients (core/quant.h); SW_QUANT_NONE: in the compute type. Weights are only
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
     sw_quant gather, reduce;

@@ -128,8 +128,8 @@ bool sw_plan_may_speculate(const struct sw_plan *plan) {
 
 bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind) {
     switch (kind) {
-    case SW_PROGRAM_LOSS: return true;
-    case SW_PROGRAM_LOGITS: return sw_plan_tensor_ranks(plan) == 1;
+    case SW_PROGRAM_LOSS:
+    case SW_PROGRAM_LOGITS: return true;
     case SW_PROGRAM_START:
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;

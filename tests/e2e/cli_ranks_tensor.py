@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 
+import hf_folder
 from program import LIMIT_S, command, differences, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
 from ranks_jobs import Job, far, mpirun
 
@@ -37,6 +38,7 @@ def path(*names):
 
 # Tokens of 16 bits: the vocabulary is larger than that of bytes.
 DATA = write(path("data.bin"), array.array("H", list(text(1, 120 * SEQ).encode())).tobytes())
+DATA_TEXT = write(path("prompt.bin"), array.array("H", list(b"the text")).tobytes())
 for family, fields in CONFIGS.items():
     os.mkdir(path(family))
     write(path(family, "config.json"), json.dumps(fields))
@@ -218,6 +220,53 @@ def runs_of_groups_are_read_whole():
     return problems + ([] if losses[0] == losses[1] else [f"the run and its export have other losses: {losses}"])
 
 
+def ranks_evaluate_and_generate_together():
+    """Runs of one rank and of groups, and a model's folder, with a cache of keys that is one pass long or many."""
+    problems = []
+    for model in CONFIGS:
+        run, out = path(f"spoken-{model}"), path(f"spoken-{model}-out")
+        together(2, train(os.path.basename(run), "--tensor", 2, "--lr", 3e-3, model=model, steps=20))
+        must("export", run, out)
+        for source in (run, out):
+            say = command("generate", source, "--tokens", DATA_TEXT, "--max-tokens", 40, "--temperature", 0, "--repetition-penalty", 1.3,
+                          "--precision", "fp32", "--threads", 1)
+            texts = {ranks: together(ranks, say).stdout for ranks in (1, 2, 4)}
+            if len(set(texts.values())) != 1 or len(texts[1].split()) < 40:
+                problems.append(f"{source}: ranks write other texts: {texts}")
+            rate = command("eval", source, "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")
+            ways = ((1, ()), (2, ()), (2, ("--tensor", 2)), (4, ("--tensor", 2)), (4, ("--tensor", 4)))
+            losses = [json.loads(together(ranks, [*rate, *map(str, more)]).stdout) for ranks, more in ways]
+            far_off = [loss["loss"] for loss in losses if abs(loss["loss"] - losses[0]["loss"]) > TOLERANCE * losses[0]["loss"]
+                       or loss["tokens"] != losses[0]["tokens"]]
+            problems += [f"{source}: losses {far_off} instead of {losses[0]}"] if far_off else []
+    for what, ranks, flags, words in (("groups", 4, ("eval", "--data", DATA, "--tensor", 3), "--tensor 3"),
+                                      ("tokens", 2, ("eval", "--data", DATA, "--tokens", 9), "--tokens"),
+                                      ("two texts", 4, ("generate", "--tokens", DATA_TEXT, "--tensor", 2), "leave out --tensor 2"),
+                                      ("heads", 3, ("generate", "--tokens", DATA_TEXT), "heads")):
+        problems += refused(what, ranks, command(flags[0], path("spoken-gpt2"), *flags[1:]), words)
+    return problems
+
+
+def ranks_chat_together():
+    """Rank 0 alone has standard input; a line may be slow to come, and the last has no end."""
+    folder = path("chatty")
+    os.mkdir(folder)
+    write(os.path.join(folder, "config.json"), json.dumps(hf_folder.config(n_positions=128)))
+    hf_folder.write_chat_tokenizer(folder)
+    data = write(path("chat.jsonl"), hf_folder.chat("What?", "That.", "And?", "This.") * 100)
+    must("train", "--model", folder, "--init", "--data", data, "--run", path("learnt"), "--steps", 150, "--lr", "1e-2", "--seq", 128,
+         "--batch-tokens", 512, "--micro-batch", 4)
+    talk = command("generate", path("learnt"), "--chat", "--temperature", 0, "--max-tokens", 20, "--rank-timeout", 2)
+    job = subprocess.Popen(mpirun((2, talk)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    job.stdin.write(b"What?\n")
+    job.stdin.flush()
+    time.sleep(5)
+    out, err = job.communicate(b"\nAnd?\nWhat?\nAnd?", timeout=LIMIT_S)
+    alone = subprocess.run(talk, input=b"What?\nAnd?\nWhat?\nAnd?", capture_output=True, timeout=LIMIT_S, check=True).stdout
+    right = job.returncode == 0 and out == alone and alone.startswith(b"That.\nThis.\n")
+    return [] if right else [f"{job.returncode}: {out!r} instead of {alone!r}, {err!r}"]
+
+
 def models_that_groups_cannot_cut_are_refused():
     problems = refused("heads", 3, train("none", "--tensor", 3, batch=9 * SEQ), "--tensor 3", "4 heads")
     problems += refused("kv heads", 4, train("none", "--tensor", 4, model="llama-tiny"), "--tensor 4", "key-value heads")
@@ -240,5 +289,6 @@ def plan_is_made_together():
 
 script_test.run(groups_train_as_one_rank_does, micro_batches_of_several_sequences_and_fewer_rows_train_alike,
                 stages_and_placements_give_the_same_bits, a_killed_rank_loses_nothing, every_group_and_stage_resumes_from_every_other,
-                groups_resume_on_other_numbers_of_ranks, narrow_state_is_laid_out_anew, runs_of_groups_are_read_whole, models_that_groups_cannot_cut_are_refused,
+                groups_resume_on_other_numbers_of_ranks, narrow_state_is_laid_out_anew, runs_of_groups_are_read_whole,
+                ranks_evaluate_and_generate_together, ranks_chat_together, models_that_groups_cannot_cut_are_refused,
                 plan_is_made_together)

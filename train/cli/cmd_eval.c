@@ -3,7 +3,7 @@
 #include "core/machine.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
-#include "train/cli/read_options.h"
+#include "train/cli/read_ranks.h"
 #include "train/data/data.h"
 #include "train/data/text_data.h"
 #include "train/documents/text_reader.h"
@@ -21,6 +21,8 @@ enum { AUTO_SEQ = 1024, AUTO_PASS_TOKENS = 4096 };
 
 struct evaluator {
     const struct sw_read_options *given;
+    struct sw_ranks *ranks;
+    int tensor_ranks;
     struct sw_source *source;
     struct sw_data *data;
     struct sw_inference inference;
@@ -42,8 +44,9 @@ static sw_status resolve_seq(struct evaluator *e) {
     return SW_OK;
 }
 
-/* Opens the data before the weights are loaded, which takes longer. */
-static sw_status open_data(struct evaluator *e) {
+/* Opens the data before the weights are loaded, which takes longer. makes: tokens of text are made where there are none
+ * yet. */
+static sw_status open_data(struct evaluator *e, bool makes) {
     char made[PATH_MAX];
     const char *folder = sw_source_folder(e->source), *data = e->given->data;
     const int64_t threads = e->given->inference.threads;
@@ -55,7 +58,7 @@ static sw_status open_data(struct evaluator *e) {
                                                .all_loss = e->given->loss == SW_LOSS_ALL,
                                                .seq = e->seq,
                                                .threads = threads > 0 ? (int)threads : sw_machine_cores(),
-                                               .may_make = true};
+                                               .may_make = makes};
         SW_TRY(sw_text_data_find(&text, &data, 1, made));
         data = made;
     } else {
@@ -73,6 +76,8 @@ static sw_status open_model(struct evaluator *e) {
     e->batch = e->given->micro_batch != SW_OPTION_AUTO ? e->given->micro_batch
                                                        : sw_max_i64(1, sw_min_i64(windows, AUTO_PASS_TOKENS / e->seq));
     const struct sw_inference_spec spec = {.source = e->source,
+                                           .ranks = e->ranks,
+                                           .tensor_ranks = e->tensor_ranks,
                                            .options = &e->given->inference,
                                            .batch = e->batch,
                                            .seq = e->seq,
@@ -144,6 +149,8 @@ static sw_status measure(struct evaluator *e, struct measured *out) {
         .batch = e->batch,
         .seq = e->seq,
         .micro_batches = 1,
+        .ranks = e->ranks,
+        .tensor_ranks = e->tensor_ranks,
         .max_tokens = e->given->most_tokens == SW_OPTION_AUTO ? INT64_MAX : e->given->most_tokens};
     const int64_t start_ns = sw_now_ns();
     SW_TRY(sw_evaluate(&evaluation, &out->loss, &out->tokens));
@@ -157,11 +164,23 @@ static sw_status measure(struct evaluator *e, struct measured *out) {
     return SW_OK;
 }
 
+static sw_status open_source(struct evaluator *e) {
+    SW_TRY(sw_source_open_any(e->given->from, &e->given->nvme, &e->source));
+    return resolve_seq(e);
+}
+
+/* Rank 0 makes tokens of text, and the others find them. */
+static sw_status open_tokens(struct evaluator *e) {
+    const bool first = sw_ranks_rank(e->ranks) == 0;
+    SW_TRY(sw_ranks_first(e->ranks, open_data(e, true)));
+    return sw_ranks_agree_on_error(e->ranks, first ? SW_OK : open_data(e, false));
+}
+
 static sw_status open_all(void *context) {
     struct evaluator *e = context;
-    SW_TRY(sw_source_open_any(e->given->from, &e->given->nvme, &e->source));
-    SW_TRY(resolve_seq(e));
-    SW_TRY(open_data(e));
+    SW_TRY(sw_ranks_agree_on_error(e->ranks, open_source(e)));
+    SW_TRY(sw_read_same_step(e->ranks, e->source));
+    SW_TRY(open_tokens(e));
     return open_model(e);
 }
 
@@ -171,25 +190,39 @@ static void close_all(void *context) {
     sw_data_close(e->data);
     sw_source_close(e->source);
     sw_model_text_close(&e->text);
-    *e = (struct evaluator){.given = e->given};
+    *e = (struct evaluator){.given = e->given, .ranks = e->ranks, .tensor_ranks = e->tensor_ranks};
+}
+
+/* Refuses a number of tokens where groups of ranks share the windows out. */
+static sw_status check_tokens(const struct evaluator *e) {
+    const int count = sw_ranks_count(e->ranks);
+    return e->given->most_tokens == SW_OPTION_AUTO || count == e->tensor_ranks
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "--tokens counts from the first window, and %d ranks share the windows out; leave it out, or "
+                         "give --tensor %d",
+                         count, count);
 }
 
 static sw_status evaluate(struct evaluator *e) {
-    struct measured measured;
+    struct measured measured = {0};
+    SW_TRY(sw_ranks_agree_on_error(e->ranks, sw_read_groups(e->ranks, &e->given->inference, 1, &e->tensor_ranks)));
+    SW_TRY(sw_ranks_agree_on_error(e->ranks, check_tokens(e)));
     SW_TRY(sw_command_read_run(open_all, close_all, e));
     SW_TRY(measure(e, &measured));
+    if (sw_ranks_rank(e->ranks) > 0)
+        return SW_OK;
     SW_TRY(measure_bytes(e, &measured));
     return print_result(e, &measured);
 }
 
-static sw_status run(const void *given) {
-    struct evaluator e = {.given = given};
+static sw_status run(struct sw_ranks *ranks, const struct sw_read_options *given) {
+    struct evaluator e = {.given = given, .ranks = ranks};
     const sw_status status = evaluate(&e);
     close_all(&e);
     return status;
 }
 
 int sw_command_eval(int argc, char **argv) {
-    struct sw_read_options given = {0};
-    return sw_command_run(&sw_eval_command, argc, argv, &given, run);
+    return sw_read_on_ranks(&sw_eval_command, argc, argv, run);
 }

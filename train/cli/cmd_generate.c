@@ -1,7 +1,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "train/cli/commands.h"
-#include "train/cli/read_options.h"
+#include "train/cli/read_ranks.h"
 #include "train/data/token_stream.h"
 #include "train/documents/chat_template.h"
 #include "train/files/files.h"
@@ -11,6 +11,7 @@
 #include "train/text/model_text.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ enum { CHAT_TOKENS = 8192, CHAT_PASS_TOKENS = 512 };
 
 struct generator {
     const struct sw_read_options *options;
+    struct sw_ranks *ranks; /* one tensor group: all choose the same tokens, and rank 0 prints them */
     struct sw_source *source;
     struct sw_decoder decoder;
     struct sw_sampler *sampler;
@@ -111,6 +113,7 @@ static sw_status open_model(struct generator *g) {
     const struct sw_read_options *options = g->options;
     g->prompt_length = (int64_t)g->text.count;
     const struct sw_decoder_spec spec = {.source = g->source,
+                                         .ranks = g->ranks,
                                          .options = &options->inference,
                                          .prompt_tokens = options->chat ? CHAT_PASS_TOKENS : g->prompt_length,
                                          .most_tokens =
@@ -140,7 +143,13 @@ static sw_status next_token(struct generator *g, int32_t *out) {
     return SW_OK;
 }
 
+static bool prints(const struct generator *g) {
+    return sw_ranks_rank(g->ranks) == 0;
+}
+
 static sw_status print_token(struct generator *g, int32_t token, bool first) {
+    if (!prints(g))
+        return SW_OK;
     if (g->writing != NULL) {
         SW_TRY(sw_text_decode(g->writing, token, &g->written));
         if (g->written.bytes > 0)
@@ -157,6 +166,8 @@ static sw_status print_token(struct generator *g, int32_t token, bool first) {
 
 /* Prints what the last token left of a character. */
 static sw_status print_end(struct generator *g) {
+    if (!prints(g))
+        return SW_OK;
     if (g->writing != NULL) {
         SW_TRY(sw_text_decode_end(g->writing, &g->written));
         if (g->written.bytes > 0)
@@ -221,52 +232,99 @@ static sw_status answer(struct generator *g, struct sw_text said) {
     int32_t end;
     SW_TRY(take_turn(g, said));
     SW_TRY(write_tokens(g, &end, &times));
-    if (end < 0)
+    if (end < 0 && prints(g))
         sw_log_info("the reply was cut off after --max-tokens %lld", (long long)g->options->max_tokens);
     return sw_token_list_append(&g->text, &g->end_of_turn, 1);
 }
 
-/* Answers the first turn, if --prompt gives one, and then each line of standard input. */
+/* A line of standard input, without its end. */
+struct line {
+    char *text;
+    size_t room;
+    int64_t bytes; /* -1: there is no more */
+};
+
+/* Waits for input, and lets the other ranks know that this one is not lost. Standard input has no buffer then, as what
+ * a buffer holds does not wake anybody. */
+static void await_input(struct generator *g) {
+    enum { TICK_MS = 1000 };
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (sw_ranks_count(g->ranks) > 1 && poll(&input, 1, TICK_MS) == 0)
+        sw_ranks_tick(g->ranks);
+}
+
+static void read_line(struct generator *g, struct line *line) {
+    if (isatty(STDIN_FILENO) && isatty(STDERR_FILENO))
+        fputs("> ", stderr);
+    await_input(g);
+    line->bytes = getline(&line->text, &line->room, stdin);
+    while (line->bytes > 0 && (line->text[line->bytes - 1] == '\n' || line->text[line->bytes - 1] == '\r'))
+        line->bytes--;
+}
+
+/* Gives every rank the line that rank 0 has read. */
+static sw_status share_line(struct generator *g, struct line *line) {
+    sw_status status = SW_OK;
+    SW_TRY(sw_ranks_spread(g->ranks, "length of a line", &line->bytes, sizeof line->bytes));
+    if (line->bytes > 0 && !prints(g)) {
+        free(line->text);
+        line->text = malloc((size_t)line->bytes);
+        status = line->text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for a line");
+    }
+    SW_TRY(sw_ranks_agree_on_error(g->ranks, status));
+    return line->bytes > 0 ? sw_ranks_spread(g->ranks, "line", line->text, line->bytes) : SW_OK;
+}
+
+/* Answers each line of standard input. */
+static sw_status answer_lines(struct generator *g, struct line *line) {
+    for (;;) {
+        if (prints(g))
+            read_line(g, line);
+        SW_TRY(share_line(g, line));
+        if (line->bytes < 0)
+            return SW_OK;
+        if (line->bytes > 0)
+            SW_TRY(answer(g, (struct sw_text){line->text, (size_t)line->bytes}));
+    }
+}
+
+/* Answers the first turn, if --prompt gives one, and then each line. */
 static sw_status talk(struct generator *g) {
     const char *prompt = g->options->prompt;
-    const bool asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
-    char *line = NULL;
-    size_t room = 0;
+    struct line line = {0};
+    if (sw_ranks_count(g->ranks) > 1)
+        (void)setvbuf(stdin, NULL, _IONBF, 0);
     sw_status status = prompt != NULL ? answer(g, (struct sw_text){prompt, strlen(prompt)}) : SW_OK;
-    while (status == SW_OK) {
-        if (asks)
-            fputs("> ", stderr);
-        ssize_t bytes = getline(&line, &room, stdin);
-        if (bytes < 0)
-            break;
-        while (bytes > 0 && (line[bytes - 1] == '\n' || line[bytes - 1] == '\r'))
-            bytes--;
-        if (bytes > 0)
-            status = answer(g, (struct sw_text){line, (size_t)bytes});
-    }
-    free(line);
+    if (status == SW_OK)
+        status = answer_lines(g, &line);
+    free(line.text);
     return status;
 }
 
 static void say_context(const struct generator *g) {
     const int64_t positions = sw_source_config(g->source)->max_positions;
-    if (g->prompt_length + g->options->max_tokens > positions + 1)
+    if (prints(g) && g->prompt_length + g->options->max_tokens > positions + 1)
         sw_log_info("the model has %lld positions: where the text is longer, it is continued from its last %lld tokens",
                     (long long)positions, (long long)sw_decoder_left(positions));
 }
 
 static void say_speed(const struct generator *g, const struct times *times) {
     const int64_t more = (int64_t)g->text.count - g->prompt_length - 1;
-    if (more > 0)
+    if (more > 0 && prints(g))
         sw_log_info("%lld tokens of prompt in %.2f s, then %.1f tokens/s", (long long)g->prompt_length,
                     (double)(times->first_ns - times->start_ns) * 1e-9,
                     (double)more / ((double)(times->end_ns - times->first_ns) * 1e-9));
 }
 
+static sw_status open_source(struct generator *g) {
+    SW_TRY(sw_source_open_any(g->options->from, &g->options->nvme, &g->source));
+    return read_prompt(g);
+}
+
 static sw_status open_all(void *context) {
     struct generator *g = context;
-    SW_TRY(sw_source_open_any(g->options->from, &g->options->nvme, &g->source));
-    SW_TRY(read_prompt(g));
+    SW_TRY(sw_ranks_agree_on_error(g->ranks, open_source(g)));
+    SW_TRY(sw_read_same_step(g->ranks, g->source));
     return open_model(g);
 }
 
@@ -283,7 +341,7 @@ static void close_all(void *context) {
     free(g->text.id);
     free(g->logits);
     free(g->said);
-    *g = (struct generator){.options = g->options};
+    *g = (struct generator){.options = g->options, .ranks = g->ranks};
 }
 
 static sw_status open_sampler(struct generator *g) {
@@ -299,11 +357,24 @@ static sw_status open_sampler(struct generator *g) {
     return g->logits != NULL && g->said != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the logits");
 }
 
+/* Ranks that generate are one group. */
+static sw_status check_groups(const struct generator *g) {
+    const int count = sw_ranks_count(g->ranks);
+    int tensor_ranks;
+    SW_TRY(sw_read_groups(g->ranks, &g->options->inference, count, &tensor_ranks));
+    return tensor_ranks == count
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "generate writes one text, for which %d ranks are one group; leave out --tensor %d", count,
+                         tensor_ranks);
+}
+
 static sw_status generate(struct generator *g) {
     struct times times = {0};
     int32_t end;
+    SW_TRY(sw_ranks_agree_on_error(g->ranks, check_groups(g)));
     SW_TRY(sw_command_read_run(open_all, close_all, g));
-    SW_TRY(open_sampler(g));
+    SW_TRY(sw_ranks_agree_on_error(g->ranks, open_sampler(g)));
     if (g->options->chat)
         return talk(g);
     say_context(g);
@@ -315,14 +386,13 @@ static sw_status generate(struct generator *g) {
     return SW_OK;
 }
 
-static sw_status run(const void *given) {
-    struct generator g = {.options = given};
+static sw_status run(struct sw_ranks *ranks, const struct sw_read_options *given) {
+    struct generator g = {.options = given, .ranks = ranks};
     const sw_status status = generate(&g);
     close_all(&g);
     return status;
 }
 
 int sw_command_generate(int argc, char **argv) {
-    struct sw_read_options given = {0};
-    return sw_command_run(&sw_generate_command, argc, argv, &given, run);
+    return sw_read_on_ranks(&sw_generate_command, argc, argv, run);
 }

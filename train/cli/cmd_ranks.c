@@ -124,11 +124,11 @@ bool sw_command_is_alone(const char *command, int *out_exit) {
     struct sw_ranks ranks = {.command = command};
     sw_status status = sw_comm_open(&ranks.comm);
     if (status == SW_OK && sw_ranks_count(&ranks) > 1) {
-        status =
-            sw_fail(SW_ERR_UNSUPPORTED,
-                    "%d ranks were started, and only plan, train and resume share their work among ranks; start one "
-                    "process, without mpirun or srun",
-                    sw_ranks_count(&ranks));
+        status = sw_fail(SW_ERR_UNSUPPORTED,
+                         "%d ranks were started, and only plan, train, resume, eval and generate share their work "
+                         "among ranks; start one "
+                         "process, without mpirun or srun",
+                         sw_ranks_count(&ranks));
         *out_exit = end_together(&ranks, status);
     } else if (status != SW_OK) {
         *out_exit = sw_command_fail(command, status);

@@ -1,6 +1,7 @@
 #include "train/cli/read_options.h"
 
 #include "train/documents/text_reader.h"
+#include "train/settings/settings.h"
 
 enum { EVAL = 1, GENERATE = 2, EXPORT = 4, VERIFY = 8, PASSES = EVAL | GENERATE, MAX_NEW_TOKENS = 1 << 20 };
 
@@ -9,6 +10,7 @@ enum { EVAL = 1, GENERATE = 2, EXPORT = 4, VERIFY = 8, PASSES = EVAL | GENERATE,
 #define SAMPLING "Sampling"
 #define MEMORY "Memory and drives"
 #define DEVICE "Device"
+#define RANKS "Ranks"
 #define OUTPUT SW_OPTION_OUTPUT
 
 #define AT(member) .offset = offsetof(struct sw_read_options, member)
@@ -103,6 +105,14 @@ static const struct sw_option options[] = {
     {.name = "--threads", .kind = SW_OPTION_INT, AT(inference.threads), .commands = PASSES, .group = DEVICE,
      .initial = "auto", .value = "N", .int_min = 1, .int_max = 4096, .allow_auto = true,
      .what = "CPU threads; auto: all cores"},
+
+    {.name = "--tensor", .kind = SW_OPTION_INT, AT(inference.tensor), .commands = PASSES, .group = RANKS,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
+     .what = "cut each layer into parts for groups of N neighbouring ranks; auto: eval 1, so that each rank has whole "
+             "layers and its share of the windows; generate all ranks"},
+    {.name = "--rank-timeout", .kind = SW_OPTION_DURATION, AT(inference.rank_timeout), .commands = PASSES,
+     .group = RANKS, .initial = "60", .value = "TIME", .int_min = 1,
+     .what = "end all ranks when one is silent for this long, or idle while others wait for it"},
 
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .commands = EVAL | VERIFY, .group = OUTPUT,
      .what = "print one JSON object on standard output"},

@@ -1,6 +1,7 @@
 #include "train/folder/source.h"
 
 #include "train/files/files.h"
+#include "train/folder/cut_reader.h"
 #include "train/folder/frozen.h"
 #include "train/folder/group_reader.h"
 #include "train/folder/run_stores.h"
@@ -25,11 +26,17 @@ struct sw_source {
     struct sw_store_reader *reader;   /* of a run without tensor groups; else NULL */
     struct sw_group_reader *group;    /* of a run with them; else NULL */
     struct sw_frozen *frozen;         /* of a run; NULL: every unit was trained */
+    int64_t step;                     /* of the run's commit; -1: the source is no run */
+    struct sw_units *whole;           /* units before sw_source_cut; NULL: nothing was cut */
+    struct sw_cut_reader *cut;        /* reads parts of them; NULL: nothing was cut */
 };
 
 static sw_status make(struct sw_source **out) {
     *out = calloc(1, sizeof **out);
-    return *out == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to open the model") : SW_OK;
+    if (*out == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
+    (*out)->step = -1;
+    return SW_OK;
 }
 
 /* Gives an opened source to the caller, or closes one whose opening failed. */
@@ -125,8 +132,10 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     sw_status status = sw_run_open_to_read(folder, nvme, &run, &stores);
     source->config = run.config;
     source->tiles = run.tiles;
-    if (status == SW_OK)
+    if (status == SW_OK) {
+        source->step = sw_store_last_commit(stores.store[0])->step;
         status = sw_model_units(&source->config, source->tiles, run.optimizer, &source->units);
+    }
     if (status == SW_OK)
         status = open_reader(source, folder, &run, &stores);
     else
@@ -155,14 +164,33 @@ sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_li
 void sw_source_close(struct sw_source *source) {
     if (source == NULL)
         return;
+    sw_cut_reader_close(source->cut);
     sw_checkpoint_close(source->checkpoint);
     sw_store_reader_close(source->reader);
     sw_group_reader_close(source->group);
     sw_frozen_close(source->frozen);
     sw_units_destroy(source->units);
+    sw_units_destroy(source->whole);
     sw_option_list_release(&source->drives);
     free(source->folder);
     free(source);
+}
+
+sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
+    struct sw_units *units;
+    SW_TRY(sw_model_rank_units(&source->config, ranks, rank, source->units->optimizer, &units));
+    source->whole = source->units;
+    source->units = units;
+    source->tiles = 1;
+    SW_TRY(sw_cut_reader_open(
+        &(struct sw_cut_reader_spec){.load = source->load, .whole = source->whole, .cut = source->units},
+        &source->cut));
+    source->load = sw_cut_reader_load(source->cut);
+    return SW_OK;
+}
+
+int64_t sw_source_step(const struct sw_source *source) {
+    return source->step;
 }
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source) {

@@ -37,6 +37,13 @@ const char *sw_source_folder(const struct sw_source *source);
 /* Returns the folders of a run's store, for temporary files. Block devices are left out. */
 const struct sw_option_list *sw_source_drives(const struct sw_source *source);
 
+/* Cuts every layer for a rank of a tensor group: from now on the source has that rank's units (sw_model_rank_units) and
+ * their weights. Call it once, on a source of whole layers. */
+sw_status sw_source_cut(struct sw_source *source, int ranks, int rank);
+
+/* Returns the step whose commit the weights are, or -1 where they are not a run's. */
+int64_t sw_source_step(const struct sw_source *source);
+
 /* Returns the weights for the engine or an export. They are valid as long as the source. */
 struct sw_load sw_source_load(struct sw_source *source);
 int64_t sw_source_bytes_to_read(const struct sw_source *source); /* bytes of files; a store is not counted */

@@ -15,6 +15,7 @@ struct sw_decoder {
 
 struct sw_decoder_spec {
     struct sw_source *source; /* must outlive the decoder */
+    struct sw_ranks *ranks;   /* one tensor group, whose ranks call alike; NULL: a process alone */
     const struct sw_inference_options *options;
     int64_t prompt_tokens, most_tokens; /* length of the text at the start, and at most */
 };

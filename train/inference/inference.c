@@ -16,10 +16,10 @@ enum { CHUNK_GRAINS = 16, UNIT_SLOTS = 2, LEAST_RING_CHUNKS = 2, IO_DEPTH = 32 }
 #define AUTO_HOST_SHARE 0.1
 #define AUTO_GPU_HOST_SHARE 0.8
 
-static sw_status open_devices(const struct sw_inference_options *options, struct sw_inference *out,
+static sw_status open_devices(const struct sw_inference_options *options, int64_t cores, struct sw_inference *out,
                               sw_dtype *out_type) {
-    const int threads = options->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)options->threads;
-    SW_TRY(sw_devices_open((sw_device_choice)options->device, threads, 0, &out->devices));
+    const int threads = (int)(options->threads == SW_OPTION_AUTO ? cores : options->threads);
+    SW_TRY(sw_devices_open((sw_device_choice)options->device, threads, sw_ranks_local_rank(out->ranks), &out->devices));
     SW_TRY(sw_gpu_verdict_require(&out->devices));
     SW_TRY(sw_algorithms_begin(out->devices.compute, &(struct sw_algorithm_record){0}));
     const sw_dtype types[] = {[SW_PRECISION_AUTO] = sw_devices_info(&out->devices).bf16_fast ? SW_BF16 : SW_F32,
@@ -86,14 +86,22 @@ static sw_status explain(sw_status status, const struct sw_inference_spec *spec,
     return in_memory ? sw_fail_while(status, "keeping all weights in memory, as without --scratch FOLDER") : status;
 }
 
+static int tensor_ranks_of(const struct sw_inference_spec *spec) {
+    return spec->tensor_ranks > 1 ? spec->tensor_ranks : 1;
+}
+
 static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, struct sw_inference *inference) {
     const struct sw_device_info device = sw_devices_info(&inference->devices);
+    const int tensor_ranks = tensor_ranks_of(spec);
     struct sw_machine machine;
     SW_TRY(sw_machine_read(&machine));
+    machine.available_bytes /= sw_ranks_local_count(spec->ranks);
     const struct sw_model_bytes bytes = sw_model_bytes(inference->model);
     struct sw_plan_spec plan = {
         .units = sw_model_get_units(inference->model),
         .type = type,
+        .ranks = sw_ranks_count(spec->ranks) / tensor_ranks,
+        .rank = sw_ranks_rank(spec->ranks) / tensor_ranks,
         .scratch_store = scratch_of(spec)->count > 0,
         .micro_batches = 1,
         .group = 1,
@@ -109,6 +117,11 @@ static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, 
         .ring_chunks = LEAST_RING_CHUNKS,
         .ring_auto = true,
     };
+    if (tensor_ranks > 1)
+        plan.tensor = (struct sw_plan_tensor){.ranks = tensor_ranks,
+                                              .rank = sw_ranks_rank(spec->ranks) % tensor_ranks,
+                                              .rows = bytes.rows,
+                                              .softmax_bytes = bytes.softmax};
     choose_budgets(spec->options, &device, &machine, plan.budget_bytes);
     SW_TRY(sw_placement_parse("auto", &plan.place));
     SW_TRY(explain(sw_plan_create(&plan, &inference->plan), spec, inference->model));
@@ -150,13 +163,17 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
     return status;
 }
 
-sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_inference *out) {
-    sw_dtype type;
-    SW_TRY(open_devices(spec->options, out, &type));
+/* Makes the model and its plan, with nothing in memory yet. */
+static sw_status make_model(const struct sw_inference_spec *spec, sw_dtype type, struct sw_inference *out) {
+    const int tensor_ranks = tensor_ranks_of(spec);
+    if (tensor_ranks > 1)
+        SW_TRY(sw_source_cut(spec->source, tensor_ranks, sw_ranks_rank(spec->ranks) % tensor_ranks));
     const struct sw_model_shape shape = {.type = type,
                                          .batch = spec->batch,
                                          .seq = spec->seq,
                                          .tiles = sw_source_tiles(spec->source),
+                                         .tensor_ranks = tensor_ranks,
+                                         .tensor_rank = sw_ranks_rank(spec->ranks) % tensor_ranks,
                                          .optimizer = sw_source_units(spec->source)->optimizer,
                                          .documents = spec->documents,
                                          .context = spec->context,
@@ -164,16 +181,36 @@ sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_infe
     SW_TRY(sw_model_create(sw_source_config(spec->source), &shape, out->devices.compute, &out->model));
     sw_algorithms_keep(out->devices.compute);
     SW_TRY(make_plan(spec, type, out));
-    SW_TRY(make_store(spec, out));
+    return make_store(spec, out);
+}
+
+static sw_status open_engine(const struct sw_inference_spec *spec, struct sw_inference *out) {
     const struct sw_engine_spec engine = {.plan = out->plan,
                                           .device = out->devices.compute,
                                           .host = out->devices.host,
                                           .store = out->store,
                                           .io_depth = IO_DEPTH,
-                                          .ops = sw_model_ops(out->model)};
+                                          .ops = sw_model_ops(out->model),
+                                          .comm = sw_ranks_comm(spec->ranks),
+                                          .watch = sw_ranks_watch(spec->ranks)};
     SW_TRY(sw_engine_open(&engine, &out->engine));
     const struct sw_load load = sw_source_load(spec->source);
     return sw_engine_load(out->engine, &load);
+}
+
+sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_inference *out) {
+    struct sw_ranks *ranks = spec->ranks;
+    int64_t cores = sw_machine_cores();
+    sw_dtype type = SW_F32;
+    out->ranks = ranks;
+    if (sw_ranks_count(ranks) > 1)
+        SW_TRY(sw_ranks_cores(ranks, &cores));
+    SW_TRY(sw_ranks_agree_on_error(ranks, open_devices(spec->options, cores, out, &type)));
+    SW_TRY(sw_ranks_use_gpu(ranks, &out->devices));
+    SW_TRY(sw_ranks_agree_on_error(ranks, make_model(spec, type, out)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, open_engine(spec, out)));
+    sw_ranks_relax_timeout(ranks, false);
+    return SW_OK;
 }
 
 void sw_inference_close(struct sw_inference *inference) {
@@ -182,6 +219,7 @@ void sw_inference_close(struct sw_inference *inference) {
         sw_store_close(inference->store);
     sw_plan_destroy(inference->plan);
     sw_model_destroy(inference->model);
-    sw_devices_close(&inference->devices);
+    if (!sw_ranks_hold(inference->ranks, &inference->devices))
+        sw_devices_close(&inference->devices);
     *inference = (struct sw_inference){0};
 }

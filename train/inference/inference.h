@@ -1,5 +1,6 @@
 /* A model ready for forward passes: opens device, plan and engine for a source, and loads its weights. Weights that
- * memory cannot hold are copied to a drive, and every pass reads them from there. */
+ * memory cannot hold are copied to a drive, and every pass reads them from there. Several ranks each have the whole
+ * model, or in groups a part of every layer. */
 #ifndef SW_TRAIN_INFERENCE_INFERENCE_H
 #define SW_TRAIN_INFERENCE_INFERENCE_H
 
@@ -7,6 +8,7 @@
 #include "io/store/store.h"
 #include "offload/engine/engine.h"
 #include "train/devices/devices.h"
+#include "train/devices/ranks.h"
 #include "train/folder/source.h"
 #include "train/model/model.h"
 #include "train/settings/options.h"
@@ -19,10 +21,14 @@ struct sw_inference_options {
     int64_t threads, device_memory, host_memory; /* SW_OPTION_AUTO: chosen by the machine; memory in bytes */
     struct sw_option_list scratch;               /* folders for weights that memory cannot hold */
     bool allow_buffered;
+    int64_t tensor;       /* ranks of a tensor group, each with its part of every layer; SW_OPTION_AUTO */
+    int64_t rank_timeout; /* seconds after which a silent rank ends all */
 };
 
 struct sw_inference_spec {
-    struct sw_source *source; /* must outlive the inference */
+    struct sw_source *source; /* whole layers, which sw_inference_open may cut; must outlive the inference */
+    struct sw_ranks *ranks;   /* NULL: a process alone; else all ranks open the same model, together */
+    int tensor_ranks;         /* ranks of a tensor group, which divide the ranks; 0 or 1: each rank has whole layers */
     const struct sw_inference_options *options;
     int64_t batch, seq; /* sequences of a forward pass, and their tokens */
     int64_t context;    /* tokens that the KV cache holds; 0: no cache (sw_model_shape) */
@@ -30,6 +36,7 @@ struct sw_inference_spec {
 };
 
 struct sw_inference {
+    struct sw_ranks *ranks; /* borrowed; may be NULL */
     struct sw_devices devices;
     struct sw_model *model;
     struct sw_plan *plan;

@@ -63,10 +63,12 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
                                 (struct sw_table_part){0}, (struct sw_table_part){0});
 }
 
-/* Returns the rows of the position table from the first position of this pass on. */
-static const void *positions_at(const struct sw_model *model, const struct sw_unit_call *call) {
-    const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
-    return (const char *)tensor_at(model, call, POSITION_TABLE) + call->past * row_bytes;
+/* Returns the rows of the position table that the units have, counted from the first position of this pass on. */
+static struct sw_table_part positions_from(const struct sw_model *model, const struct sw_unit_call *call) {
+    struct sw_table_part part = positions_part(model);
+    part.rows = part.rows > 0 ? part.rows : model->config.max_positions;
+    part.first -= call->past;
+    return part;
 }
 
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call) {
@@ -75,8 +77,8 @@ sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit
     return sw_embedding_forward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                 model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
                                 tensor_at(model, call, TOKEN_TABLE),
-                                has_position_table(model) ? positions_at(model, call) : NULL, call->out,
-                                tokens_part(model), positions_part(model));
+                                has_position_table(model) ? tensor_at(model, call, POSITION_TABLE) : NULL, call->out,
+                                tokens_part(model), positions_from(model, call));
 }
 
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call) {
@@ -259,10 +261,11 @@ sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call) 
 sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call) {
     const struct work_layout *w = &model->work;
     const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
-    const struct head_products products = sw_head_products(model, 1, model->config.vocab);
+    const struct head_products products = sw_head_products(model, 1, model->vocab.grains);
     float *logits = area_at(call->work, w->logits);
     SW_TRY(sw_final_norm(model, call, 1, (const char *)call->in + call->row * row_bytes));
     SW_TRY(sw_gemm(call->stream, &products.logits, area_at(call->work, w->norm_out), output_table(model, call), NULL,
                    logits, area_at(call->work, w->scratch)));
-    return sw_copy_to_host(call->stream, call->logits, logits, model->config.vocab * (int64_t)sizeof(float));
+    return sw_copy_to_host(call->stream, call->logits + model->vocab.first_grain, logits,
+                           model->vocab.grains * (int64_t)sizeof(float));
 }

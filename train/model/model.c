@@ -54,7 +54,7 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
         !sw_mul_i64(widest, 64 * sw_max_i64(config->ffn, config->hidden), &widest) ||
         !sw_mul_i64(widest, 4 * config->head_dim, &widest))
         return sw_fail(SW_ERR_ARG, "a micro-batch of %lld sequences is too large", (long long)shape->batch);
-    if (shape->tensor_ranks > shape->batch * shape->seq)
+    if (shape->tensor_ranks > shape->batch * shape->seq && !shape->forward_only)
         return sw_fail(SW_ERR_ARG,
                        "--tensor %d is more than the %lld tokens of a micro-batch; give a smaller one, or a larger "
                        "--seq or --micro-batch",
@@ -68,7 +68,7 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     model->rows = shape->batch * shape->seq;
     model->cut = (struct sw_cut){.tiles = sw_max_i64(shape->tiles, 1), .ranks = 1};
     if (shape->tensor_ranks > 1) {
-        assert(model->cut.tiles == 1 && shape->context == 0);
+        assert(model->cut.tiles == 1);
         model->cut.ranks = shape->tensor_ranks;
         model->cut.rank = shape->tensor_rank;
     }

@@ -164,7 +164,7 @@ static sw_status prepare_head(struct sw_model *model) {
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
         for (size_t c = 0; c < sizeof cols / sizeof cols[0]; c++)
             SW_TRY(prepare_head_tile(model, rows[r], sw_min_i64(cols[c], most)));
-    const struct head_products row = sw_head_products(model, 1, model->config.vocab);
+    const struct head_products row = sw_head_products(model, 1, model->vocab.grains);
     return prepare(model, &row.logits);
 }
 

@@ -1,0 +1,42 @@
+#include "train/cli/read_ranks.h"
+
+#include "train/cli/cmd_ranks.h"
+#include "train/cli/commands.h"
+
+int sw_read_on_ranks(const struct sw_command_line *line, int argc, char **argv,
+                     sw_status (*run)(struct sw_ranks *ranks, const struct sw_read_options *given)) {
+    struct sw_read_options given = {0};
+    struct sw_ranks ranks;
+    int code;
+    if (!sw_command_begin(&ranks, line->command, &code))
+        return code;
+    if (sw_command_parse_ranks(&ranks, line, argc, argv, &given, &code)) {
+        sw_status status = sw_ranks_begin_watch(&ranks, given.inference.rank_timeout);
+        if (status == SW_OK)
+            status = run(&ranks, &given);
+        code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
+    }
+    sw_options_release(line, &given);
+    sw_command_end(&ranks, code);
+    return code;
+}
+
+sw_status sw_read_groups(struct sw_ranks *ranks, const struct sw_inference_options *options, int automatic_ranks,
+                         int *out) {
+    const int count = sw_ranks_count(ranks);
+    const int64_t wanted = options->tensor == SW_OPTION_AUTO ? automatic_ranks : options->tensor;
+    if (count % wanted != 0)
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %lld makes groups of %lld ranks, and this job has %d; start a multiple of %lld with "
+                       "mpirun -n, or give another --tensor",
+                       (long long)wanted, (long long)wanted, count, (long long)wanted);
+    *out = (int)wanted;
+    return SW_OK;
+}
+
+sw_status sw_read_same_step(struct sw_ranks *ranks, const struct sw_source *source) {
+    const int64_t step = sw_source_step(source);
+    int64_t range[] = {step, -step};
+    SW_TRY(sw_ranks_least(ranks, range, 2));
+    return range[0] == -range[1] ? SW_OK : sw_fail(SW_ERR_OVERTAKEN, "the run has committed a step meanwhile");
+}
