@@ -15,6 +15,7 @@ struct sw_plan;
  * every rank. */
 struct sw_plan_tensor {
     int ranks, rank;       /* 0 or 1 ranks: there is no group */
+    int node_ranks;        /* the fewest ranks that the group has on a node; 0: all of it is on one node */
     int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
     int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
     /* Each rank keeps its rows of the inputs that are kept for the backward pass, on whatever tier, and the group

@@ -1,21 +1,56 @@
 #include "offload/simulate/nodes.h"
 
+#include "core/size.h"
+
 #include <float.h>
 #include <math.h>
 
-void sw_rates_over_nodes(const struct sw_node *node, int64_t ranks, int64_t nodes, struct sw_rates *rates) {
-    if (node->devices == 0 || ranks < 2)
+/* Ranks that have a collective together, and the nodes on which they are. */
+struct members {
+    int64_t ranks, nodes;
+};
+
+static double rate_over(const struct sw_node *node, struct members members, double link_bytes_per_s) {
+    const double within = (double)(members.ranks - members.nodes), between = (double)(members.nodes - 1);
+    const double within_s = within / link_bytes_per_s;
+    const double between_s = between > 0.0 ? between / node->network_bytes_per_s : 0.0;
+    return fmax(DBL_MIN, (within + between) / fmax(within_s, between_s));
+}
+
+/* Returns the rates of these ranks. links: those of one node, whose latency is the base of any collective. */
+static struct sw_scope_rates rates_over(const struct sw_node *node, struct members members,
+                                        const struct sw_scope_rates *links) {
+    struct sw_scope_rates rates = *links;
+    if (members.ranks < 2)
+        return rates;
+    rates.gather.bytes_per_s = rate_over(node, members, links->gather.bytes_per_s);
+    rates.reduce.bytes_per_s = rate_over(node, members, links->reduce.bytes_per_s);
+    rates.latency_s += (double)(members.ranks - members.nodes) * node->hop_s;
+    rates.latency_s += (double)(members.nodes - 1) * node->network_hop_s;
+    return rates;
+}
+
+static void add_groups(const struct sw_node *node, const struct sw_node_ranks *job, const struct sw_scope_rates *links,
+                       struct sw_rates *rates) {
+    const int64_t data_ranks = job->ranks / job->tensor_ranks;
+    const struct members group = {job->tensor_ranks, sw_div_up(job->tensor_ranks, job->tensor_node_ranks)};
+    const struct members data = {data_ranks, sw_div_up(data_ranks, job->data_node_ranks)};
+    rates->in_group = *links;
+    rates->in_group.latency_s = rates_over(node, group, links).latency_s;
+    rates->among_data = rates_over(node, data, links);
+}
+
+void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks *job, struct sw_rates *rates) {
+    const struct sw_scope_rates links = {rates->gather, rates->reduce, rates->comm_latency_s};
+    if (node->devices == 0 || job->ranks < 2)
         return;
-    const int64_t hops_in_node = ranks / nodes - 1;
-    const double within = (double)(ranks - nodes), between = (double)(nodes - 1);
-    rates->gather_in_node = rates->gather;
-    rates->between_bytes_per_s = nodes > 1 ? node->network_bytes_per_s : 0.0;
-    rates->latency_in_node_s = rates->comm_latency_s + (double)hops_in_node * node->hop_s;
-    rates->comm_latency_s += within * node->hop_s + between * node->network_hop_s;
-    struct sw_rate *const collectives[] = {&rates->gather, &rates->reduce};
-    for (int i = 0; i < 2; i++) {
-        const double within_s = within / collectives[i]->bytes_per_s;
-        const double between_s = between > 0.0 ? between / node->network_bytes_per_s : 0.0;
-        collectives[i]->bytes_per_s = fmax(DBL_MIN, (within + between) / fmax(within_s, between_s));
-    }
+    const struct sw_scope_rates all = rates_over(node, (struct members){job->ranks, job->nodes}, &links);
+    rates->gather = all.gather;
+    rates->reduce = all.reduce;
+    rates->comm_latency_s = all.latency_s;
+    rates->in_node = links;
+    rates->in_node.latency_s += (double)(job->ranks / job->nodes - 1) * node->hop_s;
+    rates->between_bytes_per_s = job->nodes > 1 ? node->network_bytes_per_s : 0.0;
+    if (job->tensor_ranks > 1)
+        add_groups(node, job, &links, rates);
 }

@@ -12,6 +12,13 @@
  *     time = base + (n-m) hop + (m-1) network_hop + max((n-m) s / rate, (m-1) s / network_rate)
  *
  * A gather among the n/m ranks of a node is one of one node: base + (n/m-1) hop + (n/m-1) s / rate.
+ *
+ * Tensor groups split these collectives. The ranks with the same part of every layer are a group's size apart: where a
+ * group fills its node, each of them is on another node, and all that they exchange crosses the network. The ranks of a
+ * group send their rows straight to each other, so that of a rank's bytes a share goes to other nodes for each of the
+ * group's ranks there (sw_plan_between_bytes):
+ *
+ *     time = latency as above + max(bytes within the node / rate, bytes between nodes / network_rate)
  */
 #ifndef SW_OFFLOAD_SIMULATE_NODES_H
 #define SW_OFFLOAD_SIMULATE_NODES_H
@@ -28,8 +35,16 @@ struct sw_node {
     double network_hop_s;       /* from one rank to the next in another node */
 };
 
-/* Makes the rates of collectives, which are of one node, those of `ranks` ranks on `nodes` nodes. nodes divides ranks.
- */
-void sw_rates_over_nodes(const struct sw_node *node, int64_t ranks, int64_t nodes, struct sw_rates *rates);
+/* Where the ranks of a job are. */
+struct sw_node_ranks {
+    int64_t ranks, nodes; /* nodes divides ranks */
+    int64_t tensor_ranks; /* ranks of a tensor group; 0 or 1: there are no groups, and the fields below count not */
+    int64_t tensor_node_ranks; /* the fewest ranks that a tensor group has on a node, at least 1 */
+    int64_t data_node_ranks;   /* ranks of a node with the same part of every layer, at least 1 */
+};
+
+/* Makes the rates of collectives, which are of one node, those of a job. Adds the rates within nodes and, where there
+ * are tensor groups, those of groups. */
+void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks *job, struct sw_rates *rates);
 
 #endif

@@ -9,6 +9,13 @@ struct sw_rate {
     double cores; /* cores kept busy meanwhile, among those that the device's arithmetic uses too; 0 on a GPU */
 };
 
+/* The rates of collectives among some of a job's ranks. gather.bytes_per_s 0: these collectives take as long as those
+ * of all ranks. */
+struct sw_scope_rates {
+    struct sw_rate gather, reduce; /* by the bytes that a rank gives to the others */
+    double latency_s;              /* a collective that moves next to nothing */
+};
+
 struct sw_rates {
     double cores;         /* cores that compute, update, copies and I/O share */
     double compute_cores; /* cores that an op of the compute lane keeps busy; 0 on a GPU */
@@ -22,13 +29,17 @@ struct sw_rates {
     double read_write_slowdown;      /* factor of each direction's time while both run: 1 full duplex, 2 half duplex */
     double io_latency_s;             /* first transfer of an idle lane */
     double commit_s;
-    struct sw_rate gather, reduce; /* all-gather and reduce-scatter, by the bytes that a rank gives to the others */
-    double comm_latency_s;         /* a collective that moves next to nothing */
-    struct sw_rate gather_in_node; /* an all-gather among ranks of one node; bytes_per_s 0: as any other */
-    double latency_in_node_s;      /* of it */
-    double between_bytes_per_s;    /* what a rank gives to those of other nodes; 0: all are as near */
-    double op_s;                   /* from the end of an op to the start of one that waited for it */
-    double queued_op_s;            /* the same of an op that follows another: queued by a GPU, or on a CPU's lane */
+    struct sw_rate gather,
+        reduce; /* all-gather and reduce-scatter among all ranks, by the bytes that a rank gives to the others */
+    double comm_latency_s;            /* a collective of all ranks that moves next to nothing */
+    struct sw_scope_rates in_node;    /* collectives among the ranks of one node */
+    struct sw_scope_rates among_data; /* collectives among the ranks with the same part of every layer */
+    /* Exchanges of a tensor group. gather and reduce count the bytes that stay within a node; those that leave it take
+     * between_bytes_per_s. */
+    struct sw_scope_rates in_group;
+    double between_bytes_per_s; /* what a rank gives to those of other nodes; 0: all are as near */
+    double op_s;                /* from the end of an op to the start of one that waited for it */
+    double queued_op_s;         /* the same of an op that follows another: queued by a GPU, or on a CPU's lane */
     /* One entry per unit: seconds of one micro-batch. The head's backward is its whole op: loss and gradients. */
     const double *forward_s, *backward_s;
     /* One entry per unit: seconds by which a backward pass is longer where all its intermediates, or the derived ones,

@@ -101,19 +101,17 @@ static struct price of_comm(const struct sw_rates *rates, struct sw_rate rate, d
     return price;
 }
 
-/* Prices a gather among ranks of one node, whose links may be faster than those between nodes. */
-static struct price of_gather_in_node(const struct sw_rates *rates, double bytes) {
-    if (rates->gather_in_node.bytes_per_s <= 0.0)
-        return of_comm(rates, rates->gather, bytes);
-    struct price price = of_rate(rates->gather_in_node, bytes, rates->cores);
-    price.seconds += rates->latency_in_node_s;
-    return price;
-}
+/* The two kinds of collectives that have rates. */
+enum collective { GATHERS, REDUCES };
 
-/* Prices a reduction among ranks of one node, which a tensor group is taken for. */
-static struct price of_reduce_in_node(const struct sw_rates *rates, double bytes) {
-    return rates->gather_in_node.bytes_per_s <= 0.0 ? of_comm(rates, rates->reduce, bytes)
-                                                    : of_gather_in_node(rates, bytes);
+/* Prices a collective among some ranks of the job, whose links may be faster than those between others. */
+static struct price of_scope(const struct sw_rates *rates, const struct sw_scope_rates *scope, enum collective kind,
+                             double bytes) {
+    if (scope->gather.bytes_per_s <= 0.0)
+        return of_comm(rates, kind == REDUCES ? rates->reduce : rates->gather, bytes);
+    struct price price = of_rate(kind == REDUCES ? scope->reduce : scope->gather, bytes, rates->cores);
+    price.seconds += scope->latency_s;
+    return price;
 }
 
 /* Does the same as fmax for what is a number, inlined: a simulation spends its time in these. */
@@ -155,16 +153,15 @@ static double quantized_bytes(const struct sw_plan *plan, const struct sw_op *op
     }
 }
 
-/* Prices an exchange, of which no sum is a part: the slower of the links within nodes and between them. */
-static struct price of_exchange(const struct simulator *s, const struct sw_op *op) {
-    const struct sw_rates *r = s->rates;
-    const double between = (double)sw_plan_between_bytes(s->plan, op), bytes = (double)op->bytes;
-    if (r->between_bytes_per_s <= 0.0)
-        return of_comm(r, r->gather, bytes);
-    struct price price = of_gather_in_node(r, bytes - between);
+/* Prices an exchange by the slower of the links within nodes, whose rates are those of a scope, and between them.
+ * latency_s: of an exchange that leaves the node. */
+static struct price of_levels(const struct simulator *s, const struct sw_op *op, const struct sw_scope_rates *within,
+                              enum collective kind, double latency_s) {
+    const double network_bytes_per_s = s->rates->between_bytes_per_s;
+    const double between = network_bytes_per_s > 0.0 ? (double)sw_plan_between_bytes(s->plan, op) : 0.0;
+    struct price price = of_scope(s->rates, within, kind, (double)op->bytes - between);
     if (between > 0.0)
-        price.seconds =
-            r->comm_latency_s + greater(price.seconds - r->latency_in_node_s, between / r->between_bytes_per_s);
+        price.seconds = latency_s + greater(price.seconds - within->latency_s, between / network_bytes_per_s);
     return price;
 }
 
@@ -206,11 +203,11 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_DEQUANTIZE_GRADIENTS:
     case SW_OP_DEQUANTIZE_WEIGHTS: return of_rate(r->finish, quantized_bytes(s->plan, op), r->cores);
     case SW_OP_REDUCE_TENSOR:
-    case SW_OP_SUM_REPLICATED: return of_reduce_in_node(r, bytes);
-    case SW_OP_GATHER_TENSOR: return of_gather_in_node(r, bytes);
-    case SW_OP_REDUCE_GRADIENTS: return of_comm(r, r->reduce, bytes);
-    case SW_OP_ALL_GATHER: return op->secondary ? of_gather_in_node(r, bytes) : of_comm(r, r->gather, bytes);
-    case SW_OP_EXCHANGE_GRADIENTS: return of_exchange(s, op);
+    case SW_OP_SUM_REPLICATED: return of_levels(s, op, &r->in_group, REDUCES, r->in_group.latency_s);
+    case SW_OP_GATHER_TENSOR: return of_levels(s, op, &r->in_group, GATHERS, r->in_group.latency_s);
+    case SW_OP_REDUCE_GRADIENTS: return of_scope(r, &r->among_data, REDUCES, bytes);
+    case SW_OP_ALL_GATHER: return of_scope(r, op->secondary ? &r->in_node : &r->among_data, GATHERS, bytes);
+    case SW_OP_EXCHANGE_GRADIENTS: return of_levels(s, op, &r->in_node, GATHERS, r->comm_latency_s);
     case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO_ACCUMULATOR:
         return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);

@@ -275,6 +275,34 @@ def nodes_slow_the_exchange():
     return problems
 
 
+def groups_across_nodes_are_priced():
+    """Where links within nodes are free, the exchanges of tensor groups and of the ranks with the same part take what leaves
+    the nodes at the network's rate, and the answer says what the same groups within nodes would save."""
+    problems, network = [], 1e6
+    machine = described("grouped", node={**NODE, "network_bytes_per_s": network})
+    exchange = lambda found: found["predicted"]["plain"]["lane_busy_s"]["comm"]
+    across = on_nodes(machine, "--ranks", 8, "--nodes", 4, "--tensor", 4)
+    within = on_nodes(machine, "--ranks", 8, "--nodes", 2, "--tensor", 4)
+    for what, found, nodes in (("across", across, 2), ("within", within, 1)):
+        expected = found["sent"]["between_bytes"] / network
+        if found["tensor"]["nodes"] != nodes or abs(exchange(found) / expected - 1) > 0.01:
+            problems.append(f"{what} nodes: {found['tensor']}, {exchange(found)} s instead of {expected} s")
+    # With 2 data ranks, 2 of 3 peers of each group lie on the other node, and the one data partner always does.
+    if not across["sent"]["between_bytes"] > 1.5 * within["sent"]["between_bytes"]:
+        problems.append(f"across nodes {across['sent']}, within them {within['sent']}")
+    step, saved = across["predicted"]["plain"]["step_s"], across["tensor"]["within_node_step_s"]
+    if within["tensor"]["within_node_step_s"] is not None or abs(saved / within["predicted"]["plain"]["step_s"] - 1) > 0.01:
+        problems.append(f"within one node {saved} s, and {within['predicted']['plain']['step_s']} s where that is so")
+    said = program.must("plan", *RANKS, "--machine", machine, "--ranks", 8, "--nodes", 4, "--tensor", 4)
+    price = f"the tensor groups of 4 ranks span 2 nodes: a step takes {step:.3g} s, {saved:.3g} s within one node; use --tensor 2"
+    if price not in said.err:
+        problems.append(f"the answer lacks '{price}': {said.err}")
+    quiet = program.must("plan", *RANKS, "--machine", machine, "--ranks", 8, "--nodes", 2, "--tensor", 4)
+    if "span" in quiet.err:
+        problems.append(f"groups within nodes: {quiet.err}")
+    return problems
+
+
 def impossible_nodes_are_refused():
     flat, nodes = described("flat"), described("nodes", node=NODE)
     table = [("no machine", 2, ["--ranks", 4, "--nodes", 2], ["--nodes", "--machine"]),
@@ -364,5 +392,5 @@ def bad_ones_are_refused():
 script_test.run(arithmetic_is_counted, the_order_is_chosen_by_price, planning_takes_little_memory,
                 trillions_are_planned_in_seconds, order_and_updates_are_chosen_together,
                 the_drive_takes_only_what_memory_cannot, budgets_are_its_own, shipped_ones_are_read, shipped_ones_have_names,
-                nodes_slow_the_exchange, impossible_nodes_are_refused, stages_take_the_memory_of_the_paper,
+                nodes_slow_the_exchange, groups_across_nodes_are_priced, impossible_nodes_are_refused, stages_take_the_memory_of_the_paper,
                 its_drive_may_be_limited, bad_ones_are_refused)

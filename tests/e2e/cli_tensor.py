@@ -92,11 +92,12 @@ def the_same_run_without_the_flag_is_no_other():
 
 def plan_answers_for_groups():
     described = ("plan", "--model", "qwen2.5-7b", "--machine", "h100", "--zero", 3, "--seq", 1024, "--batch-tokens", 65536)
-    problems = []
+    problems, on_a_node = [], {"nodes": 1, "within_node_step_s": None}
     whole = json.loads(must(*described, "--ranks", 16, "--json").out)
     cut = json.loads(must(*described, "--ranks", 16, "--tensor", 4, "--json").out)
     one = json.loads(must(*described, "--ranks", 4, "--tensor", 4, "--json").out)
-    if (whole["tensor"], cut["tensor"], one["tensor"]) != (None, {"ranks": 4, "groups": 4}, {"ranks": 4, "groups": 1}):
+    if (whole["tensor"], cut["tensor"], one["tensor"]) != (None, {"ranks": 4, "groups": 4, **on_a_node},
+                                                                {"ranks": 4, "groups": 1, **on_a_node}):
         problems.append(f"tensor: {whole['tensor']}, {cut['tensor']}, {one['tensor']}")
     if (whole["ranks"], cut["ranks"], whole["zero"], cut["zero"], one["zero"]) != (16, 16, 3, 3, None):
         problems.append(f"ranks and zero: {[(plan['ranks'], plan['zero']) for plan in (whole, cut, one)]}")
@@ -108,7 +109,7 @@ def plan_answers_for_groups():
     # Ranks of this machine that are not started, with the sequences of two data ranks.
     here = json.loads(must("plan", "--model", "gpt2-tiny", "--ranks", 4, "--tensor", 2, "--seq", SEQ, "--batch-tokens", 4 * SEQ,
                            "--device", "cpu", "--json").out)
-    if (here["micro_batch"], here["tensor"]) != (2, {"ranks": 2, "groups": 2}):
+    if (here["micro_batch"], here["tensor"]) != (2, {"ranks": 2, "groups": 2, "nodes": None, "within_node_step_s": None}):
         problems.append(f"here: micro-batches of {here['micro_batch']}, {here['tensor']}")
     return problems
 

@@ -15,7 +15,20 @@ static const struct sw_node node = {.devices = 4, .hop_s = 1e-6, .network_bytes_
 
 static struct sw_rates rates_of(int64_t ranks, int64_t nodes, const struct sw_node *of) {
     struct sw_rates rates = {.gather.bytes_per_s = 100.0, .reduce.bytes_per_s = 20.0, .comm_latency_s = 0.5};
-    sw_rates_over_nodes(of, ranks, nodes, &rates);
+    sw_rates_over_nodes(of, &(struct sw_node_ranks){.ranks = ranks, .nodes = nodes}, &rates);
+    return rates;
+}
+
+/* 16 ranks on 2 nodes, in groups of `group` ranks. */
+static struct sw_rates grouped(int64_t group) {
+    struct sw_rates rates = {
+        .cores = 1.0, .gather.bytes_per_s = 100.0, .reduce.bytes_per_s = 20.0, .comm_latency_s = 0.5};
+    const struct sw_node_ranks job = {.ranks = 16,
+                                      .nodes = 2,
+                                      .tensor_ranks = group,
+                                      .tensor_node_ranks = group < 8 ? group : 8,
+                                      .data_node_ranks = group < 8 ? 8 / group : 1};
+    sw_rates_over_nodes(&node, &job, &rates);
     return rates;
 }
 
@@ -51,8 +64,8 @@ static void one_level_alone(void **state) {
 static void gathers_in_a_node_do_not_use_the_network(void **state) {
     (void)state;
     const struct sw_rates rates = rates_of(8, 2, &node);
-    assert_true(rates.gather_in_node.bytes_per_s == 100.0 && near(rates.latency_in_node_s, 0.5 + 3 * 1e-6));
-    assert_true(rates_of(8, 1, &(struct sw_node){0}).gather_in_node.bytes_per_s == 0.0);
+    assert_true(rates.in_node.gather.bytes_per_s == 100.0 && near(rates.in_node.latency_s, 0.5 + 3 * 1e-6));
+    assert_true(rates_of(8, 1, &(struct sw_node){0}).in_node.gather.bytes_per_s == 0.0);
 }
 
 static double exchange_s(const struct sw_rates *rates, sw_level level, int64_t bytes) {
@@ -66,12 +79,53 @@ static void exchanges_take_the_links_that_they_use(void **state) {
     (void)state;
     struct sw_rates rates = rates_of(8, 2, &node);
     rates.cores = 1.0;
-    assert_true(near(exchange_s(&rates, SW_LEVEL_NODE, 700), rates.latency_in_node_s + 7.0));
+    assert_true(near(exchange_s(&rates, SW_LEVEL_NODE, 700), rates.in_node.latency_s + 7.0));
     assert_true(near(exchange_s(&rates, SW_LEVEL_ACROSS, 700), rates.comm_latency_s + 70.0));
     assert_true(near(exchange_s(&rates, SW_LEVEL_ALL, 700), rates.comm_latency_s + 40.0));
     struct sw_rates flat = rates_of(8, 1, &(struct sw_node){0});
     flat.cores = 1.0;
     assert_true(near(exchange_s(&flat, SW_LEVEL_ALL, 700), flat.comm_latency_s + 7.0));
+}
+
+/* The ranks with the same part of every layer are as many apart as a group has ranks. */
+static void data_ranks_use_the_network_between_groups(void **state) {
+    (void)state;
+    const struct sw_rates pairs = grouped(2), nodes = grouped(8);
+    /* 4 on each of 2 nodes: 1 byte leaves each rank for the other node, and 6 for its own. */
+    assert_true(near(7.0 / pairs.among_data.gather.bytes_per_s, 1.0 / 10.0));
+    assert_true(near(7.0 / pairs.among_data.reduce.bytes_per_s, 6.0 / 20.0));
+    assert_true(near(pairs.among_data.latency_s, 0.5 + 6 * 1e-6 + 1e-3));
+    /* One on each of 2 nodes: there is nothing but the network. */
+    assert_true(near(nodes.among_data.gather.bytes_per_s, 10.0) && near(nodes.among_data.reduce.bytes_per_s, 10.0));
+    assert_true(near(nodes.among_data.latency_s, 0.5 + 1e-3));
+    /* All ranks have their summary together, whatever groups there are. */
+    assert_true(near(nodes.gather.bytes_per_s, rates_of(16, 2, &node).gather.bytes_per_s));
+    assert_true(near(nodes.comm_latency_s, 0.5 + 14 * 1e-6 + 1e-3));
+    assert_true(rates_of(16, 2, &node).among_data.gather.bytes_per_s == 0.0);
+}
+
+static double tensor_s(const struct sw_rates *rates, int group, sw_op_kind kind, int64_t bytes) {
+    const struct sw_plan_tensor tensor = {.ranks = group, .node_ranks = group < 8 ? group : 8};
+    const struct sw_plan plan = {
+        .spec = {.ranks = 16 / group, .node_ranks = group < 8 ? 8 / group : 1, .tensor = tensor}};
+    const struct sw_op op = {.kind = kind, .lane = SW_LANE_COMM, .bytes = bytes};
+    return sw_simulate_op(&plan, rates, &op);
+}
+
+/* A group within a node uses its links alone. One of 16 ranks on 2 nodes sends 7 parts of 15 within the node and 8 to
+ * the other. */
+static void groups_take_the_slower_of_their_links(void **state) {
+    (void)state;
+    const struct sw_rates within = grouped(8), across = grouped(16);
+    const double hops_s = 0.5 + 7 * 1e-6, across_s = 0.5 + 14 * 1e-6 + 1e-3;
+    assert_true(near(tensor_s(&within, 8, SW_OP_GATHER_TENSOR, 700), hops_s + 7.0));
+    assert_true(near(tensor_s(&within, 8, SW_OP_REDUCE_TENSOR, 700), hops_s + 35.0));
+    assert_true(near(tensor_s(&across, 16, SW_OP_GATHER_TENSOR, 1500), across_s + 80.0));
+    assert_true(near(tensor_s(&across, 16, SW_OP_REDUCE_TENSOR, 1500), across_s + 80.0));
+    assert_true(near(tensor_s(&across, 16, SW_OP_SUM_REPLICATED, 1500), across_s + 80.0));
+    struct sw_rates slow_links = across;
+    slow_links.in_group.gather.bytes_per_s = 5.0;
+    assert_true(near(tensor_s(&slow_links, 16, SW_OP_GATHER_TENSOR, 1500), across_s + 140.0));
 }
 
 static void unknown_nodes_change_nothing(void **state) {
@@ -83,9 +137,14 @@ static void unknown_nodes_change_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exchanges_take_the_links_that_they_use),   cmocka_unit_test(slower_level_bounds),
-        cmocka_unit_test(latency_grows_with_ranks_and_nodes),       cmocka_unit_test(one_level_alone),
-        cmocka_unit_test(gathers_in_a_node_do_not_use_the_network), cmocka_unit_test(unknown_nodes_change_nothing),
+        cmocka_unit_test(exchanges_take_the_links_that_they_use),
+        cmocka_unit_test(slower_level_bounds),
+        cmocka_unit_test(latency_grows_with_ranks_and_nodes),
+        cmocka_unit_test(one_level_alone),
+        cmocka_unit_test(gathers_in_a_node_do_not_use_the_network),
+        cmocka_unit_test(unknown_nodes_change_nothing),
+        cmocka_unit_test(data_ranks_use_the_network_between_groups),
+        cmocka_unit_test(groups_take_the_slower_of_their_links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

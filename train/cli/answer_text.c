@@ -1,5 +1,6 @@
 #include "train/cli/answer_text.h"
 
+#include "core/log.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
 #include "train/run/steplog_text.h"
@@ -67,6 +68,22 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
 static const char *seconds_to_text(double seconds, char text[SW_DURATION_CHARS]) {
     snprintf(text, SW_DURATION_CHARS, seconds >= 100.0 ? "%.0f" : "%.3g", seconds);
     return text;
+}
+
+void sw_answer_warn_groups(const struct sw_settings *s, double step_s, double in_nodes_s) {
+    const long long nodes = sw_settings_tensor_nodes(s), node_ranks = sw_settings_tensor_node_ranks(s);
+    char step[SW_DURATION_CHARS], in_nodes[SW_DURATION_CHARS];
+    if (nodes < 2)
+        return;
+    if (in_nodes_s > 0.0)
+        sw_log_warn("the tensor groups of %lld ranks span %lld nodes: a step takes %s s, %s s within one node; use "
+                    "--tensor %lld",
+                    (long long)s->tensor, nodes, seconds_to_text(step_s, step), seconds_to_text(in_nodes_s, in_nodes),
+                    node_ranks);
+    else
+        sw_log_warn("the tensor groups of %lld ranks span %lld nodes, so that the exchanges of every layer cross the "
+                    "network; use --tensor %lld",
+                    (long long)s->tensor, nodes, node_ranks);
 }
 
 static void print_step(const struct sw_answer *a, FILE *to) {

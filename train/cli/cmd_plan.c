@@ -1,5 +1,6 @@
 #include "core/log.h"
 #include "core/size.h"
+#include "train/cli/answer_text.h"
 #include "train/cli/cmd_ranks.h"
 #include "train/cli/commands.h"
 #include "train/cli/plan_sizes.h"
@@ -177,11 +178,15 @@ static json_t *nodes_json(const struct sw_planned *p) {
 }
 
 /* Returns the tensor groups, or null where each rank has whole layers. */
-static json_t *tensor_json(const struct sw_settings *settings) {
+static json_t *tensor_json(const struct sw_planned *p) {
+    const struct sw_settings *settings = &p->settings;
+    const int64_t nodes = sw_settings_tensor_nodes(settings);
     if (sw_settings_tensor_ranks(settings) == 1)
         return json_null();
-    return json_pack("{s:I, s:I}", "ranks", (json_int_t)sw_settings_tensor_ranks(settings), "groups",
-                     (json_int_t)sw_settings_data_ranks(settings));
+    return json_pack("{s:I, s:I, s:o, s:o}", "ranks", (json_int_t)sw_settings_tensor_ranks(settings), "groups",
+                     (json_int_t)sw_settings_data_ranks(settings), "nodes",
+                     nodes > 0 ? json_integer(nodes) : json_null(), "within_node_step_s",
+                     p->groups_in_nodes_s > 0.0 ? json_real(p->groups_in_nodes_s) : json_null());
 }
 
 /* Returns the secondary shards of weights, or null. */
@@ -266,7 +271,7 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_helps *h
     json_object_set_new(root, "ranks", json_integer(sw_settings_ranks(&p->settings)));
     json_object_set_new(root, "zero",
                         sw_settings_data_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
-    json_object_set_new(root, "tensor", tensor_json(&p->settings));
+    json_object_set_new(root, "tensor", tensor_json(p));
     json_object_set_new(root, "nodes", nodes_json(p));
     json_object_set_new(root, "secondary", secondary_json(p->plan));
     json_object_set_new(root, "quantized", quantized_json(p->plan));
@@ -286,6 +291,7 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
     SW_TRY(sw_planned_predict(p));
     if (sw_ranks_rank(p->ranks) > 0)
         return SW_OK;
+    sw_answer_warn_groups(&p->settings, p->prediction.plain.step_s, p->groups_in_nodes_s);
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));
     if (p->settings.svg != NULL)

@@ -58,6 +58,7 @@ static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     say_answer(trainer);
+    sw_answer_warn_groups(settings, 0.0, 0.0);
     sw_log_info("computed on %s (%s, %d threads); %s", info.name, info.isa, info.threads,
                 sw_plan_commits(trainer->plan));
     if (settings->freeze != NULL)

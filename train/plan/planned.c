@@ -93,11 +93,21 @@ static sw_status find_rates_here(struct sw_planned *p, const struct sw_rates_tar
     return find_here(p, target, false);
 }
 
+/* Returns where the ranks of a described machine are. */
+static struct sw_node_ranks node_ranks_of(const struct sw_settings *settings) {
+    return (struct sw_node_ranks){.ranks = sw_settings_ranks(settings),
+                                  .nodes = settings->nodes,
+                                  .tensor_ranks = sw_settings_tensor_ranks(settings),
+                                  .tensor_node_ranks = sw_settings_tensor_node_ranks(settings),
+                                  .data_node_ranks = sw_settings_data_node_ranks(settings)};
+}
+
 /* Returns the rates of a described machine's GPUs, with the collectives of all ranks and nodes. */
 static sw_status describe_rates(const struct sw_planned *p, const struct sw_described_machine *machine,
                                 struct sw_model *model, struct sw_device *device, struct sw_machine_rates *out) {
+    const struct sw_node_ranks job = node_ranks_of(&p->settings);
     struct sw_rates rates = machine->rates;
-    sw_rates_over_nodes(&machine->node, sw_settings_ranks(&p->settings), p->settings.nodes, &rates);
+    sw_rates_over_nodes(&machine->node, &job, &rates);
     return sw_rates_describe(&rates, model, device, out);
 }
 
@@ -200,6 +210,23 @@ static sw_status predict_bounds(struct sw_planned *p) {
     return SW_OK;
 }
 
+/* Predicts the step of the same plan as if each tensor group lay within one node, to show what its nodes cost. */
+static sw_status predict_groups_in_nodes(struct sw_planned *p) {
+    struct sw_node_ranks job = node_ranks_of(&p->settings);
+    struct sw_rates described = p->described.rates, rates = p->rates.rates;
+    struct sw_plan plan = *p->plan;
+    struct sw_simulation step;
+    if (p->settings.machine == NULL || sw_settings_tensor_nodes(&p->settings) < 2)
+        return SW_OK;
+    job.tensor_node_ranks = job.tensor_ranks;
+    sw_rates_over_nodes(&p->described.node, &job, &described);
+    rates.in_group = described.in_group;
+    plan.spec.tensor.node_ranks = 0;
+    SW_TRY(sw_simulate(&plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &step));
+    p->groups_in_nodes_s = step.step_s;
+    return SW_OK;
+}
+
 static sw_status predict_unfrozen(struct sw_planned *p, struct sw_settings *settings, struct sw_plan **plan) {
     struct sw_unfrozen *out = &p->unfrozen;
     struct sw_search_prices prices;
@@ -246,6 +273,7 @@ sw_status sw_planned_predict(struct sw_planned *p) {
     SW_TRY(sw_settings_complete_plan(p->plan));
     SW_TRY(sw_predict(p->plan, &p->rates.rates, &p->prediction));
     SW_TRY(predict_bounds(p));
+    SW_TRY(predict_groups_in_nodes(p));
     p->writes = sw_writes_of(p->plan, sw_writes_save_steps(&p->settings.save_every, p->prediction.plain.step_s));
     p->may_save = p->writes.save_every > 0 && p->rates.rates.write.bytes_per_s > 0.0;
     if (p->may_save)

@@ -34,6 +34,8 @@ struct sw_planned {
     struct sw_search_prices prices;  /* predicted times of the choices that settings left open */
     struct sw_prediction prediction;
     double fast_s, slow_s; /* bounds of prediction.plain.step_s on a described machine; 0: not known */
+    /* prediction.plain.step_s as if each tensor group lay within one node; 0: it does, or its nodes have no prices */
+    double groups_in_nodes_s;
     struct sw_writes writes;
     bool may_save; /* save is valid: not every step commits, and the drives' rates are known */
     struct sw_save_price save;

@@ -102,18 +102,13 @@ static sw_status outline_partitioned(const struct sw_plan_spec *given, const str
     return SW_OK;
 }
 
-/* Returns the data ranks of a node, of each of which the node has one rank at least; 0: that is not known. */
-static int node_data_ranks(const struct sw_settings *settings) {
-    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
-    return node == 0 || node >= group ? node / group : 1;
-}
-
 /* The inputs are partitioned where that is asked for; where it is left open, the outline decides. */
 static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const struct sw_model_bytes *bytes) {
     if (sw_settings_tensor_ranks(settings) == 1)
         return (struct sw_plan_tensor){0};
     return (struct sw_plan_tensor){.ranks = (int)sw_settings_tensor_ranks(settings),
                                    .rank = (int)sw_settings_tensor_rank(settings),
+                                   .node_ranks = sw_settings_tensor_node_ranks(settings),
                                    .rows = bytes->rows,
                                    .softmax_bytes = bytes->softmax,
                                    .partition_inputs = settings->partition == SW_PARTITION_YES};
@@ -137,7 +132,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .gather = sw_settings_gather(settings),
         .reduce = sw_settings_reduce(settings),
         .reduce_nodes = sw_settings_tensor_ranks(settings) > 1 ? 0 : sw_settings_reduce_nodes(settings),
-        .node_ranks = node_data_ranks(settings),
+        .node_ranks = sw_settings_data_node_ranks(settings),
         .grads = (sw_grads_format)settings->grads_state,
         .type = sw_settings_type(settings),
         .train = true,

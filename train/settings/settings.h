@@ -131,6 +131,11 @@ int64_t sw_settings_tensor_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_rank(const struct sw_settings *settings);
 int64_t sw_settings_data_ranks(const struct sw_settings *settings);
 int64_t sw_settings_data_rank(const struct sw_settings *settings);
+/* Return how a tensor group lies on nodes: the fewest ranks that it has on one of them, the ranks of a node that have
+ * the same part of every layer, and the nodes of a group. 0: nodes are not known. */
+int sw_settings_tensor_node_ranks(const struct sw_settings *settings);
+int sw_settings_data_node_ranks(const struct sw_settings *settings);
+int64_t sw_settings_tensor_nodes(const struct sw_settings *settings);
 /* ZeRO-R's partitioned activations, in the order of the flag's choices. */
 enum { SW_PARTITION_AUTO, SW_PARTITION_YES, SW_PARTITION_NO };
 

@@ -22,6 +22,27 @@ int64_t sw_settings_data_rank(const struct sw_settings *settings) {
     return settings->rank / sw_settings_tensor_ranks(settings);
 }
 
+static int greatest_divisor(int a, int b) {
+    return b == 0 ? a : greatest_divisor(b, a % b);
+}
+
+/* Where groups and nodes divide each other badly, some group has no more ranks on one of its nodes than the greatest
+ * divisor of both. */
+int sw_settings_tensor_node_ranks(const struct sw_settings *settings) {
+    const int node = settings->nodes_mixed ? 0 : sw_settings_node_ranks(settings);
+    return node == 0 ? 0 : greatest_divisor((int)sw_settings_tensor_ranks(settings), node);
+}
+
+int sw_settings_data_node_ranks(const struct sw_settings *settings) {
+    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
+    return node == 0 || node >= group ? node / group : 1;
+}
+
+int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
+    const int node = sw_settings_tensor_node_ranks(settings);
+    return node == 0 ? 0 : sw_settings_tensor_ranks(settings) / node;
+}
+
 /* Each of these flags needs a whole layer, all logits or all weights on one rank, or reads stores by the shards of all
  * ranks. */
 sw_status sw_settings_check_tensor(const struct sw_settings *s) {
