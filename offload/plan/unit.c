@@ -115,13 +115,14 @@ void sw_unit_masters(const struct sw_unit *unit, int64_t grain, const void *reco
     memset(out + used, 0, (SW_GRAIN_ELEMS - used) * sizeof *out);
 }
 
-/* The sections of a unit, in their order. */
-enum section { PLAIN, WIDE, REPLICATED, SECTIONS };
+/* The sections of a unit, in their order. With fp32 state there are no wide ones. */
+enum section { PLAIN, WIDE, REPLICATED, REPLICATED_WIDE, SECTIONS };
 
 static enum section section_at(const struct sw_unit *unit, int64_t elem) {
+    const bool wide = elem >= unit->wide_grain * SW_GRAIN_ELEMS;
     if (elem >= unit->replicated_grain * SW_GRAIN_ELEMS)
-        return REPLICATED;
-    return elem >= unit->wide_grain * SW_GRAIN_ELEMS ? WIDE : PLAIN;
+        return wide ? REPLICATED_WIDE : REPLICATED;
+    return wide ? WIDE : PLAIN;
 }
 
 /* Returns the tensor that lies behind tensor t, or the first one for t -1: section after section. tensor_count: there
@@ -169,19 +170,19 @@ static void join_runs(struct sw_unit *unit) {
 struct together {
     int64_t first, end; /* tensors [first, end) of the unit */
     int64_t elems;
-    bool wide; /* they are vectors that fit into a wide grain */
+    bool vectors, wide; /* wide: they are vectors that fit into a wide grain */
     bool replicated;
 };
 
 static struct together together_at(const struct sw_unit *unit, int64_t first) {
-    struct together found = {.first = first, .end = first, .wide = true};
+    struct together found = {.first = first, .end = first, .vectors = true};
     do {
         const struct sw_tensor *tensor = &unit->tensor[found.end++];
         found.elems += room_of(tensor);
         found.replicated |= tensor->part.replicated;
-        found.wide &= tensor->dims == 1;
+        found.vectors &= tensor->dims == 1;
     } while (found.end < unit->tensor_count && unit->tensor[found.end].part.joined);
-    found.wide &= found.elems <= SW_WIDE_GRAIN_ELEMS;
+    found.wide = found.vectors && found.elems <= SW_WIDE_GRAIN_ELEMS;
     return found;
 }
 
@@ -200,7 +201,7 @@ static int64_t wide_place(int64_t elem, int64_t elems) {
 
 static enum section section_of(const struct together *at, bool narrow) {
     if (at->replicated)
-        return REPLICATED;
+        return narrow && at->vectors ? REPLICATED_WIDE : REPLICATED;
     return narrow && at->wide ? WIDE : PLAIN;
 }
 
@@ -212,7 +213,7 @@ static int64_t lay_out_section(struct sw_unit *unit, enum section section, bool 
         at = together_at(unit, t);
         if (section_of(&at, narrow) != section)
             continue;
-        const bool wide = narrow && section != PLAIN;
+        const bool wide = section == WIDE || section == REPLICATED_WIDE;
         if (wide && !at.wide)
             return -1;
         elem = move_to(unit, &at, wide ? wide_place(elem, at.elems) : sw_round_up(elem, SW_TENSOR_ALIGN_ELEMS));
@@ -233,8 +234,12 @@ static sw_status lay_out(struct sw_unit *unit, bool narrow) {
     }
     unit->elems = sw_round_up(elem, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
-    unit->wide_grain = narrow ? first_grain[WIDE] : unit->grains;
     unit->replicated_grain = first_grain[REPLICATED];
+    const bool copies_matrices = first_grain[REPLICATED_WIDE] > unit->replicated_grain;
+    assert(!narrow || !copies_matrices || unit->replicated_grain == first_grain[WIDE]);
+    unit->wide_grain = unit->grains;
+    if (narrow)
+        unit->wide_grain = first_grain[copies_matrices ? REPLICATED_WIDE : WIDE];
     return SW_OK;
 }
 

@@ -8,8 +8,9 @@
  *
  * Where the optimizer state is narrow, norms and biases keep fp32 moments: the tensors of one dimension, of at most
  * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind the others in grains of their own, the wide
- * grains, before those that every rank has, which are wide too. Only the first SW_WIDE_GRAIN_ELEMS elements of a wide
- * grain are used; the rest is padding. */
+ * grains, before those that every rank has, which are wide too. Matrices that every rank has are not wide. They lie
+ * before the wide grains, so a unit with such matrices has no vector that its rank alone has. Only the first
+ * SW_WIDE_GRAIN_ELEMS elements of a wide grain are used; the rest is padding. */
 #ifndef SW_OFFLOAD_PLAN_UNIT_H
 #define SW_OFFLOAD_PLAN_UNIT_H
 
@@ -32,6 +33,7 @@ struct sw_part {
     bool joined;
     int64_t room_rows; /* rows that the unit has room for, so that parts of unequal size lie alike; 0: rows */
     bool replicated;   /* every rank of a tensor group has the tensor */
+    int64_t used_rows; /* rows of a replicated matrix that this rank multiplies by; 0: all */
 };
 
 struct sw_tensor {

@@ -106,6 +106,12 @@ def plan_answers_for_groups():
     said = " ".join(must(*described, "--ranks", 16, "--tensor", 4).out.split())
     if "16: 4 tensor groups of 4; each rank" not in said or "mpirun -n 16 spillway train" not in said or "--tensor 4" not in said:
         problems.append(said)
+    # Two ranks for each of the two key-value heads, and a group that fits no rule.
+    small = ("plan", "--model", "qwen2.5-1.5b", "--machine", "h100", "--seq", 1024, "--batch-tokens", 65536, "--ranks", 4)
+    shared = json.loads(must(*small, "--tensor", 4, "--json").out)
+    if shared["tensor"] != {"ranks": 4, "groups": 1} or shared["parameters"] != json.loads(must(*small, "--json").out)["parameters"]:
+        problems.append(f"shared key-value heads: {shared['tensor']}, {shared['parameters']} parameters")
+    problems += program.refused("no rule", [*small[:-1], 3, "--tensor", 3], "--tensor 3", "2 key-value heads", "nearest that fits is 2")
     # Ranks of this machine that are not started, with the sequences of two data ranks.
     here = json.loads(must("plan", "--model", "gpt2-tiny", "--ranks", 4, "--tensor", 2, "--seq", SEQ, "--batch-tokens", 4 * SEQ,
                            "--device", "cpu", "--json").out)

@@ -180,6 +180,44 @@ static void replicated_tensors_lie_in_the_last_grains(void **state) {
     }
 }
 
+/* A replicated matrix is not wide, so it lies before the wide grains of the replicated vectors, and all of them are
+ * walked in the order of their places. */
+static sw_status note_place(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    int64_t *before = context;
+    (void)tensor, (void)whole;
+    assert_true(at >= *before);
+    *before = at + run;
+    return SW_OK;
+}
+
+static void replicated_matrices_are_not_wide(void **state) {
+    (void)state;
+    for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++) {
+        const bool narrow = format != SW_OPTIMIZER_FP32;
+        const struct sw_part vector = {
+            .rows = 1, .cols = 100, .block_cols = 100, .block_stride = 100, .replicated = true};
+        const struct sw_part matrix = {
+            .rows = 30, .cols = 1000, .block_cols = 1000, .block_stride = 1000, .replicated = true};
+        struct sw_units *units;
+        must(sw_units_create(1, &units));
+        struct sw_unit *unit = &units->unit[0];
+        units->optimizer = (sw_optimizer_format)format;
+        must(sw_unit_add_part(unit, "norm", 1, (int64_t[]){100}, &vector, false));
+        add(unit, "cut", 100, 7, true);
+        must(sw_unit_add_part(unit, "keys", 2, (int64_t[]){30, 1000}, &matrix, true));
+        must(sw_units_seal(units));
+        assert_int_equal(unit->replicated_grain, 1);
+        assert_int_equal(unit->wide_grain, narrow ? 3 : unit->grains);
+        assert_int_equal(unit->grains, narrow ? 4 : 3);
+        assert_int_equal(unit->tensor[0].offset, (narrow ? 3 : 1) * SW_GRAIN_ELEMS);
+        assert_int_equal(unit->tensor[2].offset, SW_GRAIN_ELEMS + (narrow ? 0 : 128));
+        assert_true(decays(unit, unit->tensor[2].offset) && !decays(unit, unit->tensor[0].offset));
+        int64_t before = 0;
+        must(sw_unit_walk(unit, 0, unit->elems, note_place, &before));
+        sw_units_destroy(units);
+    }
+}
+
 /* A replicated vector that is longer than a wide grain has no place beside narrow state. */
 static void long_replicated_vectors_need_fp32_state(void **state) {
     (void)state;
@@ -369,6 +407,7 @@ int main(void) {
         cmocka_unit_test(decay_runs_agree_with_the_tensors),
         cmocka_unit_test(vectors_of_narrow_state_lie_in_wide_grains),
         cmocka_unit_test(replicated_tensors_lie_in_the_last_grains),
+        cmocka_unit_test(replicated_matrices_are_not_wide),
         cmocka_unit_test(long_replicated_vectors_need_fp32_state),
         cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(tiles_cover_a_tensor_once),

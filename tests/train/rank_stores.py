@@ -114,13 +114,14 @@ def whole_stores_are_shared_out_and_back():
 
 
 def models(top):
-    """Tables that are tied or not, joined and single projections, and sizes that no group divides."""
+    """Tables that are tied or not, joined and single projections, sizes that no group divides, and key-value heads that four ranks
+    share."""
     sizes = {"vocab_size": 259, "max_position_embeddings": 37, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
              "num_key_value_heads": 4, "intermediate_size": 176, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu"}
     configs = {
         "gpt2": {"model_type": "gpt2", "vocab_size": 259, "n_positions": 37, "n_embd": 64, "n_layer": 2, "n_head": 4},
         "llama": {"model_type": "llama", **sizes, "tie_word_embeddings": False},
-        "qwen2": {"model_type": "qwen2", **sizes, "tie_word_embeddings": True},
+        "qwen2": {"model_type": "qwen2", **sizes, "num_key_value_heads": 2, "tie_word_embeddings": True},
     }
     for name, config in configs.items():
         os.mkdir(os.path.join(top, name))

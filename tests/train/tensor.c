@@ -19,9 +19,11 @@ enum { GROUP_SIZES = sizeof group_sizes / sizeof group_sizes[0] };
 #define SIZES                                                                                                          \
     .vocab = 1301, .hidden = 64, .layers = 2, .heads = 8, .head_dim = 8, .ffn = 96, .max_positions = 9,                \
     .norm_epsilon = 1e-5, .init_std = 0.15
-#define LLAMA                                                                                                          \
-    SIZES, .kv_heads = 4, .activation = SW_SILU, .norm = SW_NORM_RMS, .positions = SW_POSITIONS_ROTARY, .gated = true, \
-           .out_first = true, .rope = {.theta = 10000.0}
+/* A llama of so many key-value heads. Where they are fewer than the ranks, each rank has the weights of all. */
+#define LLAMA_SHARING(kv_heads_)                                                                                       \
+    SIZES, .kv_heads = (kv_heads_), .activation = SW_SILU, .norm = SW_NORM_RMS, .positions = SW_POSITIONS_ROTARY,      \
+           .gated = true, .out_first = true, .rope = {.theta = 10000.0}
+#define LLAMA LLAMA_SHARING(4)
 
 static const struct tensor_case cases[] = {
     {.name = "gpt2",
@@ -39,6 +41,17 @@ static const struct tensor_case cases[] = {
      .recompute = SW_RECOMPUTE_UNIT},
     {.name = "qwen3 with its own table, documents",
      .config = {.family = "qwen3", LLAMA, .qk_norm = true},
+     .documents = true,
+     .recompute = SW_RECOMPUTE_DERIVED},
+    {.name = "qwen2 of two key-value heads", .config = {.family = "qwen2", LLAMA_SHARING(2), .qkv_bias = true}},
+    {.name = "qwen2 of one key-value head, recomputed",
+     .config = {.family = "qwen2", LLAMA_SHARING(1), .qkv_bias = true, .tied_embeddings = true},
+     .recompute = SW_RECOMPUTE_UNIT},
+    {.name = "qwen3 of two key-value heads, recomputed",
+     .config = {.family = "qwen3", LLAMA_SHARING(2), .qk_norm = true, .tied_embeddings = true},
+     .recompute = SW_RECOMPUTE_UNIT},
+    {.name = "qwen3 of one key-value head, documents",
+     .config = {.family = "qwen3", LLAMA_SHARING(1), .qk_norm = true, .tied_embeddings = true},
      .documents = true,
      .recompute = SW_RECOMPUTE_DERIVED},
 };
@@ -226,10 +239,15 @@ static void models_that_a_group_does_not_divide_are_refused(void **state) {
     struct sw_units *units;
     struct sw_model_config config = cases[0].config;
     support_expect_failure(sw_model_rank_units(&config, 3, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
-                           "--tensor 3 must divide the model's 8 heads", "heads");
+                           "--tensor 3 must divide the model's 8 heads; the nearest that fits is 2", "heads");
     config = cases[2].config;
-    support_expect_failure(sw_model_rank_units(&config, 8, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
-                           "--tensor 8 must divide the model's 4 key-value heads", "key heads");
+    config.heads = 12;
+    support_expect_failure(sw_model_rank_units(&config, 6, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+                           "--tensor 6 must divide the model's 4 key-value heads, or be a multiple of them; the "
+                           "nearest that fits is 4",
+                           "key heads");
+    support_expect_failure(sw_model_rank_units(&config, 11, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+                           "--tensor 11 must divide the model's 12 heads; the nearest that fits is 12", "more ranks");
     config.ffn = 97;
     support_expect_failure(sw_model_rank_units(&config, 2, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "97 columns of the model's MLP", "columns of the MLP");

@@ -54,14 +54,23 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
                                  norm->scale, norm->mean, norm->rstd, dx, norm->scale_acc, norm->bias_acc);
 }
 
+/* Tells whether the work area has what the product of queries, keys and values multiplies by. */
+static bool is_collected(const struct sw_model *model, int tensor) {
+    return (tensor == QKV_WEIGHT || tensor == QKV_BIAS) && sw_cut_copies_kv(&model->config, &model->cut);
+}
+
 /* Returns the weights of a tensor, or NULL if the unit does not have it. */
 static const void *weights_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
+    if (at >= 0 && is_collected(model, tensor))
+        return area_at(call->work, tensor == QKV_WEIGHT ? model->work.own_qkv : model->work.own_qkv_bias);
     return at < 0 ? NULL : tensor_at(model, call, at);
 }
 
 static float *acc_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
+    if (at >= 0 && is_collected(model, tensor))
+        return area_at(call->work, tensor == QKV_WEIGHT ? model->work.own_qkv_acc : model->work.own_qkv_bias_acc);
     return at < 0 ? NULL : acc_at(model, call, at);
 }
 
@@ -268,6 +277,7 @@ sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_c
                             const struct saved *s) {
     struct sw_attention attention = attention_of(model, call);
     struct head_rows rows = head_rows(model, s->qkv, s->heads);
+    SW_TRY(sw_collect_qkv(model, call));
     SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, NULL, s->qkv));
     SW_TRY(turn_heads(model, call, s));
     SW_TRY(keep_keys(model, call, &attention, &rows));
@@ -287,7 +297,10 @@ sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_
                                  area_at(call->work, model->work.scratch)));
     SW_TRY(rotate(model, call, grads.q, true));
     SW_TRY(norm_heads_backward(model, call, s, d_heads, d_qkv));
-    return linear_backward(model, call, LINEAR_QKV, QKV_WEIGHT, n, d_qkv, dn);
+    SW_TRY(sw_collect_qkv(model, call));
+    SW_TRY(sw_zero_qkv_acc(model, call));
+    SW_TRY(linear_backward(model, call, LINEAR_QKV, QKV_WEIGHT, n, d_qkv, dn));
+    return sw_add_qkv_acc(model, call);
 }
 
 sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,

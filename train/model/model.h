@@ -39,7 +39,9 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
 /* Returns the units of a rank of a tensor group (Shoeybi et al., arXiv 1909.08053), which has parts of all matrices: of
  * a block's attention some heads and of its MLP some columns, each half a unit; of the embedding and the output table
  * some rows of the vocabulary, and of the positions some. Norms, and biases behind a sum over the ranks, are whole
- * (struct sw_part's replicated). SW_ERR_ARG where the model's sizes cannot be divided so. */
+ * (struct sw_part's replicated). If there are more ranks than key-value heads, the weights of keys and values and all
+ * biases beside them are whole too. SW_ERR_ARG where the model's sizes cannot be divided so; the message names the
+ * nearest number of ranks that fits. */
 sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, sw_optimizer_format optimizer,
                               struct sw_units **out);
 

@@ -35,6 +35,11 @@ static inline int64_t sw_cut_parts(const struct sw_cut *cut) {
     return cut->ranks > 1 ? cut->ranks : cut->tiles;
 }
 struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit);
+/* Tells whether a tensor group has more ranks than the model has key-value heads. Every rank then has the projections
+ * of all keys and values, and computes with those of the one head that its queries attend to. */
+static inline bool sw_cut_copies_kv(const struct sw_model_config *config, const struct sw_cut *cut) {
+    return config->kv_heads % sw_cut_parts(cut) != 0;
+}
 
 /* Byte offsets of a unit's intermediates: in the saved area, and, for those that are recomputed without a matrix
  * product, in the derived area. */
@@ -47,10 +52,13 @@ struct saved_layout {
 
 /* Byte offsets in the work area, which blocks and the head use in turn. */
 struct work_layout {
-    int64_t wide;                                      /* rows × the widest result of a block's product */
-    int64_t narrow;                                    /* rows × the larger of hidden and query */
-    int64_t inner;                                     /* rows × inner layer, where it is gated */
-    int64_t heads;                                     /* rows × query and key, where these are normalised */
+    int64_t wide;   /* rows × the widest result of a block's product */
+    int64_t narrow; /* rows × the larger of hidden and query */
+    int64_t inner;  /* rows × inner layer, where it is gated */
+    int64_t heads;  /* rows × query and key, where these are normalised */
+    /* Where key-value heads are copied: the weights and biases of this rank's queries, keys and values, and their
+     * gradients, in fp32. */
+    int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
     int64_t rotation;                                  /* the table of rotary positions */
     int64_t scratch;                                   /* memory for matrix products and attention */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
@@ -209,6 +217,13 @@ sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_
 /* Makes the activated values, too, if the call recomputes intermediates. */
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn);
+
+/* Where a rank copies key-value heads: collects the weights of its queries, keys and values as one matrix in the work
+ * area, with their biases; zeroes the gradients of these there; and adds these gradients to the unit's. Else each does
+ * nothing. */
+sw_status sw_collect_qkv(const struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_zero_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_add_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call);
 
 /* Compute what a rank of a tensor group does (rank.c; engine.h says what each leaves to the plan). */
 sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call);

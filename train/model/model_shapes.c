@@ -71,6 +71,12 @@ static void lay_work(struct sw_model *model) {
     const struct widths *wide = &model->widths;
     w->wide = place(&block, model->rows * sw_max_i64(wide->up, wide->qkv) * typed);
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
+    if (sw_cut_copies_kv(c, &model->cut)) {
+        w->own_qkv = place(&block, wide->qkv * c->hidden * typed);
+        w->own_qkv_bias = place(&block, wide->qkv * typed);
+        w->own_qkv_acc = place(&block, wide->qkv * c->hidden * (int64_t)sizeof(float));
+        w->own_qkv_bias_acc = place(&block, wide->qkv * (int64_t)sizeof(float));
+    }
     if (c->gated)
         w->inner = place(&block, model->rows * wide->ffn * typed);
     if (c->qk_norm)
@@ -170,17 +176,17 @@ static sw_status prepare_head(struct sw_model *model) {
 
 static void measure_widths(struct sw_model *model) {
     const struct sw_model_config *c = &model->config;
-    const int64_t q = c->heads * c->head_dim / sw_cut_parts(&model->cut),
-                  kv = c->kv_heads * c->head_dim / sw_cut_parts(&model->cut);
-    const int64_t ffn = c->ffn / sw_cut_parts(&model->cut);
+    const int64_t parts = sw_cut_parts(&model->cut), heads = c->heads / parts;
+    const int64_t kv_heads = sw_cut_copies_kv(c, &model->cut) ? 1 : c->kv_heads / parts;
+    const int64_t q = heads * c->head_dim, kv = kv_heads * c->head_dim, ffn = c->ffn / parts;
     const struct widths widths = {.q = q, .kv = kv, .qkv = q + 2 * kv, .ffn = ffn, .up = c->gated ? 2 * ffn : ffn};
     const int64_t heads_stride = c->qk_norm ? q + kv : widths.qkv;
     model->widths = widths;
     model->attention = (struct sw_attention){
         .batch = model->shape.batch,
         .seq = model->shape.seq,
-        .heads = c->heads / sw_cut_parts(&model->cut),
-        .kv_heads = c->kv_heads / sw_cut_parts(&model->cut),
+        .heads = heads,
+        .kv_heads = kv_heads,
         .head_dim = c->head_dim,
         .q_stride = heads_stride,
         .k_stride = heads_stride,

@@ -140,6 +140,15 @@ static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_ten
     return part;
 }
 
+/* Tells whether every rank of a tensor group has a piece whole: what is not cut, and, where key-value heads are fewer
+ * than ranks, the weights of keys and values. The biases of queries, keys and values then stay together. */
+static bool is_replicated(const struct sw_model_config *c, const struct sw_cut *cut, enum sw_block_tensor tensor,
+                          int piece) {
+    if (cut->ranks == 1 || block_tensors[tensor].cut == NOT_CUT)
+        return cut->ranks > 1;
+    return sw_cut_copies_kv(c, cut) && (tensor == QKV_BIAS || (tensor == QKV_WEIGHT && piece > 0));
+}
+
 static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, const struct sw_cut *cut,
                                   struct sw_tile tile, enum sw_block_tensor tensor) {
     const struct sw_tensor_names *names = names_of(c);
@@ -148,9 +157,11 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
         char name[SW_TENSOR_NAME_CHARS];
         int64_t dim[2];
         const int dims = shape_of(c, tensor, pieces, piece, dim);
-        struct sw_part part = part_of(c, tensor, pieces, dims, dim, sw_cut_parts(cut), tile.index);
-        part.joined = piece > 0;
-        part.replicated = cut->ranks > 1 && block_tensors[tensor].cut == NOT_CUT;
+        const bool replicated = is_replicated(c, cut, tensor, piece);
+        struct sw_part part = part_of(c, tensor, pieces, dims, dim, replicated ? 1 : sw_cut_parts(cut), tile.index);
+        part.joined = piece > 0 && !replicated;
+        part.replicated = replicated;
+        part.used_rows = replicated && tensor == QKV_WEIGHT ? c->head_dim : 0;
         snprintf(name, sizeof name, "%s%lld.%s", names->block, (long long)tile.layer, names->piece[tensor][piece].name);
         SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
     }
@@ -262,19 +273,48 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
     return make_units(config, &cut, tiles == 1 ? 1 : 2 * tiles, optimizer, out);
 }
 
+/* Returns the rows of the smallest table that ranks share. */
+static int64_t least_rows(const struct sw_model_config *c) {
+    return sw_min_i64(c->vocab, c->positions == SW_POSITIONS_LEARNED ? c->max_positions : c->vocab);
+}
+
+/* Ranks share out the key-value heads, or as many ranks each share one. */
+static bool ranks_fit_kv_heads(const struct sw_model_config *c, int64_t ranks) {
+    return c->kv_heads % ranks == 0 || ranks % c->kv_heads == 0;
+}
+
+static bool ranks_fit(const struct sw_model_config *c, int64_t ranks) {
+    return ranks >= 1 && c->heads % ranks == 0 && ranks_fit_kv_heads(c, ranks) && c->ffn % ranks == 0 &&
+           ranks <= least_rows(c);
+}
+
+/* Returns the number of ranks nearest to this one that fits; of two the smaller. One always fits. */
+static int64_t nearest_ranks(const struct sw_model_config *c, int64_t ranks) {
+    int64_t away = 0;
+    while (!ranks_fit(c, ranks - away) && !ranks_fit(c, ranks + away))
+        away++;
+    return ranks_fit(c, ranks - away) ? ranks - away : ranks + away;
+}
+
 static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
-    const int64_t least = sw_min_i64(c->vocab, c->positions == SW_POSITIONS_LEARNED ? c->max_positions : c->vocab);
+    const long long nearest = nearest_ranks(c, ranks);
     if (c->heads % ranks != 0)
-        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads", ranks, (long long)c->heads);
-    if (c->kv_heads % ranks != 0)
-        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld key-value heads", ranks,
-                       (long long)c->kv_heads);
+        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads; the nearest that fits is %lld",
+                       ranks, (long long)c->heads, nearest);
+    if (!ranks_fit_kv_heads(c, ranks))
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %d must divide the model's %lld key-value heads, or be a multiple of them; the "
+                       "nearest that fits is %lld",
+                       ranks, (long long)c->kv_heads, nearest);
     if (c->ffn % ranks != 0)
-        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the %lld columns of the model's MLP", ranks,
-                       (long long)c->ffn);
-    if (least < ranks)
-        return sw_fail(SW_ERR_ARG, "--tensor %d is more than the %lld rows of one of the model's tables", ranks,
-                       (long long)least);
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %d must divide the %lld columns of the model's MLP; the nearest that fits is %lld",
+                       ranks, (long long)c->ffn, nearest);
+    if (least_rows(c) < ranks)
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %d is more than the %lld rows of one of the model's tables; the nearest that fits is "
+                       "%lld",
+                       ranks, (long long)least_rows(c), nearest);
     return SW_OK;
 }
 

@@ -18,9 +18,11 @@ static double forward_flops(const struct sw_units *units, int64_t unit, const st
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
     double multiplying = head && units->tied ? (double)table->elems : 0.0;
-    for (int64_t t = 0; t < units->unit[unit].tensor_count; t++)
+    for (int64_t t = 0; t < units->unit[unit].tensor_count; t++) {
+        const struct sw_part *part = &units->unit[unit].tensor[t].part;
         if (units->unit[unit].tensor[t].dims > 1)
-            multiplying += (double)units->unit[unit].tensor[t].elems;
+            multiplying += (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols);
+    }
     const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
     const double attention = attends ? (double)table->dim[1] / (double)settings->tiles * (double)settings->seq : 0.0;
     return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
