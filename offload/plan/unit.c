@@ -235,6 +235,7 @@ static sw_status lay_out(struct sw_unit *unit, bool narrow) {
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
     unit->wide_grain = narrow ? first_grain[WIDE] : unit->grains;
     unit->replicated_grain = first_grain[REPLICATED];
+    unit->replicated_elems = elem - first_grain[REPLICATED] * SW_GRAIN_ELEMS;
     return SW_OK;
 }
 
