@@ -1,9 +1,10 @@
-/* `spillway bench zero`: a model trained at each stage of ZeRO, on several nodes also with ZeRO++, and what a rank
- * holds and sends meanwhile. Run by mpirun. */
+/* `spillway bench zero`: a model trained at each stage of ZeRO, on several nodes also with ZeRO++, in tensor groups
+ * with and without partitioned activations, and what a rank holds and sends meanwhile. Run by mpirun. */
 #include "bench/comm/zero.h"
 #include "bench/commands.h"
 #include "bench/options.h"
 #include "bench/step/contender.h"
+#include "core/size.h"
 #include "train/cli/cmd_ranks.h"
 #include "train/plan/planned_ranks.h"
 #include "train/plan/settings_plan.h"
@@ -15,6 +16,9 @@
 
 /* One step of one micro-batch is enough: the bytes held and sent do not depend on how much is computed. */
 enum { STEPS = 1, SEQ = 16 };
+/* Tensor groups exchange the hidden state of every token. The sums of what every rank has of norms, 16 bytes a block
+ * and element of the hidden state, are one part in TENSOR_SEQ of that. */
+enum { TENSOR_SEQ = 128 };
 /* On several nodes there are so many times the blocks: of what ranks send within a node with ZeRO++, the units that are
  * gathered once are a larger part. */
 enum { NODES_LAYERS_TIMES = 2 };
@@ -41,6 +45,19 @@ static const struct sw_model_config made = {
     .rope = {.theta = 10000.0, .truncate = true},
 };
 
+/* Changes the made model for tensor groups of 2 or 4 ranks. The matrices of the halves of a block fill 150 and 198
+ * grains on each of two ranks, or 75 and 99 on each of four, and the norm of a half takes one grain more. On up to 4
+ * data ranks, norms and uneven shards add at most 1.4%. */
+static void widen_for_groups(struct sw_model_config *config) {
+    config->vocab = 448;
+    config->hidden = 1024;
+    config->layers = 12;
+    config->heads = 16;
+    config->head_dim = 120;
+    config->ffn = 2112;
+    config->max_positions = TENSOR_SEQ;
+}
+
 struct zero_bench {
     const struct sw_bench_options *given;
     struct sw_ranks *ranks;
@@ -51,6 +68,24 @@ struct zero_bench {
     struct sw_zero_report report;
 };
 
+static bool has_groups(const struct zero_bench *b) {
+    return sw_settings_tensor_ranks(&b->settings) > 1;
+}
+
+static bool is_made(const struct zero_bench *b) {
+    return strcmp(b->given->settings.model, SW_BENCH_MADE_MODEL) == 0;
+}
+
+static sw_status choose_model(struct zero_bench *b) {
+    b->config = made;
+    if (!is_made(b))
+        return sw_config_load(b->given->settings.model, &b->config);
+    if (has_groups(b))
+        widen_for_groups(&b->config);
+    return SW_OK;
+}
+
+/* The paper's activations are those of a training that computes blocks again (section 6.1). */
 static sw_status choose_settings(struct zero_bench *b) {
     struct sw_settings *settings = &b->settings;
     SW_TRY(sw_options_defaults(&sw_bench_step_command, settings));
@@ -63,16 +98,20 @@ static sw_status choose_settings(struct zero_bench *b) {
     settings->threads = b->given->settings.threads;
     settings->ranks_per_node = b->given->settings.ranks_per_node;
     settings->ring_chunks = SW_RING_CHUNKS; /* or rings take what memory has left */
-    settings->seq = SEQ;
+    settings->tensor = b->given->settings.tensor;
+    SW_TRY(choose_model(b));
+    settings->recompute = has_groups(b) ? SW_OPTION_RECOMPUTE_ALL : settings->recompute;
+    settings->seq = has_groups(b) ? sw_min_i64(TENSOR_SEQ, b->config.max_positions) : SEQ;
     settings->micro_batch = 1;
-    settings->batch_tokens = (int64_t)SEQ * sw_ranks_count(b->ranks);
-    b->config = made;
-    const char *model = b->given->settings.model;
-    return strcmp(model, SW_BENCH_MADE_MODEL) == 0 ? SW_OK : sw_config_load(model, &b->config);
+    settings->batch_tokens = settings->seq * (sw_ranks_count(b->ranks) / sw_settings_tensor_ranks(settings));
+    return SW_OK;
 }
 
-/* Returns the rows that this job can run: those of ZeRO++ need several even nodes of several ranks. */
+/* Returns the rows that this job can run: those of ZeRO++ need whole layers, and several even nodes of several ranks.
+ */
 static int rows_of(const struct zero_bench *b) {
+    if (has_groups(b))
+        return SW_ZERO_TENSOR_ROWS;
     const struct sw_comm_nodes *nodes = sw_comm_nodes(b->ranks->comm);
     return nodes->even && nodes->nodes > 1 && nodes->ranks > 1 ? SW_ZERO_ROWS : SW_ZERO_STAGES;
 }
@@ -80,30 +119,44 @@ static int rows_of(const struct zero_bench *b) {
 static sw_status open_model(struct zero_bench *b) {
     struct sw_settings *settings = &b->settings;
     b->report.rows = rows_of(b);
-    if (b->report.rows > SW_ZERO_STAGES && strcmp(b->given->settings.model, SW_BENCH_MADE_MODEL) == 0)
+    if (b->report.rows == SW_ZERO_ROWS && !has_groups(b) && is_made(b))
         b->config.layers *= NODES_LAYERS_TIMES;
     SW_TRY(sw_settings_open_devices(settings, &b->devices));
     const struct sw_device_info info = sw_devices_info(&b->devices);
     SW_TRY(sw_settings_resolve(settings, &b->config, &info));
-    const struct sw_model_shape shape = {
-        .type = sw_settings_type(settings), .batch = settings->micro_batch, .seq = settings->seq, .tiles = 1};
+    const struct sw_model_shape shape = {.type = sw_settings_type(settings),
+                                         .batch = settings->micro_batch,
+                                         .seq = settings->seq,
+                                         .tiles = 1,
+                                         .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
+                                         .tensor_rank = (int)sw_settings_tensor_rank(settings)};
     return sw_model_create(&b->config, &shape, b->devices.compute, &b->model);
 }
 
-static struct sw_plan_sent sent_so_far(const struct zero_bench *b) {
-    return (struct sw_plan_sent){sw_comm_sent_bytes(b->ranks->comm), sw_comm_sent_between_bytes(b->ranks->comm)};
+/* The communicator's counters: all that this rank has sent, and what of it went to other nodes and within its group. */
+struct sent {
+    int64_t bytes, between_bytes, tensor_bytes;
+};
+
+static struct sent sent_so_far(const struct zero_bench *b) {
+    const struct sw_comm *comm = b->ranks->comm;
+    return (struct sent){sw_comm_sent_bytes(comm), sw_comm_sent_between_bytes(comm), sw_comm_sent_tensor_bytes(comm)};
 }
 
-static struct sw_plan_sent sent_since(const struct zero_bench *b, struct sw_plan_sent before) {
-    const struct sw_plan_sent now = sent_so_far(b);
-    return (struct sw_plan_sent){now.bytes - before.bytes, now.between_bytes - before.between_bytes};
+static struct sent sent_since(const struct zero_bench *b, struct sent before) {
+    const struct sent now = sent_so_far(b);
+    return (struct sent){now.bytes - before.bytes, now.between_bytes - before.between_bytes,
+                         now.tensor_bytes - before.tensor_bytes};
 }
 
 /* Notes what the communicator has counted in so many steps. */
-static void note_sent(struct sw_zero_stage *out, const struct sw_plan *plan, struct sw_plan_sent sent, int64_t steps) {
+static void note_sent(struct sw_zero_stage *out, const struct sw_plan *plan, struct sent sent, int64_t steps) {
     const int node_ranks = plan->spec.node_ranks;
-    const bool nodes = node_ranks > 0 && node_ranks < plan->spec.ranks;
+    const bool groups = sw_plan_tensor_ranks(plan) > 1;
+    const bool nodes = node_ranks > 0 && node_ranks < plan->spec.ranks && !groups;
     out->bytes[SW_ZERO_SENT] = sent.bytes / steps;
+    out->bytes[SW_ZERO_SENT_TENSOR] = groups ? sent.tensor_bytes / steps : -1;
+    out->bytes[SW_ZERO_SENT_DATA] = groups ? (sent.bytes - sent.tensor_bytes) / steps : -1;
     out->bytes[SW_ZERO_BETWEEN] = nodes ? sent.between_bytes / steps : -1;
     out->bytes[SW_ZERO_INSIDE] = nodes ? (sent.bytes - sent.between_bytes) / steps : -1;
     out->planned_between_bytes = nodes ? sw_plan_sent_bytes(plan).between_bytes : -1;
@@ -123,7 +176,7 @@ static sw_status train(struct zero_bench *b, struct sw_plan *plan, struct sw_zer
     struct sw_contender contender;
     sw_status status;
     SW_TRY(sw_contender_open(&spec, &contender));
-    const struct sw_plan_sent before = sent_so_far(b);
+    const struct sent before = sent_so_far(b);
     SW_TRY_GOTO(sw_contender_run(&contender, STEPS, &times), end);
     SW_TRY_GOTO(sw_engine_settle(contender.engine), end);
     note_sent(out, plan, sent_since(b, before), contender.step);
@@ -145,17 +198,18 @@ static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
     stage->between_times = stage->bytes[SW_ZERO_BETWEEN] < 0
                                ? NAN
                                : (double)stage->bytes[SW_ZERO_BETWEEN] / (weights * (1.0 - 1.0 / nodes->nodes));
-    for (int f = 0; f < SW_ZERO_FIGURES; f++)
-        stage->ratio[f] = stage->formula_bytes[f] > 0.0 ? (double)stage->bytes[f] / stage->formula_bytes[f] : NAN;
+    sw_zero_compare(stage, &b->report.stage[stage->stage]);
     return SW_OK;
 }
 
 /* The settings of a row of the report. */
-static const struct row {
+struct row {
     const char *name;
-    int zero, gather, reduce;
+    int zero, gather, reduce, partition;
     const char *secondary; /* --zero-secondary */
-} rows[SW_ZERO_ROWS] = {
+};
+
+static const struct row rows[SW_ZERO_ROWS] = {
     {.name = "0", .zero = SW_ZERO_NONE, .secondary = SW_NO_SECONDARY},
     {.name = "1", .zero = SW_ZERO_OPTIMIZER, .secondary = SW_NO_SECONDARY},
     {.name = "2", .zero = SW_ZERO_GRADS, .secondary = SW_NO_SECONDARY},
@@ -170,26 +224,39 @@ static const struct row {
                       .secondary = "node"},
 };
 
+/* The rows of a job with tensor groups. */
+#define GROUP_ROW(name_, zero_, partition_)                                                                            \
+    { .name = (name_), .zero = (zero_), .partition = (partition_), .secondary = SW_NO_SECONDARY }
+static const struct row group_rows[SW_ZERO_TENSOR_ROWS] = {
+    GROUP_ROW("0", SW_ZERO_NONE, SW_PARTITION_NO),      GROUP_ROW("1", SW_ZERO_OPTIMIZER, SW_PARTITION_NO),
+    GROUP_ROW("2", SW_ZERO_GRADS, SW_PARTITION_NO),     GROUP_ROW("3", SW_ZERO_WEIGHTS, SW_PARTITION_NO),
+    GROUP_ROW("0 Pa", SW_ZERO_NONE, SW_PARTITION_YES),  GROUP_ROW("1 Pa", SW_ZERO_OPTIMIZER, SW_PARTITION_YES),
+    GROUP_ROW("2 Pa", SW_ZERO_GRADS, SW_PARTITION_YES), GROUP_ROW("3 Pa", SW_ZERO_WEIGHTS, SW_PARTITION_YES),
+};
+
 static sw_status choose_row(struct zero_bench *b, const struct row *row) {
     free(b->settings.zero_secondary);
     b->settings.zero = row->zero;
     b->settings.gather = row->gather;
     b->settings.reduce = row->reduce;
+    b->settings.partition = row->partition;
     b->settings.zero_secondary = strdup(row->secondary);
     return b->settings.zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
 }
 
 static sw_status measure_row(struct zero_bench *b, int number) {
     sw_ranks_relax_timeout(b->ranks, false);
+    const struct row *row = has_groups(b) ? &group_rows[number] : &rows[number];
     struct sw_zero_stage *stage = &b->report.stage[number];
-    stage->stage = rows[number].zero;
-    stage->name = rows[number].name;
+    stage->stage = row->zero;
+    stage->name = row->name;
+    stage->partitioned = has_groups(b) && row->partition == SW_PARTITION_YES;
     struct sw_plan *plan = NULL;
-    SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_row(b, &rows[number])));
+    SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_row(b, row)));
     sw_status status = sw_ranks_agree_on_error(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));
     if (status == SW_OK) {
         sw_zero_count_held(plan, stage);
-        sw_zero_find_formulas(plan, stage);
+        sw_zero_find_formulas(&b->report.job, plan, stage);
         status = train(b, plan, stage);
     }
     sw_plan_destroy(plan);
@@ -197,18 +264,29 @@ static sw_status measure_row(struct zero_bench *b, int number) {
     return take_most(b, stage);
 }
 
+static struct sw_zero_job job_of(const struct zero_bench *b) {
+    const struct sw_settings *settings = &b->settings;
+    return (struct sw_zero_job){.parameters = (double)sw_settings_parameters(settings, sw_model_get_units(b->model)),
+                                .layers = (double)b->config.layers,
+                                .hidden = (double)b->config.hidden,
+                                .tokens = (double)(settings->micro_batch * settings->seq),
+                                .type_bytes = (double)sw_dtype_bytes(sw_settings_type(settings)),
+                                .tensor_ranks = (double)sw_settings_tensor_ranks(settings),
+                                .data_ranks = (double)sw_settings_data_ranks(settings)};
+}
+
 static sw_status run(struct zero_bench *b) {
     SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_settings(b)));
     SW_TRY(sw_planned_begin_ranks(b->ranks, &b->settings));
     SW_TRY(sw_ranks_agree_on_error(b->ranks, open_model(b)));
     SW_TRY(sw_planned_agree(b->ranks, &b->settings, &b->config, &b->devices));
+    b->report.job = job_of(b);
     for (int number = 0; number < b->report.rows; number++)
         SW_TRY(measure_row(b, number));
     b->report.comm = b->ranks->comm;
     b->report.device = sw_devices_info(&b->devices).name;
     b->report.model = b->given->settings.model;
     b->report.type = sw_settings_type(&b->settings);
-    b->report.parameters = sw_units_parameters(sw_model_get_units(b->model));
     if (sw_ranks_rank(b->ranks) > 0)
         return SW_OK;
     if (b->given->settings.json)

@@ -57,8 +57,13 @@ sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t in
 }
 
 static void count_sent(struct sw_comm *comm, const struct sw_comm_message *message) {
-    comm->sent_bytes += message->peer == comm->place.rank ? 0 : message->bytes;
+    const struct sw_comm_members *group = &comm->scope[SW_SCOPE_TENSOR];
+    const int first = group->rank_of[0];
+    if (message->peer == comm->place.rank)
+        return;
+    comm->sent_bytes += message->bytes;
     comm->sent_between_bytes += comm->node_of[message->peer] == comm->nodes.node ? 0 : message->bytes;
+    comm->sent_tensor_bytes += message->peer >= first && message->peer < first + group->ranks ? message->bytes : 0;
 }
 
 static sw_status post_rounds(struct sw_comm_request *request, const struct sw_comm_phase *phase) {
@@ -221,6 +226,10 @@ int64_t sw_comm_sent_bytes(const struct sw_comm *comm) {
 
 int64_t sw_comm_sent_between_bytes(const struct sw_comm *comm) {
     return comm->sent_between_bytes;
+}
+
+int64_t sw_comm_sent_tensor_bytes(const struct sw_comm *comm) {
+    return comm->sent_tensor_bytes;
 }
 
 void sw_comm_set_timeout(struct sw_comm *comm, int64_t timeout_ns) {

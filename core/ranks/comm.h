@@ -55,6 +55,8 @@ const char *sw_comm_transport_name(const struct sw_comm *comm);
 int64_t sw_comm_sent_bytes(const struct sw_comm *comm);
 /* Returns those of these bytes that went to ranks of other nodes. */
 int64_t sw_comm_sent_between_bytes(const struct sw_comm *comm);
+/* Returns those of these bytes that went to ranks of this rank's tensor group. */
+int64_t sw_comm_sent_tensor_bytes(const struct sw_comm *comm);
 
 /* How the ranks lie on nodes. A node is a machine of sw_comm_identity, unless sw_comm_set_node_ranks says otherwise. */
 struct sw_comm_nodes {

@@ -416,6 +416,8 @@ int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
 
 /* Returns the slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* Returns the slot that keeps a unit's inputs for the backward pass, or -1 where they are not kept. */
+int32_t sw_plan_kept_input(const struct sw_plan *plan, int64_t unit);
 /* Slots that the engine also uses outside of ops. */
 typedef enum {
     SW_BUFFER_TOKENS,     /* host: tokens of two steps; pieces: micro-batches of the one, then of the other */

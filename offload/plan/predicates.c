@@ -185,6 +185,10 @@ int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t uni
     return slots[state][unit];
 }
 
+int32_t sw_plan_kept_input(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_keeps_input(plan, unit) ? plan->index->input[unit] : -1;
+}
+
 int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which) {
     const int32_t slots[SW_BUFFERS] = {
         [SW_BUFFER_TOKENS] = plan->index->token_staging,     [SW_BUFFER_WORK] = plan->index->work,

@@ -98,8 +98,7 @@ struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int6
 }
 
 int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit) {
-    const struct sw_unit *u = &plan->spec.units->unit[unit];
-    return (u->grains - u->replicated_grain) * SW_GRAIN_ELEMS;
+    return plan->spec.units->unit[unit].replicated_elems;
 }
 
 struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank) {

@@ -225,16 +225,18 @@ static int64_t lay_out_section(struct sw_unit *unit, enum section section, bool 
 static sw_status lay_out(struct sw_unit *unit, bool narrow) {
     int64_t first_grain[SECTIONS], elem = 0;
     for (int section = PLAIN; section < SECTIONS; section++) {
-        elem = sw_round_up(elem, SW_GRAIN_ELEMS);
-        first_grain[section] = elem / SW_GRAIN_ELEMS;
-        elem = lay_out_section(unit, (enum section)section, narrow, elem);
-        if (elem < 0)
+        const int64_t first = sw_round_up(elem, SW_GRAIN_ELEMS);
+        const int64_t end = lay_out_section(unit, (enum section)section, narrow, first);
+        first_grain[section] = first / SW_GRAIN_ELEMS;
+        elem = end == first ? elem : end;
+        if (end < 0)
             return sw_fail(SW_ERR_UNSUPPORTED, "--tensor keeps no vectors of more than %d elements in narrow state",
                            SW_WIDE_GRAIN_ELEMS);
     }
     unit->elems = sw_round_up(elem, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
     unit->replicated_grain = first_grain[REPLICATED];
+    unit->replicated_elems = sw_max_i64(0, elem - first_grain[REPLICATED] * SW_GRAIN_ELEMS);
     const bool copies_matrices = first_grain[REPLICATED_WIDE] > unit->replicated_grain;
     assert(!narrow || !copies_matrices || unit->replicated_grain == first_grain[WIDE]);
     unit->wide_grain = unit->grains;

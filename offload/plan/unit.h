@@ -55,6 +55,7 @@ struct sw_unit {
     int64_t grains;
     int64_t wide_grain;       /* first wide grain; grains where there is none */
     int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
+    int64_t replicated_elems; /* elements from that grain on, without the padding behind the last tensor */
     struct sw_decay_run *run; /* cover [0, elems) */
     int64_t run_count;
 };

@@ -93,15 +93,21 @@ static void check_reduce(struct sw_comm *comm, sw_comm_scope scope, const struct
     free(to);
 }
 
-/* Gathers 1 KiB of every rank, and compares the bytes that are counted with those that leave the node. */
-static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct expected *in, int node_ranks) {
-    int64_t bounds[MOST_RANKS + 1], between = 0;
+/* Gathers 1 KiB of every rank, and compares the bytes that are counted with those that leave the node and with those
+ * that stay in the tensor group. */
+static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct expected *in,
+                         const struct cuts *cuts) {
+    const int node_ranks = cuts->node_ranks, group_ranks = cuts->tensor_ranks;
+    int64_t bounds[MOST_RANKS + 1], between = 0, grouped = -SW_KIB; /* what a rank has for itself is not sent */
     for (int number = 0; number <= in->ranks; number++)
         bounds[number] = number * SW_KIB;
     for (int number = 0; number < in->ranks; number++)
         between += in->member[number] / node_ranks != in->member[in->rank] / node_ranks ? SW_KIB : 0;
+    for (int number = 0; number < in->ranks; number++)
+        grouped += in->member[number] / group_ranks == in->member[in->rank] / group_ranks ? SW_KIB : 0;
     char data[MOST_RANKS * SW_KIB];
     const int64_t sent = sw_comm_sent_bytes(comm), away = sw_comm_sent_between_bytes(comm);
+    const int64_t group = sw_comm_sent_tensor_bytes(comm);
     struct sw_comm_request *request;
     const struct sw_comm_gather gather = {.what = "count", .data = data, .bounds_bytes = bounds, .scope = scope};
     memset(data, 1, sizeof data);
@@ -109,6 +115,8 @@ static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct
     RANKS_REQUIRE(sw_comm_sent_bytes(comm) - sent == (in->ranks - 1) * SW_KIB, "scope %d", (int)scope);
     RANKS_REQUIRE(sw_comm_sent_between_bytes(comm) - away == between, "scope %d: %lld bytes and not %lld", (int)scope,
                   (long long)(sw_comm_sent_between_bytes(comm) - away), (long long)between);
+    RANKS_REQUIRE(sw_comm_sent_tensor_bytes(comm) - group == grouped, "scope %d: %lld bytes in the group and not %lld",
+                  (int)scope, (long long)(sw_comm_sent_tensor_bytes(comm) - group), (long long)grouped);
 }
 
 /* Checks every scope's members, collectives and counts. */
@@ -120,7 +128,7 @@ static void check_all(struct sw_comm *comm, const struct cuts *cuts) {
                       "scope %d", scope);
         check_gather(comm, (sw_comm_scope)scope, &in);
         check_reduce(comm, (sw_comm_scope)scope, &in);
-        check_counts(comm, (sw_comm_scope)scope, &in, cuts->node_ranks);
+        check_counts(comm, (sw_comm_scope)scope, &in, cuts);
     }
 }
 

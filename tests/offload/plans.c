@@ -149,6 +149,7 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
         struct sw_unit *unit = &units->unit[u];
         random->output_bytes[u] = u + 1 < units->count ? spec->tensor.rows * row_bytes : 0;
         unit->replicated_grain = unit->grains - plans_draw(random, 0, unit->grains > 2 ? 2 : 0);
+        unit->replicated_elems = (unit->grains - unit->replicated_grain) * SW_GRAIN_ELEMS;
     }
     spec->output_bytes = random->output_bytes;
 }

@@ -164,6 +164,7 @@ static void replicated_tensors_lie_in_the_last_grains(void **state) {
         must(sw_units_seal(units));
         const struct sw_unit *unit = &units->unit[0];
         assert_int_equal(unit->replicated_grain, narrow ? 2 : 1);
+        assert_int_equal(unit->replicated_elems, narrow ? SW_GRAIN_ELEMS + 8000 : 1024 + 8000);
         assert_int_equal(unit->wide_grain, narrow ? 1 : unit->grains);
         assert_int_equal(unit->grains, narrow ? 4 : 2);
         for (int64_t g = 0; g < unit->grains; g++)
@@ -175,6 +176,7 @@ static void replicated_tensors_lie_in_the_last_grains(void **state) {
             assert_int_equal(decays(unit, unit->tensor[t].offset + unit->tensor[t].elems - 1), t % 2 == 0);
         }
         assert_int_equal(units->unit[1].replicated_grain, units->unit[1].grains);
+        assert_int_equal(units->unit[1].replicated_elems, 0);
         assert_false(sw_unit_grain_copies(&units->unit[1], 0));
         sw_units_destroy(units);
     }
