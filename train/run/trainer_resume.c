@@ -5,6 +5,7 @@
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
 #include "train/folder/run_stores.h"
+#include "train/plan/tensor_choice.h"
 #include "train/run/trace_file.h"
 #include "train/run/trainer_private.h"
 
@@ -92,6 +93,8 @@ static sw_status read_run(struct sw_trainer *trainer, const struct change *chang
         SW_TRY(leave_secondary(settings));
     if (change->apply != NULL)
         SW_TRY(apply_change(change, settings));
+    if (sw_tensor_is_open(settings))
+        settings->tensor = tensor_ranks;
     SW_TRY(check_tensor(trainer, tensor_ranks));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
 }
@@ -121,7 +124,8 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_ranks_agree_on_error(ranks, read_run(trainer, change)));
-    SW_TRY(sw_trainer_prepare(trainer));
+    SW_TRY(sw_trainer_prepare_inputs(trainer));
+    SW_TRY(sw_trainer_prepare_plan(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
     SW_TRY(sw_trainer_choose_plan(trainer));
