@@ -44,12 +44,17 @@ def flags_that_need_whole_layers_are_refused():
         ("--tiles", 2), ("--freeze", "embedding"), ("--gather", "int8"), ("--reduce", "library"), ("--reduce", "int8"),
         ("--reduce", "int4"), ("--zero-secondary", "node", "--zero", 3), ("--zero-secondary", 2), ("--sample-every", 1),
         ("--export-every", 1), ("--early-stop", 1, "--eval-every", 1), ("--grads-state", "8bit"))]
+    table += [("largest groups", ["plan", "--largest", 100, "--machine", "h100", "--tensor", "auto"], "--largest", "--tensor auto"),
+              ("rates", ["plan", "--model", "gpt2-tiny", "--rates", path("rates"), "--tensor", "auto"], "--rates", "--tensor auto")]
     table += [("none", train("none", "--tensor", 0), "--tensor"), ("half", train("none", "--tensor", 1.5), "--tensor"),
               ("largest", ["plan", "--largest", 100, "--machine", "h100", "--tensor", 2], "--largest", "--tensor 2")]
     table += [(f"plan {flag}", ["plan", "--model", "gpt2-tiny", "--ranks", 2, "--tensor", 2, flag, value], flag, "--tensor 2")
               for flag, value in (("--tiles", 2), ("--freeze", "embedding"), ("--gather", "int8"))]
-    bench = program.run("bench", "step", "--model", "gpt2-tiny", "--tensor", 2)
-    problems = [] if bench.code == 2 and bench.err.startswith("spillway bench step: ") and "--tensor 2" in bench.err else [f"bench step: {bench}"]
+    problems = []
+    for groups in (2, "auto"):
+        bench = program.run("bench", "step", "--model", "gpt2-tiny", "--tensor", groups)
+        if bench.code != 2 or not bench.err.startswith("spillway bench step: ") or f"--tensor {groups}" not in bench.err:
+            problems.append(f"bench step: {bench}")
     return problems + program.refused_each(table, status=2, watched=[FOLDER])
 
 
@@ -115,5 +120,79 @@ def plan_answers_for_groups():
     return problems
 
 
+def planned(*flags):
+    return json.loads(must("plan", "--machine", "h100", "--json", *flags).out)
+
+
+def auto_takes_the_least_step():
+    """A model of 70 billion parameters on eight GPUs: whole layers where a step has many sequences, groups where it has fewer
+    than ranks. Each size that was compared has its price, and what has no plan its reason."""
+    problems, shape = [], ("--model", "llama-70b", "--ranks", 8, "--seq", 4096, "--micro-batch", 1)
+    many, few = (planned(*shape, "--batch-tokens", tokens, "--tensor", "auto") for tokens in (131072, 8192))
+    steps = {size["ranks"]: size["step_s"] for size in many["tensor_choice"]}
+    if list(steps) != [1, 2, 4, 8] or min(steps, key=steps.get) != 1 or many["tensor"] is not None:
+        problems.append(f"many sequences: {many['tensor_choice']}, {many['tensor']}")
+    for size in many["tensor_choice"]:
+        peak = size["peak_bytes"]
+        if size["refused"] is not None or not size["bottleneck"] or not 0 < peak["device"] <= 76 << 30 or not 0 < peak["host"]:
+            problems.append(f"a size that fits: {size}")
+    fitting = {size["ranks"]: size["step_s"] for size in few["tensor_choice"] if size["refused"] is None}
+    if list(fitting) != [4, 8] or few["tensor"]["ranks"] != min(fitting, key=fitting.get):
+        problems.append(f"few sequences: {few['tensor_choice']}, {few['tensor']}")
+    if abs(few["predicted"]["plain"]["step_s"] / fitting[few["tensor"]["ranks"]] - 1) > 0.1:
+        problems.append(f"few sequences: {few['predicted']['plain']['step_s']} s, compared as {fitting}")
+    refused = few["tensor_choice"][0]
+    if "--batch-tokens 8192" not in refused["refused"] or (refused["step_s"], refused["peak_bytes"]) != (None, None):
+        problems.append(f"whole layers have no reason: {refused}")
+    return problems
+
+
+def auto_compares_what_divides():
+    """Sizes divide ranks, heads and key-value heads. A flag that groups exclude leaves whole layers."""
+    problems, shape = [], ("--model", "gpt2-124m", "--ranks", 16, "--batch-tokens", 65536)
+    sizes = planned(*shape, "--tensor", "auto")["tensor_choice"]
+    if [size["ranks"] for size in sizes] != [1, 2, 4]:
+        problems.append(f"of 16 ranks and 12 heads: {sizes}")
+    if planned(*shape, "--tensor", 2)["tensor_choice"] is not None:
+        problems.append("a size that was given was compared")
+    alone = planned("--model", "gpt2-124m", "--tensor", "auto")
+    if (alone["tensor"], alone["tensor_choice"]) != (None, None):
+        problems.append(f"one rank: {alone['tensor']}, {alone['tensor_choice']}")
+    exact = planned(*shape, "--zero", 3, "--gather", "int8", "--tensor", "auto")
+    reasons = [size["refused"] for size in exact["tensor_choice"]]
+    if exact["tensor"] is not None or reasons[0] is not None or not all("--gather int8" in reason for reason in reasons[1:]):
+        problems.append(f"with --gather int8: {exact['tensor']}, {reasons}")
+    said = must("plan", "--machine", "h100", *shape, "--tensor", "auto").out
+    for words in ("--tensor auto is --tensor 1, by predicted step:", "limited by"):
+        if words not in said:
+            problems.append(f"the answer lacks '{words}': {said}")
+    return problems + program.refused("no size", ["plan", "--machine", "h100", "--model", "llama-70b", "--ranks", 8, "--tensor", "auto",
+                                                  "--device-memory", "1GiB"], "--tensor auto finds no plan", "--tensor 8", "--device-memory")
+
+
+def a_run_keeps_what_auto_chose():
+    """Two ranks and the sequences of one: whole layers are refused, so all ranks take groups of 2, as does each resume."""
+    shape = ["--seq", SEQ, "--micro-batch", 4, "--batch-tokens", 4 * SEQ, "--threads", 1, "--chunk-grains", 2]
+    begin = ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--steps", STEPS, "--precision", "fp32", *shape]
+    done = together(2, [*begin, "--run", path("auto"), "--tensor", "auto"])
+    if done.returncode != 0:
+        return [f"status {done.returncode}: {done.stderr[-1500:]}"]
+    problems = [] if "--tensor auto is --tensor 2: a step takes " in done.stderr else [f"the choice is not said: {done.stderr[:1500]}"]
+    problems += [] if "1 has no plan" in done.stderr else [f"what was refused is not said: {done.stderr[:1500]}"]
+    if program.read_json(path("auto", "run.json"))["settings"].get("tensor") != 2:
+        problems.append("run.json lacks it")
+    with open(path("auto", "recipe.yaml"), encoding="utf-8") as file:
+        problems += [] if "tensor: 2\n" in file.read() else ["the recipe lacks it"]
+    given = together(2, [*begin, "--run", path("given"), "--tensor", 2])
+    if given.returncode != 0 or program.numbers_of(path("auto")) != program.numbers_of(path("given")):
+        problems.append(f"other bits than where the size was given: {given.stderr[-1000:]}")
+    for flags in ((), ("--tensor", "auto")):
+        more = together(2, ["resume", path("auto"), "--steps", STEPS + 1 + len(flags), *flags])
+        if more.returncode != 0 or program.read_json(path("auto", "run.json"))["settings"]["tensor"] != 2:
+            problems.append(f"resume {flags}: status {more.returncode}: {more.stderr[-1500:]}")
+    return problems + refused_together("other groups", 2, ["resume", path("auto"), "--steps", 9, "--tensor", 1], "--tensor 2", "to 1")
+
+
 script_test.run(flags_that_need_whole_layers_are_refused, ranks_that_groups_do_not_divide_are_refused, a_run_keeps_its_groups,
-                the_same_run_without_the_flag_is_no_other, plan_answers_for_groups)
+                the_same_run_without_the_flag_is_no_other, plan_answers_for_groups, auto_takes_the_least_step,
+                auto_compares_what_divides, a_run_keeps_what_auto_chose)

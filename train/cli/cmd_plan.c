@@ -189,6 +189,25 @@ static json_t *tensor_json(const struct sw_planned *p) {
                      p->groups_in_nodes_s > 0.0 ? json_real(p->groups_in_nodes_s) : json_null());
 }
 
+/* Returns what --tensor auto compared, or null where the size of groups was given. */
+static json_t *tensor_choice_json(const struct sw_tensor_prices *prices) {
+    if (prices->count == 0)
+        return json_null();
+    json_t *sizes = json_array();
+    for (int i = 0; i < prices->count; i++) {
+        const struct sw_tensor_price *price = &prices->size[i];
+        const bool fits = isfinite(price->step_s);
+        json_array_append_new(
+            sizes, json_pack("{s:I, s:o, s:s?, s:s?, s:o}", "ranks", (json_int_t)price->ranks, "step_s",
+                             real_or_null(price->step_s), "bottleneck", price->bottleneck, "refused",
+                             fits ? NULL : price->refused, "peak_bytes",
+                             fits ? json_pack("{s:I, s:I}", "device", (json_int_t)price->peak_bytes[SW_DEVICE], "host",
+                                              (json_int_t)price->peak_bytes[SW_HOST])
+                                  : json_null()));
+    }
+    return sizes;
+}
+
 /* Returns the secondary shards of weights, or null. */
 static json_t *secondary_json(const struct sw_plan *plan) {
     if (plan->spec.secondary_ranks < 2)
@@ -272,6 +291,7 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_helps *h
     json_object_set_new(root, "zero",
                         sw_settings_data_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
     json_object_set_new(root, "tensor", tensor_json(p));
+    json_object_set_new(root, "tensor_choice", tensor_choice_json(&p->tensor_prices));
     json_object_set_new(root, "nodes", nodes_json(p));
     json_object_set_new(root, "secondary", secondary_json(p->plan));
     json_object_set_new(root, "quantized", quantized_json(p->plan));

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SENTENCE_CHARS = 1024, INDENT = 2, LANES_INDENT = 4 };
+enum { SENTENCE_CHARS = 1024, INDENT = 2, LANES_INDENT = 4, GROUP_COLUMN = 10, GROUP_INDENT = 12 };
 
 static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
     char lanes[SENTENCE_CHARS] = "";
@@ -302,6 +302,28 @@ static void print_nodes(const struct sw_planned *p) {
         sw_format_size(of_node * sw_plan_disk_bytes(p->plan), disk));
 }
 
+static void print_group_price(const struct sw_tensor_price *price) {
+    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS];
+    printf("  %8lld", (long long)price->ranks);
+    if (isfinite(price->step_s)) {
+        printf("%9.3g s%13s%13s  %s\n", price->step_s, sw_format_size(price->peak_bytes[SW_DEVICE], device),
+               sw_format_size(price->peak_bytes[SW_HOST], host), price->bottleneck);
+        return;
+    }
+    printf("%*s", GROUP_INDENT - GROUP_COLUMN, "");
+    sw_command_print(GROUP_INDENT, GROUP_INDENT, "refused: %s", price->refused);
+}
+
+/* Prints the sizes of tensor groups that --tensor auto compared. */
+static void print_group_prices(const struct sw_tensor_prices *prices) {
+    if (prices->count == 0)
+        return;
+    printf("--tensor auto is --tensor %lld, by predicted step:\n", (long long)prices->size[prices->chosen].ranks);
+    printf("  %8s%11s%13s%13s  %s\n", "--tensor", "step", "device", "host", "limited by");
+    for (int i = 0; i < prices->count; i++)
+        print_group_price(&prices->size[i]);
+}
+
 void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *argv) {
     const struct sw_settings *s = &p->settings;
     const char *file = s->machine != NULL ? s->machine : s->rates;
@@ -321,6 +343,7 @@ void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *arg
     print_frozen(p);
     sw_answer_print_times(&answer, stdout);
     print_nodes(p);
+    print_group_prices(&p->tensor_prices);
     print_command(s, argc, argv);
     if (!s->explain)
         puts("--explain shows where everything lives, and what was compared");

@@ -122,6 +122,22 @@ sw_status sw_described_machine_nodes(const struct sw_described_machine *machine,
     return SW_OK;
 }
 
+struct sw_node_ranks sw_described_node_ranks(const struct sw_settings *settings) {
+    return (struct sw_node_ranks){.ranks = sw_settings_ranks(settings),
+                                  .nodes = settings->nodes,
+                                  .tensor_ranks = sw_settings_tensor_ranks(settings),
+                                  .tensor_node_ranks = sw_settings_tensor_node_ranks(settings),
+                                  .data_node_ranks = sw_settings_data_node_ranks(settings)};
+}
+
+sw_status sw_described_machine_rates(const struct sw_described_machine *machine, const struct sw_settings *settings,
+                                     struct sw_model *model, struct sw_device *device, struct sw_machine_rates *out) {
+    const struct sw_node_ranks job = sw_described_node_ranks(settings);
+    struct sw_rates rates = machine->rates;
+    sw_rates_over_nodes(&machine->node, &job, &rates);
+    return sw_rates_describe(&rates, model, device, out);
+}
+
 static sw_status fail_unknown(const char *machine) {
     char names[NAMES_CHARS] = "";
     size_t used = 0;

@@ -5,6 +5,7 @@
 #include "kernels/described.h"
 #include "offload/simulate/nodes.h"
 #include "train/devices/devices.h"
+#include "train/plan/rates.h"
 
 /* One GPU with its share of its node: host memory, cores, drives and links are those of one rank. */
 struct sw_described_machine {
@@ -25,6 +26,14 @@ sw_status sw_described_machine_read(const char *machine, sw_machine_bound bound,
  * if it is SW_OPTION_AUTO. Errors name `path`. */
 sw_status sw_described_machine_nodes(const struct sw_described_machine *machine, const char *path, int64_t ranks,
                                      int64_t *nodes);
+
+/* Returns where the ranks of a described machine are, once --nodes is resolved. */
+struct sw_node_ranks sw_described_node_ranks(const struct sw_settings *settings);
+
+/* Returns the rates of a described machine's GPUs for a model, with the collectives of all ranks and nodes. The caller
+ * releases them. */
+sw_status sw_described_machine_rates(const struct sw_described_machine *machine, const struct sw_settings *settings,
+                                     struct sw_model *model, struct sw_device *device, struct sw_machine_rates *out);
 
 /* Opens the described device, and this machine's CPU as the host device. Neither computes anything. The caller closes
  * both. */

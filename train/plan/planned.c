@@ -31,7 +31,8 @@ struct sw_model_shape sw_planned_shape(const struct sw_planned *p) {
                                    .optimizer = sw_settings_optimizer(&p->settings)};
 }
 
-sw_status sw_planned_open(struct sw_planned *p) {
+/* Resolves the settings and opens the devices. */
+static sw_status open_inputs(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
     SW_TRY(sw_settings_check_tensor_ranks(&p->settings));
@@ -40,13 +41,32 @@ sw_status sw_planned_open(struct sw_planned *p) {
     SW_TRY(open_devices(p));
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
-    SW_TRY(sw_settings_resolve_steps(&p->settings, 0));
+    return sw_settings_resolve_steps(&p->settings, 0);
+}
+
+static sw_status make_model(struct sw_planned *p) {
     const struct sw_model_shape given = sw_planned_shape(p);
     sw_plan_lower_micro_batch(&p->settings, &p->config, &given, p->devices.compute);
     const struct sw_model_shape shape = sw_planned_shape(p);
     SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &p->model));
     sw_algorithms_keep(p->devices.compute);
     return SW_OK;
+}
+
+sw_status sw_planned_open(struct sw_planned *p) {
+    SW_TRY(open_inputs(p));
+    return make_model(p);
+}
+
+/* Chooses the size of tensor groups where it is open. */
+static sw_status choose_groups(struct sw_planned *p) {
+    const struct sw_tensor_question question = {.settings = &p->settings,
+                                                .config = &p->config,
+                                                .devices = &p->devices,
+                                                .machine = p->settings.machine != NULL ? &p->described : NULL,
+                                                .folder = ".",
+                                                .ranks = p->ranks};
+    return sw_tensor_is_open(&p->settings) ? sw_tensor_choose(&question, &p->tensor_prices) : SW_OK;
 }
 
 static sw_status fit(struct sw_planned *p) {
@@ -57,16 +77,20 @@ static sw_status fit(struct sw_planned *p) {
 /* Does on this rank what makes the plan, and compares with the others what all must have alike. */
 static sw_status make_together(struct sw_planned *p) {
     SW_TRY(sw_planned_begin_ranks(p->ranks, &p->settings));
-    SW_TRY(sw_ranks_agree_on_error(p->ranks, sw_planned_open(p)));
+    SW_TRY(sw_ranks_agree_on_error(p->ranks, open_inputs(p)));
     sw_ranks_keep_to_node(p->ranks, sw_devices_info(&p->devices).bus);
     SW_TRY(sw_planned_agree(p->ranks, &p->settings, &p->config, &p->devices));
+    SW_TRY(choose_groups(p));
+    SW_TRY(sw_ranks_agree_on_error(p->ranks, make_model(p)));
     return sw_ranks_agree_on_error(p->ranks, fit(p));
 }
 
 sw_status sw_planned_make(struct sw_planned *p) {
     if (sw_ranks_comm(p->ranks) != NULL)
         return make_together(p);
-    SW_TRY(sw_planned_open(p));
+    SW_TRY(open_inputs(p));
+    SW_TRY(choose_groups(p));
+    SW_TRY(make_model(p));
     return fit(p);
 }
 
@@ -93,27 +117,9 @@ static sw_status find_rates_here(struct sw_planned *p, const struct sw_rates_tar
     return find_here(p, target, false);
 }
 
-/* Returns where the ranks of a described machine are. */
-static struct sw_node_ranks node_ranks_of(const struct sw_settings *settings) {
-    return (struct sw_node_ranks){.ranks = sw_settings_ranks(settings),
-                                  .nodes = settings->nodes,
-                                  .tensor_ranks = sw_settings_tensor_ranks(settings),
-                                  .tensor_node_ranks = sw_settings_tensor_node_ranks(settings),
-                                  .data_node_ranks = sw_settings_data_node_ranks(settings)};
-}
-
-/* Returns the rates of a described machine's GPUs, with the collectives of all ranks and nodes. */
-static sw_status describe_rates(const struct sw_planned *p, const struct sw_described_machine *machine,
-                                struct sw_model *model, struct sw_device *device, struct sw_machine_rates *out) {
-    const struct sw_node_ranks job = node_ranks_of(&p->settings);
-    struct sw_rates rates = machine->rates;
-    sw_rates_over_nodes(&machine->node, &job, &rates);
-    return sw_rates_describe(&rates, model, device, out);
-}
-
 static sw_status find_rates(struct sw_planned *p, const struct sw_rates_target *target) {
     if (p->settings.machine != NULL)
-        return describe_rates(p, &p->described, p->model, p->devices.compute, &p->rates);
+        return sw_described_machine_rates(&p->described, &p->settings, p->model, p->devices.compute, &p->rates);
     return p->settings.rates != NULL ? sw_rates_load(p->settings.rates, target, &p->rates) : find_rates_here(p, target);
 }
 
@@ -182,7 +188,7 @@ static sw_status predict_bound(const struct sw_planned *p, sw_machine_bound boun
     if (status == SW_OK)
         status = sw_model_create(&p->config, &shape, device, &model);
     if (status == SW_OK)
-        status = describe_rates(p, &machine, model, device, &rates);
+        status = sw_described_machine_rates(&machine, &p->settings, model, device, &rates);
     if (status == SW_OK)
         status = sw_simulate(p->plan, SW_PROGRAM_UPDATE, false, &rates.rates, NULL, &step);
     if (status == SW_OK)
@@ -212,7 +218,7 @@ static sw_status predict_bounds(struct sw_planned *p) {
 
 /* Predicts the step of the same plan as if each tensor group lay within one node, to show what its nodes cost. */
 static sw_status predict_groups_in_nodes(struct sw_planned *p) {
-    struct sw_node_ranks job = node_ranks_of(&p->settings);
+    struct sw_node_ranks job = sw_described_node_ranks(&p->settings);
     struct sw_rates described = p->described.rates, rates = p->rates.rates;
     struct sw_plan plan = *p->plan;
     struct sw_simulation step;

@@ -8,6 +8,7 @@
 #include "train/plan/profile_rates.h"
 #include "train/plan/rates.h"
 #include "train/plan/settings_plan.h"
+#include "train/plan/tensor_choice.h"
 #include "train/settings/places.h"
 #include "train/stores/writes.h"
 
@@ -30,8 +31,9 @@ struct sw_planned {
     struct sw_model *model;
     struct sw_plan *plan;
     struct sw_machine_rates rates;
-    struct sw_profile_source source; /* the profile that the rates are from, if any */
-    struct sw_search_prices prices;  /* predicted times of the choices that settings left open */
+    struct sw_profile_source source;       /* the profile that the rates are from, if any */
+    struct sw_search_prices prices;        /* predicted times of the choices that settings left open */
+    struct sw_tensor_prices tensor_prices; /* predicted times of the sizes of tensor groups that --tensor left open */
     struct sw_prediction prediction;
     double fast_s, slow_s; /* bounds of prediction.plain.step_s on a described machine; 0: not known */
     /* prediction.plain.step_s as if each tensor group lay within one node; 0: it does, or its nodes have no prices */
@@ -45,9 +47,9 @@ struct sw_planned {
 /* Returns the shape of the model, once the settings are resolved. */
 struct sw_model_shape sw_planned_shape(const struct sw_planned *planned);
 
-/* Resolves the settings, and opens the device and the model. */
+/* Resolves the settings, in which --tensor is not auto, and opens the device and the model. */
 sw_status sw_planned_open(struct sw_planned *planned);
-/* Does the same, and makes the outline of the plan. */
+/* Does the same, chooses the size of tensor groups where it is open, and makes the outline of the plan. */
 sw_status sw_planned_make(struct sw_planned *planned);
 
 /* Takes the rates of this machine's profile, of --rates, or of --machine, or measures them; chooses by them what is

@@ -129,7 +129,7 @@ static sw_status make_plan(struct sw_trainer *trainer) {
     return sw_room_check(trainer->plan, &info, settings);
 }
 
-sw_status sw_trainer_prepare(struct sw_trainer *trainer) {
+sw_status sw_trainer_prepare_inputs(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, check_settings(trainer)));
     SW_TRY(sw_agree_on_settings(ranks, &trainer->run.settings));
@@ -144,6 +144,11 @@ sw_status sw_trainer_prepare(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
+    return SW_OK;
+}
+
+sw_status sw_trainer_prepare_plan(struct sw_trainer *trainer) {
+    struct sw_ranks *ranks = trainer->ranks;
     /* Rank 0 chooses algorithms for its matrix products first, and the others take the same. */
     SW_TRY(sw_ranks_first(ranks, make_model(trainer)));
     SW_TRY(sw_algorithms_agree(ranks, trainer->devices.compute, &trainer->run.products));

@@ -1,12 +1,14 @@
 /* Makes a new run: checks everything, makes the folder and the store, loads the weights and commits them as step 0. */
 #include "core/clock.h"
 #include "core/confine.h"
+#include "core/log.h"
 #include "core/long_work.h"
 #include "core/size.h"
 #include "train/data/text_data.h"
 #include "train/files/files.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
+#include "train/plan/tensor_choice.h"
 #include "train/run/agreement.h"
 #include "train/run/commit_text.h"
 #include "train/run/loading.h"
@@ -142,21 +144,48 @@ static sw_status keep_frozen(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* Checks that the store has room: in the folders of --nvme, else in what is there of the path to the run's folder. */
+/* Finds what is there of the path to the run's folder. */
+static sw_status find_folder(const struct sw_trainer *trainer, char folder[SW_RUN_PATH_CHARS]) {
+    SW_TRY(sw_path_join(folder, SW_RUN_PATH_CHARS, trainer->folder, "."));
+    while (access(folder, F_OK) != 0 && strchr(folder, '/') != NULL)
+        *strrchr(folder, '/') = '\0';
+    if (access(folder, F_OK) != 0)
+        snprintf(folder, SW_RUN_PATH_CHARS, "%s", trainer->folder[0] == '/' ? "/" : ".");
+    return SW_OK;
+}
+
+/* Checks that the store has room: in the folders of --nvme, else where the run's folder will be. */
 static sw_status check_places(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_store_owner owner = sw_settings_owner(settings);
     char folder[SW_RUN_PATH_CHARS];
     struct sw_places places;
-    SW_TRY(sw_path_join(folder, sizeof folder, trainer->folder, "."));
-    while (access(folder, F_OK) != 0 && strchr(folder, '/') != NULL)
-        *strrchr(folder, '/') = '\0';
-    if (access(folder, F_OK) != 0)
-        snprintf(folder, sizeof folder, "%s", trainer->folder[0] == '/' ? "/" : ".");
+    SW_TRY(find_folder(trainer, folder));
     SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
     const sw_status status = sw_new_store_check(&(struct sw_new_store){.plan = trainer->plan, .places = &places});
     sw_places_release(&places);
     return status;
+}
+
+/* Chooses the size of tensor groups where it is open. The source was opened as if there were none. */
+static sw_status choose_groups(struct sw_trainer *trainer) {
+    struct sw_tensor_prices prices;
+    char folder[SW_RUN_PATH_CHARS], text[SW_TENSOR_CHOICE_CHARS];
+    const struct sw_tensor_question question = {.settings = &trainer->run.settings,
+                                                .config = &trainer->run.config,
+                                                .devices = &trainer->devices,
+                                                .folder = folder,
+                                                .documents = sw_data_has_documents(trainer->data),
+                                                .ranks = trainer->ranks};
+    if (!sw_tensor_is_open(&trainer->run.settings))
+        return SW_OK;
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, find_folder(trainer, folder)));
+    SW_TRY(sw_tensor_choose(&question, &prices));
+    if (sw_ranks_rank(trainer->ranks) == 0)
+        sw_log_info("%s", sw_tensor_choice_text(&prices, text));
+    sw_source_close(trainer->source);
+    trainer->source = NULL;
+    return sw_ranks_agree_on_error(trainer->ranks, open_model(trainer));
 }
 
 static sw_status create(struct sw_trainer *trainer) {
@@ -169,7 +198,9 @@ static sw_status create(struct sw_trainer *trainer) {
     sw_settings_take_ranks(settings, ranks);
     SW_TRY(sw_ranks_agree_on_error(ranks, open_model(trainer)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_check(settings, trainer->run.config.vocab)));
-    SW_TRY(sw_trainer_prepare(trainer));
+    SW_TRY(sw_trainer_prepare_inputs(trainer));
+    SW_TRY(choose_groups(trainer));
+    SW_TRY(sw_trainer_prepare_plan(trainer));
     if (settings->dry_run)
         return sw_ranks_agree_on_error(ranks, check_places(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);

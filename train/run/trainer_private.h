@@ -9,9 +9,10 @@
 /* Allocates a trainer with nothing open. *stop is the request to stop. */
 sw_status sw_trainer_make(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                           struct sw_trainer **out);
-/* Opens device, data and model and outlines the plan: does everything that can be refused before anything is written.
- */
-sw_status sw_trainer_prepare(struct sw_trainer *trainer);
+/* Do everything that can be refused before anything is written: sw_trainer_prepare_inputs opens device and data and
+ * resolves the settings, sw_trainer_prepare_plan makes the model and outlines the plan. */
+sw_status sw_trainer_prepare_inputs(struct sw_trainer *trainer);
+sw_status sw_trainer_prepare_plan(struct sw_trainer *trainer);
 /* Chooses and completes the cheapest plan. Checks its memory again, as it may take more than the plan that was checked,
  * and that all ranks have the same collectives. */
 sw_status sw_trainer_choose_plan(struct sw_trainer *trainer);

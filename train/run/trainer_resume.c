@@ -5,6 +5,7 @@
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
 #include "train/folder/run_stores.h"
+#include "train/plan/tensor_choice.h"
 #include "train/run/trace_file.h"
 #include "train/run/trainer_private.h"
 
@@ -65,6 +66,8 @@ static sw_status apply_change(const struct change *change, const struct sw_train
     }
     settings->rounding = UNNAMED;
     const sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
+    if (sw_tensor_is_open(settings))
+        settings->tensor = trainer->run.tensor_ranks;
     for (int i = 0; i < NUMBERS; i++) {
         named[i] = *number[i];
         *number[i] = before[i];
@@ -125,7 +128,8 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_ranks_agree_on_error(ranks, read_run(trainer, change)));
-    SW_TRY(sw_trainer_prepare(trainer));
+    SW_TRY(sw_trainer_prepare_inputs(trainer));
+    SW_TRY(sw_trainer_prepare_plan(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
     SW_TRY(sw_trainer_choose_plan(trainer));

@@ -63,7 +63,8 @@ struct sw_settings {
     int64_t ranks, local_ranks; /* ranks of the job, and of those the ranks on this machine; 0: one */
     int64_t nodes;              /* nodes of a described machine's ranks; plan alone sets it */
     int partition;              /* whether a tensor group's ranks partition the inputs that they keep, SW_PARTITION_* */
-    int64_t tensor;             /* ranks of a tensor group, which share out each layer; 0 or 1: there are no groups */
+    int64_t tensor;             /* ranks of a tensor group, which share out each layer; 0 or 1: there are no groups;
+                                 * SW_OPTION_AUTO counts as 1 until sw_tensor_choose sets it */
     int64_t ranks_per_node;     /* ranks that count as a node; SW_OPTION_AUTO: those of a machine */
     int64_t node_ranks;         /* not a flag: ranks of each node; 0: not known, SW_NODES_UNEVEN */
     int64_t node_rank;          /* not a flag: this rank's number within its node */

@@ -211,9 +211,9 @@ static const struct sw_option options[] = {
      .what = "ZeRO stage, what ranks share out: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights; auto: "
              "2 if each device can hold all weights, else 3"},
     {.name = "--tensor", INT(tensor), .commands = ALL, .group = RANKS, .initial = "1", .value = "N", .int_min = 1,
-     .int_max = SW_SETTINGS_MOST_RANKS,
+     .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
      .what = "cut each layer into parts for groups of N neighbouring ranks, which compute the same sequences together; "
-             "--zero is then among the ranks that have the same part"},
+             "--zero is then among the ranks that have the same part; auto: the N with the least predicted step"},
     {.name = "--partition-activations", CHOICE(partition), .commands = ALL, .group = RANKS, .initial = "auto",
      .choices = "auto|yes|no",
      .what = "with --tensor, each rank keeps its rows of a layer's input for the backward pass, on whatever tier, and the "
@@ -321,6 +321,9 @@ static sw_status check_plan(const void *target) {
     if (largest && settings->rates != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--rates has the rates of one model, and --largest plans many; leave out one of them");
+    if (largest && settings->tensor == SW_OPTION_AUTO)
+        return sw_fail(SW_ERR_ARG, "--largest plans many models with whole layers, and --tensor auto compares groups; "
+                                   "leave out one of them");
     if (largest && sw_settings_tensor_ranks(settings) > 1)
         return sw_fail(SW_ERR_ARG,
                        "--largest plans many models, of which --tensor %lld cannot cut all; leave out one of "
@@ -334,6 +337,8 @@ static sw_status check_plan(const void *target) {
 
 static sw_status check_bench_step(const void *target) {
     const struct sw_settings *settings = target;
+    if (settings->tensor == SW_OPTION_AUTO)
+        return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and --tensor auto may cut them; leave it out");
     if (sw_settings_tensor_ranks(settings) > 1)
         return sw_fail(SW_ERR_ARG, "bench step measures whole layers, and --tensor %lld cuts them; leave it out",
                        (long long)settings->tensor);

@@ -49,14 +49,15 @@ static json_t *absolute(const json_t *value) {
 }
 
 /* Everything stands as it was given, "auto" included, but paths become absolute: those of the settings are already,
- * except that text may have been replaced by its tokens. */
+ * except that text may have been replaced by its tokens. The size of tensor groups is the one of the run, because bits
+ * depend on it and other measurements might choose another. */
 static void print_pairs(FILE *to, json_t *given, const json_t *now, const json_t *defaults) {
-    static const char *const paths[] = {"model", "nvme", NULL}, *const texts[] = {"data", "val", NULL};
+    static const char *const resolved[] = {"model", "nvme", "tensor", NULL}, *const texts[] = {"data", "val", NULL};
     const char *key;
     json_t *value;
     json_object_foreach(given, key, value) {
         json_t *kept = is_among(key, texts) ? absolute(value) : json_incref(value);
-        const json_t *shown = is_among(key, paths) ? json_object_get(now, key) : kept;
+        const json_t *shown = is_among(key, resolved) ? json_object_get(now, key) : kept;
         if (!json_equal(shown, json_object_get(defaults, key)))
             print_pair(to, key, shown);
         json_decref(kept);

@@ -68,11 +68,14 @@ static void limit_to(int64_t most_bytes, int64_t *bytes) {
         *bytes = sw_min_i64(*bytes, most_bytes);
 }
 
-/* Checks that every data rank gets the same number of whole micro-batches. */
+/* Checks that every data rank gets the same number of whole micro-batches. How many data ranks there are is not known
+ * while the size of tensor groups is open. */
 static sw_status check_batch(const struct sw_settings *s) {
     const int64_t ranks = sw_settings_data_ranks(s);
     const char *sharers = sw_settings_tensor_ranks(s) > 1 ? "groups of --tensor" : "ranks";
     int64_t micro_tokens;
+    if (s->tensor == SW_OPTION_AUTO)
+        return SW_OK;
     const bool counts =
         sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) && sw_mul_i64(micro_tokens, ranks, &micro_tokens);
     if (counts && s->batch_tokens % micro_tokens == 0)
@@ -134,6 +137,8 @@ static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_conf
 sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
                               const struct sw_device_info *device) {
     int64_t frozen_units;
+    if (s->tensor == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
+        s->tensor = 1;
     SW_TRY(sw_settings_frozen_units(s, config, &frozen_units));
     resolve_shape(s, config);
     if (s->regrouped)

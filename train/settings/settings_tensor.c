@@ -63,6 +63,10 @@ sw_status sw_settings_check_tensor(const struct sw_settings *s) {
         {s->export_every > 0, "--export-every", "--export-every 0"},
         {s->early_stop > 0, "--early-stop", "--early-stop 0"},
     };
+    if (s->tensor == SW_OPTION_AUTO)
+        return s->rates == NULL ? SW_OK
+                                : sw_fail(SW_ERR_ARG, "--rates has the rates of one model's parts, and --tensor auto "
+                                                      "compares several; give --tensor N, or leave --rates out");
     if (sw_settings_tensor_ranks(s) == 1)
         return s->partition != SW_PARTITION_YES
                    ? SW_OK
