@@ -39,6 +39,9 @@ static const struct sw_option options[] = {
      .initial = "1", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS,
      .what = "cut layers for groups of N neighbouring ranks, and measure every stage also with partitioned activations; made is "
              "for 2 or 4"},
+    {.name = "--recompute", .kind = SW_OPTION_CHOICE, AT(settings.recompute), .commands = SW_BENCH_ZERO,
+     .group = WORKLOAD, .initial = "auto", .choices = "auto|all|none",
+     .what = "compute blocks again in the backward pass; auto: with --tensor all, else what fits is kept"},
     {.name = "--ranks-per-node", .kind = SW_OPTION_INT, AT(settings.ranks_per_node), .commands = SW_BENCH_ZERO,
      .group = WORKLOAD, .initial = "auto", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS,
      .allow_auto = true, .what = "count every N ranks as a node; auto: those of a machine"},
@@ -219,7 +222,7 @@ const struct sw_command_line sw_bench_zero_line = {
     .summary = "Counts what a rank holds and sends at each ZeRO stage, beside the formulas. mpirun starts the ranks.",
     .more_help = sw_settings_help_presets,
     .examples = {"mpirun -n 2 spillway bench zero", "mpirun -n 2 spillway bench zero --model model --precision fp32",
-                 "mpirun -n 2 spillway bench zero --tensor 2 --model gpt2-tiny --device cpu --json"}};
+                 "mpirun -n 2 spillway bench zero --tensor 2 --model gpt2-tiny --json"}};
 const struct sw_command_line sw_bench_papers_line = {
     LINE("papers", SW_BENCH_PAPERS),
     .summary = "Computes tables of papers by the planner and the simulator, beside what the papers print.",

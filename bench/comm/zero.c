@@ -86,6 +86,11 @@ static sw_status choose_model(struct zero_bench *b) {
 }
 
 /* The paper's activations are those of a training that computes blocks again (section 6.1). */
+static int recompute_of(const struct zero_bench *b) {
+    const int given = b->given->settings.recompute;
+    return given == SW_OPTION_RECOMPUTE_AUTO && has_groups(b) ? SW_OPTION_RECOMPUTE_ALL : given;
+}
+
 static sw_status choose_settings(struct zero_bench *b) {
     struct sw_settings *settings = &b->settings;
     SW_TRY(sw_options_defaults(&sw_bench_step_command, settings));
@@ -100,7 +105,7 @@ static sw_status choose_settings(struct zero_bench *b) {
     settings->ring_chunks = SW_RING_CHUNKS; /* or rings take what memory has left */
     settings->tensor = b->given->settings.tensor;
     SW_TRY(choose_model(b));
-    settings->recompute = has_groups(b) ? SW_OPTION_RECOMPUTE_ALL : settings->recompute;
+    settings->recompute = recompute_of(b);
     settings->seq = has_groups(b) ? sw_min_i64(TENSOR_SEQ, b->config.max_positions) : SEQ;
     settings->micro_batch = 1;
     settings->batch_tokens = settings->seq * (sw_ranks_count(b->ranks) / sw_settings_tensor_ranks(settings));
@@ -272,7 +277,8 @@ static struct sw_zero_job job_of(const struct zero_bench *b) {
                                 .tokens = (double)(settings->micro_batch * settings->seq),
                                 .type_bytes = (double)sw_dtype_bytes(sw_settings_type(settings)),
                                 .tensor_ranks = (double)sw_settings_tensor_ranks(settings),
-                                .data_ranks = (double)sw_settings_data_ranks(settings)};
+                                .data_ranks = (double)sw_settings_data_ranks(settings),
+                                .recomputes = settings->recompute == SW_OPTION_RECOMPUTE_ALL};
 }
 
 static sw_status run(struct zero_bench *b) {

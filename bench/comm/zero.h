@@ -51,6 +51,7 @@ struct sw_zero_job {
     double type_bytes;     /* bytes of an element in the compute type */
     double tensor_ranks;   /* ranks of a tensor group; 1: each rank has whole layers */
     double data_ranks;     /* ranks that share the state of one part of the layers */
+    bool recomputes;       /* with tensor groups: blocks are computed again in the backward pass */
 };
 
 struct sw_zero_stage {

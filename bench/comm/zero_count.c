@@ -16,10 +16,12 @@
  *   tensor group  (N-1)/N M (2 A + G)
  * An all-reduce moves twice its message and an all-gather moves it once (section 8). A are the all-reduces: two in each
  * block's forward pass and two in its backward pass (Shoeybi et al., arXiv 1909.08053, section 3), one of the
- * embedding's output and one of the gradient at the head's input. G are the all-gathers of Pa, one for each kept input.
+ * embedding's output and one of the gradient at the head's input. G are the all-gathers of Pa: one for each kept input
+ * where blocks are computed again in the backward pass, else none.
+ *
  * Section 8 counts 12 M for a block, and 13 M with Pa: it keeps one input for each block, so that two all-reduces more
- * belong to the recomputation. Here a half block is recomputed from its own kept input, which needs no other rank: 8 M,
- * and 10 M with Pa, for twice the kept inputs. */
+ * belong to the recomputation. Here a half block is computed again from its own kept input, which needs no other rank:
+ * 8 M, and 10 M with Pa, for twice the kept inputs. */
 #include "bench/comm/zero.h"
 
 #include <assert.h>
@@ -130,7 +132,7 @@ static double hidden_bytes(const struct sw_zero_job *job) {
 /* Returns the bytes that a rank sends within its tensor group. */
 static double tensor_bytes(const struct sw_zero_job *job, bool partitioned) {
     const double sums = BLOCK_SUMS * job->layers + OTHER_SUMS;
-    const double gathers = partitioned ? block_inputs(job) * job->layers : 0.0;
+    const double gathers = partitioned && job->recomputes ? block_inputs(job) * job->layers : 0.0;
     return (1.0 - 1.0 / job->tensor_ranks) * hidden_bytes(job) * (2.0 * sums + gathers);
 }
 

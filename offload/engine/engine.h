@@ -33,6 +33,7 @@ struct sw_unit_call {
     void *norm_grad;         /* tensor group: gradient at the output of the unit's norm */
     void *softmax;           /* tensor group: what each rank tells of its part of the vocabulary, rank after rank */
     struct sw_span own_rows; /* tensor group: the rows that this rank adds up */
+    bool in_is_rows;         /* tensor group: `in` has these rows of the input alone */
     void *grad;              /* gradient at the output, replaced by that at the input; the head writes it */
     float *acc, *table_acc;  /* gradient accumulators, fp32, laid out as the weights; table_acc NULL: the tied table is
                               * frozen and gets no gradient */

@@ -34,6 +34,7 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .norm_grad = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD),
         .softmax = sw_engine_operand(engine, op, SW_ROLE_SOFTMAX),
         .own_rows = sw_plan_rows_of(engine->plan, engine->plan->spec.tensor.rank),
+        .in_is_rows = op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(engine->plan, op->unit),
         .acc = sw_engine_operand(engine, op, SW_ROLE_ACC),
         .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
         .work = sw_engine_operand(engine, op, SW_ROLE_WORK),

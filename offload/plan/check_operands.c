@@ -53,12 +53,15 @@ static const unsigned repeated[SW_OP_KINDS] = {
     [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM), [SW_OP_QUANTIZE_GRADIENTS] = ROLE(FROM),
 };
 
-/* Returns the roles that an op needs: in a tensor group the head and the blocks leave the gradient at their norm. */
+/* Returns the roles that an op needs: in a tensor group the head and the blocks leave the gradient at their norm, and a
+ * block needs no input where only the rows of its norm are recalled. */
 static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     const bool group = sw_plan_tensor_ranks(plan) > 1, head = op->kind == SW_OP_FORWARD_BACKWARD_HEAD;
     unsigned roles = needed[op->kind];
     if (head || (op->kind == SW_OP_BACKWARD && op->unit > 0))
         roles |= group ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
+    if (op->kind == SW_OP_BACKWARD && op->unit > 0 && !sw_plan_recalls_rows(plan, op->unit))
+        roles |= ROLE(INPUT);
     if (group && (head || op->kind == SW_OP_COMPUTE_LOSS))
         roles |= ROLE(SOFTMAX);
     return roles;
@@ -180,6 +183,8 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
         return of_grains(slot, op->secondary ? sw_plan_secondary(plan, op->unit) : sw_plan_shard(plan, op->unit));
     if (slot->grain_bytes > 0)
         return (struct extent){0, plan->spec.units->unit[access->unit].grains * slot->grain_bytes};
+    if (op->kind == SW_OP_BACKWARD_NORM && access->role == SW_ROLE_INPUT && sw_plan_recalls_rows(plan, op->unit))
+        return of_piece(slot, access->first, own_rows_at(plan, access), 0);
     return of_piece(slot, access->first, 0, 0);
 }
 

@@ -117,15 +117,16 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
 }
 
 /* Returns where a unit's kept input is on the device for the backward pass, and moves it there if needed. A partitioned
- * one is gathered there. */
+ * one is gathered there, unless this rank's rows, which are then returned, are enough. */
 static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
     const bool rows = sw_plan_partitions_inputs(b->plan);
     const struct sw_operand home = {.slot = b->index->input[unit], .piece = within, .own = rows};
     const sw_tier tier = b->plan->slot[home.slot].tier;
+    const bool gathers = rows && !sw_plan_recalls_rows(b->plan, unit);
     const struct sw_what what = sw_build_output_of(unit - 1, micro);
     const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.output_bytes[unit - 1];
     struct sw_operand from = home;
-    if (tier == SW_DEVICE && !rows)
+    if (tier == SW_DEVICE && !gathers)
         return home;
     if (tier == SW_NVME) {
         from = sw_build_ring(b, RING_INPUT_IN);
@@ -137,8 +138,9 @@ static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t
     part.own = rows;
     if (tier != SW_DEVICE)
         sw_build_transfer(b, from, part, what, micro, bytes);
-    if (rows)
-        sw_build_gather_input(b, unit, what, tier == SW_DEVICE ? home : to, to);
+    if (!gathers)
+        return part;
+    sw_build_gather_input(b, unit, what, tier == SW_DEVICE ? home : to, to);
     return to;
 }
 
@@ -159,7 +161,8 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
     sw_build_read_tokens(b, micro);
     if (unit > 0) {
         sw_build_read_weights(b, unit, weights);
-        sw_build_read(b, norm.input, sw_build_output_of(kept - 1, micro));
+        if (!sw_plan_recalls_rows(b->plan, unit))
+            sw_build_read(b, norm.input, sw_build_output_of(kept - 1, micro));
         touch_intermediates(b, unit, within, micro, again);
     }
     sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, 0, 0, 0});

@@ -158,6 +158,11 @@ bool sw_plan_partitions_inputs(const struct sw_plan *plan) {
     return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs;
 }
 
+bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_partitions_inputs(plan) && sw_plan_keeps_input(plan, unit) &&
+           plan->recompute[unit] == SW_RECOMPUTE_NOTHING;
+}
+
 int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
     return plan->spec.output_bytes[0] / plan->spec.tensor.rows;
 }

@@ -36,6 +36,9 @@ int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
 /* Tells whether each rank of a tensor group keeps its rows of a unit's input alone. */
 bool sw_plan_partitions_inputs(const struct sw_plan *plan);
+/* Tells whether a unit's backward pass needs no more of a partitioned input than this rank's rows, for the norm:
+ * nothing of the unit is computed again. The group then does not gather the input. */
+bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit);
 /* Returns the bytes of a row of a micro-batch, of which every unit's output has as many; in a tensor group. */
 int64_t sw_plan_row_bytes(const struct sw_plan *plan);
 

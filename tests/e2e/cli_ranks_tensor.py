@@ -105,6 +105,7 @@ def stages_and_placements_give_the_same_bits():
     places = (("device", ()), ("optimizer", ("--place", "optimizer=nvme")), ("away", ("--place", EVERYTHING_AWAY)),
               ("host", ("--place", "weights=host,grads=host,optimizer=host", "--update", "device")),
               ("recompute", ("--recompute", "all")), ("rows", ("--partition-activations", "yes")),
+              ("rows-again", ("--partition-activations", "yes", "--recompute", "all")),
               ("rows-host", ("--partition-activations", "yes", "--place", "acts=host")),
               ("rows-away", ("--partition-activations", "yes", "--place", EVERYTHING_AWAY)), ("batch", ("--order", "batch", "--place", EVERYTHING_AWAY)))
     table = [(2, 2, name, flags) for name, flags in places]

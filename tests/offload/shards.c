@@ -365,8 +365,10 @@ static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
     const int64_t others = spec->tensor.ranks - 1, units = spec->units->count - 1;
     const int64_t once = others * spec->micro_batches * units * spec->output_bytes[0];
     const int64_t softmax = others * spec->tensor.ranks * spec->micro_batches * spec->tensor.softmax_bytes;
-    /* Partitioned inputs, of all units but the embedding and the head, are gathered once more. */
-    const int64_t recalled = spec->tensor.partition_inputs ? once / units * (units - 1) : 0;
+    /* Partitioned inputs are gathered once more where a unit is computed again, which embedding and head are not. */
+    int64_t recalled = 0;
+    for (int64_t u = 1; spec->tensor.partition_inputs && u < units; u++)
+        recalled += plan[0]->recompute[u] != SW_RECOMPUTE_NOTHING ? once / units : 0;
     const int n = spec->tensor.ranks;
     if (given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once ||
         given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once + recalled ||

@@ -51,7 +51,7 @@ sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_cal
     const bool head = call->unit + 1 == model->units->count;
     const enum sw_block_tensor scale = !head && is_mlp(model, call) ? NORM2_SCALE : NORM1_SCALE;
     const int64_t offset = call->own_rows.first_grain * row_bytes(model);
-    const char *in = (const char *)call->in + offset;
+    const char *in = (const char *)call->in + (call->in_is_rows ? 0 : offset);
     struct sw_norm_call norm =
         head ? sw_final_norm_call(model, call, call->own_rows.grains) : sw_block_norm_call(model, call, scale);
     norm.rows = call->own_rows.grains;
