@@ -14,9 +14,18 @@ static sw_status run_backward(const struct sw_unit_ops *ops, const struct sw_uni
     return ops->backward(ops->context, call);
 }
 
+/* Returns this rank's rows of an input, which may have no others; without a tensor group they are all. */
+static const void *own_rows_of(const struct sw_engine *engine, const void *in) {
+    const struct sw_plan *plan = engine->plan;
+    if (in == NULL || sw_plan_tensor_ranks(plan) == 1 || sw_plan_is_sequence_parallel(plan))
+        return in;
+    return (const char *)in + sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
+}
+
 static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                           struct step_context *context) {
     const struct sw_unit_ops *ops = &engine->spec.ops;
+    const void *in = sw_engine_operand(engine, op, SW_ROLE_INPUT);
     const struct sw_unit_call call = {
         .stream = lane->stream,
         .unit = op->unit,
@@ -25,7 +34,9 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .rows = sw_engine_operand(engine, op, SW_ROLE_ROWS),
         .table = sw_engine_operand(engine, op, SW_ROLE_TABLE),
         .tokens = sw_engine_operand(engine, op, SW_ROLE_TOKENS),
-        .in = sw_engine_operand(engine, op, SW_ROLE_INPUT),
+        .in = sw_plan_is_sequence_parallel(engine->plan) ? NULL : in,
+        .own_in = own_rows_of(engine, in),
+        .normed = sw_engine_operand(engine, op, SW_ROLE_NORMED),
         .out = sw_engine_operand(engine, op, SW_ROLE_OUTPUT),
         .saved = sw_engine_operand(engine, op, SW_ROLE_SAVED),
         .derived = sw_engine_operand(engine, op, SW_ROLE_DERIVED),
@@ -49,6 +60,7 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
     case SW_OP_FORWARD: return ops->forward(ops->context, &call);
     case SW_OP_BACKWARD: return run_backward(ops, &call);
     case SW_OP_FORWARD_BACKWARD_HEAD: return ops->head(ops->context, &call);
+    case SW_OP_FORWARD_NORM: return ops->norm_forward(ops->context, &call);
     case SW_OP_BACKWARD_NORM: return ops->norm_backward(ops->context, &call);
     case SW_OP_HEAD_LOGITS: return ops->head_logits(ops->context, &call);
     case SW_OP_COMPUTE_LOSS: return ops->loss(ops->context, &call);
@@ -199,6 +211,7 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
                         struct step_context *context) {
     switch (op->kind) {
     case SW_OP_FORWARD:
+    case SW_OP_FORWARD_NORM:
     case SW_OP_BACKWARD:
     case SW_OP_FORWARD_BACKWARD_HEAD:
     case SW_OP_BACKWARD_NORM:

@@ -155,7 +155,11 @@ int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
 }
 
 bool sw_plan_partitions_inputs(const struct sw_plan *plan) {
-    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs;
+    return sw_plan_is_sequence_parallel(plan) || (sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs);
+}
+
+bool sw_plan_is_sequence_parallel(const struct sw_plan *plan) {
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.sequence;
 }
 
 int64_t sw_plan_row_bytes(const struct sw_plan *plan) {

@@ -44,6 +44,10 @@ def flags_that_need_whole_layers_are_refused():
         ("--tiles", 2), ("--freeze", "embedding"), ("--gather", "int8"), ("--reduce", "library"), ("--reduce", "int8"),
         ("--reduce", "int4"), ("--zero-secondary", "node", "--zero", 3), ("--zero-secondary", 2), ("--sample-every", 1),
         ("--export-every", 1), ("--early-stop", 1, "--eval-every", 1), ("--grads-state", "8bit"))]
+    for flag in ("--sequence-parallel", "--partition-activations"):
+        table += [(f"{flag} without groups", train("none", flag, "yes"), flag, "--tensor N")]
+    table += [("rows and whole", train("none", "--tensor", 2, "--sequence-parallel", "yes", "--partition-activations", "no"),
+               "--sequence-parallel", "--partition-activations no")]
     table += [("none", train("none", "--tensor", 0), "--tensor"), ("half", train("none", "--tensor", 1.5), "--tensor"),
               ("largest", ["plan", "--largest", 100, "--machine", "h100", "--tensor", 2], "--largest", "--tensor 2")]
     table += [(f"plan {flag}", ["plan", "--model", "gpt2-tiny", "--ranks", 2, "--tensor", 2, flag, value], flag, "--tensor 2")
@@ -105,6 +109,11 @@ def plan_answers_for_groups():
     said = " ".join(must(*described, "--ranks", 16, "--tensor", 4).out.split())
     if "16: 4 tensor groups of 4; each rank" not in said or "mpirun -n 16 spillway train" not in said or "--tensor 4" not in said:
         problems.append(said)
+    # Rows alone take less memory than whole inputs, and as much is exchanged as with partitioned ones.
+    rows = [json.loads(must(*described, "--ranks", 4, "--tensor", 4, *flags, "--json").out)
+            for flags in (("--sequence-parallel", "yes"), ("--sequence-parallel", "no", "--partition-activations", "yes"))]
+    if rows[0]["sent"] != rows[1]["sent"] or not 0 < rows[0]["predicted"]["plain"]["step_s"] < rows[1]["predicted"]["plain"]["step_s"]:
+        problems.append(f"sequence parallelism: {[(plan['sent'], plan['predicted']['plain']) for plan in rows]}")
     # Two ranks for each of the two key-value heads, and a group that fits no rule.
     small = ("plan", "--model", "qwen2.5-1.5b", "--machine", "h100", "--seq", 1024, "--batch-tokens", 65536, "--ranks", 4)
     shared = json.loads(must(*small, "--tensor", 4, "--json").out)

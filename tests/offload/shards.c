@@ -359,17 +359,20 @@ static int64_t given(struct sw_plan *const *plan, int ranks, sw_op_kind kind, sw
 }
 
 /* A unit's results are added up once a micro-batch, forward and backward, and gathered as often: (N-1) times its
- * bytes each. */
+ * bytes each. With sequence parallelism the normalised inputs are gathered in their place. */
 static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
     const struct sw_plan_spec *spec = &plan[0]->spec;
     const int64_t others = spec->tensor.ranks - 1, units = spec->units->count - 1;
     const int64_t once = others * spec->micro_batches * units * spec->output_bytes[0];
     const int64_t softmax = others * spec->tensor.ranks * spec->micro_batches * spec->tensor.softmax_bytes;
     /* Partitioned inputs, of all units but the embedding and the head, are gathered once more. */
-    const int64_t recalled = spec->tensor.partition_inputs ? once / units * (units - 1) : 0;
+    const bool sequence = spec->tensor.sequence;
+    const int64_t recalled = sequence || spec->tensor.partition_inputs ? once / units * (units - 1) : 0;
+    const int64_t outputs = sequence ? 0 : once + recalled, normed = sequence ? once + recalled : 0;
     const int n = spec->tensor.ranks;
     if (given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once ||
-        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once + recalled ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != outputs ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_NORMED) != normed ||
         given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_NORM_GRAD) != once ||
         given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT_GRAD) != once ||
         given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_SOFTMAX) != softmax)
