@@ -27,13 +27,14 @@ struct sw_unit_call {
     const void *table;       /* head of a tied model: the embedding's weights */
     const int32_t *tokens;   /* the micro-batch's tokens, laid out as in sw_engine_tokens */
     const void *in;          /* output of the unit before, or, in the backward pass, the input that the plan keeps */
-    void *out;               /* the unit's output */
+    const void *own_in;      /* tensor group: this rank's rows of it. With sequence parallelism `in` is NULL */
+    const void *normed;      /* sequence parallelism: the normalised input, all rows. NULL: the unit computes it */
+    void *out;               /* the unit's output; of norm_forward the normalised input, of which it writes own_rows */
     void *saved, *derived;   /* intermediates for the backward pass, and those that follow from them */
     sw_recompute recompute;  /* block: which intermediates are computed again for the backward pass */
     void *norm_grad;         /* tensor group: gradient at the output of the unit's norm */
     void *softmax;           /* tensor group: what each rank tells of its part of the vocabulary, rank after rank */
     struct sw_span own_rows; /* tensor group: the rows that this rank adds up */
-    bool in_is_rows;         /* tensor group: `in` has these rows of the input alone */
     void *grad;              /* gradient at the output, replaced by that at the input; the head writes it */
     float *acc, *table_acc;  /* gradient accumulators, fp32, laid out as the weights; table_acc NULL: the tied table is
                               * frozen and gets no gradient */
@@ -66,7 +67,8 @@ struct sw_unit_ops {
     sw_status (*begin)(void *context, struct sw_stream *stream, void *work);
     sw_unit_function forward, backward; /* embedding and blocks */
     sw_unit_function recompute;         /* blocks: before backward, fills what call->recompute says */
-    sw_unit_function norm_backward;     /* tensor group: the norm of a block or the head, for own_rows */
+    sw_unit_function norm_forward;      /* sequence parallelism: the norm of a block or the head, for own_rows */
+    sw_unit_function norm_backward;     /* tensor group: the norm's backward pass, for own_rows */
     sw_unit_function head_logits;       /* tensor group: the head up to this rank's part of the softmax */
     sw_unit_function head;              /* loss and its gradient */
     sw_unit_function loss;              /* loss only */

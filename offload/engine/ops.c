@@ -14,9 +14,20 @@ static sw_status run_backward(const struct sw_unit_ops *ops, const struct sw_uni
     return ops->backward(ops->context, call);
 }
 
+/* Returns this rank's rows of an op's input, which may have no others; without a tensor group they are all. */
+static const void *own_rows_of(const struct sw_engine *engine, const struct sw_op *op, const void *in) {
+    const struct sw_plan *plan = engine->plan;
+    const bool alone =
+        sw_plan_is_sequence_parallel(plan) || (op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(plan, op->unit));
+    if (in == NULL || sw_plan_tensor_ranks(plan) == 1 || alone)
+        return in;
+    return (const char *)in + sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
+}
+
 static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                           struct step_context *context) {
     const struct sw_unit_ops *ops = &engine->spec.ops;
+    const void *in = sw_engine_operand(engine, op, SW_ROLE_INPUT);
     const struct sw_unit_call call = {
         .stream = lane->stream,
         .unit = op->unit,
@@ -25,7 +36,9 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .rows = sw_engine_operand(engine, op, SW_ROLE_ROWS),
         .table = sw_engine_operand(engine, op, SW_ROLE_TABLE),
         .tokens = sw_engine_operand(engine, op, SW_ROLE_TOKENS),
-        .in = sw_engine_operand(engine, op, SW_ROLE_INPUT),
+        .in = sw_plan_is_sequence_parallel(engine->plan) ? NULL : in,
+        .own_in = own_rows_of(engine, op, in),
+        .normed = sw_engine_operand(engine, op, SW_ROLE_NORMED),
         .out = sw_engine_operand(engine, op, SW_ROLE_OUTPUT),
         .saved = sw_engine_operand(engine, op, SW_ROLE_SAVED),
         .derived = sw_engine_operand(engine, op, SW_ROLE_DERIVED),
@@ -34,7 +47,6 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .norm_grad = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD),
         .softmax = sw_engine_operand(engine, op, SW_ROLE_SOFTMAX),
         .own_rows = sw_plan_rows_of(engine->plan, engine->plan->spec.tensor.rank),
-        .in_is_rows = op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(engine->plan, op->unit),
         .acc = sw_engine_operand(engine, op, SW_ROLE_ACC),
         .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
         .work = sw_engine_operand(engine, op, SW_ROLE_WORK),
@@ -50,6 +62,7 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
     case SW_OP_FORWARD: return ops->forward(ops->context, &call);
     case SW_OP_BACKWARD: return run_backward(ops, &call);
     case SW_OP_FORWARD_BACKWARD_HEAD: return ops->head(ops->context, &call);
+    case SW_OP_FORWARD_NORM: return ops->norm_forward(ops->context, &call);
     case SW_OP_BACKWARD_NORM: return ops->norm_backward(ops->context, &call);
     case SW_OP_HEAD_LOGITS: return ops->head_logits(ops->context, &call);
     case SW_OP_COMPUTE_LOSS: return ops->loss(ops->context, &call);
@@ -200,6 +213,7 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
                         struct step_context *context) {
     switch (op->kind) {
     case SW_OP_FORWARD:
+    case SW_OP_FORWARD_NORM:
     case SW_OP_BACKWARD:
     case SW_OP_FORWARD_BACKWARD_HEAD:
     case SW_OP_BACKWARD_NORM:

@@ -33,6 +33,7 @@ static enum work work_on(sw_content content) {
     case SW_CONTENT_OPTIMIZER: return OPTIMIZER;
     case SW_CONTENT_BLOCK_OUTPUT:
     case SW_CONTENT_BLOCK_OUTPUT_GRAD:
+    case SW_CONTENT_NORMED:
     case SW_CONTENT_NORM_GRAD:
     case SW_CONTENT_SOFTMAX:
     case SW_CONTENT_SAVED:
@@ -43,6 +44,7 @@ static enum work work_on(sw_content content) {
 
 static enum work work_of(const struct sw_op *op) {
     switch (op->kind) {
+    case SW_OP_FORWARD_NORM:
     case SW_OP_FORWARD: return FORWARD;
     case SW_OP_BACKWARD_NORM:
     case SW_OP_BACKWARD: return BACKWARD;

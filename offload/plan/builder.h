@@ -21,6 +21,7 @@ enum sw_ring {
     RING_INPUT_BACK,
     RING_INPUT_OUT,
     RING_INPUT_IN,
+    RING_NORMED,
     RING_NORM_GRAD,
     RING_SOFTMAX,
     RING_ACC_OUT,
@@ -209,6 +210,15 @@ int sw_build_adds(const struct sw_builder *b);
  * unit's input is kept partitioned on the device, this rank's rows go there. */
 void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
                          struct sw_operand at);
+/* Adds the parts of a unit's output up, each rank its rows, which go to a piece of their own. */
+void sw_build_sum_rows(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
+                       struct sw_operand rows);
+/* Takes a piece for this rank's part of a unit's output. */
+struct sw_operand sw_build_parts(struct sw_builder *b);
+/* Normalises this rank's rows of a unit's input and gathers those of all ranks. Returns where they are. */
+struct sw_operand sw_build_forward_norm(struct sw_builder *b, const struct sw_norm_work *norm);
+/* Adds to the last op that it reads a unit's normalised input. */
+void sw_build_read_normed(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand normed);
 /* Returns this rank's rows of a piece, and their bytes. */
 struct sw_operand sw_build_own_rows(const struct sw_builder *b, struct sw_operand at);
 int64_t sw_build_own_rows_bytes(const struct sw_builder *b);

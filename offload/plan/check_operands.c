@@ -12,15 +12,16 @@ struct extent {
 /* Roles that an op of a kind must have. */
 static const unsigned needed[SW_OP_KINDS] = {
     [SW_OP_FORWARD] = ROLE(TOKENS) | ROLE(OUTPUT) | ROLE(WORK),
-    [SW_OP_HEAD_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(SOFTMAX) | ROLE(WORK),
+    [SW_OP_FORWARD_NORM] = ROLE(WEIGHTS) | ROLE(INPUT) | ROLE(OUTPUT) | ROLE(WORK),
+    [SW_OP_HEAD_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(SOFTMAX) | ROLE(WORK),
     [SW_OP_BACKWARD_NORM] = ROLE(WEIGHTS) | ROLE(INPUT) | ROLE(NORM_GRAD) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
     [SW_OP_REDUCE_TENSOR] = ROLE(FROM) | ROLE(TO),
     [SW_OP_GATHER_TENSOR] = ROLE(FROM) | ROLE(TO),
     [SW_OP_SUM_REPLICATED] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_COMPUTE_LOSS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
-    [SW_OP_COMPUTE_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(WORK),
+    [SW_OP_COMPUTE_LOSS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(WORK),
+    [SW_OP_COMPUTE_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(WORK),
     [SW_OP_ZERO_ACCUMULATOR] = ROLE(TO),
-    [SW_OP_FORWARD_BACKWARD_HEAD] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(INPUT) | ROLE(ACC) | ROLE(WORK),
+    [SW_OP_FORWARD_BACKWARD_HEAD] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(ACC) | ROLE(WORK),
     [SW_OP_BACKWARD] = ROLE(TOKENS) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
     [SW_OP_ROUND_GRADIENTS] = ROLE(FROM) | ROLE(TO) | ROLE(SQUARE_SUMS),
     [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM) | ROLE(TO),
@@ -53,15 +54,33 @@ static const unsigned repeated[SW_OP_KINDS] = {
     [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM), [SW_OP_QUANTIZE_GRADIENTS] = ROLE(FROM),
 };
 
-/* Returns the roles that an op needs: in a tensor group the head and the blocks leave the gradient at their norm, and a
- * block needs no input where only the rows of its norm are recalled. */
+/* Returns the roles by which an op of a block or the head has its input. With sequence parallelism that is normalised,
+ * and a block's forward pass adds to the rows of this rank. A backward pass needs none where only the rows of the norm
+ * are recalled. */
+static unsigned input_of(const struct sw_plan *plan, const struct sw_op *op) {
+    const bool sequence = sw_plan_is_sequence_parallel(plan);
+    if (op->unit == 0)
+        return 0;
+    switch (op->kind) {
+    case SW_OP_FORWARD: return sequence ? ROLE(INPUT) | ROLE(NORMED) : ROLE(INPUT);
+    case SW_OP_BACKWARD:
+        if (sw_plan_recalls_rows(plan, op->unit))
+            return 0;
+        return sequence ? ROLE(NORMED) : ROLE(INPUT);
+    case SW_OP_HEAD_LOGITS:
+    case SW_OP_COMPUTE_LOSS:
+    case SW_OP_COMPUTE_LOGITS:
+    case SW_OP_FORWARD_BACKWARD_HEAD: return sequence ? ROLE(NORMED) : ROLE(INPUT);
+    default: return 0;
+    }
+}
+
+/* Returns the roles that an op needs: in a tensor group the head and the blocks leave the gradient at their norm. */
 static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     const bool group = sw_plan_tensor_ranks(plan) > 1, head = op->kind == SW_OP_FORWARD_BACKWARD_HEAD;
-    unsigned roles = needed[op->kind];
+    unsigned roles = needed[op->kind] | input_of(plan, op);
     if (head || (op->kind == SW_OP_BACKWARD && op->unit > 0))
         roles |= group ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
-    if (op->kind == SW_OP_BACKWARD && op->unit > 0 && !sw_plan_recalls_rows(plan, op->unit))
-        roles |= ROLE(INPUT);
     if (group && (head || op->kind == SW_OP_COMPUTE_LOSS))
         roles |= ROLE(SOFTMAX);
     return roles;
@@ -91,7 +110,7 @@ static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t
 /* Returns where this rank's rows begin in a piece on the device that has room for all. */
 static int64_t own_rows_at(const struct sw_plan *plan, const struct sw_access *access) {
     const bool ring = access->slot == plan->index->output_ring || access->slot == plan->index->input_back;
-    if (!ring || !sw_plan_partitions_inputs(plan))
+    if (!ring || !sw_plan_partitions_inputs(plan) || sw_plan_is_sequence_parallel(plan))
         return 0;
     return sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
 }

@@ -10,6 +10,9 @@
 enum { INPUT_SPARE = 2, UNUSED = -1 };
 /* Pieces of the rings through which a tensor group exchanges: one is computed while the other is under way. */
 enum { TENSOR_PIECES = 2 };
+/* Pieces of a ring of normalised inputs, or of their rows on the way back: the norm of one micro-batch runs ahead of
+ * what reads that of another, and the head, or a norm's backward pass, comes back to that of a third. */
+enum { NORMED_PIECES = 3 };
 
 struct layout {
     struct sw_plan *plan;
@@ -176,8 +179,9 @@ static void lay_block_inputs(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
-    const int64_t bytes = largest(spec->output_bytes, 0, head); /* a piece of a slot that units share */
-    const bool apart = sw_plan_partitions_inputs(plan);
+    const bool sequence = sw_plan_is_sequence_parallel(plan), apart = sw_plan_partitions_inputs(plan) && !sequence;
+    /* A piece of a slot that units share: whole, and of an input, which may be a rank's rows. */
+    const int64_t whole = largest(spec->output_bytes, 0, head), bytes = sequence ? sw_plan_input_bytes(plan, 1) : whole;
     bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
@@ -191,15 +195,18 @@ static void lay_block_inputs(struct layout *layout) {
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
     index->input[head] =
-        ring ? UNUSED : add_pieces(layout, "block input", SW_DEVICE, spec->output_bytes[head - 1], group);
+        ring ? UNUSED
+             : add_pieces(layout, "block input", SW_DEVICE, sequence ? bytes : spec->output_bytes[head - 1], group);
     index->output_ring = add_if(layout, ring, "block input ring", SW_DEVICE, bytes, group + INPUT_SPARE);
-    index->input_back = add_if(layout, away, "block input ring", SW_DEVICE, bytes, INPUT_SPARE);
+    index->input_back =
+        add_if(layout, away, "block input ring", SW_DEVICE, bytes, sequence ? NORMED_PIECES : INPUT_SPARE);
     index->input_out = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
     index->input_in = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
-    index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, bytes, group);
+    index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, whole, group);
     const int tensor_ranks = sw_plan_tensor_ranks(plan);
+    index->normed = add_if(layout, sequence, "normalised input ring", SW_DEVICE, whole, NORMED_PIECES);
     index->norm_grad =
-        add_if(layout, tensor_ranks > 1 && spec->train, "norm gradient ring", SW_DEVICE, bytes, TENSOR_PIECES);
+        add_if(layout, tensor_ranks > 1 && spec->train, "norm gradient ring", SW_DEVICE, whole, TENSOR_PIECES);
     index->softmax = add_if(layout, tensor_ranks > 1, "softmax ring", SW_DEVICE,
                             tensor_ranks * spec->tensor.softmax_bytes, TENSOR_PIECES);
 }

@@ -44,13 +44,16 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
         touch_kind(b, index->derived[unit], index->derived_shared, within, what, again >= SW_RECOMPUTE_DERIVED);
 }
 
-/* Returns where a unit's output goes: to the home of the next unit's input if that is on the device and whole, else
- * into the ring. */
+/* Returns where a unit's output goes: to the home of the next unit's input if that is on the device and has room for
+ * what there is, all rows or, with sequence parallelism, this rank's; else into the ring. */
 static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_t within) {
     const int32_t home = b->index->input[unit + 1];
-    const bool whole = !sw_plan_partitions_inputs(b->plan);
-    const bool on_device = home >= 0 && whole && b->plan->slot[home].tier == SW_DEVICE;
-    return on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, RING_OUTPUT);
+    const bool sequence = sw_plan_is_sequence_parallel(b->plan), fits = sequence || !sw_plan_partitions_inputs(b->plan);
+    const bool on_device = home >= 0 && fits && b->plan->slot[home].tier == SW_DEVICE;
+    struct sw_operand at =
+        on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, RING_OUTPUT);
+    at.own = sequence;
+    return at;
 }
 
 /* Moves a block input to its home, where that is not the device: all of it, or this rank's rows. */
@@ -62,7 +65,7 @@ static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_
         return;
     const struct sw_operand to = {.slot = home, .piece = within, .own = rows};
     const struct sw_what what = sw_build_output_of(unit, micro);
-    if (rows)
+    if (rows && !sw_plan_is_sequence_parallel(b->plan))
         from = sw_build_own_rows(b, from);
     if (b->plan->slot[home].tier == SW_HOST) {
         sw_build_transfer(b, from, to, what, micro, bytes);
@@ -83,14 +86,36 @@ static void emit_ahead(struct sw_builder *b, struct sw_group *group, int64_t uni
     }
 }
 
+/* Adds to the last op that it writes a unit's output, or this rank's part of it. */
+static void write_output(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand at) {
+    struct sw_what output = sw_build_output_of(unit, micro);
+    output.version = sw_plan_tensor_ranks(b->plan) > 1 ? SW_VERSION_LOCAL : 0;
+    sw_build_write(b, at, output);
+}
+
+/* Runs the norm of a unit for one micro-batch, if there is one, where norms are apart. */
+static void norm_ahead(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                       int32_t weights, struct sw_operand normed[2]) {
+    if (sw_plan_is_sequence_parallel(b->plan) && unit > 0 && within < group->count)
+        normed[within % 2] = sw_build_forward_norm(
+            b, &(struct sw_norm_work){
+                   .unit = unit, .micro = group->first + within, .input = group->at[within], .weights = weights});
+}
+
+/* The norm of each micro-batch comes ahead of the forward pass of the one before, so that the group's exchange hides
+ * there. */
 void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit) {
     const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
+    const bool sequence = sw_plan_is_sequence_parallel(b->plan);
+    struct sw_operand normed[2];
     if (group->train && sw_plan_keeps_secondary(b->plan, unit))
         sw_build_keep_secondary(b, unit, weights);
+    norm_ahead(b, group, unit, 0, weights, normed);
     for (int64_t w = 0; w < group->count; w++) {
         emit_ahead(b, group, unit, w);
+        norm_ahead(b, group, unit, w + 1, weights, normed);
         const int64_t micro = group->first + w;
-        const struct sw_operand out = output_place(b, unit, w);
+        const struct sw_operand out = output_place(b, unit, w), parts = sequence ? sw_build_parts(b) : out;
         const struct sw_operand rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_operand){.slot = -1};
         struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, SW_LANE_COMPUTE, unit, micro);
         op->flops = sw_build_forward_flops(b, unit);
@@ -101,28 +126,32 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
         sw_build_read_tokens(b, micro);
         if (unit > 0)
             sw_build_read(b, group->at[w], sw_build_output_of(unit - 1, micro));
-        struct sw_what output = sw_build_output_of(unit, micro);
-        output.version = sw_plan_tensor_ranks(b->plan) > 1 ? SW_VERSION_LOCAL : 0;
-        sw_build_write(b, out, output);
+        if (unit > 0 && sequence)
+            sw_build_read_normed(b, unit, micro, normed[w % 2]);
+        write_output(b, unit, micro, parts);
         if (unit > 0)
             touch_intermediates(b, unit, w, micro, SW_RECOMPUTE_UNIT);
         if (group->caches)
             touch_cache(b, unit);
         sw_build_touch_work(b);
         group->at[w] = out;
-        sw_build_sum_output(b, group, unit, w, out);
+        if (sequence)
+            sw_build_sum_rows(b, unit, micro, parts, out);
+        else
+            sw_build_sum_output(b, group, unit, w, out);
         if (group->train)
             emit_keep(b, unit, w, micro, out);
     }
 }
 
 /* Returns where a unit's kept input is on the device for the backward pass, and moves it there if needed. A partitioned
- * one is gathered there, unless this rank's rows, which are then returned, are enough. */
+ * one is gathered there, unless this rank's rows, which are then returned, are enough: with sequence parallelism, and
+ * where nothing is computed again. */
 static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
-    const bool rows = sw_plan_partitions_inputs(b->plan);
+    const bool rows = sw_plan_partitions_inputs(b->plan), in_place = rows && !sw_plan_is_sequence_parallel(b->plan);
     const struct sw_operand home = {.slot = b->index->input[unit], .piece = within, .own = rows};
     const sw_tier tier = b->plan->slot[home.slot].tier;
-    const bool gathers = rows && !sw_plan_recalls_rows(b->plan, unit);
+    const bool gathers = in_place && !sw_plan_recalls_rows(b->plan, unit);
     const struct sw_what what = sw_build_output_of(unit - 1, micro);
     const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.output_bytes[unit - 1];
     struct sw_operand from = home;
@@ -134,7 +163,7 @@ static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t
         sw_build_transfer(b, home, from, what, micro, bytes);
     }
     const struct sw_operand to = sw_build_ring(b, RING_INPUT_BACK);
-    struct sw_operand part = rows ? sw_build_own_rows(b, to) : to;
+    struct sw_operand part = in_place ? sw_build_own_rows(b, to) : to;
     part.own = rows;
     if (tier != SW_DEVICE)
         sw_build_transfer(b, from, part, what, micro, bytes);
@@ -144,24 +173,41 @@ static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t
     return to;
 }
 
+/* A unit's input for its backward pass; with sequence parallelism this rank's rows, and the whole normalised input. */
+struct recalled {
+    struct sw_operand input, normed;
+};
+
+static struct recalled recall(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                              int32_t weights) {
+    const int64_t micro = group->first + within;
+    struct recalled recalled = {.input = emit_recall(b, sw_plan_backward_input(b->plan, unit), within, micro)};
+    if (sw_plan_is_sequence_parallel(b->plan))
+        recalled.normed = sw_build_forward_norm(
+            b, &(struct sw_norm_work){.unit = unit, .micro = micro, .input = recalled.input, .weights = weights});
+    return recalled;
+}
+
 /* Writes down the backward pass of one micro-batch. In a tensor group it leaves the gradient at the unit's norm, and
  * the norm comes later. Returns what the norm needs. */
 static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit,
-                                         int64_t within, int32_t weights, struct sw_accumulator *acc) {
+                                         int64_t within, int32_t weights, struct sw_accumulator *acc,
+                                         const struct recalled *recalled) {
     const int64_t micro = group->first + within;
     const bool apart = unit > 0 && sw_plan_tensor_ranks(b->plan) > 1;
     const struct sw_operand grad = {.slot = b->index->output_grad, .piece = within};
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
-    struct sw_norm_work norm = {.unit = unit, .micro = micro, .grad = grad, .weights = weights, .acc = acc};
-    if (unit > 0)
-        norm.input = emit_recall(b, kept, within, micro);
+    struct sw_norm_work norm = {
+        .unit = unit, .micro = micro, .input = recalled->input, .grad = grad, .weights = weights, .acc = acc};
     const sw_recompute again = b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro);
     op->flops = (SW_BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * sw_build_forward_flops(b, unit);
     sw_build_read_tokens(b, micro);
     if (unit > 0) {
         sw_build_read_weights(b, unit, weights);
-        if (!sw_plan_recalls_rows(b->plan, unit))
+        if (sw_plan_is_sequence_parallel(b->plan))
+            sw_build_read_normed(b, unit, micro, recalled->normed);
+        else if (!sw_plan_recalls_rows(b->plan, unit))
             sw_build_read(b, norm.input, sw_build_output_of(kept - 1, micro));
         touch_intermediates(b, unit, within, micro, again);
     }
@@ -177,13 +223,20 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
     return norm;
 }
 
-/* The norm of one micro-batch comes behind the backward pass of the next, so that the group's exchange hides there. */
+/* The norm of one micro-batch comes behind the backward pass of the next, so that the group's exchange hides there.
+ * With sequence parallelism the normalised input of one comes ahead of the backward pass of the one before. */
 static void emit_unit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int32_t weights,
                                struct sw_accumulator *acc) {
     const bool apart = unit > 0 && sw_plan_tensor_ranks(b->plan) > 1;
+    const bool ahead = sw_plan_is_sequence_parallel(b->plan);
     struct sw_norm_work before = {0};
+    struct recalled recalled[2] = {{{0}, {0}}, {{0}, {0}}};
     for (int64_t w = 0; w < group->count; w++) {
-        const struct sw_norm_work norm = emit_backward(b, group, unit, w, weights, acc);
+        if (unit > 0 && (w == 0 || !ahead))
+            recalled[w % 2] = recall(b, group, unit, w, weights);
+        if (unit > 0 && ahead && w + 1 < group->count)
+            recalled[(w + 1) % 2] = recall(b, group, unit, w + 1, weights);
+        const struct sw_norm_work norm = emit_backward(b, group, unit, w, weights, acc, &recalled[w % 2]);
         if (apart && w > 0)
             sw_build_backward_norm(b, &before);
         before = norm;

@@ -42,6 +42,7 @@ bool sw_lane_is_of_device(sw_lane lane);
 typedef enum __attribute__((packed)) {
     SW_OP_UPLOAD_TOKENS,    /* copies the step's inputs and targets to the device */
     SW_OP_FORWARD,          /* runs a unit's forward pass of one micro-batch */
+    SW_OP_FORWARD_NORM,     /* runs a unit's norm for the rows of this rank, before the forward or the backward pass */
     SW_OP_HEAD_LOGITS,      /* runs the head's part of the logits of one micro-batch, up to its part of the softmax */
     SW_OP_COMPUTE_LOSS,     /* runs the head's forward pass of one micro-batch, for an evaluation */
     SW_OP_COMPUTE_LOGITS,   /* runs the head's forward pass of one row, for inference */
@@ -93,6 +94,7 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_ROWS,              /* gathered rows of the embedding: micro-batches; version: chunks gathered from */
     SW_CONTENT_BLOCK_OUTPUT,      /* output of the unit, which is the next unit's input: micro-batches */
     SW_CONTENT_BLOCK_OUTPUT_GRAD, /* gradient at the unit's output: micro-batches */
+    SW_CONTENT_NORMED,            /* output of the unit's norm, where a plan keeps it apart: micro-batches */
     SW_CONTENT_NORM_GRAD,         /* gradient at the output of the unit's norm: micro-batches */
     SW_CONTENT_SOFTMAX,           /* what the softmax needs of each part of the vocabulary: micro-batches */
     SW_CONTENT_SAVED,             /* intermediates that the forward pass saves: micro-batches */
@@ -150,6 +152,7 @@ typedef enum __attribute__((packed)) {
     SW_ROLE_OUTPUT,
     SW_ROLE_SAVED,
     SW_ROLE_DERIVED,
+    SW_ROLE_NORMED,
     SW_ROLE_OUTPUT_GRAD, /* backward replaces it by the gradient of its input */
     SW_ROLE_NORM_GRAD,
     SW_ROLE_SOFTMAX,

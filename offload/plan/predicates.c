@@ -128,8 +128,8 @@ bool sw_plan_may_speculate(const struct sw_plan *plan) {
 
 bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind) {
     switch (kind) {
-    case SW_PROGRAM_LOSS:
-    case SW_PROGRAM_LOGITS: return true;
+    case SW_PROGRAM_LOSS: return true;
+    case SW_PROGRAM_LOGITS: return !sw_plan_is_sequence_parallel(plan); /* one token has too few rows to share out */
     case SW_PROGRAM_START:
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;
@@ -155,11 +155,15 @@ int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
 }
 
 bool sw_plan_partitions_inputs(const struct sw_plan *plan) {
-    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs;
+    return sw_plan_is_sequence_parallel(plan) || (sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs);
+}
+
+bool sw_plan_is_sequence_parallel(const struct sw_plan *plan) {
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.sequence;
 }
 
 bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_partitions_inputs(plan) && sw_plan_keeps_input(plan, unit) &&
+    return sw_plan_partitions_inputs(plan) && !sw_plan_is_sequence_parallel(plan) && sw_plan_keeps_input(plan, unit) &&
            plan->recompute[unit] == SW_RECOMPUTE_NOTHING;
 }
 

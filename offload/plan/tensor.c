@@ -5,8 +5,9 @@
 
 #include <assert.h>
 
-/* A norm's backward pass goes over memory about so often: input, gradients in and out, and the statistics again. */
-enum { NORM_PASSES = 5 };
+/* A norm's passes go over memory about so often: forward the input and the output; backward the input, gradients in and
+ * out, and the statistics again. */
+enum { NORM_FORWARD_PASSES = 2, NORM_BACKWARD_PASSES = 5 };
 
 int sw_build_adds(const struct sw_builder *b) {
     return sw_plan_tensor_ranks(b->plan) > 1 ? 2 : 1; /* the norm adds apart */
@@ -63,6 +64,37 @@ void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int
     gather(b, piece);
 }
 
+void sw_build_sum_rows(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand parts,
+                       struct sw_operand rows) {
+    reduce(b, (struct shared){.at = parts, .rows = rows, .what = sw_build_output_of(unit, micro), .unit = unit});
+}
+
+/* Parts of outputs and gradients at norms share a ring, because forward and backward passes take turns. */
+struct sw_operand sw_build_parts(struct sw_builder *b) {
+    return sw_build_ring(b, RING_NORM_GRAD);
+}
+
+static struct sw_what normed_of(int64_t unit, int64_t micro, int64_t version) {
+    return (struct sw_what){SW_CONTENT_NORMED, unit, micro, version, 0, 0};
+}
+
+struct sw_operand sw_build_forward_norm(struct sw_builder *b, const struct sw_norm_work *norm) {
+    const struct sw_operand to = sw_build_ring(b, RING_NORMED);
+    struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_NORM, SW_LANE_COMPUTE, norm->unit, norm->micro);
+    op->bytes = NORM_FORWARD_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
+    sw_build_read_weights(b, norm->unit, norm->weights);
+    sw_build_read(b, norm->input, sw_build_output_of(norm->unit - 1, norm->micro));
+    sw_build_write(b, to, normed_of(norm->unit, norm->micro, SW_VERSION_OWN));
+    sw_build_touch_work(b);
+    gather(b, (struct shared){
+                  .at = to, .rows = in_place, .what = normed_of(norm->unit, norm->micro, 0), .unit = norm->unit});
+    return to;
+}
+
+void sw_build_read_normed(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand normed) {
+    sw_build_read(b, normed, normed_of(unit, micro, 0));
+}
+
 struct sw_operand sw_build_own_rows(const struct sw_builder *b, struct sw_operand at) {
     const struct sw_span own = sw_plan_rows_of(b->plan, b->plan->spec.tensor.rank);
     at.offset_bytes = own.first_grain * sw_plan_row_bytes(b->plan);
@@ -116,7 +148,7 @@ void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *nor
     const bool head = unit == sw_build_head_of(b);
     struct sw_what grad = {SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, norm->micro, 0, 0, 0};
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_NORM, SW_LANE_COMPUTE, unit, norm->micro);
-    op->bytes = NORM_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
+    op->bytes = NORM_BACKWARD_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
     sw_build_read_weights(b, unit, norm->weights);
     sw_build_read(b, norm->input, sw_build_output_of(head ? unit - 1 : kept - 1, norm->micro));
     sw_build_read(b, norm->norm_grad, norm_grad_of(unit, norm->micro, SW_VERSION_OWN));

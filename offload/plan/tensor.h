@@ -22,6 +22,10 @@ struct sw_plan_tensor {
      * gathers them again: ZeRO-R's Pa, and Pa+cpu where they are not on the device (Rajbhandari et al. 2020,
      * section 6.1). */
     bool partition_inputs;
+    /* Sequence parallelism (Korthikanti et al., arXiv 2205.05198): a rank has but its rows of what units add up to, and
+     * keeps them for the backward pass. It normalises these rows, and the group gathers the normalised input of every
+     * unit, in both passes. */
+    bool sequence;
 };
 
 /* Returns the ranks of a tensor group, at least 1; those of the whole job; and this one's number in the job. */
@@ -36,9 +40,11 @@ int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
 /* Tells whether each rank of a tensor group keeps its rows of a unit's input alone. */
 bool sw_plan_partitions_inputs(const struct sw_plan *plan);
-/* Tells whether a unit's backward pass needs no more of a partitioned input than this rank's rows, for the norm:
- * nothing of the unit is computed again. The group then does not gather the input. */
+/* Tells whether a unit's backward pass needs no more of a partitioned input than this rank's rows, for the norm, where
+ * that comes after it: nothing of the unit is computed again. The group then does not gather the input. */
 bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each rank of a tensor group normalises its rows alone; then it also keeps no others. */
+bool sw_plan_is_sequence_parallel(const struct sw_plan *plan);
 /* Returns the bytes of a row of a micro-batch, of which every unit's output has as many; in a tensor group. */
 int64_t sw_plan_row_bytes(const struct sw_plan *plan);
 

@@ -1,6 +1,7 @@
 #include "offload/simulate/simulate.h"
 
 #include "core/size.h"
+#include "offload/simulate/unit_price.h"
 
 #include <assert.h>
 #include <math.h>
@@ -123,21 +124,6 @@ static struct price of_compute(const struct sw_rates *rates, double seconds) {
     return (struct price){.seconds = seconds, .cores = part_of_cores(rates->compute_cores, rates->cores)};
 }
 
-static struct price of_backward(const struct simulator *s, const struct sw_op *op) {
-    const struct sw_rates *r = s->rates;
-    const double again_s[SW_RECOMPUTES] = {
-        [SW_RECOMPUTE_DERIVED] = r->derive_s[op->unit], [SW_RECOMPUTE_UNIT] = r->recompute_s[op->unit]};
-    return of_compute(r, r->backward_s[op->unit] + again_s[s->plan->recompute[op->unit]]);
-}
-
-/* Returns the time of the head, forward and backward. Beyond the forward pass it has two products of equal size, of
- * which a tied table that is frozen needs one. */
-static double head_s(const struct sw_plan *plan, const struct sw_rates *rates) {
-    const int64_t head = plan->spec.units->count - 1;
-    const bool no_table_gradient = plan->spec.units->tied && !sw_plan_trains(plan, 0);
-    return no_table_gradient ? 0.5 * (rates->forward_s[head] + rates->backward_s[head]) : rates->backward_s[head];
-}
-
 /* Returns the bytes that an op reads and writes to quantize, or to add what was quantized. Those that it counts on the
  * comm lane are what ranks exchange. */
 static double quantized_bytes(const struct sw_plan *plan, const struct sw_op *op) {
@@ -196,6 +182,7 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_ROUND_OWN_GRADIENTS:
     case SW_OP_ADD_TO_ACCUMULATOR:
     case SW_OP_KEEP_SECONDARY:
+    case SW_OP_FORWARD_NORM:
     case SW_OP_BACKWARD_NORM:
     case SW_OP_SUM_SQUARES: return of_rate(r->finish, bytes, r->cores);
     case SW_OP_QUANTIZE_GRADIENTS:
@@ -211,12 +198,12 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
     case SW_OP_ZERO_ACCUMULATOR:
         return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
-    case SW_OP_COMPUTE_LOSS: return of_compute(r, sw_plan_tensor_ranks(s->plan) > 1 ? 0.0 : r->forward_s[op->unit]);
     case SW_OP_FORWARD:
     case SW_OP_HEAD_LOGITS:
-    case SW_OP_COMPUTE_LOGITS: return of_compute(r, r->forward_s[op->unit]);
-    case SW_OP_FORWARD_BACKWARD_HEAD: return of_compute(r, head_s(s->plan, r));
-    case SW_OP_BACKWARD: return of_backward(s, op);
+    case SW_OP_COMPUTE_LOSS:
+    case SW_OP_COMPUTE_LOGITS:
+    case SW_OP_FORWARD_BACKWARD_HEAD:
+    case SW_OP_BACKWARD: return of_compute(r, sw_unit_op_s(s->plan, r, op));
     case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
     default: return (struct price){0}; /* the norm is only a sum over grains */
     }

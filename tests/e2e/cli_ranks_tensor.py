@@ -36,6 +36,12 @@ CONFIGS["qwen3-one"] = {**CONFIGS["qwen3"], "num_key_value_heads": 1}
 SHARING = {"qwen2-two": ((4, 4),), "qwen3-one": ((2, 2), (4, 4))}
 
 
+# Sequence parallelism: the rows of a rank on each tier, and inputs recomputed.
+ROWS_ALONE = ("--sequence-parallel", "yes")
+SEQUENCE = (("sequence", ROWS_ALONE), ("sequence-host", (*ROWS_ALONE, "--place", "acts=host")),
+            ("sequence-away", (*ROWS_ALONE, "--place", EVERYTHING_AWAY)), ("sequence-again", (*ROWS_ALONE, "--recompute", "all")))
+
+
 def path(*names):
     return os.path.join(FOLDER, *names)
 
@@ -87,6 +93,8 @@ def groups_train_as_one_rank_does():
             name = f"{model}-{ranks}-{group}"
             together(ranks, train(name, *more, "--tensor", group, model=model, steps=STEPS))
             problems += far(name, path(name), path(f"{model}-1"), tolerance=TOLERANCE)
+    together(4, train("llama-rows", *more, *ROWS_ALONE, "--tensor", 2, model="llama", steps=STEPS))
+    problems += far("sequence parallelism", path("llama-rows"), path("llama-4-2"), tolerance=0)
     last = steps_of(path("gpt2-4-2"))[-1]
     if last["ranks"] != 4 or last["tokens"] != SEQUENCES * SEQ or last["bytes"]["comm"] <= 0:
         problems.append(f"the log says of four ranks: {last}")
@@ -107,11 +115,12 @@ def stages_and_placements_give_the_same_bits():
               ("recompute", ("--recompute", "all")), ("rows", ("--partition-activations", "yes")),
               ("rows-again", ("--partition-activations", "yes", "--recompute", "all")),
               ("rows-host", ("--partition-activations", "yes", "--place", "acts=host")),
-              ("rows-away", ("--partition-activations", "yes", "--place", EVERYTHING_AWAY)), ("batch", ("--order", "batch", "--place", EVERYTHING_AWAY)))
+              ("rows-away", ("--partition-activations", "yes", "--place", EVERYTHING_AWAY)), *SEQUENCE, ("batch", ("--order", "batch", "--place", EVERYTHING_AWAY)))
     table = [(2, 2, name, flags) for name, flags in places]
-    table += [(4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in places[:3]]
+    table += [(4, 2, f"zero-{zero}-{name}", ("--zero", zero, *flags)) for zero in range(4) for name, flags in (*places[:3], SEQUENCE[0])]
     table += [(4, 4, "four", ()), (4, 4, "four-away", ("--place", EVERYTHING_AWAY)), (4, 4, "four-again", ("--recompute", "all")),
               (4, 4, "four-rows", ("--partition-activations", "yes", "--place", EVERYTHING_AWAY))]
+    table += [(4, 4, f"four-{name}", flags) for name, flags in SEQUENCE]
     problems, numbers = [], {}
     for ranks, group, what, flags in table:
         # Another order of micro-batches adds to a tied table in another order, as it does without groups.

@@ -143,6 +143,7 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
     spec->secondary_ranks = spec->reduce_nodes = 0;
     spec->tensor = (struct sw_plan_tensor){.ranks = (int)plans_draw(random, 2, most), .softmax_bytes = 64};
     spec->tensor.partition_inputs = plans_draw(random, 0, 1) == 1;
+    spec->tensor.sequence = plans_draw(random, 0, 1) == 1;
     spec->tensor.rows = plans_draw(random, spec->tensor.ranks, 3 * spec->tensor.ranks);
     const int64_t row_bytes = 16 * plans_draw(random, 1, 500);
     for (int64_t u = 0; u < units->count; u++) {

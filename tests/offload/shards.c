@@ -359,19 +359,23 @@ static int64_t given(struct sw_plan *const *plan, int ranks, sw_op_kind kind, sw
 }
 
 /* A unit's results are added up once a micro-batch, forward and backward, and gathered as often: (N-1) times its
- * bytes each. */
+ * bytes each. With sequence parallelism the normalised inputs are gathered in their place. */
 static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
     const struct sw_plan_spec *spec = &plan[0]->spec;
     const int64_t others = spec->tensor.ranks - 1, units = spec->units->count - 1;
     const int64_t once = others * spec->micro_batches * units * spec->output_bytes[0];
     const int64_t softmax = others * spec->tensor.ranks * spec->micro_batches * spec->tensor.softmax_bytes;
-    /* Partitioned inputs are gathered once more where a unit is computed again, which embedding and head are not. */
+    /* Partitioned inputs, of all units but the embedding and the head, are gathered once more: normalised, or where the
+     * unit is computed again. */
+    const bool sequence = spec->tensor.sequence;
     int64_t recalled = 0;
-    for (int64_t u = 1; spec->tensor.partition_inputs && u < units; u++)
-        recalled += plan[0]->recompute[u] != SW_RECOMPUTE_NOTHING ? once / units : 0;
+    for (int64_t u = 1; (sequence || spec->tensor.partition_inputs) && u < units; u++)
+        recalled += sequence || plan[0]->recompute[u] != SW_RECOMPUTE_NOTHING ? once / units : 0;
+    const int64_t outputs = sequence ? 0 : once + recalled, normed = sequence ? once + recalled : 0;
     const int n = spec->tensor.ranks;
     if (given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once ||
-        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once + recalled ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != outputs ||
+        given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_NORMED) != normed ||
         given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_NORM_GRAD) != once ||
         given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_BLOCK_OUTPUT_GRAD) != once ||
         given(plan, n, SW_OP_GATHER_TENSOR, SW_CONTENT_SOFTMAX) != softmax)

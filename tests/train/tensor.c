@@ -120,6 +120,20 @@ static void compare(struct comparison *with, const char *what, const float *want
         fail_msg("%s, %d ranks: %s differs by %.2e of its norm", with->c->name, with->ranks, what, found);
 }
 
+/* With sequence parallelism nothing but the place of the norms' work differs, and so no bit. */
+static void compare_sequence(const struct tensor_case *c, int ranks, const struct sw_units *whole,
+                             const struct tensor_result *want) {
+    struct tensor_case sequence = *c;
+    struct tensor_result got = make_result(whole, c->config.hidden);
+    sequence.sequence = true;
+    tensor_run(&sequence, ranks, whole, &got);
+    if (got.loss != want->loss)
+        fail_msg("%s, %d ranks: sequence parallelism changes the loss", c->name, ranks);
+    assert_memory_equal(got.input_grad, want->input_grad, (size_t)(BATCH * SEQ * c->config.hidden) * sizeof(float));
+    assert_memory_equal(got.grads, want->grads, (size_t)tensor_elems(whole) * sizeof(float));
+    free_result(&got);
+}
+
 static void compare_group(const struct tensor_case *c, int ranks, const struct sw_units *whole,
                           const struct tensor_result *want) {
     const bool fp32 = c->type == SW_F32;
@@ -136,6 +150,7 @@ static void compare_group(const struct tensor_case *c, int ranks, const struct s
             const int64_t at = tensor_place(whole, tensor->name);
             compare(&with, tensor->name, want->grads + at, got.grads + at, tensor->elems);
         }
+    compare_sequence(c, ranks, whole, &got);
     printf("# %s, %s, %d ranks: gradients differ by up to %.1e, the loss by %.1e\n", c->name, fp32 ? "fp32" : "bf16",
            ranks, with.worst, fabs(got.loss / want->loss - 1.0));
     free_result(&got);

@@ -28,6 +28,7 @@ struct rank {
     void **weights, **saved, **derived;
     float **acc;
     void *work, *part, *norm_grad, *softmax; /* part: of a unit's output, or of the gradient at its input */
+    void *own_in;                            /* this rank's rows of a unit's input */
     double loss;
 };
 
@@ -40,6 +41,7 @@ struct group {
     struct rank rank[MOST_RANKS];
     int32_t *tokens;
     void **hidden; /* output of each unit but the head */
+    void *normed;  /* normalised input of the unit whose turn it is; with sequence parallelism */
     void *grad;    /* gradient at the output of the unit whose turn it is */
     int64_t units, hidden_elems;
 };
@@ -79,6 +81,10 @@ static void fill_weights(const struct group *g, struct rank *r, int64_t unit) {
     free(values);
 }
 
+static int64_t derived_bytes(const struct group *g, const struct rank *r, int64_t unit) {
+    return g->c->sequence ? r->bytes.unnormed[unit] : r->bytes.derived[unit];
+}
+
 static void open_rank(struct group *g, int number) {
     struct rank *r = &g->rank[number];
     const struct sw_model_shape shape = {.type = g->c->type,
@@ -104,12 +110,13 @@ static void open_rank(struct group *g, int number) {
         fill_weights(g, r, u);
         assert_false(g->ranks > 1 && r->bytes.shares_input[u]);
         r->saved[u] = take(r->bytes.saved[u]);
-        r->derived[u] = take(r->bytes.derived[u]);
+        r->derived[u] = take(derived_bytes(g, r, u));
     }
     const int64_t output_bytes = g->hidden_elems * sw_dtype_bytes(g->c->type);
     r->work = take(r->bytes.work);
     r->part = take(output_bytes);
     r->norm_grad = take(output_bytes);
+    r->own_in = take(output_bytes / (BATCH * SEQ) * r->own_rows.grains);
     r->softmax = take(g->ranks * r->bytes.softmax);
 }
 
@@ -137,6 +144,7 @@ static void open_group(const struct tensor_case *c, int ranks, struct group *g) 
     assert_non_null(g->hidden);
     for (int64_t u = 0; u + 1 < g->units; u++)
         g->hidden[u] = take(g->hidden_elems * sw_dtype_bytes(c->type));
+    g->normed = take(g->hidden_elems * sw_dtype_bytes(c->type));
     g->grad = take(g->hidden_elems * sw_dtype_bytes(c->type));
     make_tokens(g);
 }
@@ -150,7 +158,8 @@ static void close_group(struct group *g) {
             free(r->derived[u]);
             free(r->acc[u]);
         }
-        void *const areas[] = {r->weights, r->saved, r->derived, r->acc, r->work, r->part, r->norm_grad, r->softmax};
+        void *const areas[] = {r->weights, r->saved,  r->derived,   r->acc,    r->work,
+                               r->part,    r->own_in, r->norm_grad, r->softmax};
         for (size_t i = 0; i < sizeof areas / sizeof areas[0]; i++)
             free(areas[i]);
         sw_model_destroy(r->model);
@@ -158,20 +167,31 @@ static void close_group(struct group *g) {
     for (int64_t u = 0; u + 1 < g->units; u++)
         free(g->hidden[u]);
     free(g->hidden);
+    free(g->normed);
     free(g->grad);
     free(g->tokens);
     sw_stream_close(g->stream);
     sw_device_close(g->device);
 }
 
+static int64_t row_bytes(const struct group *g) {
+    return g->c->config.hidden * sw_dtype_bytes(g->c->type);
+}
+
+/* Returns the call of a unit. With sequence parallelism a rank sees its rows of the input alone. */
 static struct sw_unit_call call_of(const struct group *g, struct rank *r, int64_t unit) {
-    const bool table = r->units->tied && unit + 1 == g->units;
+    const bool table = r->units->tied && unit + 1 == g->units, inner = unit > 0;
+    if (inner)
+        memcpy(r->own_in, (const char *)g->hidden[unit - 1] + r->own_rows.first_grain * row_bytes(g),
+               (size_t)(r->own_rows.grains * row_bytes(g)));
     return (struct sw_unit_call){.stream = g->stream,
                                  .unit = unit,
                                  .weights = r->weights[unit],
                                  .table = table ? r->weights[0] : NULL,
                                  .tokens = g->tokens,
-                                 .in = unit > 0 ? g->hidden[unit - 1] : NULL,
+                                 .in = inner && !g->c->sequence ? g->hidden[unit - 1] : NULL,
+                                 .own_in = inner ? r->own_in : NULL,
+                                 .normed = inner && g->c->sequence ? g->normed : NULL,
                                  .saved = r->saved[unit],
                                  .derived = r->derived[unit],
                                  .acc = r->acc[unit],
@@ -193,6 +213,25 @@ static void run(const struct group *g, struct rank *r, sw_unit_function function
     support_expect_ok(sw_stream_synchronize(g->stream), g->c->name);
 }
 
+/* Normalises a unit's input, each rank its rows and no others, and puts the ranks' rows together. */
+static void norm_forward(struct group *g, int64_t unit) {
+    const int64_t bytes = BATCH * SEQ * row_bytes(g);
+    if (!g->c->sequence || unit == 0)
+        return;
+    for (int t = 0; t < g->ranks; t++) {
+        struct rank *r = &g->rank[t];
+        struct sw_unit_call call = call_of(g, r, unit);
+        const int64_t at = r->own_rows.first_grain * row_bytes(g), own_bytes = r->own_rows.grains * row_bytes(g);
+        call.out = r->part;
+        call.normed = NULL;
+        memset(r->part, POISON, (size_t)bytes);
+        run(g, r, sw_model_ops(r->model).norm_forward, &call);
+        for (int64_t b = 0; b < bytes; b++)
+            assert_true((b >= at && b < at + own_bytes) || ((unsigned char *)r->part)[b] == POISON);
+        memcpy((char *)g->normed + at, (char *)r->part + at, (size_t)own_bytes);
+    }
+}
+
 /* Sums rows of all ranks' areas in fp32, in the order of ranks, and rounds once. */
 static void sum_rows(const struct group *g, void *const area[MOST_RANKS], struct sw_span rows, void *out) {
     const int64_t cols = g->c->config.hidden, first = rows.first_grain * cols;
@@ -206,6 +245,7 @@ static void sum_rows(const struct group *g, void *const area[MOST_RANKS], struct
 
 static void forward(struct group *g, int64_t unit) {
     void *part[MOST_RANKS];
+    norm_forward(g, unit);
     for (int t = 0; t < g->ranks; t++) {
         struct rank *r = &g->rank[t];
         struct sw_unit_call call = call_of(g, r, unit);
@@ -221,7 +261,7 @@ static void recompute(struct group *g, struct rank *r, int64_t unit) {
     call.recompute = g->c->recompute;
     if (call.recompute == SW_RECOMPUTE_NOTHING)
         return;
-    memset(r->derived[unit], POISON, (size_t)r->bytes.derived[unit]);
+    memset(r->derived[unit], POISON, (size_t)derived_bytes(g, r, unit));
     if (call.recompute == SW_RECOMPUTE_UNIT)
         memset(r->saved[unit], POISON, (size_t)r->bytes.saved[unit]);
     run(g, r, sw_model_ops(r->model).recompute, &call);
@@ -230,15 +270,16 @@ static void recompute(struct group *g, struct rank *r, int64_t unit) {
 /* Sums the gradients at the norm's output, so that each rank has its own rows of them alone, runs the norms backward,
  * and puts the ranks' rows together. */
 static void norm_backward(struct group *g, int64_t unit) {
-    const int64_t row_bytes = g->c->config.hidden * sw_dtype_bytes(g->c->type), bytes = BATCH * SEQ * row_bytes;
+    const int64_t bytes = BATCH * SEQ * row_bytes(g);
     void *norm_grad[MOST_RANKS], *summed = take(bytes), *grad = take(bytes);
     for (int t = 0; t < g->ranks; t++)
         norm_grad[t] = g->rank[t].norm_grad;
     sum_rows(g, norm_grad, (struct sw_span){.grains = BATCH * SEQ}, summed);
     for (int t = 0; t < g->ranks; t++) {
         struct rank *r = &g->rank[t];
-        const int64_t at = r->own_rows.first_grain * row_bytes, own_bytes = r->own_rows.grains * row_bytes;
+        const int64_t at = r->own_rows.first_grain * row_bytes(g), own_bytes = r->own_rows.grains * row_bytes(g);
         struct sw_unit_call call = call_of(g, r, unit);
+        call.in = call.normed = NULL; /* a norm's backward pass has its own rows alone */
         call.grad = r->part;
         memcpy(r->part, g->grad, (size_t)bytes);
         memset(r->norm_grad, POISON, (size_t)bytes);
@@ -259,6 +300,8 @@ static void backward(struct group *g, int64_t unit) {
     const int64_t bytes = g->hidden_elems * sw_dtype_bytes(g->c->type);
     void *before = take(bytes);
     memcpy(before, g->grad, (size_t)bytes);
+    memset(g->normed, POISON, (size_t)bytes);
+    norm_forward(g, unit);
     for (int t = 0; t < g->ranks; t++) {
         struct rank *r = &g->rank[t];
         struct sw_unit_call call = call_of(g, r, unit);
@@ -277,6 +320,7 @@ static void backward(struct group *g, int64_t unit) {
 
 /* Each rank tells the others of its part of the vocabulary. */
 static void share_softmax(struct group *g) {
+    norm_forward(g, g->units - 1);
     for (int t = 0; t < g->ranks; t++) {
         const struct sw_unit_call call = call_of(g, &g->rank[t], g->units - 1);
         run(g, &g->rank[t], sw_model_ops(g->rank[t].model).head_logits, &call);

@@ -13,6 +13,7 @@ struct tensor_case {
     sw_dtype type;
     bool documents;
     sw_recompute recompute;
+    bool sequence; /* sequence parallelism: a rank normalises its rows of a unit's input, and has no others */
 };
 
 /* The caller owns both arrays: `grads` has an element for each of the whole model's units, one unit after the other;

@@ -139,7 +139,8 @@ struct head_tile sw_head_tile_at(const struct sw_model *model, const struct sw_u
         .first = first,
         .rows = sw_min_i64(model->head.rows, model->rows - first),
         .targets = sw_token_part(model, call, TOKEN_TARGETS) + first,
-        .hidden = area_at(call->work, w->norm_out + offset),
+        .hidden =
+            call->normed != NULL ? (const char *)call->normed + offset : area_at(call->work, w->norm_out + offset),
         .norm_grad = area_at(call->work, w->norm_grad + offset),
         .scratch = area_at(call->work, w->scratch),
         .table = output_table(model, call),

@@ -14,16 +14,18 @@ static sw_status list_sizes(struct sw_model *model) {
     model->output_bytes = calloc(count, sizeof *model->output_bytes);
     model->saved_bytes = calloc(count, sizeof *model->saved_bytes);
     model->derived_bytes = calloc(count, sizeof *model->derived_bytes);
+    model->unnormed_bytes = calloc(count, sizeof *model->unnormed_bytes);
     model->cache_bytes = calloc(count, sizeof *model->cache_bytes);
     model->shares_input = calloc(count, sizeof *model->shares_input);
     if (model->output_bytes == NULL || model->saved_bytes == NULL || model->derived_bytes == NULL ||
-        model->cache_bytes == NULL || model->shares_input == NULL)
+        model->unnormed_bytes == NULL || model->cache_bytes == NULL || model->shares_input == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the model");
     for (int64_t u = 0; u < model->units->count; u++) {
         const struct sw_unit_sizes sizes = sw_model_unit_sizes(model, u);
         model->output_bytes[u] = sizes.output_bytes;
         model->saved_bytes[u] = sizes.saved_bytes;
         model->derived_bytes[u] = sizes.derived_bytes;
+        model->unnormed_bytes[u] = sizes.unnormed_bytes;
         model->cache_bytes[u] = sizes.cache_bytes;
         model->shares_input[u] = sizes.shares_input;
     }
@@ -101,6 +103,7 @@ void sw_model_destroy(struct sw_model *model) {
     free(model->output_bytes);
     free(model->saved_bytes);
     free(model->derived_bytes);
+    free(model->unnormed_bytes);
     free(model->cache_bytes);
     free(model->shares_input);
     free(model);
@@ -128,6 +131,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .output = model->output_bytes,
         .saved = model->saved_bytes,
         .derived = model->derived_bytes,
+        .unnormed = model->unnormed_bytes,
         .cache = model->cache_bytes,
         .shares_input = model->shares_input,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
@@ -179,7 +183,9 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
 
 static sw_status recompute(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
-    return sw_cut_parts(&model->cut) == 1 ? sw_block_recompute(model, call) : sw_tile_recompute(model, call);
+    if (model->cut.ranks > 1)
+        return sw_rank_recompute(model, call);
+    return model->cut.tiles == 1 ? sw_block_recompute(model, call) : sw_tile_recompute(model, call);
 }
 
 static sw_status head(void *context, const struct sw_unit_call *call) {
@@ -190,6 +196,10 @@ static sw_status head(void *context, const struct sw_unit_call *call) {
 static sw_status loss(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
     return model->cut.ranks > 1 ? sw_rank_head_loss(model, call) : sw_head_loss(model, call);
+}
+
+static sw_status norm_forward(void *context, const struct sw_unit_call *call) {
+    return sw_rank_norm_forward(context, call);
 }
 
 static sw_status norm_backward(void *context, const struct sw_unit_call *call) {
@@ -214,6 +224,7 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .forward = forward,
                                 .recompute = recompute,
                                 .backward = backward,
+                                .norm_forward = model->cut.ranks > 1 ? norm_forward : NULL,
                                 .norm_backward = model->cut.ranks > 1 ? norm_backward : NULL,
                                 .head_logits = model->cut.ranks > 1 ? head_logits : NULL,
                                 .head = head,

@@ -62,12 +62,13 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model);
 struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
 /* The facts of a model that a plan needs, in bytes per micro-batch. The arrays have one entry for each unit: its
- * output, its intermediates that need a matrix product (saved) or none (derived), its KV cache, and whether its
- * backward pass shares the memory of its input. They belong to the model. */
+ * output, its intermediates that need a matrix product (saved) or none (derived; unnormed: without the norm, which a
+ * plan with sequence parallelism keeps elsewhere), its KV cache, and whether its backward pass shares the memory of its
+ * input. They belong to the model. */
 struct sw_model_bytes {
     int64_t token, work,
         gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
-    const int64_t *output, *saved, *derived, *cache;
+    const int64_t *output, *saved, *derived, *unnormed, *cache;
     const bool *shares_input;
     int64_t softmax, rows; /* one rank's record of the softmax, and the rows of the hidden state; for tensor groups */
 };

@@ -46,8 +46,9 @@ static inline bool sw_cut_copies_kv(const struct sw_model_config *config, const 
 struct saved_layout {
     int64_t qkv, log_sum_exp, attention_out, residual, up;
     int64_t saved_bytes;
-    int64_t norm1_mean, norm1_rstd, norm1_out, q_rstd, k_rstd, heads, norm2_mean, norm2_rstd, norm2_out, activated;
+    int64_t q_rstd, k_rstd, heads, activated, norm1_mean, norm1_rstd, norm1_out, norm2_mean, norm2_rstd, norm2_out;
     int64_t derived_bytes;
+    int64_t unnormed_bytes; /* of these, without the norms, which come last */
 };
 
 /* Byte offsets in the work area, which blocks and the head use in turn. */
@@ -117,7 +118,8 @@ struct sw_model {
     struct work_layout work;
     struct linear linear[LINEARS]; /* the products of a tile */
     int64_t scratch_bytes;
-    int64_t *output_bytes, *saved_bytes, *derived_bytes, *cache_bytes; /* one entry for each unit, in bytes */
+    /* One entry for each unit, in bytes. */
+    int64_t *output_bytes, *saved_bytes, *derived_bytes, *unnormed_bytes, *cache_bytes;
     bool *shares_input; /* one entry for each unit: its backward pass shares the memory of its input */
 };
 
@@ -154,7 +156,7 @@ static inline void *area_at(void *area, int64_t offset_bytes) {
 /* Prepares the products, the attention and the areas for the model's shapes. The units must exist. */
 sw_status sw_model_prepare(struct sw_model *model);
 struct sw_unit_sizes {
-    int64_t output_bytes, saved_bytes, derived_bytes, cache_bytes;
+    int64_t output_bytes, saved_bytes, derived_bytes, unnormed_bytes, cache_bytes;
     bool shares_input;
 };
 struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
@@ -227,7 +229,9 @@ sw_status sw_add_qkv_acc(const struct sw_model *model, const struct sw_unit_call
 
 /* Compute what a rank of a tensor group does (rank.c; engine.h says what each leaves to the plan). */
 sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_norm_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_head_logits(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_head_train(struct sw_model *model, const struct sw_unit_call *call);

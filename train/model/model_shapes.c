@@ -25,11 +25,6 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
     const int64_t typed = sw_dtype_bytes(model->shape.type), typed_rows = model->rows * typed;
     const int64_t row_bytes = model->rows * (int64_t)sizeof(float);
     const int64_t mean_bytes = c->norm == SW_NORM_LAYER ? row_bytes : 0;
-    if (has(kind, NORM1_SCALE)) {
-        s->norm1_mean = place(&s->derived_bytes, mean_bytes);
-        s->norm1_rstd = place(&s->derived_bytes, row_bytes);
-        s->norm1_out = place(&s->derived_bytes, typed_rows * c->hidden);
-    }
     if (has(kind, QKV_WEIGHT)) {
         s->qkv = place(&s->saved_bytes, typed_rows * w->qkv);
         if (c->qk_norm) {
@@ -42,14 +37,20 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
     }
     if (kind == BLOCK_WHOLE)
         s->residual = place(&s->saved_bytes, typed_rows * c->hidden);
+    if (has(kind, UP_WEIGHT)) {
+        s->up = place(&s->saved_bytes, typed_rows * w->up);
+        s->activated = place(&s->derived_bytes, typed_rows * w->ffn);
+    }
+    s->unnormed_bytes = s->derived_bytes;
+    if (has(kind, NORM1_SCALE)) {
+        s->norm1_mean = place(&s->derived_bytes, mean_bytes);
+        s->norm1_rstd = place(&s->derived_bytes, row_bytes);
+        s->norm1_out = place(&s->derived_bytes, typed_rows * c->hidden);
+    }
     if (has(kind, NORM2_SCALE)) {
         s->norm2_mean = place(&s->derived_bytes, mean_bytes);
         s->norm2_rstd = place(&s->derived_bytes, row_bytes);
         s->norm2_out = place(&s->derived_bytes, typed_rows * c->hidden);
-    }
-    if (has(kind, UP_WEIGHT)) {
-        s->up = place(&s->saved_bytes, typed_rows * w->up);
-        s->activated = place(&s->derived_bytes, typed_rows * w->ffn);
     }
 }
 
@@ -106,11 +107,11 @@ static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
     return SW_OK;
 }
 
-/* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result; of a
- * tensor group's parts the first rank's adds it. */
+/* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result; the
+ * ranks of a tensor group add their rows of the residual to what they have computed. */
 static bool meets_residual(const struct sw_model *model, enum linear_name name) {
-    const bool behind_sum = name == LINEAR_DOWN || (name == LINEAR_PROJECTION && sw_cut_parts(&model->cut) > 1);
-    return behind_sum && model->cut.rank == 0;
+    const bool behind_sum = name == LINEAR_DOWN || (name == LINEAR_PROJECTION && model->cut.tiles > 1);
+    return behind_sum && model->cut.ranks == 1;
 }
 
 static sw_status prepare_linear(struct sw_model *model, enum linear_name name, enum sw_block_tensor bias, int64_t in,
@@ -239,6 +240,7 @@ struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t u
         .output_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
         .saved_bytes = model->saved[tile.kind].saved_bytes,
         .derived_bytes = model->saved[tile.kind].derived_bytes,
+        .unnormed_bytes = model->saved[tile.kind].unnormed_bytes,
         .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
         .shares_input = !tile.first && tile.index > 1,
     };

@@ -18,52 +18,102 @@ static int64_t row_bytes(const struct sw_model *model) {
     return model->config.hidden * sw_dtype_bytes(model->shape.type);
 }
 
-/* Computes this rank's part of a half's last product. The first rank's part has the bias and the residual. */
+/* Computes this rank's part of a half's last product. The first rank's part has the bias, and each has its rows of the
+ * residual, of which it need not have others. */
 static sw_status add_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                           enum sw_block_tensor weight, const void *x) {
+    char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes(model);
     if (model->cut.rank == 0)
-        return sw_linear_forward(model, call, name, weight, x, call->in, call->out);
-    return sw_gemm(call->stream, &model->linear[name].forward_plain, x,
-                   tensor_at(model, call, sw_block_tensor_in(model, call->unit, weight)), NULL, call->out,
-                   area_at(call->work, model->work.scratch));
+        SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
+    else
+        SW_TRY(sw_gemm(call->stream, &model->linear[name].forward_plain, x,
+                       tensor_at(model, call, sw_block_tensor_in(model, call->unit, weight)), NULL, call->out,
+                       area_at(call->work, model->work.scratch)));
+    return sw_add(call->stream, .type = model->shape.type, .elems = call->own_rows.grains * model->config.hidden,
+                  .a = own_out, .b = call->own_in, .y = own_out);
+}
+
+/* Returns a half's normalised input, which the plan has, or which fill_norm computes. */
+static const void *normed_of(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    if (call->normed != NULL)
+        return call->normed;
+    return is_mlp(model, call) ? s->norm2_out : s->norm1_out;
+}
+
+static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    if (call->normed != NULL)
+        return SW_OK;
+    return is_mlp(model, call)
+               ? sw_norm_forward(model, call, NORM2_SCALE, call->in, s->norm2_out, s->norm2_mean, s->norm2_rstd)
+               : sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd);
 }
 
 sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
+    const void *n = normed_of(model, call, &s);
+    SW_TRY(fill_norm(model, call, &s));
     if (is_mlp(model, call)) {
-        SW_TRY(sw_norm_forward(model, call, NORM2_SCALE, call->in, s.norm2_out, s.norm2_mean, s.norm2_rstd));
-        SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
+        SW_TRY(sw_mlp_forward(model, call, n, &s));
         return add_half(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated);
     }
-    SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s.norm1_out, s.norm1_mean, s.norm1_rstd));
-    SW_TRY(sw_attend_forward(model, call, s.norm1_out, &s));
+    SW_TRY(sw_attend_forward(model, call, n, &s));
     return add_half(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s.attention_out);
+}
+
+sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    const void *n = normed_of(model, call, &s);
+    const bool mlp = is_mlp(model, call);
+    SW_TRY(fill_norm(model, call, &s));
+    if (call->recompute == SW_RECOMPUTE_DERIVED)
+        return mlp ? SW_OK : sw_attend_derive(model, call, &s);
+    return mlp ? sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, NULL, s.up)
+               : sw_attend_forward(model, call, n, &s);
 }
 
 sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
-    return is_mlp(model, call) ? sw_mlp_backward(model, call, s.norm2_out, &s, call->norm_grad)
-                               : sw_attend_backward(model, call, s.norm1_out, &s, call->norm_grad);
+    const void *n = normed_of(model, call, &s);
+    return is_mlp(model, call) ? sw_mlp_backward(model, call, n, &s, call->norm_grad)
+                               : sw_attend_backward(model, call, n, &s, call->norm_grad);
+}
+
+/* The norm of a block's half, or the final norm. */
+struct own_norm {
+    bool head;
+    enum sw_block_tensor scale; /* of a half */
+    struct sw_norm_call call;
+};
+
+static struct own_norm own_norm_of(const struct sw_model *model, const struct sw_unit_call *call) {
+    struct own_norm norm = {.head = call->unit + 1 == model->units->count};
+    norm.scale = !norm.head && is_mlp(model, call) ? NORM2_SCALE : NORM1_SCALE;
+    norm.call = norm.head ? sw_final_norm_call(model, call, call->own_rows.grains)
+                          : sw_block_norm_call(model, call, norm.scale);
+    norm.call.rows = call->own_rows.grains;
+    norm.call.mean = area_at(call->work, model->work.norm_mean);
+    norm.call.rstd = area_at(call->work, model->work.norm_rstd);
+    return norm;
+}
+
+sw_status sw_rank_norm_forward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct own_norm norm = own_norm_of(model, call);
+    return sw_model_norm_forward(model, call->stream, &norm.call, call->own_in,
+                                 (char *)call->out + call->own_rows.first_grain * row_bytes(model));
 }
 
 /* Statistics of the rank's rows are computed again, from the input: what the backward pass computed may be gone. */
 sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call) {
-    const bool head = call->unit + 1 == model->units->count;
-    const enum sw_block_tensor scale = !head && is_mlp(model, call) ? NORM2_SCALE : NORM1_SCALE;
     const int64_t offset = call->own_rows.first_grain * row_bytes(model);
-    const char *in = (const char *)call->in + (call->in_is_rows ? 0 : offset);
-    struct sw_norm_call norm =
-        head ? sw_final_norm_call(model, call, call->own_rows.grains) : sw_block_norm_call(model, call, scale);
-    norm.rows = call->own_rows.grains;
-    norm.mean = area_at(call->work, model->work.norm_mean);
-    norm.rstd = area_at(call->work, model->work.norm_rstd);
-    SW_TRY(sw_model_norm_forward(model, call->stream, &norm, in, area_at(call->work, model->work.norm_out)));
-    if (head)
-        sw_final_norm_accumulate(model, call, &norm);
+    struct own_norm norm = own_norm_of(model, call);
+    SW_TRY(sw_model_norm_forward(model, call->stream, &norm.call, call->own_in,
+                                 area_at(call->work, model->work.norm_out)));
+    if (norm.head)
+        sw_final_norm_accumulate(model, call, &norm.call);
     else
-        sw_block_norm_accumulate(model, call, scale, &norm);
-    return sw_model_norm_backward(model, call->stream, &norm, (const char *)call->norm_grad + offset, in, !head,
-                                  (char *)call->grad + offset);
+        sw_block_norm_accumulate(model, call, norm.scale, &norm.call);
+    return sw_model_norm_backward(model, call->stream, &norm.call, (const char *)call->norm_grad + offset, call->own_in,
+                                  !norm.head, (char *)call->grad + offset);
 }
 
 /* Takes one tile of rows through this rank's part of the vocabulary, up to its record of the softmax. */
@@ -83,7 +133,8 @@ static sw_status note_softmax(const struct sw_model *model, const struct sw_unit
 }
 
 sw_status sw_rank_head_logits(struct sw_model *model, const struct sw_unit_call *call) {
-    SW_TRY(sw_final_norm(model, call, model->rows, call->in));
+    if (call->normed == NULL)
+        SW_TRY(sw_final_norm(model, call, model->rows, call->in));
     for (int64_t first = 0; first < model->rows; first += model->head.rows) {
         const struct head_tile t = sw_head_tile_at(model, call, first, false);
         SW_TRY(note_softmax(model, call, &t));
@@ -122,7 +173,7 @@ static sw_status tile_backward(const struct sw_model *model, const struct sw_uni
 
 static sw_status run_head(struct sw_model *model, const struct sw_unit_call *call, bool train) {
     double *loss = area_at(call->work, model->work.loss);
-    if (train)
+    if (train && call->normed == NULL)
         SW_TRY(sw_final_norm(model, call, model->rows, call->in));
     SW_TRY(sw_zero(call->stream, loss, sizeof *loss));
     for (int64_t first = 0; first < model->rows; first += model->head.rows) {

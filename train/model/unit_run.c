@@ -127,6 +127,7 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     call->norm_grad = area[NORM_GRAD];
     call->softmax = area[SOFTMAX];
     call->own_rows = sw_shard(run->model->rows, run->model->cut.ranks, run->model->cut.rank);
+    call->own_in = area[IN]; /* any rows do */
     call->saved = area[SAVED];
     call->derived = area[DERIVED];
     call->work = area[WORK];

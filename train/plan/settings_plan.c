@@ -69,23 +69,32 @@ static bool lacks_room(const struct sw_plan *plan) {
     return false;
 }
 
-/* Chooses whether a tensor group partitions inputs, where that is open: not where whole inputs leave the devices room
- * for everything, because each is then gathered once more; else if that is faster by the prices, or, without prices,
- * in any case. The ranks of a group have the same sizes and so decide alike. */
-static sw_status outline_partitioned(const struct sw_plan_spec *given, const struct sw_settings *settings,
-                                     const struct pricing *pricing, struct sw_plan **out) {
+/* Tells whether the settings leave open what a rank keeps of inputs. */
+static bool is_open(const struct sw_settings *settings) {
+    return settings->sequence != SW_SEQUENCE_YES && settings->partition == SW_PARTITION_AUTO;
+}
+
+/* Chooses whether a rank of a tensor group keeps inputs whole or its rows, by sequence parallelism unless that is
+ * excluded, where that is open: whole where they leave the devices room for everything, because rows are gathered once
+ * more; else rows if that is faster by the prices, or, without prices, in any case. The ranks of a group have the same
+ * sizes and so decide alike. */
+static sw_status outline_rows(const struct sw_plan_spec *given, const struct sw_settings *settings,
+                              const int64_t *unnormed_bytes, const struct pricing *pricing, struct sw_plan **out) {
     struct sw_plan_spec spec = *given;
     struct sw_search_prices prices;
     const struct pricing other =
         pricing == NULL ? (struct pricing){0} : (struct pricing){pricing->open, pricing->rates, &prices};
     struct sw_plan *whole = NULL, *rows = NULL;
     sw_status status = outline_plan(given, settings, pricing, &whole);
-    if (spec.tensor.ranks < 2 || settings->partition != SW_PARTITION_AUTO ||
+    if (spec.tensor.ranks < 2 || !is_open(settings) ||
         (status == SW_OK ? !lacks_room(whole) : status != SW_ERR_BUDGET)) {
         *out = whole;
         return status;
     }
+    spec.tensor.sequence = settings->sequence == SW_SEQUENCE_AUTO;
     spec.tensor.partition_inputs = true;
+    if (spec.tensor.sequence)
+        spec.derived_bytes = unnormed_bytes;
     sw_error_clear();
     const sw_status second = outline_plan(&spec, settings, pricing == NULL ? NULL : &other, &rows);
     if (second == SW_ERR_BUDGET && status == SW_OK) {
@@ -104,7 +113,8 @@ static sw_status outline_partitioned(const struct sw_plan_spec *given, const str
     return SW_OK;
 }
 
-/* The inputs are partitioned where that is asked for; where it is left open, the outline decides. */
+/* The inputs are partitioned, and norms run on a rank's rows, where that is asked for; where it is left open, the
+ * outline decides. */
 static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const struct sw_model_bytes *bytes) {
     if (sw_settings_tensor_ranks(settings) == 1)
         return (struct sw_plan_tensor){0};
@@ -113,7 +123,8 @@ static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const
                                    .node_ranks = sw_settings_tensor_node_ranks(settings),
                                    .rows = bytes->rows,
                                    .softmax_bytes = bytes->softmax,
-                                   .partition_inputs = settings->partition == SW_PARTITION_YES};
+                                   .partition_inputs = settings->partition == SW_PARTITION_YES,
+                                   .sequence = settings->sequence == SW_SEQUENCE_YES};
 }
 
 /* A data rank, and the ZeRO stage to plan it with. */
@@ -143,7 +154,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .token_bytes = bytes.token,
         .output_bytes = bytes.output,
         .saved_bytes = bytes.saved,
-        .derived_bytes = bytes.derived,
+        .derived_bytes = settings->sequence == SW_SEQUENCE_YES ? bytes.unnormed : bytes.derived,
         .shares_input = bytes.shares_input,
         .work_bytes = bytes.work,
         .gathered_bytes = bytes.gathered,
@@ -161,7 +172,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
     SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
-    return outline_partitioned(&spec, settings, pricing, out);
+    return outline_rows(&spec, settings, bytes.unnormed, pricing, out);
 }
 
 /* Refuses to quantize what a job of this stage does not exchange, or does not keep. */

@@ -63,6 +63,7 @@ struct sw_settings {
     int64_t ranks, local_ranks; /* ranks of the job, and of those the ranks on this machine; 0: one */
     int64_t nodes;              /* nodes of a described machine's ranks; plan alone sets it */
     int partition;              /* whether a tensor group's ranks partition the inputs that they keep, SW_PARTITION_* */
+    int sequence;               /* whether a tensor group's ranks normalise their rows alone, SW_SEQUENCE_* */
     int64_t tensor;             /* ranks of a tensor group, which share out each layer; 0 or 1: there are no groups;
                                  * SW_OPTION_AUTO counts as 1 until sw_tensor_choose sets it */
     int64_t ranks_per_node;     /* ranks that count as a node; SW_OPTION_AUTO: those of a machine */
@@ -139,6 +140,8 @@ int sw_settings_data_node_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_nodes(const struct sw_settings *settings);
 /* ZeRO-R's partitioned activations, in the order of the flag's choices. */
 enum { SW_PARTITION_AUTO, SW_PARTITION_YES, SW_PARTITION_NO };
+/* Sequence parallelism, likewise. */
+enum { SW_SEQUENCE_AUTO, SW_SEQUENCE_YES, SW_SEQUENCE_NO };
 
 /* Refuses flags that --tensor excludes, whatever the ranks are. */
 sw_status sw_settings_check_tensor(const struct sw_settings *settings);

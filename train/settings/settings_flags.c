@@ -219,6 +219,10 @@ static const struct sw_option options[] = {
      .what = "with --tensor, each rank keeps its rows of a layer's input for the backward pass, on whatever tier, and the "
              "group gathers them again; auto: where whole inputs take room that the devices lack, and if it is predicted "
              "to be faster where rates are known"},
+    {.name = "--sequence-parallel", CHOICE(sequence), .commands = ALL, .group = RANKS, .initial = "auto",
+     .choices = "auto|yes|no",
+     .what = "with --tensor, each rank normalises its rows of a layer's input, keeps no others, and the group gathers "
+             "the normalised rows for each pass; auto: where --partition-activations is auto too and would be chosen"},
     {.name = "--zero-secondary", TEXT(zero_secondary), .commands = ALL, .group = RANKS, .initial = SW_NO_SECONDARY,
      .value = "none|node|N",
      .what = "with --zero 3, keep a second shard of the weights among the ranks of a node, or N of them: the backward "

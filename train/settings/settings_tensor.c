@@ -43,6 +43,15 @@ int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
     return node == 0 ? 0 : sw_settings_tensor_ranks(settings) / node;
 }
 
+/* Refuses flags that are for tensor groups where there are none. */
+static sw_status check_without_groups(const struct sw_settings *s) {
+    const bool sequence = s->sequence == SW_SEQUENCE_YES;
+    if (s->partition != SW_PARTITION_YES && !sequence)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "%s yes is for tensor groups; give --tensor N too, or leave it out",
+                   sequence ? "--sequence-parallel" : "--partition-activations");
+}
+
 /* Each of these flags needs a whole layer, all logits or all weights on one rank, or reads stores by the shards of all
  * ranks. */
 sw_status sw_settings_check_tensor(const struct sw_settings *s) {
@@ -68,10 +77,11 @@ sw_status sw_settings_check_tensor(const struct sw_settings *s) {
                                 : sw_fail(SW_ERR_ARG, "--rates has the rates of one model's parts, and --tensor auto "
                                                       "compares several; give --tensor N, or leave --rates out");
     if (sw_settings_tensor_ranks(s) == 1)
-        return s->partition != SW_PARTITION_YES
-                   ? SW_OK
-                   : sw_fail(SW_ERR_ARG, "--partition-activations yes is for tensor groups; "
-                                         "give --tensor N too, or leave it out");
+        return check_without_groups(s);
+    if (s->sequence == SW_SEQUENCE_YES && s->partition == SW_PARTITION_NO)
+        return sw_fail(SW_ERR_ARG,
+                       "--sequence-parallel yes keeps a rank's rows alone, which --partition-activations no "
+                       "excludes; leave one of them out");
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (flags[i].given)
             return sw_fail(SW_ERR_ARG, "%s does not work with --tensor %lld; leave one of them out%s%s", flags[i].flag,
