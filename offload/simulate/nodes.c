@@ -44,12 +44,13 @@ void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks 
     const struct sw_scope_rates links = {rates->gather, rates->reduce, rates->comm_latency_s};
     if (node->devices == 0 || job->ranks < 2)
         return;
+    const int64_t hops_in_node = job->ranks / job->nodes - 1;
     const struct sw_scope_rates all = rates_over(node, (struct members){job->ranks, job->nodes}, &links);
     rates->gather = all.gather;
     rates->reduce = all.reduce;
     rates->comm_latency_s = all.latency_s;
     rates->in_node = links;
-    rates->in_node.latency_s += (double)(job->ranks / job->nodes - 1) * node->hop_s;
+    rates->in_node.latency_s += (double)hops_in_node * node->hop_s;
     rates->between_bytes_per_s = job->nodes > 1 ? node->network_bytes_per_s : 0.0;
     if (job->tensor_ranks > 1)
         add_groups(node, job, &links, rates);

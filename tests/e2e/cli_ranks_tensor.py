@@ -316,11 +316,16 @@ def models_that_groups_cannot_cut_are_refused():
 
 def plan_is_made_together():
     """By the ranks themselves, which measure what they exchange."""
-    done = together(2, command("plan", "--model", path("gpt2"), "--tensor", 2, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens",
-                               SEQUENCES * SEQ, "--threads", 1, "--precision", "fp32", "--device", "cpu", "--rates", path("rates.json"),
-                               "--json"))
-    found = json.loads(done.stdout)
-    right = (found["tensor"]["ranks"], found["tensor"]["groups"]) == (2, 1) and found["sent"]["bytes"] > 0 and found["predicted"]["plain"]["step_s"] > 0
+    shape = ("plan", "--model", path("gpt2"), "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--threads", 1,
+             "--precision", "fp32", "--device", "cpu", "--json")
+    found = json.loads(together(2, command(*shape, "--tensor", 2, "--rates", path("rates.json"))).stdout)
+    right = (found["tensor"] == {"ranks": 2, "groups": 1, "nodes": 1, "within_node_step_s": None} and found["sent"]["bytes"] > 0
+             and found["predicted"]["plain"]["step_s"] > 0)
+    auto = json.loads(together(2, command(*shape, "--tensor", "auto")).stdout)
+    taken = auto["tensor"]["ranks"] if auto["tensor"] is not None else 1
+    steps = {size["ranks"]: size["step_s"] for size in auto["tensor_choice"]}
+    if list(steps) != [1, 2] or not steps[taken] <= 1.01 * min(steps.values()):
+        return [f"the ranks compare {auto['tensor_choice']} and take {taken}"]
     alone = json.loads(must("plan", "--model", "qwen2.5-7b", "--machine", "h100", "--ranks", 16, "--tensor", 4, "--json").out)
     whole = json.loads(must("plan", "--model", "qwen2.5-7b", "--machine", "h100", "--ranks", 16, "--json").out)
     right &= alone["parameters"] == whole["parameters"] and alone["predicted"]["plain"]["step_s"] > 0

@@ -2,6 +2,7 @@
  * Their units have every element of the model, and lie alike. */
 #include "tests/train/support.h"
 #include "tests/train/tensor_group.h"
+#include "train/settings/settings.h"
 
 #include <math.h>
 
@@ -276,8 +277,42 @@ static void models_that_a_group_does_not_divide_are_refused(void **state) {
                            "--tensor 4 is more than the 3 rows", "tokens");
 }
 
+/* Ranks fill nodes one after the other, and groups take neighbours. */
+static void groups_lie_on_nodes(void **state) {
+    (void)state;
+    static const struct {
+        int64_t ranks, node, tensor;
+        int tensor_node_ranks, data_node_ranks;
+        int64_t nodes;
+    } jobs[] = {
+        {.ranks = 16, .node = 8, .tensor = 4, .tensor_node_ranks = 4, .data_node_ranks = 2, .nodes = 1},
+        {.ranks = 16, .node = 8, .tensor = 8, .tensor_node_ranks = 8, .data_node_ranks = 1, .nodes = 1},
+        {.ranks = 16, .node = 8, .tensor = 16, .tensor_node_ranks = 8, .data_node_ranks = 1, .nodes = 2},
+        {.ranks = 16, .node = 1, .tensor = 4, .tensor_node_ranks = 1, .data_node_ranks = 1, .nodes = 4},
+        /* Each group has four ranks on one node and two on another. */
+        {.ranks = 12, .node = 4, .tensor = 6, .tensor_node_ranks = 2, .data_node_ranks = 1, .nodes = 2},
+        /* The third group has two ranks on the first node and one on the second. */
+        {.ranks = 24, .node = 8, .tensor = 3, .tensor_node_ranks = 1, .data_node_ranks = 2, .nodes = 2},
+        {.ranks = 16, .node = 8, .tensor = 1, .tensor_node_ranks = 1, .data_node_ranks = 8, .nodes = 1},
+        {.ranks = 16, .node = 0, .tensor = 4, .tensor_node_ranks = 0, .data_node_ranks = 0, .nodes = 0},
+        {.ranks = 16, .node = SW_NODES_UNEVEN, .tensor = 4, .tensor_node_ranks = 0, .data_node_ranks = 0, .nodes = 0},
+    };
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        struct sw_settings settings = {.ranks = jobs[i].ranks,
+                                       .node_ranks = jobs[i].node,
+                                       .tensor = jobs[i].tensor,
+                                       .ranks_per_node = SW_OPTION_AUTO};
+        assert_int_equal(sw_settings_tensor_node_ranks(&settings), jobs[i].tensor_node_ranks);
+        assert_int_equal(sw_settings_data_node_ranks(&settings), jobs[i].data_node_ranks);
+        assert_int_equal(sw_settings_tensor_nodes(&settings), jobs[i].nodes);
+        settings.nodes_mixed = true;
+        assert_int_equal(sw_settings_tensor_nodes(&settings), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_lie_on_nodes),
         cmocka_unit_test(a_group_computes_what_the_whole_model_does),
         cmocka_unit_test(in_bf16_a_group_rounds_once_more),
         cmocka_unit_test(the_units_of_a_group_have_each_element_once),

@@ -58,6 +58,7 @@ static sw_status make_outline(struct attempt *a) {
 static sw_status refuse(struct attempt *a, sw_status status) {
     if (status != SW_ERR_BUDGET && status != SW_ERR_ARG)
         return status;
+    *a->price = (struct sw_tensor_price){.ranks = a->price->ranks, .step_s = INFINITY};
     snprintf(a->price->refused, sizeof a->price->refused, "%s", sw_error_message(status));
     sw_error_clear();
     sw_plan_destroy(a->plan);
@@ -135,31 +136,30 @@ static sw_status price_below(struct attempts *all, const struct sw_profile *prof
     return SW_OK;
 }
 
-/* Takes the size with the least step. Returns how many sizes are close to it. */
+/* Takes the size with the least step. Returns how many sizes with a plan are close to it. */
 static int choose(struct sw_tensor_prices *prices) {
+    const struct sw_tensor_price *size = prices->size;
     int close = 0;
-    for (int i = 0; i < prices->count; i++)
-        if (prices->size[i].step_s < prices->size[prices->chosen].step_s * (1.0 - LEAST_SAVED) ||
-            !isfinite(prices->size[prices->chosen].step_s))
+    prices->chosen = 0;
+    for (int i = 1; i < prices->count; i++) {
+        const double most_s = size[prices->chosen].step_s * (1.0 - LEAST_SAVED);
+        if (size[i].step_s < most_s)
             prices->chosen = i;
+    }
     for (int i = 0; i < prices->count; i++)
-        close += prices->size[i].step_s <= prices->size[prices->chosen].step_s * (1.0 + CLOSE);
+        close += isfinite(size[i].step_s) && size[i].step_s <= size[prices->chosen].step_s * (1.0 + CLOSE);
     return close;
 }
 
 static sw_status price_all(struct attempts *all, const struct sw_profile *profile) {
     struct sw_tensor_prices *prices = all->prices;
     SW_TRY(price_below(all, profile, INFINITY, SW_SEARCH_QUICK_OPS));
-    const int close = choose(prices);
-    const double least_s = prices->size[prices->chosen].step_s;
-    if (!isfinite(least_s))
-        return fail_all(prices);
-    if (close > 1) {
+    if (choose(prices) > 1) {
+        const double least_s = prices->size[prices->chosen].step_s;
         SW_TRY(price_below(all, profile, least_s * (1.0 + CLOSE), SW_SEARCH_OPS));
-        prices->chosen = 0;
         choose(prices);
     }
-    return SW_OK;
+    return isfinite(prices->size[prices->chosen].step_s) ? SW_OK : fail_all(prices);
 }
 
 /* Finds the profile on all ranks, which measure it together where it is not kept. */

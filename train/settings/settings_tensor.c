@@ -38,9 +38,12 @@ int sw_settings_data_node_ranks(const struct sw_settings *settings) {
     return node == 0 || node >= group ? node / group : 1;
 }
 
+/* The group that spans most has its first ranks, as few as a group has on any node, on the last places of one. */
 int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
-    const int node = sw_settings_tensor_node_ranks(settings);
-    return node == 0 ? 0 : sw_settings_tensor_ranks(settings) / node;
+    const int64_t first = sw_settings_tensor_node_ranks(settings);
+    if (first == 0)
+        return 0;
+    return 1 + sw_div_up(sw_settings_tensor_ranks(settings) - first, sw_settings_node_ranks(settings));
 }
 
 /* Refuses flags that are for tensor groups where there are none. */
