@@ -68,8 +68,8 @@ static bool lacks_room(const struct sw_plan *plan) {
 }
 
 /* Chooses whether a tensor group partitions inputs, where that is open: not where whole inputs leave the devices room
- * for everything, because each is then gathered once more; else if that is faster by the prices, or, without prices,
- * in any case. The ranks of a group have the same sizes and so decide alike. */
+ * for everything; else if that is faster by the prices, in which inputs of units that are computed again are gathered
+ * once more, or, without prices, in any case. The ranks of a group have the same sizes and so decide alike. */
 static sw_status outline_partitioned(const struct sw_plan_spec *given, const struct sw_settings *settings,
                                      const struct pricing *pricing, struct sw_plan **out) {
     struct sw_plan_spec spec = *given;
