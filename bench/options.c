@@ -33,15 +33,15 @@ static const struct sw_option options[] = {
              "made, and removed at the end"},
     {.name = "--model", .kind = SW_OPTION_STRING, AT(settings.model), .commands = SW_BENCH_ZERO, .group = WORKLOAD,
      .initial = SW_BENCH_MADE_MODEL, .value = "M",
-     .what = "made: 17 million parameters, on several nodes 33, with --tensor 138, with little padding on up to 8 ranks; or a "
-             "Hugging Face folder, or the name of a preset (listed below)"},
+     .what = "made: 17 million parameters, on several nodes 33, in tensor groups of 2 or 4 ranks 69 or 138, with little padding on "
+             "up to 8 ranks; or a Hugging Face folder, or the name of a preset (listed below)"},
     {.name = "--tensor", .kind = SW_OPTION_INT, AT(settings.tensor), .commands = SW_BENCH_ZERO, .group = WORKLOAD,
      .initial = "1", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS,
      .what = "cut layers for groups of N neighbouring ranks, and measure every stage also with partitioned activations; made is "
              "for 2 or 4"},
     {.name = "--recompute", .kind = SW_OPTION_CHOICE, AT(settings.recompute), .commands = SW_BENCH_ZERO,
      .group = WORKLOAD, .initial = "auto", .choices = "auto|all|none",
-     .what = "compute blocks again in the backward pass; auto: with --tensor all, else what fits is kept"},
+     .what = "blocks that the backward pass computes again; auto: with --tensor all, else as many as memory requires"},
     {.name = "--ranks-per-node", .kind = SW_OPTION_INT, AT(settings.ranks_per_node), .commands = SW_BENCH_ZERO,
      .group = WORKLOAD, .initial = "auto", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS,
      .allow_auto = true, .what = "count every N ranks as a node; auto: those of a machine"},

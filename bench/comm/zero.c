@@ -45,12 +45,13 @@ static const struct sw_model_config made = {
     .rope = {.theta = 10000.0, .truncate = true},
 };
 
-/* Changes the made model for tensor groups of 2 or 4 ranks. The matrices of the halves of a block fill 150 and 198
- * grains on each of two ranks, or 75 and 99 on each of four, and the norm of a half takes one grain more. On up to 4
- * data ranks, norms and uneven shards add at most 1.4%. */
-static void widen_for_groups(struct sw_model_config *config) {
+/* Changes the made model for tensor groups of 2 or 4 ranks. On each rank, the matrices of the halves of a block fill 75
+ * and 99 grains, and the norm of a half takes one grain more. On up to 4 data ranks, norms and uneven shards add at
+ * most 1.4%. */
+enum { GROUP_RANK_HIDDEN = 256 };
+static void widen_for_groups(struct sw_model_config *config, int64_t tensor_ranks) {
     config->vocab = 448;
-    config->hidden = 1024;
+    config->hidden = GROUP_RANK_HIDDEN * tensor_ranks;
     config->layers = 12;
     config->heads = 16;
     config->head_dim = 120;
@@ -81,7 +82,7 @@ static sw_status choose_model(struct zero_bench *b) {
     if (!is_made(b))
         return sw_config_load(b->given->settings.model, &b->config);
     if (has_groups(b))
-        widen_for_groups(&b->config);
+        widen_for_groups(&b->config, sw_settings_tensor_ranks(&b->settings));
     return SW_OK;
 }
 

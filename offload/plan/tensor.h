@@ -19,8 +19,8 @@ struct sw_plan_tensor {
     int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
     int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
     /* Each rank keeps its rows of the inputs that are kept for the backward pass, on whatever tier, and the group
-     * gathers them again: ZeRO-R's Pa, and Pa+cpu where they are not on the device (Rajbhandari et al. 2020,
-     * section 6.1). */
+     * gathers those of units that are computed again: ZeRO-R's Pa, and Pa+cpu where they are not on the device
+     * (Rajbhandari et al. 2020, section 6.1). */
     bool partition_inputs;
     /* Sequence parallelism (Korthikanti et al., arXiv 2205.05198): a rank has but its rows of what units add up to, and
      * keeps them for the backward pass. It normalises these rows, and the group gathers the normalised input of every

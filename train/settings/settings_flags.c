@@ -217,7 +217,7 @@ static const struct sw_option options[] = {
     {.name = "--partition-activations", CHOICE(partition), .commands = ALL, .group = RANKS, .initial = "auto",
      .choices = "auto|yes|no",
      .what = "with --tensor, each rank keeps its rows of a layer's input for the backward pass, on whatever tier, and the "
-             "group gathers them again; auto: where whole inputs take room that the devices lack, and if it is predicted "
+             "group gathers them where the layer is computed again; auto: where whole inputs take room that the devices lack, and if it is predicted "
              "to be faster where rates are known"},
     {.name = "--sequence-parallel", CHOICE(sequence), .commands = ALL, .group = RANKS, .initial = "auto",
      .choices = "auto|yes|no",
