@@ -36,6 +36,7 @@ struct sw_unit_call {
     void *softmax;           /* tensor group: what each rank tells of its part of the vocabulary, rank after rank */
     struct sw_span own_rows; /* tensor group: the rows that this rank adds up */
     void *grad;              /* gradient at the output, replaced by that at the input; the head writes it */
+    void *own_grad;          /* tensor group: this rank's rows of it, for norm_backward */
     float *acc, *table_acc;  /* gradient accumulators, fp32, laid out as the weights; table_acc NULL: the tied table is
                               * frozen and gets no gradient */
     void *work;              /* scratch of the compute lane */

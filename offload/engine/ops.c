@@ -14,20 +14,24 @@ static sw_status run_backward(const struct sw_unit_ops *ops, const struct sw_uni
     return ops->backward(ops->context, call);
 }
 
-/* Returns this rank's rows of an op's input, which may have no others; without a tensor group they are all. */
-static const void *own_rows_of(const struct sw_engine *engine, const struct sw_op *op, const void *in) {
+/* Returns this rank's rows of an input or its gradient, which may have no others; without a tensor group they are all.
+ */
+static void *own_rows_of(const struct sw_engine *engine, void *piece) {
     const struct sw_plan *plan = engine->plan;
-    const bool alone =
-        sw_plan_is_sequence_parallel(plan) || (op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(plan, op->unit));
-    if (in == NULL || sw_plan_tensor_ranks(plan) == 1 || alone)
-        return in;
-    return (const char *)in + sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
+    if (piece == NULL || sw_plan_tensor_ranks(plan) == 1 || sw_plan_is_sequence_parallel(plan))
+        return piece;
+    return (char *)piece + sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
+}
+
+/* Tells whether an op's input has this rank's rows alone, although the plan's other inputs have all. */
+static bool recalls_rows(const struct sw_engine *engine, const struct sw_op *op) {
+    return op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(engine->plan, op->unit);
 }
 
 static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                           struct step_context *context) {
     const struct sw_unit_ops *ops = &engine->spec.ops;
-    const void *in = sw_engine_operand(engine, op, SW_ROLE_INPUT);
+    void *in = sw_engine_operand(engine, op, SW_ROLE_INPUT), *grad = sw_engine_operand(engine, op, SW_ROLE_OUTPUT_GRAD);
     const struct sw_unit_call call = {
         .stream = lane->stream,
         .unit = op->unit,
@@ -37,13 +41,14 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .table = sw_engine_operand(engine, op, SW_ROLE_TABLE),
         .tokens = sw_engine_operand(engine, op, SW_ROLE_TOKENS),
         .in = sw_plan_is_sequence_parallel(engine->plan) ? NULL : in,
-        .own_in = own_rows_of(engine, op, in),
+        .own_in = recalls_rows(engine, op) ? in : own_rows_of(engine, in),
         .normed = sw_engine_operand(engine, op, SW_ROLE_NORMED),
         .out = sw_engine_operand(engine, op, SW_ROLE_OUTPUT),
         .saved = sw_engine_operand(engine, op, SW_ROLE_SAVED),
         .derived = sw_engine_operand(engine, op, SW_ROLE_DERIVED),
         .recompute = engine->plan->recompute[op->unit],
-        .grad = sw_engine_operand(engine, op, SW_ROLE_OUTPUT_GRAD),
+        .grad = grad,
+        .own_grad = own_rows_of(engine, grad),
         .norm_grad = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD),
         .softmax = sw_engine_operand(engine, op, SW_ROLE_SOFTMAX),
         .own_rows = sw_plan_rows_of(engine->plan, engine->plan->spec.tensor.rank),

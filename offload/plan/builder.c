@@ -196,6 +196,7 @@ struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
         [RING_INPUT_OUT] = index->input_out,
         [RING_INPUT_IN] = index->input_in,
         [RING_NORMED] = index->normed,
+        [RING_WHOLE_GRAD] = index->whole_grad,
         [RING_NORM_GRAD] = index->norm_grad,
         [RING_SOFTMAX] = index->softmax,
         [RING_ACC_OUT] = index->acc_out,

@@ -22,6 +22,7 @@ enum sw_ring {
     RING_INPUT_OUT,
     RING_INPUT_IN,
     RING_NORMED,
+    RING_WHOLE_GRAD,
     RING_NORM_GRAD,
     RING_SOFTMAX,
     RING_ACC_OUT,
@@ -217,6 +218,8 @@ void sw_build_sum_rows(struct sw_builder *b, int64_t unit, int64_t micro, struct
 struct sw_operand sw_build_parts(struct sw_builder *b);
 /* Normalises this rank's rows of a unit's input and gathers those of all ranks. Returns where they are. */
 struct sw_operand sw_build_forward_norm(struct sw_builder *b, const struct sw_norm_work *norm);
+/* Gathers the rows of the gradient at a unit's output, where a rank has its own alone. Returns where they all are. */
+struct sw_operand sw_build_gather_grad(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand rows);
 /* Adds to the last op that it reads a unit's normalised input. */
 void sw_build_read_normed(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand normed);
 /* Returns this rank's rows of a piece, and their bytes. */

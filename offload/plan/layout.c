@@ -174,6 +174,24 @@ static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
     return most;
 }
 
+/* Adds the rings of what a tensor group exchanges. piece_bytes: of all rows of a micro-batch. No more micro-batches are
+ * normalised ahead than a group has. */
+static void lay_tensor_rings(struct layout *layout, int64_t piece_bytes) {
+    const struct sw_plan *plan = layout->plan;
+    struct sw_plan_index *index = plan->index;
+    const int tensor_ranks = sw_plan_tensor_ranks(plan);
+    const bool group = tensor_ranks > 1, sequence = sw_plan_is_sequence_parallel(plan);
+    const int64_t micros = sw_plan_group(plan);
+    index->whole_grad = add_if(layout, plan->spec.train && sequence, "block output gradient ring", SW_DEVICE,
+                               piece_bytes, sw_min_i64(TENSOR_PIECES, micros));
+    index->normed =
+        add_if(layout, sequence, "normalised input ring", SW_DEVICE, piece_bytes, sw_min_i64(NORMED_PIECES, micros));
+    index->norm_grad =
+        add_if(layout, group && plan->spec.train, "norm gradient ring", SW_DEVICE, piece_bytes, TENSOR_PIECES);
+    index->softmax =
+        add_if(layout, group, "softmax ring", SW_DEVICE, tensor_ranks * plan->spec.tensor.softmax_bytes, TENSOR_PIECES);
+}
+
 static void lay_block_inputs(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
@@ -202,13 +220,8 @@ static void lay_block_inputs(struct layout *layout) {
         add_if(layout, away, "block input ring", SW_DEVICE, bytes, sequence ? NORMED_PIECES : INPUT_SPARE);
     index->input_out = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
     index->input_in = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
-    index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, whole, group);
-    const int tensor_ranks = sw_plan_tensor_ranks(plan);
-    index->normed = add_if(layout, sequence, "normalised input ring", SW_DEVICE, whole, NORMED_PIECES);
-    index->norm_grad =
-        add_if(layout, tensor_ranks > 1 && spec->train, "norm gradient ring", SW_DEVICE, whole, TENSOR_PIECES);
-    index->softmax = add_if(layout, tensor_ranks > 1, "softmax ring", SW_DEVICE,
-                            tensor_ranks * spec->tensor.softmax_bytes, TENSOR_PIECES);
+    index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, bytes, group);
+    lay_tensor_rings(layout, whole);
 }
 
 /* Adds slots for a kind of intermediates: one for each unit that computes no more than `most` again, and one that the

@@ -173,16 +173,22 @@ static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t
     return to;
 }
 
-/* A unit's input for its backward pass; with sequence parallelism this rank's rows, and the whole normalised input. */
+/* The activations that a unit's backward pass reads: its input, which the embedding lacks, and the gradient at its
+ * output. With sequence parallelism the input is this rank's rows, and the whole normalised input is read too. */
 struct recalled {
-    struct sw_operand input, normed;
+    struct sw_operand input, normed, grad;
 };
 
 static struct recalled recall(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
                               int32_t weights) {
     const int64_t micro = group->first + within;
-    struct recalled recalled = {.input = emit_recall(b, sw_plan_backward_input(b->plan, unit), within, micro)};
-    if (sw_plan_is_sequence_parallel(b->plan))
+    const bool sequence = sw_plan_is_sequence_parallel(b->plan);
+    struct recalled recalled = {.grad = {.slot = b->index->output_grad, .piece = within}};
+    if (sequence)
+        recalled.grad = sw_build_gather_grad(b, unit, micro, recalled.grad);
+    if (unit > 0)
+        recalled.input = emit_recall(b, sw_plan_backward_input(b->plan, unit), within, micro);
+    if (unit > 0 && sequence)
         recalled.normed = sw_build_forward_norm(
             b, &(struct sw_norm_work){.unit = unit, .micro = micro, .input = recalled.input, .weights = weights});
     return recalled;
@@ -211,7 +217,7 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
             sw_build_read(b, norm.input, sw_build_output_of(kept - 1, micro));
         touch_intermediates(b, unit, within, micro, again);
     }
-    sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, 0, 0, 0});
+    sw_build_read(b, recalled->grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, 0, 0, 0});
     if (apart)
         norm.norm_grad = sw_build_write_norm_grad(b, unit, micro);
     else if (unit > 0)
@@ -224,17 +230,17 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
 }
 
 /* The norm of one micro-batch comes behind the backward pass of the next, so that the group's exchange hides there.
- * With sequence parallelism the normalised input of one comes ahead of the backward pass of the one before. */
+ * With sequence parallelism what one needs is gathered ahead of the backward pass of the one before. */
 static void emit_unit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int32_t weights,
                                struct sw_accumulator *acc) {
     const bool apart = unit > 0 && sw_plan_tensor_ranks(b->plan) > 1;
     const bool ahead = sw_plan_is_sequence_parallel(b->plan);
     struct sw_norm_work before = {0};
-    struct recalled recalled[2] = {{{0}, {0}}, {{0}, {0}}};
+    struct recalled recalled[2];
     for (int64_t w = 0; w < group->count; w++) {
-        if (unit > 0 && (w == 0 || !ahead))
+        if (w == 0 || !ahead)
             recalled[w % 2] = recall(b, group, unit, w, weights);
-        if (unit > 0 && ahead && w + 1 < group->count)
+        if (ahead && w + 1 < group->count)
             recalled[(w + 1) % 2] = recall(b, group, unit, w + 1, weights);
         const struct sw_norm_work norm = emit_backward(b, group, unit, w, weights, acc, &recalled[w % 2]);
         if (apart && w > 0)

@@ -33,6 +33,7 @@ struct sw_plan_index {
     int32_t input_back;                   /* device ring: kept inputs on their way to the backward pass */
     int32_t input_out, input_in;          /* host rings: kept inputs to and from NVMe */
     int32_t output_grad;                  /* device; pieces: micro-batches of a group */
+    int32_t whole_grad;                   /* device ring: gradients of all rows, with sequence parallelism */
     int32_t norm_grad, softmax;           /* device rings: what a tensor group exchanges */
     int32_t normed;                       /* device ring: normalised inputs, with sequence parallelism */
     int32_t tokens, token_staging, work;

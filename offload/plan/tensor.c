@@ -91,6 +91,16 @@ struct sw_operand sw_build_forward_norm(struct sw_builder *b, const struct sw_no
     return to;
 }
 
+static struct sw_what grad_of(int64_t unit, int64_t micro, int64_t version) {
+    return (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, version, 0, 0};
+}
+
+struct sw_operand sw_build_gather_grad(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand rows) {
+    const struct sw_operand to = sw_build_ring(b, RING_WHOLE_GRAD);
+    gather(b, (struct shared){.at = to, .rows = rows, .what = grad_of(unit, micro, 0), .unit = unit});
+    return to;
+}
+
 void sw_build_read_normed(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand normed) {
     sw_build_read(b, normed, normed_of(unit, micro, 0));
 }
@@ -142,22 +152,21 @@ void sw_build_reduce_norm_grad(struct sw_builder *b, const struct sw_norm_work *
 }
 
 /* The op reads the gradient at the unit's output, of which a block's input has a part beside the norm. The head's has
- * none. */
+ * none. With sequence parallelism the gradient's rows are gathered when the unit before needs all. */
 void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *norm) {
     const int64_t unit = norm->unit, kept = sw_plan_backward_input(b->plan, unit);
-    const bool head = unit == sw_build_head_of(b);
-    struct sw_what grad = {SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, norm->micro, 0, 0, 0};
+    const bool head = unit == sw_build_head_of(b), sequence = sw_plan_is_sequence_parallel(b->plan);
+    const struct sw_what own_grad = grad_of(unit - 1, norm->micro, SW_VERSION_OWN);
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_NORM, SW_LANE_COMPUTE, unit, norm->micro);
     op->bytes = NORM_BACKWARD_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
     sw_build_read_weights(b, unit, norm->weights);
     sw_build_read(b, norm->input, sw_build_output_of(head ? unit - 1 : kept - 1, norm->micro));
     sw_build_read(b, norm->norm_grad, norm_grad_of(unit, norm->micro, SW_VERSION_OWN));
     if (!head)
-        sw_build_read(b, norm->grad, grad);
-    grad.unit = unit - 1;
-    grad.version = SW_VERSION_OWN;
-    sw_build_write(b, norm->grad, grad);
+        sw_build_read(b, norm->grad, grad_of(unit, norm->micro, sequence ? SW_VERSION_OWN : 0));
+    sw_build_write(b, norm->grad, own_grad);
     sw_build_accumulate(b, unit, norm->acc);
     sw_build_touch_work(b);
-    gather(b, (struct shared){.at = norm->grad, .rows = in_place, .what = grad, .unit = unit});
+    if (!sequence)
+        gather(b, (struct shared){.at = norm->grad, .rows = in_place, .what = own_grad, .unit = unit});
 }

@@ -280,7 +280,7 @@ static void norm_backward(struct group *g, int64_t unit) {
         const int64_t at = r->own_rows.first_grain * row_bytes(g), own_bytes = r->own_rows.grains * row_bytes(g);
         struct sw_unit_call call = call_of(g, r, unit);
         call.in = call.normed = NULL; /* a norm's backward pass has its own rows alone */
-        call.grad = r->part;
+        call.own_grad = (char *)r->part + at;
         memcpy(r->part, g->grad, (size_t)bytes);
         memset(r->norm_grad, POISON, (size_t)bytes);
         memcpy((char *)r->norm_grad + at, (char *)summed + at, (size_t)own_bytes);

@@ -113,7 +113,7 @@ sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_cal
     else
         sw_block_norm_accumulate(model, call, norm.scale, &norm.call);
     return sw_model_norm_backward(model, call->stream, &norm.call, (const char *)call->norm_grad + offset, call->own_in,
-                                  !norm.head, (char *)call->grad + offset);
+                                  !norm.head, call->own_grad);
 }
 
 /* Takes one tile of rows through this rank's part of the vocabulary, up to its record of the softmax. */

@@ -133,8 +133,8 @@ int64_t sw_settings_tensor_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_rank(const struct sw_settings *settings);
 int64_t sw_settings_data_ranks(const struct sw_settings *settings);
 int64_t sw_settings_data_rank(const struct sw_settings *settings);
-/* Return how tensor groups lie on nodes: the fewest ranks that one has on a node, the ranks of a node that have the same
- * part of every layer, and the most nodes that a group spans. 0: nodes are not known. */
+/* Return how tensor groups lie on nodes: the fewest ranks that one has on a node, the ranks of a node that have the
+ * same part of every layer, and the most nodes that a group spans. 0: nodes are not known. */
 int sw_settings_tensor_node_ranks(const struct sw_settings *settings);
 int sw_settings_data_node_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_nodes(const struct sw_settings *settings);
