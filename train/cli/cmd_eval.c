@@ -178,6 +178,7 @@ static sw_status open_tokens(struct evaluator *e) {
 
 static sw_status open_all(void *context) {
     struct evaluator *e = context;
+    sw_ranks_forget_error(e->ranks); /* of the attempt before */
     SW_TRY(sw_ranks_agree_on_error(e->ranks, open_source(e)));
     SW_TRY(sw_read_same_step(e->ranks, e->source));
     SW_TRY(open_tokens(e));

@@ -323,6 +323,7 @@ static sw_status open_source(struct generator *g) {
 
 static sw_status open_all(void *context) {
     struct generator *g = context;
+    sw_ranks_forget_error(g->ranks); /* of the attempt before */
     SW_TRY(sw_ranks_agree_on_error(g->ranks, open_source(g)));
     SW_TRY(sw_read_same_step(g->ranks, g->source));
     return open_model(g);
