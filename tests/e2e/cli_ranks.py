@@ -47,8 +47,8 @@ def refused(what, parts, *words, status=1, head="train"):
 
 def commands_for_one_rank_refuse_several():
     problems = []
-    for name, arguments in (("verify", [RUN]), ("report", [RUN]), ("eval", [RUN]), ("doctor", [])):
-        problems += refused(name, [(2, command(name, *arguments))], "2 ranks were started", "train and resume", head=name)
+    for name, arguments in (("verify", [RUN]), ("report", [RUN]), ("export", [RUN, path("out")]), ("doctor", [])):
+        problems += refused(name, [(2, command(name, *arguments))], "2 ranks were started", "eval and generate", head=name)
     return problems
 
 

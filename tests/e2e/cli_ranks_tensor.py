@@ -278,6 +278,11 @@ def ranks_evaluate_and_generate_together():
             far_off = [loss["loss"] for loss in losses if abs(loss["loss"] - losses[0]["loss"]) > TOLERANCE * losses[0]["loss"]
                        or loss["tokens"] != losses[0]["tokens"]]
             problems += [f"{source}: losses {far_off} instead of {losses[0]}"] if far_off else []
+    done = subprocess.run(mpirun((1, command("eval", path("spoken-gpt2"), "--data", DATA)),
+                                 (1, command("eval", path("spoken-gpt2"), "--data", DATA, "--seq", 9))), capture_output=True, text=True,
+                          timeout=LIMIT_S, check=False)
+    if done.returncode == 0 or "rank 1 has another command line than rank 0" not in done.stderr:
+        problems.append(f"other arguments of one rank: status {done.returncode}: {done.stderr[-800:]}")
     for what, ranks, flags, words in (("groups", 4, ("eval", "--data", DATA, "--tensor", 3), "--tensor 3"),
                                       ("tokens", 2, ("eval", "--data", DATA, "--tokens", 9), "--tokens"),
                                       ("two texts", 4, ("generate", "--tokens", DATA_TEXT, "--tensor", 2), "leave out --tensor 2"),

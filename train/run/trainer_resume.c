@@ -36,13 +36,18 @@ static void keep_rounding(int before, int unnamed, struct sw_settings *settings)
         settings->rounding = settings->optimizer_state == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
 }
 
-/* Resolves the settings anew that depend on how ranks share out the work, if that changes. Tensor groups cut layers
- * themselves, so they need no tiles. */
-static void regroup(const struct sw_trainer *trainer, struct sw_settings *settings) {
+/* Leaves open the settings that depend on how ranks share out the work, if that changes. A run of one data rank has not
+ * chosen its stage, which was `zero_before` until the edit could name one. Tensor groups cut layers themselves, so they
+ * need no tiles. */
+static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struct sw_settings *settings) {
     const struct sw_run *run = &trainer->run;
-    const int64_t tensor_ranks = sw_settings_tensor_ranks(settings);
-    if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != tensor_ranks)
+    const int64_t tensor_ranks = sw_settings_tensor_ranks(settings), zero = settings->zero;
+    if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != tensor_ranks) {
         sw_settings_regroup(settings, run->ranks / run->tensor_ranks);
+        settings->zero = zero;
+    } else if (zero == SW_OPTION_AUTO && run->ranks == run->tensor_ranks) {
+        settings->zero = zero_before;
+    }
     if (tensor_ranks > 1)
         settings->tiles = 1;
 }
@@ -52,14 +57,16 @@ static void regroup(const struct sw_trainer *trainer, struct sw_settings *settin
 static sw_status apply_change(const struct change *change, const struct sw_trainer *trainer,
                               struct sw_settings *settings) {
     enum { UNNAMED = INT32_MIN };
-    enum { CHUNK_GRAINS, DEVICE_MEMORY, HOST_MEMORY, ZERO, THREADS, NUMBERS };
+    enum { CHUNK_GRAINS, DEVICE_MEMORY, HOST_MEMORY, THREADS, NUMBERS };
     int64_t *const number[] = {[CHUNK_GRAINS] = &settings->chunk_grains,
                                [DEVICE_MEMORY] = &settings->device_memory,
                                [HOST_MEMORY] = &settings->host_memory,
-                               [ZERO] = &settings->zero,
                                [THREADS] = &settings->threads};
     int64_t before[NUMBERS], named[NUMBERS];
     const int rounding = settings->rounding;
+    const int64_t zero = settings->zero;
+    if (trainer->run.ranks == trainer->run.tensor_ranks)
+        settings->zero = SW_OPTION_AUTO;
     for (int i = 0; i < NUMBERS; i++) {
         before[i] = *number[i];
         *number[i] = UNNAMED;
@@ -72,7 +79,7 @@ static sw_status apply_change(const struct change *change, const struct sw_train
         named[i] = *number[i];
         *number[i] = before[i];
     }
-    regroup(trainer, settings);
+    regroup(trainer, zero, settings);
     for (int i = 0; i < NUMBERS; i++)
         if (named[i] != UNNAMED)
             *number[i] = named[i];
