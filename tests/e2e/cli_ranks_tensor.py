@@ -196,7 +196,7 @@ def every_group_and_stage_resumes_from_every_other():
 def groups_resume_on_other_numbers_of_ranks():
     """Losses go on as those of a run that nothing has changed, up to the order of sums."""
     together(1, train("steady", model="llama", steps=2 * SHORT))
-    together(2, train("moved", "--tensor", 2, model="llama", steps=2))
+    together(2, train("moved", "--tensor", 2, "--sequence-parallel", "yes", model="llama", steps=2))
     for steps, (ranks, *flags) in zip(range(4, 2 * SHORT + 1, 2), ((4,), (4, "--tensor", 4, "--place", EVERYTHING_AWAY), (1, "--tensor", 1),
                                                                 (2, "--tensor", 2, "--zero", 3), (4, "--tensor", 1))):
         together(ranks, command("resume", path("moved"), "--steps", steps, *flags))

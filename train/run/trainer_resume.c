@@ -52,6 +52,28 @@ static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struc
         settings->tiles = 1;
 }
 
+/* The rows that a tensor group's ranks keep; a run without groups leaves them open. */
+struct rows_kept {
+    int partition, sequence;
+};
+
+static struct rows_kept leave_rows_open(struct sw_settings *settings) {
+    const struct rows_kept before = {settings->partition, settings->sequence};
+    settings->partition = SW_PARTITION_AUTO;
+    settings->sequence = SW_SEQUENCE_AUTO;
+    return before;
+}
+
+/* Goes on as before where there still are groups and the edit named nothing else. */
+static void keep_rows(struct rows_kept before, struct sw_settings *settings) {
+    if (sw_settings_tensor_ranks(settings) == 1)
+        return;
+    if (settings->partition == SW_PARTITION_AUTO)
+        settings->partition = before.partition;
+    if (settings->sequence == SW_SEQUENCE_AUTO)
+        settings->sequence = before.sequence;
+}
+
 /* Applies the edit, and notes what the user named now: only budgets that are named may exceed the available memory, and
  * only a chunk size that is not named may be raised. */
 static sw_status apply_change(const struct change *change, const struct sw_trainer *trainer,
@@ -72,6 +94,7 @@ static sw_status apply_change(const struct change *change, const struct sw_train
         *number[i] = UNNAMED;
     }
     settings->rounding = UNNAMED;
+    const struct rows_kept rows = leave_rows_open(settings);
     const sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
     if (sw_tensor_is_open(settings))
         settings->tensor = trainer->run.tensor_ranks;
@@ -79,6 +102,7 @@ static sw_status apply_change(const struct change *change, const struct sw_train
         named[i] = *number[i];
         *number[i] = before[i];
     }
+    keep_rows(rows, settings);
     regroup(trainer, zero, settings);
     for (int i = 0; i < NUMBERS; i++)
         if (named[i] != UNNAMED)
