@@ -1,6 +1,6 @@
 #include "tests/kernels/fragment_products.h"
 
-#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/attention/fragment.cuh"
 
 template <typename T, bool SHUFFLES> struct product {
     static __device__ void multiply(sw_fragment_c *c, const sw_fragment_a<T> &a, const sw_fragment_b<T> &b) {

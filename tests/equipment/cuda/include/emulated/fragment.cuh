@@ -1,5 +1,5 @@
 /* The warp's matrix instructions on the host: lanes hand over what they hold, and each works out its own part.
- * kernels/cuda/fragment.cuh includes this file and says which elements a lane holds. */
+ * kernels/cuda/attention/fragment.cuh includes this file and says which elements a lane holds. */
 #ifndef SW_TESTS_EQUIPMENT_CUDA_EMULATED_FRAGMENT_CUH
 #define SW_TESTS_EQUIPMENT_CUDA_EMULATED_FRAGMENT_CUH
 

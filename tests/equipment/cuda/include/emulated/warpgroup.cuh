@@ -1,4 +1,5 @@
-/* The instructions of kernels/cuda/warpgroup.cuh on the host, which includes this file and says what they do. */
+/* The instructions of kernels/cuda/attention/warpgroup.cuh on the host, which includes this file and says what they do.
+ */
 #ifndef SW_TESTS_EQUIPMENT_CUDA_EMULATED_WARPGROUP_CUH
 #define SW_TESTS_EQUIPMENT_CUDA_EMULATED_WARPGROUP_CUH
 

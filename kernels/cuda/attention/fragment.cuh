@@ -5,8 +5,8 @@
  *   B: the rows 2t and 2t+1 of column g, then rows 2t+8 and 2t+9;
  *   C: the columns 2t and 2t+1 of row g, then of row g+8.
  * So two C side by side, rounded, are an A. */
-#ifndef SW_KERNELS_CUDA_FRAGMENT_CUH
-#define SW_KERNELS_CUDA_FRAGMENT_CUH
+#ifndef SW_KERNELS_CUDA_ATTENTION_FRAGMENT_CUH
+#define SW_KERNELS_CUDA_ATTENTION_FRAGMENT_CUH
 
 #include "kernels/cuda/elements.cuh"
 

@@ -4,7 +4,7 @@
 #ifndef SW_KERNELS_CUDA_ATTENTION_HOPPER_KEYS_CUH
 #define SW_KERNELS_CUDA_ATTENTION_HOPPER_KEYS_CUH
 
-#include "kernels/cuda/attention_hopper.cuh"
+#include "kernels/cuda/attention/hopper.cuh"
 
 namespace {
 template <typename T> struct tensors {

@@ -3,7 +3,7 @@
 #ifndef SW_KERNELS_CUDA_ATTENTION_DELTA_CUH
 #define SW_KERNELS_CUDA_ATTENTION_DELTA_CUH
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/rows.cuh"
 
 template <typename T>

@@ -1,7 +1,7 @@
 /* Attention, forward, for GPUs of capability 9.0: each warpgroup takes 64 queries over all keys that they see, keeping
  * for each query the greatest score and the sum of exponentials so far (FlashAttention-2, algorithm 1). The scores of
  * the next tile and the values of this one are multiplied while exponentials are taken (FlashAttention-3). */
-#include "kernels/cuda/attention_hopper.cuh"
+#include "kernels/cuda/attention/hopper.cuh"
 
 namespace {
 enum { KEYS = 128, STAGES = 2, SCORES = KEYS / 2 };

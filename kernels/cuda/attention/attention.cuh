@@ -1,9 +1,9 @@
 /* Helpers that the attention kernels share. A block owns a tile of rows of one head, 16 for each warp, and streams
  * tiles of the other side through shared memory; scores live in registers only. */
-#ifndef SW_KERNELS_CUDA_ATTENTION_CUH
-#define SW_KERNELS_CUDA_ATTENTION_CUH
+#ifndef SW_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
+#define SW_KERNELS_CUDA_ATTENTION_ATTENTION_CUH
 
-#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/attention/fragment.cuh"
 #include "kernels/cuda/grid.cuh"
 
 #define SW_LOG2_E 1.44269504088896341f

@@ -2,8 +2,8 @@
  * makes the gradients of keys and values, a block for 128 keys over the queries that see them; another those of
  * queries. Both work out the scores again. Where several query heads share a key head, each has blocks of its own that
  * leave their sums in scratch, and a third kernel adds those in the order of heads. */
-#include "kernels/cuda/attention_delta.cuh"
-#include "kernels/cuda/attention_hopper_keys.cuh"
+#include "kernels/cuda/attention/delta.cuh"
+#include "kernels/cuda/attention/hopper_keys.cuh"
 
 namespace {
 /* The kernel of queries. Three tiles of keys, as products of the step before may still read theirs, and two of values.

@@ -1,7 +1,7 @@
 /* Attention, backward (FlashAttention-2, algorithm 2, without its atomic sums): one kernel makes the gradients of keys
  * and values, a block for each tile of keys over the queries that see it; another those of queries. Both work out the
  * scores again. No sum is shared between blocks, so the bits are the same in every run. */
-#include "kernels/cuda/attention_delta.cuh"
+#include "kernels/cuda/attention/delta.cuh"
 #include "kernels/tiling.h"
 
 namespace {

@@ -4,8 +4,8 @@
 #ifndef SW_KERNELS_CUDA_ATTENTION_HOPPER_CUH
 #define SW_KERNELS_CUDA_ATTENTION_HOPPER_CUH
 
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/warpgroup.cuh"
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/warpgroup.cuh"
 
 enum {
     SW_HOPPER_THREADS = 2 * SW_WARPGROUP,

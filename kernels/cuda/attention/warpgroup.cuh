@@ -12,8 +12,8 @@
  * A matrix in shared memory is a tile of panels. A panel is SW_PANEL_COLS columns of all rows, 128 bytes a row, whose
  * pieces of 16 bytes are permuted within groups of eight rows (128-byte swizzle: the bits 7 to 9 of an address change
  * its bits 4 to 6). A tile begins at a multiple of SW_PATTERN_BYTES. */
-#ifndef SW_KERNELS_CUDA_WARPGROUP_CUH
-#define SW_KERNELS_CUDA_WARPGROUP_CUH
+#ifndef SW_KERNELS_CUDA_ATTENTION_WARPGROUP_CUH
+#define SW_KERNELS_CUDA_ATTENTION_WARPGROUP_CUH
 
 #include "kernels/cuda/elements.cuh"
 

@@ -1,6 +1,6 @@
 /* Attention, forward: a block takes a tile of queries of one head over all keys that they see, keeping for each query
  * the greatest score and the sum of exponentials so far (FlashAttention-2, algorithm 1). */
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
 
 namespace {
 /* State that a lane keeps for its queries, rows g and g+8 of each 16 of the warp. The greatest score is yet to be
