@@ -120,6 +120,105 @@ static void test_another_digest(void **state) {
     sw_data_close(f.data);
 }
 
+/* Large data, whose scan is kept: more tokens than the fewest for which one is. */
+enum { MANY_TOKENS = 80 * BLOCK };
+
+static void open_large(void *const *state, struct fixture *f) {
+    *f = (struct fixture){.spec = {.file_count = 1, .vocab = VOCAB, .seq = SEQ, .validation_percent = 10}};
+    uint16_t *tokens = malloc(MANY_TOKENS * sizeof *tokens);
+    assert_non_null(tokens);
+    for (int i = 0; i < MANY_TOKENS; i++)
+        tokens[i] = (uint16_t)(i * 7 % VOCAB);
+    f->files[0] = support_write(state, "large.bin", tokens, MANY_TOKENS * sizeof *tokens, f->path);
+    f->spec.files = f->files;
+    date(f->path);
+    free(tokens);
+    assert_int_equal(setenv("XDG_CACHE_HOME", ((struct support_folder *)*state)->path, 1), 0);
+    support_expect_ok(sw_data_open(&f->spec, &f->data), "open");
+}
+
+/* Opens the data again, as a resume does. */
+static void open_again(struct fixture *f) {
+    sw_data_close(f->data);
+    support_expect_ok(sw_data_open(&f->spec, &f->data), "open again");
+}
+
+static void remove_cache(void *const *state) {
+    char path[SUPPORT_PATH_CHARS], command[SUPPORT_PATH_CHARS + 16];
+    support_path(state, "spillway", path);
+    assert_true(snprintf(command, sizeof command, "rm -r '%s'", path) < (int)sizeof command);
+    assert_int_equal(system(command), 0);
+}
+
+/* A second opening knows the digest without reading the tokens, so a bit that changed without another time is not in
+ * it, and is found when its block is first needed. */
+static void test_a_kept_scan_is_compared_later(void **state) {
+    struct fixture f;
+    const uint16_t other = 8;
+    open_large(state, &f);
+    const uint64_t digest = sw_data_digest(f.data);
+    char text[SW_DATA_TEXT_CHARS], again[SW_DATA_TEXT_CHARS];
+    sw_data_text(f.data, text);
+    open_again(&f);
+    assert_int_equal(sw_data_digest(f.data), digest);
+    assert_string_equal(sw_data_text(f.data, again), text);
+    assert_int_equal(refused_windows(&f, ""), 0);
+    overwrite(f.path, &other, sizeof other, (3 * BLOCK + 100) * sizeof other);
+    date(f.path);
+    open_again(&f);
+    assert_int_equal(sw_data_digest(f.data), digest);
+    const int64_t refused = refused_windows(&f, "large.bin reads differently from token 196608 on");
+    assert_in_range(refused, BLOCK / SEQ, BLOCK / SEQ + 1);
+    sw_data_close(f.data);
+    remove_cache(state);
+}
+
+static void test_a_changed_file_is_read_again(void **state) {
+    struct fixture f;
+    const uint16_t other = 8;
+    open_large(state, &f);
+    const uint64_t digest = sw_data_digest(f.data);
+    overwrite(f.path, &other, sizeof other, (3 * BLOCK + 100) * sizeof other);
+    open_again(&f);
+    assert_true(sw_data_digest(f.data) != digest);
+    assert_int_equal(refused_windows(&f, ""), 0);
+    sw_data_close(f.data);
+    remove_cache(state);
+}
+
+/* Flips a bit of every kept scan. */
+static void damage_cache(void *const *state) {
+    char path[SUPPORT_PATH_CHARS];
+    DIR *list = opendir(support_path(state, "spillway", path));
+    int damaged = 0;
+    assert_non_null(list);
+    for (const struct dirent *entry; (entry = readdir(list)) != NULL;) {
+        if (strncmp(entry->d_name, "scan-", 5) != 0)
+            continue;
+        unsigned char byte;
+        const int fd = openat(dirfd(list), entry->d_name, O_RDWR | O_CLOEXEC);
+        assert_int_equal(pread(fd, &byte, 1, 200), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, 200), 1);
+        close(fd);
+        damaged++;
+    }
+    closedir(list);
+    assert_int_equal(damaged, 1);
+}
+
+static void test_a_damaged_scan_is_not_used(void **state) {
+    struct fixture f;
+    open_large(state, &f);
+    const uint64_t digest = sw_data_digest(f.data);
+    damage_cache(state);
+    open_again(&f);
+    assert_int_equal(sw_data_digest(f.data), digest);
+    assert_int_equal(refused_windows(&f, ""), 0);
+    sw_data_close(f.data);
+    remove_cache(state);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_tokens_outside_the_vocabulary, support_make_folder, support_remove_folder),
@@ -127,6 +226,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_another_mask, support_make_folder, support_remove_folder),
         cmocka_unit_test_setup_teardown(test_files_that_were_only_touched, support_make_folder, support_remove_folder),
         cmocka_unit_test_setup_teardown(test_another_digest, support_make_folder, support_remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_kept_scan_is_compared_later, support_make_folder, support_remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_changed_file_is_read_again, support_make_folder, support_remove_folder),
+        cmocka_unit_test_setup_teardown(test_a_damaged_scan_is_not_used, support_make_folder, support_remove_folder),
     };
     return cmocka_run_group_tests_name("train/data_changes", tests, NULL, NULL);
 }

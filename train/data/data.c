@@ -3,6 +3,7 @@
 #include "core/rng.h"
 #include "core/size.h"
 #include "train/data/data_internal.h"
+#include "train/data/kept_scan.h"
 
 #include <assert.h>
 #include <stdbool.h>
@@ -163,14 +164,11 @@ static sw_status scan_marks(struct sw_data *data, XXH3_state_t *hash) {
 }
 
 /* Checks every token and takes the digest of all of them, and of where validation begins. */
-static sw_status scan(struct sw_data *data) {
+static sw_status scan_all(struct sw_data *data) {
     XXH3_state_t *hash = XXH3_createState();
     sw_status status = SW_OK;
-    data->block = malloc(SW_DATA_BLOCK * sizeof *data->block);
-    if (data->block == NULL || hash == NULL) {
-        status = sw_fail(SW_ERR_NOMEM, "no memory to read the data");
-        goto done;
-    }
+    if (hash == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
     XXH3_64bits_reset(hash);
     if (data->stream != NULL)
         SW_TRY_GOTO(scan_stream(data, data->stream, &data->token_digests[SW_DATA_TRAINING], hash), done);
@@ -183,6 +181,18 @@ static sw_status scan(struct sw_data *data) {
 done:
     XXH3_freeState(hash);
     return status;
+}
+
+/* Takes over what an earlier opening of the same files found, or reads all of them. */
+static sw_status scan(struct sw_data *data) {
+    data->block = malloc(SW_DATA_BLOCK * sizeof *data->block);
+    if (data->block == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    if (sw_kept_scan_load(data))
+        return SW_OK;
+    SW_TRY(scan_all(data));
+    sw_kept_scan_save(data);
+    return SW_OK;
 }
 
 sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out) {
@@ -218,10 +228,7 @@ void sw_data_close(struct sw_data *data) {
     free(data->window);
     free(data->marks);
     free(data->block);
-    for (int i = 0; i < SW_DATA_PARTS; i++) {
-        free(data->token_digests[i].block);
-        free(data->mark_digests[i].block);
-    }
+    sw_data_digests_free(data);
     free(data);
 }
 

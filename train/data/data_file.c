@@ -24,6 +24,8 @@ static sw_status open_at(const char *path, const char *suffix, int *out_fd) {
 
 static void take(const struct stat *info, struct sw_data_file *out) {
     out->bytes = info->st_size;
+    out->device = info->st_dev;
+    out->inode = info->st_ino;
     out->written = info->st_mtim;
     out->altered = info->st_ctim;
 }

@@ -14,6 +14,7 @@ struct sw_data_file {
     const char *suffix; /* "" of the data themselves; likewise */
     int fd;             /* -1: there is no such file */
     int64_t bytes;
+    uint64_t device, inode;           /* which file this is, among all of this machine */
     struct timespec written, altered; /* the times of its last writing and last change, as of the opening */
 };
 

@@ -13,6 +13,7 @@ enum { SW_DATA_BLOCK = 64 * 1024 };
 struct sw_data_digests {
     int64_t first, end; /* of the range */
     uint64_t *block;    /* owned; NULL where nothing was read */
+    uint8_t *unread;    /* per block, owned: 1 until this process has read and compared it; NULL: it has read all */
 };
 sw_status sw_data_digests_alloc(struct sw_data_digests *digests, int64_t first, int64_t end);
 
@@ -36,10 +37,14 @@ struct sw_data {
     int32_t *block;  /* SW_DATA_BLOCK */
 };
 
+/* Frees all digests of the data. */
+void sw_data_digests_free(struct sw_data *data);
+
 struct sw_token_stream *sw_data_part_stream(const struct sw_data *data, sw_data_part part);
 
-/* Refuses a range of a part, and the marks behind its first token, where a file of it was changed after the opening and
- * the blocks that hold the range are no longer what they were. */
+/* Refuses a range of a part, and the marks behind its first token, if the blocks that hold the range are no longer what
+ * they were when they were first read. Reads only blocks of files that were changed after the opening, and blocks that
+ * this process has not read before (kept_scan.h). */
 sw_status sw_data_check_unchanged(struct sw_data *data, sw_data_part part, int64_t first, int64_t count);
 
 #endif

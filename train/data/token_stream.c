@@ -307,6 +307,23 @@ bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first
     return false;
 }
 
+void sw_token_stream_hash_identity(const struct sw_token_stream *stream, XXH3_state_t *hash) {
+    const int64_t counts[] = {stream->vocab, stream->source_count};
+    XXH3_128bits_update(hash, counts, sizeof counts);
+    for (int i = 0; i < stream->source_count; i++) {
+        const struct source *source = &stream->sources[i];
+        const int64_t form[] = {source->width_bytes, source->head_bytes};
+        XXH3_128bits_update(hash, form, sizeof form);
+        for (int which = 0; which < SOURCE_FILES; which++) {
+            const struct sw_data_file *file = file_of(source, which);
+            const int64_t identity[] = {sw_data_file_is_there(file), (int64_t)file->device,
+                                        (int64_t)file->inode,        file->bytes,
+                                        file->written.tv_sec,        file->written.tv_nsec};
+            XXH3_128bits_update(hash, identity, sizeof identity);
+        }
+    }
+}
+
 const struct sw_data_file *sw_token_stream_newest_file(const struct sw_token_stream *stream) {
     const struct sw_data_file *newest = &stream->sources[0].file;
     for (int i = 0; i < stream->source_count; i++)

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <xxhash.h>
 
 struct sw_token_stream;
 
@@ -66,6 +67,11 @@ bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first
                              struct sw_data_file *out);
 /* The file of the stream, or beside one, that was written to last. */
 const struct sw_data_file *sw_token_stream_newest_file(const struct sw_token_stream *stream);
+
+/* Adds to a hash what tells this stream from others without reading its tokens: the vocabulary, and the identity, size
+ * and time of the last write of each file. Leaves out the time of other changes, which noting a use of the cache
+ * sets. */
+void sw_token_stream_hash_identity(const struct sw_token_stream *stream, XXH3_state_t *hash);
 
 /* Where a token stands in the files: for messages. */
 struct sw_token_place {

@@ -61,11 +61,11 @@ static sw_status make_folders(void) {
 
 /* Writes through a file of this process's own, because other processes may write the same entry at the same time. The
  * last one stays. */
-static sw_status write_text(const char *path, const char *text) {
+sw_status sw_cache_replace(const char *path, const char *content, size_t bytes) {
     char own[PATH_CHARS];
     if (snprintf(own, sizeof own, "%s.%ld", path, (long)getpid()) >= (int)sizeof own)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
-    SW_TRY(sw_file_replace(own, text, strlen(text), SW_FILE_PRIVATE));
+    SW_TRY(sw_file_replace(own, content, bytes, SW_FILE_PRIVATE));
     if (rename(own, path) == 0)
         return SW_OK;
     const int error = errno;
@@ -77,7 +77,7 @@ static sw_status write_object(const char *path, const json_t *object) {
     char *text = json_dumps(object, JSON_INDENT(1));
     if (text == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
-    const sw_status status = write_text(path, text);
+    const sw_status status = sw_cache_replace(path, text, strlen(text));
     free(text);
     return status;
 }
@@ -102,7 +102,7 @@ sw_status sw_cache_mark(const char *path, const char *member) {
 sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, char *out, size_t chars) {
     char folder[PATH_CHARS], name[NAME_CHARS];
     if (!folder_of(folder))
-        return sw_fail(SW_ERR_ARG, "neither XDG_CACHE_HOME nor HOME names a folder to keep tokens in");
+        return sw_fail(SW_ERR_ARG, "neither XDG_CACHE_HOME nor HOME names a folder to keep %ss in", kind);
     SW_TRY(make_folders());
     snprintf(name, sizeof name, "%s-%016" PRIx64 ".%s", kind, digest, ending);
     return sw_path_join(out, chars, folder, name);

@@ -23,5 +23,7 @@ sw_status sw_cache_mark(const char *path, const char *member);
 /* Writes the path of a file of another kind than JSON, named by the digest of what it was made of, and makes the folder
  * that it lies in. The file need not be there. */
 sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, char *out, size_t chars);
+/* Replaces a file whose path sw_cache_file gave. Processes may replace it at the same time; the last one stays. */
+sw_status sw_cache_replace(const char *path, const char *content, size_t bytes);
 
 #endif
