@@ -5,8 +5,11 @@
 #include "train/files/nearest.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
@@ -86,6 +89,20 @@ static int help_with(int argc, char **argv) {
     return run_command(count + 1, words);
 }
 
+/* A thread that waits in OpenMP turns for milliseconds before it sleeps, unless the environment says otherwise. Where
+ * other programs run too, it takes the core from the thread that it waits for, or from those programs. The runtime
+ * reads the environment before main begins, so the program starts itself again with threads that sleep while they wait,
+ * except where the user has chosen. If that fails, they turn. */
+static void start_with_sleeping_waits(char **argv) {
+    char path[PATH_MAX];
+    const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0 || getenv("GOMP_SPINCOUNT") != NULL || getenv("OMP_WAIT_POLICY") != NULL)
+        return;
+    path[length] = '\0';
+    setenv("OMP_WAIT_POLICY", "passive", 0);
+    execv(path, argv);
+}
+
 int main(int argc, char **argv) {
     static const char *const version_names[] = {"version", "--version", "-V"};
     static const char *const help_names[] = {"help", "--help", "-h"};
@@ -97,8 +114,10 @@ int main(int argc, char **argv) {
         puts("spillway " SW_VERSION);
         return end_output("version", SW_EXIT_DONE);
     }
-    if (!is_one_of(argv[1], help_names))
+    if (!is_one_of(argv[1], help_names)) {
+        start_with_sleeping_waits(argv);
         return run_command(argc - 1, argv + 1);
+    }
     if (argc > 2)
         return help_with(argc - 2, argv + 2);
     print_help(stdout);

@@ -10,12 +10,19 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-int sw_machine_cores(void) {
+/* Returns the number of logical cores that this process may run on. */
+static int cores_to_run_on(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         return CPU_COUNT(&set);
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     return online > 0 ? (int)online : 1;
+}
+
+int sw_machine_cores(void) {
+    struct sw_cpu_limit limit;
+    sw_cpu_limit_read("", &limit);
+    return sw_cpu_limit_cores(&limit, cores_to_run_on());
 }
 
 static int64_t meminfo_bytes(const char *key) {
@@ -65,6 +72,7 @@ sw_status sw_machine_read(struct sw_machine *out) {
     out->swap_bytes = sw_max_i64(0, meminfo_bytes("SwapTotal"));
     out->swap_used_bytes = out->swap_bytes - sw_max_i64(0, meminfo_bytes("SwapFree"));
     sw_memory_limit_read("", &out->limit);
+    sw_cpu_limit_read("", &out->cpu_limit);
     out->memory_bytes = sw_min_i64(out->physical_bytes, out->limit.limit_bytes);
     out->available_bytes = sw_min_i64(out->available_bytes, out->limit.room_bytes);
     read_topology(out);

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 struct sw_machine {
-    int cores;          /* logical cores that this process may run on; with SMT, several share a physical one */
+    int cores;          /* as sw_machine_cores; with SMT, several share a physical one */
     int all_cores;      /* logical cores of the machine that are online */
     int physical_cores; /* physical cores of the machine that are online; 0: not known */
     int numa_nodes;
@@ -18,13 +18,15 @@ struct sw_machine {
     int64_t swap_bytes, swap_used_bytes;
     int64_t memlock_bytes; /* RLIMIT_MEMLOCK; INT64_MAX for none */
     struct sw_memory_limit limit;
+    struct sw_cpu_limit cpu_limit;
     char cpu[128];
 };
 
 /* Reads all of this. Fails with SW_ERR_UNSUPPORTED where /proc does not tell the memory. */
 sw_status sw_machine_read(struct sw_machine *out);
 
-/* Returns the number of logical cores that this process may run on. */
+/* Returns the number of logical cores that this process may keep busy: those that it may run on, or as many as the
+ * quotas of cgroups allow where that is less (sw_cpu_limit_cores). */
 int sw_machine_cores(void);
 
 /* Takes pages of this memory that are not there yet from a NUMA node, as the system numbers it, while that has any.

@@ -116,7 +116,8 @@ static void backward_tile(sw_dtype type, sw_activation which, int64_t at, int64_
 static sw_status activation_forward(struct sw_stream *stream, const void *args) {
     const struct sw_activation_forward *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->elems / SW_TILE_ELEMS, threads)) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
         forward_tile(op->type, op->which, at, sw_min_i64(SW_TILE_ELEMS, op->elems - at), op->x, op->y);
     return SW_OK;
@@ -125,7 +126,8 @@ static sw_status activation_forward(struct sw_stream *stream, const void *args) 
 static sw_status activation_backward(struct sw_stream *stream, const void *args) {
     const struct sw_activation_backward *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->elems / SW_TILE_ELEMS, threads)) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS) {
         const int64_t count = sw_min_i64(SW_TILE_ELEMS, op->elems - at);
         backward_tile(op->type, op->which, at, count, op->x, op->dy, op->dx);
@@ -195,7 +197,8 @@ static sw_status gated_forward(struct sw_stream *stream, const void *args) {
     const struct sw_gated_forward *op = args;
     const int threads = stream->device->info.threads;
     const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->rows *tiles, threads)) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t i = 0; i < op->rows * tiles; i++) {
         const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS;
         gate_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col,
@@ -208,7 +211,8 @@ static sw_status gated_backward(struct sw_stream *stream, const void *args) {
     const struct sw_gated_backward *op = args;
     const int threads = stream->device->info.threads;
     const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->rows *tiles, threads)) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t i = 0; i < op->rows * tiles; i++) {
         const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS,
                       count = sw_min_i64(SW_TILE_ELEMS, op->cols - col);

@@ -79,7 +79,7 @@ static void attend(const struct sw_attention_forward *op, int64_t batch, int64_t
 sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, const struct sw_attention_forward *op) {
     const struct sw_attention *shape = op->shape;
     const int64_t pairs = shape->batch * shape->heads;
-#pragma omp parallel for num_threads(stream->device->info.threads) schedule(static)
+#pragma omp parallel for num_threads(stream->device->info.threads) schedule(dynamic)
     for (int64_t pair = 0; pair < pairs; pair++) {
         const int64_t batch = pair / shape->heads, head = pair % shape->heads;
         struct query query = {.dim = shape->head_dim, .scale = shape->scale, .largest = -FLT_MAX};

@@ -85,7 +85,8 @@ static void no_gradient(sw_dtype type, int64_t cols, void *d_logits, int64_t row
 static sw_status cross_entropy(struct sw_stream *stream, const void *args) {
     const struct sw_cross_entropy *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->vocab >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->rows, threads)) if (op->rows * op->vocab >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < op->rows; row++) {
         const float *line = op->logits + row * op->vocab;
         if (op->targets[row] < 0) {
@@ -105,7 +106,8 @@ static sw_status cross_entropy(struct sw_stream *stream, const void *args) {
 static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
     const struct sw_softmax_partial *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->rows, threads)) if (op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < op->rows; row++) {
         const float *line = op->logits + row * op->tile_cols;
         const int64_t target = op->targets[row] - op->first_col;
@@ -126,7 +128,8 @@ static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
 static sw_status cross_entropy_tile(struct sw_stream *stream, const void *args) {
     const struct sw_cross_entropy_tile *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->rows, threads)) if (op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < op->rows; row++) {
         const int64_t row_at = row * op->tile_cols;
         const struct softmax s = {.largest = op->max[row], .sum = op->sum[row]};

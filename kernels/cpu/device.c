@@ -1,3 +1,4 @@
+#include "core/machine.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/ref/ref.h"
 
@@ -98,7 +99,7 @@ sw_status sw_cpu_device_init(struct sw_device *device, const char *isa_name, int
     isa->add_ops(&device->ops);
     device->ops.close = close_cpu;
     device->backend = cpu;
-    const int wanted = threads == 0 ? omp_get_num_procs() : threads;
+    const int wanted = threads == 0 ? sw_machine_cores() : threads;
     const int limit = omp_get_thread_limit();
     device->info = (struct sw_device_info){.name = "cpu",
                                            .isa = isa->name,

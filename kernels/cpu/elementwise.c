@@ -11,7 +11,8 @@ SW_INLINE void add_tile(const sw_dtype type, int64_t at, int64_t end, const void
 static sw_status add(struct sw_stream *stream, const void *args) {
     const struct sw_add *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->elems / SW_TILE_ELEMS, threads)) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
         SW_FOR_TYPE(add_tile, op->type, at, sw_min_i64(at + SW_TILE_ELEMS, op->elems), op->a, op->b, op->y);
     return SW_OK;
@@ -20,7 +21,8 @@ static sw_status add(struct sw_stream *stream, const void *args) {
 static sw_status cast_from_f32(struct sw_stream *stream, const void *args) {
     const struct sw_cast_from_f32 *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->elems / SW_TILE_ELEMS, threads)) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
         sw_narrow(op->type, op->to, at, sw_min_i64(SW_TILE_ELEMS, op->elems - at), op->from + at);
     return SW_OK;
@@ -29,7 +31,8 @@ static sw_status cast_from_f32(struct sw_stream *stream, const void *args) {
 static sw_status cast_to_f32(struct sw_stream *stream, const void *args) {
     const struct sw_cast_to_f32 *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(op->elems / SW_TILE_ELEMS, threads)) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
         sw_widen(op->type, op->from, at, sw_min_i64(SW_TILE_ELEMS, op->elems - at), op->to + at);
     return SW_OK;

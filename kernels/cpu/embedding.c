@@ -26,7 +26,8 @@ static sw_status embedding_forward(struct sw_stream *stream, const void *args) {
     const struct sw_embedding_forward *op = args;
     const int threads = stream->device->info.threads;
     const int64_t rows = op->batch * op->seq;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(rows, threads)) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < rows; row++)
         SW_FOR_TYPE(forward_row, op->type, op->cols, op->table,
                     sw_table_row(op->table_part, op->tokens[row]) * op->cols, op->positions,
@@ -55,7 +56,7 @@ static sw_status embedding_backward(struct sw_stream *stream, const void *args) 
     const struct sw_embedding_backward *op = args;
     const int threads = stream->device->info.threads;
     const int64_t rows = op->batch * op->seq;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < op->cols; at += COLUMN_TILE) {
         const int64_t end = sw_min_i64(op->cols, at + COLUMN_TILE);
         for (int64_t row = 0; row < rows; row++) {

@@ -1,8 +1,7 @@
 #include "core/size.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/product.h"
 
-#include <assert.h>
-#include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -13,24 +12,15 @@ struct widened {
     int64_t a_at, b_at, bias_at, c_at;
 };
 
-/* A prepared product. Its memory objects get their addresses at each call, hence the lock. */
+/* A prepared product, which runs one call at a time. */
 struct cpu_gemm {
-    dnnl_primitive_t primitive;
-    dnnl_stream_t stream;
-    dnnl_memory_t a, b, bias, c, scratchpad;
+    struct sw_cpu_product *product;
     struct widened widened;
     pthread_mutex_t lock;
 };
 
-static sw_status check(dnnl_status_t status, const char *what) {
-    if (status == dnnl_success)
-        return SW_OK;
-    const sw_status code = status == dnnl_out_of_memory ? SW_ERR_NOMEM : SW_ERR_INTERNAL;
-    return sw_fail(code, "oneDNN could not %s (its status %d)", what, (int)status);
-}
-
 sw_status sw_cpu_gemm_open(struct sw_cpu *cpu) {
-    return check(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0), "open the CPU");
+    return sw_cpu_check(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0), "open the CPU");
 }
 
 void sw_cpu_gemm_close(struct sw_cpu *cpu) {
@@ -42,85 +32,8 @@ bool sw_cpu_has_bf16_products(void) {
     return ((int)dnnl_get_effective_cpu_isa() & need) == need;
 }
 
-/* The descriptions of the operands in oneDNN's terms. */
-struct operands {
-    dnnl_memory_desc_t a, b, bias, c;
-};
-
-/* Describes a row-major [rows, cols] matrix, or the transposed view of a stored [cols, rows]. */
-static sw_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, bool transposed, sw_dtype type) {
-    const dnnl_dims_t dims = {rows, cols};
-    const dnnl_dims_t strides = {transposed ? 1 : cols, transposed ? rows : 1};
-    const dnnl_data_type_t data_type = type == SW_F32 ? dnnl_f32 : dnnl_bf16;
-    return check(dnnl_memory_desc_init_by_strides(desc, 2, dims, data_type, strides), "describe a matrix");
-}
-
-static sw_status describe_operands(const struct sw_gemm *shape, bool widen, struct operands *out) {
-    const sw_dtype in = widen ? SW_F32 : shape->in, to = widen ? SW_F32 : shape->out;
-    SW_TRY(describe(&out->a, shape->m, shape->k, shape->transpose_a, in));
-    SW_TRY(describe(&out->b, shape->k, shape->n, shape->transpose_b, in));
-    SW_TRY(describe(&out->bias, 1, shape->n, false, in));
-    return describe(&out->c, shape->m, shape->n, false, to);
-}
-
-static sw_status make_attributes(const struct sw_gemm *shape, dnnl_primitive_attr_t attributes) {
-    SW_TRY(check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "set its scratchpad"));
-    if (!shape->accumulate)
-        return SW_OK;
-    dnnl_post_ops_t post_ops = NULL;
-    SW_TRY(check(dnnl_post_ops_create(&post_ops), "prepare to accumulate"));
-    dnnl_status_t status = dnnl_post_ops_append_sum(post_ops, 1.0f);
-    if (status == dnnl_success)
-        status = dnnl_primitive_attr_set_post_ops(attributes, post_ops);
-    dnnl_post_ops_destroy(post_ops);
-    return check(status, "prepare to accumulate");
-}
-
-/* Makes the primitive, and the memory object of its scratchpad. */
-static sw_status make_primitive(struct sw_cpu *cpu, const struct sw_gemm *shape, const struct operands *operands,
-                                struct cpu_gemm *gemm, int64_t *scratchpad_bytes) {
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_attr_t attributes = NULL;
-    dnnl_primitive_desc_t primitive_desc = NULL;
-    sw_status status = SW_OK;
-    SW_TRY_GOTO(check(dnnl_matmul_desc_init(&desc, &operands->a, &operands->b, shape->bias ? &operands->bias : NULL,
-                                            &operands->c),
-                      "describe a matrix product"),
-                out);
-    SW_TRY_GOTO(check(dnnl_primitive_attr_create(&attributes), "make attributes"), out);
-    SW_TRY_GOTO(make_attributes(shape, attributes), out);
-    SW_TRY_GOTO(check(dnnl_primitive_desc_create(&primitive_desc, &desc, attributes, cpu->engine, NULL),
-                      "find a way to multiply matrices of this shape"),
-                out);
-    SW_TRY_GOTO(check(dnnl_primitive_create(&gemm->primitive, primitive_desc), "prepare a matrix product"), out);
-    const dnnl_memory_desc_t *scratchpad = dnnl_primitive_desc_query_md(primitive_desc, dnnl_query_scratchpad_md, 0);
-    *scratchpad_bytes = (int64_t)dnnl_memory_desc_get_size(scratchpad);
-    SW_TRY_GOTO(check(dnnl_memory_create(&gemm->scratchpad, scratchpad, cpu->engine, DNNL_MEMORY_NONE),
-                      "describe its scratchpad"),
-                out);
-out:
-    dnnl_primitive_desc_destroy(primitive_desc);
-    dnnl_primitive_attr_destroy(attributes);
-    return status;
-}
-
-static sw_status make_memories(struct sw_cpu *cpu, const struct operands *operands, struct cpu_gemm *gemm) {
-    const char *what = "make a memory object";
-    SW_TRY(check(dnnl_memory_create(&gemm->a, &operands->a, cpu->engine, DNNL_MEMORY_NONE), what));
-    SW_TRY(check(dnnl_memory_create(&gemm->b, &operands->b, cpu->engine, DNNL_MEMORY_NONE), what));
-    SW_TRY(check(dnnl_memory_create(&gemm->bias, &operands->bias, cpu->engine, DNNL_MEMORY_NONE), what));
-    SW_TRY(check(dnnl_memory_create(&gemm->c, &operands->c, cpu->engine, DNNL_MEMORY_NONE), what));
-    return check(dnnl_stream_create(&gemm->stream, cpu->engine, dnnl_stream_default_flags), "make a stream");
-}
-
 static void destroy(struct cpu_gemm *gemm) {
-    dnnl_memory_destroy(gemm->scratchpad);
-    dnnl_memory_destroy(gemm->c);
-    dnnl_memory_destroy(gemm->bias);
-    dnnl_memory_destroy(gemm->b);
-    dnnl_memory_destroy(gemm->a);
-    dnnl_primitive_destroy(gemm->primitive);
-    dnnl_stream_destroy(gemm->stream);
+    sw_cpu_product_close(gemm->product);
     pthread_mutex_destroy(&gemm->lock);
     free(gemm);
 }
@@ -142,15 +55,6 @@ static int64_t lay_out(const struct sw_gemm *shape, int64_t scratchpad_bytes, st
     return after(widened->c_at, widened->c ? shape->m * shape->n : 0);
 }
 
-/* oneDNN reads the number of threads where a primitive is made and where it runs; both must see the same, and get it:
- * with fewer, parts of the result stay unwritten. So the OpenMP runtime may not choose by itself. */
-static int set_threads(int threads) {
-    const int before = omp_get_max_threads();
-    omp_set_dynamic(0);
-    omp_set_num_threads(threads);
-    return before;
-}
-
 /* oneDNN reads the matrix of such a product at a fraction of the memory's rate. */
 static bool is_row_product(const struct sw_gemm *shape) {
     return shape->m == 1 && !shape->accumulate;
@@ -167,19 +71,18 @@ static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *en
         return sw_fail(SW_ERR_NOMEM, "no memory to prepare a matrix product");
     pthread_mutex_init(&gemm->lock, NULL);
     gemm->widened.on = entry->shape.in == SW_F16 || (entry->shape.in == SW_BF16 && !device->info.bf16_fast);
-    struct operands operands;
+    struct sw_gemm shape = entry->shape;
+    if (gemm->widened.on)
+        shape.in = shape.out = SW_F32;
     int64_t scratchpad_bytes = 0;
-    sw_status status = SW_OK;
-    const int threads_before = set_threads(device->info.threads);
-    SW_TRY_GOTO(describe_operands(&entry->shape, gemm->widened.on, &operands), out);
-    SW_TRY_GOTO(make_primitive(cpu, &entry->shape, &operands, gemm, &scratchpad_bytes), out);
-    SW_TRY_GOTO(make_memories(cpu, &operands, gemm), out);
-    entry->scratch_bytes = lay_out(&entry->shape, scratchpad_bytes, &gemm->widened);
-    entry->prepared = gemm;
-out:
-    omp_set_num_threads(threads_before);
-    if (status != SW_OK)
+    const sw_status status =
+        sw_cpu_product_open(cpu->engine, &shape, device->info.threads, &gemm->product, &scratchpad_bytes);
+    if (status == SW_OK) {
+        entry->scratch_bytes = lay_out(&entry->shape, scratchpad_bytes, &gemm->widened);
+        entry->prepared = gemm;
+    } else {
         destroy(gemm);
+    }
     return status == SW_OK
                ? SW_OK
                : sw_fail_while(status, "preparing a matrix product of %lld x %lld x %lld", (long long)entry->shape.m,
@@ -192,14 +95,8 @@ static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) 
         destroy(entry->prepared);
 }
 
-/* The addresses of a call. */
-struct addresses {
-    const void *a, *b, *bias;
-    void *c;
-};
-
 static sw_status widen_operands(struct sw_stream *stream, const struct sw_gemm *shape, const struct widened *widened,
-                                struct addresses from, char *scratch, struct addresses *out) {
+                                struct sw_cpu_operands from, char *scratch, struct sw_cpu_operands *out) {
     float *a = (float *)(scratch + widened->a_at), *b = (float *)(scratch + widened->b_at);
     float *bias = (float *)(scratch + widened->bias_at), *c = (float *)(scratch + widened->c_at);
     SW_TRY(sw_cast_to_f32(stream, shape->in, shape->m * shape->k, from.a, a));
@@ -208,34 +105,8 @@ static sw_status widen_operands(struct sw_stream *stream, const struct sw_gemm *
         SW_TRY(sw_cast_to_f32(stream, shape->in, shape->n, from.bias, bias));
     if (widened->c && shape->accumulate)
         SW_TRY(sw_cast_to_f32(stream, shape->out, shape->m * shape->n, from.c, c));
-    *out = (struct addresses){.a = a, .b = b, .bias = bias, .c = widened->c ? c : from.c};
+    *out = (struct sw_cpu_operands){.a = a, .b = b, .bias = bias, .c = widened->c ? c : from.c};
     return SW_OK;
-}
-
-/* oneDNN's handles are not const, although it only reads the inputs. */
-static void *unconst(const void *pointer) {
-    return (void *)(uintptr_t)pointer;
-}
-
-static dnnl_status_t multiply(struct cpu_gemm *gemm, const struct sw_gemm *shape, struct addresses at, void *scratch) {
-    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, gemm->a},
-                                         {DNNL_ARG_WEIGHTS, gemm->b},
-                                         {DNNL_ARG_DST, gemm->c},
-                                         {DNNL_ARG_SCRATCHPAD, gemm->scratchpad},
-                                         {DNNL_ARG_BIAS, gemm->bias}};
-    const int count = (int)(sizeof arguments / sizeof arguments[0]) - (shape->bias ? 0 : 1);
-    dnnl_status_t status = dnnl_memory_set_data_handle(gemm->a, unconst(at.a));
-    if (status == dnnl_success)
-        status = dnnl_memory_set_data_handle(gemm->b, unconst(at.b));
-    if (status == dnnl_success)
-        status = dnnl_memory_set_data_handle(gemm->c, at.c);
-    if (status == dnnl_success && shape->bias)
-        status = dnnl_memory_set_data_handle(gemm->bias, unconst(at.bias));
-    if (status == dnnl_success)
-        status = dnnl_memory_set_data_handle(gemm->scratchpad, scratch);
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(gemm->primitive, gemm->stream, count, arguments);
-    return status == dnnl_success ? dnnl_stream_wait(gemm->stream) : status;
 }
 
 static sw_status product(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
@@ -244,15 +115,13 @@ static sw_status product(struct sw_stream *stream, struct sw_gemm_entry *entry, 
     const struct sw_gemm *shape = &entry->shape;
     if (is_row_product(shape))
         return stream->device->ops.row_product(stream, shape, a, b, bias, c, scratch);
-    struct addresses at = {.a = a, .b = b, .bias = bias, .c = c};
+    struct sw_cpu_operands at = {.a = a, .b = b, .bias = bias, .c = c};
     if (gemm->widened.on)
         SW_TRY(widen_operands(stream, shape, &gemm->widened, at, scratch, &at));
     pthread_mutex_lock(&gemm->lock);
-    const int threads_before = set_threads(stream->device->info.threads);
-    const dnnl_status_t status = multiply(gemm, shape, at, scratch);
-    omp_set_num_threads(threads_before);
+    const sw_status status = sw_cpu_product_run(gemm->product, &at, scratch);
     pthread_mutex_unlock(&gemm->lock);
-    SW_TRY(check(status, "multiply matrices"));
+    SW_TRY(status);
     if (gemm->widened.on && gemm->widened.c)
         return sw_cast_from_f32(stream, shape->out, shape->m * shape->n, at.c, c);
     return SW_OK;

@@ -64,7 +64,7 @@ static double sum_grain(sw_dtype type, const void *grads, int64_t at) {
 static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
     const struct sw_finish_gradient *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->elems / SW_GRAIN_ELEMS, threads))
     for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++)
         op->sums[grain] = op->format == SW_GRADS_8BIT
                               ? finish_grain_8bit(op->acc + grain * SW_GRAIN_ELEMS,
@@ -76,7 +76,7 @@ static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
 static sw_status square_sums(struct sw_stream *stream, const void *args) {
     const struct sw_square_sums *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->elems / SW_GRAIN_ELEMS, threads))
     for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++)
         op->sums[grain] = sum_grain(op->type, op->grads, grain * SW_GRAIN_ELEMS);
     return SW_OK;
@@ -116,7 +116,7 @@ SW_INLINE void column_sums(const sw_dtype type, int64_t rows, int64_t cols, cons
 static sw_status bias_gradient(struct sw_stream *stream, const void *args) {
     const struct sw_bias_gradient *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t at = 0; at < op->cols; at += COLUMN_TILE)
         SW_FOR_TYPE(column_sums, op->type, op->rows, op->cols, op->dy, at, sw_min_i64(op->cols, at + COLUMN_TILE),
                     op->acc);

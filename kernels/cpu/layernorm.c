@@ -73,7 +73,8 @@ SW_INLINE void add_row(const sw_dtype type, int64_t cols, int64_t row, const voi
 static sw_status all_rows(const struct sw_stream *stream, sw_dtype type, const struct forward *f) {
     const int64_t rows = f->shape.rows, cols = f->shape.cols;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads)                                                                          \
+    schedule(dynamic, sw_piece(rows, threads)) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < rows; row++) {
         if (f->sum != NULL)
             SW_FOR_TYPE(add_row, type, cols, row, f->a, f->b, f->sum);

@@ -139,10 +139,10 @@ static void all_rows(int threads, sw_dtype type, const struct backward *b) {
 #pragma omp parallel num_threads(threads) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t first = 0; first < rows; first += block_rows) {
         const int64_t end = sw_min_i64(rows, first + block_rows);
-#pragma omp for schedule(static) nowait
+#pragma omp for schedule(dynamic, sw_piece(end - first, threads)) nowait
         for (int64_t row = first; row < end; row++)
             dx_of(type, b, row);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
         for (int64_t at = 0; at < cols; at += tile)
             columns_of(type, b, first, end, at, sw_min_i64(cols, at + tile));
     }

@@ -82,7 +82,7 @@ static void dequantize_grain(const struct sw_dequantize *op, int64_t grain) {
 static sw_status quantize(struct sw_stream *stream, const void *args) {
     const struct sw_quantize *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->grains > 1)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->grains, threads)) if (op->grains > 1)
     for (int64_t grain = 0; grain < op->grains; grain++)
         quantize_grain(op, grain);
     return SW_OK;
@@ -91,7 +91,7 @@ static sw_status quantize(struct sw_stream *stream, const void *args) {
 static sw_status dequantize(struct sw_stream *stream, const void *args) {
     const struct sw_dequantize *op = args;
     const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(static) if (op->grains > 1)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->grains, threads)) if (op->grains > 1)
     for (int64_t grain = 0; grain < op->grains; grain++)
         dequantize_grain(op, grain);
     return SW_OK;

@@ -22,8 +22,8 @@ static sw_status rotate(struct sw_stream *stream, const void *args) {
     const struct sw_rotate *op = args;
     const int threads = stream->device->info.threads;
     const int64_t rows = op->shape->batch * op->shape->seq;
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(static) if (rows * op->shape->heads * op->shape->head_dim >= SW_PARALLEL_MIN_ELEMS)
+#pragma omp parallel for num_threads(threads) schedule(                                                                \
+    dynamic, sw_piece(rows, threads)) if (rows * op->shape->heads * op->shape->head_dim >= SW_PARALLEL_MIN_ELEMS)
     for (int64_t row = 0; row < rows; row++)
         SW_FOR_TYPE(rotate_row, op->type, op->shape, op->table, op->x, row);
     return SW_OK;

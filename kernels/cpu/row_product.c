@@ -100,7 +100,7 @@ static sw_status row_product(struct sw_stream *stream, const struct sw_gemm *sha
     const int64_t run = shape->transpose_b ? DOTS : sw_min_i64(even, MOST_COLUMNS);
     memset(scratch, 0, (size_t)scratch_bytes(shape));
     sw_widen(shape->in, a, 0, shape->k, scratch);
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(sw_div_up(shape->n, run), threads))
     for (int64_t first = 0; first < shape->n; first += run) {
         const int64_t count = sw_min_i64(run, shape->n - first);
         if (shape->transpose_b)

@@ -212,7 +212,7 @@ static sw_status update_adamw(struct sw_stream *stream, const void *args) {
     const struct sw_update_adamw *op = args;
     const int threads = stream->device->info.threads;
     const struct update u = {.op = op, .scalars = sw_adamw_scalars(op->adamw)};
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->grains, threads))
     for (int64_t grain = 0; grain < op->grains; grain++)
         update_grain(&u, grain * SW_GRAIN_ELEMS);
     return SW_OK;

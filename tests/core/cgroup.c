@@ -1,10 +1,11 @@
-/* Memory limits, from captured trees of both versions of cgroups. */
+/* Limits of memory and processor time, from captured trees of both versions of cgroups. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,10 @@ struct tree {
     const char *what;
     struct file file[FILES];
     int64_t limit, room;
-    const char *setting; /* its end */
+    const char *setting;       /* its end */
+    double quota;              /* in cores; 0: none */
+    int of_four;               /* cores of four that the quota allows */
+    const char *quota_setting; /* its end */
 };
 
 static const struct tree trees[] = {
@@ -88,10 +92,49 @@ static const struct tree trees[] = {
      .limit = 1500000,
      .room = 1000000,
      .setting = "memory/memory.limit_in_bytes"},
+    {.what = "version 2, half a core",
+     .file = {{"proc/self/cgroup", "0::/a\n"}, {"sys/fs/cgroup/a/cpu.max", "50000 100000\n"}},
+     .limit = INT64_MAX,
+     .room = INT64_MAX,
+     .quota = 0.5,
+     .of_four = 1,
+     .quota_setting = "a/cpu.max"},
+    {.what = "version 2, an outer group's quota is less",
+     .file = {{"proc/self/cgroup", "0::/a/b/c\n"},
+              {"sys/fs/cgroup/a/b/c/cpu.max", "300000 100000\n"},
+              {"sys/fs/cgroup/a/b/cpu.max", "max 100000\n"},
+              {"sys/fs/cgroup/a/cpu.max", "300000 200000\n"}},
+     .limit = INT64_MAX,
+     .room = INT64_MAX,
+     .quota = 1.5,
+     .of_four = 2,
+     .quota_setting = "group/a/cpu.max"},
+    {.what = "version 2, a container that sees its group as the outermost, with more than there is",
+     .file = {{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/cpu.max", "1600000 100000\n"}},
+     .limit = INT64_MAX,
+     .room = INT64_MAX,
+     .quota = 16.0,
+     .of_four = 4,
+     .quota_setting = "group/cpu.max"},
+    {.what = "version 1, an outer group, beside another controller whose name begins alike",
+     .file = {{"proc/self/cgroup", "7:cpuset:/z\n5:cpuacct,cpu:/x/y\n0::/\n"},
+              {"sys/fs/cgroup/cpu/z/cpu.cfs_quota_us", "1000\n"},
+              {"sys/fs/cgroup/cpu/z/cpu.cfs_period_us", "100000\n"},
+              {"sys/fs/cgroup/cpu/x/y/cpu.cfs_quota_us", "-1\n"},
+              {"sys/fs/cgroup/cpu/x/y/cpu.cfs_period_us", "100000\n"},
+              {"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "250000\n"},
+              {"sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n"}},
+     .limit = INT64_MAX,
+     .room = INT64_MAX,
+     .quota = 2.5,
+     .of_four = 3,
+     .quota_setting = "cpu/x/cpu.cfs_quota_us"},
     {.what = "damaged files",
      .file = {{"proc/self/cgroup", "0:\n:\nx\n0::/a\n"},
               {"sys/fs/cgroup/a/memory.max", "lots\n"},
-              {"sys/fs/cgroup/a/memory.high", ""}},
+              {"sys/fs/cgroup/a/memory.high", ""},
+              {"sys/fs/cgroup/a/cpu.max", "50000\n"},
+              {"sys/fs/cgroup/cpu.max", "50000 0\n"}},
      .limit = INT64_MAX,
      .room = INT64_MAX},
 };
@@ -119,24 +162,41 @@ static void remove_tree(const char *root) {
     assert_int_equal(system(command), 0);
 }
 
+static void check_memory(const struct tree *tree, const struct sw_memory_limit *found) {
+    if (found->limit_bytes != tree->limit || found->room_bytes != tree->room)
+        fail_msg("%s: %lld bytes, %lld of them left, instead of %lld and %lld", tree->what,
+                 (long long)found->limit_bytes, (long long)found->room_bytes, (long long)tree->limit,
+                 (long long)tree->room);
+    if (tree->setting != NULL && strstr(found->setting, tree->setting) == NULL)
+        fail_msg("%s: set by %s", tree->what, found->setting);
+}
+
+static void check_cpu(const struct tree *tree, const struct sw_cpu_limit *found) {
+    const double quota = tree->quota > 0.0 ? tree->quota : INFINITY;
+    const int of_four = tree->of_four > 0 ? tree->of_four : 4;
+    if (!(found->cores == quota) || sw_cpu_limit_cores(found, 4) != of_four)
+        fail_msg("%s: %g cores, %d of 4, instead of %g, %d", tree->what, found->cores, sw_cpu_limit_cores(found, 4),
+                 quota, of_four);
+    if (tree->quota_setting != NULL && strstr(found->setting, tree->quota_setting) == NULL)
+        fail_msg("%s: set by %s", tree->what, found->setting);
+}
+
 static void all_levels_limit(void **state) {
     (void)state;
     const char *parent = getenv("TMPDIR");
     for (size_t i = 0; i < sizeof trees / sizeof trees[0]; i++) {
         const struct tree *tree = &trees[i];
-        struct sw_memory_limit found;
+        struct sw_memory_limit memory;
+        struct sw_cpu_limit cpu;
         char root[PATH_CHARS];
         snprintf(root, sizeof root, "%s/spillway-cgroup-XXXXXX", parent != NULL ? parent : ".");
         assert_non_null(mkdtemp(root));
         write_tree(root, tree);
-        sw_memory_limit_read(root, &found);
+        sw_memory_limit_read(root, &memory);
+        sw_cpu_limit_read(root, &cpu);
         remove_tree(root);
-        if (found.limit_bytes != tree->limit || found.room_bytes != tree->room)
-            fail_msg("%s: %lld bytes, %lld of them left, instead of %lld and %lld", tree->what,
-                     (long long)found.limit_bytes, (long long)found.room_bytes, (long long)tree->limit,
-                     (long long)tree->room);
-        if (tree->setting != NULL && strstr(found.setting, tree->setting) == NULL)
-            fail_msg("%s: set by %s", tree->what, found.setting);
+        check_memory(tree, &memory);
+        check_cpu(tree, &cpu);
     }
 }
 

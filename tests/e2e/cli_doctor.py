@@ -16,7 +16,7 @@ NUMBER = (int, float)
 MAYBE = type(None)
 OF_MACHINE = {
     "processor": {"cores": int, "all_cores": int, "physical_cores": (int, MAYBE), "threads_per_core": (int, MAYBE),
-                  "numa_nodes": int, "cpu": str},
+                  "quota_cores": (*NUMBER, MAYBE), "numa_nodes": int, "cpu": str},
     "memory": {"physical_bytes": int, "memory_bytes": int, "available_bytes": int},
     "memory limit": {"limit_bytes": (int, MAYBE), "room_bytes": (int, MAYBE), "setting": (str, MAYBE)},
     "swap": {"swap_bytes": int, "used_bytes": int},
@@ -125,6 +125,23 @@ def one_core():
     return [] if processor["facts"]["cores"] == 1 and processor["state"] == "fix" else [f"one core: {processor}"]
 
 
+def half_a_core():
+    """A quota of processor time, in a mount namespace of its own where a folder takes the place of the cgroups."""
+    fake = os.path.join(SCRATCH, "cgroup")
+    os.makedirs(fake)
+    program.write(os.path.join(fake, "cpu.max"), "50000 100000\n")
+    command = ["unshare", "--mount", "sh", "-c", f"mount --bind {fake} /sys/fs/cgroup && exec \"$@\"", "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
+        raise script_test.Skip("no root")
+    done = subprocess.run([*command, *program.command("doctor", "--quick", "--json")], capture_output=True, check=True,
+                          timeout=program.LIMIT_S)
+    report = json.loads(done.stdout)
+    processor, device = found(report, "processor")[0], found(report, "device")[0]
+    wrong = (processor["facts"]["cores"], processor["facts"]["quota_cores"], device["facts"]["threads"]) != (1, 0.5, 1)
+    problems = [f"half a core: {processor} {device}"] if wrong or "cpu.max" not in processor["fix"] else []
+    return problems + wrong_report(report)
+
+
 def forbid_io_uring(error):
     """A seccomp filter that ends io_uring_setup with an error, as a container's profile does."""
     load, jump_if_equal, give = 0x20, 0x15, 0x06
@@ -183,5 +200,5 @@ def nothing_is_told():
     return problems
 
 
-script_test.run(fields_are_as_documented, quickly, folders_that_are_no_place, one_core, io_uring_forbidden,
+script_test.run(fields_are_as_documented, quickly, folders_that_are_no_place, one_core, half_a_core, io_uring_forbidden,
                 nothing_is_told)

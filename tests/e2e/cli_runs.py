@@ -87,6 +87,19 @@ def resuming_what_is_done():
                                                            f"has {len(after)}"]
 
 
+def fewer_cores():
+    """A resume keeps the run's threads, and so its bits, and says so where there are fewer cores for them."""
+    for run, steps in (("whole", STEPS), ("fewer", HALF)):
+        arguments = train(run, "host", steps=steps)
+        arguments[arguments.index("--threads") + 1] = 2
+        program.must(*arguments)
+    cores = os.sched_getaffinity(0)
+    ended = program.run("resume", path("fewer"), "--steps", STEPS,
+                        preexec_fn=lambda: os.sched_setaffinity(0, {min(cores)}))
+    problems = [] if ended.code == 0 and "2 threads on 1 core," in ended.err else [f"status {ended.code}: {ended.err}"]
+    return problems + ([] if program.numbers_of(path("fewer")) == program.numbers_of(path("whole")) else ["other numbers"])
+
+
 def chunks_that_are_too_small_now():
     """A run that an earlier version began with more operations than a plan may have goes on in larger chunks; a flag
     that asks for such chunks is refused."""
@@ -371,7 +384,7 @@ def wide_tokens_of_a_small_vocabulary():
     return problems + ([] if found[0] == found[1] else [f"eval: {found}"])
 
 
-script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, chunks_that_are_too_small_now,
+script_test.run(the_log, placements_make_no_difference, resuming_what_is_done, fewer_cores, chunks_that_are_too_small_now,
                 going_on_beyond_the_schedule, moving, data_that_moved, another_schedule, old_schedules_stay,
                 the_line_on_a_terminal, line_ends, quiet, exports, fine_tuning_begins_where_the_run_ended, texts,
                 plans_keep_their_word, data_in_several_files_and_forms, wide_tokens_of_a_small_vocabulary)

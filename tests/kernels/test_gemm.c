@@ -71,6 +71,32 @@ static void all_products(struct pair *pair) {
     }
 }
 
+/* On a CPU, threads take pieces of a large product. The pieces of the last row and column are smaller. */
+static void products_in_pieces(struct pair *pair) {
+    enum { MODES = 3, TRANSPOSITIONS = 4 };
+    if (!sw_device_info(pair->device).host_memory)
+        return;
+    for (int t = 0; t < TYPES; t++)
+        for (int transposition = 0; transposition < TRANSPOSITIONS; transposition++) {
+            const int mode = types[t][0] != types[t][1] ? 2 : transposition % MODES;
+            const struct sw_gemm shape = {.m = 801,
+                                          .n = 1703,
+                                          .k = 5,
+                                          .transpose_a = transposition & 1,
+                                          .transpose_b = transposition & 2,
+                                          .bias = mode == 1,
+                                          .accumulate = mode == 2,
+                                          .in = types[t][0],
+                                          .out = types[t][1]};
+            compare_products(pair, &shape);
+        }
+}
+
+static void pieces(void **state) {
+    (void)state;
+    for_each_device(products_in_pieces);
+}
+
 /* Small whole numbers, whose sums are the same in any order and type. */
 static struct buffer whole_numbers(sw_dtype type, int64_t elems, uint64_t stream, float most) {
     struct buffer buffer = buffer_random(type, elems, stream, most / 2.0f);
@@ -291,8 +317,9 @@ static void two_streams(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest on_devices[] = {cmocka_unit_test(products), cmocka_unit_test(addends),
-                                            cmocka_unit_test(unprepared), cmocka_unit_test(large_sides)};
+    const struct CMUnitTest on_devices[] = {cmocka_unit_test(products), cmocka_unit_test(pieces),
+                                            cmocka_unit_test(addends), cmocka_unit_test(unprepared),
+                                            cmocka_unit_test(large_sides)};
     const struct CMUnitTest others[] = {cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(two_streams)};
     return RUN_TESTS(on_devices, others);
 }

@@ -12,28 +12,41 @@ enum { LEAST_AVAILABLE_PART = 4, TEXT_CHARS = 256 };
 /* Locked memory that the rings of a few lanes register. */
 #define MEMLOCK_ENOUGH_BYTES SW_GIB
 
+/* Writes which file limits the processor time, and returns true, where a quota allows less than all cores; else writes
+ * nothing. */
+static bool quota_fix(const struct sw_machine *m, char *out, size_t chars) {
+    out[0] = '\0';
+    if (m->cpu_limit.cores >= m->all_cores)
+        return false;
+    snprintf(out, chars, "more would be faster: raise the quota in %s, or start it outside of that group",
+             m->cpu_limit.setting);
+    return true;
+}
+
 void sw_doctor_processor(struct sw_doctor *doctor) {
     const struct sw_machine *m = &doctor->machine;
     const int cores = sw_machine_cores(), all = m->all_cores, physical = m->physical_cores;
-    char smt[TEXT_CHARS] = "";
+    char smt[TEXT_CHARS] = "", time[TEXT_CHARS] = "", fix[SW_CGROUP_CHARS + TEXT_CHARS];
     if (!doctor->machine_known) {
         sw_doctor_find(doctor, (struct sw_finding){.facts = json_pack("{s:i}", "cores", cores), .unknown = true},
                        "%d cores; /proc is not there to tell more", cores);
         return;
     }
     const int64_t threads = physical > 0 ? (all + physical - 1) / physical : -1;
+    const bool quota = quota_fix(m, fix, sizeof fix);
     if (threads > 1)
         snprintf(smt, sizeof smt, " (%d physical, %lld threads each)", physical, (long long)threads);
-    json_t *facts = json_pack("{s:i, s:i, s:o, s:o, s:i, s:s}", "cores", cores, "all_cores", all, "physical_cores",
+    if (quota)
+        snprintf(time, sizeof time, ", for the time of %.3g", m->cpu_limit.cores);
+    json_t *facts = json_pack("{s:i, s:i, s:o, s:o, s:o, s:i, s:s}", "cores", cores, "all_cores", all, "quota_cores",
+                              quota ? json_real(m->cpu_limit.cores) : json_null(), "physical_cores",
                               sw_fact_number(physical > 0 ? physical : -1), "threads_per_core", sw_fact_number(threads),
                               "numa_nodes", m->numa_nodes, "cpu", m->cpu);
-    sw_doctor_find(doctor,
-                   (struct sw_finding){.facts = facts,
-                                       .fix = cores < all
-                                                  ? "more would be faster: start it without `taskset`, or raise "
-                                                    "the container's cpuset"
-                                                  : NULL},
-                   "%d of %d cores may be used%s, %d NUMA node%s, %s", cores, all, smt, m->numa_nodes,
+    const char *cpuset_fix = cores < all ? "more would be faster: start it without `taskset`, or raise the container's "
+                                           "cpuset"
+                                         : NULL;
+    sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .fix = quota ? fix : cpuset_fix},
+                   "%d of %d cores may be used%s%s, %d NUMA node%s, %s", cores, all, smt, time, m->numa_nodes,
                    m->numa_nodes == 1 ? "" : "s", m->cpu);
 }
 

@@ -3,10 +3,12 @@
 #include "core/machine.h"
 #include "core/size.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const struct sw_comm_identity alone = {.ranks = 1, .local_ranks = 1, .nodes = 1};
 
@@ -156,28 +158,46 @@ sw_status sw_ranks_collect(struct sw_ranks *ranks, const char *what, const void 
 struct cores {
     cpu_set_t set;
     int64_t node;
+    double quota;         /* in cores, of the cgroup that limits the rank most; INFINITY: none */
+    uint64_t quota_inode; /* of the file that sets the quota: ranks with the same one share it */
 };
 
-/* A launcher may have bound ranks to cores of their own, to the same ones, or not at all. */
+static struct cores own_cores(const struct sw_comm_identity *place) {
+    struct cores own = {.node = place->node};
+    struct sw_cpu_limit limit;
+    struct stat setting;
+    if (sched_getaffinity(0, sizeof own.set, &own.set) != 0)
+        CPU_ZERO(&own.set);
+    sw_cpu_limit_read("", &limit);
+    own.quota = limit.cores;
+    own.quota_inode = isfinite(limit.cores) && stat(limit.setting, &setting) == 0 ? setting.st_ino : 0;
+    return own;
+}
+
+/* A launcher may have bound ranks to cores of their own, to the same ones, or not at all, and have put them into
+ * cgroups of their own or into the same one. */
 sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out) {
     const struct sw_comm_identity *place = place_of(ranks);
     *out = sw_machine_cores();
     if (place->ranks == 1)
         return SW_OK;
-    struct cores own = {.node = place->node};
+    const struct cores own = own_cores(place);
     void *records;
-    if (sched_getaffinity(0, sizeof own.set, &own.set) != 0)
-        CPU_ZERO(&own.set);
     SW_TRY(sw_ranks_collect(ranks, "cores", &own, sizeof own, &records));
     const struct cores *all = records;
     cpu_set_t together;
+    int sharing = 0;
     CPU_ZERO(&together);
-    for (int rank = 0; rank < place->ranks; rank++)
-        if (all[rank].node == place->node)
-            CPU_OR(&together, &together, &all[rank].set);
+    for (int rank = 0; rank < place->ranks; rank++) {
+        if (all[rank].node != place->node)
+            continue;
+        CPU_OR(&together, &together, &all[rank].set);
+        sharing += all[rank].quota_inode == own.quota_inode;
+    }
     free(records);
-    const int64_t share = CPU_COUNT(&together) / place->local_ranks;
-    *out = sw_max_i64(1, sw_min_i64(*out, share));
+    const struct sw_cpu_limit share = {.cores = own.quota / sharing};
+    *out = sw_min_i64(*out, sw_max_i64(1, CPU_COUNT(&together) / place->local_ranks));
+    *out = sw_cpu_limit_cores(&share, (int)*out);
     return sw_ranks_least(ranks, out, 1);
 }
 

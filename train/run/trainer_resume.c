@@ -153,6 +153,18 @@ static sw_status lock_run(struct sw_trainer *trainer) {
     return sw_run_is_one(trainer->folder) ? sw_run_lock(trainer->folder, &trainer->lock) : SW_OK;
 }
 
+/* Says that a run keeps its threads, by which its last bits are, where there are fewer cores for them now. */
+static sw_status say_threads(const struct sw_trainer *trainer) {
+    const int64_t threads = trainer->run.settings.threads;
+    int64_t cores;
+    SW_TRY(sw_ranks_cores(trainer->ranks, &cores));
+    if (threads > cores)
+        sw_log_info("going on with %lld threads on %lld core%s, as the last bits of a product depend on them; "
+                    "--threads %lld may be faster",
+                    (long long)threads, (long long)cores, cores == 1 ? "" : "s", (long long)cores);
+    return SW_OK;
+}
+
 static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
@@ -160,6 +172,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_ranks_agree_on_error(ranks, read_run(trainer, change)));
     SW_TRY(sw_trainer_prepare_inputs(trainer));
+    SW_TRY(say_threads(trainer));
     SW_TRY(sw_trainer_prepare_plan(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));

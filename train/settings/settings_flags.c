@@ -251,7 +251,8 @@ static const struct sw_option options[] = {
              "the device has it"},
     {.name = "--threads", INT(threads), .commands = ALL, .group = DEVICE, .initial = "auto", .value = "N", .int_min = 1,
      .int_max = 4096, .allow_auto = true, .own = true,
-     .what = "CPU threads of each rank; auto: all cores, divided among the ranks of the machine"},
+     .what = "CPU threads of each rank; auto: all cores, or as many as a cgroup's quota allows, divided among the ranks "
+             "of the machine"},
 
     {.name = "--recompute", CHOICE(recompute), .commands = SHAPES, .group = TUNING, .initial = "auto",
      .choices = "auto|all|none",

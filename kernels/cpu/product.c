@@ -1,0 +1,270 @@
+#include "kernels/cpu/product.h"
+
+#include "core/size.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+/* oneDNN splits a product evenly, so the slowest thread decides, and a thread is slow where another program has part of
+ * its core. A product is therefore cut into more pieces than there are threads, each multiplied by one thread. The sum
+ * over k is never cut. A piece packs its operands anew, which costs little from LEAST_SIDE rows and columns on. */
+enum { PIECES_OF_THREAD = 4, LEAST_PIECES_OF_THREAD = 2, LEAST_SIDE = 384 };
+/* Sides of pieces are multiples of these, which oneDNN's kernels divide. */
+enum { ROWS_MULTIPLE = 32, COLS_MULTIPLE = 64 };
+/* The last row and the last column of pieces may be smaller, which makes four kinds. */
+enum { LAST_ROW = 1, LAST_COL = 2, KINDS = 4 };
+enum { A, B, BIAS, C, SCRATCHPAD, OPERANDS };
+
+/* A grid of pieces; 1 x 1: the product is whole, and oneDNN splits it. */
+struct grid {
+    int64_t rows, cols;             /* pieces */
+    int64_t piece_rows, piece_cols; /* elements of C in a piece that is not the last */
+};
+
+/* What a thread multiplies a kind of piece with. Memory objects get their addresses at each call. */
+struct bound {
+    dnnl_memory_t memory[OPERANDS];
+};
+
+struct sw_cpu_product {
+    struct sw_gemm shape;
+    struct grid grid;
+    int threads;
+    int teams;                         /* threads that multiply pieces; 1: the product is whole */
+    dnnl_primitive_t primitive[KINDS]; /* NULL: no piece is of this kind */
+    struct bound *bound;               /* KINDS for each of the teams */
+    dnnl_stream_t *stream;             /* one for each of the teams */
+    int64_t scratchpad_bytes;          /* for each of the teams */
+};
+
+sw_status sw_cpu_check(dnnl_status_t status, const char *what) {
+    if (status == dnnl_success)
+        return SW_OK;
+    const sw_status code = status == dnnl_out_of_memory ? SW_ERR_NOMEM : SW_ERR_INTERNAL;
+    return sw_fail(code, "oneDNN could not %s (its status %d)", what, (int)status);
+}
+
+/* oneDNN reads the number of threads where a primitive is made and where it runs; both must see the same, and get it:
+ * with fewer, parts of the result stay unwritten. So the OpenMP runtime may not choose by itself. */
+static int set_threads(int threads) {
+    const int before = omp_get_max_threads();
+    omp_set_dynamic(0);
+    omp_set_num_threads(threads);
+    return before;
+}
+
+static struct grid whole(const struct sw_gemm *shape) {
+    return (struct grid){.rows = 1, .cols = 1, .piece_rows = shape->m, .piece_cols = shape->n};
+}
+
+/* Halves the longer side until there are pieces enough, or they would get too small. */
+static struct grid cut(const struct sw_gemm *shape, int threads) {
+    struct grid grid = whole(shape);
+    while (threads > 1 && grid.rows * grid.cols < (int64_t)PIECES_OF_THREAD * threads &&
+           sw_max_i64(grid.piece_rows, grid.piece_cols) >= 2 * LEAST_SIDE) {
+        if (grid.piece_rows >= grid.piece_cols)
+            grid.piece_rows = sw_round_up(sw_div_up(grid.piece_rows, 2), ROWS_MULTIPLE);
+        else
+            grid.piece_cols = sw_round_up(sw_div_up(grid.piece_cols, 2), COLS_MULTIPLE);
+        grid.rows = sw_div_up(shape->m, grid.piece_rows);
+        grid.cols = sw_div_up(shape->n, grid.piece_cols);
+    }
+    return grid.rows * grid.cols < (int64_t)LEAST_PIECES_OF_THREAD * threads ? whole(shape) : grid;
+}
+
+/* Describes a [rows, cols] part of a row-major matrix whose rows are `stride` apart, or of the transposed view of one.
+ */
+static sw_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, int64_t stride, bool transposed,
+                          sw_dtype type) {
+    const dnnl_dims_t dims = {rows, cols};
+    const dnnl_dims_t strides = {transposed ? 1 : stride, transposed ? stride : 1};
+    const dnnl_data_type_t data_type = type == SW_F32 ? dnnl_f32 : dnnl_bf16;
+    return sw_cpu_check(dnnl_memory_desc_init_by_strides(desc, 2, dims, data_type, strides), "describe a matrix");
+}
+
+/* Describes the operands of a piece of these rows and columns. */
+static sw_status describe_piece(const struct sw_gemm *shape, int64_t rows, int64_t cols, dnnl_memory_desc_t *desc) {
+    const int64_t a_stride = shape->transpose_a ? shape->m : shape->k;
+    const int64_t b_stride = shape->transpose_b ? shape->k : shape->n;
+    SW_TRY(describe(&desc[A], rows, shape->k, a_stride, shape->transpose_a, shape->in));
+    SW_TRY(describe(&desc[B], shape->k, cols, b_stride, shape->transpose_b, shape->in));
+    SW_TRY(describe(&desc[BIAS], 1, cols, shape->n, false, shape->in));
+    return describe(&desc[C], rows, cols, shape->n, false, shape->out);
+}
+
+static sw_status make_attributes(const struct sw_gemm *shape, dnnl_primitive_attr_t attributes) {
+    SW_TRY(sw_cpu_check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user),
+                        "set its scratchpad"));
+    if (!shape->accumulate)
+        return SW_OK;
+    dnnl_post_ops_t post_ops = NULL;
+    SW_TRY(sw_cpu_check(dnnl_post_ops_create(&post_ops), "prepare to accumulate"));
+    dnnl_status_t status = dnnl_post_ops_append_sum(post_ops, 1.0f);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_post_ops(attributes, post_ops);
+    dnnl_post_ops_destroy(post_ops);
+    return sw_cpu_check(status, "prepare to accumulate");
+}
+
+/* Makes the primitive of one kind of piece, and finishes the descriptions with its scratchpad's. */
+static sw_status make_primitive(dnnl_engine_t engine, const struct sw_gemm *shape, dnnl_memory_desc_t *desc,
+                                dnnl_primitive_t *out) {
+    dnnl_matmul_desc_t product;
+    dnnl_primitive_attr_t attributes = NULL;
+    dnnl_primitive_desc_t primitive_desc = NULL;
+    sw_status status = SW_OK;
+    SW_TRY_GOTO(
+        sw_cpu_check(dnnl_matmul_desc_init(&product, &desc[A], &desc[B], shape->bias ? &desc[BIAS] : NULL, &desc[C]),
+                     "describe a matrix product"),
+        out);
+    SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_attr_create(&attributes), "make attributes"), out);
+    SW_TRY_GOTO(make_attributes(shape, attributes), out);
+    SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_desc_create(&primitive_desc, &product, attributes, engine, NULL),
+                             "find a way to multiply matrices of this shape"),
+                out);
+    SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_create(out, primitive_desc), "prepare a matrix product"), out);
+    desc[SCRATCHPAD] = *dnnl_primitive_desc_query_md(primitive_desc, dnnl_query_scratchpad_md, 0);
+out:
+    dnnl_primitive_desc_destroy(primitive_desc);
+    dnnl_primitive_attr_destroy(attributes);
+    return status;
+}
+
+static sw_status make_kind(dnnl_engine_t engine, struct sw_cpu_product *p, int kind) {
+    const struct grid *grid = &p->grid;
+    const bool last_row = (kind & LAST_ROW) != 0, last_col = (kind & LAST_COL) != 0;
+    if ((!last_row && grid->rows == 1) || (!last_col && grid->cols == 1))
+        return SW_OK;
+    const int64_t rows = last_row ? p->shape.m - (grid->rows - 1) * grid->piece_rows : grid->piece_rows;
+    const int64_t cols = last_col ? p->shape.n - (grid->cols - 1) * grid->piece_cols : grid->piece_cols;
+    dnnl_memory_desc_t desc[OPERANDS];
+    SW_TRY(describe_piece(&p->shape, rows, cols, desc));
+    SW_TRY(make_primitive(engine, &p->shape, desc, &p->primitive[kind]));
+    p->scratchpad_bytes = sw_max_i64(
+        p->scratchpad_bytes, sw_round_up((int64_t)dnnl_memory_desc_get_size(&desc[SCRATCHPAD]), SW_BUFFER_ALIGN_BYTES));
+    for (int team = 0; team < p->teams; team++)
+        for (int i = 0; i < OPERANDS; i++)
+            SW_TRY(sw_cpu_check(
+                dnnl_memory_create(&p->bound[team * KINDS + kind].memory[i], &desc[i], engine, DNNL_MEMORY_NONE),
+                "make a memory object"));
+    return SW_OK;
+}
+
+static sw_status make(dnnl_engine_t engine, struct sw_cpu_product *p) {
+    sw_status status = SW_OK;
+    const int threads_before = set_threads(p->teams > 1 ? 1 : p->threads);
+    for (int kind = 0; status == SW_OK && kind < KINDS; kind++)
+        status = make_kind(engine, p, kind);
+    for (int team = 0; status == SW_OK && team < p->teams; team++)
+        status = sw_cpu_check(dnnl_stream_create(&p->stream[team], engine, dnnl_stream_default_flags), "make a stream");
+    omp_set_num_threads(threads_before);
+    return status;
+}
+
+static sw_status open_cut(dnnl_engine_t engine, const struct sw_gemm *shape, int threads, struct grid grid,
+                          struct sw_cpu_product **out) {
+    const int teams = grid.rows * grid.cols > 1 ? threads : 1;
+    struct sw_cpu_product *p = calloc(1, sizeof *p);
+    struct bound *bound = calloc((size_t)teams * KINDS, sizeof *bound);
+    dnnl_stream_t *stream = calloc((size_t)teams, sizeof *stream);
+    if (p == NULL || bound == NULL || stream == NULL) {
+        free(p);
+        free(bound);
+        free(stream);
+        return sw_fail(SW_ERR_NOMEM, "no memory to prepare a matrix product");
+    }
+    *p = (struct sw_cpu_product){
+        .shape = *shape, .grid = grid, .threads = threads, .teams = teams, .bound = bound, .stream = stream};
+    const sw_status status = make(engine, p);
+    if (status == SW_OK)
+        *out = p;
+    else
+        sw_cpu_product_close(p);
+    return status;
+}
+
+/* oneDNN refuses pieces of some matrices that it multiplies whole. */
+sw_status sw_cpu_product_open(dnnl_engine_t engine, const struct sw_gemm *shape, int threads,
+                              struct sw_cpu_product **out, int64_t *out_scratch_bytes) {
+    const struct grid grid = cut(shape, threads);
+    sw_status status = open_cut(engine, shape, threads, grid, out);
+    if (status == SW_ERR_INTERNAL && grid.rows * grid.cols > 1) {
+        sw_error_clear();
+        status = open_cut(engine, shape, threads, whole(shape), out);
+    }
+    if (status == SW_OK)
+        *out_scratch_bytes = (*out)->scratchpad_bytes * (*out)->teams;
+    return status;
+}
+
+void sw_cpu_product_close(struct sw_cpu_product *product) {
+    if (product == NULL)
+        return;
+    for (int i = 0; i < product->teams * KINDS; i++)
+        for (int operand = 0; operand < OPERANDS; operand++)
+            dnnl_memory_destroy(product->bound[i].memory[operand]);
+    for (int team = 0; team < product->teams; team++)
+        dnnl_stream_destroy(product->stream[team]);
+    for (int kind = 0; kind < KINDS; kind++)
+        dnnl_primitive_destroy(product->primitive[kind]);
+    free(product->bound);
+    free(product->stream);
+    free(product);
+}
+
+/* oneDNN's handles are not const, although it only reads the inputs. */
+static void *at_element(const void *matrix, int64_t element, sw_dtype type) {
+    return (char *)(uintptr_t)matrix + element * sw_dtype_bytes(type);
+}
+
+/* Multiplies one piece, as one of the teams. */
+static dnnl_status_t run_piece(const struct sw_cpu_product *p, const struct sw_cpu_operands *at, void *scratch,
+                               int64_t piece, int team) {
+    const struct sw_gemm *shape = &p->shape;
+    const int64_t row = piece / p->grid.cols, col = piece % p->grid.cols;
+    const int64_t first_row = row * p->grid.piece_rows, first_col = col * p->grid.piece_cols;
+    const int kind = (row == p->grid.rows - 1 ? LAST_ROW : 0) | (col == p->grid.cols - 1 ? LAST_COL : 0);
+    const dnnl_memory_t *memory = p->bound[team * KINDS + kind].memory;
+    void *const address[OPERANDS] = {
+        [A] = at_element(at->a, first_row * (shape->transpose_a ? 1 : shape->k), shape->in),
+        [B] = at_element(at->b, first_col * (shape->transpose_b ? shape->k : 1), shape->in),
+        [BIAS] = shape->bias ? at_element(at->bias, first_col, shape->in) : NULL,
+        [C] = at_element(at->c, first_row * shape->n + first_col, shape->out),
+        [SCRATCHPAD] = (char *)scratch + team * p->scratchpad_bytes};
+    const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, memory[A]},
+                                         {DNNL_ARG_WEIGHTS, memory[B]},
+                                         {DNNL_ARG_DST, memory[C]},
+                                         {DNNL_ARG_SCRATCHPAD, memory[SCRATCHPAD]},
+                                         {DNNL_ARG_BIAS, memory[BIAS]}};
+    const int count = (int)(sizeof arguments / sizeof arguments[0]) - (shape->bias ? 0 : 1);
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; status == dnnl_success && i < OPERANDS; i++)
+        status = dnnl_memory_set_data_handle(memory[i], address[i]);
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(p->primitive[kind], p->stream[team], count, arguments);
+    return status == dnnl_success ? dnnl_stream_wait(p->stream[team]) : status;
+}
+
+/* Returns oneDNN's status of any piece that failed. */
+static dnnl_status_t run_pieces(const struct sw_cpu_product *p, const struct sw_cpu_operands *at, void *scratch) {
+    const int64_t pieces = p->grid.rows * p->grid.cols;
+    int worst = dnnl_success;
+#pragma omp parallel num_threads(p->teams) reduction(max : worst)
+    {
+        omp_set_num_threads(1);
+#pragma omp for schedule(dynamic)
+        for (int64_t piece = 0; piece < pieces; piece++) {
+            const int status = (int)run_piece(p, at, scratch, piece, omp_get_thread_num());
+            worst = status > worst ? status : worst;
+        }
+    }
+    return (dnnl_status_t)worst;
+}
+
+sw_status sw_cpu_product_run(struct sw_cpu_product *product, const struct sw_cpu_operands *at, void *scratch) {
+    const int threads_before = set_threads(product->threads);
+    const dnnl_status_t status =
+        product->teams > 1 ? run_pieces(product, at, scratch) : run_piece(product, at, scratch, 0, 0);
+    omp_set_num_threads(threads_before);
+    return sw_cpu_check(status, "multiply matrices");
+}
