@@ -17,6 +17,9 @@ check_packages=(clang-tidy)
 bundle_packages=(git xz-utils tar)
 golden_packages=(python3 python3-venv ca-certificates)
 
+# DeepSpeed and torch.compile compile with the compiler of build_packages.
+peers_packages=(python3-venv python3-dev ca-certificates libaio-dev fio libopenmpi-dev openmpi-bin)
+
 packages_came=false
 
 is_installed() {

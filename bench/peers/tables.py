@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Makes the tables and pictures of docs/evidence.md and README.md from the results of `./dev peers`. The same results give
+the same bytes.
+
+usage: tables.py FILE [--evidence FILE] [--readme FILE] [--pictures DIR]
+"""
+
+import argparse
+import json
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import picture  # noqa: E402
+import summary  # noqa: E402
+
+BEGIN, END = "<!-- bench/peers/tables.py: begin -->", "<!-- bench/peers/tables.py: end -->"
+
+
+def cell_of(contender, figure):
+    """A median with the least and the most of the rounds."""
+    middle, ends = summary.median(contender, figure), summary.spread(contender, figure)
+    if middle is None:
+        return ""
+    name = "seconds_s" if figure.endswith("_s") and not figure.endswith("_per_s") else "_bytes_per_s"
+    low, high = (summary.text_of(name, end).split()[0] for end in ends)
+    return f"{summary.text_of(name, middle).strip()} ({low} to {high})"
+
+
+def heading(figure):
+    return {"step_s": "a step", "update_s": "an update"}.get(figure) or figure.removesuffix("_bytes_per_s")
+
+
+def row_of(pair, contender, figures):
+    if contender["missing"]:
+        return [contender["name"], *[""] * (len(figures) + 3), contender["missing"]]
+    peak, written = (summary.median(contender, name) for name in ("peak_bytes", "step_written_bytes"))
+    return [contender["name"], *(cell_of(contender, figure) for figure in figures),
+            summary.text_of("peak_bytes", peak) if peak else "", "" if written is None else f"{written / summary.GB:.2f} GB",
+            summary.losses_text(pair, contender), contender["settings"]]
+
+
+def losses_table(pair):
+    """Losses of each step side by side, of the first round."""
+    trained = [one for one in pair["contenders"] if not one["missing"] and one["runs"] and one["runs"][0].get("losses")]
+    if not trained:
+        return []
+    lines = ["", f"Losses by step, which may differ by {pair['loss_tolerance']:.2g} of the first:", "",
+             f"| step | {' | '.join(one['name'] for one in trained)} |", "|---" * (1 + len(trained)) + "|"]
+    for number in range(min(len(one["runs"][0]["losses"]) for one in trained)):
+        lines.append(f"| {number + 1} | {' | '.join(format(one['runs'][0]['losses'][number], '.4f') for one in trained)} |")
+    return lines
+
+
+def pair_lines(pair):
+    figures = summary.figures_of(pair)
+    heads = ["contender", *map(heading, figures), "peak memory", "written a step", "losses apart", "settings"]
+    rows = [row_of(pair, one, figures) for one in pair["contenders"]]
+    used = [i for i in range(len(heads)) if i in (0, len(heads) - 1) or any(row[i] for row in rows)]
+    table = [f"| {' | '.join(row[i] for i in used)} |" for row in (heads, *rows)]
+    table.insert(1, "|---" * len(used) + "|")
+    goals = ["", *(f"- {summary.goal_line(pair, goal)}" for goal in pair["goals"])] if pair["goals"] else []
+    return [f"### {pair['title']}", "",
+            f"Pair `{pair['name']}`, {pair['rounds']} rounds in turn, {pair['time'][:10]}, commit {pair['commit']}.", "", *table,
+            *goals, *losses_table(pair), ""]
+
+
+def facts_line(results):
+    machine, versions = results["machine"], results["versions"]
+    here = ", ".join(f"{name} {found['version']}" for name, found in versions.items() if not found["missing"])
+    absent = "; ".join(f"{name}: {found['missing']}" for name, found in versions.items() if found["missing"])
+    return (f"{machine['cpu']}, {machine['threads']} threads, {machine['memory_bytes'] / summary.GIB:.3g} GiB, "
+            f"Linux {machine['kernel']}. Peers: {here}." + (f" Not here: {absent}." if absent else ""))
+
+
+def evidence(results, pictures):
+    lines = [facts_line(results), "", "A figure is the median of the rounds, with the least and the most.", ""]
+    for pair in results["pairs"]:
+        lines += pair_lines(pair)
+        if pictures and picture.can_draw(pair):
+            lines += [f"![{pair['title']}]({pictures}/{picture.name_of(pair)})", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def readme_rows(results):
+    """Rows of README's table of results: one for each comparison of time with a peer."""
+    rows = []
+    for pair in results["pairs"]:
+        for goal in pair["goals"]:
+            found = summary.ratio(pair, goal)
+            if found is None or not goal["figure"].endswith("_s"):
+                continue
+            other = summary.best_of(pair, goal["than"], goal["figure"])["name"]
+            rows.append(f"| {pair['title'][:1].lower() + pair['title'][1:]}, beside {other} | {found[0]:.1f} times as fast |")
+    return "| what | figure |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def put_between_marks(path, text):
+    with open(path, encoding="utf-8") as file:
+        before, begin, rest = file.read().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"{path} lacks the marks {BEGIN} and {END}")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"{before}{begin}\n{text}{end}{after}")
+
+
+def draw(results, folder):
+    os.makedirs(folder, exist_ok=True)
+    for pair in results["pairs"]:
+        if picture.can_draw(pair):
+            with open(os.path.join(folder, picture.name_of(pair)), "w", encoding="utf-8") as file:
+                file.write(picture.svg(pair))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\nusage")[0])
+    parser.add_argument("results", metavar="FILE")
+    parser.add_argument("--evidence", metavar="FILE", help="put the tables between the marks of this file")
+    parser.add_argument("--readme", metavar="FILE", help="put the short table between the marks of this file")
+    parser.add_argument("--pictures", metavar="DIR", help="draw a picture of each pair into this folder")
+    given = parser.parse_args()
+    with open(given.results, encoding="utf-8") as file:
+        results = json.load(file)
+    beside = given.pictures and os.path.relpath(given.pictures, os.path.dirname(given.evidence or given.pictures))
+    if given.pictures:
+        draw(results, given.pictures)
+    if given.evidence:
+        put_between_marks(given.evidence, evidence(results, beside))
+    if given.readme:
+        put_between_marks(given.readme, readme_rows(results))
+    if not (given.evidence or given.readme or given.pictures):
+        print(evidence(results, None), end="")
+
+
+if __name__ == "__main__":
+    main()

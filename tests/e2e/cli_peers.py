@@ -1,0 +1,160 @@
+"""`./dev peers`: a peer that is not there, fails or lies leaves everything else measured, and the tables say what is missing.
+The peers here are stand-ins; no speed is asserted."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import program
+from program import script_test
+
+ROOT = os.path.dirname(os.path.dirname(program.HERE))
+PEERS = os.path.join(ROOT, "bench", "peers")
+sys.path.insert(0, PEERS)
+import install  # noqa: E402
+import summary  # noqa: E402
+
+SCRATCH = program.scratch_folder()
+# A Python in whose folder torch and transformers are, and DeepSpeed is not. As a worker it makes three steps.
+STAND_IN = """#!/bin/sh
+case "$*" in
+*deepspeed*) echo 'No module named deepspeed' >&2; exit 1 ;;
+*import*torch*) echo 2.15.0 ;;
+*import*) echo 5.24.0 ;;
+*--compile*) echo 'no compiler' >&2; exit 3 ;;
+*torch_step*) echo '{"seconds": [9.0, 0.5, 0.5], "losses": [5.0, 4.0, 3.0], "step_written_bytes": [0, 0, 0]}' ;;
+*) echo 'never heard of it' ;;
+esac
+"""
+
+
+def stand_in(name):
+    folder = os.path.join(SCRATCH, name)
+    os.makedirs(os.path.join(folder, "venv", "bin"))
+    path = os.path.join(folder, "venv", "bin", "python")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(STAND_IN)
+    os.chmod(path, 0o755)
+    return folder
+
+
+def peers(*flags):
+    return subprocess.run([sys.executable, "-B", os.path.join(PEERS, "peers.py"), "--quick", "--no-install", "--program",
+                           program.PROGRAM, "--folder", SCRATCH, "--threads", "1", *flags], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=program.LIMIT_S, check=False)
+
+
+def results(name, *flags):
+    path = os.path.join(SCRATCH, name)
+    ended = peers("--json", path, *flags)
+    if ended.returncode != 0:
+        raise AssertionError(f"status {ended.returncode}: {ended.stderr[-800:]}")
+    with open(path, encoding="utf-8") as file:
+        return json.load(file), path
+
+
+def outcomes(pair):
+    """Of each contender how many runs it has, and whether it is missing."""
+    return {one["name"]: (len(one["runs"]), one["missing"] is not None) for one in pair["contenders"]}
+
+
+def contender(found, pair, name):
+    return summary.contender_named(next(one for one in found["pairs"] if one["name"] == pair), name)
+
+
+def what_runs_is_measured_and_what_fails_is_named():
+    found, _ = results("some.json", "--peers", stand_in("some"), "--only", "step,nvme", "--rounds", "2")
+    step, nvme = found["pairs"]
+    problems = []
+    if outcomes(step) != {"spillway": (2, False), "torch eager": (2, False), "torch compiled": (0, True)}:
+        problems.append(f"step: {outcomes(step)}")
+    if [one[0] for one in outcomes(nvme).values()] != [2, 2, 0, 0, 2, 0]:
+        problems.append(f"nvme: {outcomes(nvme)}")
+    if "no compiler" not in contender(found, "step-tiny", "torch compiled")["missing"]:
+        problems.append("the failed worker's words are lost")
+    if "deepspeed is not here" not in contender(found, "nvme-tiny", "DeepSpeed, both on NVMe")["missing"]:
+        problems.append("the peer that is not installed is not named")
+    run = contender(found, "step-tiny", "torch eager")["runs"][0]
+    if run["figures"] != {"step_s": 0.5} or run["losses"] != [5.0, 4.0, 3.0]:
+        problems.append(f"the stand-in's numbers became {run}")
+    own = contender(found, "nvme-tiny", "optimizer on NVMe")["runs"][0]
+    if not (own["peak_bytes"] > 0 and own["step_written_bytes"] > 0 and len(own["losses"]) == 3):
+        problems.append(f"ours lacks numbers: {own}")
+    return problems
+
+
+def without_any_peer_ours_is_measured():
+    found, _ = results("none.json", "--peers", os.path.join(SCRATCH, "nothing"), "--only", "step,llm.c", "--rounds", "1")
+    problems = [f"{pair['name']}: {outcomes(pair)}" for pair in found["pairs"]
+                if [one[0] for one in outcomes(pair).values()] != [1] + [0] * (len(pair["contenders"]) - 1)]
+    if "give --llm-c PROGRAM" not in contender(found, "llm.c", "llm.c")["missing"]:
+        problems.append("llm.c is missing without a word")
+    return problems
+
+
+def tables(path, *flags):
+    return subprocess.run([sys.executable, "-B", os.path.join(PEERS, "tables.py"), path, *flags], capture_output=True, text=True,
+                          timeout=program.LIMIT_S, check=False)
+
+
+def tables_are_the_same_and_say_what_is_missing():
+    found, path = results("tables.json", "--peers", stand_in("tables"), "--only", "step", "--rounds", "1")
+    evidence, pictures = os.path.join(SCRATCH, "evidence.md"), os.path.join(SCRATCH, "pictures")
+    marks = "<!-- bench/peers/tables.py: begin -->\nold\n<!-- bench/peers/tables.py: end -->\n"
+    texts = []
+    for _ in range(2):
+        with open(evidence, "w", encoding="utf-8") as file:
+            file.write(f"# before\n{marks}after\n")
+        ended = tables(path, "--evidence", evidence, "--pictures", pictures)
+        if ended.returncode != 0:
+            return [ended.stderr]
+        with open(evidence, encoding="utf-8") as file:
+            texts.append(file.read())
+    with open(os.path.join(pictures, "peers-step-tiny.svg"), encoding="utf-8") as file:
+        picture = file.read()
+    wanted = ["# before\n", "after\n", "no compiler", "| torch eager |", "pictures/peers-step-tiny.svg", "| 3 |", "deepspeed: ",
+              "too far"]
+    problems = [f"the tables lack {one!r}" for one in wanted if one not in texts[0]]
+    problems += [] if texts[0] == texts[1] and "old" not in texts[0] else ["the tables are not made anew each time"]
+    problems += [] if picture.count("<rect") == 3 else ["the picture has not one bar for each of the two contenders"]
+    return problems + ([] if found["machine"]["threads"] == 1 else ["the machine's threads are not told"])
+
+
+def a_pair_measured_again_takes_the_place_of_its_first():
+    folder = stand_in("again")
+    results("again.json", "--peers", folder, "--only", "step", "--rounds", "2")
+    found, _ = results("again.json", "--peers", folder, "--only", "nvme", "--rounds", "1")
+    found, _ = results("again.json", "--peers", folder, "--only", "step", "--rounds", "1")
+    rounds = [(pair["name"], pair["rounds"]) for pair in found["pairs"]]
+    return [] if rounds == [("step-tiny", 1), ("nvme-tiny", 1)] else [f"the file has {rounds}"]
+
+
+def no_space_and_no_pip_are_reasons():
+    problems = []
+    usage = shutil.disk_usage
+    shutil.disk_usage = lambda folder: usage(folder)._replace(free=1 << 20)
+    try:
+        why = install.install_package(SCRATCH, install.PACKAGES[0])
+    finally:
+        shutil.disk_usage = usage
+    if "GiB free" not in (why or ""):
+        problems.append(f"a full disk is told as {why}")
+    blocked = os.path.join(SCRATCH, "a file")
+    with open(blocked, "w", encoding="utf-8"):
+        pass
+    found = install.outcomes(os.path.join(blocked, "peers"))
+    if any(found[package.name]["missing"] is None for package in install.PACKAGES):
+        problems.append(f"without a virtual environment there are {found}")
+    return problems
+
+
+def wrong_flags_are_refused():
+    wrong = (("--only", "nonesuch"), ("--rounds", "0"), ("--threads", "0"))
+    return [f"{flags} is taken" for flags in wrong if peers(*flags).returncode == 0]
+
+
+script_test.run(what_runs_is_measured_and_what_fails_is_named, without_any_peer_ours_is_measured,
+                tables_are_the_same_and_say_what_is_missing, a_pair_measured_again_takes_the_place_of_its_first,
+                no_space_and_no_pip_are_reasons, wrong_flags_are_refused)
