@@ -35,7 +35,7 @@ class Shape:
 
 @dataclass
 class Session:
-    """What every pair is given. `folder` is on the drive that is measured and holds only files of this run; `weights` and
+    """The settings of a run, given to every pair. `folder` is on the drive that is measured and holds only files of this run; `weights` and
     `tokens` are those of the pair under way."""
     program: str
     peers: str
