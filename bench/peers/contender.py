@@ -35,7 +35,7 @@ class Shape:
 
 @dataclass
 class Session:
-    """What every pair is given. `folder` is on the drive that is measured and holds only files of this run; `weights` and
+    """The settings of a run, given to every pair. `folder` is on the drive that is measured and holds only files of this run; `weights` and
     `tokens` are those of the pair under way."""
     program: str
     peers: str
@@ -150,6 +150,12 @@ def missing(session, contender):
     return None
 
 
+def reason_of(ended):
+    """Why a process failed: our own sentence, which a launcher's report may follow, or the last line that it printed."""
+    own = [line for line in ended.err.splitlines() if line.startswith("spillway ")]
+    return own[0][:300] if own else install.last_line(ended.err or ended.out)
+
+
 def run(session, contender):
     """Runs a contender once and returns its fields. Raises Failed."""
     env = {**(install.environment(session.peers, session.threads) if contender.needs else os.environ), **dict(contender.env)}
@@ -157,7 +163,7 @@ def run(session, contender):
         ended = measure.run(contender.command(session), contender.limit_s, env, session.folder)
         if ended.code != 0:
             print(ended.err, file=sys.stderr)
-            raise Failed(f"it ended with status {ended.code}: {install.last_line(ended.err or ended.out)}")
+            raise Failed(f"it ended with status {ended.code}: {reason_of(ended)}")
         fields = contender.read(session, ended)
     except (OSError, KeyError) as error:
         raise Failed(f"{type(error).__name__}: {error}") from None

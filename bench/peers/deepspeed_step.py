@@ -10,6 +10,9 @@ ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.
 SUB_GROUP = 40_000_000  # elements that are updated at once
 # Master, two moments and gradient of a group: of the one that is updated, of the next, and with writes also of the last.
 BUFFERS, BUFFERS_WRITING = 8, 12
+# Parameters that are in memory at once: two layers. The default of 5 is too few for them, and by default a model of less than
+# a billion parameters is never released, for which no number of buffers is enough.
+PARAMETER_BUFFERS = 16
 AIO = {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 1, "single_submit": False, "overlap_events": True,
        "use_gds": False}
 
@@ -24,7 +27,8 @@ def configuration(options, model, on_gpu):
             "offload_optimizer": {**offload, "buffer_count": BUFFERS_WRITING if options.pipeline_write else BUFFERS,
                                   "pipeline_read": True, "pipeline_write": options.pipeline_write}}
     if options.params:
-        zero["offload_param"] = {**offload, "buffer_count": 5, "buffer_size": largest, "max_in_cpu": 0}
+        zero |= {"stage3_max_live_parameters": 2 * largest, "stage3_max_reuse_distance": 0}
+        zero["offload_param"] = {**offload, "buffer_count": PARAMETER_BUFFERS, "buffer_size": largest, "max_in_cpu": 0}
     return {"train_batch_size": options.batch, "train_micro_batch_size_per_gpu": options.batch,
             "gradient_clipping": worker.CLIP, "bf16": {"enabled": True}, "zero_optimization": zero,
             "optimizer": {"type": "AdamW", "params": {"lr": options.lr, "betas": list(worker.BETAS), "eps": worker.EPSILON,

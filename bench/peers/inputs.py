@@ -1,4 +1,4 @@
-"""What all contenders of a pair start from: the same initial weights, as a Hugging Face folder, and the same tokens."""
+"""Makes the initial weights, as a Hugging Face folder, and the tokens from which all contenders of a pair start."""
 
 import array
 import os

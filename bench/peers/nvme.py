@@ -30,7 +30,7 @@ def pair(name, title, shape, least):
         deepspeed(DEEPSPEED, shape, SETTINGS + "; nothing is flushed"),
         deepspeed(DEEPSPEED_WRITE, shape, SETTINGS + " and 12, pipeline_write", "--pipeline-write"),
         placed("optimizer and weights on NVMe", shape, "optimizer=nvme,weights=nvme", "spillway"),
-        deepspeed("DeepSpeed, both on NVMe", shape, SETTINGS + ", max_in_cpu 0", "--params")), goals, shape, 0.02)
+        deepspeed("DeepSpeed, both on NVMe", shape, SETTINGS + "; 16 buffers for parameters, max_in_cpu 0, max_reuse_distance 0", "--params")), goals, shape, 0.02)
 
 
 def pairs(quick):

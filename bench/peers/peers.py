@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -43,7 +44,7 @@ def first_line(path, prefix):
 
 
 def machine(threads):
-    """What the figures depend on. Neither the machine's name nor its user's is kept."""
+    """Returns the facts that the figures depend on. Neither the machine's name nor its user's is kept."""
     return {"cpu": first_line("/proc/cpuinfo", "model name"), "cores": len(os.sched_getaffinity(0)), "threads": threads,
             "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "kernel": platform.release(),
             "architecture": platform.machine()}
@@ -61,10 +62,19 @@ def in_turn(pair, round_number):
     return started[first:] + started[:first]
 
 
-def measure_pair(session, pair, say):
-    """Returns the pair's part of the results. A contender that fails once is left out of the rounds that follow."""
-    found = {one.name: {"name": one.name, "settings": one.settings, "missing": contender.missing(session, one), "runs": []}
-             for one in pair.contenders}
+def begun(session, pair):
+    """The pair's part of the results, without a run."""
+    return {"name": pair.name, "title": pair.title, "loss_tolerance": pair.loss_tolerance,
+            "goals": [vars(goal) for goal in pair.goals], "shape": pair.shape and vars(pair.shape), "rounds": session.rounds,
+            "commit": commit(), "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "contenders": [{"name": one.name, "settings": one.settings, "missing": contender.missing(session, one), "runs": []}
+                           for one in pair.contenders]}
+
+
+def measure_pair(session, pair, result, say, keep):
+    """Adds the runs of all rounds to the pair's result, and calls `keep` after each. A contender that fails once is left out
+    of what follows."""
+    found = {entry["name"]: entry for entry in result["contenders"]}
     try:
         prepare(session, pair)
     except (OSError, RuntimeError) as error:
@@ -74,10 +84,8 @@ def measure_pair(session, pair, say):
         for one in in_turn(pair, number):
             if found[one.name]["missing"] is None:
                 measure_once(session, pair, one, number, found)
+                keep()
                 say(f"{pair.name}, round {number + 1} of {session.rounds}, {one.name}: {outcome_of(found[one.name])}")
-    return {"name": pair.name, "title": pair.title, "contenders": list(found.values()), "loss_tolerance": pair.loss_tolerance,
-            "goals": [vars(goal) for goal in pair.goals], "shape": pair.shape and vars(pair.shape), "rounds": session.rounds,
-            "commit": commit(), "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
 
 
 def outcome_of(entry):
@@ -112,20 +120,29 @@ def prepare(session, pair):
     session.weights = inputs.write_weights(session.program, model, session.folder, session.tokens)
 
 
+def comparable(results):
+    """Returns the facts that must be equal for pairs of two runs to stand in one file. llm.c takes part in one pair alone."""
+    versions = {name: found for name, found in results.get("versions", {}).items() if name != "llm.c"}
+    return results.get("machine"), versions
+
+
 def merged(path, results):
-    """The results with those pairs of an earlier run that this one did not measure, if that was on the same machine."""
+    """The results with those pairs of an earlier run that this one did not measure, if machine and versions are the same."""
     try:
         with open(path, encoding="utf-8") as file:
             before = json.load(file)
     except (OSError, ValueError):
         return results
-    if before.get("machine") != results["machine"] or before.get("versions") != results["versions"]:
+    if comparable(before) != comparable(results):
         return results
     measured = {pair["name"] for pair in results["pairs"]}
     kept = [pair for pair in before["pairs"] if pair["name"] not in measured]
-    order = [pair.name for quick in (False, True) for pair in all_pairs(quick)]
+    order = [pair.name for module in MODULES for quick in (False, True) for pair in module.pairs(quick)]
     pairs = sorted(kept + results["pairs"], key=lambda pair: order.index(pair["name"]) if pair["name"] in order else len(order))
-    return {**results, "pairs": pairs}
+    versions = {**results["versions"]}
+    if versions["llm.c"]["missing"]:
+        versions["llm.c"] = before["versions"]["llm.c"]
+    return {**results, "versions": versions, "pairs": pairs}
 
 
 def write(path, results):
@@ -181,6 +198,7 @@ def main():
 
     options = parse_arguments()
     pairs = chosen(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the contender under way ends too, and the folder goes
     found = installed(options, say)
     if options.install_only:
         return 0
@@ -188,10 +206,15 @@ def main():
     session = contender.Session(os.path.abspath(options.program), os.path.abspath(options.peers), os.path.abspath(folder),
                                 options.threads, options.rounds, options.llm_c, options.data, installed=found)
     results = {"machine": machine(options.threads), "versions": found, "pairs": []}
+
+    def keep():
+        write(options.json, merged(options.json, results))
+
     try:
         for pair in pairs:
-            results["pairs"].append(measure_pair(session, pair, say))
-            write(options.json, merged(options.json, results))
+            results["pairs"].append(begun(session, pair))
+            measure_pair(session, pair, results["pairs"][-1], say, keep)
+            keep()
             print("\n".join(summary.lines_of(results["pairs"][-1])), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

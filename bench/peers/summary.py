@@ -88,7 +88,7 @@ def figures_of(pair):
 def goal_line(pair, goal):
     found = ratio(pair, goal)
     than = " or ".join(goal["than"])
-    what = f"{goal['ours']} against {than}, {goal['figure'].rsplit('_per_s')[0].removesuffix('_s').replace('_', ' ')}"
+    what = f"{goal['ours']} against {than}, {goal['figure'].removesuffix('_bytes_per_s').removesuffix('_s').replace('_bytes', ' memory')}"
     if found is None:
         return f"{what}: not measured"
     return (f"{what}: {found[0]:.2f} times ({found[1]:.2f} to {found[2]:.2f}); goal {goal['least']:.3g}: "

@@ -1,4 +1,4 @@
-"""What the workers share: a worker is one contender, in the Python of the peers' folder. It trains some steps on one batch and
+"""The parts that workers share. A worker is one contender, in the Python of the peers' folder. It trains some steps on one batch and
 prints one line of JSON: the seconds and the loss of each step, and the bytes written to drives within the steps."""
 
 import argparse

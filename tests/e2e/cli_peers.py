@@ -56,7 +56,7 @@ def results(name, *flags):
 
 
 def outcomes(pair):
-    """Of each contender how many runs it has, and whether it is missing."""
+    """Returns for each contender how many runs it has, and whether it is missing."""
     return {one["name"]: (len(one["runs"]), one["missing"] is not None) for one in pair["contenders"]}
 
 
@@ -125,10 +125,13 @@ def tables_are_the_same_and_say_what_is_missing():
 def a_pair_measured_again_takes_the_place_of_its_first():
     folder = stand_in("again")
     results("again.json", "--peers", folder, "--only", "step", "--rounds", "2")
-    found, _ = results("again.json", "--peers", folder, "--only", "nvme", "--rounds", "1")
+    results("again.json", "--peers", folder, "--only", "llm.c", "--rounds", "1", "--llm-c", shutil.which("false"))
     found, _ = results("again.json", "--peers", folder, "--only", "step", "--rounds", "1")
     rounds = [(pair["name"], pair["rounds"]) for pair in found["pairs"]]
-    return [] if rounds == [("step-tiny", 1), ("nvme-tiny", 1)] else [f"the file has {rounds}"]
+    problems = [] if rounds == [("step-tiny", 1), ("llm.c", 1)] else [f"the file has {rounds}"]
+    if "printed 0 steps" not in (contender(found, "llm.c", "llm.c")["missing"] or ""):
+        problems.append("a program that is not llm.c's passes for it")
+    return problems
 
 
 def no_space_and_no_pip_are_reasons():
