@@ -15,13 +15,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from marked import put_between_marks
+
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PROGRAM = os.environ.get("SW_PROGRAM", os.path.join(TOP, "build", "spillway"))
 MODELS = ("gpt2-124m", "qwen2.5-0.5b", "llama-1b", "qwen2.5-1.5b", "gpt2-1.5b", "qwen2.5-3b", "qwen2.5-7b", "llama-8b",
           "qwen2.5-14b", "llama-70b")
 MACHINES = ("rtx3090", "rtx4090", "rtx5090", "h100", "gh200")
 BATCH_TOKENS = 131072
-BEGIN, END = "<!-- plan_table.py: begin -->", "<!-- plan_table.py: end -->"
 NEED = re.compile(r"needs at least (.*?) \(")
 
 
@@ -49,16 +50,6 @@ def table(models, machines, batch_tokens):
     return "\n".join(lines) + "\n"
 
 
-def put_between_marks(path, text):
-    with open(path, encoding="utf-8") as file:
-        before, begin, rest = file.read().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"{path} lacks the marks {BEGIN} and {END}")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(f"{before}{begin}\n{text}{end}{after}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
@@ -70,7 +61,7 @@ def main():
     if given.write is None:
         print(text, end="")
     else:
-        put_between_marks(given.write, text)
+        put_between_marks(given.write, "plan_table.py", text)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,13 @@ import json
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = (HERE, os.path.join(HERE, "..", "..", "tools"))
 import picture  # noqa: E402
 import summary  # noqa: E402
+from marked import put_between_marks  # noqa: E402
 
-BEGIN, END = "<!-- bench/peers/tables.py: begin -->", "<!-- bench/peers/tables.py: end -->"
+MARK = "bench/peers/tables.py"
 
 
 def cell_of(contender, figure):
@@ -95,16 +97,6 @@ def readme_rows(results):
     return "| what | figure |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
-def put_between_marks(path, text):
-    with open(path, encoding="utf-8") as file:
-        before, begin, rest = file.read().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"{path} lacks the marks {BEGIN} and {END}")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(f"{before}{begin}\n{text}{end}{after}")
-
-
 def draw(results, folder):
     os.makedirs(folder, exist_ok=True)
     for pair in results["pairs"]:
@@ -126,9 +118,9 @@ def main():
     if given.pictures:
         draw(results, given.pictures)
     if given.evidence:
-        put_between_marks(given.evidence, evidence(results, beside))
+        put_between_marks(given.evidence, MARK, evidence(results, beside))
     if given.readme:
-        put_between_marks(given.readme, readme_rows(results))
+        put_between_marks(given.readme, MARK, readme_rows(results))
     if not (given.evidence or given.readme or given.pictures):
         print(evidence(results, None), end="")
 
