@@ -22,7 +22,7 @@ struct grid {
     int64_t piece_rows, piece_cols; /* elements of C in a piece that is not the last */
 };
 
-/* What a thread multiplies a kind of piece with. Memory objects get their addresses at each call. */
+/* A thread's memory objects for one kind of piece. They get their addresses at each call. */
 struct bound {
     dnnl_memory_t memory[OPERANDS];
 };
