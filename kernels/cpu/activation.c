@@ -113,28 +113,34 @@ static void backward_tile(sw_dtype type, sw_activation which, int64_t at, int64_
         SW_FOR_TYPE(map_back, type, relu_slope, at, count, x, dy, dx);
 }
 
+static void forward_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_activation_forward *op = args;
+    for (int64_t at = first * SW_TILE_ELEMS; at < sw_min_i64(end * SW_TILE_ELEMS, op->elems); at += SW_TILE_ELEMS)
+        forward_tile(op->type, op->which, at, sw_min_i64(SW_TILE_ELEMS, op->elems - at), op->x, op->y);
+}
+
 static sw_status activation_forward(struct sw_stream *stream, const void *args) {
     const struct sw_activation_forward *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(op->elems / SW_TILE_ELEMS, threads)) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS)
-        forward_tile(op->type, op->which, at, sw_min_i64(SW_TILE_ELEMS, op->elems - at), op->x, op->y);
+    sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->elems, SW_TILE_ELEMS), forward_tiles, op);
     return SW_OK;
 }
 
-static sw_status activation_backward(struct sw_stream *stream, const void *args) {
+static void backward_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
     const struct sw_activation_backward *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(op->elems / SW_TILE_ELEMS, threads)) if (op->elems >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < op->elems; at += SW_TILE_ELEMS) {
+    for (int64_t at = first * SW_TILE_ELEMS; at < sw_min_i64(end * SW_TILE_ELEMS, op->elems); at += SW_TILE_ELEMS) {
         const int64_t count = sw_min_i64(SW_TILE_ELEMS, op->elems - at);
         backward_tile(op->type, op->which, at, count, op->x, op->dy, op->dx);
         /* The tile of x is still in the first-level cache. */
         if (op->activated != NULL)
             forward_tile(op->type, op->which, at, count, op->x, op->activated);
     }
+}
+
+static sw_status activation_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_activation_backward *op = args;
+    sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->elems, SW_TILE_ELEMS), backward_tiles, op);
     return SW_OK;
 }
 
@@ -193,27 +199,29 @@ static void gate_back_tile(sw_dtype type, sw_activation which, int64_t gate_at, 
         SW_FOR_TYPE(gate_back, type, relu, relu_slope, gate_at, apart, at, count, x, dy, dx);
 }
 
-static sw_status gated_forward(struct sw_stream *stream, const void *args) {
+static void gated_forward_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
     const struct sw_gated_forward *op = args;
-    const int threads = stream->device->info.threads;
     const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(op->rows *tiles, threads)) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t i = 0; i < op->rows * tiles; i++) {
+    for (int64_t i = first; i < end; i++) {
         const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS;
         gate_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col,
                   sw_min_i64(SW_TILE_ELEMS, op->cols - col), op->x, op->y);
     }
+}
+
+static sw_status gated_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_gated_forward *op = args;
+    const int64_t tiles = op->rows * sw_div_up(op->cols, SW_TILE_ELEMS);
+    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, tiles, gated_forward_tiles, op);
     return SW_OK;
 }
 
-static sw_status gated_backward(struct sw_stream *stream, const void *args) {
+static void gated_backward_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
     const struct sw_gated_backward *op = args;
-    const int threads = stream->device->info.threads;
     const int64_t tiles = sw_div_up(op->cols, SW_TILE_ELEMS);
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(op->rows *tiles, threads)) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t i = 0; i < op->rows * tiles; i++) {
+    for (int64_t i = first; i < end; i++) {
         const int64_t row = i / tiles, col = i % tiles * SW_TILE_ELEMS,
                       count = sw_min_i64(SW_TILE_ELEMS, op->cols - col);
         gate_back_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col, count, op->x,
@@ -222,6 +230,12 @@ static sw_status gated_backward(struct sw_stream *stream, const void *args) {
             gate_tile(op->type, op->which, 2 * row * op->cols + col, op->cols, row * op->cols + col, count, op->x,
                       op->activated);
     }
+}
+
+static sw_status gated_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_gated_backward *op = args;
+    const int64_t tiles = op->rows * sw_div_up(op->cols, SW_TILE_ELEMS);
+    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, tiles, gated_backward_tiles, op);
     return SW_OK;
 }
 

@@ -8,7 +8,6 @@
 #include "kernels/cpu/vector_math.h"
 
 #include <math.h>
-#include <omp.h>
 
 enum { BLOCK = SW_ATTENTION_BLOCK };
 
@@ -78,6 +77,8 @@ struct backward_call {
     struct sw_attention_call call;
     const struct sw_attention_backward *op;
     int64_t strip; /* blocks of keys whose gradients a thread sums at once */
+    bool whole_heads;
+    int64_t thread_floats; /* of the scratch, for each thread */
 };
 
 SW_INLINE float dot(const sw_dtype type, int64_t count, const void *a, const void *b, int64_t at) {
@@ -261,21 +262,31 @@ static void take_keys(const struct backward_call *b, const struct backward_space
     }
 }
 
-/* Shares the work out; each thread of a team calls it. Long items come first, so that the threads end together. */
-static void share_work(const struct backward_call *b, const struct backward_space *s, bool whole_heads) {
+static struct backward_space space_of(const struct backward_call *b, int thread) {
+    return carve(&b->call, b->strip, (float *)b->op->scratch + thread * b->thread_floats);
+}
+
+/* Long items come first, so that the threads end together. */
+static void key_items(const void *context, int64_t first_item, int64_t end_item, int thread) {
+    const struct backward_call *b = context;
     const struct sw_attention_call *call = &b->call;
-    const int64_t kv_heads = call->shape.kv_heads, heads = call->shape.heads, batch = call->shape.batch;
-    const int64_t strips = sw_div_up(call->blocks, b->strip);
-#pragma omp for schedule(dynamic)
-    for (int64_t item = 0; item < batch * kv_heads * strips; item++) {
-        const int64_t pair = item % (batch * kv_heads), first = item / (batch * kv_heads) * b->strip;
-        take_keys(b, s, pair / kv_heads, pair % kv_heads, first, sw_min_i64(first + b->strip, call->blocks),
-                  whole_heads ? BOTH : KEYS);
+    const int64_t kv_heads = call->shape.kv_heads, pairs = call->shape.batch * kv_heads;
+    const struct backward_space space = space_of(b, thread);
+    for (int64_t item = first_item; item < end_item; item++) {
+        const int64_t pair = item % pairs, first = item / pairs * b->strip;
+        take_keys(b, &space, pair / kv_heads, pair % kv_heads, first, sw_min_i64(first + b->strip, call->blocks),
+                  b->whole_heads ? BOTH : KEYS);
     }
-#pragma omp for schedule(dynamic)
-    for (int64_t item = 0; item < (whole_heads ? 0 : batch * heads * call->blocks); item++) {
-        const int64_t pair = item % (batch * heads), index = call->blocks - 1 - item / (batch * heads);
-        take_queries(b, s, pair / heads, pair % heads, sw_block_at(call, index), 0, call->blocks, QUERIES);
+}
+
+static void query_items(const void *context, int64_t first, int64_t end, int thread) {
+    const struct backward_call *b = context;
+    const struct sw_attention_call *call = &b->call;
+    const int64_t heads = call->shape.heads, pairs = call->shape.batch * heads;
+    const struct backward_space space = space_of(b, thread);
+    for (int64_t item = first; item < end; item++) {
+        const int64_t pair = item % pairs, index = call->blocks - 1 - item / pairs;
+        take_queries(b, &space, pair / heads, pair % heads, sw_block_at(call, index), 0, call->blocks, QUERIES);
     }
 }
 
@@ -283,13 +294,14 @@ sw_status SW_ISA_NAME(sw_attention_backward)(struct sw_stream *stream, const voi
     const struct sw_attention_backward *op = args;
     const int threads = stream->device->info.threads;
     const struct sw_attention_call call = SW_ISA_NAME(sw_attention_call)(op->type, op->shape);
-    const struct backward_call b = {.call = call, .op = op, .strip = strip_blocks(&call, threads)};
-    const int64_t per_thread = SW_ISA_NAME(sw_attention_backward_floats)(&call, threads);
-#pragma omp parallel num_threads(threads)
-    {
-        float *scratch = (float *)op->scratch + omp_get_thread_num() * per_thread;
-        const struct backward_space space = carve(&call, b.strip, scratch);
-        share_work(&b, &space, together(&call, threads));
-    }
+    const struct backward_call b = {.call = call,
+                                    .op = op,
+                                    .strip = strip_blocks(&call, threads),
+                                    .whole_heads = together(&call, threads),
+                                    .thread_floats = SW_ISA_NAME(sw_attention_backward_floats)(&call, threads)};
+    const struct sw_attention *shape = &call.shape;
+    sw_cpu_share_long(stream, shape->batch * shape->kv_heads * sw_div_up(call.blocks, b.strip), key_items, &b);
+    if (!b.whole_heads)
+        sw_cpu_share_long(stream, shape->batch * shape->heads * call.blocks, query_items, &b);
     return SW_OK;
 }

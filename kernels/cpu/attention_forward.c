@@ -4,7 +4,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <omp.h>
 
 enum { BLOCK = SW_ATTENTION_BLOCK };
 
@@ -36,6 +35,7 @@ static struct forward_space carve(const struct sw_attention_call *call, float *a
 struct forward_call {
     struct sw_attention_call call;
     const struct sw_attention_forward *op;
+    int64_t thread_floats; /* of the scratch, for each thread */
 };
 
 /* Returns the factor that turns a difference of unscaled scores into an exponent of 2. */
@@ -161,24 +161,25 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
     finish_queries(f, s, batch, head, queries);
 }
 
+/* The longest rows come first, so that the threads end together. */
+static void forward_items(const void *context, int64_t first, int64_t end, int thread) {
+    const struct forward_call *f = context;
+    const struct sw_attention *shape = &f->call.shape;
+    const int64_t pairs = shape->batch * shape->heads;
+    const struct forward_space space = carve(&f->call, (float *)f->op->scratch + thread * f->thread_floats);
+    for (int64_t item = first; item < end; item++) {
+        const int64_t pair = item % pairs, index = f->call.blocks - 1 - item / pairs;
+        forward_block(f, &space, pair / shape->heads, pair % shape->heads, index);
+    }
+}
+
 sw_status SW_ISA_NAME(sw_attention_forward)(struct sw_stream *stream, const void *args) {
     const struct sw_attention_forward *op = args;
     const struct sw_attention *shape = op->shape;
     if (shape->seq == 1)
         return SW_ISA_NAME(sw_attention_of_one)(stream, op);
-    const struct forward_call f = {.call = SW_ISA_NAME(sw_attention_call)(op->type, shape), .op = op};
-    const int threads = stream->device->info.threads;
-    const int64_t per_thread = SW_ISA_NAME(sw_attention_forward_floats)(&f.call);
-    const int64_t pairs = shape->batch * shape->heads, items = pairs * f.call.blocks;
-#pragma omp parallel num_threads(threads)
-    {
-        const struct forward_space space = carve(&f.call, (float *)op->scratch + omp_get_thread_num() * per_thread);
-        /* The longest rows first, so that the threads end together. */
-#pragma omp for schedule(dynamic)
-        for (int64_t item = 0; item < items; item++) {
-            const int64_t pair = item % pairs, index = f.call.blocks - 1 - item / pairs;
-            forward_block(&f, &space, pair / shape->heads, pair % shape->heads, index);
-        }
-    }
+    struct forward_call f = {.call = SW_ISA_NAME(sw_attention_call)(op->type, shape), .op = op};
+    f.thread_floats = SW_ISA_NAME(sw_attention_forward_floats)(&f.call);
+    sw_cpu_share_long(stream, shape->batch * shape->heads * f.call.blocks, forward_items, &f);
     return SW_OK;
 }

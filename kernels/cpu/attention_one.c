@@ -76,11 +76,11 @@ static void attend(const struct sw_attention_forward *op, int64_t batch, int64_t
     }
 }
 
-sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, const struct sw_attention_forward *op) {
+static void some_pairs(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_attention_forward *op = args;
     const struct sw_attention *shape = op->shape;
-    const int64_t pairs = shape->batch * shape->heads;
-#pragma omp parallel for num_threads(stream->device->info.threads) schedule(dynamic)
-    for (int64_t pair = 0; pair < pairs; pair++) {
+    for (int64_t pair = first; pair < end; pair++) {
         const int64_t batch = pair / shape->heads, head = pair % shape->heads;
         struct query query = {.dim = shape->head_dim, .scale = shape->scale, .largest = -FLT_MAX};
         sw_widen(op->type, op->q, sw_query_rows(shape, batch, head).first, query.dim, query.q.value);
@@ -90,5 +90,9 @@ sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, const struc
         sw_narrow(op->type, op->o, sw_output_rows(shape, batch, head).first, query.dim, query.o.value);
         op->log_sum_exp[pair] = query.largest + logf(query.sum);
     }
+}
+
+sw_status SW_ISA_NAME(sw_attention_of_one)(struct sw_stream *stream, const struct sw_attention_forward *op) {
+    sw_cpu_share(stream, true, op->shape->batch * op->shape->heads, some_pairs, op);
     return SW_OK;
 }

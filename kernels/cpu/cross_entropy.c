@@ -82,12 +82,10 @@ static void no_gradient(sw_dtype type, int64_t cols, void *d_logits, int64_t row
     memset((char *)d_logits + row_at * sw_dtype_bytes(type), 0, (size_t)(cols * sw_dtype_bytes(type)));
 }
 
-static sw_status cross_entropy(struct sw_stream *stream, const void *args) {
+static void cross_entropy_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
     const struct sw_cross_entropy *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(op->rows, threads)) if (op->rows * op->vocab >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < op->rows; row++) {
+    for (int64_t row = first; row < end; row++) {
         const float *line = op->logits + row * op->vocab;
         if (op->targets[row] < 0) {
             op->loss[row] = 0.0f;
@@ -100,37 +98,43 @@ static sw_status cross_entropy(struct sw_stream *stream, const void *args) {
         if (op->d_logits != NULL)
             gradient(op->type, op->vocab, line, s, op->targets[row], op->scale, op->d_logits, row * op->vocab);
     }
+}
+
+static sw_status cross_entropy(struct sw_stream *stream, const void *args) {
+    const struct sw_cross_entropy *op = args;
+    sw_cpu_share(stream, op->rows * op->vocab >= SW_PARALLEL_MIN_ELEMS, op->rows, cross_entropy_rows, op);
     return SW_OK;
 }
 
-static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
+static void partial_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
     const struct sw_softmax_partial *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(op->rows, threads)) if (op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < op->rows; row++) {
+    for (int64_t row = first; row < end; row++) {
         const float *line = op->logits + row * op->tile_cols;
         const int64_t target = op->targets[row] - op->first_col;
         struct softmax s = {.largest = 0.0f, .sum = 1.0f};
-        const bool first = op->first_col == op->begin_col;
-        if (first)
+        const bool begins = op->first_col == op->begin_col;
+        if (begins)
             op->target_logit[row] = 0.0f;
         if (op->targets[row] >= 0)
-            s = take_columns(first ? nothing_yet : (struct softmax){op->max[row], op->sum[row]}, op->tile_cols, line);
+            s = take_columns(begins ? nothing_yet : (struct softmax){op->max[row], op->sum[row]}, op->tile_cols, line);
         if (op->targets[row] >= 0 && target >= 0 && target < op->tile_cols)
             op->target_logit[row] = line[target];
         op->max[row] = s.largest;
         op->sum[row] = s.sum;
     }
+}
+
+static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
+    const struct sw_softmax_partial *op = args;
+    sw_cpu_share(stream, op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS, op->rows, partial_rows, op);
     return SW_OK;
 }
 
-static sw_status cross_entropy_tile(struct sw_stream *stream, const void *args) {
+static void tile_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
     const struct sw_cross_entropy_tile *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(op->rows, threads)) if (op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < op->rows; row++) {
+    for (int64_t row = first; row < end; row++) {
         const int64_t row_at = row * op->tile_cols;
         const struct softmax s = {.largest = op->max[row], .sum = op->sum[row]};
         if (op->loss != NULL && op->first_col == 0)
@@ -141,6 +145,11 @@ static sw_status cross_entropy_tile(struct sw_stream *stream, const void *args) 
             gradient(op->type, op->tile_cols, op->logits + row_at, s, op->targets[row] - op->first_col, op->scale,
                      op->d_logits, row_at);
     }
+}
+
+static sw_status cross_entropy_tile(struct sw_stream *stream, const void *args) {
+    const struct sw_cross_entropy_tile *op = args;
+    sw_cpu_share(stream, op->rows * op->tile_cols >= SW_PARALLEL_MIN_ELEMS, op->rows, tile_rows, op);
     return SW_OK;
 }
 

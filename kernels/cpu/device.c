@@ -1,5 +1,6 @@
 #include "core/machine.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/share.h"
 #include "kernels/ref/ref.h"
 
 #include <omp.h>
@@ -96,6 +97,7 @@ sw_status sw_cpu_device_init(struct sw_device *device, const char *isa_name, int
     }
     sw_ref_ops(&device->ops);
     sw_cpu_add_gemm(&device->ops);
+    sw_cpu_add_streams(&device->ops);
     isa->add_ops(&device->ops);
     device->ops.close = close_cpu;
     device->backend = cpu;

@@ -22,17 +22,20 @@ SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table,
     }
 }
 
-static sw_status embedding_forward(struct sw_stream *stream, const void *args) {
+static void forward_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
     const struct sw_embedding_forward *op = args;
-    const int threads = stream->device->info.threads;
-    const int64_t rows = op->batch * op->seq;
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(rows, threads)) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++)
+    for (int64_t row = first; row < end; row++)
         SW_FOR_TYPE(forward_row, op->type, op->cols, op->table,
                     sw_table_row(op->table_part, op->tokens[row]) * op->cols, op->positions,
                     sw_table_row(op->positions_part, position_of(row, op->seq, op->document_start)) * op->cols, op->out,
                     row * op->cols);
+}
+
+static sw_status embedding_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_embedding_forward *op = args;
+    sw_cpu_share(stream, op->batch * op->seq * op->cols >= SW_PARALLEL_MIN_ELEMS, op->batch * op->seq, forward_rows,
+                 op);
     return SW_OK;
 }
 
@@ -52,12 +55,12 @@ SW_INLINE void backward_row(const sw_dtype type, int64_t at, int64_t end, const 
     }
 }
 
-static sw_status embedding_backward(struct sw_stream *stream, const void *args) {
+/* Goes over the rows for each tile of columns. */
+static void backward_columns(const void *args, int64_t first, int64_t last, int thread) {
+    (void)thread;
     const struct sw_embedding_backward *op = args;
-    const int threads = stream->device->info.threads;
     const int64_t rows = op->batch * op->seq;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < op->cols; at += COLUMN_TILE) {
+    for (int64_t at = first * COLUMN_TILE; at < sw_min_i64(last * COLUMN_TILE, op->cols); at += COLUMN_TILE) {
         const int64_t end = sw_min_i64(op->cols, at + COLUMN_TILE);
         for (int64_t row = 0; row < rows; row++) {
             const int64_t to = sw_table_row(op->table_part, op->tokens[row]);
@@ -67,6 +70,12 @@ static sw_status embedding_backward(struct sw_stream *stream, const void *args) 
                         op->positions_acc == NULL || position < 0 ? NULL : op->positions_acc + position * op->cols);
         }
     }
+}
+
+static sw_status embedding_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_embedding_backward *op = args;
+    sw_cpu_share(stream, op->batch * op->seq * op->cols >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->cols, COLUMN_TILE),
+                 backward_columns, op);
     return SW_OK;
 }
 

@@ -119,7 +119,7 @@ static sw_status product(struct sw_stream *stream, struct sw_gemm_entry *entry, 
     if (gemm->widened.on)
         SW_TRY(widen_operands(stream, shape, &gemm->widened, at, scratch, &at));
     pthread_mutex_lock(&gemm->lock);
-    const sw_status status = sw_cpu_product_run(gemm->product, &at, scratch);
+    const sw_status status = sw_cpu_product_run(gemm->product, stream, &at, scratch);
     pthread_mutex_unlock(&gemm->lock);
     SW_TRY(status);
     if (gemm->widened.on && gemm->widened.c)

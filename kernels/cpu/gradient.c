@@ -61,24 +61,32 @@ static double sum_grain(sw_dtype type, const void *grads, int64_t at) {
     return sum_in_halves(partial);
 }
 
-static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
+static void finish_grains(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
     const struct sw_finish_gradient *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->elems / SW_GRAIN_ELEMS, threads))
-    for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++)
+    for (int64_t grain = first; grain < end; grain++)
         op->sums[grain] = op->format == SW_GRADS_8BIT
                               ? finish_grain_8bit(op->acc + grain * SW_GRAIN_ELEMS,
                                                   (char *)op->grads + grain * SW_GRADS_8BIT_GRAIN_BYTES)
                               : finish_grain(op->type, op->acc, op->grads, grain * SW_GRAIN_ELEMS);
+}
+
+static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
+    const struct sw_finish_gradient *op = args;
+    sw_cpu_share(stream, true, op->elems / SW_GRAIN_ELEMS, finish_grains, op);
     return SW_OK;
+}
+
+static void sum_grains(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_square_sums *op = args;
+    for (int64_t grain = first; grain < end; grain++)
+        op->sums[grain] = sum_grain(op->type, op->grads, grain * SW_GRAIN_ELEMS);
 }
 
 static sw_status square_sums(struct sw_stream *stream, const void *args) {
     const struct sw_square_sums *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->elems / SW_GRAIN_ELEMS, threads))
-    for (int64_t grain = 0; grain < op->elems / SW_GRAIN_ELEMS; grain++)
-        op->sums[grain] = sum_grain(op->type, op->grads, grain * SW_GRAIN_ELEMS);
+    sw_cpu_share(stream, true, op->elems / SW_GRAIN_ELEMS, sum_grains, op);
     return SW_OK;
 }
 
@@ -113,13 +121,17 @@ SW_INLINE void column_sums(const sw_dtype type, int64_t rows, int64_t cols, cons
     }
 }
 
+static void bias_columns(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_bias_gradient *op = args;
+    SW_FOR_TYPE(column_sums, op->type, op->rows, op->cols, op->dy, first * COLUMN_TILE,
+                sw_min_i64(op->cols, end * COLUMN_TILE), op->acc);
+}
+
 static sw_status bias_gradient(struct sw_stream *stream, const void *args) {
     const struct sw_bias_gradient *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t at = 0; at < op->cols; at += COLUMN_TILE)
-        SW_FOR_TYPE(column_sums, op->type, op->rows, op->cols, op->dy, at, sw_min_i64(op->cols, at + COLUMN_TILE),
-                    op->acc);
+    sw_cpu_share(stream, op->rows * op->cols >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->cols, COLUMN_TILE), bias_columns,
+                 op);
     return SW_OK;
 }
 

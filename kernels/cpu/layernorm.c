@@ -70,19 +70,28 @@ SW_INLINE void add_row(const sw_dtype type, int64_t cols, int64_t row, const voi
     }
 }
 
-static sw_status all_rows(const struct sw_stream *stream, sw_dtype type, const struct forward *f) {
-    const int64_t rows = f->shape.rows, cols = f->shape.cols;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads)                                                                          \
-    schedule(dynamic, sw_piece(rows, threads)) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++) {
+struct rows {
+    sw_dtype type;
+    const struct forward *forward;
+};
+
+static void some_rows(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const sw_dtype type = ((const struct rows *)context)->type;
+    const struct forward *f = ((const struct rows *)context)->forward;
+    for (int64_t row = first; row < end; row++) {
         if (f->sum != NULL)
-            SW_FOR_TYPE(add_row, type, cols, row, f->a, f->b, f->sum);
+            SW_FOR_TYPE(add_row, type, f->shape.cols, row, f->a, f->b, f->sum);
         if (f->mean != NULL)
             SW_FOR_TYPE(forward_row, type, f, row, true);
         else
             SW_FOR_TYPE(forward_row, type, f, row, false);
     }
+}
+
+static sw_status all_rows(struct sw_stream *stream, sw_dtype type, const struct forward *f) {
+    const struct rows all = {.type = type, .forward = f};
+    sw_cpu_share(stream, f->shape.rows * f->shape.cols >= SW_PARALLEL_MIN_ELEMS, f->shape.rows, some_rows, &all);
     return SW_OK;
 }
 

@@ -118,33 +118,48 @@ static int64_t rows_in_cache(sw_dtype type, int64_t cols) {
     return sw_max_i64(1, CACHE_BYTES / (2 * cols * sw_dtype_bytes(type)));
 }
 
-static void dx_of(sw_dtype type, const struct backward *b, int64_t row) {
-    if (b->mean != NULL)
-        SW_FOR_TYPE(row_dx, type, b, row, true);
-    else
-        SW_FOR_TYPE(row_dx, type, b, row, false);
+/* Rows that are worked on together, first along rows and then along columns. */
+struct rows {
+    sw_dtype type;
+    const struct backward *backward;
+    int64_t first, end, tile;
+};
+
+static void dx_of(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct rows *rows = context;
+    const struct backward *b = rows->backward;
+    for (int64_t row = rows->first + first; row < rows->first + end; row++) {
+        if (b->mean != NULL)
+            SW_FOR_TYPE(row_dx, rows->type, b, row, true);
+        else
+            SW_FOR_TYPE(row_dx, rows->type, b, row, false);
+    }
 }
 
-static void columns_of(sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row, int64_t at,
-                       int64_t end) {
+static void columns_of(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct rows *rows = context;
+    const struct backward *b = rows->backward;
+    const int64_t at = first * rows->tile, to = sw_min_i64(end * rows->tile, b->shape.cols);
     if (b->mean != NULL)
-        SW_FOR_TYPE(column_sums, type, b, first_row, end_row, at, end, true);
+        SW_FOR_TYPE(column_sums, rows->type, b, rows->first, rows->end, at, to, true);
     else
-        SW_FOR_TYPE(column_sums, type, b, first_row, end_row, at, end, false);
+        SW_FOR_TYPE(column_sums, rows->type, b, rows->first, rows->end, at, to, false);
 }
 
-static void all_rows(int threads, sw_dtype type, const struct backward *b) {
+static void all_rows(struct sw_stream *stream, sw_dtype type, const struct backward *b) {
+    const int threads = stream->device->info.threads;
     const int64_t rows = b->shape.rows, cols = b->shape.cols, block_rows = rows_in_cache(type, cols) * threads;
-    const int64_t tile = column_tile(cols, threads);
-#pragma omp parallel num_threads(threads) if (rows * cols >= SW_PARALLEL_MIN_ELEMS)
+    const bool enough = rows * cols >= SW_PARALLEL_MIN_ELEMS;
     for (int64_t first = 0; first < rows; first += block_rows) {
-        const int64_t end = sw_min_i64(rows, first + block_rows);
-#pragma omp for schedule(dynamic, sw_piece(end - first, threads)) nowait
-        for (int64_t row = first; row < end; row++)
-            dx_of(type, b, row);
-#pragma omp for schedule(dynamic)
-        for (int64_t at = 0; at < cols; at += tile)
-            columns_of(type, b, first, end, at, sw_min_i64(cols, at + tile));
+        const struct rows block = {.type = type,
+                                   .backward = b,
+                                   .first = first,
+                                   .end = sw_min_i64(rows, first + block_rows),
+                                   .tile = column_tile(cols, threads)};
+        sw_cpu_share(stream, enough, block.end - first, dx_of, &block);
+        sw_cpu_share(stream, enough, sw_div_up(cols, block.tile), columns_of, &block);
     }
 }
 
@@ -162,7 +177,7 @@ static sw_status layernorm_backward(struct sw_stream *stream, const void *args) 
         .gamma_acc = op->gamma_acc,
         .beta_acc = op->beta_acc,
     };
-    all_rows(stream->device->info.threads, op->type, &b);
+    all_rows(stream, op->type, &b);
     return SW_OK;
 }
 
@@ -176,7 +191,7 @@ static sw_status rmsnorm_backward(struct sw_stream *stream, const void *args) {
                                .add_to_dx = op->add_to_dx,
                                .dx = op->dx,
                                .gamma_acc = op->gamma_acc};
-    all_rows(stream->device->info.threads, op->type, &b);
+    all_rows(stream, op->type, &b);
     return SW_OK;
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/product.h"
 
 #include "core/size.h"
+#include "kernels/cpu/share.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ struct grid {
     int64_t piece_rows, piece_cols; /* elements of C in a piece that is not the last */
 };
 
-/* What a thread multiplies a kind of piece with. Memory objects get their addresses at each call. */
+/* A thread's memory objects for one kind of piece. They get their addresses at each call. */
 struct bound {
     dnnl_memory_t memory[OPERANDS];
 };
@@ -245,26 +246,37 @@ static dnnl_status_t run_piece(const struct sw_cpu_product *p, const struct sw_c
     return status == dnnl_success ? dnnl_stream_wait(p->stream[team]) : status;
 }
 
-/* Returns oneDNN's status of any piece that failed. */
-static dnnl_status_t run_pieces(const struct sw_cpu_product *p, const struct sw_cpu_operands *at, void *scratch) {
-    const int64_t pieces = p->grid.rows * p->grid.cols;
-    int worst = dnnl_success;
-#pragma omp parallel num_threads(p->teams) reduction(max : worst)
-    {
-        omp_set_num_threads(1);
-#pragma omp for schedule(dynamic)
-        for (int64_t piece = 0; piece < pieces; piece++) {
-            const int status = (int)run_piece(p, at, scratch, piece, omp_get_thread_num());
-            worst = status > worst ? status : worst;
-        }
+/* A call in pieces. */
+struct call {
+    const struct sw_cpu_product *product;
+    const struct sw_cpu_operands *at;
+    void *scratch;
+    _Atomic int status; /* oneDNN's, of any piece that failed */
+};
+
+static void run_pieces(const void *context, int64_t first, int64_t end, int thread) {
+    struct call *call = (struct call *)(uintptr_t)context;
+    const int threads_before = set_threads(1);
+    for (int64_t piece = first; piece < end; piece++) {
+        const dnnl_status_t status = run_piece(call->product, call->at, call->scratch, piece, thread);
+        if (status != dnnl_success)
+            call->status = (int)status;
     }
-    return (dnnl_status_t)worst;
+    omp_set_num_threads(threads_before);
 }
 
-sw_status sw_cpu_product_run(struct sw_cpu_product *product, const struct sw_cpu_operands *at, void *scratch) {
-    const int threads_before = set_threads(product->threads);
-    const dnnl_status_t status =
-        product->teams > 1 ? run_pieces(product, at, scratch) : run_piece(product, at, scratch, 0, 0);
+static dnnl_status_t run_whole(const struct sw_cpu_product *p, const struct sw_cpu_operands *at, void *scratch) {
+    const int threads_before = set_threads(p->threads);
+    const dnnl_status_t status = run_piece(p, at, scratch, 0, 0);
     omp_set_num_threads(threads_before);
-    return sw_cpu_check(status, "multiply matrices");
+    return status;
+}
+
+sw_status sw_cpu_product_run(struct sw_cpu_product *product, struct sw_stream *stream, const struct sw_cpu_operands *at,
+                             void *scratch) {
+    if (product->teams == 1)
+        return sw_cpu_check(run_whole(product, at, scratch), "multiply matrices");
+    struct call call = {.product = product, .at = at, .scratch = scratch};
+    sw_cpu_share_long(stream, product->grid.rows * product->grid.cols, run_pieces, &call);
+    return sw_cpu_check((dnnl_status_t)call.status, "multiply matrices");
 }

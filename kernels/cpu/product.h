@@ -20,8 +20,10 @@ sw_status sw_cpu_product_open(dnnl_engine_t engine, const struct sw_gemm *shape,
                               struct sw_cpu_product **out, int64_t *out_scratch_bytes);
 /* NULL is allowed. */
 void sw_cpu_product_close(struct sw_cpu_product *product);
-/* Multiplies. One call at a time. */
-sw_status sw_cpu_product_run(struct sw_cpu_product *product, const struct sw_cpu_operands *at, void *scratch);
+/* Multiplies by the stream's threads. One call at a time. */
+struct sw_stream;
+sw_status sw_cpu_product_run(struct sw_cpu_product *product, struct sw_stream *stream, const struct sw_cpu_operands *at,
+                             void *scratch);
 
 /* Returns SW_OK, or an error that says what oneDNN could not do. */
 sw_status sw_cpu_check(dnnl_status_t status, const char *what);

@@ -79,21 +79,27 @@ static void dequantize_grain(const struct sw_dequantize *op, int64_t grain) {
     }
 }
 
+static void quantize_grains(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    for (int64_t grain = first; grain < end; grain++)
+        quantize_grain(args, grain);
+}
+
 static sw_status quantize(struct sw_stream *stream, const void *args) {
     const struct sw_quantize *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->grains, threads)) if (op->grains > 1)
-    for (int64_t grain = 0; grain < op->grains; grain++)
-        quantize_grain(op, grain);
+    sw_cpu_share(stream, true, op->grains, quantize_grains, op);
     return SW_OK;
+}
+
+static void dequantize_grains(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    for (int64_t grain = first; grain < end; grain++)
+        dequantize_grain(args, grain);
 }
 
 static sw_status dequantize(struct sw_stream *stream, const void *args) {
     const struct sw_dequantize *op = args;
-    const int threads = stream->device->info.threads;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->grains, threads)) if (op->grains > 1)
-    for (int64_t grain = 0; grain < op->grains; grain++)
-        dequantize_grain(op, grain);
+    sw_cpu_share(stream, true, op->grains, dequantize_grains, op);
     return SW_OK;
 }
 

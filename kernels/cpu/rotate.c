@@ -18,14 +18,17 @@ SW_INLINE void rotate_row(const sw_dtype type, const struct sw_rotation *shape, 
     }
 }
 
+static void rotate_rows(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_rotate *op = args;
+    for (int64_t row = first; row < end; row++)
+        SW_FOR_TYPE(rotate_row, op->type, op->shape, op->table, op->x, row);
+}
+
 static sw_status rotate(struct sw_stream *stream, const void *args) {
     const struct sw_rotate *op = args;
-    const int threads = stream->device->info.threads;
     const int64_t rows = op->shape->batch * op->shape->seq;
-#pragma omp parallel for num_threads(threads) schedule(                                                                \
-    dynamic, sw_piece(rows, threads)) if (rows * op->shape->heads * op->shape->head_dim >= SW_PARALLEL_MIN_ELEMS)
-    for (int64_t row = 0; row < rows; row++)
-        SW_FOR_TYPE(rotate_row, op->type, op->shape, op->table, op->x, row);
+    sw_cpu_share(stream, rows * op->shape->heads * op->shape->head_dim >= SW_PARALLEL_MIN_ELEMS, rows, rotate_rows, op);
     return SW_OK;
 }
 

@@ -91,23 +91,34 @@ SW_INLINE void columns(const sw_dtype type, const struct call *c, int64_t first,
 }
 static_assert((int)MOST_COLUMNS % (int)SW_LANES == 0, "the last vector of the sums is whole");
 
+struct runs {
+    const struct call *call;
+    int64_t columns; /* of each run */
+};
+
+static void some_runs(const void *context, int64_t first_run, int64_t end_run, int thread) {
+    (void)thread;
+    const struct runs *runs = context;
+    const struct sw_gemm *shape = runs->call->shape;
+    for (int64_t run = first_run; run < end_run; run++) {
+        const int64_t first = run * runs->columns, count = sw_min_i64(runs->columns, shape->n - first);
+        if (shape->transpose_b)
+            SW_FOR_TYPE(dots, shape->in, runs->call, first, count);
+        else
+            SW_FOR_TYPE(columns, shape->in, runs->call, first, count);
+    }
+}
+
 static sw_status row_product(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                              const void *bias, void *y, float *scratch) {
     const struct call c = {.shape = shape, .x = scratch, .b = b, .bias = bias, .y = y};
     const int threads = shape->n * shape->k < SW_PARALLEL_MIN_ELEMS ? 1 : stream->device->info.threads;
     /* Which thread sums an element does not change the sum. */
     const int64_t even = sw_round_up(sw_div_up(shape->n, threads), SW_LANES);
-    const int64_t run = shape->transpose_b ? DOTS : sw_min_i64(even, MOST_COLUMNS);
+    const struct runs runs = {.call = &c, .columns = shape->transpose_b ? DOTS : sw_min_i64(even, MOST_COLUMNS)};
     memset(scratch, 0, (size_t)scratch_bytes(shape));
     sw_widen(shape->in, a, 0, shape->k, scratch);
-#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(sw_div_up(shape->n, run), threads))
-    for (int64_t first = 0; first < shape->n; first += run) {
-        const int64_t count = sw_min_i64(run, shape->n - first);
-        if (shape->transpose_b)
-            SW_FOR_TYPE(dots, shape->in, &c, first, count);
-        else
-            SW_FOR_TYPE(columns, shape->in, &c, first, count);
-    }
+    sw_cpu_share(stream, threads > 1, sw_div_up(shape->n, runs.columns), some_runs, &runs);
     return SW_OK;
 }
 

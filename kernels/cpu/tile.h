@@ -5,21 +5,13 @@
 
 #include "core/size.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/share.h"
 
 enum { SW_TILE_ELEMS = 512 };
 static_assert(SW_GRAIN_ELEMS % SW_TILE_ELEMS == 0, "a grain is a whole number of tiles");
 
 /* Elements below which starting other threads costs more than it gains. */
 enum { SW_PARALLEL_MIN_ELEMS = 16384 };
-
-/* Threads take pieces of a loop as they become free, because another program may slow some of them down. With so many
- * pieces for each thread, none waits long for a slow one, and handing them out costs nothing beside the work. */
-enum { SW_PIECES_OF_THREAD = 8 };
-
-/* Returns the iterations of one piece of a loop. */
-static inline int64_t sw_piece(int64_t iterations, int threads) {
-    return sw_max_i64(1, iterations / (SW_PIECES_OF_THREAD * threads));
-}
 
 struct sw_tile {
     _Alignas(64) float value[SW_TILE_ELEMS];

@@ -208,13 +208,16 @@ static void update_grain(const struct update *u, int64_t chunk_elem) {
     sw_end_streams();
 }
 
+static void update_grains(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    for (int64_t grain = first; grain < end; grain++)
+        update_grain(context, grain * SW_GRAIN_ELEMS);
+}
+
 static sw_status update_adamw(struct sw_stream *stream, const void *args) {
     const struct sw_update_adamw *op = args;
-    const int threads = stream->device->info.threads;
     const struct update u = {.op = op, .scalars = sw_adamw_scalars(op->adamw)};
-#pragma omp parallel for num_threads(threads) schedule(dynamic, sw_piece(op->grains, threads))
-    for (int64_t grain = 0; grain < op->grains; grain++)
-        update_grain(&u, grain * SW_GRAIN_ELEMS);
+    sw_cpu_share(stream, true, op->grains, update_grains, &u);
     return SW_OK;
 }
 

@@ -3,8 +3,8 @@
  * staging rings, so that the drive takes some while the cores make the next. */
 #include "core/dtype.h"
 #include "core/size.h"
+#include "core/team.h"
 #include "offload/engine/engine_private.h"
-#include "offload/engine/team.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -213,7 +213,8 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
 }
 
 /* An error's text stays with the thread that met it; the owner meets the first one again. */
-static void try_grain(void *context, int64_t g) {
+static void try_grain(void *context, int64_t g, int thread) {
+    (void)thread;
     const struct fill *fill = context;
     fill->box->status[g] = fill_grain(fill, g);
     if (fill->box->status[g] != SW_OK)

@@ -4,7 +4,7 @@
 #include "core/log.h"
 #include "core/long_work.h"
 #include "core/size.h"
-#include "offload/engine/team.h"
+#include "core/team.h"
 #include "train/documents/packer.h"
 #include "train/documents/text_inputs.h"
 #include "train/documents/token_writer.h"
@@ -90,7 +90,8 @@ static sw_status encode(struct work *w, struct sw_text_encoder *encoder, struct 
 }
 
 /* Encodes the documents of the batch whose number is `index` modulo the encoders. */
-static void encode_share(void *context, int64_t index) {
+static void encode_share(void *context, int64_t index, int thread) {
+    (void)thread;
     struct work *w = context;
     for (int64_t i = index; i < w->documents; i += w->encoders) {
         struct document *document = &w->document[i];

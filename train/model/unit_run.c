@@ -2,7 +2,7 @@
 
 #include "core/machine.h"
 #include "core/size.h"
-#include "offload/engine/team.h"
+#include "core/team.h"
 #include "train/model/model_private.h"
 
 #include <stdlib.h>
@@ -142,7 +142,8 @@ struct box {
 };
 
 /* Fills one grain. Random weights cannot fail. */
-static void fill_grain(void *context, int64_t g) {
+static void fill_grain(void *context, int64_t g, int thread) {
+    (void)thread;
     const struct box *box = context;
     const int64_t at = g * SW_GRAIN_ELEMS;
     (void)sw_model_fill_random(&box->run->init, box->unit, box->first + at, SW_GRAIN_ELEMS, box->to + at);

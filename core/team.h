@@ -1,7 +1,7 @@
 /* A few threads for short jobs that are alike, each some microseconds long. A thread without a job sleeps: waiting
  * busily would take time from drives and from other programs. */
-#ifndef SW_OFFLOAD_ENGINE_TEAM_H
-#define SW_OFFLOAD_ENGINE_TEAM_H
+#ifndef SW_CORE_TEAM_H
+#define SW_CORE_TEAM_H
 
 #include "core/status.h"
 
@@ -9,8 +9,9 @@
 
 struct sw_team;
 
-/* Does job number `index`. Several threads call it at once. */
-typedef void (*sw_team_job)(void *context, int64_t index);
+/* Does job number `index`. Several threads call it at once. thread: counts the team's threads from 0, the one that
+ * calls sw_team_finish. */
+typedef void (*sw_team_job)(void *context, int64_t index, int thread);
 
 /* Opens a team of so many threads, the calling one included. The caller closes it. */
 sw_status sw_team_open(int threads, struct sw_team **out);
@@ -19,7 +20,8 @@ void sw_team_close(struct sw_team *team);
 
 /* Starts jobs 0 to count-1, in this order. */
 void sw_team_begin(struct sw_team *team, sw_team_job job, void *context, int64_t count);
-/* Does jobs that nobody has begun, and returns when all are done. */
+/* Does jobs that nobody has begun, and returns when all are done. It waits for no thread that has not begun one, so a
+ * thread that another program keeps from its core holds nobody up. */
 void sw_team_finish(struct sw_team *team);
 
 #endif
