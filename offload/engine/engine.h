@@ -32,7 +32,7 @@ struct sw_unit_call {
     void *out;               /* the unit's output; of norm_forward the normalised input, of which it writes own_rows */
     void *saved, *derived;   /* intermediates for the backward pass, and those that follow from them */
     sw_recompute recompute;  /* block: which intermediates are computed again for the backward pass */
-    void *norm_grad;         /* tensor group: gradient at the output of the unit's norm */
+    void *norm_grad;         /* tensor group: gradient at the output of the unit's norm; NULL: the unit has no norm */
     void *softmax;           /* tensor group: what each rank tells of its part of the vocabulary, rank after rank */
     struct sw_span own_rows; /* tensor group: the rows that this rank adds up */
     void *grad;              /* gradient at the output, replaced by that at the input; the head writes it */

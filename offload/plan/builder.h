@@ -205,10 +205,14 @@ struct sw_norm_work {
     int32_t weights;
     struct sw_accumulator *acc;
 };
+/* Tells whether a unit has its norm's backward pass in an op of its own: in a tensor group, unless it continues a sum
+ * that another began. Not for the embedding. */
+bool sw_build_norm_is_apart(const struct sw_builder *b, int64_t unit);
 /* Returns how often a micro-batch adds to the accumulator of a block or the head. */
-int sw_build_adds(const struct sw_builder *b);
-/* Makes a unit's output whole, to which each rank of a group has added its part. Without a group it is. Where the next
- * unit's input is kept partitioned on the device, this rank's rows go there. */
+int sw_build_adds(const struct sw_builder *b, int64_t unit);
+/* Makes a unit's output whole, to which each rank of a group has added its part. Without a group it is, and where the
+ * next unit continues the sum it stays this rank's. Where the next unit's input is kept partitioned on the device, this
+ * rank's rows go there. */
 void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
                          struct sw_operand at);
 /* Adds the parts of a unit's output up, each rank its rows, which go to a piece of their own. */

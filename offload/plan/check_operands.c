@@ -75,12 +75,13 @@ static unsigned input_of(const struct sw_plan *plan, const struct sw_op *op) {
     }
 }
 
-/* Returns the roles that an op needs: in a tensor group the head and the blocks leave the gradient at their norm. */
+/* Returns the roles that an op needs: in a tensor group the head and the blocks leave the gradient at their norm, if
+ * they have it. */
 static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     const bool group = sw_plan_tensor_ranks(plan) > 1, head = op->kind == SW_OP_FORWARD_BACKWARD_HEAD;
     unsigned roles = needed[op->kind] | input_of(plan, op);
     if (head || (op->kind == SW_OP_BACKWARD && op->unit > 0))
-        roles |= group ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
+        roles |= group && !sw_plan_continues(plan, op->unit) ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
     if (group && (head || op->kind == SW_OP_COMPUTE_LOSS))
         roles |= ROLE(SOFTMAX);
     return roles;
@@ -107,10 +108,10 @@ static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t
     return (struct extent){start + offset_bytes, bytes > 0 ? bytes : end - start - offset_bytes};
 }
 
-/* Returns where this rank's rows begin in a piece on the device that has room for all. */
+/* Returns where this rank's rows of a unit's output begin in a piece on the device that has room for all. */
 static int64_t own_rows_at(const struct sw_plan *plan, const struct sw_access *access) {
     const bool ring = access->slot == plan->index->output_ring || access->slot == plan->index->input_back;
-    if (!ring || !sw_plan_partitions_inputs(plan) || sw_plan_is_sequence_parallel(plan))
+    if (!ring || !sw_plan_partitions_input(plan, access->unit + 1) || sw_plan_is_sequence_parallel(plan))
         return 0;
     return sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
 }

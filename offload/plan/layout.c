@@ -197,13 +197,13 @@ static void lay_block_inputs(struct layout *layout) {
     struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
-    const bool sequence = sw_plan_is_sequence_parallel(plan), apart = sw_plan_partitions_inputs(plan) && !sequence;
+    const bool sequence = sw_plan_is_sequence_parallel(plan);
     /* A piece of a slot that units share: whole, and of an input, which may be a rank's rows. */
     const int64_t whole = largest(spec->output_bytes, 0, head), bytes = sequence ? sw_plan_input_bytes(plan, 1) : whole;
     bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
-        const bool kept = sw_plan_keeps_input(plan, u);
+        const bool kept = sw_plan_keeps_input(plan, u), apart = sw_plan_partitions_input(plan, u) && !sequence;
         ring |= !kept || tier != SW_DEVICE || apart;
         away |= kept && (tier != SW_DEVICE || apart);
         nvme |= kept && tier == SW_NVME;
@@ -221,7 +221,7 @@ static void lay_block_inputs(struct layout *layout) {
     index->input_out = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
     index->input_in = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
     index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, bytes, group);
-    lay_tensor_rings(layout, whole);
+    lay_tensor_rings(layout, spec->output_bytes[0]);
 }
 
 /* Adds slots for a kind of intermediates: one for each unit that computes no more than `most` again, and one that the

@@ -48,7 +48,8 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
  * what there is, all rows or, with sequence parallelism, this rank's; else into the ring. */
 static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_t within) {
     const int32_t home = b->index->input[unit + 1];
-    const bool sequence = sw_plan_is_sequence_parallel(b->plan), fits = sequence || !sw_plan_partitions_inputs(b->plan);
+    const bool sequence = sw_plan_is_sequence_parallel(b->plan),
+               fits = sequence || !sw_plan_partitions_input(b->plan, unit + 1);
     const bool on_device = home >= 0 && fits && b->plan->slot[home].tier == SW_DEVICE;
     struct sw_operand at =
         on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, RING_OUTPUT);
@@ -59,7 +60,7 @@ static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_
 /* Moves a block input to its home, where that is not the device: all of it, or this rank's rows. */
 static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_operand from) {
     const int32_t home = b->index->input[unit + 1];
-    const bool rows = sw_plan_partitions_inputs(b->plan);
+    const bool rows = sw_plan_partitions_input(b->plan, unit + 1);
     const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.output_bytes[unit];
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
@@ -86,10 +87,11 @@ static void emit_ahead(struct sw_builder *b, struct sw_group *group, int64_t uni
     }
 }
 
-/* Adds to the last op that it writes a unit's output, or this rank's part of it. */
+/* Adds to the last op that it writes a unit's output, or this rank's part of it, which the group then adds up. */
 static void write_output(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand at) {
     struct sw_what output = sw_build_output_of(unit, micro);
-    output.version = sw_plan_tensor_ranks(b->plan) > 1 ? SW_VERSION_LOCAL : 0;
+    const bool part = sw_plan_tensor_ranks(b->plan) > 1 && !sw_plan_continues(b->plan, unit + 1);
+    output.version = part ? SW_VERSION_LOCAL : 0;
     sw_build_write(b, at, output);
 }
 
@@ -148,7 +150,8 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
  * one is gathered there, unless this rank's rows, which are then returned, are enough: with sequence parallelism, and
  * where nothing is computed again. */
 static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
-    const bool rows = sw_plan_partitions_inputs(b->plan), in_place = rows && !sw_plan_is_sequence_parallel(b->plan);
+    const bool rows = sw_plan_partitions_input(b->plan, unit),
+               in_place = rows && !sw_plan_is_sequence_parallel(b->plan);
     const struct sw_operand home = {.slot = b->index->input[unit], .piece = within, .own = rows};
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const bool gathers = in_place && !sw_plan_recalls_rows(b->plan, unit);
@@ -195,12 +198,13 @@ static struct recalled recall(struct sw_builder *b, const struct sw_group *group
 }
 
 /* Writes down the backward pass of one micro-batch. In a tensor group it leaves the gradient at the unit's norm, and
- * the norm comes later. Returns what the norm needs. */
+ * the norm comes later; a unit that continues a sum leaves its part of that gradient beside the one at its output.
+ * Returns what the norm needs. */
 static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit,
                                          int64_t within, int32_t weights, struct sw_accumulator *acc,
                                          const struct recalled *recalled) {
     const int64_t micro = group->first + within;
-    const bool apart = unit > 0 && sw_plan_tensor_ranks(b->plan) > 1;
+    const bool apart = unit > 0 && sw_build_norm_is_apart(b, unit);
     const struct sw_operand grad = {.slot = b->index->output_grad, .piece = within};
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
     struct sw_norm_work norm = {
@@ -233,7 +237,7 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
  * With sequence parallelism what one needs is gathered ahead of the backward pass of the one before. */
 static void emit_unit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int32_t weights,
                                struct sw_accumulator *acc) {
-    const bool apart = unit > 0 && sw_plan_tensor_ranks(b->plan) > 1;
+    const bool apart = unit > 0 && sw_build_norm_is_apart(b, unit);
     const bool ahead = sw_plan_is_sequence_parallel(b->plan);
     struct sw_norm_work before = {0};
     struct recalled recalled[2];
@@ -256,7 +260,7 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
     for (int64_t u = sw_build_head_of(b) - 1; u >= b->plan->spec.frozen_units; u--) {
         const int32_t weights = u > 0 ? sw_build_fetch(b, u) : -1;
         struct sw_accumulator acc =
-            sw_build_is_table(b, u) ? table : sw_build_begin_acc(b, u, group, u > 0 ? sw_build_adds(b) : 1);
+            sw_build_is_table(b, u) ? table : sw_build_begin_acc(b, u, group, u > 0 ? sw_build_adds(b, u) : 1);
         emit_unit_backward(b, group, u, weights, &acc);
         /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
         if (u > 1 && sw_plan_trains(b->plan, u - 1))

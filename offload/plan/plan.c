@@ -143,7 +143,7 @@ static const void *keep_array(char **room, const void *array, size_t bytes) {
 /* Copies a spec's arrays, which have one entry per unit, into one block of the plan. Those of 8 bytes an entry come
  * first. */
 static sw_status keep_spec_arrays(struct sw_plan *plan) {
-    enum { WIDE_ARRAYS = 5, FLAG_ARRAYS = 2 };
+    enum { WIDE_ARRAYS = 5, FLAG_ARRAYS = 3 };
     struct sw_plan_spec *spec = &plan->spec;
     const size_t count = (size_t)spec->units->count, wide_bytes = count * sizeof(int64_t);
     static_assert(sizeof(int64_t) == sizeof(double), "both have the same room");
@@ -156,6 +156,7 @@ static sw_status keep_spec_arrays(struct sw_plan *plan) {
     spec->cache_bytes = keep_array(&room, spec->cache_bytes, wide_bytes);
     spec->forward_flops = keep_array(&room, spec->forward_flops, wide_bytes);
     spec->shares_input = keep_array(&room, spec->shares_input, count * sizeof(bool));
+    spec->continues = keep_array(&room, spec->continues, count * sizeof(bool));
     const bool *none = (const bool *)room;
     const bool *streams = keep_array(&room, spec->update_on_device, count * sizeof(bool));
     spec->update_on_device = streams != NULL ? streams : none;
@@ -180,6 +181,8 @@ static void check_tensor(const struct sw_plan_spec *spec) {
                                   tensor->rows >= tensor->ranks && tensor->softmax_bytes > 0));
     assert(tensor->ranks <= 1 || (spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE &&
                                   spec->secondary_ranks < 2 && spec->grads == SW_GRADS_TYPED));
+    for (int64_t u = 0; tensor->ranks > 1 && spec->continues != NULL && u < spec->units->count; u++)
+        assert(!spec->continues[u] || (!tensor->sequence && u > 1 && u + 1 < spec->units->count));
 }
 
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {

@@ -326,6 +326,11 @@ struct sw_plan_spec {
     /* shares_input[u]: unit u's backward pass reads the same input as that of the unit before, so that its own is not
      * kept. NULL: no unit does. */
     const bool *shares_input;
+    /* continues[u]: in a tensor group unit u continues the sum that the unit before began. A rank's output of the
+     * latter is its own and is not exchanged: the group adds the sums up behind the last unit that continues them, and
+     * in the backward pass, the gradient at their norm at the unit that began them, which alone has the norm. NULL: no
+     * unit does. */
+    const bool *continues;
     const int64_t *cache_bytes; /* KV cache of each unit, on the device; NULL: the logits program keeps none */
     int64_t work_bytes;         /* scratch of the compute lane */
     /* Bytes of the embedding's rows that one micro-batch's tokens name, gathered on the host; 0: the model cannot

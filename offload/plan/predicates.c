@@ -158,13 +158,21 @@ bool sw_plan_partitions_inputs(const struct sw_plan *plan) {
     return sw_plan_is_sequence_parallel(plan) || (sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.partition_inputs);
 }
 
+bool sw_plan_continues(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.continues != NULL && plan->spec.continues[unit];
+}
+
+bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_partitions_inputs(plan) && !sw_plan_continues(plan, unit);
+}
+
 bool sw_plan_is_sequence_parallel(const struct sw_plan *plan) {
     return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.sequence;
 }
 
 bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_partitions_inputs(plan) && !sw_plan_is_sequence_parallel(plan) && sw_plan_keeps_input(plan, unit) &&
-           plan->recompute[unit] == SW_RECOMPUTE_NOTHING;
+    return sw_plan_partitions_input(plan, unit) && !sw_plan_is_sequence_parallel(plan) &&
+           sw_plan_keeps_input(plan, unit) && plan->recompute[unit] == SW_RECOMPUTE_NOTHING;
 }
 
 int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
@@ -172,7 +180,7 @@ int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
 }
 
 int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_partitions_inputs(plan)
+    return sw_plan_partitions_input(plan, unit)
                ? sw_shard_most_grains(plan->spec.tensor.rows, plan->spec.tensor.ranks) * sw_plan_row_bytes(plan)
                : plan->spec.output_bytes[unit - 1];
 }
@@ -216,6 +224,7 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
         return false;
     const bool kept = sw_plan_keeps_input(plan, a);
     return sw_plan_trains(plan, a) == sw_plan_trains(plan, b) &&
+           sw_plan_continues(plan, a) == sw_plan_continues(plan, b) &&
            spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
            (!kept || spec->output_bytes[a - 1] == spec->output_bytes[b - 1]) &&
            spec->saved_bytes[a] == spec->saved_bytes[b] && spec->derived_bytes[a] == spec->derived_bytes[b] &&

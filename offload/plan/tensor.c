@@ -9,8 +9,12 @@
  * out, and the statistics again. */
 enum { NORM_FORWARD_PASSES = 2, NORM_BACKWARD_PASSES = 5 };
 
-int sw_build_adds(const struct sw_builder *b) {
-    return sw_plan_tensor_ranks(b->plan) > 1 ? 2 : 1; /* the norm adds apart */
+bool sw_build_norm_is_apart(const struct sw_builder *b, int64_t unit) {
+    return sw_plan_tensor_ranks(b->plan) > 1 && !sw_plan_continues(b->plan, unit);
+}
+
+int sw_build_adds(const struct sw_builder *b, int64_t unit) {
+    return sw_build_norm_is_apart(b, unit) ? 2 : 1;
 }
 
 static int64_t own_rows(const struct sw_builder *b) {
@@ -56,7 +60,7 @@ void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int
     const int32_t home = group->train ? b->index->input[unit + 1] : -1;
     struct shared piece = {
         .at = at, .rows = in_place, .what = sw_build_output_of(unit, group->first + within), .unit = unit};
-    if (sw_plan_tensor_ranks(b->plan) == 1)
+    if (sw_plan_tensor_ranks(b->plan) == 1 || sw_plan_continues(b->plan, unit + 1))
         return;
     if (home >= 0 && sw_plan_partitions_inputs(b->plan) && b->plan->slot[home].tier == SW_DEVICE)
         piece.rows = (struct sw_operand){.slot = home, .piece = within};

@@ -38,7 +38,12 @@ struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank);
  * rank adds up, counted from the first of them. */
 int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
-/* Tells whether each rank of a tensor group keeps its rows of a unit's input alone. */
+/* Tells whether a unit of a tensor group continues a sum that the unit before began, so that the group exchanges
+ * nothing between the two. */
+bool sw_plan_continues(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each rank of a tensor group keeps its rows alone of a unit's input, or of any unit's. What continues a
+ * sum keeps its input whole, because that is the rank's own. */
+bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t unit);
 bool sw_plan_partitions_inputs(const struct sw_plan *plan);
 /* Tells whether a unit's backward pass needs no more of a partitioned input than this rank's rows, for the norm, where
  * that comes after it: nothing of the unit is computed again. The group then does not gather the input. */

@@ -42,6 +42,11 @@ SEQUENCE = (("sequence", ROWS_ALONE), ("sequence-host", (*ROWS_ALONE, "--place",
             ("sequence-away", (*ROWS_ALONE, "--place", EVERYTHING_AWAY)), ("sequence-again", (*ROWS_ALONE, "--recompute", "all")))
 
 
+# Tiles of a rank's part of a layer. Heads that share norms, or a key-value head with another rank, have none.
+TILES = ("--tiles", 2)
+TILED = ("gpt2", "llama")
+
+
 def path(*names):
     return os.path.join(FOLDER, *names)
 
@@ -93,6 +98,10 @@ def groups_train_as_one_rank_does():
             name = f"{model}-{ranks}-{group}"
             together(ranks, train(name, *more, "--tensor", group, model=model, steps=STEPS))
             problems += far(name, path(name), path(f"{model}-1"), tolerance=TOLERANCE)
+    for model, ranks, *flags in (("gpt2", 2), ("llama", 4, "--partition-activations", "yes")):
+        name = f"{model}-{ranks}-2-tiles"
+        together(ranks, train(name, *more, *flags, *TILES, "--tensor", 2, model=model, steps=STEPS))
+        problems += far(name, path(name), path(f"{model}-1"), tolerance=TOLERANCE)
     together(4, train("llama-rows", *more, *ROWS_ALONE, "--tensor", 2, model="llama", steps=STEPS))
     problems += far("sequence parallelism", path("llama-rows"), path("llama-4-2"), tolerance=0)
     last = steps_of(path("gpt2-4-2"))[-1]
@@ -121,6 +130,8 @@ def stages_and_placements_give_the_same_bits():
     table += [(4, 4, "four", ()), (4, 4, "four-away", ("--place", EVERYTHING_AWAY)), (4, 4, "four-again", ("--recompute", "all")),
               (4, 4, "four-rows", ("--partition-activations", "yes", "--place", EVERYTHING_AWAY))]
     table += [(4, 4, f"four-{name}", flags) for name, flags in SEQUENCE]
+    table += [(2, 2, f"tiles-{name}", (*TILES, *flags)) for name, flags in (*places[:9], places[-1])]
+    table += [(4, 2, f"tiles-zero-{zero}-{name}", (*TILES, "--zero", zero, *flags)) for zero in range(4) for name, flags in (places[0], places[2])]
     problems, numbers = [], {}
     for ranks, group, what, flags in table:
         # Another order of micro-batches adds to a tied table in another order, as it does without groups.
@@ -128,12 +139,14 @@ def stages_and_placements_give_the_same_bits():
             models = ("llama", "qwen3-one")
         elif what.startswith("four"):
             models = ("llama", "qwen2-two")
+        elif what.startswith("tiles"):
+            models = ("llama",) if ranks == 4 or what.endswith("batch") else TILED
         else:
             models = {"batch": ("llama",), "device": ("gpt2", "qwen3", "llama")}.get(what, ("gpt2", "qwen3"))
         for model in models:
             name = f"bits-{model}-{ranks}-{group}-{what}"
             together(ranks, train(name, *flags, "--tensor", group, model=model))
-            if numbers.setdefault((model, ranks, group), numbers_of(path(name))) != numbers_of(path(name)):
+            if numbers.setdefault((model, ranks, group, what.startswith("tiles")), numbers_of(path(name))) != numbers_of(path(name)):
                 problems.append(f"{name}: other bits than another stage or placement")
     return problems
 
@@ -193,6 +206,33 @@ def every_group_and_stage_resumes_from_every_other():
     return problems
 
 
+def groups_in_tiles_resume_as_others_do():
+    """By way of whole layers in tiles, with the same bits; by way of a group whose parts cannot be cut, without tiles."""
+    together(2, train("tiled", *TILES, "--tensor", 2, model="llama", steps=3))
+    shutil.copytree(path("tiled"), path("tiled-moved"))
+    shutil.copytree(path("tiled"), path("tiled-cut"))
+    together(2, command("resume", path("tiled"), "--steps", 2 * SHORT, "--place", EVERYTHING_AWAY))
+    problems = []
+    for ranks, flags, tiles in ((1, ("--tensor", 1), 2), (2, ("--tensor", 2, "--steps", 2 * SHORT), 2)):
+        together(ranks, command("resume", path("tiled-moved"), *flags))
+        must("verify", path("tiled-moved"))
+        kept = json.load(open(path("tiled-moved", "run.json"), encoding="utf-8"))["settings"]["tiles"]
+        problems += [] if kept == tiles else [f"resume {flags} goes on in {kept} tiles"]
+    if numbers_of(path("tiled-moved")) != numbers_of(path("tiled")):
+        problems.append("other bits by way of whole layers")
+    together(1, command("resume", path("tiled-moved"), "--tensor", 1))
+    together(2, command("resume", path("tiled-moved"), "--tensor", 2, *ROWS_ALONE))
+    if json.load(open(path("tiled-moved", "run.json"), encoding="utf-8"))["settings"]["tiles"] != 1:
+        problems.append("tiles beside sequence parallelism")
+    for ranks, flags in ((4, ("--tensor", 4, "--steps", SHORT)), (4, ("--tensor", 2, "--zero", 3, "--steps", 2 * SHORT))):
+        together(ranks, command("resume", path("tiled-cut"), *flags))
+    if json.load(open(path("tiled-cut", "run.json"), encoding="utf-8"))["settings"]["tiles"] != 1:
+        problems.append("tiles of one key-value head")
+    problems += refused("rows of tiles", 2, command("resume", path("tiled"), "--tensor", 2, "--sequence-parallel", "yes"), "--sequence-parallel",
+                        "--tiles 2")
+    return problems + far("a group of four", path("tiled-cut"), path("tiled"), tolerance=TOLERANCE)
+
+
 def groups_resume_on_other_numbers_of_ranks():
     """Losses go on as those of a run that nothing has changed, up to the order of sums."""
     together(1, train("steady", model="llama", steps=2 * SHORT))
@@ -226,8 +266,10 @@ def runs_of_groups_are_read_whole():
     byte for byte; and a run that learned is evaluated as its export is."""
     problems = []
     for model in CONFIGS:
-        for ranks, group, flags in ((1, 1, ()), (2, 2, ()), (4, 2, ("--zero", 3)), (4, 4, ("--optimizer-state", "8bit")),
-                                    (4, 2, ("--zero", 0, "--place", EVERYTHING_AWAY))):
+        ways = [(1, 1, ()), (2, 2, ()), (4, 2, ("--zero", 3)), (4, 4, ("--optimizer-state", "8bit")),
+                (4, 2, ("--zero", 0, "--place", EVERYTHING_AWAY))]
+        ways += [(4, 2, (*TILES, "--optimizer-state", "8bit", "--zero", 1))] if model in TILED else []
+        for ranks, group, flags in ways:
             name = f"read-{model}-{ranks}-{group}{len(flags)}"
             together(ranks, train(name, "--lr", 1e-300, "--min-lr", 0, "--tensor", group, *flags, model=model, steps=2))
             must("export", path(name), path(name + "-out"))
@@ -264,7 +306,8 @@ def ranks_evaluate_and_generate_together():
     problems = []
     for model in CONFIGS:
         run, out = path(f"spoken-{model}"), path(f"spoken-{model}-out")
-        together(2, train(os.path.basename(run), "--tensor", 2, "--lr", 3e-3, model=model, steps=20))
+        tiles = TILES if model == "llama" else ()
+        together(2, train(os.path.basename(run), "--tensor", 2, *tiles, "--lr", 3e-3, model=model, steps=20))
         must("export", run, out)
         for source in (run, out) if model == "gpt2" else (run,):
             say = command("generate", source, "--tokens", DATA_TEXT, "--max-tokens", 40, "--temperature", 0, "--repetition-penalty", 1.3,
@@ -315,6 +358,8 @@ def models_that_groups_cannot_cut_are_refused():
     problems = refused("heads", 3, train("none", "--tensor", 3, batch=9 * SEQ), "--tensor 3", "4 heads")
     problems += refused("kv heads", 6, train("none", "--tensor", 6, model="unfit", batch=6 * SEQ), "--tensor 6", "4 key-value heads",
                         "nearest that fits is 4")
+    problems += refused("tiles", 4, train("none", "--tensor", 4, *TILES, model="llama"), "--tiles 2", "each rank of --tensor 4", "give 1")
+    problems += refused("shared heads", 4, train("none", "--tensor", 4, *TILES, model="qwen2-two"), "--tiles 2", "--tensor 4", "2 key-value heads")
     problems += refused("rows", 4, train("none", "--tensor", 4, seq=3, batch=3), "--tensor 4")
     return problems + ([f"{name} was made" for name in ("none",) if os.path.exists(path(name))])
 
@@ -339,6 +384,7 @@ def plan_is_made_together():
 
 script_test.run(groups_train_as_one_rank_does, groups_begin_from_a_checkpoint_as_one_rank_does,
                 micro_batches_of_several_sequences_and_fewer_rows_train_alike, stages_and_placements_give_the_same_bits,
-                a_killed_rank_loses_nothing, every_group_and_stage_resumes_from_every_other, groups_resume_on_other_numbers_of_ranks,
+                a_killed_rank_loses_nothing, every_group_and_stage_resumes_from_every_other,
+                groups_in_tiles_resume_as_others_do, groups_resume_on_other_numbers_of_ranks,
                 narrow_state_is_laid_out_anew, runs_of_groups_are_read_whole, ranks_evaluate_and_generate_together,
                 ranks_chat_together, models_that_groups_cannot_cut_are_refused, plan_is_made_together)

@@ -41,7 +41,7 @@ def refused_together(what, ranks, arguments, *words):
 
 def flags_that_need_whole_layers_are_refused():
     table = [(" ".join(map(str, flags)), train("none", "--tensor", 2, *flags), flags[0], "--tensor 2") for flags in (
-        ("--tiles", 2), ("--freeze", "embedding"), ("--gather", "int8"), ("--reduce", "library"), ("--reduce", "int8"),
+        ("--freeze", "embedding"), ("--gather", "int8"), ("--reduce", "library"), ("--reduce", "int8"),
         ("--reduce", "int4"), ("--zero-secondary", "node", "--zero", 3), ("--zero-secondary", 2), ("--sample-every", 1),
         ("--export-every", 1), ("--early-stop", 1, "--eval-every", 1), ("--grads-state", "8bit"))]
     table += [("largest groups", ["plan", "--largest", 100, "--machine", "h100", "--tensor", "auto"], "--largest", "--tensor auto"),
@@ -50,10 +50,12 @@ def flags_that_need_whole_layers_are_refused():
         table += [(f"{flag} without groups", train("none", flag, "yes"), flag, "--tensor N")]
     table += [("rows and whole", train("none", "--tensor", 2, "--sequence-parallel", "yes", "--partition-activations", "no"),
                "--sequence-parallel", "--partition-activations no")]
+    table += [("rows and tiles", train("none", "--tensor", 2, "--tiles", 2, "--sequence-parallel", "yes"), "--sequence-parallel yes",
+               "--tiles 2", "--partition-activations yes instead")]
     table += [("none", train("none", "--tensor", 0), "--tensor"), ("half", train("none", "--tensor", 1.5), "--tensor"),
               ("largest", ["plan", "--largest", 100, "--machine", "h100", "--tensor", 2], "--largest", "--tensor 2")]
     table += [(f"plan {flag}", ["plan", "--model", "gpt2-tiny", "--ranks", 2, "--tensor", 2, flag, value], flag, "--tensor 2")
-              for flag, value in (("--tiles", 2), ("--freeze", "embedding"), ("--gather", "int8"))]
+              for flag, value in (("--freeze", "embedding"), ("--gather", "int8"))]
     problems = []
     for groups in (2, "auto"):
         bench = program.run("bench", "step", "--model", "gpt2-tiny", "--tensor", groups)
@@ -116,6 +118,13 @@ def plan_answers_for_groups():
                           ("--sequence-parallel", "no", "--partition-activations", "yes", "--recompute", "all"))]
     if rows[0]["sent"] != rows[1]["sent"] or not 0 < rows[0]["predicted"]["plain"]["step_s"] < rows[1]["predicted"]["plain"]["step_s"]:
         problems.append(f"sequence parallelism: {[(plan['sent'], plan['predicted']['plain']) for plan in rows]}")
+    # A rank's part in tiles takes less of the device where weights are elsewhere, and the group exchanges as much.
+    wide = ("plan", "--model", "llama-8b", "--machine", "h100", "--ranks", 2, "--tensor", 2, "--seq", 128, "--micro-batch", 1,
+            "--batch-tokens", 1024, "--place", "weights=host,grads=host,optimizer=host,acts=host", "--recompute", "all",
+            "--partition-activations", "no", "--sequence-parallel", "no", "--host-memory", "200GiB", "--json")
+    one, tiled = (json.loads(must(*wide, "--tiles", count).out) for count in (1, 4))
+    if tiled["sent"] != one["sent"] or tiled["parameters"] != one["parameters"] or not tiled["peak_bytes"]["device"] < one["peak_bytes"]["device"]:
+        problems.append(f"tiles: {[(plan['sent'], plan['parameters'], plan['peak_bytes']) for plan in (one, tiled)]}")
     # Two ranks for each of the two key-value heads, and a group that fits no rule.
     small = ("plan", "--model", "qwen2.5-1.5b", "--machine", "h100", "--seq", 1024, "--batch-tokens", 65536, "--ranks", 4)
     shared = json.loads(must(*small, "--tensor", 4, "--json").out)
@@ -172,6 +181,9 @@ def auto_compares_what_divides():
     reasons = [size["refused"] for size in exact["tensor_choice"]]
     if exact["tensor"] is not None or reasons[0] is not None or not all("--gather int8" in reason for reason in reasons[1:]):
         problems.append(f"with --gather int8: {exact['tensor']}, {reasons}")
+    tiled = planned(*shape, "--tiles", 3, "--tensor", "auto")["tensor_choice"]
+    if [size["ranks"] for size in tiled if size["refused"] is None] != [1, 2, 4] or tiled == sizes:
+        problems.append(f"in tiles: {tiled}")
     said = must("plan", "--machine", "h100", *shape, "--tensor", "auto").out
     for words in ("--tensor auto is --tensor 1, by predicted step:", "limited by"):
         if words not in said:

@@ -131,12 +131,25 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     return spec;
 }
 
+/* Without sequence parallelism blocks may have tiles, whose outputs also carry what the group has in common. From the
+ * third tile on they may share the input of the one before. */
+static void draw_tiles(struct plans_random *random, struct sw_plan_spec *spec) {
+    const int64_t count = spec->units->count, some = spec->tensor.sequence ? 0 : plans_draw(random, 0, 2);
+    for (int64_t u = 0; u < count; u++) {
+        random->continues[u] = u > 1 && u + 1 < count && plans_draw(random, 0, 2) < some;
+        random->shares_input[u] = random->continues[u] && random->continues[u - 1] && plans_draw(random, 0, 2) > 0;
+        if (random->continues[u])
+            random->output_bytes[u - 1] += 64 + random->output_bytes[0];
+    }
+    spec->continues = random->continues;
+    spec->shares_input = random->shares_input;
+}
+
 void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec) {
     spec->train = true;
     spec->scratch_store = false;
     spec->frozen_units = 0;
     spec->cache_bytes = NULL;
-    spec->shares_input = NULL;
     spec->gathered_bytes = 0;
     spec->gather = spec->reduce = SW_QUANT_NONE;
     spec->grads = SW_GRADS_TYPED;
@@ -153,6 +166,7 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
         unit->replicated_elems = (unit->grains - unit->replicated_grain) * SW_GRAIN_ELEMS;
     }
     spec->output_bytes = random->output_bytes;
+    draw_tiles(random, spec);
 }
 
 static void give_up(uint64_t seed, const char *what) {

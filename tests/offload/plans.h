@@ -10,7 +10,7 @@ struct plans_random {
     uint64_t seed, counter;
     int64_t output_bytes[PLANS_MOST_UNITS], saved_bytes[PLANS_MOST_UNITS], derived_bytes[PLANS_MOST_UNITS];
     int64_t cache_bytes[PLANS_MOST_UNITS];
-    bool shares_input[PLANS_MOST_UNITS], update_on_device[PLANS_MOST_UNITS];
+    bool shares_input[PLANS_MOST_UNITS], continues[PLANS_MOST_UNITS], update_on_device[PLANS_MOST_UNITS];
 };
 /* Uniform in [least, most]. */
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
@@ -21,7 +21,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
                                       struct sw_units **out_units);
 
 /* Makes a random specification one of a rank of a tensor group, of 2 to `most` ranks: units get replicated grains at
- * their end, and outputs of one size. */
+ * their end, and outputs of one size, but for those that another unit continues. */
 void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec);
 
 /* After a refusal: sets the budgets that its message names to what it names, each of which must be more than was there.

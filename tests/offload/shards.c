@@ -359,18 +359,23 @@ static int64_t given(struct sw_plan *const *plan, int ranks, sw_op_kind kind, sw
 }
 
 /* A unit's results are added up once a micro-batch, forward and backward, and gathered as often: (N-1) times its
- * bytes each. With sequence parallelism the normalised inputs are gathered in their place. */
+ * bytes each. With sequence parallelism the normalised inputs are gathered in their place. Units that continue a sum
+ * are added up with the one that began it. */
 static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
     const struct sw_plan_spec *spec = &plan[0]->spec;
     const int64_t others = spec->tensor.ranks - 1, units = spec->units->count - 1;
-    const int64_t once = others * spec->micro_batches * units * spec->output_bytes[0];
+    const int64_t each = others * spec->micro_batches * spec->output_bytes[0];
+    int64_t once = each * units;
+    for (int64_t u = 0; u < units; u++)
+        once -= spec->continues[u] ? each : 0;
     const int64_t softmax = others * spec->tensor.ranks * spec->micro_batches * spec->tensor.softmax_bytes;
-    /* Partitioned inputs, of all units but the embedding and the head, are gathered once more: normalised, or where the
-     * unit is computed again. */
+    /* Partitioned inputs, of all units but the embedding and the head and what continues a sum, are gathered once more:
+     * normalised, or where the unit is computed again. */
     const bool sequence = spec->tensor.sequence;
     int64_t recalled = 0;
     for (int64_t u = 1; (sequence || spec->tensor.partition_inputs) && u < units; u++)
-        recalled += sequence || plan[0]->recompute[u] != SW_RECOMPUTE_NOTHING ? once / units : 0;
+        if (!spec->continues[u] && (sequence || plan[0]->recompute[u] != SW_RECOMPUTE_NOTHING))
+            recalled += each;
     const int64_t outputs = sequence ? 0 : once + recalled, normed = sequence ? once + recalled : 0;
     const int n = spec->tensor.ranks;
     if (given(plan, n, SW_OP_REDUCE_TENSOR, SW_CONTENT_BLOCK_OUTPUT) != once ||

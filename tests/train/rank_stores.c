@@ -111,8 +111,8 @@ static int64_t tensor_ranks(void) {
 
 static void take_units(void) {
     if (job.tensor_ranks > 1)
-        require(sw_model_rank_units(&job.run.config, job.tensor_ranks, rank() % job.tensor_ranks, SW_OPTIMIZER_FP32,
-                                    &job.units));
+        require(sw_model_rank_units(&job.run.config, job.tensor_ranks, rank() % job.tensor_ranks,
+                                    job.run.settings.tiles, SW_OPTIMIZER_FP32, &job.units));
     else if (job.tensor_ranks == 1)
         require(sw_model_units(&job.run.config, job.run.settings.tiles, SW_OPTIMIZER_FP32, &job.units));
     else
@@ -226,8 +226,9 @@ static void take_settings(const char *nvme) {
     settings->local_rank = sw_ranks_local_rank(&job.ranks);
     settings->zero = job.whole ? 0 : 2;
     settings->tensor = tensor_ranks();
+    /* A rank's parts have tiles where they can be cut into some. Whole layers keep those of the run. */
     if (job.tensor_ranks > 1)
-        settings->tiles = 1;
+        settings->tiles = sw_model_tiles_fit(&job.run.config, job.tensor_ranks, 2) ? 2 : 1;
     take_units();
     if (nvme == NULL)
         return;

@@ -10,6 +10,9 @@
 
 static const int group_sizes[] = {2, 4};
 enum { GROUP_SIZES = sizeof group_sizes / sizeof group_sizes[0] };
+/* Tiles of a rank's part of a half: a first and a last, and two between them. */
+static const int64_t tile_counts[] = {1, 2, 4};
+enum { TILE_COUNTS = sizeof tile_counts / sizeof tile_counts[0] };
 /* fp32 against fp32: relative, of the loss and of a tensor's norm. In bf16 partial sums are rounded once more. */
 #define FP32_LOSS_TOLERANCE 1e-6
 #define FP32_TOLERANCE 1e-5
@@ -118,7 +121,8 @@ static void compare(struct comparison *with, const char *what, const float *want
     const double found = distance(want, got, elems);
     with->worst = fmax(with->worst, found);
     if (!(found <= with->tolerance))
-        fail_msg("%s, %d ranks: %s differs by %.2e of its norm", with->c->name, with->ranks, what, found);
+        fail_msg("%s, %d ranks, %d tiles: %s differs by %.2e of its norm", with->c->name, with->ranks,
+                 (int)with->c->tiles, what, found);
 }
 
 /* With sequence parallelism nothing but the place of the norms' work differs, and so no bit. */
@@ -151,13 +155,30 @@ static void compare_group(const struct tensor_case *c, int ranks, const struct s
             const int64_t at = tensor_place(whole, tensor->name);
             compare(&with, tensor->name, want->grads + at, got.grads + at, tensor->elems);
         }
-    compare_sequence(c, ranks, whole, &got);
-    printf("# %s, %s, %d ranks: gradients differ by up to %.1e, the loss by %.1e\n", c->name, fp32 ? "fp32" : "bf16",
-           ranks, with.worst, fabs(got.loss / want->loss - 1.0));
+    if (c->tiles == 1)
+        compare_sequence(c, ranks, whole, &got);
+    printf("# %s, %s, %d ranks, %d tiles: gradients differ by up to %.1e, the loss by %.1e\n", c->name,
+           fp32 ? "fp32" : "bf16", ranks, (int)c->tiles, with.worst, fabs(got.loss / want->loss - 1.0));
     free_result(&got);
 }
 
+/* Compares a group with each number of tiles that its ranks can have. Returns how many of these are above 1. */
+static int compare_tiles(const struct tensor_case *c, int ranks, const struct sw_units *whole,
+                         const struct tensor_result *want) {
+    int tiled = 0;
+    for (int i = 0; i < TILE_COUNTS; i++) {
+        struct tensor_case cut = *c;
+        cut.tiles = tile_counts[i];
+        if (!sw_model_tiles_fit(&c->config, ranks, cut.tiles))
+            continue;
+        compare_group(&cut, ranks, whole, want);
+        tiled += cut.tiles > 1;
+    }
+    return tiled;
+}
+
 static void compare_type(sw_dtype type) {
+    int tiled = 0;
     for (int i = 0; i < CASES; i++) {
         struct tensor_case c = cases[i];
         c.type = type;
@@ -165,10 +186,11 @@ static void compare_type(sw_dtype type) {
         struct tensor_result want = make_result(whole, c.config.hidden);
         tensor_run(&c, 1, whole, &want);
         for (int n = 0; n < GROUP_SIZES; n++)
-            compare_group(&c, group_sizes[n], whole, &want);
+            tiled += compare_tiles(&c, group_sizes[n], whole, &want);
         free_result(&want);
         sw_units_destroy(whole);
     }
+    assert_true(tiled > CASES / 2);
 }
 
 static void a_group_computes_what_the_whole_model_does(void **state) {
@@ -210,17 +232,17 @@ static void check_layout(const struct sw_unit *first, const struct sw_unit *unit
     }
 }
 
-static void check_units(const struct sw_model_config *config, int ranks, sw_optimizer_format format) {
+static void check_units(const struct sw_model_config *config, int ranks, int64_t tiles, sw_optimizer_format format) {
     struct sw_units *whole = whole_units(config, format), *first = NULL, *units = NULL;
     float *weights = floats(tensor_elems(whole)), *next = weights;
     int *seen = calloc((size_t)tensor_elems(whole), sizeof *seen);
     assert_non_null(seen);
     for (int64_t u = 0; u < whole->count; next += whole->unit[u++].elems)
         tensor_fill(config, whole, u, next);
-    support_expect_ok(sw_model_rank_units(config, ranks, 0, format, &first), "the units of rank 0");
-    assert_int_equal(first->count, 2 + 2 * config->layers);
+    support_expect_ok(sw_model_rank_units(config, ranks, 0, tiles, format, &first), "the units of rank 0");
+    assert_int_equal(first->count, 2 + 2 * tiles * config->layers);
     for (int t = 0; t < ranks; t++, sw_units_destroy(units)) {
-        support_expect_ok(sw_model_rank_units(config, ranks, t, format, &units), "the units of a rank");
+        support_expect_ok(sw_model_rank_units(config, ranks, t, tiles, format, &units), "the units of a rank");
         assert_int_equal(units->tied, config->tied_embeddings);
         for (int64_t u = 0; u < units->count; u++) {
             const struct sw_unit *unit = &units->unit[u];
@@ -246,35 +268,58 @@ static void the_units_of_a_group_have_each_element_once(void **state) {
     (void)state;
     for (int i = 0; i < CASES; i++)
         for (int n = 0; n < GROUP_SIZES; n++)
-            for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
-                check_units(&cases[i].config, group_sizes[n], (sw_optimizer_format)format);
+            for (int64_t k = 0; k < TILE_COUNTS * SW_OPTIMIZER_FORMATS; k++)
+                if (sw_model_tiles_fit(&cases[i].config, group_sizes[n], tile_counts[k % TILE_COUNTS]))
+                    check_units(&cases[i].config, group_sizes[n], tile_counts[k % TILE_COUNTS],
+                                (sw_optimizer_format)(k / TILE_COUNTS));
 }
 
 static void models_that_a_group_does_not_divide_are_refused(void **state) {
     (void)state;
     struct sw_units *units;
     struct sw_model_config config = cases[0].config;
-    support_expect_failure(sw_model_rank_units(&config, 3, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 3, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "--tensor 3 must divide the model's 8 heads; the nearest that fits is 2", "heads");
     config = cases[2].config;
     config.heads = 12;
-    support_expect_failure(sw_model_rank_units(&config, 6, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 6, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "--tensor 6 must divide the model's 4 key-value heads, or be a multiple of them; the "
                            "nearest that fits is 4",
                            "key heads");
-    support_expect_failure(sw_model_rank_units(&config, 11, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 11, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "--tensor 11 must divide the model's 12 heads; the nearest that fits is 12", "more ranks");
     config.ffn = 97;
-    support_expect_failure(sw_model_rank_units(&config, 2, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "97 columns of the model's MLP", "columns of the MLP");
     config = cases[0].config;
     config.max_positions = 3;
-    support_expect_failure(sw_model_rank_units(&config, 4, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 4, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "--tensor 4 is more than the 3 rows", "positions");
     config = cases[2].config;
     config.vocab = 3;
-    support_expect_failure(sw_model_rank_units(&config, 4, 0, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_rank_units(&config, 4, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
                            "--tensor 4 is more than the 3 rows", "tokens");
+}
+
+static void tiles_that_a_rank_cannot_have_are_refused(void **state) {
+    (void)state;
+    struct sw_units *units;
+    struct sw_model_config config = cases[0].config;
+    support_expect_failure(
+        sw_model_rank_units(&config, 2, 0, 3, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+        "--tiles 3 must divide the 4 heads and 48 columns of the MLP that each rank of --tensor 2 has; "
+        "give one of 1, 2, 4",
+        "three tiles of four heads");
+    config = cases[2].config;
+    support_expect_failure(sw_model_rank_units(&config, 4, 0, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG, "has; give 1",
+                           "two tiles of one key head");
+    config.kv_heads = 2;
+    support_expect_failure(sw_model_rank_units(&config, 4, 0, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+                           "--tiles 2 does not work with --tensor 4, whose ranks share the model's 2 key-value heads",
+                           "tiles of shared heads");
+    config.qk_norm = true;
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_UNSUPPORTED,
+                           "whose heads share the norms of queries and keys", "tiles of heads with norms");
 }
 
 /* Ranks fill nodes one after the other, and groups take neighbours. */
@@ -317,6 +362,7 @@ int main(void) {
         cmocka_unit_test(in_bf16_a_group_rounds_once_more),
         cmocka_unit_test(the_units_of_a_group_have_each_element_once),
         cmocka_unit_test(models_that_a_group_does_not_divide_are_refused),
+        cmocka_unit_test(tiles_that_a_rank_cannot_have_are_refused),
     };
     return cmocka_run_group_tests_name("train tensor", tests, NULL, NULL);
 }

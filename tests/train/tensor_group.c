@@ -29,6 +29,8 @@ struct rank {
     float **acc;
     void *work, *part, *norm_grad, *softmax; /* part: of a unit's output, or of the gradient at its input */
     void *own_in;                            /* this rank's rows of a unit's input */
+    void **handed;                           /* what each tile but a half's last hands on to the next */
+    void *tile_grad;                         /* gradients at the output and the norm of a half in tiles */
     double loss;
 };
 
@@ -85,11 +87,38 @@ static int64_t derived_bytes(const struct group *g, const struct rank *r, int64_
     return g->c->sequence ? r->bytes.unnormed[unit] : r->bytes.derived[unit];
 }
 
+/* Tells whether the unit after this one continues its half. */
+static bool hands_on(const struct rank *r, int64_t unit) {
+    return unit + 1 < r->units->count && r->bytes.continues[unit + 1];
+}
+
+/* Takes the memory of a rank's units. */
+static void take_units(struct group *g, struct rank *r) {
+    const size_t count = (size_t)r->units->count;
+    int64_t most = 0;
+    r->weights = calloc(count, sizeof *r->weights);
+    r->saved = calloc(count, sizeof *r->saved);
+    r->derived = calloc(count, sizeof *r->derived);
+    r->acc = calloc(count, sizeof *r->acc);
+    r->handed = calloc(count, sizeof *r->handed);
+    assert_true(r->weights != NULL && r->saved != NULL && r->derived != NULL && r->acc != NULL && r->handed != NULL);
+    for (int64_t u = 0; u < r->units->count; u++) {
+        fill_weights(g, r, u);
+        assert_false(g->ranks > 1 && g->c->tiles <= 1 && (r->bytes.shares_input[u] || r->bytes.continues[u]));
+        r->saved[u] = take(r->bytes.saved[u]);
+        r->derived[u] = take(derived_bytes(g, r, u));
+        r->handed[u] = hands_on(r, u) ? take(r->bytes.output[u]) : NULL;
+        most = sw_max_i64(most, r->bytes.output[u]);
+    }
+    r->tile_grad = take(most);
+}
+
 static void open_rank(struct group *g, int number) {
     struct rank *r = &g->rank[number];
     const struct sw_model_shape shape = {.type = g->c->type,
                                          .batch = BATCH,
                                          .seq = SEQ,
+                                         .tiles = g->c->tiles,
                                          .tensor_ranks = g->ranks == 1 ? 0 : g->ranks,
                                          .tensor_rank = number,
                                          .documents = g->c->documents,
@@ -100,18 +129,7 @@ static void open_rank(struct group *g, int number) {
     assert_true(r->bytes.rows == BATCH * SEQ && (r->bytes.softmax > 0) == (g->ranks > 1));
     assert_true(r->bytes.softmax % 64 == 0 && (g->ranks == 1 || r->bytes.gathered == 0));
     r->own_rows = sw_shard(BATCH * SEQ, g->ranks, number);
-    const size_t count = (size_t)r->units->count;
-    r->weights = calloc(count, sizeof *r->weights);
-    r->saved = calloc(count, sizeof *r->saved);
-    r->derived = calloc(count, sizeof *r->derived);
-    r->acc = calloc(count, sizeof *r->acc);
-    assert_true(r->weights != NULL && r->saved != NULL && r->derived != NULL && r->acc != NULL);
-    for (int64_t u = 0; u < r->units->count; u++) {
-        fill_weights(g, r, u);
-        assert_false(g->ranks > 1 && r->bytes.shares_input[u]);
-        r->saved[u] = take(r->bytes.saved[u]);
-        r->derived[u] = take(derived_bytes(g, r, u));
-    }
+    take_units(g, r);
     const int64_t output_bytes = g->hidden_elems * sw_dtype_bytes(g->c->type);
     r->work = take(r->bytes.work);
     r->part = take(output_bytes);
@@ -157,9 +175,10 @@ static void close_group(struct group *g) {
             free(r->saved[u]);
             free(r->derived[u]);
             free(r->acc[u]);
+            free(r->handed[u]);
         }
-        void *const areas[] = {r->weights, r->saved,  r->derived,   r->acc,    r->work,
-                               r->part,    r->own_in, r->norm_grad, r->softmax};
+        void *const areas[] = {r->weights, r->saved,     r->derived, r->acc,    r->work,     r->part,
+                               r->own_in,  r->norm_grad, r->softmax, r->handed, r->tile_grad};
         for (size_t i = 0; i < sizeof areas / sizeof areas[0]; i++)
             free(areas[i]);
         sw_model_destroy(r->model);
@@ -178,10 +197,19 @@ static int64_t row_bytes(const struct group *g) {
     return g->c->config.hidden * sw_dtype_bytes(g->c->type);
 }
 
-/* Returns the call of a unit. With sequence parallelism a rank sees its rows of the input alone. */
+/* Returns a unit's input: what the unit before hands on, or what all ranks have. */
+static const void *input_of(const struct group *g, const struct rank *r, int64_t unit) {
+    if (unit == 0)
+        return NULL;
+    return r->bytes.continues[unit] ? r->handed[unit - 1] : g->hidden[unit - 1];
+}
+
+/* Returns the call of a unit. With sequence parallelism a rank sees its rows of the input alone, and what continues a
+ * half needs no rows of its own. */
 static struct sw_unit_call call_of(const struct group *g, struct rank *r, int64_t unit) {
     const bool table = r->units->tied && unit + 1 == g->units, inner = unit > 0;
-    if (inner)
+    const bool rows = inner && !r->bytes.continues[unit];
+    if (rows)
         memcpy(r->own_in, (const char *)g->hidden[unit - 1] + r->own_rows.first_grain * row_bytes(g),
                (size_t)(r->own_rows.grains * row_bytes(g)));
     return (struct sw_unit_call){.stream = g->stream,
@@ -189,15 +217,15 @@ static struct sw_unit_call call_of(const struct group *g, struct rank *r, int64_
                                  .weights = r->weights[unit],
                                  .table = table ? r->weights[0] : NULL,
                                  .tokens = g->tokens,
-                                 .in = inner && !g->c->sequence ? g->hidden[unit - 1] : NULL,
-                                 .own_in = inner ? r->own_in : NULL,
+                                 .in = g->c->sequence ? NULL : input_of(g, r, unit),
+                                 .own_in = rows ? r->own_in : NULL,
                                  .normed = inner && g->c->sequence ? g->normed : NULL,
                                  .saved = r->saved[unit],
                                  .derived = r->derived[unit],
                                  .acc = r->acc[unit],
                                  .table_acc = table ? r->acc[0] : NULL,
                                  .work = r->work,
-                                 .norm_grad = r->norm_grad,
+                                 .norm_grad = r->bytes.continues[unit] ? NULL : r->norm_grad,
                                  .softmax = r->softmax,
                                  .own_rows = r->own_rows,
                                  .loss_scale = LOSS_SCALE,
@@ -249,16 +277,30 @@ static void forward(struct group *g, int64_t unit) {
     for (int t = 0; t < g->ranks; t++) {
         struct rank *r = &g->rank[t];
         struct sw_unit_call call = call_of(g, r, unit);
-        call.out = part[t] = r->part;
+        part[t] = r->part;
+        call.out = hands_on(r, unit) ? r->handed[unit] : r->part;
         run(g, r, sw_model_ops(r->model).forward, &call);
     }
-    sum_rows(g, part, (struct sw_span){.grains = BATCH * SEQ}, g->hidden[unit]);
+    if (!hands_on(&g->rank[0], unit))
+        sum_rows(g, part, (struct sw_span){.grains = BATCH * SEQ}, g->hidden[unit]);
+}
+
+/* Returns a unit's call for the backward pass. As in a plan, tiles that share an input have that of the half's second
+ * tile. */
+static struct sw_unit_call backward_call(const struct group *g, struct rank *r, int64_t unit) {
+    struct sw_unit_call call = call_of(g, r, unit);
+    int64_t kept = unit;
+    while (r->bytes.shares_input[kept])
+        kept--;
+    if (!g->c->sequence)
+        call.in = input_of(g, r, kept);
+    call.recompute = g->c->recompute;
+    return call;
 }
 
 /* Forgets what the forward pass left, as a plan does that recomputes. */
 static void recompute(struct group *g, struct rank *r, int64_t unit) {
-    struct sw_unit_call call = call_of(g, r, unit);
-    call.recompute = g->c->recompute;
+    const struct sw_unit_call call = backward_call(g, r, unit);
     if (call.recompute == SW_RECOMPUTE_NOTHING)
         return;
     memset(r->derived[unit], POISON, (size_t)derived_bytes(g, r, unit));
@@ -296,6 +338,17 @@ static void norm_backward(struct group *g, int64_t unit) {
     free(grad);
 }
 
+/* Returns the gradient at a unit's output, beside which a half in tiles has a rank's gradient at its norm. */
+static void *grad_of(const struct group *g, const struct rank *r, int64_t unit) {
+    const bool tile = g->ranks > 1 && (r->bytes.continues[unit] || hands_on(r, unit));
+    if (tile && !hands_on(r, unit)) {
+        const int64_t bytes = g->hidden_elems * sw_dtype_bytes(g->c->type);
+        memset((char *)r->tile_grad + bytes, POISON, (size_t)(r->bytes.output[unit - 1] - bytes));
+        memcpy(r->tile_grad, g->grad, (size_t)bytes);
+    }
+    return tile ? r->tile_grad : g->grad;
+}
+
 static void backward(struct group *g, int64_t unit) {
     const int64_t bytes = g->hidden_elems * sw_dtype_bytes(g->c->type);
     void *before = take(bytes);
@@ -304,17 +357,16 @@ static void backward(struct group *g, int64_t unit) {
     norm_forward(g, unit);
     for (int t = 0; t < g->ranks; t++) {
         struct rank *r = &g->rank[t];
-        struct sw_unit_call call = call_of(g, r, unit);
+        struct sw_unit_call call = backward_call(g, r, unit);
         if (unit > 0)
             recompute(g, r, unit);
-        call.grad = g->grad;
-        call.recompute = g->c->recompute;
+        call.grad = grad_of(g, r, unit);
         run(g, r, sw_model_ops(r->model).backward, &call);
         if (g->ranks > 1)
-            assert_memory_equal(g->grad, before, (size_t)bytes);
+            assert_memory_equal(call.grad, before, (size_t)bytes);
     }
     free(before);
-    if (g->ranks > 1 && unit > 0)
+    if (g->ranks > 1 && unit > 0 && !g->rank[0].bytes.continues[unit])
         norm_backward(g, unit);
 }
 

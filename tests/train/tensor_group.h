@@ -14,6 +14,7 @@ struct tensor_case {
     bool documents;
     sw_recompute recompute;
     bool sequence; /* sequence parallelism: a rank normalises its rows of a unit's input, and has no others */
+    int64_t tiles; /* of a rank's part of each half of a block; 0: one */
 };
 
 /* The caller owns both arrays: `grads` has an element for each of the whole model's units, one unit after the other;

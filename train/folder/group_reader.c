@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The grains that are put together at once; a rank has at most as many of them, and its reader holds more. */
+/* The grains that are put together at once; a rank has at most as many of them. */
 enum { WINDOW_GRAINS = 32 };
 
 /* A tensor rank: its units, and the reader of the stores that have them. */
@@ -19,7 +19,8 @@ struct member {
 };
 
 struct sw_group_reader {
-    const struct sw_units *units; /* borrowed: whole layers */
+    const struct sw_units *units; /* borrowed: what is read */
+    int64_t layers;
     int ranks;
     struct member *member;
     float *window, *part; /* elements [first, first + count) of a whole unit; and what one rank has of a run of them */
@@ -27,10 +28,10 @@ struct sw_group_reader {
 };
 
 static sw_status open_member(struct sw_group_reader *self, struct sw_store_set *stores, int rank,
-                             const struct sw_model_config *config) {
+                             const struct sw_run *run) {
     struct member *member = &self->member[rank];
     struct sw_store_set own = {0};
-    SW_TRY(sw_model_rank_units(config, self->ranks, rank, self->units->optimizer, &member->units));
+    SW_TRY(sw_model_rank_units(&run->config, self->ranks, rank, run->tiles, self->units->optimizer, &member->units));
     own.store = calloc((size_t)(stores->count / self->ranks), sizeof(struct sw_store *));
     if (own.store == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
@@ -44,14 +45,13 @@ static sw_status open_member(struct sw_group_reader *self, struct sw_store_set *
         sw_store_set_close(&own);
         return sw_fail(SW_ERR_CORRUPT, "the stores were made for another model than run.json describes");
     }
-    SW_TRY(sw_store_reader_open(&own, member->units, 1, &member->reader));
+    SW_TRY(sw_store_reader_open(&own, member->units, run->tiles, &member->reader));
     member->load = sw_store_reader_load(member->reader);
-    assert(member->load.most_grains > WINDOW_GRAINS);
+    assert(member->load.most_grains > 1);
     return SW_OK;
 }
 
-static sw_status open_members(struct sw_group_reader *self, struct sw_store_set *stores,
-                              const struct sw_model_config *config) {
+static sw_status open_members(struct sw_group_reader *self, struct sw_store_set *stores, const struct sw_run *run) {
     const size_t window_bytes = WINDOW_GRAINS * SW_GRAIN_ELEMS * sizeof(float);
     self->member = calloc((size_t)self->ranks, sizeof *self->member);
     self->window = malloc(window_bytes);
@@ -59,22 +59,23 @@ static sw_status open_members(struct sw_group_reader *self, struct sw_store_set 
     if (self->member == NULL || self->window == NULL || self->part == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
     for (int rank = 0; rank < self->ranks; rank++)
-        SW_TRY(open_member(self, stores, rank, config));
+        SW_TRY(open_member(self, stores, rank, run));
     return SW_OK;
 }
 
-sw_status sw_group_reader_open(struct sw_store_set *stores, int ranks, const struct sw_model_config *config,
-                               const struct sw_units *units, struct sw_group_reader **out) {
+sw_status sw_group_reader_open(struct sw_store_set *stores, const struct sw_run *run, const struct sw_units *units,
+                               struct sw_group_reader **out) {
     struct sw_group_reader *self = calloc(1, sizeof *self);
     sw_status status = SW_OK;
-    assert(stores->count % ranks == 0);
+    assert(stores->count % run->tensor_ranks == 0);
     if (self == NULL) {
         status = sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
     } else {
         self->units = units;
-        self->ranks = ranks;
+        self->layers = run->config.layers;
+        self->ranks = (int)run->tensor_ranks;
         self->unit = -1;
-        status = open_members(self, stores, config);
+        status = open_members(self, stores, run);
     }
     sw_store_set_close(stores); /* those that no member has taken */
     if (status == SW_OK)
@@ -97,21 +98,34 @@ void sw_group_reader_close(struct sw_group_reader *self) {
     free(self);
 }
 
+/* Units that follow each other. */
+struct run_of_units {
+    int64_t first, end;
+};
+
+/* Returns the units of `units` that have a part of what unit `unit` of the reader's has: its whole layer's. */
+static struct run_of_units counterparts(const struct sw_group_reader *self, const struct sw_units *units,
+                                        int64_t unit) {
+    const int64_t head = self->units->count - 1;
+    if (unit == 0)
+        return (struct run_of_units){0, 1};
+    if (unit == head)
+        return (struct run_of_units){units->count - 1, units->count};
+    const int64_t layer = (unit - 1) / ((head - 1) / self->layers), of_layer = (units->count - 2) / self->layers;
+    return (struct run_of_units){1 + layer * of_layer, 1 + (layer + 1) * of_layer};
+}
+
 /* A tensor of a rank, and its unit. */
 struct place {
     int64_t unit;
     const struct sw_tensor *tensor;
 };
 
-/* Finds a tensor of a whole unit among a rank's units: a block's is in its attention or its MLP. */
-static struct place find(const struct sw_units *units, int64_t whole_units, int64_t unit, const char *name) {
-    const bool inner = unit > 0 && unit + 1 < whole_units;
-    const int64_t first = unit == 0 ? 0 : inner ? 2 * unit - 1 : units->count - 1;
-    for (int64_t u = first; u <= first + inner; u++)
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
-            if (strcmp(units->unit[u].tensor[t].name, name) == 0)
-                return (struct place){u, &units->unit[u].tensor[t]};
-    return (struct place){.unit = -1};
+static const struct sw_tensor *tensor_in(const struct sw_unit *unit, const char *name) {
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (strcmp(unit->tensor[t].name, name) == 0)
+            return &unit->tensor[t];
+    return NULL;
 }
 
 /* Returns the first element of a part that is not before element `whole` of the whole tensor. Parts keep the order. */
@@ -127,13 +141,11 @@ static int64_t first_from(const struct sw_tensor *tensor, int64_t whole) {
     return low;
 }
 
-/* Reads what a rank has of elements [whole, whole + count) of a tensor and puts it in its places from `out` on. */
-static sw_status take_part(const struct sw_group_reader *self, const struct member *member, struct place at,
-                           int64_t whole, int64_t count, float *out) {
-    const int64_t low = first_from(at.tensor, whole), high = first_from(at.tensor, whole + count);
+/* Reads elements [low, high) of a rank's tensor, and puts each in its place from `out` on, which is that of element
+ * `whole` of the whole tensor. */
+static sw_status take_piece(const struct sw_group_reader *self, const struct member *member, struct place at,
+                            int64_t low, int64_t high, int64_t whole, float *out) {
     const int64_t first = at.tensor->offset + low;
-    if (low == high)
-        return SW_OK;
     SW_TRY(member->load.prepare(member->load.context, at.unit, first, high - low));
     SW_TRY(member->load.fill(member->load.context, at.unit, first, high - low, self->part));
     for (int64_t e = low, run; e < high; e += run) {
@@ -144,18 +156,38 @@ static sw_status take_part(const struct sw_group_reader *self, const struct memb
     return SW_OK;
 }
 
+/* Reads what a rank has of elements [whole, whole + count) of a tensor, in pieces that its reader holds: the more tiles
+ * share its memory, the smaller ones. A piece that begins within a grain touches one grain more. */
+static sw_status take_part(const struct sw_group_reader *self, const struct member *member, struct place at,
+                           int64_t whole, int64_t count, float *out) {
+    const int64_t low = first_from(at.tensor, whole), high = first_from(at.tensor, whole + count);
+    const int64_t most = (member->load.most_grains - 1) * SW_GRAIN_ELEMS;
+    for (int64_t e = low; e < high; e += most)
+        SW_TRY(take_piece(self, member, at, e, sw_min_i64(e + most, high), whole, out));
+    return SW_OK;
+}
+
+/* Puts together what a rank has of elements of a tensor, which several of its units may have parts of. */
+static sw_status take_parts(struct sw_group_reader *self, const struct member *member, const char *name, int64_t whole,
+                            int64_t run, float *out, bool *out_replicated) {
+    const struct run_of_units of = counterparts(self, member->units, self->unit);
+    for (int64_t u = of.first; u < of.end; u++) {
+        const struct place place = {u, tensor_in(&member->units->unit[u], name)};
+        if (place.tensor == NULL)
+            continue;
+        SW_TRY(take_part(self, member, place, whole, run, out));
+        *out_replicated = place.tensor->part.replicated;
+    }
+    return SW_OK;
+}
+
 /* Puts together elements of one tensor. The first rank's replica stands for all. */
 static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
     struct sw_group_reader *self = context;
     const char *name = self->units->unit[self->unit].tensor[tensor].name;
-    for (int rank = 0; rank < self->ranks; rank++) {
-        const struct member *member = &self->member[rank];
-        const struct place place = find(member->units, self->units->count, self->unit, name);
-        assert(place.unit >= 0);
-        SW_TRY(take_part(self, member, place, whole, run, self->window + at));
-        if (place.tensor->part.replicated)
-            break;
-    }
+    bool replicated = false;
+    for (int rank = 0; rank < self->ranks && !replicated; rank++)
+        SW_TRY(take_parts(self, &self->member[rank], name, whole, run, self->window + at, &replicated));
     return SW_OK;
 }
 

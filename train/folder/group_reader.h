@@ -1,19 +1,19 @@
 /* Reads the master weights of a run with --tensor, of which each store has a shard of one tensor rank's parts, as those
- * of whole layers. */
+ * of whole layers, or of tiles of them. */
 #ifndef SW_TRAIN_FOLDER_GROUP_READER_H
 #define SW_TRAIN_FOLDER_GROUP_READER_H
 
 #include "core/status.h"
 #include "offload/engine/engine.h"
 #include "train/folder/run_stores.h"
-#include "train/hf/config.h"
 
 struct sw_group_reader;
 
-/* Opens a reader of a run whose tensor groups have `ranks` ranks. It owns the stores, also after a failure; the units,
- * of whole layers, must outlive it. SW_ERR_CORRUPT: the stores are of another model. */
-sw_status sw_group_reader_open(struct sw_store_set *stores, int ranks, const struct sw_model_config *config,
-                               const struct sw_units *units, struct sw_group_reader **out);
+/* Opens a reader of a run that has tensor groups. It owns the stores, also after a failure; the units, which
+ * sw_model_units has made of the run's model for any number of tiles, must outlive it. SW_ERR_CORRUPT: the stores are
+ * of another model. */
+sw_status sw_group_reader_open(struct sw_store_set *stores, const struct sw_run *run, const struct sw_units *units,
+                               struct sw_group_reader **out);
 void sw_group_reader_close(struct sw_group_reader *self);
 
 /* Returns the weights for the engine or an export, valid as long as the reader. Only elements that were prepared last

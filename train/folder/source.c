@@ -58,7 +58,7 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     source->tiles = spec->tiles;
     SW_TRY(sw_config_load(model, &source->config));
     SW_TRY(spec->tensor_ranks > 1 ? sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank,
-                                                        spec->optimizer, &source->units)
+                                                        spec->tiles, spec->optimizer, &source->units)
                                   : sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->units));
     if (is_folder(model)) {
         source->folder = strdup(model);
@@ -88,10 +88,9 @@ sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_sour
 /* Opens a reader of the stores, which owns them, also after a failure. */
 static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
                              struct sw_store_set *stores) {
-    const int groups = (int)run->tensor_ranks;
     bool same = true;
-    if (groups > 1) {
-        SW_TRY(sw_group_reader_open(stores, groups, &source->config, source->units, &source->group));
+    if (run->tensor_ranks > 1) {
+        SW_TRY(sw_group_reader_open(stores, run, source->units, &source->group));
         source->load = sw_group_reader_load(source->group);
         return SW_OK;
     }
@@ -177,11 +176,12 @@ void sw_source_close(struct sw_source *source) {
 }
 
 sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
+    const int64_t tiles = sw_model_tiles_fit(&source->config, ranks, source->tiles) ? source->tiles : 1;
     struct sw_units *units;
-    SW_TRY(sw_model_rank_units(&source->config, ranks, rank, source->units->optimizer, &units));
+    SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &units));
     source->whole = source->units;
     source->units = units;
-    source->tiles = 1;
+    source->tiles = tiles;
     SW_TRY(sw_cut_reader_open(
         &(struct sw_cut_reader_spec){.load = source->load, .whole = source->whole, .cut = source->units},
         &source->cut));

@@ -17,8 +17,10 @@ static sw_status list_sizes(struct sw_model *model) {
     model->unnormed_bytes = calloc(count, sizeof *model->unnormed_bytes);
     model->cache_bytes = calloc(count, sizeof *model->cache_bytes);
     model->shares_input = calloc(count, sizeof *model->shares_input);
+    model->continues = calloc(count, sizeof *model->continues);
     if (model->output_bytes == NULL || model->saved_bytes == NULL || model->derived_bytes == NULL ||
-        model->unnormed_bytes == NULL || model->cache_bytes == NULL || model->shares_input == NULL)
+        model->unnormed_bytes == NULL || model->cache_bytes == NULL || model->shares_input == NULL ||
+        model->continues == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the model");
     for (int64_t u = 0; u < model->units->count; u++) {
         const struct sw_unit_sizes sizes = sw_model_unit_sizes(model, u);
@@ -28,6 +30,7 @@ static sw_status list_sizes(struct sw_model *model) {
         model->unnormed_bytes[u] = sizes.unnormed_bytes;
         model->cache_bytes[u] = sizes.cache_bytes;
         model->shares_input[u] = sizes.shares_input;
+        model->continues[u] = sizes.continues;
     }
     return SW_OK;
 }
@@ -70,13 +73,12 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     model->rows = shape->batch * shape->seq;
     model->cut = (struct sw_cut){.tiles = sw_max_i64(shape->tiles, 1), .ranks = 1};
     if (shape->tensor_ranks > 1) {
-        assert(model->cut.tiles == 1);
         model->cut.ranks = shape->tensor_ranks;
         model->cut.rank = shape->tensor_rank;
     }
     model->vocab = sw_shard(config->vocab, model->cut.ranks, model->cut.rank);
     sw_status status = model->cut.ranks > 1 ? sw_model_rank_units(config, model->cut.ranks, model->cut.rank,
-                                                                  shape->optimizer, &model->units)
+                                                                  model->cut.tiles, shape->optimizer, &model->units)
                                             : sw_model_units(config, model->cut.tiles, shape->optimizer, &model->units);
     if (status == SW_OK)
         status = sw_model_prepare(model);
@@ -106,6 +108,7 @@ void sw_model_destroy(struct sw_model *model) {
     free(model->unnormed_bytes);
     free(model->cache_bytes);
     free(model->shares_input);
+    free(model->continues);
     free(model);
 }
 
@@ -134,6 +137,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .unnormed = model->unnormed_bytes,
         .cache = model->cache_bytes,
         .shares_input = model->shares_input,
+        .continues = model->continues,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
         .gathered = model->config.tied_embeddings || model->cut.ranks > 1 ? 0 : sw_gathered_layout(model).bytes,
         .softmax = model->cut.ranks > 1 ? sw_softmax_bytes(model) : 0,

@@ -15,7 +15,9 @@ struct sw_model_shape {
     sw_dtype type;
     int64_t batch; /* sequences of a micro-batch */
     int64_t seq;
-    int64_t tiles; /* units that each half of a block (attention, MLP) is cut into; 0 or 1: the block is one unit */
+    /* Units that each half of a block (attention, MLP) is cut into, or a rank's part of it; 0 or 1: it is not cut, and
+     * without a tensor group the block is one unit. */
+    int64_t tiles;
     /* Tensor parallelism: the ranks of a tensor group and this rank's number among them, which say what part of each
      * matrix the units have. 0 or 1 ranks: the units are whole. */
     int tensor_ranks, tensor_rank;
@@ -37,13 +39,16 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
                          struct sw_units **out);
 
 /* Returns the units of a rank of a tensor group (Shoeybi et al., arXiv 1909.08053), which has parts of all matrices: of
- * a block's attention some heads and of its MLP some columns, each half a unit; of the embedding and the output table
- * some rows of the vocabulary, and of the positions some. Norms, and biases behind a sum over the ranks, are whole
- * (struct sw_part's replicated). If there are more ranks than key-value heads, the weights of keys and values and all
- * biases beside them are whole too. SW_ERR_ARG where the model's sizes cannot be divided so; the message names the
- * nearest number of ranks that fits. */
-sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, sw_optimizer_format optimizer,
-                              struct sw_units **out);
+ * a block's attention some heads and of its MLP some columns, each half `tiles` units; of the embedding and the output
+ * table some rows of the vocabulary, and of the positions some. Norms, and biases behind a sum over the ranks, are
+ * whole (struct sw_part's replicated). If there are more ranks than key-value heads, the weights of keys and values and
+ * all biases beside them are whole too. SW_ERR_ARG where the model's sizes cannot be divided so; the message names the
+ * nearest number of ranks, or the numbers of tiles, that fit. */
+sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
+                              sw_optimizer_format optimizer, struct sw_units **out);
+/* Tells whether a rank of a tensor group of so many ranks, of which the model can be cut into, has a part of every
+ * layer that can be cut into so many tiles. */
+bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t tiles);
 
 /* Prepares the model's arithmetic on a device, with every matrix product of these shapes. The device must outlive the
  * model. */
@@ -63,13 +68,13 @@ struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
 /* The facts of a model that a plan needs, in bytes per micro-batch. The arrays have one entry for each unit: its
  * output, its intermediates that need a matrix product (saved) or none (derived; unnormed: without the norm, which a
- * plan with sequence parallelism keeps elsewhere), its KV cache, and whether its backward pass shares the memory of its
- * input. They belong to the model. */
+ * plan with sequence parallelism keeps elsewhere), its KV cache, whether its backward pass shares the memory of its
+ * input, and whether it is a later tile of its half. They belong to the model. */
 struct sw_model_bytes {
     int64_t token, work,
         gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
     const int64_t *output, *saved, *derived, *unnormed, *cache;
-    const bool *shares_input;
+    const bool *shares_input, *continues;
     int64_t softmax, rows; /* one rank's record of the softmax, and the rows of the hidden state; for tensor groups */
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);

@@ -22,21 +22,22 @@ int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor t
 struct sw_tile {
     enum block_kind kind;
     int64_t layer, index;
-    bool first, last; /* the first or last tile of its half; a tensor rank's only one is both */
+    bool first, last; /* the first or last tile of its half; an only one is both */
 };
-/* How blocks are cut into units: each half into tiles, or among the ranks of a tensor group, of which this is one. At
- * most one of `tiles` and `ranks` is above 1; where both are 1 a block is one unit. */
+/* How blocks are cut into units: each half among the ranks of a tensor group, of which this is one, and a rank's part
+ * into tiles. Where both are 1 a block is one unit. */
 struct sw_cut {
     int64_t tiles;
     int ranks, rank;
 };
-/* Returns the number of parts that a half of a block is cut into. */
+/* Returns the number of parts that a half of a block is cut into: the tiles of all ranks, rank after rank. */
 static inline int64_t sw_cut_parts(const struct sw_cut *cut) {
-    return cut->ranks > 1 ? cut->ranks : cut->tiles;
+    return cut->ranks * cut->tiles;
 }
 struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit);
 /* Tells whether a tensor group has more ranks than the model has key-value heads. Every rank then has the projections
- * of all keys and values, and computes with those of the one head that its queries attend to. */
+ * of all keys and values, and computes with those of the one head that its queries attend to. Such a rank's part is one
+ * tile. */
 static inline bool sw_cut_copies_kv(const struct sw_model_config *config, const struct sw_cut *cut) {
     return config->kv_heads % sw_cut_parts(cut) != 0;
 }
@@ -72,9 +73,10 @@ struct work_layout {
 };
 
 /* A linear layer of a block: y = x·W + b (forward_plain: without b), dx = dy·Wᵀ, dW += xᵀ·dy. If W is stored [out, in]:
- * y = x·Wᵀ + b, dx = dy·W, dW += dyᵀ·x. */
+ * y = x·Wᵀ + b, dx = dy·W, dW += dyᵀ·x. forward_continued is forward_plain with an addend, where a rank of a tensor
+ * group has several tiles: the first adds none. */
 struct linear {
-    struct sw_gemm forward, forward_plain, input_gradient, weight_gradient;
+    struct sw_gemm forward, forward_plain, forward_continued, input_gradient, weight_gradient;
 };
 enum linear_name { LINEAR_QKV, LINEAR_PROJECTION, LINEAR_UP, LINEAR_DOWN, LINEARS };
 
@@ -120,7 +122,8 @@ struct sw_model {
     int64_t scratch_bytes;
     /* One entry for each unit, in bytes. */
     int64_t *output_bytes, *saved_bytes, *derived_bytes, *unnormed_bytes, *cache_bytes;
-    bool *shares_input; /* one entry for each unit: its backward pass shares the memory of its input */
+    /* One entry for each unit: its backward pass shares the memory of its input; it continues its half's sum. */
+    bool *shares_input, *continues;
 };
 
 /* Parts of a micro-batch's tokens, which follow each other; without documents the last part does not exist. */
@@ -157,7 +160,7 @@ static inline void *area_at(void *area, int64_t offset_bytes) {
 sw_status sw_model_prepare(struct sw_model *model);
 struct sw_unit_sizes {
     int64_t output_bytes, saved_bytes, derived_bytes, unnormed_bytes, cache_bytes;
-    bool shares_input;
+    bool shares_input, continues;
 };
 struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
 struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols);

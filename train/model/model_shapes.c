@@ -107,11 +107,16 @@ static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
     return SW_OK;
 }
 
+/* Tells whether a product is the last of its half, whose results are added up. */
+static bool is_behind_sum(enum linear_name name) {
+    return name == LINEAR_DOWN || name == LINEAR_PROJECTION;
+}
+
 /* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result; the
  * ranks of a tensor group add their rows of the residual to what they have computed. */
 static bool meets_residual(const struct sw_model *model, enum linear_name name) {
-    const bool behind_sum = name == LINEAR_DOWN || (name == LINEAR_PROJECTION && model->cut.tiles > 1);
-    return behind_sum && model->cut.ranks == 1;
+    const bool whole_attention = name == LINEAR_PROJECTION && model->cut.tiles == 1;
+    return is_behind_sum(name) && !whole_attention && model->cut.ranks == 1;
 }
 
 static sw_status prepare_linear(struct sw_model *model, enum linear_name name, enum sw_block_tensor bias, int64_t in,
@@ -129,6 +134,8 @@ static sw_status prepare_linear(struct sw_model *model, enum linear_name name, e
                                        .out = type};
     linear->forward_plain = linear->forward;
     linear->forward_plain.bias = false;
+    linear->forward_continued = linear->forward_plain;
+    linear->forward_continued.addend = true;
     linear->input_gradient =
         (struct sw_gemm){.m = model->rows, .n = in, .k = out, .transpose_b = !out_first, .in = type, .out = type};
     linear->weight_gradient = (struct sw_gemm){.m = out_first ? out : in,
@@ -141,6 +148,8 @@ static sw_status prepare_linear(struct sw_model *model, enum linear_name name, e
     SW_TRY(prepare(model, &linear->forward));
     if (sw_cut_parts(&model->cut) > 1)
         SW_TRY(prepare(model, &linear->forward_plain));
+    if (model->cut.ranks > 1 && model->cut.tiles > 1 && is_behind_sum(name))
+        SW_TRY(prepare(model, &linear->forward_continued));
     SW_TRY(prepare(model, &linear->input_gradient));
     return prepare(model, &linear->weight_gradient);
 }
@@ -243,6 +252,7 @@ struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t u
         .unnormed_bytes = model->saved[tile.kind].unnormed_bytes,
         .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
         .shares_input = !tile.first && tile.index > 1,
+        .continues = !tile.first,
     };
 }
 

@@ -40,20 +40,9 @@ struct sw_block_range sw_block_range(enum block_kind kind) {
     return ranges[kind];
 }
 
-/* A rank of a tensor group has one part of each half. */
-static struct sw_tile rank_tile_of(const struct sw_cut *cut, int64_t unit) {
-    return (struct sw_tile){.kind = (unit - 1) % 2 == 0 ? ATTENTION_FIRST : MLP_FIRST,
-                            .layer = (unit - 1) / 2,
-                            .index = cut->rank,
-                            .first = true,
-                            .last = true};
-}
-
 struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit) {
     const int64_t tiles = cut->tiles;
-    if (cut->ranks > 1)
-        return rank_tile_of(cut, unit);
-    if (tiles == 1)
+    if (sw_cut_parts(cut) == 1)
         return (struct sw_tile){.kind = BLOCK_WHOLE, .layer = unit - 1, .first = true, .last = true};
     const int64_t within = (unit - 1) % (2 * tiles), index = within % tiles;
     const bool attends = within < tiles, first = index == 0;
@@ -117,7 +106,7 @@ static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor
     return 2;
 }
 
-/* Returns the part of a piece that tile `index` has. A tensor that holds queries, keys and values is cut within each of
+/* Returns part `index` of a piece. A tensor that holds queries, keys and values is cut within each of
  * the three. */
 static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int dims,
                               const int64_t *dim, int64_t parts, int64_t index) {
@@ -153,12 +142,13 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
                                   struct sw_tile tile, enum sw_block_tensor tensor) {
     const struct sw_tensor_names *names = names_of(c);
     const int pieces = sw_block_pieces(c, tensor);
+    const int64_t index = cut->rank * cut->tiles + tile.index;
     for (int piece = 0; piece < pieces; piece++) {
         char name[SW_TENSOR_NAME_CHARS];
         int64_t dim[2];
         const int dims = shape_of(c, tensor, pieces, piece, dim);
         const bool replicated = is_replicated(c, cut, tensor, piece);
-        struct sw_part part = part_of(c, tensor, pieces, dims, dim, replicated ? 1 : sw_cut_parts(cut), tile.index);
+        struct sw_part part = part_of(c, tensor, pieces, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
         part.joined = piece > 0 && !replicated;
         part.replicated = replicated;
         part.used_rows = replicated && tensor == QKV_WEIGHT ? c->head_dim : 0;
@@ -170,10 +160,10 @@ static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_co
 
 static void name_block(struct sw_unit *unit, const struct sw_cut *cut, struct sw_tile tile) {
     const bool attends = tile.kind == ATTENTION_FIRST || tile.kind == ATTENTION_NEXT;
-    if (cut->ranks > 1)
-        snprintf(unit->name, sizeof unit->name, "block %d %s", (int)tile.layer, attends ? "attention" : "mlp");
-    else if (cut->tiles == 1)
+    if (sw_cut_parts(cut) == 1)
         snprintf(unit->name, sizeof unit->name, "block %lld", (long long)tile.layer);
+    else if (cut->tiles == 1)
+        snprintf(unit->name, sizeof unit->name, "block %d %s", (int)tile.layer, attends ? "attention" : "mlp");
     else
         snprintf(unit->name, sizeof unit->name, "block %d %s %d/%d", (int)tile.layer, attends ? "attention" : "mlp",
                  (int)tile.index + 1, (int)cut->tiles);
@@ -230,28 +220,55 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-static sw_status check_tiles(const struct sw_model_config *c, int64_t tiles) {
-    const int64_t common = common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn);
-    char divisors[DIVISORS_CHARS] = "";
-    size_t used = 0;
+/* Returns the greatest number of tiles that a rank's part of each half can be cut into, which those that can be divide.
+ * Ranks that share a key-value head would need all of it in every tile. */
+static int64_t most_tiles(const struct sw_model_config *c, int ranks) {
+    if (c->qk_norm || c->kv_heads % ranks != 0)
+        return 1;
+    return common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn) / ranks;
+}
+
+bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t tiles) {
+    return tiles >= 1 && most_tiles(config, ranks) % tiles == 0;
+}
+
+/* Refuses tiles of heads that are shared, whatever their number. */
+static sw_status check_shared_heads(const struct sw_model_config *c, int ranks, int64_t tiles) {
     if (tiles > 1 && c->qk_norm)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "--tiles %lld is not supported for %s, whose heads share the norms of queries and keys; give 1",
                        (long long)tiles, c->family);
-    if (tiles >= 1 && common % tiles == 0)
-        return SW_OK;
-    for (int64_t d = 1; d <= common && used + SW_SIZE_CHARS < sizeof divisors; d++)
-        if (common % d == 0)
-            used += (size_t)snprintf(divisors + used, sizeof divisors - used, d == 1 ? "%lld" : ", %lld", (long long)d);
-    return sw_fail(SW_ERR_ARG,
-                   "--tiles %lld must divide the model's %lld heads%s and %lld columns of the MLP; give %s%s",
-                   (long long)tiles, (long long)c->heads, c->kv_heads == c->heads ? "" : ", its key heads",
-                   (long long)c->ffn, common == 1 ? "" : "one of ", divisors);
+    if (tiles > 1 && c->kv_heads % ranks != 0)
+        return sw_fail(
+            SW_ERR_ARG,
+            "--tiles %lld does not work with --tensor %d, whose ranks share the model's %lld key-value heads; "
+            "give --tiles 1, or a --tensor that divides %lld",
+            (long long)tiles, ranks, (long long)c->kv_heads, (long long)c->kv_heads);
+    return SW_OK;
 }
 
-static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut, int64_t block_units,
+static sw_status check_tiles(const struct sw_model_config *c, int ranks, int64_t tiles) {
+    const int64_t most = most_tiles(c, ranks);
+    char divisors[DIVISORS_CHARS] = "", of_rank[DIVISORS_CHARS] = "";
+    size_t used = 0;
+    SW_TRY(check_shared_heads(c, ranks, tiles));
+    if (sw_model_tiles_fit(c, ranks, tiles))
+        return SW_OK;
+    for (int64_t d = 1; d <= most && used + SW_SIZE_CHARS < sizeof divisors; d++)
+        if (most % d == 0)
+            used += (size_t)snprintf(divisors + used, sizeof divisors - used, d == 1 ? "%lld" : ", %lld", (long long)d);
+    if (ranks > 1)
+        snprintf(of_rank, sizeof of_rank, " that each rank of --tensor %d has", ranks);
+    return sw_fail(SW_ERR_ARG, "--tiles %lld must divide the %s%lld heads%s and %lld columns of the MLP%s; give %s%s",
+                   (long long)tiles, ranks > 1 ? "" : "model's ", (long long)c->heads / ranks,
+                   c->kv_heads == c->heads ? "" : ", the key heads", (long long)c->ffn / ranks, of_rank,
+                   most == 1 ? "" : "one of ", divisors);
+}
+
+static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut,
                             sw_optimizer_format optimizer, struct sw_units **out) {
     struct sw_units *units;
+    const int64_t block_units = sw_cut_parts(cut) == 1 ? 1 : 2 * cut->tiles;
     SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
     units->tied = config->tied_embeddings;
     units->optimizer = optimizer;
@@ -269,8 +286,8 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
                          struct sw_units **out) {
     const struct sw_cut cut = {.tiles = tiles, .ranks = 1};
-    SW_TRY(check_tiles(config, tiles));
-    return make_units(config, &cut, tiles == 1 ? 1 : 2 * tiles, optimizer, out);
+    SW_TRY(check_tiles(config, 1, tiles));
+    return make_units(config, &cut, optimizer, out);
 }
 
 /* Returns the rows of the smallest table that ranks share. */
@@ -318,9 +335,10 @@ static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
     return SW_OK;
 }
 
-sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, sw_optimizer_format optimizer,
-                              struct sw_units **out) {
-    const struct sw_cut cut = {.tiles = 1, .ranks = ranks, .rank = rank};
+sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
+                              sw_optimizer_format optimizer, struct sw_units **out) {
+    const struct sw_cut cut = {.tiles = tiles, .ranks = ranks, .rank = rank};
     SW_TRY(check_ranks(config, ranks));
-    return make_units(config, &cut, 2, optimizer, out);
+    SW_TRY(check_tiles(config, ranks, tiles));
+    return make_units(config, &cut, optimizer, out);
 }

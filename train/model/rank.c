@@ -1,5 +1,6 @@
-/* Computes the part that a rank of a tensor group has (Shoeybi et al., arXiv 1909.08053) of a half of a block, of the
- * embedding and of the head. The plan adds up the parts between these calls. */
+/* Computes the part that a rank of a tensor group has (Shoeybi et al., arXiv 1909.08053) of a half of a block, in one
+ * tile or several, of the embedding and of the head. The plan adds up the parts between these calls; those of one
+ * rank's tiles are added up here. */
 #include "core/size.h"
 #include "train/model/model_private.h"
 
@@ -11,17 +12,18 @@ int64_t sw_softmax_bytes(const struct sw_model *model) {
 }
 
 static bool is_mlp(const struct sw_model *model, const struct sw_unit_call *call) {
-    return sw_tile_of(&model->cut, call->unit).kind == MLP_FIRST;
+    const enum block_kind kind = sw_tile_of(&model->cut, call->unit).kind;
+    return kind == MLP_FIRST || kind == MLP_NEXT;
 }
 
 static int64_t row_bytes(const struct sw_model *model) {
     return model->config.hidden * sw_dtype_bytes(model->shape.type);
 }
 
-/* Computes this rank's part of a half's last product. The first rank's part has the bias, and each has its rows of the
- * residual, of which it need not have others. */
-static sw_status add_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                          enum sw_block_tensor weight, const void *x) {
+/* Computes the last product of the first tile of a rank's part of a half. The first rank's part has the bias, and each
+ * has its rows of the residual, of which it need not have others. */
+static sw_status begin_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                            enum sw_block_tensor weight, const void *x) {
     char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes(model);
     if (model->cut.rank == 0)
         SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
@@ -33,19 +35,44 @@ static sw_status add_half(const struct sw_model *model, const struct sw_unit_cal
                   .a = own_out, .b = call->own_in, .y = own_out);
 }
 
-/* Returns a half's normalised input, which the plan has, or which fill_norm computes. */
+/* Computes a tile's last product, and adds it to what the rank's tiles before have. */
+static sw_status add_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                          enum sw_block_tensor weight, const void *x) {
+    if (sw_tile_of(&model->cut, call->unit).first)
+        return begin_half(model, call, name, weight, x);
+    return sw_gemm_add(call->stream, &model->linear[name].forward_continued, x,
+                       tensor_at(model, call, sw_block_tensor_in(model, call->unit, weight)), NULL, call->in, call->out,
+                       area_at(call->work, model->work.scratch));
+}
+
+/* Tells whether the unit normalises its input itself: the plan has not, and neither has the first tile of the half. */
+static bool has_norm(const struct sw_model *model, const struct sw_unit_call *call) {
+    return call->normed == NULL && sw_tile_of(&model->cut, call->unit).first;
+}
+
+/* Returns a half's normalised input, which the plan has, which the first tile hands on, or which fill_norm computes. */
 static const void *normed_of(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     if (call->normed != NULL)
         return call->normed;
+    if (!has_norm(model, call))
+        return (const char *)call->in + sw_norm_offset(model);
     return is_mlp(model, call) ? s->norm2_out : s->norm1_out;
 }
 
 static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
-    if (call->normed != NULL)
+    if (!has_norm(model, call))
         return SW_OK;
     return is_mlp(model, call)
                ? sw_norm_forward(model, call, NORM2_SCALE, call->in, s->norm2_out, s->norm2_mean, s->norm2_rstd)
                : sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd);
+}
+
+/* Hands the normalised input on to the half's next tile, if there is one. */
+static sw_status hand_on(const struct sw_model *model, const struct sw_unit_call *call, const void *n) {
+    return sw_tile_of(&model->cut, call->unit).last
+               ? SW_OK
+               : sw_copy_on_device(call->stream, area_at(call->out, sw_norm_offset(model)), n,
+                                   model->rows * row_bytes(model));
 }
 
 sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call) {
@@ -54,10 +81,12 @@ sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *cal
     SW_TRY(fill_norm(model, call, &s));
     if (is_mlp(model, call)) {
         SW_TRY(sw_mlp_forward(model, call, n, &s));
-        return add_half(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated);
+        SW_TRY(add_half(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated));
+    } else {
+        SW_TRY(sw_attend_forward(model, call, n, &s));
+        SW_TRY(add_half(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s.attention_out));
     }
-    SW_TRY(sw_attend_forward(model, call, n, &s));
-    return add_half(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s.attention_out);
+    return hand_on(model, call, n);
 }
 
 sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *call) {
@@ -71,11 +100,18 @@ sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *c
                : sw_attend_forward(model, call, n, &s);
 }
 
+/* The backward pass of a half begins with the last tile. The gradients of its tiles at the norm add up beside the
+ * gradient at its output, and the first tile, which has the norm, leaves their sum in its place. */
 sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
+    const struct sw_tile tile = sw_tile_of(&model->cut, call->unit);
     const void *n = normed_of(model, call, &s);
-    return is_mlp(model, call) ? sw_mlp_backward(model, call, n, &s, call->norm_grad)
-                               : sw_attend_backward(model, call, n, &s, call->norm_grad);
+    void *sum = area_at(call->grad, sw_norm_offset(model)), *out = tile.first ? call->norm_grad : sum;
+    void *dn = tile.first || tile.last ? out : area_at(call->work, model->work.narrow);
+    SW_TRY(is_mlp(model, call) ? sw_mlp_backward(model, call, n, &s, dn) : sw_attend_backward(model, call, n, &s, dn));
+    return tile.last ? SW_OK
+                     : sw_add(call->stream, .type = model->shape.type, .elems = model->rows * model->config.hidden,
+                              .a = sum, .b = dn, .y = out);
 }
 
 /* The norm of a block's half, or the final norm. */

@@ -74,10 +74,10 @@ static bool is_open(const struct sw_settings *settings) {
     return settings->sequence != SW_SEQUENCE_YES && settings->partition == SW_PARTITION_AUTO;
 }
 
-/* Chooses whether a rank of a tensor group keeps inputs whole or its rows, by sequence parallelism unless that is
- * excluded, where that is open: whole where they leave the devices room for everything, because rows are gathered once
- * more; else rows if that is faster by the prices, or, without prices, in any case. The ranks of a group have the same
- * sizes and so decide alike. */
+/* Chooses whether a rank of a tensor group keeps inputs whole or its rows, by sequence parallelism unless that or tiles
+ * exclude it, where that is open: whole where they leave the devices room for everything, because rows are gathered
+ * once more; else rows if that is faster by the prices, or, without prices, in any case. The ranks of a group have the
+ * same sizes and so decide alike. */
 static sw_status outline_rows(const struct sw_plan_spec *given, const struct sw_settings *settings,
                               const int64_t *unnormed_bytes, const struct pricing *pricing, struct sw_plan **out) {
     struct sw_plan_spec spec = *given;
@@ -91,7 +91,7 @@ static sw_status outline_rows(const struct sw_plan_spec *given, const struct sw_
         *out = whole;
         return status;
     }
-    spec.tensor.sequence = settings->sequence == SW_SEQUENCE_AUTO;
+    spec.tensor.sequence = settings->sequence == SW_SEQUENCE_AUTO && settings->tiles == 1;
     spec.tensor.partition_inputs = true;
     if (spec.tensor.sequence)
         spec.derived_bytes = unnormed_bytes;
@@ -156,6 +156,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .saved_bytes = bytes.saved,
         .derived_bytes = settings->sequence == SW_SEQUENCE_YES ? bytes.unnormed : bytes.derived,
         .shares_input = bytes.shares_input,
+        .continues = bytes.continues,
         .work_bytes = bytes.work,
         .gathered_bytes = bytes.gathered,
         .recompute_auto = settings->recompute == SW_OPTION_RECOMPUTE_AUTO,

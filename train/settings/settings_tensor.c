@@ -62,7 +62,6 @@ sw_status sw_settings_check_tensor(const struct sw_settings *s) {
         bool given;
         const char *flag, *without;
     } flags[] = {
-        {s->tiles > 1, "--tiles above 1", "--tiles 1"},
         {s->freeze != NULL, "--freeze", NULL},
         {s->gather != SW_GATHER_EXACT, "--gather int8", "--gather exact"},
         {s->reduce == SW_REDUCE_LIBRARY, "--reduce library", "--reduce ordered"},
@@ -85,6 +84,12 @@ sw_status sw_settings_check_tensor(const struct sw_settings *s) {
         return sw_fail(SW_ERR_ARG,
                        "--sequence-parallel yes keeps a rank's rows alone, which --partition-activations no "
                        "excludes; leave one of them out");
+    if (s->sequence == SW_SEQUENCE_YES && s->tiles > 1)
+        return sw_fail(
+            SW_ERR_ARG,
+            "--sequence-parallel yes does not work with --tiles %lld, because the tiles of a layer hand on all "
+            "rows; give --partition-activations yes instead, or --tiles 1",
+            (long long)s->tiles);
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
         if (flags[i].given)
             return sw_fail(SW_ERR_ARG, "%s does not work with --tensor %lld; leave one of them out%s%s", flags[i].flag,
@@ -110,12 +115,24 @@ sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_
     return SW_OK;
 }
 
+/* Tells whether a unit has a part of a tensor too. */
+static bool has_part(const struct sw_unit *unit, const char *name) {
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (strcmp(unit->tensor[t].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The tiles that a rank has of a tensor are in units that follow each other, and the tensor counts once. */
 int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
     int64_t parameters = 0;
     if (sw_settings_tensor_ranks(settings) == 1)
         return sw_units_parameters(units);
     for (int64_t u = 0; u < units->count; u++)
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
-            parameters += sw_tensor_whole_elems(&units->unit[u].tensor[t]);
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            if (u == 0 || !has_part(&units->unit[u - 1], tensor->name))
+                parameters += sw_tensor_whole_elems(tensor);
+        }
     return parameters;
 }

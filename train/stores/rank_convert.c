@@ -67,9 +67,10 @@ static sw_status convert_unit(struct converter *self, struct sw_store *store, in
 /* Returns the units of this rank's new store. */
 static sw_status new_units(const struct sw_run *run, sw_optimizer_format format, struct sw_units **out) {
     const int tensor_ranks = (int)sw_settings_tensor_ranks(&run->settings);
-    return tensor_ranks > 1 ? sw_model_rank_units(&run->config, tensor_ranks,
-                                                  (int)sw_settings_tensor_rank(&run->settings), format, out)
-                            : sw_model_units(&run->config, run->settings.tiles, format, out);
+    return tensor_ranks > 1
+               ? sw_model_rank_units(&run->config, tensor_ranks, (int)sw_settings_tensor_rank(&run->settings),
+                                     run->settings.tiles, format, out)
+               : sw_model_units(&run->config, run->settings.tiles, format, out);
 }
 
 static sw_status prepare(struct converter *self, const struct sw_rank_conversion *given, struct sw_store *store) {

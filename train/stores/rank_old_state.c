@@ -167,9 +167,9 @@ static sw_status open_member(const struct sw_rank_conversion *given, struct sw_o
     struct member *member = &self->member[tensor_rank];
     const struct sw_run *run = given->run, *before = given->before;
     const size_t most_stores = (size_t)(self->stores.count / self->members);
-    SW_TRY(self->members > 1
-               ? sw_model_rank_units(&run->config, self->members, tensor_rank, before->optimizer, &member->units)
-               : sw_model_units(&run->config, before->tiles, before->optimizer, &member->units));
+    SW_TRY(self->members > 1 ? sw_model_rank_units(&run->config, self->members, tensor_rank, before->tiles,
+                                                   before->optimizer, &member->units)
+                             : sw_model_units(&run->config, before->tiles, before->optimizer, &member->units));
     member->store = calloc(most_stores, sizeof(struct sw_store *));
     member->lane = calloc(most_stores, sizeof(struct sw_store_lane *));
     if (member->store == NULL || member->lane == NULL)
