@@ -11,11 +11,11 @@
 /* The grains that are put together at once; a rank has at most as many of them, and its reader holds more. */
 enum { WINDOW_GRAINS = 32 };
 
-/* A tensor rank: its units, and the reader of the stores that have them. */
+/* A tensor rank. */
 struct member {
-    struct sw_units *units;
-    struct sw_store_reader *reader;
-    struct sw_load load;
+    struct sw_group_part part;
+    struct sw_units *units;         /* those of `part` where they are the reader's own; else NULL */
+    struct sw_store_reader *reader; /* reads the stores that have them; NULL: the masters come from elsewhere */
 };
 
 struct sw_group_reader {
@@ -45,43 +45,52 @@ static sw_status open_member(struct sw_group_reader *self, struct sw_store_set *
         return sw_fail(SW_ERR_CORRUPT, "the stores were made for another model than run.json describes");
     }
     SW_TRY(sw_store_reader_open(&own, member->units, 1, &member->reader));
-    member->load = sw_store_reader_load(member->reader);
-    assert(member->load.most_grains > WINDOW_GRAINS);
+    member->part = (struct sw_group_part){.units = member->units, .load = sw_store_reader_load(member->reader)};
+    assert(member->part.load.most_grains > WINDOW_GRAINS);
     return SW_OK;
 }
 
-static sw_status open_members(struct sw_group_reader *self, struct sw_store_set *stores,
-                              const struct sw_model_config *config) {
+static sw_status make(int ranks, const struct sw_units *units, struct sw_group_reader **out) {
     const size_t window_bytes = WINDOW_GRAINS * SW_GRAIN_ELEMS * sizeof(float);
-    self->member = calloc((size_t)self->ranks, sizeof *self->member);
+    struct sw_group_reader *self = *out = calloc(1, sizeof *self);
+    if (self == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the parts of a tensor group");
+    *self = (struct sw_group_reader){.units = units, .ranks = ranks, .unit = -1};
+    self->member = calloc((size_t)ranks, sizeof *self->member);
     self->window = malloc(window_bytes);
     self->part = malloc(window_bytes);
     if (self->member == NULL || self->window == NULL || self->part == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
-    for (int rank = 0; rank < self->ranks; rank++)
-        SW_TRY(open_member(self, stores, rank, config));
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the parts of a tensor group");
     return SW_OK;
 }
 
-sw_status sw_group_reader_open(struct sw_store_set *stores, int ranks, const struct sw_model_config *config,
-                               const struct sw_units *units, struct sw_group_reader **out) {
-    struct sw_group_reader *self = calloc(1, sizeof *self);
-    sw_status status = SW_OK;
-    assert(stores->count % ranks == 0);
-    if (self == NULL) {
-        status = sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
-    } else {
-        self->units = units;
-        self->ranks = ranks;
-        self->unit = -1;
-        status = open_members(self, stores, config);
-    }
-    sw_store_set_close(stores); /* those that no member has taken */
+/* Gives an opened reader to the caller, or closes one whose opening failed. */
+static sw_status hand_over(struct sw_group_reader *self, sw_status status, struct sw_group_reader **out) {
     if (status == SW_OK)
         *out = self;
     else
         sw_group_reader_close(self);
     return status;
+}
+
+sw_status sw_group_reader_open(struct sw_store_set *stores, int ranks, const struct sw_model_config *config,
+                               const struct sw_units *units, struct sw_group_reader **out) {
+    struct sw_group_reader *self;
+    sw_status status = make(ranks, units, &self);
+    assert(stores->count % ranks == 0);
+    for (int rank = 0; status == SW_OK && rank < ranks; rank++)
+        status = open_member(self, stores, rank, config);
+    sw_store_set_close(stores); /* those that no member has taken */
+    return hand_over(self, status, out);
+}
+
+sw_status sw_group_reader_join(const struct sw_group_part *parts, int ranks, const struct sw_units *units,
+                               struct sw_group_reader **out) {
+    struct sw_group_reader *self;
+    const sw_status status = make(ranks, units, &self);
+    for (int rank = 0; status == SW_OK && rank < ranks; rank++)
+        self->member[rank].part = parts[rank];
+    return hand_over(self, status, out);
 }
 
 void sw_group_reader_close(struct sw_group_reader *self) {
@@ -128,14 +137,15 @@ static int64_t first_from(const struct sw_tensor *tensor, int64_t whole) {
 }
 
 /* Reads what a rank has of elements [whole, whole + count) of a tensor and puts it in its places from `out` on. */
-static sw_status take_part(const struct sw_group_reader *self, const struct member *member, struct place at,
+static sw_status take_part(const struct sw_group_reader *self, const struct sw_load *load, struct place at,
                            int64_t whole, int64_t count, float *out) {
     const int64_t low = first_from(at.tensor, whole), high = first_from(at.tensor, whole + count);
     const int64_t first = at.tensor->offset + low;
     if (low == high)
         return SW_OK;
-    SW_TRY(member->load.prepare(member->load.context, at.unit, first, high - low));
-    SW_TRY(member->load.fill(member->load.context, at.unit, first, high - low, self->part));
+    if (load->prepare != NULL)
+        SW_TRY(load->prepare(load->context, at.unit, first, high - low));
+    SW_TRY(load->fill(load->context, at.unit, first, high - low, self->part));
     for (int64_t e = low, run; e < high; e += run) {
         const int64_t to = sw_tensor_to_whole(at.tensor, e, &run) - whole;
         run = sw_min_i64(run, high - e);
@@ -149,10 +159,10 @@ static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t 
     struct sw_group_reader *self = context;
     const char *name = self->units->unit[self->unit].tensor[tensor].name;
     for (int rank = 0; rank < self->ranks; rank++) {
-        const struct member *member = &self->member[rank];
-        const struct place place = find(member->units, self->units->count, self->unit, name);
+        const struct sw_group_part *part = &self->member[rank].part;
+        const struct place place = find(part->units, self->units->count, self->unit, name);
         assert(place.unit >= 0);
-        SW_TRY(take_part(self, member, place, whole, run, self->window + at));
+        SW_TRY(take_part(self, &part->load, place, whole, run, self->window + at));
         if (place.tensor->part.replicated)
             break;
     }
@@ -183,6 +193,6 @@ struct sw_load sw_group_reader_load(struct sw_group_reader *self) {
 int64_t sw_group_reader_bytes(const struct sw_group_reader *self) {
     int64_t bytes = 0;
     for (int rank = 0; rank < self->ranks; rank++)
-        bytes += sw_store_reader_bytes(self->member[rank].reader);
+        bytes += self->member[rank].reader == NULL ? 0 : sw_store_reader_bytes(self->member[rank].reader);
     return bytes;
 }

@@ -1,5 +1,5 @@
-/* Reads the master weights of a run with --tensor, of which each store has a shard of one tensor rank's parts, as those
- * of whole layers. */
+/* Reads the master weights of a run with --tensor, of which each store or rank has a shard of one tensor rank's parts,
+ * as those of whole layers. */
 #ifndef SW_TRAIN_FOLDER_GROUP_READER_H
 #define SW_TRAIN_FOLDER_GROUP_READER_H
 
@@ -14,6 +14,16 @@ struct sw_group_reader;
  * of whole layers, must outlive it. SW_ERR_CORRUPT: the stores are of another model. */
 sw_status sw_group_reader_open(struct sw_store_set *stores, int ranks, const struct sw_model_config *config,
                                const struct sw_units *units, struct sw_group_reader **out);
+
+/* The parts of one tensor rank: its units, and what reads their masters. */
+struct sw_group_part {
+    const struct sw_units *units;
+    struct sw_load load; /* prepare may be NULL */
+};
+/* Opens a reader of parts that come from elsewhere: one entry for each of `ranks` tensor ranks. The array is copied;
+ * the units and the loads' contexts must outlive the reader. */
+sw_status sw_group_reader_join(const struct sw_group_part *parts, int ranks, const struct sw_units *units,
+                               struct sw_group_reader **out);
 void sw_group_reader_close(struct sw_group_reader *self);
 
 /* Returns the weights for the engine or an export, valid as long as the reader. Only elements that were prepared last
