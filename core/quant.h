@@ -47,8 +47,9 @@ static inline int64_t sw_quant_code_bytes(sw_quant quant) {
 static inline int64_t sw_quant_grain_bytes(sw_quant quant) {
     return sw_quant_code_bytes(quant) + SW_QUANT_GRAIN_BLOCKS * (int64_t)sizeof(float);
 }
-static_assert(SW_GRADS_8BIT_GRAIN_BYTES == (SW_GRAIN_ELEMS + SW_QUANT_GRAIN_BLOCKS * 4 + SW_BUFFER_ALIGN_BYTES - 1) /
-                                               SW_BUFFER_ALIGN_BYTES * SW_BUFFER_ALIGN_BYTES,
+static_assert(SW_GRADS_8BIT_GRAIN_BYTES ==
+                  (SW_GRAIN_ELEMS + SW_QUANT_GRAIN_BLOCKS * INT64_C(4) + SW_BUFFER_ALIGN_BYTES - 1) /
+                      SW_BUFFER_ALIGN_BYTES * SW_BUFFER_ALIGN_BYTES,
               "a kept gradient's record fills whole pages");
 
 /* Returns what element `at` of kept gradients in 8 bits stands for. */

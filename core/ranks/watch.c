@@ -83,7 +83,15 @@ static sw_status start_thread(struct sw_watch *watch) {
     return error == 0 ? SW_OK : sw_fail(SW_ERR_NOMEM, "cannot start the watch's thread: %s", strerror(error));
 }
 
+/* Takes the group's name here, on the thread that uses the comm: a job forms its groups after its watch is open. */
 static void on_enter(void *context, const char *what, int64_t index) {
+    struct sw_watch *watch = context;
+    char group[SW_COMM_SCOPE_CHARS] = "";
+    if (sw_comm_scope_ranks(watch->comm, SW_SCOPE_TENSOR) > 1)
+        sw_comm_name_scope(watch->comm, SW_SCOPE_TENSOR, group);
+    pthread_mutex_lock(&watch->lock);
+    memcpy(watch->group, group, sizeof watch->group);
+    pthread_mutex_unlock(&watch->lock);
     sw_watch_enter(context, SW_WATCH_COMM, what, index);
 }
 

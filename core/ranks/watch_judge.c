@@ -6,8 +6,10 @@
 
 #define SECONDS(ns) ((double)(ns) / 1e9)
 
-void sw_watch_name(const struct sw_note *note, char *out, size_t chars) {
-    snprintf(out, chars, "rank %d (process %lld on %s)", note->rank, (long long)note->process, note->host);
+/* Writes the name of the note's sender: "rank 2 (process 123 on host, tensor group of ranks 2 and 3)". */
+static void name_rank(const struct sw_note *note, char out[SW_WATCH_NAME_CHARS]) {
+    snprintf(out, SW_WATCH_NAME_CHARS, "rank %d (process %lld on %s%s%s)", note->rank, (long long)note->process,
+             note->host, note->group[0] != '\0' ? ", " : "", note->group);
 }
 
 static const struct sw_watch_lane *collective(const struct sw_watch_view *view) {
@@ -24,34 +26,63 @@ static int furthest(const struct sw_watch_view *views, int ranks) {
     return best;
 }
 
+/* Returns the rank that waits in the first collective that this one has yet to enter; -1: none waits there. All ranks
+ * begin the same collectives in the same order, so whoever is further may wait for the waiting rank alone. */
+static int first_waiting(const struct sw_watch_view *views, int ranks, int rank) {
+    int best = -1;
+    for (int other = 0; other < ranks; other++)
+        if (!views[other].left && collective(&views[other])->running_ns >= 0 &&
+            collective(&views[other])->entered > collective(&views[rank])->entered &&
+            (best < 0 || collective(&views[other])->entered < collective(&views[best])->entered))
+            best = other;
+    return best;
+}
+
+/* Returns the lane that has been longest in its work; -1: all are idle. */
+static int longest_lane(const struct sw_note *note, int lane_count) {
+    int longest = -1;
+    for (int lane = 0; lane < lane_count; lane++)
+        if (note->lanes[lane].running_ns >= 0 &&
+            (longest < 0 || note->lanes[lane].running_ns > note->lanes[longest].running_ns))
+            longest = lane;
+    return longest;
+}
+
 /* Describes what a rank was doing, beside what the others wait for. */
 static void place_of(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
                      char *out, size_t chars) {
     const struct sw_note *note = views[rank].note;
-    const int waiting = furthest(views, ranks);
+    const int waiting = first_waiting(views, ranks, rank), lane = longest_lane(note, rule->lane_count);
     size_t used = 0;
     out[0] = '\0';
-    if (waiting >= 0 && collective(&views[waiting])->entered > collective(&views[rank])->entered)
+    if (waiting >= 0)
         used = (size_t)snprintf(out, chars, "; it has not entered '%s %lld', where rank %d waits",
                                 collective(&views[waiting])->what, (long long)collective(&views[waiting])->index,
                                 views[waiting].note->rank);
-    int longest = -1;
-    for (int lane = 0; lane < rule->lane_count; lane++)
-        if (note->lanes[lane].running_ns >= 0 &&
-            (longest < 0 || note->lanes[lane].running_ns > note->lanes[longest].running_ns))
-            longest = lane;
-    if (longest >= 0 && used < chars)
-        snprintf(out + used, chars - used, "; its lane %s was in '%s %lld'", rule->lanes[longest],
-                 note->lanes[longest].what, (long long)note->lanes[longest].index);
+    if (lane >= 0 && used < chars)
+        snprintf(out + used, chars - used, "; its lane %s was in '%s %lld'", rule->lanes[lane], note->lanes[lane].what,
+                 (long long)note->lanes[lane].index);
 }
 
 static bool say(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
                 const char *what, int64_t ns, char text[SW_WATCH_TEXT_CHARS]) {
-    char name[2 * SW_COMM_NAME_CHARS], place[SW_WATCH_TEXT_CHARS / 2];
-    sw_watch_name(views[rank].note, name, sizeof name);
+    char name[SW_WATCH_NAME_CHARS], place[SW_WATCH_TEXT_CHARS / 2];
+    name_rank(views[rank].note, name);
     place_of(views, ranks, rank, rule, place, sizeof place);
     snprintf(text, SW_WATCH_TEXT_CHARS, "%s %s for %.1f s%s", name, what, SECONDS(ns), place);
     return true;
+}
+
+void sw_watch_describe_death(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
+                             char text[SW_WATCH_TEXT_CHARS]) {
+    const struct sw_watch_lane *within = collective(&views[rank]);
+    char name[SW_WATCH_NAME_CHARS], place[SW_WATCH_TEXT_CHARS / 2];
+    name_rank(views[rank].note, name);
+    if (within->running_ns >= 0)
+        snprintf(place, sizeof place, " in '%s %lld'", within->what, (long long)within->index);
+    else
+        place_of(views, ranks, rank, rule, place, sizeof place);
+    snprintf(text, SW_WATCH_TEXT_CHARS, "%s has died%s", name, place);
 }
 
 /* Describes a rank that is alive and may only be slow, with the remedy for that. */

@@ -29,7 +29,8 @@ static bool is_sound(const struct sw_watch *watch, const struct sw_note *note) {
     for (int lane = 0; lane < SW_WATCH_LANES; lane++)
         if (memchr(note->lanes[lane].what, '\0', SW_WATCH_WHAT_CHARS) == NULL)
             return false;
-    return memchr(note->host, '\0', sizeof note->host) != NULL && memchr(note->text, '\0', sizeof note->text) != NULL;
+    return memchr(note->host, '\0', sizeof note->host) != NULL &&
+           memchr(note->group, '\0', sizeof note->group) != NULL && memchr(note->text, '\0', sizeof note->text) != NULL;
 }
 
 int sw_watch_receive(const struct sw_watch *watch, struct sw_watch_peer *peer) {

@@ -3,13 +3,14 @@
 #ifndef SW_CORE_RANKS_WATCH_PRIVATE_H
 #define SW_CORE_RANKS_WATCH_PRIVATE_H
 
+#include "core/ranks/comm_private.h"
 #include "core/ranks/watch.h"
 
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SW_WATCH_WHAT_CHARS = 64, SW_WATCH_TOKENS = 2 };
+enum { SW_WATCH_WHAT_CHARS = 64, SW_WATCH_NAME_CHARS = 192, SW_WATCH_TOKENS = 2 };
 
 /* The latest work that a lane has begun. */
 struct sw_watch_lane {
@@ -39,6 +40,7 @@ struct sw_note {
     int32_t patient; /* others give this rank more time (sw_watch_relax_timeout) */
     struct sw_watch_lane lanes[SW_WATCH_LANES];
     char host[SW_COMM_NAME_CHARS];
+    char group[SW_COMM_SCOPE_CHARS]; /* the name of this rank's tensor group; empty: there are no groups */
     char text[SW_WATCH_TEXT_CHARS];
 };
 
@@ -71,8 +73,9 @@ struct sw_watch_rule {
 /* Returns true if the job must end by these facts about its ranks, and then writes the reason into `text`. */
 bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,
                     char text[SW_WATCH_TEXT_CHARS]);
-/* Writes the name of the note's sender: "rank 2 (process 123 on host)". */
-void sw_watch_name(const struct sw_note *note, char *out, size_t chars);
+/* Writes why the job must end where `rank`, an index of views, has died: its name, and what it was last seen to do. */
+void sw_watch_describe_death(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
+                             char text[SW_WATCH_TEXT_CHARS]);
 
 struct sw_watch {
     struct sw_comm *comm;
@@ -94,6 +97,7 @@ struct sw_watch {
     pthread_mutex_t lock; /* of all that follows */
     pthread_cond_t told;
     struct sw_watch_lane now[SW_WATCH_LANES]; /* running_ns: since when */
+    char group[SW_COMM_SCOPE_CHARS];          /* as struct sw_note has it */
     bool patient;
     char failure[SW_WATCH_TEXT_CHARS];
     bool failing, stopping;
@@ -111,7 +115,7 @@ void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_
 int sw_watch_receive(const struct sw_watch *watch, struct sw_watch_peer *peer);
 /* The main function of the watch's thread; `argument` is its struct sw_watch. */
 void *sw_watch_run(void *argument);
-/* Copies the present state of the lanes into watch->own. */
+/* Copies the present state of the lanes and the group's name into watch->own. */
 void sw_watch_snapshot(struct sw_watch *watch);
 
 #endif

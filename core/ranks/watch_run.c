@@ -15,6 +15,7 @@ enum { BEATS = 8 };
 void sw_watch_snapshot(struct sw_watch *watch) {
     pthread_mutex_lock(&watch->lock);
     memcpy(watch->own.lanes, watch->now, sizeof watch->own.lanes);
+    memcpy(watch->own.group, watch->group, sizeof watch->own.group);
     watch->own.patient = watch->patient;
     pthread_mutex_unlock(&watch->lock);
     const int64_t now_ns = sw_now_ns();
@@ -79,14 +80,40 @@ static void hear(struct sw_watch *watch, struct sw_watch_peer *peer) {
     }
 }
 
+static struct sw_watch_view view_of(const struct sw_watch_peer *peer, int64_t now_ns) {
+    return (struct sw_watch_view){.left = peer->left,
+                                  .silent_ns = now_ns - peer->heard_ns,
+                                  .still_ns = now_ns - peer->moved_ns,
+                                  .note = &peer->last};
+}
+
+/* Fills watch->views. Rank 0 sees all. The others hear only rank 0, and see only whether it is there. */
+static void look(struct sw_watch *watch, int64_t now_ns) {
+    const int64_t own_still_ns = watch->rank == 0 ? now_ns - watch->own_moved_ns : 0;
+    for (int i = 0; i < watch->peer_count; i++) {
+        watch->views[i] = view_of(&watch->peers[i], now_ns);
+        watch->views[i].still_ns = watch->rank == 0 ? watch->views[i].still_ns : 0;
+    }
+    watch->views[watch->peer_count] = (struct sw_watch_view){.still_ns = own_still_ns, .note = &watch->own};
+}
+
+static struct sw_watch_rule rule_of(const struct sw_watch *watch) {
+    return (struct sw_watch_rule){.lanes = watch->lanes,
+                                  .lane_count = watch->lane_count,
+                                  .timeout_ns = watch->timeout_ns,
+                                  .remedy = watch->spec.remedy};
+}
+
 static void lose(struct sw_watch *watch, struct sw_watch_peer *peer) {
     close(peer->socket);
     peer->socket = -1;
     if (peer->left)
         return;
-    char name[2 * SW_COMM_NAME_CHARS], text[SW_WATCH_TEXT_CHARS];
-    sw_watch_name(&peer->last, name, sizeof name);
-    snprintf(text, sizeof text, "%s has died", name);
+    const struct sw_watch_rule rule = rule_of(watch);
+    char text[SW_WATCH_TEXT_CHARS];
+    sw_watch_snapshot(watch);
+    look(watch, sw_now_ns());
+    sw_watch_describe_death(watch->views, watch->peer_count + 1, (int)(peer - watch->peers), &rule, text);
     let_rank_1_speak(watch);
     judge_as(watch, text, prints(watch));
 }
@@ -102,26 +129,10 @@ static void listen_to(struct sw_watch *watch, struct sw_watch_peer *peer) {
     }
 }
 
-static struct sw_watch_view view_of(const struct sw_watch_peer *peer, int64_t now_ns) {
-    return (struct sw_watch_view){.left = peer->left,
-                                  .silent_ns = now_ns - peer->heard_ns,
-                                  .still_ns = now_ns - peer->moved_ns,
-                                  .note = &peer->last};
-}
-
-/* Rank 0 judges all. The others hear only rank 0, and judge only whether it is there. */
 static void judge(struct sw_watch *watch, int64_t now_ns) {
-    const int64_t own_still_ns = watch->rank == 0 ? now_ns - watch->own_moved_ns : 0;
+    const struct sw_watch_rule rule = rule_of(watch);
     char text[SW_WATCH_TEXT_CHARS];
-    for (int i = 0; i < watch->peer_count; i++) {
-        watch->views[i] = view_of(&watch->peers[i], now_ns);
-        watch->views[i].still_ns = watch->rank == 0 ? watch->views[i].still_ns : 0;
-    }
-    watch->views[watch->peer_count] = (struct sw_watch_view){.still_ns = own_still_ns, .note = &watch->own};
-    const struct sw_watch_rule rule = {.lanes = watch->lanes,
-                                       .lane_count = watch->lane_count,
-                                       .timeout_ns = watch->timeout_ns,
-                                       .remedy = watch->spec.remedy};
+    look(watch, now_ns);
     if (!sw_watch_judge(watch->views, watch->peer_count + 1, &rule, text))
         return;
     let_rank_1_speak(watch);

@@ -51,6 +51,7 @@ static const role_table roles[SW_OP_KINDS] = {
     [SW_OP_COMPUTE_LOGITS] = {[SW_CONTENT_WEIGHTS][READ] = SW_ROLE_WEIGHTS,
                               [SW_CONTENT_TOKENS][READ] = SW_ROLE_TOKENS,
                               [SW_CONTENT_BLOCK_OUTPUT][READ] = SW_ROLE_INPUT,
+                              [SW_CONTENT_NORMED][READ] = SW_ROLE_NORMED,
                               [SW_CONTENT_WORK][WRITE] = SW_ROLE_WORK},
     [SW_OP_ZERO_ACCUMULATOR] = {[SW_CONTENT_ACC][WRITE] = SW_ROLE_TO},
     [SW_OP_FORWARD_BACKWARD_HEAD] = {[SW_CONTENT_SOFTMAX][READ] = SW_ROLE_SOFTMAX,

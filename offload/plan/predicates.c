@@ -129,7 +129,8 @@ bool sw_plan_may_speculate(const struct sw_plan *plan) {
 bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind) {
     switch (kind) {
     case SW_PROGRAM_LOSS: return true;
-    case SW_PROGRAM_LOGITS: return !sw_plan_is_sequence_parallel(plan); /* one token has too few rows to share out */
+    case SW_PROGRAM_LOGITS: /* a pass of one token, as inference has them, has too few rows to share out */
+        return plan->spec.train || !sw_plan_is_sequence_parallel(plan);
     case SW_PROGRAM_START:
     case SW_PROGRAM_UPDATE:
     case SW_PROGRAM_FLUSH_UPDATE: return plan->spec.train;

@@ -44,8 +44,9 @@ struct sw_measure_comm {
     struct sw_comm *comm;
     sw_dtype type;
     int64_t most_bytes;
+    sw_comm_scope scope;
     struct sw_memory *vector, *share;
-    int64_t *bounds, *bounds_bytes;
+    int64_t *bounds, *bounds_bytes; /* of the scope's ranks */
 };
 
 sw_status sw_measure_comm_open(struct sw_comm *comm, struct sw_device *device, sw_dtype type, int64_t most_bytes,
@@ -84,7 +85,8 @@ static sw_status gather(void *context) {
     const struct sw_comm_gather gather = {.what = "measured gather",
                                           .data = sw_memory_base(measure->vector),
                                           .own = sw_memory_base(measure->share),
-                                          .bounds_bytes = measure->bounds_bytes};
+                                          .bounds_bytes = measure->bounds_bytes,
+                                          .scope = measure->scope};
     SW_TRY(sw_comm_all_gather(measure->comm, &gather, &request));
     return sw_comm_wait(request);
 }
@@ -97,14 +99,15 @@ static sw_status reduce(void *context) {
                                           .bounds = measure->bounds,
                                           .to = sw_memory_base(measure->share),
                                           .type = measure->type,
-                                          .to_type = measure->type};
+                                          .to_type = measure->type,
+                                          .scope = measure->scope};
     SW_TRY(sw_comm_reduce_scatter(measure->comm, &reduce, &request));
     return sw_comm_wait(request);
 }
 
 static void set_bounds(struct sw_measure_comm *measure, int64_t bytes) {
     const int64_t elem_bytes = sw_dtype_bytes(measure->type);
-    const int ranks = sw_comm_identity(measure->comm)->ranks;
+    const int ranks = sw_comm_scope_ranks(measure->comm, measure->scope);
     assert(bytes > 0 && bytes <= measure->most_bytes);
     sw_comm_even_bounds(bytes / elem_bytes, 1, ranks, measure->bounds);
     for (int rank = 0; rank <= ranks; rank++)
@@ -125,30 +128,48 @@ static sw_status rate_of(struct sw_measure_comm *measure, sw_status (*run)(void 
 }
 
 sw_status sw_measure_gather(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out) {
-    const int ranks = sw_comm_identity(measure->comm)->ranks;
+    const int ranks = sw_comm_scope_ranks(measure->comm, measure->scope);
     set_bounds(measure, bytes);
     return rate_of(measure, gather, bytes, share_bytes(measure, 0) * (ranks - 1), out);
 }
 
 sw_status sw_measure_reduce(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out) {
-    const int ranks = sw_comm_identity(measure->comm)->ranks;
+    const int ranks = sw_comm_scope_ranks(measure->comm, measure->scope);
     set_bounds(measure, bytes);
     return rate_of(measure, reduce, bytes, measure->bounds_bytes[ranks] - share_bytes(measure, ranks - 1), out);
 }
 
-sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type, struct sw_rates *rates) {
-    const int ranks = sw_comm_identity(comm)->ranks;
-    struct sw_measure_comm *measure = NULL;
+/* Measures the collectives of a scope, which the ranks of all scopes have at once. */
+static sw_status measure_scope(struct sw_measure_comm *measure, sw_comm_scope scope, struct sw_scope_rates *out) {
     struct sw_together least;
+    measure->scope = scope;
+    SW_TRY(sw_measure_gather(measure, WORKING_BYTES, &out->gather));
+    SW_TRY(sw_measure_reduce(measure, WORKING_BYTES, &out->reduce));
+    set_bounds(measure, sw_comm_scope_ranks(measure->comm, scope) * sw_dtype_bytes(measure->type));
+    SW_TRY(sw_measure_together(measure->comm, gather, measure, MOST_TIMES, &least));
+    out->latency_s = least.seconds;
+    return SW_OK;
+}
+
+/* Tells whether there are nodes with several ranks each, as the rates of groups need them. */
+static bool has_nodes(const struct sw_comm_nodes *nodes) {
+    return nodes->nodes > 1 && nodes->ranks > 1 && nodes->even && nodes->in_order;
+}
+
+sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type, struct sw_rates *rates) {
+    struct sw_measure_comm *measure = NULL;
+    struct sw_scope_rates all;
     sw_status status;
-    if (ranks == 1)
+    rates->in_node = (struct sw_scope_rates){0};
+    if (sw_comm_identity(comm)->ranks == 1)
         return SW_OK;
     SW_TRY(sw_measure_comm_open(comm, device, type, WORKING_BYTES, &measure));
-    SW_TRY_GOTO(sw_measure_gather(measure, WORKING_BYTES, &rates->gather), end);
-    SW_TRY_GOTO(sw_measure_reduce(measure, WORKING_BYTES, &rates->reduce), end);
-    set_bounds(measure, ranks * sw_dtype_bytes(type));
-    SW_TRY_GOTO(sw_measure_together(comm, gather, measure, MOST_TIMES, &least), end);
-    rates->comm_latency_s = least.seconds;
+    SW_TRY_GOTO(measure_scope(measure, SW_SCOPE_ALL, &all), end);
+    rates->gather = all.gather;
+    rates->reduce = all.reduce;
+    rates->comm_latency_s = all.latency_s;
+    if (has_nodes(sw_comm_nodes(comm)))
+        SW_TRY_GOTO(measure_scope(measure, SW_SCOPE_NODE, &rates->in_node), end);
 end:
     sw_measure_comm_close(measure);
     return status;

@@ -30,7 +30,8 @@ void sw_measure_comm_close(struct sw_measure_comm *measure);
 sw_status sw_measure_gather(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out);
 sw_status sw_measure_reduce(struct sw_measure_comm *measure, int64_t bytes, struct sw_rate *out);
 
-/* Measures rates->gather, reduce and comm_latency_s, in about a second. A rank alone measures nothing. */
+/* Measures rates->gather, reduce and comm_latency_s, in about a second, and rates->in_node where every node has as many
+ * ranks, which are several neighbours; elsewhere it becomes 0. A rank alone measures nothing. */
 sw_status sw_measure_comm_rates(struct sw_comm *comm, struct sw_device *device, sw_dtype type, struct sw_rates *rates);
 
 #endif

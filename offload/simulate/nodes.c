@@ -55,3 +55,31 @@ void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks 
     if (job->tensor_ranks > 1)
         add_groups(node, job, &links, rates);
 }
+
+/* Returns the measured rate of a kind of collective among the data ranks, `near` of them on each node: the slower of
+ * the bytes that stay on a node and those that leave it. */
+static struct sw_rate among_data(double ranks, double near, struct sw_rate in_node, double between_bytes_per_s) {
+    const double within_s = (near - 1.0) / in_node.bytes_per_s, between_s = (ranks - near) / between_bytes_per_s;
+    in_node.bytes_per_s = fmax(DBL_MIN, (ranks - 1.0) / fmax(within_s, between_s));
+    return in_node;
+}
+
+void sw_rates_over_measured_nodes(const struct sw_node_ranks *job, struct sw_rates *rates) {
+    const struct sw_scope_rates *in_node = &rates->in_node;
+    if (in_node->gather.bytes_per_s <= 0.0 || job->nodes < 2)
+        return;
+    const double ranks = (double)job->ranks, near = ranks / (double)job->nodes;
+    const double leaving = (ranks - near) / (ranks - 1.0);
+    rates->between_bytes_per_s = leaving * rates->gather.bytes_per_s;
+    if (job->tensor_ranks < 2)
+        return;
+    const double data_ranks = ranks / (double)job->tensor_ranks, data_near = (double)job->data_node_ranks;
+    rates->in_group = *in_node;
+    if (job->tensor_node_ranks < job->tensor_ranks)
+        rates->in_group.latency_s = rates->comm_latency_s;
+    if (data_ranks < 2.0)
+        return;
+    rates->among_data.gather = among_data(data_ranks, data_near, in_node->gather, rates->between_bytes_per_s);
+    rates->among_data.reduce = among_data(data_ranks, data_near, in_node->reduce, leaving * rates->reduce.bytes_per_s);
+    rates->among_data.latency_s = data_near < data_ranks ? rates->comm_latency_s : in_node->latency_s;
+}

@@ -47,4 +47,10 @@ struct sw_node_ranks {
  * are tensor groups, those of groups. */
 void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks *job, struct sw_rates *rates);
 
+/* Adds to measured rates, those of all ranks and of a node's, the rates between nodes and, where there are tensor
+ * groups, those of groups. Ranks send straight to each other: if n ranks, k of them on a node, gather at a measured
+ * rate, n-k of the n-1 shares that a rank gives go to other nodes meanwhile. Does nothing where rates->in_node was not
+ * measured. */
+void sw_rates_over_measured_nodes(const struct sw_node_ranks *job, struct sw_rates *rates);
+
 #endif

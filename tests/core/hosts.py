@@ -6,7 +6,7 @@ import re
 import signal
 import time
 
-from jobs import GRACE_S, PATIENT_MS, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, script_test
+from jobs import DEATH, GRACE_S, PATIENT_MS, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, script_test
 from two_hosts import FAR_RANKS, HOSTS
 
 
@@ -33,7 +33,7 @@ def a_rank_lost_on_the_other_host_ends_the_job():
         job, victim = begun(PATIENT_MS), draw.choice(FAR_RANKS)
         time.sleep(draw.random() * 0.3)
         os.kill(job.processes[victim], signal.SIGKILL)
-        wrong += judged(f"rank {victim}", job.end(GRACE_S), rf"^rank {victim} \(process \d+ on {HOSTS.names[1]}\) has died$")
+        wrong += judged(f"rank {victim}", job.end(GRACE_S), rf"^rank {victim} \(process \d+ on {HOSTS.names[1]}\) {DEATH}")
     return wrong
 
 

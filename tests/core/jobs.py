@@ -21,6 +21,8 @@ LIMIT_S = 60 * script_test.TIME_FACTOR
 TIMEOUT_MS, PATIENT_MS = int(2000 * script_test.TIME_FACTOR), 60000
 # Seconds that the launcher may take on busy cores once the ranks have ended.
 GRACE_S = 10
+# The end of a verdict about a rank that died, with what it was last seen to do; it may not have begun anything.
+DEATH = r"has died( in '\w+ \d+')?(; it has not entered '\w+ \d+', where rank \d waits)?(; its lane \w+ was in '\w+ \d+')?$"
 VERDICT = re.compile(r"^verdict: (.*)$", re.MULTILINE)
 
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from jobs import GRACE_S, LIMIT_S, PATIENT_MS, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, run, script_test
+from jobs import DEATH, GRACE_S, LIMIT_S, PATIENT_MS, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, run, script_test
 
 
 def collectives_give_the_serial_bits():
@@ -118,7 +118,7 @@ def one_that_is_hit(draw, hit, timeout_ms):
     time.sleep(draw.random() * 0.3)
     os.kill(job.processes[victim], hit)
     said = rf"^rank {victim} \(process {job.processes[victim]} on .+\) "
-    said += "has died$" if hit == signal.SIGKILL else r"has not answered for \d+\.\d s"
+    said += DEATH if hit == signal.SIGKILL else r"has not answered for \d+\.\d s"
     return judged(f"{hit.name} to rank {victim} of {ranks}", job.end(TIMEOUT_MS / 1000 + GRACE_S), said)
 
 
@@ -159,7 +159,7 @@ def a_hanging_rank_is_named_with_what_it_lacks():
 
 def a_hanging_rank_of_a_node_is_named_with_its_node():
     """The ranks of its node wait for it there, and those of the other node for these."""
-    said = r"^rank 1 .* has done nothing for .*it has not entered 'rank \d of each node: across 3', where rank [23] waits; " \
+    said = r"^rank 1 .* has done nothing for .*it has not entered 'node 0: part 2', where rank 0 waits; " \
            r"its lane compute was in 'backward 5'$"
     wrong = judged("rank 1 of node 0", Job(4, "hang_in_node", TIMEOUT_MS, 1, "sleeps").end(TIMEOUT_MS / 1000 + GRACE_S), said)
     said = r"^rank 3 has not reached 'node 1: part' for "
@@ -167,13 +167,26 @@ def a_hanging_rank_of_a_node_is_named_with_its_node():
 
 
 def a_hanging_rank_of_a_tensor_group_is_named_with_its_group():
-    said = r"^rank 1 .* has done nothing for .*it has not entered 'data group of ranks \d and \d: across 3', where rank [23] waits; " \
-           r"its lane compute was in 'backward 5'$"
+    said = r"^rank 1 \(.*, tensor group of ranks 0 and 1\) has done nothing for .*it has not entered " \
+           r"'tensor group of ranks 0 and 1: part 2', where rank 0 waits; its lane compute was in 'backward 5'$"
     wrong = judged("rank 1 of the first group",
                    Job(4, "hang_in_tensor_group", TIMEOUT_MS, 1, "sleeps").end(TIMEOUT_MS / 1000 + GRACE_S), said)
     said = r"^rank 3 has not reached 'tensor group of ranks 2 and 3: part' for "
     return wrong + judged("rank 3 of the second group",
                           Job(4, "hang_in_tensor_group", TIMEOUT_MS, 3, "early").end(TIMEOUT_MS / 1000 + GRACE_S), said)
+
+
+def a_killed_rank_of_a_tensor_group_is_named_with_its_group():
+    """Rank 3 computes, rank 2 waits for it in their group, and ranks 0 and 1 are beyond. The time is for the watch to hear of it."""
+    in_group, wrong = r"'tensor group of ranks 2 and 3: part 2'", []
+    for victim, said in ((2, rf" in {in_group}$"),
+                         (3, rf"; it has not entered {in_group}, where rank 2 waits; its lane compute was in 'backward 5'$")):
+        job = Job(4, "hang_in_tensor_group", PATIENT_MS, 3, "sleeps").begin()
+        time.sleep(TIMEOUT_MS / 1000)
+        os.kill(job.processes[victim], signal.SIGKILL)
+        wrong += judged(f"rank {victim}", job.end(GRACE_S),
+                        rf"^rank {victim} \(process {job.processes[victim]} on \S+, tensor group of ranks 2 and 3\) has died{said}")
+    return wrong
 
 
 def a_rank_that_works_long_is_left_alone():
@@ -186,4 +199,5 @@ script_test.run(collectives_give_the_serial_bits, scopes_join_the_ranks_of_a_nod
                 one_rank_needs_no_launcher, ranks_know_their_places, rank_0_speaks_for_all, disagreement_is_refused_on_all_ranks,
                 a_killed_rank_ends_the_job, a_stopped_rank_ends_the_job, a_failed_rank_ends_the_job,
                 a_hanging_rank_is_named_with_what_it_lacks, a_hanging_rank_of_a_node_is_named_with_its_node,
-                a_hanging_rank_of_a_tensor_group_is_named_with_its_group, a_rank_that_works_long_is_left_alone)
+                a_hanging_rank_of_a_tensor_group_is_named_with_its_group, a_killed_rank_of_a_tensor_group_is_named_with_its_group,
+                a_rank_that_works_long_is_left_alone)

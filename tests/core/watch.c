@@ -116,6 +116,29 @@ static void a_rank_that_waits_for_the_slow_one_is_not_blamed(void **state) {
     check_said(text, "rank 1 (process 101 on here) has done nothing");
 }
 
+/* Rank 0 waits for the one that died, and rank 2, which is further, for rank 0. */
+static void a_death_is_told_with_group_and_op(void **state) {
+    (void)state;
+    const struct sw_watch_rule rule = {.lanes = lanes, .lane_count = LANES, .timeout_ns = TIMEOUT_NS};
+    char text[SW_WATCH_TEXT_CHARS] = "";
+    struct ranks all;
+    leave_behind(together(&all, 1), 1, 1, false);
+    all.note[2].lanes[SW_WATCH_COMM] = (struct sw_watch_lane){.entered = OTHERS + 1, .index = 8, .what = "others"};
+    snprintf(all.note[1].group, sizeof all.note[1].group, "tensor group of ranks 0 and 1");
+    sw_watch_describe_death(all.view, RANKS, 1, &rule, text);
+    assert_string_equal(text,
+                        "rank 1 (process 101 on here, tensor group of ranks 0 and 1) has died; it has not entered "
+                        "'gradients 7', where rank 0 waits; its lane write was in 'commit 5'");
+    all.note[1].lanes[SW_WATCH_COMM] = all.note[0].lanes[SW_WATCH_COMM];
+    sw_watch_describe_death(all.view, RANKS, 1, &rule, text);
+    check_said(text, " has died in 'gradients 7'");
+    all.note[2].lanes[SW_WATCH_COMM].running_ns = -1;
+    all.note[1].lanes[SW_WATCH_COMM].running_ns = all.note[1].lanes[WRITE].running_ns = -1;
+    all.note[1].group[0] = '\0';
+    sw_watch_describe_death(all.view, RANKS, 1, &rule, text);
+    assert_string_equal(text, "rank 1 (process 101 on here) has died");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_a_slow_rank_its_op_and_the_remedy),
@@ -123,6 +146,7 @@ int main(void) {
         cmocka_unit_test(silence_is_never_forgiven),
         cmocka_unit_test(all_in_one_collective_blame_the_network),
         cmocka_unit_test(a_rank_that_waits_for_the_slow_one_is_not_blamed),
+        cmocka_unit_test(a_death_is_told_with_group_and_op),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,5 +117,28 @@ def a_plan_says_what_goes_between_nodes():
     return [] if right and 0.6 < ratio < 0.8 else [f"{plain['sent']}, {kept['sent']}, {kept['secondary']}"]
 
 
+def groups_are_priced_by_the_links_of_their_node():
+    """The profile of ranks on nodes keeps the rates within one: with slower ones there, the same plan of groups is slower."""
+    cache, found = path("cache"), []
+    arguments = command("plan", "--model", "gpt2-tiny", "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", 8 * SEQ, "--threads", 1,
+                        "--device", "cpu", "--ranks-per-node", 2, "--tensor", 2, "--json")
+    for _ in range(2):
+        done = subprocess.run(mpirun((4, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+                              check=False, env=os.environ | {"XDG_CACHE_HOME": cache})
+        if done.returncode != 0:
+            return [f"status {done.returncode}: {done.stderr[-1500:]}"]
+        found.append(json.loads(done.stdout)["predicted"]["plain"]["step_s"])
+        kept = [os.path.join(where, name) for where, _, names in os.walk(cache) for name in names if name.startswith("machine")]
+        with open(kept[0], encoding="utf-8") as file:
+            entry = json.load(file)
+        if len(kept) != 1 or "in_node" not in entry:
+            return [f"the profile keeps no rates within a node: {kept}"]
+        for kind in ("gather", "reduce"):
+            entry["in_node"][kind]["bytes_per_s"] = 1e4
+        write(kept[0], json.dumps(entry))
+    return [] if found[1] > 10 * found[0] else [f"steps of {found}"]
+
+
 script_test.run(secondary_shards_change_no_bit, quantized_exchanges_change_no_bit_of_it, a_killed_run_goes_on_with_the_same_bits, a_resume_may_change_it,
-                what_cannot_be_is_refused_by_a_sentence, a_plan_says_what_goes_between_nodes)
+                what_cannot_be_is_refused_by_a_sentence, a_plan_says_what_goes_between_nodes,
+                groups_are_priced_by_the_links_of_their_node)

@@ -263,7 +263,7 @@ def narrow_state_is_laid_out_anew():
 
 def runs_of_groups_are_read_whole():
     """Rates too small to change a weight leave each rank the parts that it began with, so that the export must be one rank's,
-    byte for byte; and a run that learned is evaluated as its export is."""
+    byte for byte; a run that learned is evaluated as its export is, and wrote the same while it trained."""
     problems = []
     for model in CONFIGS:
         ways = [(1, 1, ()), (2, 2, ()), (4, 2, ("--zero", 3)), (4, 4, ("--optimizer-state", "8bit")),
@@ -278,10 +278,13 @@ def runs_of_groups_are_read_whole():
                 found = file.read()
             first = found if ranks == 1 else first
             problems += [] if found == first else [f"{name}: another export than one rank's"]
-    for model, group in (("llama", 2), ("qwen2-two", 4)):
+    for model, group, flags in (("llama", 2, ()), ("qwen2-two", 4, ROWS_ALONE), ("gpt2", 2, ("--zero", 1, "--place", EVERYTHING_AWAY))):
         learned = f"learned-{model}"
-        together(4, train(learned, "--tensor", group, model=model))
+        together(4, train(learned, "--tensor", group, "--export-every", SHORT // 2, "--keep", 2, *flags, model=model))
         must("export", path(learned), path(learned + "-out"))
+        written = path(learned, "exports", f"step-{SHORT}"), path(learned, "exports", f"step-{SHORT // 2}")
+        problems += [f"{learned}: {name} of the run's own export differs" for name in differences(tree(written[0]), tree(path(learned + "-out")))]
+        problems += [] if tree(written[0]) != tree(written[1]) else [f"{learned}: the exports of two steps are equal"]
         losses = [must("eval", path(name), "--data", DATA, "--seq", SEQ).out.split("(")[0] for name in (learned, learned + "-out")]
         problems += [] if losses[0] == losses[1] else [f"{learned}: the run and its export have other losses: {losses}"]
     return problems

@@ -85,16 +85,20 @@ def every_placement():
 
 
 def ranks():
-    """Sums of two ranks' gradients are other bits than those of one, but the same at each stage."""
+    """Sums of two ranks' gradients are other bits than those of one, but the same at each stage, and in tensor groups at each
+    placement, with inputs whole or not."""
     problems = []
-    for name, flags in (("two", ("--zero", 2)), ("three", ("--zero", 3, "--place", "weights=host,optimizer=nvme"))):
+    for count, name, flags in ((2, "two", ("--zero", 2)), (2, "three", ("--zero", 3, "--place", "weights=host,optimizer=nvme")),
+                               (2, "group", ("--tensor", 2)), (4, "groups", ("--tensor", 2, "--zero", 3)),
+                               (2, "rows", ("--tensor", 2, "--sequence-parallel", "yes", "--place", "weights=host,optimizer=nvme"))):
         arguments = program.command(*train(name, *ASKS, *flags, micro_batch=2))
-        done = subprocess.run(mpirun((2, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        done = subprocess.run(mpirun((count, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=program.LIMIT_S, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{name}: status {done.returncode}: {done.stderr[-1500:]}")
         problems += other_than_generate(name)
-    return problems + ([] if texts("two") == texts("three") else [f"{texts('two')} and {texts('three')}"])
+    return problems + [f"{texts(one)} and {texts(other)}" for one, other in (("two", "three"), ("group", "rows"))
+                       if texts(one) != texts(other)]
 
 
 def once_for_each_step():

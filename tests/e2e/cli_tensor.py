@@ -42,8 +42,7 @@ def refused_together(what, ranks, arguments, *words):
 def flags_that_need_whole_layers_are_refused():
     table = [(" ".join(map(str, flags)), train("none", "--tensor", 2, *flags), flags[0], "--tensor 2") for flags in (
         ("--freeze", "embedding"), ("--gather", "int8"), ("--reduce", "library"), ("--reduce", "int8"),
-        ("--reduce", "int4"), ("--zero-secondary", "node", "--zero", 3), ("--zero-secondary", 2), ("--sample-every", 1),
-        ("--export-every", 1), ("--early-stop", 1, "--eval-every", 1), ("--grads-state", "8bit"))]
+        ("--reduce", "int4"), ("--zero-secondary", "node", "--zero", 3), ("--zero-secondary", 2), ("--grads-state", "8bit"))]
     table += [("largest groups", ["plan", "--largest", 100, "--machine", "h100", "--tensor", "auto"], "--largest", "--tensor auto"),
               ("rates", ["plan", "--model", "gpt2-tiny", "--rates", path("rates"), "--tensor", "auto"], "--rates", "--tensor auto")]
     for flag in ("--sequence-parallel", "--partition-activations"):
@@ -80,8 +79,8 @@ def a_run_keeps_its_groups():
         problems += [] if "tensor: 2\n" in file.read() else ["the recipe lacks it"]
     problems += [] if "1 tensor group of 2" in done.stderr else [f"the start does not name the group: {done.stderr[:1500]}"]
     problems += refused_together("ranks that make no group", 3, ["resume", path("two"), "--steps", 5], "--tensor 2", "this job has 3")
-    for flags in (("--sample-every", 1), ("--export-every", 1)):
-        problems += refused_together(flags[0], 2, ["resume", path("two"), "--steps", 5, *flags], flags[0], "--tensor 2")
+    problems += refused_together("a flag for whole layers", 2, ["resume", path("two"), "--steps", 5, "--grads-state", "8bit"],
+                                 "--grads-state", "--tensor 2")
     return problems
 
 

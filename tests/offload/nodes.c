@@ -128,6 +128,45 @@ static void groups_take_the_slower_of_their_links(void **state) {
     assert_true(near(tensor_s(&slow_links, 16, SW_OP_GATHER_TENSOR, 1500), across_s + 140.0));
 }
 
+/* Measured: 16 ranks on 2 nodes, in groups of `group` ranks. */
+static struct sw_rates measured(int64_t group) {
+    struct sw_rates rates = {.cores = 1.0,
+                             .gather.bytes_per_s = 30.0,
+                             .reduce.bytes_per_s = 15.0,
+                             .comm_latency_s = 0.5,
+                             .in_node = {.gather.bytes_per_s = 100.0, .reduce.bytes_per_s = 50.0, .latency_s = 0.125}};
+    const struct sw_node_ranks job = {.ranks = 16,
+                                      .nodes = 2,
+                                      .tensor_ranks = group,
+                                      .tensor_node_ranks = group < 8 ? group : 8,
+                                      .data_node_ranks = group < 8 ? 8 / group : 1};
+    sw_rates_over_measured_nodes(&job, &rates);
+    return rates;
+}
+
+/* A rank gives 15 shares to all, 8 of them to the other node, at 30 * 8 / 15 = 16 bytes a second. */
+static void measured_groups_take_the_links_that_they_use(void **state) {
+    (void)state;
+    const struct sw_rates pairs = measured(2), nodes = measured(8), all = measured(16), none = measured(1);
+    assert_true(near(tensor_s(&pairs, 2, SW_OP_GATHER_TENSOR, 700), 0.125 + 7.0));
+    assert_true(near(tensor_s(&nodes, 8, SW_OP_REDUCE_TENSOR, 700), 0.125 + 14.0));
+    assert_true(near(tensor_s(&all, 16, SW_OP_GATHER_TENSOR, 1500), 0.5 + 50.0)); /* as all ranks gather: 1500 / 30 s */
+    /* With 8 data ranks, 4 on each node, 4 of 7 shares leave it; with one on each node, all do. */
+    assert_true(near(7.0 / pairs.among_data.gather.bytes_per_s, 4.0 / 16.0));
+    assert_true(near(7.0 / pairs.among_data.reduce.bytes_per_s, 4.0 / 8.0));
+    assert_true(near(nodes.among_data.gather.bytes_per_s, 16.0) && near(nodes.among_data.latency_s, 0.5));
+    assert_true(all.among_data.gather.bytes_per_s == 0.0 && none.in_group.gather.bytes_per_s == 0.0);
+    assert_true(near(none.between_bytes_per_s, 16.0) && near(none.gather.bytes_per_s, 30.0));
+    assert_true(near(exchange_s(&none, SW_LEVEL_NODE, 700), 0.125 + 7.0));
+}
+
+static void unmeasured_nodes_change_nothing(void **state) {
+    (void)state;
+    struct sw_rates rates = {.gather.bytes_per_s = 30.0};
+    sw_rates_over_measured_nodes(&(struct sw_node_ranks){.ranks = 8, .nodes = 2, .tensor_ranks = 2}, &rates);
+    assert_true(rates.between_bytes_per_s == 0.0 && rates.in_group.gather.bytes_per_s == 0.0);
+}
+
 static void unknown_nodes_change_nothing(void **state) {
     (void)state;
     const struct sw_rates flat = rates_of(8, 1, &(struct sw_node){0}), alone = rates_of(1, 1, &node);
@@ -137,6 +176,8 @@ static void unknown_nodes_change_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(measured_groups_take_the_links_that_they_use),
+        cmocka_unit_test(unmeasured_nodes_change_nothing),
         cmocka_unit_test(exchanges_take_the_links_that_they_use),
         cmocka_unit_test(slower_level_bounds),
         cmocka_unit_test(latency_grows_with_ranks_and_nodes),

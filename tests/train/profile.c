@@ -98,9 +98,30 @@ static void rates_that_are_absurd(void **state) {
         }
 }
 
+/* Ranks on several nodes also keep the rates of collectives within one. */
+static void rates_within_a_node(void **state) {
+    (void)state;
+    const struct sw_scope_rates kept = {.gather = {2e9, 1.0}, .reduce = {1e9, 0.5}, .latency_s = 3e-5};
+    for (int damaged = 0; damaged <= 1; damaged++) {
+        struct sw_profile profile = {0};
+        json_t *entry = whole_entry(), *in_node = sw_scope_rates_to_json(&kept);
+        if (damaged)
+            json_object_set_new(json_object_get(in_node, "reduce"), "bytes_per_s", json_real(1e30));
+        json_object_set_new(entry, "in_node", in_node);
+        assert_int_equal(sw_op_times_create(&profile.times), SW_OK);
+        assert_int_equal(sw_profile_from_json(entry, &profile), damaged ? SW_ERR_CORRUPT : SW_OK);
+        const struct sw_scope_rates *read = &profile.rates.in_node;
+        assert_true(read->gather.bytes_per_s == 2e9 && read->gather.cores == 1.0);
+        assert_true(damaged || (read->reduce.bytes_per_s == 1e9 && read->latency_s == 3e-5));
+        sw_profile_release(&profile);
+        sw_error_clear();
+        json_decref(entry);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_whole_one), cmocka_unit_test(ops_that_are_absurd),
                                        cmocka_unit_test(parts_that_are_missing),
-                                       cmocka_unit_test(rates_that_are_absurd)};
+                                       cmocka_unit_test(rates_that_are_absurd), cmocka_unit_test(rates_within_a_node)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

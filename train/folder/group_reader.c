@@ -9,13 +9,13 @@
 #include <string.h>
 
 /* The grains that are put together at once; a rank has at most as many of them. */
-enum { WINDOW_GRAINS = 32 };
+enum { WINDOW_GRAINS = 32, WINDOW_ELEMS = WINDOW_GRAINS * SW_GRAIN_ELEMS };
 
-/* A tensor rank: its units, and the reader of the stores that have them. */
+/* A tensor rank. */
 struct member {
-    struct sw_units *units;
-    struct sw_store_reader *reader;
-    struct sw_load load;
+    struct sw_group_part part;
+    struct sw_units *units;         /* those of `part` where they are the reader's own; else NULL */
+    struct sw_store_reader *reader; /* reads the stores that have them; NULL: the masters come from elsewhere */
 };
 
 struct sw_group_reader {
@@ -46,43 +46,52 @@ static sw_status open_member(struct sw_group_reader *self, struct sw_store_set *
         return sw_fail(SW_ERR_CORRUPT, "the stores were made for another model than run.json describes");
     }
     SW_TRY(sw_store_reader_open(&own, member->units, run->tiles, &member->reader));
-    member->load = sw_store_reader_load(member->reader);
-    assert(member->load.most_grains > 1);
+    member->part = (struct sw_group_part){.units = member->units, .load = sw_store_reader_load(member->reader)};
+    assert(member->part.load.most_grains > 1);
     return SW_OK;
 }
 
-static sw_status open_members(struct sw_group_reader *self, struct sw_store_set *stores, const struct sw_run *run) {
-    const size_t window_bytes = WINDOW_GRAINS * SW_GRAIN_ELEMS * sizeof(float);
-    self->member = calloc((size_t)self->ranks, sizeof *self->member);
+static sw_status make(int64_t ranks, int64_t layers, const struct sw_units *units, struct sw_group_reader **out) {
+    const size_t window_bytes = (size_t)WINDOW_ELEMS * sizeof(float);
+    struct sw_group_reader *self = *out = calloc(1, sizeof *self);
+    if (self == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the parts of a tensor group");
+    *self = (struct sw_group_reader){.units = units, .layers = layers, .ranks = (int)ranks, .unit = -1};
+    self->member = calloc((size_t)ranks, sizeof *self->member);
     self->window = malloc(window_bytes);
     self->part = malloc(window_bytes);
     if (self->member == NULL || self->window == NULL || self->part == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
-    for (int rank = 0; rank < self->ranks; rank++)
-        SW_TRY(open_member(self, stores, rank, run));
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the parts of a tensor group");
     return SW_OK;
 }
 
-sw_status sw_group_reader_open(struct sw_store_set *stores, const struct sw_run *run, const struct sw_units *units,
-                               struct sw_group_reader **out) {
-    struct sw_group_reader *self = calloc(1, sizeof *self);
-    sw_status status = SW_OK;
-    assert(stores->count % run->tensor_ranks == 0);
-    if (self == NULL) {
-        status = sw_fail(SW_ERR_NOMEM, "no memory to read the stores");
-    } else {
-        self->units = units;
-        self->layers = run->config.layers;
-        self->ranks = (int)run->tensor_ranks;
-        self->unit = -1;
-        status = open_members(self, stores, run);
-    }
-    sw_store_set_close(stores); /* those that no member has taken */
+/* Gives an opened reader to the caller, or closes one whose opening failed. */
+static sw_status hand_over(struct sw_group_reader *self, sw_status status, struct sw_group_reader **out) {
     if (status == SW_OK)
         *out = self;
     else
         sw_group_reader_close(self);
     return status;
+}
+
+sw_status sw_group_reader_open(struct sw_store_set *stores, const struct sw_run *run, const struct sw_units *units,
+                               struct sw_group_reader **out) {
+    struct sw_group_reader *self;
+    sw_status status = make(run->tensor_ranks, run->config.layers, units, &self);
+    assert(stores->count % run->tensor_ranks == 0);
+    for (int rank = 0; status == SW_OK && rank < run->tensor_ranks; rank++)
+        status = open_member(self, stores, rank, run);
+    sw_store_set_close(stores); /* those that no member has taken */
+    return hand_over(self, status, out);
+}
+
+sw_status sw_group_reader_join(const struct sw_group_part *parts, int ranks, int64_t layers,
+                               const struct sw_units *units, struct sw_group_reader **out) {
+    struct sw_group_reader *self;
+    const sw_status status = make(ranks, layers, units, &self);
+    for (int rank = 0; status == SW_OK && rank < ranks; rank++)
+        self->member[rank].part = parts[rank];
+    return hand_over(self, status, out);
 }
 
 void sw_group_reader_close(struct sw_group_reader *self) {
@@ -143,11 +152,12 @@ static int64_t first_from(const struct sw_tensor *tensor, int64_t whole) {
 
 /* Reads elements [low, high) of a rank's tensor, and puts each in its place from `out` on, which is that of element
  * `whole` of the whole tensor. */
-static sw_status take_piece(const struct sw_group_reader *self, const struct member *member, struct place at,
+static sw_status take_piece(const struct sw_group_reader *self, const struct sw_load *load, struct place at,
                             int64_t low, int64_t high, int64_t whole, float *out) {
     const int64_t first = at.tensor->offset + low;
-    SW_TRY(member->load.prepare(member->load.context, at.unit, first, high - low));
-    SW_TRY(member->load.fill(member->load.context, at.unit, first, high - low, self->part));
+    if (load->prepare != NULL)
+        SW_TRY(load->prepare(load->context, at.unit, first, high - low));
+    SW_TRY(load->fill(load->context, at.unit, first, high - low, self->part));
     for (int64_t e = low, run; e < high; e += run) {
         const int64_t to = sw_tensor_to_whole(at.tensor, e, &run) - whole;
         run = sw_min_i64(run, high - e);
@@ -158,24 +168,24 @@ static sw_status take_piece(const struct sw_group_reader *self, const struct mem
 
 /* Reads what a rank has of elements [whole, whole + count) of a tensor, in pieces that its reader holds: the more tiles
  * share its memory, the smaller ones. A piece that begins within a grain touches one grain more. */
-static sw_status take_part(const struct sw_group_reader *self, const struct member *member, struct place at,
+static sw_status take_part(const struct sw_group_reader *self, const struct sw_load *load, struct place at,
                            int64_t whole, int64_t count, float *out) {
     const int64_t low = first_from(at.tensor, whole), high = first_from(at.tensor, whole + count);
-    const int64_t most = (member->load.most_grains - 1) * SW_GRAIN_ELEMS;
+    const int64_t most = load->most_grains > 0 ? (load->most_grains - 1) * SW_GRAIN_ELEMS : WINDOW_ELEMS;
     for (int64_t e = low; e < high; e += most)
-        SW_TRY(take_piece(self, member, at, e, sw_min_i64(e + most, high), whole, out));
+        SW_TRY(take_piece(self, load, at, e, sw_min_i64(e + most, high), whole, out));
     return SW_OK;
 }
 
 /* Puts together what a rank has of elements of a tensor, which several of its units may have parts of. */
-static sw_status take_parts(struct sw_group_reader *self, const struct member *member, const char *name, int64_t whole,
-                            int64_t run, float *out, bool *out_replicated) {
-    const struct run_of_units of = counterparts(self, member->units, self->unit);
+static sw_status take_parts(struct sw_group_reader *self, const struct sw_group_part *part, const char *name,
+                            int64_t whole, int64_t run, float *out, bool *out_replicated) {
+    const struct run_of_units of = counterparts(self, part->units, self->unit);
     for (int64_t u = of.first; u < of.end; u++) {
-        const struct place place = {u, tensor_in(&member->units->unit[u], name)};
+        const struct place place = {u, tensor_in(&part->units->unit[u], name)};
         if (place.tensor == NULL)
             continue;
-        SW_TRY(take_part(self, member, place, whole, run, out));
+        SW_TRY(take_part(self, &part->load, place, whole, run, out));
         *out_replicated = place.tensor->part.replicated;
     }
     return SW_OK;
@@ -187,13 +197,13 @@ static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t 
     const char *name = self->units->unit[self->unit].tensor[tensor].name;
     bool replicated = false;
     for (int rank = 0; rank < self->ranks && !replicated; rank++)
-        SW_TRY(take_parts(self, &self->member[rank], name, whole, run, self->window + at, &replicated));
+        SW_TRY(take_parts(self, &self->member[rank].part, name, whole, run, self->window + at, &replicated));
     return SW_OK;
 }
 
 static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
     struct sw_group_reader *self = context;
-    assert(count <= WINDOW_GRAINS * SW_GRAIN_ELEMS);
+    assert(count <= WINDOW_ELEMS);
     self->unit = unit;
     self->first = first;
     self->count = count;
@@ -215,6 +225,6 @@ struct sw_load sw_group_reader_load(struct sw_group_reader *self) {
 int64_t sw_group_reader_bytes(const struct sw_group_reader *self) {
     int64_t bytes = 0;
     for (int rank = 0; rank < self->ranks; rank++)
-        bytes += sw_store_reader_bytes(self->member[rank].reader);
+        bytes += self->member[rank].reader == NULL ? 0 : sw_store_reader_bytes(self->member[rank].reader);
     return bytes;
 }

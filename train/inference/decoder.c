@@ -1,7 +1,7 @@
 #include "train/inference/decoder.h"
 
 #include "core/size.h"
-#include "offload/plan/shard.h"
+#include "train/inference/logits.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -9,8 +9,6 @@
 
 /* Prompt tokens of one pass: enough to be bound by arithmetic, few enough to need little memory between layers. */
 enum { PASS_TOKENS = 512 };
-/* Parts of the logits that ranks exchange begin at multiples of so many bytes. */
-enum { SHARE_ALIGN = 64 };
 
 int64_t sw_decoder_left(int64_t positions) {
     return sw_max_i64(1, positions / 2);
@@ -53,31 +51,6 @@ static sw_status pass(struct sw_decoder *decoder, const int32_t *tokens, int64_t
     return SW_OK;
 }
 
-/* Gives each rank of a tensor group the logits of all, of which it has its part of the vocabulary. */
-static sw_status share_logits(const struct sw_decoder *decoder, float *logits) {
-    struct sw_ranks *ranks = decoder->inference.ranks;
-    const int count = sw_ranks_count(ranks);
-    const int64_t vocab = sw_model_get_config(decoder->inference.model)->vocab;
-    const int64_t part_bytes = sw_round_up(sw_shard_most_grains(vocab, count) * (int64_t)sizeof(float), SHARE_ALIGN);
-    if (count == 1)
-        return SW_OK;
-    const struct sw_span own = sw_shard(vocab, count, sw_ranks_rank(ranks));
-    char *mine = calloc(1, (size_t)part_bytes);
-    void *all = NULL;
-    sw_status status = mine != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the logits of all ranks");
-    SW_TRY_GOTO(sw_ranks_agree_on_error(ranks, status), end);
-    memcpy(mine, logits + own.first_grain, (size_t)own.grains * sizeof *logits);
-    SW_TRY_GOTO(sw_ranks_collect(ranks, "logits", mine, part_bytes, &all), end);
-    for (int rank = 0; rank < count; rank++) {
-        const struct sw_span part = sw_shard(vocab, count, rank);
-        memcpy(logits + part.first_grain, (const char *)all + rank * part_bytes, (size_t)part.grains * sizeof *logits);
-    }
-end:
-    free(all);
-    free(mine);
-    return status;
-}
-
 sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int64_t length, float *logits) {
     const bool begins = decoder->kept == 0;
     assert(length > decoder->first + decoder->kept);
@@ -93,5 +66,6 @@ sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int
         const int64_t past = sw_max_i64(0, sw_min_i64(decoder->kept, seen - count));
         SW_TRY(pass(decoder, tokens, past, sw_min_i64(count, seen - past), count, logits));
     }
-    return share_logits(decoder, logits);
+    struct sw_ranks *ranks = decoder->inference.ranks;
+    return sw_logits_share(ranks, sw_ranks_count(ranks), sw_model_get_config(decoder->inference.model)->vocab, logits);
 }

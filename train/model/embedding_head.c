@@ -264,9 +264,13 @@ sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call
     const int64_t row_bytes = model->config.hidden * sw_dtype_bytes(model->shape.type);
     const struct head_products products = sw_head_products(model, 1, model->vocab.grains);
     float *logits = area_at(call->work, w->logits);
-    SW_TRY(sw_final_norm(model, call, 1, (const char *)call->in + call->row * row_bytes));
-    SW_TRY(sw_gemm(call->stream, &products.logits, area_at(call->work, w->norm_out), output_table(model, call), NULL,
-                   logits, area_at(call->work, w->scratch)));
+    const void *hidden = area_at(call->work, w->norm_out);
+    if (call->normed != NULL)
+        hidden = (const char *)call->normed + call->row * row_bytes;
+    else
+        SW_TRY(sw_final_norm(model, call, 1, (const char *)call->in + call->row * row_bytes));
+    SW_TRY(sw_gemm(call->stream, &products.logits, hidden, output_table(model, call), NULL, logits,
+                   area_at(call->work, w->scratch)));
     return sw_copy_to_host(call->stream, call->logits + model->vocab.first_grain, logits,
                            model->vocab.grains * (int64_t)sizeof(float));
 }

@@ -134,6 +134,7 @@ static sw_status find_rates_together(struct sw_planned *p, const struct sw_rates
         sw_rates_release(&p->rates);
     SW_TRY(sw_rates_spread(p->ranks, p->plan->spec.units->count, &p->rates));
     SW_TRY(sw_rates_measure_ranks(p->ranks, &p->devices, sw_settings_type(&p->settings), rates));
+    sw_rates_fit_nodes(&p->settings, rates);
     SW_TRY(sw_ranks_cores(p->ranks, &cores));
     rates->cores = (double)cores;
     return SW_OK;

@@ -30,6 +30,8 @@ enum { KEY_CHARS = 1024, RANKS_CHARS = 96, BESIDE_CHARS = 128, PROGRAM_CHARS = 2
 
 /* The entries of the cache: what the device and the memory reach, and what the drives reach. */
 static const char machine_kind[] = "machine", drives_kind[] = "drives";
+/* The member of the machine's entry with the rates of collectives within a node, where ranks are on several. */
+static const char within_node[] = "in_node";
 
 /* Writes what the rates of the device and the memory depend on. */
 static void machine_key(const struct sw_rates_target *target, char out[KEY_CHARS]) {
@@ -42,8 +44,9 @@ static void machine_key(const struct sw_rates_target *target, char out[KEY_CHARS
     if (info.model != NULL)
         sw_driver_version("", driver);
     if (comm != NULL)
-        snprintf(ranks, sizeof ranks, ", as one of %d ranks, %d of them here, by %s", sw_ranks_count(target->ranks),
-                 sw_ranks_local_count(target->ranks), sw_comm_transport_name(comm));
+        snprintf(ranks, sizeof ranks, ", as one of %d ranks, %d of them here, on %d nodes, by %s",
+                 sw_ranks_count(target->ranks), sw_ranks_local_count(target->ranks), sw_comm_nodes(comm)->nodes,
+                 sw_comm_transport_name(comm));
     snprintf(out, KEY_CHARS, "spillway %s, %s with %d of %d cores, %s %s%s%s%s%s, %d threads, %s%s", SW_VERSION,
              machine.cpu, machine.cores, machine.all_cores, info.name, info.isa, info.model != NULL ? ", " : "",
              info.model != NULL ? info.model : "", driver[0] != '\0' ? ", driver " : "", driver, info.threads,
@@ -109,7 +112,10 @@ static sw_status rates_from_json(const json_t *object, sw_rate_set set, struct s
 }
 
 sw_status sw_profile_from_json(const json_t *entry, struct sw_profile *profile) {
+    const json_t *in_node = json_object_get(entry, within_node);
     SW_TRY(rates_from_json(json_object_get(entry, "rates"), SW_RATES_OF_MACHINE, &profile->rates));
+    if (in_node != NULL)
+        SW_TRY(sw_scope_rates_from_json(in_node, "the profile", &profile->rates.in_node));
     return ops_from_json(json_object_get(entry, "ops"), profile->times);
 }
 
@@ -224,6 +230,8 @@ static sw_status measure_part(const struct sw_rates_target *target, const struct
     json_t *entry = machine ? json_pack("{s:o, s:{}}", "ops", ops_to_json(out->times), "rates") : json_object();
     sw_rates_to_json(&out->rates, machine ? SW_RATES_OF_MACHINE : SW_RATES_OF_DRIVES,
                      machine ? json_object_get(entry, "rates") : entry);
+    if (machine && out->rates.in_node.gather.bytes_per_s > 0.0)
+        json_object_set_new(entry, within_node, sw_scope_rates_to_json(&out->rates.in_node));
     keep(part->kind, part->key, entry);
     json_decref(entry);
     return SW_OK;
@@ -331,12 +339,14 @@ sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rat
                                                 .attention_backward_flops_per_s = flops_per_s,
                                                 .host_memory = sw_device_info(target->devices->compute).host_memory,
                                                 .times = profile->times};
+    struct sw_rates rates = profile->rates;
     struct sw_device *device;
     struct sw_model *model;
+    sw_rates_fit_nodes(target->settings, &rates);
     SW_TRY(sw_device_open_described(&description, &device));
     sw_status status = sw_model_create(sw_model_get_config(target->model), &shape, device, &model);
     if (status == SW_OK)
-        status = sw_rates_describe(&profile->rates, model, device, out);
+        status = sw_rates_describe(&rates, model, device, out);
     sw_model_destroy(model);
     sw_device_close(device);
     return status;

@@ -144,6 +144,7 @@ static int64_t most_cell_bytes(const struct sw_device *device) {
     return 0;
 }
 
+/* Times the models that are done by then; the first in any case, because a profile without ops prices nothing. */
 static sw_status time_cells(struct timing *timing, const struct sw_rates_target *target, double until_s,
                             struct sw_memory_samples *samples) {
     const int64_t most_bytes = most_cell_bytes(timing->device);
@@ -151,7 +152,8 @@ static sw_status time_cells(struct timing *timing, const struct sw_rates_target 
         const double due_s = samples->count * ALL_S / (SW_MEMORY_SAMPLES - 1);
         if (samples->count < SW_MEMORY_SAMPLES && passed_s(timing) >= due_s)
             SW_TRY(sw_rates_sample_memory(target, samples));
-        if (timing->s_per_flop * cell_flops(&cells[i]) <= until_s - passed_s(timing))
+        if (sw_op_times_count(timing->times) == 0 ||
+            timing->s_per_flop * cell_flops(&cells[i]) <= until_s - passed_s(timing))
             SW_TRY(time_cell(timing, &cells[i], sw_settings_type(target->settings), most_bytes));
     }
     return SW_OK;

@@ -5,6 +5,7 @@
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 #include "offload/simulate/measure_comm.h"
+#include "offload/simulate/nodes.h"
 #include "train/files/json_file.h"
 #include "train/plan/rates_json.h"
 #include "train/plan/settings_plan.h"
@@ -194,6 +195,16 @@ sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices
         status = sw_measure_comm_rates(sw_ranks_comm(ranks), devices->compute, type, rates);
     sw_memory_close(staging);
     return status;
+}
+
+void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rates) {
+    const int64_t ranks = sw_settings_ranks(settings), node_ranks = sw_settings_node_ranks(settings);
+    const struct sw_node_ranks job = {.ranks = ranks,
+                                      .nodes = node_ranks > 0 ? ranks / node_ranks : 1,
+                                      .tensor_ranks = sw_settings_tensor_ranks(settings),
+                                      .tensor_node_ranks = sw_settings_tensor_node_ranks(settings),
+                                      .data_node_ranks = sw_settings_data_node_ranks(settings)};
+    sw_rates_over_measured_nodes(&job, rates);
 }
 
 /* Writes what the times of units and the rates of chunks depend on. */

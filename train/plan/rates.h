@@ -76,6 +76,10 @@ sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machi
 sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
                                  struct sw_rates *rates);
 
+/* Adds the rates between nodes and of tensor groups that follow from those of all ranks and of a node's, where ranks
+ * have measured both. */
+void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rates);
+
 /* Reads rates from a file, or measures them and writes the file if it does not exist. A file belongs to the shape of
  * one model and to how it runs; with another it is refused. Users may edit its numbers to ask about another machine. */
 sw_status sw_rates_load(const char *path, const struct sw_rates_target *target, struct sw_machine_rates *out);

@@ -34,10 +34,12 @@ static const struct sw_rate *rate_at(const struct sw_rates *rates, const struct 
     return (const void *)((const char *)rates + move->offset);
 }
 
+static json_t *rate_to_json(const struct sw_rate *rate) {
+    return json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores);
+}
+
 static void add_move(const struct sw_rates *rates, const struct number *move, json_t *object) {
-    const struct sw_rate *rate = rate_at(rates, move);
-    json_object_set_new(object, move->name,
-                        json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores));
+    json_object_set_new(object, move->name, rate_to_json(rate_at(rates, move)));
 }
 
 void sw_rates_to_json(const struct sw_rates *rates, sw_rate_set set, json_t *object) {
@@ -84,13 +86,16 @@ static sw_status read_number(const json_t *object, const struct number *number, 
                             (double *)((char *)out + number->offset));
 }
 
-static sw_status read_move(const json_t *object, const struct number *move, const char *path, struct sw_rates *out) {
-    struct sw_rate *rate = (void *)((char *)out + move->offset);
-    const json_t *value = json_object_get(object, move->name);
+static sw_status read_rate(const json_t *object, const char *name, const char *path, struct sw_rate *out) {
+    const json_t *value = json_object_get(object, name);
     if (!json_is_object(value))
-        return sw_fail(SW_ERR_ARG, "%s: %s must be an object of bytes_per_s and cores", path, move->name);
-    SW_TRY(sw_json_positive(value, "bytes_per_s", path, false, &rate->bytes_per_s));
-    return sw_json_positive(value, "cores", path, true, &rate->cores);
+        return sw_fail(SW_ERR_ARG, "%s: %s must be an object of bytes_per_s and cores", path, name);
+    SW_TRY(sw_json_positive(value, "bytes_per_s", path, false, &out->bytes_per_s));
+    return sw_json_positive(value, "cores", path, true, &out->cores);
+}
+
+static sw_status read_move(const json_t *object, const struct number *move, const char *path, struct sw_rates *out) {
+    return read_rate(object, move->name, path, (void *)((char *)out + move->offset));
 }
 
 sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *path, struct sw_rates *out) {
@@ -128,6 +133,20 @@ bool sw_rates_are_plausible(const struct sw_rates *rates, sw_rate_set set) {
             return false;
     }
     return true;
+}
+
+json_t *sw_scope_rates_to_json(const struct sw_scope_rates *rates) {
+    return json_pack("{s:o, s:o, s:f}", "gather", rate_to_json(&rates->gather), "reduce", rate_to_json(&rates->reduce),
+                     "latency_s", rates->latency_s);
+}
+
+sw_status sw_scope_rates_from_json(const json_t *object, const char *path, struct sw_scope_rates *out) {
+    SW_TRY(read_rate(object, "gather", path, &out->gather));
+    SW_TRY(read_rate(object, "reduce", path, &out->reduce));
+    SW_TRY(sw_json_positive(object, "latency_s", path, true, &out->latency_s));
+    return is_plausible(&out->gather) && is_plausible(&out->reduce) && out->latency_s < MOST_NUMBER
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT, "%s: a rate is one that no machine has", path);
 }
 
 sw_status sw_rates_refuse_unknown(const json_t *object, const char *path) {

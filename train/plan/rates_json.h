@@ -25,6 +25,10 @@ bool sw_rates_are_plausible(const struct sw_rates *rates, sw_rate_set set);
 /* Refuses an object with a field that sw_rates_from_json does not read. Errors name `path`. */
 sw_status sw_rates_refuse_unknown(const json_t *object, const char *path);
 
+/* Write the rates of some ranks' collectives, and read them. SW_ERR_ARG or SW_ERR_CORRUPT names `path`. */
+json_t *sw_scope_rates_to_json(const struct sw_scope_rates *rates);
+sw_status sw_scope_rates_from_json(const json_t *object, const char *path, struct sw_scope_rates *out);
+
 /* Reads a member that must be a finite number above 0, or 0 if it may be. It is the number alone or, for a machine that
  * nobody measured, {"low", "expected", "high", "why"}, of which the expected number counts. */
 sw_status sw_json_positive(const json_t *object, const char *name, const char *path, bool may_be_zero, double *out);

@@ -143,47 +143,12 @@ sw_status sw_exports_tidy(const char *run_folder) {
     return remove_unlisted(&exports);
 }
 
-/* Reads master weights out of the engines of all ranks, some grains at a time. */
-struct reader {
-    struct sw_gathered_masters *masters;
-    const struct sw_units *units;
-    const float *grains;        /* the grains read last; owned by masters */
-    int64_t unit, first, count; /* which grains they are; unit -1: none */
-};
-
-static sw_status read_grains(struct reader *reader, int64_t unit, int64_t grain) {
-    if (reader->unit == unit && grain >= reader->first && grain < reader->first + reader->count)
-        return SW_OK;
-    reader->unit = -1;
-    reader->first = grain / SW_GATHERED_GRAINS * SW_GATHERED_GRAINS;
-    reader->count = sw_min_i64(SW_GATHERED_GRAINS, reader->units->unit[unit].grains - reader->first);
-    SW_TRY(sw_gathered_masters_read(reader->masters, unit, reader->first, reader->count, &reader->grains));
-    reader->unit = unit;
-    return SW_OK;
-}
-
-static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
-    struct reader *reader = context;
-    while (count > 0) {
-        const int64_t grain = first / SW_GRAIN_ELEMS, within = first % SW_GRAIN_ELEMS;
-        const int64_t run = sw_min_i64(count, SW_GRAIN_ELEMS - within);
-        SW_TRY(read_grains(reader, unit, grain));
-        const int64_t at = (grain - reader->first) * SW_GRAIN_ELEMS;
-        memcpy(out, reader->grains + at + within, (size_t)run * sizeof *out);
-        first += run;
-        count -= run;
-        out += run;
-    }
-    return SW_OK;
-}
-
 static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_masters *masters, const char *path) {
-    struct reader reader = {.masters = masters, .units = sw_model_get_units(trainer->model), .unit = -1};
     const char *carry = access(trainer->run.settings.model, F_OK) == 0 ? trainer->run.settings.model : NULL;
     const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
-    const struct sw_load trained = {.fill = fill, .context = &reader};
+    const struct sw_load trained = sw_gathered_masters_load(masters);
     const struct sw_load from = sw_frozen_load(trainer->frozen, &trained);
-    return sw_checkpoint_write(path, &trainer->run.config, reader.units, &format, &from, carry);
+    return sw_checkpoint_write(path, &trainer->run.config, sw_gathered_masters_units(masters), &format, &from, carry);
 }
 
 static bool has(const struct exports *exports, int64_t step) {

@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "train/documents/chat_template.h"
+#include "train/inference/logits.h"
 #include "train/inference/sampler.h"
 #include "train/text/model_text.h"
 #include "train/text/utf8.h"
@@ -19,7 +20,7 @@ struct sw_samples {
     int64_t vocab, seq, batch, most_tokens;
     int count;                       /* prompts */
     const char *const *prompt;       /* [count], borrowed from the settings */
-    struct sw_token_list *tokens;    /* [count]: the prompts' tokens; empty on ranks other than 0 */
+    struct sw_token_list *tokens;    /* [count]: the prompts' tokens */
     struct sw_text_buffer *said;     /* [count]: their continuations */
     struct sw_sample_record *record; /* [count] */
     struct sw_token_list text;       /* a prompt that grows; has room for `seq` tokens */
@@ -110,6 +111,15 @@ static sw_status open_prompts(struct sw_samples *samples, const struct sw_traine
     return status;
 }
 
+/* Gives all ranks the tokens of a prompt: those of the first tensor group compute with them. */
+static sw_status spread_tokens(struct sw_ranks *ranks, struct sw_token_list *tokens) {
+    size_t count = tokens->count;
+    SW_TRY(sw_ranks_spread(ranks, "prompt", &count, sizeof count));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_token_list_reserve(tokens, count)));
+    tokens->count = count;
+    return sw_ranks_spread(ranks, "prompt", tokens->id, (int64_t)(count * sizeof *tokens->id));
+}
+
 static sw_status allocate(struct sw_samples *samples) {
     samples->logits = calloc((size_t)samples->vocab, sizeof *samples->logits);
     samples->tokens = calloc((size_t)samples->count, sizeof *samples->tokens);
@@ -142,6 +152,9 @@ sw_status sw_samples_open(const struct sw_trainer *trainer, struct sw_samples **
     status = sw_ranks_agree_on_error(trainer->ranks, status);
     if (status == SW_OK)
         status = sw_ranks_first(trainer->ranks, open_prompts(samples, trainer));
+    assert(status != SW_OK || samples != NULL);
+    for (int i = 0; status == SW_OK && i < samples->count; i++)
+        status = spread_tokens(trainer->ranks, &samples->tokens[i]);
     if (status != SW_OK)
         sw_samples_close(samples);
     else
@@ -168,7 +181,7 @@ void sw_samples_close(struct sw_samples *samples) {
     free(samples);
 }
 
-/* Computes the logits after the last token of the text. Ranks other than 0 have no text, but run the same passes. */
+/* Computes the logits after the last token of the text, the same on all ranks of the first tensor group. */
 static sw_status compute_logits(struct sw_samples *samples, struct sw_trainer *trainer) {
     const struct sw_tokens tokens = sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, 0));
     const struct sw_token_list *text = &samples->text;
@@ -178,13 +191,13 @@ static sw_status compute_logits(struct sw_samples *samples, struct sw_trainer *t
     if (tokens.document_start != NULL)
         memset(tokens.document_start, 0, rows * sizeof *tokens.document_start);
     memcpy(tokens.inputs, text->id, text->count * sizeof *text->id);
-    const struct sw_step_input input = {.kind = SW_STEP_LOGITS,
-                                        .loss_tokens = 1,
-                                        .row = text->count > 0 ? (int64_t)text->count - 1 : 0,
-                                        .logits = samples->logits};
+    const struct sw_step_input input = {
+        .kind = SW_STEP_LOGITS, .loss_tokens = 1, .row = (int64_t)text->count - 1, .logits = samples->logits};
     struct sw_step_result result;
     SW_TRY(sw_engine_begin(trainer->engine, &input));
-    return sw_engine_wait(trainer->engine, &result);
+    SW_TRY(sw_engine_wait(trainer->engine, &result));
+    return sw_logits_share(trainer->ranks, (int)sw_settings_tensor_ranks(&trainer->run.settings), samples->vocab,
+                           samples->logits);
 }
 
 /* Returns the most likely token, or -1 where it ends the text or the weights have diverged. */
@@ -196,25 +209,30 @@ static int32_t choose(const struct sw_samples *samples) {
     return sw_model_text_ends(&samples->model, token) || token == samples->end_of_turn ? -1 : token;
 }
 
-/* Lets the text grow by up to `most_tokens`. Rank 0 decides before each pass whether there is one. *out_stopped tells
- * whether a stop request has ended it. */
+/* Lets the text grow by up to `most_tokens`. Rank 0 decides before each pass whether there is one, and tells the token
+ * that it has chosen after the last (-1: none). *out_stopped tells whether a stop request has ended it. */
 static sw_status grow(struct sw_samples *samples, struct sw_trainer *trainer, bool *out_stopped) {
-    enum { PASS, ENDED, STOPPED } next = PASS;
+    enum { PASS, ENDED, STOPPED };
+    struct {
+        int32_t next, token;
+    } told = {PASS, -1};
     const bool chooses = sw_ranks_rank(trainer->ranks) == 0;
     for (int64_t n = 0;; n++) {
         if (n == samples->most_tokens || (int64_t)samples->text.count == samples->seq)
-            next = ENDED;
+            told.next = ENDED;
         if (*trainer->stop)
-            next = STOPPED;
-        SW_TRY(sw_ranks_spread(trainer->ranks, "whether a sample goes on", &next, sizeof next));
-        *out_stopped = next == STOPPED;
-        if (next != PASS)
+            told.next = STOPPED;
+        SW_TRY(sw_ranks_spread(trainer->ranks, "whether a sample goes on", &told, sizeof told));
+        if (!chooses && told.token >= 0)
+            SW_TRY(sw_token_list_append(&samples->text, &told.token, 1));
+        *out_stopped = told.next == STOPPED;
+        if (told.next != PASS)
             return SW_OK;
         SW_TRY(compute_logits(samples, trainer));
-        const int32_t token = chooses ? choose(samples) : -1;
-        next = chooses && token < 0 ? ENDED : PASS;
-        if (token >= 0)
-            SW_TRY(sw_token_list_append(&samples->text, &token, 1));
+        told.token = chooses ? choose(samples) : -1;
+        told.next = chooses && told.token < 0 ? ENDED : PASS;
+        if (told.token >= 0)
+            SW_TRY(sw_token_list_append(&samples->text, &told.token, 1));
     }
 }
 

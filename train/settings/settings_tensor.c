@@ -55,8 +55,7 @@ static sw_status check_without_groups(const struct sw_settings *s) {
                    sequence ? "--sequence-parallel" : "--partition-activations");
 }
 
-/* Each of these flags needs a whole layer, all logits or all weights on one rank, or reads stores by the shards of all
- * ranks. */
+/* Each of these flags needs a whole layer or a whole gradient on one rank, or has formats and shards of its own. */
 sw_status sw_settings_check_tensor(const struct sw_settings *s) {
     const struct {
         bool given;
@@ -70,9 +69,6 @@ sw_status sw_settings_check_tensor(const struct sw_settings *s) {
         {s->grads_state != SW_GRADS_TYPED, "--grads-state 8bit", "--grads-state compute"},
         {s->zero_secondary != NULL && strcmp(s->zero_secondary, SW_NO_SECONDARY) != 0, "--zero-secondary",
          "--zero-secondary " SW_NO_SECONDARY},
-        {s->sample_every > 0, "--sample-every", "--sample-every 0"},
-        {s->export_every > 0, "--export-every", "--export-every 0"},
-        {s->early_stop > 0, "--early-stop", "--early-stop 0"},
     };
     if (s->tensor == SW_OPTION_AUTO)
         return s->rates == NULL ? SW_OK
