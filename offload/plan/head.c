@@ -123,7 +123,7 @@ struct sw_accumulator sw_build_head(struct sw_builder *b, struct sw_group *group
     h.trains_table = h.tied && sw_plan_trains(b->plan, 0);
     if (h.trains_table)
         h.table = sw_build_begin_acc(b, 0, group, 2);
-    h.own = sw_build_begin_acc(b, head, group, sw_build_adds(b));
+    h.own = sw_build_begin_acc(b, head, group, sw_build_adds(b, head));
     h.weights = sw_build_fetch(b, head);
     h.table_slot = h.tied ? sw_build_fetch(b, 0) : -1;
     if (sw_plan_keeps_secondary(b->plan, head))

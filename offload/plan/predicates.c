@@ -167,6 +167,10 @@ bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit) {
            plan->recompute[unit] == SW_RECOMPUTE_NOTHING;
 }
 
+bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_is_sequence_parallel(plan) && plan->recompute[unit] == SW_RECOMPUTE_UNIT;
+}
+
 int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
     return plan->spec.output_bytes[0] / plan->spec.tensor.rows;
 }

@@ -141,7 +141,8 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
     spec->gather = spec->reduce = SW_QUANT_NONE;
     spec->grads = SW_GRADS_TYPED;
     spec->secondary_ranks = spec->reduce_nodes = 0;
-    spec->tensor = (struct sw_plan_tensor){.ranks = (int)plans_draw(random, 2, most), .softmax_bytes = 64};
+    spec->tensor =
+        (struct sw_plan_tensor){.ranks = (int)plans_draw(random, 2, most), .softmax_bytes = 64, .product_bytes = 4096};
     spec->tensor.partition_inputs = plans_draw(random, 0, 1) == 1;
     spec->tensor.sequence = plans_draw(random, 0, 1) == 1;
     spec->tensor.rows = plans_draw(random, spec->tensor.ranks, 3 * spec->tensor.ranks);

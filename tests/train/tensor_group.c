@@ -27,8 +27,9 @@ struct rank {
     struct sw_span own_rows;
     void **weights, **saved, **derived;
     float **acc;
-    void *work, *part, *norm_grad, *softmax; /* part: of a unit's output, or of the gradient at its input */
-    void *own_in;                            /* this rank's rows of a unit's input */
+    void *work, *part, *norm_grad, *product_grad,
+        *softmax; /* part: of a unit's output, or of the gradient at its input */
+    void *own_in; /* this rank's rows of a unit's input */
     double loss;
 };
 
@@ -117,6 +118,7 @@ static void open_rank(struct group *g, int number) {
     r->part = take(output_bytes);
     r->norm_grad = take(output_bytes);
     r->own_in = take(output_bytes / (BATCH * SEQ) * r->own_rows.grains);
+    r->product_grad = take(r->bytes.product);
     r->softmax = take(g->ranks * r->bytes.softmax);
 }
 
@@ -158,8 +160,8 @@ static void close_group(struct group *g) {
             free(r->derived[u]);
             free(r->acc[u]);
         }
-        void *const areas[] = {r->weights, r->saved,  r->derived,   r->acc,    r->work,
-                               r->part,    r->own_in, r->norm_grad, r->softmax};
+        void *const areas[] = {r->weights, r->saved,  r->derived,   r->acc,          r->work,
+                               r->part,    r->own_in, r->norm_grad, r->product_grad, r->softmax};
         for (size_t i = 0; i < sizeof areas / sizeof areas[0]; i++)
             free(areas[i]);
         sw_model_destroy(r->model);
@@ -198,6 +200,7 @@ static struct sw_unit_call call_of(const struct group *g, struct rank *r, int64_
                                  .table_acc = table ? r->acc[0] : NULL,
                                  .work = r->work,
                                  .norm_grad = r->norm_grad,
+                                 .product_grad = r->product_grad,
                                  .softmax = r->softmax,
                                  .own_rows = r->own_rows,
                                  .loss_scale = LOSS_SCALE,
@@ -262,6 +265,8 @@ static void recompute(struct group *g, struct rank *r, int64_t unit) {
     if (call.recompute == SW_RECOMPUTE_NOTHING)
         return;
     memset(r->derived[unit], POISON, (size_t)derived_bytes(g, r, unit));
+    if (call.recompute != SW_RECOMPUTE_UNIT)
+        call.normed = NULL;
     if (call.recompute == SW_RECOMPUTE_UNIT)
         memset(r->saved[unit], POISON, (size_t)r->bytes.saved[unit]);
     run(g, r, sw_model_ops(r->model).recompute, &call);
@@ -296,6 +301,20 @@ static void norm_backward(struct group *g, int64_t unit) {
     free(grad);
 }
 
+/* Runs a function of the model that adds to the gradients of a product's weights, on every rank. grad: the gradient at
+ * the unit's output; NULL once the norm has replaced it. */
+static void product_backward(struct group *g, int64_t unit, sw_unit_function function, void *grad) {
+    for (int t = 0; t < g->ranks; t++) {
+        struct sw_unit_call call = call_of(g, &g->rank[t], unit);
+        call.grad = grad;
+        call.recompute = g->c->recompute;
+        if (grad != NULL)
+            call.normed = NULL;
+        run(g, &g->rank[t], function, &call);
+    }
+}
+
+/* Runs the parts of a unit's backward pass in the order of a plan whose groups of micro-batches have one each. */
 static void backward(struct group *g, int64_t unit) {
     const int64_t bytes = g->hidden_elems * sw_dtype_bytes(g->c->type);
     void *before = take(bytes);
@@ -308,14 +327,18 @@ static void backward(struct group *g, int64_t unit) {
         if (unit > 0)
             recompute(g, r, unit);
         call.grad = g->grad;
+        call.normed = NULL;
         call.recompute = g->c->recompute;
         run(g, r, sw_model_ops(r->model).backward, &call);
         if (g->ranks > 1)
             assert_memory_equal(g->grad, before, (size_t)bytes);
     }
     free(before);
-    if (g->ranks > 1 && unit > 0)
-        norm_backward(g, unit);
+    if (g->ranks == 1 || unit == 0)
+        return;
+    product_backward(g, unit, sw_model_ops(g->rank[0].model).last_product, g->grad);
+    norm_backward(g, unit);
+    product_backward(g, unit, sw_model_ops(g->rank[0].model).first_product, NULL);
 }
 
 /* Each rank tells the others of its part of the vocabulary. */

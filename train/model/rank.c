@@ -33,7 +33,8 @@ static sw_status add_half(const struct sw_model *model, const struct sw_unit_cal
                   .a = own_out, .b = call->own_in, .y = own_out);
 }
 
-/* Returns a half's normalised input, which the plan has, or which fill_norm computes. */
+/* Returns a half's normalised input, which the plan has, or which fill_norm computes; with sequence parallelism NULL in
+ * a call that does not read it. */
 static const void *normed_of(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     if (call->normed != NULL)
         return call->normed;
@@ -41,7 +42,7 @@ static const void *normed_of(const struct sw_model *model, const struct sw_unit_
 }
 
 static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
-    if (call->normed != NULL)
+    if (call->in == NULL)
         return SW_OK;
     return is_mlp(model, call)
                ? sw_norm_forward(model, call, NORM2_SCALE, call->in, s->norm2_out, s->norm2_mean, s->norm2_rstd)
@@ -73,9 +74,20 @@ sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *c
 
 sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
+    return is_mlp(model, call) ? sw_mlp_input_gradient(model, call, &s, call->product_grad, call->norm_grad)
+                               : sw_attend_input_gradient(model, call, &s, call->product_grad, call->norm_grad);
+}
+
+sw_status sw_rank_last_product(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    return is_mlp(model, call) ? sw_mlp_last_product(model, call, &s) : sw_attend_last_product(model, call, &s);
+}
+
+sw_status sw_rank_first_product(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
     const void *n = normed_of(model, call, &s);
-    return is_mlp(model, call) ? sw_mlp_backward(model, call, n, &s, call->norm_grad)
-                               : sw_attend_backward(model, call, n, &s, call->norm_grad);
+    return is_mlp(model, call) ? sw_mlp_first_product(model, call, n, call->product_grad)
+                               : sw_attend_first_product(model, call, n, call->product_grad);
 }
 
 /* The norm of a block's half, or the final norm. */
