@@ -28,11 +28,13 @@ struct sw_unit_call {
     const int32_t *tokens;   /* the micro-batch's tokens, laid out as in sw_engine_tokens */
     const void *in;          /* output of the unit before, or, in the backward pass, the input that the plan keeps */
     const void *own_in;      /* tensor group: this rank's rows of it. With sequence parallelism `in` is NULL */
-    const void *normed;      /* sequence parallelism: the normalised input, all rows. NULL: the unit computes it */
+    const void *normed;      /* sequence parallelism: the normalised input, all rows; NULL where the call reads none.
+                              * Without sequence parallelism NULL: the unit computes it */
     void *out;               /* the unit's output; of norm_forward the normalised input, of which it writes own_rows */
     void *saved, *derived;   /* intermediates for the backward pass, and those that follow from them */
     sw_recompute recompute;  /* block: which intermediates are computed again for the backward pass */
     void *norm_grad;         /* tensor group: gradient at the output of the unit's norm; NULL: the unit has no norm */
+    void *product_grad;      /* tensor group: gradient at the result of a block's first product, for first_product */
     void *softmax;           /* tensor group: what each rank tells of its part of the vocabulary, rank after rank */
     struct sw_span own_rows; /* tensor group: the rows that this rank adds up */
     void *grad;              /* gradient at the output, replaced by that at the input; the head writes it */
@@ -67,12 +69,15 @@ struct sw_unit_ops {
      * NULL: nothing stays. */
     sw_status (*begin)(void *context, struct sw_stream *stream, void *work);
     sw_unit_function forward, backward; /* embedding and blocks */
-    sw_unit_function recompute;         /* blocks: before backward, fills what call->recompute says */
-    sw_unit_function norm_forward;      /* sequence parallelism: the norm of a block or the head, for own_rows */
-    sw_unit_function norm_backward;     /* tensor group: the norm's backward pass, for own_rows */
-    sw_unit_function head_logits;       /* tensor group: the head up to this rank's part of the softmax */
-    sw_unit_function head;              /* loss and its gradient */
-    sw_unit_function loss;              /* loss only */
+    /* Tensor group: the gradients of the weights and bias of a block's last and first product, which its backward pass
+     * leaves out. The gradient at the norm's output can so be exchanged while these are computed. */
+    sw_unit_function last_product, first_product;
+    sw_unit_function recompute;     /* blocks: before backward, fills what call->recompute says */
+    sw_unit_function norm_forward;  /* sequence parallelism: the norm of a block or the head, for own_rows */
+    sw_unit_function norm_backward; /* tensor group: the norm's backward pass, for own_rows */
+    sw_unit_function head_logits;   /* tensor group: the head up to this rank's part of the softmax */
+    sw_unit_function head;          /* loss and its gradient */
+    sw_unit_function loss;          /* loss only */
     sw_unit_function logits;
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL where the plan's gathered_bytes is 0 */
 };

@@ -50,6 +50,7 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .grad = grad,
         .own_grad = own_rows_of(engine, grad),
         .norm_grad = sw_engine_operand(engine, op, SW_ROLE_NORM_GRAD),
+        .product_grad = sw_engine_operand(engine, op, SW_ROLE_PRODUCT_GRAD),
         .softmax = sw_engine_operand(engine, op, SW_ROLE_SOFTMAX),
         .own_rows = sw_plan_rows_of(engine->plan, engine->plan->spec.tensor.rank),
         .acc = sw_engine_operand(engine, op, SW_ROLE_ACC),
@@ -66,6 +67,8 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
     switch (op->kind) {
     case SW_OP_FORWARD: return ops->forward(ops->context, &call);
     case SW_OP_BACKWARD: return run_backward(ops, &call);
+    case SW_OP_BACKWARD_LAST: return ops->last_product(ops->context, &call);
+    case SW_OP_BACKWARD_FIRST: return ops->first_product(ops->context, &call);
     case SW_OP_FORWARD_BACKWARD_HEAD: return ops->head(ops->context, &call);
     case SW_OP_FORWARD_NORM: return ops->norm_forward(ops->context, &call);
     case SW_OP_BACKWARD_NORM: return ops->norm_backward(ops->context, &call);
@@ -220,6 +223,8 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
     case SW_OP_FORWARD:
     case SW_OP_FORWARD_NORM:
     case SW_OP_BACKWARD:
+    case SW_OP_BACKWARD_LAST:
+    case SW_OP_BACKWARD_FIRST:
     case SW_OP_FORWARD_BACKWARD_HEAD:
     case SW_OP_BACKWARD_NORM:
     case SW_OP_HEAD_LOGITS:

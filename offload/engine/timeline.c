@@ -47,6 +47,8 @@ static enum work work_of(const struct sw_op *op) {
     case SW_OP_FORWARD_NORM:
     case SW_OP_FORWARD: return FORWARD;
     case SW_OP_BACKWARD_NORM:
+    case SW_OP_BACKWARD_LAST:
+    case SW_OP_BACKWARD_FIRST:
     case SW_OP_BACKWARD: return BACKWARD;
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS:

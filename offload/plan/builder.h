@@ -208,7 +208,7 @@ struct sw_norm_work {
 /* Tells whether a unit has its norm's backward pass in an op of its own: in a tensor group, unless it continues a sum
  * that another began. Not for the embedding. */
 bool sw_build_norm_is_apart(const struct sw_builder *b, int64_t unit);
-/* Returns how often a micro-batch adds to the accumulator of a block or the head. */
+/* Returns how often a micro-batch adds to a unit's accumulator; that of a tied table also gets the head's. */
 int sw_build_adds(const struct sw_builder *b, int64_t unit);
 /* Makes a unit's output whole, to which each rank of a group has added its part. Without a group it is, and where the
  * next unit continues the sum it stays this rank's. Where the next unit's input is kept partitioned on the device, this
@@ -235,6 +235,9 @@ void sw_build_gather_input(struct sw_builder *b, int64_t unit, struct sw_what in
 /* Adds to the last op that it writes this rank's part of what the softmax needs, gives that to the group, and returns
  * where all parts are. */
 struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro);
+/* Adds to the last op that it writes, or reads, the gradient at the result of a block's first product. */
+void sw_build_write_product_grad(struct sw_builder *b, int64_t unit, int64_t micro);
+void sw_build_read_product_grad(struct sw_builder *b, int64_t unit, int64_t micro);
 /* Adds to the last op that it writes its part of the gradient at a norm, and returns where. */
 struct sw_operand sw_build_write_norm_grad(struct sw_builder *b, int64_t unit, int64_t micro);
 /* Adds the parts of that gradient up, each rank its rows; then the norm's backward pass for these, and a gather. */

@@ -23,6 +23,8 @@ static const unsigned needed[SW_OP_KINDS] = {
     [SW_OP_ZERO_ACCUMULATOR] = ROLE(TO),
     [SW_OP_FORWARD_BACKWARD_HEAD] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(ACC) | ROLE(WORK),
     [SW_OP_BACKWARD] = ROLE(TOKENS) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
+    [SW_OP_BACKWARD_LAST] = ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
+    [SW_OP_BACKWARD_FIRST] = ROLE(PRODUCT_GRAD) | ROLE(ACC) | ROLE(WORK),
     [SW_OP_ROUND_GRADIENTS] = ROLE(FROM) | ROLE(TO) | ROLE(SQUARE_SUMS),
     [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM) | ROLE(TO),
     [SW_OP_REDUCE_GRADIENTS] = ROLE(FROM),
@@ -55,8 +57,8 @@ static const unsigned repeated[SW_OP_KINDS] = {
 };
 
 /* Returns the roles by which an op of a block or the head has its input. With sequence parallelism that is normalised,
- * and a block's forward pass adds to the rows of this rank. A backward pass needs none where only the rows of the norm
- * are recalled. */
+ * and a block's forward pass adds to the rows of this rank. A backward op needs none where only the rows of the norm
+ * are recalled, or the normalised input only for the gradient of the first product's weights. */
 static unsigned input_of(const struct sw_plan *plan, const struct sw_op *op) {
     const bool sequence = sw_plan_is_sequence_parallel(plan);
     if (op->unit == 0)
@@ -64,9 +66,10 @@ static unsigned input_of(const struct sw_plan *plan, const struct sw_op *op) {
     switch (op->kind) {
     case SW_OP_FORWARD: return sequence ? ROLE(INPUT) | ROLE(NORMED) : ROLE(INPUT);
     case SW_OP_BACKWARD:
-        if (sw_plan_recalls_rows(plan, op->unit))
-            return 0;
-        return sequence ? ROLE(NORMED) : ROLE(INPUT);
+        if (sequence)
+            return sw_plan_recalls_normed(plan, op->unit) ? ROLE(NORMED) : 0;
+        return sw_plan_recalls_rows(plan, op->unit) ? 0 : ROLE(INPUT);
+    case SW_OP_BACKWARD_FIRST: return sequence ? ROLE(NORMED) : 0;
     case SW_OP_HEAD_LOGITS:
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS:
@@ -76,12 +79,14 @@ static unsigned input_of(const struct sw_plan *plan, const struct sw_op *op) {
 }
 
 /* Returns the roles that an op needs: in a tensor group the head and the blocks leave the gradient at their norm, if
- * they have it. */
+ * they have it, and blocks that at the result of their first product, if their backward pass is split. */
 static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     const bool group = sw_plan_tensor_ranks(plan) > 1, head = op->kind == SW_OP_FORWARD_BACKWARD_HEAD;
     unsigned roles = needed[op->kind] | input_of(plan, op);
     if (head || (op->kind == SW_OP_BACKWARD && op->unit > 0))
         roles |= group && !sw_plan_continues(plan, op->unit) ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
+    if (op->kind == SW_OP_BACKWARD && sw_plan_splits_backward(plan, op->unit))
+        roles |= ROLE(PRODUCT_GRAD);
     if (group && (head || op->kind == SW_OP_COMPUTE_LOSS))
         roles |= ROLE(SOFTMAX);
     return roles;

@@ -174,8 +174,8 @@ static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
     return most;
 }
 
-/* Adds the rings of what a tensor group exchanges. piece_bytes: of all rows of a micro-batch. No more micro-batches are
- * normalised ahead than a group has. */
+/* Adds the rings of what a tensor group exchanges, and what its backward ops leave for each other. piece_bytes: of all
+ * rows of a micro-batch. No more micro-batches are normalised ahead than a group has. */
 static void lay_tensor_rings(struct layout *layout, int64_t piece_bytes) {
     const struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
@@ -188,6 +188,8 @@ static void lay_tensor_rings(struct layout *layout, int64_t piece_bytes) {
         add_if(layout, sequence, "normalised input ring", SW_DEVICE, piece_bytes, sw_min_i64(NORMED_PIECES, micros));
     index->norm_grad =
         add_if(layout, group && plan->spec.train, "norm gradient ring", SW_DEVICE, piece_bytes, TENSOR_PIECES);
+    index->product_grad = add_if(layout, group && plan->spec.train && plan->spec.tensor.product_bytes > 0,
+                                 "product gradient", SW_DEVICE, plan->spec.tensor.product_bytes, 1);
     index->softmax =
         add_if(layout, group, "softmax ring", SW_DEVICE, tensor_ranks * plan->spec.tensor.softmax_bytes, TENSOR_PIECES);
 }

@@ -183,12 +183,15 @@ struct recalled {
 };
 
 static struct recalled recall(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
-                              int32_t weights) {
+                              int32_t weights, struct sw_operand *whole_grad) {
     const int64_t micro = group->first + within;
     const bool sequence = sw_plan_is_sequence_parallel(b->plan);
     struct recalled recalled = {.grad = {.slot = b->index->output_grad, .piece = within}};
-    if (sequence)
+    if (sequence && whole_grad->slot >= 0)
+        recalled.grad = *whole_grad;
+    else if (sequence)
         recalled.grad = sw_build_gather_grad(b, unit, micro, recalled.grad);
+    whole_grad->slot = -1;
     if (unit > 0)
         recalled.input = emit_recall(b, sw_plan_backward_input(b->plan, unit), within, micro);
     if (unit > 0 && sequence)
@@ -197,35 +200,49 @@ static struct recalled recall(struct sw_builder *b, const struct sw_group *group
     return recalled;
 }
 
+static float flops_of(const double *flops, int64_t unit) {
+    return flops == NULL ? 0.0F : (float)flops[unit];
+}
+
+static void read_output_grad(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand grad) {
+    sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, 0, 0, 0});
+}
+
 /* Writes down the backward pass of one micro-batch. In a tensor group it leaves the gradient at the unit's norm, and
- * the norm comes later; a unit that continues a sum leaves its part of that gradient beside the one at its output.
- * Returns what the norm needs. */
+ * the norm comes later; where it is split, it leaves the gradient at the first product too, and the gradients of
+ * weights come later. A unit that continues a sum leaves its part of the gradient at the norm beside the one at its
+ * output. Returns what the norm needs. */
 static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit,
                                          int64_t within, int32_t weights, struct sw_accumulator *acc,
                                          const struct recalled *recalled) {
     const int64_t micro = group->first + within;
-    const bool apart = unit > 0 && sw_build_norm_is_apart(b, unit);
+    const bool apart = unit > 0 && sw_build_norm_is_apart(b, unit), splits = sw_plan_splits_backward(b->plan, unit);
     const struct sw_operand grad = {.slot = b->index->output_grad, .piece = within};
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
     struct sw_norm_work norm = {
         .unit = unit, .micro = micro, .input = recalled->input, .grad = grad, .weights = weights, .acc = acc};
+    const struct sw_plan_spec *spec = &b->plan->spec;
     const sw_recompute again = b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro);
-    op->flops = (SW_BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * sw_build_forward_flops(b, unit);
+    op->flops = (SW_BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * sw_build_forward_flops(b, unit) -
+                (splits ? flops_of(spec->last_product_flops, unit) + flops_of(spec->first_product_flops, unit) : 0.0F);
     sw_build_read_tokens(b, micro);
     if (unit > 0) {
         sw_build_read_weights(b, unit, weights);
-        if (sw_plan_is_sequence_parallel(b->plan))
+        if (sw_plan_recalls_normed(b->plan, unit))
             sw_build_read_normed(b, unit, micro, recalled->normed);
-        else if (!sw_plan_recalls_rows(b->plan, unit))
+        else if (!sw_plan_is_sequence_parallel(b->plan) && !sw_plan_recalls_rows(b->plan, unit))
             sw_build_read(b, norm.input, sw_build_output_of(kept - 1, micro));
         touch_intermediates(b, unit, within, micro, again);
     }
-    sw_build_read(b, recalled->grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, 0, 0, 0});
-    if (apart)
+    read_output_grad(b, unit, micro, recalled->grad);
+    if (splits)
+        sw_build_write_product_grad(b, unit, micro);
+    if (apart) {
         norm.norm_grad = sw_build_write_norm_grad(b, unit, micro);
-    else if (unit > 0)
+    } else if (unit > 0) {
         sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit - 1, micro, 0, 0, 0});
+    }
     sw_build_accumulate(b, unit, acc);
     sw_build_touch_work(b);
     if (apart)
@@ -233,35 +250,87 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
     return norm;
 }
 
-/* The norm of one micro-batch comes behind the backward pass of the next, so that the group's exchange hides there.
- * With sequence parallelism what one needs is gathered ahead of the backward pass of the one before. */
+/* Writes down the gradients of the weights of a block's last product, of one micro-batch in a tensor group. */
+static void emit_last_product(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                              const struct recalled *recalled, struct sw_accumulator *acc) {
+    const int64_t micro = group->first + within;
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_LAST, SW_LANE_COMPUTE, unit, micro);
+    op->flops = flops_of(b->plan->spec.last_product_flops, unit);
+    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
+    read_output_grad(b, unit, micro, recalled->grad);
+    sw_build_accumulate(b, unit, acc);
+    sw_build_touch_work(b);
+}
+
+/* Writes down the same of the first product, whose input is the normalised one. */
+static void emit_first_product(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
+                               const struct recalled *recalled, struct sw_accumulator *acc) {
+    const int64_t micro = group->first + within;
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_FIRST, SW_LANE_COMPUTE, unit, micro);
+    op->flops = flops_of(b->plan->spec.first_product_flops, unit);
+    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
+    if (sw_plan_is_sequence_parallel(b->plan))
+        sw_build_read_normed(b, unit, micro, recalled->normed);
+    sw_build_read_product_grad(b, unit, micro);
+    sw_build_accumulate(b, unit, acc);
+    sw_build_touch_work(b);
+}
+
+/* Writes down what a tensor group's ranks compute behind the backward op of a micro-batch, while they exchange the
+ * gradient at its norm: the norm of the micro-batch before, and the gradients of weights, unless the backward op has
+ * computed these. The norm of the only
+ * micro-batch of a group comes between these gradients, so that what it makes is gathered while the first product's are
+ * computed; that of the last of several comes behind them. The last product's read the gradient at the unit's output,
+ * which the norm replaces. */
+static void emit_behind(struct sw_builder *b, const struct sw_group *group, int64_t within,
+                        const struct recalled *recalled, const struct sw_norm_work *before,
+                        const struct sw_norm_work *norm) {
+    const bool splits = sw_plan_splits_backward(b->plan, norm->unit);
+    const bool last = within + 1 == group->count, alone = splits && group->count == 1;
+    if (within > 0)
+        sw_build_backward_norm(b, before);
+    if (splits)
+        emit_last_product(b, group, norm->unit, within, recalled, norm->acc);
+    if (alone)
+        sw_build_backward_norm(b, norm);
+    if (splits)
+        emit_first_product(b, group, norm->unit, within, recalled, norm->acc);
+    if (last && !alone)
+        sw_build_backward_norm(b, norm);
+}
+
+/* The norm of one micro-batch comes behind the backward op of the next, so that the group's exchange hides there. With
+ * sequence parallelism what one needs is gathered ahead of the backward op of the one before, and the first gradient of
+ * the unit before ahead of what ranks exchange of this unit's gradients; *whole_grad is where that is, slot -1 for
+ * nowhere. */
 static void emit_unit_backward(struct sw_builder *b, const struct sw_group *group, int64_t unit, int32_t weights,
-                               struct sw_accumulator *acc) {
+                               struct sw_accumulator *acc, struct sw_operand *whole_grad) {
     const bool apart = unit > 0 && sw_build_norm_is_apart(b, unit);
     const bool ahead = sw_plan_is_sequence_parallel(b->plan);
-    struct sw_norm_work before = {0};
+    struct sw_norm_work norm[2] = {{0}, {0}};
     struct recalled recalled[2];
     for (int64_t w = 0; w < group->count; w++) {
         if (w == 0 || !ahead)
-            recalled[w % 2] = recall(b, group, unit, w, weights);
+            recalled[w % 2] = recall(b, group, unit, w, weights, whole_grad);
         if (ahead && w + 1 < group->count)
-            recalled[(w + 1) % 2] = recall(b, group, unit, w + 1, weights);
-        const struct sw_norm_work norm = emit_backward(b, group, unit, w, weights, acc, &recalled[w % 2]);
-        if (apart && w > 0)
-            sw_build_backward_norm(b, &before);
-        before = norm;
+            recalled[(w + 1) % 2] = recall(b, group, unit, w + 1, weights, whole_grad);
+        norm[w % 2] = emit_backward(b, group, unit, w, weights, acc, &recalled[w % 2]);
+        if (apart)
+            emit_behind(b, group, w, &recalled[w % 2], &norm[(w + 1) % 2], &norm[w % 2]);
     }
-    if (apart)
-        sw_build_backward_norm(b, &before);
+    if (apart && ahead)
+        *whole_grad =
+            sw_build_gather_grad(b, unit - 1, group->first, (struct sw_operand){.slot = b->index->output_grad});
 }
 
 void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
     struct sw_accumulator table = sw_build_head(b, group);
+    struct sw_operand whole_grad = {.slot = -1};
     for (int64_t u = sw_build_head_of(b) - 1; u >= b->plan->spec.frozen_units; u--) {
         const int32_t weights = u > 0 ? sw_build_fetch(b, u) : -1;
         struct sw_accumulator acc =
-            sw_build_is_table(b, u) ? table : sw_build_begin_acc(b, u, group, u > 0 ? sw_build_adds(b, u) : 1);
-        emit_unit_backward(b, group, u, weights, &acc);
+            sw_build_is_table(b, u) ? table : sw_build_begin_acc(b, u, group, sw_build_adds(b, u));
+        emit_unit_backward(b, group, u, weights, &acc, &whole_grad);
         /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
         if (u > 1 && sw_plan_trains(b->plan, u - 1))
             sw_build_fetch(b, u - 1);

@@ -19,6 +19,8 @@ static const char *const op_names[SW_OP_KINDS] = {
     [SW_OP_ZERO_ACCUMULATOR] = "zero",
     [SW_OP_FORWARD_BACKWARD_HEAD] = "head",
     [SW_OP_BACKWARD] = "backward",
+    [SW_OP_BACKWARD_LAST] = "backward of last product",
+    [SW_OP_BACKWARD_FIRST] = "backward of first product",
     [SW_OP_BACKWARD_NORM] = "backward of norm",
     [SW_OP_ROUND_GRADIENTS] = "finish",
     [SW_OP_ROUND_OWN_GRADIENTS] = "round",
@@ -57,6 +59,7 @@ static const char *const content_names[SW_CONTENTS] = {
     [SW_CONTENT_BLOCK_OUTPUT_GRAD] = "activation gradients",
     [SW_CONTENT_NORMED] = "normalised activations",
     [SW_CONTENT_NORM_GRAD] = "gradients of norms",
+    [SW_CONTENT_PRODUCT_GRAD] = "gradients of products",
     [SW_CONTENT_SOFTMAX] = "softmax",
     [SW_CONTENT_SAVED] = "intermediates",
     [SW_CONTENT_DERIVED] = "derived intermediates",
@@ -143,7 +146,7 @@ static const void *keep_array(char **room, const void *array, size_t bytes) {
 /* Copies a spec's arrays, which have one entry per unit, into one block of the plan. Those of 8 bytes an entry come
  * first. */
 static sw_status keep_spec_arrays(struct sw_plan *plan) {
-    enum { WIDE_ARRAYS = 5, FLAG_ARRAYS = 3 };
+    enum { WIDE_ARRAYS = 7, FLAG_ARRAYS = 3 };
     struct sw_plan_spec *spec = &plan->spec;
     const size_t count = (size_t)spec->units->count, wide_bytes = count * sizeof(int64_t);
     static_assert(sizeof(int64_t) == sizeof(double), "both have the same room");
@@ -155,6 +158,8 @@ static sw_status keep_spec_arrays(struct sw_plan *plan) {
     spec->derived_bytes = keep_array(&room, spec->derived_bytes, wide_bytes);
     spec->cache_bytes = keep_array(&room, spec->cache_bytes, wide_bytes);
     spec->forward_flops = keep_array(&room, spec->forward_flops, wide_bytes);
+    spec->last_product_flops = keep_array(&room, spec->last_product_flops, wide_bytes);
+    spec->first_product_flops = keep_array(&room, spec->first_product_flops, wide_bytes);
     spec->shares_input = keep_array(&room, spec->shares_input, count * sizeof(bool));
     spec->continues = keep_array(&room, spec->continues, count * sizeof(bool));
     const bool *none = (const bool *)room;
@@ -177,12 +182,14 @@ static sw_status make_arrays(struct sw_plan *plan) {
 static void check_tensor(const struct sw_plan_spec *spec) {
     const struct sw_plan_tensor *tensor = &spec->tensor;
     assert(tensor->ranks >= 0 && tensor->rank >= 0 && (tensor->rank < tensor->ranks || tensor->ranks == 0));
-    assert(tensor->ranks <= 1 || (spec->frozen_units == 0 && spec->gathered_bytes == 0 &&
-                                  tensor->rows >= tensor->ranks && tensor->softmax_bytes > 0));
+    assert(tensor->ranks <= 1 ||
+           (spec->frozen_units == 0 && spec->gathered_bytes == 0 && tensor->rows >= tensor->ranks &&
+            tensor->softmax_bytes > 0 && (tensor->product_bytes > 0 || !tensor->sequence || !spec->train)));
     assert(tensor->ranks <= 1 || (spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE &&
                                   spec->secondary_ranks < 2 && spec->grads == SW_GRADS_TYPED));
     for (int64_t u = 0; tensor->ranks > 1 && spec->continues != NULL && u < spec->units->count; u++)
-        assert(!spec->continues[u] || (!tensor->sequence && u > 1 && u + 1 < spec->units->count));
+        assert(!spec->continues[u] ||
+               (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {

@@ -49,6 +49,8 @@ typedef enum __attribute__((packed)) {
     SW_OP_ZERO_ACCUMULATOR, /* sets a unit's gradient accumulator, or this rank's shard of it, to zero */
     SW_OP_FORWARD_BACKWARD_HEAD, /* runs the head's forward and backward pass of one micro-batch, fused */
     SW_OP_BACKWARD,              /* recomputes what the forward pass did not keep, then runs a unit's backward pass */
+    SW_OP_BACKWARD_LAST,         /* computes the gradients of the weights and bias of a block's last product */
+    SW_OP_BACKWARD_FIRST,        /* computes the gradients of the weights and bias of a block's first product */
     SW_OP_BACKWARD_NORM,         /* runs the backward pass of a unit's norm for the rows of this rank */
     SW_OP_ROUND_GRADIENTS,       /* rounds an accumulator's chunk to gradients, with their sums of squares */
     SW_OP_ROUND_OWN_GRADIENTS,   /* rounds this rank's part of the gradients, before ranks reduce them */
@@ -96,6 +98,7 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_BLOCK_OUTPUT_GRAD, /* gradient at the unit's output: micro-batches */
     SW_CONTENT_NORMED,            /* output of the unit's norm, where a plan keeps it apart: micro-batches */
     SW_CONTENT_NORM_GRAD,         /* gradient at the output of the unit's norm: micro-batches */
+    SW_CONTENT_PRODUCT_GRAD,      /* gradient at the result of the unit's first product: micro-batches */
     SW_CONTENT_SOFTMAX,           /* what the softmax needs of each part of the vocabulary: micro-batches */
     SW_CONTENT_SAVED,             /* intermediates that the forward pass saves: micro-batches */
     SW_CONTENT_DERIVED,           /* intermediates that follow from the saved ones and the input: micro-batches */
@@ -155,6 +158,7 @@ typedef enum __attribute__((packed)) {
     SW_ROLE_NORMED,
     SW_ROLE_OUTPUT_GRAD, /* backward replaces it by the gradient of its input */
     SW_ROLE_NORM_GRAD,
+    SW_ROLE_PRODUCT_GRAD,
     SW_ROLE_SOFTMAX,
     SW_ROLE_ACC,
     SW_ROLE_TABLE_ACC,
@@ -349,7 +353,8 @@ struct sw_plan_spec {
                                   * SW_RING_CHUNKS_MOST where the budget has room */
     int64_t unit_slots;          /* device slots for the weights of units that live elsewhere, at least 2 */
     const double *forward_flops; /* floating-point operations of each unit and micro-batch; NULL: not known */
-    int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
+    const double *last_product_flops, *first_product_flops; /* of a block's products, in groups */
+    int64_t budget_bytes[SW_TIERS];                         /* device and host; nvme is not limited here */
     struct sw_placement_request place;
     const struct sw_rise_order
         *rises; /* what rises first where `place` leaves it open; NULL: sw_rises_usual. Not kept */

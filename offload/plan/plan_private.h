@@ -35,6 +35,7 @@ struct sw_plan_index {
     int32_t output_grad;                  /* device; pieces: micro-batches of a group */
     int32_t whole_grad;                   /* device ring: gradients of all rows, with sequence parallelism */
     int32_t norm_grad, softmax;           /* device rings: what a tensor group exchanges */
+    int32_t product_grad;                 /* device: gradient at the result of a block's first product, in a group */
     int32_t normed;                       /* device ring: normalised inputs, with sequence parallelism */
     int32_t tokens, token_staging, work;
     int32_t work_acc[2];     /* device: accumulators being added to */

@@ -176,6 +176,15 @@ bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit) {
            sw_plan_keeps_input(plan, unit) && plan->recompute[unit] == SW_RECOMPUTE_NOTHING;
 }
 
+bool sw_plan_splits_backward(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.tensor.product_bytes > 0 && unit > 0 &&
+           unit + 1 < plan->spec.units->count;
+}
+
+bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_is_sequence_parallel(plan) && plan->recompute[unit] == SW_RECOMPUTE_UNIT;
+}
+
 int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
     return plan->spec.output_bytes[0] / plan->spec.tensor.rows;
 }

@@ -14,7 +14,10 @@ bool sw_build_norm_is_apart(const struct sw_builder *b, int64_t unit) {
 }
 
 int sw_build_adds(const struct sw_builder *b, int64_t unit) {
-    return sw_build_norm_is_apart(b, unit) ? 2 : 1;
+    enum { WITH_NORM = 2, SPLIT = 4 }; /* the norm, and the first and the last product of a block, add apart */
+    if (unit == 0 || !sw_build_norm_is_apart(b, unit))
+        return 1;
+    return sw_plan_splits_backward(b->plan, unit) ? SPLIT : WITH_NORM;
 }
 
 static int64_t own_rows(const struct sw_builder *b) {
@@ -136,6 +139,18 @@ struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro) {
     exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_LOCAL,
              b->plan->spec.tensor.softmax_bytes * (sw_plan_tensor_ranks(b->plan) - 1));
     return piece.at;
+}
+
+static struct sw_what product_grad_of(int64_t unit, int64_t micro) {
+    return (struct sw_what){SW_CONTENT_PRODUCT_GRAD, unit, micro, 0, 0, 0};
+}
+
+void sw_build_write_product_grad(struct sw_builder *b, int64_t unit, int64_t micro) {
+    sw_build_write(b, (struct sw_operand){.slot = b->index->product_grad}, product_grad_of(unit, micro));
+}
+
+void sw_build_read_product_grad(struct sw_builder *b, int64_t unit, int64_t micro) {
+    sw_build_read(b, (struct sw_operand){.slot = b->index->product_grad}, product_grad_of(unit, micro));
 }
 
 static struct sw_what norm_grad_of(int64_t unit, int64_t micro, int64_t version) {

@@ -18,6 +18,8 @@ struct sw_plan_tensor {
     int node_ranks;        /* the fewest ranks that the group has on a node; 0: all of it is on one node */
     int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
     int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
+    int64_t product_bytes; /* gradient at the result of a block's first product, for a micro-batch; 0: backward passes
+                              are not split, as those of halves in tiles, or the plan does not train */
     /* Each rank keeps its rows of the inputs that are kept for the backward pass, on whatever tier, and the group
      * gathers those of units that are computed again: ZeRO-R's Pa, and Pa+cpu where they are not on the device
      * (Rajbhandari et al. 2020, section 6.1). */
@@ -48,6 +50,12 @@ bool sw_plan_partitions_inputs(const struct sw_plan *plan);
 /* Tells whether a unit's backward pass needs no more of a partitioned input than this rank's rows, for the norm, where
  * that comes after it: nothing of the unit is computed again. The group then does not gather the input. */
 bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit);
+/* Tells whether the backward pass of a unit leaves the gradients of its products' weights to ops of their own, beside
+ * which the group exchanges the gradient at its norm: a block's in a group, if it is not in tiles. */
+bool sw_plan_splits_backward(const struct sw_plan *plan, int64_t unit);
+/* Tells whether a unit's backward op needs the normalised input, which with sequence parallelism the plan keeps apart:
+ * its matrix products are computed again. Else only the gradient of the first product's weights does. */
+bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit);
 /* Tells whether each rank of a tensor group normalises its rows alone; then it also keeps no others. */
 bool sw_plan_is_sequence_parallel(const struct sw_plan *plan);
 /* Returns the bytes of a row of a micro-batch, of which every unit's output has as many; in a tensor group. */

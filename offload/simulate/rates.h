@@ -45,6 +45,9 @@ struct sw_rates {
     /* One entry per unit: seconds by which a backward pass is longer where all its intermediates, or the derived ones,
      * are computed again. */
     const double *recompute_s, *derive_s;
+    /* One entry per unit: the seconds of backward_s that the gradients of the weights of a block's last and of its
+     * first product take, which in a tensor group are ops of their own. */
+    const double *last_product_s, *first_product_s;
 };
 
 #endif

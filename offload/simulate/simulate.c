@@ -203,6 +203,8 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     case SW_OP_COMPUTE_LOSS:
     case SW_OP_COMPUTE_LOGITS:
     case SW_OP_FORWARD_BACKWARD_HEAD:
+    case SW_OP_BACKWARD_LAST:
+    case SW_OP_BACKWARD_FIRST:
     case SW_OP_BACKWARD: return of_compute(r, sw_unit_op_s(s->plan, r, op));
     case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
     default: return (struct price){0}; /* the norm is only a sum over grains */

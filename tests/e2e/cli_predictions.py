@@ -13,7 +13,7 @@ ON_DEVICE = "weights=device,grads=device,optimizer=device,acts=device"
 ON_NVME = "weights=nvme,grads=nvme,optimizer=nvme,acts=nvme"
 NUMBERS = "cores compute_cores read_write_slowdown io_latency_s commit_s op_s queued_op_s".split()
 MOVES = "upload download update update_on_device finish zero read write".split()
-ARRAYS = "forward_s backward_s recompute_s derive_s".split()
+ARRAYS = "forward_s backward_s recompute_s derive_s last_product_s first_product_s".split()
 UNITS, MICROS = 4, 2
 SVG = "{http://www.w3.org/2000/svg}"
 LANES = {"compute", "upload", "download", "read", "write", "update", "comm"}

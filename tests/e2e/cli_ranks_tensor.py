@@ -220,10 +220,6 @@ def groups_in_tiles_resume_as_others_do():
         problems += [] if kept == tiles else [f"resume {flags} goes on in {kept} tiles"]
     if numbers_of(path("tiled-moved")) != numbers_of(path("tiled")):
         problems.append("other bits by way of whole layers")
-    together(1, command("resume", path("tiled-moved"), "--tensor", 1))
-    together(2, command("resume", path("tiled-moved"), "--tensor", 2, *ROWS_ALONE))
-    if json.load(open(path("tiled-moved", "run.json"), encoding="utf-8"))["settings"]["tiles"] != 1:
-        problems.append("tiles beside sequence parallelism")
     for ranks, flags in ((4, ("--tensor", 4, "--steps", SHORT)), (4, ("--tensor", 2, "--zero", 3, "--steps", 2 * SHORT))):
         together(ranks, command("resume", path("tiled-cut"), *flags))
     if json.load(open(path("tiled-cut", "run.json"), encoding="utf-8"))["settings"]["tiles"] != 1:

@@ -16,6 +16,8 @@ void made_up_point_at_units(struct made_up *m) {
     m->rates.backward_s = m->backward_s;
     m->rates.recompute_s = m->recompute_s;
     m->rates.derive_s = m->derive_s;
+    m->rates.last_product_s = m->last_product_s;
+    m->rates.first_product_s = m->first_product_s;
 }
 
 void made_up_draw(struct plans_random *random, struct made_up *m) {
@@ -37,6 +39,8 @@ void made_up_draw(struct plans_random *random, struct made_up *m) {
         m->backward_s[u] = unit_s * (double)plans_draw(random, 1, 16);
         m->recompute_s[u] = unit_s * (double)plans_draw(random, 0, 8);
         m->derive_s[u] = unit_s * (double)plans_draw(random, 0, 2);
+        m->last_product_s[u] = m->backward_s[u] / 4.0;
+        m->first_product_s[u] = m->backward_s[u] / 2.0;
     }
     made_up_point_at_units(m);
 }

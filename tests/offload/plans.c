@@ -131,10 +131,10 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     return spec;
 }
 
-/* Without sequence parallelism blocks may have tiles, whose outputs also carry what the group has in common. From the
- * third tile on they may share the input of the one before. */
+/* Where backward passes are not split, blocks may have tiles, whose outputs also carry what the group has in common.
+ * From the third tile on they may share the input of the one before. */
 static void draw_tiles(struct plans_random *random, struct sw_plan_spec *spec) {
-    const int64_t count = spec->units->count, some = spec->tensor.sequence ? 0 : plans_draw(random, 0, 2);
+    const int64_t count = spec->units->count, some = spec->tensor.product_bytes > 0 ? 0 : plans_draw(random, 0, 2);
     for (int64_t u = 0; u < count; u++) {
         random->continues[u] = u > 1 && u + 1 < count && plans_draw(random, 0, 2) < some;
         random->shares_input[u] = random->continues[u] && random->continues[u - 1] && plans_draw(random, 0, 2) > 0;
@@ -157,6 +157,7 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
     spec->tensor = (struct sw_plan_tensor){.ranks = (int)plans_draw(random, 2, most), .softmax_bytes = 64};
     spec->tensor.partition_inputs = plans_draw(random, 0, 1) == 1;
     spec->tensor.sequence = plans_draw(random, 0, 1) == 1;
+    spec->tensor.product_bytes = spec->tensor.sequence || plans_draw(random, 0, 1) == 1 ? 4096 : 0;
     spec->tensor.rows = plans_draw(random, spec->tensor.ranks, 3 * spec->tensor.ranks);
     const int64_t row_bytes = 16 * plans_draw(random, 1, 500);
     for (int64_t u = 0; u < units->count; u++) {

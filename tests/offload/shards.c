@@ -176,7 +176,9 @@ static struct sw_rates make_rates(void) {
                              .forward_s = units_s,
                              .backward_s = units_s,
                              .recompute_s = units_s,
-                             .derive_s = units_s};
+                             .derive_s = units_s,
+                             .last_product_s = units_s,
+                             .first_product_s = units_s};
 }
 
 /* Returns the time of an op of the comm lane that gives nothing to other ranks: that of the memory it passes over. */

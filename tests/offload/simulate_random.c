@@ -198,6 +198,8 @@ static void scale(struct made_up *m, double factor) {
         m->backward_s[u] /= factor;
         m->recompute_s[u] /= factor;
         m->derive_s[u] /= factor;
+        m->last_product_s[u] /= factor;
+        m->first_product_s[u] /= factor;
     }
 }
 

@@ -28,9 +28,10 @@ struct rank {
     void **weights, **saved, **derived;
     float **acc;
     void *work, *part, *norm_grad, *softmax; /* part: of a unit's output, or of the gradient at its input */
-    void *own_in;                            /* this rank's rows of a unit's input */
-    void **handed;                           /* what each tile but a half's last hands on to the next */
-    void *tile_grad;                         /* gradients at the output and the norm of a half in tiles */
+    void *product_grad;
+    void *own_in;    /* this rank's rows of a unit's input */
+    void **handed;   /* what each tile but a half's last hands on to the next */
+    void *tile_grad; /* gradients at the output and the norm of a half in tiles */
     double loss;
 };
 
@@ -135,6 +136,7 @@ static void open_rank(struct group *g, int number) {
     r->part = take(output_bytes);
     r->norm_grad = take(output_bytes);
     r->own_in = take(output_bytes / (BATCH * SEQ) * r->own_rows.grains);
+    r->product_grad = take(r->bytes.product);
     r->softmax = take(g->ranks * r->bytes.softmax);
 }
 
@@ -177,8 +179,8 @@ static void close_group(struct group *g) {
             free(r->acc[u]);
             free(r->handed[u]);
         }
-        void *const areas[] = {r->weights, r->saved,     r->derived, r->acc,    r->work,     r->part,
-                               r->own_in,  r->norm_grad, r->softmax, r->handed, r->tile_grad};
+        void *const areas[] = {r->weights, r->saved,     r->derived,      r->acc,     r->work,   r->part,
+                               r->own_in,  r->norm_grad, r->product_grad, r->softmax, r->handed, r->tile_grad};
         for (size_t i = 0; i < sizeof areas / sizeof areas[0]; i++)
             free(areas[i]);
         sw_model_destroy(r->model);
@@ -226,6 +228,7 @@ static struct sw_unit_call call_of(const struct group *g, struct rank *r, int64_
                                  .table_acc = table ? r->acc[0] : NULL,
                                  .work = r->work,
                                  .norm_grad = r->bytes.continues[unit] ? NULL : r->norm_grad,
+                                 .product_grad = r->product_grad,
                                  .softmax = r->softmax,
                                  .own_rows = r->own_rows,
                                  .loss_scale = LOSS_SCALE,
@@ -300,10 +303,12 @@ static struct sw_unit_call backward_call(const struct group *g, struct rank *r, 
 
 /* Forgets what the forward pass left, as a plan does that recomputes. */
 static void recompute(struct group *g, struct rank *r, int64_t unit) {
-    const struct sw_unit_call call = backward_call(g, r, unit);
+    struct sw_unit_call call = backward_call(g, r, unit);
     if (call.recompute == SW_RECOMPUTE_NOTHING)
         return;
     memset(r->derived[unit], POISON, (size_t)derived_bytes(g, r, unit));
+    if (call.recompute != SW_RECOMPUTE_UNIT)
+        call.normed = NULL;
     if (call.recompute == SW_RECOMPUTE_UNIT)
         memset(r->saved[unit], POISON, (size_t)r->bytes.saved[unit]);
     run(g, r, sw_model_ops(r->model).recompute, &call);
@@ -349,6 +354,20 @@ static void *grad_of(const struct group *g, const struct rank *r, int64_t unit) 
     return tile ? r->tile_grad : g->grad;
 }
 
+/* Runs a function of the model that adds to the gradients of a product's weights, on every rank. grad: the gradient at
+ * the unit's output; NULL once the norm has replaced it. */
+static void product_backward(struct group *g, int64_t unit, sw_unit_function function, void *grad) {
+    for (int t = 0; t < g->ranks; t++) {
+        struct sw_unit_call call = call_of(g, &g->rank[t], unit);
+        call.grad = grad;
+        call.recompute = g->c->recompute;
+        if (grad != NULL)
+            call.normed = NULL;
+        run(g, &g->rank[t], function, &call);
+    }
+}
+
+/* Runs the parts of a unit's backward pass in the order of a plan whose groups of micro-batches have one each. */
 static void backward(struct group *g, int64_t unit) {
     const int64_t bytes = g->hidden_elems * sw_dtype_bytes(g->c->type);
     void *before = take(bytes);
@@ -361,13 +380,22 @@ static void backward(struct group *g, int64_t unit) {
         if (unit > 0)
             recompute(g, r, unit);
         call.grad = grad_of(g, r, unit);
+        call.recompute = g->c->recompute;
+        if (r->bytes.product > 0)
+            call.normed = NULL;
         run(g, r, sw_model_ops(r->model).backward, &call);
         if (g->ranks > 1)
             assert_memory_equal(call.grad, before, (size_t)bytes);
     }
     free(before);
+    const struct sw_unit_ops ops = sw_model_ops(g->rank[0].model);
+    const bool splits = unit > 0 && ops.last_product != NULL;
+    if (splits)
+        product_backward(g, unit, ops.last_product, g->grad);
     if (g->ranks > 1 && unit > 0 && !g->rank[0].bytes.continues[unit])
         norm_backward(g, unit);
+    if (splits)
+        product_backward(g, unit, ops.first_product, NULL);
 }
 
 /* Each rank tells the others of its part of the vocabulary. */

@@ -113,12 +113,6 @@ static sw_status linear_input_gradient(const struct sw_model *model, const struc
                    area_at(call->work, model->work.scratch));
 }
 
-static sw_status linear_backward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                                 enum sw_block_tensor weight, const void *x, const void *dy, void *dx) {
-    SW_TRY(linear_weight_gradient(model, call, name, weight, x, dy));
-    return linear_input_gradient(model, call, name, weight, dy, dx);
-}
-
 static struct sw_norm_call norm_call(const struct sw_model *model, const struct sw_unit_call *call,
                                      enum sw_block_tensor scale, float *mean, float *rstd) {
     return (struct sw_norm_call){.rows = model->rows,
@@ -285,22 +279,39 @@ sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_c
                                 s->log_sum_exp, area_at(call->work, model->work.scratch));
 }
 
-sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                             const struct saved *s, void *dn) {
+sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                   void *product_grad, void *dn) {
     const struct sw_attention attention = attention_of(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
-    char *d_qkv = area_at(call->work, model->work.wide), *d_heads = area_at(call->work, model->work.heads);
+    char *d_qkv = product_grad, *d_heads = area_at(call->work, model->work.heads);
     const struct head_rows rows = head_rows(model, s->qkv, s->heads), grads = head_rows(model, d_qkv, d_heads);
-    SW_TRY(linear_backward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, call->grad, narrow));
+    SW_TRY(linear_input_gradient(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, call->grad, narrow));
     SW_TRY(sw_attention_backward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
                                  narrow, s->log_sum_exp, grads.q, grads.k, grads.v,
                                  area_at(call->work, model->work.scratch)));
     SW_TRY(rotate(model, call, grads.q, true));
     SW_TRY(norm_heads_backward(model, call, s, d_heads, d_qkv));
     SW_TRY(sw_collect_qkv(model, call));
+    return linear_input_gradient(model, call, LINEAR_QKV, QKV_WEIGHT, d_qkv, dn);
+}
+
+sw_status sw_attend_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    return linear_weight_gradient(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, call->grad);
+}
+
+sw_status sw_attend_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                  const void *product_grad) {
     SW_TRY(sw_zero_qkv_acc(model, call));
-    SW_TRY(linear_backward(model, call, LINEAR_QKV, QKV_WEIGHT, n, d_qkv, dn));
+    SW_TRY(linear_weight_gradient(model, call, LINEAR_QKV, QKV_WEIGHT, n, product_grad));
     return sw_add_qkv_acc(model, call);
+}
+
+sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const struct saved *s, void *dn) {
+    void *product_grad = area_at(call->work, model->work.wide);
+    SW_TRY(sw_attend_input_gradient(model, call, s, product_grad, dn));
+    SW_TRY(sw_attend_last_product(model, call, s));
+    return sw_attend_first_product(model, call, n, product_grad);
 }
 
 sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
@@ -315,19 +326,35 @@ sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call
 
 /* If activated values were not kept, the activation's backward pass makes them from its own input; so the products that
  * read them come after it. */
-sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
-                          const struct saved *s, void *dn) {
+sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                void *product_grad, void *dn) {
     const sw_activation activation = model->config.activation;
-    void *wide = area_at(call->work, model->work.wide);
-    void *inner = model->config.gated ? area_at(call->work, model->work.inner) : wide;
+    void *inner = model->config.gated ? area_at(call->work, model->work.inner) : product_grad;
     void *again = call->recompute == SW_RECOMPUTE_NOTHING ? NULL : s->activated;
     SW_TRY(linear_input_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, call->grad, inner));
-    SW_TRY(model->config.gated ? sw_gated_backward(call->stream, model->shape.type, activation, model->rows,
-                                                   model->widths.ffn, s->up, inner, wide, again)
-                               : sw_activation_backward(call->stream, model->shape.type, activation,
-                                                        model->rows * model->widths.ffn, s->up, inner, wide, again));
-    SW_TRY(linear_weight_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, s->activated, call->grad));
-    return linear_backward(model, call, LINEAR_UP, UP_WEIGHT, n, wide, dn);
+    SW_TRY(model->config.gated
+               ? sw_gated_backward(call->stream, model->shape.type, activation, model->rows, model->widths.ffn, s->up,
+                                   inner, product_grad, again)
+               : sw_activation_backward(call->stream, model->shape.type, activation, model->rows * model->widths.ffn,
+                                        s->up, inner, product_grad, again));
+    return linear_input_gradient(model, call, LINEAR_UP, UP_WEIGHT, product_grad, dn);
+}
+
+sw_status sw_mlp_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    return linear_weight_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, s->activated, call->grad);
+}
+
+sw_status sw_mlp_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                               const void *product_grad) {
+    return linear_weight_gradient(model, call, LINEAR_UP, UP_WEIGHT, n, product_grad);
+}
+
+sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                          const struct saved *s, void *dn) {
+    void *product_grad = area_at(call->work, model->work.wide);
+    SW_TRY(sw_mlp_input_gradient(model, call, s, product_grad, dn));
+    SW_TRY(sw_mlp_last_product(model, call, s));
+    return sw_mlp_first_product(model, call, n, product_grad);
 }
 
 /* Adds to the residual and normalises the sum, in one pass over memory. */

@@ -140,6 +140,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .continues = model->continues,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
         .gathered = model->config.tied_embeddings || model->cut.ranks > 1 ? 0 : sw_gathered_layout(model).bytes,
+        .product = sw_model_splits_backward(model) ? sw_product_bytes(model) : 0,
         .softmax = model->cut.ranks > 1 ? sw_softmax_bytes(model) : 0,
         .rows = model->rows,
     };
@@ -210,6 +211,14 @@ static sw_status norm_backward(void *context, const struct sw_unit_call *call) {
     return sw_rank_norm_backward(context, call);
 }
 
+static sw_status last_product(void *context, const struct sw_unit_call *call) {
+    return sw_rank_last_product(context, call);
+}
+
+static sw_status first_product(void *context, const struct sw_unit_call *call) {
+    return sw_rank_first_product(context, call);
+}
+
 static sw_status head_logits(void *context, const struct sw_unit_call *call) {
     return sw_rank_head_logits(context, call);
 }
@@ -228,6 +237,8 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .forward = forward,
                                 .recompute = recompute,
                                 .backward = backward,
+                                .last_product = sw_model_splits_backward(model) ? last_product : NULL,
+                                .first_product = sw_model_splits_backward(model) ? first_product : NULL,
                                 .norm_forward = model->cut.ranks > 1 ? norm_forward : NULL,
                                 .norm_backward = model->cut.ranks > 1 ? norm_backward : NULL,
                                 .head_logits = model->cut.ranks > 1 ? head_logits : NULL,

@@ -75,7 +75,9 @@ struct sw_model_bytes {
         gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
     const int64_t *output, *saved, *derived, *unnormed, *cache;
     const bool *shares_input, *continues;
-    int64_t softmax, rows; /* one rank's record of the softmax, and the rows of the hidden state; for tensor groups */
+    /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's
+     * record of the softmax, and the rows of the hidden state. */
+    int64_t product, softmax, rows;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 

@@ -54,7 +54,8 @@ struct saved_layout {
 
 /* Byte offsets in the work area, which blocks and the head use in turn. */
 struct work_layout {
-    int64_t wide;   /* rows × the widest result of a block's product */
+    int64_t wide;   /* rows × the widest result of a block's product; not where backward passes are split and the plan
+                       keeps it */
     int64_t narrow; /* rows × the larger of hidden and query */
     int64_t inner;  /* rows × inner layer, where it is gated */
     int64_t heads;  /* rows × query and key, where these are normalised */
@@ -216,10 +217,23 @@ sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_ca
 /* Computes a linear layer. addend: the residual that the result is added to; NULL: none. */
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x, const void *addend, void *y);
-/* Compute the gradient at a half's normalised input, dn, from call->grad at the half's output. */
+/* Compute a half's backward pass in three parts, which a tensor group runs as ops of their own, so that the group can
+ * exchange what the first leaves: the gradients at the result of the half's first product and, dn, at its normalised
+ * input, from call->grad at the half's output; then the gradients of the last and of the first product's weights. The
+ * first part also makes the MLP's activated values, which the second reads, if the call recomputes intermediates. */
+sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                   void *product_grad, void *dn);
+sw_status sw_attend_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_attend_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                  const void *product_grad);
+sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                void *product_grad, void *dn);
+sw_status sw_mlp_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_mlp_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                               const void *product_grad);
+/* Compute all of it, with the gradient at the first product's result in the work area. */
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn);
-/* Makes the activated values, too, if the call recomputes intermediates. */
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn);
 
@@ -234,11 +248,17 @@ sw_status sw_add_qkv_acc(const struct sw_model *model, const struct sw_unit_call
 sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_last_product(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_first_product(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_norm_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_head_logits(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_head_train(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_rank_head_loss(struct sw_model *model, const struct sw_unit_call *call);
+/* Tells whether a block's backward pass leaves the gradients of its products' weights to calls of their own. */
+bool sw_model_splits_backward(const struct sw_model *model);
+/* Returns the bytes of the gradient at the result of a block's first product. */
+int64_t sw_product_bytes(const struct sw_model *model);
 /* Returns the bytes of a rank's record of the softmax: the largest logit of every row, the sum of exponentials, and the
  * target's logit. */
 int64_t sw_softmax_bytes(const struct sw_model *model);

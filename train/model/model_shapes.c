@@ -54,6 +54,15 @@ static void lay_saved(const struct sw_model *model, enum block_kind kind, struct
     }
 }
 
+bool sw_model_splits_backward(const struct sw_model *model) {
+    return model->cut.ranks > 1 && model->cut.tiles == 1;
+}
+
+int64_t sw_product_bytes(const struct sw_model *model) {
+    const int64_t widest = sw_max_i64(model->widths.up, model->widths.qkv);
+    return model->rows * widest * sw_dtype_bytes(model->shape.type);
+}
+
 static void lay_work(struct sw_model *model) {
     const struct sw_model_config *c = &model->config;
     const struct head_tiles *tiles = &model->head;
@@ -70,7 +79,8 @@ static void lay_work(struct sw_model *model) {
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
     int64_t block = w->bytes, head = w->bytes;
     const struct widths *wide = &model->widths;
-    w->wide = place(&block, model->rows * sw_max_i64(wide->up, wide->qkv) * typed);
+    if (!sw_model_splits_backward(model))
+        w->wide = place(&block, sw_product_bytes(model));
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
     if (sw_cut_copies_kv(c, &model->cut)) {
         w->own_qkv = place(&block, wide->qkv * c->hidden * typed);

@@ -45,12 +45,13 @@ static sw_status add_half(const struct sw_model *model, const struct sw_unit_cal
                        area_at(call->work, model->work.scratch));
 }
 
-/* Tells whether the unit normalises its input itself: the plan has not, and neither has the first tile of the half. */
+/* Tells whether the unit has the norm of its half: its first tile. */
 static bool has_norm(const struct sw_model *model, const struct sw_unit_call *call) {
-    return call->normed == NULL && sw_tile_of(&model->cut, call->unit).first;
+    return sw_tile_of(&model->cut, call->unit).first;
 }
 
-/* Returns a half's normalised input, which the plan has, which the first tile hands on, or which fill_norm computes. */
+/* Returns a half's normalised input, which the plan has, which the first tile hands on, or which fill_norm computes.
+ * Not for calls with sequence parallelism that do not read it. */
 static const void *normed_of(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     if (call->normed != NULL)
         return call->normed;
@@ -60,7 +61,7 @@ static const void *normed_of(const struct sw_model *model, const struct sw_unit_
 }
 
 static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
-    if (!has_norm(model, call))
+    if (call->in == NULL || !has_norm(model, call))
         return SW_OK;
     return is_mlp(model, call)
                ? sw_norm_forward(model, call, NORM2_SCALE, call->in, s->norm2_out, s->norm2_mean, s->norm2_rstd)
@@ -100,11 +101,14 @@ sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *c
                : sw_attend_forward(model, call, n, &s);
 }
 
-/* The backward pass of a half begins with the last tile. The gradients of its tiles at the norm add up beside the
- * gradient at its output, and the first tile, which has the norm, leaves their sum in its place. */
+/* The backward pass of a half in tiles begins with the last tile. The gradients of its tiles at the norm add up beside
+ * the gradient at its output, and the first tile, which has the norm, leaves their sum in its place. */
 sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     const struct sw_tile tile = sw_tile_of(&model->cut, call->unit);
+    if (model->cut.tiles == 1)
+        return is_mlp(model, call) ? sw_mlp_input_gradient(model, call, &s, call->product_grad, call->norm_grad)
+                                   : sw_attend_input_gradient(model, call, &s, call->product_grad, call->norm_grad);
     const void *n = normed_of(model, call, &s);
     void *sum = area_at(call->grad, sw_norm_offset(model)), *out = tile.first ? call->norm_grad : sum;
     void *dn = tile.first || tile.last ? out : area_at(call->work, model->work.narrow);
@@ -112,6 +116,18 @@ sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *ca
     return tile.last ? SW_OK
                      : sw_add(call->stream, .type = model->shape.type, .elems = model->rows * model->config.hidden,
                               .a = sum, .b = dn, .y = out);
+}
+
+sw_status sw_rank_last_product(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    return is_mlp(model, call) ? sw_mlp_last_product(model, call, &s) : sw_attend_last_product(model, call, &s);
+}
+
+sw_status sw_rank_first_product(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    const void *n = normed_of(model, call, &s);
+    return is_mlp(model, call) ? sw_mlp_first_product(model, call, n, call->product_grad)
+                               : sw_attend_first_product(model, call, n, call->product_grad);
 }
 
 /* The norm of a block's half, or the final norm. */

@@ -39,7 +39,23 @@ static int64_t most_of(const int64_t *bytes, int64_t count) {
     return most;
 }
 
-enum { WEIGHTS, TABLE, ACC, TABLE_ACC, TOKENS, IN, OUT, GRAD, NORM_GRAD, SOFTMAX, SAVED, DERIVED, WORK, AREAS };
+enum {
+    WEIGHTS,
+    TABLE,
+    ACC,
+    TABLE_ACC,
+    TOKENS,
+    IN,
+    OUT,
+    GRAD,
+    NORM_GRAD,
+    PRODUCT_GRAD,
+    SOFTMAX,
+    SAVED,
+    DERIVED,
+    WORK,
+    AREAS
+};
 
 static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     const struct sw_units *units = sw_model_get_units(model);
@@ -54,6 +70,7 @@ static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     bytes[TOKENS] = sizes.token;
     bytes[IN] = bytes[OUT] = bytes[GRAD] = output;
     bytes[NORM_GRAD] = model->cut.ranks > 1 ? output : 0;
+    bytes[PRODUCT_GRAD] = sizes.product;
     bytes[SOFTMAX] = model->cut.ranks * sizes.softmax;
     bytes[SAVED] = most_of(sizes.saved, units->count);
     bytes[DERIVED] = most_of(sizes.derived, units->count);
@@ -125,6 +142,7 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     call->out = area[OUT];
     call->grad = area[GRAD];
     call->norm_grad = area[NORM_GRAD];
+    call->product_grad = area[PRODUCT_GRAD];
     call->softmax = area[SOFTMAX];
     call->own_rows = sw_shard(run->model->rows, run->model->cut.ranks, run->model->cut.rank);
     call->own_in = area[IN]; /* any rows do */
@@ -225,12 +243,16 @@ static sw_unit_function function_of(const struct sw_unit_run *run, sw_unit_pass 
     const struct sw_unit_ops *ops = &run->ops;
     const sw_unit_function of_head[SW_UNIT_PASSES] = {
         [SW_UNIT_FORWARD] = ops->head_logits != NULL ? ops->head_logits : ops->loss, [SW_UNIT_BACKWARD] = ops->head};
-    const sw_unit_function of_others[SW_UNIT_PASSES] = {[SW_UNIT_FORWARD] = ops->forward,
-                                                        [SW_UNIT_BACKWARD] = ops->backward,
-                                                        [SW_UNIT_RECOMPUTE] = ops->recompute,
-                                                        [SW_UNIT_DERIVE] = ops->recompute,
-                                                        [SW_UNIT_BACKWARD_DERIVING] = ops->backward};
+    const sw_unit_function of_others[SW_UNIT_PASSES] = {
+        [SW_UNIT_FORWARD] = ops->forward,           [SW_UNIT_BACKWARD] = ops->backward,
+        [SW_UNIT_LAST_PRODUCT] = ops->last_product, [SW_UNIT_FIRST_PRODUCT] = ops->first_product,
+        [SW_UNIT_RECOMPUTE] = ops->recompute,       [SW_UNIT_DERIVE] = ops->recompute,
+        [SW_UNIT_BACKWARD_DERIVING] = ops->backward};
     return run->call.unit + 1 == run->units->count ? of_head[pass] : of_others[pass];
+}
+
+bool sw_unit_run_has_products(const struct sw_unit_run *run) {
+    return run->ops.last_product != NULL;
 }
 
 sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {

@@ -6,13 +6,16 @@
 
 /* The passes of a unit. The head's backward pass computes loss and gradient at once, as in training. RECOMPUTE and
  * DERIVE make all intermediates of a block, or only the derived ones, before its backward pass; BACKWARD_DERIVING is a
- * backward pass after DERIVE, which makes the activated values itself. */
+ * backward pass after DERIVE, which makes the activated values itself. LAST_PRODUCT and FIRST_PRODUCT compute what a
+ * block's backward pass leaves out in a tensor group; no other model has them. */
 typedef enum {
     SW_UNIT_FORWARD,
     SW_UNIT_BACKWARD,
     SW_UNIT_RECOMPUTE,
     SW_UNIT_DERIVE,
     SW_UNIT_BACKWARD_DERIVING,
+    SW_UNIT_LAST_PRODUCT,
+    SW_UNIT_FIRST_PRODUCT,
     SW_UNIT_PASSES
 } sw_unit_pass;
 
@@ -26,6 +29,8 @@ void sw_unit_run_close(struct sw_unit_run *run);
 
 /* Chooses the unit of the next passes, and makes its weights. */
 sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit);
+/* Tells whether the model is of a tensor group, whose blocks have the passes LAST_PRODUCT and FIRST_PRODUCT. */
+bool sw_unit_run_has_products(const struct sw_unit_run *run);
 /* Runs a pass and waits for its end. Every other pass needs a forward pass of the same unit before it. */
 sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass);
 

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
-enum { RATES_VERSION = 5, SHAPE_CHARS = 512 };
+enum { RATES_VERSION = 6, SHAPE_CHARS = 512 };
 
 static struct sw_measure_shape chunks_of(const struct sw_rates_target *target) {
     return (struct sw_measure_shape){.type = sw_settings_type(target->settings),
@@ -99,6 +99,8 @@ static void use_units(struct sw_machine_rates *rates) {
     rates->rates.backward_s = rates->units.backward;
     rates->rates.recompute_s = rates->units.recompute;
     rates->rates.derive_s = rates->units.derive;
+    rates->rates.last_product_s = rates->units.last_product;
+    rates->rates.first_product_s = rates->units.first_product;
 }
 
 static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
@@ -227,7 +229,8 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
 }
 
 /* Names in the file of the arrays of struct sw_unit_seconds. */
-static const char *const unit_arrays[SW_UNIT_SECONDS_ARRAYS] = {"forward_s", "backward_s", "recompute_s", "derive_s"};
+static const char *const unit_arrays[SW_UNIT_SECONDS_ARRAYS] = {"forward_s", "backward_s",     "recompute_s",
+                                                                "derive_s",  "last_product_s", "first_product_s"};
 
 static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
     json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);

@@ -9,11 +9,11 @@
 #include "train/model/model.h"
 #include "train/settings/settings.h"
 
-/* Seconds that one micro-batch takes in each unit, as in struct sw_rates. Each array has units->count entries. The four
+/* Seconds that one micro-batch takes in each unit, as in struct sw_rates. Each array has units->count entries. The
  * arrays follow each other in memory, which `forward` owns. */
-enum { SW_UNIT_SECONDS_ARRAYS = 4 };
+enum { SW_UNIT_SECONDS_ARRAYS = 6 };
 struct sw_unit_seconds {
-    double *forward, *backward, *recompute, *derive;
+    double *forward, *backward, *recompute, *derive, *last_product, *first_product;
 };
 sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out);
 void sw_unit_seconds_free(struct sw_unit_seconds *seconds);

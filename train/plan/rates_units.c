@@ -91,7 +91,14 @@ static sw_status measure_unit(struct bench *bench, int64_t unit, struct sw_unit_
         return SW_OK;
     SW_TRY(price(bench, SW_UNIT_RECOMPUTE, &out->recompute[unit]));
     SW_TRY(price(bench, SW_UNIT_DERIVE, &out->derive[unit]));
-    return described ? count_deriving(bench, unit, out) : SW_OK;
+    if (described)
+        SW_TRY(count_deriving(bench, unit, out));
+    if (!sw_unit_run_has_products(bench->run))
+        return SW_OK;
+    SW_TRY(price(bench, SW_UNIT_LAST_PRODUCT, &out->last_product[unit]));
+    SW_TRY(price(bench, SW_UNIT_FIRST_PRODUCT, &out->first_product[unit]));
+    out->backward[unit] += out->last_product[unit] + out->first_product[unit];
+    return SW_OK;
 }
 
 static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
@@ -105,6 +112,8 @@ static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
         out->backward[u] = out->backward[like];
         out->recompute[u] = out->recompute[like];
         out->derive[u] = out->derive[like];
+        out->last_product[u] = out->last_product[like];
+        out->first_product[u] = out->first_product[like];
     }
     return SW_OK;
 }
@@ -125,8 +134,10 @@ sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out) {
     *out = (struct sw_unit_seconds){0};
     if (all == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the units' times");
-    *out = (struct sw_unit_seconds){
-        .forward = all, .backward = all + units, .recompute = all + 2 * units, .derive = all + 3 * units};
+    double **const arrays[SW_UNIT_SECONDS_ARRAYS] = {&out->forward, &out->backward,     &out->recompute,
+                                                     &out->derive,  &out->last_product, &out->first_product};
+    for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++)
+        *arrays[i] = all + i * units;
     return SW_OK;
 }
 

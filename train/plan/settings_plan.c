@@ -11,21 +11,38 @@ enum { UNIT_SLOTS = 2 };
 /* The part of a step that stage 3 must save. */
 #define STAGE_LEAST_SAVED 0.005
 
+/* Floating-point operations for one micro-batch, as in struct sw_plan_spec. Each array has one entry per unit. */
+enum { UNIT_FLOPS_ARRAYS = 3 };
+struct unit_flops {
+    double *forward, *last_product, *first_product;
+};
+
+/* Returns the elements of a tensor that multiply each token: none of a vector. */
+static double multiplying(const struct sw_tensor *tensor) {
+    const struct sw_part *part = &tensor->part;
+    return tensor->dims > 1 ? (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols) : 0.0;
+}
+
 /* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
  * that multiplies, and for causal attention two for each element of the hidden state and position. The embedding
- * multiplies nothing. With tiles, the first half of a block's tiles attend. */
-static double forward_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings) {
+ * multiplies nothing. With tiles, the first half of a block's tiles attend. Of a half of a block, the last matrix is
+ * the last product, and the others together the first. */
+static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
+                        struct unit_flops *out) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
-    double multiplying = head && units->tied ? (double)table->elems : 0.0;
+    const double rows = (double)(settings->micro_batch * settings->seq);
+    double all = head && units->tied ? (double)table->elems : 0.0, last = 0.0;
     for (int64_t t = 0; t < units->unit[unit].tensor_count; t++) {
-        const struct sw_part *part = &units->unit[unit].tensor[t].part;
-        if (units->unit[unit].tensor[t].dims > 1)
-            multiplying += (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols);
+        const double elems = multiplying(&units->unit[unit].tensor[t]);
+        all += elems;
+        last = elems > 0.0 ? elems : last;
     }
     const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
     const double attention = attends ? (double)table->dim[1] / (double)settings->tiles * (double)settings->seq : 0.0;
-    return unit == 0 ? 0.0 : 2.0 * (multiplying + attention) * (double)(settings->micro_batch * settings->seq);
+    out->forward[unit] = unit == 0 ? 0.0 : 2.0 * (all + attention) * rows;
+    out->last_product[unit] = 2.0 * last * rows;
+    out->first_product[unit] = 2.0 * (all - last) * rows;
 }
 
 /* The choices to search, and the rates; a NULL pointer means that the settings decide. */
@@ -40,16 +57,19 @@ static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_
                               const struct pricing *pricing, struct sw_plan **out) {
     const int64_t count = given->units->count;
     struct sw_plan_spec spec = *given;
-    double *flops = calloc((size_t)count, sizeof *flops);
+    double *flops = calloc(UNIT_FLOPS_ARRAYS * (size_t)count, sizeof *flops);
     bool *streams = calloc((size_t)count, sizeof *streams);
     sw_status status = SW_OK;
     if (flops == NULL || streams == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the plan"), end);
+    struct unit_flops of = {.forward = flops, .last_product = flops + count, .first_product = flops + 2 * count};
     for (int64_t u = 0; u < count; u++) {
-        flops[u] = forward_flops(spec.units, u, settings);
+        count_flops(spec.units, u, settings, &of);
         streams[u] = settings->update == SW_UPDATE_DEVICE;
     }
-    spec.forward_flops = flops;
+    spec.forward_flops = of.forward;
+    spec.last_product_flops = of.last_product;
+    spec.first_product_flops = of.first_product;
     spec.update_on_device = streams;
     status = pricing == NULL ? sw_plan_outline(&spec, out)
                              : sw_plan_search(&spec, pricing->open, pricing->rates, pricing->prices, out);
@@ -123,6 +143,7 @@ static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const
                                    .node_ranks = sw_settings_tensor_node_ranks(settings),
                                    .rows = bytes->rows,
                                    .softmax_bytes = bytes->softmax,
+                                   .product_bytes = bytes->product,
                                    .partition_inputs = settings->partition == SW_PARTITION_YES,
                                    .sequence = settings->sequence == SW_SEQUENCE_YES};
 }

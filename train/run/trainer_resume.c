@@ -37,8 +37,8 @@ static void keep_rounding(int before, int unnamed, struct sw_settings *settings)
 }
 
 /* Leaves open the settings that depend on how ranks share out the work, if that changes. A run of one data rank has not
- * chosen its stage, which was `zero_before` until the edit could name one. New groups have
- * no tiles where parts of a layer cannot be cut into as many, or where sequence parallelism excludes them. */
+ * chosen its stage, which was `zero_before` until the edit could name one. Groups whose parts of a layer cannot be cut
+ * into as many tiles have none. */
 static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struct sw_settings *settings) {
     const struct sw_run *run = &trainer->run;
     const int64_t tensor_ranks = sw_settings_tensor_ranks(settings), zero = settings->zero;
@@ -48,9 +48,7 @@ static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struc
     } else if (zero == SW_OPTION_AUTO && run->ranks == run->tensor_ranks) {
         settings->zero = zero_before;
     }
-    const bool fit =
-        settings->sequence != SW_SEQUENCE_YES && sw_model_tiles_fit(&run->config, (int)tensor_ranks, settings->tiles);
-    if (tensor_ranks > 1 && run->tensor_ranks != tensor_ranks && !fit)
+    if (tensor_ranks > 1 && !sw_model_tiles_fit(&run->config, (int)tensor_ranks, settings->tiles))
         settings->tiles = 1;
 }
 
