@@ -330,11 +330,7 @@ struct sw_plan_spec {
     /* shares_input[u]: unit u's backward pass reads the same input as that of the unit before, so that its own is not
      * kept. NULL: no unit does. */
     const bool *shares_input;
-    /* continues[u]: in a tensor group unit u continues the sum that the unit before began. A rank's output of the
-     * latter is its own and is not exchanged: the group adds the sums up behind the last unit that continues them, and
-     * in the backward pass, the gradient at their norm at the unit that began them, which alone has the norm. NULL: no
-     * unit does. */
-    const bool *continues;
+    const bool *continues;      /* what sw_plan_continues says of each unit; NULL: no unit does */
     const int64_t *cache_bytes; /* KV cache of each unit, on the device; NULL: the logits program keeps none */
     int64_t work_bytes;         /* scratch of the compute lane */
     /* Bytes of the embedding's rows that one micro-batch's tokens name, gathered on the host; 0: the model cannot
@@ -356,8 +352,7 @@ struct sw_plan_spec {
     const double *last_product_flops, *first_product_flops; /* of a block's products, in groups */
     int64_t budget_bytes[SW_TIERS];                         /* device and host; nvme is not limited here */
     struct sw_placement_request place;
-    const struct sw_rise_order
-        *rises; /* what rises first where `place` leaves it open; NULL: sw_rises_usual. Not kept */
+    const struct sw_rise_order *rises; /* what rises first where `place` leaves it open; NULL: the usual. Not kept */
 };
 
 struct sw_plan {

@@ -40,8 +40,9 @@ struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank);
  * rank adds up, counted from the first of them. */
 int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
-/* Tells whether a unit of a tensor group continues a sum that the unit before began, so that the group exchanges
- * nothing between the two. */
+/* Tells whether a unit of a tensor group continues the sum that the unit before began. A rank's output of the latter is
+ * its own and is not exchanged: the group adds the sums up behind the last unit that continues them, and in the
+ * backward pass the gradient at their norm, at the unit that began them, which alone has the norm. */
 bool sw_plan_continues(const struct sw_plan *plan, int64_t unit);
 /* Tells whether each rank of a tensor group keeps its rows alone of a unit's input, or of any unit's. What continues a
  * sum keeps its input whole, because that is the rank's own. */
