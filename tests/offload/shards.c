@@ -1,5 +1,6 @@
 /* Plans for several ranks, random as the others: each rank's is proven by the checker, all ranks do the same between
  * them in the same order, decide alike within the same budgets, and together update every grain once. */
+#include "core/size.h"
 #include "offload/plan/plan.h"
 #include "offload/plan/plan_private.h"
 #include "offload/simulate/search.h"
@@ -17,8 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/size.h"
 
 enum {
     MODELS = 1500,
