@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 SAMPLE_S = 0.1
+FIRST_SAMPLE_S = 0.005  # the time to the second sample, which doubles up to SAMPLE_S: short processes have a peak too
 
 
 @dataclass
@@ -66,8 +67,12 @@ class Sampler(threading.Thread):
         self.pid, self.peak, self.stop = pid, 0, threading.Event()
 
     def run(self):
-        while not self.stop.wait(SAMPLE_S):
+        wait_s = FIRST_SAMPLE_S
+        while True:
             self.peak = max(self.peak, *resident_bytes(self.pid))
+            if self.stop.wait(wait_s):
+                return
+            wait_s = min(SAMPLE_S, 2 * wait_s)
 
 
 def end_group(process):

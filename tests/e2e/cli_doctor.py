@@ -132,7 +132,7 @@ def half_a_core():
     program.write(os.path.join(fake, "cpu.max"), "50000 100000\n")
     command = ["unshare", "--mount", "sh", "-c", f"mount --bind {fake} /sys/fs/cgroup && exec \"$@\"", "sh"]
     if shutil.which("unshare") is None or subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
-        raise script_test.Skip("no root")
+        raise script_test.Skip("no mount namespaces")
     done = subprocess.run([*command, *program.command("doctor", "--quick", "--json")], capture_output=True, check=True,
                           timeout=program.LIMIT_S)
     report = json.loads(done.stdout)

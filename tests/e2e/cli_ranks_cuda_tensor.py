@@ -114,6 +114,7 @@ def runs_of_gpus_go_on():
 def gpus_evaluate_and_generate_together():
     """As one CPU does with the same weights."""
     problems = []
+    mpirun((2, ["true"]))  # without MPI the runs that are read are not there
     for model in ("llama", "qwen3"):
         run = path(f"{model}-2")
         rate = ("eval", run, "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--json")

@@ -42,10 +42,11 @@ static bool runs_beside(const struct sw_program *program, const struct sw_op *fr
  * micro-batch of a group is gathered meanwhile, too. */
 static void check_hidden_exchanges(const struct sw_plan *plan, uint64_t seed) {
     const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
-    const int64_t group = sw_plan_group(plan), head = plan->spec.units->count - 1, micros = plan->spec.micro_batches;
+    const int64_t group = sw_plan_group(plan), micros = plan->spec.micro_batches;
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
         const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
-        if (op->kind != SW_OP_REDUCE_TENSOR || op->content != SW_CONTENT_NORM_GRAD || op->unit == head)
+        if (op->kind != SW_OP_REDUCE_TENSOR || op->content != SW_CONTENT_NORM_GRAD ||
+            !sw_plan_splits_backward(plan, op->unit))
             continue;
         const struct sw_op *last = find_op(program, SW_LANE_COMPUTE, SW_OP_BACKWARD_LAST, op);
         const struct sw_op *first = find_op(program, SW_LANE_COMPUTE, SW_OP_BACKWARD_FIRST, op);
@@ -80,7 +81,7 @@ static void check_gathers_under_backward(const struct sw_plan *plan, uint64_t se
     }
 }
 
-/* Checks a random plan, and counts its groups of one micro-batch and of several. */
+/* Checks a random plan, and counts those with split backward passes by groups of one micro-batch and of several. */
 static void try_random_group(uint64_t seed, int made[2]) {
     struct plans_random random = {.seed = seed};
     struct sw_units *units;
@@ -92,7 +93,7 @@ static void try_random_group(uint64_t seed, int made[2]) {
     if (sw_plan_create(&spec, &plan) == SW_OK) {
         check_hidden_exchanges(plan, seed);
         check_gathers_under_backward(plan, seed);
-        made[sw_plan_group(plan) > 1]++;
+        made[sw_plan_group(plan) > 1] += sw_plan_splits_backward(plan, 1);
         sw_plan_destroy(plan);
     } else {
         sw_error_clear();
