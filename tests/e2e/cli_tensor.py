@@ -143,12 +143,13 @@ def planned(*flags):
 
 
 def auto_takes_the_least_step():
-    """A model of 70 billion parameters on eight GPUs: whole layers where a step has many sequences, groups where it has fewer
-    than ranks. Each size that was compared has its price, and what has no plan its reason."""
+    """A model of 70 billion parameters on eight GPUs: whole layers where a step has many sequences, of which groups save less
+    than half a percent, and groups where it has fewer than ranks. Each size that was compared has its price, and what has no
+    plan its reason."""
     problems, shape = [], ("--model", "llama-70b", "--ranks", 8, "--seq", 4096, "--micro-batch", 1)
     many, few = (planned(*shape, "--batch-tokens", tokens, "--tensor", "auto") for tokens in (131072, 8192))
     steps = {size["ranks"]: size["step_s"] for size in many["tensor_choice"]}
-    if list(steps) != [1, 2, 4, 8] or min(steps, key=steps.get) != 1 or many["tensor"] is not None:
+    if list(steps) != [1, 2, 4, 8] or min(steps.values()) < 0.995 * steps[1] or many["tensor"] is not None:
         problems.append(f"many sequences: {many['tensor_choice']}, {many['tensor']}")
     for size in many["tensor_choice"]:
         peak = size["peak_bytes"]
