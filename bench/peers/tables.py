@@ -93,7 +93,7 @@ def readme_rows(results):
             if found is None or not goal["figure"].endswith("_s"):
                 continue
             other = summary.best_of(pair, goal["than"], goal["figure"])["name"]
-            rows.append(f"| {pair['title'][:1].lower() + pair['title'][1:]}, beside {other} | {found[0]:.1f} times as fast |")
+            rows.append(f"| {pair['title']}, beside {other} | {found[0]:.1f} times as fast |")
     return "| what | figure |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
