@@ -182,7 +182,7 @@ def picture(result):
     width, height, gap, panels = 300, 220, 50, list(of_series(result).items())
     parts = []
     for index, (name, points) in enumerate(panels):
-        left, top = 40 + (index % 3) * (width + gap), 40 + (index // 3) * (height + gap + 20)
+        left, top = 40 + (index % 3) * (width + gap), 60 + (index // 3) * (height + gap + 20)
         xs = [math.log10(point["x"]) for point in points]
         ys = [math.log10(point[key]) for point in points for key in NUMBERS if point.get(key, 0) > 0]
         low, high, first, last = math.floor(min(ys)), math.ceil(max(ys)), min(xs), max(xs)
@@ -205,7 +205,7 @@ def picture(result):
     legend = "".join(f'<text x="{40 + 160 * i}" y="20" fill="{colors[key]}">{label}</text>' for i, (key, label) in enumerate(
         zip(NUMBERS, ("step, s", "start, s", "resume, s", "plan, s", "peak, MiB"))))
     rows = math.ceil(len(panels) / 3)
-    total = (3 * (width + gap) + 40, rows * (height + gap + 20) + 50)
+    total = (3 * (width + gap) + 40, rows * (height + gap + 20) + 70)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total[0]} {total[1]}" font-family="sans-serif" '
             f'font-size="12"><rect width="100%" height="100%" fill="white"/>{legend}{"".join(parts)}</svg>\n')
 
