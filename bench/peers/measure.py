@@ -50,7 +50,7 @@ def resident_bytes(pid):
     """Returns the resident memory of a process with all its descendants, and the largest peak of one of them alone."""
     own = fields_of(f"/proc/{pid}/status")
     below = [resident_bytes(child) for child in children_of(pid)]
-    return (1024 * own.get("VmRSS", 0) + sum(now for now, _ in below),
+    return (1024 * own.get("VmRSS", 0) + sum(resident for resident, _ in below),
             max([1024 * own.get("VmHWM", 0), *(peak for _, peak in below)]))
 
 
