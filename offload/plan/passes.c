@@ -250,29 +250,23 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
     return norm;
 }
 
-/* Writes down the gradients of the weights of a block's last product, of one micro-batch in a tensor group. */
-static void emit_last_product(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
-                              const struct recalled *recalled, struct sw_accumulator *acc) {
-    const int64_t micro = group->first + within;
-    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_LAST, SW_LANE_COMPUTE, unit, micro);
-    op->flops = flops_of(b->plan->spec.last_product_flops, unit);
+/* Writes down the gradients of the weights of a block's last or first product, of one micro-batch in a tensor group.
+ * The last reads the gradient at the unit's output; the first that at its own result, and the normalised input. */
+static void emit_product(struct sw_builder *b, sw_op_kind kind, const struct sw_group *group, int64_t within,
+                         const struct recalled *recalled, const struct sw_norm_work *norm) {
+    const struct sw_plan_spec *spec = &b->plan->spec;
+    const bool first = kind == SW_OP_BACKWARD_FIRST;
+    const int64_t unit = norm->unit, micro = group->first + within;
+    struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMPUTE, unit, micro);
+    op->flops = flops_of(first ? spec->first_product_flops : spec->last_product_flops, unit);
     touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
-    read_output_grad(b, unit, micro, recalled->grad);
-    sw_build_accumulate(b, unit, acc);
-    sw_build_touch_work(b);
-}
-
-/* Writes down the same of the first product, whose input is the normalised one. */
-static void emit_first_product(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
-                               const struct recalled *recalled, struct sw_accumulator *acc) {
-    const int64_t micro = group->first + within;
-    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_FIRST, SW_LANE_COMPUTE, unit, micro);
-    op->flops = flops_of(b->plan->spec.first_product_flops, unit);
-    touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
-    if (sw_plan_is_sequence_parallel(b->plan))
+    if (first && sw_plan_is_sequence_parallel(b->plan))
         sw_build_read_normed(b, unit, micro, recalled->normed);
-    sw_build_read_product_grad(b, unit, micro);
-    sw_build_accumulate(b, unit, acc);
+    if (first)
+        sw_build_read_product_grad(b, unit, micro);
+    else
+        read_output_grad(b, unit, micro, recalled->grad);
+    sw_build_accumulate(b, unit, norm->acc);
     sw_build_touch_work(b);
 }
 
@@ -290,11 +284,11 @@ static void emit_behind(struct sw_builder *b, const struct sw_group *group, int6
     if (within > 0)
         sw_build_backward_norm(b, before);
     if (splits)
-        emit_last_product(b, group, norm->unit, within, recalled, norm->acc);
+        emit_product(b, SW_OP_BACKWARD_LAST, group, within, recalled, norm);
     if (alone)
         sw_build_backward_norm(b, norm);
     if (splits)
-        emit_first_product(b, group, norm->unit, within, recalled, norm->acc);
+        emit_product(b, SW_OP_BACKWARD_FIRST, group, within, recalled, norm);
     if (last && !alone)
         sw_build_backward_norm(b, norm);
 }
