@@ -25,10 +25,10 @@ def read_peer(_, ended):
     return {"figures": {"update_s": statistics.median(seconds[WARM_UP:])}, "seconds": seconds}
 
 
-def peer(name, kind, needs, settings, device="cpu"):
+def peer(name, kind, needs, settings, device="cpu", flags=()):
     def command(session):
         return (install.python_of(session.peers), os.path.join(contender.HERE, "torch_update.py"), kind, "--parameters",
-                PARAMETERS, "--times", TIMES, "--device", device, "--threads", session.threads)
+                PARAMETERS, "--times", TIMES, "--device", device, "--threads", session.threads, *flags)
     return Contender(name, command, read_peer, needs, settings)
 
 
@@ -40,6 +40,8 @@ def pairs(_):
         peer("torch plain", "plain", ("torch",), "AdamW(foreach=False), then the weights cast to bf16; gradients are fp32"),
         peer("torch foreach", "foreach", ("torch",), "AdamW(foreach=True), then the cast"),
         peer("torch fused", "fused", ("torch",), "AdamW(fused=True), then the cast"),
+        peer("torch fused, bf16 gradients", "fused", ("torch",), "gradients widened to fp32, AdamW(fused=True), then the cast",
+             flags=("--bf16-gradients",)),
         peer("DeepSpeed", "deepspeed", ("torch", "deepspeed"),
              "DeepSpeedCPUAdam between its stage's passes: gradients widened, scaled, weights cast"),
         Contender(ON_GPU, needs=("a GPU",), taken_from="spillway", settings="the same pass over state on the GPU"),

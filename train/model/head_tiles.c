@@ -4,8 +4,12 @@
 #include "kernels/tiling.h"
 #include "train/model/model_private.h"
 
-/* The bytes that a tile's logits and their gradient may take on a CPU, where all rows of a tile have both at once. */
-#define HOST_TILE_BYTES (64 * SW_MIB)
+/* The bytes that a tile's logits and their gradient may take on a CPU, where all rows of a tile have both at once: as
+ * many as the gradient of the output table, within these. Each tile packs the table anew and adds to its gradient, so
+ * tiles of few rows cost time, and a model that is large anyway has the memory. With the most a vocabulary of 152,000
+ * has tiles of 256 rows. */
+#define HOST_LEAST_TILE_BYTES (64 * SW_MIB)
+#define HOST_MOST_TILE_BYTES (224 * SW_MIB)
 /* A GPU multiplies so fast that what crosses its memory counts. The gradient of logits is kept for all R rows of a
  * tile, for each of which the table's fp32 gradient is read and written, and logits are of r rows at a time, for each
  * of which the table is read. In bf16 that is R / 4 and r operations a byte, and an H100 multiplies some 250 in the
@@ -66,10 +70,15 @@ static struct head_tiles cut_rows_apart(int64_t tile_bytes, int64_t rows, int64_
         .rows = tile_rows, .logits_rows = even_tile(tile_rows, most_logits, GPU_ROWS_MULTIPLE), .cols = vocab};
 }
 
+static int64_t host_tile_bytes(int64_t vocab, int64_t hidden) {
+    const int64_t table_grad_bytes = vocab * hidden * (int64_t)sizeof(float);
+    return sw_min_i64(sw_max_i64(table_grad_bytes, HOST_LEAST_TILE_BYTES), HOST_MOST_TILE_BYTES);
+}
+
 struct head_tiles sw_head_tiles(const struct sw_model *model) {
     const bool gpu = !sw_device_info(model->device).host_memory;
-    const int64_t kind_bytes = gpu ? GPU_TILE_BYTES : HOST_TILE_BYTES;
     const int64_t vocab = sw_shard_most_grains(model->config.vocab, model->cut.ranks);
+    const int64_t kind_bytes = gpu ? GPU_TILE_BYTES : host_tile_bytes(vocab, model->config.hidden);
     const int64_t tile_bytes = model->shape.head_tile_bytes > 0 ? model->shape.head_tile_bytes : kind_bytes;
     const int64_t rows = model->shape.context > 0 ? 1 : model->rows;
     const int64_t float_bytes = (int64_t)sizeof(float), typed_bytes = sw_dtype_bytes(model->shape.type);
