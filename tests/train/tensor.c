@@ -2,7 +2,7 @@
  * Their units have every element of the model, and lie alike. */
 #include "tests/train/support.h"
 #include "tests/train/tensor_group.h"
-#include "train/settings/settings.h"
+#include "train/plan/settings_plan.h"
 
 #include <math.h>
 
@@ -322,6 +322,62 @@ static void tiles_that_a_rank_cannot_have_are_refused(void **state) {
                            "whose heads share the norms of queries and keys", "tiles of heads with norms");
 }
 
+/* Returns the floating-point operations of a forward pass by the plan of one rank of a group. */
+static double planned_flops(const struct tensor_case *c, struct sw_device *device, int ranks, int rank) {
+    const int64_t tiles = sw_max_i64(c->tiles, 1);
+    const struct sw_model_shape shape = {.type = c->type,
+                                         .batch = BATCH,
+                                         .seq = SEQ,
+                                         .tiles = tiles,
+                                         .tensor_ranks = ranks == 1 ? 0 : ranks,
+                                         .tensor_rank = rank,
+                                         .head_tile_bytes = HEAD_TILE_BYTES};
+    const struct sw_settings settings = {.precision = SW_PRECISION_FP32,
+                                         .batch_tokens = (int64_t)BATCH * SEQ,
+                                         .micro_batch = BATCH,
+                                         .seq = SEQ,
+                                         .tiles = tiles,
+                                         .ranks = ranks,
+                                         .rank = rank,
+                                         .node_ranks = ranks,
+                                         .tensor = ranks,
+                                         .ranks_per_node = SW_OPTION_AUTO,
+                                         .order = "layer",
+                                         .place = "optimizer=device",
+                                         .chunk_grains = 1,
+                                         .ring_chunks = SW_OPTION_AUTO,
+                                         .device_memory = SW_GIB,
+                                         .host_memory = SW_GIB};
+    struct sw_model *model = NULL;
+    struct sw_plan *plan = NULL;
+    support_expect_ok(sw_model_create(&c->config, &shape, device, &model), c->name);
+    support_expect_ok(sw_settings_outline(&settings, model, NULL, &plan), c->name);
+    double flops = 0.0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        flops += plan->spec.forward_flops[u];
+    sw_plan_destroy(plan);
+    sw_model_destroy(model);
+    return flops;
+}
+
+/* Attention included, of which each rank has its heads. Ranks that share a key-value head compute it twice. */
+static void the_ranks_of_a_group_share_the_flops(void **state) {
+    (void)state;
+    struct sw_device *device;
+    support_expect_ok(sw_device_open("cpu", 1, &device), "a device");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        if (cases[i].config.kv_heads < 2)
+            continue;
+        const double whole = planned_flops(&cases[i], device, 1, 0);
+        double sum = 0.0;
+        for (int rank = 0; rank < 2; rank++)
+            sum += planned_flops(&cases[i], device, 2, rank);
+        if (fabs(sum - whole) > 1e-9 * whole)
+            fail_msg("%s: two ranks have %.0f operations, the whole model %.0f", cases[i].name, sum, whole);
+    }
+    sw_device_close(device);
+}
+
 /* Ranks fill nodes one after the other, and groups take neighbours. */
 static void groups_lie_on_nodes(void **state) {
     (void)state;
@@ -358,6 +414,7 @@ static void groups_lie_on_nodes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_lie_on_nodes),
+        cmocka_unit_test(the_ranks_of_a_group_share_the_flops),
         cmocka_unit_test(a_group_computes_what_the_whole_model_does),
         cmocka_unit_test(in_bf16_a_group_rounds_once_more),
         cmocka_unit_test(the_units_of_a_group_have_each_element_once),

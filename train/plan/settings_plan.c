@@ -25,8 +25,10 @@ static double multiplying(const struct sw_tensor *tensor) {
 
 /* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
  * that multiplies, and for causal attention two for each element of the hidden state and position. The embedding
- * multiplies nothing. With tiles, the first half of a block's tiles attend. Of a half of a block, the last matrix is
- * the last product, and the others together the first. */
+ * multiplies nothing. With tiles or in a tensor group a block has two halves, of which the first attends, each unit
+ * with its part of the heads. Of a half of a block, the last matrix is the last product, and the others together the
+ * first.
+ */
 static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
                         struct unit_flops *out) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
@@ -38,8 +40,9 @@ static void count_flops(const struct sw_units *units, int64_t unit, const struct
         all += elems;
         last = elems > 0.0 ? elems : last;
     }
-    const bool attends = !head && (settings->tiles == 1 || (unit - 1) / settings->tiles % 2 == 0);
-    const double attention = attends ? (double)table->dim[1] / (double)settings->tiles * (double)settings->seq : 0.0;
+    const int64_t parts = settings->tiles * sw_settings_tensor_ranks(settings);
+    const bool attends = !head && (parts == 1 || (unit - 1) / settings->tiles % 2 == 0);
+    const double attention = attends ? (double)table->dim[1] / (double)parts * (double)settings->seq : 0.0;
     out->forward[unit] = unit == 0 ? 0.0 : 2.0 * (all + attention) * rows;
     out->last_product[unit] = 2.0 * last * rows;
     out->first_product[unit] = 2.0 * (all - last) * rows;
