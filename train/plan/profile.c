@@ -237,12 +237,14 @@ static sw_status measure_part(const struct sw_rates_target *target, const struct
     return SW_OK;
 }
 
-/* Writes what is said where other programs keep cores busy, by the load of the last minute; "" where they do not. */
+/* Writes what is said where cores were busy in the last minute, "" where they were not. The load does not tell a
+ * program that goes on from one that has just ended. */
 static void beside_others(char out[BESIDE_CHARS]) {
     double load;
     out[0] = '\0';
     if (getloadavg(&load, 1) == 1 && load >= MUCH_LOAD)
-        snprintf(out, BESIDE_CHARS, "; others kept %.1f of %d cores busy just now, so steps alone will be faster",
+        snprintf(out, BESIDE_CHARS,
+                 "; %.1f of %d cores were busy in the last minute, and steps will be faster when they are not",
                  fmin(load, sw_machine_cores()), sw_machine_cores());
 }
 
