@@ -85,10 +85,15 @@ def figures_of(pair):
     return list(dict.fromkeys(name for one in pair["contenders"] for run in one["runs"] for name in run["figures"]))
 
 
+def word_of(figure):
+    """What a figure is of: "step", "update", "read", "peak memory"."""
+    return figure.removesuffix("_bytes_per_s").removesuffix("_s").replace("_bytes", " memory")
+
+
 def goal_line(pair, goal):
     found = ratio(pair, goal)
     than = " or ".join(goal["than"])
-    what = f"{goal['ours']} against {than}, {goal['figure'].removesuffix('_bytes_per_s').removesuffix('_s').replace('_bytes', ' memory')}"
+    what = f"{goal['ours']} against {than}, {word_of(goal['figure'])}"
     if found is None:
         return f"{what}: not measured"
     return (f"{what}: {found[0]:.2f} times ({found[1]:.2f} to {found[2]:.2f}); goal {goal['least']:.3g}: "

@@ -93,7 +93,9 @@ def readme_rows(results):
             if found is None or not goal["figure"].endswith("_s"):
                 continue
             other = summary.best_of(pair, goal["than"], goal["figure"])["name"]
-            rows.append(f"| {pair['title']}, beside {other} | {found[0]:.1f} times as fast |")
+            ours = "" if goal["ours"] == "spillway" else f"{goal['ours'].removeprefix('spillway ')} "
+            rate = f", {summary.word_of(goal['figure'])}" if goal["figure"].endswith("_per_s") else ""
+            rows.append(f"| {pair['title']}{rate}: {ours}beside {other} | {found[0]:.2f} times as fast |")
     return "| what | figure |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
