@@ -86,7 +86,7 @@ def figures_of(pair):
 
 
 def word_of(figure):
-    """What a figure is of: "step", "update", "read", "peak memory"."""
+    """Returns what a figure is of: "step", "update", "read", "peak memory"."""
     return figure.removesuffix("_bytes_per_s").removesuffix("_s").replace("_bytes", " memory")
 
 

@@ -360,7 +360,7 @@ static double planned_flops(const struct tensor_case *c, struct sw_device *devic
     return flops;
 }
 
-/* Attention included, of which each rank has its heads. Ranks that share a key-value head compute it twice. */
+/* Attention is included, of which each rank has its heads. Ranks that share a key-value head compute it twice. */
 static void the_ranks_of_a_group_share_the_flops(void **state) {
     (void)state;
     struct sw_device *device;
