@@ -81,7 +81,7 @@ int64_t tensor_place(const struct sw_units *whole, const char *name) {
 }
 
 static float *floats(int64_t count) {
-    float *out = calloc((size_t)count, sizeof *out);
+    float *out = calloc((size_t)sw_max_i64(count, 1), sizeof *out);
     assert_non_null(out);
     return out;
 }
@@ -235,7 +235,9 @@ static void check_layout(const struct sw_unit *first, const struct sw_unit *unit
 static void check_units(const struct sw_model_config *config, int ranks, int64_t tiles, sw_optimizer_format format) {
     struct sw_units *whole = whole_units(config, format), *first = NULL, *units = NULL;
     float *weights = floats(tensor_elems(whole)), *next = weights;
-    int *seen = calloc((size_t)tensor_elems(whole), sizeof *seen);
+    const int64_t elems = tensor_elems(whole);
+    assert_true(elems > 0);
+    int *seen = calloc((size_t)elems, sizeof *seen);
     assert_non_null(seen);
     for (int64_t u = 0; u < whole->count; next += whole->unit[u++].elems)
         tensor_fill(config, whole, u, next);
@@ -255,7 +257,7 @@ static void check_units(const struct sw_model_config *config, int ranks, int64_t
         }
     }
     int64_t found = 0;
-    for (int64_t e = 0; e < tensor_elems(whole); found += seen[e++])
+    for (int64_t e = 0; e < elems; found += seen[e++])
         assert_true(seen[e] <= 1);
     assert_int_equal(found, sw_units_parameters(whole));
     sw_units_destroy(first);
