@@ -323,9 +323,10 @@ static void tiles_that_a_rank_cannot_have_are_refused(void **state) {
                            "whose heads share the norms of queries and keys", "tiles of heads with norms");
 }
 
-/* Returns the floating-point operations of a forward pass by the plan of one rank of a group. */
+/* Returns the floating-point operations of a forward pass by the plan of one rank of a group, in tiles where the
+ * model's heads allow it. */
 static double planned_flops(const struct tensor_case *c, struct sw_device *device, int ranks, int rank) {
-    const int64_t tiles = sw_max_i64(c->tiles, 1);
+    const int64_t tiles = c->config.kv_heads == c->config.heads ? 2 : 1;
     const struct sw_model_shape shape = {.type = c->type,
                                          .batch = BATCH,
                                          .seq = SEQ,

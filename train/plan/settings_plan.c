@@ -26,8 +26,7 @@ static double multiplying(const struct sw_tensor *tensor) {
 /* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
  * that multiplies, and for causal attention two for each element of the hidden state and position. The embedding
  * multiplies nothing. With tiles or in a tensor group a block has two halves, of which the first attends, each unit
- * with its part of the heads. Of a half of a block, the last matrix is the last product, and the others together the
- * first.
+ * with its part of the heads. Of a half of a block, the last matrix is the last product, and the others are the first.
  */
 static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
                         struct unit_flops *out) {
