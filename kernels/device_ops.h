@@ -10,6 +10,7 @@
 
 struct sw_gemm_algorithm;
 struct sw_gemm_algorithms;
+struct sw_pack;
 
 /* A row of the table of ops (ops.c). */
 struct sw_device_op_row {
@@ -66,6 +67,9 @@ struct sw_device_ops {
     int64_t (*row_product_scratch_bytes)(const struct sw_gemm *shape);
     sw_status (*row_product)(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                              const void *bias, void *c, float *scratch);
+    /* Packs a panel of B (cpu/pack.h) on a CPU that multiplies pairs of bf16; NULL on all others. Threads may pack
+     * different panels at once. */
+    void (*pack_panel)(const struct sw_pack *pack, int64_t panel);
 
     /* Runs an op; `args` is the op's struct of ops.h, checked. */
     sw_status (*run)(struct sw_stream *stream, sw_device_op op, const void *args);

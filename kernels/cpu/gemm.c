@@ -75,8 +75,8 @@ static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *en
     if (gemm->widened.on)
         shape.in = shape.out = SW_F32;
     int64_t scratchpad_bytes = 0;
-    const sw_status status =
-        sw_cpu_product_open(cpu->engine, &shape, device->info.threads, &gemm->product, &scratchpad_bytes);
+    const sw_status status = sw_cpu_product_open(cpu->engine, &shape, device->info.threads,
+                                                 device->ops.pack_panel != NULL, &gemm->product, &scratchpad_bytes);
     if (status == SW_OK) {
         entry->scratch_bytes = lay_out(&entry->shape, scratchpad_bytes, &gemm->widened);
         entry->prepared = gemm;

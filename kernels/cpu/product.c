@@ -1,15 +1,20 @@
 #include "kernels/cpu/product.h"
 
 #include "core/size.h"
+#include "kernels/cpu/pack.h"
 #include "kernels/cpu/share.h"
 
 #include <omp.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* oneDNN splits a product evenly, so the slowest thread decides, and a thread is slow where another program has part of
  * its core. A product is therefore cut into more pieces than there are threads, each multiplied by one thread. The sum
  * over k is never cut. A piece packs its operands anew, which costs little from LEAST_SIDE rows and columns on. */
 enum { PIECES_OF_THREAD = 4, LEAST_PIECES_OF_THREAD = 2, LEAST_SIDE = 384 };
+/* From so many rows on, threads first pack B once for all pieces (pack.h). The pieces are then rows of C, because
+ * oneDNN multiplies parts of packed operands, and parts of rows, by its slow reference. */
+enum { LEAST_PACKED_ROWS = 1024, LEAST_PIECE_ROWS = 64, MOST_PACKED_BYTES = 32 << 20 };
 /* Sides of pieces are multiples of these, which oneDNN's kernels divide. */
 enum { ROWS_MULTIPLE = 32, COLS_MULTIPLE = 64 };
 /* The last row and the last column of pieces may be smaller, which makes four kinds. */
@@ -30,6 +35,7 @@ struct bound {
 struct sw_cpu_product {
     struct sw_gemm shape;
     struct grid grid;
+    int64_t packed_bytes; /* size of the packed B, which begins the scratch; 0: B is multiplied as it is stored */
     int threads;
     int teams;                         /* threads that multiply pieces; 1: the product is whole */
     dnnl_primitive_t primitive[KINDS]; /* NULL: no piece is of this kind */
@@ -73,6 +79,27 @@ static struct grid cut(const struct sw_gemm *shape, int threads) {
     return grid.rows * grid.cols < (int64_t)LEAST_PIECES_OF_THREAD * threads ? whole(shape) : grid;
 }
 
+static int64_t packed_bytes(const struct sw_gemm *shape) {
+    return shape->n * shape->k * sw_dtype_bytes(shape->in);
+}
+
+/* A transposed A would have to be packed as well, which takes as long as it saves. The head's table is too large. */
+static bool packs(const struct sw_gemm *shape, int threads) {
+    return shape->in == SW_BF16 && !shape->transpose_a && shape->n % SW_PACK_COLS == 0 &&
+           shape->k % SW_PACK_TERMS == 0 && packed_bytes(shape) <= MOST_PACKED_BYTES && shape->m >= LEAST_PACKED_ROWS &&
+           shape->m >= (int64_t)LEAST_PIECE_ROWS * LEAST_PIECES_OF_THREAD * threads;
+}
+
+static struct grid cut_rows(const struct sw_gemm *shape, int threads) {
+    struct grid grid = whole(shape);
+    if (threads > 1) {
+        const int64_t even = sw_div_up(shape->m, (int64_t)PIECES_OF_THREAD * threads);
+        grid.piece_rows = sw_round_up(sw_max_i64(even, LEAST_PIECE_ROWS), ROWS_MULTIPLE);
+        grid.rows = sw_div_up(shape->m, grid.piece_rows);
+    }
+    return grid;
+}
+
 /* Describes a [rows, cols] part of a row-major matrix whose rows are `stride` apart, or of the transposed view of one.
  */
 static sw_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, int64_t stride, bool transposed,
@@ -83,12 +110,22 @@ static sw_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, 
     return sw_cpu_check(dnnl_memory_desc_init_by_strides(desc, 2, dims, data_type, strides), "describe a matrix");
 }
 
+static sw_status describe_packed_b(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols) {
+    const dnnl_dims_t dims = {rows, cols};
+    return sw_cpu_check(dnnl_memory_desc_init_by_tag(desc, 2, dims, dnnl_bf16, dnnl_BA16a64b2a),
+                        "describe a packed matrix");
+}
+
 /* Describes the operands of a piece of these rows and columns. */
-static sw_status describe_piece(const struct sw_gemm *shape, int64_t rows, int64_t cols, dnnl_memory_desc_t *desc) {
+static sw_status describe_piece(const struct sw_gemm *shape, bool packed, int64_t rows, int64_t cols,
+                                dnnl_memory_desc_t *desc) {
     const int64_t a_stride = shape->transpose_a ? shape->m : shape->k;
     const int64_t b_stride = shape->transpose_b ? shape->k : shape->n;
     SW_TRY(describe(&desc[A], rows, shape->k, a_stride, shape->transpose_a, shape->in));
-    SW_TRY(describe(&desc[B], shape->k, cols, b_stride, shape->transpose_b, shape->in));
+    if (packed)
+        SW_TRY(describe_packed_b(&desc[B], shape->k, cols));
+    else
+        SW_TRY(describe(&desc[B], shape->k, cols, b_stride, shape->transpose_b, shape->in));
     SW_TRY(describe(&desc[BIAS], 1, cols, shape->n, false, shape->in));
     return describe(&desc[C], rows, cols, shape->n, false, shape->out);
 }
@@ -107,9 +144,19 @@ static sw_status make_attributes(const struct sw_gemm *shape, dnnl_primitive_att
     return sw_cpu_check(status, "prepare to accumulate");
 }
 
+/* Refuses to multiply a packed matrix by oneDNN's reference, which is slow. */
+static sw_status check_packed(const_dnnl_primitive_desc_t primitive_desc) {
+    const char *implementation = "";
+    SW_TRY(sw_cpu_check(dnnl_primitive_desc_query(primitive_desc, dnnl_query_impl_info_str, 0, &implementation),
+                        "name its implementation"));
+    return strncmp(implementation, "brg:", strlen("brg:")) == 0
+               ? SW_OK
+               : sw_fail(SW_ERR_INTERNAL, "oneDNN multiplies a packed matrix by '%s'", implementation);
+}
+
 /* Makes the primitive of one kind of piece, and finishes the descriptions with its scratchpad's. */
-static sw_status make_primitive(dnnl_engine_t engine, const struct sw_gemm *shape, dnnl_memory_desc_t *desc,
-                                dnnl_primitive_t *out) {
+static sw_status make_primitive(dnnl_engine_t engine, const struct sw_gemm *shape, bool packed,
+                                dnnl_memory_desc_t *desc, dnnl_primitive_t *out) {
     dnnl_matmul_desc_t product;
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t primitive_desc = NULL;
@@ -123,6 +170,8 @@ static sw_status make_primitive(dnnl_engine_t engine, const struct sw_gemm *shap
     SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_desc_create(&primitive_desc, &product, attributes, engine, NULL),
                              "find a way to multiply matrices of this shape"),
                 out);
+    if (packed)
+        SW_TRY_GOTO(check_packed(primitive_desc), out);
     SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_create(out, primitive_desc), "prepare a matrix product"), out);
     desc[SCRATCHPAD] = *dnnl_primitive_desc_query_md(primitive_desc, dnnl_query_scratchpad_md, 0);
 out:
@@ -139,8 +188,9 @@ static sw_status make_kind(dnnl_engine_t engine, struct sw_cpu_product *p, int k
     const int64_t rows = last_row ? p->shape.m - (grid->rows - 1) * grid->piece_rows : grid->piece_rows;
     const int64_t cols = last_col ? p->shape.n - (grid->cols - 1) * grid->piece_cols : grid->piece_cols;
     dnnl_memory_desc_t desc[OPERANDS];
-    SW_TRY(describe_piece(&p->shape, rows, cols, desc));
-    SW_TRY(make_primitive(engine, &p->shape, desc, &p->primitive[kind]));
+    const bool packed = p->packed_bytes > 0;
+    SW_TRY(describe_piece(&p->shape, packed, rows, cols, desc));
+    SW_TRY(make_primitive(engine, &p->shape, packed, desc, &p->primitive[kind]));
     p->scratchpad_bytes = sw_max_i64(
         p->scratchpad_bytes, sw_round_up((int64_t)dnnl_memory_desc_get_size(&desc[SCRATCHPAD]), SW_BUFFER_ALIGN_BYTES));
     for (int team = 0; team < p->teams; team++)
@@ -163,7 +213,7 @@ static sw_status make(dnnl_engine_t engine, struct sw_cpu_product *p) {
 }
 
 static sw_status open_cut(dnnl_engine_t engine, const struct sw_gemm *shape, int threads, struct grid grid,
-                          struct sw_cpu_product **out) {
+                          int64_t packed, struct sw_cpu_product **out) {
     const int teams = grid.rows * grid.cols > 1 ? threads : 1;
     struct sw_cpu_product *p = calloc(1, sizeof *p);
     struct bound *bound = calloc((size_t)teams * KINDS, sizeof *bound);
@@ -174,8 +224,13 @@ static sw_status open_cut(dnnl_engine_t engine, const struct sw_gemm *shape, int
         free(stream);
         return sw_fail(SW_ERR_NOMEM, "no memory to prepare a matrix product");
     }
-    *p = (struct sw_cpu_product){
-        .shape = *shape, .grid = grid, .threads = threads, .teams = teams, .bound = bound, .stream = stream};
+    *p = (struct sw_cpu_product){.shape = *shape,
+                                 .grid = grid,
+                                 .packed_bytes = packed,
+                                 .threads = threads,
+                                 .teams = teams,
+                                 .bound = bound,
+                                 .stream = stream};
     const sw_status status = make(engine, p);
     if (status == SW_OK)
         *out = p;
@@ -184,17 +239,24 @@ static sw_status open_cut(dnnl_engine_t engine, const struct sw_gemm *shape, int
     return status;
 }
 
-/* oneDNN refuses pieces of some matrices that it multiplies whole. */
-sw_status sw_cpu_product_open(dnnl_engine_t engine, const struct sw_gemm *shape, int threads,
+/* Returns where in the scratch oneDNN's own begins. */
+static int64_t pad_at(const struct sw_cpu_product *p) {
+    return sw_round_up(p->packed_bytes, SW_BUFFER_ALIGN_BYTES);
+}
+
+/* Tries the fastest way first: oneDNN refuses packed operands and pieces of some matrices that it multiplies whole. */
+sw_status sw_cpu_product_open(dnnl_engine_t engine, const struct sw_gemm *shape, int threads, bool may_pack,
                               struct sw_cpu_product **out, int64_t *out_scratch_bytes) {
-    const struct grid grid = cut(shape, threads);
-    sw_status status = open_cut(engine, shape, threads, grid, out);
-    if (status == SW_ERR_INTERNAL && grid.rows * grid.cols > 1) {
+    sw_status status = SW_ERR_INTERNAL;
+    if (may_pack && packs(shape, threads))
+        status = open_cut(engine, shape, threads, cut_rows(shape, threads), packed_bytes(shape), out);
+    const struct grid unpacked[] = {cut(shape, threads), whole(shape)};
+    for (size_t i = 0; status == SW_ERR_INTERNAL && i < sizeof unpacked / sizeof unpacked[0]; i++) {
         sw_error_clear();
-        status = open_cut(engine, shape, threads, whole(shape), out);
+        status = open_cut(engine, shape, threads, unpacked[i], 0, out);
     }
     if (status == SW_OK)
-        *out_scratch_bytes = (*out)->scratchpad_bytes * (*out)->teams;
+        *out_scratch_bytes = pad_at(*out) + (*out)->scratchpad_bytes * (*out)->teams;
     return status;
 }
 
@@ -272,11 +334,40 @@ static dnnl_status_t run_whole(const struct sw_cpu_product *p, const struct sw_c
     return status;
 }
 
+/* The packing of a call: the device's function and its arguments. */
+struct packing {
+    void (*pack_panel)(const struct sw_pack *pack, int64_t panel);
+    struct sw_pack pack;
+};
+
+static void pack_panels(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct packing *packing = context;
+    for (int64_t panel = first; panel < end; panel++)
+        packing->pack_panel(&packing->pack, panel);
+}
+
+/* Returns the packed copy of B in the scratch. */
+static const void *pack(const struct sw_gemm *shape, struct sw_stream *stream, const void *b, void *scratch) {
+    const struct packing packing = {.pack_panel = stream->device->ops.pack_panel,
+                                    .pack = {.transposed = shape->transpose_b,
+                                             .k = shape->k,
+                                             .from = b,
+                                             .from_stride = shape->transpose_b ? shape->k : shape->n,
+                                             .to = scratch}};
+    sw_cpu_share_long(stream, shape->n / SW_PACK_COLS, pack_panels, &packing);
+    return scratch;
+}
+
 sw_status sw_cpu_product_run(struct sw_cpu_product *product, struct sw_stream *stream, const struct sw_cpu_operands *at,
                              void *scratch) {
+    struct sw_cpu_operands operands = *at;
+    if (product->packed_bytes > 0)
+        operands.b = pack(&product->shape, stream, at->b, scratch);
+    void *pad = (char *)scratch + pad_at(product);
     if (product->teams == 1)
-        return sw_cpu_check(run_whole(product, at, scratch), "multiply matrices");
-    struct call call = {.product = product, .at = at, .scratch = scratch};
+        return sw_cpu_check(run_whole(product, &operands, pad), "multiply matrices");
+    struct call call = {.product = product, .at = &operands, .scratch = pad};
     sw_cpu_share_long(stream, product->grid.rows * product->grid.cols, run_pieces, &call);
     return sw_cpu_check((dnnl_status_t)call.status, "multiply matrices");
 }

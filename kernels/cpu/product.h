@@ -15,8 +15,8 @@ struct sw_cpu_operands {
 };
 
 /* Prepares a product of this shape, whose types are fp32 or bf16, for so many threads. *out_scratch_bytes is the memory
- * that a call needs. */
-sw_status sw_cpu_product_open(dnnl_engine_t engine, const struct sw_gemm *shape, int threads,
+ * that a call needs. may_pack: the device can pack B (pack.h). */
+sw_status sw_cpu_product_open(dnnl_engine_t engine, const struct sw_gemm *shape, int threads, bool may_pack,
                               struct sw_cpu_product **out, int64_t *out_scratch_bytes);
 /* NULL is allowed. */
 void sw_cpu_product_close(struct sw_cpu_product *product);

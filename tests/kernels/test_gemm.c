@@ -72,16 +72,14 @@ static void all_products(struct pair *pair) {
 }
 
 /* On a CPU, threads take pieces of a large product. The pieces of the last row and column are smaller. */
-static void products_in_pieces(struct pair *pair) {
+static void products_of_shape(struct pair *pair, const struct shape *size) {
     enum { MODES = 3, TRANSPOSITIONS = 4 };
-    if (!sw_device_info(pair->device).host_memory)
-        return;
     for (int t = 0; t < TYPES; t++)
         for (int transposition = 0; transposition < TRANSPOSITIONS; transposition++) {
             const int mode = types[t][0] != types[t][1] ? 2 : transposition % MODES;
-            const struct sw_gemm shape = {.m = 801,
-                                          .n = 1703,
-                                          .k = 5,
+            const struct sw_gemm shape = {.m = size->m,
+                                          .n = size->n,
+                                          .k = size->k,
                                           .transpose_a = transposition & 1,
                                           .transpose_b = transposition & 2,
                                           .bias = mode == 1,
@@ -90,6 +88,13 @@ static void products_in_pieces(struct pair *pair) {
                                           .out = types[t][1]};
             compare_products(pair, &shape);
         }
+}
+
+/* The second shape is packed where the CPU multiplies pairs of bf16. */
+static void products_in_pieces(struct pair *pair) {
+    static const struct shape sizes[] = {{801, 1703, 5}, {1100, 192, 96}};
+    for (size_t i = 0; sw_device_info(pair->device).host_memory && i < sizeof sizes / sizeof sizes[0]; i++)
+        products_of_shape(pair, &sizes[i]);
 }
 
 static void pieces(void **state) {
