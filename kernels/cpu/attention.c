@@ -83,12 +83,8 @@ const void *SW_ISA_NAME(sw_block_stack)(const struct sw_attention_call *call, st
     sw_word *out = to;
     for (int64_t token = 0; token < sw_padded(block.count); token += 2, out += call->padded_dim) {
         const uint16_t *first = (const uint16_t *)from + token * row_elems, *second = first + row_elems;
-        for (int64_t i = 0; i < call->padded_dim; i += SW_LANES) {
-            const sw_vec_half low = *(const sw_vec_half_unaligned *)(first + i);
-            const sw_vec_half high = *(const sw_vec_half_unaligned *)(second + i);
-            sw_store_words(out + i, __builtin_convertvector(low, sw_vec_bits) |
-                                        __builtin_convertvector(high, sw_vec_bits) << 16);
-        }
+        for (int64_t i = 0; i < call->padded_dim; i += SW_LANES)
+            sw_store_words(out + i, sw_pairs_of_rows(first + i, second + i));
     }
     return to;
 }

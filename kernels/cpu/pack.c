@@ -24,19 +24,12 @@ SW_INLINE void transpose(sw_vec_bits row[SQUARE]) {
     }
 }
 
-/* Returns the pairs of a stored row's elements with those of the next row. */
-SW_INLINE sw_vec_bits pairs_of_rows(const uint16_t *row, int64_t stride) {
-    const sw_vec_half first = *(const sw_vec_half_unaligned *)row;
-    const sw_vec_half second = *(const sw_vec_half_unaligned *)(row + stride);
-    return __builtin_convertvector(first, sw_vec_bits) | __builtin_convertvector(second, sw_vec_bits) << 16;
-}
-
 static void pack_rows(const struct sw_pack *pack, int64_t panel) {
     const uint16_t *from = pack->from + panel * SW_PACK_COLS;
     uint16_t *to = pack->to + panel * SW_PACK_COLS * pack->k;
     for (int64_t term = 0; term < pack->k; term += 2, from += 2 * pack->from_stride, to += 2 * SW_PACK_COLS) {
         for (int64_t col = 0; col < SW_PACK_COLS; col += SW_LANES)
-            sw_store_words(to + 2 * col, pairs_of_rows(from + col, pack->from_stride));
+            sw_store_words(to + 2 * col, sw_pairs_of_rows(from + col, from + pack->from_stride + col));
     }
 }
 

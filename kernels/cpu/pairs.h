@@ -44,6 +44,13 @@ SW_INLINE void sw_store_two_bf16(uint16_t *to, sw_vec first, sw_vec second) {
 #endif
 }
 
+/* Returns the pairs (first[i], second[i]) of two rows of bf16 numbers. */
+SW_INLINE sw_vec_bits sw_pairs_of_rows(const uint16_t *first, const uint16_t *second) {
+    const sw_vec_half low = *(const sw_vec_half_unaligned *)first;
+    const sw_vec_half high = *(const sw_vec_half_unaligned *)second;
+    return __builtin_convertvector(low, sw_vec_bits) | __builtin_convertvector(high, sw_vec_bits) << 16;
+}
+
 /* An fp32 number or a pair of bf16 numbers, read as bits. */
 typedef uint32_t sw_word __attribute__((may_alias));
 typedef uint32_t sw_vec_bits_unaligned __attribute__((vector_size(SW_LANES * sizeof(uint32_t)), aligned(4), may_alias));

@@ -12,8 +12,8 @@
  * its core. A product is therefore cut into more pieces than there are threads, each multiplied by one thread. The sum
  * over k is never cut. A piece packs its operands anew, which costs little from LEAST_SIDE rows and columns on. */
 enum { PIECES_OF_THREAD = 4, LEAST_PIECES_OF_THREAD = 2, LEAST_SIDE = 384 };
-/* From so many rows on, threads first pack B once for all pieces (pack.h). The pieces are then rows of C, because
- * oneDNN multiplies parts of packed operands, and parts of rows, by its slow reference. */
+/* From so many rows on, threads first pack B once for all pieces (pack.h). The pieces are then rows of C:
+ * oneDNN multiplies a packed B fast only where rows of A and C follow each other without gaps. */
 enum { LEAST_PACKED_ROWS = 1024, LEAST_PIECE_ROWS = 64, MOST_PACKED_BYTES = 32 << 20 };
 /* Sides of pieces are multiples of these, which oneDNN's kernels divide. */
 enum { ROWS_MULTIPLE = 32, COLS_MULTIPLE = 64 };
