@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 
 import script_test
 import sources
@@ -49,6 +50,21 @@ def files_stay_small():
     return [f"{path} has {count} lines; {MAX_LINES} are the most" for path, count in counted if count > MAX_LINES]
 
 
+OTHER_FOLDERS = {".ci", "docs", "tools"}
+ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "dev",
+              "main.c", "meson.build", "meson_options.txt"}
+
+
+def the_root_holds_what_is_named():
+    """Runs that were tried by hand in the root leave files there, which a commit of everything would take."""
+    listed = subprocess.run(["git", "-C", sources.ROOT, "ls-files", "-z"], capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        raise script_test.Skip("no git checkout")
+    known = ROOT_FILES | OTHER_FOLDERS | set(map(sources.top_of, sources.ROOMS))
+    return [f"{name} lies in the root, but is not named in this test"
+            for name in sorted({sources.top_of(path) for path in listed.stdout.split("\0") if path} - known)]
+
+
 # Fragments without a subject, and pronouns without a noun, at the beginning of a comment of C or of the scripts.
 BEGINNINGS = r"(Of|Those|What|Whether|Likewise|The same of)\b"
 FRAGMENT = re.compile(r"(?:/\*|//) " + BEGINNINGS)
@@ -80,4 +96,5 @@ def files_of_runs_are_reached_through_their_folder():
 
 
 script_test.run(includes_follow_the_order, includes_of_the_order_are_refused, every_folder_has_a_readme,
-                files_stay_small, comments_have_a_subject, files_of_runs_are_reached_through_their_folder)
+                files_stay_small, the_root_holds_what_is_named, comments_have_a_subject,
+                files_of_runs_are_reached_through_their_folder)
