@@ -3,6 +3,7 @@
 #include "core/dtype.h"
 #include "core/rng.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -144,6 +145,7 @@ static uint32_t bf16_above(sw_rounding rounding, float value, uint32_t random) {
 void sw_moments_widen(sw_optimizer_format format, const struct sw_record_parts *record, int64_t at,
                       float m[SW_MOMENT_BLOCK_ELEMS], float v[SW_MOMENT_BLOCK_ELEMS]) {
     const int64_t block = at / SW_MOMENT_BLOCK_ELEMS;
+    assert(format == SW_OPTIMIZER_BF16 || (record->m_scale != NULL && record->v_scale != NULL));
     for (int64_t i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++) {
         if (format == SW_OPTIMIZER_BF16) {
             m[i] = sw_bf16_to_f32(((const sw_bf16 *)record->m)[at + i]);

@@ -61,6 +61,7 @@ void sw_comm_set_node_ranks(struct sw_comm *comm, int node_ranks) {
     for (int rank = 0; rank < comm->place.ranks; rank++)
         comm->node_of[rank] = node_ranks > 0 ? rank / node_ranks : comm->machine_of[rank];
     find_node(comm);
+    assert(comm->scope[SW_SCOPE_NODE].ranks > 0);
     find_across(comm);
     sw_comm_set_part_ranks(comm, 0);
 }

@@ -75,7 +75,7 @@ sw_status trial_softmax_partial(struct trial *trial) {
 sw_status trial_softmax_combine(struct trial *trial) {
     enum { PARTS = 8 };
     const struct test_rows *s = trial->shape;
-    const float *part = trial_input(trial, "parts", SW_F32, PARTS * 3 * s->rows, 2.0f);
+    const float *part = trial_input(trial, "parts", SW_F32, (int64_t)PARTS * 3 * s->rows, 2.0f);
     float *max = trial_output(trial, "max", SW_F32, s->rows, EXACT);
     float *sum = trial_output(trial, "sum", SW_F32, s->rows, SUM);
     float *target_logit = trial_output(trial, "the target's logit", SW_F32, s->rows, SUM);

@@ -109,7 +109,7 @@ static void norm_ahead(struct sw_builder *b, const struct sw_group *group, int64
 void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit) {
     const int32_t weights = sw_build_fetch(b, unit); /* -1: gathered rows take their place */
     const bool sequence = sw_plan_is_sequence_parallel(b->plan);
-    struct sw_operand normed[2];
+    struct sw_operand normed[2] = {{.slot = -1}, {.slot = -1}};
     if (group->train && sw_plan_keeps_secondary(b->plan, unit))
         sw_build_keep_secondary(b, unit, weights);
     norm_ahead(b, group, unit, 0, weights, normed);

@@ -78,9 +78,10 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t count) {
 
 /* Returns a hash of all that outlines of one specification differ in; never 0. */
 static uint64_t hash_of(const struct sw_plan *plan) {
-    const int64_t count = plan->spec.units->count,
-                  sizes[] = {plan->spec.chunk_grains, plan->spec.ring_chunks, plan->stream_chunks};
-    uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), sizes, sizeof sizes);
+    const int64_t count = plan->spec.units->count;
+    uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), &plan->spec.chunk_grains, sizeof plan->spec.chunk_grains);
+    hash = mix(hash, &plan->spec.ring_chunks, sizeof plan->spec.ring_chunks);
+    hash = mix(hash, &plan->stream_chunks, sizeof plan->stream_chunks);
     hash = mix(hash, plan->placement, (size_t)count * sizeof *plan->placement);
     hash = mix(hash, plan->recompute, (size_t)count * sizeof *plan->recompute);
     for (int64_t u = 0; u < count; u++) {

@@ -114,7 +114,7 @@ static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t 
 
 static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
     struct sw_cut_reader *self = context;
-    assert(count <= MADE_GRAINS * SW_GRAIN_ELEMS);
+    assert(count <= (int64_t)MADE_GRAINS * SW_GRAIN_ELEMS);
     self->unit = unit;
     self->first = first;
     self->count = count;
