@@ -66,7 +66,7 @@ def begun(session, pair):
     """The pair's part of the results, without a run."""
     return {"name": pair.name, "title": pair.title, "loss_tolerance": pair.loss_tolerance,
             "goals": [vars(goal) for goal in pair.goals], "shape": pair.shape and vars(pair.shape), "rounds": session.rounds,
-            "commit": commit(), "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "machine": machine(session.threads), "versions": session.installed, "commit": commit(), "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "contenders": [{"name": one.name, "settings": one.settings, "missing": contender.missing(session, one), "runs": []}
                            for one in pair.contenders]}
 
@@ -120,29 +120,23 @@ def prepare(session, pair):
     session.weights = inputs.write_weights(session.program, model, session.folder, session.tokens)
 
 
-def comparable(results):
-    """Returns the facts that must be equal for pairs of two runs to stand in one file. llm.c takes part in one pair alone."""
-    versions = {name: found for name, found in results.get("versions", {}).items() if name != "llm.c"}
-    return results.get("machine"), versions
+def merged(path, pairs):
+    """The pairs, with those of an earlier file that this run did not measure, in the order in which all are measured."""
+    measured = {pair["name"] for pair in pairs}
+    kept = [pair for pair in read_pairs(path) if pair["name"] not in measured]
+    order = [pair.name for module in MODULES for quick in (False, True) for pair in module.pairs(quick)]
+    return {"pairs": sorted(kept + pairs, key=lambda pair: order.index(pair["name"]) if pair["name"] in order else len(order))}
 
 
-def merged(path, results):
-    """The results with those pairs of an earlier run that this one did not measure, if machine and versions are the same."""
+def read_pairs(path):
+    """The pairs of an earlier file; none where there is no file. Other content is an error, because it would be lost."""
     try:
         with open(path, encoding="utf-8") as file:
-            before = json.load(file)
-    except (OSError, ValueError):
-        return results
-    if comparable(before) != comparable(results):
-        return results
-    measured = {pair["name"] for pair in results["pairs"]}
-    kept = [pair for pair in before["pairs"] if pair["name"] not in measured]
-    order = [pair.name for module in MODULES for quick in (False, True) for pair in module.pairs(quick)]
-    pairs = sorted(kept + results["pairs"], key=lambda pair: order.index(pair["name"]) if pair["name"] in order else len(order))
-    versions = {**results["versions"]}
-    if versions["llm.c"]["missing"]:
-        versions["llm.c"] = before["versions"]["llm.c"]
-    return {**results, "versions": versions, "pairs": pairs}
+            return json.load(file)["pairs"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        sys.exit(f"peers: {path} holds no results of ./dev peers ({error!r}); name another file by --json")
 
 
 def write(path, results):
@@ -198,6 +192,7 @@ def main():
 
     options = parse_arguments()
     pairs = chosen(options)
+    read_pairs(options.json)  # before minutes are spent on what could not be kept
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the contender under way ends too, and the folder goes
     found = installed(options, say)
     if options.install_only:
@@ -205,17 +200,17 @@ def main():
     folder = tempfile.mkdtemp(prefix="spillway-peers-", dir=options.folder)
     session = contender.Session(os.path.abspath(options.program), os.path.abspath(options.peers), os.path.abspath(folder),
                                 options.threads, options.rounds, options.llm_c, options.data, installed=found)
-    results = {"machine": machine(options.threads), "versions": found, "pairs": []}
+    results = []
 
     def keep():
         write(options.json, merged(options.json, results))
 
     try:
         for pair in pairs:
-            results["pairs"].append(begun(session, pair))
-            measure_pair(session, pair, results["pairs"][-1], say, keep)
+            results.append(begun(session, pair))
+            measure_pair(session, pair, results[-1], say, keep)
             keep()
-            print("\n".join(summary.lines_of(results["pairs"][-1])), flush=True)
+            print("\n".join(summary.lines_of(results[-1])), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0

@@ -67,16 +67,30 @@ def pair_lines(pair):
             *goals, *losses_table(pair), ""]
 
 
-def facts_line(results):
-    machine, versions = results["machine"], results["versions"]
-    here = ", ".join(f"{name} {found['version']}" for name, found in versions.items() if not found["missing"])
-    absent = "; ".join(f"{name}: {found['missing']}" for name, found in versions.items() if found["missing"])
+def machine_line(machine):
     return (f"{machine['cpu']}, {machine['threads']} threads, {machine['memory_bytes'] / summary.GIB:.3g} GiB, "
-            f"Linux {machine['kernel']}. Peers: {here}." + (f" Not here: {absent}." if absent else ""))
+            f"Linux {machine['kernel']}.")
+
+
+def machine_lines(pairs):
+    """The machine; where pairs were measured on several, each with its pairs."""
+    of = {}
+    for pair in pairs:
+        of.setdefault(machine_line(pair["machine"]), []).append(f"`{pair['name']}`")
+    return list(of) if len(of) == 1 else [f"- {', '.join(names)}: {line}" for line, names in of.items()]
+
+
+def peers_line(pairs):
+    """The versions that took part in any pair, and why a peer took part in none."""
+    found = [(name, one) for pair in pairs for name, one in pair["versions"].items()]
+    here = {f"{name} {one['version']}": name for name, one in found if not one["missing"]}
+    absent = {name: one["missing"] for name, one in found if name not in here.values()}
+    return (f"Peers: {', '.join(here)}." +
+            (f" Not here: {'; '.join(f'{name}: {why}' for name, why in absent.items())}." if absent else ""))
 
 
 def evidence(results, pictures):
-    lines = [facts_line(results), "", "A figure is the median of the rounds, with the least and the most.", ""]
+    lines = [*machine_lines(results["pairs"]), "", peers_line(results["pairs"]), "", "A figure is the median of the rounds, with the least and the most.", ""]
     for pair in results["pairs"]:
         lines += pair_lines(pair)
         if pictures and picture.can_draw(pair):

@@ -119,7 +119,7 @@ def tables_are_the_same_and_say_what_is_missing():
     problems = [f"the tables lack {one!r}" for one in wanted if one not in texts[0]]
     problems += [] if texts[0] == texts[1] and "old" not in texts[0] else ["the tables are not made anew each time"]
     problems += [] if picture.count("<rect") == 3 else ["the picture has not one bar for each of the two contenders"]
-    return problems + ([] if found["machine"]["threads"] == 1 else ["the machine's threads are not told"])
+    return problems + ([] if found["pairs"][0]["machine"]["threads"] == 1 else ["the machine's threads are not told"])
 
 
 def a_pair_measured_again_takes_the_place_of_its_first():
@@ -131,6 +131,33 @@ def a_pair_measured_again_takes_the_place_of_its_first():
     problems = [] if rounds == [("step-tiny", 1), ("llm.c", 1)] else [f"the file has {rounds}"]
     if "printed 0 steps" not in (contender(found, "llm.c", "llm.c")["missing"] or ""):
         problems.append("a program that is not llm.c's passes for it")
+    return problems
+
+
+def pairs_of_another_machine_stay():
+    _, path = results("moved.json", "--peers", stand_in("moved"), "--only", "step", "--rounds", "1")
+    with open(path, encoding="utf-8") as file:
+        found = json.load(file)
+    found["pairs"][0]["machine"]["kernel"] = "1.2.3-other"
+    program.write(path, json.dumps(found))
+    found, _ = results("moved.json", "--peers", os.path.join(SCRATCH, "nothing"), "--only", "llm.c", "--rounds", "1")
+    kernels = {pair["name"]: pair["machine"]["kernel"] for pair in found["pairs"]}
+    problems = [] if kernels.pop("step-tiny", None) == "1.2.3-other" and list(kernels) == ["llm.c"] else [f"the file has {kernels}"]
+    text = tables(path).stdout
+    wanted = ["- `step-tiny`: ", "- `llm.c`: ", "Linux 1.2.3-other.", "torch 2.15.0"]
+    return problems + [f"the tables of two machines lack {one!r}" for one in wanted if one not in text]
+
+
+def a_file_of_something_else_is_left_alone():
+    path = os.path.join(SCRATCH, "other.json")
+    problems = []
+    for content in ("[1, 2]", '{"name": "mine"}', "not JSON"):
+        program.write(path, content)
+        ended = peers("--json", path, "--peers", os.path.join(SCRATCH, "nothing"), "--only", "step", "--rounds", "1")
+        with open(path, encoding="utf-8") as file:
+            kept = file.read()
+        if ended.returncode == 0 or kept != content or "name another file by --json" not in ended.stderr:
+            problems.append(f"{content} became {kept}: {ended.stderr[-300:]}")
     return problems
 
 
@@ -160,4 +187,5 @@ def wrong_flags_are_refused():
 
 script_test.run(what_runs_is_measured_and_what_fails_is_named, without_any_peer_ours_is_measured,
                 tables_are_the_same_and_say_what_is_missing, a_pair_measured_again_takes_the_place_of_its_first,
-                no_space_and_no_pip_are_reasons, wrong_flags_are_refused)
+                pairs_of_another_machine_stay, a_file_of_something_else_is_left_alone, no_space_and_no_pip_are_reasons,
+                wrong_flags_are_refused)
