@@ -59,7 +59,7 @@ ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", "CHANGELOG.md", "CON
 def the_root_holds_what_is_named():
     """Runs that were tried by hand in the root leave files there, which a commit of everything would take."""
     if not os.path.exists(os.path.join(sources.ROOT, ".git")) or shutil.which("git") is None:
-        raise script_test.Skip("no git checkout")
+        raise script_test.Skip("no git")
     listed = subprocess.run(["git", "-C", sources.ROOT, "-c", "safe.directory=*", "ls-files", "-z"], capture_output=True, text=True,
                             check=True)
     known = ROOT_FILES | OTHER_FOLDERS | set(map(sources.top_of, sources.ROOMS))
