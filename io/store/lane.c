@@ -338,18 +338,14 @@ static sw_status finish_block(struct sw_store_lane *lane, const struct sw_queue_
     return SW_OK;
 }
 
-/* A drive may end all requests of a full queue at once, and checking them takes milliseconds, so each is followed by
- * the next as soon as it is checked. */
 static sw_status advance(struct sw_store_lane *lane, bool wait) {
     struct sw_queue_result results[REAP_BATCH];
     int count;
     SW_TRY(sw_queue_reap(lane->queue, wait, results, REAP_BATCH, &count));
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         SW_TRY(finish_block(lane, &results[i]));
-        issue_blocks(lane);
-        SW_TRY(sw_queue_start(lane->queue));
-    }
-    return SW_OK;
+    issue_blocks(lane);
+    return sw_queue_start(lane->queue);
 }
 
 sw_status sw_store_reap(struct sw_store_lane *lane, bool wait, uint64_t *tags, int max, int *out_count) {
