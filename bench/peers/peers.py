@@ -66,7 +66,8 @@ def begun(session, pair):
     """The pair's part of the results, without a run."""
     return {"name": pair.name, "title": pair.title, "loss_tolerance": pair.loss_tolerance,
             "goals": [vars(goal) for goal in pair.goals], "shape": pair.shape and vars(pair.shape), "rounds": session.rounds,
-            "machine": machine(session.threads), "versions": session.installed, "commit": commit(), "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "machine": machine(session.threads), "versions": session.installed, "commit": commit(),
+            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "contenders": [{"name": one.name, "settings": one.settings, "missing": contender.missing(session, one), "runs": []}
                            for one in pair.contenders]}
 

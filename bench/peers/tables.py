@@ -90,7 +90,8 @@ def peers_line(pairs):
 
 
 def evidence(results, pictures):
-    lines = [*machine_lines(results["pairs"]), "", peers_line(results["pairs"]), "", "A figure is the median of the rounds, with the least and the most.", ""]
+    lines = [*machine_lines(results["pairs"]), "", peers_line(results["pairs"]), "",
+             "A figure is the median of the rounds, with the least and the most.", ""]
     for pair in results["pairs"]:
         lines += pair_lines(pair)
         if pictures and picture.can_draw(pair):
