@@ -246,7 +246,7 @@ bool sw_engine_may_save(const struct sw_engine *engine) {
 
 sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input) {
     const bool train = input->kind == SW_STEP_TRAIN;
-    assert(input->loss_tokens > 0 && (train || engine->waiting == SW_WAITING_NOTHING));
+    assert(input->loss_tokens >= 0 && (train || engine->waiting == SW_WAITING_NOTHING));
     if (train)
         SW_TRY(withdraw_commit(engine));
     pthread_mutex_lock(&engine->mutex);

@@ -89,8 +89,8 @@ struct sw_step_input {
     int64_t step;          /* from 1 (training) */
     struct sw_adamw adamw; /* rates of this step; the engine sets step, grad_scale and skip */
     double clip;           /* largest gradient norm; 0: none */
-    int64_t loss_tokens;   /* tokens of all ranks that count in the loss, whose mean is over these; at least 1 */
-    bool save;             /* commit the state of the step before beside this one (sw_engine_may_save) */
+    int64_t loss_tokens; /* tokens of all ranks that count in the loss, whose mean is over these; 0: none has a loss */
+    bool save;           /* commit the state of the step before beside this one (sw_engine_may_save) */
     /* Logits: the row of the pass; tokens whose earlier passes have filled the KV caches; tokens of this pass, 0 for a
      * whole micro-batch; receives [vocab] in host memory, of which a tensor group's rank fills its part. */
     int64_t row, past, count;

@@ -56,7 +56,7 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
         .acc = sw_engine_operand(engine, op, SW_ROLE_ACC),
         .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
         .work = sw_engine_operand(engine, op, SW_ROLE_WORK),
-        .loss_scale = (float)(engine->loss_scale.scale / (double)context->input.loss_tokens),
+        .loss_scale = (float)(engine->loss_scale.scale / (double)sw_max_i64(1, context->input.loss_tokens)),
         .loss = &context->loss[op->micro],
         .row = context->input.row,
         .past = context->input.past,

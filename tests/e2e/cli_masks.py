@@ -1,6 +1,7 @@
 """Loss masks beside the data: all ones change nothing, other masks the loss, and none is passed over at resume."""
 
 import os
+import re
 import shutil
 import struct
 
@@ -56,9 +57,24 @@ def only_masked_tokens_count():
 
 
 def a_sparse_mask_trains():
-    """Steps without a token that has a loss go by."""
+    """Steps without a token that has a loss go by: warned of once, counted, and shown without a number."""
     ended = program.run(*train("sparse", data("sparse", [i % 1900 == 17 for i in range(len(TEXT))])))
-    return [] if ended.code == 0 else [f"status {ended.code}: {ended.err}"]
+    if ended.code != 0:
+        return [f"status {ended.code}: {ended.err}"]
+    steps = [line for line in program.log_lines(path("sparse")) if "loss" in line]
+    empty = [line["step"] for line in steps if line["loss_tokens"] == 0]
+    problems = [f"step {line['step']} has the loss {line['loss']} over {line['loss_tokens']} tokens" for line in steps
+                if (line["loss"] is None) != (line["loss_tokens"] == 0)]
+    shown = [int(step) for step in re.findall(r"step (\d+)/\d+  loss -  ", ended.err)]
+    if not empty or shown != empty:
+        problems.append(f"the steps {empty} are empty, and the lines show {shown}")
+    warned = re.findall("warning: .*no token with a loss", ended.err)
+    if len(warned) != 2 or f"warning: {len(empty)} of {STEPS} steps had no token" not in ended.err:
+        problems.append(f"not said once at the first and once at the end: {ended.err}")
+    program.must("report", path("sparse"), "--out", path("sparse.html"))
+    if f'"empty":{len(empty)},' not in open(path("sparse.html"), encoding="utf-8").read():
+        problems.append("the report does not count the empty steps")
+    return problems
 
 
 def a_changed_mask_is_refused():

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -111,6 +112,32 @@ def folders_and_patterns():
     for data in (path("nothing"), path("nothing", "*.txt")):
         ended = program.run("tokenize", "--model", model, "--data", data, "--out", path("new.bin"))
         expect(problems, f"{data} ends", (ended.code, "no file of text" in ended.err), (1, True))
+    return problems
+
+
+def folders_leave_out_what_is_no_data():
+    """Hidden entries, cards and further links to a file are left out of folders and patterns and named; a link to
+    nothing is an error. A file that is named itself is always taken."""
+    problems, model, data = [], byte_folder(), path("mixed")
+    for name, content in (("a.txt", "A"), ("Z.txt", "Z"), (".hidden.txt", "h"), (".ipynb_checkpoints/a.txt", "c"),
+                          ("._a.txt", "m"), ("README.md", "card"), ("LICENSE.txt", "l"), ("t.parquet", "p"),
+                          ("below/b.txt", "B"), ("below/readme_zh.md", "r")):
+        os.makedirs(os.path.dirname(os.path.join(data, name)), exist_ok=True)
+        program.write(os.path.join(data, name), content)
+    os.symlink(".", os.path.join(data, "below", "loop"))
+    os.symlink("a.txt", os.path.join(data, "latest.txt"))
+    for name, wanted, left in ((data, b"ZAB", 9), (os.path.join(data, "*"), b"ZAB", 6),
+                               (os.path.join(data, "README.md"), b"card", 0),
+                               (os.path.join(data, ".ipynb_checkpoints"), b"c", 0)):
+        ended = program.run("tokenize", "--model", model, "--data", name, "--out", path("out.bin"))
+        expect(problems, f"{name} ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+        expect(problems, name, tokens("out.bin"), [*wanted])
+        said = re.findall("left out ([0-9]+)", ended.err)
+        expect(problems, f"{name} says what it left out", said, [str(left)] * (left > 0))
+    os.symlink("gone.txt", os.path.join(data, "new.txt"))
+    for name in (data, os.path.join(data, "n*")):
+        ended = program.run("tokenize", "--model", model, "--data", name, "--out", path("new.bin"))
+        expect(problems, f"{name} ends", (ended.code, "new.txt is a link to nothing" in ended.err), (1, True))
     return problems
 
 
@@ -364,6 +391,7 @@ def one_writer_at_a_time():
     return problems
 
 
-script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns, reads_zstd,
+script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns,
+                folders_leave_out_what_is_no_data, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, stale_documents, goes_on, begins_anew,
                 one_writer_at_a_time)

@@ -16,6 +16,7 @@ static struct sw_step_record record_of(int64_t step) {
         .step = step,
         .time_s = 1795378826,
         .loss = 1.0 / 3.0 + (double)step,
+        .loss_tokens = 4000,
         .grad_norm = 0.1,
         .lr = 3e-4,
         .tokens = 4096,
@@ -49,9 +50,10 @@ static void test_step_fields(void **state) {
     assert_int_equal(length, strlen(text));
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(root);
-    assert_fields(root, "step time loss grad_norm clipped clipped_share lr tokens seconds tokens_per_second mfu "
-                        "skipped saved ranks zero "
-                        "eta_seconds lanes bytes peak ");
+    assert_fields(root,
+                  "step time loss loss_tokens grad_norm clipped clipped_share lr tokens seconds tokens_per_second mfu "
+                  "skipped saved ranks zero "
+                  "eta_seconds lanes bytes peak ");
     assert_fields(json_object_get(root, "lanes"), "compute upload download read write update comm ");
     assert_fields(json_object_get(root, "bytes"), "nvme_read nvme_write upload download comm ");
     assert_fields(json_object_get(root, "peak"), "device host nvme ");
@@ -112,6 +114,11 @@ static void test_text(void **state) {
     sw_step_to_text(&record, 300, text);
     assert_string_equal(text, "step 12/300  loss 12.3333  norm 0.1  lr 3.00e-04  2048 tokens/s  left 2m11s  compute 95%"
                               "  read 25%  update 12%");
+    struct sw_step_record empty = record;
+    empty.loss = NAN;
+    empty.loss_tokens = 0;
+    sw_step_to_text(&empty, 300, text);
+    assert_non_null(strstr(text, "step 12/300  loss -  norm"));
     struct sw_step_record over = record;
     over.lanes.compute = 2.54; /* It began under the end of the step before. */
     sw_step_to_text(&over, 300, text);

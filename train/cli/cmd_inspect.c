@@ -108,6 +108,7 @@ static sw_status inspect_text(struct inspection *i) {
                                         .chat_format = given->chat_format,
                                         .all_loss = given->loss == SW_LOSS_ALL};
     SW_TRY(sw_text_inputs_expand((const char *const[]){given->data}, 1, &i->inputs));
+    sw_text_inputs_say(&i->inputs);
     SW_TRY(sw_text_reader_open((const char *const *)i->inputs.path, i->inputs.count, &rules, &i->reader));
     SW_TRY(sw_text_encoder_create(i->model.tokenizer, &i->encoder));
     while (i->printed < given->examples) {

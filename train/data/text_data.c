@@ -34,20 +34,16 @@ bool sw_text_data_is(const char *name, int64_t vocab) {
     return sw_text_is_readable(name) && (vocab != BYTE_VOCAB || !sw_token_stream_is_bytes(name));
 }
 
-static sw_status hash_inputs(XXH3_state_t *hash, const char *const *names, int count) {
-    struct sw_text_inputs inputs;
-    SW_TRY(sw_text_inputs_expand(names, count, &inputs));
-    sw_status status = SW_OK;
-    for (int i = 0; status == SW_OK && i < inputs.count; i++) {
+static sw_status hash_inputs(XXH3_state_t *hash, const struct sw_text_inputs *inputs) {
+    for (int i = 0; i < inputs->count; i++) {
         /* Which documents a file has depends on its ending. */
-        sw_digest_text(hash, sw_text_is_json(inputs.path[i]) ? "lines" : "text");
-        status = sw_digest_file(hash, inputs.path[i]);
+        sw_digest_text(hash, sw_text_is_json(inputs->path[i]) ? "lines" : "text");
+        SW_TRY(sw_digest_file(hash, inputs->path[i]));
     }
-    sw_text_inputs_release(&inputs);
-    return status;
+    return SW_OK;
 }
 
-static sw_status digest_of(const struct sw_text_data_spec *spec, const char *const *names, int count, uint64_t *out) {
+static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw_text_inputs *inputs, uint64_t *out) {
     XXH3_state_t *hash = XXH3_createState();
     if (hash == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
@@ -58,7 +54,7 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const char *con
     sw_digest_text(hash, spec->chat_format);
     sw_status status = sw_digest_model(hash, spec->model);
     if (status == SW_OK)
-        status = hash_inputs(hash, names, count);
+        status = hash_inputs(hash, inputs);
     *out = XXH3_64bits_digest(hash);
     XXH3_freeState(hash);
     return status;
@@ -98,11 +94,24 @@ static sw_status make_or_wait(const struct sw_text_data_spec *spec, const char *
     }
 }
 
+/* Finds the path of the tokens. Says which files they are of where they are there already: making them says it too. */
+static sw_status find_path(const struct sw_text_data_spec *spec, const char *const *names, int count,
+                           char path[PATH_MAX]) {
+    struct sw_text_inputs inputs;
+    uint64_t digest;
+    SW_TRY(sw_text_inputs_expand(names, count, &inputs));
+    sw_status status = digest_of(spec, &inputs, &digest);
+    if (status == SW_OK)
+        status = sw_cache_file("tokens", digest, "bin", path, PATH_MAX);
+    if (status == SW_OK && access(path, F_OK) == 0)
+        sw_text_inputs_say(&inputs);
+    sw_text_inputs_release(&inputs);
+    return status;
+}
+
 sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
                             char path[PATH_MAX]) {
-    uint64_t digest;
-    SW_TRY(digest_of(spec, names, count, &digest));
-    SW_TRY(sw_cache_file("tokens", digest, "bin", path, PATH_MAX));
+    SW_TRY(find_path(spec, names, count, path));
     if (access(path, F_OK) == 0) {
         sw_token_cache_note_use(path);
         sw_log_info("the tokens of %s are in the cache: %s", names[0], path);

@@ -284,6 +284,7 @@ static sw_status open_files(struct work *w) {
     rules.model = spec->model;
     SW_TRY(refuse_stale_documents(w));
     SW_TRY(sw_text_inputs_expand(spec->names, spec->name_count, &w->inputs));
+    sw_text_inputs_say(&w->inputs);
     SW_TRY(sw_text_reader_open((const char *const *)w->inputs.path, w->inputs.count, &rules, &w->reader));
     SW_TRY(sw_token_writer_open(spec->out, w->model.vocab <= UINT16_VOCAB ? 2 : 4, !spec->joined, &w->writer));
     if (spec->pack_seq > 0)

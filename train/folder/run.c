@@ -165,10 +165,11 @@ sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t
     for (int i = 0; i < SW_RUN_RECENT_STEPS; i++) {
         const struct sw_run_step *step = &position->recent[i];
         if (step->step > 0)
-            length += (size_t)snprintf(recent + length, RECENT_CHARS,
-                                       "%s{\"step\": %lld, \"loss\": %s, \"grad_norm\": %s, \"skipped\": %s}",
-                                       length > 0 ? ", " : "", (long long)step->step, real_text(step->loss, loss),
-                                       real_text(step->grad_norm, norm), step->skipped ? "true" : "false");
+            length += (size_t)snprintf(
+                recent + length, RECENT_CHARS,
+                "%s{\"step\": %lld, \"loss\": %s, \"loss_tokens\": %lld, \"grad_norm\": %s, \"skipped\": %s}",
+                length > 0 ? ", " : "", (long long)step->step, real_text(step->loss, loss),
+                (long long)step->loss_tokens, real_text(step->grad_norm, norm), step->skipped ? "true" : "false");
     }
     const int used = snprintf(text, chars,
                               "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, "
@@ -187,8 +188,10 @@ static double real_or_nan(const json_t *value) {
 static sw_status read_recent(const json_t *recent, struct sw_run_position *out) {
     for (size_t i = 0; i < SW_RUN_RECENT_STEPS && i < json_array_size(recent); i++) {
         const json_t *step = json_array_get(recent, i);
+        const json_t *loss_tokens = json_object_get(step, "loss_tokens");
         out->recent[i] = (struct sw_run_step){.step = json_integer_value(json_object_get(step, "step")),
                                               .loss = real_or_nan(json_object_get(step, "loss")),
+                                              .loss_tokens = loss_tokens != NULL ? json_integer_value(loss_tokens) : -1,
                                               .grad_norm = real_or_nan(json_object_get(step, "grad_norm")),
                                               .skipped = json_is_true(json_object_get(step, "skipped"))};
         if (out->recent[i].step < 0 || out->recent[i].step > out->step)

@@ -62,8 +62,9 @@ bool sw_run_is_one(const char *folder);
 /* The part of a step's log line that commits keep too, so that a process that is killed between commit and log loses
  * nothing. */
 struct sw_run_step {
-    int64_t step; /* 0: none */
-    double loss, grad_norm;
+    int64_t step;           /* 0: none */
+    double loss, grad_norm; /* NaN: not finite, or no token has a loss */
+    int64_t loss_tokens;    /* tokens with a loss; -1: not known */
     bool skipped;
 };
 

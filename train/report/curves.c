@@ -47,6 +47,7 @@ static void merge_point(struct sw_curve_point *to, const struct sw_curve_point *
     }
     to->clipped += from->clipped;
     to->skipped += from->skipped;
+    to->empty += from->empty;
     for (int i = 0; i < SW_LOG_COLUMNS; i++)
         merge_value(&to->value[i], &from->value[i]);
 }
@@ -85,6 +86,7 @@ static void add_step(struct sw_curves *curves, const struct sw_log_line *line, d
     point->seconds = seconds + known(line->value[SW_LOG_SECONDS]);
     point->clipped += clip > 0 && line->value[SW_LOG_GRAD_NORM] > clip;
     point->skipped += line->value[SW_LOG_SKIPPED] == 1;
+    point->empty += line->value[SW_LOG_LOSS_TOKENS] == 0;
     for (int i = SW_LOG_LOSS; i < SW_LOG_VAL_LOSS; i++)
         add(&point->value[i], line->value[i]);
 

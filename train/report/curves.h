@@ -24,6 +24,7 @@ struct sw_curve_point {
     int64_t step;             /* the last of its steps that the log has; 0: the log has none of them */
     double tokens, seconds;   /* from the first step of the log to the last of this point */
     int64_t clipped, skipped; /* steps */
+    int64_t empty;            /* steps without any token that has a loss */
     struct sw_curve_value value[SW_LOG_COLUMNS];
 };
 

@@ -14,6 +14,7 @@ static const struct {
 } columns[SW_LOG_COLUMNS] = {
     {"", "step"},
     {"", "loss"},
+    {"", "loss_tokens"},
     {"", "grad_norm"},
     {"", "lr"},
     {"", "tokens"},

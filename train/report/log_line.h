@@ -12,6 +12,7 @@
 enum {
     SW_LOG_STEP,
     SW_LOG_LOSS,
+    SW_LOG_LOSS_TOKENS,
     SW_LOG_GRAD_NORM,
     SW_LOG_LR,
     SW_LOG_TOKENS,

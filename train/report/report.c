@@ -73,6 +73,7 @@ static const struct {
     {"tokens", tokens_of, 0},
     {"seconds", seconds_of, 0},
     {"loss", mean_of, SW_LOG_LOSS},
+    {"loss_tokens", mean_of, SW_LOG_LOSS_TOKENS},
     {"loss_least", least_of, SW_LOG_LOSS},
     {"loss_most", most_of, SW_LOG_LOSS},
     {"grad_norm", mean_of, SW_LOG_GRAD_NORM},
@@ -149,16 +150,18 @@ static void put_evaluations(FILE *to, const struct sw_curves *curves) {
 /* The totals, whose names are followed by a comma each. */
 static void put_totals(FILE *to, const struct sw_curves *curves) {
     const struct sw_curve_point *last = curves->points > 0 ? &curves->point[curves->points - 1] : NULL;
-    int64_t clipped = 0, skipped = 0;
+    int64_t clipped = 0, skipped = 0, empty = 0;
     for (int64_t i = 0; i < curves->points; i++) {
         clipped += curves->point[i].clipped;
         skipped += curves->point[i].skipped;
+        empty += curves->point[i].empty;
     }
     sw_put_whole(to, "steps", (double)curves->steps);
     sw_put_whole(to, "width", (double)curves->width);
     sw_put_whole(to, "saved", (double)curves->saved);
     sw_put_whole(to, "clipped", (double)clipped);
     sw_put_whole(to, "skipped", (double)skipped);
+    sw_put_whole(to, "empty", (double)empty);
     sw_put_whole(to, "tokens", last != NULL ? last->tokens : 0);
     fputs("\"seconds\":", to);
     sw_put_digits(to, last != NULL ? last->seconds : 0, SW_STATED_DIGITS);

@@ -114,8 +114,15 @@ function timeFinding(run) {
             (run.timeline ? "One step, below, shows what waits." : "--trace shows what a step waits for.")];
 }
 
+// A step without any token that has a loss has no number, and nothing is wrong with its weights.
+function recentLoss(run) {
+    if (known(run.recent.loss))
+        return loss(run.recent.loss);
+    return run.empty > 0 ? "-" : "not finite";
+}
+
 function lossFindings(run) {
-    const found = [], values = run.columns.loss, count = values.length, finite = values.findLastIndex(known);
+    const found = [], values = run.columns.loss, count = values.length, finite = values.findLastIndex((value, i) => known(value) || run.columns.loss_tokens[i] === 0);
     const head = meanAt(values, [...Array(count).keys()].slice(0, Math.max(1, Math.round(count / 50))));
     if (known(head) && known(run.recent.loss))
         found.push([run.recent.loss < head, `The loss ${run.recent.loss < head ? "fell" : "rose"} from ${loss(head)} ` +
@@ -142,6 +149,9 @@ function findings(run) {
     const found = few ? [[false, "There are too few steps to judge."]] : [...lossFindings(run), timeFinding(run)];
     if (run.skipped > 0)
         found.push([false, `${run.skipped} of ${run.steps} steps were skipped: their gradients were not finite.`]);
+    if (run.empty > 0)
+        found.push([false, `${run.empty} of ${run.steps} steps had no token with a loss and learnt nothing: a longer --seq keeps ` +
+                    "completions with their prompts, and larger --batch-tokens mix more sequences into a step."]);
     if (clipped > 0.5 && !few)
         found.push([false, `${percent(clipped)} of the steps were clipped (--clip ${run.settings.clip}): try a lower --lr ` +
                     "or a longer --warmup."]);
@@ -154,7 +164,7 @@ function findings(run) {
 function card(run) {
     const last = run.columns.step.at(-1), total = run.settings.steps, clipped = run.clipped / Math.max(1, run.steps);
     const numbers = [
-        [known(run.recent.loss) ? loss(run.recent.loss) : "not finite", "loss, mean of the last steps"],
+        [recentLoss(run), "loss, mean of the last steps"],
         [run.best ? loss(run.best[1]) : "-", run.best ? `best validation, step ${run.best[0]}` : "no validation"],
         [known(total) ? `${amount(last)} / ${amount(total)}` : amount(last), "steps"],
         [amount(run.tokens), "tokens"],
@@ -186,7 +196,7 @@ function emptyCard(run) {
 function summary() {
     const head = ["run", "loss", "best validation", "steps", "tokens", "tokens a second", "a step", "busiest lane", "clipped"];
     const rows = runs.map(run => ({cells: run.columns.step.length
-        ? [run.short, known(run.recent.loss) ? loss(run.recent.loss) : "not finite", run.best ? `${loss(run.best[1])}, step ${amount(run.best[0])}` : "-",
+        ? [run.short, recentLoss(run), run.best ? `${loss(run.best[1])}, step ${amount(run.best[0])}` : "-",
            amount(run.columns.step.at(-1)), amount(run.tokens), rate(run.recent.rate), duration(run.recent.step_s),
            `${run.recent.busiest} ${percent(run.recent.lanes[run.recent.busiest])}`, percent(run.clipped / Math.max(1, run.steps))]
         : [run.short, "no step yet", ...Array(7).fill("-")]}));

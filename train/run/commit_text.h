@@ -4,7 +4,7 @@
 
 #include "train/run/trainer.h"
 
-/* Returns the mean loss of a step, in nats a token. */
+/* Returns the mean loss of a step, in nats a token; NaN where no token of it has a loss. */
 double sw_step_mean_loss(const struct sw_step_result *result);
 /* Returns the part of a finished training step that a commit keeps. */
 struct sw_run_step sw_commit_text_step(const struct sw_step_result *result);

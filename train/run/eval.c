@@ -5,6 +5,7 @@
 #include "core/size.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 /* Returns how many targets of a window count, at most `limit`, and sets those beyond it to -1, which does not count. */
@@ -61,7 +62,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
         struct sw_step_result result;
         /* All ranks run the pass, or none does. */
         SW_TRY(sw_ranks_agree_on_error(e->ranks, fill_pass(e, first + own, e->max_tokens - tokens, &pass_tokens)));
-        const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = sw_max_i64(1, pass_tokens)};
+        const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = pass_tokens};
         SW_TRY(sw_engine_begin(e->engine, &input));
         SW_TRY(sw_engine_wait(e->engine, &result));
         loss_sum += result.loss_sum;
@@ -71,7 +72,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     sw_long_work_end(&progress);
     SW_TRY(sw_ranks_sum(e->ranks, &tokens));
     tokens /= tensor_ranks;
-    *out_loss = loss_sum / (double)tokens;
+    *out_loss = tokens > 0 ? loss_sum / (double)tokens : (double)NAN;
     *out_tokens = tokens;
     return SW_OK;
 }

@@ -20,7 +20,7 @@ struct sw_evaluation {
     int64_t tensor_ranks;              /* neighbouring ranks that are one data rank; 0 or 1: each rank is one */
 };
 
-/* Returns the mean loss in nats a predicted token, and the number of predicted tokens. */
+/* Returns the mean loss in nats a predicted token, NaN where there is none, and the number of predicted tokens. */
 sw_status sw_evaluate(const struct sw_evaluation *evaluation, double *out_loss, int64_t *out_tokens);
 
 #endif

@@ -64,7 +64,7 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
                   .eps = settings->eps,
                   .weight_decay = settings->weight_decay},
         .clip = settings->clip,
-        .loss_tokens = sw_max_i64(1, loss_tokens),
+        .loss_tokens = loss_tokens,
         .save = saves_after(loop, step - 1) && sw_engine_may_save(loop->trainer->engine),
     };
     loop->saves[step % SW_ENGINE_STEPS_AHEAD] = input.save;
@@ -123,6 +123,7 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
     return (struct sw_step_record){
         .step = result->step,
         .loss = sw_step_mean_loss(result),
+        .loss_tokens = result->loss_tokens,
         .grad_norm = result->grad_norm,
         .clipped = sw_loop_clips(loop, result->grad_norm, result->skipped),
         .lr = sw_schedule_lr(&loop->schedule, result->step),
@@ -168,6 +169,18 @@ static sw_status describe(struct loop *loop, const struct sw_step_result *result
     return sw_commit_text_hand(loop->trainer, result, loop->last);
 }
 
+/* Counts a step without any token that has a loss, and says once why there is one. Its weights still move: AdamW's
+ * momentum and weight decay go on. */
+static void note_empty(struct loop *loop, const struct sw_step_result *result) {
+    if (result->loss_tokens > 0 || loop->empty_steps++ > 0 || loop->log == NULL)
+        return;
+    sw_log_warn(
+        "step %lld has no token with a loss and learns nothing: its sequences of %lld tokens hold prompts alone, "
+        "whose completions were cut off or lie in other sequences; a longer --seq keeps them together, and "
+        "larger --batch-tokens mix more sequences into a step",
+        (long long)result->step, (long long)loop->trainer->run.settings.seq);
+}
+
 static sw_status end_step(struct loop *loop, int64_t step) {
     struct sw_step_result result;
     SW_TRY(sw_engine_wait(loop->trainer->engine, &result));
@@ -179,6 +192,7 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
     loop->good_steps += !bad;
+    note_empty(loop, &result);
     loop->heard |= result.requests;
     loop->save_is_due |= (result.requests & REQUEST_SAVE) != 0 && step >= loop->save_step;
     remember(loop, &result);

@@ -15,6 +15,7 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
     return sw_steplog_restore(loop->log, (struct sw_step_record){
                                              .step = step->step,
                                              .loss = step->loss,
+                                             .loss_tokens = step->loss_tokens,
                                              .grad_norm = step->grad_norm,
                                              .clipped = sw_loop_clips(loop, step->grad_norm, step->skipped),
                                              .lr = sw_schedule_lr(&loop->trainer->past_schedule, step->step),
@@ -82,16 +83,16 @@ static sw_status kept_failure(const struct loop *loop) {
                                    loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
 }
 
-/* Returns the mean loss of the current weights on the tokens of a step. The engine must be idle. */
+/* Returns the mean loss of the current weights on the tokens of a step, 0 where none has a loss. The engine must be
+ * idle. */
 static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss) {
     struct sw_trainer *trainer = loop->trainer;
     struct sw_step_input input = {.kind = SW_STEP_LOSS};
     struct sw_step_result result;
     SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_loop_fill_tokens(trainer, step, &input.loss_tokens)));
-    input.loss_tokens = sw_max_i64(1, input.loss_tokens);
     SW_TRY(sw_engine_begin(trainer->engine, &input));
     SW_TRY(sw_engine_wait(trainer->engine, &result));
-    *out_loss = sw_step_mean_loss(&result);
+    *out_loss = result.loss_tokens > 0 ? sw_step_mean_loss(&result) : result.loss_sum;
     return SW_OK;
 }
 
@@ -120,6 +121,13 @@ static sw_status refuse_bad_weights(int64_t step, double loss) {
                                     (long long)step);
 }
 
+/* Says how many steps of this start trained on nothing. */
+static void say_empty(const struct loop *loop, int64_t step) {
+    if (loop->empty_steps > 0 && loop->log != NULL)
+        sw_log_warn("%lld of %lld steps had no token with a loss: they learnt nothing", (long long)loop->empty_steps,
+                    (long long)(step - loop->first_step + 1));
+}
+
 static sw_run_end end_of(const struct loop *loop, int64_t step) {
     if (step >= loop->last_step)
         return SW_END_DONE;
@@ -146,6 +154,7 @@ static sw_status say_best(const struct loop *loop) {
 
 sw_status sw_loop_finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
     double loss = loop->trainer->validation_loss;
+    say_empty(loop, step);
     SW_TRY(save(loop));
     SW_TRY(kept_failure(loop));
     SW_TRY(refuse_bad_steps(loop, step));

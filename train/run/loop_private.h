@@ -29,6 +29,7 @@ struct loop {
     int64_t ended_ns;                             /* when the last step ended, or this loop began */
     int64_t bad_steps;                            /* steps without finite loss or gradients in a row, up to now */
     int64_t good_steps;                           /* steps of this start with finite loss and gradients */
+    int64_t empty_steps;                          /* steps of this start without any token that has a loss */
     int64_t applied_steps;                        /* steps of the whole run that changed the weights */
     double seconds_per_step;                      /* smoothed */
     double longest_pause_seconds;                 /* longest evaluation or export between two steps */

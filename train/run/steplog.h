@@ -14,9 +14,10 @@ struct sw_steplog;
 
 /* A number that is not finite means "not known" or "not a number", and is null in JSON. */
 struct sw_step_record {
-    int64_t step;   /* number of the step, from 1 */
-    int64_t time_s; /* when the line was written, in seconds since 1970; 0: not known. Set by sw_steplog_step */
-    double loss;    /* nats a token */
+    int64_t step;        /* number of the step, from 1 */
+    int64_t time_s;      /* when the line was written, in seconds since 1970; 0: not known. Set by sw_steplog_step */
+    double loss;         /* nats a token; NaN: not finite, or no token of the step has a loss */
+    int64_t loss_tokens; /* tokens with a loss, over all ranks; -1: not known */
     double grad_norm;
     bool clipped;         /* the gradient was scaled down */
     double clipped_share; /* of the last 100 steps, or of all where there are fewer; set by the log */
@@ -43,10 +44,10 @@ struct sw_step_record {
 
 struct sw_eval_record {
     int64_t step;
-    int64_t time_s;  /* as in sw_step_record; set by sw_steplog_evaluation */
-    double val_loss; /* nats a token */
-    int64_t val_tokens;
-    double seconds; /* how long the evaluation took */
+    int64_t time_s;     /* as in sw_step_record; set by sw_steplog_evaluation */
+    double val_loss;    /* nats a token; NaN: not finite, or there is no such token */
+    int64_t val_tokens; /* tokens with a loss */
+    double seconds;     /* how long the evaluation took */
 };
 
 /* A prompt that the run has continued. */

@@ -35,7 +35,7 @@ static const struct member peak_members[] = {
 };
 
 /* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. */
-enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 17, GROUPS = 3 };
+enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 18, GROUPS = 3 };
 static_assert((SCALAR_FIELDS + GROUPS + COUNT(lane_members) + COUNT(byte_members) + COUNT(peak_members)) *
                       FIELD_MAX_CHARS <
                   SW_STEPLOG_LINE_CHARS,
@@ -123,6 +123,10 @@ int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_
     put_int(&writer, "step", record->step);
     put_time(&writer, record->time_s);
     put_real(&writer, "loss", record->loss);
+    if (record->loss_tokens >= 0)
+        put_int(&writer, "loss_tokens", record->loss_tokens);
+    else
+        put_real(&writer, "loss_tokens", NAN);
     put_real(&writer, "grad_norm", record->grad_norm);
     put_name(&writer, "clipped");
     put(&writer, record->clipped ? "true" : "false");
@@ -201,7 +205,11 @@ static void put_lanes(struct writer *writer, const struct sw_step_record *record
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
     /* The fields that people look for come first, within 80 columns: a narrow terminal cuts the rest. */
-    put(&writer, "step %" PRId64 "/%" PRId64 "  loss %.4f", record->step, total_steps, record->loss);
+    put(&writer, "step %" PRId64 "/%" PRId64 "  loss ", record->step, total_steps);
+    if (record->loss_tokens == 0)
+        put(&writer, "-");
+    else
+        put(&writer, "%.4f", record->loss);
     if (record->skipped)
         put(&writer, "  skipped: gradients not finite");
     put(&writer, "  norm %.3g  lr %.2e", record->grad_norm, record->lr);
@@ -221,7 +229,11 @@ int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, ch
 
 int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
-    put(&writer, "step %" PRId64 "  validation loss %.4f (%.4f bits a token, %" PRId64 " tokens) in %.3g s",
-        record->step, record->val_loss, record->val_loss / M_LN2, record->val_tokens, record->seconds);
+    if (record->val_tokens == 0)
+        put(&writer, "step %" PRId64 "  validation loss - (no token has a loss) in %.3g s", record->step,
+            record->seconds);
+    else
+        put(&writer, "step %" PRId64 "  validation loss %.4f (%.4f bits a token, %" PRId64 " tokens) in %.3g s",
+            record->step, record->val_loss, record->val_loss / M_LN2, record->val_tokens, record->seconds);
     return writer.used;
 }
