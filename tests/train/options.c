@@ -149,7 +149,7 @@ static void test_bad(void **state) {
         {"run --model m --sed=4", "did you mean --seed?"},
         {"run --model m --learning-rate 1e-5", "train has no flag --learning-rate; here it is --lr"},
         {"run --model m --per_device_train_batch_size=4", "here it is --micro-batch (sequences that a rank"},
-        {"run --model m --bf16", "train has no flag --bf16; 'spillway train --help'"}, /* This table lacks --precision. */
+        {"run --model m --bf16", "train has no flag --bf16; 'spillway train --help'"},
         {"run --model m --sample-packing", "train has no flag --sample-packing: documents are always packed"},
         {"run --model m --lora-r 8", "train has no flag --lora-r: adapters are not trained here"},
         {"run --model m --quantum-computer", "'spillway train --help' lists its flags"},
