@@ -69,7 +69,7 @@ require_without_apt() {
         libyaml-dev) pkg-config --exists yaml-0.1 2>/dev/null || lacking+=("libyaml (headers)") ;;
         libcmocka-dev) pkg-config --exists cmocka 2>/dev/null || lacking+=("cmocka (headers)") ;;
         libdnnl-dev)
-            echo '#include <oneapi/dnnl/dnnl.h>' | "${CC:-cc}" -E - >/dev/null 2>&1 || lacking+=("oneDNN 2.x (headers)")
+            echo '#include <oneapi/dnnl/dnnl.h>' | "${CC:-cc}" -E - >/dev/null 2>&1 || lacking+=("oneDNN 2 or 3 (headers)")
             ;;
         bible-kjv) command -v bible >/dev/null || lacking+=("bible-kjv (the demo's text)") ;;
         esac

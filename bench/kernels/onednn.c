@@ -3,8 +3,8 @@
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/size.h"
+#include "kernels/cpu/onednn.h"
 
-#include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 
 enum { A, B, BIAS, C, SCRATCHPAD, OPERANDS };
@@ -34,35 +34,27 @@ static dnnl_data_type_t data_type(sw_dtype type) {
     }
 }
 
-static dnnl_status_t describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, bool transposed, bool own_layout,
-                              sw_dtype type) {
-    const dnnl_dims_t dims = {rows, cols};
-    const dnnl_dims_t strides = {transposed ? 1 : cols, transposed ? rows : 1};
-    if (own_layout)
-        return dnnl_memory_desc_init_by_tag(desc, 2, dims, data_type(type), dnnl_format_tag_any);
-    return dnnl_memory_desc_init_by_strides(desc, 2, dims, data_type(type), strides);
+static sw_status describe(int64_t rows, int64_t cols, bool transposed, bool own_layout, sw_dtype type,
+                          sw_onednn_layout *out) {
+    return check(own_layout ? sw_onednn_layout_by_tag(rows, cols, data_type(type), dnnl_format_tag_any, out)
+                            : sw_onednn_layout_by_strides(rows, cols, data_type(type), transposed ? 1 : cols,
+                                                          transposed ? rows : 1, out));
 }
 
 static sw_status make_primitive_desc(struct sw_onednn_product *p, const struct sw_gemm *shape, bool own_layouts,
-                                     dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out) {
-    dnnl_memory_desc_t a, b, bias, c;
-    dnnl_matmul_desc_t desc;
-    dnnl_post_ops_t sum = NULL;
-    SW_TRY(check(describe(&a, shape->m, shape->k, shape->transpose_a, own_layouts, shape->in)));
-    SW_TRY(check(describe(&b, shape->k, shape->n, shape->transpose_b, own_layouts, shape->in)));
-    SW_TRY(check(describe(&bias, 1, shape->n, false, false, shape->in)));
-    SW_TRY(check(describe(&c, shape->m, shape->n, false, own_layouts, shape->out)));
-    SW_TRY(check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user)));
-    if (shape->accumulate) {
-        SW_TRY(check(dnnl_post_ops_create(&sum)));
-        dnnl_status_t status = dnnl_post_ops_append_sum(sum, 1.0f);
-        if (status == dnnl_success)
-            status = dnnl_primitive_attr_set_post_ops(attributes, sum);
-        dnnl_post_ops_destroy(sum);
-        SW_TRY(check(status));
-    }
-    SW_TRY(check(dnnl_matmul_desc_init(&desc, &a, &b, shape->bias ? &bias : NULL, &c)));
-    return check(dnnl_primitive_desc_create(out, &desc, attributes, p->engine, NULL));
+                                     dnnl_primitive_desc_t *out) {
+    sw_onednn_layout layout[SCRATCHPAD] = {NULL};
+    sw_status status = SW_OK;
+    SW_TRY_GOTO(describe(shape->m, shape->k, shape->transpose_a, own_layouts, shape->in, &layout[A]), out);
+    SW_TRY_GOTO(describe(shape->k, shape->n, shape->transpose_b, own_layouts, shape->in, &layout[B]), out);
+    if (shape->bias)
+        SW_TRY_GOTO(describe(1, shape->n, false, false, shape->in, &layout[BIAS]), out);
+    SW_TRY_GOTO(describe(shape->m, shape->n, false, own_layouts, shape->out, &layout[C]), out);
+    status = check(sw_onednn_product(p->engine, layout[A], layout[B], layout[BIAS], layout[C], shape->accumulate, out));
+out:
+    for (int i = 0; i < SCRATCHPAD; i++)
+        sw_onednn_layout_destroy(layout[i]);
+    return status;
 }
 
 /* Fills in numbers of the order of 0.01, in bf16 as in fp32: bf16's bits are the high ones of fp32's. */
@@ -74,7 +66,7 @@ static void fill(uint32_t *data, int64_t bytes) {
 
 /* Takes operands in an arena, as the engine's are, so that huge pages favour nobody. */
 static sw_status make_memory(struct sw_onednn_product *p, const_dnnl_primitive_desc_t desc) {
-    const dnnl_memory_desc_t *layout[OPERANDS] = {
+    const sw_onednn_const_layout layout[OPERANDS] = {
         [A] = dnnl_primitive_desc_query_md(desc, dnnl_query_src_md, 0),
         [B] = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0),
         [BIAS] = p->bias ? dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 1) : NULL,
@@ -99,18 +91,15 @@ static sw_status make_memory(struct sw_onednn_product *p, const_dnnl_primitive_d
 }
 
 static sw_status make(struct sw_onednn_product *p, const struct sw_gemm *shape, bool own_layouts) {
-    dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t desc = NULL;
     sw_status status = SW_OK;
     SW_TRY(check(dnnl_engine_create(&p->engine, dnnl_cpu, 0)));
     SW_TRY(check(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags)));
-    SW_TRY(check(dnnl_primitive_attr_create(&attributes)));
-    SW_TRY_GOTO(make_primitive_desc(p, shape, own_layouts, attributes, &desc), out);
+    SW_TRY(make_primitive_desc(p, shape, own_layouts, &desc));
     SW_TRY_GOTO(check(dnnl_primitive_create(&p->primitive, desc)), out);
     status = make_memory(p, desc);
 out:
     dnnl_primitive_desc_destroy(desc);
-    dnnl_primitive_attr_destroy(attributes);
     return status;
 }
 

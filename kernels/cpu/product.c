@@ -1,6 +1,7 @@
 #include "kernels/cpu/product.h"
 
 #include "core/size.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/share.h"
 
@@ -27,7 +28,9 @@ struct grid {
     int64_t piece_rows, piece_cols; /* elements of C in a piece that is not the last */
 };
 
-/* A thread's memory objects for one kind of piece. They get their addresses at each call. */
+/* A thread's memory objects for one kind of piece; NULL: the product has no bias. They get their addresses at each
+ * call.
+ */
 struct bound {
     dnnl_memory_t memory[OPERANDS];
 };
@@ -102,81 +105,70 @@ static struct grid cut_rows(const struct sw_gemm *shape, int threads) {
 
 /* Describes a [rows, cols] part of a row-major matrix whose rows are `stride` apart, or of the transposed view of one.
  */
-static sw_status describe(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, int64_t stride, bool transposed,
+static sw_status describe(sw_onednn_layout *out, int64_t rows, int64_t cols, int64_t stride, bool transposed,
                           sw_dtype type) {
-    const dnnl_dims_t dims = {rows, cols};
-    const dnnl_dims_t strides = {transposed ? 1 : stride, transposed ? stride : 1};
     const dnnl_data_type_t data_type = type == SW_F32 ? dnnl_f32 : dnnl_bf16;
-    return sw_cpu_check(dnnl_memory_desc_init_by_strides(desc, 2, dims, data_type, strides), "describe a matrix");
-}
-
-static sw_status describe_packed_b(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols) {
-    const dnnl_dims_t dims = {rows, cols};
-    return sw_cpu_check(dnnl_memory_desc_init_by_tag(desc, 2, dims, dnnl_bf16, dnnl_BA16a64b2a),
-                        "describe a packed matrix");
+    return sw_cpu_check(
+        sw_onednn_layout_by_strides(rows, cols, data_type, transposed ? 1 : stride, transposed ? stride : 1, out),
+        "describe a matrix");
 }
 
 /* Describes the operands of a piece of these rows and columns. */
 static sw_status describe_piece(const struct sw_gemm *shape, bool packed, int64_t rows, int64_t cols,
-                                dnnl_memory_desc_t *desc) {
+                                sw_onednn_layout *layout) {
     const int64_t a_stride = shape->transpose_a ? shape->m : shape->k;
     const int64_t b_stride = shape->transpose_b ? shape->k : shape->n;
-    SW_TRY(describe(&desc[A], rows, shape->k, a_stride, shape->transpose_a, shape->in));
+    SW_TRY(describe(&layout[A], rows, shape->k, a_stride, shape->transpose_a, shape->in));
     if (packed)
-        SW_TRY(describe_packed_b(&desc[B], shape->k, cols));
+        SW_TRY(sw_cpu_check(sw_onednn_layout_by_tag(shape->k, cols, dnnl_bf16, dnnl_BA16a64b2a, &layout[B]),
+                            "describe a packed matrix"));
     else
-        SW_TRY(describe(&desc[B], shape->k, cols, b_stride, shape->transpose_b, shape->in));
-    SW_TRY(describe(&desc[BIAS], 1, cols, shape->n, false, shape->in));
-    return describe(&desc[C], rows, cols, shape->n, false, shape->out);
+        SW_TRY(describe(&layout[B], shape->k, cols, b_stride, shape->transpose_b, shape->in));
+    if (shape->bias)
+        SW_TRY(describe(&layout[BIAS], 1, cols, shape->n, false, shape->in));
+    return describe(&layout[C], rows, cols, shape->n, false, shape->out);
 }
 
-static sw_status make_attributes(const struct sw_gemm *shape, dnnl_primitive_attr_t attributes) {
-    SW_TRY(sw_cpu_check(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user),
-                        "set its scratchpad"));
-    if (!shape->accumulate)
-        return SW_OK;
-    dnnl_post_ops_t post_ops = NULL;
-    SW_TRY(sw_cpu_check(dnnl_post_ops_create(&post_ops), "prepare to accumulate"));
-    dnnl_status_t status = dnnl_post_ops_append_sum(post_ops, 1.0f);
-    if (status == dnnl_success)
-        status = dnnl_primitive_attr_set_post_ops(attributes, post_ops);
-    dnnl_post_ops_destroy(post_ops);
-    return sw_cpu_check(status, "prepare to accumulate");
-}
-
-/* Refuses to multiply a packed matrix by oneDNN's reference, which is slow. */
+/* Refuses to multiply a packed matrix by oneDNN's reference, which is slow. oneDNN 2 names its fast implementations
+ * "brg:...", oneDNN 3 "brg_matmul:...". */
 static sw_status check_packed(const_dnnl_primitive_desc_t primitive_desc) {
     const char *implementation = "";
     SW_TRY(sw_cpu_check(dnnl_primitive_desc_query(primitive_desc, dnnl_query_impl_info_str, 0, &implementation),
                         "name its implementation"));
-    return strncmp(implementation, "brg:", strlen("brg:")) == 0
+    return strncmp(implementation, "brg", strlen("brg")) == 0
                ? SW_OK
                : sw_fail(SW_ERR_INTERNAL, "oneDNN multiplies a packed matrix by '%s'", implementation);
 }
 
-/* Makes the primitive of one kind of piece, and finishes the descriptions with its scratchpad's. */
-static sw_status make_primitive(dnnl_engine_t engine, const struct sw_gemm *shape, bool packed,
-                                dnnl_memory_desc_t *desc, dnnl_primitive_t *out) {
-    dnnl_matmul_desc_t product;
-    dnnl_primitive_attr_t attributes = NULL;
-    dnnl_primitive_desc_t primitive_desc = NULL;
+/* Makes the memory objects of one kind of piece for every team. */
+static sw_status bind(dnnl_engine_t engine, struct sw_cpu_product *p, int kind, const sw_onednn_const_layout *layout) {
+    for (int team = 0; team < p->teams; team++)
+        for (int i = 0; i < OPERANDS; i++)
+            if (layout[i] != NULL)
+                SW_TRY(sw_cpu_check(
+                    dnnl_memory_create(&p->bound[team * KINDS + kind].memory[i], layout[i], engine, DNNL_MEMORY_NONE),
+                    "make a memory object"));
+    return SW_OK;
+}
+
+/* Makes the primitive of one kind of piece, and what its calls need. */
+static sw_status make_piece(dnnl_engine_t engine, struct sw_cpu_product *p, int kind, const sw_onednn_layout *layout) {
+    dnnl_primitive_desc_t desc = NULL;
     sw_status status = SW_OK;
-    SW_TRY_GOTO(
-        sw_cpu_check(dnnl_matmul_desc_init(&product, &desc[A], &desc[B], shape->bias ? &desc[BIAS] : NULL, &desc[C]),
-                     "describe a matrix product"),
-        out);
-    SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_attr_create(&attributes), "make attributes"), out);
-    SW_TRY_GOTO(make_attributes(shape, attributes), out);
-    SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_desc_create(&primitive_desc, &product, attributes, engine, NULL),
-                             "find a way to multiply matrices of this shape"),
-                out);
-    if (packed)
-        SW_TRY_GOTO(check_packed(primitive_desc), out);
-    SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_create(out, primitive_desc), "prepare a matrix product"), out);
-    desc[SCRATCHPAD] = *dnnl_primitive_desc_query_md(primitive_desc, dnnl_query_scratchpad_md, 0);
+    SW_TRY(sw_cpu_check(
+        sw_onednn_product(engine, layout[A], layout[B], layout[BIAS], layout[C], p->shape.accumulate, &desc),
+        "find a way to multiply matrices of this shape"));
+    const sw_onednn_const_layout all[OPERANDS] = {
+        layout[A], layout[B], layout[BIAS],
+        layout[C], [SCRATCHPAD] = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0)};
+    if (p->packed_bytes > 0)
+        SW_TRY_GOTO(check_packed(desc), out);
+    SW_TRY_GOTO(sw_cpu_check(dnnl_primitive_create(&p->primitive[kind], desc), "prepare a matrix product"), out);
+    const int64_t scratchpad_bytes = (int64_t)dnnl_memory_desc_get_size(all[SCRATCHPAD]);
+    p->scratchpad_bytes = sw_max_i64(p->scratchpad_bytes, sw_round_up(scratchpad_bytes, SW_BUFFER_ALIGN_BYTES));
+    status = bind(engine, p, kind, all);
 out:
-    dnnl_primitive_desc_destroy(primitive_desc);
-    dnnl_primitive_attr_destroy(attributes);
+    dnnl_primitive_desc_destroy(desc);
     return status;
 }
 
@@ -187,18 +179,13 @@ static sw_status make_kind(dnnl_engine_t engine, struct sw_cpu_product *p, int k
         return SW_OK;
     const int64_t rows = last_row ? p->shape.m - (grid->rows - 1) * grid->piece_rows : grid->piece_rows;
     const int64_t cols = last_col ? p->shape.n - (grid->cols - 1) * grid->piece_cols : grid->piece_cols;
-    dnnl_memory_desc_t desc[OPERANDS];
-    const bool packed = p->packed_bytes > 0;
-    SW_TRY(describe_piece(&p->shape, packed, rows, cols, desc));
-    SW_TRY(make_primitive(engine, &p->shape, packed, desc, &p->primitive[kind]));
-    p->scratchpad_bytes = sw_max_i64(
-        p->scratchpad_bytes, sw_round_up((int64_t)dnnl_memory_desc_get_size(&desc[SCRATCHPAD]), SW_BUFFER_ALIGN_BYTES));
-    for (int team = 0; team < p->teams; team++)
-        for (int i = 0; i < OPERANDS; i++)
-            SW_TRY(sw_cpu_check(
-                dnnl_memory_create(&p->bound[team * KINDS + kind].memory[i], &desc[i], engine, DNNL_MEMORY_NONE),
-                "make a memory object"));
-    return SW_OK;
+    sw_onednn_layout layout[SCRATCHPAD] = {NULL};
+    sw_status status = describe_piece(&p->shape, p->packed_bytes > 0, rows, cols, layout);
+    if (status == SW_OK)
+        status = make_piece(engine, p, kind, layout);
+    for (int i = 0; i < SCRATCHPAD; i++)
+        sw_onednn_layout_destroy(layout[i]);
+    return status;
 }
 
 static sw_status make(dnnl_engine_t engine, struct sw_cpu_product *p) {
@@ -302,7 +289,8 @@ static dnnl_status_t run_piece(const struct sw_cpu_product *p, const struct sw_c
     const int count = (int)(sizeof arguments / sizeof arguments[0]) - (shape->bias ? 0 : 1);
     dnnl_status_t status = dnnl_success;
     for (int i = 0; status == dnnl_success && i < OPERANDS; i++)
-        status = dnnl_memory_set_data_handle(memory[i], address[i]);
+        if (memory[i] != NULL)
+            status = dnnl_memory_set_data_handle(memory[i], address[i]);
     if (status == dnnl_success)
         status = dnnl_primitive_execute(p->primitive[kind], p->stream[team], count, arguments);
     return status == dnnl_success ? dnnl_stream_wait(p->stream[team]) : status;
