@@ -707,12 +707,12 @@ function addPrompt(parent, prompt, texts, key) {
     const chosen = texts.findIndex(({step}) => step === view.slides[key]);
     slider.value = chosen < 0 ? texts.length - 1 : chosen;
     const label = element("span"), shown = element("pre", {className: "sample"});
+    const asked = element("pre", {className: "sample asked", textContent: prompt});
     slider.setAttribute("aria-label", "step");
     const show = () => {
         const {step, text} = texts[slider.value];
         label.textContent = `step ${AXES.step.text(step)}`;
-        const begin = element("b", {textContent: prompt});
-        shown.replaceChildren(begin, text.startsWith(prompt) ? text.slice(prompt.length) : text);
+        shown.textContent = text;
     };
     slider.addEventListener("input", () => {
         view.slides[key] = Number(slider.value) < texts.length - 1 ? texts[slider.value].step : undefined;
@@ -723,13 +723,13 @@ function addPrompt(parent, prompt, texts, key) {
     const steps = element("div", {className: "slide"}, slider, label);
     const all = foldable(`all ${key}`, {}, `All ${texts.length} texts`,
         table(["step", "text"], texts.map(({step, text}) => ({cells: [AXES.step.text(step), text]})), "texts"));
-    parent.append(element("div", {className: "chart"}, steps, shown, ...(texts.length > 1 ? [all] : [])));
+    parent.append(element("div", {className: "chart"}, steps, asked, shown, ...(texts.length > 1 ? [all] : [])));
     slider.hidden = texts.length < 2;
 }
 
 function drawSamples() {
     const run = runs[view.sampled], left = run.samples_seen - run.samples_unreadable - run.samples.length;
-    byId("samples").querySelector("p").textContent = "Texts that the run wrote while it trained; the prompt is bold." +
+    byId("samples").querySelector("p").textContent = "Texts that the run wrote while it trained, each below its prompt, which is bold." +
         (left > 0 ? ` ${run.samples.length} of ${run.samples_seen} are shown, evenly over the steps.` : "") +
         (run.samples_unreadable > 0 ? ` ${run.samples_unreadable} cannot be read as text.` : "");
     byId("texts").replaceChildren();
