@@ -1,5 +1,6 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
 #include "bench/commands.h"
+#include "core/machine.h"
 #include "core/status.h"
 #include "train/cli/cmd_ranks.h"
 #include "train/files/nearest.h"
@@ -59,6 +60,15 @@ static bool is_one_of(const char *word, const char *const names[3]) {
     return strcmp(word, names[0]) == 0 || strcmp(word, names[1]) == 0 || strcmp(word, names[2]) == 0;
 }
 
+/* Refuses an SW_CPU_ISA that cannot be obeyed, before any command computes by another instruction set. */
+static bool isa_is_usable(const char *command, int *out_exit) {
+    sw_isa isa;
+    bool named;
+    const sw_status status = sw_isa_in_use(&isa, &named);
+    *out_exit = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(command, status);
+    return status == SW_OK;
+}
+
 /* Runs the command that argv[0] names and returns its exit status. */
 static int run_command(int argc, char **argv) {
     for (int i = 0; i < COMMAND_COUNT; i++) {
@@ -66,6 +76,8 @@ static int run_command(int argc, char **argv) {
         if (strcmp(argv[0], commands[i].name) != 0)
             continue;
         if (!commands[i].by_ranks && !sw_command_is_alone(argv[0], &code))
+            return code;
+        if (!isa_is_usable(argv[0], &code))
             return code;
         return end_output(argv[0], commands[i].run(argc - 1, argv + 1));
     }

@@ -1,6 +1,7 @@
 /* A loop for each type, so that the compiler makes vector code of it. fp16 has branches too many for that, but
  * processors have instructions with the same bits. */
 #include "core/dtype.h"
+#include "core/machine.h"
 
 #include <stdbool.h>
 
@@ -19,7 +20,7 @@ enum { LANES = 8 };
 
 /* Returns whether the processor converts fp16: each that has AVX2 does. */
 static bool has_f16_instructions(void) {
-    return __builtin_cpu_supports("avx2");
+    return sw_isa_of_process() >= SW_ISA_AVX2;
 }
 
 /* Rounds the elements that fill whole vectors, and returns how many those are. */

@@ -1,10 +1,11 @@
-/* The cores and the memory of this machine, and how much of both this process may use. */
+/* The cores, the instruction set and the memory of this machine, and how much of them this process may use. */
 #ifndef SW_CORE_MACHINE_H
 #define SW_CORE_MACHINE_H
 
 #include "core/cgroup.h"
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct sw_machine {
@@ -41,5 +42,27 @@ void sw_machine_keep_to_node(int numa_node);
 int sw_machine_node_of_share(int number, int shares);
 /* Returns the NUMA node of a PCI address ("0000:17:00.0"), or -1 where the system does not know it. */
 int sw_machine_node_of_bus(const char *bus);
+
+/* The instruction sets for which arithmetic on the processor is compiled, in order: each includes those before it.
+ * Other processors than x86-64 have the baseline only. */
+typedef enum { SW_ISA_BASELINE, SW_ISA_AVX2, SW_ISA_AVX512, SW_ISA_AVX512_BF16, SW_ISA_COUNT } sw_isa;
+
+/* Names the instruction set, as the environment does: "avx2". */
+const char *sw_isa_name(sw_isa isa);
+/* Finds the instruction set of a name. SW_ERR_ARG: there is none; the message lists the names. */
+sw_status sw_isa_parse(const char *name, sw_isa *out);
+
+/* Returns the best instruction set that the processor and the operating system have. */
+sw_isa sw_machine_isa(void);
+
+/* The environment variable that lowers the instruction set. */
+#define SW_ISA_VARIABLE "SW_CPU_ISA"
+
+/* Finds the instruction set that this process uses: the one that SW_CPU_ISA names, or the best. *out_named: whether
+ * SW_CPU_ISA is set. SW_ERR_ARG: there is no instruction set of that name. SW_ERR_UNSUPPORTED: the machine lacks it. */
+sw_status sw_isa_in_use(sw_isa *out, bool *out_named);
+/* Returns the same for code that cannot fail and has the same results by each of them; the best where sw_isa_in_use
+ * fails. */
+sw_isa sw_isa_of_process(void);
 
 #endif

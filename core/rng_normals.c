@@ -1,6 +1,7 @@
 /* Many normals at once, in loops that compilers turn into vector instructions. Logarithm and cosine are approximated to
  * some 50 bits, which decides nearly every float; where it does not, the scalar function is asked. So the bits are
  * those of sw_rng_normal, whatever the compiler makes of the loops. */
+#include "core/machine.h"
 #include "core/rng.h"
 #include "core/size.h"
 
@@ -125,11 +126,8 @@ static inline __attribute__((always_inline)) int approximate(const struct words 
     return doubts;
 }
 
-/* The widest vectors that the processor has, chosen when the program starts. Not every clang links such functions. */
-#if defined(__x86_64__) && !defined(__clang__)
-__attribute__((target_clones("avx512f", "avx2", "default")))
-#endif
-void sw_rng_normals(uint64_t seed, uint64_t stream, uint64_t counter, int64_t count, float *out) {
+static inline __attribute__((always_inline)) void normals(uint64_t seed, uint64_t stream, uint64_t counter,
+                                                          int64_t count, float *out) {
     for (int64_t at = 0; at < count; at += LANES) {
         const int64_t wanted = sw_min_i64(LANES, count - at);
         const uint64_t first = counter + (uint64_t)at;
@@ -141,4 +139,27 @@ void sw_rng_normals(uint64_t seed, uint64_t stream, uint64_t counter, int64_t co
                 block[i] = sw_rng_normal(seed, stream, first + (uint64_t)i);
         memcpy(out + at, block, (size_t)wanted * sizeof *out);
     }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void normals_avx2(uint64_t seed, uint64_t stream, uint64_t counter,
+                                                         int64_t count, float *out) {
+    normals(seed, stream, counter, count, out);
+}
+
+__attribute__((target("avx512f"))) static void normals_avx512(uint64_t seed, uint64_t stream, uint64_t counter,
+                                                              int64_t count, float *out) {
+    normals(seed, stream, counter, count, out);
+}
+#endif
+
+void sw_rng_normals(uint64_t seed, uint64_t stream, uint64_t counter, int64_t count, float *out) {
+#if defined(__x86_64__)
+    const sw_isa isa = sw_isa_of_process();
+    if (isa >= SW_ISA_AVX2) {
+        (isa >= SW_ISA_AVX512 ? normals_avx512 : normals_avx2)(seed, stream, counter, count, out);
+        return;
+    }
+#endif
+    normals(seed, stream, counter, count, out);
 }

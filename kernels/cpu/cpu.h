@@ -2,6 +2,7 @@
 #ifndef SW_KERNELS_CPU_CPU_H
 #define SW_KERNELS_CPU_CPU_H
 
+#include "core/machine.h"
 #include "kernels/device_ops.h"
 
 #include <oneapi/dnnl/dnnl.h>
@@ -10,6 +11,9 @@ struct sw_cpu {
     dnnl_engine_t engine;
 };
 
+/* Holds oneDNN to an instruction set in this process. The first call comes before anything else of oneDNN's; later ones
+ * change nothing. */
+sw_status sw_cpu_gemm_hold(sw_isa isa);
 /* Open and close oneDNN, which multiplies matrices. */
 sw_status sw_cpu_gemm_open(struct sw_cpu *cpu);
 void sw_cpu_gemm_close(struct sw_cpu *cpu);

@@ -5,7 +5,6 @@
 
 #include <omp.h>
 #include <stdlib.h>
-#include <string.h>
 
 void sw_cpu_add_ops_baseline(struct sw_device_ops *ops);
 #ifdef SW_HAVE_X86_ISAS
@@ -14,69 +13,44 @@ void sw_cpu_add_ops_avx512(struct sw_device_ops *ops);
 void sw_cpu_add_ops_avx512_bf16(struct sw_device_ops *ops);
 #endif
 
-/* The instruction sets, from the plainest to the best; the device takes the last that the machine has. */
-struct isa {
-    const char *name;
-    bool (*available)(void);
-    void (*add_ops)(struct sw_device_ops *ops);
-    bool bf16_products;
-};
-
-static bool always(void) {
-    return true;
-}
-
+/* An instruction set's code; NULL: this build has none. */
+static void (*const add_ops[SW_ISA_COUNT])(struct sw_device_ops *ops) = {
+    [SW_ISA_BASELINE] = sw_cpu_add_ops_baseline,
 #ifdef SW_HAVE_X86_ISAS
-/* These check for the instruction sets that the compiler assumes for x86-64-v3 and v4. */
-static bool has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-           __builtin_cpu_supports("bmi2");
-}
-
-static bool has_avx512(void) {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
-}
-
-static bool has_avx512_bf16(void) {
-    return has_avx512() && __builtin_cpu_supports("avx512bf16") && sw_cpu_has_bf16_products();
-}
-#endif
-
-static const struct isa isas[] = {
-    {.name = "baseline", .available = always, .add_ops = sw_cpu_add_ops_baseline},
-#ifdef SW_HAVE_X86_ISAS
-    {.name = "avx2", .available = has_avx2, .add_ops = sw_cpu_add_ops_avx2},
-    {.name = "avx512", .available = has_avx512, .add_ops = sw_cpu_add_ops_avx512},
-    {.name = "avx512_bf16", .available = has_avx512_bf16, .add_ops = sw_cpu_add_ops_avx512_bf16, .bf16_products = true},
+    [SW_ISA_AVX2] = sw_cpu_add_ops_avx2,
+    [SW_ISA_AVX512] = sw_cpu_add_ops_avx512,
+    [SW_ISA_AVX512_BF16] = sw_cpu_add_ops_avx512_bf16,
 #endif
 };
 
-static const struct isa *best_isa(void) {
-    const struct isa *best = &isas[0];
-    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        if (isas[i].available())
-            best = &isas[i];
-    }
-    return best;
+/* Finds the best instruction set that a device may use. The products of bf16 are oneDNN's, which the user may have held
+ * to less by its own variable. */
+static sw_status most_isa(sw_isa *out) {
+    bool named;
+    SW_TRY(sw_isa_in_use(out, &named));
+#ifdef SW_HAVE_X86_ISAS
+    if (named)
+        SW_TRY(sw_cpu_gemm_hold(*out));
+#endif
+    while (add_ops[*out] == NULL || (*out == SW_ISA_AVX512_BF16 && !sw_cpu_has_bf16_products()))
+        (*out)--;
+    return SW_OK;
 }
 
-static sw_status choose_isa(const char *name, const struct isa **out) {
-    if (name == NULL) {
-        *out = best_isa();
+static sw_status choose_isa(const char *name, sw_isa *out) {
+    sw_isa most;
+    SW_TRY(most_isa(&most));
+    *out = most;
+    if (name == NULL)
         return SW_OK;
-    }
-    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        if (strcmp(isas[i].name, name) != 0)
-            continue;
-        if (!isas[i].available())
-            return sw_fail(SW_ERR_UNSUPPORTED, "this CPU has no %s; 'cpu' takes its best, %s", name, best_isa()->name);
-        *out = &isas[i];
-        return SW_OK;
-    }
-    return sw_fail(SW_ERR_UNSUPPORTED, "there is no instruction set named '%s' in this build; 'cpu' takes the best, %s",
-                   name, best_isa()->name);
+    if (sw_isa_parse(name, out) != SW_OK)
+        return sw_fail_while(SW_ERR_UNSUPPORTED, "opening the device 'cpu:%s'; 'cpu' takes the best, %s", name,
+                             sw_isa_name(most));
+    if (*out > most)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "this CPU has no %s, or " SW_ISA_VARIABLE " forbids it; 'cpu' takes the best, %s", name,
+                       sw_isa_name(most));
+    return SW_OK;
 }
 
 static void close_cpu(struct sw_device *device) {
@@ -85,7 +59,7 @@ static void close_cpu(struct sw_device *device) {
 }
 
 sw_status sw_cpu_device_init(struct sw_device *device, const char *isa_name, int threads) {
-    const struct isa *isa = NULL;
+    sw_isa isa;
     SW_TRY(choose_isa(isa_name, &isa));
     struct sw_cpu *cpu = calloc(1, sizeof *cpu);
     if (cpu == NULL)
@@ -98,15 +72,15 @@ sw_status sw_cpu_device_init(struct sw_device *device, const char *isa_name, int
     sw_ref_ops(&device->ops);
     sw_cpu_add_gemm(&device->ops);
     sw_cpu_add_streams(&device->ops);
-    isa->add_ops(&device->ops);
+    add_ops[isa](&device->ops);
     device->ops.close = close_cpu;
     device->backend = cpu;
     const int wanted = threads == 0 ? sw_machine_cores() : threads;
     const int limit = omp_get_thread_limit();
     device->info = (struct sw_device_info){.name = "cpu",
-                                           .isa = isa->name,
+                                           .isa = sw_isa_name(isa),
                                            .threads = wanted < limit ? wanted : limit,
-                                           .bf16_fast = isa->bf16_products,
+                                           .bf16_fast = isa == SW_ISA_AVX512_BF16,
                                            .host_memory = true};
     return SW_OK;
 }

@@ -19,6 +19,22 @@ struct cpu_gemm {
     pthread_mutex_t lock;
 };
 
+sw_status sw_cpu_gemm_hold(sw_isa isa) {
+    static const dnnl_cpu_isa_t names[SW_ISA_COUNT] = {[SW_ISA_BASELINE] = dnnl_cpu_isa_sse41,
+                                                       [SW_ISA_AVX2] = dnnl_cpu_isa_avx2,
+                                                       [SW_ISA_AVX512] = dnnl_cpu_isa_avx512_core,
+                                                       [SW_ISA_AVX512_BF16] = dnnl_cpu_isa_avx512_core_bf16};
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool asked;
+    static dnnl_status_t status;
+    pthread_mutex_lock(&lock);
+    if (!asked)
+        status = dnnl_set_max_cpu_isa(names[isa]);
+    asked = true;
+    pthread_mutex_unlock(&lock);
+    return sw_cpu_check(status, "hold itself to the instruction set of " SW_ISA_VARIABLE);
+}
+
 sw_status sw_cpu_gemm_open(struct sw_cpu *cpu) {
     return sw_cpu_check(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0), "open the CPU");
 }

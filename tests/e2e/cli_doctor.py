@@ -22,7 +22,7 @@ OF_MACHINE = {
     "swap": {"swap_bytes": int, "used_bytes": int},
     "memlock": {"limit_bytes": (int, MAYBE), "enough": bool},
     "huge pages": {"transparent": (str, MAYBE), "reserved": (int, MAYBE)},
-    "device": {"name": str, "isa": str, "threads": int, "bf16_fast": bool},
+    "device": {"name": str, "isa": str, "best_isa": str, "threads": int, "bf16_fast": bool},
     "gpu": {"nvidia_gpus": (int, MAYBE), "driver": (str, MAYBE), "cuda_built_in": bool, "cuda_works": bool,
             "products_library": (str, MAYBE), "joining_library": (str, MAYBE)},
     "io_uring": {"allowed": bool, "disabled_setting": (int, MAYBE), "error": (str, MAYBE)},
@@ -125,6 +125,33 @@ def one_core():
     return [] if processor["facts"]["cores"] == 1 and processor["state"] == "fix" else [f"one core: {processor}"]
 
 
+def instruction_sets():
+    """SW_CPU_ISA lowers what the device uses; more than the processor has, and unknown words, are refused by every command."""
+    sets = ["baseline", "avx2", "avx512", "avx512_bf16"]
+    best = found(doctor("--quick"), "device")[0]["facts"]["best_isa"]
+    problems = []
+    for name in sets:
+        environment = {**os.environ, "SW_CPU_ISA": name}
+        if sets.index(name) <= sets.index(best):
+            device = found(doctor("--quick", env=environment), "device")[0]
+            used = device["facts"]["isa"]
+            if (used, device["facts"]["best_isa"]) != (name, best) or ("SW_CPU_ISA" in device["found"]) != (name != best):
+                problems.append(f"{name}: {device}")
+        else:
+            ended = program.run("doctor", "--quick", env=environment)
+            if ended.code != 1 or ended.out or f"SW_CPU_ISA in the environment asks for {name}" not in ended.err or \
+                    best not in ended.err:
+                problems.append(f"{name}: {ended}")
+    for word in ("AVX2", "avx9000", " avx2", "1"):
+        for command in (["doctor", "--quick"], ["plan", "--model", "gpt2-124m"], ["tokenize"]):
+            ended = program.run(*command, env={**os.environ, "SW_CPU_ISA": word})
+            if ended.code != 1 or ended.out or ended.err.count("\n") != 1 or any(name not in ended.err for name in sets):
+                problems.append(f"SW_CPU_ISA='{word}' {command}: {ended}")
+    if program.run("doctor", "--quick", env={**os.environ, "SW_CPU_ISA": ""}).code != 0:
+        problems.append("an empty SW_CPU_ISA is refused")
+    return problems
+
+
 def half_a_core():
     """A quota of processor time, in a mount namespace of its own where a folder takes the place of the cgroups."""
     fake = os.path.join(SCRATCH, "cgroup")
@@ -200,5 +227,5 @@ def nothing_is_told():
     return problems
 
 
-script_test.run(fields_are_as_documented, quickly, folders_that_are_no_place, one_core, half_a_core, io_uring_forbidden,
-                nothing_is_told)
+script_test.run(fields_are_as_documented, quickly, folders_that_are_no_place, one_core, instruction_sets, half_a_core,
+                io_uring_forbidden, nothing_is_told)

@@ -1,8 +1,11 @@
 /* Opening devices, and refusing; the table of ops. */
+#include "core/machine.h"
 #include "kernels/device_ops.h"
 #include "tests/kernels/support.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +30,53 @@ static void names(void **state) {
     }
     assert_int_equal(sw_device_open("cpu", -1, &device), SW_ERR_ARG);
     sw_error_clear();
+}
+
+/* Expects 'cpu' to use `used` while SW_CPU_ISA is `value`; NULL: to be refused with `status`. */
+static void expect_isa(const char *value, const char *used, sw_status status) {
+    struct sw_device *device = NULL;
+    setenv(SW_ISA_VARIABLE, value, 1);
+    if (used != NULL) {
+        assert_ok(sw_device_open("cpu", 1, &device));
+        assert_string_equal(sw_device_info(device).isa, used);
+        sw_device_close(device);
+    } else {
+        assert_int_equal(sw_device_open("cpu", 1, &device), status);
+        assert_non_null(strstr(sw_error_message(status), value));
+        sw_error_clear();
+    }
+}
+
+/* The environment lowers the instruction set, never raises it, and "cpu:ISA" stays within it. */
+static void the_environment_holds_the_instruction_set(void **state) {
+    (void)state;
+    const char *given = getenv(SW_ISA_VARIABLE);
+    char *before = given != NULL ? strdup(given) : NULL;
+    const sw_isa best = sw_machine_isa();
+    struct sw_device *device = NULL;
+    for (int isa = best; isa < SW_ISA_COUNT; isa++) {
+        const char *name = sw_isa_name((sw_isa)isa);
+        /* oneDNN may have been held to less by its own variable, or have no products of bf16. */
+        if (isa > (int)best)
+            expect_isa(name, NULL, SW_ERR_UNSUPPORTED);
+        else if (isa != SW_ISA_AVX512_BF16)
+            expect_isa(name, name, SW_OK);
+    }
+    expect_isa("avx9000", NULL, SW_ERR_ARG);
+    expect_isa("baseline", "baseline", SW_OK);
+    assert_ok(sw_device_open("cpu:baseline", 1, &device));
+    sw_device_close(device);
+    for (int isa = SW_ISA_AVX2; isa < SW_ISA_COUNT; isa++) {
+        char name[32];
+        snprintf(name, sizeof name, "cpu:%s", sw_isa_name((sw_isa)isa));
+        assert_int_equal(sw_device_open(name, 1, &device), SW_ERR_UNSUPPORTED);
+        sw_error_clear();
+    }
+    if (before == NULL)
+        unsetenv(SW_ISA_VARIABLE);
+    else
+        setenv(SW_ISA_VARIABLE, before, 1);
+    free(before);
 }
 
 /* Every op has a row, whose operands end within its arguments, and the devices of the host have an implementation. */
@@ -79,6 +129,7 @@ static void wrong_arguments_abort(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(every_op_has_a_row),
+                                       cmocka_unit_test(the_environment_holds_the_instruction_set),
                                        cmocka_unit_test(wrong_arguments_abort)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     TEXT_CHARS = 256,
@@ -28,9 +29,14 @@ void sw_doctor_device(struct sw_doctor *doctor) {
         return;
     }
     const struct sw_device_info info = sw_device_info(device);
-    json_t *facts = json_pack("{s:s, s:s, s:i, s:b}", "name", info.name, "isa", info.isa, "threads", info.threads,
-                              "bf16_fast", info.bf16_fast);
-    sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "%s, %s, %s", info.name, info.isa,
+    const char *best = sw_isa_name(sw_machine_isa());
+    json_t *facts = json_pack("{s:s, s:s, s:s, s:i, s:b}", "name", info.name, "isa", info.isa, "best_isa", best,
+                              "threads", info.threads, "bf16_fast", info.bf16_fast);
+    char held[TEXT_CHARS] = "";
+    if (strcmp(info.isa, best) != 0)
+        snprintf(held, sizeof held, " where the processor has %s (the environment's " SW_ISA_VARIABLE " asks for less)",
+                 best);
+    sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "%s, %s%s, %s", info.name, info.isa, held,
                    info.bf16_fast ? "fast bf16" : "no bf16 instructions: fp32 is the default");
     sw_device_close(device);
 }
