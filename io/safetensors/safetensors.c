@@ -55,9 +55,32 @@ static sw_status check_shard_name(const char *index_path, const char *tensor, co
     return SW_OK;
 }
 
-/* Opens each shard that the index names, once. `shards` keeps the file's number under its name. */
-static sw_status add_shards(struct sw_safetensors *tensors, const char *folder, const char *index_path, json_t *map,
-                            json_t *shards) {
+/* Refuses an index some of whose shards are not there, as after a download that ended early. */
+static sw_status check_shards_exist(const char *folder, const char *index_path, json_t *shards) {
+    const char *shard, *missing = NULL;
+    json_t *value;
+    size_t count = 0;
+    json_object_foreach(shards, shard, value) {
+        char *path = sw_file_path(folder, shard);
+        if (path == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the name of a shard");
+        const bool there = access(path, F_OK) == 0;
+        free(path);
+        missing = there ? missing : shard;
+        count += !there;
+    }
+    if (missing == NULL)
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_ARG,
+        "%zu of the files that %s names are missing, such as %s: the download is not complete; get the model "
+        "again",
+        count, index_path, missing);
+}
+
+/* Lists each shard that the index names, once: `shards` keeps the file's number under its name. */
+static sw_status list_shards(struct sw_safetensors *tensors, const char *folder, const char *index_path, json_t *map,
+                             json_t *shards) {
     const char *name;
     json_t *value;
     json_object_foreach(map, name, value) {
@@ -70,7 +93,13 @@ static sw_status add_shards(struct sw_safetensors *tensors, const char *folder, 
         if (json_object_set_new(shards, shard, json_integer(tensors->file_count)) != 0)
             return sw_fail(SW_ERR_NOMEM, "no memory for the shards of %s", index_path);
         SW_TRY(add_path(tensors, folder, shard));
-        const sw_status status = sw_safetensors_add_file(tensors, tensors->file_count - 1);
+    }
+    return check_shards_exist(folder, index_path, shards);
+}
+
+static sw_status add_shards(struct sw_safetensors *tensors, const char *index_path) {
+    for (int file = 0; file < tensors->file_count; file++) {
+        const sw_status status = sw_safetensors_add_file(tensors, file);
         if (status != SW_OK)
             return sw_fail_while(status, "opening the shards that %s names", index_path);
     }
@@ -119,7 +148,9 @@ static sw_status open_index(struct sw_safetensors *tensors, const char *folder, 
     if (status == SW_OK && json_object_size(map) == 0)
         status = sw_fail(SW_ERR_ARG, "%s has no weight_map that names a tensor", index_path);
     if (status == SW_OK)
-        status = add_shards(tensors, folder, index_path, map, shards);
+        status = list_shards(tensors, folder, index_path, map, shards);
+    if (status == SW_OK)
+        status = add_shards(tensors, index_path);
     if (status == SW_OK)
         status = sort_names(tensors);
     if (status == SW_OK)
@@ -135,22 +166,6 @@ static sw_status open_single(struct sw_safetensors *tensors, const char *folder)
     return sort_names(tensors);
 }
 
-/* Refuses a folder without safetensors. Names weights in PyTorch's own format, a pickled program that must not be run.
- */
-static sw_status fail_without_weights(const char *folder) {
-    char *pickled = sw_file_path(folder, "pytorch_model.bin"),
-         *pickled_index = sw_file_path(folder, "pytorch_model.bin.index.json");
-    const bool is_there =
-        (pickled != NULL && access(pickled, F_OK) == 0) || (pickled_index != NULL && access(pickled_index, F_OK) == 0);
-    free(pickled);
-    free(pickled_index);
-    return sw_fail(SW_ERR_ARG, "%s has neither %s nor %s%s", folder, SW_SAFETENSORS_SINGLE_NAME,
-                   SW_SAFETENSORS_INDEX_NAME,
-                   is_there ? "; its pytorch_model.bin is not read: get the model's safetensors, or convert it with "
-                              "transformers' save_pretrained"
-                            : "");
-}
-
 static sw_status open_folder(struct sw_safetensors *tensors, const char *folder) {
     tensors->buffer = malloc(SW_SAFETENSORS_BUFFER_BYTES);
     char *single = sw_file_path(folder, SW_SAFETENSORS_SINGLE_NAME),
@@ -163,7 +178,8 @@ static sw_status open_folder(struct sw_safetensors *tensors, const char *folder)
     else if (access(index, F_OK) == 0)
         status = open_index(tensors, folder, index);
     else
-        status = fail_without_weights(folder);
+        status = sw_fail(SW_ERR_ARG, "%s has neither %s nor %s", folder, SW_SAFETENSORS_SINGLE_NAME,
+                         SW_SAFETENSORS_INDEX_NAME);
     free(single);
     free(index);
     return status;

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SW_SAFETENSORS_MAX_DIMS = 8, SW_SAFETENSORS_NAME_CHARS = 256 };
+enum { SW_SAFETENSORS_MAX_DIMS = 8, SW_SAFETENSORS_NAME_CHARS = 256, SW_SAFETENSORS_TYPE_CHARS = 16 };
 
 struct sw_safetensors; /* a folder's tensors: model.safetensors, or model.safetensors.index.json and its shards */
 
@@ -19,6 +19,7 @@ struct sw_safetensor {
     char name[SW_SAFETENSORS_NAME_CHARS];
     bool supported; /* its type is F32, BF16 or F16; tensors of other types are listed and cannot be read */
     sw_dtype type;  /* where it is supported */
+    char type_name[SW_SAFETENSORS_TYPE_CHARS]; /* as the file names it, shortened if it is long */
     int dims;
     int64_t dim[SW_SAFETENSORS_MAX_DIMS];
     int64_t elems;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -168,6 +169,7 @@ static sw_status take_tensor(const char *path, const char *name, const json_t *e
     const struct type *type = type_named(type_name);
     tensor->supported = type != NULL && type - types < SW_DTYPES;
     tensor->type = tensor->supported ? (sw_dtype)(type - types) : SW_F32;
+    snprintf(tensor->type_name, sizeof tensor->type_name, "%s", type_name);
     SW_TRY(take_shape(path, json_object_get(entry, "shape"), tensor));
     return take_offsets(path, json_object_get(entry, "data_offsets"), data_bytes, type != NULL ? type->bytes : 0,
                         tensor, &out->end_bytes);

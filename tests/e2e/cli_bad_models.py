@@ -42,6 +42,80 @@ def good_folders_train():
     return [] if losses[0] == losses[1] else [f"the same weights gave {losses[0]} and {losses[1]}"]
 
 
+def wrapped_weights_train():
+    """Prefixes of wrappers are left out and said, and the weights are the same."""
+    plain = "transformer."
+    wrapped = {"module": {"module." + name: tensor for name, tensor in GOOD.items()},
+               "two": {"module._orig_mod." + name: tensor for name, tensor in GOOD.items()},
+               "doubled": {"model." + name: tensor for name, tensor in GOOD.items()},
+               "inner": {name.replace("h.1.", "h.1._fsdp_wrapped_module."): tensor for name, tensor in GOOD.items()},
+               "bare": {name.removeprefix(plain): tensor for name, tensor in GOOD.items()}}
+    said = {"module": "'module.'", "two": "'module._orig_mod.'", "doubled": "'model.'", "inner": "", "bare": ""}
+    problems = []
+    for name, weights in wrapped.items():
+        out = os.path.join(SCRATCH, "wrapped-" + name + "-out")
+        made = folder("wrapped " + name, hf_folder.config(), hf_folder.safetensors(weights))
+        ended = program.run("export", made, out)
+        if ended.code != 0 or said[name] not in ended.err:
+            problems.append(f"{name}: status {ended.code}, {ended.err!r}")
+            continue
+        header, data = hf_folder.split(open(os.path.join(out, "model.safetensors"), "rb").read())
+        first, last = header[WTE]["data_offsets"]
+        if data[first:last] != hf_folder.safetensors({WTE: GOOD[WTE]})[-(last - first):]:
+            problems.append(f"{name}: other values of {WTE}")
+    return problems
+
+
+def weights_that_are_no_plain_ones():
+    """Adapters, quantized weights and the like are named as what they are."""
+    layer = "transformer.h.0.attn.c_attn."
+    one = ([1], [0.0])
+
+    def with_tensors(name, **more):
+        return folder(name, hf_folder.config(), hf_folder.safetensors({**GOOD, **more}))
+    some = {("module." if ".h.0." in name else "") + name: tensor for name, tensor in GOOD.items()}
+    table = [("an adapter inside", with_tensors("lora", **{layer + "lora_A.default.weight": one}), "adapter",
+              "merge_and_unload"),
+             ("weights of GPTQ", with_tensors("gptq", **{layer + "qweight": one}), "quantized", "GPTQ"),
+             ("weights of bitsandbytes", with_tensors("bnb", **{layer + "weight.absmax": one}), "quantized",
+              "bitsandbytes"),
+             ("weights of fp8", with_tensors("fp8", **{layer + "weight_scale_inv": one}), "quantized", "fp8"),
+             ("weights of MXFP4", with_tensors("mxfp4", **{layer + "weight_blocks": one}), "quantized", "MXFP4"),
+             ("a vision tower", with_tensors("vision", **{"vision_tower.weight": one}), "multimodal", "vision_tower"),
+             ("a value head", with_tensors("value", **{"v_head.summary.weight": one}), "value head"),
+             ("a prefix of some", folder("mixture", hf_folder.config(), hf_folder.safetensors(some)), "mixture",
+              "12 of 28", "'module.'"),
+             ("one name twice", with_tensors("twice", **{"transformer._orig_mod.wte.weight": GOOD[WTE]}), "twice",
+              WTE, "_orig_mod"),
+             ("an unknown prefix", folder("foo", hf_folder.config(), hf_folder.safetensors(
+                 {"foo." + name: tensor for name, tensor in GOOD.items()})), "all 28 tensors", "'foo.'")]
+    return refused_as(table)
+
+
+def folders_of_something_else():
+    """A folder without weights, or without config.json, is described by what it has."""
+    table = []
+    for number, (file, *words) in enumerate([
+            ("pytorch_model-00001-of-00002.bin", "pytorch_model-00001", "save_pretrained"),
+            ("model-q4.gguf", "gguf_file='model-q4.gguf'"), ("consolidated.00.pth", "Meta"),
+            ("last.pt", "last.pt", "save_file"), ("model-00001-of-00002.safetensors", "index.json"),
+            ("weights.safetensors", "rename"), ("adapter_config.json", "adapter", "'org/base'", "merge_and_unload"),
+            ("README.md", "README.md", "download"), ("training_args.bin", "training_args.bin", "download")]):
+        for described in (hf_folder.config(), None):
+            made = folder(f"other {number} {described is None}", described, None)
+            program.write(os.path.join(made, file), '{"base_model_name_or_path": "org/base"}')
+            table.append((f"{file}, {'with' if described else 'without'} config.json", made,
+                          "config.json" if described is None else "model.safetensors", *words))
+    index = folder("missing shard", hf_folder.config(), None)
+    program.write(os.path.join(index, "model.safetensors.index.json"),
+                  '{"weight_map": {"%s": "model-00001-of-00001.safetensors"}}' % WTE)
+    table += [("nothing at all", folder("nothing", None, None), "is empty"),
+              ("a missing shard", index, "missing", "model-00001-of-00001.safetensors", "download"),
+              ("a name of the Hub", "Qwen/Qwen2.5-7B", "hf download Qwen/Qwen2.5-7B --local-dir Qwen2.5-7B"),
+              ("its address", "https://huggingface.co/Qwen/Qwen2.5-7B", "hf download Qwen/Qwen2.5-7B ")]
+    return refused_as(table)
+
+
 def configurations():
     changed = hf_folder.config
     table = [("no config.json", folder("no config", None), "config.json"),
@@ -172,6 +246,6 @@ def what_has_diverged():
     return [] if ended.code == 1 and "not finite" in ended.err else [f"status {ended.code}, {ended.err!r}"]
 
 
-script_test.run(good_folders_train, configurations, safetensors_files, tensors_that_do_not_match,
+script_test.run(good_folders_train, wrapped_weights_train, weights_that_are_no_plain_ones, folders_of_something_else, configurations, safetensors_files, tensors_that_do_not_match,
                 a_second_table_that_differs, values_that_are_not_finite, what_names_no_model, other_commands_refuse_them_too,
                 what_has_diverged)

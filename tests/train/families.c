@@ -97,6 +97,9 @@ static void rotary_scalings_are_read(void **state) {
     struct sw_model_config c =
         parse(MODEL("llama", ", \"rope_theta\": 100, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}"));
     assert_true(c.rope.kind == SW_ROPE_LINEAR && c.rope.factor == 4.0 && c.rope.theta == 100.0);
+    c = parse(MODEL("llama", ", \"text_config\": null, \"new_field\": null, \"rope_parameters\": {\"rope_theta\": 7},"
+                             "\"rope_scaling\": {\"rope_theta\": 7}"));
+    assert_true(c.rope.theta == 7);
     c = parse(MODEL("llama", ", \"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 7, \"factor\": 8,"
                              "\"low_freq_factor\": 1, \"high_freq_factor\": 4,"
                              "\"original_max_position_embeddings\": 32}"));
@@ -132,7 +135,13 @@ static const struct {
     {MODEL("llama", ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}"),
      SW_ERR_UNSUPPORTED, "'partial_rotary_factor'"},
     {MODEL("llama", ", \"rope_parameters\": {\"rope_theta\": 5}, \"rope_theta\": 6"), SW_ERR_ARG, "they must be equal"},
-    {MODEL("llama", ", \"rope_parameters\": {}, \"rope_scaling\": {}"), SW_ERR_ARG, "give one of them"},
+    {MODEL("llama", ", \"rope_parameters\": {\"rope_theta\": 5}, \"rope_scaling\": {}"), SW_ERR_ARG,
+     "give one of them"},
+    {MODEL("llama", ", \"quantization_config\": {\"quant_method\": \"gptq\"}"), SW_ERR_UNSUPPORTED,
+     "the weights are quantized (gptq)"},
+    {MODEL("llama", ", \"quantization\": {\"bits\": 4}"), SW_ERR_UNSUPPORTED, "the weights are quantized"},
+    {MODEL("llava", ", \"text_config\": {\"model_type\": \"llama\"}"), SW_ERR_UNSUPPORTED,
+     "more than text ('llava'), whose language model ('llama')"},
     {MODEL("llama", ", \"rope_scaling\": 4"), SW_ERR_ARG, "must be an object"},
     {"{\"model_type\": \"llama\", \"vocab_size\": 300, \"hidden_size\": 50, \"intermediate_size\": 80,"
      "\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"max_position_embeddings\": 8}",

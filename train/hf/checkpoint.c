@@ -1,7 +1,10 @@
 #include "train/hf/checkpoint.h"
 
+#include "core/log.h"
 #include "core/size.h"
 #include "io/safetensors/safetensors.h"
+#include "train/hf/checkpoint_names.h"
+#include "train/hf/folder_contents.h"
 
 #include <assert.h>
 #include <math.h>
@@ -9,13 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_PREFIX "transformer."
 #define OUTPUT_TABLE "lm_head.weight"
 enum { COMPARED_ELEMS = 1 << 20 }; /* elements of each table that are compared at once */
 #define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
 
 struct sw_checkpoint {
     struct sw_safetensors *tensors;
+    struct sw_checkpoint_names *names;
+    char root[SW_SAFETENSORS_NAME_CHARS]; /* what the family puts before the names of its body */
     const struct sw_units *units;
     const struct sw_safetensor ***found; /* indexed by unit and tensor */
     int64_t *first_grain; /* of each unit, counted over all units; the last of count + 1 entries is the number of all
@@ -23,8 +27,10 @@ struct sw_checkpoint {
     int64_t ahead;        /* the first grain, counted over all units, whose reads are not announced */
 };
 
-static const char *short_name(const char *name) {
-    return strncmp(name, NAME_PREFIX, strlen(NAME_PREFIX)) == 0 ? name + strlen(NAME_PREFIX) : name;
+/* Returns what a family puts before the names of its body: "model." of "model.embed_tokens.weight". */
+static void root_of(const struct sw_units *units, char root[SW_SAFETENSORS_NAME_CHARS]) {
+    const char *table = units->unit[0].tensor[0].name;
+    snprintf(root, SW_SAFETENSORS_NAME_CHARS, "%.*s", (int)(strcspn(table, ".") + 1), table);
 }
 
 static bool same_shape(const struct sw_tensor *tensor, const struct sw_safetensor *stored) {
@@ -44,41 +50,86 @@ static const char *shape_text(int dims, const int64_t *dim, char text[96]) {
     return text;
 }
 
+/* Tells whether a name ends in that of a buffer that older versions of transformers stored. */
+static bool is_buffer(const char *name) {
+    const size_t length = strlen(name);
+    const char *const endings[] = {".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"};
+    for (size_t e = 0; e < sizeof endings / sizeof endings[0]; e++)
+        if (length >= strlen(endings[e]) && strcmp(name + length - strlen(endings[e]), endings[e]) == 0)
+            return true;
+    return false;
+}
+
+/* Tells whether the model has a tensor of this name, which comes without the root, or may do without it: a buffer, or
+ * the second copy of a tied table (check_tied_table). */
+static bool is_known(const struct sw_checkpoint *checkpoint, const char *name) {
+    const struct sw_units *units = checkpoint->units;
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (strcmp(sw_checkpoint_names_bare(checkpoint->names, units->unit[u].tensor[t].name), name) == 0)
+                return true;
+    return is_buffer(name) || (units->tied && strcmp(name, OUTPUT_TABLE) == 0);
+}
+
+/* Counts the characters of the first part of the names, up to its dot, where all tensors have the same; else 0. */
+static size_t shared_chars(const struct sw_checkpoint *checkpoint) {
+    const char *first = sw_safetensors_at(checkpoint->tensors, 0)->name;
+    const size_t chars = strcspn(first, ".") + 1;
+    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++)
+        if (chars > strlen(first) || strncmp(sw_safetensors_at(checkpoint->tensors, i)->name, first, chars) != 0)
+            return 0;
+    return chars;
+}
+
+/* Says what is there in the place of a tensor that is not. */
+static sw_status fail_missing(const struct sw_checkpoint *checkpoint, const char *folder, const char *name) {
+    const int64_t count = sw_safetensors_count(checkpoint->tensors);
+    int64_t known = 0, other = -1;
+    if (strcmp(name, OUTPUT_TABLE) == 0)
+        return sw_fail(SW_ERR_ARG,
+                       "the weights in %s have no tensor '%s', which config.json asks for; if the model has one table "
+                       "for its input and output, set \"tie_word_embeddings\": true",
+                       folder, name);
+    for (int64_t i = 0; i < count; i++) {
+        if (is_known(checkpoint, sw_checkpoint_names_at(checkpoint->names, i)))
+            known++;
+        else
+            other = other < 0 ? i : other;
+    }
+    const size_t shared = known == 0 ? shared_chars(checkpoint) : 0;
+    if (shared > 0)
+        return sw_fail(SW_ERR_ARG,
+                       "the weights in %s have no tensor '%s', which config.json asks for; all %lld tensors have the "
+                       "prefix '%.*s', which this version does not know: save the model again without it",
+                       folder, name, (long long)count, (int)shared, sw_safetensors_at(checkpoint->tensors, 0)->name);
+    if (other < 0)
+        return sw_fail(SW_ERR_ARG,
+                       "the weights in %s have no tensor '%s', which config.json asks for; the %lld tensors that they "
+                       "have are of this model: a shard is missing, or config.json is another model's",
+                       folder, name, (long long)count);
+    return sw_fail(SW_ERR_ARG,
+                   "the weights in %s have no tensor '%s', which config.json asks for; of the %lld tensors that they "
+                   "have, %lld are of this model, and others are not, such as '%s'",
+                   folder, name, (long long)count, (long long)known,
+                   sw_safetensors_at(checkpoint->tensors, other)->name);
+}
+
 static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char *folder,
                               const struct sw_tensor *tensor, const struct sw_safetensor **out) {
-    *out = sw_safetensors_find(checkpoint->tensors, tensor->name);
+    *out = sw_checkpoint_names_find(checkpoint->names, tensor->name);
     if (*out == NULL)
-        *out = sw_safetensors_find(checkpoint->tensors, short_name(tensor->name));
-    if (*out == NULL)
-        return sw_fail(SW_ERR_ARG, "the weights in %s have no tensor '%s', which config.json asks for", folder,
-                       tensor->name);
+        return fail_missing(checkpoint, folder, tensor->name);
     if (!(*out)->supported)
-        return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has a type other than F32, F16 and BF16", (*out)->name,
-                       folder);
+        return sw_fail(
+            SW_ERR_ARG,
+            "the tensor '%s' in %s has the type %s, and weights must be F32, F16 or BF16: write them so with "
+            "transformers' save_pretrained()",
+            (*out)->name, folder, (*out)->type_name);
     if (same_shape(tensor, *out))
         return SW_OK;
     char stored[96], wanted[96];
     return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has the shape %s; by config.json it is %s", (*out)->name, folder,
                    shape_text((*out)->dims, (*out)->dim, stored), shape_text(tensor->dims, tensor->dim, wanted));
-}
-
-/* Tells whether a tensor may be ignored: a buffer that older versions of transformers stored, or the second copy of a
- * tied table (check_tied_table). */
-static bool is_harmless(const struct sw_units *units, const char *name) {
-    const size_t length = strlen(name);
-    const char *const endings[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
-    for (size_t e = 0; e < sizeof endings / sizeof endings[0]; e++)
-        if (length > strlen(endings[e]) && strcmp(name + length - strlen(endings[e]), endings[e]) == 0)
-            return true;
-    return units->tied && strcmp(name, OUTPUT_TABLE) == 0;
-}
-
-static bool is_known(const struct sw_units *units, const char *name) {
-    for (int64_t u = 0; u < units->count; u++)
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
-            if (strcmp(short_name(units->unit[u].tensor[t].name), short_name(name)) == 0)
-                return true;
-    return is_harmless(units, name);
 }
 
 static sw_status fail_untied(const char *folder, const char *table) {
@@ -105,7 +156,7 @@ static sw_status compare_tables(struct sw_safetensors *tensors, const char *fold
 /* Checks that a second table of a tied model equals the first: a tied model has one table, so training would drop the
  * second. */
 static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
-    const struct sw_safetensor *output = sw_safetensors_find(checkpoint->tensors, OUTPUT_TABLE);
+    const struct sw_safetensor *output = sw_checkpoint_names_find(checkpoint->names, OUTPUT_TABLE);
     const struct sw_safetensor **embedding = checkpoint->found[0];
     assert(embedding != NULL && embedding[0] != NULL); /* match_all has found every tensor. */
     const struct sw_safetensor *input = embedding[0];
@@ -127,14 +178,34 @@ static void in_first_layer(const char *name, char *out, size_t capacity) {
     snprintf(out, capacity, "%.*s%s%s", (int)before, name, digits > 0 ? "0" : "", name + before + digits);
 }
 
-static sw_status fail_unknown(const struct sw_units *units, const char *folder, const char *name) {
+static sw_status fail_unknown(const struct sw_checkpoint *checkpoint, const char *folder, int64_t index) {
+    const char *name = sw_safetensors_at(checkpoint->tensors, index)->name;
     char first[SW_SAFETENSORS_NAME_CHARS + 1];
-    in_first_layer(name, first, sizeof first);
-    if (is_known(units, first))
+    in_first_layer(sw_checkpoint_names_at(checkpoint->names, index), first, sizeof first);
+    if (is_known(checkpoint, first))
         return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s', and config.json asks for fewer layers",
                        folder, name);
     return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s' that this architecture does not know", folder,
                    name);
+}
+
+/* Says which tensors of the file are left out, and refuses those that the model does not know. */
+static sw_status check_others(const struct sw_checkpoint *checkpoint, const char *folder) {
+    const char *buffer = NULL;
+    int64_t buffers = 0;
+    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
+        const char *name = sw_checkpoint_names_at(checkpoint->names, i);
+        if (!is_known(checkpoint, name))
+            return fail_unknown(checkpoint, folder, i);
+        if (!is_buffer(name))
+            continue;
+        buffer = sw_safetensors_at(checkpoint->tensors, i)->name;
+        buffers++;
+    }
+    if (buffers > 0)
+        sw_log_info("%s: buffers are left out, which are computed and not trained, such as '%s', %lld in all", folder,
+                    buffer, (long long)buffers);
+    return SW_OK;
 }
 
 static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder) {
@@ -150,11 +221,7 @@ static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder)
         for (int64_t t = 0; t < unit->tensor_count; t++)
             SW_TRY(match_tensor(checkpoint, folder, &unit->tensor[t], &checkpoint->found[u][t]));
     }
-    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
-        const char *name = sw_safetensors_at(checkpoint->tensors, i)->name;
-        if (!is_known(units, name))
-            return fail_unknown(units, folder, name);
-    }
+    SW_TRY(check_others(checkpoint, folder));
     return check_tied_table(checkpoint, folder);
 }
 
@@ -175,7 +242,12 @@ sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, s
     checkpoint->units = units;
     sw_status status = count_grains(checkpoint);
     if (status == SW_OK)
+        status = sw_folder_check_weights(folder);
+    if (status == SW_OK)
         status = sw_safetensors_open(folder, &checkpoint->tensors);
+    root_of(units, checkpoint->root);
+    if (status == SW_OK)
+        status = sw_checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, &checkpoint->names);
     if (status == SW_OK)
         status = match_all(checkpoint, folder);
     if (status != SW_OK) {
@@ -193,6 +265,7 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
         free(checkpoint->found[u]);
     free(checkpoint->found);
     free(checkpoint->first_grain);
+    sw_checkpoint_names_destroy(checkpoint->names);
     if (checkpoint->tensors != NULL)
         sw_safetensors_close(checkpoint->tensors);
     free(checkpoint);

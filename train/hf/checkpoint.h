@@ -11,7 +11,8 @@
 struct sw_checkpoint;
 
 /* Opens a folder's safetensors and matches them with the model's tensors. Fails if a tensor is missing, unknown or of
- * another shape. Names may lack the prefix "transformer."; causal-mask buffers and a tied lm_head are ignored. */
+ * another shape. Names may lack the family's prefix ("model.") or have those of wrappers (checkpoint_names.h);
+ * causal-mask buffers and a tied lm_head are ignored. */
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 

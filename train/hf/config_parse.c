@@ -7,6 +7,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Refuses what no family can have: quantized weights, and models of more than text, whose language model is nested. */
+static sw_status refuse_other_kinds(const json_t *root, const char *origin) {
+    static const char *const quantized[] = {"quantization_config", "compression_config", "quantization"};
+    const json_t *text = sw_config_field_of(root, "text_config"), *type = sw_config_field_of(root, "model_type");
+    for (size_t i = 0; i < sizeof quantized / sizeof quantized[0]; i++) {
+        const json_t *value = sw_config_field_of(root, quantized[i]);
+        const char *method = json_string_value(json_object_get(value, "quant_method"));
+        if (json_is_object(value) && json_object_size(value) > 0)
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "%s says by '%s' that the weights are quantized (%.40s), and training needs them in BF16, "
+                           "F16 or F32: give the model that they were made from, or write it so with transformers' "
+                           "dequantize() and save_pretrained()",
+                           origin, quantized[i], method != NULL ? method : "no quant_method is named");
+    }
+    if (text == NULL)
+        return SW_OK;
+    const char *outer = json_string_value(type), *inner = json_string_value(json_object_get(text, "model_type"));
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "%s describes a model of more than text ('%.40s'), whose language model ('%.40s') is in "
+                   "'text_config': save the language model alone with save_pretrained() and give the folder that this "
+                   "makes; supported: %s",
+                   origin, outer != NULL ? outer : "", inner != NULL ? inner : "", sw_family_names());
+}
+
 static sw_status find_family(const json_t *root, const char *origin, const struct sw_family **out) {
     const json_t *type = sw_config_field_of(root, "model_type");
     char shown[SW_SHOWN_CHARS];
@@ -70,7 +94,7 @@ static sw_status refuse_unknown(const struct sw_family *family, json_t *root, co
     const char *name = NULL;
     json_t *value = NULL;
     json_object_foreach(root, name, value) {
-        if (!is_known(family, name))
+        if (!json_is_null(value) && !is_known(family, name))
             return sw_fail(SW_ERR_UNSUPPORTED,
                            "%s: the field '%.60s' is not known for %s; remove it if it does not change the model",
                            origin, name, family->name);
@@ -142,6 +166,7 @@ static sw_status parse_root(json_t *root, const char *origin, struct sw_model_co
     const struct sw_family *family = NULL;
     if (!json_is_object(root))
         return sw_fail(SW_ERR_ARG, "%s is not a model's configuration: it must be a JSON object", origin);
+    SW_TRY(refuse_other_kinds(root, origin));
     SW_TRY(find_family(root, origin, &family));
     SW_TRY(refuse_unknown(family, root, origin));
     SW_TRY(refuse_fixed(family, root, origin));

@@ -96,8 +96,9 @@ sw_status sw_config_read_rope(const json_t *root, const char *origin, struct sw_
     parameters = json_is_null(parameters) ? NULL : parameters;
     scaling = json_is_null(scaling) ? NULL : scaling;
     *rope = (struct sw_rope){.truncate = true};
-    if (parameters != NULL && scaling != NULL)
-        return sw_fail(SW_ERR_ARG, "%s has 'rope_parameters' and 'rope_scaling'; give one of them", origin);
+    if (parameters != NULL && scaling != NULL && !json_equal(parameters, scaling))
+        return sw_fail(SW_ERR_ARG, "%s has 'rope_parameters' and 'rope_scaling', which differ; give one of them",
+                       origin);
     SW_TRY(sw_config_read_fields(theta_field, root, origin, "", out));
     const double outer_theta = rope->theta;
     if (parameters != NULL || scaling != NULL)
