@@ -1,6 +1,7 @@
 #include "bench/io/fio.h"
 
 #include "core/clock.h"
+#include "core/json.h"
 #include "core/size.h"
 
 #include <errno.h>
@@ -148,11 +149,10 @@ static sw_status take_job(const json_t *job, int count, struct sw_io_rate *out, 
 }
 
 static sw_status take_report(const char *text, int count, struct sw_io_rate *out, int64_t *written) {
-    const char *start = strchr(text, '{'); /* notes may stand before it */
-    json_error_t error;
-    json_t *root = json_loads(start != NULL ? start : "", JSON_DISABLE_EOF_CHECK, &error);
+    const char *start = strchr(text, '{'), *end = strrchr(text, '}'); /* notes may stand around it */
+    json_t *root = start != NULL && end > start ? sw_json_try(start, (size_t)(end - start) + 1) : NULL;
     const json_t *jobs = json_object_get(root, "jobs");
-    sw_status status = json_is_array(jobs) ? SW_OK : sw_fail(SW_ERR_IO, "fio's report cannot be read: %s", error.text);
+    sw_status status = json_is_array(jobs) ? SW_OK : sw_fail(SW_ERR_IO, "fio's report cannot be read: it is not JSON");
     for (size_t i = 0; status == SW_OK && i < json_array_size(jobs); i++)
         status = take_job(json_array_get(jobs, i), count, out, written);
     for (int i = 0; status == SW_OK && i < count; i++)

@@ -1,6 +1,7 @@
 /* The header of one safetensors file. It comes from outside: nothing in it is believed unchecked. */
 #include "io/safetensors/safetensors_private.h"
 
+#include "core/json.h"
 #include "core/size.h"
 #include "io/queue/file.h"
 
@@ -57,10 +58,8 @@ sw_status sw_safetensors_parse_json(const char *path, const char *text, int64_t 
         values += text[i] == ',' || text[i] == '[' || text[i] == '{';
     if (values > SW_SAFETENSORS_MAX_VALUES)
         return sw_fail(SW_ERR_ARG, "%s has a JSON header of more than %d values", path, SW_SAFETENSORS_MAX_VALUES);
-    json_error_t error;
-    *out = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &error);
-    if (*out == NULL)
-        return sw_fail(SW_ERR_ARG, "%s has a damaged JSON header: %s at byte %d", path, error.text, error.position);
+    const struct sw_json_source source = {.text = text, .bytes = (size_t)bytes, .name = path, .bad = SW_ERR_ARG};
+    SW_TRY(sw_json_decode(source, out));
     if (!json_is_object(*out)) {
         json_decref(*out);
         *out = NULL;

@@ -56,6 +56,13 @@ ROOT_FILES = {".clang-format", ".clang-tidy", ".gitignore", "CHANGELOG.md", "CON
               "main.c", "meson.build", "meson_options.txt"}
 
 
+def one_file_reads_json():
+    """Limits, and what is JSON, are the same everywhere: core/json.c alone calls the library's parser."""
+    return [f"{path} calls json_load; core/json.h is the program's reader of JSON" for path in sources.c_sources()
+            if not path.startswith("tests/") and path != "core/json.c"
+            and any(re.search(r"\bjson_load", line) for line in sources.lines_of(path))]
+
+
 def the_root_holds_what_is_named():
     """Runs that were tried by hand in the root leave files there, which a commit of everything would take."""
     if not os.path.exists(os.path.join(sources.ROOT, ".git")) or shutil.which("git") is None:
@@ -98,5 +105,5 @@ def files_of_runs_are_reached_through_their_folder():
 
 
 script_test.run(includes_follow_the_order, includes_of_the_order_are_refused, every_folder_has_a_readme,
-                files_stay_small, the_root_holds_what_is_named, comments_have_a_subject,
+                files_stay_small, one_file_reads_json, the_root_holds_what_is_named, comments_have_a_subject,
                 files_of_runs_are_reached_through_their_folder)

@@ -58,8 +58,8 @@ static const struct {
     sw_status code;
     const char *message;
 } bad[] = {
-    {"", SW_ERR_ARG, "not valid JSON"},
-    {"{\"model_type\": \"gpt2\", \"vocab_size\": 2", SW_ERR_ARG, "not valid JSON"},
+    {"", SW_ERR_ARG, "not JSON"},
+    {"{\"model_type\": \"gpt2\", \"vocab_size\": 2", SW_ERR_ARG, "not JSON"},
     {"[]", SW_ERR_ARG, "must be a JSON object"},
     {"{}", SW_ERR_ARG, "no 'model_type'"},
     {"{\"model_type\": 3}", SW_ERR_ARG, "'model_type' is 3"},
@@ -74,7 +74,7 @@ static const struct {
     {WITH("\"n_ctx\": 128"), SW_ERR_ARG, "'n_ctx' is 128 but 'n_positions' is 64"},
     {WITH("\"n_inner\": 0"), SW_ERR_ARG, "'n_inner' is 0"},
     {WITH("\"n_inner\": 4.5"), SW_ERR_ARG, "'n_inner' is 4.5"},
-    {WITH("\"n_inner\": 99999999999999999999"), SW_ERR_ARG, "not valid JSON"},
+    {WITH("\"n_inner\": 99999999999999999999"), SW_ERR_ARG, "whole number"},
     {WITH("\"n_inner\": 9223372036854775807"), SW_ERR_ARG, "from 1 to"},
     {WITH("\"layer_norm_epsilon\": 0"), SW_ERR_ARG, "'layer_norm_epsilon' is 0"},
     {WITH("\"layer_norm_epsilon\": \"small\""), SW_ERR_ARG, "'layer_norm_epsilon' is \"small\""},
@@ -197,7 +197,7 @@ static void test_load(void **state) {
     support_write(state, "config.json", good_text, sizeof good_text, path);
     support_expect_failure(sw_config_load(path, &config), SW_ERR_ARG, "zero bytes", "zero byte at the end");
     support_write(state, "config.json", "", 0, path);
-    support_expect_failure(sw_config_load(path, &config), SW_ERR_ARG, "not valid JSON", "empty file");
+    support_expect_failure(sw_config_load(path, &config), SW_ERR_ARG, "not JSON", "empty file");
     assert_int_equal(truncate(path, INT64_C(1) << 25), 0);
     support_expect_failure(sw_config_load(path, &config), SW_ERR_ARG, "at most", "huge file");
     assert_int_equal(unlink(path), 0);

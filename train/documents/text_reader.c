@@ -1,5 +1,6 @@
 #include "train/documents/text_reader.h"
 
+#include "core/json.h"
 #include "core/log.h"
 #include "train/documents/chat_json.h"
 #include "train/documents/chat_template.h"
@@ -198,14 +199,14 @@ static sw_status append_document(struct sw_text_reader *reader, const json_t *ob
 
 static sw_status append_json(struct sw_text_reader *reader, struct sw_text line, struct sw_marked_text *out) {
     char where[PATH_MAX + 32];
-    json_error_t error;
     (void)snprintf(where, sizeof where, "%s:%lld", reader->path, (long long)reader->line_number);
     if (reader->too_long)
         return sw_fail(SW_ERR_ARG, "%s is longer than %d MiB; a document of a .jsonl file is one line of at most that",
                        where, MOST_LINE_BYTES >> 20);
-    json_t *object = json_loadb(line.data, line.bytes, JSON_ALLOW_NUL, &error);
-    if (object == NULL)
-        return sw_fail(SW_ERR_ARG, "%s is not JSON: %s", where, error.text);
+    json_t *object;
+    const struct sw_json_source source = {
+        .text = line.data, .bytes = line.bytes, .name = where, .bad = SW_ERR_ARG, .kind = SW_JSON_DATA};
+    SW_TRY(sw_json_decode(source, &object));
     const sw_status status = append_document(reader, object, where, out);
     json_decref(object);
     return status;

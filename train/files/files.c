@@ -150,7 +150,10 @@ sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out) {
     SW_TRY(read_text(path, 0, limit_bytes, out, &bytes));
     if (strlen(*out) == bytes)
         return SW_OK;
+    const bool is_utf16 = bytes >= 2 && (memcmp(*out, "\xFF\xFE", 2) == 0 || memcmp(*out, "\xFE\xFF", 2) == 0);
     free(*out);
+    if (is_utf16)
+        return sw_fail(SW_ERR_ARG, "%s is UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8", path);
     return sw_fail(SW_ERR_ARG, "%s is no text file: it contains zero bytes", path);
 }
 

@@ -1,21 +1,25 @@
 #include "train/files/json_file.h"
 
+#include "core/json.h"
 #include "train/files/nearest.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+static sw_status parse(const char *text, const char *name, sw_status bad, sw_json_kind kind, json_t **out) {
+    const struct sw_json_source source = {.text = text, .bytes = strlen(text), .name = name, .bad = bad, .kind = kind};
+    return sw_json_decode(source, out);
+}
+
 sw_status sw_json_parse(const char *text, const char *name, sw_status bad, json_t **out) {
-    json_error_t error;
-    *out = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    return *out != NULL ? SW_OK : sw_fail(bad, "%s is not JSON: line %d: %s", name, error.line, error.text);
+    return parse(text, name, bad, SW_JSON_PLAIN, out);
 }
 
 sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out) {
     char *text;
     SW_TRY(sw_file_read_text(path, limit_bytes, &text));
-    const sw_status status = sw_json_parse(text, path, bad, out);
+    const sw_status status = parse(text, path, bad, SW_JSON_TEXTS, out);
     free(text);
     return status;
 }

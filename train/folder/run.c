@@ -1,6 +1,7 @@
 #include "train/folder/run.h"
 
 #include "core/confine.h"
+#include "core/json.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 #include "train/folder/run_stores.h"
@@ -34,7 +35,7 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     json_t *root = json_pack(
         "{s:i, s:s, s:i, s:o, s:o, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
         SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "settings", settings,
-        "config", json_loads(config, 0, NULL), "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
+        "config", sw_json_try(config, strlen(config)), "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
         run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left", sw_run_left_to_json(run), "starts",
         sw_option_list_to_json(&run->starts), "beside", sw_option_list_to_json(&run->beside), "data_text",
         sw_option_list_to_json(&run->texts.data), "val_text", sw_option_list_to_json(&run->texts.val));
@@ -207,7 +208,7 @@ static bool is_count(long long value) {
 }
 
 sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out) {
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = sw_json_try(text, strlen(text));
     json_t *recent;
     long long step, applied, skipped, good_steps;
     double scale;

@@ -1,5 +1,7 @@
 #include "train/folder/run_starts.h"
 
+#include "core/json.h"
+
 #include <jansson.h>
 #include <string.h>
 
@@ -32,7 +34,7 @@ const char *sw_run_last_start(const struct sw_run *run) {
 
 sw_status sw_run_check_start(const struct sw_run *run, const struct sw_store *store, const char *place) {
     const struct sw_store_commit *commit = sw_store_last_commit(store);
-    json_t *root = json_loads(commit->meta, 0, NULL);
+    json_t *root = sw_json_try(commit->meta, strlen(commit->meta));
     const char *start = json_string_value(json_object_get(root, "start"));
     const bool known = start == NULL || start[0] == '\0' || find(run, start) >= 0;
     json_decref(root);

@@ -1,4 +1,5 @@
 /* Parses config.json by the tables of its family. */
+#include "core/json.h"
 #include "core/log.h"
 #include "io/safetensors/safetensors.h"
 #include "train/hf/family.h"
@@ -183,12 +184,11 @@ static sw_status parse_root(json_t *root, const char *origin, struct sw_model_co
 }
 
 sw_status sw_config_parse(const char *text, const char *origin, struct sw_model_config *out) {
-    json_error_t error;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    if (root == NULL && sw_download_fault(text, strlen(text)) != NULL)
+    json_t *root;
+    const struct sw_json_source source = {.text = text, .bytes = strlen(text), .name = origin, .bad = SW_ERR_ARG};
+    if (sw_download_fault(text, strlen(text)) != NULL)
         return sw_fail(SW_ERR_ARG, "%s is %s", origin, sw_download_fault(text, strlen(text)));
-    if (root == NULL)
-        return sw_fail(SW_ERR_ARG, "%s is not valid JSON: line %d: %s", origin, error.line, error.text);
+    SW_TRY(sw_json_decode(source, &root));
     const sw_status status = parse_root(root, origin, out);
     json_decref(root);
     return status;

@@ -1,5 +1,7 @@
 #include "train/report/samples.h"
 
+#include "core/json.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +92,7 @@ static sw_status add(struct sw_samples *samples, int64_t step, const json_t *pro
 }
 
 sw_status sw_samples_add(struct sw_samples *samples, const char *line) {
-    json_t *root = json_loads(line, JSON_ALLOW_NUL, NULL);
+    json_t *root = sw_json_try(line, strlen(line));
     const json_t *sample = json_object_get(root, "sample");
     const json_t *prompt = json_object_get(sample, "prompt"), *text = json_object_get(sample, "text");
     const bool readable = json_is_string(prompt) && json_is_string(text);

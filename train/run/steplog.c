@@ -1,6 +1,7 @@
 #include "train/run/steplog.h"
 
 #include "core/confine.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "train/files/files.h"
 #include "train/run/steplog_text.h"
@@ -48,7 +49,7 @@ struct line {
 static struct line read_line(const char *text, size_t length) {
     if (length == 0 || text[length - 1] != '\n')
         return (struct line){.step = -1};
-    json_t *root = json_loadb(text, length - 1, 0, NULL);
+    json_t *root = sw_json_try(text, length - 1);
     const json_t *step = json_object_get(root, "step"), *loss = json_object_get(root, "val_loss");
     struct line line = {.step = json_is_integer(step) ? json_integer_value(step) : -1,
                         .val_loss = json_is_number(loss) ? json_number_value(loss) : (double)NAN,

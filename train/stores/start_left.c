@@ -1,6 +1,7 @@
 #include "train/stores/start_left.h"
 
 #include "core/confine.h"
+#include "core/json.h"
 #include "io/store/block.h"
 #include "train/files/files.h"
 #include "train/folder/frozen.h"
@@ -38,7 +39,7 @@ sw_status sw_start_left_write(int file, const char *path, const struct sw_run *r
 
 /* An incomplete text was never flushed, and nothing was made before the flush. */
 static sw_status parse(const char *text, const char *path, struct sw_start_left *out) {
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = sw_json_try(text, strlen(text));
     if (root == NULL)
         return SW_OK;
     sw_status status = SW_OK;

@@ -77,7 +77,7 @@ static sw_status copy(struct sw_text from, struct sw_text *out) {
 static sw_status check_id(const struct sw_added_token *token, const struct sw_vocabulary *vocabulary, json_int_t id,
                           const char *path) {
     int32_t known;
-    SW_TRY(sw_vocabulary_find_spelled(vocabulary, token->content.data, &known));
+    SW_TRY(sw_vocabulary_find_spelled(vocabulary, token->content, &known));
     if (known >= 0 ? id == known : id >= 0 && id < SW_VOCABULARY_MOST_IDS)
         return SW_OK;
     if (known >= 0)
@@ -102,9 +102,9 @@ static sw_status normalize(const struct sw_normalizer *normalizer, struct sw_add
 
 static sw_status read_token(struct sw_added_tokens *added, const json_t *json, const struct sw_vocabulary *vocabulary,
                             const struct sw_normalizer *normalizer, const char *path) {
-    const char *content = json_string_value(json_object_get(json, "content"));
+    const json_t *content = json_object_get(json, "content");
     const json_t *id = json_object_get(json, "id");
-    if (content == NULL || *content == 0)
+    if (json_string_length(content) == 0)
         return sw_fail(SW_ERR_ARG, "%s: an added token has no content", path);
     struct sw_added_token *token = &added->token[added->count];
     *token = (struct sw_added_token){
@@ -114,7 +114,7 @@ static sw_status read_token(struct sw_added_tokens *added, const json_t *json, c
         .strips_left = json_is_true(json_object_get(json, "lstrip")),
         .strips_right = json_is_true(json_object_get(json, "rstrip")),
     };
-    SW_TRY(copy((struct sw_text){content, strlen(content)}, &token->content));
+    SW_TRY(copy((struct sw_text){json_string_value(content), json_string_length(content)}, &token->content));
     added->count++;
     SW_TRY(check_id(token, vocabulary, json_is_integer(id) ? json_integer_value(id) : -1, path));
     token->id = (int32_t)json_integer_value(id);
@@ -166,7 +166,7 @@ const struct sw_added_token *sw_added_token_of_id(const struct sw_added_tokens *
 
 const struct sw_added_token *sw_added_token_find(const struct sw_added_tokens *added, const char *content) {
     for (size_t i = 0; i < added->count; i++)
-        if (strcmp(added->token[i].content.data, content) == 0)
+        if (added->token[i].content.bytes == strlen(content) && strcmp(added->token[i].content.data, content) == 0)
             return &added->token[i];
     return NULL;
 }

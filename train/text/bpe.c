@@ -53,7 +53,8 @@ static sw_status find_byte_tokens(struct sw_bpe *bpe, const char *path) {
         if (bpe->byte_level)
             bpe->of_byte[byte] = sw_vocabulary_find(bpe->vocabulary, (struct sw_text){&text, 1});
         else
-            SW_TRY(sw_vocabulary_find_spelled(bpe->vocabulary, spelled, &bpe->of_byte[byte]));
+            SW_TRY(sw_vocabulary_find_spelled(bpe->vocabulary, (struct sw_text){spelled, strlen(spelled)},
+                                              &bpe->of_byte[byte]));
         if (bpe->byte_level && bpe->of_byte[byte] < 0)
             return sw_fail(SW_ERR_ARG, "%s: its vocabulary has no token for the byte 0x%02X", path, (unsigned)byte);
     }
@@ -70,7 +71,7 @@ static sw_status read_model(struct sw_bpe *bpe, const json_t *model, const char 
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
     bpe->unknown = NO_ID;
     if (unknown != NULL) {
-        SW_TRY(sw_vocabulary_find_spelled(bpe->vocabulary, unknown, &bpe->unknown));
+        SW_TRY(sw_vocabulary_find_spelled(bpe->vocabulary, (struct sw_text){unknown, strlen(unknown)}, &bpe->unknown));
         if (bpe->unknown < 0)
             return sw_fail(SW_ERR_ARG, "%s: its unk_token '%.60s' is not in the vocabulary", path, unknown);
     }

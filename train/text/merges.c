@@ -26,7 +26,7 @@ static uint32_t rank_of(uint64_t merge) {
 
 static sw_status find_token(const struct sw_vocabulary *vocabulary, const char *token, size_t rank, const char *path,
                             int32_t *out_id) {
-    SW_TRY(sw_vocabulary_find_spelled(vocabulary, token, out_id));
+    SW_TRY(sw_vocabulary_find_spelled(vocabulary, (struct sw_text){token, strlen(token)}, out_id));
     return *out_id >= 0 ? SW_OK
                         : sw_fail(SW_ERR_ARG, "%s: merge %zu names the token '%.60s', which is not in the vocabulary",
                                   path, rank + 1, token);

@@ -138,7 +138,7 @@ int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spel
     const struct sw_added_token *added = sw_added_token_find(tokenizer->added, spelled);
     if (added != NULL)
         return added->id;
-    if (sw_vocabulary_find_spelled(tokenizer->vocabulary, spelled, &id) != SW_OK)
+    if (sw_vocabulary_find_spelled(tokenizer->vocabulary, (struct sw_text){spelled, strlen(spelled)}, &id) != SW_OK)
         sw_error_clear(); /* without memory the token counts as not there */
     return id;
 }

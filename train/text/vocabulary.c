@@ -1,5 +1,6 @@
 #include "train/text/vocabulary.h"
 
+#include "core/json.h"
 #include "train/text/utf8.h"
 
 #include <stdint.h>
@@ -85,8 +86,7 @@ int32_t sw_vocabulary_find(const struct sw_vocabulary *vocabulary, struct sw_tex
     return *slot_of(vocabulary, text, false);
 }
 
-sw_status sw_vocabulary_find_spelled(const struct sw_vocabulary *vocabulary, const char *spelled, int32_t *out_id) {
-    const struct sw_text given = {spelled, strlen(spelled)};
+sw_status sw_vocabulary_find_spelled(const struct sw_vocabulary *vocabulary, struct sw_text given, int32_t *out_id) {
     bool all = true;
     struct sw_text_buffer bytes = {0};
     SW_TRY(vocabulary->byte_level ? append_bytes(given, &bytes, &all) : SW_OK);
@@ -122,11 +122,10 @@ static sw_status read_ids(const json_t *vocab, const char *path, int32_t *out_id
     return SW_OK;
 }
 
-static sw_status add(struct sw_vocabulary *vocabulary, const char *token, int32_t id, const char *path) {
+static sw_status add(struct sw_vocabulary *vocabulary, struct sw_text given, int32_t id, const char *path) {
     struct entry *entry = &vocabulary->entry[id];
     if (entry->there)
-        return sw_fail(SW_ERR_ARG, "%s: the token '%.60s' has the id %d of another token", path, token, id);
-    const struct sw_text given = {token, strlen(token)};
+        return sw_fail(SW_ERR_ARG, "%s: the token '%.60s' has the id %d of another token", path, given.data, id);
     bool all = true;
     *entry = (struct entry){.begins = vocabulary->texts.bytes, .there = true};
     SW_TRY(vocabulary->byte_level ? append_bytes(given, &vocabulary->texts, &all)
@@ -152,15 +151,35 @@ static sw_status allocate(struct sw_vocabulary *vocabulary, size_t tokens) {
     return sw_text_buffer_reserve(&vocabulary->texts, 1); /* so that texts of no bytes have an address too */
 }
 
+/* Appends a token that is a member's name, and a zero byte behind it. */
+static sw_status append_name(struct sw_text_buffer *out, const char *token) {
+    static const size_t stand_in = sizeof SW_JSON_ZERO_IN_NAME - 1;
+    const char *zero;
+    for (; (zero = strstr(token, SW_JSON_ZERO_IN_NAME)) != NULL; token = zero + stand_in) {
+        SW_TRY(sw_text_buffer_append(out, (struct sw_text){token, (size_t)(zero - token)}));
+        SW_TRY(sw_text_buffer_append(out, (struct sw_text){"", 1}));
+    }
+    return sw_text_buffer_append(out, (struct sw_text){token, strlen(token) + 1});
+}
+
 static sw_status fill(struct sw_vocabulary *vocabulary, const json_t *vocab, const char *path) {
     SW_TRY(read_ids(vocab, path, &vocabulary->ids));
     SW_TRY(allocate(vocabulary, json_object_size(vocab)));
     json_t *iterable = (json_t *)(uintptr_t)vocab;
     const char *token;
     json_t *value;
-    json_object_foreach(iterable, token, value)
-        SW_TRY(add(vocabulary, token, (int32_t)json_integer_value(value), path));
-    return SW_OK;
+    sw_status status = SW_OK;
+    struct sw_text_buffer name = {0};
+    json_object_foreach(iterable, token, value) {
+        name.bytes = 0;
+        SW_TRY_GOTO(append_name(&name, token), done);
+        SW_TRY_GOTO(
+            add(vocabulary, (struct sw_text){name.data, name.bytes - 1}, (int32_t)json_integer_value(value), path),
+            done);
+    }
+done:
+    free(name.data);
+    return status;
 }
 
 sw_status sw_vocabulary_create(const json_t *vocab, bool byte_level, const char *path, struct sw_vocabulary **out) {

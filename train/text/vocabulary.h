@@ -23,7 +23,7 @@ int32_t sw_vocabulary_ids(const struct sw_vocabulary *vocabulary);
 /* Returns the id of a token, or -1. The text is what encoding sees: bytes where the vocabulary is byte-level. */
 int32_t sw_vocabulary_find(const struct sw_vocabulary *vocabulary, struct sw_text text);
 /* Does the same for a token as the file spells it. SW_ERR_NOMEM or SW_OK; *out_id is -1 where it is not there. */
-sw_status sw_vocabulary_find_spelled(const struct sw_vocabulary *vocabulary, const char *spelled, int32_t *out_id);
+sw_status sw_vocabulary_find_spelled(const struct sw_vocabulary *vocabulary, struct sw_text spelled, int32_t *out_id);
 /* The text of an id, borrowed; of 0 bytes with a NULL pointer where no token has this id. */
 struct sw_text sw_vocabulary_text(const struct sw_vocabulary *vocabulary, int32_t id);
 

@@ -1,0 +1,41 @@
+/* The program's one reader of JSON (RFC 8259): Jansson, behind limits that are ours. */
+#ifndef SW_CORE_JSON_H
+#define SW_CORE_JSON_H
+
+#include "core/status.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The deepest nesting of lists and objects that is read. */
+enum { SW_JSON_MOST_LEVELS = 512 };
+
+/* Stands for U+0000 in the names of members, where Jansson has no room for a zero byte: U+FDD0 and U+FDEF, which are
+ * no characters. */
+#define SW_JSON_ZERO_IN_NAME "\xEF\xB7\x90\xEF\xB7\xAF"
+
+typedef enum {
+    SW_JSON_PLAIN, /* a file of which no string may have U+0000 */
+    SW_JSON_TEXTS, /* a file with texts, in which U+0000 is a character like others (a tokenizer.json) */
+    SW_JSON_DATA   /* one value of training data: it may be of any kind, and NaN, as Python writes it, is null */
+} sw_json_kind;
+
+struct sw_json_source {
+    const char *text; /* UTF-8, perhaps with a byte order mark; it needs no zero byte at its end */
+    size_t bytes;
+    const char *name; /* begins the messages */
+    sw_status bad;    /* the status where the text is not JSON */
+    sw_json_kind kind;
+};
+
+/* Parses a text. Integers beyond 64 bits become reals, and reals beyond double (Infinity as well) the largest finite
+ * one. Refuses two members of one name in an object, more than SW_JSON_MOST_LEVELS, and NaN but in data. Errors name
+ * the line of a file. The caller releases *out. */
+sw_status sw_json_decode(struct sw_json_source source, json_t **out);
+
+/* Parses a text that may be incomplete, such as the last line of a log. Returns NULL, and records no error, where it is
+ * not JSON. The caller releases the result. */
+json_t *sw_json_try(const char *text, size_t bytes);
+
+#endif
