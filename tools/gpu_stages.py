@@ -164,7 +164,7 @@ def stages(scale, out):
         Stage("machine", "driver, clocks, memory, cores, link, toolkit and tools, registers of our kernels",
               (Command("machine", "lines", ("python3", "tools/gpu_machine.py", "all")),)),
         Stage("build", "the program and its tests; at once where a bundle carries them",
-              (Command("build", "status", ("./dev", "build"), STEP_S),) if scale is FULL else ()),
+              (Command("build", "status", ("./dev", "build", "--tests"), STEP_S),) if scale is FULL else ()),
         Stage("doctor", "the libraries that were found, and the self-test of every op",
               (Command("doctor", "bench", (scale.program, "doctor", *scale.doctor, "--json")),)),
         Stage("tests", "ops against the reference, side by side", kernels, together=6),

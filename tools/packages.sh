@@ -3,10 +3,9 @@
 
 build_packages=(gcc g++ libc6-dev meson ninja-build pkg-config python3
     liburing-dev libhwloc-dev libdnnl-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libyaml-dev
-    libzstd-dev
-    libcmocka-dev)
+    libzstd-dev)
 demo_packages=(bible-kjv bible-kjv-text)
-test_packages=(e2fsprogs mount util-linux)
+test_packages=(libcmocka-dev e2fsprogs mount util-linux)
 optional_test_packages=(fio libopenmpi-dev openmpi-bin iproute2)
 fmt_packages=(clang-format)
 # clang has OpenMP, and ThreadSanitizer understands it, only with libomp-dev.

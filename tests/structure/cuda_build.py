@@ -48,7 +48,7 @@ def configure(root, *options):
     # A python3 without wheels, so that only the toolkit has headers.
     environment = {**os.environ, "PATH": os.path.join(root, "bin") + ":" + os.environ["PATH"], "CC": compiler_without_cuda(),
                    "PYTHONNOUSERSITE": "1"}
-    ended = subprocess.run(["meson", "setup", folder, sources.ROOT, "-Dtests=false", *options], capture_output=True, text=True,
+    ended = subprocess.run(["meson", "setup", folder, sources.ROOT, "-Dtests=disabled", *options], capture_output=True, text=True,
                            check=False, env=environment)
     return ended.returncode, ended.stdout + ended.stderr
 
