@@ -3,6 +3,7 @@
 
 #include "train/inference/sampler.h"
 
+#include <jansson.h>
 #include <math.h>
 
 enum { VOCAB = 6, DRAWS = 20000 };
@@ -64,6 +65,41 @@ static void min_p_drops_the_improbable(void **state) {
     }
 }
 
+enum { MOST_TOKENS = 16, CASE_DRAWS = 4000 };
+#define CASE_TOLERANCE 0.05
+#define SURELY_DRAWN 0.01
+
+static double number_of(const json_t *from, const char *name) {
+    return json_number_value(json_object_get(from, name));
+}
+
+static void check_case(const json_t *from, size_t number) {
+    const json_t *logits = json_object_get(from, "logits"), *expected = json_object_get(from, "probabilities");
+    const struct sw_sampler_spec spec = {.vocab = (int64_t)json_array_size(logits),
+                                         .temperature = number_of(from, "temperature"),
+                                         .top_k = (int64_t)number_of(from, "top_k"),
+                                         .top_p = number_of(from, "top_p"),
+                                         .min_p = number_of(from, "min_p"),
+                                         .seed = 7};
+    float values[MOST_TOKENS];
+    int64_t chosen[MOST_TOKENS] = {0};
+    struct sw_sampler *sampler;
+    assert_true(spec.vocab > 0 && spec.vocab <= MOST_TOKENS);
+    for (size_t t = 0; t < (size_t)spec.vocab; t++)
+        values[t] = (float)json_number_value(json_array_get(logits, t));
+    assert_int_equal(sw_sampler_create(&spec, &sampler), SW_OK);
+    for (uint64_t place = 0; place < CASE_DRAWS; place++)
+        chosen[sw_sampler_choose(sampler, values, place)]++;
+    for (size_t t = 0; t < (size_t)spec.vocab; t++) {
+        const double frequency = (double)chosen[t] / CASE_DRAWS,
+                     wanted = json_number_value(json_array_get(expected, t));
+        if (fabs(frequency - wanted) > CASE_TOLERANCE || (wanted == 0 && chosen[t] > 0) ||
+            (wanted > SURELY_DRAWN && chosen[t] == 0))
+            fail_msg("case %zu: token %zu in %.4f of draws instead of %.4f", number, t, frequency, wanted);
+    }
+    sw_sampler_destroy(sampler);
+}
+
 static void scaled(double temperature, double out[VOCAB]) {
     double total = 0;
     for (int t = 0; t < VOCAB; t++)
@@ -88,8 +124,8 @@ static void top_k_keeps_the_most_likely(void **state) {
     (void)state;
     check_frequencies(1, 1, 1, (const double[VOCAB]){0, 1, 0, 0, 0, 0});
     check_frequencies(1, 2, 1, (const double[VOCAB]){0, 0.4 / 0.65, 0, 0.25 / 0.65, 0, 0});
-    /* The lower token comes first among equals. */
-    check_frequencies(1, 3, 1, (const double[VOCAB]){0.1 / 0.75, 0.4 / 0.75, 0, 0.25 / 0.75, 0, 0});
+    /* All that equal the last one stay. */
+    check_frequencies(1, 3, 1, (const double[VOCAB]){0.1 / 0.95, 0.4 / 0.95, 0, 0.25 / 0.95, 0.1 / 0.95, 0.1 / 0.95});
     check_frequencies(1, VOCAB, 1, probability);
     check_frequencies(1, 1000, 1, probability);
 }
@@ -100,9 +136,23 @@ static void top_p_keeps_the_nucleus(void **state) {
     check_frequencies(1, 0, 0.0001, (const double[VOCAB]){0, 1, 0, 0, 0, 0});
     check_frequencies(1, 0, 0.39, (const double[VOCAB]){0, 1, 0, 0, 0, 0});
     check_frequencies(1, 0, 0.41, (const double[VOCAB]){0, 0.4 / 0.65, 0, 0.25 / 0.65, 0, 0});
-    check_frequencies(1, 0, 0.7, (const double[VOCAB]){0.1 / 0.75, 0.4 / 0.75, 0, 0.25 / 0.75, 0, 0});
+    /* The higher token comes first among equals. */
+    check_frequencies(1, 0, 0.7, (const double[VOCAB]){0, 0.4 / 0.75, 0, 0.25 / 0.75, 0, 0.1 / 0.75});
     check_frequencies(1, 0, 0.96, probability);
     check_frequencies(1, 2, 0.6, (const double[VOCAB]){0, 1, 0, 0, 0, 0});
+}
+
+/* The probabilities that the warpers of transformers leave, in the order of its generate(). tools/golden_sampler.py
+ * made the file. */
+static void filters_as_transformers_does(void **state) {
+    (void)state;
+    char path[SUPPORT_PATH_CHARS];
+    snprintf(path, sizeof path, "%s/sampler.json", getenv("SW_TEST_DATA"));
+    json_t *cases = json_load_file(path, 0, NULL);
+    assert_true(json_array_size(cases) > 0);
+    for (size_t c = 0; c < json_array_size(cases); c++)
+        check_case(json_array_get(cases, c), c);
+    json_decref(cases);
 }
 
 static void is_a_function_of_seed_and_place(void **state) {
@@ -139,9 +189,13 @@ static void bears_large_logits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(temperature_sharpens_and_flattens), cmocka_unit_test(min_p_drops_the_improbable),
-        cmocka_unit_test(top_k_keeps_the_most_likely),       cmocka_unit_test(top_p_keeps_the_nucleus),
-        cmocka_unit_test(is_a_function_of_seed_and_place),   cmocka_unit_test(bears_large_logits),
+        cmocka_unit_test(temperature_sharpens_and_flattens),
+        cmocka_unit_test(min_p_drops_the_improbable),
+        cmocka_unit_test(top_k_keeps_the_most_likely),
+        cmocka_unit_test(top_p_keeps_the_nucleus),
+        cmocka_unit_test(filters_as_transformers_does),
+        cmocka_unit_test(is_a_function_of_seed_and_place),
+        cmocka_unit_test(bears_large_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

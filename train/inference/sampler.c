@@ -43,10 +43,10 @@ void sw_sampler_destroy(struct sw_sampler *sampler) {
     free(sampler);
 }
 
-/* Orders tokens by logit. Of equal logits the lower token is likelier, so that the order depends on the logits alone.
- */
+/* Orders tokens by logit. Of equal logits the higher token is likelier, as in transformers' sampling, whose nucleus
+ * drops the lower tokens first. */
 static bool is_likelier(struct candidate a, struct candidate b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+    return a.logit != b.logit ? a.logit > b.logit : a.token > b.token;
 }
 
 static void sift_down(struct sw_sampler *sampler, int64_t at) {
@@ -86,6 +86,30 @@ static double weight_of(const struct sw_sampler *sampler, struct candidate candi
     return exp(((double)candidate.logit - (double)best) / sampler->spec.temperature);
 }
 
+/* Counts the tokens that top_k keeps: the most likely ones, and those whose logits equal that of the last. */
+static int64_t count_top_k(struct sw_sampler *sampler) {
+    const int64_t vocab = sampler->spec.vocab;
+    int64_t count = sampler->spec.top_k;
+    if (count == 0 || count >= vocab)
+        return vocab;
+    const float last = ranked(sampler, count - 1).logit;
+    while (count < vocab && ranked(sampler, count).logit == last)
+        count++;
+    return count;
+}
+
+/* Counts the tokens of the nucleus, the smallest set of the `most` likeliest whose probability reaches top_p. */
+static int64_t count_nucleus(struct sw_sampler *sampler, int64_t most, float best) {
+    const bool all = most == sampler->spec.vocab;
+    double total = 0.0, reached = 0.0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < most; i++)
+        total += weight_of(sampler, all ? sampler->candidate[i] : ranked(sampler, i), best);
+    while (count < most && (count == 0 || reached < sampler->spec.top_p * total))
+        reached += weight_of(sampler, ranked(sampler, count++), best);
+    return count;
+}
+
 /* Counts the tokens, of the `most` likeliest, that are at least min_p as probable as the best one. */
 static int64_t count_probable(struct sw_sampler *sampler, int64_t most, float best) {
     int64_t count = 1;
@@ -94,31 +118,34 @@ static int64_t count_probable(struct sw_sampler *sampler, int64_t most, float be
     return count;
 }
 
+/* Returns the first of the most likely tokens. */
+static int32_t likeliest(const float *logits, int64_t vocab) {
+    int64_t best = 0;
+    for (int64_t t = 1; t < vocab; t++)
+        best = logits[t] > logits[best] ? t : best;
+    return (int32_t)best;
+}
+
+/* Filters in the order of transformers: temperature, top_k, top_p, min_p. Each sees the probabilities of those that the
+ * one before has left. */
 int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint64_t position) {
     const struct sw_sampler_spec *spec = &sampler->spec;
-    fill(sampler, logits);
-    const struct candidate best = ranked(sampler, 0);
     if (spec->temperature <= 0)
-        return best.token;
-    bool all = spec->top_k == 0 || spec->top_k >= spec->vocab;
-    int64_t kept = all ? spec->vocab : spec->top_k;
-    if (spec->min_p > 0) {
-        kept = count_probable(sampler, kept, best.logit);
-        all = false;
-    }
+        return likeliest(logits, spec->vocab);
+    fill(sampler, logits);
+    const float best = ranked(sampler, 0).logit;
+    int64_t kept = count_top_k(sampler);
+    if (spec->top_p < 1)
+        kept = count_nucleus(sampler, kept, best);
+    if (spec->min_p > 0)
+        kept = count_probable(sampler, kept, best);
+    const bool all = kept == spec->vocab;
     double total = 0.0;
     for (int64_t i = 0; i < kept; i++)
-        total += weight_of(sampler, all ? sampler->candidate[i] : ranked(sampler, i), best.logit);
-    /* The nucleus is the smallest set of most likely tokens whose probability reaches top_p. */
-    double nucleus = spec->top_p < 1 ? 0.0 : total;
-    for (int64_t i = 0; spec->top_p < 1 && i < kept; i++) {
-        nucleus += weight_of(sampler, ranked(sampler, i), best.logit);
-        if (nucleus >= spec->top_p * total)
-            kept = i + 1;
-    }
-    double left = sw_rng_uniform(spec->seed, SAMPLER_STREAM, position) * nucleus;
+        total += weight_of(sampler, all ? sampler->candidate[i] : ranked(sampler, i), best);
+    double left = sw_rng_uniform(spec->seed, SAMPLER_STREAM, position) * total;
     for (int64_t i = 0; i < kept; i++) {
-        left -= weight_of(sampler, ranked(sampler, i), best.logit);
+        left -= weight_of(sampler, ranked(sampler, i), best);
         if (left < 0)
             return ranked(sampler, i).token;
     }
