@@ -46,7 +46,10 @@ def rules():
         ({"a.txt": "ab"}, ("--end", "!"), ends, [*b"ab", 33], [0]),
         ({"a.jsonl": '{"body": "x"}\n\n{"body": "y\\u0000"}\n'}, ("--field", "body"), {}, [*b"x", *b"y\0"], [0, 1]),
         ({"a.txt.gz": gzip.compress(b"packed")}, (), {}, [*b"packed"], [0]),
-        ({"a.txt": b"\xff\xc3("}, (), {}, [*"\ufffd\ufffd(".encode()], [0]),
+        ({"a.txt": b"\xff\xc3("}, ("--lossy",), {}, [*"\ufffd\ufffd(".encode()], [0]),
+        ({"a.txt": "é\nè".encode("latin-1")}, ("--encoding", "latin-1"), {}, [*"é\nè".encode()], [0]),
+        ({"a.jsonl": '{"text": "é"}\n'.encode("utf-16")}, ("--encoding", "utf-16"), {}, [*"é".encode()], [0]),
+        ({"a.txt": "\ufeffé".encode("utf-16-le")}, ("--encoding", "UTF-16LE"), {}, [*"é".encode()], [0]),
     )
     for data, more, config, wanted, starts in cases:
         os.makedirs(path("bytes"), exist_ok=True)
@@ -55,6 +58,46 @@ def rules():
         if ended.code == 0:
             expect(problems, f"{data} {more}", tokens("out.bin"), wanted)
             expect(problems, f"documents of {data} {more}", documents("out.bin"), starts)
+    return problems
+
+
+def other_encodings():
+    """Characters that blocks cut are whole, and what the encoding does not have is refused by its place: in files,
+    packed files and standard input alike."""
+    problems, model = [], byte_folder()
+    text = "".join("山é😀"[i % 3] * (i % 7) + "\n" for i in range(60000))
+    for encoding in ("utf-8", "utf-16", "utf-32", "gb18030", "UTF-16BE", "utf-7"):
+        data = text.encode(encoding)
+        for name, bytes_, stdin in (("a.txt", data, b""), ("a.txt.gz", gzip.compress(data, 1), b""), ("-", b"", data)):
+            if name == "-":
+                ended = program.run("tokenize", "--model", model, "--data", "-", "--end", "none", "--encoding", encoding,
+                                    "--out", path("out.bin"), stdin=stdin)
+            else:
+                ended = tokenize(model, {name: bytes_}, "--end", "none", "--encoding", encoding)
+            expect(problems, f"{encoding} {name}", (ended.code, ended.err if ended.code else ""), (0, ""))
+            expect(problems, f"text of {encoding} {name}", bytes(tokens("out.bin")) == text.encode(), True)
+    good = ("é" * 70000 + "\n").encode()
+    bad = {"utf-8": (good + b"x\xe9 y\n", (), f"not UTF-8: there is 0xE9 at byte {len(good) + 1}, in line 2"),
+           "cut": (good + b"\xe5\xb1", (), f"a character that begins with 0xE5 at byte {len(good)}, in line 2"),
+           "gbk": ("山\n".encode("gbk") * 50000 + b"\xff", ("--encoding", "gbk"), "0xFF at byte 150000, in line 50001"),
+           "utf-16": ("a".encode("utf-16"), (), "--encoding utf-16 reads it"),
+           "without a mark": ("ab".encode("utf-16-le"), (), "--encoding utf-16le"),
+           "unknown": (b"a", ("--encoding", "nonsense"), "no encoding of this name"),
+           "ignored": (b"a\xff", ("--encoding", "ascii//IGNORE"), "no encoding of this name")}
+    for name, (data, more, wanted) in bad.items():
+        ended = tokenize(model, {"a.txt": data}, *more)
+        expect(problems, name, (ended.code > 0, wanted in ended.err), (True, True))
+        ended = program.run("tokenize", "--model", model, "--data", "-", *more, "--out", path("new.bin"), stdin=data)
+        expect(problems, f"{name} by standard input", (ended.code > 0, wanted in ended.err), (True, True))
+    for data, more, replaced in ((good + b"x\xe9 y", (), 1), (b"a\xff\n\xff\n", ("--encoding", "gbk"), 2),
+                                 ("a\n".encode("utf-16-le") + b"\0\xdcb\0", ("--encoding", "utf-16le"), 1)):
+        ended = tokenize(model, {"a.txt": data}, "--lossy", "--end", "none", *more)
+        expect(problems, f"lossy {more} ends", (ended.code, f"{replaced} times, bytes" in ended.err), (0, True))
+        expect(problems, f"lossy {more}", bytes(tokens("out.bin")).count("\ufffd".encode()), replaced)
+    rows = lines({"text": "a"}).encode() + b'{"text": "caf\xe9"}\n' + lines({"text": "b"}).encode()
+    for more, code, wanted in (((), 1, ":2 is not UTF-8: there is 0xE9 at byte 13"), (("--skip-bad",), 0, "1 lines were")):
+        ended = tokenize(model, {"a.jsonl": rows}, *more)
+        expect(problems, f"lines {more}", (ended.code, wanted in ended.err), (code, True))
     return problems
 
 
@@ -156,6 +199,20 @@ def reads_zstd():
     return problems
 
 
+def reads_gzip():
+    """Several members are one text; a damaged or appended one is refused, and zeros that fill a block up are not."""
+    problems, packed = [], gzip.compress(b"packed")
+    for data, wanted in ((packed * 2, b"packedpacked"), (packed + bytes(600), b"packed"), (b"\x1f", b"\x1f")):
+        ended = tokenize(byte_folder(), {"a.txt.gz": data})
+        expect(problems, f"{data} ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+        expect(problems, f"{data}", bytes(tokens("out.bin")), wanted)
+    for broken, word in ((packed[:-3], "unexpected end"), (packed + b"more", "is not gzip"), (packed + bytes(9) + b"x", "is not gzip"),
+                         (packed[:-5] + b"x" + packed[-4:], "damaged"), (packed + b"\x1fmore", "damaged")):
+        ended = tokenize(byte_folder(), {"a.txt.gz": broken})
+        expect(problems, f"{broken}", (ended.code, word in ended.err), (1, True))
+    return problems
+
+
 def packs_whole_documents():
     """Documents lie whole within sequences; what is longer is split, and gaps have no loss."""
     problems = []
@@ -218,7 +275,7 @@ def bad_input():
         (byte_folder(), {"a.jsonl": lines(chat("q", "a"))}, ("--chat-format", "alpaca"), ("alpaca", "chatml, qwen2")),
         (chat_folder(), {"a.jsonl": '{"text": "a\0b"}\n'}, (), ("a.jsonl:1", "JSON")),
         (chat_folder(), {"a.jsonl": json.dumps({"text": "x" * (65 << 20)})}, (), ("a.jsonl:1", "64 MiB")),
-        (byte_folder(), {"a.txt": "abc".encode("utf-16")}, (), ("UTF-16", "iconv")),
+        (byte_folder(), {"a.txt": "abc".encode("utf-16")}, (), ("a.", "utf-16", "--encoding")),
         (byte_folder(), {"a.txt.gz": cut}, (), ("a.txt.gz", "end of file")),
         (byte_folder(), {"a.csv": "abc"}, (), ("a.csv", ".jsonl")),
         (byte_folder(), {"a.txt": ""}, (), ("a.txt holds no text",)),
@@ -231,7 +288,7 @@ def bad_input():
                                                                                            "weight": 0}]})}, (),
          ("a.jsonl:1", "'weight' of 0")),
         (chat_folder(), {"a.jsonl": lines({"messages": [{"role": "user", "content": ["q"]}]})}, (), ("a.jsonl:1", "no string")),
-        (chat_folder(), {"a.jsonl": lines(chat("q", "a")).encode("utf-16")}, (), ("UTF-16", "iconv")),
+        (chat_folder(), {"a.jsonl": lines(chat("q", "a")).encode("utf-16")}, (), ("a.", "utf-16", "--encoding")),
         (byte_folder(), good, ("--end", "<nothing>"), ("<nothing>",)),
         (byte_folder(), good, ("--lines", "--separator", "x"), ("--lines",)),
         (byte_folder(vocab_size=100), good, (), ("256", "100", "belong together")),
@@ -391,7 +448,7 @@ def one_writer_at_a_time():
     return problems
 
 
-script_test.run(golden_ids, rules, wide_and_joined, special_tokens, chats, folders_and_patterns,
-                folders_leave_out_what_is_no_data, reads_zstd,
+script_test.run(golden_ids, rules, other_encodings, wide_and_joined, special_tokens, chats, folders_and_patterns,
+                folders_leave_out_what_is_no_data, reads_gzip, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, stale_documents, goes_on, begins_anew,
                 one_writer_at_a_time)

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 struct inspect_options {
-    char *data, *model, *chat_format;
+    char *data, *model, *chat_format, *encoding;
+    bool lossy;
     int loss; /* SW_LOSS_... */
     int64_t examples, most_tokens;
 };
@@ -32,6 +33,10 @@ static const struct sw_option options[] = {
      .value = "NAME", .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
     {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .group = INPUT, .initial = "completions",
      .choices = SW_LOSS_CHOICES, .what = "tokens of chats and prompts that have a loss, as tokenize has it"},
+    {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .group = INPUT, .value = "NAME",
+     .what = "encoding of text that is not UTF-8, as tokenize has it"},
+    {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .group = INPUT,
+     .what = "replace bytes that the encoding does not have by U+FFFD"},
     {.name = "--examples", .kind = SW_OPTION_INT, AT(examples), .group = OUTPUT, .initial = "3", .value = "N",
      .int_min = 1, .int_max = 1 << 20, .what = "documents to print"},
     {.name = "--max-tokens", .kind = SW_OPTION_INT, AT(most_tokens), .group = OUTPUT, .initial = "500", .value = "N",
@@ -106,6 +111,7 @@ static sw_status inspect_text(struct inspection *i) {
                                         .tokenizer = i->model.tokenizer,
                                         .model = given->model,
                                         .chat_format = given->chat_format,
+                                        .coding = {.encoding = given->encoding, .lossy = given->lossy},
                                         .all_loss = given->loss == SW_LOSS_ALL};
     SW_TRY(sw_text_inputs_expand((const char *const[]){given->data}, 1, &i->inputs));
     sw_text_inputs_say(&i->inputs);

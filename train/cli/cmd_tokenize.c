@@ -6,9 +6,9 @@
 #include "train/run/signals.h"
 
 struct tokenize_options {
-    char *model, *out, *separator, *field, *end, *chat_format;
+    char *model, *out, *separator, *field, *end, *chat_format, *encoding;
     struct sw_option_list data;
-    bool lines, joined, parse_special, skip_bad;
+    bool lines, joined, parse_special, skip_bad, lossy;
     int loss; /* SW_LOSS_... */
     int64_t threads, pack;
 };
@@ -23,7 +23,7 @@ static const struct sw_option options[] = {
     {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
      .what = "Hugging Face folder with a tokenizer.json, or that file"},
     {.name = "--data", .kind = SW_OPTION_MANY, AT(data), .group = INPUT, .value = "FILE|DIR|-", .required = true,
-     .what = "text in UTF-8: .txt and .md, each file one document, or .jsonl, each line one: a text, a chat ('messages') "
+     .what = "text: .txt and .md, each file one document, or .jsonl, each line one: a text, a chat ('messages') "
              "or a 'prompt' with its 'completion'; also with .gz or .zst; a folder stands for all such files below it, and - for "
              "standard input, which is .jsonl where it begins with {"},
     {.name = "--lines", .kind = SW_OPTION_FLAG, AT(lines), .group = INPUT,
@@ -41,6 +41,10 @@ static const struct sw_option options[] = {
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
     {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
      .what = "leave out .jsonl lines that are wrong, count them and go on"},
+    {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .group = INPUT, .value = "NAME",
+     .what = "encoding of text that is not UTF-8, as iconv names it: latin-1, gbk, shift-jis, utf-16"},
+    {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .group = INPUT,
+     .what = "replace bytes that the encoding does not have by U+FFFD, and count them, instead of refusing the text"},
     {.name = "--special", .kind = SW_OPTION_FLAG, AT(parse_special), .group = INPUT,
      .what = "take special tokens that the text spells out, such as <|im_end|>, for these tokens; without it they are "
              "text"},
@@ -65,6 +69,7 @@ static sw_status check(const void *target) {
     if (given->pack > 0 && given->joined)
         return sw_fail(SW_ERR_ARG, "give either --pack or --joined");
     SW_TRY(sw_chat_format_check(given->chat_format));
+    SW_TRY(sw_text_coding_check(given->encoding));
     if (given->lines && given->separator != NULL)
         return sw_fail(SW_ERR_ARG, "give either --lines or --separator");
     if (!sw_path_ends_in(given->out, ".bin"))
@@ -93,7 +98,8 @@ static sw_status run(const void *target) {
                   .field = given->field,
                   .chat_format = given->chat_format,
                   .all_loss = given->loss == SW_LOSS_ALL,
-                  .skip_bad = given->skip_bad},
+                  .skip_bad = given->skip_bad,
+                  .coding = {.encoding = given->encoding, .lossy = given->lossy}},
         .end = given->end,
         .out = given->out,
         .parse_special = given->parse_special,

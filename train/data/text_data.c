@@ -52,6 +52,8 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw
     XXH3_64bits_update(hash, &spec->seq, sizeof spec->seq);
     sw_digest_text(hash, spec->all_loss ? "all" : "completions");
     sw_digest_text(hash, spec->chat_format);
+    sw_digest_text(hash, spec->coding.encoding);
+    sw_digest_text(hash, spec->coding.lossy ? "lossy" : "strict");
     sw_status status = sw_digest_model(hash, spec->model);
     if (status == SW_OK)
         status = hash_inputs(hash, inputs);
@@ -65,7 +67,10 @@ static sw_status make(const struct sw_text_data_spec *spec, const char *const *n
         .model = spec->model,
         .names = names,
         .name_count = count,
-        .rules = {.field = "text", .chat_format = spec->chat_format, .all_loss = spec->all_loss},
+        .rules = {.field = "text",
+                  .chat_format = spec->chat_format,
+                  .all_loss = spec->all_loss,
+                  .coding = spec->coding},
         .end = "auto",
         .out = path,
         .threads = spec->threads,
@@ -130,6 +135,7 @@ static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool
     return (struct sw_text_data_spec){
         .model = settings->model,
         .chat_format = settings->chat_format,
+        .coding = {.encoding = settings->encoding, .lossy = settings->lossy || settings->old_text},
         .all_loss = settings->loss == SW_LOSS_ALL,
         .seq = settings->seq,
         .threads = settings->threads > 0 ? (int)settings->threads : sw_machine_cores(),
@@ -137,13 +143,22 @@ static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool
     };
 }
 
-sw_status sw_text_data_refuse_flags(const char *file, int loss, const char *chat_format) {
-    if (loss == SW_LOSS_COMPLETIONS && strcmp(chat_format, "auto") == 0)
+sw_status sw_text_data_refuse_flags(const struct sw_text_data_spec *spec, const char *file) {
+    const char *flag = NULL;
+    if (spec->all_loss)
+        flag = "--loss";
+    else if (strcmp(spec->chat_format, "auto") != 0)
+        flag = "--chat-format";
+    else if (spec->coding.encoding != NULL)
+        flag = "--encoding";
+    else if (spec->coding.lossy)
+        flag = "--lossy";
+    if (flag == NULL)
         return SW_OK;
     return sw_fail(SW_ERR_ARG,
-                   "--loss and --chat-format say how chats become tokens, but %s is read as tokens already; give them "
-                   "to spillway tokenize when it makes the file",
-                   file);
+                   "%s says how text and chats become tokens, but %s is read as tokens already; give it to spillway "
+                   "tokenize when it makes the file",
+                   flag, file);
 }
 
 sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab) {
@@ -154,7 +169,8 @@ sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab) 
     bool has_text = has_tokenizer && file != NULL && sw_text_data_is(file, vocab);
     for (int i = 0; i < settings->data.count; i++)
         has_text |= has_tokenizer && sw_text_data_is(settings->data.items[i], vocab);
-    return has_text ? SW_OK : sw_text_data_refuse_flags(settings->data.items[0], settings->loss, settings->chat_format);
+    const struct sw_text_data_spec spec = spec_of(settings, false);
+    return has_text ? SW_OK : sw_text_data_refuse_flags(&spec, settings->data.items[0]);
 }
 
 static sw_status add_absolute(struct sw_option_list *list, const char *name) {

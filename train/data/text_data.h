@@ -2,6 +2,7 @@
 #ifndef SW_TRAIN_DATA_TEXT_DATA_H
 #define SW_TRAIN_DATA_TEXT_DATA_H
 
+#include "train/documents/text_coding.h"
 #include "train/settings/settings.h"
 
 #include <limits.h>
@@ -10,8 +11,9 @@
 struct sw_text_data_spec {
     const char *model;       /* folder with a tokenizer.json */
     const char *chat_format; /* a format's name, or "auto" for that of the model's chat template */
-    bool all_loss;           /* chats and completions have a loss as a whole, not only what the model is to write */
-    int64_t seq;             /* tokens of a sequence, into which documents are packed */
+    struct sw_text_coding coding;
+    bool all_loss; /* chats and completions have a loss as a whole, not only what the model is to write */
+    int64_t seq;   /* tokens of a sequence, into which documents are packed */
     int threads;
     bool may_make; /* else a token file that is not there is an error */
 };
@@ -25,8 +27,9 @@ bool sw_text_data_is(const char *name, int64_t vocab);
 sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
                             char path[PATH_MAX]);
 
-/* Refuses --loss and --chat-format for a file that is read as tokens already. */
-sw_status sw_text_data_refuse_flags(const char *file, int loss, const char *chat_format);
+/* Refuses what a specification says of text (--loss, --chat-format, --encoding, --lossy) for a file that is read as
+ * tokens already. */
+sw_status sw_text_data_refuse_flags(const struct sw_text_data_spec *spec, const char *file);
 /* Refuses these flags where neither --data nor --val has text that becomes tokens. */
 sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab);
 

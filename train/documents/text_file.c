@@ -2,9 +2,10 @@
 
 #include "train/documents/text_inputs.h"
 #include "train/files/files.h"
+#include "train/text/buffer.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,63 +15,128 @@
 #include <zstd.h>
 #endif
 
-enum { PACKED_BYTES = 1 << 16, SKIP_BYTES = 1 << 16 };
+enum { BLOCK_BYTES = 1 << 16, GZIP_WINDOW = 15 + 16 /* of zlib: a gzip member with its head and sum */ };
+
+/* Bytes that were read ahead. */
+struct block {
+    char data[BLOCK_BYTES];
+    size_t at, end;
+};
 
 struct sw_text_file {
     const char *name;
-    gzFile gzip; /* reads files that are not packed too; NULL: the file is Zstandard's */
+    FILE *source;
+    enum { PLAIN, GZIP, ZSTD } packing;
+    bool within; /* a packed file: its packing has begun and has not ended */
+    z_stream gzip;
 #if SW_HAVE_ZSTD
-    FILE *packed;
-    ZSTD_DStream *stream;
-    ZSTD_inBuffer input;
-    size_t wanted; /* 0: a frame has ended */
-    char buffer[PACKED_BYTES];
+    ZSTD_DStream *zstd;
 #endif
+    struct sw_text_converter *converter;
+    int64_t offset;       /* bytes of the source that were read */
+    struct block packed;  /* as they lie on the drive */
+    struct block raw;     /* unpacked, in the file's encoding */
+    struct block text;    /* UTF-8 */
+    bool raw_ended, skim; /* skim: little text is made at a time, since how it is read is not known yet */
 };
 
-#if SW_HAVE_ZSTD
-static sw_status open_zstd(struct sw_text_file *file) {
-    file->packed = fopen(file->name, "rbe");
-    if (file->packed == NULL)
-        return sw_fail(SW_ERR_ARG, "%s: %s", file->name, strerror(errno));
-    file->stream = ZSTD_createDStream();
-    file->input.src = file->buffer;
-    return file->stream != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to unpack %s", file->name);
+/* Reads the next bytes of the source where none are left; at its end there are none. */
+static sw_status fill_packed(struct sw_text_file *file) {
+    if (file->packed.at < file->packed.end)
+        return SW_OK;
+    file->packed.at = 0;
+    file->packed.end = fread(file->packed.data, 1, BLOCK_BYTES, file->source);
+    file->offset += (int64_t)file->packed.end;
+    return ferror(file->source) ? sw_fail(SW_ERR_IO, "%s: %s", file->name, strerror(errno)) : SW_OK;
 }
 
-static void close_zstd(struct sw_text_file *file) {
-    ZSTD_freeDStream(file->stream);
-    if (file->packed != NULL)
-        fclose(file->packed);
+static struct sw_text left_of(const struct block *block) {
+    return (struct sw_text){block->data + block->at, block->end - block->at};
 }
 
-/* Fills the empty input. At the file's end, *out_end is set, and a frame must have ended too. */
-static sw_status fill_input(struct sw_text_file *file, bool *out_end) {
-    file->input.size = fread(file->buffer, 1, PACKED_BYTES, file->packed);
-    file->input.pos = 0;
-    *out_end = file->input.size == 0;
-    if (ferror(file->packed))
-        return sw_fail(SW_ERR_IO, "%s: %s", file->name, strerror(errno));
-    return *out_end && file->wanted > 0 ? sw_fail(SW_ERR_IO, "%s: unexpected end of file", file->name) : SW_OK;
+static sw_status fail_cut_off(const struct sw_text_file *file) {
+    return sw_fail(SW_ERR_IO, "%s: unexpected end of file: it was cut off; pack or copy it again", file->name);
 }
 
-static sw_status read_zstd(struct sw_text_file *file, char *out, size_t bytes, size_t *out_bytes) {
-    ZSTD_outBuffer output = {.dst = out, .size = bytes};
-    for (bool end = false; output.pos == 0 && !end;) {
-        if (file->input.pos == file->input.size)
-            SW_TRY(fill_input(file, &end));
-        if (end)
-            break;
-        file->wanted = ZSTD_decompressStream(file->stream, &output, &file->input);
-        if (ZSTD_isError(file->wanted))
-            return sw_fail(SW_ERR_IO, "%s: %s", file->name, ZSTD_getErrorName(file->wanted));
-    }
-    *out_bytes = output.pos;
+/* --- Unpacking: each appends to `raw`, and nothing at the end --- */
+
+static sw_status unpack_none(struct sw_text_file *file) {
+    SW_TRY(fill_packed(file));
+    const struct sw_text left = left_of(&file->packed);
+    const size_t room = BLOCK_BYTES - file->raw.end, bytes = left.bytes < room ? left.bytes : room;
+    memcpy(file->raw.data + file->raw.end, left.data, bytes);
+    file->raw.end += bytes;
+    file->packed.at += bytes;
     return SW_OK;
 }
 
-static int64_t offset_of_zstd(const struct sw_text_file *file) {
-    return (int64_t)ftello(file->packed);
+/* Begins the next member of a gzip file, behind zeros that fill a block up. Fails at anything else, which may be a
+ * damaged member. */
+static sw_status begin_member(struct sw_text_file *file) {
+    while (file->packed.end > 0 && file->packed.data[file->packed.at] == 0) {
+        file->packed.at++;
+        SW_TRY(fill_packed(file));
+    }
+    if (file->packed.end == 0)
+        return SW_OK;
+    if (file->packed.data[file->packed.at] != '\x1f')
+        return sw_fail(SW_ERR_IO, "%s: what follows its end is not gzip: it is damaged, or something was joined to it",
+                       file->name);
+    file->within = true;
+    return inflateReset(&file->gzip) == Z_OK ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to unpack %s", file->name);
+}
+
+static sw_status unpack_gzip(struct sw_text_file *file) {
+    const size_t before = file->raw.end;
+    while (file->raw.end == before) {
+        SW_TRY(fill_packed(file));
+        if (file->packed.end == 0)
+            return file->within ? fail_cut_off(file) : SW_OK;
+        if (!file->within) {
+            SW_TRY(begin_member(file));
+            continue;
+        }
+        const struct sw_text left = left_of(&file->packed);
+        file->gzip.next_in = (Bytef *)(uintptr_t)left.data;
+        file->gzip.avail_in = (uInt)left.bytes;
+        file->gzip.next_out = (Bytef *)file->raw.data + file->raw.end;
+        file->gzip.avail_out = (uInt)(BLOCK_BYTES - file->raw.end);
+        const int result = inflate(&file->gzip, Z_NO_FLUSH);
+        file->packed.at = file->packed.end - file->gzip.avail_in;
+        file->raw.end = BLOCK_BYTES - file->gzip.avail_out;
+        file->within = result != Z_STREAM_END;
+        if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
+            return sw_fail(SW_ERR_IO, "%s: %s: it is damaged", file->name,
+                           file->gzip.msg != NULL ? file->gzip.msg : "wrong gzip data");
+    }
+    return SW_OK;
+}
+
+#if SW_HAVE_ZSTD
+static sw_status unpack_zstd(struct sw_text_file *file) {
+    ZSTD_outBuffer output = {.dst = file->raw.data, .size = BLOCK_BYTES, .pos = file->raw.end};
+    while (output.pos == file->raw.end) {
+        SW_TRY(fill_packed(file));
+        if (file->packed.end == 0)
+            return file->within ? fail_cut_off(file) : SW_OK;
+        ZSTD_inBuffer input = {.src = file->packed.data, .size = file->packed.end, .pos = file->packed.at};
+        const size_t wanted = ZSTD_decompressStream(file->zstd, &output, &input);
+        if (ZSTD_isError(wanted))
+            return sw_fail(SW_ERR_IO, "%s: %s", file->name, ZSTD_getErrorName(wanted));
+        file->packed.at = input.pos;
+        file->within = wanted > 0;
+    }
+    file->raw.end = output.pos;
+    return SW_OK;
+}
+
+static sw_status open_zstd(struct sw_text_file *file) {
+    file->zstd = ZSTD_createDStream();
+    return file->zstd != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to unpack %s", file->name);
+}
+
+static void close_zstd(struct sw_text_file *file) {
+    ZSTD_freeDStream(file->zstd);
 }
 #else
 static sw_status open_zstd(struct sw_text_file *file) {
@@ -78,39 +144,59 @@ static sw_status open_zstd(struct sw_text_file *file) {
                    file->name);
 }
 
+static sw_status unpack_zstd(struct sw_text_file *file) {
+    return open_zstd(file);
+}
+
 static void close_zstd(struct sw_text_file *file) {
     (void)file;
 }
+#endif
 
-static sw_status read_zstd(struct sw_text_file *file, char *out, size_t bytes, size_t *out_bytes) {
-    (void)file, (void)out, (void)bytes;
-    *out_bytes = 0;
+/* --- The file --- */
+
+static sw_status open_source(struct sw_text_file *file) {
+    const bool is_stdin = strcmp(file->name, SW_TEXT_STDIN) == 0;
+    const int fd = is_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(file->name, O_RDONLY | O_CLOEXEC);
+    if (is_stdin)
+        file->name = "standard input";
+    file->source = fd >= 0 ? fdopen(fd, "rb") : NULL;
+    if (file->source != NULL)
+        return SW_OK;
+    const int error = errno;
+    if (fd >= 0)
+        close(fd);
+    return sw_fail(SW_ERR_ARG, "%s: %s", file->name, strerror(error));
+}
+
+/* Finds out how the file is packed by its first bytes, and for Zstandard by its name too. */
+static sw_status open_packing(struct sw_text_file *file) {
+    SW_TRY(fill_packed(file));
+    const struct sw_text head = left_of(&file->packed);
+    const bool is_gzip = head.bytes >= 2 && memcmp(head.data, "\x1f\x8b", 2) == 0;
+    const bool is_zstd = head.bytes >= 4 && memcmp(head.data, "\x28\xb5\x2f\xfd", 4) == 0;
+    if (is_zstd || sw_path_ends_in(file->name, ".zst")) {
+        file->packing = ZSTD;
+        return open_zstd(file);
+    }
+    if (!is_gzip)
+        return SW_OK;
+    if (inflateInit2(&file->gzip, GZIP_WINDOW) != Z_OK)
+        return sw_fail(SW_ERR_NOMEM, "no memory to unpack %s", file->name);
+    file->packing = GZIP;
     return SW_OK;
 }
 
-static int64_t offset_of_zstd(const struct sw_text_file *file) {
-    (void)file;
-    return 0;
-}
-#endif
-
-static sw_status open_gzip(struct sw_text_file *file) {
-    if (strcmp(file->name, SW_TEXT_STDIN) != 0) {
-        file->gzip = gzopen(file->name, "rbe");
-        return file->gzip != NULL ? SW_OK : sw_fail(SW_ERR_ARG, "%s: %s", file->name, strerror(errno));
-    }
-    const int fd = dup(STDIN_FILENO);
-    file->name = "standard input";
-    file->gzip = fd >= 0 ? gzdopen(fd, "rb") : NULL;
-    return file->gzip != NULL ? SW_OK : sw_fail(SW_ERR_IO, "standard input cannot be read: %s", strerror(errno));
-}
-
-sw_status sw_text_file_open(const char *path, struct sw_text_file **out) {
+sw_status sw_text_file_open(const char *path, const struct sw_text_coding *coding, struct sw_text_file **out) {
     struct sw_text_file *file = calloc(1, sizeof *file);
     if (file == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
     file->name = path;
-    const sw_status status = sw_path_ends_in(path, ".zst") ? open_zstd(file) : open_gzip(file);
+    sw_status status = open_source(file);
+    if (status == SW_OK)
+        status = open_packing(file);
+    if (status == SW_OK)
+        status = sw_text_converter_open(coding, file->name, &file->converter);
     if (status != SW_OK) {
         sw_text_file_close(file);
         return status;
@@ -122,44 +208,115 @@ sw_status sw_text_file_open(const char *path, struct sw_text_file **out) {
 void sw_text_file_close(struct sw_text_file *file) {
     if (file == NULL)
         return;
-    if (file->gzip != NULL)
-        gzclose(file->gzip);
-    else
+    if (file->packing == GZIP)
+        inflateEnd(&file->gzip);
+    if (file->packing == ZSTD)
         close_zstd(file);
+    if (file->source != NULL)
+        fclose(file->source);
+    sw_text_converter_close(file->converter);
     free(file);
 }
 
-static sw_status fail_reading(const struct sw_text_file *file) {
-    int error;
-    const char *message = gzerror(file->gzip, &error);
-    if (error == Z_ERRNO)
-        return sw_fail(SW_ERR_IO, "%s: %s", file->name, strerror(errno));
-    return sw_fail(SW_ERR_IO, "%s", message); /* zlib begins it with the path */
+/* Unpacks more bytes behind those that are left. */
+static sw_status fill_raw(struct sw_text_file *file) {
+    struct block *raw = &file->raw;
+    raw->end -= raw->at;
+    memmove(raw->data, raw->data + raw->at, raw->end);
+    raw->at = 0;
+    const size_t before = raw->end;
+    switch (file->packing) {
+    case PLAIN: SW_TRY(unpack_none(file)); break;
+    case GZIP: SW_TRY(unpack_gzip(file)); break;
+    case ZSTD: SW_TRY(unpack_zstd(file)); break;
+    }
+    file->raw_ended = raw->end == before;
+    return SW_OK;
+}
+
+/* Makes text where none is left; at the end there is none. */
+static sw_status fill_text(struct sw_text_file *file) {
+    struct block *text = &file->text;
+    if (text->at < text->end)
+        return SW_OK;
+    text->at = text->end = 0;
+    while (text->end == 0) {
+        size_t taken;
+        if (file->raw.at == file->raw.end && !file->raw_ended)
+            SW_TRY(fill_raw(file));
+        const struct sw_text left = left_of(&file->raw);
+        const struct sw_text_piece piece = {.in = left.data,
+                                            .in_bytes = left.bytes,
+                                            .last = file->raw_ended,
+                                            .out = text->data,
+                                            .room = file->skim ? SW_TEXT_PIECE_ROOM : BLOCK_BYTES};
+        SW_TRY(sw_text_convert(file->converter, &piece, &taken, &text->end));
+        file->raw.at += taken;
+        if (text->end > 0 || taken > 0)
+            continue;
+        if (file->raw_ended)
+            break;
+        SW_TRY(fill_raw(file));
+    }
+    return SW_OK;
+}
+
+sw_status sw_text_file_begins_with(struct sw_text_file *file, char character, bool *out) {
+    file->skim = true;
+    const sw_status status = fill_text(file);
+    file->skim = false;
+    *out = file->text.at < file->text.end && file->text.data[file->text.at] == character;
+    return status;
+}
+
+void sw_text_file_pass(struct sw_text_file *file) {
+    sw_text_converter_pass(file->converter);
 }
 
 sw_status sw_text_file_read(struct sw_text_file *file, char *out, size_t bytes, size_t *out_bytes) {
-    int error;
-    if (file->gzip == NULL)
-        return read_zstd(file, out, bytes, out_bytes);
-    const int count = gzread(file->gzip, out, (unsigned)bytes);
-    *out_bytes = count > 0 ? (size_t)count : 0;
-    (void)gzerror(file->gzip, &error); /* where packed data are cut off, only this shows it */
-    return count < 0 || error == Z_BUF_ERROR ? fail_reading(file) : SW_OK;
+    *out_bytes = 0;
+    SW_TRY(fill_text(file));
+    const struct sw_text left = left_of(&file->text);
+    *out_bytes = left.bytes < bytes ? left.bytes : bytes;
+    memcpy(out, left.data, *out_bytes);
+    file->text.at += *out_bytes;
+    return SW_OK;
 }
 
-sw_status sw_text_file_skip(struct sw_text_file *file, int64_t bytes) {
-    char passed[SKIP_BYTES];
-    size_t count = 1;
-    /* After gzdirect, zlib knows that a file is not packed, and seeks in it instead of reading. */
-    if (file->gzip != NULL && gzdirect(file->gzip))
-        return gzseek(file->gzip, (z_off_t)bytes, SEEK_SET) == (z_off_t)bytes ? SW_OK : fail_reading(file);
-    for (; bytes > 0 && count > 0; bytes -= (int64_t)count)
-        SW_TRY(sw_text_file_read(file, passed, bytes < SKIP_BYTES ? (size_t)bytes : SKIP_BYTES, &count));
+/* Seeks in a file that is neither packed nor converted, of which something was read ahead. */
+static sw_status seek(struct sw_text_file *file, int64_t bytes, int64_t lines) {
+    const size_t ahead = left_of(&file->text).bytes + left_of(&file->raw).bytes + left_of(&file->packed).bytes;
+    const int64_t offset = file->offset - (int64_t)ahead + bytes;
+    if (fseeko(file->source, (off_t)offset, SEEK_SET) != 0)
+        return sw_fail(SW_ERR_IO, "%s: %s", file->name, strerror(errno));
+    file->text.end = file->raw.end = file->packed.end = 0;
+    file->text.at = file->raw.at = file->packed.at = 0;
+    file->offset = offset;
+    sw_text_converter_go_to(file->converter, offset, lines + 1);
+    return SW_OK;
+}
+
+sw_status sw_text_file_skip(struct sw_text_file *file, int64_t bytes, int64_t lines) {
+    bool begins;
+    SW_TRY(sw_text_file_begins_with(file, '\0', &begins)); /* drops a byte order mark, which the bytes do not count */
+    if (bytes > BLOCK_BYTES && file->packing == PLAIN && sw_text_converter_copies(file->converter))
+        return seek(file, bytes, lines);
+    while (bytes > 0 && file->text.at < file->text.end) {
+        const struct sw_text left = left_of(&file->text);
+        const size_t passed = (int64_t)left.bytes < bytes ? left.bytes : (size_t)bytes;
+        file->text.at += passed;
+        bytes -= (int64_t)passed;
+        SW_TRY(fill_text(file));
+    }
     return SW_OK;
 }
 
 int64_t sw_text_file_offset(const struct sw_text_file *file) {
-    return file->gzip != NULL ? (int64_t)gzoffset(file->gzip) : offset_of_zstd(file);
+    return file->offset;
+}
+
+int64_t sw_text_file_replaced(const struct sw_text_file *file) {
+    return sw_text_converter_replaced(file->converter);
 }
 
 const char *sw_text_file_name(const struct sw_text_file *file) {

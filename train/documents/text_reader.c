@@ -7,6 +7,7 @@
 #include "train/documents/text_file.h"
 #include "train/documents/text_inputs.h"
 #include "train/files/files.h"
+#include "train/text/utf8.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -32,6 +33,7 @@ struct sw_text_reader {
     struct sw_text_buffer line; /* the one read last, with its end */
     bool too_long;              /* it has more than MOST_LINE_BYTES, and the rest was left out */
     int64_t line_number, skipped;
+    int64_t replaced;            /* in the files that were closed */
     int64_t taken;               /* bytes of the open file that were cut in lines */
     struct sw_chat_style chat;   /* chosen when the first chat is read */
     bool chat_failed;            /* the model has no chat format */
@@ -89,24 +91,16 @@ int64_t sw_text_reader_skipped(const struct sw_text_reader *reader) {
     return reader->skipped;
 }
 
+int64_t sw_text_reader_replaced(const struct sw_text_reader *reader) {
+    return reader->replaced + (reader->file != NULL ? sw_text_file_replaced(reader->file) : 0);
+}
+
 const struct sw_chat_format *sw_text_reader_chat_format(const struct sw_text_reader *reader) {
     return reader->chat.format;
 }
 
 int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader) {
     return reader->bytes_before + (reader->file != NULL ? sw_text_file_offset(reader->file) : 0);
-}
-
-/* Takes a byte order mark off the first line. Text of 16 bits begins with another one. */
-static sw_status take_mark(struct sw_text_reader *reader) {
-    struct sw_text_buffer *line = &reader->line;
-    if (line->bytes >= 2 && (memcmp(line->data, "\xFF\xFE", 2) == 0 || memcmp(line->data, "\xFE\xFF", 2) == 0))
-        return sw_fail(SW_ERR_ARG, "%s is UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8", reader->path);
-    if (line->bytes >= 3 && memcmp(line->data, "\xEF\xBB\xBF", 3) == 0) {
-        line->bytes -= 3;
-        memmove(line->data, line->data + 3, line->bytes);
-    }
-    return SW_OK;
 }
 
 static sw_status fill_chunk(struct sw_text_reader *reader) {
@@ -134,7 +128,8 @@ static sw_status read_line(struct sw_text_reader *reader, bool *out_end) {
         whole = end != NULL || left == 0;
     }
     *out_end = reader->line.bytes == 0;
-    return !*out_end && ++reader->line_number == 1 ? take_mark(reader) : SW_OK;
+    reader->line_number += !*out_end;
+    return SW_OK;
 }
 
 static struct sw_text line_without_end(const struct sw_text_reader *reader) {
@@ -197,6 +192,16 @@ static sw_status append_document(struct sw_text_reader *reader, const json_t *ob
     return append_field(reader, object, where, &out->text);
 }
 
+static sw_status check_utf8(struct sw_text line, const char *where) {
+    const size_t valid = sw_utf8_valid_bytes(line);
+    if (valid == line.bytes)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "%s is not UTF-8: there is 0x%02X at byte %zu of the line; say what it is, such as --encoding "
+                   "latin-1 or gbk, or replace such bytes by U+FFFD with --lossy",
+                   where, (unsigned char)line.data[valid], valid);
+}
+
 static sw_status append_json(struct sw_text_reader *reader, struct sw_text line, struct sw_marked_text *out) {
     char where[PATH_MAX + 32];
     (void)snprintf(where, sizeof where, "%s:%lld", reader->path, (long long)reader->line_number);
@@ -204,6 +209,7 @@ static sw_status append_json(struct sw_text_reader *reader, struct sw_text line,
         return sw_fail(SW_ERR_ARG, "%s is longer than %d MiB; a document of a .jsonl file is one line of at most that",
                        where, MOST_LINE_BYTES >> 20);
     json_t *object;
+    SW_TRY(check_utf8(line, where));
     const struct sw_json_source source = {
         .text = line.data, .bytes = line.bytes, .name = where, .bad = SW_ERR_ARG, .kind = SW_JSON_DATA};
     SW_TRY(sw_json_decode(source, &object));
@@ -254,19 +260,20 @@ static sw_status open_next(struct sw_text_reader *reader) {
     const char *path = reader->files[reader->next_file++];
     reader->line_number = reader->taken = 0;
     reader->chunk_at = reader->chunk_end = 0;
-    SW_TRY(sw_text_file_open(path, &reader->file));
+    SW_TRY(sw_text_file_open(path, &reader->rules.coding, &reader->file));
     reader->path = sw_text_file_name(reader->file);
     reader->json = sw_text_is_json(path);
-    if (strcmp(path, SW_TEXT_STDIN) != 0)
-        return SW_OK;
     /* Standard input has lines of JSON where it begins with an object. */
-    SW_TRY(fill_chunk(reader));
-    reader->json = reader->chunk_end > 0 && reader->chunk[0] == '{';
+    if (strcmp(path, SW_TEXT_STDIN) == 0)
+        SW_TRY(sw_text_file_begins_with(reader->file, '{', &reader->json));
+    if (reader->json)
+        sw_text_file_pass(reader->file); /* each line is checked by itself, and may be left out */
     return SW_OK;
 }
 
 static void close_file(struct sw_text_reader *reader) {
     reader->bytes_before += sw_text_file_offset(reader->file);
+    reader->replaced += sw_text_file_replaced(reader->file);
     sw_text_file_close(reader->file);
     reader->file = NULL;
 }
@@ -295,11 +302,13 @@ struct sw_text_position sw_text_reader_position(const struct sw_text_reader *rea
                                      .offset = is_open ? reader->taken : 0,
                                      .line = is_open ? reader->line_number : 0,
                                      .skipped = reader->skipped,
+                                     .replaced = reader->replaced,
                                      .has_chats = reader->chat.format != NULL};
 }
 
 sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_text_position *position) {
     reader->skipped = position->skipped;
+    reader->replaced = position->replaced;
     if (position->has_chats)
         SW_TRY(choose_chat_format(reader));
     for (; reader->next_file < position->file && reader->next_file < reader->file_count; reader->next_file++)
@@ -309,5 +318,5 @@ sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_te
     SW_TRY(open_next(reader));
     reader->taken = position->offset;
     reader->line_number = position->line;
-    return sw_text_file_skip(reader->file, position->offset);
+    return sw_text_file_skip(reader->file, position->offset, position->line);
 }

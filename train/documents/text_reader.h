@@ -3,6 +3,7 @@
 #define SW_TRAIN_DOCUMENTS_TEXT_READER_H
 
 #include "train/documents/chat_format.h"
+#include "train/documents/text_coding.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,6 +26,7 @@ struct sw_text_rules {
     const char *chat_format;              /* a format's name, or "auto" for the template's */
     bool all_loss;                        /* all of their tokens have a loss, not the replies' and completions' alone */
     bool skip_bad;                        /* a .jsonl line that is wrong is counted and left out */
+    struct sw_text_coding coding;         /* of all files */
 };
 
 /* Checks that all files are there and of a known kind. Borrows the names and the rules. The caller closes the reader.
@@ -43,6 +45,7 @@ struct sw_text_position {
     int64_t offset; /* bytes of it that were read, unpacked */
     int64_t line;   /* lines of it that were read */
     int64_t skipped;
+    int64_t replaced;  /* in the files before it */
     int64_t has_chats; /* 1: chats were read, in the format of sw_text_reader_chat_format */
 };
 struct sw_text_position sw_text_reader_position(const struct sw_text_reader *reader);
@@ -52,6 +55,8 @@ sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_te
 int64_t sw_text_reader_bytes(const struct sw_text_reader *reader);      /* of all files */
 int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader); /* so far */
 int64_t sw_text_reader_skipped(const struct sw_text_reader *reader);    /* lines that were left out so far */
+/* Returns how often U+FFFD was put in the place of what the encoding does not have. */
+int64_t sw_text_reader_replaced(const struct sw_text_reader *reader);
 /* Returns the format of the chats that were read, or NULL. */
 const struct sw_chat_format *sw_text_reader_chat_format(const struct sw_text_reader *reader);
 

@@ -192,8 +192,9 @@ static sw_status encode_all(struct work *w) {
 static void digest_flags(const struct work *w, XXH3_state_t *hash) {
     const struct sw_tokenize_spec *spec = w->spec;
     const struct sw_text_rules *rules = &spec->rules;
-    const char *const texts[] = {SW_TOKENIZE_VERSION, rules->separator, rules->field, rules->chat_format, spec->end};
-    const int64_t numbers[] = {rules->lines,        rules->all_loss, rules->skip_bad,
+    const char *const texts[] = {SW_TOKENIZE_VERSION, rules->separator, rules->field,
+                                 rules->chat_format,  spec->end,        rules->coding.encoding};
+    const int64_t numbers[] = {rules->lines,        rules->all_loss, rules->skip_bad, rules->coding.lossy,
                                spec->parse_special, spec->joined,    spec->pack_seq};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         sw_digest_text(hash, texts[i]);
@@ -335,6 +336,7 @@ static void describe(const struct work *w, struct sw_tokenized *out) {
                                  .masked = written.masked,
                                  .documents = w->journal.put,
                                  .skipped = sw_text_reader_skipped(w->reader),
+                                 .replaced = sw_text_reader_replaced(w->reader),
                                  .split = w->packer != NULL ? sw_packer_split(w->packer) : 0,
                                  .padding = w->packer != NULL ? sw_packer_padding(w->packer) : 0,
                                  .text_bytes = w->journal.text_bytes - w->text_bytes_before,
@@ -370,6 +372,8 @@ void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
     if (made->padding > 0)
         sw_log_info("%lld tokens fill sequences up (%.3g%%)", (long long)made->padding,
                     percent * (double)made->padding);
+    if (made->replaced > 0)
+        sw_log_warn("%lld times, bytes that the encoding does not have became U+FFFD", (long long)made->replaced);
     if (made->skipped > 0)
         sw_log_warn("%lld lines were wrong and were left out", (long long)made->skipped);
 }

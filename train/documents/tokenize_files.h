@@ -24,6 +24,7 @@ struct sw_tokenized {
     int64_t masked;         /* tokens whose mask is not 1; 0: there is no mask */
     int64_t documents;
     int64_t skipped;        /* lines that were wrong */
+    int64_t replaced;       /* times that U+FFFD stands for what the encoding does not have */
     int64_t split, padding; /* documents that are longer than a sequence; tokens of padding */
     int64_t text_bytes;     /* that this call encoded */
     int token_bytes;

@@ -33,9 +33,10 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     SW_TRY(sw_config_to_json(&run->config, &config));
     const sw_status status = sw_options_to_json(&sw_train_command, &run->settings, &settings);
     json_t *root = json_pack(
-        "{s:i, s:s, s:i, s:o, s:o, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "version", SW_RUN_VERSION, "spillway",
-        SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "settings", settings,
-        "config", sw_json_try(config, strlen(config)), "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
+        "{s:i, s:s, s:i, s:i, s:o, s:o, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "version", SW_RUN_VERSION,
+        "spillway", SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "text_version",
+        run->settings.old_text ? 0 : SW_RUN_TEXT_VERSION, "settings", settings, "config",
+        sw_json_try(config, strlen(config)), "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
         run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left", sw_run_left_to_json(run), "starts",
         sw_option_list_to_json(&run->starts), "beside", sw_option_list_to_json(&run->beside), "data_text",
         sw_option_list_to_json(&run->texts.data), "val_text", sw_option_list_to_json(&run->texts.val));
@@ -87,6 +88,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
         return sw_fail(SW_ERR_CORRUPT, "%s lacks settings, config or data_digest; restore the file", path);
     SW_TRY(sw_options_from_json(&sw_train_command, settings, path, &run->settings));
     run->settings.min_lr_at_last = json_integer_value(json_object_get(root, "schedule_version")) < SCHEDULE_VERSION;
+    run->settings.old_text = json_integer_value(json_object_get(root, "text_version")) < SW_RUN_TEXT_VERSION;
     if (run->settings.model == NULL)
         return sw_fail(SW_ERR_CORRUPT, "%s does not name the model; restore the file", path);
     for (int i = 0; i < run->settings.nvme.count; i++)

@@ -68,6 +68,10 @@ struct sw_run_step {
     bool skipped;
 };
 
+/* The version of the rules by which text becomes tokens. Older runs are made again without a token at a document's
+ * beginning, with U+FFFD for what is not UTF-8, and with the end token of config.json alone. */
+enum { SW_RUN_TEXT_VERSION = 1 };
+
 /* Steps that a commit keeps for the log; the log is flushed in time for these to restore what it may lack. */
 enum { SW_RUN_RECENT_STEPS = 32 };
 /* The position of a run, which each commit keeps as text. */

@@ -62,6 +62,10 @@ static const struct sw_option options[] = {
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
     {.name = "--chat-format", TEXT(chat_format), .commands = TRAIN, .group = RUN, .initial = "auto", .value = "NAME",
      .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
+    {.name = "--encoding", TEXT(encoding), .commands = TRAIN, .group = RUN, .value = "NAME",
+     .what = "encoding of text that is not UTF-8, as iconv names it: latin-1, gbk, shift-jis, utf-16"},
+    {.name = "--lossy", FLAG(lossy), .commands = TRAIN, .group = RUN,
+     .what = "replace bytes that the encoding does not have by U+FFFD, and count them, instead of refusing the text"},
     {.name = "--val", TEXT(val), .commands = TRAIN, .group = RUN, .initial = "0%", .value = "P%|FILE",
      .what = "validation data: the last P percent of the training data, or a file"},
     {.name = "--val", TEXT(val), .commands = RESUME, .group = RUN, .value = "FILE",
@@ -355,6 +359,7 @@ static sw_status check_train(const void *target) {
     if (settings->epochs > 0.0 && settings->steps != SW_OPTION_AUTO)
         return sw_fail(SW_ERR_ARG, "--epochs and --steps both say how long the run is; give one of them");
     SW_TRY(sw_chat_format_check(settings->chat_format));
+    SW_TRY(sw_text_coding_check(settings->encoding));
     return sw_settings_check(settings);
 }
 

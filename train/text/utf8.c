@@ -47,8 +47,7 @@ struct sw_utf8_sequence sw_utf8_read(struct sw_text text) {
     return (struct sw_utf8_sequence){.kind = SW_UTF8_WHOLE, .code = code, .bytes = lead.more + 1U};
 }
 
-/* Returns how many bytes of the text come before its first sequence that is not whole. */
-static size_t valid_bytes(struct sw_text text) {
+size_t sw_utf8_valid_bytes(struct sw_text text) {
     size_t at = 0;
     while (at < text.bytes) {
         uint64_t eight;
@@ -68,7 +67,7 @@ static size_t valid_bytes(struct sw_text text) {
 }
 
 bool sw_utf8_is_valid(struct sw_text text) {
-    return valid_bytes(text) == text.bytes;
+    return sw_utf8_valid_bytes(text) == text.bytes;
 }
 
 sw_status sw_utf8_append_repaired(struct sw_text text, struct sw_text_buffer *out, size_t *out_held) {
@@ -76,7 +75,7 @@ sw_status sw_utf8_append_repaired(struct sw_text text, struct sw_text_buffer *ou
     if (out_held != NULL)
         *out_held = 0;
     for (;;) {
-        const size_t valid = valid_bytes(text);
+        const size_t valid = sw_utf8_valid_bytes(text);
         SW_TRY(sw_text_buffer_append(out, (struct sw_text){text.data, valid}));
         text = (struct sw_text){text.data + valid, text.bytes - valid};
         if (text.bytes == 0)

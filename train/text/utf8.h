@@ -17,6 +17,8 @@ struct sw_utf8_sequence {
 /* Reads the sequence at the beginning of a text of at least one byte. */
 struct sw_utf8_sequence sw_utf8_read(struct sw_text text);
 
+/* Returns how many bytes of the text come before its first sequence that is not whole. */
+size_t sw_utf8_valid_bytes(struct sw_text text);
 /* Tells whether all of a text is UTF-8. */
 bool sw_utf8_is_valid(struct sw_text text);
 /* Appends a text in which each maximal subpart that is not UTF-8 is replaced by U+FFFD. A sequence that the end cuts
