@@ -251,7 +251,7 @@ def skips_bad_lines():
     ended = tokenize(chat_folder(), data, "--skip-bad")
     expect(problems, "ends", ended.code, 0)
     expect(problems, "documents", len(documents("out.bin")), 2)
-    expect(problems, "counts", "7 lines were wrong" in ended.err, True)
+    expect(problems, "counts", "7 JSON documents were wrong" in ended.err, True)
     ended = tokenize(chat_folder(template="{{ messages }}"), data, "--skip-bad")
     expect(problems, "without a format", (ended.code, "--chat-format" in ended.err), (1, True))
     gemma = "{% for m in messages %}{{ '<start_of_turn>' + m['role'] }}{% endfor %}"
@@ -280,14 +280,14 @@ def bad_input():
         (byte_folder(), {"a.csv": "abc"}, (), ("a.csv", ".jsonl")),
         (byte_folder(), {"a.txt": ""}, (), ("a.txt holds no text",)),
         (byte_folder(), {"a.txt": "", "b.jsonl": "\n\n"}, (), ("a.txt and the other files hold no text",)),
-        (byte_folder(), {"a.json": '[{"text": "x"}]'}, (), ("jq -c '.[]'", "a.jsonl")),
+        (byte_folder(), {"a.json": '[{"text": "x"}'}, (), ("a.json:1", "cut off")),
         (byte_folder(), {"a.jsonl": '{"text": "x"}\n["x"]\n'}, (), ("a.jsonl:2", "is a list")),
         (chat_folder(), {"a.jsonl": lines(chat("q", "a"), {**chat("q", "a"), "tools": [{"type": "function"}]})}, (),
-         ("a.jsonl:2", "a chat with 'tools'")),
+         ("a.jsonl:2", "has 'tools'")),
         (chat_folder(), {"a.jsonl": lines({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a",
-                                                                                           "weight": 0}]})}, (),
-         ("a.jsonl:1", "'weight' of 0")),
-        (chat_folder(), {"a.jsonl": lines({"messages": [{"role": "user", "content": ["q"]}]})}, (), ("a.jsonl:1", "no string")),
+                                                                                           "weight": 0.5}]})}, (),
+         ("a.jsonl:1", "'weight' of 0.5")),
+        (chat_folder(), {"a.jsonl": lines({"messages": [{"role": "user", "content": ["q"]}]})}, (), ("a.jsonl:1", "no text")),
         (chat_folder(), {"a.jsonl": lines(chat("q", "a")).encode("utf-16")}, (), ("a.", "utf-16", "--encoding")),
         (byte_folder(), good, ("--end", "<nothing>"), ("<nothing>",)),
         (byte_folder(), good, ("--lines", "--separator", "x"), ("--lines",)),

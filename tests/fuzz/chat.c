@@ -1,9 +1,10 @@
-/* A chat template, and behind a zero byte a chat in JSON: each chat that is accepted becomes tokens in each format, in
- * which only the format's own special tokens are special, whatever the chat says. */
+/* A chat template, and behind a zero byte an object of JSON: each document that is accepted, whatever its schema,
+ * becomes tokens in each format, in which only the format's own special tokens are special, whatever the chat says. */
+#include "core/json.h"
 #include "tests/fuzz/target.h"
 
-#include "train/documents/chat_json.h"
 #include "train/documents/chat_template.h"
+#include "train/documents/json_document.h"
 
 #include <assert.h>
 #include <jansson.h>
@@ -57,7 +58,7 @@ static void check_tokens(const struct sw_marked_text *marked) {
         bytes += marked->part[i].bytes;
         wanted += marked->part[i].special;
     }
-    assert(bytes == marked->text.bytes);
+    assert(marked->parts == 0 || bytes == marked->text.bytes);
     const sw_status status = sw_marked_text_encode(encoder, marked, false, &tokens, &loss);
     assert(status == SW_OK && loss.bytes == tokens.count);
     for (size_t i = 0; i < tokens.count; i++)
@@ -67,16 +68,38 @@ static void check_tokens(const struct sw_marked_text *marked) {
     free(loss.data);
 }
 
+static sw_status style_of(void *context, const char *where, bool needed, const struct sw_chat_style **out) {
+    (void)where, (void)needed;
+    *out = context;
+    return SW_OK;
+}
+
+/* Alpaca's lines for a model without a chat template. */
+static sw_status no_style(void *context, const char *where, bool needed, const struct sw_chat_style **out) {
+    (void)context;
+    *out = NULL;
+    return needed ? sw_fail(SW_ERR_ARG, "%s is a chat", where) : SW_OK;
+}
+
+static void check_document(const json_t *object, const struct sw_json_rules *rules) {
+    struct sw_marked_text marked = {0};
+    struct sw_json_passed passed = {0};
+    if (sw_json_append_document(object, rules, "input", &passed, &marked) == SW_OK)
+        check_tokens(&marked);
+    sw_error_clear();
+    sw_json_passed_release(&passed);
+    sw_marked_text_release(&marked);
+}
+
 static void check_chat(const json_t *object) {
+    check_document(object, &(struct sw_json_rules){.chat_style = no_style});
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        struct sw_marked_text marked = {0};
-        const struct sw_chat_style style = {
+        struct sw_chat_style style = {
             .format = sw_chat_format_find(names[i]), .begin = (char[]){"<s>"}, .end = (char[]){"</s>"}};
         assert(style.format != NULL);
-        if (sw_chat_append_json(object, &style, i % 2 == 0, "input", &marked) == SW_OK)
-            check_tokens(&marked);
-        sw_error_clear();
-        sw_marked_text_release(&marked);
+        const struct sw_json_rules rules = {
+            .field = i == 1 ? "text" : NULL, .all_loss = i % 2 == 0, .chat_style = style_of, .context = &style};
+        check_document(object, &rules);
     }
 }
 
@@ -86,10 +109,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     (void)sw_chat_template_recognize((struct sw_text){(const char *)data, template_bytes});
     if (end == NULL)
         return 0;
-    json_error_t error;
-    json_t *object = json_loadb((const char *)end + 1, bytes - template_bytes - 1, JSON_ALLOW_NUL, &error);
-    if (object != NULL)
+    json_t *object;
+    const struct sw_json_source source = {.text = (const char *)end + 1,
+                                          .bytes = bytes - template_bytes - 1,
+                                          .name = "input",
+                                          .bad = SW_ERR_ARG,
+                                          .kind = SW_JSON_DATA};
+    if (sw_json_decode(source, &object) == SW_OK)
         check_chat(object);
+    sw_error_clear();
     json_decref(object);
     return 0;
 }

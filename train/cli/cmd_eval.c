@@ -54,6 +54,8 @@ static sw_status open_data(struct evaluator *e, bool makes) {
         SW_TRY(sw_model_text_open(folder, &e->text));
     const struct sw_text_data_spec text = {.model = folder,
                                            .chat_format = e->given->chat_format,
+                                           .field = e->given->field,
+                                           .skip_bad = e->given->skip_bad,
                                            .coding = {.encoding = e->given->encoding, .lossy = e->given->lossy},
                                            .all_loss = e->given->loss == SW_LOSS_ALL,
                                            .seq = e->seq,

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 struct inspect_options {
-    char *data, *model, *chat_format, *encoding;
-    bool lossy;
+    char *data, *model, *chat_format, *encoding, *field;
+    bool lossy, skip_bad;
     int loss; /* SW_LOSS_... */
     int64_t examples, most_tokens;
 };
@@ -33,6 +33,10 @@ static const struct sw_option options[] = {
      .value = "NAME", .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
     {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .group = INPUT, .initial = "completions",
      .choices = SW_LOSS_CHOICES, .what = "tokens of chats and prompts that have a loss, as tokenize has it"},
+    {.name = "--field", .kind = SW_OPTION_STRING, AT(field), .group = INPUT, .value = "NAME",
+     .what = "member of JSON objects that has the text or the messages, as tokenize has it"},
+    {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
+     .what = "leave out JSON documents that are wrong, and count them"},
     {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .group = INPUT, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as tokenize has it"},
     {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .group = INPUT,
@@ -107,7 +111,8 @@ static sw_status print_document(struct inspection *i, bool is_whole) {
 /* Documents out of text. The first token of each has no loss: nothing foretells it. */
 static sw_status inspect_text(struct inspection *i) {
     const struct inspect_options *given = i->given;
-    const struct sw_text_rules rules = {.field = "text",
+    const struct sw_text_rules rules = {.field = given->field,
+                                        .skip_bad = given->skip_bad,
                                         .tokenizer = i->model.tokenizer,
                                         .model = given->model,
                                         .chat_format = given->chat_format,
@@ -131,6 +136,8 @@ static sw_status inspect_text(struct inspection *i) {
             i->tokens.count = i->loss.bytes = (size_t)given->most_tokens;
         SW_TRY(print_document(i, is_whole));
     }
+    fflush(stdout);
+    sw_text_reader_say_passed(i->reader);
     return SW_OK;
 }
 

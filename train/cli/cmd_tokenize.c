@@ -23,15 +23,16 @@ static const struct sw_option options[] = {
     {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
      .what = "Hugging Face folder with a tokenizer.json, or that file"},
     {.name = "--data", .kind = SW_OPTION_MANY, AT(data), .group = INPUT, .value = "FILE|DIR|-", .required = true,
-     .what = "text: .txt and .md, each file one document, or .jsonl, each line one: a text, a chat ('messages') "
-             "or a 'prompt' with its 'completion'; also with .gz or .zst; a folder stands for all such files below it, and - for "
-             "standard input, which is .jsonl where it begins with {"},
+     .what = "text: .txt and .md, each file one document, or .jsonl and .json, whose lines, or the values of whose list, are "
+             "one each: a chat ('messages', or ShareGPT's 'conversations'), a 'prompt' with its 'completion', Alpaca's "
+             "'instruction', 'input' and 'output', or a 'text'; also with .gz or .zst; a folder stands for all such "
+             "files below it, and - for standard input, which is JSON where it begins with {, [{ or [\""},
     {.name = "--lines", .kind = SW_OPTION_FLAG, AT(lines), .group = INPUT,
      .what = "take each line of a .txt or .md file as a document"},
     {.name = "--separator", .kind = SW_OPTION_STRING, AT(separator), .group = INPUT, .value = "LINE",
      .what = "divide .txt and .md files at lines that are just this"},
-    {.name = "--field", .kind = SW_OPTION_STRING, AT(field), .group = INPUT, .initial = "text", .value = "NAME",
-     .what = "member of a .jsonl line that has the text"},
+    {.name = "--field", .kind = SW_OPTION_STRING, AT(field), .group = INPUT, .value = "NAME",
+     .what = "member of JSON objects that has the text, or the list of messages; without it, the schema says so"},
     {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .group = INPUT, .initial = "auto",
      .value = "NAME",
      .what = "how chats are written: chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, "
@@ -40,7 +41,7 @@ static const struct sw_option options[] = {
      .choices = SW_LOSS_CHOICES,
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
     {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
-     .what = "leave out .jsonl lines that are wrong, count them and go on"},
+     .what = "leave out JSON documents that are wrong, count them and go on"},
     {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .group = INPUT, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as iconv names it: latin-1, gbk, shift-jis, utf-16"},
     {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .group = INPUT,

@@ -18,7 +18,8 @@ struct sw_read_options {
     int loss;          /* SW_LOSS_... */
     char *chat_format; /* of eval and generate */
     char *encoding;    /* of text; NULL: UTF-8 */
-    bool lossy;
+    char *field;       /* of JSON objects; NULL: by schema */
+    bool lossy, skip_bad;
     /* generate: one of prompt, prompt_file and token_file is given, or chat */
     char *prompt, *prompt_file, *token_file;
     bool chat;

@@ -52,6 +52,8 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw
     XXH3_64bits_update(hash, &spec->seq, sizeof spec->seq);
     sw_digest_text(hash, spec->all_loss ? "all" : "completions");
     sw_digest_text(hash, spec->chat_format);
+    sw_digest_text(hash, spec->field);
+    sw_digest_text(hash, spec->skip_bad ? "skip" : "refuse");
     sw_digest_text(hash, spec->coding.encoding);
     sw_digest_text(hash, spec->coding.lossy ? "lossy" : "strict");
     sw_status status = sw_digest_model(hash, spec->model);
@@ -67,7 +69,8 @@ static sw_status make(const struct sw_text_data_spec *spec, const char *const *n
         .model = spec->model,
         .names = names,
         .name_count = count,
-        .rules = {.field = "text",
+        .rules = {.field = spec->field,
+                  .skip_bad = spec->skip_bad,
                   .chat_format = spec->chat_format,
                   .all_loss = spec->all_loss,
                   .coding = spec->coding},
@@ -135,6 +138,8 @@ static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool
     return (struct sw_text_data_spec){
         .model = settings->model,
         .chat_format = settings->chat_format,
+        .field = settings->field,
+        .skip_bad = settings->skip_bad,
         .coding = {.encoding = settings->encoding, .lossy = settings->lossy || settings->old_text},
         .all_loss = settings->loss == SW_LOSS_ALL,
         .seq = settings->seq,
@@ -149,6 +154,10 @@ sw_status sw_text_data_refuse_flags(const struct sw_text_data_spec *spec, const 
         flag = "--loss";
     else if (strcmp(spec->chat_format, "auto") != 0)
         flag = "--chat-format";
+    else if (spec->field != NULL)
+        flag = "--field";
+    else if (spec->skip_bad)
+        flag = "--skip-bad";
     else if (spec->coding.encoding != NULL)
         flag = "--encoding";
     else if (spec->coding.lossy)

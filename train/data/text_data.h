@@ -11,6 +11,8 @@
 struct sw_text_data_spec {
     const char *model;       /* folder with a tokenizer.json */
     const char *chat_format; /* a format's name, or "auto" for that of the model's chat template */
+    const char *field;       /* member of JSON objects that has the text; NULL: by schema (json_document.h) */
+    bool skip_bad;           /* JSON documents that are wrong are left out */
     struct sw_text_coding coding;
     bool all_loss; /* chats and completions have a loss as a whole, not only what the model is to write */
     int64_t seq;   /* tokens of a sequence, into which documents are packed */
@@ -27,7 +29,7 @@ bool sw_text_data_is(const char *name, int64_t vocab);
 sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
                             char path[PATH_MAX]);
 
-/* Refuses what a specification says of text (--loss, --chat-format, --encoding, --lossy) for a file that is read as
+/* Refuses what a specification says of text (--loss, --chat-format, --field ...) for a file that is read as
  * tokens already. */
 sw_status sw_text_data_refuse_flags(const struct sw_text_data_spec *spec, const char *file);
 /* Refuses these flags where neither --data nor --val has text that becomes tokens. */

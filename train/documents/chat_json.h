@@ -1,24 +1,35 @@
-/* Chats, and prompts with what completes them, out of objects of JSON. */
+/* Chats and completions out of JSON. */
 #ifndef SW_TRAIN_DOCUMENTS_CHAT_JSON_H
 #define SW_TRAIN_DOCUMENTS_CHAT_JSON_H
 
 #include "train/documents/chat_format.h"
+#include "train/documents/json_members.h"
 
 #include <jansson.h>
 
-typedef enum { SW_JSON_TEXT, SW_JSON_CHAT, SW_JSON_COMPLETION } sw_json_document;
+/* The turns of a chat: lists of messages, each with 'role' and 'content' or, as ShareGPT has them, 'from' and 'value'.
+ * Borrowed. */
+struct sw_chat_lists {
+    const json_t *prompt;   /* its replies have no loss, unless a switch of theirs says so; NULL: none */
+    const json_t *messages; /* the turns behind the prompt, or all */
+    const json_t *system;   /* text of a system turn before all others; NULL: none */
+};
 
-/* Tells what an object is: a chat ("messages", or "prompt" and "completion" that are lists of them), a prompt and its
- * completion (strings), or another text. */
-sw_json_document sw_json_document_of(const json_t *object);
+struct sw_chat_reading {
+    const struct sw_chat_style *style;
+    bool all_loss;                 /* all of the chat has a loss */
+    const char *where;             /* "chat.jsonl:12", which begins the messages of errors */
+    struct sw_json_passed *passed; /* receives members of messages that were passed over */
+};
 
-/* Appends a chat. `where` ("chat.jsonl:12") begins the messages of errors. Refuses roles other than system, user and
- * assistant, contents that are no strings, and chats without a turn of the assistant unless `all_loss` is set, which
- * gives all of the chat a loss. */
-sw_status sw_chat_append_json(const json_t *object, const struct sw_chat_style *style, bool all_loss, const char *where,
+/* Appends a chat. A reply whose loss is switched off (json_members.h) stays as context. Refuses roles other than
+ * system, user and assistant, contents that are neither strings nor lists of parts with text, switches that ask for
+ * what --loss does not give, and chats without a reply to learn unless `all_loss` is set. */
+sw_status sw_chat_append_json(const struct sw_chat_lists *lists, const struct sw_chat_reading *how,
                               struct sw_marked_text *out);
 
 /* Appends a prompt, which has a loss only where `all_loss` is set, and its completion, which must not be empty. */
-sw_status sw_completion_append_json(const json_t *object, bool all_loss, const char *where, struct sw_marked_text *out);
+sw_status sw_completion_append_json(const json_t *prompt, const json_t *completion, bool all_loss, const char *where,
+                                    struct sw_marked_text *out);
 
 #endif

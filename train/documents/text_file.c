@@ -33,11 +33,11 @@ struct sw_text_file {
     ZSTD_DStream *zstd;
 #endif
     struct sw_text_converter *converter;
-    int64_t offset;       /* bytes of the source that were read */
-    struct block packed;  /* as they lie on the drive */
-    struct block raw;     /* unpacked, in the file's encoding */
-    struct block text;    /* UTF-8 */
-    bool raw_ended, skim; /* skim: little text is made at a time, since how it is read is not known yet */
+    int64_t offset;      /* bytes of the source that were read */
+    struct block packed; /* as they lie on the drive */
+    struct block raw;    /* unpacked, in the file's encoding */
+    struct block text;   /* UTF-8 */
+    bool raw_ended;
 };
 
 /* Reads the next bytes of the source where none are left; at its end there are none. */
@@ -234,13 +234,10 @@ static sw_status fill_raw(struct sw_text_file *file) {
     return SW_OK;
 }
 
-/* Makes text where none is left; at the end there is none. */
-static sw_status fill_text(struct sw_text_file *file) {
+/* Appends text to what is ahead, as much as fits in `room`; at the end nothing. */
+static sw_status make_text(struct sw_text_file *file, size_t room) {
     struct block *text = &file->text;
-    if (text->at < text->end)
-        return SW_OK;
-    text->at = text->end = 0;
-    while (text->end == 0) {
+    for (size_t made = 0; made == 0;) {
         size_t taken;
         if (file->raw.at == file->raw.end && !file->raw_ended)
             SW_TRY(fill_raw(file));
@@ -248,11 +245,12 @@ static sw_status fill_text(struct sw_text_file *file) {
         const struct sw_text_piece piece = {.in = left.data,
                                             .in_bytes = left.bytes,
                                             .last = file->raw_ended,
-                                            .out = text->data,
-                                            .room = file->skim ? SW_TEXT_PIECE_ROOM : BLOCK_BYTES};
-        SW_TRY(sw_text_convert(file->converter, &piece, &taken, &text->end));
+                                            .out = text->data + text->end,
+                                            .room = room};
+        SW_TRY(sw_text_convert(file->converter, &piece, &taken, &made));
         file->raw.at += taken;
-        if (text->end > 0 || taken > 0)
+        text->end += made;
+        if (made > 0 || taken > 0)
             continue;
         if (file->raw_ended)
             break;
@@ -261,11 +259,18 @@ static sw_status fill_text(struct sw_text_file *file) {
     return SW_OK;
 }
 
-sw_status sw_text_file_begins_with(struct sw_text_file *file, char character, bool *out) {
-    file->skim = true;
-    const sw_status status = fill_text(file);
-    file->skim = false;
-    *out = file->text.at < file->text.end && file->text.data[file->text.at] == character;
+/* Makes text where none is left; at the end there is none. */
+static sw_status fill_text(struct sw_text_file *file) {
+    if (file->text.at < file->text.end)
+        return SW_OK;
+    file->text.at = file->text.end = 0;
+    return make_text(file, BLOCK_BYTES);
+}
+
+sw_status sw_text_file_peek(struct sw_text_file *file, struct sw_text *out) {
+    const sw_status status =
+        file->text.end + SW_TEXT_PIECE_ROOM <= BLOCK_BYTES ? make_text(file, SW_TEXT_PIECE_ROOM) : SW_OK;
+    *out = left_of(&file->text);
     return status;
 }
 
@@ -297,8 +302,8 @@ static sw_status seek(struct sw_text_file *file, int64_t bytes, int64_t lines) {
 }
 
 sw_status sw_text_file_skip(struct sw_text_file *file, int64_t bytes, int64_t lines) {
-    bool begins;
-    SW_TRY(sw_text_file_begins_with(file, '\0', &begins)); /* drops a byte order mark, which the bytes do not count */
+    struct sw_text ahead;
+    SW_TRY(sw_text_file_peek(file, &ahead)); /* drops a byte order mark, which the bytes do not count */
     if (bytes > BLOCK_BYTES && file->packing == PLAIN && sw_text_converter_copies(file->converter))
         return seek(file, bytes, lines);
     while (bytes > 0 && file->text.at < file->text.end) {

@@ -3,6 +3,7 @@
 #define SW_TRAIN_DOCUMENTS_TEXT_FILE_H
 
 #include "train/documents/text_coding.h"
+#include "train/text/buffer.h"
 
 struct sw_text_file;
 
@@ -12,8 +13,9 @@ struct sw_text_file;
 sw_status sw_text_file_open(const char *path, const struct sw_text_coding *coding, struct sw_text_file **out);
 void sw_text_file_close(struct sw_text_file *file);
 
-/* Tells whether the text begins with a character, before anything is read. */
-sw_status sw_text_file_begins_with(struct sw_text_file *file, char character, bool *out);
+/* Looks a few more characters ahead, before anything is read. *out is all text that is ahead, and no longer than before
+ * where the text ends, or 64 KiB are ahead. Borrowed. */
+sw_status sw_text_file_peek(struct sw_text_file *file, struct sw_text *out);
 /* Lets bytes that are not UTF-8 pass (sw_text_converter_pass). */
 void sw_text_file_pass(struct sw_text_file *file);
 

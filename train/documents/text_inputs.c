@@ -30,13 +30,13 @@ static bool ends_in_any(const char *path, const char *const *endings, size_t cou
 }
 
 bool sw_text_is_json(const char *path) {
-    static const char *const endings[] = {".jsonl"};
-    return ends_in_any(path, endings, 1);
+    static const char *const endings[] = {".jsonl", ".json"};
+    return ends_in_any(path, endings, 2);
 }
 
 bool sw_text_is_readable(const char *path) {
-    static const char *const endings[] = {".txt", ".md", ".jsonl"};
-    return ends_in_any(path, endings, 3);
+    static const char *const endings[] = {".txt", ".md", ".jsonl", ".json"};
+    return ends_in_any(path, endings, 4);
 }
 
 static sw_status add(struct sw_text_inputs *inputs, const char *path) {
@@ -69,8 +69,24 @@ static bool describes_data(const char *name) {
     static const char *const stems[] = {"readme",    "license",         "licence",  "copying",      "notice",
                                         "changelog", "contributing",    "citation", "dataset_card", "datasheet",
                                         "security",  "code_of_conduct", "authors",  "requirements", "cmakelists"};
-    static const char *const names[] = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json",
-                                        "metadata.json",     "croissant.json",     "manifest.json",     "index.json"};
+    static const char *const names[] = {"dataset_info.json",
+                                        "dataset_infos.json",
+                                        "dataset_dict.json",
+                                        "state.json",
+                                        "metadata.json",
+                                        "croissant.json",
+                                        "manifest.json",
+                                        "index.json",
+                                        "config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "generation_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "model.safetensors.index.json",
+                                        "package.json",
+                                        "preprocessor_config.json"};
     for (size_t i = 0; i < sizeof stems / sizeof stems[0]; i++) {
         const size_t chars = strlen(stems[i]);
         const bool begins = strncasecmp(name, stems[i], chars) == 0;
@@ -272,7 +288,7 @@ sw_status sw_text_inputs_expand(const char *const *names, int count, struct sw_t
         sw_status status = add_name(out, names[i]);
         append_left(out, left);
         if (status == SW_OK && out->count == before)
-            status = sw_fail(SW_ERR_ARG, "%s has no file of text (.txt, .md or .jsonl, also with .gz or .zst)%s",
+            status = sw_fail(SW_ERR_ARG, "%s has no file of text (.txt, .md, .jsonl or .json, also with .gz or .zst)%s",
                              names[i], left);
         if (status != SW_OK) {
             sw_text_inputs_release(out);

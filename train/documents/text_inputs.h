@@ -19,8 +19,8 @@ struct sw_text_inputs {
     char *left_name[SW_TEXT_LEFT_NAMED]; /* the first of them, each with the reason; owned */
 };
 
-/* Tells whether a file's name is that of text that documents are read from (.txt, .md, .jsonl, also with .gz or .zst),
- * or of lines of JSON alone. */
+/* Tells whether a file's name is that of text that documents are read from (.txt, .md, .jsonl, .json, also with .gz or
+ * .zst), or of lines of JSON alone. */
 bool sw_text_is_readable(const char *path);
 bool sw_text_is_json(const char *path);
 

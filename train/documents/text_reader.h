@@ -3,7 +3,7 @@
 #define SW_TRAIN_DOCUMENTS_TEXT_READER_H
 
 #include "train/documents/chat_format.h"
-#include "train/documents/text_coding.h"
+#include "train/documents/text_pieces.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,17 +15,17 @@ struct sw_text_reader;
 enum { SW_LOSS_COMPLETIONS, SW_LOSS_ALL };
 
 /* How files become documents. A .txt or .md file is one document, unless a separator or `lines` divides it; each line
- * of a .jsonl file is one. Each may be packed (.gz, .zst). */
+ * of a .jsonl file, and each value of a .json file's list, is one. Each may be packed (.gz, .zst). */
 struct sw_text_rules {
     const char *separator; /* lines that are just this divide a file; NULL: none do */
     bool lines;            /* each line of a file is a document */
-    const char *field;     /* of a .jsonl line's object, that has the text */
-    /* Rules for .jsonl lines that are chats or prompts with completions (chat_json.h): */
+    const char *field;     /* member of objects that has the text, or the messages; NULL: by schema (json_document.h) */
+    /* Rules for objects that are chats or prompts with completions (json_document.h): */
     const struct sw_tokenizer *tokenizer; /* NULL: chats are refused; borrowed */
     const char *model;                    /* folder whose chat template is the chats' format */
     const char *chat_format;              /* a format's name, or "auto" for the template's */
     bool all_loss;                        /* all of their tokens have a loss, not the replies' and completions' alone */
-    bool skip_bad;                        /* a .jsonl line that is wrong is counted and left out */
+    bool skip_bad;                        /* an object that is wrong is counted and left out */
     struct sw_text_coding coding;         /* of all files */
 };
 
@@ -41,11 +41,11 @@ sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_te
 
 /* Where a reader stands between two documents. */
 struct sw_text_position {
-    int64_t file;   /* its index; the number of files at the end of all */
-    int64_t offset; /* bytes of it that were read, unpacked */
-    int64_t line;   /* lines of it that were read */
+    int64_t file; /* its index; the number of files at the end of all */
+    struct sw_text_pieces_position within;
     int64_t skipped;
     int64_t replaced;  /* in the files before it */
+    int64_t beside;    /* sw_json_passed */
     int64_t has_chats; /* 1: chats were read, in the format of sw_text_reader_chat_format */
 };
 struct sw_text_position sw_text_reader_position(const struct sw_text_reader *reader);
@@ -57,6 +57,8 @@ int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader); /* so fa
 int64_t sw_text_reader_skipped(const struct sw_text_reader *reader);    /* lines that were left out so far */
 /* Returns how often U+FFFD was put in the place of what the encoding does not have. */
 int64_t sw_text_reader_replaced(const struct sw_text_reader *reader);
+/* Says in the log which members of objects were not read, and how instructions were written. */
+void sw_text_reader_say_passed(const struct sw_text_reader *reader);
 /* Returns the format of the chats that were read, or NULL. */
 const struct sw_chat_format *sw_text_reader_chat_format(const struct sw_text_reader *reader);
 

@@ -50,7 +50,7 @@ struct work {
     int32_t end;       /* token behind each document; -1: none */
     /* How far the work is: digests from the beginning, the rest where it is written down. */
     struct sw_tokenize_journal journal;
-    bool has_journal;          /* else it cannot go on, as it reads standard input */
+    bool has_journal;          /* else it cannot go on, as it reads a pipe */
     bool keeps;                /* what is done stays for another call */
     int64_t text_bytes_before; /* text that an earlier call encoded */
     int64_t save_ns;           /* when the journal is to be written next */
@@ -177,6 +177,7 @@ static sw_status encode_all(struct work *w) {
         SW_TRY(stop_here(w, sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader))));
     }
     sw_long_work_end(&progress);
+    sw_text_reader_say_passed(w->reader);
     if (strcmp(w->spec->rules.chat_format, "auto") != 0 && sw_text_reader_chat_format(w->reader) == NULL)
         sw_log_warn("--chat-format %s changes nothing: the data has no chats", w->spec->rules.chat_format);
     if (w->journal.put == 0)
@@ -263,12 +264,17 @@ static sw_status begin_by_journal(struct work *w, const struct sw_tokenize_journ
     return SW_OK;
 }
 
+static bool can_be_read_again(const char *path) {
+    struct stat info;
+    return strcmp(path, SW_TEXT_STDIN) != 0 && stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
 static sw_status begin(struct work *w) {
     struct sw_tokenize_journal found;
     struct sw_text_buffer packed = {0};
     w->has_journal = true;
     for (int i = 0; i < w->inputs.count; i++)
-        w->has_journal &= strcmp(w->inputs.path[i], SW_TEXT_STDIN) != 0;
+        w->has_journal &= can_be_read_again(w->inputs.path[i]);
     w->save_ns = sw_now_ns() + SAVE_EVERY_NS;
     if (w->has_journal)
         SW_TRY(digest(w));
@@ -375,5 +381,5 @@ void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
     if (made->replaced > 0)
         sw_log_warn("%lld times, bytes that the encoding does not have became U+FFFD", (long long)made->replaced);
     if (made->skipped > 0)
-        sw_log_warn("%lld lines were wrong and were left out", (long long)made->skipped);
+        sw_log_warn("%lld JSON documents were wrong and were left out", (long long)made->skipped);
 }

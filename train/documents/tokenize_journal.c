@@ -17,7 +17,7 @@ struct head {
     char magic[8];
     struct sw_tokenize_journal journal;
 };
-static const char magic[sizeof(((struct head *)0)->magic)] = "SWTOKJ2";
+static const char magic[sizeof(((struct head *)0)->magic)] = "SWTOKJ3";
 enum { DIGEST_BYTES = sizeof(uint64_t) };
 
 static bool name_of(const char *out, char path[PATH_MAX]) {

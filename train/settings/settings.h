@@ -51,6 +51,8 @@ struct sw_settings {
     int tokens;        /* type of the tokens in .bin files: SW_TOKENS_... */
     int loss;          /* tokens of chats and completions that have a loss: SW_LOSS_... */
     char *chat_format; /* a format's name, or "auto" for that of the model's chat template */
+    char *field;       /* member of JSON objects that has the text; NULL: by schema */
+    bool skip_bad;     /* JSON documents that are wrong are left out */
     char *encoding;    /* of text; NULL: UTF-8 */
     bool lossy;        /* what the encoding does not have becomes U+FFFD */
     bool old_text;     /* not a flag: the run is older than the rules of SW_RUN_TEXT_VERSION (run.h) */
