@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests that a Meson build folder declares and counts single test cases from what they printed.
 
-The last line is "N passed, N failed, N skipped". A program that crashes, stops early, runs out of time or skips for a
+The last line is "N passed, N failed, N skipped", of all runs together. A program that crashes, stops early, runs out of time or skips for a
 reason that is not in the list counts as failed.
 """
 
@@ -18,6 +18,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import isas
+import limits
 import tap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -25,9 +27,18 @@ SHOWN_LINES = 60
 OUTCOMES = ("passed", "failed", "skipped")
 # The suite of tests whose programs spend most of their time waiting: for drives, launchers, time limits.
 WAITING_SUITE = "waits"
-# Time limits are those of a machine of one's own. They only end what hangs, so a machine that gets a fraction of a core
-# from its host has this many times as long.
+# A test may use this many times the seconds of its declaration, as CPU time: limits only end what never would, and a
+# slow processor is no fault.
 SLOWEST = 4
+# The tests whose results depend on the instruction set: `--also-isa` runs them by a second one. What runs on an emulated
+# GPU does not.
+ARITHMETIC = ("kernels/kernels_", "parity/", "train/head", "train/tiles", "train/tensor", "train/decoder", "train/families",
+              "bench/peak", "e2e/same_bits", "e2e/random_plans", "e2e/tiled", "e2e/documents", "e2e/freeze", "e2e/crash",
+              "e2e/ranks_bits", "e2e/memory", "e2e/cli_bench", "e2e/cli_devices", "e2e/cli_doctor", "e2e/cli_eval",
+              "e2e/cli_families", "e2e/cli_freeze", "e2e/cli_generate", "e2e/cli_masks", "e2e/cli_optimizer_state",
+              "e2e/cli_profile", "e2e/cli_quantized", "e2e/cli_ranks_training", "e2e/cli_runs", "e2e/cli_samples",
+              "e2e/cli_tiles")
+NO_ARITHMETIC = ("cuda", "_gpu", "cli_bench_")
 
 
 @dataclass
@@ -49,11 +60,27 @@ def declared_tests(build):
 
 def label_of(test):
     """area/name for programs and scripts below tests/, so that a whole area can be asked for."""
+    suffix = f" ({test['isa']})" if test.get("isa") else ""
     for argument in test["cmd"]:
         _, found, below = argument.rpartition("/tests/")
         if found:
-            return below.split("/")[0] + "/" + test["name"]
-    return test["name"]
+            return below.split("/")[0] + "/" + test["name"] + suffix
+    return test["name"] + suffix
+
+
+def is_arithmetic(test):
+    label = label_of(test)
+    return label.startswith(ARITHMETIC) and not any(word in label for word in NO_ARITHMETIC)
+
+
+def tests_by(isa, tests):
+    """The tests as they run by an instruction set, which stands behind their names. What they keep of the machine, they
+    keep apart."""
+    found = []
+    for test in tests:
+        cache = {name: f"{value}-{isa}" for name, value in test["env"].items() if name == "XDG_CACHE_HOME"}
+        found.append({**test, "isa": isa, "env": {**test["env"], **cache, isas.VARIABLE: isa}})
+    return found
 
 
 def waits(test):
@@ -85,15 +112,15 @@ class Lines:
             self.feed(b"\n")
 
 
-def collect(process, reader, deadline):
-    """Feeds both streams to the reader until they close; False where the deadline came first."""
+def collect(process, reader, limit):
+    """Feeds both streams to the reader until they close; False where the limit was reached first."""
     streams = {process.stdout: Lines(reader.line), process.stderr: Lines(reader.note)}
     with selectors.DefaultSelector() as selector:
         for stream in streams:
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
-            ready = selector.select(max(0, deadline - time.monotonic()))
-            if not ready:
+            ready = selector.select(limits.LOOK_S)
+            if limit.over():
                 return False
             for key, _ in ready:
                 data = os.read(key.fd, 65536)
@@ -122,17 +149,18 @@ def reap(process, flags=0):
     return usage.ru_utime + usage.ru_stime
 
 
-def reap_until(process, deadline):
-    """As reap(); None where the deadline came first."""
+def reap_within(process, limit):
+    """As reap(); None where the limit was reached first."""
     cpu_seconds = reap(process, os.WNOHANG)
-    while cpu_seconds is None and time.monotonic() < deadline:
+    while cpu_seconds is None and not limit.over():
         time.sleep(0.01)
         cpu_seconds = reap(process, os.WNOHANG)
     return cpu_seconds
 
 
-def run_program(test, environment, limit_s, running):
-    """Runs one program, which is in the set `running` meanwhile; returns its cases and its CPU seconds."""
+def run_program(test, environment, running, cpu_s, still_s=limits.STILL_S):
+    """Runs one program, which is in the set `running` meanwhile; returns its cases and its CPU seconds. It is ended when it
+    has used cpu_s seconds of CPU, or next to none for still_s seconds."""
     reader = tap.Reader()
     try:
         process = subprocess.Popen(test["cmd"], env=environment, cwd=test["workdir"], stdin=subprocess.DEVNULL,
@@ -141,13 +169,11 @@ def run_program(test, environment, limit_s, running):
         reader.finish(f"cannot be started: {error}")
         return reader.cases, 0.0
     running.add(process)
-    deadline = time.monotonic() + limit_s
-    ended, cpu_seconds = f"ran longer than {limit_s:.0f} s", None
+    limit, cpu_seconds = limits.Limit(cpu_s, process.pid, still_s), None
     try:
-        if collect(process, reader, deadline):
-            cpu_seconds = reap_until(process, deadline)
-        if cpu_seconds is not None:
-            ended = how_it_ended(process.returncode)
+        if collect(process, reader, limit):
+            cpu_seconds = reap_within(process, limit)
+        ended = limit.why() if cpu_seconds is None else how_it_ended(process.returncode)
     finally:
         terminate(process)
         if cpu_seconds is None:
@@ -168,8 +194,8 @@ def run_test(test, options, scratch):
     started = time.monotonic()
     # A folder of its own: launchers of ranks that share one remove each other's files.
     with tempfile.TemporaryDirectory(dir=scratch, prefix="", ignore_cleanup_errors=True) as environment["TMPDIR"]:
-        cases, cpu_seconds = run_program(test, environment, test["timeout"] * SLOWEST * options.time_factor,
-                                         options.running)
+        cases, cpu_seconds = run_program(test, environment, options.running,
+                                         test["timeout"] * SLOWEST * options.time_factor)
     result = Result(label_of(test), cases, time.monotonic() - started, cpu_seconds)
     report(result)
     return result
@@ -215,20 +241,43 @@ def parse_arguments():
     parser.add_argument("--jobs", type=int, default=max(2, (os.cpu_count() or 1) // 2),
                         help="programs at a time, and as many that only wait (default: half the cores, because tests use "
                              "threads, and at least 2, because most use one)")
+    parser.add_argument("--isa", help=f"run by this instruction set: {', '.join(isas.NAMES)} (default: the best)")
+    parser.add_argument("--also-isa", metavar="ISA", help="run the tests of arithmetic by this instruction set too, where "
+                                                          "this machine has a better one")
+    parser.add_argument("--check-only", action="store_true", help="check the flags, and run nothing")
     parser.add_argument("--time-factor", type=float, default=1.0, help="multiplies every time limit (default: 1)")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
+    # The second instruction set may be beyond this machine: all tests then run by the best that there is.
+    refused = [isas.why_not(isa) for isa in (options.isa, os.environ.get(isas.VARIABLE)) if isa]
+    if options.also_isa not in (None, *isas.NAMES):
+        refused.append(isas.why_not(options.also_isa))
+    for why in filter(None, refused):
+        parser.exit(2, f"run_tests: {why}\n")
     options.build = os.path.abspath(options.build)
     options.running = set()
     return options
 
 
-def main():
-    options = parse_arguments()
+def chosen_tests(options):
+    """What to run, in the order in which it begins."""
     # The programs that may take longest begin first, so that short ones fill the cores at the end.
     tests = sorted(declared_tests(options.build), key=lambda test: (-test["priority"], -test["timeout"]))
     if options.names:
         tests = [test for test in tests if any(name in label_of(test) for name in options.names)]
-    results = run_all(tests, options)
+    used = options.isa or os.environ.get(isas.VARIABLE) or isas.best()
+    more = []
+    if options.also_isa and isas.NAMES.index(options.also_isa) < isas.NAMES.index(used):
+        more = tests_by(options.also_isa, filter(is_arithmetic, tests))
+    elif options.also_isa:
+        print(f"all tests run by {used}, so none is run again by {options.also_isa}")
+    return (tests_by(options.isa, tests) if options.isa else tests) + more
+
+
+def main():
+    options = parse_arguments()
+    if options.check_only:
+        return 0
+    results = run_all(chosen_tests(options), options)
     passed, failed, skipped = (sum(result.count(what) for result in results) for what in OUTCOMES)
     bad = [result.label for result in results if result.count("failed")]
     if bad:

@@ -1,12 +1,15 @@
 """The test runner's own counting: what programs print and how they end, against what must be counted."""
 
+import argparse
 import os
+import subprocess
 import sys
 
 import script_test
 import sources
 
 sys.path.insert(0, os.path.join(sources.ROOT, "tools"))
+import isas  # noqa: E402
 import run_tests  # noqa: E402
 import tap  # noqa: E402
 
@@ -66,22 +69,24 @@ def skips():
 
 def real_programs():
     """Crashes, hangs and missing programs as the operating system reports them."""
-    def ran(script, limit_s=20.0):
+    def ran(script, cpu_s=20.0, still_s=60.0):
         test = {"cmd": ["/bin/sh", "-c", script], "workdir": None}
-        return [(case.outcome, case.detail) for case in run_tests.run_program(test, dict(os.environ), limit_s, set())[0]]
+        return [(case.outcome, case.detail) for case in run_tests.run_program(test, dict(os.environ), set(), cpu_s, still_s)[0]]
 
     table = [
         ("a crash", "echo 1..2; echo ok 1 - a; kill -SEGV $$",
          [("passed", ""), ("failed", "did not end: killed by SIGSEGV")]),
-        ("a hang", "echo 1..1; sleep 100 & wait", [("failed", "did not end: ran longer than 1 s")]),
+        ("a hang", "echo 1..1; sleep 100 & wait", [("failed", "did not end: hung: used next to no CPU for 2 s")]),
+        ("a loop", "echo 1..1; sh -c 'while :; do :; done'", [("failed", "did not end: used more than 1 s of CPU")]),
+        ("one that waits", "echo 1..1; sleep 3; echo ok 1 - a", [("passed", "")]),
         ("errors on standard error", "echo ok 1 - b >&2; echo 1..1; echo ok 1 - a", [("passed", "")]),
     ]
     found = []
     for what, script, expected in table:
-        got = ran(script, 1.0 if what == "a hang" else 20.0)
+        got = ran(script, 1.0 if what != "a hang" else 20.0, 2.0 if what == "a hang" else 60.0)
         if got != expected:
             found.append(f"{what}: {got} instead of {expected}")
-    absent, _ = run_tests.run_program({"cmd": ["/does/not/exist"], "workdir": None}, dict(os.environ), 20.0, set())
+    absent, _ = run_tests.run_program({"cmd": ["/does/not/exist"], "workdir": None}, dict(os.environ), set(), 20.0)
     if [case.outcome for case in absent] != ["failed"]:
         found.append("a program that is not there did not count as failed")
     return found
@@ -93,10 +98,51 @@ def cpu_seconds():
     found = []
     for command, least in ((f"{busy}; {busy}", 0.6), ("sleep 0.7", 0.0)):
         test = {"cmd": ["/bin/sh", "-c", command], "workdir": None}
-        _, seconds = run_tests.run_program(test, dict(os.environ), 60.0, set())
+        _, seconds = run_tests.run_program(test, dict(os.environ), set(), 60.0)
         if not least <= seconds < 10.0 * least + 0.5:
             found.append(f"{command} took {seconds} s of CPU instead of {least}")
     return found
 
 
-script_test.run(whole_programs, programs_that_end_badly, skips, real_programs, cpu_seconds)
+def instruction_sets():
+    """The best one by the flags of a processor, and wrong ones, which are refused before anything runs."""
+    avx2, avx512 = set(isas.FLAGS["avx2"]), set(isas.FLAGS["avx512"])
+    found = [f"{sorted(flags)}: {isas.best(flags)} instead of {wanted}" for flags, wanted in (
+        ({"sse2"}, "baseline"), (avx2, "avx2"), (avx512, "baseline"), (avx2 | avx512, "avx512"), (avx2 - {"fma"}, "baseline"),
+        (avx2 | avx512 | {"avx512_bf16"}, "avx512_bf16")) if isas.best(flags) != wanted]
+    above = isas.NAMES[isas.NAMES.index(isas.best()) + 1:]
+    for flag, names in (("--isa", ["avx9", *above]), ("--also-isa", ["avx9"])):
+        for name in names:
+            done = subprocess.run([sys.executable, "-B", os.path.join(sources.ROOT, "tools", "run_tests.py"), "build", flag, name,
+                                   "--check-only"], capture_output=True, text=True, check=False)
+            if done.returncode != 2 or done.stdout or f"{name}" not in done.stderr:
+                found.append(f"{flag} {name}: {done}")
+    return found
+
+
+def second_runs():
+    """The tests of arithmetic run once more by a lower instruction set, in the same count and with a cache of their own."""
+    def runs(best, isa, also):
+        options = argparse.Namespace(build="build", names=["kernels/", "structure/", "train/head", "e2e/"], isa=isa, also_isa=also)
+        tests = [{"name": name, "cmd": [f"/x/tests/{name}"], "env": {"XDG_CACHE_HOME": "/c"}, "priority": 0, "timeout": 60}
+                 for name in ("kernels/kernels_gemm", "kernels/kernels_gemm_gpu", "structure/counting", "train/head")]
+        for test in tests:
+            test["name"] = test["name"].split("/")[1]
+        kept = run_tests.declared_tests, isas.best
+        run_tests.declared_tests, isas.best = lambda build: tests, lambda: best
+        try:
+            return [(run_tests.label_of(test), test["env"].get(isas.VARIABLE), test["env"]["XDG_CACHE_HOME"])
+                    for test in run_tests.chosen_tests(options)]
+        finally:
+            run_tests.declared_tests, isas.best = kept
+
+    names = ["kernels/kernels_gemm", "kernels/kernels_gemm_gpu", "structure/counting", "train/head"]
+    plain = [(name, None, "/c") for name in names]
+    again = [(f"{name} (avx2)", "avx2", "/c-avx2") for name in names]
+    table = [("avx512", None, None, plain), ("avx512", None, "avx2", plain + [again[0], again[3]]), ("avx2", None, "avx2", plain),
+             ("baseline", None, "avx2", plain), ("avx512", "avx2", None, again), ("avx512", "avx2", "avx2", again)]
+    return [f"{row[:3]}: {runs(*row[:3])}" for row in table if runs(*row[:3]) != row[3]]
+
+
+os.environ.pop(isas.VARIABLE, None)
+script_test.run(whole_programs, programs_that_end_badly, skips, real_programs, cpu_seconds, instruction_sets, second_runs)
