@@ -25,7 +25,7 @@ struct pass {
     char *out;
     size_t out_bytes, replaced; /* replaced: places so far */
     int levels;
-    bool nan_is_null;
+    bool nan_is_null, refuses_zeros;
     const char *fault; /* what is wrong at `at`; NULL: nothing */
 };
 
@@ -71,7 +71,11 @@ static void pass_string(struct pass *p) {
     const char *next = p->at;
     while (next < p->end && is_space(*next))
         next++;
-    if (next < p->end && *next == ':')
+    if (next == p->end || *next != ':')
+        return;
+    if (p->refuses_zeros)
+        p->fault = "a name has U+0000, which means nothing here";
+    else
         replace_zeros(p, begin, string_end);
 }
 
@@ -247,7 +251,11 @@ static struct refusal decode(const struct sw_json_source *source, json_t **out) 
         return refusal_of(source->bad, 1, "it is UTF-16; write it as UTF-8: iconv -f UTF-16 -t UTF-8");
     if (source->bytes >= 3 && memcmp(begin, "\xEF\xBB\xBF", 3) == 0)
         begin += 3;
-    struct pass pass = {.begin = begin, .at = begin, .end = end, .nan_is_null = source->kind == SW_JSON_DATA};
+    struct pass pass = {.begin = begin,
+                        .at = begin,
+                        .end = end,
+                        .nan_is_null = source->kind == SW_JSON_DATA,
+                        .refuses_zeros = source->kind == SW_JSON_PLAIN};
     pass_all(&pass);
     if (pass.fault != NULL)
         return refusal_of(source->bad, line_of(begin, pass.at), pass.fault);

@@ -14,7 +14,10 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { FAULT_BYTES = 64 }; /* read of a file's beginning to see that it is something else */
+enum {
+    FAULT_BYTES = 64, /* read of a file's beginning to see that it is something else */
+    NAME_CHARS = 4096 + 32
+};
 
 /* The types of the format whose elements have whole bytes. The first ones, in the order of sw_dtype, are supported. */
 static const struct type {
@@ -52,18 +55,18 @@ static const struct type *type_named(const char *name) {
 }
 
 /* Counts the values before it parses them, because parsed JSON takes up to a hundred times its text. */
-sw_status sw_safetensors_parse_json(const char *path, const char *text, int64_t bytes, json_t **out) {
+sw_status sw_safetensors_parse_json(const char *name, const char *text, int64_t bytes, json_t **out) {
     int64_t values = 0;
     for (int64_t i = 0; i < bytes; i++)
         values += text[i] == ',' || text[i] == '[' || text[i] == '{';
     if (values > SW_SAFETENSORS_MAX_VALUES)
-        return sw_fail(SW_ERR_ARG, "%s has a JSON header of more than %d values", path, SW_SAFETENSORS_MAX_VALUES);
-    const struct sw_json_source source = {.text = text, .bytes = (size_t)bytes, .name = path, .bad = SW_ERR_ARG};
+        return sw_fail(SW_ERR_ARG, "%s has more than %d values of JSON", name, SW_SAFETENSORS_MAX_VALUES);
+    const struct sw_json_source source = {.text = text, .bytes = (size_t)bytes, .name = name, .bad = SW_ERR_ARG};
     SW_TRY(sw_json_decode(source, out));
     if (!json_is_object(*out)) {
         json_decref(*out);
         *out = NULL;
-        return sw_fail(SW_ERR_ARG, "%s has a JSON header that is not an object", path);
+        return sw_fail(SW_ERR_ARG, "%s is not an object of JSON", name);
     }
     return SW_OK;
 }
@@ -244,15 +247,17 @@ done:
 
 sw_status sw_safetensors_add_file(struct sw_safetensors *tensors, int file) {
     const char *path = tensors->paths[file];
+    char name[NAME_CHARS];
     int fd;
     SW_TRY(sw_file_open_to_read(path, &fd));
+    (void)snprintf(name, sizeof name, "the header of %s", path);
     char *text = NULL;
     json_t *header = NULL;
     int64_t header_bytes = 0, data_bytes = 0;
     sw_status status = read_header(fd, path, &text, &header_bytes, &data_bytes);
     close(fd);
     if (status == SW_OK)
-        status = sw_safetensors_parse_json(path, text, header_bytes, &header);
+        status = sw_safetensors_parse_json(name, text, header_bytes, &header);
     free(text);
     if (status != SW_OK)
         return status;

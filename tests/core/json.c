@@ -139,6 +139,7 @@ static void what_is_not_json_is_refused(void **state) {
         {"[99999999999999999999e]", "line 1"},
         {"[Infinityx]", "line 1"},
         {"[\"a\\u0000\"]", "U+0000"},
+        {"{\"a\\u0000\": 1}", "a name has U+0000"},
         {"5", "line 1"},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)

@@ -111,7 +111,7 @@ BAD = (
     ("model: gpt2-tiny\ndata: t.txt\nepochs: 3\nsteps: 4\n", "give one of them", "--epochs"),
     ("a: &a [*a]\n", "no flag --a", "line 1"),
     (b"\xc0\xc0", "is not YAML: line 1", "recipe.yaml"),
-    (b"\xff\xfem\x00", "contains zero bytes", "recipe.yaml"),
+    (b"\xff\xfem\x00", "is UTF-16", "recipe.yaml"),
 )
 
 

@@ -95,7 +95,7 @@ def other_encodings():
         expect(problems, f"lossy {more} ends", (ended.code, f"{replaced} times, bytes" in ended.err), (0, True))
         expect(problems, f"lossy {more}", bytes(tokens("out.bin")).count("\ufffd".encode()), replaced)
     rows = lines({"text": "a"}).encode() + b'{"text": "caf\xe9"}\n' + lines({"text": "b"}).encode()
-    for more, code, wanted in (((), 1, ":2 is not UTF-8: there is 0xE9 at byte 13"), (("--skip-bad",), 0, "1 lines were")):
+    for more, code, wanted in (((), 1, ":2 is not UTF-8: there is 0xE9 at byte 13"), (("--skip-bad",), 0, "1 JSON documents were")):
         ended = tokenize(model, {"a.jsonl": rows}, *more)
         expect(problems, f"lines {more}", (ended.code, wanted in ended.err), (code, True))
     return problems

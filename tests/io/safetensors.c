@@ -193,8 +193,8 @@ static void refuses_indexes_that_lie(void **state) {
         {"{\"weight_map\":[]}", "no weight_map"},
         {"{}", "no weight_map"},
         {"[]", "not an object"},
-        {"{\"weight_map\":{\"first\":\"a.safetensors\"}", "damaged JSON"},
-        {"", "damaged JSON"},
+        {"{\"weight_map\":{\"first\":\"a.safetensors\"}", "not JSON"},
+        {"", "not JSON"},
     };
     write_shard(in_directory(*state, "a.safetensors"), "first", 1);
     write_shard(in_directory(*state, "b.safetensors"), "second", 1);
