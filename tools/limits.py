@@ -8,8 +8,8 @@ import time
 # The runner multiplies its own limits by this factor: a sanitizer slows down what a test waits for, too.
 TIME_FACTOR = float(os.environ.get("SW_TEST_TIME_FACTOR", 1))
 LIMIT_S = 480 * TIME_FACTOR
-# What uses less than STILL_CPU_S in STILL_S hangs. Even one of a hundred programs on a core gets six seconds of it.
-STILL_S, STILL_CPU_S = 600, 1
+# What uses less than STILL_CPU_S in STILL_S hangs. Even one of a hundred programs on a core gets three seconds of it.
+STILL_S, STILL_CPU_S = 300, 1
 # The seconds between two looks at the processes, each of which takes some milliseconds.
 LOOK_S = 1
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -75,12 +75,11 @@ class Limit:
 
 def communicate(process, data=None, limit=None):
     """As the method of the process. Kills it and raises TimeoutExpired where the limit is reached."""
-    limit = limit or Limit(root=process.pid)
     while True:
         try:
             return process.communicate(data, timeout=LOOK_S)
         except subprocess.TimeoutExpired:
-            data = None
+            data, limit = None, limit or Limit(root=process.pid)
             if limit.over():
                 process.kill()
                 process.wait()
@@ -89,23 +88,23 @@ def communicate(process, data=None, limit=None):
 
 def wait(process, limit=None):
     """As the method of the process. Raises TimeoutExpired where the limit is reached, and leaves the process."""
-    limit = limit or Limit(root=process.pid)
     while True:
         try:
             return process.wait(LOOK_S)
         except subprocess.TimeoutExpired:
+            limit = limit or Limit(root=process.pid)
             if limit.over():
                 raise
 
 
-def run(command, *, input=None, capture_output=False, check=False, cpu_s=LIMIT_S, **options):  # noqa: A002
+def run(command, *, input=None, capture_output=False, check=False, **options):  # noqa: A002
     """As subprocess.run, with a limit of CPU seconds."""
     if input is not None:
         options["stdin"] = subprocess.PIPE
     if capture_output:
         options["stdout"] = options["stderr"] = subprocess.PIPE
     with subprocess.Popen(command, **options) as process:
-        out, err = communicate(process, input, Limit(cpu_s, process.pid))
+        out, err = communicate(process, input)
     done = subprocess.CompletedProcess(command, process.returncode, out, err)
     if check:
         done.check_returncode()

@@ -27,6 +27,8 @@ SHOWN_LINES = 60
 OUTCOMES = ("passed", "failed", "skipped")
 # The suite of tests whose programs spend most of their time waiting: for drives, launchers, time limits.
 WAITING_SUITE = "waits"
+# A test that awaits something by tools/limits.py ends what hangs before the runner does, and says more.
+STILL_S = 2 * limits.STILL_S
 # A test may use this many times the seconds of its declaration, as CPU time: limits only end what never would, and a
 # slow processor is no fault.
 SLOWEST = 4
@@ -158,7 +160,7 @@ def reap_within(process, limit):
     return cpu_seconds
 
 
-def run_program(test, environment, running, cpu_s, still_s=limits.STILL_S):
+def run_program(test, environment, running, cpu_s, still_s=STILL_S):
     """Runs one program, which is in the set `running` meanwhile; returns its cases and its CPU seconds. It is ended when it
     has used cpu_s seconds of CPU, or next to none for still_s seconds."""
     reader = tap.Reader()

@@ -6,7 +6,7 @@ import re
 import signal
 import time
 
-from jobs import DEATH, GRACE_S, PATIENT_MS, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, script_test
+from jobs import DEATH, PATIENT_MS, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, limits, passed, script_test
 from two_hosts import FAR_RANKS, HOSTS
 
 
@@ -33,7 +33,7 @@ def a_rank_lost_on_the_other_host_ends_the_job():
         job, victim = begun(PATIENT_MS), draw.choice(FAR_RANKS)
         time.sleep(draw.random() * 0.3)
         os.kill(job.processes[victim], signal.SIGKILL)
-        wrong += judged(f"rank {victim}", job.end(GRACE_S), rf"^rank {victim} \(process \d+ on {HOSTS.names[1]}\) {DEATH}")
+        wrong += judged(f"rank {victim}", job.end(), rf"^rank {victim} \(process \d+ on {HOSTS.names[1]}\) {DEATH}")
     return wrong
 
 
@@ -42,11 +42,11 @@ def a_cut_wire_ends_the_ranks_on_both_sides():
     job = begun(TIMEOUT_MS)
     HOSTS.cut()
     try:
-        deadline = time.monotonic() + TIMEOUT_MS / 1000 + GRACE_S
-        while any(is_running(process) for process in job.processes.values()) and time.monotonic() < deadline:
+        limit = limits.Limit(root=job.process.pid)
+        while any(is_running(process) for process in job.processes.values()) and not limit.over():
             time.sleep(0.05)
         left = [rank for rank, process in job.processes.items() if is_running(process)]
-        _, _, err = job.end(0.1)
+        _, _, err = job.end(wait=False)
         said = VERDICT.findall(err)
         right = not left and len(said) == 1 and re.search(r"^rank [23] .* has not answered for \d+\.\d s", said[0])
         return [] if right else [f"still running: ranks {left}; {err[-1500:]}"]

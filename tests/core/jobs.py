@@ -12,15 +12,13 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "structure"))
 import script_test  # noqa: E402
+import limits  # noqa: E402
 
 PROGRAM = os.environ.get("SW_RANKS_PROGRAM")
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 2))
-LIMIT_S = 60 * script_test.TIME_FACTOR
 # A silent or still rank is found after the first; where none may be found, however busy the cores are, the second counts.
 TIMEOUT_MS, PATIENT_MS = int(2000 * script_test.TIME_FACTOR), 60000
-# Seconds that the launcher may take on busy cores once the ranks have ended.
-GRACE_S = 10
 # The end of a verdict about a rank that died, with what it was last seen to do; it may not have begun anything.
 DEATH = r"has died( in '\w+ \d+')?(; it has not entered '\w+ \d+', where rank \d waits)?(; its lane \w+ was in '\w+ \d+')?$"
 VERDICT = re.compile(r"^verdict: (.*)$", re.MULTILINE)
@@ -33,10 +31,10 @@ def command(ranks, *arguments, program=PROGRAM, launcher=("mpirun",)):
     return [*launcher, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, *map(str, arguments)]
 
 
-def run(ranks, *arguments, limit_s=LIMIT_S, **options):
-    """Status, or None where it ran too long, and what was printed."""
+def run(ranks, *arguments, **options):
+    """Status, or None where it hung, and what was printed."""
     job = Job(ranks, *arguments, **options)
-    _, code, err = job.end(limit_s)
+    _, code, err = job.end()
     return code, job.printed(), err
 
 
@@ -63,13 +61,13 @@ class Job:
 
     def begin(self):
         """Waits until every rank has said its process."""
-        deadline = time.monotonic() + LIMIT_S
-        while len(self.processes) < self.ranks and self.process.poll() is None and time.monotonic() < deadline:
+        limit = limits.Limit(root=self.process.pid)
+        while len(self.processes) < self.ranks and self.process.poll() is None and not limit.over():
             time.sleep(0.01)
             said = re.findall(r"rank (\d+) is process (\d+)\n", self.printed())
             self.processes = {int(rank): int(process) for rank, process in said}
         if len(self.processes) < self.ranks:
-            raise RuntimeError(f"the job has not begun: {self.end(0.1)}")
+            raise RuntimeError(f"the job has not begun: {self.end(wait=False)}")
         return self
 
     def kill(self):
@@ -81,11 +79,11 @@ class Job:
             except ProcessLookupError:
                 pass
 
-    def end(self, limit_s):
-        """Seconds until the job had ended by itself, its status (None: it has not) and its standard error."""
+    def end(self, wait=True):
+        """Seconds until the job had ended by itself, its status (None: it has not, or was not awaited) and its standard error."""
         started = time.monotonic()
         try:
-            code = self.process.wait(timeout=limit_s)
+            code = limits.wait(self.process) if wait else self.process.wait(0.1)
         except subprocess.TimeoutExpired:
             self.kill()
             self.process.wait()

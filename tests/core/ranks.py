@@ -4,10 +4,9 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 
-from jobs import DEATH, GRACE_S, LIMIT_S, PATIENT_MS, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, passed, run, script_test
+from jobs import DEATH, PATIENT_MS, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, limits, passed, run, script_test
 
 
 def collectives_give_the_serial_bits():
@@ -75,7 +74,7 @@ def shares_beyond_two_gibibytes_arrive():
 
 def one_rank_needs_no_launcher():
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "SLURM_"))}
-    done = subprocess.run([PROGRAM, "place"], env=alone, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = limits.run([PROGRAM, "place"], env=alone, capture_output=True, text=True, check=False)
     expected = "0 of 1, local 0 of 1, node 0 of 1, self\n"
     return [] if (done.returncode, done.stdout, done.stderr) == (0, "ok\n", expected) else [str(done)]
 
@@ -119,7 +118,7 @@ def one_that_is_hit(draw, hit, timeout_ms):
     os.kill(job.processes[victim], hit)
     said = rf"^rank {victim} \(process {job.processes[victim]} on .+\) "
     said += DEATH if hit == signal.SIGKILL else r"has not answered for \d+\.\d s"
-    return judged(f"{hit.name} to rank {victim} of {ranks}", job.end(TIMEOUT_MS / 1000 + GRACE_S), said)
+    return judged(f"{hit.name} to rank {victim} of {ranks}", job.end(), said)
 
 
 def a_killed_rank_ends_the_job():
@@ -137,7 +136,7 @@ def a_failed_rank_ends_the_job():
     draw = random.Random(SEED + 2)
     for failing in range(3):
         job = Job(3, "go_on", PATIENT_MS, failing, draw.randint(0, 30))
-        wrong += judged(f"rank {failing} fails", job.end(GRACE_S), f"^rank {failing}: the drive is full$")
+        wrong += judged(f"rank {failing} fails", job.end(), f"^rank {failing}: the drive is full$")
     return wrong
 
 
@@ -152,7 +151,7 @@ def a_hanging_rank_is_named_with_what_it_lacks():
         (2, "early", r"^rank 2 has not reached 'first words' "),
     ]
     for rank, how, expected in table:
-        wrong += judged(f"rank {rank} {how}", Job(3, "hang", TIMEOUT_MS, rank, how).end(TIMEOUT_MS / 1000 + GRACE_S),
+        wrong += judged(f"rank {rank} {how}", Job(3, "hang", TIMEOUT_MS, rank, how).end(),
                         expected)
     return wrong
 
@@ -161,19 +160,19 @@ def a_hanging_rank_of_a_node_is_named_with_its_node():
     """The ranks of its node wait for it there, and those of the other node for these."""
     said = r"^rank 1 .* has done nothing for .*it has not entered 'node 0: part 2', where rank 0 waits; " \
            r"its lane compute was in 'backward 5'$"
-    wrong = judged("rank 1 of node 0", Job(4, "hang_in_node", TIMEOUT_MS, 1, "sleeps").end(TIMEOUT_MS / 1000 + GRACE_S), said)
+    wrong = judged("rank 1 of node 0", Job(4, "hang_in_node", TIMEOUT_MS, 1, "sleeps").end(), said)
     said = r"^rank 3 has not reached 'node 1: part' for "
-    return wrong + judged("rank 3 of node 1", Job(4, "hang_in_node", TIMEOUT_MS, 3, "early").end(TIMEOUT_MS / 1000 + GRACE_S), said)
+    return wrong + judged("rank 3 of node 1", Job(4, "hang_in_node", TIMEOUT_MS, 3, "early").end(), said)
 
 
 def a_hanging_rank_of_a_tensor_group_is_named_with_its_group():
     said = r"^rank 1 \(.*, tensor group of ranks 0 and 1\) has done nothing for .*it has not entered " \
            r"'tensor group of ranks 0 and 1: part 2', where rank 0 waits; its lane compute was in 'backward 5'$"
     wrong = judged("rank 1 of the first group",
-                   Job(4, "hang_in_tensor_group", TIMEOUT_MS, 1, "sleeps").end(TIMEOUT_MS / 1000 + GRACE_S), said)
+                   Job(4, "hang_in_tensor_group", TIMEOUT_MS, 1, "sleeps").end(), said)
     said = r"^rank 3 has not reached 'tensor group of ranks 2 and 3: part' for "
     return wrong + judged("rank 3 of the second group",
-                          Job(4, "hang_in_tensor_group", TIMEOUT_MS, 3, "early").end(TIMEOUT_MS / 1000 + GRACE_S), said)
+                          Job(4, "hang_in_tensor_group", TIMEOUT_MS, 3, "early").end(), said)
 
 
 def a_killed_rank_of_a_tensor_group_is_named_with_its_group():
@@ -184,7 +183,7 @@ def a_killed_rank_of_a_tensor_group_is_named_with_its_group():
         job = Job(4, "hang_in_tensor_group", PATIENT_MS, 3, "sleeps").begin()
         time.sleep(TIMEOUT_MS / 1000)
         os.kill(job.processes[victim], signal.SIGKILL)
-        wrong += judged(f"rank {victim}", job.end(GRACE_S),
+        wrong += judged(f"rank {victim}", job.end(),
                         rf"^rank {victim} \(process {job.processes[victim]} on \S+, tensor group of ranks 2 and 3\) has died{said}")
     return wrong
 

@@ -60,8 +60,8 @@ def alone(*arguments, stdin=""):
     """Runs the program in the root folder and a mount namespace of its own."""
     words = ["/bin/spillway", *map(str, arguments)]
     environment = {"HOME": "/home", "PATH": os.environ["PATH"]}
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", ENTER, "sh", *words], input=stdin, capture_output=True,
-                          text=True, timeout=program.LIMIT_S, check=False, env=environment)
+    done = program.limits.run(["unshare", "--mount", "sh", "-c", ENTER, "sh", *words], input=stdin, capture_output=True,
+                          text=True, check=False, env=environment)
     if done.returncode != 0:
         raise RuntimeError(f"spillway {' '.join(words[1:])}: status {done.returncode}: {done.stderr[-500:]}")
     return done

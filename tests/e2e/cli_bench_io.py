@@ -257,8 +257,8 @@ def death_leaves_nothing():
     for number in (signal.SIGKILL, signal.SIGINT):
         where = folder(f"killed{int(number)}")
         process = program.start("bench", "io", "--nvme", where, "--size", "16MiB", *CELL, "--seconds", 30, "--no-fio")
-        until = time.monotonic() + program.LIMIT_S
-        while not program.has_unnamed_file(process, where) and time.monotonic() < until and process.poll() is None:
+        limit = program.limits.Limit()
+        while not program.has_unnamed_file(process, where) and not limit.over() and process.poll() is None:
             time.sleep(0.05)
         time.sleep(0.1)
         if process.poll() is not None:

@@ -77,7 +77,7 @@ def a_drive_that_becomes_slow():
         while throttle.written() < FAST_BYTES and process.poll() is None:
             time.sleep(0.05)
         throttle.limit("write", SLOW)
-        out, _ = process.communicate(timeout=program.LIMIT_S)
+        out, _ = program.limits.communicate(process)
     if process.returncode != 0:
         return [f"status {process.returncode}"]
     found = json.loads(out)

@@ -163,7 +163,7 @@ def ranks_measure_together():
     shape = ["--zero", 3, "--place", "optimizer=nvme,grads=host"]
     trace = os.path.join(SCRATCH, "ranks-trace.json")
     words = mpirun((RANKS, program.command(*bench(where, *shape, "--steps", STEPS, "--trace", trace, "--json"))))
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=program.LIMIT_S,
+    done = program.limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           check=False)
     if done.returncode != 0 or done.stderr:
         return [f"status {done.returncode}: {done.stderr[-1000:]}"]
@@ -185,13 +185,13 @@ def gone_however_it_ends():
         for name, wait_s, rates in (("while measuring", 0.0, ()), ("while training", 0.3, ("--rates", RATES))):
             where = folder("killed")
             process = program.start(*bench(where, "--place", PLACES[1][0], "--steps", 10000, *rates))
-            until = time.monotonic() + program.LIMIT_S
-            while not program.has_unnamed_file(process, where) and process.poll() is None and time.monotonic() < until:
+            limit = program.limits.Limit()
+            while not program.has_unnamed_file(process, where) and process.poll() is None and not limit.over():
                 time.sleep(0.002)
             time.sleep(wait_s)
             during, alive = os.listdir(where), process.poll() is None
             process.send_signal(number)
-            process.wait(program.LIMIT_S)
+            program.limits.wait(process)
             if not alive or during or os.listdir(where):
                 problems.append(f"{number.name} {name}: alive {alive}, {during} before, {os.listdir(where)} after, "
                                 f"status {process.returncode}")

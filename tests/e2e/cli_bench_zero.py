@@ -4,7 +4,7 @@ import json
 import math
 import subprocess
 
-from program import LIMIT_S, command, run, script_test
+from program import command, limits, run, script_test
 from ranks_jobs import mpirun
 
 ALLOWED = 0.02
@@ -17,7 +17,7 @@ def report(ranks, *more):
     """Returns the report of `bench zero` with that many ranks; one rank runs without a launcher, as a user starts it."""
     arguments = ("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, "--json", *more)
     words = command(*arguments) if ranks == 1 else mpirun((ranks, command(*arguments)))
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0 or done.stderr:
         raise RuntimeError(f"{ranks} ranks: status {done.returncode}: {done.stderr[-1000:]}")
     return json.loads(done.stdout)
@@ -130,8 +130,8 @@ def a_table_is_for_people():
 
 
 def a_model_that_is_not_there_is_refused_once():
-    done = subprocess.run(mpirun((2, command("bench", "zero", "--model", "nowhere"))), stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((2, command("bench", "zero", "--model", "nowhere"))), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if line.startswith("spillway bench zero: ")]
     return [] if done.returncode != 0 and not done.stdout and len(said) == 1 and "nowhere" in said[0] else [str(done)]
 

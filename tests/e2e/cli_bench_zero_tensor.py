@@ -5,7 +5,7 @@ import json
 import math
 import subprocess
 
-from program import LIMIT_S, command, run, script_test
+from program import command, limits, run, script_test
 from ranks_jobs import mpirun
 
 ALLOWED = 0.02
@@ -16,8 +16,8 @@ PARAMETERS = (2 * VOCAB + 1) * HIDDEN + LAYERS * HIDDEN * (2 * (HEADS + KV_HEADS
 
 
 def started(ranks, *more):
-    return subprocess.run(mpirun((ranks, command("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, *more))),
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return limits.run(mpirun((ranks, command("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, *more))),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
 def report(ranks, tensor, *more):

@@ -160,8 +160,7 @@ def half_a_core():
     command = ["unshare", "--mount", "sh", "-c", f"mount --bind {fake} /sys/fs/cgroup && exec \"$@\"", "sh"]
     if shutil.which("unshare") is None or subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
         raise script_test.Skip("no mount namespaces")
-    done = subprocess.run([*command, *program.command("doctor", "--quick", "--json")], capture_output=True, check=True,
-                          timeout=program.LIMIT_S)
+    done = program.limits.run([*command, *program.command("doctor", "--quick", "--json")], capture_output=True, check=True)
     report = json.loads(done.stdout)
     processor, device = found(report, "processor")[0], found(report, "device")[0]
     wrong = (processor["facts"]["cores"], processor["facts"]["quota_cores"], device["facts"]["threads"]) != (1, 0.5, 1)
@@ -212,7 +211,7 @@ def nothing_is_told():
         if shutil.which("unshare") is None or subprocess.run(["unshare", "--mount", "true"], check=False,
                                                              capture_output=True).returncode != 0:
             raise script_test.Skip("no root or loop device")
-        done = subprocess.run(command, capture_output=True, check=False, timeout=program.LIMIT_S)
+        done = program.limits.run(command, capture_output=True, check=False)
         # hwloc has a word of its own to say.
         if done.returncode != 0 or any(not line.startswith(b"[hwloc") for line in done.stderr.splitlines()):
             return problems + [f"without {gone}: status {done.returncode}, {done.stderr.decode()!r}"]

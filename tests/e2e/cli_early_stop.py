@@ -83,8 +83,8 @@ def ranks():
     """That share the state, or compute layers together."""
     problems = []
     for name, flags in (("ranks", ("--zero", 3)), ("group", ("--tensor", 2))):
-        done = subprocess.run(mpirun((2, program.command(*train(name, *STOPS, *flags, micro_batch=2)))),
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=program.LIMIT_S, check=False)
+        done = program.limits.run(mpirun((2, program.command(*train(name, *STOPS, *flags, micro_batch=2)))),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         problems += wrong_end(name, done.stderr) if done.returncode == 0 else [f"{name}: status {done.returncode}: {done.stderr[-900:]}"]
     return problems
 

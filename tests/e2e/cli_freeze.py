@@ -108,8 +108,8 @@ def other_commands_read_frozen_weights():
 
 
 def two_ranks(*arguments):
-    done = subprocess.run(mpirun((2, program.command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=program.LIMIT_S, check=False)
+    done = program.limits.run(mpirun((2, program.command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"two ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
 

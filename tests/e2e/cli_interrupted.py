@@ -64,7 +64,7 @@ def wait_for(process, word):
 def ending_of(process):
     """The exit status and the last line on standard error."""
     lines = process.stderr.read().strip().split("\n")
-    code = process.wait(program.LIMIT_S)
+    code = program.limits.wait(process)
     process.stderr.close()
     return code, lines[-1]
 
@@ -103,8 +103,8 @@ def processor_seconds(process):
 
 def wait_for_work(process, seconds):
     """Until the program has computed for so long from now on, however busy the cores are."""
-    until, deadline = processor_seconds(process) + seconds, time.monotonic() + program.LIMIT_S
-    while processor_seconds(process) < until and process.poll() is None and time.monotonic() < deadline:
+    until, limit = processor_seconds(process) + seconds, program.limits.Limit()
+    while processor_seconds(process) < until and process.poll() is None and not limit.over():
         time.sleep(0.01)
 
 
@@ -118,7 +118,7 @@ def a_second_signal_ends_at_once():
     process.send_signal(signal.SIGINT)
     wait_for(process, "once more ends at once")
     process.send_signal(signal.SIGINT)
-    code = process.wait(program.LIMIT_S)
+    code = program.limits.wait(process)
     process.stderr.close()
     done = len(program.steps_of(run)) if os.path.exists(os.path.join(run, "log.jsonl")) else 0
     return [] if code == 1 and done == 0 else [f"status {code} after {done} steps"]
@@ -418,7 +418,7 @@ def a_reader_that_has_gone():
     process = program.start(*train("unread", "nvme", "--durability", "none"))
     wait_for(process, "step 20/")
     process.stderr.close()
-    code = process.wait(program.LIMIT_S)
+    code = program.limits.wait(process)
     done = len(program.steps_of(path("unread")))
     return [] if code == 0 and done == STEPS else [f"status {code} after {done} steps"]
 

@@ -160,8 +160,8 @@ def another_number_of_ranks_may_convert_too():
     weights = exported(run)
     for ranks, state in ((2, "8bit"), (4, "8bit"), (4, "bf16"), (1, "fp32")):
         arguments = program.command("resume", path(run), "--steps", STEPS, "--optimizer-state", state)
-        done = subprocess.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=program.LIMIT_S, check=False)
+        done = program.limits.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, check=False)
         if done.returncode != 0 or exported(run) != weights or len(stores_of(run)) != ranks:
             problems.append(f"{ranks} ranks, {state}: {stores_of(run)}, {done.stderr[-800:]}")
     return problems
@@ -257,8 +257,8 @@ def bad_input_is_refused():
         for command in (["resume", path(run)], ["verify", path(run)], ["export", path(run), path("none")]):
             problems += program.refused(f"{command[0]}: {name}", command, "8bit", "bf16")
     problems += program.refused("a typo", train("new", "fp32", "--grads-state", "int8"), "--grads-state", "int8", status=2)
-    done = subprocess.run(mpirun((2, program.command(*train("new", "fp32", "--grads-state", "8bit")))),
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=program.LIMIT_S, check=False)
+    done = program.limits.run(mpirun((2, program.command(*train("new", "fp32", "--grads-state", "8bit")))),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode == 0 or "--grads-state 8bit is for one rank, and this job has 2" not in done.stderr:
         problems.append(f"gradients in 8 bits on two ranks: {done.stderr[-500:]}")
     frozen = ["--freeze", "embedding"]

@@ -41,9 +41,9 @@ def stand_in(name):
 
 
 def peers(*flags):
-    return subprocess.run([sys.executable, "-B", os.path.join(PEERS, "peers.py"), "--quick", "--no-install", "--program",
+    return program.limits.run([sys.executable, "-B", os.path.join(PEERS, "peers.py"), "--quick", "--no-install", "--program",
                            program.PROGRAM, "--folder", SCRATCH, "--threads", "1", *flags], stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=program.LIMIT_S, check=False)
+                          capture_output=True, text=True, check=False)
 
 
 def results(name, *flags):
@@ -95,8 +95,7 @@ def without_any_peer_ours_is_measured():
 
 
 def tables(path, *flags):
-    return subprocess.run([sys.executable, "-B", os.path.join(PEERS, "tables.py"), path, *flags], capture_output=True, text=True,
-                          timeout=program.LIMIT_S, check=False)
+    return program.limits.run([sys.executable, "-B", os.path.join(PEERS, "tables.py"), path, *flags], capture_output=True, text=True, check=False)
 
 
 def tables_are_the_same_and_say_what_is_missing():

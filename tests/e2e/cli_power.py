@@ -56,8 +56,7 @@ RECOVERERS, NOT_CLEAN = (1, 1, 1, 2), "did not end cleanly"
 
 def run(ranks, command, environment=None):
     words = program.command(*command)
-    done = subprocess.run(mpirun((ranks, words)) if ranks > 1 else words, stdin=subprocess.DEVNULL, capture_output=True,
-                          timeout=program.LIMIT_S, check=False, env=environment)
+    done = program.limits.run(mpirun((ranks, words)) if ranks > 1 else words, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=environment)
     # The launcher's own words follow a line.
     said = done.stderr.decode(errors="replace").split("\n-----")[0]
     return program.Ended(done.returncode, done.stdout.decode(errors="replace"), said)

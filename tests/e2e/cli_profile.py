@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 
 import program
 from program import command, script_test
@@ -128,7 +127,7 @@ def ranks_measure_together():
     """Ranks that plan together measure at once and keep that beside the profile of a process alone. `train` by as many
     predicts by it."""
     before, problems, plan = kept("machine"), [], command("plan", *TRAINING, "--nvme", SCRATCH)
-    answers = [subprocess.run(mpirun((2, plan)), capture_output=True, text=True, timeout=program.LIMIT_S, check=True) for _ in range(2)]
+    answers = [program.limits.run(mpirun((2, plan)), capture_output=True, text=True, check=True) for _ in range(2)]
     times = [re.findall("a step takes .*", ended.stdout) for ended in answers]
     made = set(kept("machine")) - set(before)
     if [MEASURES in ended.stderr for ended in answers] != [True, False] or len(times[0]) != 1 or times[0] != times[1] or len(made) != 1:
@@ -136,10 +135,10 @@ def ranks_measure_together():
     if " ".join(f"to renew it, remove {made.pop()}".split()) not in " ".join(answers[0].stdout.split()):
         problems.append(f"the profile of ranks is not named: {answers[0].stdout}")
     run = command("train", *TRAINING, "--init", "--data", DATA, "--run", os.path.join(SCRATCH, "ranks"), "--steps", STEPS)
-    ended = subprocess.run(mpirun((2, run)), capture_output=True, text=True, timeout=program.LIMIT_S, check=True)
+    ended = program.limits.run(mpirun((2, run)), capture_output=True, text=True, check=True)
     if times[0][0] not in ended.stderr or MEASURES in ended.stderr:
         problems.append(f"a training does not predict {times[0]}: {ended.stderr[:900]!r}")
-    ended = subprocess.run(mpirun((2, plan + ["--ranks", "3"])), capture_output=True, text=True, timeout=program.LIMIT_S, check=False)
+    ended = program.limits.run(mpirun((2, plan + ["--ranks", "3"])), capture_output=True, text=True, check=False)
     return problems + ([] if ended.returncode == 1 and "--ranks 3 is not the 2 ranks" in ended.stderr else [f"--ranks 3: {ended}"])
 
 

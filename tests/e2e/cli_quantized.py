@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 
-from program import LIMIT_S, SEQ, command, must, numbers_of, read_json, refused, scratch_folder, script_test, steps_of, text, write
+from program import SEQ, command, limits, must, numbers_of, read_json, refused, scratch_folder, script_test, steps_of, text, write
 from ranks_jobs import SHAPE, Job, mpirun
 
 FOLDER = scratch_folder()
-STEPS, GRACE_S = 8, 20
+STEPS = 8
 NVME = ("--place", "weights=host,grads=nvme,optimizer=nvme")
 HOST = ("--place", "weights=host,grads=host,optimizer=host")
 OTHER_SHAPE = ("--seq", SEQ, "--batch-tokens", 24 * SEQ, "--chunk-grains", 1, "--threads", 2, "--precision", "fp32")
@@ -32,8 +32,7 @@ def train(run, *more, steps=STEPS, zero=3, shape=SHAPE):
 
 
 def together(ranks, arguments):
-    done = subprocess.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
     return done
@@ -96,7 +95,7 @@ def a_run_that_is_killed_goes_on_with_the_same_bits():
     job = Job(path("job.log"), 2, train("killed", *INT4, *NVME, steps=1000)).wait_for("step 3/")
     for process in job.processes().values():
         os.kill(process, signal.SIGKILL)
-    job.end(GRACE_S)
+    job.end()
     last = steps_of(path("killed"))[-1]["step"]
     together(2, command("resume", path("killed"), "--steps", last + 3))
     together(2, train("unbroken", *INT4, *NVME, steps=last + 3))

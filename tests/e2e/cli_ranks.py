@@ -6,7 +6,7 @@ import subprocess
 
 import hf_folder
 from ranks_jobs import mpirun
-from program import LIMIT_S, PROGRAM, SEQ, command, must, scratch_folder, script_test, text, write
+from program import PROGRAM, SEQ, command, limits, must, scratch_folder, script_test, text, write
 
 FOLDER = scratch_folder()
 RUN = os.path.join(FOLDER, "run")
@@ -29,7 +29,7 @@ def train(*more, model="gpt2-tiny", files=None, run=RUN, shape=SHAPE, timeout_s=
 
 def job(*parts):
     """A job of (ranks, command, folder to work in) each: its end, with all that it said."""
-    return subprocess.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+    return limits.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           check=False)
 
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from program import LIMIT_S, SEQ, command, must, numbers_of, scratch_folder, script_test, steps_of, text, write
+from program import SEQ, command, limits, must, numbers_of, scratch_folder, script_test, steps_of, text, write
 from ranks_jobs import mpirun
 
 FOLDER = scratch_folder()
@@ -28,8 +28,7 @@ def train(run, *more):
 
 
 def job(arguments, **environment):
-    return subprocess.run(mpirun((2, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False, env=os.environ | environment)
+    return limits.run(mpirun((2, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=os.environ | environment)
 
 
 def two_ranks_on_one_gpu_are_refused():

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 
-from program import LIMIT_S, command, must, numbers_of, scratch_folder, script_test, text, write
+from program import command, limits, must, numbers_of, scratch_folder, script_test, text, write
 from ranks_jobs import far, mpirun
 
 FOLDER = scratch_folder()
@@ -50,8 +50,8 @@ def train(name, *more, model="llama", steps=STEPS, device="cuda", precision="fp3
 
 
 def together(ranks, arguments):
-    done = subprocess.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
     return done

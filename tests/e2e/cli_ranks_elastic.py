@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 
-from program import LIMIT_S, SEQ, command, must, scratch_folder, script_test, text, write
+from program import SEQ, command, limits, must, scratch_folder, script_test, text, write
 from ranks_jobs import SHAPE, far, mpirun
 
 FOLDER = scratch_folder()
@@ -26,8 +26,8 @@ def train(name, steps, *more):
 
 
 def together(ranks, arguments):
-    done = subprocess.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
     return done
@@ -57,8 +57,8 @@ def stores_of_another_run_stay():
     os.mkdir(drive)
     together(1, train("first", STEPS, "--nvme", drive, "--place", NVME))
     together(2, train("second", STEPS, "--nvme", drive, "--place", NVME))
-    done = subprocess.run(mpirun((2, command("resume", path("first"), "--steps", STEPS + 1))), stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((2, command("resume", path("first"), "--steps", STEPS + 1))), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, check=False)
     problems = [] if done.returncode != 0 and done.stderr.count("exists already") == 1 else [f"not refused: {done.stderr[-1500:]}"]
     resume(1, "first", STEPS + 1)
     resume(2, "second", STEPS + 1)
@@ -110,8 +110,7 @@ def the_folder_of_a_run_is_one_for_all_ranks():
 
     def refused(what, arguments):
         parts = [(1, arguments, name) for name in (here, there)]
-        done = subprocess.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=LIMIT_S, check=False)
+        done = limits.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
         right = done.returncode != 0 and len(said) == 1 and "all ranks share" in said[0]
         return [] if right else [f"{what}: status {done.returncode}: {done.stderr[-1500:]}"]
@@ -129,7 +128,7 @@ def ranks_may_be_given_drives_of_their_own():
     for name in ("fast", "large"):
         os.mkdir(path(name))
     parts = [(1, train("given", STEPS, "--nvme", path(name))) for name in ("fast", "large")]
-    done = subprocess.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+    done = limits.run(mpirun(*parts), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           check=False)
     resume(2, "given", STEPS + 1)
     found = [name for name in ("fast/rank-0-of-2", "large/rank-1-of-2") if os.listdir(path(name)) == ["store.spillway"]]

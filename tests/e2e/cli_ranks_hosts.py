@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from program import LIMIT_S, SEQ, command, numbers_of, scratch_folder, script_test, steps_of, text, write
+from program import SEQ, command, limits, numbers_of, scratch_folder, script_test, steps_of, text, write
 from ranks_jobs import Job, mpirun
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "core"))
@@ -17,7 +17,6 @@ from two_hosts import FAR_RANKS, HOSTS  # noqa: E402
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 RANKS, STEPS = 4, 100000
-GRACE_S = 20
 DATA = write(os.path.join(FOLDER, "data.txt"), text(1, 60 * SEQ))
 
 
@@ -33,8 +32,8 @@ def train(run, steps):
 
 
 def together(arguments, **options):
-    done = subprocess.run(mpirun((RANKS, arguments), **options), stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((RANKS, arguments), **options), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
 
@@ -46,7 +45,7 @@ def a_rank_lost_on_the_other_host_ends_a_training_that_goes_on():
     time.sleep(draw.random())
     victim = draw.choice(FAR_RANKS)
     os.kill(job.processes()[victim], signal.SIGKILL)
-    code = job.end(GRACE_S)
+    code = job.end()
     said = [line for line in job.said().splitlines() if line.startswith("spillway ")]
     problems = []
     if code in (None, 0) or len(said) != 1 or not re.search(rf"rank {victim} .* on {HOSTS.names[1]}\) has died", said[0]):

@@ -6,7 +6,7 @@ import random
 import signal
 import subprocess
 
-from program import LIMIT_S, SEQ, command, numbers_of, run, scratch_folder, script_test, steps_of, text, write
+from program import SEQ, command, limits, numbers_of, run, scratch_folder, script_test, steps_of, text, write
 from ranks_jobs import SHAPE, Job, mpirun
 
 FOLDER = scratch_folder()
@@ -29,8 +29,7 @@ def train(name, *more, steps=STEPS):
 
 
 def together(ranks, arguments):
-    done = subprocess.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
     return done
@@ -67,7 +66,7 @@ def a_killed_run_goes_on_with_the_same_bits():
     job = Job(path("killed.log"), 4, train("killed", *NODE, "--place", NVME, "--schedule-steps", 100, "--warmup", 10, steps=100000))
     job.wait_for("step 3/")
     os.kill(job.processes()[draw.randrange(4)], signal.SIGKILL)
-    if job.end(LIMIT_S) in (None, 0):
+    if job.end() in (None, 0):
         return ["the job outlives one of its ranks"]
     last = steps_of(path("killed"))[-1]["step"]
     together(4, command("resume", path("killed"), "--steps", last + 3))
@@ -99,8 +98,8 @@ def what_cannot_be_is_refused_by_a_sentence():
             (4, ("--zero", 3, "--zero-secondary", "six"), "must be none, node or a number of ranks"),
             (1, ("--zero", 3, "--zero-secondary", "node"), "is for several ranks, and this is one")):
         words_of_command = train("refused", *flags)
-        done = subprocess.run(mpirun((ranks, words_of_command)) if ranks > 1 else words_of_command, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = limits.run(mpirun((ranks, words_of_command)) if ranks > 1 else words_of_command, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, check=False)
         said = [line for line in done.stderr.splitlines() if line.startswith("spillway train: ")]
         if done.returncode == 0 or len(said) != 1 or words not in said[0] or os.path.exists(path("refused")):
             problems.append(f"{flags}: status {done.returncode}, {said}")
@@ -123,7 +122,7 @@ def groups_are_priced_by_the_links_of_their_node():
     arguments = command("plan", "--model", "gpt2-tiny", "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", 8 * SEQ, "--threads", 1,
                         "--device", "cpu", "--ranks-per-node", 2, "--tensor", 2, "--json")
     for _ in range(2):
-        done = subprocess.run(mpirun((4, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+        done = limits.run(mpirun((4, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               check=False, env=os.environ | {"XDG_CACHE_HOME": cache})
         if done.returncode != 0:
             return [f"status {done.returncode}: {done.stderr[-1500:]}"]

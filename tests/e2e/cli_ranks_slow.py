@@ -4,7 +4,7 @@ import os
 import subprocess
 import time
 
-from program import LIMIT_S, SEQ, command, scratch_folder, script_test, steps_of, text, write
+from program import SEQ, command, limits, scratch_folder, script_test, steps_of, text, write
 from ranks_jobs import SHAPE, mpirun
 
 FOLDER = scratch_folder()
@@ -28,8 +28,8 @@ def train(run, *more):
 def troubled(run, trouble, wish):
     """Two ranks that train, and the trouble that one of them has."""
     environment = {**os.environ, "LD_PRELOAD": os.environ["SW_RANK_TROUBLE"], trouble: wish}
-    return subprocess.run(mpirun((2, train(run))), env=environment, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=LIMIT_S, check=False)
+    return limits.run(mpirun((2, train(run))), env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False)
 
 
 def slow(run, number):

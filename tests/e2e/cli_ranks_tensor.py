@@ -11,14 +11,14 @@ import subprocess
 import time
 
 import hf_folder
-from program import LIMIT_S, command, differences, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
+from program import command, differences, limits, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
 from ranks_jobs import Job, far, mpirun
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
 STEPS, SHORT, ROUNDS = 50, 6, int(os.environ.get("SW_TEST_ROUNDS", 2))
 TOLERANCE = 1e-5
-TIMEOUT_S, PATIENT_S, GRACE_S = 6, 100, 20
+TIMEOUT_S, PATIENT_S = 6, 100
 EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
 # Rows of the vocabulary, of the positions and of the hidden state that no number of ranks here divides.
 VOCAB, SEQ, POSITIONS, SEQUENCES = 259, 33, 37, 8
@@ -68,8 +68,8 @@ def train(name, *more, model="gpt2", steps=SHORT, timeout_s=PATIENT_S, micro_bat
 
 
 def started(ranks, arguments):
-    return subprocess.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=LIMIT_S, check=False)
+    return limits.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False)
 
 
 def together(ranks, arguments):
@@ -161,7 +161,7 @@ def a_killed_rank_loses_nothing():
         time.sleep(draw.random())
         victim, processes = draw.randrange(4), job.processes()
         os.kill(processes[victim], signal.SIGKILL)
-        code = job.end(TIMEOUT_S + GRACE_S)
+        code = job.end()
         said = [line for line in open(path("job.log"), encoding="utf-8") if line.startswith("spillway ")]
         if code in (None, 0) or len(said) != 1 or f"rank {victim} " not in said[0]:
             problems.append(f"rank {victim}, seed {SEED}: status {code}: {said}")
@@ -320,9 +320,8 @@ def ranks_evaluate_and_generate_together():
             far_off = [loss["loss"] for loss in losses if abs(loss["loss"] - losses[0]["loss"]) > TOLERANCE * losses[0]["loss"]
                        or loss["tokens"] != losses[0]["tokens"]]
             problems += [f"{source}: losses {far_off} instead of {losses[0]}"] if far_off else []
-    done = subprocess.run(mpirun((1, command("eval", path("spoken-gpt2"), "--data", DATA)),
-                                 (1, command("eval", path("spoken-gpt2"), "--data", DATA, "--seq", 9))), capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((1, command("eval", path("spoken-gpt2"), "--data", DATA)),
+                                 (1, command("eval", path("spoken-gpt2"), "--data", DATA, "--seq", 9))), capture_output=True, text=True, check=False)
     if done.returncode == 0 or "rank 1 has another command line than rank 0" not in done.stderr:
         problems.append(f"other arguments of one rank: status {done.returncode}: {done.stderr[-800:]}")
     for what, ranks, flags, words in (("groups", 4, ("eval", "--data", DATA, "--tensor", 3), "--tensor 3"),
@@ -347,8 +346,8 @@ def ranks_chat_together():
     job.stdin.write(b"What?\n")
     job.stdin.flush()
     time.sleep(5)
-    out, err = job.communicate(b"\nAnd?\nWhat?\nAnd?", timeout=LIMIT_S)
-    alone = subprocess.run(talk, input=b"What?\nAnd?\nWhat?\nAnd?", capture_output=True, timeout=LIMIT_S, check=True).stdout
+    out, err = limits.communicate(job, b"\nAnd?\nWhat?\nAnd?")
+    alone = limits.run(talk, input=b"What?\nAnd?\nWhat?\nAnd?", capture_output=True, check=True).stdout
     right = job.returncode == 0 and out == alone and alone.startswith(b"That.\nThis.\n")
     return [] if right else [f"{job.returncode}: {out!r} instead of {alone!r}, {err!r}"]
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 
-from program import LIMIT_S, SEQ, command, must, numbers_of, scratch_folder, script_test, steps_of, text, write
+from program import SEQ, command, limits, must, numbers_of, scratch_folder, script_test, steps_of, text, write
 from ranks_jobs import SHAPE, Job, far, mpirun
 
 FOLDER = scratch_folder()
@@ -18,7 +18,7 @@ ROUNDS = int(os.environ.get("SW_TEST_ROUNDS", 4))
 STEPS, EVAL_EVERY = 12, 5
 NVME = "weights=host,grads=nvme,optimizer=nvme"
 # Seconds on busy cores for a rank that hangs, for one that is well, and for the launcher once the ranks have ended.
-TIMEOUT_S, PATIENT_S, GRACE_S = 4, 100, 20
+TIMEOUT_S, PATIENT_S = 4, 100
 
 
 def path(name):
@@ -39,8 +39,7 @@ def resume(run, *more):
 
 def together(ranks, arguments, status=0):
     """Runs what has to end with this status on so many ranks."""
-    done = subprocess.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != status:
         raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
     return done
@@ -95,14 +94,15 @@ def saves_by_time_are_agreed_on():
     """By the clock of rank 0, in the same steps of all ranks, and with the same bits as without."""
     flags = ("--place", "optimizer=host")
     job = Job(path("job.log"), 2, train("timed", *flags, "--save-every", "1s", steps=100000)).wait_for("with a save")
-    for _ in range(int(LIMIT_S)):
+    limit = limits.Limit()
+    while not limit.over():
         saving = [line["step"] for line in steps_of(path("timed")) if line["saved"]]
         if len(saving) >= 2:
             break
         time.sleep(1)
     for process in job.processes().values():
         os.kill(process, signal.SIGKILL)
-    job.end(GRACE_S)
+    job.end()
     # More may have been saved before the kill reached the ranks, and the line of the last save may be missing.
     saving = [line["step"] for line in steps_of(path("timed")) if line["saved"]]
     saved = json.loads(must("verify", path("timed"), "--json").out)["step"]
@@ -119,7 +119,7 @@ def a_wish_to_stop_saves_and_ends_all_ranks():
     for name, whom in (("all", lambda job: job.process.pid), ("one", lambda job: job.processes()[1])):
         job = Job(path("job.log"), 2, train(name + "-stopped", "--place", NVME, steps=100000)).wait_for("step 3/")
         os.kill(whom(job), signal.SIGUSR1)
-        code = job.end(GRACE_S)
+        code = job.end()
         if code != 130 or "stopped on request" not in job.said():
             problems.append(f"{name}: status {code}: {job.said()[-1500:]}")
         steps = [line["step"] for line in steps_of(path(name + "-stopped"))]
@@ -140,7 +140,7 @@ def launcher_told(how, draw):
     job = long_job()
     time.sleep(draw.random())
     job.process.send_signal(how)
-    code = job.end(TIMEOUT_S + GRACE_S)
+    code = job.end()
     said = [line for line in job.said().splitlines() if line.startswith("spillway ")]
     return [] if code is not None and len(said) <= 1 else [f"{how.name}, seed {SEED}: status {code}: {job.said()[-1500:]}"]
 
@@ -152,9 +152,9 @@ def lost(how, draw):
     victim = draw.randrange(3)
     processes = job.processes()
     if len(processes) < 3:
-        return [f"seed {SEED}: {processes} of a job that has ended too early: {job.end(0)} {job.said()[-1500:]}"]
+        return [f"seed {SEED}: {processes} of a job that has ended too early: {job.end()} {job.said()[-1500:]}"]
     os.kill(processes[victim], how)
-    code = job.end(TIMEOUT_S + GRACE_S)
+    code = job.end()
     said = [line for line in job.said().splitlines() if line.startswith("spillway ")]
     what = "has died" if how == signal.SIGKILL else "has not answered"
     if code not in (None, 0) and len(said) == 1 and re.search(rf"rank {victim} .*{what}", said[0]):
@@ -183,8 +183,8 @@ def any_number_of_ranks_goes_on():
     together(2, train("moving", *more, steps=3, micro_batch=3))
     for ranks, steps in ((3, 6), (1, 8), (4, STEPS)):
         together(ranks, resume("moving", "--steps", steps))
-    done = subprocess.run(mpirun((5, resume("moving", "--steps", STEPS + 1))), stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((5, resume("moving", "--steps", STEPS + 1))), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, check=False)
     refused = done.returncode != 0 and "5 ranks cannot share the 24 sequences" in done.stderr
     return far("2, 3, 1 and 4 ranks", path("moving"), path("one"), counts) + ([] if refused else [f"5 ranks: {done.stderr[-1500:]}"])
 
@@ -195,8 +195,8 @@ def bad_bytes_on_one_rank_end_all_with_its_message():
     with open(store, "r+b") as file:
         file.seek(os.path.getsize(store) // 8)
         file.write(os.urandom(os.path.getsize(store) // 4 * 3))
-    done = subprocess.run(mpirun((2, resume("bad", "--steps", 4))), stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=LIMIT_S, check=False)
+    done = limits.run(mpirun((2, resume("bad", "--steps", 4))), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False)
     said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
     right = done.returncode != 0 and len(said) == 1 and "rank 1: " in said[0] and "store.spillway" in said[0]
     return [] if right else [f"status {done.returncode}: {done.stderr[-1500:]}"]

@@ -358,9 +358,9 @@ def browser(page, *more):
     chromium = shutil.which("chromium")
     if chromium is None:
         raise script_test.Skip("no chromium")
-    done = subprocess.run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", *more,
+    done = program.limits.run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", *more,
                            "--user-data-dir=" + path("browser"), "--virtual-time-budget=2000", "--dump-dom",
-                           "file://" + page], capture_output=True, timeout=program.LIMIT_S, check=True)
+                           "file://" + page], capture_output=True, check=True)
     return done.stdout.decode()
 
 
@@ -431,7 +431,7 @@ def watching(*runs):
 
 
 def answer_of(port, method="GET", target="/", host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=program.limits.STILL_S)
     connection.request(method, target, headers={"Host": host or f"127.0.0.1:{port}"})
     answer = connection.getresponse()
     return answer.status, answer.read().decode()
@@ -453,7 +453,7 @@ def watch_follows_the_run():
     busy = program.run("report", TRAINED, "--watch", "--port", port)
     problems += program.wrong_refusal("a port in use", busy, 1, ("--port", str(port), "in use", "leave --port out"), ["report"])
     process.send_signal(signal.SIGINT)
-    code = process.wait(program.LIMIT_S)
+    code = program.limits.wait(process)
     return problems + ([] if code == 0 else [f"Ctrl-C ends it with {code}"])
 
 
@@ -484,7 +484,7 @@ def watch_answers_this_machine_alone():
     if answer_of(port)[0] != 200:
         problems.append("has stopped to answer")
     process.send_signal(signal.SIGTERM)
-    process.wait(program.LIMIT_S)
+    program.limits.wait(process)
     for what, arguments in (("--port alone", ["--port", 8000]), ("--out", ["--watch", "--out", path("w.html")])):
         problems += program.refused(what, ["report", TRAINED, *arguments], "--watch", status=2)
     return problems

@@ -24,7 +24,9 @@ SHAPE = ("--seq", 16, "--micro-batch", 1, "--batch-tokens", 12 * 16, "--threads"
 REFUSALS = ("is in use by another process", "another process is beginning a run", "was removed by the process that had it",
             "is not the folder of a run", "is not empty", "exists already", "is still held by writes",
             "has an unfinished start", "is not the one that rank 0 sees")
-LIMIT_S, SEEN_S = 120, 0.5
+# A launcher that is left alone may hang: it is given up after so long, and counted. Two that train at once are seen to do
+# so; one that is about to end, on a busy machine, is gone before.
+LAUNCHER_S, SEEN_S = 60, 5
 HAS_MPI = shutil.which("mpirun") is not None and os.environ.get("SW_HAVE_MPI") == "1"
 RANKS = [1, 1, 1, 2, 3, 4] if HAS_MPI else [1]
 seen = collections.Counter()
@@ -92,15 +94,15 @@ class Rival:
 
     def end(self):
         """Returns the problems with the end of the process."""
-        deadline = time.monotonic() + LIMIT_S
+        limit = program.limits.Limit(root=self.process.pid)
         # Ranks whose launcher was killed end a moment later, and so does a launcher whose rank was; some never do.
-        while self.processes() and time.monotonic() < deadline:
+        while self.processes() and not limit.over():
             time.sleep(0.02)
         hang = self.processes()
         for rank in hang:
             os.kill(rank, signal.SIGKILL)
         try:
-            code = self.process.wait(LIMIT_S / 2)
+            code = self.process.wait(LAUNCHER_S)
         except subprocess.TimeoutExpired:
             seen["launchers that hang"] += 1
             self.process.kill()
@@ -188,8 +190,8 @@ def fight(number, last):
         if alive:
             draw.choice(alive).kill(draw)
     # Who waits for the run gives up, or gets it and is killed then.
-    deadline = time.monotonic() + LIMIT_S
-    while any(rival.process.poll() is None and not rival.killed for rival in rivals) and time.monotonic() < deadline:
+    limit = program.limits.Limit()
+    while any(rival.process.poll() is None and not rival.killed for rival in rivals) and not limit.over():
         for rival in rivals:
             if rival.has_run():
                 rival.kill(draw)

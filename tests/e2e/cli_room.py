@@ -95,8 +95,8 @@ def names_with_colons():
 
 
 def wait_until(process, condition):
-    until = time.monotonic() + program.LIMIT_S
-    while process.poll() is None and not condition() and time.monotonic() < until:
+    limit = program.limits.Limit()
+    while process.poll() is None and not condition() and not limit.over():
         time.sleep(0.002)
 
 
@@ -106,7 +106,7 @@ def stopped_once(model, run, condition):
                             "--batch-tokens", 256, "--micro-batch", 4, "--steps", 1, "--place", ALL)
     wait_until(process, condition)
     process.send_signal(signal.SIGINT)
-    code, said = process.wait(program.LIMIT_S), process.stderr.read()
+    code, said = program.limits.wait(process), process.stderr.read()
     process.stderr.close()
     return code, said.strip().split("\n")[-1]
 

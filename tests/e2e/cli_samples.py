@@ -92,8 +92,7 @@ def ranks():
                                (2, "group", ("--tensor", 2)), (4, "groups", ("--tensor", 2, "--zero", 3)),
                                (2, "rows", ("--tensor", 2, "--sequence-parallel", "yes", "--place", "weights=host,optimizer=nvme"))):
         arguments = program.command(*train(name, *ASKS, *flags, micro_batch=2))
-        done = subprocess.run(mpirun((count, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=program.LIMIT_S, check=False)
+        done = program.limits.run(mpirun((count, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{name}: status {done.returncode}: {done.stderr[-1500:]}")
         problems += other_than_generate(name)

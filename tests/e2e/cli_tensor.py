@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import program
-from program import LIMIT_S, SEQ, SHAPE, command, must, scratch_folder, script_test, text, write
+from program import SEQ, SHAPE, command, limits, must, scratch_folder, script_test, text, write
 from ranks_jobs import mpirun
 
 FOLDER = scratch_folder()
@@ -25,8 +25,7 @@ def train(name, *more):
 
 
 def together(ranks, arguments):
-    return subprocess.run(mpirun((ranks, command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=LIMIT_S, check=False)
+    return limits.run(mpirun((ranks, command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
 def refused_together(what, ranks, arguments, *words):

@@ -320,8 +320,8 @@ def full_disk():
     mounted = 'mount -t tmpfs -o size=2m tmpfs "$0" && { "$@"; code=$?; find "$0" -type f; exit $code; }'
     for command in (("tokenize", "--model", model, "--data", path("large.jsonl"), "--out", os.path.join(folder, "o.bin")),
                     ("train", "--model", model, "--init", *program.SHAPE, "--data", path("large.jsonl"), "--run", path("full-run"))):
-        ended = subprocess.run(["unshare", "--mount", "sh", "-c", mounted, folder, *program.command(*command)], check=False,
-                               capture_output=True, timeout=program.LIMIT_S, env={**os.environ, "XDG_CACHE_HOME": folder})
+        ended = program.limits.run(["unshare", "--mount", "sh", "-c", mounted, folder, *program.command(*command)], check=False,
+                               capture_output=True, env={**os.environ, "XDG_CACHE_HOME": folder})
         said = ended.stderr.decode()
         expect(problems, f"{command[0]}: {said}", (ended.returncode, "No space left" in said, len(said.splitlines())), (1, True, 1))
         expect(problems, f"left by {command[0]}", ended.stdout, b"")
@@ -368,7 +368,7 @@ def cut_off(arguments, out, sign):
         while process.poll() is None and saved() in (0, before):
             time.sleep(0.001)
         process.send_signal(sign)
-        said = process.communicate(timeout=program.LIMIT_S)[1]
+        said = program.limits.communicate(process)[1]
         if "" not in written(out):
             break
         for suffix in written(out):
@@ -442,7 +442,7 @@ def one_writer_at_a_time():
                                                "--run", path(f"twice-{i}"), "--steps", 1),
                                env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
               for i in range(2)]
-    said = [process.communicate(timeout=program.LIMIT_S)[1].decode() for process in trains]
+    said = [program.limits.communicate(process)[1].decode() for process in trains]
     expect(problems, f"both trains: {said}", [process.returncode for process in trains], [0, 0])
     expect(problems, f"tokens made: {said}", sum("chats are written" in text for text in said), 1)
     return problems

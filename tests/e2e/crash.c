@@ -29,7 +29,7 @@ enum { KILLS_EVERY_STEP = 220, KILLS_SAVED = 110, KILLS_NARROW = 60, SEED = 3 };
 enum { WITHIN_A_STEP_DIVISOR = 3, MOST_KILLS_FACTOR = 8 };
 /* Every fourth child is killed soon, in its creation or opening; the others after some steps. */
 enum { EARLY_ROUNDS = 4, EARLY_DELAY_US = 25000, MOST_STEPS_ALIVE = 5, MOST_DELAY_US = 9000, POLL_US = 100 };
-#define ROUND_LIMIT_NS INT64_C(60000000000)
+#define ROUND_LIMIT_NS INT64_C(600000000000)
 
 struct tally {
     int kills, opening, within_a_step, recording, runs;

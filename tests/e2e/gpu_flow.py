@@ -23,7 +23,6 @@ KILLS = int(os.environ.get("SW_TEST_ROUNDS", 2))
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 30)))
 LONGEST_S = 8  # until a kill
 MINUTES = 60
-END_S = 60 * script_test.TIME_FACTOR
 SCRATCH = program.scratch_folder()
 OUT = os.path.join(SCRATCH, "out")
 RESULTS = os.path.join(OUT, "results.json")
@@ -73,8 +72,8 @@ def still_running():
 
 def wrong_ends():
     """Returns programs that hold the GPU, of which an ended flow must leave none."""
-    deadline = time.monotonic() + END_S
-    while still_running() and time.monotonic() < deadline:
+    limit = program.limits.Limit()
+    while still_running() and not limit.over():
         time.sleep(0.05)
     return [f"process {pid} goes on" for pid in still_running()]
 
@@ -123,7 +122,7 @@ def a_signal_ends_with_the_table():
     while not said(printed) and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    process.wait(END_S)
+    program.limits.wait(process)
     text = "\n".join(said(printed))
     problems = wrong_ends()
     wanted = ("go on with: ./dev gpu --minutes", "--continue", os.path.join(out, "results.json"), "left: ")
@@ -134,7 +133,7 @@ def a_signal_ends_with_the_table():
 
 def without_time_all_is_left():
     process, printed = start("--continue", minutes=0.1)
-    process.wait(END_S)
+    program.limits.wait(process)
     text = "\n".join(said(printed))
     wanted = [f"{stage}: {name}" for stage, name in missing()]
     problems = [f"{what} is not listed as left" for what in wanted if what not in text]
@@ -150,7 +149,7 @@ def missing():
 
 def what_is_left_is_done():
     process, printed = start("--continue")
-    process.wait(20 * END_S)
+    program.limits.wait(process)
     lines = said(printed)
     problems = [line for line in lines if "FAILED" in line or "CUT OFF" in line or line.startswith("left")]
     problems += [f"{stage}: {name} has no result" for stage, name in missing()]

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import threading
-import time
 
 import hf_folder
 import program
@@ -152,13 +151,10 @@ def run_in_group(what, arguments, budgets, cache_bytes=0, beside_bytes=BESIDE_BU
     forget_data()
     with subprocess.Popen(group.enter(program.command(*arguments)), stdin=subprocess.DEVNULL,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        killer = threading.Timer(program.LIMIT_S, process.kill)
-        killer.start()
         peaks = Peaks(group)
         errors = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        killer.cancel()
         peaks.end()
     highest = usage.ru_maxrss * 1024
     peak = group.number(group.peak_file)
@@ -311,7 +307,7 @@ def resident_by_step(*more):
         found = resident_bytes(process.pid) if step and int(step.group(1)) < STEADY_STEPS else None
         if found is not None:
             resident[int(step.group(1))] = found
-    process.wait(program.LIMIT_S)
+    program.limits.wait(process)
     program.shutil.rmtree(RUN, ignore_errors=True)
     return process.returncode, resident
 

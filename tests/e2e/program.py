@@ -13,9 +13,9 @@ from dataclasses import dataclass
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "structure"))
 import script_test  # noqa: E402, F401
+import limits  # noqa: E402
 
 PROGRAM = os.environ.get("SW_PROGRAM", "spillway")
-LIMIT_S = 480 * script_test.TIME_FACTOR
 SEQ = 64
 # A step of the smallest preset with two micro-batches: some milliseconds.
 SHAPE = ("--seq", SEQ, "--micro-batch", 4, "--batch-tokens", 2 * 4 * SEQ, "--threads", 1, "--chunk-grains", 2)
@@ -41,7 +41,7 @@ def command(*arguments):
 
 
 def run(*arguments, stdin=b"", **options):
-    done = subprocess.run(command(*arguments), input=stdin, capture_output=True, timeout=LIMIT_S, check=False, **options)
+    done = limits.run(command(*arguments), input=stdin, capture_output=True, check=False, **options)
     return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from program import LIMIT_S, SEQ, log_lines, script_test
+from program import SEQ, limits, log_lines, script_test
 
 LAUNCHER = ("mpirun",)
 # 24 sequences a step, for one to four ranks.
@@ -40,8 +40,8 @@ class Job:
             return file.read()
 
     def wait_for(self, words):
-        deadline = time.monotonic() + LIMIT_S
-        while words not in self.said() and self.process.poll() is None and time.monotonic() < deadline:
+        limit = limits.Limit(root=self.process.pid)
+        while words not in self.said() and self.process.poll() is None and not limit.over():
             time.sleep(0.02)
         if words not in self.said():
             raise RuntimeError(f"the job never said '{words}': {self.said()[-1500:]}")
@@ -62,10 +62,10 @@ class Job:
                 found[int(told[b"OMPI_COMM_WORLD_RANK"])] = int(name)
         return found
 
-    def end(self, limit_s):
+    def end(self):
         """The status, or None where the job had to be ended."""
         try:
-            code = self.process.wait(timeout=limit_s)
+            code = limits.wait(self.process)
         except subprocess.TimeoutExpired:
             code = None
             for process in [*self.processes().values(), self.process.pid]:

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 enum { MOST_FILES = 256, MUTATIONS = 1000, INPUT_LIMIT_S = 10, SIGNAL_BASE = 128 };
@@ -24,9 +25,14 @@ static void on_fatal(int number) {
 }
 
 static void catch_fatal(void) {
-    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF};
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         signal(signals[i], on_fatal);
+}
+
+/* Ends the program by SIGPROF when it has used so many more seconds of CPU; 0: no limit. */
+static void limit_cpu(int seconds) {
+    setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = seconds}, NULL);
 }
 
 static void run_one(const uint8_t *data, size_t bytes) {
@@ -35,9 +41,9 @@ static void run_one(const uint8_t *data, size_t bytes) {
     if (copy == NULL)
         abort();
     memcpy(copy, data, bytes);
-    alarm(INPUT_LIMIT_S);
+    limit_cpu(INPUT_LIMIT_S);
     LLVMFuzzerTestOneInput(copy, bytes);
-    alarm(0);
+    limit_cpu(0);
     free(copy);
 }
 

@@ -3,12 +3,12 @@ NVIDIA's, in folders as Python wheels and toolkits have them."""
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "structure"))
 import script_test  # noqa: E402
+import limits  # noqa: E402
 
 PROGRAM, WHOLE, PARTIAL = (os.environ[name] for name in ("SW_LOAD_CUBLASLT", "SW_FAKE_CUBLASLT", "SW_PARTIAL_CUBLASLT"))
 NAME = "libspillway_cublasLt.so."  # as the program under test is compiled; NVIDIA's own may be here
@@ -28,7 +28,7 @@ def environment_with(name, *majors, library=WHOLE):
 
 
 def load(root, fake="130100 16"):
-    return subprocess.run([PROGRAM], capture_output=True, text=True, check=True, timeout=60,
+    return limits.run([PROGRAM], capture_output=True, text=True, check=True,
                           env={"PATH": os.path.join(root, "bin"), "FAKE_CUBLASLT": fake}).stdout
 
 

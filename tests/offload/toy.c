@@ -11,7 +11,7 @@
 
 #define TOY_BUDGET_BYTES (1 * SW_GIB)
 #define STORE_FILE_NAME "store.spillway"
-enum { TOY_BYTES = 4096, TOY_IO_DEPTH = 8, AWAIT_SECONDS = 20, TOY_ROW = 3, TEXT_CHARS = 32 };
+enum { TOY_BYTES = 4096, TOY_IO_DEPTH = 8, AWAIT_SECONDS = 600, TOY_ROW = 3, TEXT_CHARS = 32 };
 
 /* Small enough that gradients made of weights do not grow, and a clip that every gradient exceeds. */
 #define GRADIENT_SHARE 0x1p-10f

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 import script_test
 import sources
@@ -92,9 +91,9 @@ def commands_end_within_their_limits():
     table = [(shell("fresh", f"test ! -e {made}", made=(made,)), True, ""), (shell("bad", "echo why >&2; exit 3"), False, "why"),
              (Command("absent", "status", ("/does/not/exist",)), False, "cannot be started"),
              (shell("good", "echo '{\"bench\": \"x\"}'", "bench"), True, ""),
-             (shell("hangs", "echo said; sleep 100 & wait", limit_s=1), False, "limit"),
+             (shell("hangs", "echo said; sleep 100000 & wait", limit_s=1), False, "limit"),
              (shell("tool", "exit 1", tool="spillway-has-no-such-tool"), True, "")]
-    problems, started = [], time.monotonic()
+    problems = []
     for command, good, word in table:
         result, log = run(command)
         if result["ok"] != good or word not in result.get("error", ""):
@@ -104,7 +103,7 @@ def commands_end_within_their_limits():
         if command.name == "tool" and "absent: spillway-has-no-such-tool" not in gpu_report.lines_of("s", "tool", result)[0]:
             problems.append(f"{result}")
     shutil.rmtree(os.path.dirname(made))
-    return problems if time.monotonic() - started < 60 else problems + ["a program went on"]
+    return problems
 
 
 def parts_are_kept_while_a_command_runs():

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -38,8 +37,7 @@ def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False, previ
         return jobs.run(ranks, what, path, *arguments)
     # One rank needs no launcher, which would take most of the time.
     jobs.command(1)
-    done = subprocess.run([jobs.PROGRAM, what, path, *map(str, arguments)], capture_output=True, text=True,
-                          timeout=jobs.LIMIT_S, check=False)
+    done = jobs.limits.run([jobs.PROGRAM, what, path, *map(str, arguments)], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
