@@ -22,10 +22,11 @@ QWEN = LLAMA3.replace("{1,3}", "")
 SCRIPTS = "naïve café Žluťoučký Ελληνικά русский язык עברית العربية हिन्दी ภาษาไทย 日本語 中文 한국어 "
 
 
-def split(pattern):
+def split(pattern, marked=False):
+    """Where `marked` is set, a space before each piece shows in the ids where the text was cut."""
     return pre_tokenizers.Sequence([
         pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        pre_tokenizers.ByteLevel(add_prefix_space=marked, use_regex=False),
     ])
 
 
@@ -65,6 +66,19 @@ def metaspace(text, size, legacy):
     return tokenizer
 
 
+# Letters, digits, marks, punctuation and symbols of Unicode 15 and 16, a code point of 17, and one that 16 moved.
+NEW = ("\u1c89\u1c8a \ua7cb\ua7dc \U00031350\U000323af \U00010d40\U00010d49 \u0897a\u0897 \u0cf3 \u1b4e\u1b7f \U0001fae9 "
+       "\u2427 \U00016100\U0001611e \U0001ccf0\U0001ccf9 \U00011de0 \U0001171e \U0002ebf0x \U0001d2c0 \U00010ec2.")
+GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+KIMI = (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# Constructs that Oniguruma has in another form than PCRE2, one after the other.
+SYNTAX = (r"\h{2,}|\b\w{,2}\d(?!\W)|^#.|;$|(?m:q.)|[a-f[x-z]&&[^b]]+(?<n>!)|\R|[[:space:]]{2}|\x{e9}|\u00df|[\v\f]|a++b|\P{Cn}\Z"
+          r"|(?i:k)|(?<=~)\D")
+
+
 def awkward_texts(special):
     rng = random.Random(5)
     texts = ["", " ", "  ", "Hello, world!", "  two  spaces ", "it's IT'S it\u017f 'Re \u2019s", "1234567 3.14 \u00bd \u2167",
@@ -72,6 +86,7 @@ def awkward_texts(special):
              "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \u270a\U0001f3ff", "a\x00b\x07\x1f\x7f", "\u180e\u2003x\u3000\u2028",
              "\u2581\u2581 \u2581a", "word" * 40, "ab" * 100, " " * 90 + "x", f"a {special} b{special}{special} c",
              "wordy Wordy xword word-word word", "trim \n me", "the end of the text is the text"]
+    texts += [NEW, NEW[::-1], "x" + NEW.replace(" ", ""), "#a ab1 12 face #b\n#c;\nq\nx!cz!  \r\n\u00e9\u00df\x0b aab K\u212a ~~x"]
     spaces = [" ", "\n", "\t", "\u00a0", "\u2003", "\r\n"]
     for _ in range(12):
         texts.append("".join(rng.choice(spaces) * rng.randrange(1, 4) if rng.random() < 0.4 else
@@ -117,6 +132,10 @@ def main():
     write("llama3", byte_level(text, 400, split(LLAMA3), ignore_merges=True), "<|turn|>")
     write("qwen", with_added(byte_level(text, 400, split(QWEN), normalizers.NFC())), "<|turn|>")
     write("nfkc", byte_level(text, 400, gpt2, normalizers.NFKC()), "<|end|>")
+    write("llama3-marked", byte_level(text, 300, split(LLAMA3, marked=True)), "<|end|>")
+    write("gpt4o", byte_level(text, 300, split(GPT4O, marked=True)), "<|end|>")
+    write("kimi", byte_level(text, 300, split(KIMI, marked=True)), "<|end|>")
+    write("syntax", byte_level(text, 300, split(SYNTAX, marked=True)), "<|end|>")
     smollm = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), copy.deepcopy(gpt2)])
     write("smollm", byte_level(text, 400, smollm), "<|end|>")
     write("llama2", metaspace(text, 500, legacy=True), "</s>")

@@ -149,6 +149,7 @@ static sw_status run_prepend(const struct step *step, struct sw_pattern_scratch 
 static sw_status run_replace(const struct step *step, struct sw_pattern_scratch *pattern, struct sw_text text,
                              struct sw_text_buffer *out) {
     const struct sw_text content = {step->text, strlen(step->text)};
+    sw_pattern_begin(pattern, text);
     for (size_t at = 0; at < text.bytes;) {
         size_t begin = 0, bytes;
         SW_TRY(sw_pattern_find(step->pattern, pattern, text, at, &begin, &bytes));
@@ -175,13 +176,14 @@ static sw_status read_prepend(const json_t *json, const char *path, struct step 
 
 static sw_status read_replace(const json_t *json, const char *path, struct step *step) {
     const json_t *pattern = json_object_get(json, "pattern");
-    const char *expression = json_string_value(json_object_get(pattern, "Regex"));
-    const char *literal = json_string_value(json_object_get(pattern, "String"));
-    if (expression == NULL && literal == NULL)
+    const json_t *expression = json_object_get(pattern, "Regex"), *literal = json_object_get(pattern, "String");
+    const json_t *sought = json_is_string(expression) ? expression : literal;
+    if (!json_is_string(sought))
         return sw_fail(SW_ERR_ARG, "%s: a Replace has neither a Regex nor a String", path);
     step->run = run_replace;
     SW_TRY(copy_text(json_object_get(json, "content"), path, step));
-    return sw_pattern_create(expression != NULL ? expression : literal, expression == NULL, path, &step->pattern);
+    return sw_pattern_create((struct sw_text){json_string_value(sought), json_string_length(sought)}, sought == literal,
+                             path, &step->pattern);
 }
 
 /* The kinds of normalizers, by their type in the file: those with members are read, the others are a normal form. */

@@ -1,126 +1,79 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "train/text/pattern.h"
 
+#include "train/text/pattern_translate.h"
+#include "train/text/unicode.h"
+#include "train/text/utf8.h"
+
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct sw_pattern {
-    pcre2_code *code;
+    pcre2_code *code;  /* right for texts whose characters are all stable (sw_category_is_stable) */
+    pcre2_code *exact; /* right for all texts; NULL: the other is */
 };
 
 struct sw_pattern_scratch {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
+    bool exact; /* the text may have characters that are new to PCRE2 */
 };
 
-/* White space as Oniguruma's \s has it, the Unicode property White_Space. PCRE2's \s has U+180E beside. */
-#define SPACES                                                                                                         \
-    "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
-#define NO_SPACES                                                                                                      \
-    "\\x{0}-\\x{8}\\x{E}-\\x{1F}\\x{21}-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}" \
-    "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
-
-/* Letters behind a backslash that mean the same in both. */
-static const char same_escapes[] = "pPnrtdDbBAz";
-
-struct translation {
-    const char *expression, *path;
-    struct sw_text_buffer out;
-    bool in_class;
-};
-
-static sw_status put(struct translation *t, const char *text, size_t bytes) {
-    return sw_text_buffer_append(&t->out, (struct sw_text){text, bytes});
-}
-
-static sw_status put_spaces(struct translation *t, bool negated) {
-    const char *spaces = negated ? NO_SPACES : SPACES;
-    SW_TRY(t->in_class ? SW_OK : put(t, "[", 1));
-    SW_TRY(put(t, spaces, strlen(spaces)));
-    return t->in_class ? SW_OK : put(t, "]", 1);
-}
-
-static sw_status refuse(const struct translation *t, const char *what) {
-    return sw_fail(SW_ERR_UNSUPPORTED, "%s: the expression '%.200s' uses %s, which this version does not have", t->path,
-                   t->expression, what);
-}
-
-/* Translates the escape that `at` points to, and returns how many characters it has by *out_chars. */
-static sw_status put_escape(struct translation *t, const char *at, size_t *out_chars) {
-    const char letter = at[1];
-    *out_chars = 2;
-    if (letter == 's' || letter == 'S')
-        return put_spaces(t, letter == 'S');
-    const bool is_letter = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z');
-    const bool is_digit = letter >= '0' && letter <= '9';
-    if (letter == 0 || is_digit || (is_letter && strchr(same_escapes, letter) == NULL)) {
-        const char name[] = {'\\', letter, 0};
-        return refuse(t, name);
-    }
-    const char *end = (letter == 'p' || letter == 'P') && at[2] == '{' ? strchr(at, '}') : NULL;
-    if (end != NULL)
-        *out_chars = (size_t)(end - at) + 1;
-    return put(t, at, *out_chars);
-}
-
-/* Tells whether a repetition "{n,m}" ends here that another "+" follows: greedy twice there, possessive here. */
-static bool repeats_twice(const char *at) {
-    return at[0] == '}' && at[1] == '+';
-}
-
-static sw_status translate(struct translation *t) {
-    const char *const begin = t->expression;
-    for (const char *at = begin; *at != 0;) {
-        size_t chars = 1;
-        if (*at == '\\') {
-            SW_TRY(put_escape(t, at, &chars));
-        } else if (t->in_class && (*at == '[' || (at[0] == '&' && at[1] == '&'))) {
-            return refuse(t, *at == '[' ? "a class in a class" : "&& in a class");
-        } else if (!t->in_class && repeats_twice(at)) {
-            return refuse(t, "{n,m}+");
-        } else {
-            if (*at == '[' && !t->in_class) {
-                t->in_class = true;
-                chars = at[1] == '^' ? 2 : 1;
-                chars += at[chars] == ']'; /* a bracket that comes first is one of the class */
-            } else if (*at == ']') {
-                t->in_class = false;
-            }
-            SW_TRY(put(t, at, chars));
-        }
-        at += chars;
-    }
-    return SW_OK;
-}
-
-static sw_status compile(struct sw_pattern *pattern, struct sw_text expression, bool literal, const char *path) {
+static sw_status compile(struct sw_text expression, bool literal, const char *path, pcre2_code **out) {
     int error;
     size_t where;
+    const int shown = (int)(expression.bytes < 200 ? expression.bytes : 200);
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (context == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for an expression");
+    (void)pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     const uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK | (literal ? PCRE2_LITERAL : PCRE2_UCP);
-    pattern->code = pcre2_compile((PCRE2_SPTR)expression.data, expression.bytes, options, &error, &where, NULL);
-    if (pattern->code == NULL) {
+    *out = pcre2_compile((PCRE2_SPTR)expression.data, expression.bytes, options, &error, &where, context);
+    pcre2_compile_context_free(context);
+    if (*out == NULL) {
         char message[256];
         pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-        return sw_fail(SW_ERR_ARG, "%s: the expression '%.*s' is wrong at %zu: %s", path,
-                       (int)(expression.bytes < 200 ? expression.bytes : 200), expression.data, where, message);
+        return sw_fail(SW_ERR_ARG, "%s: the expression '%.*s' is wrong at %zu: %s", path, shown, expression.data, where,
+                       message);
     }
-    (void)pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE); /* without it, matching is slower and the same */
+    uint32_t may_be_empty = 0;
+    (void)pcre2_pattern_info(*out, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
+    if (may_be_empty)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s: the expression '%.*s' allows an empty match, which this version does not have", path, shown,
+                       expression.data);
+    (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it, matching is slower and the same */
     return SW_OK;
 }
 
-sw_status sw_pattern_create(const char *expression, bool literal, const char *path, struct sw_pattern **out) {
-    struct translation t = {.expression = expression, .path = path};
+static sw_status translate_and_compile(const char *expression, bool exact, const char *path, pcre2_code **out) {
+    struct sw_text_buffer translated = {0};
+    sw_status status = sw_pattern_translate(expression, exact, path, &translated);
+    if (status == SW_OK)
+        status = compile(sw_text_of_buffer(&translated), false, path, out);
+    free(translated.data);
+    return status;
+}
+
+static sw_status make(struct sw_pattern *pattern, struct sw_text expression, bool literal, const char *path) {
+    if (expression.bytes == 0)
+        return sw_fail(SW_ERR_ARG, "%s: an expression is empty", path);
+    if (literal)
+        return compile(expression, true, path, &pattern->code);
+    if (memchr(expression.data, 0, expression.bytes) != NULL)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s: the expression '%.200s' has U+0000, which this version does not have",
+                       path, expression.data);
+    SW_TRY(translate_and_compile(expression.data, false, path, &pattern->code));
+    return translate_and_compile(expression.data, true, path, &pattern->exact);
+}
+
+sw_status sw_pattern_create(struct sw_text expression, bool literal, const char *path, struct sw_pattern **out) {
     struct sw_pattern *pattern = calloc(1, sizeof *pattern);
     if (pattern == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for an expression");
-    sw_status status = literal ? put(&t, expression, strlen(expression)) : translate(&t);
-    if (status == SW_OK && t.out.bytes == 0)
-        status = sw_fail(SW_ERR_ARG, "%s: an expression is empty", path);
-    if (status == SW_OK)
-        status = compile(pattern, sw_text_of_buffer(&t.out), literal, path);
-    free(t.out.data);
+    const sw_status status = make(pattern, expression, literal, path);
     if (status != SW_OK) {
         sw_pattern_destroy(pattern);
         return status;
@@ -133,6 +86,7 @@ void sw_pattern_destroy(struct sw_pattern *pattern) {
     if (pattern == NULL)
         return;
     pcre2_code_free(pattern->code);
+    pcre2_code_free(pattern->exact);
     free(pattern);
 }
 
@@ -163,11 +117,50 @@ void sw_pattern_scratch_destroy(struct sw_pattern_scratch *scratch) {
     free(scratch);
 }
 
+/* Tells by the beginning of a sequence that all characters which begin so are stable: most of Latin, Cyrillic and
+ * Arabic, punctuation, Han and Hangul. */
+static bool begins_stable(unsigned char first, unsigned char second) {
+    return (first >= 0xC2 && first <= 0xCC) || (first >= 0xCF && first <= 0xD3) || (first >= 0xD8 && first <= 0xDB) ||
+           ((first == 0xE2 || first == 0xE3) && second == 0x80) || (first >= 0xE4 && first <= 0xE9) || first == 0xEB ||
+           first == 0xEC;
+}
+
+/* Tells whether a text has no character that is new to some PCRE2. */
+static bool is_stable(struct sw_text text) {
+    for (size_t at = 0; at < text.bytes;) {
+        uint64_t eight;
+        if (text.bytes - at >= sizeof eight) {
+            memcpy(&eight, text.data + at, sizeof eight);
+            if ((eight & 0x8080808080808080ULL) == 0) {
+                at += sizeof eight;
+                continue;
+            }
+        }
+        const unsigned char first = (unsigned char)text.data[at];
+        if (first < 0x80) {
+            at++;
+        } else if (begins_stable(first, (unsigned char)text.data[at + 1])) {
+            at += first < 0xE0 ? 2 : 3;
+        } else {
+            const struct sw_utf8_sequence next = sw_utf8_read((struct sw_text){text.data + at, text.bytes - at});
+            if (!sw_category_is_stable(next.code))
+                return false;
+            at += next.bytes;
+        }
+    }
+    return true;
+}
+
+void sw_pattern_begin(struct sw_pattern_scratch *scratch, struct sw_text text) {
+    scratch->exact = !is_stable(text);
+}
+
 sw_status sw_pattern_find(const struct sw_pattern *pattern, struct sw_pattern_scratch *scratch, struct sw_text text,
                           size_t from, size_t *out_begin, size_t *out_bytes) {
     *out_bytes = 0;
-    const int found = pcre2_match(pattern->code, (PCRE2_SPTR)text.data, text.bytes, from,
-                                  PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, scratch->data, scratch->context);
+    const pcre2_code *code = scratch->exact && pattern->exact != NULL ? pattern->exact : pattern->code;
+    const int found = pcre2_match(code, (PCRE2_SPTR)text.data, text.bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY,
+                                  scratch->data, scratch->context);
     if (found == PCRE2_ERROR_NOMATCH)
         return SW_OK;
     if (found < 0) {

@@ -9,9 +9,9 @@
 /* Read by any number of threads. */
 struct sw_pattern;
 
-/* Compiles an expression, or a string that matches itself. What means another thing in PCRE2 than in Oniguruma is
- * translated (\s, \S) or refused by name. `path` is for messages. */
-sw_status sw_pattern_create(const char *expression, bool literal, const char *path, struct sw_pattern **out);
+/* Compiles an expression, which sw_pattern_translate reads and which a zero byte follows, or a string that matches
+ * itself. `path` is for messages. */
+sw_status sw_pattern_create(struct sw_text expression, bool literal, const char *path, struct sw_pattern **out);
 void sw_pattern_destroy(struct sw_pattern *pattern);
 
 /* Scratch memory of one thread that matches. */
@@ -19,6 +19,8 @@ struct sw_pattern_scratch;
 sw_status sw_pattern_scratch_create(struct sw_pattern_scratch **out);
 void sw_pattern_scratch_destroy(struct sw_pattern_scratch *scratch);
 
+/* Tells of the text in which, or in parts of which, matches will be found. */
+void sw_pattern_begin(struct sw_pattern_scratch *scratch, struct sw_text text);
 /* Finds the first match that is not empty and begins at `from` or later, in valid UTF-8; *out_bytes is 0 where there is
  * none. */
 sw_status sw_pattern_find(const struct sw_pattern *pattern, struct sw_pattern_scratch *scratch, struct sw_text text,

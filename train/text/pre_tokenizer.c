@@ -56,13 +56,14 @@ static sw_status read_behavior(const json_t *json, const char *path, enum behavi
 
 static sw_status read_split(const json_t *json, const char *path, struct stage *stage) {
     const json_t *pattern = json_object_get(json, "pattern");
-    const char *expression = json_string_value(json_object_get(pattern, "Regex"));
-    const char *literal = json_string_value(json_object_get(pattern, "String"));
-    if (expression == NULL && literal == NULL)
+    const json_t *expression = json_object_get(pattern, "Regex"), *literal = json_object_get(pattern, "String");
+    const json_t *sought = json_is_string(expression) ? expression : literal;
+    if (!json_is_string(sought))
         return sw_fail(SW_ERR_ARG, "%s: a Split has neither a Regex nor a String", path);
     stage->inverted = json_is_true(json_object_get(json, "invert"));
     SW_TRY(read_behavior(json, path, &stage->behavior));
-    return sw_pattern_create(expression != NULL ? expression : literal, expression == NULL, path, &stage->pattern);
+    return sw_pattern_create((struct sw_text){json_string_value(sought), json_string_length(sought)}, sought == literal,
+                             path, &stage->pattern);
 }
 
 static sw_status read_digits(const json_t *json, const char *path, struct stage *stage) {
@@ -82,7 +83,8 @@ static sw_status read_byte_level(const json_t *json, const char *path, struct st
         stage->finder = BY_NOTHING;
         return SW_OK;
     }
-    return sw_pattern_create(gpt2_expression, false, path, &stage->pattern);
+    return sw_pattern_create((struct sw_text){gpt2_expression, sizeof gpt2_expression - 1}, false, path,
+                             &stage->pattern);
 }
 
 static sw_status read_metaspace(const json_t *json, const char *path, struct stage *stage) {
@@ -109,7 +111,7 @@ static sw_status read_metaspace(const json_t *json, const char *path, struct sta
         stage->finder = BY_NOTHING;
         return SW_OK;
     }
-    return sw_pattern_create(character, true, path, &stage->pattern);
+    return sw_pattern_create((struct sw_text){character, bytes}, true, path, &stage->pattern);
 }
 
 /* The kinds of pre-tokenizers, by their type in the file. */
@@ -355,5 +357,6 @@ static sw_status cut_by(const struct cut *cut, int number, struct sw_text text, 
 sw_status sw_pre_tokenize(const struct sw_pre_tokenizer *pre, struct sw_pre_tokenizer_scratch *scratch,
                           struct sw_text text, bool first, struct sw_piece_taker taker) {
     const struct cut cut = {.pre = pre, .scratch = scratch, .taker = taker};
+    sw_pattern_begin(scratch->pattern, text);
     return text.bytes == 0 ? SW_OK : cut_by(&cut, 0, text, first);
 }

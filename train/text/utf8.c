@@ -1,7 +1,8 @@
 #include "train/text/utf8.h"
 
+#include "train/text/unicode.h"
+
 #include <string.h>
-#include <utf8proc.h>
 
 /* The bytes that may follow a lead byte: how many continuation bytes, and the range of the first of them (Unicode,
  * table 3-7). */
@@ -99,8 +100,8 @@ bool sw_utf8_is_space(uint32_t code) {
 bool sw_utf8_is_numeric(uint32_t code) {
     if (code < 0x80)
         return code >= '0' && code <= '9';
-    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)code);
-    return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO;
+    const enum sw_category category = sw_category_of(code);
+    return category == SW_ND || category == SW_NL || category == SW_NO;
 }
 
 /* Circled and squared letters are alphabetic although their category is So (Unicode, Other_Alphabetic). */
@@ -111,18 +112,18 @@ static bool is_enclosed_letter(uint32_t code) {
 
 bool sw_utf8_is_word(uint32_t code) {
     enum { ZERO_WIDTH_NON_JOINER = 0x200C, ZERO_WIDTH_JOINER = 0x200D };
-    switch (utf8proc_category((utf8proc_int32_t)code)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_PC: return true;
+    switch (sw_category_of(code)) {
+    case SW_LU:
+    case SW_LL:
+    case SW_LT:
+    case SW_LM:
+    case SW_LO:
+    case SW_NL:
+    case SW_MN:
+    case SW_MC:
+    case SW_ME:
+    case SW_ND:
+    case SW_PC: return true;
     default: return is_enclosed_letter(code) || code == ZERO_WIDTH_NON_JOINER || code == ZERO_WIDTH_JOINER;
     }
 }
