@@ -138,6 +138,10 @@ def refused_by_name():
         ({"text": "a", "system": "s"}, (), ("'system'",)),
         ({**both, "train": False}, (), ("'train'", "nothing to learn")),
         ({**both, "mask": [0, 1]}, (), ("'mask'",)),
+        (reply(mask=False), (), ("'mask'",)),
+        (reply(compute_loss=False), (), ("'compute_loss'",)),
+        (reply(is_trained=0), (), ("'is_trained'",)),
+        ({"prompt": "a", "completion": "b", "label": False}, (), ("'label'",)),
         ({"text": "a", "weight": 0.5}, (), ("'weight' of 0.5",)),
         (reply(tool_calls=[{}]), (), ("a message", "'tool_calls'")),
         (reply(reasoning_content="r"), (), ("a message", "'reasoning_content'")),
@@ -168,6 +172,8 @@ def refused_by_name():
         problems += [f"{row} {more}: '{said}' lacks '{word}'" for word in ("a.jsonl:2", *words) if word not in said]
     ended = tokenize(chat_folder(), {"a.jsonl": lines({**both, "id": 1, "url": "u"}, {"text": "a", "source": "s", "id": 2})})
     expect(problems, "members that are not read", "not read: id, url, source\n" in ended.err, True)
+    ended = tokenize(chat_folder(), {"a.jsonl": lines({"text": ""}, {"text": "a", "tools": []})})
+    expect(problems, "empty documents", ("1 JSON documents are empty" in ended.err, "not read" in ended.err), (True, False))
     return problems
 
 

@@ -303,7 +303,7 @@ def refuses_flags_without_text():
     shared = ("train", "--model", model, "--init", *program.SHAPE, "--run", path("flags-run"), "--steps", 1)
     for flags in (("--chat-format", "chatml"), ("--loss", "all")):
         problems += program.refused(f"train {flags}", (*shared, "--data", path("flags.bin"), *flags), "flags.bin",
-                                    "--chat-format", "tokens already")
+                                    flags[0], "tokens already")
         problems += program.refused(f"eval {flags}", ("eval", model, "--data", path("flags.bin"), *flags), "tokens already")
     problems += program.refused("an unknown format", (*shared, "--data", path("flags.txt"), "--chat-format", "alpaca"),
                                 "alpaca", "chatml, qwen2", status=2)

@@ -36,6 +36,12 @@ bool sw_text_data_is(const char *name, int64_t vocab) {
 
 static sw_status hash_inputs(XXH3_state_t *hash, const struct sw_text_inputs *inputs) {
     for (int i = 0; i < inputs->count; i++) {
+        struct stat info;
+        if (stat(inputs->path[i], &info) == 0 && S_ISFIFO(info.st_mode))
+            return sw_fail(SW_ERR_ARG,
+                           "%s is a pipe, and data are read more than once here; spillway tokenize makes a "
+                           "token file of it",
+                           inputs->path[i]);
         /* Which documents a file has depends on its ending. */
         sw_digest_text(hash, sw_text_is_json(inputs->path[i]) ? "lines" : "text");
         SW_TRY(sw_digest_file(hash, inputs->path[i]));

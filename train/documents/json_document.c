@@ -145,6 +145,11 @@ static sw_status append_messages(const struct reading *r, const struct found *fo
 
 static sw_status append_prompt(const struct reading *r) {
     static const char *const known[] = {"prompt", "completion", "system", "text", NULL};
+    if (json_is_boolean(json_object_get(r->object, "label")))
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s has a 'label' that says whether its completion is wanted, which this version does not read; "
+                       "keep the lines that are, without the label",
+                       r->where);
     const json_t *prompt = sw_json_member(r->object, "prompt"), *completion = sw_json_member(r->object, "completion");
     struct sw_chat_lists lists = {.prompt = prompt, .messages = completion};
     SW_TRY(check_members(r, known, false));

@@ -9,13 +9,29 @@
 enum { LEAST_ROOM = 8, MOST_NAMES = 64, SAID_CHARS = 600 };
 
 /* Members of a line or a message that change what is learnt and that nothing here renders. */
-static const char *const matters[] = {"tools",         "functions",    "tool_calls",      "function_call",
-                                      "tool_call_id",  "images",       "image",           "videos",
-                                      "video",         "audios",       "audio",           "chosen",
-                                      "rejected",      "history",      "system_prompt",   "reasoning_content",
-                                      "reasoning",     "thinking",     "documents",       "channel",
-                                      "chat_template", "train_detail", "training_detail", "mask",
-                                      "loss_weight",   "loss_scale",   "sample_weight",   "chat_template_kwargs"};
+static const char *const matters[] = {"tools",
+                                      "functions",
+                                      "tool_calls",
+                                      "function_call",
+                                      "tool_call_id",
+                                      "images",
+                                      "image",
+                                      "videos",
+                                      "video",
+                                      "audios",
+                                      "audio",
+                                      "chosen",
+                                      "rejected",
+                                      "history",
+                                      "system_prompt",
+                                      "reasoning_content",
+                                      "reasoning",
+                                      "thinking",
+                                      "documents",
+                                      "channel",
+                                      "chat_template",
+                                      "sample_weight",
+                                      "chat_template_kwargs"};
 
 static const struct {
     const char *name;
@@ -87,6 +103,17 @@ static bool does_matter(const char *name) {
     return false;
 }
 
+/* Names that may be another tool's word for a loss that is not whole. On a message, its value says so whatever it is.
+ */
+static bool concerns_loss(const char *name, bool of_message) {
+    static const char *const parts[] = {"mask", "loss", "train", "weight", "learn", "supervis"};
+    const size_t count = of_message ? sizeof parts / sizeof parts[0] : 2;
+    for (size_t i = 0; i < count; i++)
+        if (strcasestr(name, parts[i]) != NULL)
+            return true;
+    return false;
+}
+
 static bool is_switch(const char *name) {
     for (int i = 0; i < SWITCHES; i++)
         if (strcmp(name, switches[i].name) == 0)
@@ -108,7 +135,10 @@ sw_status sw_json_check_members(const json_t *object, const char *const *known, 
     json_object_foreach(iterable, name, member) {
         if (json_is_null(member) || is_in(name, known) || (is_switch(name) && !place.chosen))
             continue;
-        if (!place.chosen && does_matter(name) && says_something(member))
+        const bool matters_if_said = !place.chosen && does_matter(name);
+        if (matters_if_said && !says_something(member))
+            continue;
+        if (matters_if_said || (!place.chosen && concerns_loss(name, place.what != NULL)))
             return sw_fail(SW_ERR_UNSUPPORTED,
                            "%s has %s%s'%s', which this version does not read; take it out of the data, or leave such "
                            "lines out with --skip-bad",

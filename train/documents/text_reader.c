@@ -29,6 +29,7 @@ struct sw_text_reader {
     struct sw_text_pieces *pieces; /* of the open file; NULL: none is open */
     const char *path;
     int64_t skipped;
+    int64_t empty;             /* objects without any text */
     int64_t replaced;          /* in the files that were closed */
     struct sw_chat_style chat; /* chosen when the first chat is read */
     bool chat_failed;          /* the model has no chat format */
@@ -93,6 +94,8 @@ int64_t sw_text_reader_replaced(const struct sw_text_reader *reader) {
 
 void sw_text_reader_say_passed(const struct sw_text_reader *reader) {
     sw_json_passed_say(&reader->passed);
+    if (reader->empty > 0)
+        sw_log_warn("%lld JSON documents are empty and were left out", (long long)reader->empty);
     if (reader->template == NO_TEMPLATE)
         sw_log_info("lines with 'instruction' are written in Alpaca's prompt, as the model has no chat template");
 }
@@ -221,6 +224,7 @@ static sw_status read_json(struct sw_text_reader *reader, struct sw_marked_text 
     /* A model without a chat format fails every chat, so the first one ends the reading. */
     const sw_status status = append_json(reader, &piece, out);
     const bool is_bad = status == SW_ERR_ARG || status == SW_ERR_UNSUPPORTED;
+    reader->empty += status == SW_OK && out->text.bytes == 0;
     if (!is_bad || !reader->rules.skip_bad || reader->chat_failed)
         return status;
     skip_line(reader, status, out);
@@ -268,6 +272,7 @@ struct sw_text_position sw_text_reader_position(const struct sw_text_reader *rea
                                      .within = is_open ? sw_text_pieces_position(reader->pieces) : nowhere,
                                      .skipped = reader->skipped,
                                      .replaced = reader->replaced,
+                                     .empty = reader->empty,
                                      .beside = reader->passed.beside,
                                      .has_chats = reader->chat.format != NULL};
 }
@@ -275,6 +280,7 @@ struct sw_text_position sw_text_reader_position(const struct sw_text_reader *rea
 sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_text_position *position) {
     reader->skipped = position->skipped;
     reader->replaced = position->replaced;
+    reader->empty = position->empty;
     reader->passed.beside = position->beside;
     if (position->has_chats)
         SW_TRY(choose_chat_format(reader));

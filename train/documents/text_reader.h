@@ -43,7 +43,7 @@ sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_te
 struct sw_text_position {
     int64_t file; /* its index; the number of files at the end of all */
     struct sw_text_pieces_position within;
-    int64_t skipped;
+    int64_t skipped, empty;
     int64_t replaced;  /* in the files before it */
     int64_t beside;    /* sw_json_passed */
     int64_t has_chats; /* 1: chats were read, in the format of sw_text_reader_chat_format */
