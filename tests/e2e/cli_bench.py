@@ -134,8 +134,9 @@ def loads():
             problems += unequal("of_drive", found["of_drive"], found["load_bytes_per_s"] / found["drive_bytes_per_s"])
             problems += unequal("of_requests", found["of_requests"],
                                 found["load_bytes_per_s"] / found["requests_bytes_per_s"])
-            # Masters, rounded weights and the commit; with moments it would be seven times what is read and more.
-            if not 0 < found["read_bytes"] < found["written_bytes"] < 5 * found["read_bytes"]:
+            # Masters, weights (bf16, or fp32 where the CPU has no products of bf16) and the commit: four to six times what
+            # is read. With moments it would be more than seven times.
+            if not 0 < found["read_bytes"] < found["written_bytes"] < 7 * found["read_bytes"]:
                 problems.append(f"{found['read_bytes']} bytes read, {found['written_bytes']} written")
         if program.tree(drive) != before:
             problems.append(f"{model}: left {sorted(program.tree(drive))}")
