@@ -204,6 +204,7 @@ static int line_of(const char *begin, const char *at) {
 struct refusal {
     sw_status status; /* SW_OK: it was read */
     int line;
+    bool is_json; /* but beyond a limit of ours */
     char what[JSON_ERROR_TEXT_LENGTH];
 };
 
@@ -211,6 +212,21 @@ static struct refusal refusal_of(sw_status status, int line, const char *what) {
     struct refusal refusal = {.status = status, .line = line};
     (void)snprintf(refusal.what, sizeof refusal.what, "%s", what);
     return refusal;
+}
+
+static struct refusal limit_of(sw_status status, int line, const char *what) {
+    struct refusal refusal = refusal_of(status, line, what);
+    refusal.is_json = true;
+    return refusal;
+}
+
+/* Jansson's message ends with the name. */
+static struct refusal refuse_twins(sw_status status, const json_error_t *error) {
+    char what[JSON_ERROR_TEXT_LENGTH];
+    const char *near = strstr(error->text, " near ");
+    (void)snprintf(what, sizeof what, "an object has two members of one name%.60s; take one of them out",
+                   near != NULL ? near : "");
+    return limit_of(status, error->line, what);
 }
 
 static struct refusal load(const struct sw_json_source *source, const char *text, size_t bytes, json_t **out) {
@@ -226,7 +242,9 @@ static struct refusal load(const struct sw_json_source *source, const char *text
     if (json_error_code(&error) == json_error_out_of_memory)
         return refusal_of(SW_ERR_NOMEM, error.line, "no memory to read it");
     if (json_error_code(&error) == json_error_null_character)
-        return refusal_of(source->bad, error.line, "a text has U+0000, which means nothing here");
+        return limit_of(source->bad, error.line, "a text has U+0000, which means nothing here");
+    if (json_error_code(&error) == json_error_duplicate_key)
+        return refuse_twins(source->bad, &error);
     return refusal_of(source->bad, error.line, error.text);
 }
 
@@ -258,7 +276,7 @@ static struct refusal decode(const struct sw_json_source *source, json_t **out) 
                         .refuses_zeros = source->kind == SW_JSON_PLAIN};
     pass_all(&pass);
     if (pass.fault != NULL)
-        return refusal_of(source->bad, line_of(begin, pass.at), pass.fault);
+        return limit_of(source->bad, line_of(begin, pass.at), pass.fault);
     return pass.replaced > 0 ? load_replaced(source, pass, out) : load(source, begin, (size_t)(end - begin), out);
 }
 
@@ -266,9 +284,10 @@ sw_status sw_json_decode(struct sw_json_source source, json_t **out) {
     const struct refusal refusal = decode(&source, out);
     if (refusal.status == SW_OK)
         return SW_OK;
+    const char *why = refusal.is_json ? "" : " is not JSON";
     if (source.kind == SW_JSON_DATA)
-        return sw_fail(refusal.status, "%s is not JSON: %s", source.name, refusal.what);
-    return sw_fail(refusal.status, "%s is not JSON: line %d: %s", source.name, refusal.line, refusal.what);
+        return sw_fail(refusal.status, "%s%s: %s", source.name, why, refusal.what);
+    return sw_fail(refusal.status, "%s%s: line %d: %s", source.name, why, refusal.line, refusal.what);
 }
 
 json_t *sw_json_try(const char *text, size_t bytes) {

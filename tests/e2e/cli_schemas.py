@@ -161,7 +161,7 @@ def refused_by_name():
         ({"instruction": "a", "output": ""}, (), ("'output' is not empty",)),
         ({"Text": "a", "id": 3}, (), ("'Text', 'id'", "--field")),
         ({"question": "a", "answer": "b"}, (), ("'question', 'answer'",)),
-        ('{"text": "a", "text": "b"}', (), ("duplicate",)),
+        ('{"text": "a", "text": "b"}', (), ("two members of one name", "'\"text\"'")),
         ("[" * 600 + "]" * 600, (), ("512 levels",)),
     )
     for row, more, words in cases:

@@ -68,7 +68,7 @@ static const struct {
     {WITH("\"architectures\": [\"GPT2ForSequenceClassification\"]"), SW_ERR_UNSUPPORTED, "GPT2ForSequence"},
     {WITH("\"architectures\": []"), SW_ERR_UNSUPPORTED, "'architectures' is []"},
     {WITH("\"rope_theta\": 10000"), SW_ERR_UNSUPPORTED, "'rope_theta' is not known"},
-    {WITH("\"n_embd\": 64"), SW_ERR_ARG, "duplicate"},
+    {WITH("\"n_embd\": 64"), SW_ERR_ARG, "two members of one name"},
     {"{" BASE "}", SW_ERR_ARG, "no 'n_positions'"},
     {"{\"model_type\": \"gpt2\", \"n_embd\": 64}", SW_ERR_ARG, "no 'vocab_size'"},
     {WITH("\"n_ctx\": 128"), SW_ERR_ARG, "'n_ctx' is 128 but 'n_positions' is 64"},

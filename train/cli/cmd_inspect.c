@@ -1,3 +1,4 @@
+#include "core/log.h"
 #include "train/cli/commands.h"
 #include "train/data/token_counts.h"
 #include "train/data/token_stream.h"
@@ -138,6 +139,8 @@ static sw_status inspect_text(struct inspection *i) {
     }
     fflush(stdout);
     sw_text_reader_say_passed(i->reader);
+    if (sw_text_reader_skipped(i->reader) > 0)
+        sw_log_warn("%lld JSON documents were wrong and were left out", (long long)sw_text_reader_skipped(i->reader));
     return SW_OK;
 }
 

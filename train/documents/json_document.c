@@ -80,7 +80,11 @@ static sw_status refuse_schema(const struct reading *r) {
     json_t *iterable = (json_t *)(uintptr_t)r->object;
     const char *name;
     json_t *value;
-    SW_TRY(sw_json_check_members(r->object, known, (struct sw_json_place){.where = r->where}, r->passed));
+    struct sw_json_passed passed = {0}; /* is not said, as the line is not read */
+    const sw_status status =
+        sw_json_check_members(r->object, known, (struct sw_json_place){.where = r->where}, &passed);
+    sw_json_passed_release(&passed);
+    SW_TRY(status);
     json_object_foreach(iterable, name, value) {
         if (shown == SHOWN_MEMBERS)
             break;
