@@ -100,12 +100,40 @@ static sw_status normalize(const struct sw_normalizer *normalizer, struct sw_add
     return status;
 }
 
+/* Refuses a second token with the id of another one, or that is sought by the same text. */
+static sw_status check_twice(const struct sw_added_tokens *added, const struct sw_added_token *token,
+                             struct sw_text sought, const char *path) {
+    const uint64_t other = sw_number_map_get(&added->of_id, (uint64_t)token->id);
+    if (other != SW_NUMBER_NONE)
+        return sw_fail(SW_ERR_ARG, "%s: the added tokens '%.60s' and '%.60s' both have the id %d", path,
+                       added->token[other].content.data, token->content.data, token->id);
+    size_t same = 0, bytes = 0;
+    const bool found = trie_match(&added->trie[token->is_normalized], sought, 0, &same, &bytes);
+    if (found && bytes == sought.bytes)
+        return sw_fail(SW_ERR_ARG, "%s: the added token '%.60s' is there twice, with the ids %d and %d", path,
+                       token->content.data, added->token[same].id, token->id);
+    return SW_OK;
+}
+
+/* Refuses switches that are neither true nor false. */
+static sw_status check_switches(const json_t *json, const char *path) {
+    static const char *const switches[] = {"special", "normalized", "single_word", "lstrip", "rstrip"};
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
+        const json_t *value = json_object_get(json, switches[i]);
+        if (value != NULL && !json_is_null(value) && !json_is_boolean(value))
+            return sw_fail(SW_ERR_ARG, "%s: '%s' of the added token '%.60s' is neither true nor false", path,
+                           switches[i], json_string_value(json_object_get(json, "content")));
+    }
+    return SW_OK;
+}
+
 static sw_status read_token(struct sw_added_tokens *added, const json_t *json, const struct sw_vocabulary *vocabulary,
                             const struct sw_normalizer *normalizer, const char *path) {
     const json_t *content = json_object_get(json, "content");
     const json_t *id = json_object_get(json, "id");
     if (json_string_length(content) == 0)
         return sw_fail(SW_ERR_ARG, "%s: an added token has no content", path);
+    SW_TRY(check_switches(json, path));
     struct sw_added_token *token = &added->token[added->count];
     *token = (struct sw_added_token){
         .special = json_is_true(json_object_get(json, "special")),
@@ -122,6 +150,7 @@ static sw_status read_token(struct sw_added_tokens *added, const json_t *json, c
         added->ids = token->id + 1;
     SW_TRY(token->is_normalized ? normalize(normalizer, token) : SW_OK);
     const struct sw_text sought = token->is_normalized ? token->normalized : token->content;
+    SW_TRY(check_twice(added, token, sought, path));
     SW_TRY(sw_number_map_put(&added->of_id, (uint64_t)token->id, added->count - 1));
     return sought.bytes == 0 ? SW_OK : trie_add(&added->trie[token->is_normalized], sought, added->count - 1);
 }

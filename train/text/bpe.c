@@ -40,7 +40,7 @@ struct sw_bpe_scratch {
 static sw_status refuse_member(const json_t *model, const char *name, const char *path) {
     const json_t *value = json_object_get(model, name);
     if (value == NULL || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0) ||
-        (json_is_real(value) && json_real_value(value) == 0))
+        (json_is_number(value) && json_number_value(value) == 0))
         return SW_OK;
     return sw_fail(SW_ERR_UNSUPPORTED, "%s: its model has '%s', which this version does not have", path, name);
 }
@@ -61,8 +61,30 @@ static sw_status find_byte_tokens(struct sw_bpe *bpe, const char *path) {
     return SW_OK;
 }
 
+/* Refuses members that are not known, and switches that are neither true nor false. */
+static sw_status check_members(const json_t *model, const char *path) {
+    static const char *const known[] = {
+        "type",          "vocab", "merges", "unk_token", "continuing_subword_prefix", "dropout", "end_of_word_suffix",
+        "cache_capacity"};
+    static const char *const switches[] = {"ignore_merges", "fuse_unk", "byte_fallback"};
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)model, name, value) {
+        bool is_known = json_is_null(value);
+        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+            is_known = is_known || strcmp(name, known[i]) == 0;
+        for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
+            is_known = is_known || (strcmp(name, switches[i]) == 0 && json_is_boolean(value));
+        if (!is_known)
+            return sw_fail(SW_ERR_UNSUPPORTED, "%s: the member '%.60s' of its model is not known or has an odd value",
+                           path, name);
+    }
+    return SW_OK;
+}
+
 static sw_status read_model(struct sw_bpe *bpe, const json_t *model, const char *path) {
     static const char *const lacking[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
+    SW_TRY(check_members(model, path));
     for (size_t i = 0; i < sizeof lacking / sizeof lacking[0]; i++)
         SW_TRY(refuse_member(model, lacking[i], path));
     bpe->whole_first = json_is_true(json_object_get(model, "ignore_merges"));

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { MOST_STEPS = 8 };
+enum { MOST_STEPS = 8, MOST_LEVELS = 4 };
 
 struct step;
 /* Appends what a step makes of a text. */
@@ -212,15 +212,15 @@ static sw_status read_step(struct sw_normalizer *normalizer, const json_t *json,
                    type == NULL ? "" : type);
 }
 
-static sw_status read_all(struct sw_normalizer *normalizer, const json_t *json, const char *path) {
+static sw_status read_all(struct sw_normalizer *normalizer, const json_t *json, int levels, const char *path) {
     const char *type = json_string_value(json_object_get(json, "type"));
-    if (json == NULL || json_is_null(json))
-        return SW_OK;
     if (type == NULL || strcmp(type, "Sequence") != 0)
         return read_step(normalizer, json, path);
     const json_t *list = json_object_get(json, "normalizers");
+    if (!json_is_array(list) || levels == 0)
+        return sw_fail(SW_ERR_ARG, "%s: a sequence of normalizers has no list of them, or is too deep", path);
     for (size_t i = 0; i < json_array_size(list); i++)
-        SW_TRY(read_step(normalizer, json_array_get(list, i), path));
+        SW_TRY(read_all(normalizer, json_array_get(list, i), levels - 1, path));
     return SW_OK;
 }
 
@@ -228,7 +228,8 @@ sw_status sw_normalizer_create(const json_t *json, const char *path, struct sw_n
     struct sw_normalizer *normalizer = calloc(1, sizeof *normalizer);
     if (normalizer == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer");
-    const sw_status status = read_all(normalizer, json, path);
+    const bool none = json == NULL || json_is_null(json);
+    const sw_status status = none ? SW_OK : read_all(normalizer, json, MOST_LEVELS, path);
     if (status != SW_OK) {
         sw_normalizer_destroy(normalizer);
         return status;

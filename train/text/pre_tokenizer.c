@@ -16,7 +16,7 @@ enum finder { BY_PATTERN, BY_NUMERIC, BY_RUN, BY_NOTHING };
 /* Where a stage puts its prefix: before no text, every text, or the first, unless the text begins with it. */
 enum prepend { PREPEND_NEVER, PREPEND_ALWAYS, PREPEND_FIRST };
 
-enum { MOST_STAGES = 8, CHARACTER_BYTES = 8 };
+enum { MOST_STAGES = 8, MOST_LEVELS = 4, CHARACTER_BYTES = 8 };
 
 struct stage {
     enum finder finder;
@@ -142,15 +142,15 @@ static sw_status read_stage(struct sw_pre_tokenizer *pre, const json_t *json, co
                    type == NULL ? "" : type);
 }
 
-static sw_status read_all(struct sw_pre_tokenizer *pre, const json_t *json, const char *path) {
+static sw_status read_all(struct sw_pre_tokenizer *pre, const json_t *json, int levels, const char *path) {
     const char *type = json_string_value(json_object_get(json, "type"));
-    if (json == NULL || json_is_null(json))
-        return SW_OK;
     if (type == NULL || strcmp(type, "Sequence") != 0)
         return read_stage(pre, json, path);
     const json_t *list = json_object_get(json, "pretokenizers");
+    if (!json_is_array(list) || levels == 0)
+        return sw_fail(SW_ERR_ARG, "%s: a sequence of pre-tokenizers has no list of them, or is too deep", path);
     for (size_t i = 0; i < json_array_size(list); i++)
-        SW_TRY(read_stage(pre, json_array_get(list, i), path));
+        SW_TRY(read_all(pre, json_array_get(list, i), levels - 1, path));
     return SW_OK;
 }
 
@@ -158,7 +158,8 @@ sw_status sw_pre_tokenizer_create(const json_t *json, const char *path, struct s
     struct sw_pre_tokenizer *pre = calloc(1, sizeof *pre);
     if (pre == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer");
-    const sw_status status = read_all(pre, json, path);
+    const bool none = json == NULL || json_is_null(json);
+    const sw_status status = none ? SW_OK : read_all(pre, json, MOST_LEVELS, path);
     if (status != SW_OK) {
         sw_pre_tokenizer_destroy(pre);
         return status;

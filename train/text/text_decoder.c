@@ -83,6 +83,10 @@ static sw_status read_metaspace(const json_t *json, const char *path, struct sw_
 
 sw_status sw_decoding_read(const json_t *json, bool byte_level, const char *path, struct sw_decoding *out) {
     const char *type = json_string_value(json_object_get(json, "type"));
+    const json_t *list = json_object_get(json, "decoders");
+    /* A sequence of one is that one. */
+    if (byte_level && type != NULL && strcmp(type, "Sequence") == 0 && json_array_size(list) == 1)
+        type = json_string_value(json_object_get(json_array_get(list, 0), "type"));
     if (byte_level != (type != NULL && strcmp(type, "ByteLevel") == 0))
         return unsupported(path, type);
     if (byte_level) {

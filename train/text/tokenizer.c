@@ -1,5 +1,6 @@
 #include "train/text/tokenizer.h"
 
+#include "core/log.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 #include "train/text/tokenizer_private.h"
@@ -45,14 +46,37 @@ static sw_status read_template(struct sw_tokenizer *tokenizer, const json_t *pos
     return text_seen ? SW_OK : sw_fail(SW_ERR_ARG, "%s: its template leaves out the text", path);
 }
 
+/* Reads ["<s>", 0], a token that BERT's and RoBERTa's processors put at an end of a text. */
+static sw_status add_named(const struct sw_tokenizer *tokenizer, const json_t *pair, const char *path,
+                           struct sw_token_list *list) {
+    const json_t *number = json_array_get(pair, 1);
+    if (!json_is_integer(number) || json_integer_value(number) < 0 ||
+        json_integer_value(number) >= sw_tokenizer_ids(tokenizer))
+        return sw_fail(SW_ERR_ARG, "%s: its post-processor puts a token that is not there", path);
+    const int32_t id = (int32_t)json_integer_value(number);
+    return sw_token_list_append(list, &id, 1);
+}
+
+static sw_status read_ends(struct sw_tokenizer *tokenizer, const json_t *post, const char *path) {
+    SW_TRY(add_named(tokenizer, json_object_get(post, "cls"), path, &tokenizer->before));
+    return add_named(tokenizer, json_object_get(post, "sep"), path, &tokenizer->after);
+}
+
 static sw_status read_post_processor(struct sw_tokenizer *tokenizer, const json_t *post, const char *path) {
     const char *type = json_string_value(json_object_get(post, "type"));
     if (post == NULL || json_is_null(post))
         return SW_OK;
     if (type != NULL && strcmp(type, "ByteLevel") == 0) /* changes offsets, not tokens */
         return SW_OK;
-    if (type != NULL && strcmp(type, "TemplateProcessing") == 0)
+    const bool is_template = type != NULL && strcmp(type, "TemplateProcessing") == 0;
+    const bool has_ends =
+        type != NULL && (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0);
+    if ((is_template || has_ends) && (tokenizer->before.count > 0 || tokenizer->after.count > 0))
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s: two of its post-processors put tokens around a text", path);
+    if (is_template)
         return read_template(tokenizer, post, path);
+    if (has_ends)
+        return read_ends(tokenizer, post, path);
     if (type == NULL || strcmp(type, "Sequence") != 0)
         return sw_fail(SW_ERR_UNSUPPORTED, "%s: this version does not have the post-processor '%.60s'", path,
                        type == NULL ? "" : type);
@@ -72,6 +96,12 @@ static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const
     if (!json_is_object(model) || (type != NULL && strcmp(type, "BPE") != 0))
         return sw_fail(SW_ERR_UNSUPPORTED, "%s: this version has tokenizers of the type BPE, not '%.60s'", path,
                        type == NULL ? "" : type);
+    const char *version = json_string_value(json_object_get(json, "version"));
+    if (version != NULL && strcmp(version, "1.0") != 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s: it has the version '%.20s'; this version reads 1.0", path, version);
+    if (json_is_object(json_object_get(json, "truncation")) || json_is_object(json_object_get(json, "padding")))
+        sw_log_info(
+            "%s: its truncation and padding have no effect here, as in transformers unless a call asks for them", path);
     SW_TRY(sw_pre_tokenizer_create(json_object_get(json, "pre_tokenizer"), path, &tokenizer->pre));
     const bool byte_level = sw_pre_tokenizer_is_byte_level(tokenizer->pre);
     SW_TRY(sw_vocabulary_create(json_object_get(model, "vocab"), byte_level, path, &tokenizer->vocabulary));
