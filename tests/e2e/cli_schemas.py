@@ -55,7 +55,7 @@ def schemas():
     cases = (
         ({"messages": [QUESTION, REPLY], "text": None, "prompt": None}, (), plain),
         ({"messages": None, "tools": None, "text": "ab"}, (), [*b"ab", END]),
-        ({"messages": [QUESTION, REPLY], "tools": [], "images": None, "id": 1}, (), plain),
+        ({"messages": [QUESTION, REPLY], "tools": "[]", "functions": [], "images": None, "id": 1}, (), plain),
         ({"messages": [QUESTION, REPLY], "system": "s"}, (), system + plain),
         ({"messages": [QUESTION, REPLY], "text": "rendered"}, (), plain),
         ({"messages": [QUESTION, REPLY], "text": "rendered"}, ("--field", "text"), [*b"rendered", END]),

@@ -24,7 +24,7 @@ static const struct sw_option options[] = {
      .what = "folder of a run"},
     {.name = "--data", .kind = SW_OPTION_STRING, AT(data), .commands = EVAL, .group = INPUT, .required = true,
      .value = "FILE",
-     .what = "tokens to predict: a token file (.bin), or chats or text as train has it (.jsonl, .txt, .md, .gz)"},
+     .what = "tokens to predict: a token file (.bin), or chats or text as train has it (.jsonl, .json, .txt, .md, .gz)"},
     {.name = "--token-type", .kind = SW_OPTION_CHOICE, AT(token_type), .commands = EVAL, .group = INPUT,
      .initial = "auto", .choices = "auto|u16|u32",
      .what = "type of the tokens in a .bin file; auto: u16 for vocabularies up to 65,536, else u32"},

@@ -121,7 +121,11 @@ static bool is_switch(const char *name) {
     return false;
 }
 
+/* A string may be a list or an object that was written as text, as columns of tables have them. */
 static bool says_something(const json_t *member) {
+    const char *text = json_string_value(member);
+    if (text != NULL && (strcmp(text, "[]") == 0 || strcmp(text, "{}") == 0 || strcmp(text, "null") == 0))
+        return false;
     if (json_is_array(member) || json_is_object(member) || json_is_string(member))
         return json_array_size(member) > 0 || json_object_size(member) > 0 || json_string_length(member) > 0;
     return !json_is_null(member) && !json_is_false(member);

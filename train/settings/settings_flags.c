@@ -50,7 +50,7 @@ static const struct sw_option options[] = {
     {.name = "--init", FLAG(init), .commands = TRAIN, .group = RUN,
      .what = "start from random weights instead of the folder's"},
     {.name = "--data", MANY(data), .commands = TRAIN, .group = RUN, .required = true, .value = "FILE",
-     .what = "training data: token files (.bin); or chats and text (.jsonl, .txt, .md, also packed, or a folder of "
+     .what = "training data: token files (.bin); or chats and text (.jsonl, .json, .txt, .md, also packed, or a folder of "
              "them), which become tokens if the model has a tokenizer.json; without one, each byte of .txt and .md is a "
              "token"},
     {.name = "--data", MANY(data), .commands = RESUME, .group = RUN, .value = "FILE",
