@@ -40,7 +40,9 @@ def inspects():
     for name in ("a.jsonl", "out.bin"):
         ended = program.run("inspect", path(name), "--model", model, "--examples", 2)
         expect(problems, f"{name} ends", (ended.code, ended.err), (0, ""))
-        counts, documents_of = ended.out.split("\n\n", 1) if name == "out.bin" else ("", ended.out)
+        counts, documents_of = ended.out.split("\n\n", 1)
+        if name == "a.jsonl":
+            expect(problems, "the end of documents", counts, "documents end with <|im_end|> (257), by config.json")
         expect(problems, name, documents_of, first + second)
     expect(problems, f"counts: {counts}", " tokens in 3 documents, " in counts and counts.endswith(", 1 documents split"), True)
     ended = program.run("inspect", path("out.bin"), "--model", model, "--examples", 5)
@@ -301,7 +303,7 @@ def refuses_flags_without_text():
     program.write(path("flags", "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1, vocab=300)))
     tokenize(model, {"flags.txt": TEXT}, out="flags.bin")
     shared = ("train", "--model", model, "--init", *program.SHAPE, "--run", path("flags-run"), "--steps", 1)
-    for flags in (("--chat-format", "chatml"), ("--loss", "all")):
+    for flags in (("--chat-format", "chatml"), ("--loss", "all"), ("--bos", "no"), ("--encoding", "gbk"), ("--lossy",)):
         problems += program.refused(f"train {flags}", (*shared, "--data", path("flags.bin"), *flags), "flags.bin",
                                     flags[0], "tokens already")
         problems += program.refused(f"eval {flags}", ("eval", model, "--data", path("flags.bin"), *flags), "tokens already")

@@ -56,6 +56,7 @@ static sw_status open_data(struct evaluator *e, bool makes) {
                                            .chat_format = e->given->chat_format,
                                            .field = e->given->field,
                                            .skip_bad = e->given->skip_bad,
+                                           .bos = e->given->bos,
                                            .coding = {.encoding = e->given->encoding, .lossy = e->given->lossy},
                                            .all_loss = e->given->loss == SW_LOSS_ALL,
                                            .seq = e->seq,

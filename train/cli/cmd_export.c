@@ -13,7 +13,9 @@ static sw_status write_folder(void *context) {
     static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
     struct exporter *e = context;
     SW_TRY(sw_source_open_any(e->given->from, &e->given->nvme, &e->source));
-    const struct sw_checkpoint_format format = {.type = types[e->given->type], .shard_bytes = e->given->shard_bytes};
+    const struct sw_checkpoint_format format = {.type = types[e->given->type],
+                                                .shard_bytes = e->given->shard_bytes,
+                                                .turn_end = *sw_source_turn_end(e->source)};
     const struct sw_load from = sw_source_load(e->source);
     return sw_checkpoint_write(e->given->to, sw_source_config(e->source), sw_source_units(e->source), &format, &from,
                                sw_source_folder(e->source));

@@ -60,10 +60,9 @@ static sw_status take_bytes(struct generator *g, const char *prompt) {
 }
 
 static sw_status take_text(struct generator *g, const char *prompt) {
-    const struct sw_encode_options how = {.parse_special = true, .add_special = true};
-    const sw_status status = g->encoder == NULL
-                                 ? take_bytes(g, prompt)
-                                 : sw_text_encode(g->encoder, (struct sw_text){prompt, strlen(prompt)}, how, &g->text);
+    const sw_status status = g->encoder == NULL ? take_bytes(g, prompt)
+                                                : sw_prompt_encode(g->encoder, &g->model, g->options->bos,
+                                                                   (struct sw_text){prompt, strlen(prompt)}, &g->text);
     if (status == SW_OK && g->text.count == 0)
         return sw_fail(SW_ERR_ARG, "the prompt is empty; give at least one character");
     return status;

@@ -16,6 +16,7 @@ struct inspect_options {
     char *data, *model, *chat_format, *encoding, *field;
     bool lossy, skip_bad;
     int loss; /* SW_LOSS_... */
+    int bos;  /* SW_BOS_... */
     int64_t examples, most_tokens;
 };
 
@@ -38,6 +39,8 @@ static const struct sw_option options[] = {
      .what = "member of JSON objects that has the text or the messages, as tokenize has it"},
     {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
      .what = "leave out JSON documents that are wrong, and count them"},
+    {.name = "--bos", .kind = SW_OPTION_CHOICE, AT(bos), .group = INPUT, .initial = "auto", .choices = SW_BOS_CHOICES,
+     .what = "token that begins a document, as tokenize has it"},
     {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .group = INPUT, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as tokenize has it"},
     {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .group = INPUT,
@@ -66,6 +69,7 @@ struct inspection {
     struct sw_text_reader *reader;
     struct sw_token_stream *stream;
     struct sw_marked_text text;
+    struct sw_document_frame frame;
     struct sw_token_list tokens; /* the document that is printed */
     struct sw_text_buffer loss;  /* a byte a token */
     struct sw_text_buffer written;
@@ -109,6 +113,28 @@ static sw_status print_document(struct inspection *i, bool is_whole) {
     return SW_OK;
 }
 
+/* Prints one of the tokens around documents. */
+static void print_around(const struct inspection *i, const char *what, int32_t id, const char *from) {
+    const struct sw_text text = sw_tokenizer_text(i->model.tokenizer, id);
+    printf("documents %s with %.*s (%d)%s%s\n", what, (int)text.bytes, text.data, id, from != NULL ? ", by " : "",
+           from != NULL ? from : "");
+}
+
+/* Finds and prints the tokens that stand around documents. */
+static sw_status find_frame(struct inspection *i) {
+    SW_TRY(sw_model_text_begin(&i->model, i->given->bos, &i->frame.begin));
+    i->frame.begins_chats = i->given->bos == SW_BOS_YES;
+    i->frame.end = i->model.end;
+    for (size_t t = 0; t < i->frame.begin.count; t++)
+        print_around(i, "begin", i->frame.begin.id[t], NULL);
+    if (i->frame.end >= 0)
+        print_around(i, "end", i->frame.end, i->model.end_from);
+    else
+        printf("nothing ends documents: no file of the model names an eos_token; tokenize --end TOKEN names one\n");
+    printf("\n");
+    return SW_OK;
+}
+
 /* Documents out of text. The first token of each has no loss: nothing foretells it. */
 static sw_status inspect_text(struct inspection *i) {
     const struct inspect_options *given = i->given;
@@ -123,13 +149,14 @@ static sw_status inspect_text(struct inspection *i) {
     sw_text_inputs_say(&i->inputs);
     SW_TRY(sw_text_reader_open((const char *const *)i->inputs.path, i->inputs.count, &rules, &i->reader));
     SW_TRY(sw_text_encoder_create(i->model.tokenizer, &i->encoder));
+    SW_TRY(find_frame(i));
     while (i->printed < given->examples) {
         bool end;
         SW_TRY(sw_text_reader_next(i->reader, &i->text, &end));
         if (end)
             break;
         i->tokens.count = i->loss.bytes = 0;
-        SW_TRY(sw_marked_text_encode(i->encoder, &i->text, false, &i->tokens, &i->loss));
+        SW_TRY(sw_document_encode(i->encoder, &i->text, &i->frame, &i->tokens, &i->loss));
         if (i->tokens.count > 0)
             i->loss.data[0] = 0;
         const bool is_whole = (int64_t)i->tokens.count <= given->most_tokens;
@@ -222,6 +249,7 @@ static sw_status run(const void *target) {
     sw_text_encoder_destroy(i.encoder);
     sw_text_decoder_destroy(i.decoder);
     sw_marked_text_release(&i.text);
+    free(i.frame.begin.id);
     free(i.tokens.id);
     free(i.loss.data);
     free(i.written.data);

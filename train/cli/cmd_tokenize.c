@@ -4,12 +4,14 @@
 #include "train/documents/tokenize_files.h"
 #include "train/files/files.h"
 #include "train/run/signals.h"
+#include "train/text/model_text.h"
 
 struct tokenize_options {
     char *model, *out, *separator, *field, *end, *chat_format, *encoding;
     struct sw_option_list data;
     bool lines, joined, parse_special, skip_bad, lossy;
     int loss; /* SW_LOSS_... */
+    int bos;  /* SW_BOS_... */
     int64_t threads, pack;
 };
 
@@ -42,6 +44,9 @@ static const struct sw_option options[] = {
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
     {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
      .what = "leave out JSON documents that are wrong, count them and go on"},
+    {.name = "--bos", .kind = SW_OPTION_CHOICE, AT(bos), .group = INPUT, .initial = "auto", .choices = SW_BOS_CHOICES,
+     .what = "token that begins a document but chats, whose template puts it; auto: as the tokenizer does "
+             "(TemplateProcessing); yes: in any case, chats too; no: none"},
     {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .group = INPUT, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as iconv names it: latin-1, gbk, shift-jis, utf-16"},
     {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .group = INPUT,
@@ -53,7 +58,7 @@ static const struct sw_option options[] = {
      .what = "token file to write; beside it, FILE.bin.doc has where documents begin, and FILE.bin.mask which tokens "
              "have a loss, where not all do"},
     {.name = "--end", .kind = SW_OPTION_STRING, AT(end), .group = OUTPUT, .initial = "auto", .value = "TOKEN",
-     .what = "token to put behind each document but chats, or none; auto: the model's eos_token_id"},
+     .what = "token to put behind each document but chats, or none; auto: the eos_token_id of the model, or else the eos_token of its tokenizer"},
     {.name = "--joined", .kind = SW_OPTION_FLAG, AT(joined), .group = OUTPUT,
      .what = "write no FILE.bin.doc: attention then crosses from one document to the next"},
     {.name = "--pack", .kind = SW_OPTION_INT, AT(pack), .group = OUTPUT, .initial = "0", .value = "SEQ", .int_min = 0,
@@ -102,6 +107,7 @@ static sw_status run(const void *target) {
                   .skip_bad = given->skip_bad,
                   .coding = {.encoding = given->encoding, .lossy = given->lossy}},
         .end = given->end,
+        .bos = given->bos,
         .out = given->out,
         .parse_special = given->parse_special,
         .joined = given->joined,

@@ -2,6 +2,7 @@
 
 #include "train/documents/text_reader.h"
 #include "train/settings/settings.h"
+#include "train/text/model_text.h"
 
 enum { EVAL = 1, GENERATE = 2, EXPORT = 4, VERIFY = 8, PASSES = EVAL | GENERATE, MAX_NEW_TOKENS = 1 << 20 };
 
@@ -34,6 +35,9 @@ static const struct sw_option options[] = {
      .what = "member of JSON objects that has the text or the messages, as tokenize has it"},
     {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .commands = EVAL, .group = INPUT,
      .what = "leave out JSON documents that are wrong, and count them"},
+    {.name = "--bos", .kind = SW_OPTION_CHOICE, AT(bos), .commands = PASSES, .group = INPUT, .initial = "auto",
+     .choices = SW_BOS_CHOICES,
+     .what = "token that begins a text: auto: as the tokenizer puts it; yes: in any case; no: none"},
     {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .commands = EVAL, .group = INPUT, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as tokenize has it"},
     {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .commands = EVAL, .group = INPUT,

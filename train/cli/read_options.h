@@ -20,6 +20,7 @@ struct sw_read_options {
     char *encoding;    /* of text; NULL: UTF-8 */
     char *field;       /* of JSON objects; NULL: by schema */
     bool lossy, skip_bad;
+    int bos; /* of eval and generate: SW_BOS_... */
     /* generate: one of prompt, prompt_file and token_file is given, or chat */
     char *prompt, *prompt_file, *token_file;
     bool chat;

@@ -320,3 +320,28 @@ sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct
     }
     return SW_OK;
 }
+
+/* Tells whether a token has a loss in one block. */
+static sw_status block_learns(struct sw_data *data, int64_t first, int64_t count, int32_t token, bool *out) {
+    uint8_t *marks = malloc((size_t)count);
+    sw_status status = marks != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    if (status == SW_OK)
+        status = sw_token_stream_read(data->stream, first, count, data->block);
+    if (status == SW_OK)
+        status = sw_token_stream_read_marks(data->stream, first, count, marks);
+    for (int64_t i = 0; status == SW_OK && i < count && !*out; i++)
+        *out = data->block[i] == token && (marks[i] & SW_TOKEN_LEARNT) != 0;
+    free(marks);
+    return status;
+}
+
+sw_status sw_data_learns(struct sw_data *data, int32_t token, bool *out) {
+    const int64_t blocks = sw_div_up(data->train_tokens, SW_DATA_BLOCK);
+    const int64_t stride = sw_div_up(blocks, SW_DATA_LOOKED_BLOCKS);
+    *out = false;
+    for (int64_t b = 0; b < blocks && !*out; b += stride) {
+        const int64_t first = b * SW_DATA_BLOCK;
+        SW_TRY(block_learns(data, first, sw_min_i64(SW_DATA_BLOCK, data->train_tokens - first), token, out));
+    }
+    return SW_OK;
+}

@@ -63,6 +63,10 @@ sw_status sw_data_check_digest(const struct sw_data *data, uint64_t digest);
 sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out);
 /* Counts the targets of that window that have a loss, without reading its tokens. */
 sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t *out);
+/* Tells whether a token has a loss in the training part, of which at most SW_DATA_LOOKED_BLOCKS blocks are read, evenly
+ * over all of it. */
+enum { SW_DATA_LOOKED_BLOCKS = 256 };
+sw_status sw_data_learns(struct sw_data *data, int32_t token, bool *out);
 /* Reads a window of the validation part, in the order of the data. The last window may be short: its targets beyond the
  * data are -1. */
 sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct sw_tokens out);

@@ -61,6 +61,8 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw
     sw_digest_text(hash, spec->field);
     sw_digest_text(hash, spec->skip_bad ? "skip" : "refuse");
     sw_digest_text(hash, spec->coding.encoding);
+    XXH3_64bits_update(hash, &spec->bos, sizeof spec->bos);
+    sw_digest_text(hash, spec->old_rules ? "old" : "new");
     sw_digest_text(hash, spec->coding.lossy ? "lossy" : "strict");
     sw_status status = sw_digest_model(hash, spec->model);
     if (status == SW_OK)
@@ -81,6 +83,8 @@ static sw_status make(const struct sw_text_data_spec *spec, const char *const *n
                   .all_loss = spec->all_loss,
                   .coding = spec->coding},
         .end = "auto",
+        .bos = spec->bos,
+        .old_rules = spec->old_rules,
         .out = path,
         .threads = spec->threads,
         .pack_seq = spec->seq,
@@ -147,6 +151,8 @@ static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool
         .field = settings->field,
         .skip_bad = settings->skip_bad,
         .coding = {.encoding = settings->encoding, .lossy = settings->lossy || settings->old_text},
+        .bos = settings->bos,
+        .old_rules = settings->old_text,
         .all_loss = settings->loss == SW_LOSS_ALL,
         .seq = settings->seq,
         .threads = settings->threads > 0 ? (int)settings->threads : sw_machine_cores(),
@@ -164,6 +170,8 @@ sw_status sw_text_data_refuse_flags(const struct sw_text_data_spec *spec, const 
         flag = "--field";
     else if (spec->skip_bad)
         flag = "--skip-bad";
+    else if (spec->bos != SW_BOS_AUTO)
+        flag = "--bos";
     else if (spec->coding.encoding != NULL)
         flag = "--encoding";
     else if (spec->coding.lossy)

@@ -14,8 +14,10 @@ struct sw_text_data_spec {
     const char *field;       /* member of JSON objects that has the text; NULL: by schema (json_document.h) */
     bool skip_bad;           /* JSON documents that are wrong are left out */
     struct sw_text_coding coding;
-    bool all_loss; /* chats and completions have a loss as a whole, not only what the model is to write */
-    int64_t seq;   /* tokens of a sequence, into which documents are packed */
+    int bos;        /* SW_BOS_... */
+    bool old_rules; /* as in sw_tokenize_spec */
+    bool all_loss;  /* chats and completions have a loss as a whole, not only what the model is to write */
+    int64_t seq;    /* tokens of a sequence, into which documents are packed */
     int threads;
     bool may_make; /* else a token file that is not there is an error */
 };

@@ -122,3 +122,53 @@ sw_status sw_marked_text_encode(struct sw_text_encoder *encoder, const struct sw
     }
     return encode_run(encoder, &run, out, out_loss);
 }
+
+static bool begins_with(const struct sw_token_list *tokens, size_t from, const struct sw_token_list *begin) {
+    return tokens->count - from >= begin->count &&
+           memcmp(tokens->id + from, begin->id, begin->count * sizeof *begin->id) == 0;
+}
+
+/* Puts tokens before a document whose own begin at `from`. They have a loss where its first token has one. */
+static sw_status put_before(const struct sw_token_list *begin, size_t from, struct sw_token_list *tokens,
+                            struct sw_text_buffer *loss) {
+    const size_t own = tokens->count - from;
+    SW_TRY(sw_token_list_append(tokens, begin->id, begin->count));
+    memmove(tokens->id + from + begin->count, tokens->id + from, own * sizeof *tokens->id);
+    memcpy(tokens->id + from, begin->id, begin->count * sizeof *begin->id);
+    SW_TRY(append_loss(loss, begin->count, true));
+    memmove(loss->data + from + begin->count, loss->data + from, own);
+    memset(loss->data + from, loss->data[from + begin->count], begin->count);
+    return SW_OK;
+}
+
+sw_status sw_document_encode(struct sw_text_encoder *encoder, const struct sw_marked_text *marked,
+                             const struct sw_document_frame *frame, struct sw_token_list *out,
+                             struct sw_text_buffer *out_loss) {
+    const size_t from = out->count;
+    SW_TRY(sw_marked_text_encode(encoder, marked, frame->parse_special, out, out_loss));
+    if (out->count == from)
+        return SW_OK;
+    const bool begins = frame->begin.count > 0 && (!marked->closed || frame->begins_chats);
+    if (begins && !begins_with(out, from, &frame->begin))
+        SW_TRY(put_before(&frame->begin, from, out, out_loss));
+    if (frame->end < 0 || marked->closed)
+        return SW_OK;
+    SW_TRY(sw_token_list_append(out, &frame->end, 1));
+    return append_loss(out_loss, 1, true);
+}
+
+sw_status sw_prompt_encode(struct sw_text_encoder *encoder, const struct sw_model_text *model, int bos,
+                           struct sw_text prompt, struct sw_token_list *out) {
+    const struct sw_marked_text marked = {.text = {.data = (char *)(uintptr_t)prompt.data, .bytes = prompt.bytes}};
+    struct sw_document_frame frame = {.end = -1, .parse_special = true};
+    struct sw_text_buffer loss = {0};
+    const size_t from = out->count;
+    sw_status status = sw_model_text_begin(model, bos, &frame.begin);
+    if (status == SW_OK)
+        status = sw_document_encode(encoder, &marked, &frame, out, &loss);
+    if (status == SW_OK && out->count == from)
+        status = sw_token_list_append(out, frame.begin.id, frame.begin.count);
+    free(frame.begin.id);
+    free(loss.data);
+    return status;
+}

@@ -38,8 +38,8 @@ sw_status sw_digest_file(XXH3_state_t *hash, const char *path) {
 }
 
 sw_status sw_digest_model(XXH3_state_t *hash, const char *model) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json",
-                                        "generation_config.json"};
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",  "chat_template.jinja",
+                                        "config.json",    "generation_config.json", "special_tokens_map.json"};
     struct stat info;
     if (stat(model, &info) == 0 && S_ISREG(info.st_mode))
         return sw_digest_file(hash, model);

@@ -47,7 +47,8 @@ struct work {
     int encoders;
     struct document *document;
     int64_t documents; /* of this batch */
-    int32_t end;       /* token behind each document; -1: none */
+    struct sw_document_frame frame;
+    bool unended; /* a document that was put has no token behind it, though --end is auto */
     /* How far the work is: digests from the beginning, the rest where it is written down. */
     struct sw_tokenize_journal journal;
     bool has_journal;          /* else it cannot go on, as it reads a pipe */
@@ -58,16 +59,31 @@ struct work {
 
 static sw_status find_end(struct work *w) {
     const char *end = w->spec->end;
-    w->end = -1;
+    w->frame.end = -1;
     if (strcmp(end, "auto") == 0) {
-        w->end = w->model.ends.count > 0 ? w->model.ends.id[0] : -1;
+        w->frame.end = w->spec->old_rules ? w->model.old_end : w->model.end;
         return SW_OK;
     }
     if (strcmp(end, "none") == 0)
         return SW_OK;
-    w->end = sw_tokenizer_find(w->model.tokenizer, end);
-    if (w->end < 0)
+    w->frame.end = sw_tokenizer_find(w->model.tokenizer, end);
+    if (w->frame.end < 0)
         return sw_fail(SW_ERR_ARG, "--end: the tokenizer has no token '%s'", end);
+    return SW_OK;
+}
+
+/* Finds the tokens around documents, and says those that no flag names. */
+static sw_status find_frame(struct work *w) {
+    const struct sw_tokenize_spec *spec = w->spec;
+    SW_TRY(find_end(w));
+    SW_TRY(sw_model_text_begin(&w->model, spec->old_rules ? SW_BOS_NO : spec->bos, &w->frame.begin));
+    w->frame.begins_chats = spec->bos == SW_BOS_YES;
+    w->frame.parse_special = spec->parse_special;
+    if (w->frame.end != w->model.old_end && strcmp(spec->end, "auto") == 0) {
+        const struct sw_text end = sw_tokenizer_text(w->model.tokenizer, w->frame.end);
+        sw_log_info("documents end with %.*s (%d), as %s says: config.json names no end in the vocabulary",
+                    (int)end.bytes, end.data, w->frame.end, w->model.end_from);
+    }
     return SW_OK;
 }
 
@@ -80,13 +96,8 @@ static sw_status refuse_stale_documents(const struct work *w) {
 }
 
 static sw_status encode(struct work *w, struct sw_text_encoder *encoder, struct document *document) {
-    static const char learnt = 1;
     document->tokens.count = document->loss.bytes = 0;
-    SW_TRY(sw_marked_text_encode(encoder, &document->text, w->spec->parse_special, &document->tokens, &document->loss));
-    if (w->end < 0 || document->tokens.count == 0 || document->text.closed)
-        return SW_OK;
-    SW_TRY(sw_token_list_append(&document->tokens, &w->end, 1));
-    return sw_text_buffer_append(&document->loss, (struct sw_text){&learnt, 1});
+    return sw_document_encode(encoder, &document->text, &w->frame, &document->tokens, &document->loss);
 }
 
 /* Encodes the documents of the batch whose number is `index` modulo the encoders. */
@@ -120,6 +131,7 @@ static sw_status read_batch(struct work *w, bool *out_end) {
 
 static sw_status put(struct work *w, const struct document *document) {
     w->journal.put += document->tokens.count > 0;
+    w->unended |= w->frame.end < 0 && document->tokens.count > 0 && !document->text.closed;
     const struct sw_text loss = sw_text_of_buffer(&document->loss);
     return w->packer != NULL ? sw_packer_add(w->packer, &document->tokens, loss)
                              : sw_token_writer_add(w->writer, &document->tokens, loss);
@@ -195,8 +207,8 @@ static void digest_flags(const struct work *w, XXH3_state_t *hash) {
     const struct sw_text_rules *rules = &spec->rules;
     const char *const texts[] = {SW_TOKENIZE_VERSION, rules->separator, rules->field,
                                  rules->chat_format,  spec->end,        rules->coding.encoding};
-    const int64_t numbers[] = {rules->lines,        rules->all_loss, rules->skip_bad, rules->coding.lossy,
-                               spec->parse_special, spec->joined,    spec->pack_seq};
+    const int64_t numbers[] = {rules->lines,    rules->all_loss,     rules->skip_bad, rules->coding.lossy, spec->bos,
+                               spec->old_rules, spec->parse_special, spec->joined,    spec->pack_seq};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         sw_digest_text(hash, texts[i]);
     XXH3_64bits_update(hash, numbers, sizeof numbers);
@@ -295,13 +307,13 @@ static sw_status open_files(struct work *w) {
     SW_TRY(sw_text_reader_open((const char *const *)w->inputs.path, w->inputs.count, &rules, &w->reader));
     SW_TRY(sw_token_writer_open(spec->out, w->model.vocab <= UINT16_VOCAB ? 2 : 4, !spec->joined, &w->writer));
     if (spec->pack_seq > 0)
-        SW_TRY(sw_packer_open(w->writer, spec->pack_seq, w->end >= 0 ? w->end : 0, &w->packer));
+        SW_TRY(sw_packer_open(w->writer, spec->pack_seq, w->frame.end >= 0 ? w->frame.end : 0, &w->packer));
     return begin(w);
 }
 
 static sw_status open_all(struct work *w) {
     SW_TRY(sw_model_text_open(w->spec->model, &w->model));
-    SW_TRY(find_end(w));
+    SW_TRY(find_frame(w));
     SW_TRY(open_files(w));
     w->encoders = w->spec->threads;
     w->encoder = calloc((size_t)w->encoders, sizeof(struct sw_text_encoder *));
@@ -325,6 +337,7 @@ static void close_all(struct work *w) {
     }
     free(w->encoder);
     free(w->document);
+    free(w->frame.begin.id);
     sw_packer_close(w->packer);
     if (w->writer != NULL && !w->keeps)
         sw_tokenize_journal_remove(w->spec->out);
@@ -346,6 +359,7 @@ static void describe(const struct work *w, struct sw_tokenized *out) {
                                  .split = w->packer != NULL ? sw_packer_split(w->packer) : 0,
                                  .padding = w->packer != NULL ? sw_packer_padding(w->packer) : 0,
                                  .text_bytes = w->journal.text_bytes - w->text_bytes_before,
+                                 .unended = w->unended && strcmp(w->spec->end, "auto") == 0,
                                  .token_bytes = w->model.vocab <= UINT16_VOCAB ? 2 : 4,
                                  .chat_format = format != NULL ? sw_chat_format_name(format) : NULL};
 }
@@ -371,6 +385,9 @@ void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
                 (double)made->text_bytes / made->seconds * 1e-6);
     if (made->chat_format != NULL)
         sw_log_info("chats are written in the format %s", made->chat_format);
+    if (made->unended)
+        sw_log_warn("nothing ends a document, so a model learns no end: neither config.json nor tokenizer_config.json "
+                    "names an eos_token that the vocabulary has; spillway tokenize --end TOKEN names one");
     if (made->masked > 0)
         sw_log_info("%lld tokens have a loss (%.3g%%)", (long long)made->learnt, percent * (double)made->learnt);
     if (made->split > 0)

@@ -10,7 +10,9 @@ struct sw_tokenize_spec {
     int name_count;
     struct sw_text_rules rules; /* without tokenizer and model, which are set here */
     const char *end;            /* token behind each document but chats: its spelling, "none", or "auto" for the model's
-                                   eos_token_id */
+                                   (model_text.h) */
+    int bos;                    /* SW_BOS_... */
+    bool old_rules;             /* the tokens are those of a run before SW_RUN_TEXT_VERSION (run.h) */
     const char *out;            /* FILE.bin */
     bool parse_special;         /* special tokens that the text spells are these tokens */
     bool joined;                /* no FILE.bin.doc is written */
@@ -28,6 +30,7 @@ struct sw_tokenized {
     int64_t split, padding; /* documents that are longer than a sequence; tokens of padding */
     int64_t text_bytes;     /* that this call encoded */
     int token_bytes;
+    bool unended;            /* a document has no token behind it, though --end is auto */
     const char *chat_format; /* name of the chats' format; NULL: there are none */
     double seconds;
 };

@@ -43,6 +43,9 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     free(config);
     if (root != NULL)
         sw_run_optimizer_to_json(run, root);
+    if (root != NULL && run->turn_end.token != NULL)
+        json_object_set_new(root, "turn_end",
+                            json_pack("{s:i, s:s}", "id", (int)run->turn_end.id, "token", run->turn_end.token));
     digest_text(run->frozen_digest, digest);
     if (root != NULL && run->frozen_digest != 0)
         json_object_set_new(root, "frozen_digest", json_string(digest));
@@ -76,6 +79,16 @@ static sw_status read_frozen(const json_t *root, const char *path, struct sw_run
                : sw_fail(SW_ERR_CORRUPT, "%s lacks the frozen_digest of its frozen weights; restore the file", path);
 }
 
+/* Reads the token that ends turns, which runs that learn none and older ones do not have. */
+static sw_status read_turn_end(const json_t *root, struct sw_run *run) {
+    const json_t *end = json_object_get(root, "turn_end"), *id = json_object_get(end, "id");
+    const char *token = json_string_value(json_object_get(end, "token"));
+    if (token == NULL || !json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
+        return SW_OK;
+    run->turn_end = (struct sw_turn_end){.id = (int32_t)json_integer_value(id), .token = strdup(token)};
+    return run->turn_end.token != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to read run.json");
+}
+
 static sw_status parse_run(const json_t *root, const char *path, struct sw_run *run) {
     const json_int_t version = json_integer_value(json_object_get(root, "version"));
     const json_t *settings = json_object_get(root, "settings"), *config = json_object_get(root, "config");
@@ -96,6 +109,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     SW_TRY(sw_run_list_from_json(root, "beside", path, &run->beside));
     SW_TRY(sw_run_list_from_json(root, "data_text", path, &run->texts.data));
     SW_TRY(sw_run_list_from_json(root, "val_text", path, &run->texts.val));
+    SW_TRY(read_turn_end(root, run));
     SW_TRY(read_frozen(root, path, run));
     SW_TRY(sw_run_stores_from_json(root, path, run));
     if (sw_settings_optimizer(&run->settings) != run->optimizer)
@@ -134,6 +148,7 @@ void sw_run_release(struct sw_run *run) {
     sw_run_stores_release(run->store, run->ranks);
     sw_option_list_release(&run->nvme);
     sw_option_list_release(&run->beside);
+    free(run->turn_end.token);
     sw_option_list_release(&run->texts.data);
     sw_option_list_release(&run->texts.val);
     sw_run_stores_release(run->left, run->left_count);

@@ -8,6 +8,7 @@
 #include "train/data/text_data.h"
 #include "train/devices/algorithms.h"
 #include "train/hf/config.h"
+#include "train/hf/turn_end.h"
 #include "train/settings/options.h"
 #include "train/settings/settings.h"
 
@@ -32,6 +33,7 @@ struct sw_run {
     uint64_t frozen_digest; /* of the run's frozen weights (frozen.h); 0: every unit is trained, or not known yet */
     struct sw_option_list
         beside; /* mask and document files of the data (sw_data_beside); empty if an older version wrote it */
+    struct sw_turn_end turn_end;  /* learnt, and not among the ends that the model's files name; else zero */
     struct sw_text_sources texts; /* of which the data are tokens */
     int64_t ranks;                /* number of the run's stores, one for each rank */
     bool whole;                   /* each store holds the whole optimizer (--zero 0) */

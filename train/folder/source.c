@@ -26,6 +26,7 @@ struct sw_source {
     struct sw_store_reader *reader;   /* of a run without tensor groups; else NULL */
     struct sw_group_reader *group;    /* of a run with them; else NULL */
     struct sw_frozen *frozen;         /* of a run; NULL: every unit was trained */
+    struct sw_turn_end turn_end;      /* of a run */
     int64_t step;                     /* of the run's commit; -1: the source is no run */
     struct sw_units *whole;           /* units before sw_source_cut; NULL: nothing was cut */
     struct sw_cut_reader *cut;        /* reads parts of them; NULL: nothing was cut */
@@ -146,6 +147,8 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     /* Tokenizer files are in the folder that the run's model came from, if it still exists. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);
+    source->turn_end = run.turn_end;
+    run.turn_end.token = NULL;
     sw_run_release(&run);
     return status;
 }
@@ -171,6 +174,7 @@ void sw_source_close(struct sw_source *source) {
     sw_units_destroy(source->units);
     sw_units_destroy(source->whole);
     sw_option_list_release(&source->drives);
+    free(source->turn_end.token);
     free(source->folder);
     free(source);
 }
@@ -211,6 +215,10 @@ const struct sw_option_list *sw_source_drives(const struct sw_source *source) {
 
 const char *sw_source_folder(const struct sw_source *source) {
     return source->folder;
+}
+
+const struct sw_turn_end *sw_source_turn_end(const struct sw_source *source) {
+    return &source->turn_end;
 }
 
 struct sw_load sw_source_load(struct sw_source *source) {

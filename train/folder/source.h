@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "offload/engine/engine.h"
 #include "train/hf/config.h"
+#include "train/hf/turn_end.h"
 #include "train/settings/options.h"
 
 #include <stdbool.h>
@@ -33,6 +34,9 @@ const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
 /* Returns the Hugging Face folder of the source, for files that an export carries over; NULL if there is none. */
 const char *sw_source_folder(const struct sw_source *source);
+
+/* Returns the token that ends turns in what a run learnt (run.h); its token is NULL where there is none. */
+const struct sw_turn_end *sw_source_turn_end(const struct sw_source *source);
 
 /* Returns the folders of a run's store, for temporary files. Block devices are left out. */
 const struct sw_option_list *sw_source_drives(const struct sw_source *source);

@@ -7,6 +7,7 @@
 #include "offload/engine/engine.h"
 #include "offload/plan/unit.h"
 #include "train/hf/config.h"
+#include "train/hf/turn_end.h"
 
 struct sw_checkpoint;
 
@@ -27,6 +28,7 @@ int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint); /* byt
 struct sw_checkpoint_format {
     sw_dtype type;
     int64_t shard_bytes; /* most bytes of one file; more weights are cut between tensors into files with an index */
+    struct sw_turn_end turn_end; /* what the files name as the end of a text, if it is set; borrowed */
 };
 #define SW_CHECKPOINT_SHARD_BYTES (INT64_C(5) << 30)
 

@@ -299,7 +299,9 @@ static sw_status fill_partial(const char *partial, const struct sw_model_config 
     SW_TRY(sw_folder_empty(partial, MARK));
     SW_TRY(write_config(partial, config, format->type, carry));
     SW_TRY(write_tensors(partial, units, format, from));
-    return carry != NULL ? carry_files(carry, partial) : SW_OK;
+    if (carry != NULL)
+        SW_TRY(carry_files(carry, partial));
+    return format->turn_end.token != NULL ? sw_turn_end_write(partial, &format->turn_end) : SW_OK;
 }
 
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,

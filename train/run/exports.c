@@ -145,7 +145,8 @@ sw_status sw_exports_tidy(const char *run_folder) {
 
 static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_masters *masters, const char *path) {
     const char *carry = access(trainer->run.settings.model, F_OK) == 0 ? trainer->run.settings.model : NULL;
-    const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
+    const struct sw_checkpoint_format format = {
+        .type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES, .turn_end = trainer->run.turn_end};
     const struct sw_load trained = sw_gathered_masters_load(masters);
     const struct sw_load from = sw_frozen_load(trainer->frozen, &trained);
     return sw_checkpoint_write(path, &trainer->run.config, sw_gathered_masters_units(masters), &format, &from, carry);

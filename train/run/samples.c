@@ -18,6 +18,7 @@ enum { BYTE_VOCAB = 256 };
 
 struct sw_samples {
     int64_t vocab, seq, batch, most_tokens;
+    int bos;                         /* SW_BOS_... */
     int count;                       /* prompts */
     const char *const *prompt;       /* [count], borrowed from the settings */
     struct sw_token_list *tokens;    /* [count]: the prompts' tokens */
@@ -58,8 +59,7 @@ static sw_status encode(const struct sw_samples *samples, const struct sw_chat_s
         return encode_bytes(prompt, out);
     if (chat->format != NULL)
         return encode_turn(samples, chat, text, out);
-    return sw_text_encode(samples->encoder, text,
-                          (struct sw_encode_options){.parse_special = true, .add_special = true}, out);
+    return sw_prompt_encode(samples->encoder, &samples->model, samples->bos, text, out);
 }
 
 /* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. */
@@ -143,6 +143,7 @@ sw_status sw_samples_open(const struct sw_trainer *trainer, struct sw_samples **
     if (samples != NULL)
         *samples = (struct sw_samples){.vocab = trainer->run.config.vocab,
                                        .seq = settings->seq,
+                                       .bos = settings->bos,
                                        .batch = settings->micro_batch,
                                        .most_tokens = settings->sample_tokens,
                                        .count = given->count > 0 ? given->count : 1,

@@ -15,6 +15,7 @@
 #include "train/run/progress.h"
 #include "train/run/trace_file.h"
 #include "train/run/trainer_private.h"
+#include "train/run/turns.h"
 #include "train/stores/new_store.h"
 
 #include <stdio.h>
@@ -199,6 +200,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_agree_on_error(ranks, open_model(trainer)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_check(settings, trainer->run.config.vocab)));
     SW_TRY(sw_trainer_prepare_inputs(trainer));
+    SW_TRY(sw_ranks_first(ranks, sw_turns_find(trainer)));
     SW_TRY(choose_groups(trainer));
     SW_TRY(sw_trainer_prepare_plan(trainer));
     if (settings->dry_run)

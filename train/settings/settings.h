@@ -53,6 +53,7 @@ struct sw_settings {
     char *chat_format; /* a format's name, or "auto" for that of the model's chat template */
     char *field;       /* member of JSON objects that has the text; NULL: by schema */
     bool skip_bad;     /* JSON documents that are wrong are left out */
+    int bos;           /* tokens that begin a text: SW_BOS_... */
     char *encoding;    /* of text; NULL: UTF-8 */
     bool lossy;        /* what the encoding does not have becomes U+FFFD */
     bool old_text;     /* not a flag: the run is older than the rules of SW_RUN_TEXT_VERSION (run.h) */

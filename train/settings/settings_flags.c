@@ -4,6 +4,7 @@
 #include "train/documents/text_reader.h"
 #include "train/hf/config.h"
 #include "train/settings/settings.h"
+#include "train/text/model_text.h"
 
 #include <stdio.h>
 
@@ -66,6 +67,8 @@ static const struct sw_option options[] = {
      .what = "member of JSON objects that has the text, or the list of messages; without it, the schema says so"},
     {.name = "--skip-bad", FLAG(skip_bad), .commands = TRAIN, .group = RUN,
      .what = "leave out JSON documents that are wrong, count them and go on"},
+    {.name = "--bos", CHOICE(bos), .commands = TRAIN, .group = RUN, .initial = "auto", .choices = SW_BOS_CHOICES,
+     .what = "token that begins a document of text, as tokenize has it; auto: as the model's tokenizer does"},
     {.name = "--encoding", TEXT(encoding), .commands = TRAIN, .group = RUN, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as iconv names it: latin-1, gbk, shift-jis, utf-16"},
     {.name = "--lossy", FLAG(lossy), .commands = TRAIN, .group = RUN,

@@ -173,6 +173,15 @@ int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spel
     return id;
 }
 
+struct sw_text sw_tokenizer_text(const struct sw_tokenizer *tokenizer, int32_t id) {
+    const struct sw_added_token *added = sw_added_token_of_id(tokenizer->added, id);
+    return added != NULL ? added->content : sw_vocabulary_text(tokenizer->vocabulary, id);
+}
+
+const struct sw_token_list *sw_tokenizer_before(const struct sw_tokenizer *tokenizer) {
+    return &tokenizer->before;
+}
+
 bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id) {
     const struct sw_added_token *added = sw_added_token_of_id(tokenizer->added, id);
     return added != NULL && added->special;

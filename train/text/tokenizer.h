@@ -21,6 +21,10 @@ void sw_tokenizer_destroy(struct sw_tokenizer *tokenizer);
 int32_t sw_tokenizer_ids(const struct sw_tokenizer *tokenizer);
 /* Returns the id of a token by its spelling in the file, or -1. */
 int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spelled);
+/* Returns the text of a token, which the tokenizer owns; empty where no token has the id. */
+struct sw_text sw_tokenizer_text(const struct sw_tokenizer *tokenizer, int32_t id);
+/* Returns the special tokens that the file puts before a text (`single` of its TemplateProcessing). */
+const struct sw_token_list *sw_tokenizer_before(const struct sw_tokenizer *tokenizer);
 /* Tells whether an id is of a special token. */
 bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id);
 
