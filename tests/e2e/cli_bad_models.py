@@ -234,6 +234,8 @@ def other_commands_refuse_them_too():
     problems = program.refused("export of NaN", ["export", nan, out], "attn.c_proj.weight", watched=[SCRATCH])
     problems += program.refused("generate from NaN", ["generate", nan, "--prompt", "a"], "attn.c_proj.weight")
     problems += program.refused("generate from an unknown tensor", ["generate", unknown, "--prompt", "a"], "extra")
+    problems += program.refused("plan of quantized weights", ["plan", "--model", os.path.join(SCRATCH, "gptq")], "quantized",
+                                "GPTQ")
     return problems + program.refused("plan of wrong heads", ["plan", "--model", heads], "n_head")
 
 

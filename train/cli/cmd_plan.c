@@ -5,6 +5,7 @@
 #include "train/cli/commands.h"
 #include "train/cli/plan_sizes.h"
 #include "train/cli/plan_text.h"
+#include "train/folder/source.h"
 #include "train/plan/planned.h"
 #include "train/plan/what_if.h"
 #include "train/report/timeline_svg.h"
@@ -305,6 +306,8 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
         SW_TRY(sw_trace_file_check(p->settings.trace));
     if (p->settings.svg != NULL)
         SW_TRY(sw_timeline_svg_check(p->settings.svg));
+    if (!p->settings.init)
+        SW_TRY(sw_ranks_agree_on_error(p->ranks, sw_source_check_weights(p->settings.model)));
     SW_TRY(sw_planned_make(p));
     SW_TRY(sw_ranks_agree_on_error(p->ranks,
                                    sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places})));

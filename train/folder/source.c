@@ -7,6 +7,7 @@
 #include "train/folder/run_stores.h"
 #include "train/folder/store_reader.h"
 #include "train/hf/checkpoint.h"
+#include "train/hf/folder_contents.h"
 #include "train/model/model.h"
 #include "train/settings/places.h"
 
@@ -84,6 +85,15 @@ sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_sour
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
     return hand_over(source, open_model(source, spec), out);
+}
+
+sw_status sw_source_check_weights(const char *model) {
+    struct sw_source *source = NULL;
+    if (!is_folder(model) || !sw_folder_has_weights(model))
+        return SW_OK;
+    SW_TRY(sw_source_open_model(&(struct sw_source_spec){.model = model, .tiles = 1}, &source));
+    sw_source_close(source);
+    return SW_OK;
 }
 
 /* Opens a reader of the stores, which owns them, also after a failure. */

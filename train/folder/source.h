@@ -25,6 +25,8 @@ struct sw_source_spec {
 
 /* Opens a model folder or a preset. Checks everything and loads nothing yet. */
 sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out);
+/* Checks the weights of a model folder as sw_source_open_model does, if it has any. */
+sw_status sw_source_check_weights(const char *model);
 /* Opens the folder of a run, whose store is in the places of nvme if it has any; or else a model folder. */
 sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out);
 void sw_source_close(struct sw_source *source);

@@ -159,8 +159,12 @@ sw_status sw_folder_fail_without(const char *folder, const char *what) {
     return status;
 }
 
+bool sw_folder_has_weights(const char *folder) {
+    return has(folder, "model.safetensors") || has(folder, "model.safetensors.index.json");
+}
+
 sw_status sw_folder_check_weights(const char *folder) {
-    const bool there = has(folder, "model.safetensors") || has(folder, "model.safetensors.index.json");
+    const bool there = sw_folder_has_weights(folder);
     if (there && has(folder, "adapter_config.json"))
         sw_log_warn("%s has an adapter beside the model (adapter_config.json), which is left out: merge it first to "
                     "train with it",

@@ -21,10 +21,12 @@ struct sw_pattern_scratch {
     bool exact; /* the text may have characters that are new to PCRE2 */
 };
 
-static sw_status compile(struct sw_text expression, bool literal, const char *path, pcre2_code **out) {
+/* Compiles an expression for PCRE2. `shown` is how the file has it. */
+static sw_status compile(struct sw_text expression, bool literal, struct sw_text shown, const char *path,
+                         pcre2_code **out) {
     int error;
     size_t where;
-    const int shown = (int)(expression.bytes < 200 ? expression.bytes : 200);
+    const int chars = (int)(shown.bytes < 200 ? shown.bytes : 200);
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (context == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for an expression");
@@ -35,15 +37,15 @@ static sw_status compile(struct sw_text expression, bool literal, const char *pa
     if (*out == NULL) {
         char message[256];
         pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-        return sw_fail(SW_ERR_ARG, "%s: the expression '%.*s' is wrong at %zu: %s", path, shown, expression.data, where,
+        return sw_fail(SW_ERR_ARG, "%s: the expression '%.*s' is wrong at %zu: %s", path, chars, shown.data, where,
                        message);
     }
     uint32_t may_be_empty = 0;
     (void)pcre2_pattern_info(*out, PCRE2_INFO_MATCHEMPTY, &may_be_empty);
     if (may_be_empty)
         return sw_fail(SW_ERR_UNSUPPORTED,
-                       "%s: the expression '%.*s' allows an empty match, which this version does not have", path, shown,
-                       expression.data);
+                       "%s: the expression '%.*s' allows an empty match, which this version does not have", path, chars,
+                       shown.data);
     (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it, matching is slower and the same */
     return SW_OK;
 }
@@ -52,7 +54,8 @@ static sw_status translate_and_compile(const char *expression, bool exact, const
     struct sw_text_buffer translated = {0};
     sw_status status = sw_pattern_translate(expression, exact, path, &translated);
     if (status == SW_OK)
-        status = compile(sw_text_of_buffer(&translated), false, path, out);
+        status =
+            compile(sw_text_of_buffer(&translated), false, (struct sw_text){expression, strlen(expression)}, path, out);
     free(translated.data);
     return status;
 }
@@ -61,7 +64,7 @@ static sw_status make(struct sw_pattern *pattern, struct sw_text expression, boo
     if (expression.bytes == 0)
         return sw_fail(SW_ERR_ARG, "%s: an expression is empty", path);
     if (literal)
-        return compile(expression, true, path, &pattern->code);
+        return compile(expression, true, expression, path, &pattern->code);
     if (memchr(expression.data, 0, expression.bytes) != NULL)
         return sw_fail(SW_ERR_UNSUPPORTED, "%s: the expression '%.200s' has U+0000, which this version does not have",
                        path, expression.data);
