@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/quota.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 char *sw_file_path(const char *directory, const char *name) {
@@ -242,6 +244,25 @@ sw_status sw_file_check_distinct(const char *const *directories, int count) {
     return SW_OK;
 }
 
+/* Returns what the quota of this process's user leaves of a file system; INT64_MAX where there is none, or none that
+ * the kernel tells of. */
+static int64_t quota_left_bytes(const char *directory) {
+    int64_t left = INT64_MAX;
+#ifdef SYS_quotactl_fd
+    const int64_t unit = SW_KIB; /* of limits, whatever the block of the file system */
+    struct dqblk quota = {0};
+    const int fd = sw_path_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd >= 0 && syscall(SYS_quotactl_fd, fd, QCMD(Q_GETQUOTA, USRQUOTA), geteuid(), &quota) == 0 &&
+        quota.dqb_bhardlimit > 0 && quota.dqb_bhardlimit < (uint64_t)(INT64_MAX / unit))
+        left = sw_max_i64(0, (int64_t)quota.dqb_bhardlimit * unit - (int64_t)quota.dqb_curspace);
+    if (fd >= 0)
+        close(fd);
+#else
+    (void)directory;
+#endif
+    return left;
+}
+
 sw_status sw_file_check_space(const char *const *directories, const int64_t *bytes, int count) {
     for (int i = 0; i < count; i++) {
         struct stat here, other;
@@ -252,16 +273,27 @@ sw_status sw_file_check_space(const char *const *directories, const int64_t *byt
         for (int j = 0; j < count; j++)
             if (stat(directories[j], &other) == 0 && other.st_dev == here.st_dev)
                 need += bytes[j];
-        const int64_t available = (int64_t)space.f_bavail * (int64_t)space.f_frsize;
+        const int64_t free_bytes = (int64_t)space.f_bavail * (int64_t)space.f_frsize;
+        const int64_t quota = quota_left_bytes(directories[i]), available = sw_min_i64(free_bytes, quota);
         char need_text[SW_SIZE_CHARS], available_text[SW_SIZE_CHARS];
         if (need > available)
             return sw_fail(SW_ERR_SPACE,
                            "the file system of %s has too little room: the store needs %s (%lld bytes) on it, %s (%lld "
-                           "bytes) are available",
+                           "bytes) are available%s",
                            directories[i], sw_format_size(need, need_text), (long long)need,
-                           sw_format_size(available, available_text), (long long)available);
+                           sw_format_size(available, available_text), (long long)available,
+                           quota < free_bytes ? " by this user's quota" : "");
     }
     return SW_OK;
+}
+
+sw_status sw_file_check_place(const char *directory, bool allow_buffered) {
+    const int fd = open_unnamed(directory);
+    if (fd < 0)
+        return explain_create(directory, directory, errno);
+    const sw_status status = allow_buffered ? SW_OK : make_direct(fd, directory, false);
+    close(fd);
+    return status;
 }
 
 sw_status sw_file_allocate(int fd, const char *path, int64_t bytes) {

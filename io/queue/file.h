@@ -39,8 +39,12 @@ sw_status sw_file_write_error(int error);
 /* Refuses directories and block devices that do not exist or are given twice. */
 sw_status sw_file_check_distinct(const char *const *directories, int count);
 
-/* Refuses with SW_ERR_SPACE when a file system has not the room for the bytes that go to the directories on it. */
+/* Refuses with SW_ERR_SPACE when a file system, or the user's quota on it, has not the room for the bytes that go to
+ * the directories on it. */
 sw_status sw_file_check_space(const char *const *directories, const int64_t *bytes, int count);
+/* Refuses a directory in which a file of a store could not be made: one that cannot be written in, or whose file system
+ * has no direct I/O. Leaves nothing there. */
+sw_status sw_file_check_place(const char *directory, bool allow_buffered);
 
 /* Makes the file at least this long and takes all its space. */
 sw_status sw_file_allocate(int fd, const char *path, int64_t bytes);

@@ -64,6 +64,7 @@ struct simulator {
     int64_t steps_done;
     struct totals total, before, after; /* totals so far, and at both ends of the steps that answer */
     struct lane_state lane[SW_LANES];
+    int active[SW_LANES], actives; /* the lanes that have ops, as most programs leave some without */
 };
 
 static const struct sw_op *next_op(const struct simulator *s, sw_lane lane) {
@@ -237,9 +238,8 @@ static bool ready(struct simulator *s, sw_lane which) {
 
 static void note_steps(struct simulator *s) {
     int64_t done = s->steps;
-    for (int which = 0; which < SW_LANES; which++)
-        if (s->program->lane_count[which] > 0)
-            done = sw_min_i64(done, s->lane[which].end.step);
+    for (int i = 0; i < s->actives; i++)
+        done = sw_min_i64(done, s->lane[s->active[i]].end.step);
     if (s->steps_done < s->first && done >= s->first)
         s->before = s->total;
     if (s->steps_done < s->last && done >= s->last)
@@ -300,7 +300,8 @@ struct crowding {
  * cores end with their last thread, so one thread of another op in the way of one of theirs delays them as a whole. */
 static double crowding_of_cores(const struct simulator *s) {
     double wide = 0.0, narrow = 0.0, narrowest_way = 0.0;
-    for (int which = 0; which < SW_LANES; which++) {
+    for (int i = 0; i < s->actives; i++) {
+        const int which = s->active[i];
         const double part = s->lane[which].running ? s->lane[which].price.cores : 0.0;
         const double cores = part * s->rates->cores;
         if (cores > ONE_CORE) {
@@ -317,8 +318,8 @@ static double crowding_of_cores(const struct simulator *s) {
 
 static struct crowding measure_crowding(const struct simulator *s) {
     int moving = 0;
-    for (int which = 0; which < SW_LANES; which++)
-        moving += s->lane[which].running && s->lane[which].price.moves;
+    for (int i = 0; i < s->actives; i++)
+        moving += s->lane[s->active[i]].running && s->lane[s->active[i]].price.moves;
     return (struct crowding){.cores = crowding_of_cores(s),
                              .drive = moving > 1 ? greater(1.0, s->rates->read_write_slowdown) : 1.0};
 }
@@ -331,7 +332,8 @@ static double slowdown_of(const struct lane_state *lane, struct crowding crowdin
 static void advance(struct simulator *s) {
     const struct crowding crowding = measure_crowding(s);
     double passes_s = INFINITY;
-    for (int which = 0; which < SW_LANES; which++) {
+    for (int i = 0; i < s->actives; i++) {
+        const int which = s->active[i];
         struct lane_state *lane = &s->lane[which];
         if (!lane->running)
             continue;
@@ -341,7 +343,8 @@ static void advance(struct simulator *s) {
     }
     s->total.now += passes_s;
     bool drive = false;
-    for (int which = 0; which < SW_LANES; which++) {
+    for (int i = 0; i < s->actives; i++) {
+        const int which = s->active[i];
         struct lane_state *lane = &s->lane[which];
         if (!lane->running)
             continue;
@@ -361,7 +364,8 @@ static bool settle(struct simulator *s) {
     bool any = false, changed = true;
     while (changed) {
         changed = false;
-        for (int which = 0; which < SW_LANES; which++) {
+        for (int i = 0; i < s->actives; i++) {
+            const int which = s->active[i];
             struct lane_state *lane = &s->lane[which];
             /* The difference of two infinite times is not a number, so an op of infinite time never ends. */
             if (lane->running && lane->left_s - nothing * lane->price.seconds <= 0.0) {
@@ -404,12 +408,22 @@ static void sum_up(const struct simulator *s, struct sw_simulation *out) {
     name_bottleneck(s, out);
 }
 
-/* Runs all steps and sums up those that answer. */
+static void find_active(struct simulator *s) {
+    s->actives = 0;
+    for (int which = 0; which < SW_LANES; which++)
+        if (s->program->lane_count[which] > 0)
+            s->active[s->actives++] = which;
+}
+
+/* Runs the steps and sums up those that answer. Those after them are begun, as they take their share, but ended only
+ * for a trace. */
 static sw_status run(struct simulator *s, struct sw_simulation *out) {
-    while (settle(s), s->steps_done < s->steps) {
+    const int64_t ends = s->times[s->steps - 1] != NULL ? s->steps : s->last;
+    find_active(s);
+    while (settle(s), s->steps_done < ends) {
         bool running = false;
-        for (int which = 0; which < SW_LANES; which++)
-            running |= s->lane[which].running;
+        for (int i = 0; i < s->actives; i++)
+            running |= s->lane[s->active[i]].running;
         if (!running)
             return sw_fail(SW_ERR_INTERNAL, "the simulated plan stands still after %lld steps",
                            (long long)s->steps_done);

@@ -1,5 +1,6 @@
 /* Sizes as people write them, and arithmetic that must not overflow. */
 #include "core/size.h"
+#include "core/number.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,6 +106,40 @@ static void sizes_are_printed_with_their_unit(void **state) {
     }
 }
 
+static void numbers_are_printed_as_people_read_them(void **state) {
+    (void)state;
+    char text[SW_COUNT_CHARS], time[SW_TIME_TEXT_CHARS];
+    assert_string_equal(sw_format_count(1, "step", text), "1 step");
+    assert_string_equal(sw_format_count(0, "step", text), "0 steps");
+    assert_string_equal(sw_format_count(2, "step", text), "2 steps");
+    const struct {
+        int64_t count;
+        const char *text;
+    } large[] = {{999, "999"},
+                 {1000, "1.00 thousand"},
+                 {120576, "121 thousand"},
+                 {999949, "1.00 million"},
+                 {124439808, "124 million"},
+                 {7615616512, "7.62 billion"},
+                 {70553706496, "70.6 billion"},
+                 {999600000000, "1.00 trillion"}};
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++)
+        assert_string_equal(sw_format_large(large[i].count, text), large[i].text);
+    const struct {
+        double seconds;
+        const char *text;
+    } times[] = {{2.5e-6, "2.5 us"},    {0.9996e-3, "1 ms"}, {0.01634, "16.3 ms"}, {0.9996, "1.00 s"},
+                 {9.996, "10.0 s"},     {60.61, "60.6 s"},   {599.0, "599 s"},     {600.0, "10 min 0 s"},
+                 {12000, "3 h 20 min"}, {1e6, "11 d 13 h"}};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++)
+        assert_string_equal(sw_format_seconds(times[i].seconds, time), times[i].text);
+    assert_string_equal(sw_format_duration(0.2, time), "1 s");
+    assert_string_equal(sw_format_duration(131.0, time), "2 min 11 s");
+    assert_string_equal(sw_format_rate(1067.4, text), "1067");
+    assert_string_equal(sw_format_rate(45.04, text), "45.0");
+    assert_string_equal(sw_format_rate(0.98412, text), "0.984");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_that_people_write),
@@ -112,6 +147,7 @@ int main(void) {
         cmocka_unit_test(sums_and_products_say_when_they_overflow),
         cmocka_unit_test(rounding_up),
         cmocka_unit_test(sizes_are_printed_with_their_unit),
+        cmocka_unit_test(numbers_are_printed_as_people_read_them),
     };
     return cmocka_run_group_tests_name("size", tests, NULL, NULL);
 }

@@ -299,7 +299,7 @@ def groups_across_nodes_are_priced():
     if within["tensor"]["within_node_step_s"] is not None or abs(saved / within["predicted"]["plain"]["step_s"] - 1) > 0.01:
         problems.append(f"within one node {saved} s, and {within['predicted']['plain']['step_s']} s where that is so")
     said = program.must("plan", *RANKS, "--machine", machine, "--ranks", 8, "--nodes", 4, "--tensor", 4)
-    price = f"the tensor groups of 4 ranks span 2 nodes: a step takes {step:.3g} s, {saved:.3g} s within one node; use --tensor 2"
+    price = f"the tensor groups of 4 ranks span 2 nodes: a step takes {program.time_text(step)}, {program.time_text(saved)} within one node; use --tensor 2"
     if price not in said.err:
         problems.append(f"the answer lacks '{price}': {said.err}")
     quiet = program.must("plan", *RANKS, "--machine", machine, "--ranks", 8, "--nodes", 2, "--tensor", 4)

@@ -235,7 +235,7 @@ def the_line_on_a_terminal():
     lines = [part.split("\033[K")[0] for part in shown.replace("\n", "\r").split("\r")]
     steps = [line for line in lines if line.startswith("step ")]
     for line in steps:
-        if len(line) >= 80 or not re.fullmatch(r"step \d+/10000  loss [\d.]+  norm \S+  lr \S+  \d+ tokens/s  left \w+"
+        if len(line) >= 80 or not re.fullmatch(r"step \d+/10000  loss [\d.]+  norm \S+  lr \S+  \d+ tokens/s  left \d+ \w+(?: \d+ \w+)?"
                                               r"(  \w+ \d+%)*", line):
             problems.append(f"the line is {line!r}")
     problems += [f"past 80 columns: {line!r}" for line in lines if len(line) > 80 and " " in re.sub("`.*?`", "", line[2:])]

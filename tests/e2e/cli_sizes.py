@@ -33,6 +33,8 @@ def the_largest_trains_as_planned():
     step = planned["predicted"]["plain"]
     if planned["parameters"] != found["parameters"] or abs(step["step_s"] / found["step_s"] - 1) > 1e-9:
         problems.append(f"{found} is planned as {planned['parameters']} parameters, {step}")
+    if planned["disk_bytes"] != found["disk_bytes"]:
+        problems.append(f"{found} takes {planned['disk_bytes']} bytes of disk as planned")
     if found["tokens_per_second"] < LEAST or found["limit"] != "speed":
         problems.append(f"{found} is too slow")
     layers = found["layers"] * 5 // 4
@@ -63,8 +65,9 @@ def each_family_has_one():
     said = program.must("plan", "--machine", "rtx3090", "--largest", LEAST).out
     rows = [line.split() for line in said.splitlines()[-len(FAMILIES):]]
     for row, line in zip(found, rows):
-        shown = [row["family"], str(row["hidden"]), str(row["layers"]), f"{row['tokens_per_second']:.0f}"]
-        if [line[0], *line[2:5]] != shown:
+        shown = [row["family"], str(row["hidden"]), str(row["layers"]), f"{row['tokens_per_second']:.0f}",
+                 f"{row['disk_bytes'] / 2 ** 30:.2f}"]
+        if [line[0], *line[3:7]] != shown:
             problems.append(f"{line} instead of {shown}")
     problems += [f"a line is too wide: {line}" for line in said.splitlines() if len(line) > 80]
     none = largest("--largest", 10 ** 12)

@@ -63,6 +63,9 @@ def a_disk_too_small_for_the_store():
     run = os.path.join(SCRATCH, "run")
     problems += program.refused("a store beside", train(run, "--nvme", disk), disk, "available", watched=[SCRATCH])
     problems += program.refused("a whole run", train(os.path.join(disk, "run")), disk, "available", watched=[disk])
+    problems += program.refused("a dry run", train(run, "--nvme", disk, "--dry-run"), disk, "available", "--nvme", watched=[SCRATCH])
+    problems += program.refused("a plan", ["plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", disk], disk, "available",
+                                watched=[disk])
     larger, more = small_disk("larger", 16)
     if os.listdir(larger) != ["lost+found"]:
         more.append(f"the larger disk holds {os.listdir(larger)}")
@@ -137,6 +140,42 @@ def a_read_only_folder():
     return problems + program.refused("a whole run", train(os.path.join(disk, "run")), disk, watched=[SCRATCH])
 
 
+def drives_are_looked_at_before_a_run():
+    """`plan` and `--dry-run` refuse what `train` would, name the format that fits, and leave nothing."""
+    memory, missing = os.path.join(SCRATCH, "small-memory"), os.path.join(SCRATCH, "missing")
+    os.mkdir(memory)
+    run, plan = os.path.join(SCRATCH, "never"), ["plan", "--model", "gpt2-tiny", *program.SHAPE]
+    problems = []
+    for what, command in (("plan", plan), ("dry run", train(run, "--dry-run"))):
+        problems += program.refused(f"{what} in no folder", [*command, "--nvme", missing], missing, "make it", watched=[SCRATCH])
+    there = program.run(*train(os.path.join(missing, "run"), "--dry-run"))
+    if there.code != 0 or "the run's folder will be made" not in there.err or os.path.exists(missing):
+        problems.append(f"a folder that a run makes: {there}")
+    described = program.run(*plan, "--machine", "rtx4090", "--nvme", missing)
+    if described.code != 0:
+        problems.append(f"the drives of a described machine are looked for here: {described.err}")
+    mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", memory)
+    for what, command in (("plan", plan), ("dry run", train(run, "--dry-run")), ("run", train(run))):
+        problems += program.refused(f"{what} without direct I/O", [*command, "--nvme", memory], memory, "--allow-buffered")
+        problems += program.refused(f"{what} without room", [*command, "--nvme", memory, "--allow-buffered"], memory, "3.00 MiB",
+                                    "--optimizer-state 8bit it fits")
+    if os.listdir(memory) or os.path.exists(run):
+        problems.append(f"something is left: {os.listdir(memory)}")
+    return problems
+
+
+def a_drive_that_cannot_be_measured():
+    """A plan that has nothing on it needs it for nothing else, and is made."""
+    memory = os.path.join(SCRATCH, "unmeasured")
+    os.mkdir(memory)
+    mount("-t", "tmpfs", "-o", "size=64m", "tmpfs", memory)
+    ended = program.run("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", memory, "--allow-buffered", "--place",
+                        "optimizer=device,grads=device,weights=device,acts=device", "--json")
+    found = json.loads(ended.out) if ended.code == 0 else {"saves": ended.err, "predicted": {}}
+    right = found["saves"] is None and found["predicted"].keys() == {"plain"} and "not predicted" in ended.err
+    return [] if right else [f"status {ended.code}: {found['saves']}, {ended.err!r}"]
+
+
 def no_direct_io():
     """Memory file systems have none: refused, unless the page cache is asked for, which works and is said."""
     memory = tempfile.mkdtemp(prefix="spillway-cli-", dir="/dev/shm")
@@ -180,4 +219,5 @@ def the_page_cache_is_not_believed():
 
 
 script_test.run(a_full_disk_costs_no_step, a_disk_too_small_for_the_store, a_disk_that_fills_up_later,
-                a_disk_too_full_to_export, a_read_only_folder, no_direct_io, the_page_cache_is_not_believed)
+                a_disk_too_full_to_export, a_read_only_folder, drives_are_looked_at_before_a_run,
+                a_drive_that_cannot_be_measured, no_direct_io, the_page_cache_is_not_believed)

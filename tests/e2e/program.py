@@ -71,6 +71,13 @@ def must(*arguments):
     return ended
 
 
+def time_text(seconds):
+    """A time of less than ten minutes as the program writes it."""
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms" if seconds >= 0.9995e-3 else f"{seconds * 1e6:.3g} us"
+    return f"{seconds:.{2 if seconds < 9.995 else 1 if seconds < 99.95 else 0}f} s"
+
+
 def text(seed, characters):
     """Words drawn from a seed, frequent ones first, so that there is something to learn."""
     draw = random.Random(seed)

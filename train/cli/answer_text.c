@@ -1,6 +1,7 @@
 #include "train/cli/answer_text.h"
 
 #include "core/log.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
 #include "train/run/steplog_text.h"
@@ -22,40 +23,42 @@ static void print_disk(const struct sw_answer *a, FILE *to) {
 }
 
 static void print_written(const struct sw_answer *a, FILE *to) {
-    char run[SW_WRITES_SHARE_CHARS], step[SW_WRITES_CHARS], save[SW_WRITES_CHARS];
+    char run[SW_WRITES_SHARE_CHARS], step[SW_WRITES_CHARS], save[SW_WRITES_CHARS], steps[SW_COUNT_CHARS];
     fprintf(to, "%*s%-14s ", INDENT, "", "written");
     if (a->writes.save_every == 0 && sw_plan_saves(a->plan))
         sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%s a step, and %s more with each save",
                             sw_writes_text((double)a->writes.step_bytes, step),
                             sw_writes_text((double)a->writes.save_bytes, save));
     else
-        sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%s in %lld steps",
+        sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%s in %s",
                             sw_writes_share_text(sw_writes_of_run(&a->writes, a->steps), a->settings->endurance, run),
-                            (long long)a->steps);
+                            sw_format_count(a->steps, "step", steps));
 }
 
 /* Prints how ranks share out layers and sequences. */
 static void print_groups(const struct sw_settings *s, FILE *to) {
+    char groups[SW_COUNT_CHARS];
     if (sw_settings_tensor_ranks(s) == 1)
         return;
     fprintf(to, "%*s%-14s ", INDENT, "", "ranks");
-    sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN,
-                        "%lld: %lld tensor group%s of %lld; each rank computes its part of every layer",
-                        (long long)sw_settings_ranks(s), (long long)sw_settings_data_ranks(s),
-                        sw_settings_data_ranks(s) == 1 ? "" : "s", (long long)sw_settings_tensor_ranks(s));
+    sw_command_print_to(to, VALUE_COLUMN, VALUE_COLUMN, "%lld: %s of %lld; each rank computes its part of every layer",
+                        (long long)sw_settings_ranks(s),
+                        sw_format_count(sw_settings_data_ranks(s), "tensor group", groups),
+                        (long long)sw_settings_tensor_ranks(s));
 }
 
 void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const struct sw_settings *s = answer->settings;
     const sw_optimizer_format optimizer = answer->plan->spec.units->optimizer;
     const bool narrow = optimizer != SW_OPTIMIZER_FP32;
+    char parameters[SW_COUNT_CHARS];
     const char *grads = narrow ? " and gradients in 8bit" : " with gradients in 8bit";
-    sw_command_print_to(
-        to, 0, INDENT, "%s fits: %.4g million parameters in %s%s%s%s, %lld tokens a step, %lld x %lld at once",
-        s->model, (double)sw_settings_parameters(s, answer->plan->spec.units) * 1e-6, sw_settings_precision_name(s),
-        narrow ? " with moments in " : "", narrow ? sw_optimizer_format_name(optimizer) : "",
-        answer->plan->spec.grads == SW_GRADS_8BIT ? grads : "", (long long)s->batch_tokens, (long long)s->micro_batch,
-        (long long)s->seq);
+    sw_command_print_to(to, 0, INDENT, "%s fits: %s parameters in %s%s%s%s, %lld tokens a step, %lld x %lld at once",
+                        s->model, sw_format_large(sw_settings_parameters(s, answer->plan->spec.units), parameters),
+                        sw_settings_precision_name(s), narrow ? " with moments in " : "",
+                        narrow ? sw_optimizer_format_name(optimizer) : "",
+                        answer->plan->spec.grads == SW_GRADS_8BIT ? grads : "", (long long)s->batch_tokens,
+                        (long long)s->micro_batch, (long long)s->seq);
     print_groups(s, to);
     print_budget(answer, "device memory", SW_DEVICE, to);
     print_budget(answer, "host memory", SW_HOST, to);
@@ -64,22 +67,16 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
         print_written(answer, to);
 }
 
-/* Writes seconds with three digits, and with all digits before the point. */
-static const char *seconds_to_text(double seconds, char text[SW_DURATION_CHARS]) {
-    snprintf(text, SW_DURATION_CHARS, seconds >= 100.0 ? "%.0f" : "%.3g", seconds);
-    return text;
-}
-
 void sw_answer_warn_groups(const struct sw_settings *s, double step_s, double in_nodes_s) {
     const long long nodes = sw_settings_tensor_nodes(s), node_ranks = sw_settings_tensor_node_ranks(s);
-    char step[SW_DURATION_CHARS], in_nodes[SW_DURATION_CHARS];
+    char step[SW_TIME_TEXT_CHARS], in_nodes[SW_TIME_TEXT_CHARS];
     if (nodes < 2)
         return;
     if (in_nodes_s > 0.0)
-        sw_log_warn("the tensor groups of %lld ranks span %lld nodes: a step takes %s s, %s s within one node; use "
+        sw_log_warn("the tensor groups of %lld ranks span %lld nodes: a step takes %s, %s within one node; use "
                     "--tensor %lld",
-                    (long long)s->tensor, nodes, seconds_to_text(step_s, step), seconds_to_text(in_nodes_s, in_nodes),
-                    node_ranks);
+                    (long long)s->tensor, nodes, sw_format_seconds(step_s, step),
+                    sw_format_seconds(in_nodes_s, in_nodes), node_ranks);
     else
         sw_log_warn("the tensor groups of %lld ranks span %lld nodes, so that the exchanges of every layer cross the "
                     "network; use --tensor %lld",
@@ -88,21 +85,23 @@ void sw_answer_warn_groups(const struct sw_settings *s, double step_s, double in
 
 static void print_step(const struct sw_answer *a, FILE *to) {
     const double tokens = (double)a->settings->batch_tokens;
-    char range[RANGE_CHARS] = "", expected[SW_DURATION_CHARS], fast[SW_DURATION_CHARS], slow[SW_DURATION_CHARS];
+    char range[RANGE_CHARS] = "", rate[SW_COUNT_CHARS];
+    char expected[SW_TIME_TEXT_CHARS], fast[SW_TIME_TEXT_CHARS], slow[SW_TIME_TEXT_CHARS];
     if (a->slow_s > 0.0)
-        snprintf(range, sizeof range, " (%s to %s)", seconds_to_text(a->fast_s, fast),
-                 seconds_to_text(a->slow_s, slow));
-    sw_command_print_to(to, 0, INDENT, "a step takes %s s%s: %.0f tokens/s, limited by %s (busy %.0f%%)",
-                        seconds_to_text(a->step->step_s, expected), range, tokens / a->step->step_s,
-                        a->step->bottleneck, 100.0 * a->step->bottleneck_share);
+        snprintf(range, sizeof range, " (%s to %s)", sw_format_seconds(a->fast_s, fast),
+                 sw_format_seconds(a->slow_s, slow));
+    sw_command_print_to(to, 0, INDENT, "a step takes %s%s: %s tokens/s, limited by %s (busy %.0f%%)",
+                        sw_format_seconds(a->step->step_s, expected), range,
+                        sw_format_rate(tokens / a->step->step_s, rate), a->step->bottleneck,
+                        100.0 * a->step->bottleneck_share);
 }
 
 static void print_run(const struct sw_answer *a, FILE *to) {
     const bool saves = a->writes.save_every > 0 && a->save_s > 0.0;
     const double saves_s = saves ? a->save_s / (double)a->writes.save_every : 0.0;
-    char run[SW_DURATION_CHARS];
-    sw_command_print_to(to, 0, INDENT, "a run of %lld steps takes %s, its saves %s", (long long)a->steps,
-                        sw_duration_to_text((double)a->steps * (a->step->step_s + saves_s), run),
+    char run[SW_TIME_TEXT_CHARS], steps[SW_COUNT_CHARS];
+    sw_command_print_to(to, 0, INDENT, "a run of %s takes %s, its saves %s", sw_format_count(a->steps, "step", steps),
+                        sw_format_duration((double)a->steps * (a->step->step_s + saves_s), run),
                         saves || !sw_plan_saves(a->plan) ? "included" : "not included");
 }
 

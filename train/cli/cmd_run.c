@@ -1,11 +1,13 @@
 #include "train/cli/cmd_run.h"
 
 #include "core/log.h"
+#include "core/number.h"
 #include "train/cli/answer_text.h"
 #include "train/cli/cmd_ranks.h"
 #include "train/run/signals.h"
 
 #include <math.h>
+#include <unistd.h>
 
 enum { BASELINE_VOCAB = 4096 };
 
@@ -13,8 +15,9 @@ static void say_data(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t windows_per_step = settings->batch_tokens / settings->seq;
     const double windows = (double)settings->steps * (double)windows_per_step;
-    char text[SW_DATA_TEXT_CHARS];
-    sw_log_info("data: %s; %lld steps are %.3g epochs", sw_data_text(trainer->data, text), (long long)settings->steps,
+    char text[SW_DATA_TEXT_CHARS], steps[SW_COUNT_CHARS];
+    sw_log_info("data: %s; %s %s %.3g epochs", sw_data_text(trainer->data, text),
+                sw_format_count(settings->steps, "step", steps), settings->steps == 1 ? "is" : "are",
                 windows / (double)sw_data_train_windows(trainer->data));
 }
 
@@ -131,7 +134,8 @@ static int say_end(const struct sw_trainer *trainer, sw_run_end end) {
 static int say_checked(const struct sw_ranks *ranks, const struct sw_trainer *trainer) {
     if (sw_ranks_rank(ranks) == 0) {
         say_start(trainer);
-        sw_log_info("all of it fits; nothing was written, as --dry-run asks");
+        sw_log_info("all of it fits%s; nothing was written, as --dry-run asks",
+                    access(trainer->folder, F_OK) == 0 ? "" : ", and the run's folder will be made");
     }
     return SW_EXIT_DONE;
 }

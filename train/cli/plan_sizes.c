@@ -1,5 +1,6 @@
 #include "train/cli/plan_sizes.h"
 
+#include "core/number.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
 #include "train/plan/largest.h"
@@ -9,26 +10,20 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { INDENT = 2, PARAMETERS_CHARS = 32 };
+enum { INDENT = 2 };
 /* The speed of --largest auto, in tokens a second: a day for some ten million tokens. */
 #define AUTO_LEAST_TOKENS_PER_S 100.0
 
-static const char *parameters_to_text(int64_t parameters, char text[PARAMETERS_CHARS]) {
-    const bool billions = parameters >= 1000000000;
-    snprintf(text, PARAMETERS_CHARS, "%.3g%s", (double)parameters * (billions ? 1e-9 : 1e-6), billions ? "B" : "M");
-    return text;
-}
-
 static void print_row(const struct sw_largest *found) {
-    char parameters[PARAMETERS_CHARS];
+    char parameters[SW_COUNT_CHARS], disk[SW_SIZE_CHARS], rate[SW_COUNT_CHARS];
     if (found->config.layers == 0) {
-        printf("%*s%-9s none: %s\n", INDENT, "", found->config.family, sw_size_limit_name(found->limit));
+        printf("%*s%-8s none: %s\n", INDENT, "", found->config.family, sw_size_limit_name(found->limit));
         return;
     }
-    printf("%*s%-9s%8s%8lld%8lld%10.0f  %-9s %s\n", INDENT, "", found->config.family,
-           parameters_to_text(found->parameters, parameters), (long long)found->config.hidden,
-           (long long)found->config.layers, found->tokens_per_s, found->step.bottleneck,
-           sw_size_limit_name(found->limit));
+    printf("%*s%-8s%13s%7lld%7lld%9s%11s  %-8s %s\n", INDENT, "", found->config.family,
+           sw_format_large(found->parameters, parameters), (long long)found->config.hidden,
+           (long long)found->config.layers, sw_format_rate(found->tokens_per_s, rate),
+           sw_format_size(found->disk_bytes, disk), found->step.bottleneck, sw_size_limit_name(found->limit));
 }
 
 static json_t *row_json(const struct sw_largest *found) {
@@ -36,11 +31,11 @@ static json_t *row_json(const struct sw_largest *found) {
     const char *limit = sw_size_limit_name(found->limit);
     if (c->layers == 0)
         return json_pack("{s:s, s:n, s:s}", "family", c->family, "parameters", "limit", limit);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:s}", "family", c->family, "parameters",
-                     (json_int_t)found->parameters, "layers", (json_int_t)c->layers, "hidden", (json_int_t)c->hidden,
-                     "heads", (json_int_t)c->heads, "kv_heads", (json_int_t)c->kv_heads, "ffn", (json_int_t)c->ffn,
-                     "step_s", found->step.step_s, "tokens_per_second", found->tokens_per_s, "bottleneck",
-                     found->step.bottleneck, "limit", limit);
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:s}", "family", c->family, "parameters",
+                     (json_int_t)found->parameters, "disk_bytes", (json_int_t)found->disk_bytes, "layers",
+                     (json_int_t)c->layers, "hidden", (json_int_t)c->hidden, "heads", (json_int_t)c->heads, "kv_heads",
+                     (json_int_t)c->kv_heads, "ffn", (json_int_t)c->ffn, "step_s", found->step.step_s,
+                     "tokens_per_second", found->tokens_per_s, "bottleneck", found->step.bottleneck, "limit", limit);
 }
 
 static sw_status find_one(struct sw_sizing *sizing, const struct sw_model_config *base, double least, json_t *rows) {
@@ -67,12 +62,14 @@ static sw_status find_all(struct sw_sizing *sizing, const struct sw_model_config
 }
 
 static void print_head(const struct sw_sizing *sizing, const struct sw_settings *settings, double least) {
-    sw_command_print(0, INDENT, "the largest models that train on %s at %.0f tokens/s or more, predicted, %s",
-                     sw_sizing_device_name(sizing), least,
-                     settings->model != NULL ? "with the proportions of --model"
-                                             : "with the proportions of each family's largest");
-    printf("%*s%-9s%8s%8s%8s%10s  %-9s %s\n", INDENT, "", "family", "size", "hidden", "layers", "tokens/s", "busiest",
-           "larger ones lack");
+    sw_command_print(
+        0, INDENT,
+        "the largest models that train on %s at %.0f tokens/s or more, predicted, of these shapes: %s; width and "
+        "heads grow with the layers",
+        sw_sizing_device_name(sizing), least,
+        settings->model != NULL ? "with the proportions of --model" : "with the proportions of each family's largest");
+    printf("%*s%-8s%13s%7s%7s%9s%11s  %-8s %s\n", INDENT, "", "family", "parameters", "hidden", "layers", "tokens/s",
+           "disk", "busiest", "larger lack");
 }
 
 sw_status sw_plan_print_largest(const struct sw_settings *settings) {
@@ -102,11 +99,11 @@ static const char *budget_to_text(int64_t bytes, char text[SW_SIZE_CHARS]) {
 }
 
 static void print_budgets(const struct sw_what_if *row) {
-    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS];
+    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS], rate[SW_COUNT_CHARS];
     printf("%*s%-20s%12s%12s%12s", INDENT, "", row->what, budget_to_text(row->device_memory, device),
            budget_to_text(row->host_memory, host), row->fits ? sw_format_size(row->disk_bytes, disk) : "?");
     if (row->fits && isfinite(row->tokens_per_s))
-        printf("%11.0f  %s\n", row->tokens_per_s, row->step.bottleneck);
+        printf("%11s  %s\n", sw_format_rate(row->tokens_per_s, rate), row->step.bottleneck);
     else
         puts("          ?");
 }

@@ -1,5 +1,6 @@
 #include "train/cli/plan_text.h"
 
+#include "core/number.h"
 #include "core/size.h"
 #include "train/cli/answer_text.h"
 #include "train/cli/commands.h"
@@ -13,14 +14,14 @@
 enum { SENTENCE_CHARS = 1024, INDENT = 2, LANES_INDENT = 4, GROUP_COLUMN = 10, GROUP_INDENT = 12 };
 
 static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
-    char lanes[SENTENCE_CHARS] = "";
+    char lanes[SENTENCE_CHARS] = "", time[SW_TIME_TEXT_CHARS], rate[SW_COUNT_CHARS];
     int length = 0;
     for (int lane = 0; lane < SW_LANES; lane++)
         if (s->lane_busy_s[lane] >= 0.005 * s->step_s)
             length += snprintf(lanes + length, sizeof lanes - (size_t)length, "%s %.0f%%, ",
                                sw_lane_name((sw_lane)lane), 100.0 * s->lane_busy_s[lane] / s->step_s);
-    printf("%*s%-26s%9.3f s%12.0f tokens/s\n%*s", INDENT, "", name, s->step_s,
-           (double)p->settings.batch_tokens / s->step_s, LANES_INDENT, "");
+    printf("%*s%-26s%11s%12s tokens/s\n%*s", INDENT, "", name, sw_format_seconds(s->step_s, time),
+           sw_format_rate((double)p->settings.batch_tokens / s->step_s, rate), LANES_INDENT, "");
     sw_command_print(LANES_INDENT, LANES_INDENT, "busy: %slimited by %s", lanes, s->bottleneck);
 }
 
@@ -29,60 +30,65 @@ static void print_recompute_price(const struct sw_planned *p) {
     const struct sw_rates *rates = &p->rates.rates;
     const double micros = (double)p->plan->spec.micro_batches;
     double again_s = 0.0, all_s = 0.0;
+    char again[SW_TIME_TEXT_CHARS], all[SW_TIME_TEXT_CHARS];
     for (int64_t u = 0; u < p->plan->spec.units->count; u++) {
         const double level_s[SW_RECOMPUTES] = {
             [SW_RECOMPUTE_DERIVED] = rates->derive_s[u], [SW_RECOMPUTE_UNIT] = rates->recompute_s[u]};
         again_s += micros * level_s[p->plan->recompute[u]];
         all_s += micros * level_s[SW_RECOMPUTE_UNIT];
     }
-    sw_command_print(0, INDENT, "computing intermediates again takes %.3f s of a step; all of them would take %.3f s",
-                     again_s, all_s);
+    sw_command_print(0, INDENT, "computing intermediates again takes %s of a step; all of them would take %s",
+                     sw_format_seconds(again_s, again), sw_format_seconds(all_s, all));
 }
 
 static void print_writes(const struct sw_planned *p) {
     const struct sw_settings *s = &p->settings;
-    char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS];
+    char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS], steps[SW_COUNT_CHARS];
     char thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
     printf("written to the store: %s a step", sw_writes_text((double)p->writes.step_bytes, step));
     if (p->writes.save_every > 0)
-        printf(", %s more every %lld steps", sw_writes_text((double)p->writes.save_bytes, save),
-               (long long)p->writes.save_every);
+        printf(", %s more every %s", sw_writes_text((double)p->writes.save_bytes, save),
+               sw_format_count(p->writes.save_every, "step", steps));
     printf("\n  %s every thousand steps\n",
            sw_writes_share_text(sw_writes_per_thousand(&p->writes), s->endurance, thousand));
-    printf("  %s in a run of %lld steps, with making its store\n",
-           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all), (long long)s->steps);
+    printf("  %s in a run of %s, with making its store\n",
+           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all),
+           sw_format_count(s->steps, "step", steps));
 }
 
 /* Prints the predicted steps by which the order was chosen. */
 static void print_order_prices(const struct sw_planned *p) {
     const struct sw_search_prices *prices = &p->prices;
+    char step[SW_TIME_TEXT_CHARS], chosen[SW_TIME_TEXT_CHARS];
     if (prices->orders == 0)
         return;
     puts("order by predicted step, with updates on the host:");
     for (int i = 0; i < prices->orders; i++) {
         printf("  groups of %-6lld ", (long long)prices->order[i].group);
         if (isfinite(prices->order[i].bound_s))
-            printf("at least %.3f s\n", prices->order[i].bound_s);
+            printf("at least %s\n", sw_format_seconds(prices->order[i].bound_s, step));
         else if (prices->order[i].too_long)
             puts("too many operations");
         else if (!isfinite(prices->order[i].step_s))
             puts("does not fit");
         else if (prices->order[i].chosen_s < prices->order[i].step_s)
-            printf("%.3f s (%.3f s with updates where they are cheapest)\n", prices->order[i].step_s,
-                   prices->order[i].chosen_s);
+            printf("%s (%s with updates where they are cheapest)\n", sw_format_seconds(prices->order[i].step_s, step),
+                   sw_format_seconds(prices->order[i].chosen_s, chosen));
         else
-            printf("%.3f s\n", prices->order[i].step_s);
+            printf("%s\n", sw_format_seconds(prices->order[i].step_s, step));
     }
 }
 
 /* Prints the predicted steps by which the places of updates were chosen. */
 static void print_update_prices(const struct sw_planned *p) {
     const struct sw_update_prices *prices = &p->prices.update;
+    char chosen[SW_TIME_TEXT_CHARS], side[SW_TIME_TEXT_CHARS];
     if (!prices->known)
         return;
-    printf("updates by predicted step: %.3f s\n  all on the host   %.3f s\n", prices->chosen_s, prices->host_s);
+    printf("updates by predicted step: %s\n  all on the host   %s\n", sw_format_seconds(prices->chosen_s, chosen),
+           sw_format_seconds(prices->host_s, side));
     if (isfinite(prices->device_s))
-        printf("  all on the device %.3f s\n", prices->device_s);
+        printf("  all on the device %s\n", sw_format_seconds(prices->device_s, side));
     else
         puts("  all on the device does not fit");
 }
@@ -90,20 +96,22 @@ static void print_update_prices(const struct sw_planned *p) {
 /* Prints what the search for a placement gained. */
 static void print_placement_price(const struct sw_planned *p) {
     const struct sw_placement_price *price = &p->prices.placement;
+    char chosen[SW_TIME_TEXT_CHARS], usual[SW_TIME_TEXT_CHARS], tried[SW_COUNT_CHARS];
     if (price->known)
-        sw_command_print(0, INDENT,
-                         "placement by predicted step: %.3f s, %.3f s with the usual one; %lld plans were tried, %lld "
-                         "of them simulated",
-                         price->chosen_s, price->usual_s, (long long)price->tried, (long long)price->simulated);
+        sw_command_print(0, INDENT, "placement by predicted step: %s, %s with the usual one; %s tried, %lld simulated",
+                         sw_format_seconds(price->chosen_s, chosen), sw_format_seconds(price->usual_s, usual),
+                         sw_format_count(price->tried, "plan", tried), (long long)price->simulated);
 }
 
 static void print_prediction(const struct sw_planned *p) {
+    char cost[SW_TIME_TEXT_CHARS], every[SW_COUNT_CHARS];
     puts("predicted step");
     print_simulation(p, "update under forward", &p->prediction.plain);
     if (p->may_save) {
         print_simulation(p, "with a save", &p->save.step);
-        printf("  a save costs %.3f s, slower steps beside it included: every %lld steps, %.1f%% more\n",
-               p->save.cost_s, (long long)p->writes.save_every, 100.0 * sw_planned_save_share(p));
+        printf("  a save costs %s, slower steps beside it included: every %s, %.1f%% more\n",
+               sw_format_seconds(p->save.cost_s, cost), sw_format_count(p->writes.save_every, "step", every),
+               100.0 * sw_planned_save_share(p));
     }
     if (p->prediction.may_speculate) {
         print_simulation(p, "speculated in backward", &p->prediction.speculated);
@@ -150,33 +158,38 @@ static struct rival find_rival(const struct sw_planned *p) {
 /* Prints why this plan was taken: how much slower the next best of the compared ones is. */
 static void print_rival(const struct sw_planned *p) {
     const struct rival best = find_rival(p);
+    char time[SW_TIME_TEXT_CHARS];
     const double step_s = p->prediction.plain.step_s;
     if (isfinite(best.step_s) && best.step_s > step_s)
-        sw_command_print(0, INDENT, "this plan and not the next best, %s: %s%.3f s, %.1f%% slower", best.what,
-                         best.at_least ? "at least " : "", best.step_s, 100.0 * (best.step_s / step_s - 1.0));
+        sw_command_print(0, INDENT, "this plan and not the next best, %s: %s%s, %.1f%% slower", best.what,
+                         best.at_least ? "at least " : "", sw_format_seconds(best.step_s, time),
+                         100.0 * (best.step_s / step_s - 1.0));
 }
 
 static void print_help(const struct sw_what_if *row, double tokens_per_s) {
+    char time[SW_TIME_TEXT_CHARS], rate[SW_COUNT_CHARS];
     printf("  %-22s", row->what);
     if (!row->fits)
         puts("has no plan that fits");
     else if (!isfinite(row->tokens_per_s))
         puts("not known: the drives are not measured");
     else
-        printf("%9.3f s%11.0f tokens/s%+8.1f%%  %s\n", row->step.step_s, row->tokens_per_s,
-               100.0 * (row->tokens_per_s / tokens_per_s - 1.0), row->step.bottleneck);
+        printf("%11s%11s tokens/s%+8.1f%%  %s\n", sw_format_seconds(row->step.step_s, time),
+               sw_format_rate(row->tokens_per_s, rate), 100.0 * (row->tokens_per_s / tokens_per_s - 1.0),
+               row->step.bottleneck);
 }
 
 void sw_plan_print_helps(const struct sw_planned *p, const struct sw_helps *helps) {
     const struct sw_simulation *step = &p->prediction.plain;
     const double tokens_per_s = (double)p->settings.batch_tokens / step->step_s;
+    char time[SW_TIME_TEXT_CHARS], rate[SW_COUNT_CHARS];
     if (helps == NULL) {
         puts("what would help: not tried, as plans of so many operations take long");
         return;
     }
     puts("what would help, planned again for each:");
-    printf("  %-22s%9.3f s%11.0f tokens/s%9s  %s\n", "nothing changed", step->step_s, tokens_per_s, "",
-           step->bottleneck);
+    printf("  %-22s%11s%11s tokens/s%9s  %s\n", "nothing changed", sw_format_seconds(step->step_s, time),
+           sw_format_rate(tokens_per_s, rate), "", step->bottleneck);
     for (int i = 0; i < helps->count; i++)
         print_help(&helps->row[i], tokens_per_s);
 }
@@ -209,10 +222,10 @@ static struct sw_unfrozen row_of(const struct sw_planned *p) {
 }
 
 static void print_frozen_row(const char *name, const struct sw_unfrozen *row) {
-    char time[SW_DURATION_CHARS] = "?", device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS];
+    char time[SW_TIME_TEXT_CHARS] = "?", device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS];
     char written[SW_WRITES_CHARS];
     if (isfinite(row->step_s))
-        snprintf(time, sizeof time, "%.3f s", row->step_s);
+        sw_format_seconds(row->step_s, time);
     printf("  %-14s%10s%13s%13s%13s%12s\n", name, time, sw_format_size(row->peak_bytes[SW_DEVICE], device),
            sw_format_size(row->peak_bytes[SW_HOST], host), sw_format_size(row->disk_bytes, disk),
            sw_writes_text((double)row->step_write_bytes, written));
@@ -221,13 +234,14 @@ static void print_frozen_row(const char *name, const struct sw_unfrozen *row) {
 /* Prints what --freeze saves, as the two plans side by side. */
 static void print_frozen(const struct sw_planned *p) {
     const struct sw_unfrozen with = row_of(p);
-    char size[SW_SIZE_CHARS];
+    char size[SW_SIZE_CHARS], units[SW_COUNT_CHARS], parameters[SW_COUNT_CHARS];
     if (p->plan->spec.frozen_units == 0)
         return;
-    sw_command_print(0, INDENT, "frozen: %lld of %lld units, %lld of the parameters, whose file takes %s",
-                     (long long)p->plan->spec.frozen_units, (long long)p->plan->spec.units->count,
-                     (long long)sw_units_first_parameters(p->plan->spec.units, p->plan->spec.frozen_units),
-                     sw_format_size(sw_plan_frozen_bytes(p->plan), size));
+    sw_command_print(
+        0, INDENT, "frozen: %lld of %s, %s of the parameters, whose file takes %s",
+        (long long)p->plan->spec.frozen_units, sw_format_count(p->plan->spec.units->count, "unit", units),
+        sw_format_large(sw_units_first_parameters(p->plan->spec.units, p->plan->spec.frozen_units), parameters),
+        sw_format_size(sw_plan_frozen_bytes(p->plan), size));
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row("with --freeze", &with);
     if (p->unfrozen.fits)
@@ -290,24 +304,25 @@ static const char *machine_text(const struct sw_planned *p, char text[SENTENCE_C
 static void print_nodes(const struct sw_planned *p) {
     const int64_t ranks = sw_settings_ranks(&p->settings), of_node = ranks / sw_max_i64(1, p->settings.nodes);
     const double tokens_per_s = (double)p->settings.batch_tokens / p->prediction.plain.step_s / (double)ranks;
-    char host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS];
+    char host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS], nodes[SW_COUNT_CHARS];
     if (p->settings.machine == NULL || ranks == 1)
         return;
-    sw_command_print(
-        0, INDENT,
-        "%lld ranks on %lld nodes: each GPU does %.3g tokens/s, %.3g TFLOP/s of the model; each node takes "
-        "%s of host memory and %s of disk",
-        (long long)ranks, (long long)p->settings.nodes, tokens_per_s, 1e-12 * tokens_per_s * sw_planned_token_flops(p),
-        sw_format_size(of_node * p->plan->tier_bytes[SW_HOST], host),
-        sw_format_size(of_node * sw_plan_disk_bytes(p->plan), disk));
+    sw_command_print(0, INDENT,
+                     "%lld ranks on %s: each GPU does %.3g tokens/s, %.3g TFLOP/s of the model; each node takes "
+                     "%s of host memory and %s of disk",
+                     (long long)ranks, sw_format_count(p->settings.nodes, "node", nodes), tokens_per_s,
+                     1e-12 * tokens_per_s * sw_planned_token_flops(p),
+                     sw_format_size(of_node * p->plan->tier_bytes[SW_HOST], host),
+                     sw_format_size(of_node * sw_plan_disk_bytes(p->plan), disk));
 }
 
 static void print_group_price(const struct sw_tensor_price *price) {
-    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS];
+    char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], time[SW_TIME_TEXT_CHARS];
     printf("  %8lld", (long long)price->ranks);
     if (isfinite(price->step_s)) {
-        printf("%9.3g s%13s%13s  %s\n", price->step_s, sw_format_size(price->peak_bytes[SW_DEVICE], device),
-               sw_format_size(price->peak_bytes[SW_HOST], host), price->bottleneck);
+        printf("%11s%13s%13s  %s\n", sw_format_seconds(price->step_s, time),
+               sw_format_size(price->peak_bytes[SW_DEVICE], device), sw_format_size(price->peak_bytes[SW_HOST], host),
+               price->bottleneck);
         return;
     }
     printf("%*s", GROUP_INDENT - GROUP_COLUMN, "");

@@ -138,6 +138,7 @@ static sw_status price_plan(const struct sw_sizing *s, struct size *size, const 
         return SW_OK;
     out->config = size->config;
     out->parameters = sw_units_parameters(sw_model_get_units(size->model));
+    out->disk_bytes = sw_plan_disk_bytes(size->plan);
     out->tokens_per_s = tokens_per_s;
     out->step = found.step;
     return SW_OK;

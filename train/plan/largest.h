@@ -18,7 +18,7 @@ const char *sw_size_limit_name(sw_size_limit limit);
 
 struct sw_largest {
     struct sw_model_config config; /* layers 0: not even a model of one layer trains; the members below are not set */
-    int64_t parameters;
+    int64_t parameters, disk_bytes;
     double tokens_per_s;
     struct sw_simulation step;
     sw_size_limit limit;

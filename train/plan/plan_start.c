@@ -1,6 +1,7 @@
 #include "train/plan/plan_start.h"
 
 #include "core/log.h"
+#include "core/number.h"
 #include "train/plan/profile.h"
 #include "train/plan/settings_plan.h"
 #include "train/settings/places.h"
@@ -47,20 +48,22 @@ static sw_status find_if_possible(const struct sw_plan_start *start, const struc
 
 static void log_choice(const struct sw_plan *plan, const struct sw_search_prices *prices) {
     int64_t on_device = 0;
+    char chosen[SW_TIME_TEXT_CHARS], other[SW_TIME_TEXT_CHARS];
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         on_device += sw_plan_updates_on_device(plan, u);
     for (int i = 0; i < prices->orders; i++)
         if (prices->order[i].group == plan->spec.group)
-            sw_log_info("order: %lld of %lld micro-batches pass through a unit before the next; predicted step %.3g s",
+            sw_log_info("order: %lld of %lld micro-batches pass through a unit before the next; predicted step %s",
                         (long long)plan->spec.group, (long long)plan->spec.micro_batches,
-                        fmin(prices->order[i].step_s, prices->order[i].chosen_s));
+                        sw_format_seconds(fmin(prices->order[i].step_s, prices->order[i].chosen_s), chosen));
     if (prices->placement.known && prices->placement.chosen_s < prices->placement.usual_s)
-        sw_log_info("placement: predicted step %.3g s, %.3g s as usual", prices->placement.chosen_s,
-                    prices->placement.usual_s);
+        sw_log_info("placement: predicted step %s, %s as usual", sw_format_seconds(prices->placement.chosen_s, chosen),
+                    sw_format_seconds(prices->placement.usual_s, other));
     if (prices->update.known)
-        sw_log_info(
-            "updates of %lld of %lld units run on the device: predicted step %.3g s, %.3g s with all on the host",
-            (long long)on_device, (long long)plan->spec.units->count, prices->update.chosen_s, prices->update.host_s);
+        sw_log_info("updates of %lld of %lld units run on the device: predicted step %s, %s with all on the host",
+                    (long long)on_device, (long long)plan->spec.units->count,
+                    sw_format_seconds(prices->update.chosen_s, chosen),
+                    sw_format_seconds(prices->update.host_s, other));
 }
 
 /* Finds rates and chooses by them what is open. */

@@ -1,5 +1,6 @@
 #include "train/plan/tensor_choice.h"
 
+#include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/outline_price.h"
 #include "train/plan/plan_choice.h"
@@ -238,8 +239,9 @@ sw_status sw_tensor_choose(const struct sw_tensor_question *question, struct sw_
 
 const char *sw_tensor_choice_text(const struct sw_tensor_prices *prices, char out[SW_TENSOR_CHOICE_CHARS]) {
     const struct sw_tensor_price *chosen = &prices->size[prices->chosen];
-    int chars = snprintf(out, SW_TENSOR_CHOICE_CHARS, "--tensor auto is --tensor %lld: a step takes %.3g s",
-                         (long long)chosen->ranks, chosen->step_s);
+    char time[SW_TIME_TEXT_CHARS];
+    int chars = snprintf(out, SW_TENSOR_CHOICE_CHARS, "--tensor auto is --tensor %lld: a step takes %s",
+                         (long long)chosen->ranks, sw_format_seconds(chosen->step_s, time));
     for (int i = 0; i < prices->count && chars < SW_TENSOR_CHOICE_CHARS; i++) {
         const struct sw_tensor_price *price = &prices->size[i];
         char *at = out + chars;
@@ -247,7 +249,8 @@ const char *sw_tensor_choice_text(const struct sw_tensor_prices *prices, char ou
         if (i == prices->chosen)
             continue;
         if (isfinite(price->step_s))
-            chars += snprintf(at, room, ", %.3g s with %lld", price->step_s, (long long)price->ranks);
+            chars +=
+                snprintf(at, room, ", %s with %lld", sw_format_seconds(price->step_s, time), (long long)price->ranks);
         else
             chars += snprintf(at, room, ", and %lld has no plan", (long long)price->ranks);
     }

@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/number.h"
 #include "train/run/steplog_text.h"
 #include "train/run/trainer.h"
 #include "train/stores/writes.h"
@@ -44,12 +45,14 @@ static const char *interval_text(const struct sw_option_every *every, char text[
     const bool minutes = every->seconds % SECONDS_PER_MINUTE == 0;
     const long long time = (long long)(minutes ? every->seconds / SECONDS_PER_MINUTE : every->seconds);
     const char *unit = minutes ? "min" : "s";
+    char steps[SW_COUNT_CHARS];
     if (every->seconds == 0)
-        snprintf(text, INTERVAL_CHARS, "%lld steps", (long long)every->steps);
+        sw_format_count(every->steps, "step", text);
     else if (every->steps == 0)
         snprintf(text, INTERVAL_CHARS, "%lld %s", time, unit);
     else
-        snprintf(text, INTERVAL_CHARS, "%lld steps or %lld %s, whichever is less", (long long)every->steps, time, unit);
+        snprintf(text, INTERVAL_CHARS, "%s or %lld %s, whichever is less", sw_format_count(every->steps, "step", steps),
+                 time, unit);
     return text;
 }
 
@@ -57,14 +60,14 @@ void sw_costs_say_kill(const struct sw_trainer *trainer) {
     const struct sw_option_every *every = &trainer->run.settings.save_every;
     const double step_s = trainer->forecast.step.step_s;
     const int64_t steps = sw_writes_save_steps(every, step_s);
-    char interval[INTERVAL_CHARS], time[SW_DURATION_CHARS];
+    char interval[INTERVAL_CHARS], time[SW_TIME_TEXT_CHARS], count[SW_COUNT_CHARS];
     if (trainer->plan->spec.one_generation)
         sw_log_info("a kill or a power loss would cost the whole run (--durability none)");
     else if (trainer->plan->commit_every_step)
         sw_log_info("a kill or a power loss would cost the running step");
     else if (step_s > 0.0 && every->steps > 0)
-        sw_log_info("a kill or a power loss would cost up to %lld steps, %s, and the running step (--save-every)",
-                    (long long)steps, sw_duration_to_text((double)steps * step_s, time));
+        sw_log_info("a kill or a power loss would cost up to %s, %s, and the running step (--save-every)",
+                    sw_format_count(steps, "step", count), sw_format_duration((double)steps * step_s, time));
     else
         sw_log_info("a kill or a power loss would cost up to %s, and the running step (--save-every)",
                     interval_text(every, interval));

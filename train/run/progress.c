@@ -1,7 +1,7 @@
 #include "train/run/progress.h"
 
 #include "core/log.h"
-#include "train/run/steplog_text.h"
+#include "core/number.h"
 
 #define SILENT_NS INT64_C(1000000000)
 #define TERMINAL_EVERY_NS INT64_C(200000000)
@@ -26,9 +26,9 @@ void sw_progress_at(struct sw_progress *progress, int64_t done_bytes, int64_t to
     if (now_ns - progress->start_ns < first_ns || now_ns - progress->shown_ns < every_ns || done_bytes <= 0 ||
         now_ns == progress->working_ns)
         return;
-    char left[SW_DURATION_CHARS];
+    char left[SW_TIME_TEXT_CHARS];
     const double seconds = (double)(now_ns - progress->working_ns) / 1e9, rate = (double)done_bytes / seconds;
-    sw_duration_to_text(seconds * (double)(total_bytes - done_bytes) / (double)done_bytes, left);
+    sw_format_duration(seconds * (double)(total_bytes - done_bytes) / (double)done_bytes, left);
     fprintf(progress->to, "%s%s: %.2f of %.2f GB, %.2f GB/s, %s left%s", progress->on_terminal ? "\r" : "",
             progress->what, gb((double)done_bytes), gb((double)total_bytes), gb(rate), left,
             progress->on_terminal ? "\033[K" : "\n");

@@ -1,5 +1,7 @@
 #include "train/run/steplog_text.h"
 
+#include "core/number.h"
+
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -178,20 +180,6 @@ int sw_export_to_json(int64_t step, int64_t time_s, double seconds, char buffer[
     return writer.used;
 }
 
-const char *sw_duration_to_text(double seconds, char buffer[SW_DURATION_CHARS]) {
-    enum { MINUTE = 60, HOUR = 3600, DAY = 86400 };
-    const int64_t whole = (int64_t)fmin(ceil(fmax(seconds, 0)), 1e9);
-    if (whole >= DAY)
-        snprintf(buffer, SW_DURATION_CHARS, "%" PRId64 "d%02" PRId64 "h", whole / DAY, whole % DAY / HOUR);
-    else if (whole >= HOUR)
-        snprintf(buffer, SW_DURATION_CHARS, "%" PRId64 "h%02" PRId64 "m", whole / HOUR, whole % HOUR / MINUTE);
-    else if (whole >= MINUTE)
-        snprintf(buffer, SW_DURATION_CHARS, "%" PRId64 "m%02" PRId64 "s", whole / MINUTE, whole % MINUTE);
-    else
-        snprintf(buffer, SW_DURATION_CHARS, "%" PRId64 "s", whole);
-    return buffer;
-}
-
 /* Writes the share of the step for which each lane was busy; idle lanes are left out. A step is timed from the end of
  * the one before, and its lanes may have begun earlier, so a share may exceed 100% and is cut to it. */
 static void put_lanes(struct writer *writer, const struct sw_step_record *record) {
@@ -216,8 +204,8 @@ int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, ch
     if (isfinite(record->tokens_per_second))
         put(&writer, "  %.0f tokens/s", record->tokens_per_second);
     if (isfinite(record->eta_seconds)) {
-        char left[SW_DURATION_CHARS];
-        put(&writer, "  left %s", sw_duration_to_text(record->eta_seconds, left));
+        char left[SW_TIME_TEXT_CHARS];
+        put(&writer, "  left %s", sw_format_duration(record->eta_seconds, left));
     }
     if (record->carries_save)
         put(&writer, "  with a save");

@@ -18,8 +18,4 @@ int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_
 enum { SW_TIME_CHARS = 32 };
 const char *sw_time_to_text(int64_t time_s, char buffer[SW_TIME_CHARS]);
 
-/* Writes a time as "15s", "2m05s", "1h30m" or "3d04h". Returns buffer. */
-enum { SW_DURATION_CHARS = 32 };
-const char *sw_duration_to_text(double seconds, char buffer[SW_DURATION_CHARS]);
-
 #endif

@@ -98,7 +98,7 @@ static sw_status open_tokens(struct sw_trainer *trainer) {
     return sw_ranks_agree_on_error(ranks, open_windows(trainer));
 }
 
-static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
+struct sw_model_shape sw_trainer_shape(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     return (struct sw_model_shape){.type = sw_settings_type(settings),
                                    .batch = settings->micro_batch,
@@ -111,12 +111,12 @@ static struct sw_model_shape shape_of(const struct sw_trainer *trainer) {
 }
 
 static void lower_micro_batch(struct sw_trainer *trainer) {
-    const struct sw_model_shape shape = shape_of(trainer);
+    const struct sw_model_shape shape = sw_trainer_shape(trainer);
     sw_plan_lower_micro_batch(&trainer->run.settings, &trainer->run.config, &shape, trainer->devices.compute);
 }
 
 static sw_status make_model(struct sw_trainer *trainer) {
-    const struct sw_model_shape shape = shape_of(trainer);
+    const struct sw_model_shape shape = sw_trainer_shape(trainer);
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
     return sw_tensor_rates_apply(&trainer->run.settings, sw_model_tunable_units(trainer->model));
 }
@@ -124,7 +124,7 @@ static sw_status make_model(struct sw_trainer *trainer) {
 static sw_status make_plan(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_model_shape shape = shape_of(trainer);
+    const struct sw_model_shape shape = sw_trainer_shape(trainer);
     SW_TRY(sw_plan_fit_or_advise(settings, trainer->model, &shape, trainer->devices.compute, &trainer->plan));
     return sw_room_check(trainer->plan, &info, settings);
 }

@@ -8,6 +8,7 @@
 #include "train/files/files.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
+#include "train/plan/plan_advice.h"
 #include "train/plan/tensor_choice.h"
 #include "train/run/agreement.h"
 #include "train/run/commit_text.h"
@@ -155,15 +156,22 @@ static sw_status find_folder(const struct sw_trainer *trainer, char folder[SW_RU
     return SW_OK;
 }
 
-/* Checks that the store has room: in the folders of --nvme, else where the run's folder will be. */
+/* Checks that this machine's drives have room for the store: in the folders of --nvme, else where the run's folder is
+ * or will be. What a start that was cut off has left there is removed before a store is made, so a dry run beside it
+ * looks at the sizes in --nvme alone. */
 static sw_status check_places(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_store_owner owner = sw_settings_owner(settings);
+    const struct sw_model_shape shape = sw_trainer_shape(trainer);
     char folder[SW_RUN_PATH_CHARS];
     struct sw_places places;
     SW_TRY(find_folder(trainer, folder));
     SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
-    const sw_status status = sw_new_store_check(&(struct sw_new_store){.plan = trainer->plan, .places = &places});
+    const struct sw_plan_drives where = {.settings = settings, .places = &places, .of_run = true};
+    const sw_status status =
+        settings->dry_run && sw_start_is_unfinished(trainer->folder)
+            ? sw_new_store_check(&(struct sw_new_store){.plan = trainer->plan, .places = &places})
+            : sw_plan_check_drives(trainer->plan, &where, trainer->model, &shape, trainer->devices.compute);
     sw_places_release(&places);
     return status;
 }
@@ -214,6 +222,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_start_clear(ranks, trainer->folder));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_trainer_choose_plan(trainer));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_places(trainer)));
     SW_TRY(create_store(trainer));
     SW_TRY(sw_trainer_add_start(trainer));
     SW_TRY(keep_frozen(trainer));

@@ -23,4 +23,7 @@ sw_status sw_trainer_add_start(struct sw_trainer *trainer);
 /* Opens the engine, with nothing loaded. */
 sw_status sw_trainer_open_engine(struct sw_trainer *trainer);
 
+/* Returns the shape of the trainer's model. */
+struct sw_model_shape sw_trainer_shape(const struct sw_trainer *trainer);
+
 #endif

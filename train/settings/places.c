@@ -9,6 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Marks in a name that stand for the numbers of the rank that owns the store. */
+#define RANK_NUMBER "{rank}"
+#define LOCAL_RANK_NUMBER "{local_rank}"
+
 /* Returns the size behind the last colon, or NULL if there is none. A size begins with a digit; other text is part of
  * the name, because links to drives have colons in their names. */
 static const char *limit_of(const char *text) {
@@ -52,7 +56,7 @@ static sw_status add(struct sw_places *places, const char *text, const struct sw
     const int index = places->count;
     const char *limit = limit_of(text);
     char *path = limit != NULL ? strndup(text, (size_t)(limit - 1 - text)) : strdup(text);
-    path = put_number(put_number(path, "{rank}", owner->rank), "{local_rank}", owner->local_rank);
+    path = put_number(put_number(path, RANK_NUMBER, owner->rank), LOCAL_RANK_NUMBER, owner->local_rank);
     SW_TRY(append(places, path));
     if (limit == NULL)
         return SW_OK;
@@ -140,6 +144,13 @@ sw_status sw_places_of_rank(const struct sw_option_list *nvme, const char *folde
     if (status != SW_OK)
         sw_places_release(out);
     return status;
+}
+
+bool sw_places_are_shared(const struct sw_option_list *nvme) {
+    bool shared = true;
+    for (int i = 0; i < nvme->count; i++)
+        shared &= strstr(nvme->items[i], RANK_NUMBER) == NULL && strstr(nvme->items[i], LOCAL_RANK_NUMBER) == NULL;
+    return shared;
 }
 
 void sw_places_release(struct sw_places *places) {

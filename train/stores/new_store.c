@@ -1,5 +1,8 @@
 #include "train/stores/new_store.h"
 
+#include "core/size.h"
+#include "io/queue/file.h"
+#include "io/store/block.h"
 #include "offload/engine/scratch.h"
 
 #include <stdlib.h>
@@ -56,6 +59,33 @@ sw_status sw_new_store_check(const struct sw_new_store *wanted) {
     const sw_status status = sw_store_need(&making.spec, bytes);
     release(&making);
     return status;
+}
+
+/* Looks at the directories of a store. Block devices are looked at when the store is made, which opens them. */
+static sw_status look_at_drives(const struct sw_new_store *wanted, const struct sw_drive_look *look,
+                                const int64_t *bytes) {
+    const char *directories[SW_STORE_MAX_FILES];
+    int64_t need[SW_STORE_MAX_FILES];
+    int count = 0;
+    SW_TRY(sw_file_check_distinct(wanted->places->path, wanted->places->count));
+    for (int i = 0; i < wanted->places->count; i++) {
+        if (sw_block_is_one(wanted->places->path[i]))
+            continue;
+        if (look->named)
+            SW_TRY(sw_file_check_place(wanted->places->path[i], wanted->allow_buffered));
+        directories[count] = wanted->places->path[i];
+        need[count++] = bytes[i] * sw_max_i64(1, look->ranks);
+    }
+    return sw_file_check_space(directories, need, count);
+}
+
+sw_status sw_new_store_check_drives(const struct sw_new_store *wanted, const struct sw_drive_look *look) {
+    struct making making;
+    int64_t bytes[SW_STORE_MAX_FILES];
+    SW_TRY(describe(wanted, &making));
+    const sw_status status = sw_store_need(&making.spec, bytes);
+    release(&making);
+    return status == SW_OK ? look_at_drives(wanted, look, bytes) : status;
 }
 
 sw_status sw_new_store_create(const struct sw_new_store *wanted, sw_store_progress progress, void *context,
