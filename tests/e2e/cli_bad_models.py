@@ -236,6 +236,11 @@ def other_commands_refuse_them_too():
     problems += program.refused("generate from an unknown tensor", ["generate", unknown, "--prompt", "a"], "extra")
     problems += program.refused("plan of quantized weights", ["plan", "--model", os.path.join(SCRATCH, "gptq")], "quantized",
                                 "GPTQ")
+    problems += program.refused("tokenize with a name of the Hub", ["tokenize", "--model", "Qwen/Qwen2.5-7B", "--data", DATA,
+                                "--out", "o.bin"], "hf download Qwen/Qwen2.5-7B")
+    program.write(os.path.join(heads, "tokenizer.model"), "not read")
+    problems += program.refused("tokenize by SentencePiece", ["tokenize", "--model", heads, "--data", DATA, "--out", "o.bin"],
+                                "tokenizer.model", "AutoTokenizer")
     return problems + program.refused("plan of wrong heads", ["plan", "--model", heads], "n_head")
 
 

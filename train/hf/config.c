@@ -1,6 +1,7 @@
 #include "train/hf/config.h"
 
 #include "train/files/files.h"
+#include "train/files/hub.h"
 #include "train/hf/folder_contents.h"
 
 #include <stdio.h>
@@ -29,39 +30,11 @@ static const struct sw_preset *find_preset(const char *name) {
     return NULL;
 }
 
-/* Tells whether a name has the form of one of the Hub, "OWNER/NAME". */
-static bool is_hub_name(const char *model) {
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-    const size_t owner = strspn(model, allowed);
-    if (owner == 0 || model[0] == '.' || model[owner] != '/')
-        return false;
-    const char *name = model + owner + 1;
-    return *name != 0 && strspn(name, allowed) == strlen(name);
-}
-
-/* Returns the model's name behind the address of its page on the Hub. */
-static const char *without_address(const char *model) {
-    static const char *const addresses[] = {
-        "https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/", "hf://"};
-    for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++)
-        if (strncmp(model, addresses[i], strlen(addresses[i])) == 0)
-            return model + strlen(addresses[i]);
-    return model;
-}
-
 static sw_status fail_unknown_model(const char *model) {
     char names[1024] = "";
     size_t used = 0;
     const struct sw_preset *preset = NULL;
-    const char *hub = without_address(model);
-    if (is_hub_name(hub)) {
-        const char *folder = strchr(hub, '/') + 1;
-        return sw_fail(
-            SW_ERR_ARG,
-            "the model '%s' is no folder on this machine; if it is a model of the Hugging Face Hub, download "
-            "it with `hf download %s --local-dir %s` and give --model %s",
-            model, hub, folder, folder);
-    }
+    SW_TRY(sw_hub_refuse_name(model));
     for (int i = 0; (preset = sw_preset_at(i)) != NULL && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", preset->name);
     return sw_fail(SW_ERR_ARG, "the model '%s' is neither a folder or file on this machine nor a preset (%s)", model,

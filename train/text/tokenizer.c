@@ -2,6 +2,7 @@
 
 #include "core/log.h"
 #include "train/files/files.h"
+#include "train/files/hub.h"
 #include "train/files/json_file.h"
 #include "train/text/tokenizer_private.h"
 
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* A tokenizer.json of 256 thousand tokens has about 30 MB. */
 enum { MOST_FILE_BYTES = 256 << 20 };
@@ -116,11 +118,32 @@ static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const
     return SW_OK;
 }
 
+/* Refuses a folder that has no tokenizer.json, and says which tokenizer it has instead. */
+static sw_status check_folder(const char *folder, const char *path) {
+    static const char *const others[] = {"tokenizer.model", "tekken.json", "vocab.json", "spiece.model", "vocab.txt"};
+    if (access(path, F_OK) == 0)
+        return SW_OK;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char other[PATH_MAX];
+        SW_TRY(sw_path_join(other, sizeof other, folder, others[i]));
+        if (access(other, F_OK) == 0)
+            return sw_fail(SW_ERR_ARG,
+                           "%s has no tokenizer.json, but %s, which is not read: make one with python3 -c \"from "
+                           "transformers import AutoTokenizer as T; T.from_pretrained('%s').save_pretrained('%s')\"",
+                           folder, others[i], folder, folder);
+    }
+    return sw_fail(SW_ERR_ARG, "%s has no tokenizer.json: download it from where the model came from", folder);
+}
+
 /* A folder stands for the tokenizer.json in it. */
 static sw_status resolve(const char *given, char path[PATH_MAX]) {
     struct stat info;
-    if (stat(given, &info) == 0 && S_ISDIR(info.st_mode))
-        return sw_path_join(path, PATH_MAX, given, "tokenizer.json");
+    if (stat(given, &info) != 0)
+        SW_TRY(sw_hub_refuse_name(given));
+    else if (S_ISDIR(info.st_mode)) {
+        SW_TRY(sw_path_join(path, PATH_MAX, given, "tokenizer.json"));
+        return check_folder(given, path);
+    }
     if (strlen(given) >= PATH_MAX)
         return sw_fail(SW_ERR_ARG, "the path of a tokenizer is too long");
     memcpy(path, given, strlen(given) + 1);
