@@ -41,13 +41,15 @@ struct sw_device_info {
     /* Version and file of the library that multiplies matrices, owned by the device; NULL: it is part of the program.
      */
     const char *library_name;
-    int threads;          /* OpenMP threads that an op may use */
-    int number;           /* the GPU's number, as in "cuda:N"; 0 on a CPU */
-    int multiprocessors;  /* the GPU's multiprocessors; 0 on a CPU */
-    int driver;           /* the CUDA version of the GPU's driver, 13000 for 13.0; 0 on a CPU */
-    int64_t library;      /* the version of a GPU's library of matrix products, as it counts; 0 on a CPU */
-    bool warpgroups;      /* sw_device_use_warpgroups is on */
-    bool bf16_fast;       /* the device has bf16 matrix instructions */
+    int threads;         /* OpenMP threads that an op may use */
+    int number;          /* the GPU's number, as in "cuda:N"; 0 on a CPU */
+    int multiprocessors; /* the GPU's multiprocessors; 0 on a CPU */
+    int driver;          /* the CUDA version of the GPU's driver, 13000 for 13.0; 0 on a CPU */
+    int64_t library;     /* the version of a GPU's library of matrix products, as it counts; 0 on a CPU */
+    bool warpgroups;     /* sw_device_use_warpgroups is on */
+    bool bf16_fast;      /* the device has bf16 matrix instructions */
+    /* By compute type: its matrix products have the same bits for every number of threads. */
+    bool threads_keep_bits[SW_DTYPES];
     bool host_memory;     /* its memory is the host's memory */
     bool asynchronous;    /* calls return before the work is done */
     bool described;       /* it computes nothing and only counts (described.h) */

@@ -23,6 +23,8 @@ ENVIRONMENT = (
     ("TMPDIR", "folder for temporary files instead of /tmp"),
     ("OMP_WAIT_POLICY, GOMP_SPINCOUNT", "how threads wait for each other; unless one is set, they sleep, so that other "
                                         "programs keep their cores"),
+    ("SW_CPU_ISA", "the instruction set of the processor that arithmetic uses: baseline, avx2, avx512 or avx512_bf16, at "
+                   "most the best that the processor has"),
     ("CUDA_VISIBLE_DEVICES", "the GPUs that may be used, as for every CUDA program"),
     ("CUDA_HOME, CUDA_PATH, VIRTUAL_ENV, CONDA_PREFIX, LD_LIBRARY_PATH", "where NCCL and MPI are looked for besides the "
                                                                          "system's folders"),

@@ -19,6 +19,9 @@ sw_status sw_cpu_gemm_open(struct sw_cpu *cpu);
 void sw_cpu_gemm_close(struct sw_cpu *cpu);
 void sw_cpu_add_gemm(struct sw_device_ops *ops);
 
+/* Returns whether products of operands of this type are computed by blocks (block_product.c) and not by oneDNN. */
+bool sw_cpu_multiplies_blocks(const struct sw_device *device, sw_dtype type);
+
 /* Returns whether oneDNN multiplies bf16 with this machine's own instructions. */
 bool sw_cpu_has_bf16_products(void);
 

@@ -18,6 +18,7 @@ void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_layernorm_backward)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_rotate)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_pack)(struct sw_device_ops *ops);
+void SW_ISA_NAME(sw_cpu_add_block_product)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_row_product)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_attention)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_elementwise)(struct sw_device_ops *ops);

@@ -108,6 +108,41 @@ SW_INLINE sw_vec sw_vec_within(float lowest, sw_vec value, float highest) {
     return sw_vec_max(sw_vec_splat(lowest), sw_vec_min(sw_vec_splat(highest), value));
 }
 
+/* Interleaves the lanes of two vectors: a0 b0 a1 b1 ... */
+SW_INLINE void sw_vec_interleave(sw_vec a, sw_vec b, sw_vec *out_low, sw_vec *out_high) {
+#if defined(__AVX512F__)
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+    *out_low = _mm512_permutex2var_ps(a, low, b);
+    *out_high = _mm512_permutex2var_ps(a, high, b);
+#elif defined(__AVX__)
+    const sw_vec even = _mm256_unpacklo_ps(a, b), odd = _mm256_unpackhi_ps(a, b);
+    *out_low = _mm256_permute2f128_ps(even, odd, 0x20);
+    *out_high = _mm256_permute2f128_ps(even, odd, 0x31);
+#else
+    sw_vec low, high;
+    for (int i = 0; i < SW_LANES / 2; i++) {
+        low[2 * i] = a[i];
+        low[2 * i + 1] = b[i];
+        high[2 * i] = a[i + SW_LANES / 2];
+        high[2 * i + 1] = b[i + SW_LANES / 2];
+    }
+    *out_low = low;
+    *out_high = high;
+#endif
+}
+
+/* Transposes a square by interleaving its upper and its lower half as often as a side can be halved. */
+SW_INLINE void sw_vec_transpose(sw_vec row[SW_LANES]) {
+    for (int side = SW_LANES; side > 1; side /= 2) {
+        sw_vec next[SW_LANES];
+        for (int i = 0; i < SW_LANES / 2; i++)
+            sw_vec_interleave(row[i], row[i + SW_LANES / 2], &next[2 * i], &next[2 * i + 1]);
+        for (int i = 0; i < SW_LANES; i++)
+            row[i] = next[i];
+    }
+}
+
 /* Returns the sum of all lanes, in a fixed order. */
 SW_INLINE float sw_vec_sum(sw_vec value) {
 #if defined(__AVX512F__)

@@ -208,6 +208,7 @@ sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
                                            .driver = cuda->driver,
                                            .library = (int64_t)cublasLtGetVersion(),
                                            .bf16_fast = true,
+                                           .threads_keep_bits = {true, true, true},
                                            .asynchronous = true,
                                            .memory_bytes = free_bytes};
     return SW_OK;

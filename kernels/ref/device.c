@@ -26,6 +26,7 @@ void sw_ref_ops(struct sw_device_ops *ops) {
 
 sw_status sw_ref_device_init(struct sw_device *device) {
     sw_ref_ops(&device->ops);
-    device->info = (struct sw_device_info){.name = "ref", .isa = "plain C", .threads = 1, .host_memory = true};
+    device->info = (struct sw_device_info){
+        .name = "ref", .isa = "plain C", .threads = 1, .threads_keep_bits = {true, true, true}, .host_memory = true};
     return SW_OK;
 }

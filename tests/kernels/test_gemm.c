@@ -180,40 +180,158 @@ static void products(void **state) {
     for_each_device(all_products);
 }
 
-/* Products of one row are computed by code of our own, in which threads decide who computes, never what. */
-static void row_product(int threads, bool transpose_b, struct buffer *out) {
-    const struct sw_gemm shape = {
-        .m = 1, .n = 3001, .k = 301, .transpose_b = transpose_b, .in = SW_BF16, .out = SW_F32};
-    struct buffer a = buffer_random(shape.in, shape.k, 1, 1.0f),
-                  b = buffer_random(shape.in, shape.k * shape.n, 2, 1.0f);
+/* A product by the CPU device, whose scratch of *out_scratch_bytes is not written beyond. */
+static struct buffer product_by(const char *name, int threads, const struct sw_gemm *shape, const struct buffer in[4],
+                                int64_t *out_scratch_bytes) {
     struct sw_device *device = NULL;
     struct sw_stream *stream = NULL;
-    int64_t scratch_bytes;
-    assert_ok(sw_device_open("cpu", threads, &device));
+    assert_ok(sw_device_open(name, threads, &device));
     assert_ok(sw_stream_open(device, &stream));
-    assert_ok(sw_device_prepare_gemm(device, &shape, &scratch_bytes));
-    struct buffer scratch = buffer_make(scratch_bytes);
-    *out = buffer_make(shape.n * (int64_t)sizeof(float));
-    assert_ok(sw_gemm(stream, &shape, a.data, b.data, NULL, out->data, scratch.data));
+    assert_ok(sw_device_prepare_gemm(device, shape, out_scratch_bytes));
+    struct buffer scratch = buffer_make(*out_scratch_bytes), c = buffer_copy(&in[3]);
+    assert_ok(sw_gemm(stream, shape, in[0].data, in[1].data, shape->bias ? in[2].data : NULL, c.data, scratch.data));
     sw_stream_close(stream);
     sw_device_close(device);
-    buffer_free(&a);
-    buffer_free(&b);
     buffer_free(&scratch);
+    return c;
 }
+
+static void make_operands(const struct sw_gemm *shape, struct buffer out[4]) {
+    const int64_t elems[4] = {shape->m * shape->k, shape->k * shape->n, shape->n, shape->m * shape->n};
+    for (int i = 0; i < 4; i++)
+        out[i] = buffer_random(i == 3 ? shape->out : shape->in, elems[i], 11 + (uint64_t)i, 1.0f);
+}
+
+static void free_operands(struct buffer operands[4]) {
+    for (int i = 0; i < 4; i++)
+        buffer_free(&operands[i]);
+}
+
+/* Returns whether the machine has this device and threads keep the bits of the type. */
+static bool keeps_bits(const char *name, sw_dtype type) {
+    struct sw_device *device = NULL;
+    const sw_status status = sw_device_open(name, 1, &device);
+    const bool keeps = status == SW_OK && sw_device_info(device).threads_keep_bits[type];
+    if (status == SW_ERR_UNSUPPORTED)
+        sw_error_clear();
+    else
+        assert_ok(status);
+    sw_device_close(device);
+    return keeps;
+}
+
+/* Threads decide who computes, never what, in products of one row and in those whose operands are packed in blocks. */
+static void expect_same_bits(const char *name, const struct sw_gemm *shape) {
+    struct buffer in[4];
+    int64_t scratch_bytes;
+    make_operands(shape, in);
+    struct buffer one = product_by(name, 1, shape, in, &scratch_bytes);
+    for (int threads = 2; threads <= 5; threads++) {
+        struct buffer many = product_by(name, threads, shape, in, &scratch_bytes);
+        if (memcmp(one.data, many.data, (size_t)one.bytes) != 0)
+            fail_msg("%s, %s to %s, %lld x %lld x %lld %c%c: %d threads change the bits", name,
+                     sw_dtype_name(shape->in), sw_dtype_name(shape->out), (long long)shape->m, (long long)shape->n,
+                     (long long)shape->k, shape->transpose_a ? 'T' : 'N', shape->transpose_b ? 'T' : 'N', threads);
+        buffer_free(&many);
+    }
+    buffer_free(&one);
+    free_operands(in);
+}
+
+static const char *const cpus[] = {"cpu:baseline", "cpu:avx2", "cpu:avx512", "cpu"};
+enum { CPUS = sizeof cpus / sizeof cpus[0] };
 
 static void same_bits_for_any_threads(void **state) {
     (void)state;
-    for (int transpose_b = 0; transpose_b < 2; transpose_b++) {
-        struct buffer one, many;
-        row_product(1, transpose_b, &one);
-        for (int threads = 2; threads <= 5; threads++) {
-            row_product(threads, transpose_b, &many);
-            assert_memory_equal(one.data, many.data, (size_t)one.bytes);
-            buffer_free(&many);
-        }
-        buffer_free(&one);
+    static const struct shape sizes[] = {
+        {1, 3001, 301}, {203, 405, 523}, {7, 1303, 257}, {801, 67, 64}, {395, 1, 9001}};
+    for (int cpu = 0; cpu < CPUS; cpu++)
+        for (int t = 0; t < TYPES; t++)
+            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+                const bool same_type = types[t][0] == types[t][1];
+                const struct sw_gemm shape = {.m = sizes[s].m,
+                                              .n = sizes[s].n,
+                                              .k = sizes[s].k,
+                                              .transpose_a = (s + (size_t)t) % 2 == 1,
+                                              .transpose_b = (s + (size_t)t) / 2 % 2 == 1,
+                                              .bias = same_type && s % 2 == 0,
+                                              .accumulate = !same_type || s == 3,
+                                              .in = types[t][0],
+                                              .out = types[t][1]};
+                const bool row_of_best = shape.m == 1 && strcmp(cpus[cpu], "cpu") == 0;
+                if (row_of_best || keeps_bits(cpus[cpu], shape.in))
+                    expect_same_bits(cpus[cpu], &shape);
+            }
+}
+
+/* A processor without products of a 16-bit type has the bits of the widened operands' product, rounded once. */
+static void expect_rounded_once(const char *name, const struct sw_gemm *shape) {
+    struct buffer in[4], wide[4];
+    int64_t scratch_bytes;
+    struct sw_gemm widened = *shape;
+    widened.in = widened.out = SW_F32;
+    make_operands(shape, in);
+    for (int i = 0; i < 4; i++) {
+        const int64_t elems = in[i].bytes / sw_dtype_bytes(shape->in);
+        wide[i] = buffer_make(elems * (int64_t)sizeof(float));
+        sw_dtype_widen(shape->in, in[i].data, elems, wide[i].data);
     }
+    struct buffer got = product_by(name, 3, shape, in, &scratch_bytes);
+    struct buffer sums = product_by(name, 2, &widened, wide, &scratch_bytes), want = buffer_make(got.bytes);
+    sw_dtype_round(shape->out, sums.data, shape->m * shape->n, want.data);
+    if (memcmp(got.data, want.data, (size_t)got.bytes) != 0)
+        fail_msg("%s: %s is not fp32 rounded once", name, sw_dtype_name(shape->in));
+    buffer_free(&got);
+    buffer_free(&sums);
+    buffer_free(&want);
+    free_operands(in);
+    free_operands(wide);
+}
+
+static void narrow_types_are_fp32_rounded_once(void **state) {
+    (void)state;
+    for (int cpu = 0; cpu < CPUS; cpu++)
+        for (int i = 0; i < 8; i++) {
+            const sw_dtype type = i & 1 ? SW_BF16 : SW_F16;
+            const struct sw_gemm shape = {.m = 67,
+                                          .n = 301,
+                                          .k = 777,
+                                          .transpose_a = i & 2,
+                                          .transpose_b = i & 4,
+                                          .bias = i >= 4,
+                                          .accumulate = i < 4,
+                                          .in = type,
+                                          .out = type};
+            if (keeps_bits(cpus[cpu], SW_F32) && keeps_bits(cpus[cpu], type))
+                expect_rounded_once(cpus[cpu], &shape);
+        }
+}
+
+/* The scratch of products in blocks has a bound for each thread, however large the operands are. */
+static void scratch_is_bounded(void **state) {
+    (void)state;
+    enum { MOST_BYTES_OF_THREAD = 3 << 20 };
+    static const struct shape sizes[] = {
+        {8192, 10000000, 4096}, {10000000, 4096, 8192}, {4096, 4096, 10000000}, {50257, 768, 1024}, {3, 5, 2000000}};
+    for (int cpu = 0; cpu < CPUS; cpu++)
+        for (int t = 0; t < TYPES; t++)
+            for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+                for (int threads = 1; threads <= 64; threads *= 8) {
+                    const struct sw_gemm shape = {.m = sizes[s].m,
+                                                  .n = sizes[s].n,
+                                                  .k = sizes[s].k,
+                                                  .transpose_a = s % 2,
+                                                  .in = types[t][0],
+                                                  .out = types[t][1]};
+                    struct sw_device *device = NULL;
+                    int64_t scratch_bytes = 0;
+                    if (!keeps_bits(cpus[cpu], shape.in))
+                        continue;
+                    assert_ok(sw_device_open(cpus[cpu], threads, &device));
+                    assert_ok(sw_device_prepare_gemm(device, &shape, &scratch_bytes));
+                    assert_in_range(scratch_bytes, 1, (int64_t)threads * MOST_BYTES_OF_THREAD);
+                    sw_device_close(device);
+                }
 }
 
 static void unprepared_shape(struct pair *pair) {
@@ -325,6 +443,8 @@ int main(void) {
     const struct CMUnitTest on_devices[] = {cmocka_unit_test(products), cmocka_unit_test(pieces),
                                             cmocka_unit_test(addends), cmocka_unit_test(unprepared),
                                             cmocka_unit_test(large_sides)};
-    const struct CMUnitTest others[] = {cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(two_streams)};
+    const struct CMUnitTest others[] = {cmocka_unit_test(same_bits_for_any_threads),
+                                        cmocka_unit_test(narrow_types_are_fp32_rounded_once),
+                                        cmocka_unit_test(scratch_is_bounded), cmocka_unit_test(two_streams)};
     return RUN_TESTS(on_devices, others);
 }

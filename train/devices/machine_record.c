@@ -62,10 +62,20 @@ static json_t *place_of(const char *path) {
     return json_pack("{s:o, s:o}", "file_system", text_or_null(is_device ? "none" : mount.type), "drives", list);
 }
 
+/* Lists the precisions whose bits are the same for every number of threads. */
+static json_t *exact_precisions(const struct sw_device_info *device) {
+    json_t *list = json_array();
+    for (int type = 0; type < SW_DTYPES; type++)
+        if (device->threads_keep_bits[type])
+            json_array_append_new(list, json_string(sw_dtype_name((sw_dtype)type)));
+    return list;
+}
+
 json_t *sw_machine_record(const struct sw_device_info *device, const char *const *places, int place_count) {
     json_t *made = json_object(), *list = json_array();
     add_host(made);
     json_object_set_new(made, "device", text_or_null(device->isa));
+    json_object_set_new(made, "same_bits_for_all_threads", exact_precisions(device));
     json_object_set_new(made, "gpu", gpu_of(device));
     for (int i = 0; i < place_count; i++)
         json_array_append_new(list, place_of(places[i]));
