@@ -173,7 +173,7 @@ def refused_by_name():
     ended = tokenize(chat_folder(), {"a.jsonl": lines({**both, "id": 1, "url": "u"}, {"text": "a", "source": "s", "id": 2})})
     expect(problems, "members that are not read", "not read: id, url, source\n" in ended.err, True)
     ended = tokenize(chat_folder(), {"a.jsonl": lines({"text": ""}, {"text": "a", "tools": []})})
-    expect(problems, "empty documents", ("1 JSON documents are empty" in ended.err, "not read" in ended.err), (True, False))
+    expect(problems, "empty documents", ("1 files or documents have no text" in ended.err, "not read" in ended.err), (True, False))
     return problems
 
 

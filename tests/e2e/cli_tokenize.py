@@ -184,6 +184,21 @@ def folders_leave_out_what_is_no_data():
     return problems
 
 
+def files_without_text():
+    """Empty files and documents of white space are left out and counted, CR LF is said, and a last line needs no end."""
+    problems = []
+    ended = tokenize(byte_folder(), {"a.txt": "", "b.txt": " \n\t\r\n", "c.jsonl": "", "d.txt": "a\r\nb", "e.jsonl": '{"text": "x"}\r\n{"text": "y"}',
+                                     "f.txt": "a\0b"}, "--end", "none")
+    expect(problems, "ends", (ended.code, ended.err if ended.code else ""), (0, ""))
+    expect(problems, "tokens", bytes(tokens("out.bin")), b"a\r\nbxya\0b")
+    expect(problems, "documents", documents("out.bin"), [0, 4, 5, 6])
+    for said in ("3 files or documents have no text", "2 files of text have lines that end in CR LF"):
+        expect(problems, f"{said}: {ended.err}", said in ended.err, True)
+    ended = tokenize(byte_folder(), {"a.txt": "a\n  \n\nb\n"}, "--lines", "--end", "none")
+    expect(problems, "lines", (bytes(tokens("out.bin")), "1 files or documents" in ended.err), (b"ab", True))
+    return problems
+
+
 def reads_zstd():
     """A file that zstd packed is read, or refused with the command that unpacks it; one that is cut off is an error."""
     problems, packed = [], bytes.fromhex("28b52ffd04583100007061636b65649540d8d5")  # "packed", by zstd -c
@@ -449,6 +464,6 @@ def one_writer_at_a_time():
 
 
 script_test.run(golden_ids, rules, other_encodings, wide_and_joined, special_tokens, chats, folders_and_patterns,
-                folders_leave_out_what_is_no_data, reads_gzip, reads_zstd,
+                folders_leave_out_what_is_no_data, files_without_text, reads_gzip, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, stale_documents, goes_on, begins_anew,
                 one_writer_at_a_time)

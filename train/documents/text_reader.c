@@ -29,7 +29,9 @@ struct sw_text_reader {
     struct sw_text_pieces *pieces; /* of the open file; NULL: none is open */
     const char *path;
     int64_t skipped;
-    int64_t empty;             /* objects without any text */
+    int64_t empty;             /* documents without any text, and empty files */
+    int64_t crlf_files;        /* files of text with lines that end in CR LF, of which one is said */
+    bool crlf;                 /* the open file has such lines */
     int64_t replaced;          /* in the files that were closed */
     struct sw_chat_style chat; /* chosen when the first chat is read */
     bool chat_failed;          /* the model has no chat format */
@@ -95,7 +97,10 @@ int64_t sw_text_reader_replaced(const struct sw_text_reader *reader) {
 void sw_text_reader_say_passed(const struct sw_text_reader *reader) {
     sw_json_passed_say(&reader->passed);
     if (reader->empty > 0)
-        sw_log_warn("%lld JSON documents are empty and were left out", (long long)reader->empty);
+        sw_log_warn("%lld files or documents have no text and were left out", (long long)reader->empty);
+    if (reader->crlf_files > 0)
+        sw_log_info("%lld files of text have lines that end in CR LF, and both are learnt; dos2unix removes the CR",
+                    (long long)reader->crlf_files);
     if (reader->template == NO_TEMPLATE)
         sw_log_info("lines with 'instruction' are written in Alpaca's prompt, as the model has no chat template");
 }
@@ -199,6 +204,18 @@ static void skip_line(struct sw_text_reader *reader, sw_status status, struct sw
     sw_marked_text_clear(out);
 }
 
+/* Tells whether a document is white space alone, which teaches nothing. */
+static bool is_blank(struct sw_text text) {
+    for (size_t i = 0; i < text.bytes; i++)
+        if (memchr(" \t\r\n\f\v", text.data[i], 6) == NULL)
+            return false;
+    return true;
+}
+
+static bool ends_in_crlf(struct sw_text line) {
+    return line.bytes >= 2 && memcmp(line.data + line.bytes - 2, "\r\n", 2) == 0;
+}
+
 /* Reads one document of a file of text. *out_end: the file ended, perhaps behind a document. */
 static sw_status read_text(struct sw_text_reader *reader, struct sw_text_buffer *out, bool *out_end) {
     const char *separator = reader->rules.separator;
@@ -208,6 +225,7 @@ static sw_status read_text(struct sw_text_reader *reader, struct sw_text_buffer 
         if (*out_end)
             return SW_OK;
         const struct sw_text line = without_end(piece.text);
+        reader->crlf |= !reader->rules.lines && ends_in_crlf(piece.text);
         if (reader->rules.lines)
             return sw_text_buffer_append(out, line);
         if (separator != NULL && line.bytes == strlen(separator) && memcmp(line.data, separator, line.bytes) == 0)
@@ -240,6 +258,9 @@ static sw_status open_next(struct sw_text_reader *reader) {
 
 static void close_file(struct sw_text_reader *reader) {
     const struct sw_text_file *file = sw_text_pieces_file(reader->pieces);
+    reader->empty += sw_text_file_offset(file) == 0;
+    reader->crlf_files += reader->crlf;
+    reader->crlf = false;
     reader->bytes_before += sw_text_file_offset(file);
     reader->replaced += sw_text_file_replaced(file);
     sw_text_pieces_close(reader->pieces);
@@ -257,8 +278,12 @@ sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_te
         }
         if (reader->pieces == NULL)
             SW_TRY(open_next(reader));
-        SW_TRY(sw_text_pieces_form(reader->pieces) != SW_TEXT_PLAIN ? read_json(reader, out, &file_ended)
-                                                                    : read_text(reader, &out->text, &file_ended));
+        const bool is_plain = sw_text_pieces_form(reader->pieces) == SW_TEXT_PLAIN;
+        SW_TRY(is_plain ? read_text(reader, &out->text, &file_ended) : read_json(reader, out, &file_ended));
+        if (is_plain && out->text.bytes > 0 && is_blank(sw_text_of_buffer(&out->text))) {
+            reader->empty++;
+            sw_marked_text_clear(out);
+        }
         if (file_ended)
             close_file(reader);
     }

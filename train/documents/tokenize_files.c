@@ -189,12 +189,12 @@ static sw_status encode_all(struct work *w) {
         SW_TRY(stop_here(w, sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader))));
     }
     sw_long_work_end(&progress);
-    sw_text_reader_say_passed(w->reader);
     if (strcmp(w->spec->rules.chat_format, "auto") != 0 && sw_text_reader_chat_format(w->reader) == NULL)
         sw_log_warn("--chat-format %s changes nothing: the data has no chats", w->spec->rules.chat_format);
     if (w->journal.put == 0)
         return sw_fail(SW_ERR_ARG, "%s%s no text, so there is nothing to write", w->inputs.path[0],
                        w->inputs.count > 1 ? " and the other files hold" : " holds");
+    sw_text_reader_say_passed(w->reader);
     if (w->packer != NULL)
         SW_TRY(sw_packer_finish(w->packer));
     SW_TRY(sw_token_writer_publish(w->writer));
