@@ -119,6 +119,11 @@ def one_rule_for_all_commands():
         with open(run["settings"]["data"][0], "rb") as file:
             made[bos] = array.array("H", file.read()).count(BOS)
     expect(problems, "documents that begin with it", (made["auto"] >= 60, made["no"]), (True, 0))
+    program.write(path("rule.txt"), "some text")
+    for source, of_its_own in ((path("rule-auto"), True), (path("rule-no"), False)):
+        found = [json.loads(program.run("eval", source, "--data", path("rule.txt"), "--seq", 32, "--json", *more,
+                                        env=environment).out)["tokens"] for more in ((), ("--bos", "yes"), ("--bos", "no"))]
+        expect(problems, f"eval {source} by its run's rule", (found[0] == found[1], found[1] - found[2]), (of_its_own, 1))
     counts = [json.loads(program.run("eval", path("rule-auto"), "--data", data, "--seq", 32, "--json", "--bos", bos,
                                      env=environment).out)["tokens"] for bos in ("auto", "no")]
     expect(problems, "tokens of eval", counts[0] - counts[1], 60)

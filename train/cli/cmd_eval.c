@@ -52,17 +52,18 @@ static sw_status open_data(struct evaluator *e, bool makes) {
     const int64_t threads = e->given->inference.threads;
     if (sw_model_text_is_there(folder))
         SW_TRY(sw_model_text_open(folder, &e->text));
-    const struct sw_text_data_spec text = {.model = folder,
-                                           .chat_format = e->given->chat_format,
-                                           .field = e->given->field,
-                                           .skip_bad = e->given->skip_bad,
-                                           .bos = e->given->bos,
-                                           .coding = {.encoding = e->given->encoding, .lossy = e->given->lossy},
-                                           .all_loss = e->given->loss == SW_LOSS_ALL,
-                                           .seq = e->seq,
-                                           .threads = threads > 0 ? (int)threads : sw_machine_cores(),
-                                           .may_make = makes};
+    struct sw_text_data_spec text = {.model = folder,
+                                     .chat_format = e->given->chat_format,
+                                     .field = e->given->field,
+                                     .skip_bad = e->given->skip_bad,
+                                     .bos = e->given->bos,
+                                     .coding = {.encoding = e->given->encoding, .lossy = e->given->lossy},
+                                     .all_loss = e->given->loss == SW_LOSS_ALL,
+                                     .seq = e->seq,
+                                     .threads = threads > 0 ? (int)threads : sw_machine_cores(),
+                                     .may_make = makes};
     if (e->text.tokenizer != NULL && sw_text_data_is(data, sw_source_config(e->source)->vocab)) {
+        text.bos = sw_read_bos(e->given, e->source);
         SW_TRY(sw_text_data_find(&text, &data, 1, made));
         data = made;
     } else {

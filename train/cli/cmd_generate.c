@@ -60,9 +60,10 @@ static sw_status take_bytes(struct generator *g, const char *prompt) {
 }
 
 static sw_status take_text(struct generator *g, const char *prompt) {
-    const sw_status status = g->encoder == NULL ? take_bytes(g, prompt)
-                                                : sw_prompt_encode(g->encoder, &g->model, g->options->bos,
-                                                                   (struct sw_text){prompt, strlen(prompt)}, &g->text);
+    const sw_status status = g->encoder == NULL
+                                 ? take_bytes(g, prompt)
+                                 : sw_prompt_encode(g->encoder, &g->model, sw_read_bos(g->options, g->source),
+                                                    (struct sw_text){prompt, strlen(prompt)}, &g->text);
     if (status == SW_OK && g->text.count == 0)
         return sw_fail(SW_ERR_ARG, "the prompt is empty; give at least one character");
     return status;

@@ -2,6 +2,7 @@
 
 #include "train/cli/cmd_ranks.h"
 #include "train/cli/commands.h"
+#include "train/text/model_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,10 @@ sw_status sw_read_groups(struct sw_ranks *ranks, const struct sw_inference_optio
                        (long long)wanted, (long long)wanted, count, (long long)wanted);
     *out = (int)wanted;
     return SW_OK;
+}
+
+int sw_read_bos(const struct sw_read_options *given, const struct sw_source *source) {
+    return given->bos != SW_BOS_AUTO ? given->bos : sw_source_bos(source);
 }
 
 sw_status sw_read_same_step(struct sw_ranks *ranks, const struct sw_source *source) {

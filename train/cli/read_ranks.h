@@ -16,6 +16,9 @@ int sw_read_on_ranks(const struct sw_command_line *line, int argc, char **argv,
 sw_status sw_read_groups(struct sw_ranks *ranks, const struct sw_inference_options *options, int automatic_ranks,
                          int *out);
 
+/* Returns the --bos that was given, or for auto what the source's texts were made with. */
+int sw_read_bos(const struct sw_read_options *given, const struct sw_source *source);
+
 /* Checks that all ranks have opened the same step of a run that may be training: SW_ERR_OVERTAKEN where they have not.
  * All ranks call it together. */
 sw_status sw_read_same_step(struct sw_ranks *ranks, const struct sw_source *source);

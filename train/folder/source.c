@@ -10,6 +10,7 @@
 #include "train/hf/folder_contents.h"
 #include "train/model/model.h"
 #include "train/settings/places.h"
+#include "train/text/model_text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ struct sw_source {
     struct sw_group_reader *group;    /* of a run with them; else NULL */
     struct sw_frozen *frozen;         /* of a run; NULL: every unit was trained */
     struct sw_turn_end turn_end;      /* of a run */
+    int bos;                          /* SW_BOS_... */
     int64_t step;                     /* of the run's commit; -1: the source is no run */
     struct sw_units *whole;           /* units before sw_source_cut; NULL: nothing was cut */
     struct sw_cut_reader *cut;        /* reads parts of them; NULL: nothing was cut */
@@ -157,6 +159,7 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     /* Tokenizer files are in the folder that the run's model came from, if it still exists. */
     if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
         source->folder = strdup(run.settings.model);
+    source->bos = run.settings.old_text ? SW_BOS_NO : run.settings.bos;
     source->turn_end = run.turn_end;
     run.turn_end.token = NULL;
     sw_run_release(&run);
@@ -229,6 +232,10 @@ const char *sw_source_folder(const struct sw_source *source) {
 
 const struct sw_turn_end *sw_source_turn_end(const struct sw_source *source) {
     return &source->turn_end;
+}
+
+int sw_source_bos(const struct sw_source *source) {
+    return source->bos;
 }
 
 struct sw_load sw_source_load(struct sw_source *source) {

@@ -40,6 +40,9 @@ const char *sw_source_folder(const struct sw_source *source);
 /* Returns the token that ends turns in what a run learnt (run.h); its token is NULL where there is none. */
 const struct sw_turn_end *sw_source_turn_end(const struct sw_source *source);
 
+/* Returns the --bos that the texts of a run were made with (SW_BOS_...), and SW_BOS_AUTO for other sources. */
+int sw_source_bos(const struct sw_source *source);
+
 /* Returns the folders of a run's store, for temporary files. Block devices are left out. */
 const struct sw_option_list *sw_source_drives(const struct sw_source *source);
 
