@@ -6,12 +6,22 @@
 #include "train/text/utf8.h"
 
 #include <pcre2.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* The code of an expression that is right for all texts. Few texts need it, and it takes milliseconds to make, so the
+ * first text that does makes it. */
+struct exact {
+    pthread_mutex_t mutex; /* held while it is made */
+    _Atomic(pcre2_code *) code;
+    char *expression, *path;
+};
+
 struct sw_pattern {
-    pcre2_code *code;  /* right for texts whose characters are all stable (sw_category_is_stable) */
-    pcre2_code *exact; /* right for all texts; NULL: the other is */
+    pcre2_code *code;    /* right for texts whose characters are all stable (sw_category_is_stable) */
+    struct exact *exact; /* NULL: the code is right for all texts */
 };
 
 struct sw_pattern_scratch {
@@ -69,7 +79,15 @@ static sw_status make(struct sw_pattern *pattern, struct sw_text expression, boo
         return sw_fail(SW_ERR_UNSUPPORTED, "%s: the expression '%.200s' has U+0000, which this version does not have",
                        path, expression.data);
     SW_TRY(translate_and_compile(expression.data, false, path, &pattern->code));
-    return translate_and_compile(expression.data, true, path, &pattern->exact);
+    pattern->exact = calloc(1, sizeof *pattern->exact);
+    if (pattern->exact == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for an expression");
+    pthread_mutex_init(&pattern->exact->mutex, NULL);
+    pattern->exact->expression = strdup(expression.data);
+    pattern->exact->path = strdup(path);
+    return pattern->exact->expression != NULL && pattern->exact->path != NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_NOMEM, "no memory for an expression");
 }
 
 sw_status sw_pattern_create(struct sw_text expression, bool literal, const char *path, struct sw_pattern **out) {
@@ -89,7 +107,13 @@ void sw_pattern_destroy(struct sw_pattern *pattern) {
     if (pattern == NULL)
         return;
     pcre2_code_free(pattern->code);
-    pcre2_code_free(pattern->exact);
+    if (pattern->exact != NULL) {
+        pcre2_code_free(pattern->exact->code);
+        pthread_mutex_destroy(&pattern->exact->mutex);
+        free(pattern->exact->expression);
+        free(pattern->exact->path);
+        free(pattern->exact);
+    }
     free(pattern);
 }
 
@@ -120,12 +144,19 @@ void sw_pattern_scratch_destroy(struct sw_pattern_scratch *scratch) {
     free(scratch);
 }
 
-/* Tells by the beginning of a sequence that all characters which begin so are stable: most of Latin, Cyrillic and
- * Arabic, punctuation, Han and Hangul. */
-static bool begins_stable(unsigned char first, unsigned char second) {
-    return (first >= 0xC2 && first <= 0xCC) || (first >= 0xCF && first <= 0xD3) || (first >= 0xD8 && first <= 0xDB) ||
-           ((first == 0xE2 || first == 0xE3) && second == 0x80) || (first >= 0xE4 && first <= 0xE9) || first == 0xEB ||
-           first == 0xEC;
+/* Tells by a sequence of several bytes that its character is stable: most of Latin, Cyrillic and Arabic, punctuation,
+ * kana, Han, Hangul and full-width forms. */
+static bool begins_stable(const unsigned char *byte) {
+    switch (byte[0]) {
+    case 0xE2: return byte[1] == 0x80;
+    case 0xE3:
+        return byte[1] == 0x80 || byte[1] == 0x83 || (byte[1] == 0x81 && byte[2] != 0x80) ||
+               (byte[1] == 0x82 && byte[2] != 0x97 && byte[2] != 0x98);
+    case 0xEF: return byte[1] == 0xBC && byte[2] != 0x80;
+    default:
+        return byte[0] <= 0xCC || (byte[0] >= 0xCF && byte[0] <= 0xD3) || (byte[0] >= 0xD8 && byte[0] <= 0xDB) ||
+               (byte[0] >= 0xE4 && byte[0] <= 0xE9) || byte[0] == 0xEB || byte[0] == 0xEC;
+    }
 }
 
 /* Tells whether a text has no character that is new to some PCRE2. */
@@ -142,7 +173,7 @@ static bool is_stable(struct sw_text text) {
         const unsigned char first = (unsigned char)text.data[at];
         if (first < 0x80) {
             at++;
-        } else if (begins_stable(first, (unsigned char)text.data[at + 1])) {
+        } else if (begins_stable((const unsigned char *)text.data + at)) {
             at += first < 0xE0 ? 2 : 3;
         } else {
             const struct sw_utf8_sequence next = sw_utf8_read((struct sw_text){text.data + at, text.bytes - at});
@@ -158,10 +189,28 @@ void sw_pattern_begin(struct sw_pattern_scratch *scratch, struct sw_text text) {
     scratch->exact = !is_stable(text);
 }
 
+static sw_status make_exact(struct exact *exact, const pcre2_code **out) {
+    sw_status status = SW_OK;
+    pcre2_code *code = exact->code;
+    if (code == NULL) {
+        pthread_mutex_lock(&exact->mutex);
+        code = exact->code;
+        if (code == NULL)
+            status = translate_and_compile(exact->expression, true, exact->path, &code);
+        if (status == SW_OK)
+            exact->code = code;
+        pthread_mutex_unlock(&exact->mutex);
+    }
+    *out = code;
+    return status;
+}
+
 sw_status sw_pattern_find(const struct sw_pattern *pattern, struct sw_pattern_scratch *scratch, struct sw_text text,
                           size_t from, size_t *out_begin, size_t *out_bytes) {
     *out_bytes = 0;
-    const pcre2_code *code = scratch->exact && pattern->exact != NULL ? pattern->exact : pattern->code;
+    const pcre2_code *code = pattern->code;
+    if (scratch->exact && pattern->exact != NULL)
+        SW_TRY(make_exact(pattern->exact, &code));
     const int found = pcre2_match(code, (PCRE2_SPTR)text.data, text.bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY,
                                   scratch->data, scratch->context);
     if (found == PCRE2_ERROR_NOMATCH)
