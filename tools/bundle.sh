@@ -7,12 +7,12 @@
 set -euo pipefail
 
 readonly limit_bytes=$((40 << 20))
-# In pairs of what programs link to and what they are built with; then what builds.
-readonly packages=(liburing2 liburing-dev libhwloc15 libhwloc-dev libjansson4 libjansson-dev libxxhash0 libxxhash-dev
-    libpcre2-8-0 libpcre2-dev libutf8proc2 libutf8proc-dev zlib1g zlib1g-dev libyaml-0-2 libyaml-dev
-    libzstd1 libzstd-dev
-    libcmocka0 libcmocka-dev libdnnl2 libdnnl-dev ocl-icd-libopencl1 libudev1
-    meson ninja-build pkgconf pkgconf-bin libpkgconf3)
+# What programs are built with, and what builds. The names of what they link to differ between distributions.
+readonly development=(liburing-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev
+    libyaml-dev libzstd-dev libcmocka-dev libdnnl-dev)
+readonly builders=(meson ninja-build pkgconf pkgconf-bin)
+# What those libraries need of each other, where they do.
+readonly more_libraries=(ocl-icd-libopencl1 libudev1)
 readonly folder=build/bundle
 readonly tree=$folder/spillway
 readonly built=build-bundle
@@ -34,8 +34,17 @@ copy_sources() {
     git describe --always --dirty --abbrev=12 --exclude='*' >"$tree/COMMIT"
 }
 
+# The libraries that the packages of headers and pkg-config depend on.
+linked_packages() {
+    apt-cache depends --important "${development[@]}" pkgconf-bin |
+        sed -n 's/^ *Depends: \(lib[^ <]*\|zlib1g\)$/\1/p' | grep -Ev -e '-dev$|^libc6$|^libpcre2-(16|32|posix)'
+}
+
 copy_packages() {
     mkdir -p "$folder/packages" "$tree/libraries"
+    local packages
+    # shellcheck disable=SC2046
+    mapfile -t packages < <(printf '%s\n' "${development[@]}" "${builders[@]}" "${more_libraries[@]}" $(linked_packages) | sort -u)
     (cd "$folder/packages" && apt-get -qq download "${packages[@]}" 2>/dev/null) ||
         die "packages could not be fetched: apt-get download ${packages[*]}"
     local package
