@@ -261,7 +261,7 @@ def parse_arguments():
 
 
 def chosen_tests(options):
-    """What to run, in the order in which it begins."""
+    """The tests to run, in the order in which they begin."""
     # The programs that may take longest begin first, so that short ones fill the cores at the end.
     tests = sorted(declared_tests(options.build), key=lambda test: (-test["priority"], -test["timeout"]))
     if options.names:

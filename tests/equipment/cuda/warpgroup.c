@@ -13,9 +13,10 @@ enum {
     ROW_BYTES = 128,
     PATTERN_BYTES = 8 * ROW_BYTES,
     DEPTH = 16,
-    LANES = SW_EMULATION_WARP_LANES,
-    NEVER = UINT32_MAX
+    LANES = SW_EMULATION_WARP_LANES
 };
+/* Apart from the others, whose type it would change. */
+enum { NEVER = UINT32_MAX };
 
 /* A descriptor, decoded (PTX ISA, matrix descriptor of wgmma), in bytes. */
 struct matrix {
