@@ -7,11 +7,11 @@
 set -euo pipefail
 
 readonly limit_bytes=$((40 << 20))
-# What programs are built with, and what builds. The names of what they link to differ between distributions.
+# The packages that programs are built with, and those that build. The names of what they link to differ between distributions.
 readonly development=(liburing-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev
     libyaml-dev libzstd-dev libcmocka-dev libdnnl-dev)
 readonly builders=(meson ninja-build pkgconf pkgconf-bin)
-# What those libraries need of each other, where they do.
+# The libraries that those need where they are there.
 readonly more_libraries=(ocl-icd-libopencl1 libudev1)
 readonly folder=build/bundle
 readonly tree=$folder/spillway

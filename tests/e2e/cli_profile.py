@@ -30,7 +30,7 @@ def content(path):
 
 
 def measurements():
-    """What is kept of the machine and its drives, by file, without the doubt of runs: on a busy machine, steps depart from
+    """The kept measurements of the machine and its drives, by file, without the doubt of runs: on a busy machine, steps depart from
     any profile. The doubt is taken away."""
     found = {}
     for path in kept("machine") + kept("drives"):
