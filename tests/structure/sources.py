@@ -11,7 +11,7 @@ ORDER = (
     "io/queue io/safetensors io/store",
     "kernels",
     "offload/plan offload/engine offload/simulate",
-    "train/files train/text train/documents train/hf train/model train/devices train/settings train/data train/folder train/stores"
+    "train/files train/text train/jinja train/documents train/hf train/model train/devices train/settings train/data train/folder train/stores"
     " train/plan train/inference train/run train/report train/cli",
     "bench bench/kernels bench/io bench/step bench/comm bench/papers",
     "tests",
