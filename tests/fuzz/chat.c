@@ -1,9 +1,9 @@
 /* A chat template, and behind a zero byte an object of JSON: each document that is accepted, whatever its schema,
- * becomes tokens in each format, in which only the format's own special tokens are special, whatever the chat says. */
+ * becomes tokens by the template and in each format, in which only special tokens of the template are special, whatever
+ * the chat says. */
 #include "core/json.h"
 #include "tests/fuzz/target.h"
 
-#include "train/documents/chat_template.h"
 #include "train/documents/json_document.h"
 
 #include <assert.h>
@@ -18,6 +18,7 @@ static const char *const specials[] = {
     "<s>",          "</s>",       "<|system|>",          "<|user|>",          "<|assistant|>"};
 static struct sw_tokenizer *tokenizer;
 static struct sw_text_encoder *encoder;
+static struct sw_chat_style styles[sizeof names / sizeof names[0]];
 
 static void load_tokenizer(const json_t *file) {
     char *text = json_dumps(file, 0);
@@ -47,6 +48,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
                              "decoder", "type", "Sequence", "decoders", "type", "ByteFallback", "type", "Fuse");
     load_tokenizer(file);
     json_decref(file);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const sw_status status = sw_chat_style_open(fuzz_folder(), names[i], tokenizer, &styles[i]);
+        assert(status == SW_OK);
+    }
     return 0;
 }
 
@@ -55,8 +60,11 @@ static void check_tokens(const struct sw_marked_text *marked) {
     struct sw_text_buffer loss = {0};
     size_t bytes = 0, wanted = 0, found = 0;
     for (size_t i = 0; i < marked->parts; i++) {
-        bytes += marked->part[i].bytes;
-        wanted += marked->part[i].special;
+        const struct sw_text part = {marked->text.data + bytes, marked->part[i].bytes};
+        struct sw_special_match match = {.id = -1};
+        while (marked->part[i].special && (match = sw_tokenizer_next_special(tokenizer, part, match.end)).id >= 0)
+            wanted++;
+        bytes += part.bytes;
     }
     assert(marked->parts == 0 || bytes == marked->text.bytes);
     const sw_status status = sw_marked_text_encode(encoder, marked, false, &tokens, &loss);
@@ -94,28 +102,43 @@ static void check_document(const json_t *object, const struct sw_json_rules *rul
 static void check_chat(const json_t *object) {
     check_document(object, &(struct sw_json_rules){.chat_style = no_style});
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        struct sw_chat_style style = {
-            .format = sw_chat_format_find(names[i]), .begin = (char[]){"<s>"}, .end = (char[]){"</s>"}};
-        assert(style.format != NULL);
         const struct sw_json_rules rules = {
-            .field = i == 1 ? "text" : NULL, .all_loss = i % 2 == 0, .chat_style = style_of, .context = &style};
+            .field = i == 1 ? "text" : NULL, .all_loss = i % 2 == 0, .chat_style = style_of, .context = &styles[i]};
         check_document(object, &rules);
     }
+}
+
+/* Renders a chat by the template itself. A template that is refused at once is not written to a file. */
+static void check_template(struct sw_text text, const json_t *object) {
+    struct sw_jinja_template *parsed;
+    struct sw_chat_style style;
+    if (sw_jinja_parse(text, &parsed) == SW_OK) {
+        sw_jinja_destroy(parsed);
+        fuzz_put("chat_template.jinja", text.data, text.bytes);
+        if (sw_chat_style_open(fuzz_folder(), "auto", tokenizer, &style) == SW_OK) {
+            const struct sw_json_rules rules = {.chat_style = style_of, .context = &style};
+            if (object != NULL)
+                check_document(object, &rules);
+            sw_chat_style_release(&style);
+        }
+    }
+    sw_error_clear();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     const uint8_t *end = bytes == 0 ? NULL : memchr(data, 0, bytes);
     const size_t template_bytes = end == NULL ? bytes : (size_t)(end - data);
-    (void)sw_chat_template_recognize((struct sw_text){(const char *)data, template_bytes});
-    if (end == NULL)
-        return 0;
-    json_t *object;
-    const struct sw_json_source source = {.text = (const char *)end + 1,
-                                          .bytes = bytes - template_bytes - 1,
+    const struct sw_json_source source = {.text = end != NULL ? (const char *)end + 1 : NULL,
+                                          .bytes = end != NULL ? bytes - template_bytes - 1 : 0,
                                           .name = "input",
                                           .bad = SW_ERR_ARG,
                                           .kind = SW_JSON_DATA};
-    if (sw_json_decode(source, &object) == SW_OK)
+    json_t *object = NULL;
+    if (end != NULL && sw_json_decode(source, &object) != SW_OK)
+        object = NULL;
+    sw_error_clear();
+    check_template((struct sw_text){(const char *)data, template_bytes}, object);
+    if (object != NULL)
         check_chat(object);
     sw_error_clear();
     json_decref(object);

@@ -3,7 +3,7 @@
 #include "train/cli/commands.h"
 #include "train/cli/read_ranks.h"
 #include "train/data/token_stream.h"
-#include "train/documents/chat_template.h"
+#include "train/documents/chat_render.h"
 #include "train/files/files.h"
 #include "train/folder/source.h"
 #include "train/inference/decoder.h"
@@ -86,9 +86,8 @@ static sw_status open_tokenizer(struct generator *g, const char *folder) {
 }
 
 static sw_status open_chat(struct generator *g, const char *folder) {
-    SW_TRY(sw_chat_style_open(folder, g->options->chat_format, &g->chat));
-    SW_TRY(sw_chat_check_tokenizer(&g->chat, g->model.tokenizer));
-    g->end_of_turn = sw_tokenizer_find(g->model.tokenizer, sw_chat_end_of_turn(&g->chat));
+    SW_TRY(sw_chat_style_open(folder, g->options->chat_format, g->model.tokenizer, &g->chat));
+    g->end_of_turn = sw_tokenizer_find(g->model.tokenizer, g->chat.end_of_turn);
     return SW_OK;
 }
 

@@ -1,6 +1,7 @@
 #include "core/long_work.h"
 #include "core/machine.h"
 #include "train/cli/commands.h"
+#include "train/documents/chat_format.h"
 #include "train/documents/tokenize_files.h"
 #include "train/files/files.h"
 #include "train/run/signals.h"

@@ -2,7 +2,7 @@
 #ifndef SW_TRAIN_DOCUMENTS_CHAT_JSON_H
 #define SW_TRAIN_DOCUMENTS_CHAT_JSON_H
 
-#include "train/documents/chat_format.h"
+#include "train/documents/chat_render.h"
 #include "train/documents/json_members.h"
 
 #include <jansson.h>

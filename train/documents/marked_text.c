@@ -1,9 +1,11 @@
 #include "train/documents/marked_text.h"
 
+#include "train/text/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_ROOM = 16, MOST_SPELLED_BYTES = 128 };
+enum { LEAST_ROOM = 16 };
 
 sw_status sw_marked_text_append(struct sw_marked_text *marked, struct sw_text text, struct sw_text_part how) {
     if (text.bytes == 0)
@@ -79,19 +81,68 @@ static sw_status encode_run(struct sw_text_encoder *encoder, struct run *run, st
         unlearnt = 0;
     SW_TRY(append_loss(out_loss, unlearnt, false));
     SW_TRY(append_loss(out_loss, out->count - from - unlearnt, true));
-    *run = (struct run){.text = {run->text.data + run->text.bytes, 0}};
+    *run = (struct run){0};
     return SW_OK;
 }
 
-/* Returns the id of the special token that a text spells, or -1. */
-static int32_t find_special(const struct sw_tokenizer *tokenizer, struct sw_text text) {
-    char spelled[MOST_SPELLED_BYTES];
-    if (text.bytes >= sizeof spelled)
-        return -1;
-    memcpy(spelled, text.data, text.bytes);
-    spelled[text.bytes] = 0;
-    const int32_t id = sw_tokenizer_find(tokenizer, spelled);
-    return id >= 0 && sw_tokenizer_is_special(tokenizer, id) ? id : -1;
+/* A document on its way to tokens. */
+struct encoding {
+    struct sw_text_encoder *encoder;
+    struct run run; /* what is read and not encoded */
+    struct sw_token_list *out;
+    struct sw_text_buffer *out_loss;
+    size_t skipped; /* of the next bytes: white space that a special token took */
+};
+
+static sw_status end_run(struct encoding *e) {
+    return encode_run(e->encoder, &e->run, e->out, e->out_loss);
+}
+
+/* Adds the text at `data` to the run, which ends there. */
+static sw_status add_text(struct encoding *e, const char *data, size_t bytes, bool loss) {
+    const size_t skipped = bytes < e->skipped ? bytes : e->skipped;
+    struct run *run = &e->run;
+    e->skipped -= skipped;
+    if (skipped == bytes)
+        return SW_OK;
+    /* The part behind a learnt part is learnt alone only where no special token lies between them. */
+    if (!loss && run->unlearnt_bytes < run->text.bytes)
+        SW_TRY(end_run(e));
+    if (run->text.bytes == 0)
+        run->text.data = data + skipped;
+    run->unlearnt_bytes += loss ? 0 : bytes - skipped;
+    run->text.bytes += bytes - skipped;
+    return SW_OK;
+}
+
+static sw_status add_special(struct encoding *e, const struct sw_special_match *match, struct sw_text behind,
+                             bool loss) {
+    struct run *run = &e->run;
+    if (match->strips_left)
+        run->text.bytes -= sw_utf8_trailing_space_bytes(run->text);
+    if (run->unlearnt_bytes > run->text.bytes)
+        run->unlearnt_bytes = run->text.bytes;
+    SW_TRY(end_run(e));
+    SW_TRY(sw_token_list_append(e->out, &match->id, 1));
+    e->skipped = match->strips_right ? sw_utf8_leading_space_bytes(behind) : 0;
+    return append_loss(e->out_loss, 1, loss);
+}
+
+/* Adds the part of a text that begins at `at`. */
+static sw_status add_part(struct encoding *e, struct sw_text text, size_t at, const struct sw_text_part *part) {
+    const struct sw_text own = {text.data + at, part->bytes};
+    for (size_t done = 0; done < own.bytes;) {
+        struct sw_special_match match = {.id = -1, .begin = own.bytes, .end = own.bytes};
+        if (part->special)
+            match = sw_tokenizer_next_special(sw_text_encoder_tokenizer(e->encoder), own, done);
+        SW_TRY(add_text(e, own.data + done, match.begin - done, part->loss));
+        if (match.id >= 0) {
+            const struct sw_text behind = {own.data + match.end, text.bytes - at - match.end};
+            SW_TRY(add_special(e, &match, behind, part->loss));
+        }
+        done = match.end;
+    }
+    return SW_OK;
 }
 
 sw_status sw_marked_text_encode(struct sw_text_encoder *encoder, const struct sw_marked_text *marked,
@@ -102,25 +153,10 @@ sw_status sw_marked_text_encode(struct sw_text_encoder *encoder, const struct sw
         SW_TRY(sw_text_encode(encoder, sw_text_of_buffer(&marked->text), options, out));
         return append_loss(out_loss, out->count - before, true);
     }
-    struct run run = {.text = {marked->text.data, 0}};
-    for (size_t i = 0; i < marked->parts; i++) {
-        const struct sw_text_part *part = &marked->part[i];
-        const struct sw_text text = {run.text.data + run.text.bytes, part->bytes};
-        const int32_t id = part->special ? find_special(sw_text_encoder_tokenizer(encoder), text) : -1;
-        if (id >= 0) {
-            SW_TRY(encode_run(encoder, &run, out, out_loss));
-            SW_TRY(sw_token_list_append(out, &id, 1));
-            SW_TRY(append_loss(out_loss, 1, part->loss));
-            run.text.data += part->bytes;
-            continue;
-        }
-        /* The part behind a learnt part is learnt alone only where no special token lies between them. */
-        if (!part->loss && run.unlearnt_bytes < run.text.bytes)
-            SW_TRY(encode_run(encoder, &run, out, out_loss));
-        run.unlearnt_bytes += part->loss ? 0 : part->bytes;
-        run.text.bytes += part->bytes;
-    }
-    return encode_run(encoder, &run, out, out_loss);
+    struct encoding e = {.encoder = encoder, .out = out, .out_loss = out_loss};
+    for (size_t i = 0, at = 0; i < marked->parts; at += marked->part[i++].bytes)
+        SW_TRY(add_part(&e, sw_text_of_buffer(&marked->text), at, &marked->part[i]));
+    return end_run(&e);
 }
 
 static bool begins_with(const struct sw_token_list *tokens, size_t from, const struct sw_token_list *begin) {

@@ -6,7 +6,7 @@
 
 struct sw_text_part {
     size_t bytes;
-    bool special; /* the part spells a special token, and is this token where the tokenizer has it */
+    bool special; /* special tokens that the part spells are these tokens, else text like any other */
     bool loss;    /* the model learns to write the part */
 };
 

@@ -2,7 +2,6 @@
 
 #include "core/json.h"
 #include "core/log.h"
-#include "train/documents/chat_template.h"
 #include "train/documents/json_document.h"
 #include "train/documents/text_file.h"
 #include "train/documents/text_inputs.h"
@@ -105,8 +104,8 @@ void sw_text_reader_say_passed(const struct sw_text_reader *reader) {
         sw_log_info("lines with 'instruction' are written in Alpaca's prompt, as the model has no chat template");
 }
 
-const struct sw_chat_format *sw_text_reader_chat_format(const struct sw_text_reader *reader) {
-    return reader->chat.format;
+const struct sw_chat_style *sw_text_reader_chat_style(const struct sw_text_reader *reader) {
+    return reader->chat.parsed != NULL ? &reader->chat : NULL;
 }
 
 int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader) {
@@ -120,13 +119,12 @@ static struct sw_text without_end(struct sw_text line) {
     return line;
 }
 
-static sw_status choose_chat_format(struct sw_text_reader *reader) {
+static sw_status choose_chat_style(struct sw_text_reader *reader) {
     const struct sw_text_rules *rules = &reader->rules;
-    if (reader->chat.format != NULL)
+    if (reader->chat.parsed != NULL)
         return SW_OK;
     reader->chat_failed = true;
-    SW_TRY(sw_chat_style_open(rules->model, rules->chat_format, &reader->chat));
-    SW_TRY(sw_chat_check_tokenizer(&reader->chat, rules->tokenizer));
+    SW_TRY(sw_chat_style_open(rules->model, rules->chat_format, rules->tokenizer, &reader->chat));
     reader->chat_failed = false;
     return SW_OK;
 }
@@ -157,12 +155,12 @@ static sw_status chat_style(void *context, const char *where, bool needed, const
     *out = NULL;
     if (!has_tokenizer)
         return needed ? sw_fail(SW_ERR_ARG, "%s is a chat, which needs a model with a tokenizer.json", where) : SW_OK;
-    if (!needed && reader->chat.format == NULL && strcmp(reader->rules.chat_format, "auto") == 0) {
+    if (!needed && reader->chat.parsed == NULL && strcmp(reader->rules.chat_format, "auto") == 0) {
         SW_TRY(look_for_template(reader));
         if (reader->template == NO_TEMPLATE)
             return SW_OK;
     }
-    SW_TRY(choose_chat_format(reader));
+    SW_TRY(choose_chat_style(reader));
     *out = &reader->chat;
     return SW_OK;
 }
@@ -299,7 +297,7 @@ struct sw_text_position sw_text_reader_position(const struct sw_text_reader *rea
                                      .replaced = reader->replaced,
                                      .empty = reader->empty,
                                      .beside = reader->passed.beside,
-                                     .has_chats = reader->chat.format != NULL};
+                                     .has_chats = reader->chat.parsed != NULL};
 }
 
 sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_text_position *position) {
@@ -308,7 +306,7 @@ sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_te
     reader->empty = position->empty;
     reader->passed.beside = position->beside;
     if (position->has_chats)
-        SW_TRY(choose_chat_format(reader));
+        SW_TRY(choose_chat_style(reader));
     for (; reader->next_file < position->file && reader->next_file < reader->file_count; reader->next_file++)
         SW_TRY(check_file(reader->files[reader->next_file], &reader->bytes_before));
     if (reader->next_file == reader->file_count || position->within.form == 0)

@@ -2,7 +2,7 @@
 #ifndef SW_TRAIN_DOCUMENTS_TEXT_READER_H
 #define SW_TRAIN_DOCUMENTS_TEXT_READER_H
 
-#include "train/documents/chat_format.h"
+#include "train/documents/chat_render.h"
 #include "train/documents/text_pieces.h"
 
 #include <stdbool.h>
@@ -46,7 +46,7 @@ struct sw_text_position {
     int64_t skipped, empty;
     int64_t replaced;  /* in the files before it */
     int64_t beside;    /* sw_json_passed */
-    int64_t has_chats; /* 1: chats were read, in the format of sw_text_reader_chat_format */
+    int64_t has_chats; /* 1: chats were read, in the format of sw_text_reader_chat_style */
 };
 struct sw_text_position sw_text_reader_position(const struct sw_text_reader *reader);
 /* Takes a reader from which nothing was read to a position. */
@@ -59,7 +59,7 @@ int64_t sw_text_reader_skipped(const struct sw_text_reader *reader);    /* lines
 int64_t sw_text_reader_replaced(const struct sw_text_reader *reader);
 /* Says in the log which members of objects were not read, and how instructions were written. */
 void sw_text_reader_say_passed(const struct sw_text_reader *reader);
-/* Returns the format of the chats that were read, or NULL. */
-const struct sw_chat_format *sw_text_reader_chat_format(const struct sw_text_reader *reader);
+/* Returns what the chats that were read are rendered by, or NULL where there were none. */
+const struct sw_chat_style *sw_text_reader_chat_style(const struct sw_text_reader *reader);
 
 #endif

@@ -189,7 +189,7 @@ static sw_status encode_all(struct work *w) {
         SW_TRY(stop_here(w, sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader))));
     }
     sw_long_work_end(&progress);
-    if (strcmp(w->spec->rules.chat_format, "auto") != 0 && sw_text_reader_chat_format(w->reader) == NULL)
+    if (strcmp(w->spec->rules.chat_format, "auto") != 0 && sw_text_reader_chat_style(w->reader) == NULL)
         sw_log_warn("--chat-format %s changes nothing: the data has no chats", w->spec->rules.chat_format);
     if (w->journal.put == 0)
         return sw_fail(SW_ERR_ARG, "%s%s no text, so there is nothing to write", w->inputs.path[0],
@@ -348,7 +348,7 @@ static void close_all(struct work *w) {
 }
 
 static void describe(const struct work *w, struct sw_tokenized *out) {
-    const struct sw_chat_format *format = sw_text_reader_chat_format(w->reader);
+    const struct sw_chat_style *style = sw_text_reader_chat_style(w->reader);
     const struct sw_token_position written = sw_token_writer_position(w->writer);
     *out = (struct sw_tokenized){.tokens = written.tokens,
                                  .learnt = written.learnt,
@@ -361,7 +361,8 @@ static void describe(const struct work *w, struct sw_tokenized *out) {
                                  .text_bytes = w->journal.text_bytes - w->text_bytes_before,
                                  .unended = w->unended && strcmp(w->spec->end, "auto") == 0,
                                  .token_bytes = w->model.vocab <= UINT16_VOCAB ? 2 : 4,
-                                 .chat_format = format != NULL ? sw_chat_format_name(format) : NULL};
+                                 .has_chats = style != NULL,
+                                 .chat_format = style != NULL ? style->format : NULL};
 }
 
 sw_status sw_tokenize_files(const struct sw_tokenize_spec *spec, struct sw_tokenized *out) {
@@ -385,6 +386,8 @@ void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
                 (double)made->text_bytes / made->seconds * 1e-6);
     if (made->chat_format != NULL)
         sw_log_info("chats are written in the format %s", made->chat_format);
+    else if (made->has_chats)
+        sw_log_info("chats are written by the model's own chat template");
     if (made->unended)
         sw_log_warn("nothing ends a document, so a model learns no end: neither config.json nor tokenizer_config.json "
                     "names an eos_token that the vocabulary has; spillway tokenize --end TOKEN names one");

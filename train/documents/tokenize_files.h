@@ -31,7 +31,8 @@ struct sw_tokenized {
     int64_t text_bytes;     /* that this call encoded */
     int token_bytes;
     bool unended;            /* a document has no token behind it, though --end is auto */
-    const char *chat_format; /* name of the chats' format; NULL: there are none */
+    bool has_chats;          /* there were chats */
+    const char *chat_format; /* name of their format; NULL: they are written by the model's own template */
     double seconds;
 };
 

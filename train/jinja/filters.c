@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_FACTOR = 1 << 20 }; /* keeps products of lengths within 64 bits */
+
 static const struct sw_jinja_signature filters[] = {
     {"trim", {"chars"}, 0},
     {"length", {NULL}, 0},
@@ -265,8 +267,10 @@ static sw_status filter_text(struct sw_jinja_run *run, int filter, struct sw_jin
     if (filter == TRIM) {
         if (has_characters && bound->value[0].kind != SW_JINJA_STRING)
             return sw_jinja_bad_kind("trim of", bound->value[0]);
-        const struct sw_text characters = sw_jinja_text_of(bound->value[0].string);
-        SW_TRY(sw_jinja_charge(run, text.bytes));
+        const struct sw_text characters =
+            has_characters ? sw_jinja_text_of(bound->value[0].string) : (struct sw_text){0};
+        SW_TRY(
+            sw_jinja_charge(run, text.bytes * (characters.bytes < MOST_FACTOR ? 1 + characters.bytes : MOST_FACTOR)));
         text = sw_jinja_strip(text, has_characters ? &characters : NULL, true, true);
     }
     *out = (struct sw_jinja_value){.kind = SW_JINJA_STRING, .string = text};

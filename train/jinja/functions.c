@@ -3,50 +3,8 @@
 
 #include <string.h>
 
-enum { MOST_RANGE = 100000 }; /* the most that Jinja's sandbox allows */
-
-sw_status sw_jinja_iterate(struct sw_jinja_run *run, struct sw_jinja_value of, const struct sw_jinja_list **out) {
-    struct sw_jinja_value list;
-    size_t count = 0;
-    if (of.kind == SW_JINJA_LIST || of.kind == SW_JINJA_TUPLE || of.kind == SW_JINJA_GENERATOR) {
-        *out = of.list;
-        return SW_OK;
-    }
-    if (of.kind == SW_JINJA_STRING)
-        count = sw_jinja_chars(sw_jinja_text_of(of.string));
-    else if (of.kind == SW_JINJA_DICT)
-        count = of.dict->count;
-    else if (of.kind != SW_JINJA_UNDEFINED)
-        return sw_jinja_bad_kind("nothing to go through in", of);
-    SW_TRY(sw_jinja_charge(run, count * sizeof list));
-    SW_TRY(sw_jinja_new_list(&run->arena, SW_JINJA_LIST, count, &list));
-    for (size_t i = 0, at = 0; i < count; i++) {
-        if (of.kind == SW_JINJA_DICT) {
-            list.list->item[i] = of.dict->key[i];
-            continue;
-        }
-        const size_t bytes = sw_jinja_char_bytes((struct sw_text){of.string.data + at, of.string.bytes - at});
-        list.list->item[i] =
-            (struct sw_jinja_value){.kind = SW_JINJA_STRING, .string = sw_jinja_part(of.string, at, bytes)};
-        at += bytes;
-    }
-    *out = list.list;
-    return SW_OK;
-}
-
-sw_status sw_jinja_length(struct sw_jinja_run *run, struct sw_jinja_value of, int64_t *out) {
-    switch (of.kind) {
-    case SW_JINJA_UNDEFINED: *out = 0; return SW_OK;
-    case SW_JINJA_STRING:
-        SW_TRY(sw_jinja_charge(run, of.string.bytes));
-        *out = (int64_t)sw_jinja_chars(sw_jinja_text_of(of.string));
-        return SW_OK;
-    case SW_JINJA_LIST:
-    case SW_JINJA_TUPLE: *out = (int64_t)of.list->count; return SW_OK;
-    case SW_JINJA_DICT: *out = (int64_t)of.dict->count; return SW_OK;
-    default: return sw_jinja_bad_kind("no length of", of);
-    }
-}
+enum { MOST_FACTOR = 1 << 20 }; /* keeps products of lengths within 64 bits */
+enum { MOST_RANGE = 100000 };   /* the most that Jinja's sandbox allows */
 
 static const struct sw_jinja_signature functions[] = {
     {"raise_exception", {"message"}, 1}, {"namespace", {NULL}, 0}, {"dict", {NULL}, 0}, {"range", {NULL}, 0}};
@@ -356,6 +314,8 @@ static sw_status call_with_string(struct sw_jinja_run *run, int method, struct s
     const bool ends = string.bytes >= with.bytes && begins_at(string, string.bytes - with.bytes, with);
     size_t at;
     SW_TRY(sw_jinja_charge(run, string.bytes));
+    if (method == RFIND) /* each place is compared anew */
+        SW_TRY(sw_jinja_charge(run, string.bytes * (with.bytes < MOST_FACTOR ? with.bytes : MOST_FACTOR)));
     switch (method) {
     case STARTSWITH: *out = sw_jinja_bool(begins); return SW_OK;
     case ENDSWITH: *out = sw_jinja_bool(ends); return SW_OK;
@@ -384,8 +344,9 @@ static sw_status call_string(struct sw_jinja_run *run, int method, struct sw_jin
     case RSTRIP:
         if (!strips_all)
             SW_TRY(need_string("strip of", *first));
-        characters = sw_jinja_text_of(first->string);
+        characters = strips_all ? (struct sw_text){0} : sw_jinja_text_of(first->string);
         SW_TRY(sw_jinja_charge(run, string.bytes));
+        SW_TRY(sw_jinja_charge(run, string.bytes * (characters.bytes < MOST_FACTOR ? characters.bytes : MOST_FACTOR)));
         *out = of_string(sw_jinja_strip(string, strips_all ? NULL : &characters, method != RSTRIP, method != LSTRIP));
         return SW_OK;
     case SPLIT: return split(run, string, bound, out);

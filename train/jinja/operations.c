@@ -79,6 +79,7 @@ sw_status sw_jinja_calculate(struct sw_jinja_run *run, int operation, struct sw_
 
 static sw_status contains(struct sw_jinja_run *run, struct sw_jinja_value in, struct sw_jinja_value what, bool *out) {
     const struct sw_jinja_list *list;
+    size_t bytes;
     *out = false;
     if (in.kind == SW_JINJA_STRING && what.kind != SW_JINJA_STRING)
         return sw_jinja_bad_kind("a string has no", what);
@@ -89,8 +90,8 @@ static sw_status contains(struct sw_jinja_run *run, struct sw_jinja_value in, st
     }
     SW_TRY(sw_jinja_iterate(run, in, &list));
     for (size_t i = 0; i < list->count && !*out; i++) {
-        SW_TRY(sw_jinja_charge(run, 0));
-        SW_TRY(sw_jinja_equal(list->item[i], what, out));
+        SW_TRY(sw_jinja_equal(list->item[i], what, out, &bytes));
+        SW_TRY(sw_jinja_charge(run, bytes));
     }
     return SW_OK;
 }
@@ -115,12 +116,14 @@ static sw_status order(struct sw_jinja_value left, struct sw_jinja_value right, 
 sw_status sw_jinja_compare(struct sw_jinja_run *run, int operation, struct sw_jinja_value left,
                            struct sw_jinja_value right, bool *out) {
     int how = 0;
+    size_t bytes = 0;
     if (operation == SW_JINJA_EQUAL || operation == SW_JINJA_UNEQUAL)
-        SW_TRY(sw_jinja_equal(left, right, out));
+        SW_TRY(sw_jinja_equal(left, right, out, &bytes));
     else if (operation == SW_JINJA_IN || operation == SW_JINJA_NOT_IN)
         SW_TRY(contains(run, right, left, out));
     else
         SW_TRY(order(left, right, &how));
+    SW_TRY(sw_jinja_charge(run, bytes));
     switch (operation) {
     case SW_JINJA_UNEQUAL:
     case SW_JINJA_NOT_IN: *out = !*out; break;

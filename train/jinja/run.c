@@ -9,23 +9,15 @@
 
 enum {
     MOST_TEMPLATE_BYTES = 1 << 20,
-    MOST_PARSED_BYTES = 512 << 20,
-    MOST_RENDERING_BYTES = 1 << 30,
-    MOST_STEPS = 1 << 26,
-    MOST_DEPTH = 400,
-    BYTES_A_STEP = 64
+    MOST_PARSED_BYTES = 256 << 20,
+    MOST_RENDERING_BYTES = 256 << 20,
+    MOST_DEPTH = 400
 };
 
 struct sw_jinja_template {
     struct sw_jinja_arena arena;
     struct sw_jinja_node *body;
 };
-
-sw_status sw_jinja_charge(struct sw_jinja_run *run, size_t amount) {
-    run->steps -= 1 + (int64_t)(amount / BYTES_A_STEP);
-    return run->steps > 0 ? SW_OK
-                          : sw_fail(SW_ERR_UNSUPPORTED, "the chat template needs more than %d steps", MOST_STEPS);
-}
 
 sw_status sw_jinja_assign(struct sw_jinja_run *run, struct sw_text name, struct sw_jinja_value value) {
     struct sw_jinja_scope *scope = run->scope;
@@ -34,6 +26,8 @@ sw_status sw_jinja_assign(struct sw_jinja_run *run, struct sw_text name, struct 
             scope->bound[i].value = value;
             return SW_OK;
         }
+    if (scope->count == SW_JINJA_MOST_MEMBERS)
+        return sw_fail(SW_ERR_UNSUPPORTED, "the chat template sets more than %d names", SW_JINJA_MOST_MEMBERS);
     if (scope->count == scope->room) {
         const size_t room = scope->room * 2 + 4;
         struct sw_jinja_bound *grown;
@@ -130,16 +124,20 @@ static sw_status execute_for(struct sw_jinja_run *run, const struct sw_jinja_nod
     SW_TRY(sw_jinja_iterate(run, value, &loop->list));
     if (node->part[2] != NULL)
         SW_TRY(choose_members(run, node, &loop->list));
-    if (loop->list->count == 0)
-        return node->children > 0 ? execute_body(run, node->child[0], out) : SW_OK;
     scope->parent = run->scope;
     run->scope = scope;
+    bool ran = false; /* an iteration reached the end of the body; else Jinja takes the loop for empty */
     for (ending how = RAN; loop->index < loop->list->count && how != BROKE; loop->index++) {
         scope->count = 0;
+        SW_TRY(sw_jinja_charge(run, 0));
         SW_TRY(sw_jinja_assign(run, loop_name, (struct sw_jinja_value){.kind = SW_JINJA_LOOP, .loop = loop}));
         SW_TRY(assign_target(run, node->part[0], loop->list->item[loop->index]));
         SW_TRY(execute_body(run, node->part[3], &how));
+        ran |= how == RAN;
     }
+    scope->count = 0;
+    if (!ran && node->children > 0)
+        SW_TRY(execute_body(run, node->child[0], out));
     run->scope = scope->parent;
     return SW_OK;
 }
@@ -173,6 +171,7 @@ static sw_status execute_generation(struct sw_jinja_run *run, const struct sw_ji
     SW_TRY(sw_jinja_take(&run->arena, sizeof *scope, &scope));
     scope->parent = run->scope;
     SW_TRY(capture(run, node->part[0], scope, run->out));
+    SW_TRY(sw_jinja_charge(run, run->out->bytes - begin));
     for (size_t i = begin; i < run->out->bytes; i++)
         run->out->marks[i] |= SW_JINJA_GENERATED;
     return SW_OK;
@@ -185,8 +184,8 @@ static sw_status define_macro(struct sw_jinja_run *run, const struct sw_jinja_no
     return sw_jinja_assign(run, node->name, (struct sw_jinja_value){.kind = SW_JINJA_MACRO, .macro = macro});
 }
 
-sw_status sw_jinja_call_macro(struct sw_jinja_run *run, const struct sw_jinja_macro *macro,
-                              const struct sw_jinja_arguments *arguments, struct sw_jinja_value *out) {
+static sw_status call_macro(struct sw_jinja_run *run, const struct sw_jinja_macro *macro,
+                            const struct sw_jinja_arguments *arguments, struct sw_jinja_value *out) {
     const struct sw_jinja_node *node = macro->node;
     struct sw_jinja_builder builder = {.arena = &run->arena};
     struct sw_jinja_scope *scope, *outer = run->scope;
@@ -296,7 +295,8 @@ static sw_status copy_out(const struct sw_jinja_builder *builder, struct sw_jinj
 
 sw_status sw_jinja_render(const struct sw_jinja_template *parsed, const struct sw_jinja_input *input,
                           struct sw_jinja_text *out) {
-    struct sw_jinja_run run = {.arena.most = MOST_RENDERING_BYTES, .steps = MOST_STEPS};
+    struct sw_jinja_run run = {
+        .arena.most = MOST_RENDERING_BYTES, .call_macro = call_macro, .steps = SW_JINJA_MOST_STEPS};
     struct sw_jinja_scope scope = {0};
     struct sw_jinja_builder builder = {.arena = &run.arena};
     ending how;

@@ -23,14 +23,7 @@ struct sw_jinja_macro {
     struct sw_jinja_scope *scope; /* in which it was defined */
 };
 
-struct sw_jinja_run {
-    struct sw_jinja_arena arena;
-    struct sw_jinja_scope *scope;
-    struct sw_jinja_builder *out;
-    int64_t steps; /* that are left */
-    int depth;     /* of evaluations and statements within one another */
-    bool has_line; /* the error says its line */
-};
+enum { SW_JINJA_MOST_STEPS = 1 << 24 };
 
 struct sw_jinja_arguments {
     struct sw_jinja_value *value; /* [count] */
@@ -38,8 +31,20 @@ struct sw_jinja_arguments {
     struct sw_jinja_dict *named;
 };
 
+struct sw_jinja_run {
+    struct sw_jinja_arena arena;
+    struct sw_jinja_scope *scope;
+    struct sw_jinja_builder *out;
+    int64_t steps; /* that are left */
+    int depth;     /* of evaluations and statements within one another */
+    bool has_line; /* the error says its line */
+    /* Runs the statements of a macro. */
+    sw_status (*call_macro)(struct sw_jinja_run *run, const struct sw_jinja_macro *macro,
+                            const struct sw_jinja_arguments *arguments, struct sw_jinja_value *out);
+};
+
 enum { SW_JINJA_MOST_PARAMETERS = 3 };
-/* What a function, filter, test or method takes. */
+/* The parameters of a function, filter, test or method. */
 struct sw_jinja_signature {
     const char *name;
     const char *parameter[SW_JINJA_MOST_PARAMETERS]; /* NULL behind the last */
@@ -56,8 +61,6 @@ sw_status sw_jinja_bind(const struct sw_jinja_signature *signature, const struct
 /* Takes steps off those that are left: one, and more for work on so many bytes or members. */
 sw_status sw_jinja_charge(struct sw_jinja_run *run, size_t amount);
 sw_status sw_jinja_evaluate(struct sw_jinja_run *run, const struct sw_jinja_node *node, struct sw_jinja_value *out);
-sw_status sw_jinja_call_macro(struct sw_jinja_run *run, const struct sw_jinja_macro *macro,
-                              const struct sw_jinja_arguments *arguments, struct sw_jinja_value *out);
 sw_status sw_jinja_assign(struct sw_jinja_run *run, struct sw_text name, struct sw_jinja_value value);
 
 /* value.name and value[key]; what is not there is undefined. */
@@ -72,8 +75,6 @@ sw_status sw_jinja_calculate(struct sw_jinja_run *run, int operation, struct sw_
                              struct sw_jinja_value right, struct sw_jinja_value *out);
 sw_status sw_jinja_compare(struct sw_jinja_run *run, int operation, struct sw_jinja_value left,
                            struct sw_jinja_value right, bool *out);
-/* Refuses a value for what an operation needs. */
-sw_status sw_jinja_bad_kind(const char *what, struct sw_jinja_value value);
 
 sw_status sw_jinja_filter(struct sw_jinja_run *run, int filter, struct sw_jinja_value value,
                           const struct sw_jinja_arguments *arguments, struct sw_jinja_value *out);
@@ -86,7 +87,7 @@ bool sw_jinja_has_method(sw_jinja_kind kind, struct sw_text name);
 sw_status sw_jinja_call_method(struct sw_jinja_run *run, const struct sw_jinja_method *method,
                                const struct sw_jinja_arguments *arguments, struct sw_jinja_value *out);
 
-/* What methods of strings do, and filters of the same names. */
+/* The work of methods of strings, and of filters with the same names. */
 sw_status sw_jinja_replace(struct sw_jinja_run *run, struct sw_jinja_string in, struct sw_jinja_string old,
                            struct sw_jinja_string with, int64_t most, struct sw_jinja_value *out);
 sw_status sw_jinja_change_case(struct sw_jinja_run *run, struct sw_jinja_string in, const char *name,

@@ -91,7 +91,7 @@ struct sw_jinja_node {
     size_t children;
 };
 
-/* What is parsed, token by token. */
+/* A template that is parsed, token by token. */
 struct sw_jinja_parser {
     struct sw_jinja_arena *arena;
     const struct sw_jinja_token *token; /* the next one */

@@ -122,6 +122,8 @@ sw_status sw_jinja_dict_set(struct sw_jinja_arena *arena, struct sw_jinja_dict *
             dict->item[i] = item;
             return SW_OK;
         }
+    if (dict->count == SW_JINJA_MOST_MEMBERS)
+        return sw_fail(SW_ERR_UNSUPPORTED, "a dict has more than %d members", SW_JINJA_MOST_MEMBERS);
     if (dict->count == dict->room)
         SW_TRY(grow(arena, dict));
     dict->key[dict->count] = key;
@@ -153,6 +155,7 @@ bool sw_jinja_truth(struct sw_jinja_value value) {
 /* How deep a comparison is, and how many values it may still look at: a list may have one member many times. */
 struct comparison {
     int depth, left;
+    size_t bytes; /* of strings that were compared */
 };
 
 static sw_status equal(struct sw_jinja_value left, struct sw_jinja_value right, struct comparison *c, bool *out);
@@ -205,7 +208,10 @@ static sw_status equal(struct sw_jinja_value left, struct sw_jinja_value right, 
     switch (left.kind) {
     case SW_JINJA_UNDEFINED:
     case SW_JINJA_NONE: *out = true; return SW_OK;
-    case SW_JINJA_STRING: *out = same_key(left, right); return SW_OK;
+    case SW_JINJA_STRING:
+        c->bytes += left.string.bytes;
+        *out = same_key(left, right);
+        return SW_OK;
     case SW_JINJA_LIST:
     case SW_JINJA_TUPLE:
     case SW_JINJA_DICT: return equal_members(left, right, c, out);
@@ -214,8 +220,11 @@ static sw_status equal(struct sw_jinja_value left, struct sw_jinja_value right, 
     }
 }
 
-sw_status sw_jinja_equal(struct sw_jinja_value left, struct sw_jinja_value right, bool *out) {
-    return equal(left, right, &(struct comparison){.left = MOST_COMPARED}, out);
+sw_status sw_jinja_equal(struct sw_jinja_value left, struct sw_jinja_value right, bool *out, size_t *out_bytes) {
+    struct comparison comparison = {.left = MOST_COMPARED};
+    SW_TRY(equal(left, right, &comparison, out));
+    *out_bytes = comparison.bytes + (size_t)(MOST_COMPARED - comparison.left) * sizeof left;
+    return SW_OK;
 }
 
 sw_status sw_jinja_str(struct sw_jinja_arena *arena, struct sw_jinja_value value, struct sw_jinja_string *out) {
@@ -235,4 +244,11 @@ sw_status sw_jinja_str(struct sw_jinja_arena *arena, struct sw_jinja_value value
         return SW_OK;
     default: return sw_fail(SW_ERR_UNSUPPORTED, "%s as text is not supported", sw_jinja_kind_name(value.kind));
     }
+}
+
+sw_status sw_jinja_bad_kind(const char *what, struct sw_jinja_value value) {
+    if (value.kind == SW_JINJA_UNDEFINED)
+        return sw_fail(SW_ERR_ARG, "'%.*s' is undefined", value.string.bytes < 40 ? (int)value.string.bytes : 40,
+                       value.string.data);
+    return sw_fail(SW_ERR_ARG, "%s %s", what, sw_jinja_kind_name(value.kind));
 }

@@ -56,6 +56,9 @@ struct sw_jinja_value {
     };
 };
 
+/* Members of a dict, and names of a scope: both are searched one by one. */
+enum { SW_JINJA_MOST_MEMBERS = 1024 };
+
 /* Lists and dicts never change once they are values, except namespaces. */
 struct sw_jinja_list {
     struct sw_jinja_value *item;
@@ -100,8 +103,10 @@ const struct sw_jinja_value *sw_jinja_dict_named(const struct sw_jinja_dict *dic
 /* The kind in Python's words, for messages: "a string". */
 const char *sw_jinja_kind_name(sw_jinja_kind kind);
 bool sw_jinja_truth(struct sw_jinja_value value);
-/* Python's ==. Fails where values are nested too deep. */
-sw_status sw_jinja_equal(struct sw_jinja_value left, struct sw_jinja_value right, bool *out);
+/* Refuses a value for what an operation needs. */
+sw_status sw_jinja_bad_kind(const char *what, struct sw_jinja_value value);
+/* Python's ==. Fails where values are nested too deep. *out_bytes: the work that it took, as the bytes looked at. */
+sw_status sw_jinja_equal(struct sw_jinja_value left, struct sw_jinja_value right, bool *out, size_t *out_bytes);
 /* Python's str(). Lists and dicts are refused. */
 sw_status sw_jinja_str(struct sw_jinja_arena *arena, struct sw_jinja_value value, struct sw_jinja_string *out);
 

@@ -3,7 +3,7 @@
 #include "train/run/samples.h"
 
 #include "core/clock.h"
-#include "train/documents/chat_template.h"
+#include "train/documents/chat_render.h"
 #include "train/inference/logits.h"
 #include "train/inference/sampler.h"
 #include "train/text/model_text.h"
@@ -57,19 +57,15 @@ static sw_status encode(const struct sw_samples *samples, const struct sw_chat_s
     const struct sw_text text = {prompt, strlen(prompt)};
     if (samples->encoder == NULL)
         return encode_bytes(prompt, out);
-    if (chat->format != NULL)
+    if (chat->parsed != NULL)
         return encode_turn(samples, chat, text, out);
     return sw_prompt_encode(samples->encoder, &samples->model, samples->bos, text, out);
 }
 
 /* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. */
 static void open_chat(struct sw_samples *samples, const struct sw_settings *settings, struct sw_chat_style *chat) {
-    if (sw_chat_style_open(settings->model, settings->chat_format, chat) == SW_OK) {
-        if (sw_chat_check_tokenizer(chat, samples->model.tokenizer) == SW_OK)
-            samples->end_of_turn = sw_tokenizer_find(samples->model.tokenizer, sw_chat_end_of_turn(chat));
-        else
-            sw_chat_style_release(chat);
-    }
+    if (sw_chat_style_open(settings->model, settings->chat_format, samples->model.tokenizer, chat) == SW_OK)
+        samples->end_of_turn = sw_tokenizer_find(samples->model.tokenizer, chat->end_of_turn);
     sw_error_clear();
 }
 

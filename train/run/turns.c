@@ -11,8 +11,8 @@
 static int32_t end_of_turn(const struct sw_settings *settings, const struct sw_model_text *model) {
     struct sw_chat_style chat = {0};
     int32_t id = -1;
-    if (sw_chat_style_open(settings->model, settings->chat_format, &chat) == SW_OK)
-        id = sw_tokenizer_find(model->tokenizer, sw_chat_end_of_turn(&chat));
+    if (sw_chat_style_open(settings->model, settings->chat_format, model->tokenizer, &chat) == SW_OK)
+        id = sw_tokenizer_find(model->tokenizer, chat.end_of_turn);
     sw_chat_style_release(&chat);
     sw_error_clear();
     return id;

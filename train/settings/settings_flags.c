@@ -1,6 +1,7 @@
 /* The flags of train, resume, plan and bench step: one table, from which parsing, --help, run.json, the man page and
  * the completions follow. */
 #include "train/devices/shipped_machines.h"
+#include "train/documents/chat_format.h"
 #include "train/documents/text_reader.h"
 #include "train/hf/config.h"
 #include "train/settings/settings.h"

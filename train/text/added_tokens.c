@@ -19,6 +19,7 @@ struct sw_added_tokens {
     size_t count;
     struct sw_number_map of_id; /* id → number of a token */
     struct trie trie[2];        /* of texts as given, and of normalized ones */
+    struct trie special;        /* the special ones, as the file spells them */
     int32_t ids;
 };
 
@@ -151,6 +152,7 @@ static sw_status read_token(struct sw_added_tokens *added, const json_t *json, c
     SW_TRY(token->is_normalized ? normalize(normalizer, token) : SW_OK);
     const struct sw_text sought = token->is_normalized ? token->normalized : token->content;
     SW_TRY(check_twice(added, token, sought, path));
+    SW_TRY(token->special ? trie_add(&added->special, token->content, added->count - 1) : SW_OK);
     SW_TRY(sw_number_map_put(&added->of_id, (uint64_t)token->id, added->count - 1));
     return sought.bytes == 0 ? SW_OK : trie_add(&added->trie[token->is_normalized], sought, added->count - 1);
 }
@@ -185,6 +187,7 @@ void sw_added_tokens_destroy(struct sw_added_tokens *added) {
     sw_number_map_release(&added->of_id);
     trie_release(&added->trie[0]);
     trie_release(&added->trie[1]);
+    trie_release(&added->special);
     free(added);
 }
 
@@ -202,6 +205,19 @@ const struct sw_added_token *sw_added_token_find(const struct sw_added_tokens *a
 
 int32_t sw_added_tokens_ids(const struct sw_added_tokens *added) {
     return added->ids;
+}
+
+const struct sw_added_token *sw_added_tokens_next_special(const struct sw_added_tokens *added, struct sw_text text,
+                                                          size_t from, size_t *out_begin) {
+    for (size_t at = from; added->special.nodes > 0 && at < text.bytes; at++) {
+        size_t number = 0, bytes = 0;
+        if (!added->special.begins[(unsigned char)text.data[at]] ||
+            !trie_match(&added->special, text, at, &number, &bytes))
+            continue;
+        *out_begin = at;
+        return &added->token[number];
+    }
+    return NULL;
 }
 
 /* Tells whether no word goes on at either side of a match. */

@@ -205,6 +205,19 @@ const struct sw_token_list *sw_tokenizer_before(const struct sw_tokenizer *token
     return &tokenizer->before;
 }
 
+struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tokenizer, struct sw_text text,
+                                                  size_t from) {
+    struct sw_special_match match = {.id = -1, .begin = text.bytes, .end = text.bytes};
+    const struct sw_added_token *token = sw_added_tokens_next_special(tokenizer->added, text, from, &match.begin);
+    if (token == NULL)
+        return match;
+    return (struct sw_special_match){.id = token->id,
+                                     .begin = match.begin,
+                                     .end = match.begin + token->content.bytes,
+                                     .strips_left = token->strips_left,
+                                     .strips_right = token->strips_right};
+}
+
 bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id) {
     const struct sw_added_token *added = sw_added_token_of_id(tokenizer->added, id);
     return added != NULL && added->special;

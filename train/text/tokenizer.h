@@ -28,6 +28,16 @@ const struct sw_token_list *sw_tokenizer_before(const struct sw_tokenizer *token
 /* Tells whether an id is of a special token. */
 bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id);
 
+/* A special token that a text spells. */
+struct sw_special_match {
+    int32_t id; /* -1: there is none */
+    size_t begin, end;
+    bool strips_left, strips_right; /* it takes the white space beside it */
+};
+/* Finds the first special token at `from` or later. */
+struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tokenizer, struct sw_text text,
+                                                  size_t from);
+
 /* Scratch memory of one thread that encodes. */
 struct sw_text_encoder;
 /* The tokenizer is borrowed and outlives the encoder. */
