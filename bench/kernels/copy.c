@@ -4,6 +4,7 @@
 #include "bench/kernels/memory.h"
 #include "bench/options.h"
 #include "bench/table.h"
+#include "core/long_work.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 
@@ -42,9 +43,11 @@ struct copy_bench {
     struct sw_bench_memory memory;
     struct sw_bench_size_row *rows;
     int count;
+    struct sw_long_work progress; /* counts rounds of all sizes */
+    int64_t rounds_done;
 };
 
-static sw_status measure(const struct copy_bench *bench, struct sw_bench_size_row *row) {
+static sw_status measure(struct copy_bench *bench, struct sw_bench_size_row *row) {
     const struct sw_measure_shape shape = {.type = SW_BF16, .chunk_grains = row->bytes / GRAIN_BYTES};
     const struct sw_bench_memory *memory = &bench->memory;
     const int64_t bytes = sw_max_i64(2, WORKING_BYTES / row->bytes) * row->bytes;
@@ -57,14 +60,18 @@ static sw_status measure(const struct copy_bench *bench, struct sw_bench_size_ro
         out->rate[DOWNLOAD][i] = download.bytes_per_s;
         out->rate[MEMCPY_ONE][i] = sw_bench_memcpy(memory, bytes, row->bytes, 1);
         out->rate[MEMCPY_ALL][i] = sw_bench_memcpy(memory, bytes, row->bytes, memory->threads);
+        SW_TRY(sw_long_work_at(&bench->progress, ++bench->rounds_done));
     }
     return SW_OK;
 }
 
 static sw_status measure_sizes(struct copy_bench *bench, const struct sw_bench_options *given) {
     SW_TRY(sw_bench_size_rows(given, &sw_bench_copy_sizes, &bench->rows, &bench->count));
+    bench->progress = sw_long_work_begin("measuring copies", bench->count * given->rounds);
+    bench->progress.unit = "rounds";
     for (int i = 0; i < bench->count; i++)
         SW_TRY(measure(bench, &bench->rows[i]));
+    sw_long_work_end(&bench->progress);
     return SW_OK;
 }
 

@@ -35,6 +35,8 @@ def the_largest_trains_as_planned():
         problems.append(f"{found} is planned as {planned['parameters']} parameters, {step}")
     if planned["disk_bytes"] != found["disk_bytes"]:
         problems.append(f"{found} takes {planned['disk_bytes']} bytes of disk as planned")
+    if not found["layers"] > found["heads"]:
+        problems.append(f"{found} is no deeper than the proportions, which have as many heads as layers")
     if found["tokens_per_second"] < LEAST or found["limit"] != "speed":
         problems.append(f"{found} is too slow")
     layers = found["layers"] * 5 // 4

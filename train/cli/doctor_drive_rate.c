@@ -168,6 +168,6 @@ void sw_doctor_drive_rate(struct sw_doctor *doctor) {
     json_t *facts = json_pack("{s:f, s:f, s:f, s:f}", "read_bytes_per_s", rates.read, "write_bytes_per_s", rates.write,
                               "both_read_bytes_per_s", rates.both_read, "both_write_bytes_per_s", rates.both_write);
     sw_doctor_find(doctor, (struct sw_finding){.facts = facts},
-                   "%.2f GB/s read, %.2f GB/s written, both at once %.2f and %.2f GB/s", rates.read * 1e-9,
+                   "read %.2f GB/s, write %.2f GB/s; both at once: read %.2f GB/s, write %.2f GB/s", rates.read * 1e-9,
                    rates.write * 1e-9, rates.both_read * 1e-9, rates.both_write * 1e-9);
 }

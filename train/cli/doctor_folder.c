@@ -1,4 +1,5 @@
 /* Checks of a folder for the store: its space, its file system, and the drives behind it. */
+#include "core/number.h"
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "train/cli/doctor.h"
@@ -18,7 +19,7 @@ enum { STATE_BYTES_PER_PARAMETER = 24 };
 void sw_doctor_space(struct sw_doctor *doctor) {
     struct statvfs space;
     struct stat info;
-    char size[SW_SIZE_CHARS];
+    char size[SW_SIZE_CHARS], parameters[SW_COUNT_CHARS];
     if (statvfs(doctor->folder, &space) != 0 || stat(doctor->folder, &info) != 0) {
         sw_doctor_find(doctor, (struct sw_finding){.fix = "name a folder that exists"}, "%s", strerror(errno));
         return;
@@ -33,8 +34,8 @@ void sw_doctor_space(struct sw_doctor *doctor) {
         doctor,
         (struct sw_finding){.facts = facts,
                             .fix = free_bytes < LEAST_FREE_BYTES ? "free some space, or name another folder" : NULL},
-        "%s free: room for the optimizer of %.1f billion parameters", sw_format_size(free_bytes, size),
-        (double)free_bytes / STATE_BYTES_PER_PARAMETER * 1e-9);
+        "%s free: room for the optimizer of %s parameters", sw_format_size(free_bytes, size),
+        sw_format_large((int64_t)((double)free_bytes / STATE_BYTES_PER_PARAMETER), parameters));
 }
 
 /* File systems that cannot hold a store, or need a setting. */

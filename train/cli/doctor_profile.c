@@ -18,8 +18,8 @@ static void tell(struct sw_doctor *doctor, const struct sw_profile *profile) {
                   "upload_bytes_per_s", rates->upload.bytes_per_s, "read_bytes_per_s", rates->read.bytes_per_s,
                   "write_bytes_per_s", rates->write.bytes_per_s);
     sw_doctor_find(doctor, (struct sw_finding){.facts = facts},
-                   "products %.1f GFLOPS, attention %.1f GFLOPS, update %.1f GB/s, upload %.1f GB/s, drives %.2f GB/s "
-                   "read and %.2f GB/s written at best; kept in %s",
+                   "products %.1f GFLOPS, attention %.1f GFLOPS, update %.1f GB/s, upload %.1f GB/s, drives read "
+                   "%.2f GB/s, write %.2f GB/s at best; kept in %s",
                    products * 1e-9, attention * 1e-9, rates->update.bytes_per_s * 1e-9,
                    rates->upload.bytes_per_s * 1e-9, rates->read.bytes_per_s * 1e-9, rates->write.bytes_per_s * 1e-9,
                    profile->path[0] != '\0' ? profile->path : "nothing, as there is no folder for caches");

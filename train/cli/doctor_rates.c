@@ -45,9 +45,8 @@ void sw_doctor_memory_rate(struct sw_doctor *doctor) {
     }
     json_t *facts =
         json_pack("{s:f, s:f}", "copy_bytes_per_s", copy.bytes_per_s, "update_bytes_per_s", update.bytes_per_s);
-    sw_doctor_find(doctor, (struct sw_finding){.facts = facts},
-                   "%.1f GB/s read and written by the optimizer's update, %.1f GB/s copied", update.bytes_per_s * 1e-9,
-                   copy.bytes_per_s * 1e-9);
+    sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "update %.1f GB/s, upload %.1f GB/s",
+                   update.bytes_per_s * 1e-9, copy.bytes_per_s * 1e-9);
 }
 
 /* Fills both factors with equal numbers: they take the time of random ones, which zeros may not. */

@@ -62,12 +62,12 @@ static sw_status find_all(struct sw_sizing *sizing, const struct sw_model_config
 }
 
 static void print_head(const struct sw_sizing *sizing, const struct sw_settings *settings, double least) {
-    sw_command_print(
-        0, INDENT,
-        "the largest models that train on %s at %.0f tokens/s or more, predicted, of these shapes: %s; width and "
-        "heads grow with the layers",
-        sw_sizing_device_name(sizing), least,
-        settings->model != NULL ? "with the proportions of --model" : "with the proportions of each family's largest");
+    sw_command_print(0, INDENT,
+                     "the largest models that train on %s at %.0f tokens/s or more, predicted, among those %s and "
+                     "deeper ones of the width so found",
+                     sw_sizing_device_name(sizing), least,
+                     settings->model != NULL ? "with the proportions of --model"
+                                             : "with the proportions of each family's largest");
     printf("%*s%-8s%13s%7s%7s%9s%11s  %-8s %s\n", INDENT, "", "family", "parameters", "hidden", "layers", "tokens/s",
            "disk", "busiest", "larger lack");
 }

@@ -90,14 +90,30 @@ static sw_size_limit limit_of(sw_status status) {
     return host ? SW_LIMIT_HOST : SW_LIMIT_DEVICE;
 }
 
+/* The shapes among which a search looks, by their layers. */
+struct shapes {
+    const struct sw_model_config *base;
+    bool deeper; /* all have the base's width; false: its proportions */
+};
+
+/* Returns false where no model has such a shape. */
+static bool make_config(const struct shapes *shapes, int64_t layers, struct sw_model_config *out) {
+    if (shapes->deeper) {
+        *out = *shapes->base;
+        out->layers = layers;
+        return layers <= SW_CONFIG_MAX_LAYERS;
+    }
+    const bool made = sw_config_scale(shapes->base, layers, out) == SW_OK;
+    sw_error_clear();
+    return made;
+}
+
 /* Makes the outline of the plan for a model of so many layers. A size that does not fit is no error. */
-static sw_status plan_size(struct sw_sizing *s, const struct sw_model_config *base, int64_t layers, struct size *out) {
+static sw_status plan_size(struct sw_sizing *s, const struct shapes *shapes, int64_t layers, struct size *out) {
     const struct sw_device_info info = sw_devices_info(&s->machine.devices);
     *out = (struct size){.settings = s->settings, .limit = SW_LIMIT_SIZE};
-    if (sw_config_scale(base, layers, &out->config) != SW_OK) {
-        sw_error_clear();
+    if (!make_config(shapes, layers, &out->config))
         return SW_OK;
-    }
     /* A longer --seq asks for a model that was made for it. */
     out->config.max_positions = sw_max_i64(out->config.max_positions, out->settings.seq);
     SW_TRY(sw_settings_resolve(&out->settings, &out->config, &info));
@@ -186,7 +202,7 @@ struct bracket {
 };
 
 /* Halves the sizes until the largest that fits is known. */
-static sw_status find_fitting(struct sw_sizing *s, const struct sw_model_config *base, struct bracket *between,
+static sw_status find_fitting(struct sw_sizing *s, const struct shapes *shapes, struct bracket *between,
                               sw_size_limit *out_limit) {
     while (between->bad - between->good > 1) {
         /* Doubling until a size is too large plans none that is far too large. */
@@ -194,7 +210,7 @@ static sw_status find_fitting(struct sw_sizing *s, const struct sw_model_config 
         const int64_t twice = sw_min_i64(sw_max_i64(8, 2 * between->good), SW_CONFIG_MAX_LAYERS);
         const int64_t layers = open ? twice : between->good + (between->bad - between->good) / 2;
         struct size size;
-        const sw_status status = plan_size(s, base, layers, &size);
+        const sw_status status = plan_size(s, shapes, layers, &size);
         const bool fits = size.plan != NULL;
         release_size(&size);
         SW_TRY(status);
@@ -208,12 +224,13 @@ static sw_status find_fitting(struct sw_sizing *s, const struct sw_model_config 
     return SW_OK;
 }
 
-/* Returns the layers to try next: those at which the speed would be the least, as parameters grow with the cube of the
- * layers and the speed falls with them; the middle once that has not come near, and
- * where no plan has a speed. */
-static int64_t next_layers(const struct bracket *between, int64_t tried, double speed_ratio, int tries) {
+/* Returns the layers to try next: those at which the speed would be the least, as it falls with the parameters, which
+ * grow with the layers, or, where the width grows with them, with their cube; the middle once that has not come near,
+ * and where no plan has a speed. */
+static int64_t next_layers(const struct shapes *shapes, const struct bracket *between, int64_t tried,
+                           double speed_ratio, int tries) {
     enum { GUESSES = 3 };
-    const int64_t guess = (int64_t)((double)tried * cbrt(speed_ratio));
+    const int64_t guess = (int64_t)((double)tried * (shapes->deeper ? speed_ratio : cbrt(speed_ratio)));
     if (tries >= GUESSES || speed_ratio == 0.0)
         return between->good + (between->bad - between->good) / 2;
     return sw_max_i64(between->good + 1, sw_min_i64(between->bad - 1, guess));
@@ -221,7 +238,7 @@ static int64_t next_layers(const struct bracket *between, int64_t tried, double 
 
 /* A search among the sizes that fit. */
 struct speed_search {
-    const struct sw_model_config *base;
+    struct shapes shapes;
     double least_tokens_per_s;
     int64_t most_ops; /* price_size */
     int most_tries;
@@ -235,7 +252,7 @@ static sw_status find_fast(struct sw_sizing *s, const struct speed_search *searc
          tries++) {
         struct sw_largest tried = {.limit = out->limit};
         struct size size;
-        sw_status status = plan_size(s, search->base, layers, &size);
+        sw_status status = plan_size(s, &search->shapes, layers, &size);
         if (status == SW_OK && size.plan != NULL)
             status = price_size(s, &size, search->most_ops, &tried);
         release_size(&size);
@@ -247,7 +264,7 @@ static sw_status find_fast(struct sw_sizing *s, const struct speed_search *searc
             out->limit = tried.tokens_per_s > 0.0 ? SW_LIMIT_SPEED : SW_LIMIT_OPS;
             between->bad = layers;
         }
-        layers = next_layers(between, layers, tried.tokens_per_s / search->least_tokens_per_s, tries);
+        layers = next_layers(&search->shapes, between, layers, tried.tokens_per_s / search->least_tokens_per_s, tries);
     }
     return SW_OK;
 }
@@ -257,7 +274,7 @@ static sw_status predict_as_plan(struct sw_sizing *s, const struct speed_search 
                                  struct sw_largest *out) {
     struct sw_largest found = {.limit = out->limit};
     struct size size;
-    sw_status status = plan_size(s, search->base, layers, &size);
+    sw_status status = plan_size(s, &search->shapes, layers, &size);
     if (status == SW_OK && size.plan != NULL)
         status = price_size(s, &size, SW_SEARCH_OPS, &found);
     release_size(&size);
@@ -270,20 +287,46 @@ static sw_status predict_as_plan(struct sw_sizing *s, const struct speed_search 
  * it finds for the roughly largest size says which. */
 static sw_status refine(struct sw_sizing *s, struct speed_search search, const struct bracket *rough,
                         struct sw_largest *out) {
+    enum { TRIES = 2, DEEPER_TRIES = 3 };
     struct bracket between = {.bad = rough->bad};
     search.most_ops = SW_SEARCH_QUICK_OPS;
-    search.most_tries = 2;
+    search.most_tries = search.shapes.deeper ? DEEPER_TRIES : TRIES;
     SW_TRY(find_fast(s, &search, sw_max_i64(1, rough->good), &between, out));
     return out->tokens_per_s > 0.0 ? predict_as_plan(s, &search, between.good, out) : SW_OK;
 }
 
+/* Finds roughly the largest size among some shapes that is fast enough. least: layers that are known to be. */
+static sw_status find_roughly(struct sw_sizing *s, const struct speed_search *search, int64_t least,
+                              struct bracket *fast, struct sw_largest *out) {
+    enum { DEEPER_PART = 4 };
+    struct bracket fitting = {.good = least, .bad = SW_CONFIG_MAX_LAYERS + 1};
+    SW_TRY(find_fitting(s, &search->shapes, &fitting, &out->limit));
+    *fast = (struct bracket){.good = least, .bad = fitting.good + 1};
+    SW_TRY(find_fast(s, search, fitting.good, fast, out));
+    /* A search finds more speed than the rough price, and one layer more costs less than one of wider ones. */
+    if (search->shapes.deeper)
+        fast->bad = sw_min_i64(fitting.good + 1, fast->bad + fast->bad / DEEPER_PART);
+    return SW_OK;
+}
+
+/* Width is what the device's memory limits, and the layers are what the other tiers hold: so the width that the
+ * proportions give is searched with more layers, too. */
 sw_status sw_sizing_find(struct sw_sizing *s, const struct sw_model_config *base, double least_tokens_per_s,
                          struct sw_largest *out) {
-    const struct speed_search search = {.base = base, .least_tokens_per_s = least_tokens_per_s, .most_tries = INT_MAX};
-    struct bracket fitting = {.bad = SW_CONFIG_MAX_LAYERS + 1}, fast = {0};
+    struct speed_search search = {
+        .shapes = {.base = base}, .least_tokens_per_s = least_tokens_per_s, .most_tries = INT_MAX};
+    struct bracket fast, deep_fast;
     *out = (struct sw_largest){.limit = SW_LIMIT_SIZE};
-    SW_TRY(find_fitting(s, base, &fitting, &out->limit));
-    fast.bad = fitting.good + 1;
-    SW_TRY(find_fast(s, &search, fitting.good, &fast, out));
-    return refine(s, search, &fast, out);
+    SW_TRY(find_roughly(s, &search, 0, &fast, out));
+    if (out->config.layers == 0)
+        return refine(s, search, &fast, out);
+    const struct sw_model_config found = out->config;
+    struct sw_largest deep = *out;
+    struct speed_search deeper = search;
+    deeper.shapes = (struct shapes){.base = &found, .deeper = true};
+    SW_TRY(find_roughly(s, &deeper, found.layers, &deep_fast, &deep));
+    if (deep.parameters <= out->parameters)
+        return refine(s, search, &fast, out);
+    *out = deep;
+    return refine(s, deeper, &deep_fast, out);
 }

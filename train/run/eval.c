@@ -50,8 +50,10 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     const int64_t windows = sw_data_validation_windows(e->data), tensor_ranks = sw_max_i64(1, e->tensor_ranks);
     const int64_t ranks = sw_ranks_count(e->ranks) / tensor_ranks;
     const int64_t per_rank = e->batch * e->micro_batches, own = per_rank * (sw_ranks_rank(e->ranks) / tensor_ranks);
-    struct sw_long_work progress =
-        sw_long_work_begin("evaluating", sw_min_i64(e->max_tokens, sw_data_validation_tokens(e->data)));
+    /* All tokens that are read count, with a loss or without, unless the tokens with a loss have a limit: then these.
+     */
+    const bool limited = e->max_tokens < INT64_MAX;
+    struct sw_long_work progress = sw_long_work_begin("evaluating", sw_min_i64(e->max_tokens, windows * e->seq));
     double loss_sum = 0.0;
     int64_t tokens = 0;
     progress.unit = "tokens";
@@ -67,7 +69,8 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
         SW_TRY(sw_engine_wait(e->engine, &result));
         loss_sum += result.loss_sum;
         tokens += pass_tokens;
-        SW_TRY(sw_long_work_at(&progress, tokens * ranks));
+        const int64_t read = sw_min_i64(windows, first + per_rank * ranks) * e->seq;
+        SW_TRY(sw_long_work_at(&progress, limited ? tokens * ranks : read));
     }
     sw_long_work_end(&progress);
     SW_TRY(sw_ranks_sum(e->ranks, &tokens));
