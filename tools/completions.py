@@ -37,7 +37,7 @@ def flags_of(command):
 
 
 def top_words(commands):
-    """What may stand behind the program's name, with its explanation."""
+    """The words that may stand behind the program's name, with its explanation."""
     words = {command.name.split()[0]: command.summary for command in commands if " " not in command.name}
     return words | {"bench": "Measures this machine, beside its own limits.", "help": "Explains a command.",
                     "version": "Prints the version of this program."}

@@ -119,15 +119,26 @@ def chunks_that_are_too_small_now():
 
 
 def going_on_beyond_the_schedule():
-    """Where the rate has come down to zero, more steps change nothing, and the user is told."""
-    program.must(*train("ended", "nvme"))
-    before = exported("ended", "ended-before")
-    ended = program.run("resume", path("ended"), "--steps", STEPS + 2)
-    problems = [] if "learning rate of 0" in ended.err else [f"no warning: {ended.err}"]
-    if ended.code != 0 or exported("ended", "ended-after") != before:
-        problems.append(f"status {ended.code}, or the weights changed")
-    again = program.must(*train("not-ended", "nvme")).err
-    return problems + (["a warning without a reason"] if "learning rate of 0" in again else [])
+    """The schedule goes on with the run and one line says so. Where its end is asked for, more steps change nothing, and
+    the user is told."""
+    problems, on = [], ("--steps", STEPS + 2)
+    for name in ("ended", "asked", "kept"):
+        program.must(*train(name, "nvme"))
+    before = exported("kept", "kept-before")
+    longer = program.must("resume", path("ended"), *on)
+    if f"now ends with the run, at step {STEPS + 2}" not in longer.err or "learning rate of 0" in longer.err:
+        problems.append(f"the schedule does not go on, or nothing says it: {longer.err}")
+    asked = program.must("resume", path("asked"), *on, "--schedule-steps", STEPS + 2)
+    if "now ends with the run" in asked.err or program.numbers_of(path("asked")) != program.numbers_of(path("ended")):
+        problems.append("a schedule that goes on is not the one that can be asked for")
+    kept = program.must("resume", path("kept"), *on, "--schedule-steps", STEPS)
+    if "learning rate of 0" not in kept.err or exported("kept", "kept-after") != before:
+        problems.append(f"no warning, or the weights changed: {kept.err}")
+    # This run was told to go on beyond its schedule, so a resume leaves the schedule alone.
+    again = program.must("resume", path("kept"), "--steps", STEPS + 3)
+    if "learning rate of 0" not in again.err or "now ends with the run" in again.err:
+        problems.append(f"the schedule that was asked for is lengthened: {again.err}")
+    return problems
 
 
 def moving():

@@ -23,12 +23,31 @@ static void say_schedule(const struct sw_schedule *before, const struct sw_setti
                 steps_text(before->steps, was));
 }
 
+/* Returns the schedule's length where --schedule-steps is not given. A run that ends within its schedule and now goes
+ * on beyond it takes the schedule along: steps at the end's rate, which is usually 0, would change nothing. A run that
+ * was told to go on beyond its schedule keeps it. */
+static int64_t steps_of_schedule(const struct sw_schedule *before, int64_t steps_before,
+                                 const struct sw_settings *settings) {
+    const bool goes_beyond = steps_before <= before->steps && settings->steps > before->steps;
+    if (!goes_beyond || before->kind == SW_SCHEDULE_CONSTANT)
+        return before->steps;
+    sw_log_info("the learning rate's schedule, which ended at step %lld, now ends with the run, at step %lld; "
+                "--schedule-steps %lld keeps it as it was",
+                (long long)before->steps, (long long)settings->steps, (long long)before->steps);
+    return settings->steps;
+}
+
 /* Parses the arguments again, over the settings of the run. */
 static sw_status apply_change(void *context, struct sw_settings *settings) {
+    enum { NOT_GIVEN = 0 };
     const struct sw_arguments *arguments = context;
     const struct sw_schedule before = sw_settings_schedule(settings);
+    const int64_t steps_before = settings->steps;
     bool help;
+    settings->schedule_steps = NOT_GIVEN;
     SW_TRY(sw_options_parse(&sw_resume_command, arguments->argc, arguments->argv, settings, &help));
+    if (settings->schedule_steps == NOT_GIVEN)
+        settings->schedule_steps = steps_of_schedule(&before, steps_before, settings);
     say_schedule(&before, settings);
     return SW_OK;
 }

@@ -23,12 +23,9 @@ const struct sw_option *sw_option_next(const struct sw_command_line *line, const
 
 /* Returns the command's flag of this name, whose length is given, or NULL. */
 const struct sw_option *sw_option_find(const struct sw_command_line *line, const char *name, size_t length);
-/* Fails for a flag that the command does not have, and suggests the nearest. */
+/* Fails for a flag that the command does not have. Names the flag that does the same as another trainer's of this name
+ * (options_peers.c), else the nearest. */
 sw_status sw_option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length);
-
-/* Fails with this program's flag, or with what to do instead, where another trainer has a flag of this name and length
- * (options_peers.c). Returns SW_OK for a word that it does not know. */
-sw_status sw_option_fail_peer_word(const struct sw_command_line *line, const char *typed, size_t length);
 
 /* Sets what a recipe names, and marks it in `given`, which has an entry for each row of the table. */
 sw_status sw_options_read_recipe(const struct sw_command_line *line, const char *path, void *target, bool *given);

@@ -1,5 +1,6 @@
-/* The words of other trainers: what a flag of axolotl, LLaMA-Factory, torchtune, transformers or Unsloth is here. A
- * user types them from habit, and no spelling suggestion finds what has another name. */
+/* Fails for unknown flags. The words of other trainers come first: what a flag of axolotl, LLaMA-Factory, torchtune,
+ * transformers or Unsloth is here. A user types them from habit, and no spelling suggestion finds what has another
+ * name. */
 #include "train/settings/options_internal.h"
 
 #include <ctype.h>
@@ -174,7 +175,8 @@ static sw_status fail_known(const struct sw_command_line *line, const struct pee
                    known->advice != NULL ? ")" : "");
 }
 
-sw_status sw_option_fail_peer_word(const struct sw_command_line *line, const char *typed, size_t length) {
+/* Returns SW_OK for a word that no other trainer has either. */
+static sw_status fail_peer_word(const struct sw_command_line *line, const char *typed, size_t length) {
     char word[WORD_CHARS];
     if (!normalise(typed, length, word))
         return SW_OK;
@@ -185,4 +187,13 @@ sw_status sw_option_fail_peer_word(const struct sw_command_line *line, const cha
         if (strncmp(word, adapter_prefixes[i], strlen(adapter_prefixes[i])) == 0)
             return sw_fail(SW_ERR_ARG, "%s has no flag %.*s: %s", line->command, (int)length, typed, adapter_advice);
     return SW_OK;
+}
+
+sw_status sw_option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length) {
+    SW_TRY(fail_peer_word(line, typed, length));
+    const char *nearest = sw_options_nearest(line, typed, length);
+    if (nearest != NULL)
+        return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; did you mean %s?", line->command, (int)length, typed, nearest);
+    return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; 'spillway %s --help' lists its flags", line->command, (int)length,
+                   typed, line->command);
 }

@@ -30,12 +30,3 @@ const char *sw_options_nearest(const struct sw_command_line *line, const char *t
             sw_nearest_consider(&nearest, option->name);
     return nearest.name;
 }
-
-sw_status sw_option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length) {
-    SW_TRY(sw_option_fail_peer_word(line, typed, length));
-    const char *nearest = sw_options_nearest(line, typed, length);
-    if (nearest != NULL)
-        return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; did you mean %s?", line->command, (int)length, typed, nearest);
-    return sw_fail(SW_ERR_ARG, "%s has no flag %.*s; 'spillway %s --help' lists its flags", line->command, (int)length,
-                   typed, line->command);
-}

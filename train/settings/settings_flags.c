@@ -121,7 +121,7 @@ static const struct sw_option options[] = {
      .choices = "constant|linear|cosine|wsd",
      .what = "learning rate after the warm-up; wsd: constant, then linear decay over --decay-steps"},
     {.name = "--schedule-steps", INT(schedule_steps), .commands = RUNS, .group = LEARNING, .initial = "auto",
-     .value = "N", .int_min = 1, .allow_auto = true, .what = "steps until the schedule ends; auto: --steps"},
+     .value = "N", .int_min = 1, .allow_auto = true, .what = "steps until the schedule ends; auto: --steps. A resume whose --steps go beyond it lengthens it"},
     {.name = "--decay-steps", INT(decay_steps), .commands = TRAIN, .group = LEARNING, .initial = "0", .value = "STEPS",
      .int_min = 0, .what = "steps of decay at the end of the schedule wsd"},
     {.name = "--min-lr", REAL(min_lr), .commands = RUNS, .group = LEARNING, .initial = "0", .value = "RATE",
