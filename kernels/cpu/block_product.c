@@ -31,7 +31,7 @@ struct grid {
     int64_t piece_rows, piece_cols, rows, cols;
 };
 
-/* What a thread works on: a strip of A as [rows][ROW_STRIDE], or transposed as [tiles of rows][terms][TILE_ROWS]; a
+/* The buffers of a thread: a strip of A as [rows][ROW_STRIDE], or transposed as [tiles of rows][terms][TILE_ROWS]; a
  * piece's columns of B as [tiles of columns][terms][TILE_COLS]; and the piece's sums of the blocks before as tiles. */
 struct blocks {
     float *a, *b, *sums;

@@ -1,6 +1,5 @@
-/* Fails for unknown flags. The words of other trainers come first: what a flag of axolotl, LLaMA-Factory, torchtune,
- * transformers or Unsloth is here. A user types them from habit, and no spelling suggestion finds what has another
- * name. */
+/* Fails for unknown flags. Flags of axolotl, LLaMA-Factory, torchtune, transformers and Unsloth come first: users type
+ * them from habit, and no spelling suggestion finds a flag that has another name here. */
 #include "train/settings/options_internal.h"
 
 #include <ctype.h>
