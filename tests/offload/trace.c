@@ -98,8 +98,8 @@ static void test_names_times_and_rates(void **state) {
         "\"dur\":2.000,\"args\":{\"step\":3,\"program\":\"step\",\"unit\":1,\"chunk\":7,\"bytes\":4000,"
         "\"GB/s\":2.000}}",
         "\"name\":\"read gradients embedding c0\",\"cat\":\"read\",\"pid\":1,\"tid\":770,\"ts\":3.000,\"dur\":1.005,",
-        "\"name\":\"forward block 1 m1\",\"cat\":\"compute\",\"pid\":1,\"tid\":1,\"ts\":4.000,\"dur\":1.000,"
-        "\"args\":{\"step\":3,\"program\":\"step\",\"unit\":2,\"micro\":1,\"GFLOP/s\":5.000}}",
+        ("\"name\":\"forward block 1 m1\",\"cat\":\"compute\",\"pid\":1,\"tid\":1,\"ts\":4.000,\"dur\":1.000,"
+         "\"args\":{\"step\":3,\"program\":\"step\",\"unit\":2,\"micro\":1,\"GFLOP/s\":5.000}}"),
         "\"tid\":770,\"args\":{\"name\":\"read (2)\"}",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
