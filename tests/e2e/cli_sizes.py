@@ -48,9 +48,10 @@ def the_largest_trains_as_planned():
 
 
 def memory_limits_too():
-    """With little memory a slow machine is limited by it; budgets and shapes are those of the flags."""
+    """With little memory a slow machine is limited by it; budgets and shapes are those of the flags. What a small device
+    limits is the width; the layers of that width fill the host."""
     problems = []
-    for budget, limit in ((("--device-memory", "2GiB"), "device memory"), (("--host-memory", "256MiB"), "host memory")):
+    for budget, limit in ((("--device-memory", "2GiB"), "host memory"), (("--host-memory", "256MiB"), "host memory")):
         found, = largest("--model", "gpt2-124m", "--largest", 1, *budget, "--place", "optimizer=host")
         if found["parameters"] is None or found["limit"] != limit:
             problems.append(f"{budget}: {found}")
