@@ -6,6 +6,7 @@
 #include "train/files/nearest.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,9 +116,18 @@ static void start_with_sleeping_waits(char **argv) {
     execv(path, argv);
 }
 
+/* Opens the standard descriptors that are closed on /dev/null. Else the next file that is opened would take their
+ * number, and messages would be written into it. */
+static void open_standard_descriptors(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+            _exit(SW_EXIT_FAILED);
+}
+
 int main(int argc, char **argv) {
     static const char *const version_names[] = {"version", "--version", "-V"};
     static const char *const help_names[] = {"help", "--help", "-h"};
+    open_standard_descriptors();
     if (argc < 2) {
         print_help(stderr);
         return SW_EXIT_USAGE;

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -23,6 +24,12 @@ void sw_log_set_quiet(void) {
 
 bool sw_log_is_quiet(void) {
     return is_quiet;
+}
+
+bool sw_log_takes_escapes(int fd) {
+    const char *terminal = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    return isatty(fd) == 1 && terminal != NULL && terminal[0] != '\0' && strcmp(terminal, "dumb") != 0 &&
+           (no_color == NULL || no_color[0] == '\0');
 }
 
 static int terminal_columns(void) {

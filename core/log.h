@@ -12,8 +12,12 @@ void sw_log_set_rank(int rank);
 void sw_log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void sw_log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Tells whether text for a file descriptor may have escape sequences: it is a terminal, TERM is neither unset nor
+ * "dumb", and NO_COLOR is not set. Elsewhere progress comes as whole lines. */
+bool sw_log_takes_escapes(int fd);
+
 /* Shows a line that the next one replaces, cut at the last whole field (two spaces apart) that fits the terminal.
- * Standard error must be a terminal. Any other message ends the line first. */
+ * Standard error must take escapes. Any other message ends the line first. */
 void sw_log_progress(const char *text);
 /* Ends the line that sw_log_progress shows, so that what other code prints begins a line of its own. */
 void sw_log_end_progress(void);

@@ -42,7 +42,7 @@ static void describe(const struct sw_long_work *work, int64_t done, int64_t now_
 sw_status sw_long_work_at(struct sw_long_work *work, int64_t done) {
     const volatile sig_atomic_t *stop = stop_flag;
     const int64_t now_ns = sw_now_ns();
-    const bool on_terminal = isatty(STDERR_FILENO) == 1;
+    const bool on_terminal = sw_log_takes_escapes(STDERR_FILENO);
     char line[LINE_CHARS];
     if (stop != NULL && *stop)
         return sw_fail(SW_ERR_STOPPED, "stopped while %s", work->what);

@@ -18,10 +18,15 @@ bool sw_add_i64(int64_t a, int64_t b, int64_t *out) {
 
 static const struct {
     const char *suffix;
-    int shift;
+    double bytes;
 } size_suffixes[] = {
-    {"", 0}, {"B", 0}, {"K", 10}, {"KiB", 10}, {"M", 20}, {"MiB", 20}, {"G", 30}, {"GiB", 30}, {"T", 40}, {"TiB", 40},
+    {"", 1},         {"B", 1},      {"K", 0x1p10},   {"KiB", 0x1p10}, {"M", 0x1p20}, {"MiB", 0x1p20}, {"G", 0x1p30},
+    {"GiB", 0x1p30}, {"T", 0x1p40}, {"TiB", 0x1p40}, {"kB", 1e3},     {"MB", 1e6},   {"GB", 1e9},     {"TB", 1e12},
 };
+
+static sw_status not_a_size(const char *text) {
+    return sw_fail(SW_ERR_ARG, "'%s' is not a size; write for example 512MiB, 24GiB (or 24G) or 500GB", text);
+}
 
 sw_status sw_parse_size(const char *text, int64_t *out_bytes) {
     /* Digits and a point only: strtod alone would also take exponents, hexadecimal and names. */
@@ -30,17 +35,17 @@ sw_status sw_parse_size(const char *text, int64_t *out_bytes) {
     errno = 0;
     const double number = isdigit((unsigned char)text[0]) ? strtod(text, &end) : -1.0;
     if (end != text + digits || errno != 0 || !isfinite(number))
-        return sw_fail(SW_ERR_ARG, "'%s' is not a size; write for example 512MiB or 24GiB", text);
+        return not_a_size(text);
     for (size_t i = 0; i < sizeof size_suffixes / sizeof size_suffixes[0]; i++) {
         if (strcasecmp(end, size_suffixes[i].suffix) != 0)
             continue;
-        const double bytes = ldexp(number, size_suffixes[i].shift);
+        const double bytes = number * size_suffixes[i].bytes;
         if (bytes >= 9.2e18)
             return sw_fail(SW_ERR_ARG, "the size '%s' is too large", text);
         *out_bytes = (int64_t)bytes;
         return SW_OK;
     }
-    return sw_fail(SW_ERR_ARG, "'%s' is not a size; write for example 512MiB or 24GiB", text);
+    return not_a_size(text);
 }
 
 const char *sw_format_size(int64_t bytes, char buffer[SW_SIZE_CHARS]) {

@@ -46,7 +46,8 @@ static inline int64_t sw_max_i64(int64_t a, int64_t b) {
 bool sw_mul_i64(int64_t a, int64_t b, int64_t *out);
 bool sw_add_i64(int64_t a, int64_t b, int64_t *out);
 
-/* Parses "512MiB", "24GiB", "24G" (GiB), "1.5GiB", "4096". Fails with SW_ERR_ARG on anything else. */
+/* Parses a number of bytes: "4096", "512MiB", "1.5GiB"; K, M, G and T alone mean KiB to TiB; kB, MB, GB and TB are
+ * powers of 1000. Ignores the case of the unit. Fails with SW_ERR_ARG on anything else. */
 sw_status sw_parse_size(const char *text, int64_t *out_bytes);
 
 enum { SW_SIZE_CHARS = 32 };

@@ -53,7 +53,12 @@ static sw_status create(struct sw_comm *comm, const struct sw_watch_spec *spec, 
     watch->own.process = getpid();
     memcpy(watch->own.host, place->host, sizeof watch->own.host);
     pthread_mutex_init(&watch->lock, NULL);
-    pthread_cond_init(&watch->told, NULL);
+    /* A clock that is set while ranks fail must not end the wait, nor prolong it. */
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&watch->told, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     watch->peers = calloc((size_t)watch->peer_count, sizeof *watch->peers);
     watch->views = calloc((size_t)watch->peer_count + 1, sizeof *watch->views);
     watch->waits = calloc((size_t)watch->peer_count + 1, sizeof *watch->waits);
@@ -209,7 +214,7 @@ bool sw_watch_fail(struct sw_watch *watch, const char *message) {
     if (watch == NULL)
         return false;
     struct timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += FAILURE_SECONDS;
     pthread_mutex_lock(&watch->lock);
     if (!watch->failing)

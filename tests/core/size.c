@@ -29,6 +29,12 @@ static void sizes_that_people_write(void **state) {
         {"24G", 24 * SW_GIB},
         {"1.5GiB", 3 * SW_GIB / 2},
         {"0.5K", 512},
+        {"3kB", 3000},
+        {"3KB", 3000},
+        {"1.5MB", 1500000},
+        {"20GB", INT64_C(20000000000)},
+        {"20gb", INT64_C(20000000000)},
+        {"2TB", INT64_C(2000000000000)},
         {"2TiB", 2048 * SW_GIB},
         {"1000000T", 1000000 * (1024 * SW_GIB)},
     };
@@ -42,10 +48,10 @@ static void sizes_that_people_write(void **state) {
 static void garbage_is_refused_by_name(void **state) {
     (void)state;
     static const char *const table[] = {
-        "",           " ",   "-1",  "-1GiB", "+5",   " 5",    "GiB",   "5 GiB", "5GB",   "5GiBs",
-        "5.5.5G",     "1e",  "12Q", "nan",   "inf",  "NaNG",  ".5G",   "1,5G",  "5\n",   "0x",
-        "G5",         "5K5", "--5", "5iB",   "1e99", "1e999", "9e18K", "8E",    "1e19B", "99999999999999999999",
-        "8388608TiB",
+        "",           " ",         "-1",  "-1GiB", "+5",   " 5",    "GiB",   "5 GiB", "5XB",   "5GiBs",
+        "5.5.5G",     "1e",        "12Q", "nan",   "inf",  "NaNG",  ".5G",   "1,5G",  "5\n",   "0x",
+        "G5",         "5K5",       "--5", "5iB",   "1e99", "1e999", "9e18K", "8E",    "1e19B", "99999999999999999999",
+        "8388608TiB", "9300000TB", "5bB", "5KBi",
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         int64_t bytes = 77;

@@ -53,7 +53,7 @@ def limits_of_a_new_run():
     problems += program.refused("a plan", ["plan", "--model", "gpt2-tiny", *program.SHAPE, "--place", ALL, "--nvme",
                                            f"{where}:{most - 1}"], where, str(most), watched=[SCRATCH])
     problems += program.refused("nothing", train("limited-run", "--nvme", f"{where}:0"), "allows the store nothing",
-                                watched=[SCRATCH])
+                                status=2, watched=[SCRATCH])
     program.must(*train("limited-run", "--nvme", f"{where}:{most}"))
     return problems + ([] if size_of(where) == most else [f"it took {size_of(where)} of {most} bytes"])
 

@@ -79,7 +79,7 @@ struct inspection {
 
 /* Prints what the decoder has made so far, and changes to or from tokens with a loss. */
 static void print_run(struct inspection *i, bool was_learnt, bool is_learnt) {
-    const bool colours = isatty(STDOUT_FILENO);
+    const bool colours = sw_log_takes_escapes(STDOUT_FILENO);
     if (i->written.bytes > 0)
         fwrite(i->written.data, 1, i->written.bytes, stdout);
     i->written.bytes = 0;

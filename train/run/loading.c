@@ -38,7 +38,7 @@ sw_status sw_loading_run(struct sw_trainer *trainer) {
     const int64_t start_ns = sw_now_ns(), written_before = sw_store_counters(trainer->store).write_bytes;
     struct loading loading = {
         .trainer = trainer,
-        .progress = sw_progress_begin("loading the weights", stderr, isatty(STDERR_FILENO) == 1, start_ns),
+        .progress = sw_progress_begin("loading the weights", stderr, sw_log_takes_escapes(STDERR_FILENO), start_ns),
         .total_bytes = sw_source_bytes_to_read(trainer->source) + sw_writes_of_loading(trainer->plan)};
     const struct sw_load source = sw_source_load(trainer->source);
     struct sw_load load = sw_frozen_load(trainer->frozen, &source);

@@ -158,7 +158,7 @@ sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_ste
     log->fd = -1;
     tzset(); /* The C library would otherwise do this, and allocate, when the first line's time is written. */
     log->total_steps = total_steps;
-    log->on_terminal = isatty(STDERR_FILENO) == 1;
+    log->on_terminal = sw_log_takes_escapes(STDERR_FILENO);
     log->path = strdup(path);
     sw_status status = SW_OK;
     if (log->path == NULL) {

@@ -46,10 +46,10 @@ static sw_status make_store(void *context, const struct sw_places *places, const
                                         .id = id,
                                         .allow_buffered = trainer->run.settings.allow_buffered,
                                         .allow_overwrite_device = trainer->run.settings.allow_overwrite_device};
-    struct making making = {
-        .progress = sw_progress_begin("taking the store's space", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns()),
-        .ranks = trainer->ranks,
-        .stop = trainer->stop};
+    struct making making = {.progress = sw_progress_begin("taking the store's space", stderr,
+                                                          sw_log_takes_escapes(STDERR_FILENO), sw_now_ns()),
+                            .ranks = trainer->ranks,
+                            .stop = trainer->stop};
     sw_ranks_enter(trainer->ranks, "taking the store's space", 0);
     const sw_status status = sw_new_store_create(&wanted, on_progress, &making, out);
     sw_ranks_leave(trainer->ranks);
@@ -120,10 +120,10 @@ static sw_status on_frozen(void *context, int64_t done_grains, int64_t total_gra
 }
 
 static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units *units) {
-    struct making making = {
-        .progress = sw_progress_begin("writing the frozen weights", stderr, isatty(STDERR_FILENO) == 1, sw_now_ns()),
-        .ranks = trainer->ranks,
-        .stop = trainer->stop};
+    struct making making = {.progress = sw_progress_begin("writing the frozen weights", stderr,
+                                                          sw_log_takes_escapes(STDERR_FILENO), sw_now_ns()),
+                            .ranks = trainer->ranks,
+                            .stop = trainer->stop};
     struct sw_load from = sw_source_load(trainer->source);
     from.progress = on_frozen;
     from.progress_context = &making;

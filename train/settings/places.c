@@ -4,26 +4,47 @@
 #include "io/store/block.h"
 #include "train/files/files.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Marks in a name that stand for the numbers of the rank that owns the store. */
 #define RANK_NUMBER "{rank}"
 #define LOCAL_RANK_NUMBER "{local_rank}"
 
-/* Returns the size behind the last colon, or NULL if there is none. A size begins with a digit; other text is part of
- * the name, because links to drives have colons in their names. */
+/* Tells whether text behind a colon was meant as a size. Links to drives have colons in their names
+ * ("pci-0000:01:00.0-nvme-1"), so letters, and digits that go on with '-', '_' or '/', belong to the name. */
+static bool is_meant_as_size(const char *text) {
+    return strchr("0123456789+-.", text[0]) != NULL && (text[0] == '\0' || strpbrk(text + 1, "-_/{") == NULL);
+}
+
+bool sw_place_ends_like_limit(const char *name) {
+    const char *colon = strrchr(name, ':');
+    return colon != NULL && colon != name && is_meant_as_size(colon + 1);
+}
+
+/* Returns the text behind the last colon where it is a limit, or NULL where the whole text is a name. */
 static const char *limit_of(const char *text) {
-    const char *colon = strrchr(text, ':');
+    return sw_place_ends_like_limit(text) && access(text, F_OK) != 0 ? strrchr(text, ':') + 1 : NULL;
+}
+
+static sw_status parse_limit(const char *text, const char *limit, int64_t *out_bytes) {
+    if (limit[0] == '\0')
+        return sw_fail(SW_ERR_ARG, "--nvme %s has no size behind its colon; leave the colon out, or write a size",
+                       text);
+    if (limit[0] == '-')
+        return sw_fail(SW_ERR_ARG, "--nvme %s has a size below 0; write for example 20GB", text);
+    SW_TRY(sw_fail_while(sw_parse_size(limit, out_bytes), "reading --nvme %s", text));
+    return *out_bytes > 0
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "--nvme %s allows the store nothing: give a larger size, or none", text);
+}
+
+sw_status sw_place_check(const char *text) {
+    const char *limit = limit_of(text);
     int64_t bytes;
-    if (colon == NULL || colon == text || !isdigit((unsigned char)colon[1]))
-        return NULL;
-    if (sw_parse_size(colon + 1, &bytes) == SW_OK)
-        return colon + 1;
-    sw_error_clear();
-    return NULL;
+    return limit != NULL ? parse_limit(text, limit, &bytes) : SW_OK;
 }
 
 int sw_place_path_chars(const char *text) {
@@ -58,12 +79,7 @@ static sw_status add(struct sw_places *places, const char *text, const struct sw
     char *path = limit != NULL ? strndup(text, (size_t)(limit - 1 - text)) : strdup(text);
     path = put_number(put_number(path, RANK_NUMBER, owner->rank), LOCAL_RANK_NUMBER, owner->local_rank);
     SW_TRY(append(places, path));
-    if (limit == NULL)
-        return SW_OK;
-    SW_TRY(sw_parse_size(limit, &places->most_bytes[index]));
-    return places->most_bytes[index] > 0
-               ? SW_OK
-               : sw_fail(SW_ERR_ARG, "--nvme %s allows the store nothing: give a larger size, or none", text);
+    return limit != NULL ? parse_limit(text, limit, &places->most_bytes[index]) : SW_OK;
 }
 
 sw_status sw_places_exactly(const struct sw_option_list *paths, struct sw_places *out) {

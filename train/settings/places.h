@@ -25,8 +25,9 @@ struct sw_store_owner {
     sw_optimizer_format optimizer; /* format of the optimizer state */
 };
 
-/* Returns the places that --nvme names, or only `folder` without --nvme. Text behind the last colon is a limit if it is
- * a size, else part of the name. {rank} and {local_rank} in a name become the owner's numbers (NULL: the only rank). */
+/* Returns the places that --nvme names, or only `folder` without --nvme. Text behind the last colon is a limit, unless
+ * it cannot be meant as a size or a folder or device has the whole name. {rank} and {local_rank} in a name become the
+ * owner's numbers (NULL: the only rank). */
 sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, const struct sw_store_owner *owner,
                        struct sw_places *out);
 /* Writes the name of the owner's folder in each place, such as "rank-0-of-2"; "" where a rank that is alone keeps fp32
@@ -46,6 +47,10 @@ bool sw_places_are_shared(const struct sw_option_list *nvme);
 sw_status sw_places_exactly(const struct sw_option_list *paths, struct sw_places *out);
 void sw_places_release(struct sw_places *places);
 
+/* Refuses "DIR:SIZE" whose size is none. */
+sw_status sw_place_check(const char *text);
+/* Tells whether a name would be read as DIR:SIZE, were there no folder of that name. */
+bool sw_place_ends_like_limit(const char *name);
 /* Returns the length of DIR in "DIR:SIZE". */
 int sw_place_path_chars(const char *text);
 

@@ -32,7 +32,7 @@ static sw_status make_place_absolute(char **place) {
     const int chars = sw_place_path_chars(*place);
     char *path = strndup(*place, (size_t)chars), *joined = NULL;
     const sw_status status = path != NULL ? make_absolute(&path) : SW_ERR_NOMEM;
-    const bool ambiguous = status == SW_OK && sw_place_path_chars(path) < (int)strlen(path);
+    const bool ambiguous = status == SW_OK && !sw_block_is_one(path) && sw_place_ends_like_limit(path);
     if (status != SW_OK || asprintf(&joined, "%s%s%s", path, ambiguous ? "/" : "", *place + chars) < 0) {
         free(path);
         return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");

@@ -1,0 +1,84 @@
+"""What surrounds the process: closed descriptors, terminals that take no escapes, and folders with limits in their names."""
+
+import os
+import pty
+import subprocess
+
+import program
+from program import script_test
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(9, 4000))
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+def train(run, *more):
+    return ("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", 2, "--precision", "fp32",
+            *program.SHAPE, *more)
+
+
+def closed_descriptors_get_no_messages():
+    """A file that the program opens must not become standard error."""
+    problems = []
+    for number, closed in enumerate(("2>&-", ">&- 2>&-", "<&- >&- 2>&-")):
+        run = f"closed-{number}"
+        words = [str(word) for word in program.command(*train(run))]
+        done = subprocess.run(["bash", "-c", f'"$@" {closed}', "bash", *words], check=False)
+        files = program.tree(path(run))
+        if done.returncode != 0 or not files:
+            problems.append(f"{closed}: status {done.returncode}")
+        for folder, _, names in os.walk(path(run)):
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    if b"all steps are done" in file.read():
+                        problems.append(f"{closed}: {name} has the messages of the run")
+    return problems
+
+
+def shown_on_terminal(run, **environment):
+    """What train writes to a terminal as its standard error."""
+    outer, inner = pty.openpty()
+    variables = {name: value for name, value in {**os.environ, "TERM": "xterm", **environment}.items() if value is not None}
+    variables.pop("NO_COLOR", None) if "NO_COLOR" not in environment else None
+    with subprocess.Popen(program.command(*train(run)), stderr=inner, stdout=subprocess.DEVNULL, env=variables) as started:
+        os.close(inner)
+        shown = b""
+        while True:
+            try:
+                part = os.read(outer, 65536)
+            except OSError:  # The program has closed its side.
+                break
+            shown += part
+            if not part:
+                break
+        started.wait()
+    os.close(outer)
+    return shown
+
+
+def escapes_go_to_terminals_that_take_them():
+    problems = [] if b"\033[" in shown_on_terminal("plain") else ["a terminal gets no line that is replaced"]
+    for number, (what, variables) in enumerate((("NO_COLOR=1", {"NO_COLOR": "1"}), ("TERM=dumb", {"TERM": "dumb"}),
+                                                ("no TERM", {"TERM": None}), ("TERM empty", {"TERM": ""}))):
+        shown = shown_on_terminal(f"terminal-{number}", **variables)
+        if b"\033" in shown or b"\rstep" in shown or b"step 2/2" not in shown:
+            problems.append(f"{what}: {shown[-300:]!r}")
+    return problems
+
+
+def limits_of_folders_that_are_no_size():
+    os.mkdir(path("nv"))
+    os.mkdir(path("odd:3QQ"))
+    problems = []
+    for limit, words in (("20XB", ("20XB", "not a size")), ("", ("no size behind its colon",)), ("0", ("nothing",)),
+                         ("-1", ("below 0",)), ("1e9", ("1e9", "not a size")), ("99999999TB", ("too large",))):
+        problems += program.refused(f"--nvme DIR:{limit}", train("limits", "--nvme", f"{path('nv')}:{limit}"), *words, status=2)
+    program.must(*train("decimal", "--place", "optimizer=nvme", "--nvme", path("nv") + ":20GB"))
+    program.must(*train("name", "--place", "optimizer=nvme", "--nvme", path("odd:3QQ")))
+    return problems
+
+
+script_test.run(closed_descriptors_get_no_messages, escapes_go_to_terminals_that_take_them, limits_of_folders_that_are_no_size)
