@@ -20,7 +20,8 @@ FILES = (
 )
 ENVIRONMENT = (
     ("XDG_CACHE_HOME", "folder of the cache instead of ~/.cache"),
-    ("TMPDIR", "folder for temporary files instead of /tmp"),
+    ("TMPDIR", "folder for temporary files instead of /tmp; the cache goes there where the home folder cannot be written"),
+    ("NO_COLOR, TERM", "colours and lines that change in place are left out where NO_COLOR is set or TERM is dumb"),
     ("OMP_WAIT_POLICY, GOMP_SPINCOUNT", "how threads wait for each other; unless one is set, they sleep, so that other "
                                         "programs keep their cores"),
     ("SW_CPU_ISA", "the instruction set of the processor that arithmetic uses: baseline, avx2, avx512 or avx512_bf16, at "

@@ -1,9 +1,10 @@
-"""What surrounds the process: closed descriptors, terminals that take no escapes, and folders with limits in their names."""
+"""The surroundings of the process: closed descriptors, terminals that take no escapes, and folders with limits in their names, no home."""
 
 import os
 import pty
 import subprocess
 
+import hf_folder
 import program
 from program import script_test
 
@@ -39,7 +40,7 @@ def closed_descriptors_get_no_messages():
 
 
 def shown_on_terminal(run, **environment):
-    """What train writes to a terminal as its standard error."""
+    """Returns what train writes to a terminal as its standard error."""
     outer, inner = pty.openpty()
     variables = {name: value for name, value in {**os.environ, "TERM": "xterm", **environment}.items() if value is not None}
     variables.pop("NO_COLOR", None) if "NO_COLOR" not in environment else None
@@ -81,4 +82,32 @@ def limits_of_folders_that_are_no_size():
     return problems
 
 
-script_test.run(closed_descriptors_get_no_messages, escapes_go_to_terminals_that_take_them, limits_of_folders_that_are_no_size)
+def no_home_to_write_to():
+    """Chats become tokens in a temporary folder of the user's; one line says so. A folder there that others may write to
+    is not used."""
+    model, data, temporary = path("model"), path("chats.jsonl"), path("temporary")
+    hf_folder.make(model, hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(1)))
+    hf_folder.write_chat_tokenizer(model)
+    program.write(data, "".join(hf_folder.chat(f"question {i}", f"answer {i}") for i in range(20)))
+    os.mkdir(temporary)
+    problems, folder = [], os.path.join(temporary, f"spillway-{os.geteuid()}")
+    for number, home in enumerate(("/nonexistent", "", "/proc")):
+        surroundings = {**os.environ, "HOME": home, "XDG_CACHE_HOME": "", "TMPDIR": temporary}
+        for words in (("train", "--model", model, "--data", data, "--run", path(f"homeless-{number}"), "--steps", 2, *program.SHAPE),
+                      ("eval", model, "--data", data)):
+            ended = program.run(*words, env=surroundings)
+            # Later commands find the tokens there, and need not make them.
+            if ended.code != 0 or ("set XDG_CACHE_HOME to keep them" in ended.err) != (number == 0 and words[0] == "train"):
+                problems.append(f"HOME={home!r}: {words[0]}: status {ended.code}: {ended.err}")
+    if not os.path.isdir(folder) or os.stat(folder).st_mode & 0o077:
+        problems.append("the temporary cache is not there, or not private")
+    os.chmod(folder, 0o777)
+    surroundings = {**os.environ, "HOME": "", "XDG_CACHE_HOME": "", "TMPDIR": temporary}
+    ended = program.run("eval", model, "--data", data, env=surroundings)
+    if ended.code == 0 or "set XDG_CACHE_HOME" not in ended.err:
+        problems.append(f"a folder that all may write to: status {ended.code}: {ended.err}")
+    return problems
+
+
+script_test.run(closed_descriptors_get_no_messages, escapes_go_to_terminals_that_take_them, limits_of_folders_that_are_no_size,
+                no_home_to_write_to)

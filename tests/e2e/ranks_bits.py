@@ -16,7 +16,7 @@ def same_bits(ranks, precision, variants, frozen_units=0, node=0, part=0, gather
         for rank in range(ranks):
             os.mkdir(os.path.join(folder, str(rank)))
         return jobs.passed(ranks, folder, precision, variants, frozen_units, node, part, gather, reduce,
-                           optimizer, program=PROGRAM, limit_s=240 * jobs.script_test.TIME_FACTOR)
+                           optimizer, program=PROGRAM)
 
 
 def two_ranks_give_the_same_bits_in_fp32():

@@ -141,7 +141,12 @@ sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *co
                        "token files (spillway tokenize)",
                        path);
     sw_token_cache_make_room(path);
-    return make_or_wait(spec, names, count, path);
+    SW_TRY(make_or_wait(spec, names, count, path));
+    if (sw_cache_is_temporary(path))
+        sw_log_warn("the tokens of %s are in %s and may go, as no cache can be written in the home folder; set "
+                    "XDG_CACHE_HOME to keep them",
+                    names[0], path);
+    return SW_OK;
 }
 
 static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool may_make) {

@@ -9,30 +9,72 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #define FILE_LIMIT_BYTES ((size_t)4 << 20)
 enum { PATH_CHARS = SW_CACHE_PATH_CHARS, NAME_CHARS = 64, PRIVATE_FOLDER = 0700 };
 
-/* Writes the folder for caches. Ignores a path that is not absolute, as the XDG base directory specification asks.
- * False: the user has no such folder. */
-static bool base_of(char out[PATH_CHARS]) {
+/* Writes the folder that the user has for caches. Ignores a path that is not absolute, as the XDG base directory
+ * specification asks. False: there is none. */
+static bool users_base(char out[PATH_CHARS]) {
     const char *named = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (named != NULL && named[0] == '/')
         return snprintf(out, PATH_CHARS, "%s", named) < PATH_CHARS;
     return home != NULL && home[0] == '/' && snprintf(out, PATH_CHARS, "%s/.cache", home) < PATH_CHARS;
 }
 
-static bool folder_of(char out[PATH_CHARS]) {
+/* Writes the folder for files that may go at any time. A cache below it serves where the user's cannot be written. */
+static bool temporary_base(char out[PATH_CHARS]) {
+    const char *named = getenv("TMPDIR");
+    return snprintf(out, PATH_CHARS, "%s", named != NULL && named[0] == '/' ? named : "/tmp") < PATH_CHARS;
+}
+
+/* Tells whether a folder is there, belongs to this user, and takes files. Others can make folders in a temporary one,
+ * too, and what they put there must not be believed. */
+static bool is_ours(const char *folder) {
+    struct stat info;
+    return lstat(folder, &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
+           (info.st_mode & (S_IWGRP | S_IWOTH)) == 0 && access(folder, W_OK | X_OK) == 0;
+}
+
+static bool makes(const char *folder) {
+    const bool made = sw_folder_make(folder, PRIVATE_FOLDER) == SW_OK && access(folder, W_OK | X_OK) == 0;
+    sw_error_clear();
+    return made;
+}
+
+/* Writes the folder of the caches, and makes it where `make` is set and it is not there. False: neither the user's nor
+ * a temporary one can be written. */
+static bool folder_of(bool make, char out[PATH_CHARS]) {
+    char base[PATH_CHARS], name[NAME_CHARS];
+    struct stat info;
+    if (users_base(base) && sw_path_join(out, PATH_CHARS, base, "spillway") == SW_OK &&
+        (make ? makes(base) && makes(out) : stat(out, &info) == 0 && access(out, W_OK | X_OK) == 0))
+        return true;
+    snprintf(name, sizeof name, "spillway-%lld", (long long)geteuid());
+    return temporary_base(base) && sw_path_join(out, PATH_CHARS, base, name) == SW_OK && (!make || makes(out)) &&
+           is_ours(out);
+}
+
+bool sw_cache_is_temporary(const char *path) {
     char base[PATH_CHARS];
-    return base_of(base) && sw_path_join(out, PATH_CHARS, base, "spillway") == SW_OK;
+    if (!users_base(base))
+        return true;
+    const size_t chars = strlen(base);
+    return strncmp(path, base, chars) != 0 || path[chars] != '/';
+}
+
+static sw_status fail_no_folder(void) {
+    return sw_fail(SW_ERR_ARG, "no folder for caches can be written, neither ~/.cache nor one in $TMPDIR; set "
+                               "XDG_CACHE_HOME to a folder of yours");
 }
 
 sw_status sw_cache_path(const char *kind, const char *key, char out[SW_CACHE_PATH_CHARS]) {
     char folder[PATH_CHARS], name[NAME_CHARS];
-    if (!folder_of(folder))
-        return sw_fail(SW_ERR_ARG, "neither XDG_CACHE_HOME nor HOME names a folder");
+    if (!folder_of(false, folder))
+        return fail_no_folder();
     snprintf(name, sizeof name, "%s-%016" PRIx64 ".json", kind, (uint64_t)XXH3_64bits(key, strlen(key)));
     return sw_path_join(out, PATH_CHARS, folder, name);
 }
@@ -49,14 +91,6 @@ json_t *sw_cache_read(const char *kind, const char *key) {
         return root;
     json_decref(root);
     return NULL;
-}
-
-static sw_status make_folders(void) {
-    char base[PATH_CHARS], folder[PATH_CHARS];
-    if (!base_of(base) || !folder_of(folder))
-        return SW_OK; /* sw_cache_path reports it */
-    SW_TRY(sw_folder_make(base, PRIVATE_FOLDER));
-    return sw_folder_make(folder, PRIVATE_FOLDER);
 }
 
 /* Writes through a file of this process's own, because other processes may write the same entry at the same time. The
@@ -84,8 +118,9 @@ static sw_status write_object(const char *path, const json_t *object) {
 
 sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
     char path[PATH_CHARS];
+    if (!folder_of(true, path))
+        return fail_no_folder();
     SW_TRY(sw_cache_path(kind, key, path));
-    SW_TRY(make_folders());
     json_object_set_new(object, "key", json_string(key));
     return write_object(path, object);
 }
@@ -101,9 +136,8 @@ sw_status sw_cache_mark(const char *path, const char *member) {
 
 sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, char *out, size_t chars) {
     char folder[PATH_CHARS], name[NAME_CHARS];
-    if (!folder_of(folder))
-        return sw_fail(SW_ERR_ARG, "neither XDG_CACHE_HOME nor HOME names a folder to keep %ss in", kind);
-    SW_TRY(make_folders());
+    if (!folder_of(true, folder))
+        return fail_no_folder();
     snprintf(name, sizeof name, "%s-%016" PRIx64 ".%s", kind, digest, ending);
     return sw_path_join(out, chars, folder, name);
 }

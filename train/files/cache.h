@@ -1,11 +1,13 @@
 /* A cache of facts about this machine that can be measured again: small JSON files in $XDG_CACHE_HOME/spillway or
- * ~/.cache/spillway. A file that is missing, damaged or of another version is made anew. */
+ * ~/.cache/spillway, or, where neither can be written, in a folder of the user's in $TMPDIR. A file that is missing,
+ * damaged or of another version is made anew. */
 #ifndef SW_TRAIN_FILES_CACHE_H
 #define SW_TRAIN_FILES_CACHE_H
 
 #include "core/status.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,6 +25,8 @@ sw_status sw_cache_mark(const char *path, const char *member);
 /* Writes the path of a file of another kind than JSON, named by the digest of what it was made of, and makes the folder
  * that it lies in. The file need not be there. */
 sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, char *out, size_t chars);
+/* Tells whether the path of a cached file lies outside the user's own cache, where it may go at any time. */
+bool sw_cache_is_temporary(const char *path);
 /* Replaces a file whose path sw_cache_file gave. Processes may replace it at the same time; the last one stays. */
 sw_status sw_cache_replace(const char *path, const char *content, size_t bytes);
 
