@@ -1,17 +1,17 @@
 """Recipes, --epochs and --dry-run: what they set, what they refuse, and that a run's own recipe repeats its bits."""
 
+import itertools
 import json
 import os
+import random
+import re
 
+import hf_folder
 import program
 from program import script_test
+from token_files import cache_of_its_own, chat_folder, path
 
-SCRATCH = program.scratch_folder()
 SHAPE = "model: gpt2-tiny\ninit: true\nseq: 64\nmicro-batch: 4\nbatch_tokens: 512\nthreads: 1\nchunk-grains: 2\n"
-
-
-def path(*names):
-    return os.path.join(SCRATCH, *names)
 
 
 def recipe(content, name="recipe.yaml"):
@@ -72,24 +72,77 @@ def epochs_become_steps():
 def a_dry_run_checks_and_writes_nothing():
     problems = []
     file = recipe(f"{SHAPE}data: {data()}\nepochs: 3\nplace: optimizer=nvme\n")
-    before = sorted(os.listdir(SCRATCH))
+    before = sorted(os.listdir(path()))
     ended = program.run("train", "--recipe", file, "--run", path("new", "run"), "--dry-run")
     problems += [f"'{word}' of a plan that is not complete" for word in ("  written  ", "a step takes", "not predicted") if word in ended.err]
     if ended.code != 0 or "117 steps" not in ended.err or "nothing was written" not in ended.err:
         problems.append(f"status {ended.code}: {ended.err}")
-    for flags, word in (("--nvme", f"{SCRATCH}:1MiB"), "the store needs"), (("--host-memory", "1KiB"), "1.00 KiB"):
+    for flags, word in (("--nvme", f"{path()}:1MiB"), "the store needs"), (("--host-memory", "1KiB"), "1.00 KiB"):
         ended = program.run("train", "--recipe", file, "--run", path("new", "run"), "--dry-run", *flags)
         if ended.code == 0 or word not in ended.err:
             problems.append(f"{flags}: status {ended.code}: {ended.err}")
-    if sorted(os.listdir(SCRATCH)) != before:
-        problems.append(f"the folder holds {sorted(os.listdir(SCRATCH))} instead of {before}")
+    if sorted(os.listdir(path())) != before:
+        problems.append(f"the folder holds {sorted(os.listdir(path()))} instead of {before}")
     return problems
 
 
+def plan(*flags, **options):
+    return program.run("plan", "--machine", "rtx4090", *flags, **options)
+
+
 def plan_passes_over_the_flags_of_train():
-    file = recipe(f"{SHAPE}data: nowhere.txt\nlr: 1e-3\n")
-    ended = program.run("plan", "--recipe", file, "--json")
-    return [] if ended.code == 0 and json.loads(ended.out)["batch_tokens"] == 512 else [f"status {ended.code}: {ended.err}"]
+    """It takes the data and the epochs of a recipe, and names data that are not there."""
+    ended = plan("--recipe", recipe(f"{SHAPE}data: {data()}\nepochs: 0.1\nlr: 1e-3\nval: nowhere.txt\n"), "--json")
+    found = json.loads(ended.out or "{}")
+    problems = []
+    if ended.code != 0 or found["batch_tokens"] != 512 or found["data"]["steps"] != 4:
+        problems.append(f"status {ended.code}: {found.get('data')} {ended.err}")
+    missing = ("plan", "--machine", "rtx4090", "--recipe", recipe(f"{SHAPE}data: nowhere.txt\n"))
+    return problems + program.refused("a recipe's data that are not there", missing, "nowhere.txt")
+
+
+def plan_counts_data_as_train_does():
+    """Token files, text that is read as a whole, and a part for validation are counted; other text is estimated."""
+    model, problems = chat_folder("planned", **hf_folder.config(vocab_size=300)), []
+    hf_folder.write_zeros(os.path.join(model, "model.safetensors"), hf_folder.shapes(300))
+    draw = random.Random(3)
+    chats = [hf_folder.chat("a" * draw.randrange(5, 60), "b" * draw.randrange(5, 200)) for _ in range(6000)]
+    files = {"tokens.bin": bytes(2 * 9001), "short.jsonl": "".join(chats[:200]), "long.jsonl": "".join(chats)}
+    shape = ("--model", model, "--seq", 64, "--micro-batch", 4, "--batch-tokens", 512, "--epochs", 2)
+    for (name, content), val in itertools.product(files.items(), ("0%", "10%")):
+        flags = (*shape, "--data", program.write(path(name), content), "--val", val)
+        cache = cache_of_its_own(f"cache-{name}-{val}")
+        found = json.loads(plan(*flags, "--json", env=cache).out)["data"]
+        if any("tokens" in file for _, _, names in os.walk(cache["XDG_CACHE_HOME"]) for file in names):
+            problems.append(f"{name}: plan wrote tokens to the cache")
+        said = program.run("train", *flags, "--run", path("counted"), "--threads", 1, "--dry-run", env=cache).err
+        tokens, steps = (int(number) for number in re.search(r"data: (\d+) tokens.*; (\d+) steps", said).groups())
+        is_long = name == "long.jsonl"
+        if (found["estimated_from_bytes"] is None) == is_long or abs(found["steps"] / steps - 1) > 0.03 * is_long \
+                or abs(found["tokens"] / tokens - 1) > 0.03 * is_long or found["run_tokens"] != 512 * found["steps"]:
+            problems.append(f"{name}, --val {val}: {found} instead of {tokens} tokens and {steps} steps")
+        answer = " ".join(plan(*flags).out.split())
+        if (re.search(r"data: about \S+ \w+ tokens, estimated from the first \S+ KiB; ", answer) is not None) != is_long \
+                or f"; {found['steps']} steps are 2" not in answer:
+            problems.append(f"{name}, --val {val}: {answer}")
+    return problems
+
+
+def passes_of_steps_are_said_and_many_are_warned_of():
+    problems = []
+    shape = ("--model", "gpt2-tiny", "--seq", 64, "--micro-batch", 4, "--batch-tokens", 512, "--data", data())
+    for steps, epochs, warned in ((39, "1", False), (195, "5", False), (235, "6.03", True)):
+        ended = plan(*shape, "--steps", steps)
+        begun = program.run("train", *shape, "--init", "--steps", steps, "--run", path("passes"), "--dry-run", "--threads", 1)
+        if f"{steps} steps are {epochs} epochs" not in ended.out:
+            problems.append(f"{steps} steps: {ended.out}")
+        problems += [f"{steps} steps are {'not ' * warned}warned of: {said}" for said in (ended.err, begun.err)
+                     if (f"warning: the run passes {epochs} times over its training data" in said) != warned]
+    for flags, words in ((("--epochs", 2), ("--epochs", "--data")),
+                         (("--epochs", 2, "--steps", 4, "--data", data()), ("--epochs and --steps", "give one")),
+                         (("--largest", 100, "--data", data()), ("--data", "--largest"))):
+        problems += program.refused(f"plan {flags}", ("plan", "--machine", "rtx4090", "--model", "gpt2-tiny", *flags), *words, status=2)
+    return problems
 
 
 BAD = (
@@ -129,4 +182,5 @@ def bad_recipes_are_refused():
 
 
 script_test.run(flags_come_from_the_recipe, a_run_writes_the_recipe_that_repeats_it, epochs_become_steps,
-                a_dry_run_checks_and_writes_nothing, plan_passes_over_the_flags_of_train, bad_recipes_are_refused)
+                a_dry_run_checks_and_writes_nothing, plan_passes_over_the_flags_of_train, plan_counts_data_as_train_does,
+                passes_of_steps_are_said_and_many_are_warned_of, bad_recipes_are_refused)

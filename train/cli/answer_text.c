@@ -6,6 +6,9 @@
 #include "train/cli/commands.h"
 #include "train/run/steplog_text.h"
 
+/* Repeated data are worth about as much as new data for four passes, and soon less after (Muennighoff et al., 2023). */
+#define MANY_EPOCHS 5.0
+
 enum { INDENT = 2, VALUE_COLUMN = 17, RANGE_CHARS = 80 };
 
 static void print_budget(const struct sw_answer *a, const char *what, sw_tier tier, FILE *to) {
@@ -81,6 +84,14 @@ void sw_answer_warn_groups(const struct sw_settings *s, double step_s, double in
         sw_log_warn("the tensor groups of %lld ranks span %lld nodes, so that the exchanges of every layer cross the "
                     "network; use --tensor %lld",
                     (long long)s->tensor, nodes, node_ranks);
+}
+
+void sw_answer_warn_epochs(double epochs) {
+    if (epochs > MANY_EPOCHS)
+        sw_log_warn(
+            "the run passes %.3g times over its training data; after about %.0f passes a model mostly learns the "
+            "data by heart: give more data or fewer steps, or --val with --early-stop",
+            epochs, MANY_EPOCHS);
 }
 
 static void print_step(const struct sw_answer *a, FILE *to) {

@@ -31,6 +31,8 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to);
 /* Warns where tensor groups span nodes. in_nodes_s: the step_s of the same plan with each group on one node; 0: not
  * known. */
 void sw_answer_warn_groups(const struct sw_settings *settings, double step_s, double in_nodes_s);
+/* Warns of many passes over the training data. */
+void sw_answer_warn_epochs(double epochs);
 /* Prints the time of a step and of all steps, and by what they are predicted; or how a prediction is to be had. */
 void sw_answer_print_times(const struct sw_answer *answer, FILE *to);
 

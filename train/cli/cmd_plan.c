@@ -235,6 +235,17 @@ static json_t *saves_json(const struct sw_planned *p) {
                      "share", sw_planned_save_share(p));
 }
 
+/* Returns null without --data. */
+static json_t *data_json(const struct sw_planned *p) {
+    const struct sw_settings *s = &p->settings;
+    if (p->data.tokens == 0)
+        return json_null();
+    return json_pack("{s:I, s:o, s:f, s:I, s:I, s:f}", "tokens", (json_int_t)p->data.tokens, "estimated_from_bytes",
+                     p->data.sample_bytes > 0 ? json_integer(p->data.sample_bytes) : json_null(), "epochs",
+                     sw_data_pass_epochs(&p->data, s), "steps", (json_int_t)s->steps, "run_tokens",
+                     (json_int_t)(s->steps * s->batch_tokens), "run_s", sw_planned_run_s(p));
+}
+
 static json_t *writes_json(const struct sw_planned *p) {
     const struct sw_settings *s = &p->settings;
     const double thousand = sw_writes_per_thousand(&p->writes), all = sw_writes_of_run(&p->writes, s->steps);
@@ -302,6 +313,7 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_helps *h
     json_object_set_new(root, "secondary", secondary_json(p->plan));
     json_object_set_new(root, "quantized", quantized_json(p->plan));
     json_object_set_new(root, "sent", sent_json(p->plan));
+    json_object_set_new(root, "data", data_json(p));
     json_object_set_new(root, "would_help", helps_json(helps));
     return sw_command_print_json(root);
 }
@@ -334,6 +346,8 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
     SW_TRY(sw_ranks_agree_on_error(p->ranks, check_here(p)));
     if (sw_ranks_rank(p->ranks) > 0)
         return SW_OK;
+    if (p->data.tokens > 0)
+        sw_answer_warn_epochs(sw_data_pass_epochs(&p->data, &p->settings));
     sw_answer_warn_groups(&p->settings, p->prediction.plain.step_s, p->groups_in_nodes_s);
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));

@@ -288,7 +288,8 @@ static void print_command(const struct sw_settings *settings, int argc, char *co
         if (kept)
             print_argument(argv[i]);
     }
-    printf("%s --data DATA --run RUN\n", is_preset(settings->model) ? " --init" : "");
+    printf("%s%s --run RUN\n", is_preset(settings->model) ? " --init" : "",
+           settings->data.count > 0 ? "" : " --data DATA");
 }
 
 /* Returns what the step is predicted for. */
@@ -298,6 +299,22 @@ static const char *machine_text(const struct sw_planned *p, char text[SENTENCE_C
         return info.model != NULL ? info.model : "this CPU";
     snprintf(text, SENTENCE_CHARS, "a machine with %s", p->described.device.name);
     return text;
+}
+
+/* Prints how many tokens --data has, and what the steps are of them. */
+static void print_data(const struct sw_planned *p) {
+    const struct sw_settings *s = &p->settings;
+    char tokens[SW_COUNT_CHARS], run[SW_COUNT_CHARS], steps[SW_COUNT_CHARS], sample[SW_SIZE_CHARS];
+    char source[SENTENCE_CHARS] = "";
+    const bool estimated = p->data.sample_bytes > 0;
+    if (p->data.tokens == 0)
+        return;
+    if (estimated)
+        snprintf(source, sizeof source, ", estimated from the first %s", sw_format_size(p->data.sample_bytes, sample));
+    sw_command_print(0, INDENT, "data: %s%s tokens%s; %s %s %.3g epochs, %s tokens", estimated ? "about " : "",
+                     sw_format_large(p->data.tokens, tokens), source, sw_format_count(s->steps, "step", steps),
+                     s->steps == 1 ? "is" : "are", sw_data_pass_epochs(&p->data, s),
+                     sw_format_large(s->steps * s->batch_tokens, run));
 }
 
 /* Prints what each GPU of a described cluster does, and what the ranks of one node take together. */
@@ -356,6 +373,7 @@ void sw_plan_answer_print(const struct sw_planned *p, int argc, char *const *arg
                                      .profile = &p->source};
     sw_answer_print_plan(&answer, stdout);
     print_frozen(p);
+    print_data(p);
     sw_answer_print_times(&answer, stdout);
     print_nodes(p);
     print_group_prices(&p->tensor_prices);

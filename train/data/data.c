@@ -220,6 +220,18 @@ failed:
     return status;
 }
 
+sw_status sw_data_count_train_tokens(const struct sw_data_spec *spec, int64_t *out) {
+    struct sw_data data = {.vocab = spec->vocab, .seq = spec->seq};
+    SW_TRY(check_spec(spec));
+    sw_status status = open_streams(&data, spec);
+    if (status == SW_OK)
+        status = check_lengths(&data, spec);
+    *out = data.train_tokens;
+    sw_token_stream_close(data.stream);
+    sw_token_stream_close(data.validation_stream);
+    return status;
+}
+
 void sw_data_close(struct sw_data *data) {
     if (data == NULL)
         return;

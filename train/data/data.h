@@ -31,6 +31,9 @@ struct sw_data_spec {
  * begin (documents.h); the first token of a document has no loss. */
 sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out);
 void sw_data_close(struct sw_data *data);
+/* Counts the tokens of the training part by the lengths of the files, without reading the tokens. Checks what
+ * sw_data_open does without reading them. */
+sw_status sw_data_count_train_tokens(const struct sw_data_spec *spec, int64_t *out);
 
 int64_t sw_data_train_tokens(const struct sw_data *data);
 int64_t sw_data_validation_tokens(const struct sw_data *data);

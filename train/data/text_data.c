@@ -72,8 +72,10 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw
     return status;
 }
 
-static sw_status make(const struct sw_text_data_spec *spec, const char *const *names, int count, const char *path) {
-    const struct sw_tokenize_spec how = {
+/* out: the token file to make; NULL: none is made. */
+static struct sw_tokenize_spec how_to_make(const struct sw_text_data_spec *spec, const char *const *names, int count,
+                                           const char *out) {
+    return (struct sw_tokenize_spec){
         .model = spec->model,
         .names = names,
         .name_count = count,
@@ -85,10 +87,14 @@ static sw_status make(const struct sw_text_data_spec *spec, const char *const *n
         .end = "auto",
         .bos = spec->bos,
         .old_rules = spec->old_rules,
-        .out = path,
+        .out = out,
         .threads = spec->threads,
         .pack_seq = spec->seq,
     };
+}
+
+static sw_status make(const struct sw_text_data_spec *spec, const char *const *names, int count, const char *path) {
+    const struct sw_tokenize_spec how = how_to_make(spec, names, count, path);
     struct sw_tokenized tokenized;
     SW_TRY(sw_tokenize_files(&how, &tokenized));
     sw_tokenized_say(&tokenized, path);
@@ -236,15 +242,35 @@ static sw_status find_again(const struct sw_text_data_spec *spec, const char *to
                          "is now");
 }
 
-static sw_status prepare_data(const struct sw_text_data_spec *spec, struct sw_option_list *data, int64_t vocab,
-                              struct sw_option_list *sources) {
-    int texts = 0;
-    char path[PATH_MAX];
+/* Counts the names of text, and refuses text beside token files. */
+static sw_status count_texts(const struct sw_option_list *data, int64_t vocab, int *out) {
+    *out = 0;
     for (int i = 0; i < data->count; i++)
-        texts += sw_text_data_is(data->items[i], vocab);
-    if (texts > 0 && texts < data->count)
+        *out += sw_text_data_is(data->items[i], vocab);
+    if (*out > 0 && *out < data->count)
         return sw_fail(SW_ERR_ARG, "--data has both token files and text; give one kind, or make tokens of the text "
                                    "with spillway tokenize");
+    return SW_OK;
+}
+
+sw_status sw_text_data_estimate(const struct sw_settings *settings, int64_t vocab, struct sw_token_estimate *out) {
+    const struct sw_text_data_spec spec = spec_of(settings, false);
+    const struct sw_option_list *data = &settings->data;
+    int texts = 0;
+    *out = (struct sw_token_estimate){0};
+    if (sw_model_text_is_there(settings->model))
+        SW_TRY(count_texts(data, vocab, &texts));
+    if (texts == 0)
+        return SW_OK;
+    const struct sw_tokenize_spec how = how_to_make(&spec, (const char *const *)data->items, data->count, NULL);
+    return sw_tokenize_estimate(&how, out);
+}
+
+static sw_status prepare_data(const struct sw_text_data_spec *spec, struct sw_option_list *data, int64_t vocab,
+                              struct sw_option_list *sources) {
+    int texts;
+    char path[PATH_MAX];
+    SW_TRY(count_texts(data, vocab, &texts));
     SW_TRY(texts > 0 ? note_and_find(spec, data, sources, path) : find_again(spec, data->items[0], sources, path));
     if (path[0] == '\0')
         return SW_OK;

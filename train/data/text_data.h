@@ -3,6 +3,7 @@
 #define SW_TRAIN_DATA_TEXT_DATA_H
 
 #include "train/documents/text_coding.h"
+#include "train/documents/tokenize_estimate.h"
 #include "train/settings/settings.h"
 
 #include <limits.h>
@@ -48,5 +49,9 @@ struct sw_text_sources {
  * Without a tokenizer.json, nothing is replaced. --seq is resolved. */
 sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make,
                                struct sw_text_sources *sources);
+
+/* Estimates the tokens of --data where it is text that becomes tokens; out->tokens is 0 where it is not. Writes
+ * nothing. --seq is resolved. */
+sw_status sw_text_data_estimate(const struct sw_settings *settings, int64_t vocab, struct sw_token_estimate *out);
 
 #endif

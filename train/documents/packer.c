@@ -75,7 +75,7 @@ static sw_status fill_up(struct sw_packer *packer, struct sequence *sequence) {
 /* Fills a sequence up, writes it and makes it empty. */
 static sw_status write(struct sw_packer *packer, struct sequence *sequence) {
     SW_TRY(fill_up(packer, sequence));
-    for (size_t i = 0, at = 0; i < sequence->lengths.count; i++) {
+    for (size_t i = 0, at = 0; packer->writer != NULL && i < sequence->lengths.count; i++) {
         const size_t length = (size_t)sequence->lengths.id[i];
         const struct sw_token_list tokens = {.id = sequence->tokens.id + at, .count = length};
         SW_TRY(sw_token_writer_add(packer->writer, &tokens, (struct sw_text){sequence->loss.data + at, length}));
@@ -128,6 +128,8 @@ sw_status sw_packer_finish(struct sw_packer *packer) {
     for (int i = 0; i < packer->open; i++)
         SW_TRY(packer->sequence[i].tokens.count > 0 ? write(packer, &packer->sequence[i]) : SW_OK);
     packer->padded++;
+    if (packer->writer == NULL)
+        return SW_OK;
     return sw_token_writer_add(packer->writer, &last, (struct sw_text){&padding, 1});
 }
 

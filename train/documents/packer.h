@@ -7,7 +7,7 @@
 struct sw_packer;
 
 /* Sequences have `seq` tokens each; what a sequence lacks is filled with a document of the token `padding`, without a
- * loss. The writer is borrowed. */
+ * loss. The writer is borrowed. NULL: sequences are only counted. */
 sw_status sw_packer_open(struct sw_token_writer *writer, int64_t seq, int32_t padding, struct sw_packer **out);
 /* Puts a document into the open sequence that it leaves the least room in. One that is longer than a sequence is split
  * into whole sequences and a rest, which are documents of their own. */

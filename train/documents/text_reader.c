@@ -229,6 +229,8 @@ static sw_status read_text(struct sw_text_reader *reader, struct sw_text_buffer 
         if (separator != NULL && line.bytes == strlen(separator) && memcmp(line.data, separator, line.bytes) == 0)
             return SW_OK;
         SW_TRY(sw_text_buffer_append(out, piece.text));
+        if (reader->rules.most_text_bytes > 0 && out->bytes >= reader->rules.most_text_bytes)
+            return SW_OK;
     }
 }
 

@@ -27,6 +27,7 @@ struct sw_text_rules {
     bool all_loss;                        /* all of their tokens have a loss, not the replies' and completions' alone */
     bool skip_bad;                        /* an object that is wrong is counted and left out */
     struct sw_text_coding coding;         /* of all files */
+    size_t most_text_bytes;               /* a file of text is cut into documents of about so many; 0: it is not */
 };
 
 /* Checks that all files are there and of a known kind. Borrows the names and the rules. The caller closes the reader.

@@ -41,7 +41,9 @@ static sw_status open_inputs(struct sw_planned *p) {
     SW_TRY(open_devices(p));
     const struct sw_device_info info = sw_devices_info(&p->devices);
     SW_TRY(sw_settings_resolve(&p->settings, &p->config, &info));
-    return sw_settings_resolve_steps(&p->settings, 0);
+    if (p->settings.data.count > 0)
+        SW_TRY(sw_data_pass_measure(&p->settings, p->config.vocab, &p->data));
+    return sw_settings_resolve_steps(&p->settings, p->data.windows);
 }
 
 static sw_status make_model(struct sw_planned *p) {
@@ -163,6 +165,12 @@ sw_status sw_planned_keep_rates(const struct sw_planned *p) {
 
 double sw_planned_save_share(const struct sw_planned *p) {
     return p->save.cost_s / ((double)p->writes.save_every * p->prediction.plain.step_s);
+}
+
+double sw_planned_run_s(const struct sw_planned *p) {
+    const bool saves = p->may_save && p->writes.save_every > 0;
+    const double saves_s = saves ? p->save.cost_s / (double)p->writes.save_every : 0.0;
+    return (double)p->settings.steps * (p->prediction.plain.step_s + saves_s);
 }
 
 double sw_planned_token_flops(const struct sw_planned *p) {

@@ -3,6 +3,7 @@
 #define SW_TRAIN_PLAN_PLANNED_H
 
 #include "offload/simulate/simulate.h"
+#include "train/data/data_pass.h"
 #include "train/plan/described.h"
 #include "train/plan/plan_choice.h"
 #include "train/plan/profile_rates.h"
@@ -27,6 +28,7 @@ struct sw_planned {
     struct sw_places places;     /* where the store would be: --nvme, or the current folder */
     struct sw_described_machine described; /* valid if settings.machine is not NULL */
     struct sw_model_config config;
+    struct sw_data_pass data; /* one pass over --data */
     struct sw_devices devices;
     struct sw_model *model;
     struct sw_plan *plan;
@@ -58,6 +60,9 @@ sw_status sw_planned_predict(struct sw_planned *planned);
 
 /* Returns the time that saves add, as a share of the steps without one. may_save is set. */
 double sw_planned_save_share(const struct sw_planned *planned);
+
+/* Returns the time of all steps with their saves, as far as these are known. */
+double sw_planned_run_s(const struct sw_planned *planned);
 
 /* Returns the model's operations of a token in training: 6 for each parameter, without attention's products and without
  * what is computed again. */

@@ -55,26 +55,28 @@ static const struct sw_option options[] = {
      .what = "training data: token files (.bin); or chats and text (.jsonl, .json, .txt, .md, also packed, or a folder of "
              "them), which become tokens if the model has a tokenizer.json; without one, each byte of .txt and .md is a "
              "token"},
+    {.name = "--data", MANY(data), .commands = PLAN, .group = RUN, .value = "FILE",
+     .what = "training data, as train has it, for --epochs; text is only read at its beginning, and its tokens estimated"},
     {.name = "--data", MANY(data), .commands = RESUME, .group = RUN, .value = "FILE",
      .what = "where the training data is now, if it moved; it must hold the same tokens"},
-    {.name = "--tokens", CHOICE(tokens), .commands = RUNS, .group = RUN, .initial = "auto", .choices = "auto|u16|u32",
+    {.name = "--tokens", CHOICE(tokens), .commands = RUNS | PLAN, .group = RUN, .initial = "auto", .choices = "auto|u16|u32",
      .what = "type of the tokens in .bin files; auto: u16 for vocabularies up to 65,536, else u32"},
-    {.name = "--loss", CHOICE(loss), .commands = TRAIN, .group = RUN, .initial = "completions",
+    {.name = "--loss", CHOICE(loss), .commands = TRAIN | PLAN, .group = RUN, .initial = "completions",
      .choices = SW_LOSS_CHOICES,
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
-    {.name = "--chat-format", TEXT(chat_format), .commands = TRAIN, .group = RUN, .initial = "auto", .value = "NAME",
+    {.name = "--chat-format", TEXT(chat_format), .commands = TRAIN | PLAN, .group = RUN, .initial = "auto", .value = "NAME",
      .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
-    {.name = "--field", TEXT(field), .commands = TRAIN, .group = RUN, .value = "NAME",
+    {.name = "--field", TEXT(field), .commands = TRAIN | PLAN, .group = RUN, .value = "NAME",
      .what = "member of JSON objects that has the text, or the list of messages; without it, the schema says so"},
-    {.name = "--skip-bad", FLAG(skip_bad), .commands = TRAIN, .group = RUN,
+    {.name = "--skip-bad", FLAG(skip_bad), .commands = TRAIN | PLAN, .group = RUN,
      .what = "leave out JSON documents that are wrong, count them and go on"},
-    {.name = "--bos", CHOICE(bos), .commands = TRAIN, .group = RUN, .initial = "auto", .choices = SW_BOS_CHOICES,
+    {.name = "--bos", CHOICE(bos), .commands = TRAIN | PLAN, .group = RUN, .initial = "auto", .choices = SW_BOS_CHOICES,
      .what = "token that begins a document of text, as tokenize has it; auto: as the model's tokenizer does"},
-    {.name = "--encoding", TEXT(encoding), .commands = TRAIN, .group = RUN, .value = "NAME",
+    {.name = "--encoding", TEXT(encoding), .commands = TRAIN | PLAN, .group = RUN, .value = "NAME",
      .what = "encoding of text that is not UTF-8, as iconv names it: latin-1, gbk, shift-jis, utf-16"},
-    {.name = "--lossy", FLAG(lossy), .commands = TRAIN, .group = RUN,
+    {.name = "--lossy", FLAG(lossy), .commands = TRAIN | PLAN, .group = RUN,
      .what = "replace bytes that the encoding does not have by U+FFFD, and count them, instead of refusing the text"},
-    {.name = "--val", TEXT(val), .commands = TRAIN, .group = RUN, .initial = "0%", .value = "P%|FILE",
+    {.name = "--val", TEXT(val), .commands = TRAIN | PLAN, .group = RUN, .initial = "0%", .value = "P%|FILE",
      .what = "validation data: the last P percent of the training data, or a file"},
     {.name = "--val", TEXT(val), .commands = RESUME, .group = RUN, .value = "FILE",
      .what = "where the validation file is now, if it moved; it must hold the same tokens"},
@@ -82,7 +84,7 @@ static const struct sw_option options[] = {
      .what = "folder for the run: new, or empty"},
     {.name = "--steps", INT(steps), .commands = TRAIN | PLAN, .group = RUN, .initial = "auto", .value = "N",
      .int_min = 1, .allow_auto = true, .what = "optimizer steps of the run; auto: as --epochs says, else 1000"},
-    {.name = "--epochs", REAL(epochs), .commands = TRAIN, .group = RUN, .initial = "0", .value = "X", .real_min = 0,
+    {.name = "--epochs", REAL(epochs), .commands = TRAIN | PLAN, .group = RUN, .initial = "0", .value = "X", .real_min = 0,
      .real_max = 1e6, .what = "instead of --steps: passes of the run over its training data"},
     {.name = "--steps", INT(steps), .commands = RESUME, .group = RUN, .value = "N", .int_min = 1,
      .what = "optimizer steps of the run, counted from its start; the schedule keeps its length"},
@@ -325,6 +327,25 @@ static sw_status check_settings(const void *settings) {
     return sw_settings_check(settings);
 }
 
+/* Checks what train and plan say of the data and of the length of the run. */
+static sw_status check_data(const struct sw_settings *settings) {
+    if (settings->epochs > 0.0 && settings->steps != SW_OPTION_AUTO)
+        return sw_fail(SW_ERR_ARG, "--epochs and --steps both say how long the run is; give one of them");
+    SW_TRY(sw_chat_format_check(settings->chat_format));
+    return sw_text_coding_check(settings->encoding);
+}
+
+/* Refuses what plan cannot say of data. */
+static sw_status check_plan_data(const struct sw_settings *settings) {
+    if (settings->epochs > 0.0 && settings->data.count == 0)
+        return sw_fail(SW_ERR_ARG,
+                       "--epochs counts passes over data; give them with --data, or the length with --steps");
+    if (settings->data.count > 0 && settings->largest != 0)
+        return sw_fail(SW_ERR_ARG, "--data says how long one model trains, and --largest plans many; leave out one of "
+                                   "them");
+    return check_data(settings);
+}
+
 static sw_status check_plan(const void *target) {
     const struct sw_settings *settings = target;
     const bool largest = settings->largest != 0;
@@ -349,6 +370,7 @@ static sw_status check_plan(const void *target) {
     if (largest && settings->freeze != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--freeze names units of one model, and --largest plans many; leave out one of them");
+    SW_TRY(check_plan_data(settings));
     return sw_settings_check(settings);
 }
 
@@ -364,10 +386,7 @@ static sw_status check_bench_step(const void *target) {
 
 static sw_status check_train(const void *target) {
     const struct sw_settings *settings = target;
-    if (settings->epochs > 0.0 && settings->steps != SW_OPTION_AUTO)
-        return sw_fail(SW_ERR_ARG, "--epochs and --steps both say how long the run is; give one of them");
-    SW_TRY(sw_chat_format_check(settings->chat_format));
-    SW_TRY(sw_text_coding_check(settings->encoding));
+    SW_TRY(check_data(settings));
     return sw_settings_check(settings);
 }
 
