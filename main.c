@@ -1,5 +1,6 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
 #include "bench/commands.h"
+#include "core/log.h"
 #include "core/machine.h"
 #include "core/status.h"
 #include "train/cli/cmd_ranks.h"
@@ -85,9 +86,9 @@ static int run_command(int argc, char **argv) {
     struct sw_nearest nearest = sw_nearest_begin(argv[0], strlen(argv[0]));
     for (int i = 0; i < COMMAND_COUNT; i++)
         sw_nearest_consider(&nearest, commands[i].name);
-    fprintf(stderr, "spillway: there is no command '%s'; %s%s%sspillway --help lists them\n", argv[0],
-            nearest.name != NULL ? "did you mean " : "", nearest.name != NULL ? nearest.name : "",
-            nearest.name != NULL ? "? " : "");
+    sw_log_error("spillway: there is no command '%s'; %s%s%sspillway --help lists them", argv[0],
+                 nearest.name != NULL ? "did you mean " : "", nearest.name != NULL ? nearest.name : "",
+                 nearest.name != NULL ? "? " : "");
     return SW_EXIT_USAGE;
 }
 

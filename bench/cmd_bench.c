@@ -1,5 +1,6 @@
 #include "bench/commands.h"
 #include "bench/options.h"
+#include "core/log.h"
 #include "train/cli/cmd_ranks.h"
 
 #include <stdio.h>
@@ -85,6 +86,6 @@ int sw_command_bench(int argc, char **argv) {
     for (int i = 0; i < BENCH_COUNT; i++)
         if (strcmp(argv[0], benches[i].name) == 0)
             return run(&benches[i], argc - 1, argv + 1);
-    fprintf(stderr, "spillway bench: there is no bench '%s'; spillway bench --help lists them\n", argv[0]);
+    sw_log_error("spillway bench: there is no bench '%s'; spillway bench --help lists them", argv[0]);
     return SW_EXIT_USAGE;
 }

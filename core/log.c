@@ -8,7 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { DEFAULT_COLUMNS = 80, LINE_CHARS = 2048 };
+enum { DEFAULT_COLUMNS = 80, LEAST_COLUMNS = 40, LINE_CHARS = 4608 };
 
 static _Atomic int log_rank;
 static atomic_bool is_quiet;
@@ -37,6 +37,14 @@ static int terminal_columns(void) {
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : DEFAULT_COLUMNS;
 }
 
+/* Returns the width that messages are broken to: COLUMNS where users set it, else the terminal's; and no less than
+ * words and paths need to be read. */
+static int message_columns(void) {
+    const char *named = getenv("COLUMNS");
+    const int columns = named != NULL ? atoi(named) : 0, width = columns > 0 ? columns : terminal_columns();
+    return width > LEAST_COLUMNS ? width : LEAST_COLUMNS;
+}
+
 /* Breaks a line between words where it would pass the terminal's edge, but never a command in backticks, which users
  * copy; further lines are indented. Elsewhere lines stay whole, for programs that search them. */
 static void break_line(char line[LINE_CHARS]) {
@@ -44,7 +52,7 @@ static void break_line(char line[LINE_CHARS]) {
     enum { NEXT = sizeof next - 1 };
     if (isatty(STDERR_FILENO) != 1)
         return;
-    const int columns = terminal_columns();
+    const int columns = message_columns();
     char *begin = line, *space = line;
     bool copied = false;
     for (char *at = line; *at != '\0' && strlen(line) + NEXT < LINE_CHARS; at++) {
@@ -79,6 +87,13 @@ static void log_line(const char *prefix, const char *format, va_list args) {
 void sw_log_info(const char *format, ...) {
     if (log_rank != 0 || is_quiet)
         return;
+    va_list args;
+    va_start(args, format);
+    log_line("", format, args);
+    va_end(args);
+}
+
+void sw_log_error(const char *format, ...) {
     va_list args;
     va_start(args, format);
     log_line("", format, args);

@@ -1,4 +1,5 @@
-/* Messages for people, on standard error. Standard output belongs to results. */
+/* Messages for people, on standard error; on a terminal, lines are broken between words. Standard output belongs to
+ * results. */
 #ifndef SW_CORE_LOG_H
 #define SW_CORE_LOG_H
 
@@ -11,6 +12,8 @@ void sw_log_set_rank(int rank);
 
 void sw_log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void sw_log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Prints why the process ends, on every rank. */
+void sw_log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Tells whether text for a file descriptor may have escape sequences: it is a terminal, TERM is neither unset nor
  * "dumb", and NO_COLOR is not set. Elsewhere progress comes as whole lines. */

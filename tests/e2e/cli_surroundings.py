@@ -1,8 +1,11 @@
 """The surroundings of the process: closed descriptors, terminals that take no escapes, and folders with limits in their names, no home."""
 
+import fcntl
 import os
 import pty
+import struct
 import subprocess
+import termios
 
 import hf_folder
 import program
@@ -39,12 +42,13 @@ def closed_descriptors_get_no_messages():
     return problems
 
 
-def shown_on_terminal(run, **environment):
+def shown_on_terminal(words, columns=0, **environment):
     """Returns what train writes to a terminal as its standard error."""
     outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     variables = {name: value for name, value in {**os.environ, "TERM": "xterm", **environment}.items() if value is not None}
     variables.pop("NO_COLOR", None) if "NO_COLOR" not in environment else None
-    with subprocess.Popen(program.command(*train(run)), stderr=inner, stdout=subprocess.DEVNULL, env=variables) as started:
+    with subprocess.Popen(program.command(*words), stderr=inner, stdout=subprocess.DEVNULL, env=variables) as started:
         os.close(inner)
         shown = b""
         while True:
@@ -61,12 +65,30 @@ def shown_on_terminal(run, **environment):
 
 
 def escapes_go_to_terminals_that_take_them():
-    problems = [] if b"\033[" in shown_on_terminal("plain") else ["a terminal gets no line that is replaced"]
+    problems = [] if b"\033[" in shown_on_terminal(train("plain")) else ["a terminal gets no line that is replaced"]
     for number, (what, variables) in enumerate((("NO_COLOR=1", {"NO_COLOR": "1"}), ("TERM=dumb", {"TERM": "dumb"}),
                                                 ("no TERM", {"TERM": None}), ("TERM empty", {"TERM": ""}))):
-        shown = shown_on_terminal(f"terminal-{number}", **variables)
+        shown = shown_on_terminal(train(f"terminal-{number}"), **variables)
         if b"\033" in shown or b"\rstep" in shown or b"step 2/2" not in shown:
             problems.append(f"{what}: {shown[-300:]!r}")
+    return problems
+
+
+def errors_are_broken_between_words_on_terminals():
+    """Further lines are indented by two blanks; the words stay as they are elsewhere, on one line."""
+    problems = []
+    for words in (("plan", "--model", "gpt2-tiny", "--epochs", 2), ("trian",), ("bench", "oi"),
+                  ("train", "--model", "gpt2-tiny", "--data", "nowhere.txt", "--run", path("none"), "--epochs", 2, "--steps", 3)):
+        whole = program.run(*words).err
+        if whole.count("\n") != 1 or not whole.endswith("\n"):
+            problems.append(f"{words}: standard error is not one line: {whole!r}")
+        for columns, named, width in ((60, None, 60), (20, None, 40), (0, None, 80), (60, "72", 72), (60, "none", 60)):
+            shown = shown_on_terminal(words, columns, COLUMNS=named).decode().replace("\r\n", "\n")
+            lines = shown.splitlines()
+            if " ".join(line.strip() for line in lines) + "\n" != whole or any(len(line) > width for line in lines) \
+                    or not all(line.startswith("  ") and line[2] != " " for line in lines[1:]) \
+                    or (len(whole) > width + 1) != (len(lines) > 1):
+                problems.append(f"{words}, {columns} columns, COLUMNS={named}: {shown!r}")
     return problems
 
 
@@ -109,5 +131,6 @@ def no_home_to_write_to():
     return problems
 
 
-script_test.run(closed_descriptors_get_no_messages, escapes_go_to_terminals_that_take_them, limits_of_folders_that_are_no_size,
+script_test.run(closed_descriptors_get_no_messages, escapes_go_to_terminals_that_take_them,
+                errors_are_broken_between_words_on_terminals, limits_of_folders_that_are_no_size,
                 no_home_to_write_to)

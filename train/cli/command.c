@@ -12,8 +12,7 @@ enum { MOST_ATTEMPTS = 20, PAUSE_US = 20000 };
 enum { LINE_CHARS = 4608 };
 
 int sw_command_fail(const char *command, sw_status status) {
-    sw_log_end_progress();
-    fprintf(stderr, "spillway %s: %s\n", command, sw_error_message(status));
+    sw_log_error("spillway %s: %s", command, sw_error_message(status));
     return SW_EXIT_FAILED;
 }
 
