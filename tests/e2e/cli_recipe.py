@@ -125,6 +125,9 @@ def plan_counts_data_as_train_does():
         if (re.search(r"data: about \S+ \w+ tokens, estimated from the first \S+ KiB; ", answer) is not None) != is_long \
                 or f"; {found['steps']} steps are 2" not in answer:
             problems.append(f"{name}, --val {val}: {answer}")
+    os.mkfifo(path("pipe.jsonl"))
+    for name, word in (("pipe.jsonl", "is a pipe"), (program.write(path("empty.jsonl"), ""), "no text")):
+        problems += program.refused(f"plan of {name}", ("plan", "--machine", "rtx4090", *shape, "--data", path(name)), word)
     return problems
 
 

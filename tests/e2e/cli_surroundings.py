@@ -87,7 +87,7 @@ def errors_are_broken_between_words_on_terminals():
             lines = shown.splitlines()
             if " ".join(line.strip() for line in lines) + "\n" != whole or any(len(line) > width for line in lines) \
                     or not all(line.startswith("  ") and line[2] != " " for line in lines[1:]) \
-                    or (len(whole) > width + 1) != (len(lines) > 1):
+                    or (len(whole) > width + 1) != (len(lines) > 1) or max(map(len, lines)) <= width // 2:
                 problems.append(f"{words}, {columns} columns, COLUMNS={named}: {shown!r}")
     return problems
 

@@ -34,14 +34,18 @@ bool sw_text_data_is(const char *name, int64_t vocab) {
     return sw_text_is_readable(name) && (vocab != BYTE_VOCAB || !sw_token_stream_is_bytes(name));
 }
 
+static sw_status refuse_pipe(const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISFIFO(info.st_mode))
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "%s is a pipe, and data are read more than once here; spillway tokenize makes a token file of it",
+                   path);
+}
+
 static sw_status hash_inputs(XXH3_state_t *hash, const struct sw_text_inputs *inputs) {
     for (int i = 0; i < inputs->count; i++) {
-        struct stat info;
-        if (stat(inputs->path[i], &info) == 0 && S_ISFIFO(info.st_mode))
-            return sw_fail(SW_ERR_ARG,
-                           "%s is a pipe, and data are read more than once here; spillway tokenize makes a "
-                           "token file of it",
-                           inputs->path[i]);
+        SW_TRY(refuse_pipe(inputs->path[i]));
         /* Which documents a file has depends on its ending. */
         sw_digest_text(hash, sw_text_is_json(inputs->path[i]) ? "lines" : "text");
         SW_TRY(sw_digest_file(hash, inputs->path[i]));
@@ -262,6 +266,8 @@ sw_status sw_text_data_estimate(const struct sw_settings *settings, int64_t voca
         SW_TRY(count_texts(data, vocab, &texts));
     if (texts == 0)
         return SW_OK;
+    for (int i = 0; i < data->count; i++)
+        SW_TRY(refuse_pipe(data->items[i]));
     const struct sw_tokenize_spec how = how_to_make(&spec, (const char *const *)data->items, data->count, NULL);
     return sw_tokenize_estimate(&how, out);
 }

@@ -74,7 +74,7 @@ static sw_status estimate(struct sample *s, struct sw_token_estimate *out) {
     SW_TRY(read_sample(s));
     if (s->encoded == 0.0)
         return sw_fail(SW_ERR_ARG, "%s%s no text", s->inputs.path[0],
-                       s->inputs.count > 1 ? " and the other files begin with" : " begins with");
+                       s->inputs.count > 1 ? " and the other files hold" : " holds");
     if (s->packer != NULL) {
         SW_TRY(sw_packer_finish(s->packer));
         s->encoded += (double)sw_packer_padding(s->packer);
