@@ -27,7 +27,8 @@ OF_MACHINE = {
             "products_library": (str, MAYBE), "joining_library": (str, MAYBE)},
     "io_uring": {"allowed": bool, "disabled_setting": (int, MAYBE), "error": (str, MAYBE)},
     "memory rate": {"copy_bytes_per_s": NUMBER, "update_bytes_per_s": NUMBER},
-    "compute rate": {"precision": str, "flops_per_s": NUMBER},
+    "compute rate": {"precision": str, "flops_per_s": NUMBER, "bf16_flops_per_s": NUMBER, "fp32_flops_per_s": NUMBER,
+                     "faster": (str, MAYBE)},
 }
 OF_FOLDER = {
     "space": {"free_bytes": int},
@@ -75,6 +76,19 @@ def wrong_report(report):
     return problems
 
 
+def wrong_advice(finding):
+    """The precision that is called faster is the one with the higher rate, and rates that are alike name none."""
+    facts = finding["facts"]
+    rates = {name: facts[f"{name}_flops_per_s"] for name in ("bf16", "fp32")}
+    best, alike = max(rates, key=rates.get), max(rates.values()) < 1.1 * min(rates.values())
+    problems = [] if facts["flops_per_s"] == rates[facts["precision"]] else [f"the default precision's rate: {facts}"]
+    if "on the processor" in finding["found"]:
+        return problems + ([] if facts["faster"] is None else [f"advice beside a GPU: {finding}"])
+    right = None if alike else best
+    said = "as fast as each other" if alike else f"--precision {best} is faster"
+    return problems + ([] if facts["faster"] == right and said in finding["found"] else [f"{finding}"])
+
+
 def fields_are_as_documented():
     os.makedirs(os.path.join(SCRATCH, "other"), exist_ok=True)
     folders = [SCRATCH, os.path.join(SCRATCH, "other")]
@@ -85,7 +99,8 @@ def fields_are_as_documented():
     problems += [f"nothing of '{what}' in {folder}" for what in OF_FOLDER for folder in folders
                  if folder not in [finding["folder"] for finding in found(report, what)]]
     problems += [f"{what} was not measured" for what in RATES for finding in found(report, what) if not
-                 all(value > 0 for value in finding["facts"].values() if not isinstance(value, str))]
+                 all(value > 0 for value in finding["facts"].values() if isinstance(value, NUMBER))]
+    problems += wrong_advice(found(report, "compute rate")[0])
     if found(report, "processor")[0]["facts"]["cores"] != len(os.sched_getaffinity(0)):
         problems.append(f"{found(report, 'processor')}")
     return problems + [f"{name} was left behind" for name in program.differences(before, program.tree(SCRATCH))]

@@ -153,15 +153,19 @@ static sw_status lock_run(struct sw_trainer *trainer) {
     return sw_run_is_one(trainer->folder) ? sw_run_lock(trainer->folder, &trainer->lock) : SW_OK;
 }
 
-/* Says that a run keeps its threads, by which its last bits are, where there are fewer cores for them now. */
+/* Says that a run keeps its threads where there are fewer cores for them now, and whether another number changes its
+ * bits. */
 static sw_status say_threads(const struct sw_trainer *trainer) {
     const int64_t threads = trainer->run.settings.threads;
+    const bool keeps_bits =
+        sw_devices_info(&trainer->devices).threads_keep_bits[sw_settings_type(&trainer->run.settings)];
     int64_t cores;
     SW_TRY(sw_ranks_cores(trainer->ranks, &cores));
     if (threads > cores)
-        sw_log_info("going on with %lld threads on %lld core%s, as the last bits of a product depend on them; "
-                    "--threads %lld may be faster",
-                    (long long)threads, (long long)cores, cores == 1 ? "" : "s", (long long)cores);
+        sw_log_info("going on with %lld threads on %lld core%s, as %s; --threads %lld may be faster%s",
+                    (long long)threads, (long long)cores, cores == 1 ? "" : "s",
+                    keeps_bits ? "before" : "the last bits of a product depend on them", (long long)cores,
+                    keeps_bits ? " and changes no bit" : "");
     return SW_OK;
 }
 
