@@ -38,9 +38,9 @@ static int count_of(const char *text, const char *part) {
 static void plain_lines_come_every_few_seconds(void **state) {
     (void)state;
     char *text = said(false, SECONDS, true);
-    assert_string_equal(text, "filling: 10.00 of 40.00 GB, 2.00 GB/s, 15s left\n"
-                              "filling: 20.00 of 40.00 GB, 2.00 GB/s, 10s left\n"
-                              "filling: 30.00 of 40.00 GB, 2.00 GB/s, 5s left\n"
+    assert_string_equal(text, "filling: 10.00 of 40.00 GB, 2.00 GB/s, 15 s left\n"
+                              "filling: 20.00 of 40.00 GB, 2.00 GB/s, 10 s left\n"
+                              "filling: 30.00 of 40.00 GB, 2.00 GB/s, 5 s left\n"
                               "filling: 40.00 GB in 20.0 s, 2.00 GB/s\n");
     free(text);
 }
@@ -50,7 +50,7 @@ static void a_terminal_has_one_line(void **state) {
     char *text = said(true, SECONDS, true);
     assert_int_equal(count_of(text, "\n"), 1);
     assert_string_equal(strrchr(text, '\r'), "\rfilling: 40.00 GB in 20.0 s, 2.00 GB/s\033[K\n");
-    assert_non_null(strstr(text, "\rfilling: 2.00 of 40.00 GB, 2.00 GB/s, 19s left\033[K\r"));
+    assert_non_null(strstr(text, "\rfilling: 2.00 of 40.00 GB, 2.00 GB/s, 19 s left\033[K\r"));
     /* Often enough to be seen moving, not with every call. */
     assert_in_range(count_of(text, "\r"), 2 * SECONDS, 10 * SECONDS);
     free(text);

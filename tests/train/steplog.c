@@ -112,9 +112,8 @@ static void test_text(void **state) {
     char text[SW_STEPLOG_LINE_CHARS];
     const struct sw_step_record record = record_of(12);
     sw_step_to_text(&record, 300, text);
-    assert_string_equal(text,
-                        "step 12/300  loss 12.3333  norm 0.1  lr 3.00e-04  2048 tokens/s  left 2 min 11 s  compute 95%"
-                        "  read 25%  update 12%");
+    assert_string_equal(text, "step 12/300  loss 12.3333  norm 0.1  lr 3.00e-04  2048 tokens/s  left 2 min  compute 95%"
+                              "  read 25%  update 12%");
     struct sw_step_record empty = record;
     empty.loss = NAN;
     empty.loss_tokens = 0;

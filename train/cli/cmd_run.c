@@ -58,6 +58,16 @@ static void say_answer(const struct sw_trainer *trainer) {
     free(text);
 }
 
+/* Logs a schedule that changes in the middle of a run, so that the log explains the run. */
+static void say_schedule(const struct sw_schedule *before, const struct sw_schedule *now) {
+    if (before->steps == 0) /* the run begins */
+        return;
+    if (before->lr == now->lr && before->min_lr == now->min_lr && before->steps == now->steps)
+        return;
+    sw_log_info("the schedule from here on: --lr %g (was %g), --min-lr %g (was %g), --schedule-steps %lld (was %lld)",
+                now->lr, before->lr, now->min_lr, before->min_lr, (long long)now->steps, (long long)before->steps);
+}
+
 static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
@@ -83,6 +93,7 @@ static void say_start(const struct sw_trainer *trainer) {
     if (trainer->position.step > 0)
         sw_log_info("continuing after step %lld", (long long)trainer->position.step);
     const struct sw_schedule schedule = sw_settings_schedule(settings);
+    say_schedule(&trainer->past_schedule, &schedule);
     if (settings->steps > settings->schedule_steps && sw_schedule_lr(&schedule, settings->steps) == 0.0)
         sw_log_warn(
             "the schedule ends with a learning rate of 0 at step %lld, so later steps change nothing; resume with "

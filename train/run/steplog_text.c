@@ -1,7 +1,5 @@
 #include "train/run/steplog_text.h"
 
-#include "core/number.h"
-
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -190,6 +188,20 @@ static void put_lanes(struct writer *writer, const struct sw_step_record *record
     }
 }
 
+/* Writes the time left in one unit, as a line of a terminal has no room for two. */
+static void put_left(struct writer *writer, double seconds) {
+    static const struct {
+        const char *name;
+        double seconds;
+        int digits; /* behind the point */
+    } units[] = {{"s", 1, 0}, {"min", 60, 0}, {"h", 3600, 1}, {"days", 86400, 1}};
+    size_t unit = 0;
+    /* A unit serves until there are two of the next. */
+    while (unit + 1 < COUNT(units) && seconds >= 2 * units[unit + 1].seconds)
+        unit++;
+    put(writer, "  left %.*f %s", units[unit].digits, seconds / units[unit].seconds, units[unit].name);
+}
+
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
     /* The fields that people look for come first, within 80 columns: a narrow terminal cuts the rest. */
@@ -203,10 +215,8 @@ int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, ch
     put(&writer, "  norm %.3g  lr %.2e", record->grad_norm, record->lr);
     if (isfinite(record->tokens_per_second))
         put(&writer, "  %.0f tokens/s", record->tokens_per_second);
-    if (isfinite(record->eta_seconds)) {
-        char left[SW_TIME_TEXT_CHARS];
-        put(&writer, "  left %s", sw_format_duration(record->eta_seconds, left));
-    }
+    if (isfinite(record->eta_seconds))
+        put_left(&writer, record->eta_seconds);
     if (record->carries_save)
         put(&writer, "  with a save");
     put_lanes(&writer, record);
