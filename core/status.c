@@ -1,40 +1,65 @@
 #include "core/status.h"
 
+#include "core/error_scope.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { ERROR_CHARS = 1024 };
+enum { ERROR_CHARS = 1024, ALL_ERRORS_CHARS = 4 * ERROR_CHARS };
 
-static _Thread_local char error_text[ERROR_CHARS];
+/* The errors of the open scopes, outermost first, each ended by 0. */
+static _Thread_local char error_texts[ALL_ERRORS_CHARS];
+static _Thread_local size_t innermost; /* where the error of the innermost scope begins */
+
+/* Returns how many characters the innermost error may have, its end included. One is left for the end of an error
+ * behind it, so that a scope can open even where no text has room. */
+static size_t room(void) {
+    const size_t left = sizeof error_texts - 1 - innermost;
+    return left < ERROR_CHARS ? left : ERROR_CHARS;
+}
 
 void sw_record_error(const char *format, ...) {
-    if (error_text[0] == '\0') {
+    char *text = error_texts + innermost;
+    if (text[0] == '\0') {
         va_list args;
         va_start(args, format);
-        vsnprintf(error_text, sizeof error_text, format, args);
+        vsnprintf(text, room(), format, args);
         va_end(args);
     }
 }
 
 sw_status sw_fail_while(sw_status code, const char *format, ...) {
-    size_t used = strlen(error_text);
-    if (code == SW_OK || used == 0 || used + 16 > sizeof error_text)
+    char *text = error_texts + innermost;
+    size_t used = strlen(text);
+    if (code == SW_OK || used == 0 || used + 16 > room())
         return code;
-    used += (size_t)snprintf(error_text + used, sizeof error_text - used, ", while ");
+    used += (size_t)snprintf(text + used, room() - used, ", while ");
     va_list args;
     va_start(args, format);
-    vsnprintf(error_text + used, sizeof error_text - used, format, args);
+    vsnprintf(text + used, room() - used, format, args);
     va_end(args);
     return code;
 }
 
 const char *sw_error_message(sw_status code) {
-    return error_text[0] != '\0' ? error_text : sw_status_name(code);
+    return error_texts[innermost] != '\0' ? error_texts + innermost : sw_status_name(code);
 }
 
 void sw_error_clear(void) {
-    error_text[0] = '\0';
+    error_texts[innermost] = '\0';
+}
+
+size_t sw_error_go_on(void) {
+    const size_t before = innermost, chars = strlen(error_texts + before);
+    innermost += chars > 0 ? chars + 1 : 0;
+    sw_error_clear();
+    return before;
+}
+
+void sw_error_go_back(const size_t *before) {
+    sw_error_clear();
+    innermost = *before;
 }
 
 const char *sw_status_name(sw_status code) {

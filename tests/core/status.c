@@ -1,6 +1,8 @@
 /* The first error of a thread is kept, told apart from later ones, and forgotten when it was handled. */
 #include "core/status.h"
 
+#include "core/error_scope.h"
+
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,6 +66,49 @@ static void long_messages_are_cut_not_overrun(void **state) {
     assert_true(strlen(sw_error_message(SW_ERR_IO)) < sizeof text);
 }
 
+static sw_status probe(int depth) {
+    SW_HANDLES_ERRORS();
+    sw_fail_while(SW_ERR_IO, "probing");
+    assert_string_equal(sw_error_message(SW_ERR_IO), sw_status_name(SW_ERR_IO));
+    sw_fail(SW_ERR_BUSY, "probe %d failed", depth);
+    sw_fail_while(SW_ERR_BUSY, "probing");
+    if (depth > 0)
+        probe(depth - 1);
+    assert_int_equal(strncmp(sw_error_message(SW_ERR_BUSY), "probe ", 6), 0);
+    if (depth % 2 == 0)
+        sw_error_clear();
+    return SW_ERR_BUSY;
+}
+
+static void handled_errors_leave_the_first(void **state) {
+    (void)state;
+    probe(3);
+    assert_string_equal(sw_error_message(SW_ERR_IO), sw_status_name(SW_ERR_IO));
+    sw_fail(SW_ERR_IO, "disk is gone");
+    for (int i = 0; i < 3; i++)
+        probe(3);
+    assert_string_equal(sw_error_message(SW_ERR_IO), "disk is gone");
+    sw_fail_while(SW_ERR_IO, "reading");
+    assert_string_equal(sw_error_message(SW_ERR_IO), "disk is gone, while reading");
+}
+
+static void fill(const char *text, int depth) {
+    SW_HANDLES_ERRORS();
+    sw_fail_while(sw_fail(SW_ERR_IO, "%s", text), "%s", text);
+    if (depth > 0)
+        fill(text, depth - 1);
+}
+
+static void deep_scopes_run_out_of_text_not_of_errors(void **state) {
+    (void)state;
+    char text[5000];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    sw_fail(SW_ERR_IO, "disk is gone");
+    fill(text, 20);
+    assert_string_equal(sw_error_message(SW_ERR_IO), "disk is gone");
+}
+
 static void *fail_in_thread(void *clean) {
     *(bool *)clean = strcmp(sw_error_message(SW_ERR_IO), sw_status_name(SW_ERR_IO)) == 0;
     sw_fail(SW_ERR_NOMEM, "the other thread's");
@@ -115,6 +160,8 @@ int main(void) {
         cmocka_unit_test_setup(first_error_stays, forget),
         cmocka_unit_test_setup(context_is_added_to_an_error_only, forget),
         cmocka_unit_test_setup(long_messages_are_cut_not_overrun, forget),
+        cmocka_unit_test_setup(handled_errors_leave_the_first, forget),
+        cmocka_unit_test_setup(deep_scopes_run_out_of_text_not_of_errors, forget),
         cmocka_unit_test_setup(threads_do_not_share_errors, forget),
         cmocka_unit_test_setup(macros_return_or_clean_up, forget),
     };
