@@ -4,6 +4,8 @@
 #include "io/queue/file.h"
 #include "io/store/store_private.h"
 
+#include "core/error_scope.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,12 +219,12 @@ void sw_label_mend(struct sw_store *store, void *const *labels) {
     for (int file = 0; file < store->file_count; file++) {
         if (!store->files[file].label_damaged)
             continue;
+        SW_HANDLES_ERRORS();
         const sw_status status = write_again(store, file, labels[file]);
         if (status == SW_OK)
             sw_log_info("%s: the label at its beginning was written again from the copy", store->files[file].path);
         else
             sw_log_warn("the damaged label stays as it is: %s", sw_error_message(status));
-        sw_error_clear();
     }
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu/share.h"
 
+#include "core/error_scope.h"
 #include "core/size.h"
 #include "core/team.h"
 
@@ -23,8 +24,10 @@ static void do_piece(void *context, int64_t index, int thread) {
  * all the work, more slowly. */
 static struct sw_team *team_of(struct sw_stream *stream) {
     struct sw_team *team = stream->backend;
-    if (team == NULL && sw_team_open(stream->device->info.threads, &team) != SW_OK)
-        sw_error_clear();
+    if (team == NULL) {
+        SW_HANDLES_ERRORS();
+        (void)sw_team_open(stream->device->info.threads, &team);
+    }
     stream->backend = team;
     return team;
 }

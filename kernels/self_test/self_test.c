@@ -2,6 +2,7 @@
 #include "kernels/self_test.h"
 
 #include "core/clock.h"
+#include "core/error_scope.h"
 #include "core/size.h"
 #include "kernels/self_test/ops.h"
 
@@ -185,9 +186,9 @@ static sw_status run_way(struct trial_bench *bench, const struct way *way, struc
 
 /* Small shapes do not cross the tiles of warpgroups, and so prove nothing of them. */
 static bool can_try(struct sw_device *device, const struct way *way) {
+    SW_HANDLES_ERRORS();
     const bool can =
         !way->warpgroups || (table_of(device) == &whole && sw_device_use_warpgroups(device, true) == SW_OK);
-    sw_error_clear();
     return can;
 }
 

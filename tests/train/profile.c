@@ -1,8 +1,12 @@
-/* The entries of the cache that are refused as a profile: those that lack a part, or say something absurd. */
+/* The entries of the cache that are refused as a profile: those that lack a part, or say something absurd. Looks into
+ * the cache and into folders leave an earlier error alone. */
 #include "tests/train/support.h"
 
+#include "train/files/cache.h"
+#include "train/folder/run.h"
 #include "train/plan/profile.h"
 #include "train/plan/rates_json.h"
+#include "train/text/model_text.h"
 
 static json_t *whole_entry(void) {
     const struct sw_rate rate = {.bytes_per_s = 1e9, .cores = 1.0};
@@ -119,9 +123,24 @@ static void rates_within_a_node(void **state) {
     }
 }
 
+static void looks_keep_an_earlier_error(void **state) {
+    (void)state;
+    char long_name[8192];
+    memset(long_name, 'x', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    sw_fail(SW_ERR_IO, "the drive is gone");
+    assert_null(sw_cache_read("profile", "a machine that there is not"));
+    assert_string_equal(sw_error_message(SW_ERR_IO), "the drive is gone");
+    assert_false(sw_run_is_one(long_name));
+    assert_false(sw_model_text_is_there(long_name));
+    assert_string_equal(sw_error_message(SW_ERR_IO), "the drive is gone");
+    sw_error_clear();
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_whole_one), cmocka_unit_test(ops_that_are_absurd),
-                                       cmocka_unit_test(parts_that_are_missing),
-                                       cmocka_unit_test(rates_that_are_absurd), cmocka_unit_test(rates_within_a_node)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_whole_one),           cmocka_unit_test(looks_keep_an_earlier_error),
+        cmocka_unit_test(ops_that_are_absurd),   cmocka_unit_test(parts_that_are_missing),
+        cmocka_unit_test(rates_that_are_absurd), cmocka_unit_test(rates_within_a_node)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 #include "train/cli/cmd_run.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/number.h"
 #include "train/cli/answer_text.h"
@@ -108,6 +109,7 @@ struct baselines {
 };
 
 static struct baselines say_baselines(const struct sw_trainer *trainer) {
+    SW_HANDLES_ERRORS();
     struct baselines to_beat = {0};
     if (trainer->run.config.vocab > BASELINE_VOCAB || sw_data_validation_windows(trainer->data) == 0)
         return to_beat;
@@ -115,7 +117,6 @@ static struct baselines say_baselines(const struct sw_trainer *trainer) {
     if (to_beat.known)
         sw_log_info("to beat on the validation part: unigram model %.4f, bigram model %.4f bits a token",
                     to_beat.unigram_bits, to_beat.bigram_bits);
-    sw_error_clear();
     return to_beat;
 }
 

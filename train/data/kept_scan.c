@@ -1,5 +1,6 @@
 #include "train/data/kept_scan.h"
 
+#include "core/error_scope.h"
 #include "core/size.h"
 #include "train/files/cache.h"
 #include "train/files/files.h"
@@ -144,6 +145,7 @@ static bool path_of(const XXH128_hash_t *key, char path[PATH_MAX]) {
 }
 
 bool sw_kept_scan_load(struct sw_data *data) {
+    SW_HANDLES_ERRORS();
     char path[PATH_MAX];
     XXH128_hash_t key;
     struct front front;
@@ -154,7 +156,6 @@ bool sw_kept_scan_load(struct sw_data *data) {
     const bool is_kept = content != NULL && is_sound(content, bytes, &key, &front) &&
                          take_ranges(data, &front, content + sizeof front) == SW_OK;
     free(content);
-    sw_error_clear();
     if (!is_kept) {
         sw_data_digests_free(data);
         return false;
@@ -242,6 +243,7 @@ static char *make_content(struct sw_data *data, const XXH128_hash_t *key, size_t
 }
 
 void sw_kept_scan_save(struct sw_data *data) {
+    SW_HANDLES_ERRORS();
     char path[PATH_MAX];
     XXH128_hash_t key;
     size_t bytes = 0;
@@ -251,5 +253,4 @@ void sw_kept_scan_save(struct sw_data *data) {
     if (content != NULL && sw_cache_replace(path, content, bytes) == SW_OK)
         remove_old(path);
     free(content);
-    sw_error_clear();
 }

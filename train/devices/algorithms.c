@@ -1,5 +1,6 @@
 #include "train/devices/algorithms.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/devices/driver_version.h"
 #include "train/files/cache.h"
@@ -140,6 +141,7 @@ static void key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
 
 /* Reads the algorithms that this machine keeps. The list is empty if there are none or the file is damaged. */
 static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
+    SW_HANDLES_ERRORS();
     char key[KEY_CHARS];
     struct sw_gemm_algorithms list = {0};
     key_of(gpu, key);
@@ -147,7 +149,6 @@ static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
     if (!read_list(json_object_get(root, "algorithms"), &list))
         sw_gemm_algorithms_release(&list);
     json_decref(root);
-    sw_error_clear();
     return list;
 }
 
@@ -173,14 +174,14 @@ static sw_status keep(const struct sw_device_info *gpu, const struct sw_gemm_alg
 }
 
 void sw_algorithms_keep(const struct sw_device *device) {
+    SW_HANDLES_ERRORS();
     const struct sw_device_info gpu = sw_device_info(device);
     struct sw_gemm_algorithms list;
     int64_t refused;
     if (gpu.library != 0 && sw_device_algorithms(device, &list, &refused) == SW_OK) {
-        (void)keep(&gpu, &list);
+        (void)keep(&gpu, &list); /* what cannot be kept is measured again */
         sw_gemm_algorithms_release(&list);
     }
-    sw_error_clear(); /* what cannot be kept is measured again */
 }
 
 static bool usable(const struct sw_algorithm_record *record, const struct sw_device_info *gpu) {

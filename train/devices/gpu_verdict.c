@@ -1,5 +1,6 @@
 #include "train/devices/gpu_verdict.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/ranks/comm.h"
 #include "train/devices/algorithms.h"
@@ -74,11 +75,10 @@ static bool read_report(json_t *root, struct sw_self_test_report *out) {
 }
 
 bool sw_gpu_verdict_read(const struct sw_device_info *gpu, struct sw_gpu_verdict *out) {
+    SW_HANDLES_ERRORS();
     char key[KEY_CHARS];
-    if (key_of(gpu, key) != SW_OK) {
-        sw_error_clear();
+    if (key_of(gpu, key) != SW_OK)
         return false;
-    }
     json_t *root = sw_cache_read(KIND, key);
     out->kept = root != NULL && read_report(root, &out->report);
     json_decref(root);
@@ -86,13 +86,13 @@ bool sw_gpu_verdict_read(const struct sw_device_info *gpu, struct sw_gpu_verdict
 }
 
 static void keep(const char *key, const struct sw_self_test_report *report) {
+    SW_HANDLES_ERRORS();
     json_t *root = sw_gpu_verdict_to_json(report);
     const sw_status status = sw_cache_write(KIND, key, root);
     json_decref(root);
     if (status != SW_OK)
         sw_log_warn("the self-test's verdict cannot be kept, so the next start runs it again: %s",
                     sw_error_message(status));
-    sw_error_clear();
 }
 
 /* Runs the self-test on a device of its own, so that the run's device has prepared nothing. */

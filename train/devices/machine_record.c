@@ -1,5 +1,6 @@
 #include "train/devices/machine_record.h"
 
+#include "core/error_scope.h"
 #include "core/machine.h"
 #include "core/status.h"
 #include "train/devices/driver_version.h"
@@ -20,13 +21,12 @@ static json_t *number_or_null(int64_t number) {
 
 /* Adds what the system tells about processor and memory. */
 static void add_host(json_t *to) {
+    SW_HANDLES_ERRORS();
     struct sw_machine machine;
     struct utsname system;
     const bool known = sw_machine_read(&machine) == SW_OK;
-    if (!known) {
-        sw_error_clear();
+    if (!known)
         machine = (struct sw_machine){.cores = sw_machine_cores()};
-    }
     json_object_set_new(to, "cpu", text_or_null(machine.cpu));
     json_object_set_new(to, "cores", number_or_null(machine.cores));
     json_object_set_new(to, "all_cores", number_or_null(machine.all_cores));

@@ -1,5 +1,6 @@
 #include "train/documents/chat_template.h"
 
+#include "core/error_scope.h"
 #include "train/documents/chat_format.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
@@ -151,17 +152,14 @@ static sw_status look(struct sw_chat_style *style, const struct sw_tokenizer *to
         return status;
     struct sw_chat_style other = *style;
     other.end_of_turn = other.opening = other.behind_question = NULL;
-    char *said = strdup(sw_error_message(status));
-    sw_error_clear();
-    const sw_status second = said != NULL ? probe(&other, tokenizer, message, 3) : out_of_memory();
-    if (second == SW_OK) {
-        *style = other;
-    } else if (said != NULL) {
-        sw_error_clear();
-        (void)sw_fail(status, "%s", said);
+    {
+        SW_HANDLES_ERRORS();
+        if (probe(&other, tokenizer, message, 3) != SW_OK)
+            return status;
     }
-    free(said);
-    return second == SW_OK ? SW_OK : status;
+    sw_error_clear();
+    *style = other;
+    return SW_OK;
 }
 
 /* Says that a template cannot be used, and what to do instead. */

@@ -1,5 +1,6 @@
 #include "train/documents/tokenize_journal.h"
 
+#include "core/error_scope.h"
 #include "train/files/files.h"
 
 #include <fcntl.h>
@@ -65,6 +66,7 @@ static bool is_whole(const struct sw_text_buffer *text) {
 }
 
 bool sw_tokenize_journal_read(const char *out, struct sw_tokenize_journal *journal, struct sw_text_buffer *packed) {
+    SW_HANDLES_ERRORS();
     struct sw_text_buffer text = {0};
     struct head head;
     char path[PATH_MAX];
@@ -79,7 +81,6 @@ bool sw_tokenize_journal_read(const char *out, struct sw_tokenize_journal *journ
     if (fd >= 0)
         close(fd);
     free(text.data);
-    sw_error_clear();
     return found;
 }
 

@@ -1,5 +1,6 @@
 #include "train/files/cache.h"
 
+#include "core/error_scope.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 
@@ -80,12 +81,12 @@ sw_status sw_cache_path(const char *kind, const char *key, char out[SW_CACHE_PAT
 }
 
 json_t *sw_cache_read(const char *kind, const char *key) {
+    SW_HANDLES_ERRORS();
     char path[PATH_CHARS];
     json_t *root = NULL;
     if (sw_cache_path(kind, key, path) != SW_OK || access(path, F_OK) != 0 ||
         sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_CORRUPT, &root) != SW_OK)
         root = NULL;
-    sw_error_clear();
     const char *of = json_string_value(json_object_get(root, "key"));
     if (of != NULL && strcmp(of, key) == 0)
         return root;

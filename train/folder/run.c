@@ -1,6 +1,7 @@
 #include "train/folder/run.h"
 
 #include "core/confine.h"
+#include "core/error_scope.h"
 #include "core/json.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
@@ -160,11 +161,10 @@ void sw_run_release(struct sw_run *run) {
 }
 
 bool sw_run_is_one(const char *folder) {
+    SW_HANDLES_ERRORS();
     char path[SW_RUN_PATH_CHARS];
-    if (sw_path_join(path, sizeof path, folder, "run.json") != SW_OK) {
-        sw_error_clear();
+    if (sw_path_join(path, sizeof path, folder, "run.json") != SW_OK)
         return false;
-    }
     /* A folder that this user may not look into is refused as that when it is read. */
     return sw_path_exists(path) || errno == EACCES;
 }

@@ -2,6 +2,7 @@
 #include "train/hf/checkpoint.h"
 
 #include "core/confine.h"
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "io/queue/lock.h"
@@ -174,11 +175,11 @@ static const char *dtype_text(sw_dtype type) {
 
 /* Tells whether a config.json still describes this model. Fields that do not change the model may differ. */
 static bool describes(const char *path, const struct sw_model_config *config) {
+    SW_HANDLES_ERRORS();
     struct sw_model_config found;
     char *ours = NULL, *theirs = NULL;
     const bool same = sw_config_load(path, &found) == SW_OK && sw_config_to_json(config, &ours) == SW_OK &&
                       sw_config_to_json(&found, &theirs) == SW_OK && strcmp(ours, theirs) == 0;
-    sw_error_clear();
     free(ours);
     free(theirs);
     return same;
@@ -247,8 +248,8 @@ static sw_status carry_files(const char *from, const char *to) {
 }
 
 static bool is_empty(const char *folder) {
+    SW_HANDLES_ERRORS();
     const bool empty = sw_folder_must_be_free(folder, NULL) == SW_OK;
-    sw_error_clear();
     return empty;
 }
 
@@ -275,6 +276,7 @@ static sw_status take_partial(const char *partial, int *out_mark) {
 
 /* Removes the mark last, because the next export removes nothing that has no mark. */
 static void remove_partial(const char *partial) {
+    SW_HANDLES_ERRORS();
     if (sw_folder_empty(partial, MARK) == SW_OK)
         (void)sw_folder_remove(partial);
 }

@@ -1,5 +1,6 @@
 #include "train/hf/folder_contents.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/files/json_file.h"
 
@@ -100,14 +101,13 @@ static bool has(const char *folder, const char *name) {
 
 /* Reads which model an adapter changes; an empty text where its file does not say it. */
 static void read_base_model(const char *folder, char out[LIST_CHARS]) {
+    SW_HANDLES_ERRORS();
     char path[PATH_MAX];
     json_t *json = NULL;
     out[0] = 0;
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
-    if (sw_json_read_file(path, MOST_ADAPTER_BYTES, SW_ERR_ARG, &json) != SW_OK) {
-        sw_error_clear(); /* the adapter is told about without its model's name */
-        return;
-    }
+    if (sw_json_read_file(path, MOST_ADAPTER_BYTES, SW_ERR_ARG, &json) != SW_OK)
+        return; /* the adapter is told about without its model's name */
     const char *base = json_string_value(json_object_get(json, "base_model_name_or_path"));
     if (base != NULL)
         snprintf(out, LIST_CHARS, " of the model '%.200s'", base);

@@ -1,5 +1,6 @@
 #include "train/plan/largest.h"
 
+#include "core/error_scope.h"
 #include "core/size.h"
 #include "offload/simulate/outline_price.h"
 
@@ -98,13 +99,13 @@ struct shapes {
 
 /* Returns false where no model has such a shape. */
 static bool make_config(const struct shapes *shapes, int64_t layers, struct sw_model_config *out) {
+    SW_HANDLES_ERRORS();
     if (shapes->deeper) {
         *out = *shapes->base;
         out->layers = layers;
         return layers <= SW_CONFIG_MAX_LAYERS;
     }
     const bool made = sw_config_scale(shapes->base, layers, out) == SW_OK;
-    sw_error_clear();
     return made;
 }
 

@@ -1,5 +1,6 @@
 #include "train/plan/plan_advice.h"
 
+#include "core/error_scope.h"
 #include "train/stores/new_store.h"
 
 #include <stdio.h>
@@ -9,6 +10,7 @@ enum { LEAST_SEQ = 64, MESSAGE_CHARS = 1024, FLAGS_CHARS = 128 };
 /* Tells whether the plan fits with these settings. The model for them differs only in the shape that they imply. */
 static bool fits(const struct sw_settings *settings, const struct sw_model_config *config,
                  const struct sw_model_shape *shape, struct sw_device *device) {
+    SW_HANDLES_ERRORS();
     struct sw_settings tried = *settings; /* a shallow copy: the caller keeps the strings */
     struct sw_model_shape smaller = *shape;
     struct sw_model *made = NULL;
@@ -21,7 +23,6 @@ static bool fits(const struct sw_settings *settings, const struct sw_model_confi
     if (status == SW_OK)
         sw_plan_destroy(plan);
     sw_model_destroy(made);
-    sw_error_clear();
     return status == SW_OK;
 }
 
@@ -103,6 +104,7 @@ static sw_status check_store(const struct drives *drives, const struct sw_plan *
 static bool has_room_with(const struct drives *drives, struct sw_settings settings,
                           const struct sw_model_config *config, const struct sw_model_shape *shape,
                           struct sw_device *device) {
+    SW_HANDLES_ERRORS();
     struct sw_model_shape narrow = *shape;
     struct sw_model *model = NULL;
     struct sw_plan *plan = NULL;
@@ -114,7 +116,6 @@ static bool has_room_with(const struct drives *drives, struct sw_settings settin
         status = check_store(drives, plan);
     sw_plan_destroy(plan);
     sw_model_destroy(model);
-    sw_error_clear();
     return status == SW_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "train/plan/plan_start.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/number.h"
 #include "train/plan/profile.h"
@@ -111,6 +112,7 @@ static sw_status complete(struct sw_settings *settings, const struct sw_model *m
 /* Predicts the plan's steps on rank 0. A run can do without. */
 static void forecast(const struct sw_plan_start *start, const struct sw_plan *plan,
                      const struct sw_profile_rates *found, struct sw_forecast *out) {
+    SW_HANDLES_ERRORS();
     const struct sw_rates *rates = &found->rates.rates;
     if (sw_ranks_rank(start->ranks) != 0 || !found->known || (sw_plan_uses_nvme(plan) && !sw_rates_know_drives(rates)))
         return;
@@ -119,7 +121,6 @@ static void forecast(const struct sw_plan_start *start, const struct sw_plan *pl
     if (status == SW_OK)
         return;
     sw_log_warn("the step time is not predicted: %s", sw_error_message(status));
-    sw_error_clear();
     sw_forecast_release(out);
 }
 

@@ -1,5 +1,6 @@
 #include "train/plan/profile.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/ranks/comm.h"
@@ -35,12 +36,12 @@ static const char within_node[] = "in_node";
 
 /* Writes what the rates of the device and the memory depend on. */
 static void machine_key(const struct sw_rates_target *target, char out[KEY_CHARS]) {
+    SW_HANDLES_ERRORS();
     const struct sw_device_info info = sw_devices_info(target->devices);
     struct sw_machine machine = {.cpu = "unknown"};
     const struct sw_comm *comm = sw_ranks_comm(target->ranks);
     char driver[SW_DRIVER_VERSION_CHARS] = "", ranks[RANKS_CHARS] = "";
-    if (sw_machine_read(&machine) != SW_OK)
-        sw_error_clear();
+    (void)sw_machine_read(&machine);
     if (info.model != NULL)
         sw_driver_version("", driver);
     if (comm != NULL)
@@ -135,12 +136,12 @@ static const char *const why_again[] = {
 
 /* Writes what tells builds of the program apart; "" where the program cannot read itself. */
 static void program_text(char out[PROGRAM_CHARS]) {
+    SW_HANDLES_ERRORS();
     unsigned char digest[SW_COMM_DIGEST_BYTES];
     out[0] = '\0';
     if (sw_comm_program_digest(digest) == SW_OK)
         for (int i = 0; i < SW_COMM_DIGEST_BYTES; i++)
             snprintf(out + (ptrdiff_t)2 * i, 3, "%02x", digest[i]);
-    sw_error_clear();
 }
 
 /* The device's and the memory's part of the profile, or the drives'. */
@@ -169,31 +170,32 @@ static enum kept judge(const struct part *part, const json_t *entry) {
 }
 
 static enum kept read_part(const struct part *part, struct sw_profile *out) {
+    SW_HANDLES_ERRORS();
     json_t *entry = sw_cache_read(part->kind, part->key);
     enum kept kept = access(part->path, F_OK) == 0 ? KEPT_DAMAGED : KEPT_NOT;
     if (entry != NULL)
         kept = judge(part, entry);
     if (kept >= KEPT_IN_DOUBT && from_json(part, entry, out) != SW_OK)
         kept = KEPT_DAMAGED;
-    sw_error_clear();
     json_decref(entry);
     return kept;
 }
 
 /* Warns where the user has no folder for caches, or it is full: the next command then measures again. */
 static void keep(const char *kind, const char *key, json_t *entry) {
+    SW_HANDLES_ERRORS();
     char own[PROGRAM_CHARS];
     program_text(own);
     json_object_set_new(entry, program, json_string(own));
     if (sw_cache_write(kind, key, entry) == SW_OK)
         return;
     sw_log_warn("what was measured is not kept for the next time: %s", sw_error_message(SW_ERR_IO));
-    sw_error_clear();
 }
 
 void sw_profile_doubt(const char *path) {
-    if (path[0] != '\0' && sw_cache_mark(path, doubt) != SW_OK)
-        sw_error_clear();
+    SW_HANDLES_ERRORS();
+    if (path[0] != '\0')
+        (void)sw_cache_mark(path, doubt);
 }
 
 /* Measures the machine on this rank, beside the others. */
@@ -278,10 +280,10 @@ static sw_status find_part(const struct sw_rates_target *target, const struct sw
 }
 
 static void path_of(const struct part *part, char out[SW_CACHE_PATH_CHARS]) {
+    SW_HANDLES_ERRORS();
     if (sw_cache_path(part->kind, part->key, out) == SW_OK)
         return;
     out[0] = '\0';
-    sw_error_clear();
 }
 
 /* The profile's chunks are of an ordinary size, whatever the settings have. */

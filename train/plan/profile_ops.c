@@ -7,6 +7,8 @@
 #include "train/model/unit_run.h"
 #include "train/plan/profile.h"
 
+#include "core/error_scope.h"
+
 #include <math.h>
 
 /* A model of one block. Heads have 64 elements in those of GPT-2's kind, 128 in those of Llama's kind where they are
@@ -134,6 +136,7 @@ static sw_status time_cell(struct timing *timing, const struct cell *cell, sw_dt
 
 /* Returns the memory that a cell may take. */
 static int64_t most_cell_bytes(const struct sw_device *device) {
+    SW_HANDLES_ERRORS();
     enum { PART = 3 };
     struct sw_machine machine;
     const int64_t device_bytes = sw_device_info(device).memory_bytes;
@@ -141,7 +144,6 @@ static int64_t most_cell_bytes(const struct sw_device *device) {
         return device_bytes / PART;
     if (sw_machine_read(&machine) == SW_OK)
         return machine.available_bytes / PART;
-    sw_error_clear();
     return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "train/plan/rates.h"
 
+#include "core/error_scope.h"
 #include "core/long_work.h"
 #include "core/machine.h"
 #include "core/size.h"
@@ -211,12 +212,12 @@ void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rat
 
 /* Writes what the times of units and the rates of chunks depend on. */
 static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS]) {
+    SW_HANDLES_ERRORS();
     const struct sw_model_config *c = sw_model_get_config(target->model);
     const struct sw_settings *s = target->settings;
     const struct sw_device_info info = sw_devices_info(target->devices);
     struct sw_machine machine = {.cpu = "unknown"};
-    if (sw_machine_read(&machine) != SW_OK)
-        sw_error_clear();
+    (void)sw_machine_read(&machine);
     snprintf(text, SHAPE_CHARS,
              "%s vocab %lld hidden %lld layers %lld heads %lld/%lld of %lld ffn %lld in %lld tiles, micro-batches of "
              "%lld x %lld, %s, "

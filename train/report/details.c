@@ -1,5 +1,6 @@
 #include "train/report/details.h"
 
+#include "core/error_scope.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 #include "train/report/page_data.h"
@@ -41,11 +42,11 @@ void sw_put_start(FILE *to, const json_t *run, const struct sw_curves *curves) {
 }
 
 void sw_put_timeline(FILE *to, const char *folder, size_t most_bytes) {
+    SW_HANDLES_ERRORS();
     char path[PATH_MAX], *text = NULL;
     json_t *timeline = NULL;
-    if (sw_path_join(path, sizeof path, folder, "timeline.json") != SW_OK ||
-        sw_json_read_own_file(path, TIMELINE_JSON_BYTES, SW_ERR_CORRUPT, &timeline) != SW_OK)
-        sw_error_clear();
+    if (sw_path_join(path, sizeof path, folder, "timeline.json") == SW_OK)
+        (void)sw_json_read_own_file(path, TIMELINE_JSON_BYTES, SW_ERR_CORRUPT, &timeline);
     if (timeline != NULL)
         text = json_dumps(timeline, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(7));
     if (text != NULL && strlen(text) > most_bytes)

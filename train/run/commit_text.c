@@ -1,5 +1,6 @@
 #include "train/run/commit_text.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/files/files.h"
 #include "train/folder/run_starts.h"
@@ -32,6 +33,7 @@ static bool restores_log(const struct sw_trainer *trainer, const struct sw_run_s
 }
 
 void sw_commit_text_flush_log(struct sw_trainer *trainer, const struct sw_run_step recent[SW_RUN_RECENT_STEPS]) {
+    SW_HANDLES_ERRORS();
     char path[SW_RUN_PATH_CHARS];
     if (sw_ranks_rank(trainer->ranks) != 0 || trainer->log_fails || restores_log(trainer, recent))
         return;
@@ -40,7 +42,6 @@ void sw_commit_text_flush_log(struct sw_trainer *trainer, const struct sw_run_st
     trainer->log_flushed = recent[SW_RUN_RECENT_STEPS - 1].step;
     if (trainer->log_fails)
         sw_log_warn("after a power loss the log may lack steps: %s", sw_error_message(SW_ERR_IO));
-    sw_error_clear();
 }
 
 sw_status sw_commit_text_hand(struct sw_trainer *trainer, const struct sw_step_result *result,

@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/confine.h"
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "train/files/json_file.h"
@@ -121,11 +122,10 @@ static sw_status remove_unlisted(struct exports *exports) {
     const int before = exports->count;
     int kept = 0;
     for (int i = 0; i < before; i++) {
+        SW_HANDLES_ERRORS();
         const sw_status status = exports->kept[i].unlisted ? remove_one(exports, exports->kept[i].step) : SW_OK;
         if (status != SW_OK)
             sw_log_warn("an old export cannot be removed: %s", sw_error_message(status));
-        if (status != SW_OK)
-            sw_error_clear();
         if (!exports->kept[i].unlisted || status != SW_OK)
             exports->kept[kept++] = exports->kept[i];
     }
@@ -160,9 +160,9 @@ static bool has(const struct exports *exports, int64_t step) {
 }
 
 static bool list_has(struct sw_trainer *trainer, int64_t step) {
+    SW_HANDLES_ERRORS();
     struct exports exports = {0};
     const bool found = read_index(trainer->folder, &exports) == SW_OK && has(&exports, step);
-    sw_error_clear();
     return found;
 }
 

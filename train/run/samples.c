@@ -3,6 +3,7 @@
 #include "train/run/samples.h"
 
 #include "core/clock.h"
+#include "core/error_scope.h"
 #include "train/documents/chat_render.h"
 #include "train/inference/logits.h"
 #include "train/inference/sampler.h"
@@ -64,9 +65,9 @@ static sw_status encode(const struct sw_samples *samples, const struct sw_chat_s
 
 /* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. */
 static void open_chat(struct sw_samples *samples, const struct sw_settings *settings, struct sw_chat_style *chat) {
+    SW_HANDLES_ERRORS();
     if (sw_chat_style_open(settings->model, settings->chat_format, samples->model.tokenizer, chat) == SW_OK)
         samples->end_of_turn = sw_tokenizer_find(samples->model.tokenizer, chat->end_of_turn);
-    sw_error_clear();
 }
 
 static sw_status open_tokenizer(struct sw_samples *samples, const char *folder) {

@@ -1,5 +1,6 @@
 #include "train/run/timeline_file.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "offload/engine/timeline.h"
@@ -79,6 +80,7 @@ static sw_status write_file(struct sw_timeline_file *file, const char *folder, c
 
 void sw_timeline_file_after(struct sw_timeline_file *file, const char *folder, const struct sw_trace *trace,
                             int64_t step) {
+    SW_HANDLES_ERRORS();
     if (file->written || step < file->step)
         return;
     const int64_t number = sw_trace_find_steady(trace, file->step);
@@ -89,5 +91,4 @@ void sw_timeline_file_after(struct sw_timeline_file *file, const char *folder, c
     if (status == SW_OK)
         return;
     sw_log_warn("the timeline of step %lld is not kept: %s", (long long)step, sw_error_message(status));
-    sw_error_clear();
 }

@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/confine.h"
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/data/text_data.h"
 #include "train/devices/algorithms.h"
@@ -158,12 +159,13 @@ sw_status sw_trainer_prepare_plan(struct sw_trainer *trainer) {
 
 /* Prepares the timeline of a step, which a run can do without. */
 static void open_timeline(struct sw_trainer *trainer) {
+    SW_HANDLES_ERRORS();
     const struct sw_timeline_spec spec = {.plan = trainer->plan,
                                           .predicted = trainer->forecast.timeline,
                                           .first_step = trainer->position.step + 1,
                                           .last_step = trainer->run.settings.steps};
-    if (sw_ranks_rank(trainer->ranks) == 0 && sw_timeline_file_open(&spec, &trainer->timeline) != SW_OK)
-        sw_error_clear();
+    if (sw_ranks_rank(trainer->ranks) == 0)
+        (void)sw_timeline_file_open(&spec, &trainer->timeline);
 }
 
 sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {

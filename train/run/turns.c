@@ -1,5 +1,6 @@
 #include "train/run/turns.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/documents/chat_template.h"
 #include "train/text/model_text.h"
@@ -9,12 +10,12 @@
 
 /* Returns the token that ends a turn by the model's chat template, or -1 where its chats cannot be written. */
 static int32_t end_of_turn(const struct sw_settings *settings, const struct sw_model_text *model) {
+    SW_HANDLES_ERRORS();
     struct sw_chat_style chat = {0};
     int32_t id = -1;
     if (sw_chat_style_open(settings->model, settings->chat_format, model->tokenizer, &chat) == SW_OK)
         id = sw_tokenizer_find(model->tokenizer, chat.end_of_turn);
     sw_chat_style_release(&chat);
-    sw_error_clear();
     return id;
 }
 

@@ -9,6 +9,8 @@
 #include "train/folder/run_stores.h"
 #include "train/stores/rank_store_private.h"
 
+#include "core/error_scope.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -256,21 +258,17 @@ static sw_status forget_new(const struct change *change) {
 
 /* Undoes the announcement if all ranks know of the failure: otherwise another rank may be finishing the change, and the
  * next resume sees which stores are the run's. Keeps the error of the failure. */
-static void withdraw(struct change *change, sw_status failure) {
+static void withdraw(struct change *change) {
     struct sw_ranks *ranks = change->ranks;
     const bool told = ranks->told;
     if (!change->announced || (sw_ranks_count(ranks) > 1 && !told))
         return;
-    char *message = strdup(sw_error_message(failure));
-    sw_error_clear();
+    SW_HANDLES_ERRORS();
     sw_status status = sw_ranks_agree_on_error(ranks, refuse_taken_up(change));
     if (status == SW_OK)
         status = sw_ranks_agree_on_error(ranks, remove_new(change));
     if (status == SW_OK)
         (void)sw_ranks_first(ranks, forget_new(change));
-    sw_error_clear();
-    (void)sw_fail(failure, "%s", message != NULL ? message : sw_status_name(failure));
-    free(message);
     ranks->told = told;
 }
 
@@ -394,7 +392,7 @@ sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store *
     if (status == SW_OK)
         status = go_through(&change);
     if (status != SW_OK)
-        withdraw(&change, status);
+        withdraw(&change);
     sw_run_stores_release(change.before.store, change.before.ranks);
     sw_run_stores_release(change.after.store, change.after.ranks);
     free(change.commit);

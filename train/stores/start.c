@@ -1,6 +1,7 @@
 #include "train/stores/start.h"
 
 #include "core/confine.h"
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/files/files.h"
 #include "train/folder/frozen.h"
@@ -140,7 +141,7 @@ sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_
 }
 
 void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) {
-    /* The error of the start stays; failures to clean up are dropped. */
+    SW_HANDLES_ERRORS(); /* the error of the start stays */
     char path[SW_RUN_PATH_CHARS];
     if (start->announced && !sw_start_left_has_stores(stores->folder, stores->run))
         (void)remove_files(stores->folder, path);

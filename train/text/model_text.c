@@ -1,5 +1,6 @@
 #include "train/text/model_text.h"
 
+#include "core/error_scope.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 
@@ -98,12 +99,12 @@ static sw_status read_configs(struct sw_model_text *text, const char *folder) {
 }
 
 bool sw_model_text_is_there(const char *folder) {
+    SW_HANDLES_ERRORS();
     char path[PATH_MAX];
     if (folder == NULL)
         return false;
     if (sw_path_join(path, sizeof path, folder, "tokenizer.json") == SW_OK)
         return access(path, F_OK) == 0;
-    sw_error_clear();
     return false;
 }
 

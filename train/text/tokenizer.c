@@ -1,5 +1,6 @@
 #include "train/text/tokenizer.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/files/files.h"
 #include "train/files/hub.h"
@@ -187,12 +188,13 @@ int32_t sw_tokenizer_ids(const struct sw_tokenizer *tokenizer) {
 }
 
 int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spelled) {
+    SW_HANDLES_ERRORS();
     int32_t id = -1;
     const struct sw_added_token *added = sw_added_token_find(tokenizer->added, spelled);
     if (added != NULL)
         return added->id;
-    if (sw_vocabulary_find_spelled(tokenizer->vocabulary, (struct sw_text){spelled, strlen(spelled)}, &id) != SW_OK)
-        sw_error_clear(); /* without memory the token counts as not there */
+    /* Without memory the token counts as not there. */
+    (void)sw_vocabulary_find_spelled(tokenizer->vocabulary, (struct sw_text){spelled, strlen(spelled)}, &id);
     return id;
 }
 
