@@ -25,8 +25,8 @@ enum { PROJECTIONS = 8, FILE_CHARS = 512, CHUNK_GRAINS = 2, RING_CHUNKS = 2 };
 #define GRADIENT_TOLERANCE 1e-4 /* of the tensor's norm: its norm, samples and projections */
 #define LOGIT_TOLERANCE 1e-5    /* of the largest logit */
 #define WEIGHT_TOLERANCE 1e-4   /* of the distance that training moved the tensor: norm, samples and projections */
-/* Of the learning rate: what one element may be off besides. The first block's k_proj of mistral-a needs 0.006 of it
- * with AVX2, and no other tensor needs any. */
+/* One element may be off by this part of the learning rate besides. The first block's k_proj of mistral-a needs 0.006
+ * of it with AVX2, and no other tensor needs any. */
 #define MOST_EXPLAINED 0.015
 /* bf16 against PyTorch's fp32 run: at most this factor of the error of PyTorch's bf16 run, plus a floor. */
 #define BF16_FACTOR 1.5
