@@ -97,7 +97,7 @@ def run_ranks(words, shorter, folder):
     if not HAVE_MPI:
         return []
     at = words.index("spillway")
-    done = program.program.limits.run(["mpirun", "--allow-run-as-root", "--oversubscribe", *words[1:at], program.PROGRAM,
+    done = program.limits.run(["mpirun", "--allow-run-as-root", "--oversubscribe", *words[1:at], program.PROGRAM,
                                    *shorter(words[at + 1:])], cwd=folder, stdin=program.subprocess.DEVNULL,
                                   capture_output=True, check=False)
     return [] if done.returncode == 0 else [f"{shlex.join(words)}: {done.stderr[-800:]}"]
