@@ -173,7 +173,7 @@ def wrong_shards_are_refused():
     """Before anything is written, in a sentence that names the file or the tensor."""
     wte, bias = "transformer.wte.weight", "transformer.ln_f.bias"
     second = "model-00002-of-"
-    table = [("a missing shard", wrong_shards("missing", without_second), second, INDEX, "No such file"),
+    table = [("a missing shard", wrong_shards("missing", without_second), second, INDEX, "download is not complete"),
              ("a truncated shard", wrong_shards("cut", cut_second), second, "truncated"),
              ("NaN in the last shard", wrong_shards("nan", put_nan), bias, "not finite"),
              ("an index to nowhere", wrong_shards("nowhere", change_index(

@@ -8,6 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Opens the model's tokenizer. A run of token files does not need it, so one that this program cannot read is no error.
+ */
+static bool opens(const char *folder, struct sw_model_text *model) {
+    SW_HANDLES_ERRORS();
+    return sw_model_text_is_there(folder) && sw_model_text_open(folder, model) == SW_OK;
+}
+
 /* Returns the token that ends a turn by the model's chat template, or -1 where its chats cannot be written. */
 static int32_t end_of_turn(const struct sw_settings *settings, const struct sw_model_text *model) {
     SW_HANDLES_ERRORS();
@@ -34,9 +41,8 @@ sw_status sw_turns_find(struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     struct sw_model_text model;
     bool learns = false;
-    if (!sw_model_text_is_there(settings->model))
+    if (!opens(settings->model, &model))
         return SW_OK;
-    SW_TRY(sw_model_text_open(settings->model, &model));
     const int32_t id = end_of_turn(settings, &model);
     sw_status status = SW_OK;
     if (id >= 0 && !sw_model_text_ends(&model, id))
