@@ -32,31 +32,50 @@ static bool temporary_base(char out[PATH_CHARS]) {
     return snprintf(out, PATH_CHARS, "%s", named != NULL && named[0] == '/' ? named : "/tmp") < PATH_CHARS;
 }
 
-/* Tells whether a folder is there, belongs to this user, and takes files. Others can make folders in a temporary one,
+/* Tells whether a folder is there and belongs to this user alone. Others can make folders in a temporary one,
  * too, and what they put there must not be believed. */
 static bool is_ours(const char *folder) {
     struct stat info;
     return lstat(folder, &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
-           (info.st_mode & (S_IWGRP | S_IWOTH)) == 0 && access(folder, W_OK | X_OK) == 0;
+           (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+static bool is_writable(const char *folder) {
+    return access(folder, W_OK | X_OK) == 0;
 }
 
 static bool makes(const char *folder) {
-    const bool made = sw_folder_make(folder, PRIVATE_FOLDER) == SW_OK && access(folder, W_OK | X_OK) == 0;
-    sw_error_clear();
-    return made;
+    SW_HANDLES_ERRORS();
+    return sw_folder_make(folder, PRIVATE_FOLDER) == SW_OK && is_writable(folder);
 }
 
-/* Writes the folder of the caches, and makes it where `make` is set and it is not there. False: neither the user's nor
- * a temporary one can be written. */
-static bool folder_of(bool make, char out[PATH_CHARS]) {
+/* Writes the folders that may hold the caches; empty: there is no such folder. */
+static void candidates(char users[PATH_CHARS], char temporary[PATH_CHARS]) {
     char base[PATH_CHARS], name[NAME_CHARS];
-    struct stat info;
-    if (users_base(base) && sw_path_join(out, PATH_CHARS, base, "spillway") == SW_OK &&
-        (make ? makes(base) && makes(out) : stat(out, &info) == 0 && access(out, W_OK | X_OK) == 0))
-        return true;
+    if (!users_base(base) || snprintf(users, PATH_CHARS, "%s/spillway", base) >= PATH_CHARS)
+        users[0] = '\0';
     snprintf(name, sizeof name, "spillway-%lld", (long long)geteuid());
-    return temporary_base(base) && sw_path_join(out, PATH_CHARS, base, name) == SW_OK && (!make || makes(out)) &&
-           is_ours(out);
+    if (!temporary_base(base) || snprintf(temporary, PATH_CHARS, "%s/%s", base, name) >= PATH_CHARS)
+        temporary[0] = '\0';
+}
+
+/* Writes the folder of the caches: the one that is there, else the one that would be made first. False: there is none.
+ */
+static bool folder_of(char out[PATH_CHARS]) {
+    char users[PATH_CHARS], temporary[PATH_CHARS];
+    candidates(users, temporary);
+    const bool in_temporary = users[0] == '\0' || (!is_writable(users) && is_ours(temporary));
+    snprintf(out, PATH_CHARS, "%s", in_temporary ? temporary : users);
+    return out[0] != '\0';
+}
+
+/* Makes the folder of the caches and writes it. False: neither the user's nor a temporary one can be written. */
+static bool make_folder(char out[PATH_CHARS]) {
+    char base[PATH_CHARS], users[PATH_CHARS], temporary[PATH_CHARS];
+    candidates(users, temporary);
+    const bool in_users = users[0] != '\0' && users_base(base) && makes(base) && makes(users);
+    snprintf(out, PATH_CHARS, "%s", in_users ? users : temporary);
+    return in_users || (temporary[0] != '\0' && makes(temporary) && is_ours(temporary));
 }
 
 bool sw_cache_is_temporary(const char *path) {
@@ -74,7 +93,7 @@ static sw_status fail_no_folder(void) {
 
 sw_status sw_cache_path(const char *kind, const char *key, char out[SW_CACHE_PATH_CHARS]) {
     char folder[PATH_CHARS], name[NAME_CHARS];
-    if (!folder_of(false, folder))
+    if (!folder_of(folder))
         return fail_no_folder();
     snprintf(name, sizeof name, "%s-%016" PRIx64 ".json", kind, (uint64_t)XXH3_64bits(key, strlen(key)));
     return sw_path_join(out, PATH_CHARS, folder, name);
@@ -119,7 +138,7 @@ static sw_status write_object(const char *path, const json_t *object) {
 
 sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
     char path[PATH_CHARS];
-    if (!folder_of(true, path))
+    if (!make_folder(path))
         return fail_no_folder();
     SW_TRY(sw_cache_path(kind, key, path));
     json_object_set_new(object, "key", json_string(key));
@@ -137,7 +156,7 @@ sw_status sw_cache_mark(const char *path, const char *member) {
 
 sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, char *out, size_t chars) {
     char folder[PATH_CHARS], name[NAME_CHARS];
-    if (!folder_of(true, folder))
+    if (!make_folder(folder))
         return fail_no_folder();
     snprintf(name, sizeof name, "%s-%016" PRIx64 ".%s", kind, digest, ending);
     return sw_path_join(out, chars, folder, name);
