@@ -25,7 +25,7 @@ def path(*names):
 
 
 def trained(name, *more):
-    program.must("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(name), "--steps", 3,
+    program.must("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(name), "--steps", 3, "--schedule-steps", 5,
                  *program.SHAPE, "--place", "optimizer=nvme", *more)
     return path(name)
 
