@@ -50,7 +50,7 @@ def the_verdict_is_kept():
     third = train(os.path.join(SCRATCH, "third"))
     if third.code != 0 or TESTED not in third.err:
         problems.append(f"after a damaged verdict: {third.err!r}")
-    nowhere = train(os.path.join(SCRATCH, "fourth"), cache="/proc/none")
+    nowhere = train(os.path.join(SCRATCH, "fourth"), cache="/proc/none", TMPDIR="/proc/none")
     if nowhere.code != 0 or "cannot be kept" not in nowhere.err:
         problems.append(f"without a cache: status {nowhere.code}, {nowhere.err!r}")
     return problems

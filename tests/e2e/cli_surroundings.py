@@ -1,6 +1,7 @@
 """The surroundings of the process: closed descriptors, terminals that take no escapes, and folders with limits in their names, no home."""
 
 import fcntl
+import glob
 import os
 import pty
 import struct
@@ -123,6 +124,13 @@ def no_home_to_write_to():
                 problems.append(f"HOME={home!r}: {words[0]}: status {ended.code}: {ended.err}")
     if not os.path.isdir(folder) or os.stat(folder).st_mode & 0o077:
         problems.append("the temporary cache is not there, or not private")
+    os.mkdir(path("home"))
+    surroundings = {**os.environ, "HOME": path("home"), "XDG_CACHE_HOME": "", "TMPDIR": temporary}
+    ended = program.run("eval", model, "--data", data, env=surroundings)
+    if ended.code != 0:
+        problems.append(f"a new home: status {ended.code}: {ended.err}")
+    if not glob.glob(path("home", ".cache", "spillway", "tokens-*.bin")):
+        problems.append("a home without a cache yet is passed over for the temporary one")
     os.chmod(folder, 0o777)
     surroundings = {**os.environ, "HOME": "", "XDG_CACHE_HOME": "", "TMPDIR": temporary}
     ended = program.run("eval", model, "--data", data, env=surroundings)

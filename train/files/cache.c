@@ -44,6 +44,20 @@ static bool is_writable(const char *folder) {
     return access(folder, W_OK | X_OK) == 0;
 }
 
+/* Tells whether a folder is writable, or would be once it and the one that holds it are made, as make_folder does.
+ * Makes nothing, because readers ask, too. */
+static bool could_be_written(const char *folder) {
+    char path[PATH_CHARS];
+    snprintf(path, sizeof path, "%s", folder);
+    for (int made = 0; made < 2 && access(path, F_OK) != 0; made++) {
+        char *slash = strrchr(path, '/');
+        if (slash == NULL || slash == path)
+            break;
+        *slash = '\0';
+    }
+    return is_writable(path);
+}
+
 static bool makes(const char *folder) {
     SW_HANDLES_ERRORS();
     return sw_folder_make(folder, PRIVATE_FOLDER) == SW_OK && is_writable(folder);
@@ -64,7 +78,7 @@ static void candidates(char users[PATH_CHARS], char temporary[PATH_CHARS]) {
 static bool folder_of(char out[PATH_CHARS]) {
     char users[PATH_CHARS], temporary[PATH_CHARS];
     candidates(users, temporary);
-    const bool in_temporary = users[0] == '\0' || (!is_writable(users) && is_ours(temporary));
+    const bool in_temporary = users[0] == '\0' || (!could_be_written(users) && is_ours(temporary));
     snprintf(out, PATH_CHARS, "%s", in_temporary ? temporary : users);
     return out[0] != '\0';
 }
