@@ -24,4 +24,8 @@ void sw_team_begin(struct sw_team *team, sw_team_job job, void *context, int64_t
  * thread that another program keeps from its core holds nobody up. */
 void sw_team_finish(struct sw_team *team);
 
+/* Calls run(other) on a new thread and run(own) on this one, and waits for both. Returns the error of `own`, or else
+ * that of `other`, with its message. For benchmarks of resources that the engine's lanes use at once. */
+sw_status sw_run_both(sw_status (*run)(void *context), void *own, void *other);
+
 #endif

@@ -1,8 +1,8 @@
 #include "bench/io/pass.h"
 
-#include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
+#include "core/team.h"
 #include "io/queue/checksum.h"
 #include "io/queue/queue.h"
 #include "offload/simulate/measure.h"

@@ -1,8 +1,8 @@
 #include "bench/kernels/copy_both.h"
 
-#include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
+#include "core/team.h"
 
 #include <sched.h>
 #include <stdatomic.h>

@@ -1,8 +1,8 @@
 /* Measures the rates of a small store: it is made, written, read, both at once, committed, and deleted. */
 #include "core/arena.h"
-#include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
+#include "core/team.h"
 #include "io/store/store.h"
 #include "offload/simulate/measure.h"
 

@@ -1,9 +1,9 @@
 /* Measures a folder's drive: writes a file without a name once, then reads, writes, and does both at once, through the
  * queue of the store's lanes. Time and bytes are bounded; `bench io` measures thoroughly. */
 #include "core/arena.h"
-#include "core/both.h"
 #include "core/clock.h"
 #include "core/size.h"
+#include "core/team.h"
 #include "io/queue/file.h"
 #include "io/queue/queue.h"
 #include "train/cli/doctor.h"
