@@ -48,6 +48,7 @@ struct sw_device_info {
     int64_t library;     /* the version of a GPU's library of matrix products, as it counts; 0 on a CPU */
     bool warpgroups;     /* sw_device_use_warpgroups is on */
     bool bf16_fast;      /* the device has bf16 matrix instructions */
+    bool fp32_in_blocks; /* a CPU device multiplies fp32 by its own blocks (cpu/block_product.c) and not by oneDNN */
     /* By compute type: its matrix products have the same bits for every number of threads. */
     bool threads_keep_bits[SW_DTYPES];
     bool host_memory;     /* its memory is the host's memory */

@@ -71,7 +71,6 @@ struct sw_device_ops {
     int64_t (*block_product_scratch_bytes)(const struct sw_gemm *shape, int threads);
     void (*block_product)(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                           const void *bias, void *c, void *scratch);
-    bool fp32_in_blocks; /* fp32 too is multiplied so, rather than by oneDNN */
     /* Packs a panel of B (cpu/pack.h) on a CPU that multiplies pairs of bf16; NULL on all others. Threads may pack
      * different panels at once. */
     void (*pack_panel)(const struct sw_pack *pack, int64_t panel);

@@ -329,7 +329,4 @@ static void block_product(struct sw_stream *stream, const struct sw_gemm *shape,
 void SW_ISA_NAME(sw_cpu_add_block_product)(struct sw_device_ops *ops) {
     ops->block_product_scratch_bytes = scratch_bytes;
     ops->block_product = block_product;
-#if !defined(__AVX512F__)
-    ops->fp32_in_blocks = true;
-#endif
 }

@@ -81,6 +81,7 @@ sw_status sw_cpu_device_init(struct sw_device *device, const char *isa_name, int
                                            .isa = sw_isa_name(isa),
                                            .threads = wanted < limit ? wanted : limit,
                                            .bf16_fast = isa == SW_ISA_AVX512_BF16,
+                                           .fp32_in_blocks = isa < SW_ISA_AVX512,
                                            .host_memory = true};
     for (int type = 0; type < SW_DTYPES; type++)
         device->info.threads_keep_bits[type] = sw_cpu_multiplies_blocks(device, (sw_dtype)type);

@@ -54,7 +54,7 @@ static bool is_row_product(const struct sw_gemm *shape) {
  * fp32 by the number of threads. */
 bool sw_cpu_multiplies_blocks(const struct sw_device *device, sw_dtype type) {
     switch (type) {
-    case SW_F32: return device->ops.fp32_in_blocks;
+    case SW_F32: return device->info.fp32_in_blocks;
     case SW_BF16: return !device->info.bf16_fast;
     default: return true;
     }

@@ -186,7 +186,6 @@ static void every_function_is_there(void **state) {
                                offsetof(struct sw_device_ops, row_product),
                                offsetof(struct sw_device_ops, block_product_scratch_bytes),
                                offsetof(struct sw_device_ops, block_product),
-                               offsetof(struct sw_device_ops, fp32_in_blocks), /* a switch between the functions */
                                offsetof(struct sw_device_ops, pack_panel)};
     for (size_t at = 0; at < offsetof(struct sw_device_ops, op); at += sizeof(void (*)(void))) {
         void (*function)(void);
