@@ -134,8 +134,17 @@ def program_outcomes():
     return found
 
 
+def bf16_outcome(gpu):
+    """Whether torch has fast products of bf16 here. Without, its autocast takes minutes for a step of seconds in fp32."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        has_avx512 = "avx512bw" in file.read().split()
+    by = "the GPU" if gpu["missing"] is None else "AVX-512" if has_avx512 else None
+    return outcome(by) if by else outcome(missing="torch multiplies bf16 fast on GPUs and by AVX-512 only")
+
+
 def outcomes(folder, may_install=True):
-    return {**python_outcomes(folder, may_install), **program_outcomes()}
+    programs = program_outcomes()
+    return {**python_outcomes(folder, may_install), **programs, "a device for bf16": bf16_outcome(programs["a GPU"])}
 
 
 def main():
