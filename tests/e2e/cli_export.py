@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import struct
 
 import hf_folder
@@ -217,13 +218,19 @@ def what_cannot_be_exported():
 
 
 def a_source_that_changed():
-    """The run keeps what it began with: a config.json that describes another model is not carried over."""
+    """The run keeps what it began with. A run of an older version has no copy of config.json: one that describes another
+    model is not carried over."""
     folder = hf_folder.make(path("moving"), CONFIG, hf_folder.safetensors(GOOD))
     program.must("train", "--model", folder, "--data", DATA, "--run", path("moved-run"), "--steps", 1, *program.SHAPE)
     program.write(os.path.join(folder, "config.json"), json.dumps(hf_folder.config(n_layer=3)))
-    ended = program.must("export", path("moved-run"), path("moved-out"))
-    layers = program.read_json(path("moved-out", "config.json"))["n_layer"]
-    return [] if layers == 2 and "no longer describes" in ended.err else [f"{layers} layers; {ended.err!r}"]
+    problems = []
+    for what in ("own", "older"):
+        ended = program.must("export", path("moved-run"), path(f"moved-{what}"))
+        layers = program.read_json(path(f"moved-{what}", "config.json"))["n_layer"]
+        if layers != 2 or ("no longer describes" in ended.err) != (what == "older"):
+            problems.append(f"{what}: {layers} layers; {ended.err!r}")
+        shutil.rmtree(path("moved-run", "model"), ignore_errors=True)
+    return problems
 
 
 def only_what_an_unfinished_export_left_goes():

@@ -159,9 +159,9 @@ sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *co
     return SW_OK;
 }
 
-static struct sw_text_data_spec spec_of(const struct sw_settings *settings, bool may_make) {
+static struct sw_text_data_spec spec_of(const struct sw_settings *settings, const char *model, bool may_make) {
     return (struct sw_text_data_spec){
-        .model = settings->model,
+        .model = model,
         .chat_format = settings->chat_format,
         .field = settings->field,
         .skip_bad = settings->skip_bad,
@@ -207,7 +207,7 @@ sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab) 
     bool has_text = has_tokenizer && file != NULL && sw_text_data_is(file, vocab);
     for (int i = 0; i < settings->data.count; i++)
         has_text |= has_tokenizer && sw_text_data_is(settings->data.items[i], vocab);
-    const struct sw_text_data_spec spec = spec_of(settings, false);
+    const struct sw_text_data_spec spec = spec_of(settings, settings->model, false);
     return has_text ? SW_OK : sw_text_data_refuse_flags(&spec, settings->data.items[0]);
 }
 
@@ -258,7 +258,7 @@ static sw_status count_texts(const struct sw_option_list *data, int64_t vocab, i
 }
 
 sw_status sw_text_data_estimate(const struct sw_settings *settings, int64_t vocab, struct sw_token_estimate *out) {
-    const struct sw_text_data_spec spec = spec_of(settings, false);
+    const struct sw_text_data_spec spec = spec_of(settings, settings->model, false);
     const struct sw_option_list *data = &settings->data;
     int texts = 0;
     *out = (struct sw_token_estimate){0};
@@ -304,10 +304,10 @@ static sw_status prepare_validation(const struct sw_text_data_spec *spec, struct
     return status;
 }
 
-sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make,
+sw_status sw_text_data_prepare(struct sw_settings *settings, const char *model, int64_t vocab, bool may_make,
                                struct sw_text_sources *sources) {
-    const struct sw_text_data_spec spec = spec_of(settings, may_make);
-    if (!sw_model_text_is_there(settings->model))
+    const struct sw_text_data_spec spec = spec_of(settings, model, may_make);
+    if (!sw_model_text_is_there(model))
         return SW_OK;
     SW_TRY(prepare_data(&spec, &settings->data, vocab, &sources->data));
     return prepare_validation(&spec, settings, vocab, &sources->val);

@@ -46,8 +46,9 @@ struct sw_text_sources {
 
 /* Replaces text in --data and --val by token files, and notes the text in `sources`. A token file that is gone is made
  * again of the sources. `may_make` is for one process of a job alone; the others refuse files that they do not see.
- * Without a tokenizer.json, nothing is replaced. --seq is resolved. */
-sw_status sw_text_data_prepare(struct sw_settings *settings, int64_t vocab, bool may_make,
+ * `model` is the folder of the tokenizer; without a tokenizer.json there, or with NULL, nothing is replaced. --seq is
+ * resolved. */
+sw_status sw_text_data_prepare(struct sw_settings *settings, const char *model, int64_t vocab, bool may_make,
                                struct sw_text_sources *sources);
 
 /* Estimates the tokens of --data where it is text that becomes tokens; out->tokens is 0 where it is not. Writes

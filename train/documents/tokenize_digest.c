@@ -1,6 +1,7 @@
 #include "train/documents/tokenize_digest.h"
 
 #include "train/files/files.h"
+#include "train/files/model_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,15 +39,13 @@ sw_status sw_digest_file(XXH3_state_t *hash, const char *path) {
 }
 
 sw_status sw_digest_model(XXH3_state_t *hash, const char *model) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",  "chat_template.jinja",
-                                        "config.json",    "generation_config.json", "special_tokens_map.json"};
     struct stat info;
     if (stat(model, &info) == 0 && S_ISREG(info.st_mode))
         return sw_digest_file(hash, model);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (int i = 0; i < SW_MODEL_TEXT_FILES; i++) {
         char path[PATH_MAX];
-        SW_TRY(sw_path_join(path, sizeof path, model, names[i]));
-        sw_digest_text(hash, names[i]);
+        SW_TRY(sw_path_join(path, sizeof path, model, sw_model_file_names[i]));
+        sw_digest_text(hash, sw_model_file_names[i]);
         if (access(path, F_OK) == 0)
             SW_TRY(sw_digest_file(hash, path));
     }

@@ -33,7 +33,8 @@ sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
 /* Does the same, but refuses a link and accepts zero bytes, which a power loss may leave. For files in folders that
  * only this program writes. */
 sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out);
-sw_status sw_file_copy(const char *from, const char *to);
+/* Copies a regular file and flushes the copy. SHARED: no one may read it who may not read the original. */
+sw_status sw_file_copy(const char *from, const char *to, sw_file_readers readers);
 
 /* Opens a folder to list it, as opendir does. */
 DIR *sw_folder_list(const char *folder);

@@ -4,6 +4,7 @@
 #include "train/folder/cut_reader.h"
 #include "train/folder/frozen.h"
 #include "train/folder/group_reader.h"
+#include "train/folder/run_model.h"
 #include "train/folder/run_stores.h"
 #include "train/folder/store_reader.h"
 #include "train/hf/checkpoint.h"
@@ -20,7 +21,8 @@ struct sw_source {
     struct sw_model_config config;
     struct sw_units *units;
     int64_t tiles;
-    char *folder;
+    char *model;  /* what the weights come from: folder or preset; a run's is what it was made from */
+    char *folder; /* of the model's small files; NULL: there is none */
     struct sw_option_list drives;
     struct sw_load load;
     struct sw_model_init init;        /* context of a random start */
@@ -64,11 +66,10 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     SW_TRY(spec->tensor_ranks > 1 ? sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank,
                                                         spec->tiles, spec->optimizer, &source->units)
                                   : sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->units));
-    if (is_folder(model)) {
-        source->folder = strdup(model);
-        if (source->folder == NULL)
-            return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
-    }
+    SW_TRY(sw_run_model_folder(NULL, model, &source->folder));
+    source->model = strdup(model);
+    if (source->model == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
     if (spec->init) {
         source->init = (struct sw_model_init){.config = &source->config, .units = source->units, .seed = spec->seed};
         source->load = (struct sw_load){.fill = sw_model_fill_random, .context = &source->init};
@@ -156,9 +157,10 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
         status = add_frozen(source, folder, &run);
     if (status == SW_OK)
         status = list_drives(source, folder, &run, nvme);
-    /* Tokenizer files are in the folder that the run's model came from, if it still exists. */
-    if (status == SW_OK && run.settings.model != NULL && is_folder(run.settings.model))
-        source->folder = strdup(run.settings.model);
+    if (status == SW_OK)
+        status = sw_run_model_folder(folder, run.settings.model, &source->folder);
+    source->model = run.settings.model;
+    run.settings.model = NULL;
     source->bos = run.settings.old_text ? SW_BOS_NO : run.settings.bos;
     source->turn_end = run.turn_end;
     run.turn_end.token = NULL;
@@ -188,6 +190,7 @@ void sw_source_close(struct sw_source *source) {
     sw_units_destroy(source->whole);
     sw_option_list_release(&source->drives);
     free(source->turn_end.token);
+    free(source->model);
     free(source->folder);
     free(source);
 }
@@ -224,6 +227,10 @@ int64_t sw_source_tiles(const struct sw_source *source) {
 
 const struct sw_option_list *sw_source_drives(const struct sw_source *source) {
     return &source->drives;
+}
+
+const char *sw_source_model(const struct sw_source *source) {
+    return source->model;
 }
 
 const char *sw_source_folder(const struct sw_source *source) {

@@ -34,7 +34,9 @@ void sw_source_close(struct sw_source *source);
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
-/* Returns the Hugging Face folder of the source, for files that an export carries over; NULL if there is none. */
+/* Returns the model folder or preset; of a run, that which it was made from. */
+const char *sw_source_model(const struct sw_source *source);
+/* Returns the folder of the model's small files, such as the tokenizer's (run_model.h); NULL if there is none. */
 const char *sw_source_folder(const struct sw_source *source);
 
 /* Returns the token that ends turns in what a run learnt (run.h); its token is NULL where there is none. */

@@ -8,6 +8,7 @@
 #include "io/queue/lock.h"
 #include "io/safetensors/safetensors.h"
 #include "train/files/json_file.h"
+#include "train/files/model_files.h"
 #include "train/hf/family.h"
 
 #include <assert.h>
@@ -206,7 +207,7 @@ static sw_status carry_config(const char *source, const char *target, sw_dtype t
     char *text = changed ? sw_config_dump(root) : NULL;
     json_decref(root);
     if (!changed)
-        return sw_file_copy(source, target);
+        return sw_file_copy(source, target, SW_FILE_SHARED);
     const sw_status status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", target)
                                           : sw_file_replace(target, text, strlen(text), SW_FILE_SHARED);
     free(text);
@@ -232,17 +233,20 @@ static sw_status write_config(const char *folder, const struct sw_model_config *
     return status;
 }
 
+/* Copies the small files, but for config.json, which write_config writes. */
 static sw_status carry_files(const char *from, const char *to) {
-    static const char *const carried[] = {
-        "tokenizer.json",          "tokenizer_config.json", "vocab.json",          "merges.txt",
-        "tokenizer.model",         "added_tokens.json",     "chat_template.jinja", "chat_template.json",
-        "special_tokens_map.json", "generation_config.json"};
-    for (size_t i = 0; i < sizeof carried / sizeof carried[0]; i++) {
-        char source[PATH_CHARS], target[PATH_CHARS];
-        SW_TRY(sw_path_join(source, sizeof source, from, carried[i]));
-        SW_TRY(sw_path_join(target, sizeof target, to, carried[i]));
-        if (access(source, F_OK) == 0)
-            SW_TRY(sw_file_copy(source, target));
+    for (int i = 0; sw_model_file_names[i] != NULL; i++) {
+        const char *name = sw_model_file_names[i];
+        char target[PATH_CHARS];
+        struct sw_model_file file;
+        sw_model_file_look(from, name, &file);
+        if (!file.is_there || strcmp(name, SW_MODEL_CONFIG) == 0)
+            continue;
+        SW_TRY(sw_path_join(target, sizeof target, to, name));
+        if (file.refused[0] == '\0')
+            SW_TRY(sw_file_copy(file.path, target, SW_FILE_SHARED));
+        else
+            sw_log_warn("the export is without %s/%s, as %s", from, name, file.refused);
     }
     return SW_OK;
 }

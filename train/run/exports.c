@@ -7,6 +7,7 @@
 #include "core/size.h"
 #include "train/files/json_file.h"
 #include "train/folder/frozen.h"
+#include "train/folder/run_model.h"
 #include "train/hf/checkpoint.h"
 #include "train/run/gathered_masters.h"
 
@@ -144,12 +145,12 @@ sw_status sw_exports_tidy(const char *run_folder) {
 }
 
 static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_masters *masters, const char *path) {
-    const char *carry = access(trainer->run.settings.model, F_OK) == 0 ? trainer->run.settings.model : NULL;
     const struct sw_checkpoint_format format = {
         .type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES, .turn_end = trainer->run.turn_end};
     const struct sw_load trained = sw_gathered_masters_load(masters);
     const struct sw_load from = sw_frozen_load(trainer->frozen, &trained);
-    return sw_checkpoint_write(path, &trainer->run.config, sw_gathered_masters_units(masters), &format, &from, carry);
+    return sw_checkpoint_write(path, &trainer->run.config, sw_gathered_masters_units(masters), &format, &from,
+                               trainer->model_folder);
 }
 
 static bool has(const struct exports *exports, int64_t step) {
@@ -174,7 +175,7 @@ sw_status sw_exports_has(struct sw_trainer *trainer, int64_t step, bool *out) {
 static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_masters *masters, int64_t step,
                               double validation_loss) {
     struct exports exports = {0};
-    char path[SW_RUN_PATH_CHARS];
+    char path[SW_RUN_PATH_CHARS], lack[SW_RUN_MODEL_CHARS];
     const int64_t begin_ns = sw_now_ns();
     SW_TRY(read_index(trainer->folder, &exports));
     SW_TRY(path_of(&exports, step, path));
@@ -189,7 +190,8 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
     while (count_listed(&exports) > trainer->run.settings.keep)
         unlist_worst(&exports);
     SW_TRY(write_index(&exports));
-    sw_log_info("wrote %s in %.3g s", path, (double)(sw_now_ns() - begin_ns) * 1e-9);
+    sw_log_info("wrote %s in %.3g s%s", path, (double)(sw_now_ns() - begin_ns) * 1e-9,
+                sw_run_model_lack(path, trainer->run.settings.model, trainer->model_folder, lack));
     return remove_unlisted(&exports);
 }
 

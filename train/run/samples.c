@@ -64,13 +64,15 @@ static sw_status encode(const struct sw_samples *samples, const struct sw_chat_s
 }
 
 /* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. */
-static void open_chat(struct sw_samples *samples, const struct sw_settings *settings, struct sw_chat_style *chat) {
+static void open_chat(struct sw_samples *samples, const struct sw_trainer *trainer, struct sw_chat_style *chat) {
     SW_HANDLES_ERRORS();
-    if (sw_chat_style_open(settings->model, settings->chat_format, samples->model.tokenizer, chat) == SW_OK)
+    const char *format = trainer->run.settings.chat_format;
+    if (sw_chat_style_open(trainer->model_folder, format, samples->model.tokenizer, chat) == SW_OK)
         samples->end_of_turn = sw_tokenizer_find(samples->model.tokenizer, chat->end_of_turn);
 }
 
-static sw_status open_tokenizer(struct sw_samples *samples, const char *folder) {
+static sw_status open_tokenizer(struct sw_samples *samples, const struct sw_trainer *trainer) {
+    const char *folder = trainer->model_folder;
     assert(samples != NULL);
     if (!sw_model_text_is_there(folder))
         return samples->vocab == BYTE_VOCAB
@@ -78,7 +80,7 @@ static sw_status open_tokenizer(struct sw_samples *samples, const char *folder) 
                    : sw_fail(SW_ERR_ARG,
                              "--sample-every needs a tokenizer, but %s has no tokenizer.json; put the "
                              "model's there, or leave samples out by --sample-every 0",
-                             folder);
+                             folder != NULL ? folder : trainer->run.settings.model);
     SW_TRY(sw_model_text_open(folder, &samples->model));
     SW_TRY(sw_text_encoder_create(samples->model.tokenizer, &samples->encoder));
     return sw_text_decoder_create(samples->model.tokenizer, true, &samples->decoder);
@@ -98,11 +100,10 @@ static sw_status encode_prompts(struct sw_samples *samples, const struct sw_chat
 }
 
 static sw_status open_prompts(struct sw_samples *samples, const struct sw_trainer *trainer) {
-    const char *folder = trainer->run.settings.model;
     struct sw_chat_style chat = {0};
-    SW_TRY(open_tokenizer(samples, folder));
+    SW_TRY(open_tokenizer(samples, trainer));
     if (samples->encoder != NULL && sw_data_has_masks(trainer->data))
-        open_chat(samples, &trainer->run.settings, &chat);
+        open_chat(samples, trainer, &chat);
     const sw_status status = encode_prompts(samples, &chat);
     sw_chat_style_release(&chat);
     return status;

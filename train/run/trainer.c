@@ -93,9 +93,10 @@ static sw_status open_tokens(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     struct sw_text_sources *sources = &trainer->run.texts;
     const int64_t vocab = trainer->run.config.vocab;
-    SW_TRY(sw_ranks_first(ranks, sw_text_data_prepare(settings, vocab, true, sources)));
+    const char *folder = trainer->model_folder;
+    SW_TRY(sw_ranks_first(ranks, sw_text_data_prepare(settings, folder, vocab, true, sources)));
     if (sw_ranks_count(ranks) > 1)
-        SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_prepare(settings, vocab, false, sources)));
+        SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_prepare(settings, folder, vocab, false, sources)));
     return sw_ranks_agree_on_error(ranks, open_windows(trainer));
 }
 
@@ -262,6 +263,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     sw_source_close(trainer->source);
     sw_frozen_close(trainer->frozen);
     json_decref(trainer->given);
+    free(trainer->model_folder);
     sw_timeline_file_close(trainer->timeline);
     sw_forecast_release(&trainer->forecast);
     sw_run_release(&trainer->run);

@@ -26,6 +26,7 @@ struct sw_trainer {
     const char *folder; /* the run's; the caller keeps it */
     struct sw_ranks *ranks;
     struct sw_run run;
+    char *model_folder;       /* of the model's small files (run_model.h); NULL: there is none */
     json_t *given;            /* a new run's settings before anything was resolved; NULL in a resume */
     struct sw_frozen *frozen; /* weights of units that are not trained; NULL: every unit is */
     struct sw_source *source; /* weights of a new run until they are loaded; NULL afterwards and in a resume */

@@ -8,6 +8,7 @@
 #include "train/files/files.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
+#include "train/folder/run_model.h"
 #include "train/plan/plan_advice.h"
 #include "train/plan/tensor_choice.h"
 #include "train/run/agreement.h"
@@ -87,7 +88,7 @@ static sw_status open_model(struct sw_trainer *trainer) {
                                         .optimizer = sw_settings_optimizer(settings)};
     SW_TRY(sw_source_open_model(&spec, &trainer->source));
     trainer->run.config = *sw_source_config(trainer->source);
-    return SW_OK;
+    return sw_run_model_folder(NULL, settings->model, &trainer->model_folder);
 }
 
 /* Makes the folder with mode 0700, because it will hold weights. */
@@ -106,8 +107,15 @@ static sw_status write_recipe(const struct sw_trainer *trainer) {
     return status;
 }
 
+static sw_status keep_model(struct sw_trainer *trainer) {
+    const char *model = trainer->run.settings.model;
+    SW_TRY(sw_run_keep_model(trainer->folder, model));
+    return sw_run_model_folder(trainer->folder, model, &trainer->model_folder);
+}
+
 static sw_status begin_run(struct sw_trainer *trainer) {
     SW_TRY(write_recipe(trainer));
+    SW_TRY(keep_model(trainer));
     SW_TRY(sw_run_write(trainer->folder, &trainer->run));
     return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
 }

@@ -4,6 +4,7 @@
 #include "core/long_work.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
+#include "train/folder/run_model.h"
 #include "train/folder/run_stores.h"
 #include "train/plan/tensor_choice.h"
 #include "train/run/trace_file.h"
@@ -127,6 +128,7 @@ static sw_status leave_secondary(struct sw_settings *settings) {
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    SW_TRY(sw_run_model_folder(trainer->folder, settings->model, &trainer->model_folder));
     trainer->past_schedule = sw_settings_schedule(settings);
     if (sw_ranks_count(trainer->ranks) == 1)
         SW_TRY(leave_secondary(settings));

@@ -16,11 +16,11 @@ static bool opens(const char *folder, struct sw_model_text *model) {
 }
 
 /* Returns the token that ends a turn by the model's chat template, or -1 where its chats cannot be written. */
-static int32_t end_of_turn(const struct sw_settings *settings, const struct sw_model_text *model) {
+static int32_t end_of_turn(const struct sw_trainer *trainer, const struct sw_model_text *model) {
     SW_HANDLES_ERRORS();
     struct sw_chat_style chat = {0};
     int32_t id = -1;
-    if (sw_chat_style_open(settings->model, settings->chat_format, model->tokenizer, &chat) == SW_OK)
+    if (sw_chat_style_open(trainer->model_folder, trainer->run.settings.chat_format, model->tokenizer, &chat) == SW_OK)
         id = sw_tokenizer_find(model->tokenizer, chat.end_of_turn);
     sw_chat_style_release(&chat);
     return id;
@@ -38,12 +38,11 @@ static sw_status note(struct sw_trainer *trainer, const struct sw_model_text *mo
 }
 
 sw_status sw_turns_find(struct sw_trainer *trainer) {
-    const struct sw_settings *settings = &trainer->run.settings;
     struct sw_model_text model;
     bool learns = false;
-    if (!opens(settings->model, &model))
+    if (!opens(trainer->model_folder, &model))
         return SW_OK;
-    const int32_t id = end_of_turn(settings, &model);
+    const int32_t id = end_of_turn(trainer, &model);
     sw_status status = SW_OK;
     if (id >= 0 && !sw_model_text_ends(&model, id))
         status = sw_data_learns(trainer->data, id, &learns);
