@@ -21,6 +21,7 @@ SCRATCH = program.scratch_folder()
 SEED, SEEDS = int(os.environ.get("SW_TEST_SEED", "20261122")), int(os.environ.get("SW_TEST_SEEDS", 18))
 ROOT, OUT, DOUBLE = os.path.join(SCRATCH, "machine"), os.path.join(SCRATCH, "out"), 0.2
 RUN, OTHER, EXPORT = os.path.join(ROOT, "runs", "run"), os.path.join(ROOT, "runs", "other"), os.path.join(ROOT, "runs", "exported")
+KEPT = os.path.join("model", "config.json")
 DRIVES = [os.path.join(ROOT, f"drive{number}") for number in range(3)]
 MODEL, DATA = os.path.join(SCRATCH, "model"), os.path.join(SCRATCH, "data.txt")
 # Two sequences a step, for one or two ranks. A file system in memory serves as well.
@@ -246,12 +247,14 @@ def wrong_exports(crash, steps, step):
 
 def left_behind(ranks):
     """Returns the problems with files that are neither of the run with so many ranks, nor of the other run, nor exports."""
-    wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl", "timeline.json")}
+    wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl", "timeline.json", KEPT)}
     own = [f"rank-{rank}-of-{ranks}" if ranks > 1 else "" for rank in range(ranks)]
     possible = [{os.path.join(place, name, power_loss.STORE) for place in places for name in own}
                 for places in ([RUN], [DRIVES[0]], [DRIVES[0], DRIVES[2]])]
     stores = {store for each in possible for store in each if os.path.exists(store)}
     problems = [] if stores in possible else [f"stores are {sorted(stores)}"]
+    problems += [] if program.read_json(os.path.join(RUN, KEPT)) == program.read_json(os.path.join(MODEL, "config.json")) else [
+        f"{KEPT} is not that of the model"]
     folders_of_ranks = {os.path.dirname(store) for store in stores if ranks > 1}
     for where, folders, files in os.walk(ROOT):
         if where.startswith((OTHER, EXPORT, os.path.join(RUN, "exports"), DRIVES[1])):
