@@ -294,7 +294,7 @@ def groups_begin_from_a_checkpoint_as_one_rank_does():
         must("export", path(f"{model}-first"), path(f"{model}-checkpoint"))
         for ranks in (1, 4):
             together(ranks, command("train", "--model", path(f"{model}-checkpoint"), "--data", DATA, "--run", path(f"{model}-on-{ranks}"),
-                                    "--steps", SHORT, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", batch, "--threads", 1, "--clip", 0.05,
+                                    "--steps", SHORT, "--lr", 3e-4, "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", batch, "--threads", 1, "--clip", 0.05,
                                     "--precision", "fp32", "--tensor", ranks))
         problems += far(model, path(f"{model}-on-4"), path(f"{model}-on-1"), tolerance=TOLERANCE)
     return problems

@@ -148,6 +148,33 @@ def passes_of_steps_are_said_and_many_are_warned_of():
     return problems
 
 
+def the_rate_follows_from_the_weights():
+    """--lr auto, the default: run.json has the number that it became, the start says it, and a resume keeps it."""
+    problems, model = [], path("weights")
+    hf_folder.make(model, hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(1)))
+    shape = ("--model", model, "--data", data(), *program.SHAPE, "--steps", 1)
+    rates = (("loaded", (), 1e-5, "1e-05, as --lr auto is for loaded weights"),
+             ("auto", ("--lr", "auto"), 1e-5, "1e-05, as --lr auto is for loaded weights"),
+             ("random", ("--init",), 3e-4, "0.0003, as --lr auto is for random weights"),
+             ("given", ("--lr", "1e-3"), 1e-3, ""))
+    for name, flags, rate, said in rates:
+        for more in (("--dry-run",), ()):
+            ended = program.must("train", *shape, "--run", path(name), *flags, *more)
+            if ended.err.count("as --lr auto is") != (said != "") or said not in ended.err:
+                problems.append(f"{name} {more}: {ended.err}")
+        if settings_of(name)["lr"] != rate:
+            problems.append(f"{name}: run.json has the rate {settings_of(name)['lr']}")
+        again = program.must("train", "--recipe", path(name, "recipe.yaml"), "--run", path(f"{name}-again"))
+        if settings_of(f"{name}-again")["lr"] != rate or "as --lr auto" in again.err or losses(name) != losses(f"{name}-again"):
+            problems.append(f"{name}: its recipe gives the rate {settings_of(f'{name}-again')['lr']}: {again.err}")
+        resumed = program.must("resume", path(name), "--steps", 2)
+        if settings_of(name)["lr"] != rate or "as --lr auto" in resumed.err:
+            problems.append(f"{name}: a resume has the rate {settings_of(name)['lr']}: {resumed.err}")
+    problems += program.refused("a resume", ("resume", path("loaded"), "--lr", "auto"), "--lr is 'auto'", "number", status=2)
+    return problems + program.refused("a least rate above it", ("train", *shape, "--run", path("above"), "--min-lr", "1e-4"),
+                                      "0.0001 is above the learning rate 1e-05", "--lr")
+
+
 BAD = (
     ("model: x\nlrr: 3\n", "did you mean --lr?, while reading", "line 2"),
     ("model: [a, b]\n", "--model has no value", "line 1"),
@@ -186,4 +213,4 @@ def bad_recipes_are_refused():
 
 script_test.run(flags_come_from_the_recipe, a_run_writes_the_recipe_that_repeats_it, epochs_become_steps,
                 a_dry_run_checks_and_writes_nothing, plan_passes_over_the_flags_of_train, plan_counts_data_as_train_does,
-                passes_of_steps_are_said_and_many_are_warned_of, bad_recipes_are_refused)
+                passes_of_steps_are_said_and_many_are_warned_of, the_rate_follows_from_the_weights, bad_recipes_are_refused)

@@ -55,7 +55,13 @@ static const struct sw_option options[] = {
      .initial = "100,10m",
      .value = "steps|TIME",
      .what = "between commits"},
-    {.name = "--lr", .kind = SW_OPTION_REAL, INTO(lr), .initial = "3e-4", .value = "X", .what = "learning rate"},
+    {.name = "--lr",
+     .kind = SW_OPTION_REAL,
+     INTO(lr),
+     .initial = "3e-4",
+     .allow_auto = true,
+     .value = "X",
+     .what = "learning rate"},
     {.name = "--beta1",
      .kind = SW_OPTION_REAL,
      INTO(beta1),
@@ -172,7 +178,7 @@ static void test_bad(void **state) {
         {"run --model m --lr fast", "--lr is 'fast'; it must be a number of at least 0"},
         {"run --model m --lr nan", "'nan'"},
         {"run --model m --lr 1e-3x", "'1e-3x'"},
-        {"run --model m --lr -1", "at least 0"},
+        {"run --model m --lr -1", "at least 0, or auto"},
         {"run --model m --beta1 1", "from 0 to below 1"},
         {"run --model m --device-memory 1Gig",
          "not a size; write for example 512MiB, 24GiB (or 24G) or 500GB, while reading"},
@@ -316,6 +322,24 @@ static void test_json_round_trip(void **state) {
     sw_options_release(&line, &back);
 }
 
+static void test_a_real_may_be_auto(void **state) {
+    (void)state;
+    struct settings settings = {0}, back = {0};
+    support_expect_ok(sw_options_defaults(&line, &settings), "defaults");
+    support_expect_ok(sw_options_defaults(&line, &back), "defaults");
+    support_expect_ok(parse("run --model m --lr auto", &settings, NULL), "parse");
+    assert_true(settings.lr == (double)SW_OPTION_AUTO);
+    json_t *object = NULL;
+    support_expect_ok(sw_options_to_json(&line, &settings, &object), "to JSON");
+    assert_string_equal(json_string_value(json_object_get(object, "lr")), "auto");
+    support_expect_ok(sw_options_from_json(&line, object, "run.json", &back), "from JSON");
+    assert_true(back.lr == (double)SW_OPTION_AUTO);
+    support_expect_failure(parse("run --model m --beta1 auto", &settings, NULL), SW_ERR_ARG, "--beta1", "no auto");
+    json_decref(object);
+    sw_options_release(&line, &settings);
+    sw_options_release(&line, &back);
+}
+
 static void test_how_often_in_all_forms(void **state) {
     (void)state;
     static const struct {
@@ -405,6 +429,7 @@ int main(void) {
         cmocka_unit_test(test_help),
         cmocka_unit_test(test_shared_table),
         cmocka_unit_test(test_json_round_trip),
+        cmocka_unit_test(test_a_real_may_be_auto),
         cmocka_unit_test(test_how_often_in_all_forms),
         cmocka_unit_test(test_flags_override_json),
         cmocka_unit_test(test_bad_json),

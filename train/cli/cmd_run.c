@@ -88,6 +88,9 @@ static void say_start(const struct sw_trainer *trainer) {
         sw_log_info("a second shard of the weights is kept among every %d ranks, on the %s",
                     trainer->plan->spec.secondary_ranks, sw_tier_name(trainer->plan->secondary_tier));
     say_data(trainer);
+    if (settings->lr_was_open)
+        sw_log_info("learning rate: %g, as --lr auto is for %s; --lr sets another", settings->lr,
+                    settings->init ? "random weights" : "loaded weights");
     if (settings->dry_run)
         return;
     sw_costs_say_kill(trainer);

@@ -39,7 +39,7 @@ void sw_option_list_release(struct sw_option_list *list);
 /* Returns the texts as an array, or NULL if one is not UTF-8. The caller releases it. */
 json_t *sw_option_list_to_json(const struct sw_option_list *list);
 
-/* The value of an int, size or duration for which "auto" was given. */
+/* The value of an int, size, duration or real for which "auto" was given. */
 #define SW_OPTION_AUTO INT64_C(-1)
 
 struct sw_option {

@@ -39,7 +39,7 @@ static json_t *every_to_json(const struct sw_option_every *every) {
 static json_t *value_to_json(const struct sw_option *option, const void *target) {
     const void *member = (const char *)target + option->offset;
     char choice[SW_OPTION_CHOICE_CHARS];
-    if (option->allow_auto && *(const int64_t *)member == SW_OPTION_AUTO)
+    if (sw_option_is_auto(option, target))
         return json_string("auto");
     switch (option->kind) {
     case SW_OPTION_FLAG: return json_boolean(*(const bool *)member);

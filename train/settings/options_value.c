@@ -46,11 +46,12 @@ static sw_status set_real(const struct sw_option *option, const char *text, doub
         *out = number;
         return SW_OK;
     }
+    const char *or_auto = option->allow_auto ? ", or auto" : "";
     if (!has_max)
-        return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a number of at least %g", option->name, text,
-                       option->real_min);
-    return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a number from %g to %s%g", option->name, text, option->real_min,
-                   option->below_max ? "below " : "", option->real_max);
+        return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a number of at least %g%s", option->name, text,
+                       option->real_min, or_auto);
+    return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a number from %g to %s%g%s", option->name, text,
+                   option->real_min, option->below_max ? "below " : "", option->real_max, or_auto);
 }
 
 static sw_status set_size(const struct sw_option *option, const char *text, int64_t *out) {
@@ -153,12 +154,27 @@ static sw_status set_string(const struct sw_option *option, const char *text, ch
     return SW_OK;
 }
 
+static void set_auto(const struct sw_option *option, void *member) {
+    assert(option->kind == SW_OPTION_INT || option->kind == SW_OPTION_SIZE || option->kind == SW_OPTION_DURATION ||
+           option->kind == SW_OPTION_REAL);
+    if (option->kind == SW_OPTION_REAL)
+        *(double *)member = (double)SW_OPTION_AUTO;
+    else
+        *(int64_t *)member = SW_OPTION_AUTO;
+}
+
+bool sw_option_is_auto(const struct sw_option *option, const void *target) {
+    const void *member = (const char *)target + option->offset;
+    if (!option->allow_auto)
+        return false;
+    return option->kind == SW_OPTION_REAL ? *(const double *)member == (double)SW_OPTION_AUTO
+                                          : *(const int64_t *)member == SW_OPTION_AUTO;
+}
+
 sw_status sw_option_set(const struct sw_option *option, const char *text, void *target) {
     void *member = sw_option_member(option, target);
-    assert(!option->allow_auto || option->kind == SW_OPTION_INT || option->kind == SW_OPTION_SIZE ||
-           option->kind == SW_OPTION_DURATION);
     if (option->allow_auto && strcmp(text, "auto") == 0) {
-        *(int64_t *)member = SW_OPTION_AUTO;
+        set_auto(option, member);
         return SW_OK;
     }
     switch (option->kind) {

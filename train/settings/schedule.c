@@ -11,7 +11,8 @@ static sw_status check_rates(const struct sw_schedule *schedule) {
     if (!isfinite(schedule->min_lr) || schedule->min_lr < 0)
         return sw_fail(SW_ERR_ARG, "the least learning rate is %g; give a number of at least 0", schedule->min_lr);
     if (schedule->kind != SW_SCHEDULE_CONSTANT && schedule->min_lr > schedule->lr)
-        return sw_fail(SW_ERR_ARG, "the least learning rate %g is above the learning rate %g; give one that is not",
+        return sw_fail(SW_ERR_ARG,
+                       "the least learning rate %g is above the learning rate %g; lower --min-lr or raise --lr",
                        schedule->min_lr, schedule->lr);
     return SW_OK;
 }

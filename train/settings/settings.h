@@ -39,6 +39,7 @@ struct sw_settings {
     int64_t micro_batch;   /* sequences */
     bool micro_batch_open; /* not a flag: --micro-batch was auto, so that a smaller one may be taken */
     double lr, min_lr;
+    bool lr_was_open;            /* not a flag: --lr was auto at this start */
     int64_t warmup, decay_steps; /* steps */
     int schedule;                /* sw_schedule_kind */
     bool min_lr_at_last; /* not a flag: run.json of older runs says that the last step has min_lr (schedule.h) */

@@ -115,8 +115,12 @@ static const struct sw_option options[] = {
 
     {.name = "--freeze", TEXT(freeze), .commands = TRAIN | PLAN, .group = LEARNING, .value = "UNITS",
      .what = "do not train the embedding, or it and the first blocks, counted from 0: embedding,blocks:0-11"},
-    {.name = "--lr", REAL(lr), .commands = RUNS, .group = LEARNING, .initial = "3e-4", .value = "RATE", .real_min = 0,
-     .real_max = 1e3, .what = "learning rate after the warm-up, the highest of the schedule"},
+    {.name = "--lr", REAL(lr), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "RATE", .real_min = 0,
+     .real_max = 1e3, .allow_auto = true,
+     .what = "learning rate after the warm-up, the highest of the schedule; auto: 1e-5 for loaded weights, 3e-4 with "
+             "--init"},
+    {.name = "--lr", REAL(lr), .commands = RESUME, .group = LEARNING, .value = "RATE", .real_min = 0, .real_max = 1e3,
+     .what = "learning rate after the warm-up, the highest of the schedule"},
     {.name = "--warmup", INT(warmup), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "STEPS",
      .int_min = 0, .allow_auto = true, .what = "steps of linear warm-up; auto: a tenth of the schedule, at most 100"},
     {.name = "--schedule", CHOICE(schedule), .commands = TRAIN, .group = LEARNING, .initial = "cosine",

@@ -49,10 +49,12 @@ static json_t *absolute(const json_t *value) {
 }
 
 /* Everything stands as it was given, "auto" included, but paths become absolute: those of the settings are already,
- * except that text may have been replaced by its tokens. The size of tensor groups is the one of the run, because bits
- * depend on it and other measurements might choose another. */
+ * except that text may have been replaced by its tokens. The learning rate is the one of the run, because another
+ * version might choose another, and so is the size of tensor groups, because bits depend on it and other measurements
+ * might choose another. */
 static void print_pairs(FILE *to, json_t *given, const json_t *now, const json_t *defaults) {
-    static const char *const resolved[] = {"model", "nvme", "tensor", NULL}, *const texts[] = {"data", "val", NULL};
+    static const char *const resolved[] = {"lr", "model", "nvme", "tensor", NULL}, *const texts[] = {"data", "val",
+                                                                                                     NULL};
     const char *key;
     json_t *value;
     json_object_foreach(given, key, value) {

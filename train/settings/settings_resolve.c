@@ -13,6 +13,10 @@
  */
 enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
 enum { AUTO_STEPS = 1000, AUTO_MOST_WARMUP = 100 };
+/* Learning rates where --lr is "auto". What loaded weights have learnt outlasts only small steps; random weights have
+ * nothing to lose. */
+#define AUTO_LR_LOADED 1e-5
+#define AUTO_LR_RANDOM 3e-4
 /* Grains of a chunk where --chunk-grains is "auto". A GPU gets larger ones, because short copies keep its link busy
  * only half of the time. AUTO_MOST_CHUNKS limits the chunks of a rank's part of the model, and with them the plan's
  * ops. */
@@ -134,12 +138,19 @@ static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_conf
     return SW_OK;
 }
 
+static void resolve_lr(struct sw_settings *s) {
+    s->lr_was_open |= s->lr == (double)SW_OPTION_AUTO;
+    if (s->lr == (double)SW_OPTION_AUTO)
+        s->lr = s->init ? AUTO_LR_RANDOM : AUTO_LR_LOADED;
+}
+
 sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
                               const struct sw_device_info *device) {
     int64_t frozen_units;
     if (s->tensor == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
         s->tensor = 1;
     SW_TRY(sw_settings_frozen_units(s, config, &frozen_units));
+    resolve_lr(s);
     resolve_shape(s, config);
     if (s->regrouped)
         fit_micro_batch(s);
