@@ -1,5 +1,6 @@
 #include "offload/simulate/outline_price.h"
 
+#include "core/error_scope.h"
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
 
@@ -49,6 +50,29 @@ sw_status sw_outline_bound(const struct sw_plan *plan, const struct sw_rates *ra
     *out = bound_of(&b);
     *out_slower = b.slower;
     return status;
+}
+
+struct counting {
+    sw_lane lane;
+    int64_t bytes;
+};
+
+static bool count_bytes(void *context, const struct sw_op *op, int32_t count) {
+    struct counting *counting = context;
+    for (int32_t i = 0; i < count; i++)
+        counting->bytes += op[i].lane == counting->lane ? op[i].bytes : 0;
+    return true;
+}
+
+int64_t sw_outline_lane_bytes(const struct sw_plan *plan, sw_lane lane) {
+    SW_HANDLES_ERRORS(); /* without memory to make all ops, those that were made count */
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    struct counting counting = {.lane = lane};
+    if (program->op_count > 0)
+        (void)count_bytes(&counting, program->op, program->op_count);
+    else
+        (void)sw_plan_emit_through(plan, SW_PROGRAM_UPDATE, count_bytes, &counting);
+    return counting.bytes;
 }
 
 bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops) {

@@ -17,6 +17,9 @@ struct sw_step_bound {
 sw_status sw_outline_bound(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_step_bound enough,
                            struct sw_step_bound *out, bool *out_slower);
 
+/* Returns the bytes that a lane moves in a step of an outline or of a plan. */
+int64_t sw_outline_lane_bytes(const struct sw_plan *plan, sw_lane lane);
+
 /* Tells whether a plan whose step has so many ops would have more than SW_PLAN_MOST_OPS in all its programs. */
 bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops);
 

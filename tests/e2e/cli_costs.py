@@ -3,6 +3,7 @@ told at the start and the end. No speed
 is asserted."""
 
 import json
+import math
 import os
 import re
 
@@ -29,9 +30,9 @@ def plan(place, *more, every=EVERY):
                                    "--steps", STEPS, "--save-every", every, "--json", *more).out)
 
 
-def train(run, place, *more, steps=STEPS):
+def train(run, place, *more, steps=STEPS, rated=("--endurance", ENDURANCE)):
     return program.must("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", steps,
-                        *program.SHAPE, "--place", place, "--save-every", EVERY, "--endurance", ENDURANCE, *more)
+                        *program.SHAPE, "--place", place, "--save-every", EVERY, *rated, *more)
 
 
 def size(text):
@@ -139,6 +140,24 @@ def a_save_by_the_rates():
     return problems
 
 
+def narrow_state_that_doubles_the_speed_is_named():
+    """Where only the drive takes time, and fp32 moments alone have no room beside it."""
+    shape = ("plan", "--model", "gpt2-demo", *program.SHAPE, "--nvme", SCRATCH, "--rates", path("slow.json"))
+    program.must(*shape)
+    rates = program.read_json(path("slow.json"))
+    free, slow = {"bytes_per_s": 1e18, "cores": 0}, {"bytes_per_s": 1e6, "cores": 0}
+    rates.update({name: free for name in "upload download update update_on_device finish zero".split()})
+    rates.update({name: [1e-6] * len(rates[name]) for name in ("forward_s", "backward_s", "recompute_s", "derive_s")})
+    rates.update(op_s=0, queued_op_s=0, commit_s=0, io_latency_s=0, read=slow, write=slow)
+    program.write(path("slow.json"), json.dumps(rates))
+    problems = []
+    for device, flags, named in (("64MiB", (), True), ("24MiB", (), False), ("64MiB", ("--optimizer-state", "8bit"), False)):
+        err = program.must(*shape, "--device-memory", device, "--host-memory", "8MiB", "--json", *flags).err
+        if ("warning: with --optimizer-state 8bit a step is predicted to take" in err) != named:
+            problems.append(f"{device} {flags}: {err}")
+    return problems
+
+
 def resume_keeps_the_rated_life():
     train("halves", MIXED, steps=STEPS // 2)
     err = program.must("resume", path("halves"), "--steps", STEPS).err
@@ -167,4 +186,39 @@ def pauses_are_counted():
                        else [f"the exports are {lines}"])
 
 
-script_test.run(pauses_are_counted, what_is_planned_is_written, shares_of_the_rated_life, a_save_by_the_rates, resume_keeps_the_rated_life)
+def writes_that_wear_a_drive_are_warned_of():
+    """Whatever begins or continues a run counts the bytes that it will write, against common drives or the given rating."""
+    problems, writes = [], plan(PLACES["nvme"])["writes"]
+    enough = math.ceil((60e12 - writes["start_bytes"]) / writes["step_bytes"]) + 1
+    two = ("--nvme", path("a"), "--nvme", path("b"))
+    for drive in two[1::2]:
+        os.mkdir(drive)
+    one = ("--nvme", SCRATCH)
+    for flags, warned, words in (((*one, "--steps", enough), True, ("60.0 TB", "600 TB that a common drive of 1 TB", "--endurance",
+                                                                    "--optimizer-state 8bit", "--host-memory", "--batch-tokens")),
+                                 ((*one, "--steps", enough - 2), False, ()),
+                                 ((*one, "--steps", enough, "--endurance", 601), False, ()),
+                                 ((*one, "--steps", enough, "--endurance", 599), True, ("the 599 TB that --endurance says",)),
+                                 ((*two, "--steps", enough), False, ()),
+                                 ((*two, "--steps", 2 * enough), True, ("1200 TB that 2 common drives",)),
+                                 ((*one, "--steps", 3 * enough, "--optimizer-state", "8bit"), True, ("--host-memory",))):
+        err = program.must("plan", "--model", "gpt2-tiny", *program.SHAPE, "--place", PLACES["nvme"], *flags).err
+        if ("over a tenth" in err) != warned or any(word not in err for word in words) or (
+                "8bit" in flags and "8bit writes" in err):
+            problems.append(f"{flags}: {err}")
+    rated, found = ("--endurance", 1e-6), []
+    for more in (("--dry-run",), ()):
+        found.append(train("worn", PLACES["nvme"], *more, rated=rated).err)
+    found.append(program.must("resume", path("worn"), "--steps", 2 * STEPS).err)
+    for err, begins in zip(found, (True, True, False)):
+        match = re.search(r"warning: the (run writes|steps that are left write) ([0-9.]+ \w+), over a tenth of the 1e-06 TB", err)
+        expected = writes["run_bytes"] if begins else writes["run_bytes"] - writes["start_bytes"]
+        if match is None or (match[1] == "run writes") != begins or not near(size(match[2]), expected, 0.02) or (
+                "--batch-tokens" in err) != begins:
+            problems.append(f"{match and match[0]}, not {expected}: {err}")
+    saved = train("saved", PLACES["device"], rated=rated).err
+    return problems + ([] if "--save-every saves more rarely" in saved else [f"saves: {saved}"])
+
+
+script_test.run(writes_that_wear_a_drive_are_warned_of, pauses_are_counted, what_is_planned_is_written, shares_of_the_rated_life, a_save_by_the_rates,
+                narrow_state_that_doubles_the_speed_is_named, resume_keeps_the_rated_life)

@@ -181,4 +181,20 @@ def damaged():
     return problems
 
 
-script_test.run(measured_once, predicts_training, trains_without_one, departs, of_another_build, damaged, ranks_measure_together)
+def narrow_state_is_named():
+    """By a profile of drives that are a thousand times slower, where only moments in 8 bits have room beside them."""
+    file = kept("drives")[0]
+    entry, before = json.loads(content(file)), content(file)
+    for way in ("read", "write"):
+        entry[way]["bytes_per_s"] /= 1000
+    program.write(file, json.dumps(entry))
+    budgets, problems = ("--device-memory", "80MiB", "--host-memory", "8MiB", "--chunk-grains", 2), []
+    for name, more, named in (("fp32", (), True), ("8bit", ("--optimizer-state", "8bit"), False)):
+        said = train(name, *budgets, *more)[0]
+        if ("warning: with --optimizer-state 8bit a step is predicted to take" in said) != named:
+            problems.append(f"{name}: {said}")
+    program.write(file, before)
+    return problems
+
+
+script_test.run(measured_once, predicts_training, narrow_state_is_named, trains_without_one, departs, of_another_build, damaged, ranks_measure_together)

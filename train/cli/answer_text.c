@@ -5,11 +5,16 @@
 #include "core/size.h"
 #include "train/cli/commands.h"
 #include "train/run/steplog_text.h"
+#include "train/settings/places.h"
 
 /* Repeated data are worth about as much as new data for four passes, and soon less after (Muennighoff et al., 2023). */
 #define MANY_EPOCHS 5.0
 
-enum { INDENT = 2, VALUE_COLUMN = 17, RANGE_CHARS = 80 };
+/* Terabytes that most consumer NVMe drives of 1 TB are rated to write, and the share of a rating that is warned of. */
+#define COMMON_DRIVE_TBW 600.0
+#define LARGE_SHARE 0.1
+
+enum { INDENT = 2, VALUE_COLUMN = 17, RANGE_CHARS = 80, RATING_CHARS = 160 };
 
 static void print_budget(const struct sw_answer *a, const char *what, sw_tier tier, FILE *to) {
     char peak[SW_SIZE_CHARS], budget[SW_SIZE_CHARS];
@@ -92,6 +97,59 @@ void sw_answer_warn_epochs(double epochs) {
             "the run passes %.3g times over its training data; after about %.0f passes a model mostly learns the "
             "data by heart: give more data or fewer steps, or --val with --early-stop",
             epochs, MANY_EPOCHS);
+}
+
+/* Writes what the drives of the store are rated to write, and whose rating that is. Returns it in terabytes. */
+static double rating_of(const struct sw_settings *s, char text[RATING_CHARS]) {
+    const int drives = s->nvme.count > 0 ? s->nvme.count : 1;
+    const double rated_tb = s->endurance > 0.0 ? s->endurance : drives * COMMON_DRIVE_TBW;
+    if (s->endurance > 0.0)
+        snprintf(text, RATING_CHARS, "%g TB that --endurance says", rated_tb);
+    else if (drives == 1)
+        snprintf(text, RATING_CHARS, "%g TB that a common drive of 1 TB is rated to write (--endurance names yours)",
+                 rated_tb);
+    else
+        snprintf(text, RATING_CHARS, "%g TB that %d common drives of 1 TB are rated to write (--endurance names yours)",
+                 rated_tb, drives);
+    return rated_tb;
+}
+
+static bool is_optimizer_on_nvme(const struct sw_plan *plan) {
+    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
+        if (plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME)
+            return true;
+    return false;
+}
+
+/* Ranks that share their drives wear them out together. */
+void sw_answer_warn_writes(const struct sw_settings *s, const struct sw_plan *plan, const struct sw_writes *writes,
+                           int64_t steps) {
+    const double sharers = sw_places_are_shared(&s->nvme) ? (double)sw_max_i64(1, s->local_ranks) : 1.0;
+    const double in_steps = sharers * (double)steps * (double)writes->step_bytes;
+    const double all = sharers * sw_writes_of_run(writes, steps);
+    const bool begins = writes->start_bytes > 0, narrows = plan->spec.units->optimizer != SW_OPTIMIZER_8BIT;
+    char rating[RATING_CHARS], text[SW_WRITES_CHARS];
+    const double rated_tb = rating_of(s, rating);
+    if (!(sw_writes_share(all, rated_tb) > LARGE_SHARE))
+        return;
+    const char *what = begins ? "the run writes" : "the steps that are left write";
+    sw_writes_text(all, text);
+    if (in_steps < all / 2.0)
+        sw_log_warn("%s %s, over a tenth of the %s; a longer --save-every saves more rarely", what, text, rating);
+    else
+        sw_log_warn("%s %s, over a tenth of the %s; %smore state in host memory (--host-memory, --place) writes less%s",
+                    what, text, rating,
+                    narrows && is_optimizer_on_nvme(plan) ? "--optimizer-state 8bit writes about half as much, " : "",
+                    begins ? ", and with larger --batch-tokens fewer steps learn as many tokens" : "");
+}
+
+void sw_answer_warn_state(double step_s, double narrow_s) {
+    char now[SW_TIME_TEXT_CHARS], narrow[SW_TIME_TEXT_CHARS];
+    if (narrow_s > 0.0)
+        sw_log_warn(
+            "with --optimizer-state 8bit a step is predicted to take %s and not %s (%.3g times as fast): less is "
+            "read and written, and results change a little",
+            sw_format_seconds(narrow_s, narrow), sw_format_seconds(step_s, now), step_s / narrow_s);
 }
 
 static void print_step(const struct sw_answer *a, FILE *to) {

@@ -33,6 +33,13 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to);
 void sw_answer_warn_groups(const struct sw_settings *settings, double step_s, double in_nodes_s);
 /* Warns of many passes over the training data. */
 void sw_answer_warn_epochs(double epochs);
+/* Warns where a run writes over a tenth of what its drives, or else common ones, are rated to write. steps: of the run,
+ * or those left of it. The plan may be an outline. */
+void sw_answer_warn_writes(const struct sw_settings *settings, const struct sw_plan *plan,
+                           const struct sw_writes *writes, int64_t steps);
+/* Warns that --optimizer-state 8bit would more than double the speed. narrow_s: its predicted step; 0: it would not, or
+ * is not predicted. */
+void sw_answer_warn_state(double step_s, double narrow_s);
 /* Prints the time of a step and of all steps, and by what they are predicted; or how a prediction is to be had. */
 void sw_answer_print_times(const struct sw_answer *answer, FILE *to);
 

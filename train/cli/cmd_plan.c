@@ -330,6 +330,15 @@ static sw_status check_here(const struct sw_planned *p) {
     return sw_plan_check_drives(p->plan, &where, p->model, &shape, p->devices.compute);
 }
 
+/* Warns of what the run would do to its drives, and of state that slows it down. */
+static sw_status warn(const struct sw_planned *p) {
+    double narrow_s;
+    sw_answer_warn_writes(&p->settings, p->plan, &p->writes, p->settings.steps);
+    SW_TRY(sw_what_if_narrow(p, &narrow_s));
+    sw_answer_warn_state(p->prediction.plain.step_s, narrow_s);
+    return SW_OK;
+}
+
 static sw_status run(struct sw_planned *p, int argc, char **argv) {
     if (p->settings.trace != NULL)
         SW_TRY(sw_trace_file_check(p->settings.trace));
@@ -349,6 +358,8 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
     if (p->data.tokens > 0)
         sw_answer_warn_epochs(sw_data_pass_epochs(&p->data, &p->settings));
     sw_answer_warn_groups(&p->settings, p->prediction.plain.step_s, p->groups_in_nodes_s);
+    if (!p->settings.smallest_machine)
+        SW_TRY(warn(p));
     if (p->settings.trace != NULL)
         SW_TRY(write_trace(p));
     if (p->settings.svg != NULL)

@@ -23,20 +23,30 @@ static void say_data(const struct sw_trainer *trainer) {
     sw_answer_warn_epochs(windows / (double)sw_data_train_windows(trainer->data));
 }
 
-/* Returns what plan would answer about the steps that are left. A resume does not make the store again, and a --dry-run
- * does not complete its plan. */
+/* Returns what the steps that are left write. A resume does not make the store again. */
+static struct sw_writes writes_of(const struct sw_trainer *trainer) {
+    const struct sw_option_every *every = &trainer->run.settings.save_every;
+    struct sw_writes writes = sw_writes_of(trainer->plan, sw_writes_save_steps(every, trainer->forecast.step.step_s));
+    if (trainer->position.step > 0)
+        writes.start_bytes = 0;
+    return writes;
+}
+
+static void say_writes(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_writes writes = writes_of(trainer);
+    sw_answer_warn_writes(settings, trainer->plan, &writes, settings->steps - trainer->position.step);
+}
+
+/* Returns what plan would answer about the steps that are left. A --dry-run does not complete its plan. */
 static struct sw_answer answer_of(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_forecast *forecast = &trainer->forecast;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     const bool known = forecast->step.step_s > 0.0;
-    struct sw_writes writes =
-        sw_writes_of(trainer->plan, sw_writes_save_steps(&settings->save_every, forecast->step.step_s));
-    if (trainer->position.step > 0)
-        writes.start_bytes = 0;
     return (struct sw_answer){.settings = settings,
                               .plan = trainer->plan,
-                              .writes = writes,
+                              .writes = writes_of(trainer),
                               .steps = settings->dry_run ? 0 : settings->steps - trainer->position.step,
                               .step = known ? &forecast->step : NULL,
                               .save_s = forecast->save_s,
@@ -74,6 +84,8 @@ static void say_start(const struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     say_answer(trainer);
     sw_answer_warn_groups(settings, 0.0, 0.0);
+    sw_answer_warn_state(trainer->forecast.step.step_s, trainer->forecast.narrow_step_s);
+    say_writes(trainer);
     sw_log_info("computed on %s (%s, %d threads); %s", info.name, info.isa, info.threads,
                 sw_plan_commits(trainer->plan));
     if (settings->freeze != NULL)

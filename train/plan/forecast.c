@@ -1,6 +1,7 @@
 #include "train/plan/forecast.h"
 
 #include "offload/engine/timeline.h"
+#include "offload/simulate/outline_price.h"
 #include "train/plan/rates.h"
 #include "train/stores/writes.h"
 
@@ -63,13 +64,8 @@ void sw_forecast_release(struct sw_forecast *forecast) {
     *forecast = (struct sw_forecast){0};
 }
 
-/* Returns the bytes that a lane moves in a step. */
 static json_t *lane_bytes(const struct sw_plan *plan, sw_lane lane) {
-    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
-    int64_t bytes = 0;
-    for (int32_t i = 0; i < program->lane_count[lane]; i++)
-        bytes += program->op[program->lane_op[lane][i]].bytes;
-    return json_integer(bytes);
+    return json_integer(sw_outline_lane_bytes(plan, lane));
 }
 
 json_t *sw_forecast_to_json(const struct sw_forecast *forecast, const struct sw_plan *plan, int64_t first_step,

@@ -13,6 +13,7 @@ struct sw_forecast {
     struct sw_simulation step; /* a step without a save; step_s 0: there were no rates to predict it by */
     double least_s, most_s;    /* least and most seconds of a step in any way that it may run; 0: not known */
     double save_s;             /* by how much a save makes the training longer; 0: not known, or there are none */
+    double narrow_step_s;      /* step.step_s with --optimizer-state 8bit, if that is less than half; else 0 */
     struct sw_profile_source source;
     char *timeline; /* the step's timeline as JSON (offload/engine/timeline.h); NULL: none */
 };

@@ -5,6 +5,7 @@
 #include "core/number.h"
 #include "train/plan/profile.h"
 #include "train/plan/settings_plan.h"
+#include "train/plan/what_if.h"
 #include "train/settings/places.h"
 
 #include <math.h>
@@ -109,14 +110,29 @@ static sw_status complete(struct sw_settings *settings, const struct sw_model *m
     }
 }
 
+/* Predicts whether narrower state would help, as plan does. */
+static sw_status forecast_narrow(const struct sw_plan_start *start, struct sw_plan *plan,
+                                 const struct sw_profile_rates *found, struct sw_forecast *out) {
+    const struct sw_planned planned = {.settings = *start->settings,
+                                       .config = *sw_model_get_config(start->model),
+                                       .devices = *start->devices,
+                                       .model = start->model,
+                                       .plan = plan,
+                                       .rates = found->rates,
+                                       .prediction.plain = out->step};
+    return sw_what_if_narrow(&planned, &out->narrow_step_s);
+}
+
 /* Predicts the plan's steps on rank 0. A run can do without. */
-static void forecast(const struct sw_plan_start *start, const struct sw_plan *plan,
-                     const struct sw_profile_rates *found, struct sw_forecast *out) {
+static void forecast(const struct sw_plan_start *start, struct sw_plan *plan, const struct sw_profile_rates *found,
+                     struct sw_forecast *out) {
     SW_HANDLES_ERRORS();
     const struct sw_rates *rates = &found->rates.rates;
     if (sw_ranks_rank(start->ranks) != 0 || !found->known || (sw_plan_uses_nvme(plan) && !sw_rates_know_drives(rates)))
         return;
-    const sw_status status = sw_forecast_make(plan, rates, &start->settings->save_every, out);
+    sw_status status = sw_forecast_make(plan, rates, &start->settings->save_every, out);
+    if (status == SW_OK)
+        status = forecast_narrow(start, plan, found, out);
     out->source = found->source;
     if (status == SW_OK)
         return;

@@ -134,6 +134,30 @@ sw_status sw_what_helps(const struct sw_planned *p, struct sw_helps *out) {
     return SW_OK;
 }
 
+/* A plan with more memory left computes less again, but a forward pass is no more than a quarter of the compute lane.
+ * So steps whose compute lane is busy for two thirds of them cannot become half as long. */
+#define MOST_COMPUTING (2.0 / 3.0)
+
+static bool may_double(const struct sw_planned *p) {
+    const struct sw_simulation *step = &p->prediction.plain;
+    bool on_nvme = false;
+    for (int64_t u = p->plan->spec.frozen_units; u < p->plan->spec.units->count; u++)
+        on_nvme |= p->plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
+    return on_nvme && sw_settings_optimizer(&p->settings) == SW_OPTIMIZER_FP32 && sw_what_helps_is_quick(p) &&
+           step->lane_busy_s[SW_LANE_COMPUTE] < MOST_COMPUTING * step->step_s;
+}
+
+sw_status sw_what_if_narrow(const struct sw_planned *p, double *out_step_s) {
+    struct sw_what_if narrow;
+    *out_step_s = 0.0;
+    if (!may_double(p))
+        return SW_OK;
+    SW_TRY(plan_format(p, SW_OPTIMIZER_8BIT, &narrow));
+    if (narrow.fits && narrow.step.step_s < p->prediction.plain.step_s / 2.0)
+        *out_step_s = narrow.step.step_s;
+    return SW_OK;
+}
+
 /* Rounds bytes up to what a flag says shortly: whole MiB, or pages where there are few MiB. */
 static int64_t round_budget(int64_t bytes) {
     const int64_t unit = bytes >= (INT64_C(64) << 20) ? INT64_C(1) << 20 : INT64_C(1) << 12;

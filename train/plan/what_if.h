@@ -27,6 +27,11 @@ struct sw_helps {
 /* Plans with each change alone and predicts its step. The plan was made and predicted. */
 sw_status sw_what_helps(const struct sw_planned *planned, struct sw_helps *out);
 
+/* Sets *out_step_s to the predicted step with --optimizer-state 8bit, if moments in fp32 are on the drive and it would
+ * be less than half of the plan's; else to 0. Plans of very many ops, and those whose compute lane is too busy for
+ * that, are not tried. The plan was made and predicted. */
+sw_status sw_what_if_narrow(const struct sw_planned *planned, double *out_step_s);
+
 /* The rows of sw_least_memory: the budgets as they are; the least device memory beside the host's budget; the least
  * host memory beside the device's; and both small at once. */
 enum { SW_LEASTS = 4 };

@@ -1,6 +1,7 @@
 #include "train/stores/writes.h"
 
 #include "core/size.h"
+#include "offload/simulate/outline_price.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,13 +16,6 @@ static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
         if (plan->placement[u].tier[SW_OPTIMIZER] != SW_NVME)
             grains += sw_plan_span(plan, SW_OPTIMIZER, u).grains;
     return sw_plan_optimizer_bytes(plan, grains);
-}
-
-static int64_t written_bytes(const struct sw_program *program) {
-    int64_t bytes = 0;
-    for (int32_t i = 0; i < program->lane_count[SW_LANE_WRITE]; i++)
-        bytes += program->op[program->lane_op[SW_LANE_WRITE][i]].bytes;
-    return bytes;
 }
 
 static int64_t weights_bytes(const struct sw_plan *plan) {
@@ -51,7 +45,7 @@ struct sw_writes sw_writes_of(const struct sw_plan *plan, int64_t save_every) {
     const bool saves = !plan->commit_every_step && !plan->spec.one_generation;
     return (struct sw_writes){
         .start_bytes = sw_plan_store_bytes(plan) + sw_writes_of_loading(plan),
-        .step_bytes = written_bytes(&plan->program[SW_PROGRAM_UPDATE]),
+        .step_bytes = sw_outline_lane_bytes(plan, SW_LANE_WRITE),
         .save_bytes = plan->commit_every_step ? 0 : records_elsewhere_bytes(plan),
         .save_every = saves ? save_every : 0,
     };

@@ -17,7 +17,7 @@ struct sw_writes {
  * between saves decides. */
 int64_t sw_writes_save_steps(const struct sw_option_every *every, double step_s);
 
-/* Returns the writes of a plan that trains, without steps that are redone after speculation. */
+/* Returns the writes of a plan or an outline that trains, without steps that are redone after speculation. */
 struct sw_writes sw_writes_of(const struct sw_plan *plan, int64_t save_every);
 
 /* Returns the part of start_bytes that loading the weights into a new store writes. */
