@@ -115,12 +115,63 @@ def a_run_keeps_its_own_tokenizer():
     return problems
 
 
+def damaged_copies_are_found():
+    """By verify, and of a run that has none it says nothing."""
+    problems, env = [], cache_of_its_own("damage-cache")
+    run = path("damaged")
+    must(problems, "train", *train(run, model_folder("whole")), env=env)
+    digests = program.read_json(os.path.join(run, "run.json"))["model_files"]
+    expect(problems, "digests", sorted(digests), sorted(KEPT))
+    must(problems, "resume", "resume", run, "--steps", 3, env=env)
+    expect(problems, "digests after a resume", program.read_json(os.path.join(run, "run.json"))["model_files"], digests)
+    expect(problems, "whole", json.loads(must(problems, "verify", "verify", run, "--json").out)["bad_files"], [])
+    changed, lost, odd = (os.path.join(run, "model", name) for name in ("tokenizer.json", "merges.txt", "vocab.json"))
+    program.write(changed, read(changed).replace(b"1.0", b"1.1"))
+    os.unlink(lost)
+    os.unlink(odd)
+    os.mkfifo(odd)
+    found = json.loads(program.run("verify", run, "--json").out)["bad_files"]
+    reasons = {changed: "wrong checksum", lost: "missing", odd: "no regular file"}
+    expect(problems, "damage", {bad["file"]: bad["reason"] for bad in found}, reasons)
+    problems += program.refused("verify", ["verify", run], changed, "wrong checksum", "others", "any copy of the run")
+    ended = must(problems, "export", "export", run, path("damaged-export"), env=env)
+    last = ended.err.strip().split("\n")[-1]
+    expect(problems, last, "without vocab.json, merges.txt: restore the folder model" in last, True)
+    shutil.rmtree(os.path.join(run, "model"))
+    expect(problems, "all are lost", len(json.loads(program.run("verify", run, "--json").out)["bad_files"]), len(KEPT))
+    older = program.read_json(os.path.join(run, "run.json"))
+    del older["model_files"]
+    program.write(os.path.join(run, "run.json"), json.dumps(older))
+    must(problems, "an older run", "verify", run)
+    return problems
+
+
+def text_is_looked_at_by_way_of_a_run():
+    """inspect and tokenize take a run for its tokenizer."""
+    problems, env = [], cache_of_its_own("looked-cache")
+    model, run = model_folder("looked"), path("looked-run")
+    must(problems, "train", *train(run, model), env=env)
+    made = {}
+    for what, folder in (("model", model), ("run", run)):
+        made[what] = must(problems, "inspect", "inspect", path("chats.jsonl"), "--model", folder, env=env).out
+        must(problems, "tokenize", "tokenize", "--model", folder, "--data", path("chats.jsonl"), "--out", path(f"{what}.bin"), env=env)
+        shutil.rmtree(model, ignore_errors=True)
+    expect(problems, "inspect", made["run"], made["model"])
+    expect(problems, "tokenize", read(path("run.bin")), read(path("model.bin")))
+    shutil.rmtree(os.path.join(run, "model"))
+    problems += program.refused("a run without", ["inspect", path("chats.jsonl"), "--model", run], "keeps no tokenizer", model)
+    return problems
+
+
 def what_an_export_lacks_is_said():
     """Also of runs that older versions made, which read the model's folder as long as it is there."""
     problems, env = [], cache_of_its_own("lacking-cache")
     model, run, data = model_folder("gone"), path("older"), program.write(path("bytes.txt"), LATER)
     must(problems, "train", *train(run, model), env=env)
     shutil.rmtree(os.path.join(run, "model"))
+    older = program.read_json(os.path.join(run, "run.json"))
+    del older["model_files"]
+    program.write(os.path.join(run, "run.json"), json.dumps(older))
     must(problems, "resume", "resume", run, "--steps", 3, env=env)
     expect(problems, "an older run keeps nothing", os.path.exists(os.path.join(run, "model")), False)
     ended = must(problems, "export", "export", run, path("older-export"), env=env)
@@ -262,5 +313,6 @@ def ranks_keep_one_copy():
     return problems
 
 
-script_test.run(a_moved_run_goes_on, a_run_keeps_its_own_tokenizer, what_an_export_lacks_is_said, nothing_from_elsewhere_is_copied,
+script_test.run(a_moved_run_goes_on, a_run_keeps_its_own_tokenizer, damaged_copies_are_found,
+                text_is_looked_at_by_way_of_a_run, what_an_export_lacks_is_said, nothing_from_elsewhere_is_copied,
                 what_is_private_stays_private, killed_starts_begin_again, ranks_keep_one_copy)

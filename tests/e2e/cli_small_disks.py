@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 
+import hf_folder
 import program
 from program import STORE, script_test
 
@@ -128,6 +129,22 @@ def a_disk_too_full_to_export():
     return problems
 
 
+def a_disk_too_full_for_the_files_of_the_model():
+    """The run's copies have no room: nothing is left, and with room the same command begins the run."""
+    disk, store, model = (os.path.join(SCRATCH, name) for name in ("copies", "copies-store", "copies-model"))
+    for folder in (disk, store):
+        os.mkdir(folder)
+    hf_folder.make(model, hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(1)))
+    program.write(os.path.join(model, "vocab.json"), b"x" * 400000)
+    mount("-t", "tmpfs", "-o", "size=256k", "none", disk)
+    command = train(os.path.join(disk, "run"), "--model", model, "--nvme", store)
+    del command[1:4]
+    problems = program.refused("copies", command, "vocab.json", "No space left", watched=[disk, store])
+    program.write(os.path.join(model, "vocab.json"), b"x" * 40000)
+    ended = program.run(*command)
+    return problems + ([] if ended.code == 0 else [f"with room: {ended.err[-300:]}"])
+
+
 def a_read_only_folder():
     disk = os.path.join(SCRATCH, "read-only")
     run = os.path.join(SCRATCH, "run-beside")
@@ -219,5 +236,5 @@ def the_page_cache_is_not_believed():
 
 
 script_test.run(a_full_disk_costs_no_step, a_disk_too_small_for_the_store, a_disk_that_fills_up_later,
-                a_disk_too_full_to_export, a_read_only_folder, drives_are_looked_at_before_a_run,
+                a_disk_too_full_to_export, a_disk_too_full_for_the_files_of_the_model, a_read_only_folder, drives_are_looked_at_before_a_run,
                 a_drive_that_cannot_be_measured, no_direct_io, the_page_cache_is_not_believed)

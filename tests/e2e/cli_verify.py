@@ -15,7 +15,7 @@ SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(3, 20000))
 PAGE_BYTES, APART_BYTES = 4096, 64 << 10
 RECORD_BYTES = 3 * 4 * 16384
-FIELDS = {"step": int, "grains": int, "bytes": int, "bad": list, "bad_records": list}
+FIELDS = {"step": int, "grains": int, "bytes": int, "bad": list, "bad_records": list, "bad_files": list}
 RECORD_FIELDS = {"file": str, "offset": int, "loss": str, "step": int}
 BAD_FIELDS = {"unit": int, "grain": int, "state": str, "file": str, "offset": int, "reason": str}
 

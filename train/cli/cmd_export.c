@@ -1,7 +1,6 @@
 #include "core/log.h"
 #include "train/cli/commands.h"
 #include "train/cli/read_options.h"
-#include "train/folder/run_model.h"
 #include "train/folder/source.h"
 #include "train/hf/checkpoint.h"
 
@@ -32,9 +31,10 @@ static sw_status run(const void *target) {
     struct exporter e = {.given = target};
     char lack[SW_RUN_MODEL_CHARS];
     const sw_status status = sw_command_read_run(write_folder, close_source, &e);
-    if (status == SW_OK)
-        sw_log_info("wrote %s%s", e.given->to,
-                    sw_run_model_lack(e.given->to, sw_source_model(e.source), sw_source_folder(e.source), lack));
+    if (status == SW_OK) {
+        const struct sw_run_model from = sw_source_small_files(e.source);
+        sw_log_info("wrote %s%s", e.given->to, sw_run_model_lack(e.given->to, &from, lack));
+    }
     close_source(&e);
     return status;
 }

@@ -5,6 +5,7 @@
 #include "train/documents/text_inputs.h"
 #include "train/documents/text_reader.h"
 #include "train/files/files.h"
+#include "train/folder/run_model.h"
 #include "train/text/model_text.h"
 
 #include <stdio.h>
@@ -30,7 +31,7 @@ static const struct sw_option options[] = {
     {.name = "DATA", .kind = SW_OPTION_STRING, AT(data), .group = INPUT, .required = true,
      .what = "a token file (.bin), or what tokenize reads: text or chats, in a file or folder"},
     {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
-     .what = "Hugging Face folder with a tokenizer.json"},
+     .what = "Hugging Face folder with a tokenizer.json, or a run"},
     {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .group = INPUT, .initial = "auto",
      .value = "NAME", .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
     {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .group = INPUT, .initial = "completions",
@@ -62,6 +63,7 @@ static const struct sw_command_line line = {
 
 struct inspection {
     const struct inspect_options *given;
+    char *folder; /* of the tokenizer */
     struct sw_model_text model;
     struct sw_text_encoder *encoder;
     struct sw_text_decoder *decoder;
@@ -141,7 +143,7 @@ static sw_status inspect_text(struct inspection *i) {
     const struct sw_text_rules rules = {.field = given->field,
                                         .skip_bad = given->skip_bad,
                                         .tokenizer = i->model.tokenizer,
-                                        .model = given->model,
+                                        .model = i->folder,
                                         .chat_format = given->chat_format,
                                         .coding = {.encoding = given->encoding, .lossy = given->lossy},
                                         .all_loss = given->loss == SW_LOSS_ALL};
@@ -235,7 +237,8 @@ static sw_status inspect_tokens(struct inspection *i) {
 
 static sw_status inspect(struct inspection *i) {
     const bool is_tokens = sw_path_ends_in(i->given->data, ".bin");
-    SW_TRY(sw_model_text_open(i->given->model, &i->model));
+    SW_TRY(sw_run_or_model_folder(i->given->model, &i->folder));
+    SW_TRY(sw_model_text_open(i->folder, &i->model));
     SW_TRY(sw_text_decoder_create(i->model.tokenizer, false, &i->decoder));
     return is_tokens ? inspect_tokens(i) : inspect_text(i);
 }
@@ -254,6 +257,7 @@ static sw_status run(const void *target) {
     free(i.loss.data);
     free(i.written.data);
     sw_model_text_close(&i.model);
+    free(i.folder);
     return status;
 }
 

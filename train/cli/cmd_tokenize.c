@@ -4,8 +4,11 @@
 #include "train/documents/chat_format.h"
 #include "train/documents/tokenize_files.h"
 #include "train/files/files.h"
+#include "train/folder/run_model.h"
 #include "train/run/signals.h"
 #include "train/text/model_text.h"
+
+#include <stdlib.h>
 
 struct tokenize_options {
     char *model, *out, *separator, *field, *end, *chat_format, *encoding;
@@ -24,7 +27,7 @@ struct tokenize_options {
 /* clang-format off */
 static const struct sw_option options[] = {
     {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
-     .what = "Hugging Face folder with a tokenizer.json, or that file"},
+     .what = "Hugging Face folder with a tokenizer.json, or that file, or a run"},
     {.name = "--data", .kind = SW_OPTION_MANY, AT(data), .group = INPUT, .value = "FILE|DIR|-", .required = true,
      .what = "text: .txt and .md, each file one document, or .jsonl and .json, whose lines, or the values of whose list, are "
              "one each: a chat ('messages', or ShareGPT's 'conversations'), a 'prompt' with its 'completion', Alpaca's "
@@ -96,8 +99,7 @@ static const struct sw_command_line line = {
 
 static sw_status run(const void *target) {
     const struct tokenize_options *given = target;
-    const struct sw_tokenize_spec spec = {
-        .model = given->model,
+    struct sw_tokenize_spec spec = {
         .names = (const char *const *)given->data.items,
         .name_count = given->data.count,
         .rules = {.separator = given->separator,
@@ -117,7 +119,12 @@ static sw_status run(const void *target) {
     };
     struct sw_tokenized made;
     sw_long_work_stop_by(sw_signals_catch(false));
-    SW_TRY(sw_tokenize_files(&spec, &made));
+    char *folder;
+    SW_TRY(sw_run_or_model_folder(given->model, &folder));
+    spec.model = folder;
+    const sw_status status = sw_tokenize_files(&spec, &made);
+    free(folder);
+    SW_TRY(status);
     sw_tokenized_say(&made, given->out);
     return SW_OK;
 }

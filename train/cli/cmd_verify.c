@@ -3,6 +3,7 @@
 #include "train/cli/commands.h"
 #include "train/cli/read_options.h"
 #include "train/folder/frozen.h"
+#include "train/folder/run_model.h"
 #include "train/folder/run_stores.h"
 
 #include <jansson.h>
@@ -20,6 +21,7 @@ struct verification {
     int64_t grains, bad;      /* of the stores */
     int64_t frozen_grains, frozen_bad;
     json_t *bad_grains;
+    json_t *bad_files; /* of the run's copies of the model's files */
 };
 
 static const char *reason(const struct sw_store_bad_grain *bad) {
@@ -45,6 +47,7 @@ static sw_status open_stores(struct verification *v) {
         status = sw_model_units(&run.config, run.settings.tiles, run.optimizer, &v->units);
     if (status == SW_OK)
         status = sw_frozen_open(v->given->from, &run, v->units, &v->frozen);
+    v->bad_files = status == SW_OK ? sw_run_damaged_copies(v->given->from, run.model_files) : NULL;
     sw_run_release(&run);
     return status;
 }
@@ -74,9 +77,9 @@ static sw_status print_json(const struct verification *v, long long step, int64_
     json_t *bad_records = json_array();
     for (int s = 0; s < v->stores.count; s++)
         describe_bad_records(v->stores.store[s], bad_records);
-    json_t *root = json_pack("{s:I, s:I, s:I, s:O, s:o}", "step", (json_int_t)step, "grains",
+    json_t *root = json_pack("{s:I, s:I, s:I, s:O, s:o, s:O}", "step", (json_int_t)step, "grains",
                              (json_int_t)(v->grains + v->frozen_grains), "bytes", (json_int_t)bytes, "bad",
-                             v->bad_grains, "bad_records", bad_records);
+                             v->bad_grains, "bad_records", bad_records, "bad_files", v->bad_files);
     return sw_command_print_json(root);
 }
 
@@ -102,6 +105,16 @@ static sw_status report_bad_frozen(const struct verification *v) {
                    (long long)v->frozen_bad, (long long)v->frozen_grains, v->given->from);
 }
 
+/* The files never change, so any whole copy of the run has them. */
+static sw_status report_bad_files(const struct verification *v) {
+    const json_t *first = json_array_get(v->bad_files, 0);
+    const int more = (int)json_array_size(v->bad_files) - 1;
+    return sw_fail(SW_ERR_CORRUPT,
+                   "%s, a file of the model that the run keeps, is damaged (%s)%s; restore it from any copy of the run",
+                   json_string_value(json_object_get(first, "file")),
+                   json_string_value(json_object_get(first, "reason")), more > 0 ? ", and others are" : "");
+}
+
 static sw_status report(const struct verification *v) {
     const long long step = (long long)sw_store_last_commit(v->stores.store[0])->step;
     const int64_t bytes = v->grains * sw_optimizer_grain_bytes(v->units->optimizer) + sw_frozen_bytes(v->frozen);
@@ -112,6 +125,8 @@ static sw_status report(const struct verification *v) {
         return report_bad(v, step);
     if (v->frozen_bad > 0)
         return report_bad_frozen(v);
+    if (json_array_size(v->bad_files) > 0)
+        return report_bad_files(v);
     int lost = 0;
     for (int s = 0; s < v->stores.count; s++)
         lost += count_lost(v->stores.store[s]);
@@ -146,7 +161,9 @@ static void end_reading(void *context) {
     sw_store_set_close(&v->stores);
     sw_frozen_close(v->frozen);
     sw_units_destroy(v->units);
+    json_decref(v->bad_files);
     v->frozen = NULL;
+    v->bad_files = NULL;
     v->units = NULL;
     v->grains = v->bad = v->frozen_grains = v->frozen_bad = 0;
     json_array_clear(v->bad_grains);

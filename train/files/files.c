@@ -162,15 +162,15 @@ sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out
     return read_text(path, O_NOFOLLOW, limit_bytes, out, &bytes);
 }
 
-/* Takes from a new file the rights of others that another mode does not give them. */
-static int keep_from_others(int file, mode_t mode) {
-    struct stat info;
-    return fstat(file, &info) != 0 ? -1 : fchmod(file, info.st_mode & (mode | 0700) & 0777);
+/* Takes from a copy the rights of others that they do not have on the original. Some file systems have no rights. */
+static void keep_from_others(int copy, int original) {
+    struct stat has, may;
+    if (fstat(copy, &has) == 0 && fstat(original, &may) == 0 && (has.st_mode & ~may.st_mode & 077) != 0)
+        (void)fchmod(copy, has.st_mode & (may.st_mode | 0700) & 0777);
 }
 
 sw_status sw_file_copy(const char *from, const char *to, sw_file_readers readers) {
     sw_status status = SW_OK;
-    struct stat info;
     char *buffer = malloc(COPY_BYTES);
     FILE *regular = open_regular(from, 0);
     const int source = regular == NULL ? -1 : fileno(regular);
@@ -178,9 +178,8 @@ sw_status sw_file_copy(const char *from, const char *to, sw_file_readers readers
     if (buffer == NULL || source < 0 || target < 0)
         status =
             sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot copy %s to %s: %s", from, to, strerror(errno));
-    /* A copy must not show others what they may not read. */
-    else if (fstat(source, &info) != 0 || (readers == SW_FILE_SHARED && keep_from_others(target, info.st_mode) != 0))
-        status = sw_fail(SW_ERR_IO, "cannot copy %s to %s: %s", from, to, strerror(errno));
+    else
+        keep_from_others(target, source);
     while (status == SW_OK) {
         const ssize_t got = read(source, buffer, COPY_BYTES);
         if (got == 0)

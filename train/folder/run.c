@@ -52,6 +52,8 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
         json_object_set_new(root, "frozen_digest", json_string(digest));
     if (root != NULL && run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
+    if (run->model_files != NULL)
+        json_object_set(root, "model_files", run->model_files);
     if (run->machine != NULL)
         json_object_set(root, "machine", run->machine);
     if (run->prediction != NULL)
@@ -118,6 +120,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
                        "%s says that the optimizer state is %s and that its stores hold %s; restore the file", path,
                        sw_optimizer_format_name(sw_settings_optimizer(&run->settings)),
                        sw_optimizer_format_name(run->optimizer));
+    run->model_files = json_incref(json_object_get(root, "model_files"));
     run->machine = json_incref(json_object_get(root, "machine"));
     run->prediction = json_incref(json_object_get(root, "prediction"));
     SW_TRY(sw_algorithm_record_from_json(json_object_get(root, "products"), path, &run->products));
@@ -155,6 +158,7 @@ void sw_run_release(struct sw_run *run) {
     sw_run_stores_release(run->left, run->left_count);
     sw_option_list_release(&run->starts);
     sw_algorithm_record_release(&run->products);
+    json_decref(run->model_files);
     json_decref(run->machine);
     json_decref(run->prediction);
     *run = (struct sw_run){0};

@@ -49,6 +49,7 @@ struct sw_run {
     int64_t left_count;
     struct sw_option_list starts;        /* ids of the processes that trained the run, newest last (run_starts.h) */
     struct sw_algorithm_record products; /* algorithms of the GPU's matrix products; empty on a CPU */
+    json_t *model_files; /* digests of the run's copies of the model's files (run_model.h); NULL: it has none */
     json_t *machine, *prediction; /* of the newest start, for reports alone; NULL: an older version wrote run.json */
 };
 

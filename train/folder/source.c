@@ -4,7 +4,6 @@
 #include "train/folder/cut_reader.h"
 #include "train/folder/frozen.h"
 #include "train/folder/group_reader.h"
-#include "train/folder/run_model.h"
 #include "train/folder/run_stores.h"
 #include "train/folder/store_reader.h"
 #include "train/hf/checkpoint.h"
@@ -21,8 +20,9 @@ struct sw_source {
     struct sw_model_config config;
     struct sw_units *units;
     int64_t tiles;
-    char *model;  /* what the weights come from: folder or preset; a run's is what it was made from */
-    char *folder; /* of the model's small files; NULL: there is none */
+    char *model;         /* what the weights come from: folder or preset; a run's is what it was made from */
+    char *folder;        /* of the model's small files; NULL: there is none */
+    json_t *model_files; /* of a run, as in run.h */
     struct sw_option_list drives;
     struct sw_load load;
     struct sw_model_init init;        /* context of a random start */
@@ -160,7 +160,9 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     if (status == SW_OK)
         status = sw_run_model_folder(folder, run.settings.model, &source->folder);
     source->model = run.settings.model;
+    source->model_files = run.model_files;
     run.settings.model = NULL;
+    run.model_files = NULL;
     source->bos = run.settings.old_text ? SW_BOS_NO : run.settings.bos;
     source->turn_end = run.turn_end;
     run.turn_end.token = NULL;
@@ -190,6 +192,7 @@ void sw_source_close(struct sw_source *source) {
     sw_units_destroy(source->whole);
     sw_option_list_release(&source->drives);
     free(source->turn_end.token);
+    json_decref(source->model_files);
     free(source->model);
     free(source->folder);
     free(source);
@@ -229,8 +232,8 @@ const struct sw_option_list *sw_source_drives(const struct sw_source *source) {
     return &source->drives;
 }
 
-const char *sw_source_model(const struct sw_source *source) {
-    return source->model;
+struct sw_run_model sw_source_small_files(const struct sw_source *source) {
+    return (struct sw_run_model){source->model, source->folder, source->model_files};
 }
 
 const char *sw_source_folder(const struct sw_source *source) {

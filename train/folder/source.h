@@ -5,6 +5,7 @@
 #include "core/optimizer_format.h"
 #include "core/status.h"
 #include "offload/engine/engine.h"
+#include "train/folder/run_model.h"
 #include "train/hf/config.h"
 #include "train/hf/turn_end.h"
 #include "train/settings/options.h"
@@ -34,10 +35,10 @@ void sw_source_close(struct sw_source *source);
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
-/* Returns the model folder or preset; of a run, that which it was made from. */
-const char *sw_source_model(const struct sw_source *source);
 /* Returns the folder of the model's small files, such as the tokenizer's (run_model.h); NULL if there is none. */
 const char *sw_source_folder(const struct sw_source *source);
+/* Returns all that is known of these files. It is valid as long as the source. */
+struct sw_run_model sw_source_small_files(const struct sw_source *source);
 
 /* Returns the token that ends turns in what a run learnt (run.h); its token is NULL where there is none. */
 const struct sw_turn_end *sw_source_turn_end(const struct sw_source *source);

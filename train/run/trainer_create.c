@@ -109,7 +109,7 @@ static sw_status write_recipe(const struct sw_trainer *trainer) {
 
 static sw_status keep_model(struct sw_trainer *trainer) {
     const char *model = trainer->run.settings.model;
-    SW_TRY(sw_run_keep_model(trainer->folder, model));
+    SW_TRY(sw_run_keep_model(trainer->folder, model, &trainer->run.model_files));
     return sw_run_model_folder(trainer->folder, model, &trainer->model_folder);
 }
 
