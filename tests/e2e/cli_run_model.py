@@ -180,6 +180,10 @@ def what_an_export_lacks_is_said():
     ended = must(problems, "export", "export", run, path("older-export"), env=env)
     expect(problems, "export", ("without" in ended.err, read(path("older-export"), "vocab.json")), (False, read(model, "vocab.json")))
     shutil.rmtree(model)
+    shutil.rmtree(os.path.join(env["XDG_CACHE_HOME"], "spillway"))
+    ended = program.run("resume", run, "--steps", 4, env=env)
+    last = ended.err.strip().split("\n")[-1]
+    expect(problems, last, ended.code == 1 and all(word in last for word in ("tokens", model, "cannot be made again")), True)
     ended = must(problems, "export without the folder", "export", run, path("older-lacking"), env=env)
     said = ended.err.strip().split("\n")[-1]
     expect(problems, said, all(word in said for word in ("wrote ", "without tokenizer.json", model, "gone")), True)

@@ -304,11 +304,21 @@ static sw_status prepare_validation(const struct sw_text_data_spec *spec, struct
     return status;
 }
 
+/* Refuses a run whose tokens are gone together with the tokenizer that made them. */
+static sw_status check_tokens(const struct sw_settings *settings, const struct sw_text_sources *sources) {
+    if (sources->data.count == 0 || access(settings->data.items[0], F_OK) == 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "%s, the tokens of %s, is gone and cannot be made again, because the tokenizer of %s is gone, too: "
+                   "put the model's tokenizer files into the folder `model` of the run's folder",
+                   settings->data.items[0], sources->data.items[0], settings->model);
+}
+
 sw_status sw_text_data_prepare(struct sw_settings *settings, const char *model, int64_t vocab, bool may_make,
                                struct sw_text_sources *sources) {
     const struct sw_text_data_spec spec = spec_of(settings, model, may_make);
     if (!sw_model_text_is_there(model))
-        return SW_OK;
+        return check_tokens(settings, sources);
     SW_TRY(prepare_data(&spec, &settings->data, vocab, &sources->data));
     return prepare_validation(&spec, settings, vocab, &sources->val);
 }
