@@ -245,8 +245,11 @@ def nothing_from_elsewhere_is_copied():
     # A run folder that somebody else made.
     os.unlink(path("run-blob", "model", "tokenizer.model"))
     os.symlink(secret, path("run-blob", "model", "tokenizer.model"))
-    must(problems, "export", "export", path("run-blob"), path("export-robbed"), env=env)
-    expect(problems, "a secret of the run's user", os.path.exists(path("export-robbed", "tokenizer.model")), False)
+    run, text = path("run-blob"), path("chats.jsonl")
+    for command in (("export", run, path("export-robbed")), ("generate", run, "--prompt", "a"), ("eval", run, "--data", text),
+                    ("resume", run, "--steps", 3), ("inspect", text, "--model", run)):
+        problems += program.refused(f"{command[0]} of a link", command, "tokenizer.model is a link", watched=[run])
+    expect(problems, "an export is made", os.path.exists(path("export-robbed")), False)
     return problems
 
 

@@ -112,14 +112,29 @@ json_t *sw_run_damaged_copies(const char *folder, const json_t *digests) {
     return list;
 }
 
+/* Refuses links in a run's own folder: it may come from somebody else. */
+static sw_status refuse_links(const char *own) {
+    char path[PATH_MAX];
+    struct stat info;
+    for (int i = 0; sw_model_file_names[i] != NULL; i++) {
+        SW_TRY(sw_path_join(path, sizeof path, own, sw_model_file_names[i]));
+        if (sw_path_lstat(path, &info) == 0 && S_ISLNK(info.st_mode))
+            return sw_fail(SW_ERR_ARG, "%s is a link, which is not followed in the folder of a run: put the file there",
+                           path);
+    }
+    return SW_OK;
+}
+
 sw_status sw_run_model_folder(const char *folder, const char *model, char **out) {
     char own[PATH_MAX] = "";
     struct stat info;
     const char *found = is_folder(model) ? model : NULL;
     if (folder != NULL)
         SW_TRY(sw_path_join(own, sizeof own, folder, SW_RUN_MODEL_NAME));
-    if (folder != NULL && sw_path_lstat(own, &info) == 0 && S_ISDIR(info.st_mode))
+    if (folder != NULL && sw_path_lstat(own, &info) == 0 && S_ISDIR(info.st_mode)) {
+        SW_TRY(refuse_links(own));
         found = own;
+    }
     char *copy = found != NULL ? strdup(found) : NULL;
     free(*out);
     *out = copy;

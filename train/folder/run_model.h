@@ -22,7 +22,7 @@ json_t *sw_run_damaged_copies(const char *folder, const json_t *digests);
 
 /* Finds the folder of a model's small files: the run's copies, or else `model` if that is a folder. folder NULL: there
  * is no run yet. Frees *out, which must be NULL or such a path, and sets it to the new path, which the caller frees, or
- * to NULL where there is no such folder. */
+ * to NULL where there is no such folder. Refuses links among the copies. */
 sw_status sw_run_model_folder(const char *folder, const char *model, char **out);
 /* Finds the folder of the tokenizer of a run, or of what is no run and is taken for a model. The caller frees *out. */
 sw_status sw_run_or_model_folder(const char *run_or_model, char **out);
