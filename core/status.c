@@ -62,6 +62,10 @@ void sw_error_go_back(const size_t *before) {
     innermost = *before;
 }
 
+sw_status sw_as_usage(sw_status code) {
+    return code == SW_ERR_ARG ? SW_ERR_USAGE : code;
+}
+
 const char *sw_status_name(sw_status code) {
     switch (code) {
     case SW_OK: return "done";
@@ -77,6 +81,7 @@ const char *sw_status_name(sw_status code) {
     case SW_ERR_DEVICE: return "device error";
     case SW_ERR_OVERTAKEN: return "overtaken by another process";
     case SW_ERR_NOT_FINITE: return "not finite";
+    case SW_ERR_USAGE: return "wrong arguments";
     case SW_ERR_INTERNAL: return "internal error";
     default: return "unknown status";
     }

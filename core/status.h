@@ -24,6 +24,7 @@ enum {
     SW_ERR_DEVICE = -11,     /* a GPU or its driver failed */
     SW_ERR_OVERTAKEN = -12,  /* another process has written over what was being read: read again */
     SW_ERR_NOT_FINITE = -13, /* a training's losses, gradients or weights are not finite */
+    SW_ERR_USAGE = -14,      /* the command line is wrong, whatever the files hold that it names */
     SW_ERR_INTERNAL = -10,   /* our own mistake that an assert cannot catch */
 };
 
@@ -47,6 +48,10 @@ const char *sw_error_message(sw_status code);
 
 /* Forgets the recorded error of this thread: it has been handled. */
 void sw_error_clear(void);
+
+/* Turns SW_ERR_ARG, where only the command line can be the wrong input, into SW_ERR_USAGE. Returns all other codes
+ * unchanged. */
+sw_status sw_as_usage(sw_status code);
 
 const char *sw_status_name(sw_status code);
 

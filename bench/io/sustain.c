@@ -91,8 +91,8 @@ static sw_status run_phases(struct sustain *self) {
     const struct sw_io_samples *samples = &self->lines[WRITING];
     /* Either phase that writes needs a queue full of blocks. */
     if (given->most_bytes - writing_bytes < self->cell.block_bytes * self->cell.depth)
-        return sw_fail(SW_ERR_ARG, "--most is too little for the blocks in flight: give more, or less --block or "
-                                   "--depth");
+        return sw_fail(SW_ERR_USAGE, "--most is too little for the blocks in flight: give more, or less --block or "
+                                     "--depth");
     SW_TRY(run_phase(self, SW_IO_WRITE, WRITING_PART * limit_s, writing_bytes, -1, WRITING));
     self->settled = sw_io_samples_settled(samples);
     self->fall = sw_io_samples_fall(samples);

@@ -42,8 +42,8 @@ static sw_status plan_writing(struct sw_io_report *report) {
     bench->planned_write_bytes = bench->given->most_bytes - bench->target.file_bytes * bench->target.count;
     if (sw_io_share(bench, bench->effort.seconds) >= 2 * largest)
         return SW_OK;
-    return sw_fail(SW_ERR_ARG, "--most is too little for so many measurements of such blocks: give more, or fewer "
-                               "cells by --block and --depth");
+    return sw_fail(SW_ERR_USAGE, "--most is too little for so many measurements of such blocks: give more, or fewer "
+                                 "cells by --block and --depth");
 }
 
 static sw_status measure(struct sw_io_report *report) {

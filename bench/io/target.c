@@ -86,7 +86,7 @@ static sw_status take_space(const struct sw_io_target_spec *spec, struct sw_io_t
 static sw_status open_all(const struct sw_io_target_spec *spec, struct sw_io_target *target) {
     int64_t size_bytes = spec->size_bytes;
     if (spec->count > SW_STORE_MAX_FILES)
-        return sw_fail(SW_ERR_ARG, "at most %d directories or drives are measured at once", SW_STORE_MAX_FILES);
+        return sw_fail(SW_ERR_USAGE, "at most %d directories or drives are measured at once", SW_STORE_MAX_FILES);
     SW_TRY(sw_file_check_distinct(spec->paths, spec->count));
     if (size_bytes == 0)
         SW_TRY(choose_size(spec, &size_bytes));

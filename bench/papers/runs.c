@@ -35,7 +35,7 @@ static sw_status replace(char **text, const char *by) {
 static sw_status choose_settings(const char *machines, const struct training *training, struct sw_settings *s) {
     char path[PATH_CHARS];
     if (snprintf(path, sizeof path, "%s/%s.json", machines, training->machine) >= (int)sizeof path)
-        return sw_fail(SW_ERR_ARG, "--machines %s is too long", machines);
+        return sw_fail(SW_ERR_USAGE, "--machines %s is too long", machines);
     SW_TRY(sw_options_defaults(&sw_plan_command, s));
     SW_TRY(replace(&s->machine, path));
     SW_TRY(replace(&s->model, training->model));

@@ -81,15 +81,16 @@ def what_is_not_there_yet():
 def shapes_that_do_not_fit_the_model():
     return refused_as([
         ("a long sequence", train(shape=["--seq", 128]), "128", "64 positions"),
+        ("a micro-batch beyond memory", train(shape=["--seq", 64, "--micro-batch", 1 << 20]), "--device-memory"),
+    ], 1) + refused_as([
         ("a batch that does not divide", train(shape=["--seq", 64, "--batch-tokens", 1000]), "--batch-tokens 1000"),
         ("a batch below a micro-batch", train(shape=["--seq", 64, "--micro-batch", 8, "--batch-tokens", 64]),
          "--batch-tokens 64", "--micro-batch 8"),
         ("a batch beyond 64 bits", train(shape=["--micro-batch", 1 << 20, "--batch-tokens", (1 << 63) - 1]),
          "--batch-tokens"),
-        ("a micro-batch beyond memory", train(shape=["--seq", 64, "--micro-batch", 1 << 20]), "--device-memory"),
-        ("a decay beyond the schedule", train("--schedule", "wsd", "--decay-steps", 50), "decay"),
-        ("a warm-up beyond the schedule", train("--warmup", 50), "warm"),
-    ], 1)
+        ("a decay beyond the schedule", train("--schedule", "wsd", "--decay-steps", 50), "decay", "50 steps does not fit in 1 step "),
+        ("a warm-up beyond the schedule", train("--warmup", 50), "50 steps does not fit in 1 step;"),
+    ], 2)
 
 
 def data_files():

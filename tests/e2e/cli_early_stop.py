@@ -98,10 +98,10 @@ def what_was_before_it():
 
 def refused():
     problems = []
-    for what, more, words in (("no evaluations", ("--val", HELD), ("--early-stop", "--eval-every")),
-                              ("no validation data", ("--eval-every", EVERY), ("--early-stop", "--val"))):
+    for what, more, words, status in (("no evaluations", ("--val", HELD), ("--early-stop", "--eval-every"), 2),
+                                      ("no validation data", ("--eval-every", EVERY), ("--early-stop", "--val"), 1)):
         for end in ((), ("--dry-run",)):
-            problems += program.refused(what, train("no", "--early-stop", 3, *more, *end), *words, watched=[SCRATCH])
+            problems += program.refused(what, train("no", "--early-stop", 3, *more, *end), *words, status=status, watched=[SCRATCH])
     return problems
 
 

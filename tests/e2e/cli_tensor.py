@@ -63,9 +63,9 @@ def flags_that_need_whole_layers_are_refused():
 
 
 def ranks_that_groups_do_not_divide_are_refused():
-    problems = program.refused("alone", train("none", "--tensor", 2), "--tensor 2", "mpirun", watched=[FOLDER])
+    problems = program.refused("alone", train("none", "--tensor", 2), "--tensor 2", "mpirun", status=2, watched=[FOLDER])
     problems += program.refused("planned", ["plan", "--model", "gpt2-tiny", "--ranks", 4, "--tensor", 3], "--tensor 3", "4",
-                                watched=[FOLDER])
+                                status=2, watched=[FOLDER])
     return problems + refused_together("three ranks", 3, train("none", "--tensor", 2), "--tensor 2", "has 3")
 
 

@@ -128,6 +128,94 @@ def plans():
     return problems
 
 
+# Values that are texts by themselves; only a file or the rest of the command line says whether one is wrong.
+FREE_TEXT = {"M", "FILE", "FILE|DIR|-", "FILE.bin", "DIR", "DIR|DEVICE", "DIR[:SIZE]", "FOLDER", "TEXT", "TOKEN", "LINE", "PATTERN", "NAME", "P%|FILE"}
+# A command line of each command that is right but for what a test adds; {} is a folder or file that is not there.
+RIGHT = {"train": "--model gpt2-tiny --init --data {} --run {}.run", "resume": "{}", "plan": "--model gpt2-tiny",
+         "generate": "{} --prompt a", "eval": "{} --data {}", "export": "{} {}.out", "verify": "{}", "report": "{}",
+         "inspect": "{} --model {}", "tokenize": "--model {} --data {} --out {}.bin", "doctor": "--quick"}
+
+
+def wrong_usage(words, *named):
+    """A refusal of the command line has status 2, one line, and the words that help; nothing is written."""
+    ended = subprocess.run(program.command(*words), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    head = f"spillway {' '.join(words[:2]) if words[0] == 'bench' else words[0]}: "
+    if ended.returncode != 2 or ended.stdout or not ended.stderr.startswith(head) or ended.stderr.count("\n") != 1 \
+            or any(word not in ended.stderr for word in named):
+        return [f"{' '.join(words)}: status {ended.returncode}: {ended.stdout[:100]!r} {ended.stderr[:300]!r}"]
+    return []
+
+
+def every_flag_refuses_values_that_cannot_be():
+    """Each flag that takes a value gets one that is none, and each that takes none gets one; a flag that several commands have
+    alike is tried with the first."""
+    problems, tried = [], set()
+    for command in [*RIGHT, *(f"bench {name}" for name in (*BENCHES, "papers"))]:
+        words = command.split()
+        text = program.run(*words, "--help").out
+        flags = re.findall(r"^  (--[\w-]+)(?: (\S+?))?(\.\.\.)?(?:$|  +\S)", text, re.MULTILINE)
+        if len(flags) < 3:
+            problems.append(f"{command} --help shows only the flags {flags}")
+        for flag, value, many in flags:
+            if (flag, value) in tried or value in FREE_TEXT or many or flag in ("--quiet", "--help"):
+                continue
+            tried.add((flag, value))
+            right = RIGHT.get(command, "").replace("{}", "missing").split() if flag not in RIGHT.get(command, "") else []
+            problems += wrong_usage([*words, *right, flag, "-7x"], flag, "-7x") if value else wrong_usage([*words, f"{flag}=yes"], flag)
+        problems += wrong_usage([*words, flags[0][0]], flags[0][0]) if flags[0][1] else []
+        problems += wrong_usage([*words, "--no-such-flag"], "--no-such-flag") + wrong_usage([*words, "-x"], "-x")
+    return problems
+
+
+def arguments_that_cannot_be_end_with_2():
+    missing = os.path.join(program.scratch_folder(), "missing")
+    table = {
+        "train": ("--encoding bogus", "--chat-format bogus", "--schedule bogus", "--precision int4", "--steps 0", "--steps -3", "--lr -1",
+                  "--batch-tokens 0", "--seq -64", "--epochs 1 --steps 2", "--place nowhere=host", "--order 0", "--val 60%",
+                  "--nvme {}:3QQ", "--lr-scale x", "--freeze half", "--zero 4", "--tensor 0", "--tensor 2", "--zero-secondary two",
+                  "--device-memory -1GiB", "--device-memory 3QQ", "--time-limit soon", "--save-every 0", "--zero-secondary node --zero 2",
+                  "--reduce int8", "--gather int8", "--sequence-parallel yes", "--rounding stochastic", "--seed 1 --seed 2",
+                  "--nvme {}" + " --nvme {}" * 64, "extra", "-- extra"),
+        "resume": ("--steps 0", "--steps", "--lr fast", "--place rubbish", "again", "--init", "--seed 3", "--nvme {}:-1"),
+        "plan": ("--ranks 0", "--ranks -2", "--nodes 3", "--ranks 4 --tensor 3", "--ranks 3 --nodes 2 --machine h100", "--largest 5 --explain --svg x",
+                 "--machine h100 --rates {}", "--machine h100 --device cpu", "--epochs 2", "--smallest-machine --trace {}", "--encoding bogus",
+                 "--chat-format bogus", "--batch-tokens 100 --seq 64 --micro-batch 1", "--reduce int4", "--lr 1", "extra",
+                 "--ranks 2 --grads-state 8bit", "--ranks 2 --zero-secondary node"),
+        "eval": ("--encoding bogus", "--chat-format bogus", "--seq 0", "--tokens -1", "--tensor 2", "--threads 0", "--prompt a", "extra",
+                 "--micro-batch -4", "--nvme {}:3QQ"),
+        "generate": ("--chat-format bogus", "--max-tokens 0", "--temperature -1", "--top-p 2", "--tokens {}", "--system a", "--tensor 3",
+                     "--prompt b", "--chat --prompt-file {}", "extra", "--min-p nan", "--seed -1"),
+        "export": ("--dtype int8", "--shard-size 0", "--shard-size 5parsec", "extra", "--nvme {}:3QQ"),
+        "verify": ("extra", "--nvme", "--nvme {}:-1", "--json=yes"),
+        "inspect": ("--encoding bogus", "--chat-format bogus", "--examples 0", "--max-tokens -1", "--loss none", "--bos perhaps", "extra"),
+        "tokenize": ("--encoding bogus", "--chat-format bogus", "--pack -1", "--pack 64 --joined", "--lines --separator x", "--threads 0",
+                     "--loss none", "extra"),
+        "report": ("--port 0", "--port 99999", "--port 80", "--watch --out x", " {}" * 10),
+        "doctor": ("--measure", "extra", "--nvme"),
+    }
+    problems = [problem for command, wrong in table.items() for more in wrong
+                for problem in wrong_usage([command, *f"{RIGHT[command]} {more}".replace("{}", missing).split()])]
+    bare = ("train", "train --model gpt2-tiny", "resume", "plan", "eval", f"eval {missing}", "generate", f"generate {missing}", "export",
+            f"export {missing}", "verify", "inspect", f"inspect {missing}", "tokenize", f"tokenize --model {missing} --data {missing}",
+            f"tokenize --model {missing} --data {missing} --out {missing}.txt", "report")
+    benches = ("copy --size 3QQ", "copy --rounds 0", "copy extra", "gemm --model", "gemm --seq 0", "comm --size 1", "io --block 1000",
+               "io --sustain --thorough", "io --sustain --random", "io --depth 0", "io --block 64MiB --depth 512", "step --tensor 2",
+               "step --ranks 2", "step --place rubbish", "zero --tensor 0", "load --rounds 0", "papers extra", "update --precision int4")
+    return problems + [problem for words in [*bare, *(f"bench {words}" for words in benches)] for problem in wrong_usage(words.split())]
+
+
+def what_depends_on_files_ends_with_1():
+    missing = os.path.join(program.scratch_folder(), "missing")
+    words = {**RIGHT, "plan": "--model {}", "doctor": None}
+    extra = [["plan", "--model", "gpt2-tiny", "--machine", "h1000"], ["plan", "--model", "gpt2-tiny", "--seq", "100000"]]
+    problems = []
+    for given in [[command, *arguments.replace("{}", missing).split()] for command, arguments in words.items() if arguments] + extra:
+        ended = program.run(*given)
+        if ended.code != 1 or ended.err.count("\n") != 1:
+            problems.append(f"{given}: status {ended.code}: {ended.err[:300]!r}")
+    return problems
+
+
 def results_that_cannot_be_written():
     problems = []
     for arguments in (["plan", "--model", "gpt2-tiny"], ["plan", "--model", "gpt2-tiny", "--json"],
@@ -140,4 +228,5 @@ def results_that_cannot_be_written():
 
 
 script_test.run(help_explains_every_flag, benches_have_help_of_the_same_shape, the_program_itself, plans,
+                every_flag_refuses_values_that_cannot_be, arguments_that_cannot_be_end_with_2, what_depends_on_files_ends_with_1,
                 results_that_cannot_be_written)

@@ -204,7 +204,7 @@ static sw_status check_tokens(const struct evaluator *e) {
     const int count = sw_ranks_count(e->ranks);
     return e->given->most_tokens == SW_OPTION_AUTO || count == e->tensor_ranks
                ? SW_OK
-               : sw_fail(SW_ERR_ARG,
+               : sw_fail(SW_ERR_USAGE,
                          "--tokens counts from the first window, and %d ranks share the windows out; leave it out, or "
                          "give --tensor %d",
                          count, count);

@@ -364,7 +364,7 @@ static sw_status check_groups(const struct generator *g) {
     SW_TRY(sw_read_groups(g->ranks, &g->options->inference, count, &tensor_ranks));
     return tensor_ranks == count
                ? SW_OK
-               : sw_fail(SW_ERR_ARG,
+               : sw_fail(SW_ERR_USAGE,
                          "generate writes one text, for which %d ranks are one group; leave out --tensor %d", count,
                          tensor_ranks);
 }

@@ -2,6 +2,7 @@
 #include "train/cli/commands.h"
 #include "train/data/token_counts.h"
 #include "train/data/token_stream.h"
+#include "train/documents/chat_format.h"
 #include "train/documents/text_inputs.h"
 #include "train/documents/text_reader.h"
 #include "train/files/files.h"
@@ -53,11 +54,18 @@ static const struct sw_option options[] = {
 };
 /* clang-format on */
 
+static sw_status check(const void *target) {
+    const struct inspect_options *given = target;
+    SW_TRY(sw_chat_format_check(given->chat_format));
+    return sw_text_coding_check(given->encoding);
+}
+
 static const struct sw_command_line line = {
     .command = "inspect",
     .summary = "Prints documents as a model is to learn them: tokens with a loss in colour, or in [[ ]].",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
+    .check = check,
     .examples = {"spillway inspect chat.jsonl --model model", "spillway inspect text.bin --model model --examples 1",
                  "spillway inspect docs.jsonl --model model --max-tokens 50"}};
 

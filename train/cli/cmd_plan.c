@@ -387,7 +387,7 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
 static sw_status check_ranks(const struct sw_planned *p) {
     const int count = sw_ranks_count(p->ranks);
     if (count > 1 && sw_settings_ranks(&p->settings) > 1 && sw_settings_ranks(&p->settings) != count)
-        return sw_fail(SW_ERR_ARG, "--ranks %lld is not the %d ranks that were started; leave it out, or start one",
+        return sw_fail(SW_ERR_USAGE, "--ranks %lld is not the %d ranks that were started; leave it out, or start one",
                        (long long)sw_settings_ranks(&p->settings), count);
     return sw_agree_on_settings(p->ranks, &p->settings);
 }
@@ -395,7 +395,7 @@ static sw_status check_ranks(const struct sw_planned *p) {
 /* Each model is planned for one rank, as no ranks are asked to plan and measure together for every model. */
 static sw_status find_largest(const struct sw_planned *p) {
     if (sw_ranks_count(p->ranks) > 1)
-        return sw_fail(SW_ERR_ARG, "--largest plans on one rank; start it without mpirun");
+        return sw_fail(SW_ERR_USAGE, "--largest plans on one rank; start it without mpirun");
     return sw_plan_print_largest(&p->settings);
 }
 

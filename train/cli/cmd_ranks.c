@@ -18,7 +18,7 @@ static int end_together(struct sw_ranks *ranks, sw_status status) {
     if (sw_ranks_rank(ranks) == 0)
         sw_command_fail(ranks->command, status);
     (void)sw_comm_barrier(ranks->comm, "refusal");
-    return SW_EXIT_FAILED;
+    return status == SW_ERR_USAGE ? SW_EXIT_USAGE : SW_EXIT_FAILED;
 }
 
 int sw_command_fail_ranks(struct sw_ranks *ranks, sw_status status) {
@@ -100,8 +100,7 @@ bool sw_command_parse_ranks(struct sw_ranks *ranks, const struct sw_command_line
     if (status == SW_OK)
         status = sw_ranks_agree(ranks, &claim, 1);
     if (status != SW_OK) {
-        (void)sw_command_fail_ranks(ranks, status);
-        *out_exit = status == SW_ERR_ARG ? SW_EXIT_USAGE : SW_EXIT_FAILED;
+        *out_exit = sw_command_fail_ranks(ranks, sw_as_usage(status));
         return false;
     }
     if (help && sw_ranks_rank(ranks) == 0)

@@ -26,7 +26,10 @@ static sw_status apply_change(void *context, struct sw_settings *settings) {
 
 static sw_status continue_run(struct sw_ranks *ranks, struct sw_settings *asked, const struct sw_arguments *arguments,
                               const volatile sig_atomic_t *stop, struct sw_trainer **out) {
-    return sw_trainer_resume(asked->run, ranks, stop, apply_change, (void *)(uintptr_t)arguments, out);
+    const sw_status status =
+        sw_trainer_resume(asked->run, ranks, stop, apply_change, (void *)(uintptr_t)arguments, out);
+    /* The flags were right by themselves: what does not go together is theirs and the run's. */
+    return status == SW_ERR_USAGE ? SW_ERR_ARG : status;
 }
 
 int sw_command_resume(int argc, char **argv) {

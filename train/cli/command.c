@@ -13,7 +13,7 @@ enum { LINE_CHARS = 4608 };
 
 int sw_command_fail(const char *command, sw_status status) {
     sw_log_error("spillway %s: %s", command, sw_error_message(status));
-    return SW_EXIT_FAILED;
+    return status == SW_ERR_USAGE ? SW_EXIT_USAGE : SW_EXIT_FAILED;
 }
 
 bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit) {
@@ -23,9 +23,7 @@ bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv,
         status = sw_options_parse(line, argc, argv, target, &help);
     if (status != SW_OK) {
         /* SW_ERR_UNSUPPORTED is no usage error: a later version may accept the same arguments. */
-        *out_exit = sw_command_fail(line->command, status);
-        if (status == SW_ERR_ARG)
-            *out_exit = SW_EXIT_USAGE;
+        *out_exit = sw_command_fail(line->command, sw_as_usage(status));
         return false;
     }
     if (!help)

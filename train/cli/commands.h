@@ -20,7 +20,8 @@ int sw_command_tokenize(int argc, char **argv);
 int sw_command_train(int argc, char **argv);
 int sw_command_verify(int argc, char **argv);
 
-/* Prints the error as one line on standard error and returns the exit status for it. */
+/* Prints the error as one line on standard error and returns the exit status for it: SW_EXIT_USAGE for SW_ERR_USAGE,
+ * else SW_EXIT_FAILED. */
 int sw_command_fail(const char *command, sw_status status);
 
 /* Runs a whole command: parses the arguments into target (zero before, released after) and calls run. Returns the exit

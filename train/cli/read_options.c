@@ -1,6 +1,8 @@
 #include "train/cli/read_options.h"
 
+#include "train/documents/chat_format.h"
 #include "train/documents/text_reader.h"
+#include "train/settings/places.h"
 #include "train/settings/settings.h"
 #include "train/text/model_text.h"
 
@@ -142,7 +144,20 @@ static sw_status check_prompt(const void *target) {
         return sw_fail(SW_ERR_ARG, "--system begins a chat; give --chat too");
     if (prompts != 1 && !(given->chat && prompts == 0))
         return sw_fail(SW_ERR_ARG, "give one of --prompt, --prompt-file and --tokens, or --chat");
-    return SW_OK;
+    SW_TRY(sw_places_check(&given->nvme));
+    return sw_chat_format_check(given->chat_format);
+}
+
+static sw_status check_places(const void *target) {
+    const struct sw_read_options *given = target;
+    return sw_places_check(&given->nvme);
+}
+
+static sw_status check_data(const void *target) {
+    const struct sw_read_options *given = target;
+    SW_TRY(sw_places_check(&given->nvme));
+    SW_TRY(sw_chat_format_check(given->chat_format));
+    return sw_text_coding_check(given->encoding);
 }
 
 const struct sw_command_line sw_eval_command = {
@@ -150,6 +165,7 @@ const struct sw_command_line sw_eval_command = {
     .bit = EVAL,
     .summary = "Prints a model's loss and perplexity on a file of tokens or text.",
     TABLE,
+    .check = check_data,
     .examples = {"spillway eval runs/a --data held-out.bin", "spillway eval model --data held-out.txt --json",
                  "spillway eval runs/a --data held-out.bin --seq 32 --tokens 1000"}};
 const struct sw_command_line sw_generate_command = {
@@ -166,6 +182,7 @@ const struct sw_command_line sw_export_command = {
     .bit = EXPORT,
     .summary = "Writes the weights of a run's last commit as a Hugging Face folder.",
     TABLE,
+    .check = check_places,
     .examples = {"spillway export runs/a out", "spillway export runs/a out-bf16 --dtype bf16",
                  "spillway export runs/a out-small --dtype bf16 --shard-size 2GiB"}};
 const struct sw_command_line sw_verify_command = {
@@ -173,4 +190,5 @@ const struct sw_command_line sw_verify_command = {
     .bit = VERIFY,
     .summary = "Reads all of a run's last commit and checks every checksum.",
     TABLE,
+    .check = check_places,
     .examples = {"spillway verify runs/a", "spillway verify runs/a --json", "spillway verify runs/c --nvme runs/c"}};

@@ -53,7 +53,7 @@ sw_status sw_read_groups(struct sw_ranks *ranks, const struct sw_inference_optio
     const int count = sw_ranks_count(ranks);
     const int64_t wanted = options->tensor == SW_OPTION_AUTO ? automatic_ranks : options->tensor;
     if (count % wanted != 0)
-        return sw_fail(SW_ERR_ARG,
+        return sw_fail(SW_ERR_USAGE,
                        "--tensor %lld makes groups of %lld ranks, and this job has %d; start a multiple of %lld with "
                        "mpirun -n, or give another --tensor",
                        (long long)wanted, (long long)wanted, count, (long long)wanted);

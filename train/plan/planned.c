@@ -35,7 +35,7 @@ struct sw_model_shape sw_planned_shape(const struct sw_planned *p) {
 static sw_status open_inputs(struct sw_planned *p) {
     SW_TRY(sw_config_load(p->settings.model, &p->config));
     SW_TRY(sw_settings_check(&p->settings));
-    SW_TRY(sw_settings_check_tensor_ranks(&p->settings));
+    SW_TRY(sw_as_usage(sw_settings_check_tensor_ranks(&p->settings)));
     const struct sw_store_owner owner = sw_settings_owner(&p->settings);
     SW_TRY(sw_places_of(&p->settings.nvme, ".", &owner, &p->places));
     SW_TRY(open_devices(p));

@@ -191,7 +191,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
     };
     SW_TRY(sw_settings_group(settings, &spec.group));
-    SW_TRY(sw_settings_secondary(settings, &spec.secondary_ranks));
+    SW_TRY(sw_as_usage(sw_settings_secondary(settings, &spec.secondary_ranks)));
     if (spec.secondary_ranks > 0)
         spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
     SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
@@ -202,17 +202,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
 /* Refuses to quantize what a job of this stage does not exchange, or does not keep. */
 static sw_status check_quantized(const struct sw_settings *settings, int stage) {
     const sw_quant gather = sw_settings_gather(settings), reduce = sw_settings_reduce(settings);
-    const bool alone = sw_settings_ranks(settings) == 1;
-    if (!alone && settings->grads_state != SW_GRADS_TYPED)
-        return sw_fail(SW_ERR_ARG,
-                       "--grads-state 8bit is for one rank, and this job has %lld; give --grads-state "
-                       "compute, or --reduce int8 to exchange gradients in 8 bits",
-                       (long long)sw_settings_ranks(settings));
-    if (alone && (gather != SW_QUANT_NONE || reduce != SW_QUANT_NONE))
-        return sw_fail(SW_ERR_ARG, "one rank exchanges nothing that %s %s could quantize; give %s",
-                       gather != SW_QUANT_NONE ? "--gather" : "--reduce",
-                       sw_quant_name(gather != SW_QUANT_NONE ? gather : reduce),
-                       gather != SW_QUANT_NONE ? "--gather exact" : "--reduce ordered");
+    SW_TRY(sw_settings_check_quantized(settings));
     if (gather != SW_QUANT_NONE && stage < SW_ZERO_WEIGHTS)
         return sw_fail(SW_ERR_ARG,
                        "--gather %s quantizes the weights that ranks gather with --zero 3, and the stage is %d; give "
@@ -288,7 +278,7 @@ static sw_status make_outline(const struct sw_settings *settings, const struct s
         sw_settings_gather(settings) == SW_QUANT_NONE)
         return search_stages(settings, model, pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
-    SW_TRY(check_quantized(settings, share.stage));
+    SW_TRY(sw_as_usage(check_quantized(settings, share.stage)));
     return plan_share(settings, model, share, pricing, out_lack, out);
 }
 

@@ -57,7 +57,7 @@ static sw_status make_outline(struct attempt *a) {
 
 /* Notes why a size has no plan. Another failure than a refusal ends the choice. */
 static sw_status refuse(struct attempt *a, sw_status status) {
-    if (status != SW_ERR_BUDGET && status != SW_ERR_ARG)
+    if (status != SW_ERR_BUDGET && status != SW_ERR_ARG && status != SW_ERR_USAGE)
         return status;
     *a->price = (struct sw_tensor_price){.ranks = a->price->ranks, .step_s = INFINITY};
     snprintf(a->price->refused, sizeof a->price->refused, "%s", sw_error_message(status));

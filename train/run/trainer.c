@@ -50,9 +50,10 @@ static sw_status check_settings(struct sw_trainer *trainer) {
     int part_ranks;
     sw_settings_take_ranks(settings, trainer->ranks);
     if (settings->ranks > 1 && settings->speculate == SW_SPECULATE_ALWAYS)
-        return sw_fail(SW_ERR_ARG, "--speculate always works with one rank only; leave it out");
-    SW_TRY(sw_settings_secondary(settings, &part_ranks));
-    return sw_settings_check(settings);
+        return sw_fail(SW_ERR_USAGE, "--speculate always works with one rank only; leave it out");
+    SW_TRY(sw_as_usage(sw_settings_secondary(settings, &part_ranks)));
+    SW_TRY(sw_as_usage(sw_settings_check_quantized(settings)));
+    return sw_as_usage(sw_settings_check(settings));
 }
 
 static sw_status share_cores(struct sw_trainer *trainer) {
@@ -80,11 +81,11 @@ static sw_status open_windows(struct sw_trainer *trainer) {
     SW_TRY(open_data(trainer));
     SW_TRY(sw_settings_resolve_steps(settings, sw_data_train_windows(trainer->data)));
     if (settings->early_stop > 0 && settings->eval_every == 0)
-        return sw_fail(SW_ERR_ARG, "--early-stop counts the evaluations of --eval-every; give it too");
+        return sw_fail(SW_ERR_USAGE, "--early-stop counts the evaluations of --eval-every; give it too");
     if (settings->early_stop > 0 && sw_data_validation_windows(trainer->data) == 0)
         return sw_fail(SW_ERR_ARG, "--early-stop goes by the validation loss; give validation data with --val");
     const struct sw_schedule schedule = sw_settings_schedule(settings);
-    return sw_schedule_check(&schedule);
+    return sw_as_usage(sw_schedule_check(&schedule));
 }
 
 /* Rank 0 makes tokens of text, and the others find them. */

@@ -41,10 +41,21 @@ static sw_status parse_limit(const char *text, const char *limit, int64_t *out_b
                : sw_fail(SW_ERR_ARG, "--nvme %s allows the store nothing: give a larger size, or none", text);
 }
 
-sw_status sw_place_check(const char *text) {
-    const char *limit = limit_of(text);
+static sw_status check_count(const struct sw_option_list *nvme) {
+    if (nvme->count > SW_STORE_MAX_FILES)
+        return sw_fail(SW_ERR_ARG, "--nvme names %d folders; at most %d are possible", nvme->count, SW_STORE_MAX_FILES);
+    return SW_OK;
+}
+
+sw_status sw_places_check(const struct sw_option_list *nvme) {
     int64_t bytes;
-    return limit != NULL ? parse_limit(text, limit, &bytes) : SW_OK;
+    SW_TRY(check_count(nvme));
+    for (int i = 0; i < nvme->count; i++) {
+        const char *limit = limit_of(nvme->items[i]);
+        if (limit != NULL)
+            SW_TRY(parse_limit(nvme->items[i], limit, &bytes));
+    }
+    return SW_OK;
 }
 
 int sw_place_path_chars(const char *text) {
@@ -99,8 +110,7 @@ sw_status sw_places_of(const struct sw_option_list *nvme, const char *folder, co
                        struct sw_places *out) {
     static const struct sw_store_owner alone = {0};
     *out = (struct sw_places){0};
-    if (nvme->count > SW_STORE_MAX_FILES)
-        return sw_fail(SW_ERR_ARG, "--nvme names %d folders; at most %d are possible", nvme->count, SW_STORE_MAX_FILES);
+    SW_TRY(check_count(nvme));
     sw_status status = nvme->count == 0 ? append(out, strdup(folder)) : SW_OK;
     for (int i = 0; status == SW_OK && i < nvme->count; i++)
         status = add(out, nvme->items[i], owner != NULL ? owner : &alone);

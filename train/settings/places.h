@@ -47,8 +47,8 @@ bool sw_places_are_shared(const struct sw_option_list *nvme);
 sw_status sw_places_exactly(const struct sw_option_list *paths, struct sw_places *out);
 void sw_places_release(struct sw_places *places);
 
-/* Refuses "DIR:SIZE" whose size is none. */
-sw_status sw_place_check(const char *text);
+/* Refuses more places than a store may have, and "DIR:SIZE" whose size is none. */
+sw_status sw_places_check(const struct sw_option_list *nvme);
 /* Tells whether a name would be read as DIR:SIZE, were there no folder of that name. */
 bool sw_place_ends_like_limit(const char *name);
 /* Returns the length of DIR in "DIR:SIZE". */

@@ -50,8 +50,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     if (settings->order != NULL) /* resume has no --order */
         SW_TRY(parse_order(settings->order, 1, &group));
     SW_TRY(sw_tensor_rates_check(settings));
-    for (int i = 0; i < settings->nvme.count; i++)
-        SW_TRY(sw_place_check(settings->nvme.items[i]));
+    SW_TRY(sw_places_check(&settings->nvme));
     if (settings->rounding == SW_OPTION_ROUNDING_STOCHASTIC && settings->optimizer_state == SW_OPTIMIZER_FP32)
         return sw_fail(SW_ERR_ARG, "--rounding stochastic is for narrow moments, and --optimizer-state fp32 rounds "
                                    "none; leave it out, or give --optimizer-state bf16 or 8bit");

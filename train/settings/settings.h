@@ -126,6 +126,8 @@ struct sw_ranks;
 void sw_settings_take_ranks(struct sw_settings *settings, struct sw_ranks *ranks);
 /* Checks --zero-secondary as far as flags alone can be wrong. */
 sw_status sw_settings_check_secondary(const struct sw_settings *settings);
+/* Checks that so many ranks exchange what --gather and --reduce quantize, and that --grads-state 8bit is one rank's. */
+sw_status sw_settings_check_quantized(const struct sw_settings *settings);
 /* Returns the ranks that keep secondary shards of weights together, 0 without --zero-secondary, and the ranks of a node
  * by which bytes between nodes are counted, 0 where that is not known or nodes are uneven. */
 sw_status sw_settings_secondary(const struct sw_settings *settings, int *out_ranks);

@@ -80,6 +80,22 @@ sw_status sw_settings_check_secondary(const struct sw_settings *s) {
     return SW_OK;
 }
 
+sw_status sw_settings_check_quantized(const struct sw_settings *s) {
+    const sw_quant gather = sw_settings_gather(s), reduce = sw_settings_reduce(s);
+    const bool alone = sw_settings_ranks(s) == 1;
+    if (!alone && s->grads_state != SW_GRADS_TYPED)
+        return sw_fail(SW_ERR_ARG,
+                       "--grads-state 8bit is for one rank, and this job has %lld; give --grads-state "
+                       "compute, or --reduce int8 to exchange gradients in 8 bits",
+                       (long long)sw_settings_ranks(s));
+    if (alone && (gather != SW_QUANT_NONE || reduce != SW_QUANT_NONE))
+        return sw_fail(SW_ERR_ARG, "one rank exchanges nothing that %s %s could quantize; give %s",
+                       gather != SW_QUANT_NONE ? "--gather" : "--reduce",
+                       sw_quant_name(gather != SW_QUANT_NONE ? gather : reduce),
+                       gather != SW_QUANT_NONE ? "--gather exact" : "--reduce ordered");
+    return SW_OK;
+}
+
 /* Checks that so many ranks can keep secondary shards together, each group of them within a node. */
 static sw_status check_part(const struct sw_settings *s, int64_t node, int64_t part) {
     const int64_t ranks = sw_settings_ranks(s);

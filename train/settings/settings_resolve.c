@@ -157,7 +157,7 @@ sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_confi
     if (s->seq > config->max_positions)
         return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)s->seq,
                        (long long)config->max_positions);
-    SW_TRY(check_batch(s));
+    SW_TRY(sw_as_usage(check_batch(s)));
     if (s->precision == SW_PRECISION_AUTO)
         s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
     SW_TRY(resolve_chunk(s, config, device));

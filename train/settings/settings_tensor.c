@@ -105,7 +105,7 @@ sw_status sw_settings_check_tensor_ranks(const struct sw_settings *s) {
 }
 
 sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_ranks *ranks) {
-    SW_TRY(sw_ranks_agree_on_error(ranks, sw_settings_check_tensor_ranks(settings)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_as_usage(sw_settings_check_tensor_ranks(settings))));
     if (sw_ranks_comm(ranks) != NULL)
         sw_comm_set_tensor_ranks(sw_ranks_comm(ranks), (int)sw_settings_tensor_ranks(settings));
     return SW_OK;
