@@ -8,6 +8,8 @@
 enum { SW_COUNT_CHARS = 64, SW_TIME_TEXT_CHARS = 32 };
 /* Writes "1 step" or "2 steps"; `noun` is the singular. */
 const char *sw_format_count(int64_t count, const char *noun, char buffer[SW_COUNT_CHARS]);
+/* Does the same in memory that lasts until the end of the enclosing block. */
+#define SW_COUNT(count, noun) sw_format_count((count), (noun), (char[SW_COUNT_CHARS]){0})
 /* Writes "7.16 billion", "124 million", "121 thousand" or "512". */
 const char *sw_format_large(int64_t count, char buffer[SW_COUNT_CHARS]);
 /* Writes a rate, whose unit the caller adds: "1067", "45.0" or "0.984". */

@@ -4,6 +4,7 @@
 #include "bench/commands.h"
 #include "bench/options.h"
 #include "bench/table.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/measure_comm.h"
 #include "train/cli/cmd_ranks.h"
@@ -126,11 +127,11 @@ static sw_status report(const struct comm_bench *bench) {
         puts("one rank has nobody to exchange with; start it with mpirun -n 2 spillway bench comm");
         return SW_OK;
     }
-    printf("%d ranks on %d machine%s by %s, %s, %s, medians of %d rounds\n"
+    printf("%d ranks on %s by %s, %s, %s, medians of %s\n"
            "GB/s that a rank gives; memcpy is by every rank at once\n"
            "a gather of next to nothing takes %.1f us\n",
-           identity->ranks, identity->nodes, identity->nodes == 1 ? "" : "s", transport, device, precision,
-           (int)bench->given->rounds, bench->latency_s * 1e6);
+           identity->ranks, SW_COUNT(identity->nodes, "machine"), transport, device, precision,
+           SW_COUNT(bench->given->rounds, "round"), bench->latency_s * 1e6);
     sw_table_print(SW_TABLE(fields, bench->rows, bench->count));
     return SW_OK;
 }

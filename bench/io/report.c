@@ -1,6 +1,7 @@
 /* The report of the sweep: for people, and as JSON. */
 #include "bench/io/sweep.h"
 #include "bench/table.h"
+#include "core/number.h"
 #include "core/size.h"
 
 #include <math.h>
@@ -93,7 +94,7 @@ static void print_sweep(const struct sw_io_report *report) {
 void sw_io_print(const struct sw_io_report *report) {
     const bool no_fio = report->runners == 1 && !report->bench->given->no_fio;
     print_verdict(report);
-    printf("best settings, medians of %d rounds%s\n", (int)report->bench->effort.rounds,
+    printf("best settings, medians of %s%s\n", SW_COUNT(report->bench->effort.rounds, "round"),
            no_fio ? "; fio is not installed, so nothing stands beside" : "");
     sw_table_print(SW_TABLE(ours_fields, report->best, SW_IO_WAYS));
     if (report->runners > 1) {

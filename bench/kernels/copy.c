@@ -5,6 +5,7 @@
 #include "bench/options.h"
 #include "bench/table.h"
 #include "core/long_work.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 
@@ -81,9 +82,9 @@ static sw_status report(const struct copy_bench *bench, const struct sw_bench_op
         return sw_bench_print_json(json_pack("{s:s, s:s, s:i, s:i, s:o}", "bench", "copy", "device", info.name,
                                              "threads", info.threads, "rounds", (int)given->rounds, "sizes",
                                              sw_table_json(SW_TABLE(fields, bench->rows, bench->count))));
-    printf("copies, %s, %d threads, medians of %d rounds: GB/s of each way alone and while\n"
+    printf("copies, %s, %s, medians of %s: GB/s of each way alone and while\n"
            "both run; then ratios to memcpy by one thread and by all\n",
-           info.name, info.threads, (int)given->rounds);
+           info.name, SW_COUNT(info.threads, "thread"), SW_COUNT(given->rounds, "round"));
     sw_table_print(SW_TABLE(fields, bench->rows, bench->count));
     return SW_OK;
 }

@@ -2,6 +2,7 @@
 
 #include "bench/kernels/onednn.h"
 #include "core/machine.h"
+#include "core/number.h"
 #include "core/size.h"
 
 #include <omp.h>
@@ -65,10 +66,10 @@ void sw_bench_model_print(const struct sw_bench_model *model, int64_t rounds) {
     printf("%s, micro-batch of %lld x %lld tokens, %s\n", s->model, (long long)s->micro_batch, (long long)s->seq,
            sw_dtype_name(model->type));
     if (info.host_memory)
-        printf("%s, %d threads", info.name, info.threads);
+        printf("%s, %s", info.name, SW_COUNT(info.threads, "thread"));
     else
         fputs(info.model, stdout);
-    printf("; medians of %d rounds\n", (int)rounds);
+    printf("; medians of %s\n", SW_COUNT(rounds, "round"));
     if (model->bound_type != model->type)
         printf("oneDNN has no %s products on this CPU: ours widens the operands and multiplies in\nfp32; oneDNN is "
                "measured in fp32\n",

@@ -5,6 +5,7 @@
 #include "bench/kernels/memory.h"
 #include "bench/options.h"
 #include "bench/table.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 
@@ -169,9 +170,10 @@ static sw_status report(const struct update_bench *bench, const struct sw_bench_
                                              info.name, "isa", info.isa, "threads", info.threads, "rounds",
                                              (int)given->rounds, "chunk_grains", (json_int_t)given->chunk_grains,
                                              "precisions", sw_table_json(SW_TABLE(fields, rows, count))));
-    printf("update, %d threads, %lld grains at once, medians of %d rounds: GB/s beside plain\n"
+    printf("update, %s, %s at once, medians of %s: GB/s beside plain\n"
            "traffic of the same bytes\n",
-           bench->memory.threads, (long long)given->chunk_grains, (int)given->rounds);
+           SW_COUNT(bench->memory.threads, "thread"), SW_COUNT(given->chunk_grains, "grain"),
+           SW_COUNT(given->rounds, "round"));
     if (bench->format != SW_OPTIMIZER_FP32)
         printf("optimizer state in %s, rounding %s, beside the rate of fp32\n", sw_optimizer_format_name(bench->format),
                sw_rounding_name(sw_settings_rounding(&given->settings)));

@@ -2,6 +2,7 @@
 #include "bench/step/speed.h"
 #include "bench/step/step.h"
 #include "bench/table.h"
+#include "core/number.h"
 #include "core/size.h"
 
 #include <jansson.h>
@@ -149,9 +150,9 @@ void sw_step_bench_print(const struct sw_step_bench *b) {
     struct exchange_row exchange[SW_STEP_COMMS];
     const int time_count = list_times(b, times);
     list_lanes(b, lanes);
-    printf("%s, %s, %lld tokens a step in micro-batches of %lld x %lld\n--place %s\n%lld threads; updates %s\n",
-           s->model, sw_settings_precision_name(s), (long long)s->batch_tokens, (long long)s->micro_batch,
-           (long long)s->seq, s->place, (long long)s->threads,
+    printf("%s, %s, %lld tokens a step in micro-batches of %lld x %lld\n--place %s\n%s; updates %s\n", s->model,
+           sw_settings_precision_name(s), (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq,
+           s->place, SW_COUNT(s->threads, "thread"),
            b->speculates ? "speculated in the backward pass" : "under the next forward pass");
     printf("peaks: device %s, host %s, nvme %s\n", sw_format_size(peak[SW_DEVICE], device),
            sw_format_size(peak[SW_HOST], host), sw_format_size(peak[SW_NVME], nvme));

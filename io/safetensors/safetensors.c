@@ -71,11 +71,9 @@ static sw_status check_shards_exist(const char *folder, const char *index_path, 
     }
     if (missing == NULL)
         return SW_OK;
-    return sw_fail(
-        SW_ERR_ARG,
-        "%zu of the files that %s names are missing, such as %s: the download is not complete; get the model "
-        "again",
-        count, index_path, missing);
+    return sw_fail(SW_ERR_ARG,
+                   "%zu of the files that %s names %s %s: the download is not complete; get the model again", count,
+                   index_path, count == 1 ? "is missing," : "are missing, such as", missing);
 }
 
 /* Lists each shard that the index names, once: `shards` keeps the file's number under its name. */

@@ -40,9 +40,9 @@ static sw_status sort_files(struct sw_store *store, void *labels[]) {
     const char *first_path = store->files[0].path;
     const int needed = sw_label_file_count(labels[0]);
     if (needed != store->file_count)
-        return sw_fail(SW_ERR_ARG,
-                       "the store of %s is striped over %d directories, and %d were given: give all of them",
-                       first_path, needed, store->file_count);
+        return sw_fail(SW_ERR_ARG, "the store of %s is striped over %d director%s, and %d %s given: give %s",
+                       first_path, needed, needed == 1 ? "y" : "ies", store->file_count,
+                       store->file_count == 1 ? "was" : "were", needed == 1 ? "that one" : "all of them");
     struct sw_store_file files[SW_STORE_MAX_FILES];
     void *sorted[SW_STORE_MAX_FILES] = {NULL};
     memcpy(files, store->files, sizeof files);

@@ -75,7 +75,8 @@ static sw_status choose_gpu(const char *number, int *out) {
     if (count == 0)
         return refuse(cudaErrorNoDevice);
     if (wanted < 0 || wanted >= count)
-        return sw_fail(SW_ERR_ARG, "--device cuda:%ld: there are %d GPUs here, numbered from 0", wanted, count);
+        return sw_fail(SW_ERR_ARG, "--device cuda:%ld: GPUs are numbered from 0, and the last one here is %d", wanted,
+                       count - 1);
     *out = (int)wanted;
     return SW_OK;
 }

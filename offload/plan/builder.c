@@ -1,5 +1,6 @@
 #include "offload/plan/builder.h"
 
+#include "core/number.h"
 #include "core/size.h"
 
 #include <assert.h>
@@ -11,10 +12,11 @@ enum { TAKEN_OPS = 4096 };
 sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec) {
     return sw_fail(
         SW_ERR_ARG,
-        "a step of %lld micro-batches in chunks of %lld grains takes more than the %d operations, or the memory, that "
+        "a step of %lld micro-batch%s in chunks of %s takes more than the %d operations, or the memory, that "
         "a plan may have; a larger --micro-batch, a smaller --batch-tokens, a larger --chunk-grains or --order layer "
         "makes fewer",
-        (long long)spec->micro_batches, (long long)spec->chunk_grains, SW_PLAN_MOST_OPS);
+        (long long)spec->micro_batches, spec->micro_batches == 1 ? "" : "es", SW_COUNT(spec->chunk_grains, "grain"),
+        SW_PLAN_MOST_OPS);
 }
 
 static bool grow(struct sw_builder *b, void **array, int32_t count, int32_t *capacity, size_t size) {

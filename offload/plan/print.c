@@ -1,4 +1,5 @@
 /* Prints a plan as a table for people. */
+#include "core/number.h"
 #include "core/size.h"
 #include "io/store/store.h"
 #include "offload/plan/plan.h"
@@ -120,11 +121,12 @@ static void print_order(const struct sw_plan *plan, FILE *out) {
     const struct sw_plan_spec *spec = &plan->spec;
     char chunk[SW_SIZE_CHARS];
     if (spec->group >= spec->micro_batches)
-        fprintf(out, "order by layer, %lld micro-batches\n", (long long)spec->micro_batches);
+        fprintf(out, "order by layer, %lld micro-batch%s\n", (long long)spec->micro_batches,
+                spec->micro_batches == 1 ? "" : "es");
     else
         fprintf(out, "order by groups of %lld of %lld micro-batches\n", (long long)spec->group,
                 (long long)spec->micro_batches);
-    fprintf(out, "chunks of %lld grains (%s of optimizer)\n", (long long)spec->chunk_grains,
+    fprintf(out, "chunks of %s (%s of optimizer)\n", SW_COUNT(spec->chunk_grains, "grain"),
             sw_format_size(sw_plan_optimizer_bytes(plan, spec->chunk_grains), chunk));
 }
 

@@ -77,7 +77,7 @@ def schemas():
         ended = tokenize(chat_folder(), {"a.jsonl": lines(row)}, *more)
         if ended_well(problems, f"{row} {more}", ended):
             expect(problems, f"{row} {more}", tokens("out.bin"), wanted)
-            expect(problems, f"{row} {more} warns", "'text' of 1 documents is not read" in ended.err,
+            expect(problems, f"{row} {more} warns", "'text' of 1 document is not read" in ended.err,
                    isinstance(row.get("text"), str) and len(row) > 1 and not more and "tools" not in row)
     return problems
 
@@ -173,7 +173,7 @@ def refused_by_name():
     ended = tokenize(chat_folder(), {"a.jsonl": lines({**both, "id": 1, "url": "u"}, {"text": "a", "source": "s", "id": 2})})
     expect(problems, "members that are not read", "not read: id, url, source\n" in ended.err, True)
     ended = tokenize(chat_folder(), {"a.jsonl": lines({"text": ""}, {"text": "a", "tools": []})})
-    expect(problems, "empty documents", ("1 files or documents have no text" in ended.err, "not read" in ended.err), (True, False))
+    expect(problems, "empty documents", ("1 document without text was left out" in ended.err, "not read" in ended.err), (True, False))
     return problems
 
 

@@ -44,7 +44,7 @@ def inspects():
         if name == "a.jsonl":
             expect(problems, "the end of documents", counts, "documents end with <|im_end|> (257), by config.json")
         expect(problems, name, documents_of, first + second)
-    expect(problems, f"counts: {counts}", " tokens in 3 documents, " in counts and counts.endswith(", 1 documents split"), True)
+    expect(problems, f"counts: {counts}", " tokens in 3 documents, " in counts and counts.endswith(", 1 document split"), True)
     ended = program.run("inspect", path("out.bin"), "--model", model, "--examples", 5)
     expect(problems, "parts of a split document", ended.out.count("more of one that was split"), 2)
     ended = program.run("inspect", path("a.jsonl"), "--model", model, "--max-tokens", 10)

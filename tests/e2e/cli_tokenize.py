@@ -92,10 +92,10 @@ def other_encodings():
     for data, more, replaced in ((good + b"x\xe9 y", (), 1), (b"a\xff\n\xff\n", ("--encoding", "gbk"), 2),
                                  ("a\n".encode("utf-16-le") + b"\0\xdcb\0", ("--encoding", "utf-16le"), 1)):
         ended = tokenize(model, {"a.txt": data}, "--lossy", "--end", "none", *more)
-        expect(problems, f"lossy {more} ends", (ended.code, f"{replaced} times, bytes" in ended.err), (0, True))
+        expect(problems, f"lossy {more} ends", (ended.code, f"{replaced} time{'s' * (replaced > 1)}, bytes" in ended.err), (0, True))
         expect(problems, f"lossy {more}", bytes(tokens("out.bin")).count("\ufffd".encode()), replaced)
     rows = lines({"text": "a"}).encode() + b'{"text": "caf\xe9"}\n' + lines({"text": "b"}).encode()
-    for more, code, wanted in (((), 1, ":2 is not UTF-8: there is 0xE9 at byte 13"), (("--skip-bad",), 0, "1 JSON documents were")):
+    for more, code, wanted in (((), 1, ":2 is not UTF-8: there is 0xE9 at byte 13"), (("--skip-bad",), 0, "1 JSON document was")):
         ended = tokenize(model, {"a.jsonl": rows}, *more)
         expect(problems, f"lines {more}", (ended.code, wanted in ended.err), (code, True))
     return problems
@@ -192,10 +192,10 @@ def files_without_text():
     expect(problems, "ends", (ended.code, ended.err if ended.code else ""), (0, ""))
     expect(problems, "tokens", bytes(tokens("out.bin")), b"a\r\nbxya\0b")
     expect(problems, "documents", documents("out.bin"), [0, 4, 5, 6])
-    for said in ("3 files or documents have no text", "2 files of text have lines that end in CR LF"):
+    for said in ("3 documents without text were left out", "lines of 2 files of text end in CR LF"):
         expect(problems, f"{said}: {ended.err}", said in ended.err, True)
     ended = tokenize(byte_folder(), {"a.txt": "a\n  \n\nb\n"}, "--lines", "--end", "none")
-    expect(problems, "lines", (bytes(tokens("out.bin")), "1 files or documents" in ended.err), (b"ab", True))
+    expect(problems, "lines", (bytes(tokens("out.bin")), "1 document without text was left out" in ended.err), (b"ab", True))
     return problems
 
 
@@ -253,7 +253,7 @@ def packs_whole_documents():
            [97 + i for i, length in enumerate(lengths) for _ in range(length)])
     expect(problems, "a document that was split", sorted((chr(found[start]), chr(losses[start])) for start in starts
                                                          if losses[start] not in (1, ord("p"))), [("e", "c"), ("e", "c"), ("e", "s")])
-    said = ("7 documents", "1 documents are longer", f"{padding} tokens fill")
+    said = ("7 documents", "1 document was longer", f"{padding} tokens fill")
     problems += [f"'{ended.err}' lacks '{word}'" for word in said if word not in ended.err]
     return problems
 

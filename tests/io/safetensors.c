@@ -180,7 +180,7 @@ static void refuses_indexes_that_lie(void **state) {
     static const struct {
         const char *index, *words;
     } cases[] = {
-        {"{\"weight_map\":{\"first\":\"gone.safetensors\"}}", "names are missing, such as gone.safetensors"},
+        {"{\"weight_map\":{\"first\":\"gone.safetensors\"}}", "names is missing, gone.safetensors"},
         {"{\"weight_map\":{\"first\":\"../a.safetensors\"}}", "no name of a file"},
         {"{\"weight_map\":{\"first\":\"/etc/passwd\"}}", "no name of a file"},
         {"{\"weight_map\":{\"first\":\"..\"}}", "no name of a file"},

@@ -182,7 +182,7 @@ static void refuses_files_that_do_not_belong_together(void **state) {
     struct store_directories mixed = {.path = {a.path[0], b.path[1]}, .count = 2};
     check_open_fails(&mixed, SW_ERR_ARG, "belong to different stores");
     mixed.count = 1;
-    check_open_fails(&mixed, SW_ERR_ARG, "striped over 2 directories, and 1 were given");
+    check_open_fails(&mixed, SW_ERR_ARG, "striped over 2 directories, and 1 was given");
     copy_file(store_file(&a, 0), store_file(&c, 0));
     mixed = (struct store_directories){.path = {a.path[0], c.path[0]}, .count = 2};
     check_open_fails(&mixed, SW_ERR_ARG, "is a copy of another file");

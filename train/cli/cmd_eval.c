@@ -1,6 +1,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "train/cli/commands.h"
 #include "train/cli/read_ranks.h"
@@ -135,7 +136,7 @@ static sw_status print_result(const struct evaluator *e, const struct measured *
         printf("loss %.6f  perplexity %.4f  %.4f bits a token  ", m->loss, perplexity, bits);
         if (m->bytes > 0)
             printf("%.4f bits a byte  ", a_byte);
-        printf("(%lld tokens in windows of %lld, %.1f s, %.0f tokens/s)\n", (long long)m->tokens, (long long)e->seq,
+        printf("(%s in windows of %lld, %.1f s, %.0f tokens/s)\n", SW_COUNT(m->tokens, "token"), (long long)e->seq,
                m->seconds, rate);
         return SW_OK;
     }
@@ -163,9 +164,9 @@ static sw_status measure(struct evaluator *e, struct measured *out) {
     /* A perplexity that overflows is as useless as NaN, and JSON cannot hold it. */
     if (!isfinite(out->loss) || !isfinite(exp(out->loss)))
         return sw_fail(SW_ERR_ARG,
-                       "the loss over %lld tokens of %s is %g, too large for a perplexity: the model's weights have "
+                       "the loss over %s of %s is %g, too large for a perplexity: the model's weights have "
                        "diverged; use an earlier export",
-                       (long long)out->tokens, e->given->data, out->loss);
+                       SW_COUNT(out->tokens, "token"), e->given->data, out->loss);
     return SW_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/number.h"
 #include "train/cli/commands.h"
 #include "train/cli/read_ranks.h"
 #include "train/data/token_stream.h"
@@ -135,8 +136,8 @@ static sw_status next_token(struct generator *g, int32_t *out) {
     SW_TRY(sw_decoder_logits(&g->decoder, g->text.id, length, g->logits));
     for (int64_t i = 0; i < sw_source_config(g->source)->vocab; i++)
         if (!isfinite(g->logits[i]))
-            return sw_fail(SW_ERR_ARG, "the model's output after %lld tokens is not finite: its weights have diverged",
-                           (long long)length);
+            return sw_fail(SW_ERR_ARG, "the model's output after %s is not finite: its weights have diverged",
+                           SW_COUNT(length, "token"));
     penalize(g);
     *out = sw_sampler_choose(g->sampler, g->logits, (uint64_t)length);
     return SW_OK;
@@ -310,7 +311,7 @@ static void say_context(const struct generator *g) {
 static void say_speed(const struct generator *g, const struct times *times) {
     const int64_t more = (int64_t)g->text.count - g->prompt_length - 1;
     if (more > 0 && prints(g))
-        sw_log_info("%lld tokens of prompt in %.2f s, then %.1f tokens/s", (long long)g->prompt_length,
+        sw_log_info("%s of prompt in %.2f s, then %.1f tokens/s", SW_COUNT(g->prompt_length, "token"),
                     (double)(times->first_ns - times->start_ns) * 1e-9,
                     (double)more / ((double)(times->end_ns - times->first_ns) * 1e-9));
 }

@@ -1,4 +1,5 @@
 #include "core/log.h"
+#include "core/number.h"
 #include "train/cli/commands.h"
 #include "train/data/token_counts.h"
 #include "train/data/token_stream.h"
@@ -106,9 +107,9 @@ static sw_status print_document(struct inspection *i, bool is_whole) {
     bool was_learnt = false;
     for (size_t t = 0; t < i->loss.bytes; t++)
         learnt += i->loss.data[t] != 0;
-    printf("document %lld: %s%s%zu tokens, %lld with a loss\n", (long long)++i->printed,
-           i->continues ? "more of one that was split; " : "", is_whole ? "" : "the first ", i->tokens.count,
-           (long long)learnt);
+    printf("document %lld: %s%s%s, %lld with a loss\n", (long long)++i->printed,
+           i->continues ? "more of one that was split; " : "", is_whole ? "" : "the first ",
+           SW_COUNT((int64_t)i->tokens.count, "token"), (long long)learnt);
     for (size_t t = 0; t < i->tokens.count; t++) {
         const bool is_learnt = i->loss.data[t] != 0;
         if (is_learnt != was_learnt)
@@ -176,8 +177,9 @@ static sw_status inspect_text(struct inspection *i) {
     }
     fflush(stdout);
     sw_text_reader_say_passed(i->reader);
-    if (sw_text_reader_skipped(i->reader) > 0)
-        sw_log_warn("%lld JSON documents were wrong and were left out", (long long)sw_text_reader_skipped(i->reader));
+    const int64_t skipped = sw_text_reader_skipped(i->reader);
+    if (skipped > 0)
+        sw_log_warn("%s %s wrong and left out", SW_COUNT(skipped, "JSON document"), skipped == 1 ? "was" : "were");
     return SW_OK;
 }
 

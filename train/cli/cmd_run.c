@@ -86,7 +86,7 @@ static void say_start(const struct sw_trainer *trainer) {
     sw_answer_warn_groups(settings, 0.0, 0.0);
     sw_answer_warn_state(trainer->forecast.step.step_s, trainer->forecast.narrow_step_s);
     say_writes(trainer);
-    sw_log_info("computed on %s (%s, %d threads); %s", info.name, info.isa, info.threads,
+    sw_log_info("computed on %s (%s, %s); %s", info.name, info.isa, SW_COUNT(info.threads, "thread"),
                 sw_plan_commits(trainer->plan));
     if (settings->freeze != NULL)
         sw_log_info(

@@ -1,4 +1,5 @@
 /* Checks of processor and memory. */
+#include "core/number.h"
 #include "core/size.h"
 #include "core/system_file.h"
 #include "train/cli/doctor.h"
@@ -29,7 +30,7 @@ void sw_doctor_processor(struct sw_doctor *doctor) {
     char smt[TEXT_CHARS] = "", time[TEXT_CHARS] = "", fix[SW_CGROUP_CHARS + TEXT_CHARS];
     if (!doctor->machine_known) {
         sw_doctor_find(doctor, (struct sw_finding){.facts = json_pack("{s:i}", "cores", cores), .unknown = true},
-                       "%d cores; /proc is not there to tell more", cores);
+                       "%s; /proc is not there to tell more", SW_COUNT(cores, "core"));
         return;
     }
     const int64_t threads = physical > 0 ? (all + physical - 1) / physical : -1;
@@ -46,8 +47,8 @@ void sw_doctor_processor(struct sw_doctor *doctor) {
                                            "cpuset"
                                          : NULL;
     sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .fix = quota ? fix : cpuset_fix},
-                   "%d of %d cores may be used%s%s, %d NUMA node%s, %s", cores, all, smt, time, m->numa_nodes,
-                   m->numa_nodes == 1 ? "" : "s", m->cpu);
+                   "%d of %s may be used%s%s, %s, %s", cores, SW_COUNT(all, "core"), smt, time,
+                   SW_COUNT(m->numa_nodes, "NUMA node"), m->cpu);
 }
 
 void sw_doctor_memory(struct sw_doctor *doctor) {

@@ -1,5 +1,6 @@
 #include "train/data/data.h"
 
+#include "core/number.h"
 #include "core/rng.h"
 #include "core/size.h"
 #include "train/data/data_internal.h"
@@ -82,9 +83,10 @@ static sw_status check_lengths(const struct sw_data *data, const struct sw_data_
     for (int i = 0; i < 2; i++) {
         if (parts[i].wanted && parts[i].tokens < data->seq + 1)
             return sw_fail(SW_ERR_ARG,
-                           "the %s data holds %lld tokens, but a sequence of %lld needs %lld; give more data or a "
+                           "the %s data holds %s, but a sequence of %lld needs %lld; give more data or a "
                            "shorter sequence",
-                           parts[i].name, (long long)parts[i].tokens, (long long)data->seq, (long long)data->seq + 1);
+                           parts[i].name, SW_COUNT(parts[i].tokens, "token"), (long long)data->seq,
+                           (long long)data->seq + 1);
     }
     return SW_OK;
 }

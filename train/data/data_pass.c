@@ -1,5 +1,6 @@
 #include "train/data/data_pass.h"
 
+#include "core/number.h"
 #include "core/size.h"
 #include "train/data/data.h"
 #include "train/data/text_data.h"
@@ -12,9 +13,9 @@ static sw_status take_estimate(const struct sw_settings *settings, double percen
     const int64_t tokens = estimate->tokens - sequences * settings->seq;
     if (tokens < settings->seq + 1)
         return sw_fail(SW_ERR_ARG,
-                       "the training data holds about %lld tokens, but a sequence of %lld needs %lld; give more data "
+                       "the training data holds about %s, but a sequence of %lld needs %lld; give more data "
                        "or a shorter sequence",
-                       (long long)tokens, (long long)settings->seq, (long long)settings->seq + 1);
+                       SW_COUNT(tokens, "token"), (long long)settings->seq, (long long)settings->seq + 1);
     *out = (struct sw_data_pass){.tokens = tokens, .sample_bytes = estimate->read_bytes};
     return SW_OK;
 }

@@ -1,5 +1,6 @@
 #include "train/data/token_counts.h"
 
+#include "core/number.h"
 #include "train/data/token_stream.h"
 
 #include <stdio.h>
@@ -22,12 +23,12 @@ const char *sw_token_counts_text(const struct sw_token_counts *counts, char *tex
     const double percent = 100.0 / (double)(counts->tokens > 1 ? counts->tokens - 1 : 1);
     char documents[48] = "", split[48] = "", padding[48] = "";
     if (counts->documents > 0)
-        snprintf(documents, sizeof documents, " in %lld documents", (long long)counts->documents);
+        snprintf(documents, sizeof documents, " in %s", SW_COUNT(counts->documents, "document"));
     if (counts->split > 0)
-        snprintf(split, sizeof split, ", %lld documents split", (long long)counts->split);
+        snprintf(split, sizeof split, ", %s split", SW_COUNT(counts->split, "document"));
     if (counts->padding > 0)
         snprintf(padding, sizeof padding, ", %.3g%% padding", percent * (double)counts->padding);
-    snprintf(text, chars, "%lld tokens%s, %.3g%% of them with a loss%s%s", (long long)counts->tokens, documents,
+    snprintf(text, chars, "%s%s, %.3g%% of them with a loss%s%s", SW_COUNT(counts->tokens, "token"), documents,
              percent * (double)counts->learnt, padding, split);
     return text;
 }

@@ -1,6 +1,7 @@
 #include "train/documents/json_members.h"
 
 #include "core/log.h"
+#include "core/number.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,9 +50,9 @@ void sw_json_passed_release(struct sw_json_passed *passed) {
 
 void sw_json_passed_say(const struct sw_json_passed *passed) {
     if (passed->beside > 0)
-        sw_log_warn("the 'text' of %lld documents is not read, as messages or a prompt stand beside it; --field text "
+        sw_log_warn("the 'text' of %s is not read, as messages or a prompt stand beside it; --field text "
                     "reads it in their place",
-                    (long long)passed->beside);
+                    SW_COUNT(passed->beside, "document"));
     char names[SAID_CHARS] = "";
     size_t used = 0;
     int named = 0;

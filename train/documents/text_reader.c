@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 #include "core/log.h"
+#include "core/number.h"
 #include "train/documents/json_document.h"
 #include "train/documents/text_file.h"
 #include "train/documents/text_inputs.h"
@@ -96,10 +97,11 @@ int64_t sw_text_reader_replaced(const struct sw_text_reader *reader) {
 void sw_text_reader_say_passed(const struct sw_text_reader *reader) {
     sw_json_passed_say(&reader->passed);
     if (reader->empty > 0)
-        sw_log_warn("%lld files or documents have no text and were left out", (long long)reader->empty);
+        sw_log_warn("%s without text %s left out", SW_COUNT(reader->empty, "document"),
+                    reader->empty == 1 ? "was" : "were");
     if (reader->crlf_files > 0)
-        sw_log_info("%lld files of text have lines that end in CR LF, and both are learnt; dos2unix removes the CR",
-                    (long long)reader->crlf_files);
+        sw_log_info("lines of %s of text end in CR LF, and both are learnt; dos2unix removes the CR",
+                    SW_COUNT(reader->crlf_files, "file"));
     if (reader->template == NO_TEMPLATE)
         sw_log_info("lines with 'instruction' are written in Alpaca's prompt, as the model has no chat template");
 }

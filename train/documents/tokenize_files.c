@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/long_work.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "core/team.h"
 #include "train/documents/packer.h"
@@ -381,8 +382,8 @@ sw_status sw_tokenize_files(const struct sw_tokenize_spec *spec, struct sw_token
 
 void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
     const double percent = 100.0 / (double)made->tokens;
-    sw_log_info("wrote %s: %lld tokens of %lld documents, uint%d, in %.2f s (%.1f MB/s of text)", out,
-                (long long)made->tokens, (long long)made->documents, made->token_bytes * 8, made->seconds,
+    sw_log_info("wrote %s: %s of %s, uint%d, in %.2f s (%.1f MB/s of text)", out, SW_COUNT(made->tokens, "token"),
+                SW_COUNT(made->documents, "document"), made->token_bytes * 8, made->seconds,
                 (double)made->text_bytes / made->seconds * 1e-6);
     if (made->chat_format != NULL)
         sw_log_info("chats are written in the format %s", made->chat_format);
@@ -392,14 +393,17 @@ void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
         sw_log_warn("nothing ends a document, so a model learns no end: neither config.json nor tokenizer_config.json "
                     "names an eos_token that the vocabulary has; spillway tokenize --end TOKEN names one");
     if (made->masked > 0)
-        sw_log_info("%lld tokens have a loss (%.3g%%)", (long long)made->learnt, percent * (double)made->learnt);
+        sw_log_info("%s %s a loss (%.3g%%)", SW_COUNT(made->learnt, "token"), made->learnt == 1 ? "has" : "have",
+                    percent * (double)made->learnt);
     if (made->split > 0)
-        sw_log_info("%lld documents are longer than a sequence and were split", (long long)made->split);
+        sw_log_info("%s %s longer than a sequence and split", SW_COUNT(made->split, "document"),
+                    made->split == 1 ? "was" : "were");
     if (made->padding > 0)
-        sw_log_info("%lld tokens fill sequences up (%.3g%%)", (long long)made->padding,
-                    percent * (double)made->padding);
+        sw_log_info("%s %s sequences up (%.3g%%)", SW_COUNT(made->padding, "token"),
+                    made->padding == 1 ? "fills" : "fill", percent * (double)made->padding);
     if (made->replaced > 0)
-        sw_log_warn("%lld times, bytes that the encoding does not have became U+FFFD", (long long)made->replaced);
+        sw_log_warn("%s, bytes that the encoding does not have became U+FFFD", SW_COUNT(made->replaced, "time"));
     if (made->skipped > 0)
-        sw_log_warn("%lld JSON documents were wrong and were left out", (long long)made->skipped);
+        sw_log_warn("%s %s wrong and left out", SW_COUNT(made->skipped, "JSON document"),
+                    made->skipped == 1 ? "was" : "were");
 }

@@ -1,5 +1,6 @@
 #include "train/plan/described.h"
 
+#include "core/number.h"
 #include "core/size.h"
 #include "train/devices/shipped_machines.h"
 #include "train/files/json_file.h"
@@ -117,8 +118,8 @@ sw_status sw_described_machine_nodes(const struct sw_described_machine *machine,
     if (devices == 0 && *nodes > 1)
         return sw_fail(SW_ERR_ARG, "%s does not describe the network of several nodes; give it a \"node\"", path);
     if (devices > 0 && ranks / *nodes > devices)
-        return sw_fail(SW_ERR_ARG, "a node of %s has %lld GPUs, and --ranks %lld on --nodes %lld needs %lld of each",
-                       path, (long long)devices, (long long)ranks, (long long)*nodes, (long long)(ranks / *nodes));
+        return sw_fail(SW_ERR_ARG, "a node of %s has %s, and --ranks %lld on --nodes %lld needs %lld of each", path,
+                       SW_COUNT(devices, "GPU"), (long long)ranks, (long long)*nodes, (long long)(ranks / *nodes));
     return SW_OK;
 }
 

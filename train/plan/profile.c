@@ -3,6 +3,7 @@
 #include "core/error_scope.h"
 #include "core/log.h"
 #include "core/machine.h"
+#include "core/number.h"
 #include "core/ranks/comm.h"
 #include "offload/simulate/measure.h"
 #include "train/devices/driver_version.h"
@@ -246,8 +247,8 @@ static void beside_others(char out[BESIDE_CHARS]) {
     out[0] = '\0';
     if (getloadavg(&load, 1) == 1 && load >= MUCH_LOAD)
         snprintf(out, BESIDE_CHARS,
-                 "; %.1f of %d cores were busy in the last minute, and steps will be faster when they are not",
-                 fmin(load, sw_machine_cores()), sw_machine_cores());
+                 "; %.1f of %s were busy in the last minute, and steps will be faster when they are not",
+                 fmin(load, sw_machine_cores()), SW_COUNT(sw_machine_cores(), "core"));
 }
 
 static void say_measuring(const struct sw_rates_target *target, const struct sw_profile_need *need,

@@ -1,6 +1,7 @@
 #include "train/report/timeline_svg.h"
 
 #include "core/confine.h"
+#include "core/number.h"
 #include "offload/engine/timeline.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
@@ -128,10 +129,10 @@ static void put_lane(const struct image *image, int lane, int y) {
         const double start_s = seconds_of(span, START_US) - image->zero_s, length_s = seconds_of(span, LENGTH_US);
         const double x = x_of(image, start_s), width = fmax(LEAST_BAR, x_of(image, start_s + length_s) - x);
         fprintf(image->to,
-                "<rect class=\"w%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"><title>%s, %lld ops: %.3g s from "
+                "<rect class=\"w%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"><title>%s, %s: %.3g s from "
                 "%.4g s</title></rect>\n",
                 work_of(span), x, y, width, BAR, sw_timeline_work_name(work_of(span)),
-                (long long)json_integer_value(json_array_get(span, OPS)), length_s, start_s);
+                SW_COUNT(json_integer_value(json_array_get(span, OPS)), "op"), length_s, start_s);
     }
 }
 

@@ -2,6 +2,7 @@
  * samples or an export come between them. */
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "train/files/files.h"
 #include "train/run/commit_text.h"
@@ -257,8 +258,8 @@ static sw_status write_trace(const struct loop *loop, int64_t last_step) {
         return SW_OK;
     const struct sw_trace *trace = sw_engine_trace(loop->trainer->engine);
     SW_TRY(sw_trace_file_write(path, trace));
-    sw_log_info("wrote the trace %s: the first %lld of the %lld steps since the start", path,
-                (long long)sw_trace_steps(trace), (long long)(last_step - loop->first_step + 1));
+    sw_log_info("wrote the trace %s: the first %lld of %s since the start", path, (long long)sw_trace_steps(trace),
+                SW_COUNT(last_step - loop->first_step + 1, "step"));
     return SW_OK;
 }
 

@@ -1,6 +1,7 @@
 /* The ends of the training loop: before the first step, the work that a killed process left undone; after the last, the
  * final save and the checks of the result. */
 #include "core/log.h"
+#include "core/number.h"
 #include "train/run/commit_text.h"
 #include "train/run/exports.h"
 #include "train/run/loop_private.h"
@@ -124,8 +125,8 @@ static sw_status refuse_bad_weights(int64_t step, double loss) {
 /* Says how many steps of this start trained on nothing. */
 static void say_empty(const struct loop *loop, int64_t step) {
     if (loop->empty_steps > 0 && loop->log != NULL)
-        sw_log_warn("%lld of %lld steps had no token with a loss: they learnt nothing", (long long)loop->empty_steps,
-                    (long long)(step - loop->first_step + 1));
+        sw_log_warn("%lld of %s had no token with a loss and learnt nothing", (long long)loop->empty_steps,
+                    SW_COUNT(step - loop->first_step + 1, "step"));
 }
 
 static sw_run_end end_of(const struct loop *loop, int64_t step) {

@@ -2,6 +2,7 @@
 #include "core/confine.h"
 #include "core/log.h"
 #include "core/long_work.h"
+#include "core/number.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
 #include "train/folder/run_model.h"
@@ -164,10 +165,9 @@ static sw_status say_threads(const struct sw_trainer *trainer) {
     int64_t cores;
     SW_TRY(sw_ranks_cores(trainer->ranks, &cores));
     if (threads > cores)
-        sw_log_info("going on with %lld threads on %lld core%s, as %s; --threads %lld may be faster%s",
-                    (long long)threads, (long long)cores, cores == 1 ? "" : "s",
-                    keeps_bits ? "before" : "the last bits of a product depend on them", (long long)cores,
-                    keeps_bits ? " and changes no bit" : "");
+        sw_log_info("going on with %s on %s, as %s; --threads %lld may be faster%s", SW_COUNT(threads, "thread"),
+                    SW_COUNT(cores, "core"), keeps_bits ? "before" : "the last bits of a product depend on them",
+                    (long long)cores, keeps_bits ? " and changes no bit" : "");
     return SW_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "train/settings/schedule.h"
 
+#include "core/number.h"
 #include "core/size.h"
 
 #include <assert.h>
@@ -23,12 +24,11 @@ sw_status sw_schedule_check(const struct sw_schedule *schedule) {
     if (steps < 1)
         return sw_fail(SW_ERR_ARG, "a schedule of %lld steps is too short; give at least 1", steps);
     if (warmup < 0 || warmup > steps)
-        return sw_fail(SW_ERR_ARG, "a warm-up of %lld steps does not fit in %lld steps; give 0 to %lld", warmup, steps,
-                       steps);
+        return sw_fail(SW_ERR_ARG, "a warm-up of %s does not fit in %s; give 0 to %lld", SW_COUNT(warmup, "step"),
+                       SW_COUNT(steps, "step"), steps);
     if (schedule->kind == SW_SCHEDULE_WSD && (decay < 0 || decay > steps - warmup))
-        return sw_fail(SW_ERR_ARG,
-                       "a decay of %lld steps does not fit in %lld steps after a warm-up of %lld; give 0 to %lld",
-                       decay, steps, warmup, steps - warmup);
+        return sw_fail(SW_ERR_ARG, "a decay of %s does not fit in %s after a warm-up of %lld; give 0 to %lld",
+                       SW_COUNT(decay, "step"), SW_COUNT(steps, "step"), warmup, steps - warmup);
     return SW_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Resolves settings that are "auto", for a model and a device. */
 #include "core/log.h"
 #include "core/machine.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "train/devices/devices.h"
 #include "train/hf/config.h"
@@ -53,8 +54,8 @@ static void fit_micro_batch(struct sw_settings *s) {
     while (sequences > 0 && sequences % s->micro_batch != 0)
         s->micro_batch--;
     if (s->micro_batch != before)
-        sw_log_info("micro-batches of %lld sequences instead of %lld, for %lld ranks", (long long)s->micro_batch,
-                    (long long)before, (long long)sw_settings_ranks(s));
+        sw_log_info("micro-batches of %s instead of %lld, for %s", SW_COUNT(s->micro_batch, "sequence"),
+                    (long long)before, SW_COUNT(sw_settings_ranks(s), "rank"));
 }
 
 void sw_settings_regroup(struct sw_settings *s, int64_t ranks_before) {

@@ -1,4 +1,5 @@
 /* This rank's own store: where it shall be, made there, checked, and of the same commit as the others'. */
+#include "core/number.h"
 #include "train/stores/rank_store_private.h"
 
 #include <string.h>
@@ -49,13 +50,12 @@ sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store) {
     const sw_status status = sw_store_verify(store, &verifier, &grains, &bad);
     sw_ranks_leave(ranks);
     SW_TRY(status);
-    return bad == 0
-               ? SW_OK
-               : sw_fail(SW_ERR_CORRUPT,
-                         "step %lld is not whole: %lld of its %lld grains are bad, or a later step has been written "
-                         "over them; nothing was changed, and what other steps and stores the run has is kept: go "
-                         "back to an export or another copy",
-                         step, (long long)bad, (long long)grains);
+    return bad == 0 ? SW_OK
+                    : sw_fail(SW_ERR_CORRUPT,
+                              "step %lld is not whole: %lld of its %s %s bad, or a later step has been written "
+                              "over them; nothing was changed, and what other steps and stores the run has is kept: go "
+                              "back to an export or another copy",
+                              step, (long long)bad, SW_COUNT(grains, "grain"), bad == 1 ? "is" : "are");
 }
 
 sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit) {

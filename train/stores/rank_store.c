@@ -1,6 +1,7 @@
 #include "train/stores/rank_store.h"
 
 #include "core/log.h"
+#include "core/number.h"
 #include "train/folder/run_stores.h"
 #include "train/stores/rank_store_private.h"
 
@@ -94,11 +95,10 @@ static sw_status check_previous(const struct sw_rank_stores *self, bool same) {
     if (!self->previous || same)
         return SW_OK;
     return sw_ranks_agree_on_error(
-        self->ranks,
-        sw_fail(SW_ERR_ARG,
-                "--previous goes back in the stores of the run's own %lld ranks: start as many, with the same "
-                "--zero, --tensor and --optimizer-state",
-                (long long)self->run->ranks));
+        self->ranks, sw_fail(SW_ERR_ARG,
+                             "--previous goes back in the stores of the run's own %s: start as many, with the same "
+                             "--zero, --tensor and --optimizer-state",
+                             SW_COUNT(self->run->ranks, "rank")));
 }
 
 sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store **out) {
