@@ -100,7 +100,7 @@ def folders_of_something_else():
             ("model-q4.gguf", "gguf_file='model-q4.gguf'"), ("consolidated.00.pth", "Meta"),
             ("last.pt", "last.pt", "save_file"), ("model-00001-of-00002.safetensors", "index.json"),
             ("weights.safetensors", "rename"), ("adapter_config.json", "adapter", "'org/base'", "merge_and_unload"),
-            ("README.md", "README.md", "download"), ("training_args.bin", "training_args.bin", "download")]):
+            ("README.md", "README.md", "download"), ("run.json", "folder of a run", "spillway export"), ("training_args.bin", "training_args.bin", "download")]):
         for described in (hf_folder.config(), None):
             made = folder(f"other {number} {described is None}", described, None)
             program.write(os.path.join(made, file), '{"base_model_name_or_path": "org/base"}')

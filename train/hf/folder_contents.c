@@ -26,6 +26,7 @@ static const struct content {
     const char *pattern, *advice;
 } contents[] = {
     {"snapshots", "so it is a folder of the Hub's cache: give the folder of one version, which is in @/snapshots"},
+    {"run.json", "so it is the folder of a run: `spillway export @ OUT` makes a model of it, which --model takes"},
     {"consolidated*.safetensors", "weights under Mistral's own names: download the model-*.safetensors of the model"},
     {"model-*-of-*.safetensors", "and no model.safetensors.index.json that names all such files: download that too"},
     {"*.safetensors", "safetensors under another name: if @/# holds the whole model, rename it to model.safetensors"},
