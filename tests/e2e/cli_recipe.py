@@ -141,6 +141,11 @@ def passes_of_steps_are_said_and_many_are_warned_of():
             problems.append(f"{steps} steps: {ended.out}")
         problems += [f"{steps} steps are {'not ' * warned}warned of: {said}" for said in (ended.err, begun.err)
                      if (f"warning: the run passes {epochs} times over its training data" in said) != warned]
+    # Five passes of 313 windows end within a step, which reaches into the sixth.
+    odd = ("--data", program.write(path("odd.txt"), program.text(1, 313 * 64 + 5)), "--epochs", 5)
+    problems += [f"five passes are warned of: {said.err}" for said in (
+        plan(*shape[:-2], *odd), program.run("train", *shape[:-2], *odd, "--init", "--run", path("passes"), "--dry-run"))
+        if said.code != 0 or "warning: the run passes" in said.err]
     for flags, words in ((("--epochs", 2), ("--epochs", "--data")),
                          (("--epochs", 2, "--steps", 4, "--data", data()), ("--epochs and --steps", "give one")),
                          (("--largest", 100, "--data", data()), ("--data", "--largest"))):
@@ -172,7 +177,7 @@ def the_rate_follows_from_the_weights():
             problems.append(f"{name}: a resume has the rate {settings_of(name)['lr']}: {resumed.err}")
     problems += program.refused("a resume", ("resume", path("loaded"), "--lr", "auto"), "--lr is 'auto'", "number", status=2)
     return problems + program.refused("a least rate above it", ("train", *shape, "--run", path("above"), "--min-lr", "1e-4"),
-                                      "0.0001 is above the learning rate 1e-05", "--lr")
+                                      "0.0001 is above the learning rate 1e-05", "--lr", status=2)
 
 
 BAD = (

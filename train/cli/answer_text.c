@@ -91,8 +91,8 @@ void sw_answer_warn_groups(const struct sw_settings *s, double step_s, double in
                     (long long)s->tensor, nodes, node_ranks);
 }
 
-void sw_answer_warn_epochs(double epochs) {
-    if (epochs > MANY_EPOCHS)
+void sw_answer_warn_epochs(double epochs, int64_t steps) {
+    if (epochs > MANY_EPOCHS && epochs - epochs / (double)steps >= MANY_EPOCHS)
         sw_log_warn(
             "the run passes %.3g times over its training data; after about %.0f passes a model mostly learns the "
             "data by heart: give more data or fewer steps, or --val with --early-stop",

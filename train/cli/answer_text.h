@@ -31,8 +31,8 @@ void sw_answer_print_plan(const struct sw_answer *answer, FILE *to);
 /* Warns where tensor groups span nodes. in_nodes_s: the step_s of the same plan with each group on one node; 0: not
  * known. */
 void sw_answer_warn_groups(const struct sw_settings *settings, double step_s, double in_nodes_s);
-/* Warns of many passes over the training data. */
-void sw_answer_warn_epochs(double epochs);
+/* Warns of many passes over the training data. A last step that reaches into one more does not count. */
+void sw_answer_warn_epochs(double epochs, int64_t steps);
 /* Warns where a run writes over a tenth of what its drives, or else common ones, are rated to write. steps: of the run,
  * or those left of it. The plan may be an outline. */
 void sw_answer_warn_writes(const struct sw_settings *settings, const struct sw_plan *plan,

@@ -356,7 +356,7 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
     if (sw_ranks_rank(p->ranks) > 0)
         return SW_OK;
     if (p->data.tokens > 0)
-        sw_answer_warn_epochs(sw_data_pass_epochs(&p->data, &p->settings));
+        sw_answer_warn_epochs(sw_data_pass_epochs(&p->data, &p->settings), p->settings.steps);
     sw_answer_warn_groups(&p->settings, p->prediction.plain.step_s, p->groups_in_nodes_s);
     if (!p->settings.smallest_machine)
         SW_TRY(warn(p));

@@ -20,7 +20,7 @@ static void say_data(const struct sw_trainer *trainer) {
     sw_log_info("data: %s; %s %s %.3g epochs", sw_data_text(trainer->data, text),
                 sw_format_count(settings->steps, "step", steps), settings->steps == 1 ? "is" : "are",
                 windows / (double)sw_data_train_windows(trainer->data));
-    sw_answer_warn_epochs(windows / (double)sw_data_train_windows(trainer->data));
+    sw_answer_warn_epochs(windows / (double)sw_data_train_windows(trainer->data), settings->steps);
 }
 
 /* Returns what the steps that are left write. A resume does not make the store again. */
