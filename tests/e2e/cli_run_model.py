@@ -161,7 +161,7 @@ def text_is_looked_at_by_way_of_a_run():
         shutil.rmtree(model, ignore_errors=True)
     expect(problems, "inspect", made["run"], made["model"])
     expect(problems, "tokenize", read(path("run.bin")), read(path("model.bin")))
-    problems += program.refused("a run to train from", train(path("new"), run), f"spillway export {run} DIR")
+    problems += program.refused("a run to train from", train(path("new"), run), f"spillway export {run}")
     shutil.rmtree(os.path.join(run, "model"))
     problems += program.refused("a run without", ["inspect", path("chats.jsonl"), "--model", run], "keeps no tokenizer", model)
     return problems

@@ -25,7 +25,6 @@ enum { MOST_ADAPTER_BYTES = 1 << 20, NAMED_FILES = 4, LIST_CHARS = 512 };
 static const struct content {
     const char *pattern, *advice;
 } contents[] = {
-    {"run.json", "so it is the folder of a run: spillway export @ DIR makes a model's folder of it"},
     {"snapshots", "so it is a folder of the Hub's cache: give the folder of one version, which is in @/snapshots"},
     {"run.json", "so it is the folder of a run: `spillway export @ OUT` makes a model of it, which --model takes"},
     {"consolidated*.safetensors", "weights under Mistral's own names: download the model-*.safetensors of the model"},
