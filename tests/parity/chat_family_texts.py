@@ -1,6 +1,8 @@
 """Templates in the manner of the families: what each does with roles, system turns, dates, thoughts and tools. Each has the
 special tokens that its tokenizer has, and whether a system turn may be there."""
 
+from chat_template_texts import PROMPT_TO_THINK
+
 SYSTEM_FIRST = """{%- if messages[0]['role'] == 'system' -%}
     {%- set system_message = messages[0]['content'] -%}
     {%- set loop_messages = messages[1:] -%}
@@ -225,13 +227,7 @@ THINKS = """{%- macro turn(role, text) %}<|im_start|>{{ role }}
         {{- '<|im_end|>\\n' }}
     {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}
-"""
+""" + PROMPT_TO_THINK + "\n"
 
 GENERATION = """{%- for message in messages %}
 {%- if message.role == 'assistant' %}<|im_start|>assistant

@@ -42,18 +42,28 @@ QWEN25 = """{%- if tools %}
 {%- endif %}
 """
 
-QWEN3 = """{%- if tools %}
+# The templates of Qwen3 share these parts: tools with the system turn, a system turn alone, and a prompt that may switch thoughts off.
+TOOLS_AND_SYSTEM = """{%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {%- if messages[0].role == 'system' %}
         {{- messages[0].content + '\\n\\n' }}
     {%- endif %}
-    {{- '<|im_end|>\\n' }}
+"""
+NO_TOOLS = """    {{- '<|im_end|>\\n' }}
 {%- else %}
     {%- if messages[0].role == 'system' %}
         {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
     {%- endif %}
 {%- endif %}
-{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+"""
+PROMPT_TO_THINK = """{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+
+QWEN3 = TOOLS_AND_SYSTEM + NO_TOOLS + """{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}
     {%- set index = (messages|length - 1) - loop.index0 %}
     {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
@@ -94,12 +104,7 @@ QWEN3 = """{%- if tools %}
         {{- '<|im_end|>\\n' }}
     {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}"""
+""" + PROMPT_TO_THINK
 
 LLAMA31 = """{{- bos_token }}
 {%- if custom_tools is defined %}
@@ -169,19 +174,8 @@ MISTRAL_SPACED = """{%- if messages[0]["role"] == "system" %}
 {%- endfor %}
 """
 
-QWEN3_2507 = """{%- if tools %}
-    {{- '<|im_start|>system\\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\\n\\n' }}
-    {%- endif %}
-    {{- "# Tools\\n\\nYou may call one or more functions to assist with the user query." }}
-    {{- '<|im_end|>\\n' }}
-{%- else %}
-    {%- if messages[0].role == 'system' %}
-        {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
-    {%- endif %}
-{%- endif %}
-{%- for message in messages %}
+QWEN3_2507 = TOOLS_AND_SYSTEM + """    {{- "# Tools\\n\\nYou may call one or more functions to assist with the user query." }}
+""" + NO_TOOLS + """{%- for message in messages %}
     {%- if message.content is string %}
         {%- set content = message.content %}
     {%- else %}
