@@ -18,11 +18,15 @@ static const struct {
     const char *name;
     const char *what;
     int (*run)(int argc, char **argv);
-    bool by_ranks; /* several ranks may run the command together; the others refuse more than one */
+    bool by_ranks;    /* several ranks may run the command together; the others refuse more than one */
+    bool prints_text; /* standard output is the text of a model or of documents, whose lines stay as they are */
 } commands[] = {
     {.name = "doctor", .what = "what this machine has, what limits it, and the fix", .run = sw_command_doctor},
     {.name = "tokenize", .what = "write text as a model's tokens", .run = sw_command_tokenize},
-    {.name = "inspect", .what = "print data as a model is to learn them", .run = sw_command_inspect},
+    {.name = "inspect",
+     .what = "print data as a model is to learn them",
+     .run = sw_command_inspect,
+     .prints_text = true},
     {.name = "plan",
      .what = "where state would live, and how long a step would take",
      .run = sw_command_plan,
@@ -30,7 +34,11 @@ static const struct {
     {.name = "train", .what = "train a model", .run = sw_command_train, .by_ranks = true},
     {.name = "resume", .what = "continue a run from its last commit", .run = sw_command_resume, .by_ranks = true},
     {.name = "eval", .what = "loss and perplexity on a file", .run = sw_command_eval, .by_ranks = true},
-    {.name = "generate", .what = "continue a text, or talk", .run = sw_command_generate, .by_ranks = true},
+    {.name = "generate",
+     .what = "continue a text, or talk",
+     .run = sw_command_generate,
+     .by_ranks = true,
+     .prints_text = true},
     {.name = "report", .what = "write a page that shows how runs went", .run = sw_command_report},
     {.name = "export", .what = "write the weights as a Hugging Face folder", .run = sw_command_export},
     {.name = "verify", .what = "read a run's store and check every checksum", .run = sw_command_verify},
@@ -52,6 +60,7 @@ static void print_help(FILE *to) {
 /* Turns success into failure where standard output could not be written, which may show only at the last flush. */
 static int end_output(const char *command, int code) {
     const bool failed = fflush(stdout) != 0 || ferror(stdout) != 0;
+    sw_log_end_folding();
     if (!failed || code != SW_EXIT_DONE)
         return code;
     sw_error_clear();
@@ -81,6 +90,8 @@ static int run_command(int argc, char **argv) {
             return code;
         if (!isa_is_usable(argv[0], &code))
             return code;
+        if (!commands[i].prints_text)
+            sw_log_fold_output();
         return end_output(argv[0], commands[i].run(argc - 1, argv + 1));
     }
     struct sw_nearest nearest = sw_nearest_begin(argv[0], strlen(argv[0]));
@@ -143,6 +154,7 @@ int main(int argc, char **argv) {
     }
     if (argc > 2)
         return help_with(argc - 2, argv + 2);
+    sw_log_fold_output();
     print_help(stdout);
     return end_output("help", SW_EXIT_DONE);
 }

@@ -1,5 +1,6 @@
 #include "bench/report.h"
 
+#include "core/log.h"
 #include "core/machine.h"
 #include "core/rng.h"
 #include "offload/simulate/measure.h"
@@ -66,6 +67,7 @@ json_t *sw_bench_join(json_t *first, json_t *second) {
 sw_status sw_bench_print_json(json_t *root) {
     if (root == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    sw_log_end_folding();
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(root);

@@ -1,5 +1,6 @@
 #include "bench/table.h"
 
+#include "core/log.h"
 #include "core/size.h"
 
 #include <assert.h>
@@ -7,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 80, GAP = 2, CELL_CHARS = 64, NAME_CHARS = 96 };
+enum { GAP = 2, CELL_CHARS = 64, NAME_CHARS = 96 };
 
 #define ABSENT "-"
 
@@ -98,7 +99,7 @@ static int part_end(const struct sw_bench_table *table, int from) {
         if (width == 0 || (i < from && !table->fields[i].key))
             continue;
         used += width + GAP;
-        if (i > from && used > WIDTH)
+        if (i > from && used > sw_log_columns(stdout))
             return i;
     }
     return table->field_count;

@@ -4,6 +4,7 @@
 #define SW_CORE_LOG_H
 
 #include <stdbool.h>
+#include <stdio.h>
 
 /* Tells the log which rank this process is. Rank 0 speaks for all: the other ranks' information is not printed, and
  * their warnings name their rank. The setting is the process's, as standard error is; sw_comm_open calls this function.
@@ -18,6 +19,16 @@ void sw_log_error(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* Tells whether text for a file descriptor may have escape sequences: it is a terminal, TERM is neither unset nor
  * "dumb", and NO_COLOR is not set. Elsewhere progress comes as whole lines. */
 bool sw_log_takes_escapes(int fd);
+
+/* Returns the columns that text and tables for a stream may fill. On a terminal: COLUMNS where the user sets it, else
+ * the terminal's width, at least 40 and at most 120. Elsewhere 80, so that what programs read does not depend on a
+ * terminal. A stream of memory is taken for one whose text goes to standard error. */
+int sw_log_columns(FILE *to);
+/* Breaks the lines of standard output between words, as those of messages, where it is a terminal. Called before
+ * anything is printed. */
+void sw_log_fold_output(void);
+/* Ends that, with a line that has begun: what follows stays as it is, such as JSON. */
+void sw_log_end_folding(void);
 
 /* Shows a line that the next one replaces, cut at the last whole field (two spaces apart) that fits the terminal.
  * Standard error must take escapes. Any other message ends the line first. */

@@ -1,4 +1,5 @@
 /* Prints a plan as a table for people. */
+#include "core/log.h"
 #include "core/number.h"
 #include "core/size.h"
 #include "io/store/store.h"
@@ -22,9 +23,35 @@ static bool first_of_name(const struct sw_plan *plan, int32_t slot) {
     return true;
 }
 
+/* Columns of a cell, which are fewer on a narrow terminal. The names before it have two columns of indent. */
+enum { CELL = 14, NARROW_CELL = 12, NAME = 18, NARROW_NAME = 16 };
+
+static bool is_narrow(FILE *out) {
+    return sw_log_columns(out) < NAME + 2 + SW_TIERS * CELL;
+}
+
+static void print_text(FILE *out, const char *text) {
+    fprintf(out, "%*s", is_narrow(out) ? NARROW_CELL : CELL, text);
+}
+
+static void print_name(FILE *out, const char *name) {
+    fprintf(out, "  %-*s", is_narrow(out) ? NARROW_NAME : NAME, name);
+}
+
+static void print_heading(FILE *out, const char *what) {
+    fprintf(out, "%-*s", 2 + (is_narrow(out) ? NARROW_NAME : NAME), what);
+    for (int t = 0; t < SW_TIERS; t++)
+        print_text(out, sw_tier_name((sw_tier)t));
+    fputc('\n', out);
+}
+
+static void print_units(FILE *out, int64_t units) {
+    print_text(out, SW_COUNT(units, "unit"));
+}
+
 static void print_cell(FILE *out, int64_t bytes) {
     char text[SW_SIZE_CHARS];
-    fprintf(out, "%14s", bytes == 0 ? "-" : sw_format_size(bytes, text));
+    print_text(out, bytes == 0 ? "-" : sw_format_size(bytes, text));
 }
 
 /* Returns the bytes that a tier keeps under a name. A commit takes the optimizer of all units, wherever it is placed,
@@ -40,19 +67,20 @@ int64_t sw_plan_disk_bytes(const struct sw_plan *plan) {
 }
 
 static void print_memory(const struct sw_plan *plan, FILE *out) {
-    fprintf(out, "%-20s%14s%14s%14s\n", "memory", "device", "host", "nvme");
+    print_heading(out, "memory");
     for (int32_t s = 0; s < plan->slot_count; s++) {
         if (!first_of_name(plan, s))
             continue;
-        fprintf(out, "  %-18s", plan->slot[s].name);
+        print_name(out, plan->slot[s].name);
         for (int t = 0; t < SW_TIERS; t++)
             print_cell(out, kept_bytes(plan, plan->slot[s].name, (sw_tier)t));
         fputc('\n', out);
     }
-    fprintf(out, "  %-18s", "peak");
+    print_name(out, "peak");
     for (int t = 0; t < SW_TIERS; t++)
         print_cell(out, t == SW_NVME ? sw_plan_disk_bytes(plan) : plan->tier_bytes[t]);
-    fprintf(out, "\n  %-18s", "budget");
+    fputc('\n', out);
+    print_name(out, "budget");
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
         print_cell(out, plan->spec.budget_bytes[t]);
     fputc('\n', out);
@@ -64,9 +92,9 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
         const bool of_trained = state == SW_GRADS || state == SW_OPTIMIZER;
         for (int64_t u = of_trained ? plan->spec.frozen_units : 0; u < plan->spec.units->count; u++)
             units[plan->placement[u].tier[state]]++;
-        fprintf(out, "  %-18s", sw_state_name((sw_state)state));
+        print_name(out, sw_state_name((sw_state)state));
         for (int t = 0; t < SW_TIERS; t++)
-            fprintf(out, "%8lld units", (long long)units[t]);
+            print_units(out, units[t]);
         fputc('\n', out);
     }
 }
@@ -76,8 +104,10 @@ static void print_updates(const struct sw_plan *plan, FILE *out) {
     int64_t on_device = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         on_device += sw_plan_updates_on_device(plan, u);
-    fprintf(out, "  %-18s%8lld units%8lld units\n", "updates run", (long long)on_device,
-            (long long)(plan->spec.units->count - plan->spec.frozen_units - on_device));
+    print_name(out, "updates run");
+    print_units(out, on_device);
+    print_units(out, plan->spec.units->count - plan->spec.frozen_units - on_device);
+    fputc('\n', out);
 }
 
 const char *sw_plan_commits(const struct sw_plan *plan) {
@@ -152,7 +182,7 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out) {
     if (plan->spec.train)
         print_recompute(plan, out);
     print_memory(plan, out);
-    fprintf(out, "%-20s%14s%14s%14s\n", "placement", "device", "host", "nvme");
+    print_heading(out, "placement");
     print_placement(plan, out);
     if (plan->spec.train) {
         print_updates(plan, out);

@@ -2,6 +2,7 @@
 
 import fcntl
 import glob
+import json
 import os
 import pty
 import struct
@@ -43,13 +44,14 @@ def closed_descriptors_get_no_messages():
     return problems
 
 
-def shown_on_terminal(words, columns=0, **environment):
-    """Returns what train writes to a terminal as its standard error."""
+def shown_on_terminal(words, columns=0, stream="stderr", **environment):
+    """Returns what a command writes to a terminal as its standard error or output."""
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     variables = {name: value for name, value in {**os.environ, "TERM": "xterm", **environment}.items() if value is not None}
     variables.pop("NO_COLOR", None) if "NO_COLOR" not in environment else None
-    with subprocess.Popen(program.command(*words), stderr=inner, stdout=subprocess.DEVNULL, env=variables) as started:
+    with subprocess.Popen(program.command(*words), env=variables,
+                          **{"stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, stream: inner}) as started:
         os.close(inner)
         shown = b""
         while True:
@@ -91,6 +93,23 @@ def errors_are_broken_between_words_on_terminals():
                     or (len(whole) > width + 1) != (len(lines) > 1) or max(map(len, lines)) <= width // 2:
                 problems.append(f"{words}, {columns} columns, COLUMNS={named}: {shown!r}")
     return problems
+
+
+def text_and_tables_follow_the_terminal():
+    """Lines fill a terminal of 40 to 120 columns, words stay whole, and 80 columns look as a pipe gets it."""
+    problems = []
+    for words in (("--help",), ("train", "--help"), ("bench", "io", "--help"),
+                  ("plan", "--model", "gpt2-tiny", "--machine", "rtx4090", "--explain")):
+        whole = program.run(*words).out
+        for columns, named, width in ((40, None, 40), (60, None, 60), (80, None, 80), (100, None, 100), (200, None, 120), (200, "50", 50)):
+            shown = shown_on_terminal(words, columns, "stdout", COLUMNS=named).decode().replace("\r\n", "\n")
+            long = [line for line in shown.splitlines() if len(line) > width and " " in line.strip()]
+            examples = shown.partition("\nExamples:\n")[0] if width >= 80 else shown
+            if long or shown.split() != whole.split() or (width == max(80, *map(len, whole.splitlines())) and shown != whole) \
+                    or (words[1:] == ("--help",) and width > 80 and max(map(len, examples.splitlines())) <= 80):
+                problems.append(f"{words}, {columns} columns, COLUMNS={named}: {long[:3]} {shown[:400]!r}")
+    found = json.loads(shown_on_terminal(("plan", "--model", "gpt2-tiny", "--machine", "rtx4090", "--json"), 40, "stdout"))
+    return problems + ([] if found["model"] == "gpt2-tiny" else ["JSON is not whole on a narrow terminal"])
 
 
 def limits_of_folders_that_are_no_size():
@@ -140,5 +159,5 @@ def no_home_to_write_to():
 
 
 script_test.run(closed_descriptors_get_no_messages, escapes_go_to_terminals_that_take_them,
-                errors_are_broken_between_words_on_terminals, limits_of_folders_that_are_no_size,
+                errors_are_broken_between_words_on_terminals, text_and_tables_follow_the_terminal, limits_of_folders_that_are_no_size,
                 no_home_to_write_to)

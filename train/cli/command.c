@@ -57,6 +57,7 @@ void sw_command_print_to(FILE *to, int column, int indent, const char *format, .
 sw_status sw_command_print_json(json_t *object) {
     if (object == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the JSON object of --json");
+    sw_log_end_folding();
     json_dumpf(object, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(object);

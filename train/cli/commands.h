@@ -29,8 +29,8 @@ int sw_command_fail(const char *command, sw_status status);
 int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
                    sw_status (*run)(const void *target));
 
-/* Prints a sentence of a report in 80 columns: the first line begins at `column`, further ones at `indent`. The caller
- * has printed the columns before it. */
+/* Prints a sentence of a report in the columns of its stream (sw_log_columns): the first line begins at `column`,
+ * further ones at `indent`. The caller has printed the columns before it. */
 __attribute__((format(printf, 4, 5))) void sw_command_print_to(FILE *to, int column, int indent, const char *format,
                                                                ...);
 /* Does the same on standard output. */

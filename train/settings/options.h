@@ -97,8 +97,8 @@ bool sw_options_have(const struct sw_command_line *line, const char *argument);
 void sw_options_release(const struct sw_command_line *line, void *target);
 
 void sw_options_help(const struct sw_command_line *line, FILE *to);
-/* Prints the words of a text, which begins at `column`, in 80 columns: further lines begin at `indent`. Prints no line
- * end behind it. Returns the column after the text. */
+/* Prints the words of a text, which begins at `column`, in the columns of its stream (sw_log_columns): further lines
+ * begin at `indent`. Prints no line end behind it. Returns the column after the text. */
 int sw_print_wrapped(const char *text, int column, int indent, FILE *to);
 /* Prints the exit statuses of all commands (core/exit.h). */
 void sw_options_help_exits(FILE *to);

@@ -1,11 +1,20 @@
 /* The help of a command. */
 #include "core/exit.h"
+#include "core/log.h"
 #include "train/settings/options_internal.h"
 
 #include <string.h>
 
 /* tools/manual.py knows TEXT_COLUMN. */
-enum { WIDTH = 80, TEXT_COLUMN = 28, EXAMPLE_INDENT = 2, HEAD_CHARS = 128, USAGE_CHARS = 512, DEFAULT_CHARS = 64 };
+enum {
+    TEXT_COLUMN = 28,
+    NARROW_COLUMNS = 72,
+    NARROW_TEXT_COLUMN = 6,
+    EXAMPLE_INDENT = 2,
+    HEAD_CHARS = 128,
+    USAGE_CHARS = 512,
+    DEFAULT_CHARS = 64
+};
 
 /* Rows of every command, below its own. */
 static const struct sw_option common[] = {
@@ -15,7 +24,7 @@ static const struct sw_option common[] = {
 
 /* Prints a word after a space, or at `indent` on the next line where it would pass the last column. */
 static void add_word(const char *word, int length, int *column, int indent, FILE *to) {
-    if (*column + 1 + length > WIDTH) {
+    if (*column + 1 + length > sw_log_columns(to)) {
         fprintf(to, "\n%*s", indent, "");
         *column = indent;
     } else {
@@ -75,15 +84,16 @@ static void print_option(const struct sw_command_line *line, const struct sw_opt
     const char *value = sw_option_has_flag(option) ? value_name(option) : NULL;
     const int width = snprintf(head, sizeof head, "  %s%s%s%s", option->name, value != NULL ? " " : "",
                                value != NULL ? value : "", sw_option_is_list(option) ? "..." : "");
+    const int text_column = sw_log_columns(to) < NARROW_COLUMNS ? NARROW_TEXT_COLUMN : TEXT_COLUMN;
     /* A head that is too wide for its column stands on a line of its own. */
-    if (width + 2 > TEXT_COLUMN)
-        fprintf(to, "%s\n%*s", head, TEXT_COLUMN, "");
+    if (width + 2 > text_column)
+        fprintf(to, "%s\n%*s", head, text_column, "");
     else
-        fprintf(to, "%-*s", TEXT_COLUMN, head);
-    int column = sw_print_wrapped(option->what, TEXT_COLUMN, TEXT_COLUMN, to);
+        fprintf(to, "%-*s", text_column, head);
+    int column = sw_print_wrapped(option->what, text_column, text_column, to);
     const int length = default_text(line, option, text);
     if (length > 0)
-        add_word(text, length, &column, TEXT_COLUMN, to);
+        add_word(text, length, &column, text_column, to);
     fputc('\n', to);
 }
 
