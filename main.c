@@ -46,14 +46,22 @@ static const struct {
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
+static void print_command(const char *name, const char *what, FILE *to) {
+    enum { WHAT_COLUMN = 13 };
+    fprintf(to, "  %-10s ", name);
+    sw_print_wrapped(what, WHAT_COLUMN, WHAT_COLUMN, to);
+    fputc('\n', to);
+}
+
 static void print_help(FILE *to) {
     fprintf(to, "spillway " SW_VERSION ": trains transformers whose state does not fit on the GPU\n\n"
                 "Usage: spillway COMMAND [arguments]\n"
                 "       spillway COMMAND --help explains a command and its flags\n\n"
                 "Commands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
-        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].what);
-    fprintf(to, "  %-10s %s\n  %-10s %s\n", "help", "explain a command", "version", "the version of this program");
+        print_command(commands[i].name, commands[i].what, to);
+    print_command("help", "explain a command", to);
+    print_command("version", "the version of this program", to);
     sw_options_help_exits(to);
 }
 

@@ -23,23 +23,24 @@ static bool first_of_name(const struct sw_plan *plan, int32_t slot) {
     return true;
 }
 
-/* Columns of a cell, which are fewer on a narrow terminal. The names before it have two columns of indent. */
-enum { CELL = 14, NARROW_CELL = 12, NAME = 18, NARROW_NAME = 16 };
-
-static bool is_narrow(FILE *out) {
-    return sw_log_columns(out) < NAME + 2 + SW_TIERS * CELL;
-}
+/* Columns of a cell, fewer on a narrow terminal, and of the name before the cells. */
+enum { CELL = 14, NARROW_CELL = 12, NAME = 20 };
 
 static void print_text(FILE *out, const char *text) {
-    fprintf(out, "%*s", is_narrow(out) ? NARROW_CELL : CELL, text);
+    const bool is_narrow = sw_log_columns(out) < NAME + (int)SW_TIERS * CELL;
+    fprintf(out, "%*s", is_narrow ? NARROW_CELL : CELL, text);
 }
 
-static void print_name(FILE *out, const char *name) {
-    fprintf(out, "  %-*s", is_narrow(out) ? NARROW_NAME : NAME, name);
+/* Prints what begins a row; its cells stand below it where they do not fit beside it. */
+static void print_name(FILE *out, const char *indent, const char *name) {
+    if (sw_log_columns(out) < NAME + (int)SW_TIERS * NARROW_CELL)
+        fprintf(out, "%s%s\n    ", indent, name);
+    else
+        fprintf(out, "%s%-*s", indent, NAME - (int)strlen(indent), name);
 }
 
 static void print_heading(FILE *out, const char *what) {
-    fprintf(out, "%-*s", 2 + (is_narrow(out) ? NARROW_NAME : NAME), what);
+    print_name(out, "", what);
     for (int t = 0; t < SW_TIERS; t++)
         print_text(out, sw_tier_name((sw_tier)t));
     fputc('\n', out);
@@ -71,16 +72,16 @@ static void print_memory(const struct sw_plan *plan, FILE *out) {
     for (int32_t s = 0; s < plan->slot_count; s++) {
         if (!first_of_name(plan, s))
             continue;
-        print_name(out, plan->slot[s].name);
+        print_name(out, "  ", plan->slot[s].name);
         for (int t = 0; t < SW_TIERS; t++)
             print_cell(out, kept_bytes(plan, plan->slot[s].name, (sw_tier)t));
         fputc('\n', out);
     }
-    print_name(out, "peak");
+    print_name(out, "  ", "peak");
     for (int t = 0; t < SW_TIERS; t++)
         print_cell(out, t == SW_NVME ? sw_plan_disk_bytes(plan) : plan->tier_bytes[t]);
     fputc('\n', out);
-    print_name(out, "budget");
+    print_name(out, "  ", "budget");
     for (int t = SW_DEVICE; t <= SW_HOST; t++)
         print_cell(out, plan->spec.budget_bytes[t]);
     fputc('\n', out);
@@ -92,7 +93,7 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
         const bool of_trained = state == SW_GRADS || state == SW_OPTIMIZER;
         for (int64_t u = of_trained ? plan->spec.frozen_units : 0; u < plan->spec.units->count; u++)
             units[plan->placement[u].tier[state]]++;
-        print_name(out, sw_state_name((sw_state)state));
+        print_name(out, "  ", sw_state_name((sw_state)state));
         for (int t = 0; t < SW_TIERS; t++)
             print_units(out, units[t]);
         fputc('\n', out);
@@ -104,7 +105,7 @@ static void print_updates(const struct sw_plan *plan, FILE *out) {
     int64_t on_device = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         on_device += sw_plan_updates_on_device(plan, u);
-    print_name(out, "updates run");
+    print_name(out, "  ", "updates run");
     print_units(out, on_device);
     print_units(out, plan->spec.units->count - plan->spec.frozen_units - on_device);
     fputc('\n', out);

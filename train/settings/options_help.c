@@ -125,6 +125,7 @@ void sw_options_help(const struct sw_command_line *line, FILE *to) {
 }
 
 void sw_options_help_exits(FILE *to) {
+    enum { EXIT_COLUMN = 15 };
     static const struct {
         int status;
         const char *what;
@@ -135,6 +136,9 @@ void sw_options_help_exits(FILE *to) {
                  {SW_EXIT_NOT_FINITE, "train, resume: the loss, gradients or weights are not finite"},
                  {SW_EXIT_INTERRUPTED, "train, resume: stopped by a signal; all is saved"}};
     fputs("\nExit status:\n", to);
-    for (size_t i = 0; i < sizeof exits / sizeof exits[0]; i++)
-        fprintf(to, "  %-12d %s\n", exits[i].status, exits[i].what);
+    for (size_t i = 0; i < sizeof exits / sizeof exits[0]; i++) {
+        fprintf(to, "  %-12d ", exits[i].status);
+        sw_print_wrapped(exits[i].what, EXIT_COLUMN, EXIT_COLUMN, to);
+        fputc('\n', to);
+    }
 }
