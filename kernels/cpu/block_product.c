@@ -17,8 +17,10 @@ enum { TILE_VECTORS = 2, TILE_COLS = TILE_VECTORS * SW_LANES, TILE_ELEMS = TILE_
 enum { TERMS = 256, STRIP_ROWS = 192 };
 static_assert(STRIP_ROWS % TILE_ROWS == 0, "a strip is a whole number of tiles");
 enum { MOST_PIECE_ROWS = 384, MOST_PIECE_COLS = 768, LEAST_PIECE_ROWS = 48, LEAST_PIECE_COLS = 128 };
-/* Rows of A in a block are a line more than TERMS apart, so that they do not compete for the same lines of a cache. */
-enum { ROW_STRIDE = TERMS + 16 };
+/* The rows of a tile lie in so many vectors. A tile's part of A has a line more than it needs: whole vectors are
+ * stored, and tiles do not compete for the same lines of a cache. */
+enum { ROW_VECTORS = (TILE_ROWS + SW_LANES - 1) / SW_LANES, A_TILE_ELEMS = TILE_ROWS * TERMS + 16 };
+static_assert((TERMS - 1) * TILE_ROWS + ROW_VECTORS * SW_LANES <= A_TILE_ELEMS, "the last row has room behind it");
 /* With so many pieces for each thread, none waits long for a slow one. */
 enum { PIECES_OF_THREAD = 4 };
 /* Multiplications below which starting other threads costs more than it gains. */
@@ -31,8 +33,8 @@ struct grid {
     int64_t piece_rows, piece_cols, rows, cols;
 };
 
-/* The buffers of a thread: a strip of A as [rows][ROW_STRIDE], or transposed as [tiles of rows][terms][TILE_ROWS]; a
- * piece's columns of B as [tiles of columns][terms][TILE_COLS]; and the piece's sums of the blocks before as tiles. */
+/* The buffers of a thread: a strip of A as [tiles of rows][terms][TILE_ROWS], a piece's columns of B as
+ * [tiles of columns][terms][TILE_COLS], and the piece's sums of the blocks before as tiles. */
 struct blocks {
     float *a, *b, *sums;
 };
@@ -75,7 +77,7 @@ static struct grid cut(const struct sw_gemm *shape, int threads) {
 }
 
 static int64_t a_elems(const struct grid *grid) {
-    return sw_min_i64(grid->piece_rows, STRIP_ROWS) * ROW_STRIDE;
+    return sw_min_i64(grid->piece_rows, STRIP_ROWS) / TILE_ROWS * A_TILE_ELEMS;
 }
 
 static int64_t b_elems(const struct sw_gemm *shape, const struct grid *grid) {
@@ -114,22 +116,43 @@ static int64_t scratch_bytes(const struct sw_gemm *shape, int threads) {
     return thread_bytes(shape, &grid) * (is_shared(shape, &grid) ? threads : 1);
 }
 
-/* Packs rows of A; those that fill the last tile are zero. */
-SW_INLINE void pack_a(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
-    const int64_t tiled = sw_round_up(piece->rows, TILE_ROWS);
-    for (int64_t row = 0; row < piece->rows; row++, to += ROW_STRIDE) {
-        const int64_t from = (piece->row + row) * call->shape->k + piece->term;
-        for (int64_t term = 0; term < piece->terms; term += SW_LANES)
-            sw_vec_store(to + term, sw_load_up_to(type, call->a, from + term, piece->terms - term, 0.0f));
-    }
-    memset(to, 0, (size_t)((tiled - piece->rows) * ROW_STRIDE) * sizeof *to);
+/* Loads up to `side` rows of a square of an operand, `stride` elements from row to row. What is outside of the rows and
+ * columns that exist is zero. */
+SW_INLINE void load_square(const sw_dtype type, const void *operand, int64_t from, int64_t stride, const int64_t side,
+                           int64_t rows, int64_t cols, sw_vec square[SW_LANES]) {
+    if (rows >= side && cols >= SW_LANES)
+        for (int64_t i = 0; i < SW_LANES; i++)
+            square[i] = i < side ? sw_load(type, operand, from + i * stride) : (sw_vec){0};
+    else
+        for (int64_t i = 0; i < SW_LANES; i++)
+            square[i] =
+                i < sw_min_i64(rows, side) ? sw_load_up_to(type, operand, from + i * stride, cols, 0.0f) : (sw_vec){0};
 }
 
-/* Packs columns of the stored A. Whole vectors are stored, and what lies behind a tile's row is overwritten by the next
- * one: a tile's block ends with room for that. */
+/* Packs rows of A. What lies behind a tile's rows is overwritten by those of the next term. */
+SW_INLINE void pack_a(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
+    const int64_t k = call->shape->k;
+    for (int64_t row = 0; row < piece->rows; row += TILE_ROWS, to += A_TILE_ELEMS)
+        for (int64_t term = 0; term < piece->terms; term += SW_LANES) {
+            const int64_t count = sw_min_i64(SW_LANES, piece->terms - term);
+            sw_vec square[ROW_VECTORS][SW_LANES];
+#pragma GCC unroll 2
+            for (int64_t i = 0; i < ROW_VECTORS; i++) {
+                const int64_t first = row + i * SW_LANES;
+                load_square(type, call->a, (piece->row + first) * k + piece->term + term, k, TILE_ROWS - i * SW_LANES,
+                            piece->rows - first, count, square[i]);
+                sw_vec_transpose(square[i]);
+            }
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t j = 0; j < ROW_VECTORS; j++)
+                    sw_vec_store(to + (term + i) * TILE_ROWS + j * SW_LANES, square[j][i]);
+        }
+}
+
+/* Packs columns of the stored A, as pack_a packs rows. */
 SW_INLINE void pack_transposed_a(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
     const int64_t m = call->shape->m;
-    for (int64_t row = 0; row < piece->rows; row += TILE_ROWS, to += (int64_t)TILE_ROWS * ROW_STRIDE) {
+    for (int64_t row = 0; row < piece->rows; row += TILE_ROWS, to += A_TILE_ELEMS) {
         for (int64_t term = 0; term < piece->terms; term++) {
             const int64_t from = (piece->term + term) * m + piece->row + row, rest = m - piece->row - row;
             for (int64_t i = 0; i < TILE_ROWS; i += SW_LANES)
@@ -138,7 +161,6 @@ SW_INLINE void pack_transposed_a(const sw_dtype type, const struct call *call, c
         }
     }
 }
-static_assert(TILE_ROWS * TERMS + SW_LANES <= TILE_ROWS * ROW_STRIDE, "the last row of a tile's block has room behind");
 
 /* Packs one term of a tile's columns of B; columns behind the last one are zero. */
 SW_INLINE void pack_row(const sw_dtype type, const void *b, int64_t from, int64_t cols, float *to) {
@@ -159,18 +181,6 @@ SW_INLINE void pack_b(const sw_dtype type, const struct call *call, const struct
     }
 }
 
-/* Loads a square of the stored B, `stride` elements from row to row; what is outside of the rows and columns is zero.
- */
-SW_INLINE void load_square(const sw_dtype type, const void *b, int64_t from, int64_t stride, int64_t rows, int64_t cols,
-                           sw_vec square[SW_LANES]) {
-    if (rows >= SW_LANES && cols >= SW_LANES)
-        for (int64_t i = 0; i < SW_LANES; i++)
-            square[i] = sw_load(type, b, from + i * stride);
-    else
-        for (int64_t i = 0; i < SW_LANES; i++)
-            square[i] = i < rows ? sw_load_up_to(type, b, from + i * stride, cols, 0.0f) : (sw_vec){0};
-}
-
 /* Packs stored rows of the transposed B. */
 SW_INLINE void pack_transposed_b(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
     const int64_t k = call->shape->k, tile = TILE_COLS * piece->terms;
@@ -179,8 +189,8 @@ SW_INLINE void pack_transposed_b(const sw_dtype type, const struct call *call, c
         for (int64_t term = 0; term < piece->terms; term += SW_LANES) {
             const int64_t count = sw_min_i64(SW_LANES, piece->terms - term);
             sw_vec square[SW_LANES];
-            load_square(type, call->b, (piece->col + col) * k + piece->term + term, k, piece->cols - col, count,
-                        square);
+            load_square(type, call->b, (piece->col + col) * k + piece->term + term, k, SW_LANES, piece->cols - col,
+                        count, square);
             sw_vec_transpose(square);
             for (int64_t i = 0; i < count; i++)
                 sw_vec_store(columns + (term + i) * TILE_COLS, square[i]);
@@ -188,23 +198,24 @@ SW_INLINE void pack_transposed_b(const sw_dtype type, const struct call *call, c
     }
 }
 
-/* Multiplies a tile's part of a block. The strides of A are constants where this is inlined. */
-SW_INLINE void multiply(int64_t terms, const float *a, const int64_t a_row, const int64_t a_term, const float *b,
-                        float *sums) {
+/* Multiplies a tile's part of a block, several terms in a turn of the loop: the fewer turns, the fewer instructions
+ * that multiply nothing. */
+static void multiply(int64_t terms, const float *a, const float *b, float *sums) {
     sw_vec sum[TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 16
     for (int i = 0; i < TILE_ROWS; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < TILE_VECTORS; j++)
             sum[i][j] = (sw_vec){0};
-    for (int64_t term = 0; term < terms; term++, a += a_term, b += TILE_COLS) {
+#pragma GCC unroll 8
+    for (int64_t term = 0; term < terms; term++, a += TILE_ROWS, b += TILE_COLS) {
         sw_vec right[TILE_VECTORS];
 #pragma GCC unroll 2
         for (int j = 0; j < TILE_VECTORS; j++)
             right[j] = sw_vec_load(b + j * SW_LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < TILE_ROWS; i++) {
-            const sw_vec left = sw_vec_splat(a[i * a_row]);
+            const sw_vec left = sw_vec_splat(a[i]);
 #pragma GCC unroll 2
             for (int j = 0; j < TILE_VECTORS; j++)
                 sum[i][j] = sw_vec_fma(left, right[j], sum[i][j]);
@@ -215,14 +226,6 @@ SW_INLINE void multiply(int64_t terms, const float *a, const int64_t a_row, cons
 #pragma GCC unroll 2
         for (int j = 0; j < TILE_VECTORS; j++)
             sw_vec_store(sums + i * TILE_COLS + j * SW_LANES, sum[i][j]);
-}
-
-__attribute__((noinline)) static void multiply_rows(int64_t terms, const float *a, const float *b, float *sums) {
-    multiply(terms, a, ROW_STRIDE, 1, b, sums);
-}
-
-__attribute__((noinline)) static void multiply_columns(int64_t terms, const float *a, const float *b, float *sums) {
-    multiply(terms, a, 1, TILE_ROWS, b, sums);
 }
 
 static void add(const float *tile, float *sums) {
@@ -250,14 +253,11 @@ SW_INLINE void finish(const sw_dtype type, const struct call *call, int64_t row,
 static void do_tile(const struct call *call, const struct piece *strip, const struct blocks *blocks, int64_t row,
                     int64_t col, float *sums) {
     const struct sw_gemm *shape = call->shape;
-    const float *a = blocks->a + row * ROW_STRIDE, *b = blocks->b + col * strip->terms;
+    const float *a = blocks->a + row / TILE_ROWS * A_TILE_ELEMS, *b = blocks->b + col * strip->terms;
     _Alignas(64) float tile[TILE_ELEMS];
     const bool first = strip->term == 0, last = strip->term + strip->terms == shape->k;
     float *to = first && !last ? sums : tile;
-    if (shape->transpose_a)
-        multiply_columns(strip->terms, a, b, to);
-    else
-        multiply_rows(strip->terms, a, b, to);
+    multiply(strip->terms, a, b, to);
     if (!first)
         add(tile, sums);
     if (last)
