@@ -72,18 +72,6 @@ sw_dtype sw_settings_type(const struct sw_settings *settings) {
     return types[settings->precision];
 }
 
-sw_quant sw_settings_gather(const struct sw_settings *settings) {
-    return settings->gather == SW_GATHER_INT8 ? SW_QUANT_INT8 : SW_QUANT_NONE;
-}
-
-sw_quant sw_settings_reduce(const struct sw_settings *settings) {
-    static const sw_quant quants[] = {[SW_REDUCE_ORDERED] = SW_QUANT_NONE,
-                                      [SW_REDUCE_LIBRARY] = SW_QUANT_NONE,
-                                      [SW_REDUCE_INT8] = SW_QUANT_INT8,
-                                      [SW_REDUCE_INT4] = SW_QUANT_INT4};
-    return quants[settings->reduce];
-}
-
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
     return (sw_optimizer_format)settings->optimizer_state;
 }

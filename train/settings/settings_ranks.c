@@ -1,4 +1,4 @@
-/* Ranks and nodes of a job, and what --zero-secondary asks of them. */
+/* Ranks and nodes of a job, how they quantize what they exchange, and what --zero-secondary asks of them. */
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "train/devices/ranks.h"
@@ -6,6 +6,18 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+sw_quant sw_settings_gather(const struct sw_settings *settings) {
+    return settings->gather == SW_GATHER_INT8 ? SW_QUANT_INT8 : SW_QUANT_NONE;
+}
+
+sw_quant sw_settings_reduce(const struct sw_settings *settings) {
+    static const sw_quant quants[] = {[SW_REDUCE_ORDERED] = SW_QUANT_NONE,
+                                      [SW_REDUCE_LIBRARY] = SW_QUANT_NONE,
+                                      [SW_REDUCE_INT8] = SW_QUANT_INT8,
+                                      [SW_REDUCE_INT4] = SW_QUANT_INT4};
+    return quants[settings->reduce];
+}
 
 int64_t sw_settings_ranks(const struct sw_settings *settings) {
     return sw_max_i64(1, settings->ranks);
