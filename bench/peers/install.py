@@ -135,7 +135,8 @@ def program_outcomes():
 
 
 def bf16_outcome(gpu):
-    """Whether torch has fast products of bf16 here. Without, its autocast takes minutes for a step of seconds in fp32."""
+    """Tells whether torch has fast products of bf16 here. Without them its autocast takes minutes for a step that takes
+    seconds in fp32."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         has_avx512 = "avx512bw" in file.read().split()
     by = "the GPU" if gpu["missing"] is None else "AVX-512" if has_avx512 else None
