@@ -58,7 +58,10 @@ def text_expression(rng, depth):
         f"(messages|rejectattr('role', 'eq', 'user')|list|last).content", f"[{one}, {two}]|map('string')|map('trim')|join('|')",
         f"({one}|string).removeprefix('a')", f"({one}|string).find('o')", f"({one}|string).rfind('o')", f"({one}|string).count('e')",
         f"({one}|string)|list|length", f"({one}|string)|reverse", f"(('{rng.randrange(99)}')|int + 1)", f"[{one}, {two}]|tojson" if "m." in one and "m." in two else "3",
-        f"dict(a={one}).a", f"namespace(a={one}).a"))
+        f"dict(a={one}).a", f"namespace(a={one}).a",
+        f"({''.join(rng.choices('aBc9 -([{<>.', k=9))!r} ~ m.role)|title",
+        f"{{{', '.join(f'{key!r}: {rng.randrange(9)}' for key in rng.sample(('b', 'B', 'a', 'ab', 'Ab', '', '_', 'Z'), rng.randrange(6)))}}}"
+        f"|dictsort{rng.choice(('', '(true)', '(reverse=true)', '(false, ' + repr('key') + ', true)'))}|map('join', '=')|join(' ')"))
 
 
 def number(rng):

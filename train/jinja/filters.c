@@ -15,6 +15,7 @@ static const struct sw_jinja_signature filters[] = {
     {"upper", {NULL}, 0},
     {"lower", {NULL}, 0},
     {"capitalize", {NULL}, 0},
+    {"title", {NULL}, 0},
     {"replace", {"old", "new", "count"}, 2},
     {"default", {"default_value", "boolean"}, 0},
     {"d", {"default_value", "boolean"}, 0},
@@ -25,6 +26,7 @@ static const struct sw_jinja_signature filters[] = {
     {"safe", {NULL}, 0},
     {"int", {"default"}, 0},
     {"items", {NULL}, 0},
+    {"dictsort", {"case_sensitive", "by", "reverse"}, 0},
     {"reverse", {NULL}, 0},
     {"map", {NULL}, 0},
     {"select", {NULL}, 0},
@@ -41,6 +43,7 @@ enum {
     UPPER,
     LOWER,
     CAPITALIZE,
+    TITLE,
     REPLACE,
     DEFAULT,
     DEFAULT_SHORT,
@@ -51,6 +54,7 @@ enum {
     SAFE,
     INT,
     ITEMS,
+    DICTSORT,
     REVERSE,
     MAP,
     SELECT,
@@ -177,6 +181,60 @@ static sw_status filter_items(struct sw_jinja_run *run, struct sw_jinja_value va
     return SW_OK;
 }
 
+/* A member that is sorted by its key: as it is, or in small letters. */
+struct sorted {
+    struct sw_jinja_value member; /* a tuple */
+    struct sw_text key;
+};
+
+static sw_status take_key(struct sw_jinja_run *run, struct sw_jinja_value member, bool case_sensitive,
+                          struct sorted *out) {
+    struct sw_jinja_value key = member.list->item[0];
+    if (key.kind != SW_JINJA_STRING)
+        return sw_fail(SW_ERR_UNSUPPORTED, "dictsort by keys that are no strings is not supported");
+    if (!case_sensitive)
+        SW_TRY(sw_jinja_change_case(run, key.string, "lower", &key));
+    *out = (struct sorted){member, sw_jinja_text_of(key.string)};
+    return SW_OK;
+}
+
+/* The order of code points, which bytes of UTF-8 have too. */
+static int order_of(struct sw_text a, struct sw_text b) {
+    const size_t bytes = a.bytes < b.bytes ? a.bytes : b.bytes;
+    const int order = bytes > 0 ? memcmp(a.data, b.data, bytes) : 0;
+    return order != 0 ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
+}
+
+/* Members whose keys are alike keep their order, also where it is reversed. */
+static sw_status filter_dictsort(struct sw_jinja_run *run, struct sw_jinja_value value,
+                                 const struct sw_jinja_bound_arguments *bound, struct sw_jinja_value *out) {
+    const bool case_sensitive = bound->given[0] && sw_jinja_truth(bound->value[0]);
+    const int sign = bound->given[2] && sw_jinja_truth(bound->value[2]) ? -1 : 1;
+    const struct sw_jinja_value *by = &bound->value[1];
+    struct sorted *sorted;
+    if (bound->given[1] && (by->kind != SW_JINJA_STRING || !sw_jinja_is(sw_jinja_text_of(by->string), "key")))
+        return sw_fail(SW_ERR_UNSUPPORTED, "dictsort by something else than the key is not supported");
+    if (value.kind != SW_JINJA_DICT)
+        return sw_jinja_bad_kind("no items of", value);
+    SW_TRY(filter_items(run, value, out));
+    out->kind = SW_JINJA_LIST;
+    const size_t count = out->list->count;
+    SW_TRY(sw_jinja_take(&run->arena, (count + 1) * sizeof *sorted, &sorted));
+    for (size_t i = 0; i < count; i++) {
+        struct sorted next;
+        size_t at = i;
+        SW_TRY(take_key(run, out->list->item[i], case_sensitive, &next));
+        for (; at > 0 && sign * order_of(sorted[at - 1].key, next.key) > 0; at--) {
+            SW_TRY(sw_jinja_charge(run, next.key.bytes));
+            sorted[at] = sorted[at - 1];
+        }
+        sorted[at] = next;
+    }
+    for (size_t i = 0; i < count; i++)
+        out->list->item[i] = sorted[i].member;
+    return SW_OK;
+}
+
 static sw_status filter_reverse(struct sw_jinja_run *run, struct sw_jinja_value value, struct sw_jinja_value *out) {
     const struct sw_jinja_list *list;
     SW_TRY(sw_jinja_iterate(run, value, &list));
@@ -262,7 +320,7 @@ static sw_status filter_text(struct sw_jinja_run *run, int filter, struct sw_jin
     SW_TRY(sw_jinja_str(&run->arena, value, &text));
     if (filter == REPLACE)
         return filter_replace(run, text, bound, out);
-    if (filter == UPPER || filter == LOWER || filter == CAPITALIZE)
+    if (filter == UPPER || filter == LOWER || filter == CAPITALIZE || filter == TITLE)
         return sw_jinja_change_case(run, text, filters[filter].name, out);
     if (filter == TRIM) {
         if (has_characters && bound->value[0].kind != SW_JINJA_STRING)
@@ -310,6 +368,7 @@ sw_status sw_jinja_filter(struct sw_jinja_run *run, int filter, struct sw_jinja_
         return SW_OK;
     case INT: return filter_int(value, &bound, out);
     case ITEMS: return filter_items(run, value, out);
+    case DICTSORT: return filter_dictsort(run, value, &bound, out);
     case REVERSE: return filter_reverse(run, value, out);
     default: return filter_text(run, filter, value, &bound, out);
     }

@@ -248,6 +248,12 @@ sw_status sw_jinja_replace(struct sw_jinja_run *run, struct sw_jinja_string in, 
     return SW_OK;
 }
 
+/* Tells whether the filter title begins a word behind this character. */
+static bool ends_word(char byte) {
+    return (byte != '\0' && strchr("-({[<", byte) != NULL) || byte == ' ' || (byte >= '\t' && byte <= '\r') ||
+           (byte >= 0x1C && byte <= 0x1F);
+}
+
 sw_status sw_jinja_change_case(struct sw_jinja_run *run, struct sw_jinja_string in, const char *name,
                                struct sw_jinja_value *out) {
     char *data;
@@ -255,7 +261,7 @@ sw_status sw_jinja_change_case(struct sw_jinja_run *run, struct sw_jinja_string 
     SW_TRY(sw_jinja_take(&run->arena, in.bytes, &data));
     for (size_t i = 0; i < in.bytes; i++) {
         const char byte = in.data[i];
-        const bool ups = name[0] == 'u' || (name[0] == 'c' && i == 0);
+        const bool ups = name[0] == 'u' || (name[0] != 'l' && i == 0) || (name[0] == 't' && ends_word(in.data[i - 1]));
         if ((byte & 0x80) != 0)
             return sw_fail(SW_ERR_UNSUPPORTED, "%s of letters beyond ASCII is not supported", name);
         data[i] = byte;
