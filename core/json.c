@@ -245,6 +245,9 @@ static struct refusal load(const struct sw_json_source *source, const char *text
         return limit_of(source->bad, error.line, "a text has U+0000, which means nothing here");
     if (json_error_code(&error) == json_error_duplicate_key)
         return refuse_twins(source->bad, &error);
+    if (strstr(error.text, "invalid Unicode") != NULL)
+        return limit_of(source->bad, error.line,
+                        "a text has half a surrogate pair (\\uD800 to \\uDFFF), which is no character; remove it");
     return refusal_of(source->bad, error.line, error.text);
 }
 

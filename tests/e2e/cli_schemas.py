@@ -163,6 +163,11 @@ def refused_by_name():
         ({"question": "a", "answer": "b"}, (), ("'question', 'answer'",)),
         ('{"text": "a", "text": "b"}', (), ("two members of one name", "'\"text\"'")),
         ("[" * 600 + "]" * 600, (), ("512 levels",)),
+        ({"messages": [QUESTION, REPLY], "label": False}, (), ("'label'", "wanted")),
+        ({"instruction": "i", "output": "a", "kto_tag": True}, (), ("'kto_tag'", "wanted")),
+        ({"messages": [QUESTION, {**REPLY, "ignore": True}]}, (), ("'ignore'",)),
+        ({"text": "a", "labels": [1, 2]}, (), ("'labels'",)),
+        ('{"text": "a\\ud800"}', (), ("half a surrogate pair",)),
     )
     for row, more, words in cases:
         text = lines({"text": "good"}) + (row + "\n" if isinstance(row, str) else lines(row))

@@ -184,6 +184,23 @@ def folders_leave_out_what_is_no_data():
     return problems
 
 
+def files_of_other_kinds():
+    """Tables, documents, archives and failed downloads are named by their beginning or their name, with the way to text."""
+    problems = []
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
+    for name, content, said in (("a.parquet", "", "is Parquet, which"), ("a.txt", "PAR1\0\0", "is Parquet, which"), ("a.csv", "text\na\n", "to_json"),
+                                ("a.txt", "%PDF-1.7\n", "pdftotext"), ("a.jsonl", pointer, "git lfs pull"), ("a.txt", pointer, "git lfs pull"),
+                                ("a.tar.gz", "", "archive of tar")):
+        ended = tokenize(byte_folder(), {name: content})
+        expect(problems, f"{name} {content[:8]}: {ended.err}", (ended.code, said in ended.err), (1, True))
+    model = byte_folder()
+    with open(f"{model}/tokenizer.json", "w", encoding="utf-8") as file:
+        file.write(pointer)
+    ended = tokenize(model, {"a.txt": "a"})
+    expect(problems, f"tokenizer.json: {ended.err}", (ended.code, "git lfs pull" in ended.err), (1, True))
+    return problems
+
+
 def files_without_text():
     """Empty files and documents of white space are left out and counted, CR LF is said, and a last line needs no end."""
     problems = []
@@ -293,7 +310,7 @@ def bad_input():
         (chat_folder(), {"a.jsonl": json.dumps({"text": "x" * (65 << 20)})}, (), ("a.jsonl:1", "64 MiB")),
         (byte_folder(), {"a.txt": "abc".encode("utf-16")}, (), ("a.", "utf-16", "--encoding")),
         (byte_folder(), {"a.txt.gz": cut}, (), ("a.txt.gz", "end of file")),
-        (byte_folder(), {"a.csv": "abc"}, (), ("a.csv", ".jsonl")),
+        (byte_folder(), {"a.csv": "abc"}, (), ("a.csv", "JSON lines")),
         (byte_folder(), {"a.txt": ""}, (), ("a.txt holds no text",)),
         (byte_folder(), {"a.txt": "", "b.jsonl": "\n\n"}, (), ("a.txt and the other files hold no text",)),
         (byte_folder(), {"a.json": '[{"text": "x"}'}, (), ("a.json:1", "cut off")),
@@ -465,6 +482,6 @@ def one_writer_at_a_time():
 
 
 script_test.run(golden_ids, rules, other_encodings, wide_and_joined, special_tokens, chats, folders_and_patterns,
-                folders_leave_out_what_is_no_data, files_without_text, reads_gzip, reads_zstd,
+                folders_leave_out_what_is_no_data, files_of_other_kinds, files_without_text, reads_gzip, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, stale_documents, goes_on, begins_anew,
                 one_writer_at_a_time)

@@ -60,6 +60,7 @@ static sw_status refuse_kind(const char *path) {
                            "the data file %s is packed; unpack it (`%s %s`) and name the .txt, .md or .bin that comes "
                            "of it",
                            path, packed[i].unpack, path);
+    SW_TRY(sw_text_refuse_foreign(path, (struct sw_text){0}));
     return sw_fail(SW_ERR_ARG,
                    "the data file %s has an unknown kind; it must end in .txt or .md (text) or .bin (tokens), or in "
                    ".jsonl (chats and text, one a line) for a model with a tokenizer.json",

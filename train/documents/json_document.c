@@ -130,6 +130,18 @@ static sw_status refuse_system(const struct reading *r, const char *beside) {
                                     r->where, beside);
 }
 
+/* Lines of KTO and of ranked replies say whether the reply is one to learn. */
+static sw_status refuse_label(const struct reading *r) {
+    static const char *const names[] = {"label", "kto_tag"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (json_is_boolean(json_object_get(r->object, names[i])))
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "%s has a '%s' that says whether its reply is wanted, which this version does not read; "
+                           "keep the lines that are, without it",
+                           r->where, names[i]);
+    return SW_OK;
+}
+
 static sw_status append_chat(const struct reading *r, struct sw_chat_lists lists) {
     struct sw_chat_reading how = {.all_loss = r->rules->all_loss, .where = r->where, .passed = r->passed};
     SW_TRY(r->rules->chat_style(r->rules->context, r->where, true, &how.style));
@@ -142,6 +154,8 @@ static sw_status append_messages(const struct reading *r, const struct found *fo
     struct sw_chat_lists lists = {.messages = found->value};
     if (!json_is_array(found->value))
         return sw_fail(SW_ERR_ARG, "%s: '%s' is no list of messages", r->where, found->name);
+    if (!chosen)
+        SW_TRY(refuse_label(r));
     SW_TRY(check_members(r, known, chosen));
     SW_TRY(read_system(r, &lists.system));
     return append_chat(r, lists);
@@ -149,11 +163,7 @@ static sw_status append_messages(const struct reading *r, const struct found *fo
 
 static sw_status append_prompt(const struct reading *r) {
     static const char *const known[] = {"prompt", "completion", "system", "text", NULL};
-    if (json_is_boolean(json_object_get(r->object, "label")))
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "%s has a 'label' that says whether its completion is wanted, which this version does not read; "
-                       "keep the lines that are, without the label",
-                       r->where);
+    SW_TRY(refuse_label(r));
     const json_t *prompt = sw_json_member(r->object, "prompt"), *completion = sw_json_member(r->object, "completion");
     struct sw_chat_lists lists = {.prompt = prompt, .messages = completion};
     SW_TRY(check_members(r, known, false));
@@ -217,6 +227,7 @@ static sw_status append_alpaca(const struct reading *r) {
     const json_t *output = sw_json_member(r->object, "output");
     const struct sw_chat_style *style;
     struct sw_text_buffer text = {0};
+    SW_TRY(refuse_label(r));
     SW_TRY(check_members(r, known, false));
     if (!json_is_string(instruction) || (input != NULL && !json_is_string(input)) || json_string_length(output) == 0)
         return sw_fail(SW_ERR_ARG, "%s: 'instruction', 'input' and 'output' are strings, and 'output' is not empty",

@@ -23,6 +23,12 @@ static const char *const matters[] = {"tools",
                                       "audio",
                                       "chosen",
                                       "rejected",
+                                      "rejected_response",
+                                      "rejected_messages",
+                                      "chosen_messages",
+                                      "input_ids",
+                                      "labels",
+                                      "weights",
                                       "history",
                                       "system_prompt",
                                       "reasoning_content",
@@ -107,7 +113,8 @@ static bool does_matter(const char *name) {
 /* Names that may be another tool's word for a loss that is not whole. On a message, its value says so whatever it is.
  */
 static bool concerns_loss(const char *name, bool of_message) {
-    static const char *const parts[] = {"mask", "loss", "train", "weight", "learn", "supervis"};
+    static const char *const parts[] = {"mask",     "loss",   "train", "weight", "learn",
+                                        "supervis", "ignore", "skip",  "exclude"};
     const size_t count = of_message ? sizeof parts / sizeof parts[0] : 2;
     for (size_t i = 0; i < count; i++)
         if (strcasestr(name, parts[i]) != NULL)

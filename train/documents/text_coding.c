@@ -1,5 +1,6 @@
 #include "train/documents/text_coding.h"
 
+#include "train/documents/text_inputs.h"
 #include "train/text/utf8.h"
 
 #include <ctype.h>
@@ -105,6 +106,7 @@ static sw_status look_at_beginning(struct sw_text_converter *converter, struct s
     const char *wide = NULL;
     size_t zeros = 0;
     converter->begun = true;
+    SW_TRY(text.bytes > 0 ? sw_text_refuse_foreign(converter->name, text) : SW_OK);
     if (!sw_text_converter_copies(converter))
         return SW_OK;
     if (text.bytes >= 4 && (memcmp(text.data, "\xFF\xFE\0\0", 4) == 0 || memcmp(text.data, "\0\0\xFE\xFF", 4) == 0))

@@ -1,6 +1,7 @@
 #include "train/documents/text_inputs.h"
 
 #include "core/log.h"
+#include "io/safetensors/safetensors.h"
 
 #include <errno.h>
 #include <fts.h>
@@ -37,6 +38,63 @@ bool sw_text_is_json(const char *path) {
 bool sw_text_is_readable(const char *path) {
     static const char *const endings[] = {".txt", ".md", ".jsonl", ".json"};
     return ends_in_any(path, endings, 4);
+}
+
+/* A kind of file that people have data in and that is not read. */
+struct foreign {
+    const char *ending, *begin; /* of the name, and of the bytes; NULL: they say nothing */
+    const char *what, *way;     /* what it is, and how it becomes text */
+};
+
+static const char by_datasets[] = "write it as JSON lines, such as with load_dataset(...).to_json(...) of datasets";
+static const char unpack[] = "unpack it, and give the folder";
+static const struct foreign foreigners[] = {
+    {".parquet", "PAR1", "Parquet", by_datasets},
+    {".arrow", "ARROW1", "Arrow", by_datasets},
+    {".feather", "FEA1", "Feather", by_datasets},
+    {".csv", NULL, "a table (CSV)", by_datasets},
+    {".tsv", NULL, "a table (TSV)", by_datasets},
+    {".xlsx", NULL, "a spreadsheet", "save it as CSV, and write that as JSON lines"},
+    {".pdf", "%PDF-", "PDF", "take its text out, such as with pdftotext"},
+    {".docx", NULL, "a document of Word", "take its text out, such as with pandoc -t plain"},
+    {".epub", NULL, "an EPUB", "take its text out, such as with pandoc -t plain"},
+    {".html", NULL, "HTML", "take its text out, such as with pandoc -t plain"},
+    {".zip", "PK\x03\x04", "packed by ZIP, as archives and documents of office programs are", unpack},
+    {".tar", NULL, "an archive of tar", unpack},
+    {".tgz", NULL, "an archive of tar", unpack},
+    {".7z", "7z\xBC\xAF", "an archive of 7-Zip", unpack},
+    {".bz2", "BZh", "packed by bzip2", "unpack it: bunzip2 -k"},
+    {".xz",
+     "\xFD"
+     "7zXZ",
+     "packed by xz", "unpack it: xz -dk"},
+    {".sqlite", "SQLite format 3", "a data base of SQLite", "write its table as JSON lines: sqlite3 -json"},
+    {".pkl", NULL, "a pickle, which is a program", "write what it holds as JSON lines"},
+    {".npy", "\x93NUMPY", "an array of NumPy", "write tokens as .bin with array.tofile(...)"},
+};
+
+static bool is_foreign(const struct foreign *foreign, const char *path, struct sw_text begin) {
+    if (begin.bytes == 0)
+        return ends_in_any(path, &foreign->ending, 1);
+    const size_t bytes = foreign->begin != NULL ? strlen(foreign->begin) : 0;
+    return bytes > 0 && begin.bytes >= bytes && memcmp(begin.data, foreign->begin, bytes) == 0;
+}
+
+static const struct foreign *find_foreign(const char *path, struct sw_text begin) {
+    for (size_t i = 0; i < sizeof foreigners / sizeof foreigners[0]; i++)
+        if (is_foreign(&foreigners[i], path, begin))
+            return &foreigners[i];
+    return NULL;
+}
+
+sw_status sw_text_refuse_foreign(const char *path, struct sw_text begin) {
+    const struct foreign *foreign = find_foreign(path, begin);
+    const char *pointer = "version https://git-lfs";
+    if (begin.bytes >= strlen(pointer) && memcmp(begin.data, pointer, strlen(pointer)) == 0)
+        return sw_fail(SW_ERR_ARG, "%s is %s", path, sw_download_fault(begin.data, begin.bytes));
+    return foreign == NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "%s is %s, which is not read as text; %s", path, foreign->what, foreign->way);
 }
 
 static sw_status add(struct sw_text_inputs *inputs, const char *path) {
@@ -103,7 +161,10 @@ static bool describes_data(const char *name) {
 static const char *why_left(const char *path) {
     if (describes_data(last_name(path)))
         return "describes data";
-    return sw_text_is_readable(path) ? NULL : "not text";
+    if (sw_text_is_readable(path))
+        return NULL;
+    const struct foreign *foreign = find_foreign(path, (struct sw_text){0});
+    return foreign != NULL ? foreign->what : "not text";
 }
 
 static sw_status leave(struct sw_text_inputs *inputs, const char *path, const char *why) {

@@ -3,6 +3,7 @@
 #define SW_TRAIN_DOCUMENTS_TEXT_INPUTS_H
 
 #include "core/status.h"
+#include "train/text/utf8.h"
 
 #include <stdbool.h>
 
@@ -22,6 +23,9 @@ struct sw_text_inputs {
 /* Tells whether a file's name is that of text that documents are read from (.txt, .md, .jsonl, .json, also with .gz or
  * .zst), or of lines of JSON alone. */
 bool sw_text_is_readable(const char *path);
+/* Refuses, with the way to text, a file of another kind that its beginning or, where `begin` has no bytes, its name
+ * gives away: a table, a document, an archive, or what a failed download left. */
+sw_status sw_text_refuse_foreign(const char *path, struct sw_text begin);
 bool sw_text_is_json(const char *path);
 
 /* Lists the files behind names. A folder stands for the readable files below it, in the order of their names' bytes; a

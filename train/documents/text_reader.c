@@ -51,6 +51,8 @@ static sw_status check_file(const char *path, int64_t *bytes) {
     if (!S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is not a regular file; name the files in it", path);
     if (!sw_text_is_readable(path))
+        SW_TRY(sw_text_refuse_foreign(path, (struct sw_text){0}));
+    if (!sw_text_is_readable(path))
         return sw_fail(SW_ERR_ARG, "%s: text files end in .txt, .md, .jsonl or .json, or these with .gz or .zst", path);
     *bytes += info.st_size;
     return SW_OK;

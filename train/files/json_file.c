@@ -1,6 +1,7 @@
 #include "train/files/json_file.h"
 
 #include "core/json.h"
+#include "io/safetensors/safetensors.h"
 #include "train/files/nearest.h"
 
 #include <stdint.h>
@@ -19,7 +20,9 @@ sw_status sw_json_parse(const char *text, const char *name, sw_status bad, json_
 sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out) {
     char *text;
     SW_TRY(sw_file_read_text(path, limit_bytes, &text));
-    const sw_status status = parse(text, path, bad, SW_JSON_TEXTS, out);
+    const char *fault = sw_download_fault(text, strlen(text));
+    const sw_status status =
+        fault != NULL ? sw_fail(bad, "%s is %s", path, fault) : parse(text, path, bad, SW_JSON_TEXTS, out);
     free(text);
     return status;
 }
