@@ -112,7 +112,10 @@ def folders_of_something_else():
     table += [("nothing at all", folder("nothing", None, None), "is empty"),
               ("a missing shard", index, "missing", "model-00001-of-00001.safetensors", "download"),
               ("a name of the Hub", "Qwen/Qwen2.5-7B", "hf download Qwen/Qwen2.5-7B --local-dir Qwen2.5-7B"),
-              ("its address", "https://huggingface.co/Qwen/Qwen2.5-7B", "hf download Qwen/Qwen2.5-7B ")]
+              ("its address", "https://huggingface.co/Qwen/Qwen2.5-7B", "hf download Qwen/Qwen2.5-7B "),
+              ("a page of it", "https://huggingface.co/Qwen/Qwen2.5-7B/tree/main", "hf download Qwen/Qwen2.5-7B "),
+              ("its revision", "Qwen/Qwen2.5-7B@main", "hf download Qwen/Qwen2.5-7B "),
+              ("its folder", "Qwen/Qwen2.5-7B/", "hf download Qwen/Qwen2.5-7B ")]
     return refused_as(table)
 
 

@@ -194,6 +194,10 @@ def files_of_other_kinds():
         ended = tokenize(byte_folder(), {name: content})
         expect(problems, f"{name} {content[:8]}: {ended.err}", (ended.code, said in ended.err), (1, True))
     model = byte_folder()
+    for data, said in (("org/name", "hf download org/name --repo-type dataset"),
+                       ("https://huggingface.co/datasets/org/name/viewer", "hf download org/name --repo-type"), ("data/a.jsonl", "No such file")):
+        ended = program.run("tokenize", "--model", model, "--data", data, "--out", path("hub.bin"))
+        expect(problems, f"{data}: {ended.err}", (ended.code, said in ended.err), (1, True))
     with open(f"{model}/tokenizer.json", "w", encoding="utf-8") as file:
         file.write(pointer)
     ended = tokenize(model, {"a.txt": "a"})

@@ -7,6 +7,7 @@
 #include "train/documents/text_inputs.h"
 #include "train/documents/token_writer.h"
 #include "train/files/files.h"
+#include "train/files/hub.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -60,6 +61,7 @@ static sw_status refuse_kind(const char *path) {
                            "the data file %s is packed; unpack it (`%s %s`) and name the .txt, .md or .bin that comes "
                            "of it",
                            path, packed[i].unpack, path);
+    SW_TRY(stat(path, &info) != 0 ? sw_hub_refuse_data(path) : SW_OK);
     SW_TRY(sw_text_refuse_foreign(path, (struct sw_text){0}));
     return sw_fail(SW_ERR_ARG,
                    "the data file %s has an unknown kind; it must end in .txt or .md (text) or .bin (tokens), or in "

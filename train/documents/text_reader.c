@@ -8,6 +8,7 @@
 #include "train/documents/text_inputs.h"
 #include "train/documents/text_pieces.h"
 #include "train/files/files.h"
+#include "train/files/hub.h"
 #include "train/files/json_file.h"
 #include "train/text/utf8.h"
 
@@ -44,8 +45,11 @@ static sw_status check_file(const char *path, int64_t *bytes) {
     struct stat info;
     if (strcmp(path, SW_TEXT_STDIN) == 0)
         return SW_OK;
-    if (stat(path, &info) != 0)
-        return sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
+    if (stat(path, &info) != 0) {
+        const int error = errno;
+        SW_TRY(error == ENOENT ? sw_hub_refuse_data(path) : SW_OK);
+        return sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(error));
+    }
     if (S_ISFIFO(info.st_mode))
         return SW_OK;
     if (!S_ISREG(info.st_mode))
