@@ -158,6 +158,8 @@ static void test_bad(void **state) {
         {"run --model m --bf16", "train has no flag --bf16; 'spillway train --help'"},
         {"run --model m --sample-packing", "train has no flag --sample-packing: documents are always packed"},
         {"run --model m --lora-r 8", "train has no flag --lora-r: adapters are not trained here"},
+        {"run --model m --use_lora", "train has no flag --use_lora: all parameters are trained"},
+        {"run --model m --attn_implementation=sdpa", "attention is always fused"},
         {"run --model m --quantum-computer", "'spillway train --help' lists its flags"},
         {"run --model m -x", "no flag -x"},
         {"run", "train needs --model (the model)"},
