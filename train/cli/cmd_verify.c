@@ -93,15 +93,14 @@ static sw_status report_bad(const struct verification *v, long long step) {
         snprintf(previous, sizeof previous,
                  "resume --previous goes back to step %lld if that is still whole, otherwise ", (long long)before);
     return sw_fail(SW_ERR_CORRUPT,
-                   "%lld of the last commit's %s (step %lld) %s bad: %sgo back to an export or another "
-                   "copy",
+                   "%lld of the %s of the last commit (step %lld) %s bad: %sgo back to an export or another copy",
                    (long long)v->bad, SW_COUNT(v->grains, "grain"), step, v->bad == 1 ? "is" : "are", previous);
 }
 
 /* Frozen weights never change, so any whole copy of their file is theirs. */
 static sw_status report_bad_frozen(const struct verification *v) {
     return sw_fail(SW_ERR_CORRUPT,
-                   "%lld of %s of frozen weights %s bad: restore %s/" SW_FROZEN_NAME " from any copy of the run",
+                   "%lld of the %s of frozen weights %s bad: restore %s/" SW_FROZEN_NAME " from any copy of the run",
                    (long long)v->frozen_bad, SW_COUNT(v->frozen_grains, "grain"), v->frozen_bad == 1 ? "is" : "are",
                    v->given->from);
 }
