@@ -80,8 +80,14 @@ static int64_t a_elems(const struct grid *grid) {
     return sw_min_i64(grid->piece_rows, STRIP_ROWS) / TILE_ROWS * A_TILE_ELEMS;
 }
 
+/* Returns the elements from one packed tile of B to the next. They are no power of two, which would put what is packed
+ * together on the same lines of a cache. */
+static int64_t b_tile_elems(int64_t terms) {
+    return TILE_COLS * terms + 16;
+}
+
 static int64_t b_elems(const struct sw_gemm *shape, const struct grid *grid) {
-    return grid->piece_cols * sw_min_i64(TERMS, shape->k);
+    return grid->piece_cols / TILE_COLS * b_tile_elems(sw_min_i64(TERMS, shape->k));
 }
 
 static int64_t sum_elems(const struct sw_gemm *shape, const struct grid *grid) {
@@ -171,7 +177,7 @@ SW_INLINE void pack_row(const sw_dtype type, const void *b, int64_t from, int64_
 }
 
 SW_INLINE void pack_b(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
-    const int64_t n = call->shape->n, tile = TILE_COLS * piece->terms;
+    const int64_t n = call->shape->n, tile = b_tile_elems(piece->terms);
     for (int64_t first = 0; first < piece->terms; first += PACK_ROWS) {
         const int64_t end = sw_min_i64(first + PACK_ROWS, piece->terms);
         for (int64_t col = 0; col < piece->cols; col += TILE_COLS)
@@ -183,7 +189,7 @@ SW_INLINE void pack_b(const sw_dtype type, const struct call *call, const struct
 
 /* Packs stored rows of the transposed B. */
 SW_INLINE void pack_transposed_b(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
-    const int64_t k = call->shape->k, tile = TILE_COLS * piece->terms;
+    const int64_t k = call->shape->k, tile = b_tile_elems(piece->terms);
     for (int64_t col = 0; col < sw_round_up(piece->cols, TILE_COLS); col += SW_LANES) {
         float *columns = to + col / TILE_COLS * tile + col % TILE_COLS;
         for (int64_t term = 0; term < piece->terms; term += SW_LANES) {
@@ -253,7 +259,8 @@ SW_INLINE void finish(const sw_dtype type, const struct call *call, int64_t row,
 static void do_tile(const struct call *call, const struct piece *strip, const struct blocks *blocks, int64_t row,
                     int64_t col, float *sums) {
     const struct sw_gemm *shape = call->shape;
-    const float *a = blocks->a + row / TILE_ROWS * A_TILE_ELEMS, *b = blocks->b + col * strip->terms;
+    const float *a = blocks->a + row / TILE_ROWS * A_TILE_ELEMS,
+                *b = blocks->b + col / TILE_COLS * b_tile_elems(strip->terms);
     _Alignas(64) float tile[TILE_ELEMS];
     const bool first = strip->term == 0, last = strip->term + strip->terms == shape->k;
     float *to = first && !last ? sums : tile;
