@@ -22,6 +22,7 @@ MINUTE_S = 60
 MARGIN_S = 15  # for ending programs, the table, and copying the results away
 LEAST_S = 5  # below which no command is begun
 DRIVER_LIMIT_S = 60
+WAKE_S = 0.5
 
 
 def fail(text):
@@ -176,7 +177,9 @@ def main():
         signal.signal(number, lambda *_: session.running.end())
     os.makedirs(SCRATCH, exist_ok=True)
     worker.start()
-    worker.join()
+    # A signal that another thread gets is handled by this one, when it wakes.
+    while worker.is_alive():
+        worker.join(WAKE_S)
     shutil.rmtree(SCRATCH, ignore_errors=True)
     finish(session)
     return 0 if session.good and not session.left else 1

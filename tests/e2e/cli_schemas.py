@@ -258,5 +258,38 @@ def train_reads_them_too():
     return problems
 
 
+def names_of_lines_of_json():
+    """Lines of JSON have several endings, in letters of both cases."""
+    problems, model, line = [], chat_folder("endings"), hf_folder.chat("q", "a")
+    for name in ("a.jsonl", "a.JSONL", "a.ndjson", "a.jsonlines", "A.JSON"):
+        if ended_well(problems, name, tokenize(model, {name: line})):
+            expect(problems, name, tokens("out.bin"), rendered("q", "a"))
+    if ended_well(problems, "a.NDJSON.GZ", tokenize(model, {"a.NDJSON.GZ": gzip.compress(line.encode())})):
+        expect(problems, "a.NDJSON.GZ", tokens("out.bin"), rendered("q", "a"))
+    return problems
+
+
+def forms_of_chat_templates():
+    """A string, the default of several, or that of a processor; what is none of these is named."""
+    problems, chatml, data = [], hf_folder.CHATML, {"a.jsonl": hf_folder.chat("q", "a")}
+    several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": chatml}]
+    for name, config, processor, words in (("several", several, None, ()), ("processor", None, chatml, ()),
+                                           ("without a default", several[:1], None, ("tokenizer_config.json", "'default'")),
+                                           ("by name", {"default": chatml}, None, ("tokenizer_config.json", "a list")),
+                                           ("of a processor", None, several[:1], ("chat_template.json",)),
+                                           ("none", None, None, ("has no chat template",))):
+        model = chat_folder(f"template {name}")
+        program.write(os.path.join(model, "tokenizer_config.json"), json.dumps({"chat_template": config}))
+        if processor is not None:
+            program.write(os.path.join(model, "chat_template.json"), json.dumps({"chat_template": processor}))
+        ended = tokenize(model, data)
+        if not words and ended_well(problems, name, ended):
+            expect(problems, name, tokens("out.bin"), rendered("q", "a"))
+        expect(problems, f"{name}: {ended.err}", (ended.code == 0, [word in ended.err for word in words]),
+               (not words, [True] * len(words)))
+    return problems
+
+
 script_test.run(numbers_of_transformers, schemas, alpaca_without_a_template, losses_are_switched_off, refused_by_name,
-                forms_of_json, broken_lists, train_reads_them_too)
+                forms_of_json, broken_lists, train_reads_them_too, names_of_lines_of_json,
+                forms_of_chat_templates)

@@ -13,34 +13,54 @@
 
 enum { MOST_CONFIG_BYTES = 16 << 20 };
 
-/* The files of a folder that say how chats are written. */
+/* The files of a folder that say how chats are written; NULL: there is no such file. */
 struct chat_files {
-    json_t *config; /* tokenizer_config.json; NULL: there is none */
-    char *jinja;    /* chat_template.jinja; NULL: there is none */
+    json_t *config;    /* tokenizer_config.json */
+    char *jinja;       /* chat_template.jinja */
+    json_t *processor; /* chat_template.json, of models that take images, too */
 };
+
+static sw_status read_object(const char *folder, const char *name, json_t **out) {
+    char path[PATH_MAX];
+    SW_TRY(sw_path_join(path, sizeof path, folder, name));
+    return access(path, F_OK) == 0 ? sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, out) : SW_OK;
+}
 
 static sw_status read_files(const char *folder, struct chat_files *out) {
     char path[PATH_MAX];
-    SW_TRY(sw_path_join(path, sizeof path, folder, "tokenizer_config.json"));
-    if (access(path, F_OK) == 0)
-        SW_TRY(sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, &out->config));
+    SW_TRY(read_object(folder, "tokenizer_config.json", &out->config));
+    SW_TRY(read_object(folder, "chat_template.json", &out->processor));
     SW_TRY(sw_path_join(path, sizeof path, folder, "chat_template.jinja"));
     return access(path, F_OK) == 0 ? sw_file_read_text(path, MOST_CONFIG_BYTES, &out->jinja) : SW_OK;
 }
 
-/* Returns the folder's template: chat_template.jinja, else that of tokenizer_config.json, which is a string, or of
- * several the one named "default". data is NULL where there is none. */
-static struct sw_text template_of(const struct chat_files *files) {
-    const json_t *given = json_object_get(files->config, "chat_template");
-    if (files->jinja != NULL)
-        return (struct sw_text){files->jinja, strlen(files->jinja)};
-    for (size_t i = 0; i < json_array_size(given); i++) {
-        const json_t *one = json_array_get(given, i);
+/* Returns the template of several that is named "default". NULL: there is none. */
+static const json_t *default_of(const json_t *several) {
+    for (size_t i = 0; i < json_array_size(several); i++) {
+        const json_t *one = json_array_get(several, i);
         const char *name = json_string_value(json_object_get(one, "name"));
         if (name != NULL && strcmp(name, "default") == 0)
-            given = json_object_get(one, "template");
+            return json_object_get(one, "template");
     }
-    return (struct sw_text){json_string_value(given), json_string_length(given)};
+    return NULL;
+}
+
+/* Finds the folder's template: chat_template.jinja, else that of tokenizer_config.json, which is a string, or of
+ * several the one named "default", else chat_template.json. out->data is NULL where there is none. */
+static sw_status find_template(const char *folder, const struct chat_files *files, struct sw_text *out) {
+    const json_t *own = json_object_get(files->config, "chat_template");
+    const bool is_own = own != NULL && !json_is_null(own);
+    const json_t *given = is_own ? own : json_object_get(files->processor, "chat_template");
+    const json_t *template = json_is_array(given) ? default_of(given) : given;
+    *out = (struct sw_text){json_string_value(template), json_string_length(template)};
+    if (files->jinja != NULL)
+        *out = (struct sw_text){files->jinja, strlen(files->jinja)};
+    if (out->data == NULL && given != NULL && !json_is_null(given))
+        return sw_fail(SW_ERR_ARG,
+                       "%s/%s: its chat_template is neither a string nor a list of templates of which one has "
+                       "the name 'default'; name a format with --chat-format: %s",
+                       folder, is_own ? "tokenizer_config.json" : "chat_template.json", sw_chat_format_names());
+    return SW_OK;
 }
 
 static sw_status out_of_memory(void) {
@@ -187,8 +207,10 @@ static sw_status open_template(struct sw_chat_style *style, struct sw_text text,
 static sw_status choose(const char *folder, const char *name, const struct chat_files *files,
                         const struct sw_tokenizer *tokenizer, struct sw_chat_style *style) {
     const struct sw_chat_format *format = strcmp(name, "auto") == 0 ? NULL : sw_chat_format_find(name);
-    const struct sw_text own = template_of(files);
+    struct sw_text own = {0};
     SW_TRY(sw_chat_format_check(name));
+    if (format == NULL)
+        SW_TRY(find_template(folder, files, &own));
     if (format == NULL && own.data == NULL)
         return sw_fail(SW_ERR_ARG, "%s has no chat template; name the format with --chat-format: %s", folder,
                        sw_chat_format_names());
@@ -211,6 +233,7 @@ sw_status sw_chat_style_open(const char *folder, const char *name, const struct 
     if (status == SW_OK)
         status = choose(folder, name, &files, tokenizer, out);
     json_decref(files.config);
+    json_decref(files.processor);
     free(files.jinja);
     if (status != SW_OK)
         sw_chat_style_release(out);

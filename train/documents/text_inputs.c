@@ -18,26 +18,26 @@ enum { LEAST_ROOM = 16, TAKEN_NAMED = 5, SAID_CHARS = 1536 };
 
 static bool ends_in_any(const char *path, const char *const *endings, size_t count) {
     size_t chars = strlen(path);
-    if (chars > 3 && strcmp(path + chars - 3, ".gz") == 0)
+    if (chars > 3 && strcasecmp(path + chars - 3, ".gz") == 0)
         chars -= 3;
-    else if (chars > 4 && strcmp(path + chars - 4, ".zst") == 0)
+    else if (chars > 4 && strcasecmp(path + chars - 4, ".zst") == 0)
         chars -= 4;
     for (size_t i = 0; i < count; i++) {
         const size_t ending = strlen(endings[i]);
-        if (chars > ending && memcmp(path + chars - ending, endings[i], ending) == 0)
+        if (chars > ending && strncasecmp(path + chars - ending, endings[i], ending) == 0)
             return true;
     }
     return false;
 }
 
 bool sw_text_is_json(const char *path) {
-    static const char *const endings[] = {".jsonl", ".json"};
-    return ends_in_any(path, endings, 2);
+    static const char *const endings[] = {".jsonl", ".json", ".ndjson", ".jsonlines"};
+    return ends_in_any(path, endings, 4);
 }
 
 bool sw_text_is_readable(const char *path) {
-    static const char *const endings[] = {".txt", ".md", ".jsonl", ".json"};
-    return ends_in_any(path, endings, 4);
+    static const char *const endings[] = {".txt", ".md"};
+    return sw_text_is_json(path) || ends_in_any(path, endings, 2);
 }
 
 /* A kind of file that people have data in and that is not read. */
