@@ -104,7 +104,7 @@ def data_files():
     table = [("no file", train(data=["none.txt"]), "none.txt"),
              ("a folder", train(data=[SCRATCH]), SCRATCH, "/*.txt"),
              ("a packed file", on("data.txt.gz", "x"), "gunzip -k", "data.txt.gz"),
-             ("an unknown kind", on("data.parquet", "x"), "data.parquet", ".txt", ".bin"),
+             ("an unknown kind", on("data.unknown", "x"), "data.unknown", ".txt", ".bin"),
              ("an empty file", on("empty.txt", ""), "empty.txt", "empty"),
              ("too short a text", on("short.txt", "x" * 64), "64 tokens", "65"),
              ("half a token", on("odd.bin", b"abc" * 333), "odd.bin", "999 bytes", "2-byte"),

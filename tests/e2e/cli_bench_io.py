@@ -324,7 +324,7 @@ def misuse():
              (2, (*here, "--sustain", "--thorough"), "--thorough"), (2, (*here, "--rounds", 100), "--rounds"),
              (2, (where,), where),
              (1, (*here, "--size", "16MiB", "--block", "32MiB"), "--size", "--block"),
-             (1, (*here, *SMALL, "--most", "17MiB"), "--most"), (1, ("--nvme", os.path.join(where, "no")), "no"),
+             (2, (*here, *SMALL, "--most", "17MiB"), "--most"), (1, ("--nvme", os.path.join(where, "no")), "no"),
              (1, (*here, *here), "same directory"), (1, ("--nvme", file), file),
              (1, (*here, "--size", "1000000GiB"), "room")]
     problems = []

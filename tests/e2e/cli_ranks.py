@@ -92,9 +92,9 @@ def another_program_or_command_is_refused():
 
 def numbers_of_ranks_that_cannot_work_are_refused():
     shape = ("--seq", SEQ, "--micro-batch", 2, "--batch-tokens", 6 * SEQ)
-    return (refused("four ranks", [(4, train())], "--batch-tokens 384", "4 ranks", "use 512", "--micro-batch")
-            + refused("speculation", [(2, train("--speculate", "always"))], "--speculate always")
-            + refused("two ranks of pairs", [(2, train(shape=shape))], "--batch-tokens 384", "2 ranks", "use 512"))
+    return (refused("four ranks", [(4, train())], "--batch-tokens 384", "4 ranks", "use 512", "--micro-batch", status=2)
+            + refused("speculation", [(2, train("--speculate", "always"))], "--speculate always", status=2)
+            + refused("two ranks of pairs", [(2, train(shape=shape))], "--batch-tokens 384", "2 ranks", "use 512", status=2))
 
 
 def a_rank_that_cannot_begin_leaves_nothing_of_any():

@@ -1,6 +1,7 @@
 """Jobs of several ranks of the program."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,11 +19,16 @@ def mpirun(*parts, launcher=LAUNCHER):
     """The command that starts one: parts are (ranks, command, folder to work in) each."""
     if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
         raise script_test.Skip("no MPI")
-    words = [*launcher, "--allow-run-as-root", "--oversubscribe"]
-    for number, (ranks, arguments, *where) in enumerate(parts):
-        words += [":"] if number > 0 else []
-        words += ["-n", str(ranks), *(["-wdir", where[0]] if where else []), *arguments]
-    return words
+    words = [*launcher, "--allow-run-as-root", "--oversubscribe", "-n", str(sum(ranks for ranks, *_ in parts))]
+    if len(parts) == 1 and len(parts[0]) == 2:
+        return [*words, *parts[0][1]]
+    # One shell becomes each of the programs: mpirun of Open MPI 5.0.7 crashes when one of several that it started fails.
+    cases, first = [], 0
+    for ranks, arguments, *where in parts:
+        numbers = "|".join(str(first + i) for i in range(ranks))
+        cases.append(f"{numbers}) cd {shlex.quote(where[0] if where else os.getcwd())} && exec {shlex.join(map(str, arguments))} ;;")
+        first += ranks
+    return [*words, "sh", "-c", f"case $OMPI_COMM_WORLD_RANK in {' '.join(cases)} esac"]
 
 
 class Job:

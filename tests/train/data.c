@@ -271,7 +271,7 @@ static void test_bad_files(void **state) {
     refuse_content(state, 70000, "bad.bin", tokens, 6, "not a whole number of 4-byte tokens");
     refuse_content(state, 256, "empty.txt", "", 0, "is empty");
     refuse_content(state, 255, "text.txt", "hello", 5, "it needs 256");
-    refuse_content(state, 256, "text.csv", "hello", 5, ".txt or .md (text) or .bin (tokens)");
+    refuse_content(state, 256, "text.unknown", "hello", 5, ".txt or .md (text) or .bin (tokens)");
     refuse_content(state, 256, "chat.jsonl", "hello", 5, "a tokenizer.json");
     refuse_content(state, 256, "chat.jsonl.gz", "hello", 5, "a tokenizer.json");
     refuse_content(state, 256, "marked.txt", "\xef\xbb\xbf", 3, "is empty");
@@ -380,7 +380,7 @@ static void test_bad_spec(void **state) {
     struct fixture fixture = {.spec = {.vocab = 256, .seq = 4}};
     add_file(state, &fixture, "text.txt", "hello, world", 12);
     fixture.spec.validation_percent = 10;
-    expect_refused(&fixture, SW_ERR_ARG, "the validation data holds 1 tokens");
+    expect_refused(&fixture, SW_ERR_ARG, "the validation data holds 1 token,");
     fixture.spec.validation_percent = 50.5;
     expect_refused(&fixture, SW_ERR_ARG, "0% to 50%");
     fixture.spec.validation_percent = NAN;
