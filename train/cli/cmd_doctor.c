@@ -23,20 +23,11 @@ static const struct sw_option options[] = {
      .what = "measure the profile by which plan predicts, again if there is one: up to a minute"},
     {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .what = "print one JSON object on standard output"},
 };
-
-static sw_status check(const void *target) {
-    const struct doctor_options *given = target;
-    return given->quick && given->measure
-               ? sw_fail(SW_ERR_ARG, "--quick leaves out what --measure asks for; give one of them")
-               : SW_OK;
-}
-
 static const struct sw_command_line line = {
     .command = "doctor",
     .summary = "Prints what this machine has, what limits training on it, and how to lift each limit.",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
-    .check = check,
     .examples = {"spillway doctor", "spillway doctor --measure --nvme runs", "spillway doctor --quick --json"}};
 
 struct check {
