@@ -191,7 +191,7 @@ def arguments_that_cannot_be_end_with_2():
         "tokenize": ("--encoding bogus", "--chat-format bogus", "--pack -1", "--pack 64 --joined", "--lines --separator x", "--threads 0",
                      "--loss none", "extra"),
         "report": ("--port 0", "--port 99999", "--port 80", "--watch --out x", " {}" * 10),
-        "doctor": ("--measure", "extra", "--nvme"),
+        "doctor": ("extra", "--nvme"),
     }
     problems = [problem for command, wrong in table.items() for more in wrong
                 for problem in wrong_usage([command, *f"{RIGHT[command]} {more}".replace("{}", missing).split()])]
