@@ -111,7 +111,7 @@ def what_ran():
     for place in PLACES:
         ended = program.run(*train(place, place, "--speculate", "never"))
         events, threads = events_of(place + ".json")
-        if ended.code != 0 or f"the first {STEPS} of the {STEPS} steps since the start" not in ended.err:
+        if ended.code != 0 or f"the first {STEPS} of {STEPS} steps since the start" not in ended.err:
             problems.append(f"{place}: status {ended.code}: {ended.err}")
         found = threads_in_order(events, threads) + as_planned(events, place) + as_logged(events, place)
         for event in events:
