@@ -7,8 +7,8 @@ enum { NAME_CHARS = 160 };
 
 static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
 
-/* Returns what follows the address of a page on the Hub, and says whether it is the address of data. */
-static const char *without_address(const char *given, bool *out_data, bool *out_address) {
+/* Returns what follows the address of a page on the Hub, and says whether there is one. */
+static const char *without_address(const char *given, bool *out_address) {
     static const char *const addresses[] = {
         "https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/", "hf://"};
     static const char data[] = "datasets/";
@@ -17,8 +17,7 @@ static const char *without_address(const char *given, bool *out_data, bool *out_
         if (strncmp(given, addresses[i], strlen(addresses[i])) == 0)
             name = given + strlen(addresses[i]);
     *out_address = name != given;
-    *out_data = *out_address && strncmp(name, data, strlen(data)) == 0;
-    return *out_data ? name + strlen(data) : name;
+    return *out_address && strncmp(name, data, strlen(data)) == 0 ? name + strlen(data) : name;
 }
 
 /* Copies OWNER/NAME, without a revision behind it or, in an address, the rest of the page's path; false where it is no
@@ -38,11 +37,16 @@ static bool read_name(const char *name, bool is_address, char out[NAME_CHARS]) {
     return true;
 }
 
+/* Finds OWNER/NAME in a name or an address of the Hub. */
+static bool find_name(const char *given, char out[NAME_CHARS], bool *out_address) {
+    const char *begin = without_address(given, out_address);
+    return read_name(begin, *out_address, out);
+}
+
 sw_status sw_hub_refuse_name(const char *model) {
     char name[NAME_CHARS];
-    bool is_data, is_address;
-    const char *begin = without_address(model, &is_data, &is_address);
-    if (!read_name(begin, is_address, name))
+    bool is_address;
+    if (!find_name(model, name, &is_address))
         return SW_OK;
     const char *folder = strchr(name, '/') + 1;
     return sw_fail(SW_ERR_ARG,
@@ -53,10 +57,9 @@ sw_status sw_hub_refuse_name(const char *model) {
 
 sw_status sw_hub_refuse_data(const char *data) {
     char name[NAME_CHARS];
-    bool is_data, is_address;
-    const char *begin = without_address(data, &is_data, &is_address);
+    bool is_address;
     /* A dot is rather that of a file's ending. */
-    if (!read_name(begin, is_address, name) || (!is_address && strchr(name, '.') != NULL))
+    if (!find_name(data, name, &is_address) || (!is_address && strchr(name, '.') != NULL))
         return SW_OK;
     const char *folder = strchr(name, '/') + 1;
     return sw_fail(SW_ERR_ARG,
