@@ -290,6 +290,23 @@ def forms_of_chat_templates():
     return problems
 
 
+def tokens_follow_the_template_of_a_processor():
+    """Tokens that are kept are those of the template, whichever file it is in."""
+    problems, model = [], path("processed")
+    hf_folder.make(model, hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(1)))
+    hf_folder.write_chat_tokenizer(model)
+    program.write(os.path.join(model, "tokenizer_config.json"), "{}")
+    data = program.write(path("processed.jsonl"), hf_folder.chat("q", "a" * 40) * 4)
+    found = []
+    for template in (hf_folder.CHATML, hf_folder.CHATML.replace("'<|im_end|>'", "'!<|im_end|>'")):
+        program.write(os.path.join(model, "chat_template.json"), json.dumps({"chat_template": template}))
+        ended = program.run("eval", model, "--data", data, "--json", env={**os.environ, "XDG_CACHE_HOME": path("kept")})
+        if ended_well(problems, template, ended):
+            found.append(json.loads(ended.out)["tokens"])
+    expect(problems, f"tokens {found}", len(set(found)), 2)
+    return problems
+
+
 script_test.run(numbers_of_transformers, schemas, alpaca_without_a_template, losses_are_switched_off, refused_by_name,
                 forms_of_json, broken_lists, train_reads_them_too, names_of_lines_of_json,
-                forms_of_chat_templates)
+                forms_of_chat_templates, tokens_follow_the_template_of_a_processor)

@@ -17,7 +17,7 @@ enum { MOST_CONFIG_BYTES = 16 << 20 };
 struct chat_files {
     json_t *config;    /* tokenizer_config.json */
     char *jinja;       /* chat_template.jinja */
-    json_t *processor; /* chat_template.json, of models that take images, too */
+    json_t *processor; /* chat_template.json, of models that take images, too; read where the others have no template */
 };
 
 static sw_status read_object(const char *folder, const char *name, json_t **out) {
@@ -29,9 +29,11 @@ static sw_status read_object(const char *folder, const char *name, json_t **out)
 static sw_status read_files(const char *folder, struct chat_files *out) {
     char path[PATH_MAX];
     SW_TRY(read_object(folder, "tokenizer_config.json", &out->config));
-    SW_TRY(read_object(folder, "chat_template.json", &out->processor));
     SW_TRY(sw_path_join(path, sizeof path, folder, "chat_template.jinja"));
-    return access(path, F_OK) == 0 ? sw_file_read_text(path, MOST_CONFIG_BYTES, &out->jinja) : SW_OK;
+    if (access(path, F_OK) == 0)
+        return sw_file_read_text(path, MOST_CONFIG_BYTES, &out->jinja);
+    const json_t *own = json_object_get(out->config, "chat_template");
+    return own == NULL || json_is_null(own) ? read_object(folder, "chat_template.json", &out->processor) : SW_OK;
 }
 
 /* Returns the template of several that is named "default". NULL: there is none. */
@@ -48,9 +50,8 @@ static const json_t *default_of(const json_t *several) {
 /* Finds the folder's template: chat_template.jinja, else that of tokenizer_config.json, which is a string, or of
  * several the one named "default", else chat_template.json. out->data is NULL where there is none. */
 static sw_status find_template(const char *folder, const struct chat_files *files, struct sw_text *out) {
-    const json_t *own = json_object_get(files->config, "chat_template");
-    const bool is_own = own != NULL && !json_is_null(own);
-    const json_t *given = is_own ? own : json_object_get(files->processor, "chat_template");
+    const bool is_own = files->processor == NULL;
+    const json_t *given = json_object_get(is_own ? files->config : files->processor, "chat_template");
     const json_t *template = json_is_array(given) ? default_of(given) : given;
     *out = (struct sw_text){json_string_value(template), json_string_length(template)};
     if (files->jinja != NULL)

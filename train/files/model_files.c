@@ -12,10 +12,18 @@
 
 enum { MOST_FILE_MIB = 256 };
 
-const char *const sw_model_file_names[] = {
-    "tokenizer.json",         "tokenizer_config.json",   "chat_template.jinja", SW_MODEL_CONFIG,
-    "generation_config.json", "special_tokens_map.json", "vocab.json",          "merges.txt",
-    "tokenizer.model",        "added_tokens.json",       "chat_template.json",  NULL};
+const char *const sw_model_file_names[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "chat_template.jinja",
+                                           SW_MODEL_CONFIG,
+                                           "generation_config.json",
+                                           "special_tokens_map.json",
+                                           "chat_template.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           "added_tokens.json",
+                                           NULL};
 
 /* Tells whether a path is that of a file below a folder. Both are without links. */
 static bool is_below(const char *path, const char *folder) {

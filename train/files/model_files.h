@@ -8,7 +8,7 @@
 
 /* Names of the files, with NULL at the end. The first SW_MODEL_TEXT_FILES decide which tokens become of text. */
 extern const char *const sw_model_file_names[];
-enum { SW_MODEL_TEXT_FILES = 6 };
+enum { SW_MODEL_TEXT_FILES = 7 };
 #define SW_MODEL_CONFIG "config.json"
 
 /* A file of a model's folder. */
