@@ -85,8 +85,9 @@ static void break_line(char line[LINE_CHARS], FILE *to) {
         const char *rest = space + strspn(space, " ");
         memmove(space + NEXT, rest, strlen(rest) + 1);
         memcpy(space, next, NEXT);
+        /* The text that is read again begins between words, outside a command. */
         begin = at = space + 1;
-        has_words = false;
+        copied = has_words = false;
     }
 }
 

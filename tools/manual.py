@@ -12,7 +12,8 @@ import command_help
 FILES = (
     ("RUN/run.json", "the settings of a run and where its store is"),
     ("RUN/log.jsonl", "one line a step, an evaluation or a sample; docs/json.md lists the fields"),
-    ("RUN/model", "copies of the model's tokenizer, chat template and configuration, by which the run goes on and is exported"),
+    ("RUN/tokenizer.json, RUN/config.json and others",
+     "copies of the model's tokenizer, chat template and configuration, by which the run goes on and is exported"),
     ("RUN/recipe.yaml", "the flags that repeat the run: spillway train --recipe RUN/recipe.yaml --run NEW"),
     ("RUN/store.spillway", "the training state on NVMe, which is the checkpoint; elsewhere with --nvme"),
     ("RUN/exports/step-N", "weights as Hugging Face folders, by --export-every and --early-stop"),

@@ -151,7 +151,7 @@ def ranks_measure_together():
     if times[0][0] not in ended.stderr or MEASURES in ended.stderr:
         problems.append(f"a training does not predict {times[0]}: {ended.stderr[:900]!r}")
     ended = program.limits.run(mpirun((2, plan + ["--ranks", "3"])), capture_output=True, text=True, check=False)
-    return problems + ([] if ended.returncode == 1 and "--ranks 3 is not the 2 ranks" in ended.stderr else [f"--ranks 3: {ended}"])
+    return problems + ([] if ended.returncode == 2 and "--ranks 3 is not the 2 ranks" in ended.stderr else [f"--ranks 3: {ended}"])
 
 
 def of_another_build():

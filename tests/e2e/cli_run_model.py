@@ -31,6 +31,16 @@ def model_folder(name, template=hf_folder.CHATML):
     return model
 
 
+def kept_in(run):
+    """Names of the copies of a run."""
+    return sorted({*KEPT} & {*os.listdir(run)})
+
+
+def lose_copies(run):
+    for name in kept_in(run):
+        os.unlink(os.path.join(run, name))
+
+
 def train(run, model, *more):
     data = program.write(path("chats.jsonl"), CHATS)
     return ("train", "--model", model, "--data", data, "--run", run, "--steps", 2, "--sample-every", 2, "--lr", "1e-3",
@@ -69,10 +79,10 @@ def a_moved_run_goes_on():
     dry = must(problems, "dry run", *train(run, model, "--dry-run"), env=env)
     expect(problems, "a dry run makes nothing", ("nothing was written" in dry.err, os.path.exists(run)), (True, False))
     must(problems, "train", *train(run, model, "--export-every", 2), env=env)
-    expect(problems, "files that are kept", sorted(os.listdir(os.path.join(run, "model"))), sorted(KEPT))
+    expect(problems, "files that are kept", kept_in(run), sorted(KEPT))
     for name in KEPT:
-        expect(problems, name, read(run, "model", name), read(model, name))
-    modes = {name: os.stat(os.path.join(run, "model", name)).st_mode & 0o777 for name in (".", *KEPT)}
+        expect(problems, name, read(run, name), read(model, name))
+    modes = {name: os.stat(os.path.join(run, name)).st_mode & 0o777 for name in (".", *KEPT)}
     expect(problems, "modes", modes, {".": 0o700, **{name: 0o600 for name in KEPT}})
     must(problems, "export", "export", run, path("before"), env=env)
     before = answers(problems, "before", run, env)
@@ -114,7 +124,7 @@ def a_run_keeps_its_own_tokenizer():
     expect(problems, "its tokens", set(tokens) <= set(cached(env)), True)
     must(problems, "export", "export", run, path("own-export"), env=env)
     expect(problems, "its template", os.path.exists(path("own-export", "chat_template.jinja")), False)
-    expect(problems, "its tokenizer", read(path("own-export"), "tokenizer.json"), read(run, "model", "tokenizer.json"))
+    expect(problems, "its tokenizer", read(path("own-export"), "tokenizer.json"), read(run, "tokenizer.json"))
     return problems
 
 
@@ -128,7 +138,7 @@ def damaged_copies_are_found():
     must(problems, "resume", "resume", run, "--steps", 3, env=env)
     expect(problems, "digests after a resume", program.read_json(os.path.join(run, "run.json"))["model_files"], digests)
     expect(problems, "whole", json.loads(must(problems, "verify", "verify", run, "--json").out)["bad_files"], [])
-    changed, lost, odd = (os.path.join(run, "model", name) for name in ("tokenizer.json", "merges.txt", "vocab.json"))
+    changed, lost, odd = (os.path.join(run, name) for name in ("tokenizer.json", "merges.txt", "vocab.json"))
     program.write(changed, read(changed).replace(b"1.0", b"1.1"))
     os.unlink(lost)
     os.unlink(odd)
@@ -139,8 +149,8 @@ def damaged_copies_are_found():
     problems += program.refused("verify", ["verify", run], changed, "wrong checksum", "others", "any copy of the run")
     ended = must(problems, "export", "export", run, path("damaged-export"), env=env)
     last = ended.err.strip().split("\n")[-1]
-    expect(problems, last, "without vocab.json, merges.txt: restore the folder model" in last, True)
-    shutil.rmtree(os.path.join(run, "model"))
+    expect(problems, last, "without vocab.json, merges.txt: restore what the run's folder lacks" in last, True)
+    lose_copies(run)
     expect(problems, "all are lost", len(json.loads(program.run("verify", run, "--json").out)["bad_files"]), len(KEPT))
     older = program.read_json(os.path.join(run, "run.json"))
     del older["model_files"]
@@ -162,7 +172,7 @@ def text_is_looked_at_by_way_of_a_run():
     expect(problems, "inspect", made["run"], made["model"])
     expect(problems, "tokenize", read(path("run.bin")), read(path("model.bin")))
     problems += program.refused("a run to train from", train(path("new"), run), f"spillway export {run}")
-    shutil.rmtree(os.path.join(run, "model"))
+    lose_copies(run)
     problems += program.refused("a run without", ["inspect", path("chats.jsonl"), "--model", run], "keeps no tokenizer", model)
     return problems
 
@@ -172,12 +182,12 @@ def what_an_export_lacks_is_said():
     problems, env = [], cache_of_its_own("lacking-cache")
     model, run, data = model_folder("gone"), path("older"), program.write(path("bytes.txt"), LATER)
     must(problems, "train", *train(run, model), env=env)
-    shutil.rmtree(os.path.join(run, "model"))
+    lose_copies(run)
     older = program.read_json(os.path.join(run, "run.json"))
     del older["model_files"]
     program.write(os.path.join(run, "run.json"), json.dumps(older))
     must(problems, "resume", "resume", run, "--steps", 3, env=env)
-    expect(problems, "an older run keeps nothing", os.path.exists(os.path.join(run, "model")), False)
+    expect(problems, "an older run keeps nothing", kept_in(run), [])
     ended = must(problems, "export", "export", run, path("older-export"), env=env)
     expect(problems, "export", ("without" in ended.err, read(path("older-export"), "vocab.json")), (False, read(model, "vocab.json")))
     shutil.rmtree(model)
@@ -191,7 +201,7 @@ def what_an_export_lacks_is_said():
     preset = path("preset")
     must(problems, "train a preset", "train", "--model", "gpt2-tiny", "--init", "--data", data, "--run", preset, "--steps", 1,
          *program.SHAPE, env=env)
-    expect(problems, "a preset has no files", os.path.exists(os.path.join(preset, "model")), False)
+    expect(problems, "a preset has no files", kept_in(preset), [])
     ended = must(problems, "export of a preset", "export", preset, path("preset-export"), env=env)
     expect(problems, ended.err, "without tokenizer.json: gpt2-tiny has none" in ended.err, True)
     return problems
@@ -229,7 +239,7 @@ def nothing_from_elsewhere_is_copied():
         run = path(f"run-{name}")
         trained = must(problems, name, *train(run, model), env=env)
         exported = must(problems, name, "export", model, path(f"export-{name}"), env=env)
-        for what, ended, folder in (("run", trained, os.path.join(run, "model")), ("export", exported, path(f"export-{name}"))):
+        for what, ended, folder in (("run", trained, run), ("export", exported, path(f"export-{name}"))):
             there = os.path.exists(os.path.join(folder, "tokenizer.model"))
             expect(problems, f"{name}: {what}", read(folder, "tokenizer.model") if there else None, content)
             expect(problems, f"{name}: {what} says so: {ended.err[-300:]}", "tokenizer.model" in ended.err, content is None)
@@ -239,13 +249,13 @@ def nothing_from_elsewhere_is_copied():
     model = linked("needed", "tokenizer.json", path("elsewhere.json"))
     ended = must(problems, "a tokenizer elsewhere", *train(path("run-needed"), model), env=env)
     expect(problems, ended.err, "the run keeps no copies" in ended.err and "elsewhere.json" in ended.err, True)
-    expect(problems, "nothing is kept", os.path.exists(path("run-needed", "model")), False)
+    expect(problems, "nothing is kept", kept_in(path("run-needed")), [])
     must(problems, "resume", "resume", path("run-needed"), "--steps", 3, env=env)
     ended = must(problems, "export", "export", path("run-needed"), path("export-needed"), env=env)
     expect(problems, ended.err, "without tokenizer.json: that of" in ended.err, True)
     # A run folder that somebody else made.
-    os.unlink(path("run-blob", "model", "tokenizer.model"))
-    os.symlink(secret, path("run-blob", "model", "tokenizer.model"))
+    os.unlink(path("run-blob", "tokenizer.model"))
+    os.symlink(secret, path("run-blob", "tokenizer.model"))
     run, text = path("run-blob"), path("chats.jsonl")
     for command in (("export", run, path("export-robbed")), ("generate", run, "--prompt", "a"), ("eval", run, "--data", text),
                     ("resume", run, "--steps", 3), ("inspect", text, "--model", run)):
@@ -274,7 +284,7 @@ def killed_starts_begin_again():
     model, run = model_folder("killed"), path("killed-run")
     program.write(os.path.join(model, "vocab.json"), b"x" * (8 << 20))
     caught = 0
-    for what in ("model", "model/vocab.json", "model/merges.txt", "run.json", "model"):
+    for what in ("tokenizer.json", "vocab.json", "merges.txt", "run.json", "config.json"):
         shutil.rmtree(run, ignore_errors=True)
         process = program.start(*train(run, model))
         while not os.path.exists(os.path.join(run, what)) and process.poll() is None:
@@ -286,8 +296,8 @@ def killed_starts_begin_again():
         if os.path.exists(os.path.join(run, "starting.json")):
             again = must(problems, f"killed at {what}", *train(run, model), env=env)
             expect(problems, f"killed at {what}", "is begun again" in again.err, True)
-            expect(problems, f"files after {what}", sorted(os.listdir(os.path.join(run, "model"))), sorted(KEPT))
-            expect(problems, f"content after {what}", read(run, "model", "vocab.json"), read(model, "vocab.json"))
+            expect(problems, f"files after {what}", kept_in(run), sorted(KEPT))
+            expect(problems, f"content after {what}", read(run, "vocab.json"), read(model, "vocab.json"))
     expect(problems, "starts that were caught", caught > 0, True)
     # A file that the start did not make is not removed.
     stores = program.read_json(os.path.join(run, "run.json"))["stores"]
@@ -295,14 +305,16 @@ def killed_starts_begin_again():
                   json.dumps({"spillway_start": 1, "ranks": 1, "whole": False, "stores": stores}))
     for name in ("log.jsonl", "timeline.json"):
         os.unlink(os.path.join(run, name))
-    mine = program.write(os.path.join(run, "model", "thesis.txt"), "mine")
+    mine = program.write(os.path.join(run, "thesis.txt"), "mine")
     problems += program.refused("a foreign file", train(run, model), "thesis.txt", "not empty", watched=[run])
     os.unlink(mine)
-    os.rename(os.path.join(run, "model"), path("aside"))
-    os.symlink(path("aside"), os.path.join(run, "model"))
-    ended = program.run(*train(run, model))
-    expect(problems, f"a foreign folder: {ended.err[-300:]}", (ended.code, f"{run}/model cannot be used" in ended.err), (1, True))
-    expect(problems, "its files", sorted(os.listdir(path("aside"))), sorted(KEPT))
+    # A link is removed, and nothing of the file that it leads to.
+    for name in ("vocab.json", "store.spillway"):
+        os.unlink(os.path.join(run, name))
+    os.symlink(program.write(path("aside.json"), "mine"), os.path.join(run, "vocab.json"))
+    must(problems, "a link instead of a copy", *train(run, model))
+    expect(problems, "the file that it led to", read(path("aside.json")), b"mine")
+    expect(problems, "the copy", read(run, "vocab.json"), read(model, "vocab.json"))
     return problems
 
 
@@ -313,7 +325,7 @@ def ranks_keep_one_copy():
                           capture_output=True, text=True, check=False, env=env)
     if done.returncode != 0:
         return [f"two ranks: status {done.returncode}, {done.stderr[-500:]}"]
-    expect(problems, "files", sorted(os.listdir(os.path.join(run, "model"))), sorted(KEPT))
+    expect(problems, "files", kept_in(run), sorted(KEPT))
     shutil.rmtree(model)
     shutil.rmtree(os.path.join(env["XDG_CACHE_HOME"], "spillway"), ignore_errors=True)
     shutil.move(run, moved)

@@ -310,7 +310,7 @@ static sw_status check_tokens(const struct sw_settings *settings, const struct s
         return SW_OK;
     return sw_fail(SW_ERR_ARG,
                    "%s, the tokens of %s, is gone and cannot be made again, because the tokenizer of %s is gone, too: "
-                   "put the model's tokenizer files into the folder `model` of the run's folder",
+                   "put the model's tokenizer files into the run's folder",
                    settings->data.items[0], sources->data.items[0], settings->model);
 }
 

@@ -68,19 +68,15 @@ static sw_status copy_files(const char *model, const char *to, json_t *digests) 
         if (json_object_set_new(digests, sw_model_file_names[i], json_string(digest)) != 0)
             return sw_fail(SW_ERR_NOMEM, "no memory for the files of the model");
     }
-    SW_TRY(sw_path_join(path, sizeof path, to, "."));
-    return sw_file_flush_folder_of(path);
+    return json_object_size(digests) > 0 ? sw_file_flush_folder_of(path) : SW_OK;
 }
 
 sw_status sw_run_keep_model(const char *folder, const char *model, json_t **out) {
-    char to[PATH_MAX];
     *out = NULL;
     if (!is_folder(model) || !can_be_kept(model))
         return SW_OK;
-    SW_TRY(sw_path_join(to, sizeof to, folder, SW_RUN_MODEL_NAME));
-    SW_TRY(sw_folder_make_own(to, 0700));
     *out = json_object();
-    return copy_files(model, to, *out);
+    return copy_files(model, folder, *out);
 }
 
 /* Returns what is wrong with a copy, or NULL. */
@@ -102,8 +98,7 @@ json_t *sw_run_damaged_copies(const char *folder, const json_t *digests) {
     for (int i = 0; sw_model_file_names[i] != NULL && list != NULL; i++) {
         const json_t *digest = json_object_get(digests, sw_model_file_names[i]);
         char path[PATH_MAX];
-        if (digest == NULL ||
-            snprintf(path, sizeof path, "%s/%s/%s", folder, SW_RUN_MODEL_NAME, sw_model_file_names[i]) >= PATH_MAX)
+        if (digest == NULL || snprintf(path, sizeof path, "%s/%s", folder, sw_model_file_names[i]) >= PATH_MAX)
             continue;
         const char *damage = damage_of(path, json_string_value(digest));
         if (damage != NULL)
@@ -112,29 +107,28 @@ json_t *sw_run_damaged_copies(const char *folder, const json_t *digests) {
     return list;
 }
 
-/* Refuses links in a run's own folder: it may come from somebody else. */
-static sw_status refuse_links(const char *own) {
+/* Tells whether a run's folder has copies. Refuses links among them: the folder may come from somebody else. */
+static sw_status look_for_copies(const char *folder, bool *out_any) {
     char path[PATH_MAX];
     struct stat info;
+    *out_any = false;
     for (int i = 0; sw_model_file_names[i] != NULL; i++) {
-        SW_TRY(sw_path_join(path, sizeof path, own, sw_model_file_names[i]));
-        if (sw_path_lstat(path, &info) == 0 && S_ISLNK(info.st_mode))
+        SW_TRY(sw_path_join(path, sizeof path, folder, sw_model_file_names[i]));
+        if (sw_path_lstat(path, &info) != 0)
+            continue;
+        if (S_ISLNK(info.st_mode))
             return sw_fail(SW_ERR_ARG, "%s is a link, which is not followed in the folder of a run: put the file there",
                            path);
+        *out_any = true;
     }
     return SW_OK;
 }
 
 sw_status sw_run_model_folder(const char *folder, const char *model, char **out) {
-    char own[PATH_MAX] = "";
-    struct stat info;
-    const char *found = is_folder(model) ? model : NULL;
+    bool has_copies = false;
     if (folder != NULL)
-        SW_TRY(sw_path_join(own, sizeof own, folder, SW_RUN_MODEL_NAME));
-    if (folder != NULL && sw_path_lstat(own, &info) == 0 && S_ISDIR(info.st_mode)) {
-        SW_TRY(refuse_links(own));
-        found = own;
-    }
+        SW_TRY(look_for_copies(folder, &has_copies));
+    const char *found = has_copies ? folder : is_folder(model) ? model : NULL;
     char *copy = found != NULL ? strdup(found) : NULL;
     free(*out);
     *out = copy;
@@ -175,8 +169,8 @@ const char *sw_run_model_lack(const char *export, const struct sw_run_model *fro
     list_lost(export, from->digests, lost, sizeof lost);
     text[0] = '\0';
     if (lost[0] != '\0')
-        snprintf(text, SW_RUN_MODEL_CHARS,
-                 ", without %s: restore the folder " SW_RUN_MODEL_NAME " of the run from any copy of it", lost);
+        snprintf(text, SW_RUN_MODEL_CHARS, ", without %s: restore what the run's folder lacks from any copy of it",
+                 lost);
     else if (sw_model_text_is_there(export))
         return text;
     else if (sw_model_text_is_there(from->folder))

@@ -1,5 +1,5 @@
 /* The small files of the model that a run was made with: tokenizer, chat template, configuration. A run keeps copies in
- * its own folder, so that it goes on, talks and exports when it was moved, and when the model's folder is changed or
+ * its folder, beside run.json, so that it goes on, talks and exports when it was moved, and when the model's folder is changed or
  * gone. Runs of older versions have no copies and read the model's folder. */
 #ifndef SW_TRAIN_FOLDER_RUN_MODEL_H
 #define SW_TRAIN_FOLDER_RUN_MODEL_H
@@ -7,9 +7,6 @@
 #include "core/status.h"
 
 #include <jansson.h>
-
-/* The folder of the copies, below the run's. */
-#define SW_RUN_MODEL_NAME "model"
 
 /* Copies the files of `model`, if that is a folder, before run.json is written. Leaves out files that may not be copied
  * (sw_model_file_look) and warns of them. Copies nothing if one of those decides which tokens become of text: a part of
@@ -20,8 +17,8 @@ sw_status sw_run_keep_model(const char *folder, const char *model, json_t **out)
  * gone, each with its `file` and a `reason`; NULL: no memory. */
 json_t *sw_run_damaged_copies(const char *folder, const json_t *digests);
 
-/* Finds the folder of a model's small files: the run's copies, or else `model` if that is a folder. folder NULL: there
- * is no run yet. Frees *out, which must be NULL or such a path, and sets it to the new path, which the caller frees, or
+/* Finds the folder of a model's small files: the run's if it has any of them, or else `model` if that is a folder.
+ * folder NULL: there is no run yet. Frees *out, which must be NULL or such a path, and sets it to the new path, which the caller frees, or
  * to NULL where there is no such folder. Refuses links among the copies. */
 sw_status sw_run_model_folder(const char *folder, const char *model, char **out);
 /* Finds the folder of the tokenizer of a run, or of what is no run and is taken for a model. The caller frees *out. */

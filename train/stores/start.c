@@ -4,9 +4,9 @@
 #include "core/error_scope.h"
 #include "core/log.h"
 #include "train/files/files.h"
+#include "train/files/model_files.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
-#include "train/folder/run_model.h"
 #include "train/stores/rank_store_private.h"
 #include "train/stores/start_left.h"
 
@@ -40,25 +40,28 @@ bool sw_start_is_unfinished(const char *folder) {
     return path_of(folder, path) == SW_OK && sw_path_exists(path);
 }
 
-/* Removes a file, or the folder of the model's files, if it is there. */
-static bool remove_one(const char *path) {
-    if (sw_path_ends_in(path, "/" SW_RUN_MODEL_NAME))
-        return sw_folder_remove(path) == SW_OK;
-    return sw_path_unlink(path) == 0 || errno == ENOENT;
+/* Removes files of a folder where they are there, in turn: each is gone for good before the next is removed. Returns
+ * the file that cannot be removed, or NULL. */
+static const char *remove_named(const char *folder, const char *const *names, char path[SW_RUN_PATH_CHARS]) {
+    for (int i = 0; names[i] != NULL; i++) {
+        const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
+        if (chars >= SW_RUN_PATH_CHARS || sw_file_flush_folder_of(path) != SW_OK ||
+            (sw_path_unlink(path) != 0 && errno != ENOENT))
+            return path;
+    }
+    return NULL;
 }
 
 /* Removes the files of a start, starting.json last, so that the next start finishes what cuts this off. Returns the
  * file that cannot be removed, or NULL. */
 static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {
     static const char *const names[] = {"run.json.partial", "run.json",     (SW_RECIPE_NAME ".partial"),
-                                        SW_RECIPE_NAME,     SW_FROZEN_NAME, SW_RUN_MODEL_NAME,
-                                        SW_START_FILE_NAME};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
-        if (chars >= SW_RUN_PATH_CHARS || sw_file_flush_folder_of(path) != SW_OK || !remove_one(path))
-            return path;
-    }
-    return NULL;
+                                        SW_RECIPE_NAME,     SW_FROZEN_NAME, NULL};
+    static const char *const last[] = {SW_START_FILE_NAME, NULL};
+    const char *left = remove_named(folder, names, path);
+    if (left == NULL)
+        left = remove_named(folder, sw_model_file_names, path);
+    return left != NULL ? left : remove_named(folder, last, path);
 }
 
 static sw_status remove_rest(const char *folder) {

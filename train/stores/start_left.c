@@ -7,7 +7,6 @@
 #include "train/files/model_files.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_lock.h"
-#include "train/folder/run_model.h"
 #include "train/folder/run_stores.h"
 
 #include <dirent.h>
@@ -112,8 +111,8 @@ static bool is_of_rank(const char *name, const struct sw_run *run) {
     return strcmp(name, wanted) == 0;
 }
 
-/* Checks that a folder holds only these names and, unless ranks is NULL, folders of its ranks that hold only a store,
- * and the run's copies of the model's files. */
+/* Checks that a folder holds only these names and, unless ranks is NULL, the run's copies of the model's files and
+ * folders of its ranks that hold only a store. */
 static sw_status check_names(const char *folder, const char *const *names, const struct sw_run *ranks) {
     static const char *const in_rank[] = {SW_STORE_FILE_NAME, NULL};
     char path[SW_RUN_PATH_CHARS];
@@ -124,16 +123,16 @@ static sw_status check_names(const char *folder, const char *const *names, const
     for (const struct dirent *entry = readdir(directory); status == SW_OK && entry != NULL;
          entry = readdir(directory)) {
         const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_among(name, names))
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_among(name, names) ||
+            (ranks != NULL && is_among(name, sw_model_file_names)))
             continue;
-        const bool is_model = strcmp(name, SW_RUN_MODEL_NAME) == 0;
-        if (ranks == NULL || (!is_model && !is_of_rank(name, ranks)))
+        if (ranks == NULL || !is_of_rank(name, ranks))
             status = sw_fail(SW_ERR_ARG,
                              "the folder %s is not empty: beside what an unfinished start has left there is %s; move "
                              "that away, or name a new folder",
                              folder, name);
         else if ((status = sw_path_join(path, sizeof path, folder, name)) == SW_OK)
-            status = check_names(path, is_model ? sw_model_file_names : in_rank, NULL);
+            status = check_names(path, in_rank, NULL);
     }
     closedir(directory);
     return status;
