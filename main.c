@@ -68,7 +68,7 @@ static void print_help(FILE *to) {
 /* Turns success into failure where standard output could not be written, which may show only at the last flush. */
 static int end_output(const char *command, int code) {
     const bool failed = fflush(stdout) != 0 || ferror(stdout) != 0;
-    sw_log_end_folding();
+    sw_log_end_output();
     if (!failed || code != SW_EXIT_DONE)
         return code;
     sw_error_clear();
@@ -98,8 +98,7 @@ static int run_command(int argc, char **argv) {
             return code;
         if (!isa_is_usable(argv[0], &code))
             return code;
-        if (!commands[i].prints_text)
-            sw_log_fold_output();
+        sw_log_begin_output(!commands[i].prints_text);
         return end_output(argv[0], commands[i].run(argc - 1, argv + 1));
     }
     struct sw_nearest nearest = sw_nearest_begin(argv[0], strlen(argv[0]));
@@ -162,7 +161,7 @@ int main(int argc, char **argv) {
     }
     if (argc > 2)
         return help_with(argc - 2, argv + 2);
-    sw_log_fold_output();
+    sw_log_begin_output(true);
     print_help(stdout);
     return end_output("help", SW_EXIT_DONE);
 }

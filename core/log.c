@@ -1,5 +1,7 @@
 #include "core/log.h"
 
+#include "core/visible.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -33,12 +35,15 @@ bool sw_log_takes_escapes(int fd) {
            (no_color == NULL || no_color[0] == '\0');
 }
 
-/* Standard output whose lines are broken. */
+/* Standard output on a terminal, which gets no control characters but ours. */
 static struct {
-    FILE *stream, *before; /* stream NULL: lines stay as they are; before: what writes to the terminal itself */
-    char line[LINE_CHARS];
+    FILE *stream, *before;        /* stream NULL: all passes as it is; before: what writes to the terminal itself */
+    char begun[SW_VISIBLE_CHARS]; /* a character that has not come whole */
+    size_t begun_bytes;
+    char line[LINE_CHARS]; /* what is shown next */
     size_t chars;
-} folded;
+    bool folds; /* lines are gathered and broken between words */
+} output;
 
 static int terminal_columns(int fd) {
     struct winsize size;
@@ -46,7 +51,7 @@ static int terminal_columns(int fd) {
 }
 
 static int fd_of(FILE *to) {
-    const int fd = to == folded.stream ? STDOUT_FILENO : fileno(to);
+    const int fd = to == output.stream ? STDOUT_FILENO : fileno(to);
     return fd >= 0 ? fd : STDERR_FILENO;
 }
 
@@ -92,28 +97,36 @@ static void break_line(char line[LINE_CHARS], FILE *to) {
 }
 
 static void log_line(const char *prefix, const char *format, va_list args) {
-    /* One write per line keeps lines of several threads whole. */
-    char line[LINE_CHARS];
-    int used = snprintf(line, sizeof line, "%s%s", atomic_exchange(&progress_open, false) ? "\n" : "", prefix);
-    used += vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
-    if (used > (int)sizeof line - 2)
-        line[sizeof line - 2] = '\0';
+    char text[LINE_CHARS], line[LINE_CHARS];
+    const char *end = atomic_exchange(&progress_open, false) ? "\n" : "";
+    vsnprintf(text, sizeof text, format, args);
+    const int used = snprintf(line, sizeof line, "%s%s", end, prefix);
+    sw_visible_line(text, line + used, sizeof line - (size_t)used - 1);
     break_line(line, stderr);
-    used = (int)strlen(line);
-    line[used] = '\n';
-    line[used + 1] = '\0';
+    strcat(line, "\n");
+    /* One write per line keeps lines of several threads whole. */
     fputs(line, stderr);
 }
 
-/* Writes the line that was gathered, broken or as it is. */
-static bool write_line(bool breaks) {
-    folded.line[folded.chars] = '\0';
-    if (breaks)
-        break_line(folded.line, stdout);
-    const size_t chars = strlen(folded.line);
-    folded.chars = 0;
+void sw_log_text(const char *text) {
+    char shown[SW_VISIBLE_CHARS], whole[4 * LINE_CHARS];
+    size_t used = 0;
+    for (size_t left = strlen(text), taken; (taken = sw_visible_next(text, left, shown)) > 0; left -= taken) {
+        text += taken;
+        const size_t chars = strlen(shown);
+        if (used + chars >= sizeof whole)
+            break;
+        memcpy(whole + used, shown, chars);
+        used += chars;
+    }
+    whole[used] = '\0';
+    /* One write keeps the text whole where another rank's failure is said meanwhile. */
+    fputs(whole, stderr);
+}
+
+static bool write_all(const char *text, size_t chars) {
     for (size_t done = 0; done < chars;) {
-        const ssize_t more = write(STDOUT_FILENO, folded.line + done, chars - done);
+        const ssize_t more = write(STDOUT_FILENO, text + done, chars - done);
         if (more < 0 && errno != EINTR)
             return false;
         done += more > 0 ? (size_t)more : 0;
@@ -121,36 +134,86 @@ static bool write_line(bool breaks) {
     return true;
 }
 
-static ssize_t fold(void *cookie, const char *text, size_t chars) {
-    (void)cookie;
-    for (size_t i = 0; i < chars; i++) {
-        folded.line[folded.chars++] = text[i];
-        const bool whole = text[i] == '\n', full = folded.chars + 1 == sizeof folded.line;
-        if ((whole || full) && !write_line(whole))
-            return 0;
-    }
-    return (ssize_t)chars;
+/* Writes what was gathered, broken between words or as it is. */
+static bool write_line(bool breaks) {
+    output.line[output.chars] = '\0';
+    if (breaks)
+        break_line(output.line, stdout);
+    output.chars = 0;
+    return write_all(output.line, strlen(output.line));
 }
 
-void sw_log_fold_output(void) {
-    const cookie_io_functions_t functions = {.write = fold};
+static bool gather(const char *text) {
+    const size_t chars = strlen(text);
+    if (output.chars + chars >= sizeof output.line && !write_line(false))
+        return false;
+    memcpy(output.line + output.chars, text, chars);
+    output.chars += chars;
+    return !output.folds || text[0] != '\n' || write_line(true);
+}
+
+/* Takes a byte, and gathers how the character is shown that it ends. */
+static bool take_byte(char byte) {
+    char shown[SW_VISIBLE_CHARS];
+    output.begun[output.begun_bytes++] = byte;
+    for (size_t taken; (taken = sw_visible_next(output.begun, output.begun_bytes, shown)) > 0;) {
+        output.begun_bytes -= taken;
+        memmove(output.begun, output.begun + taken, output.begun_bytes);
+        if (!gather(shown))
+            return false;
+    }
+    return true;
+}
+
+static ssize_t write_output(void *cookie, const char *text, size_t chars) {
+    (void)cookie;
+    for (size_t i = 0; i < chars; i++)
+        if (!take_byte(text[i]))
+            return 0;
+    return output.folds || write_line(false) ? (ssize_t)chars : 0;
+}
+
+void sw_log_begin_output(bool folds) {
+    const cookie_io_functions_t functions = {.write = write_output};
     if (isatty(STDOUT_FILENO) != 1)
         return;
-    folded.stream = fopencookie(NULL, "w", functions);
-    folded.before = stdout;
-    if (folded.stream == NULL)
+    output.stream = fopencookie(NULL, "w", functions);
+    output.before = stdout;
+    output.folds = folds;
+    if (output.stream == NULL)
         return;
-    setvbuf(folded.stream, NULL, _IOLBF, BUFSIZ);
-    stdout = folded.stream;
+    setvbuf(output.stream, NULL, _IOLBF, BUFSIZ);
+    stdout = output.stream;
 }
 
 void sw_log_end_folding(void) {
-    if (folded.stream == NULL)
+    if (output.stream == NULL)
         return;
     fflush(stdout);
     write_line(false);
-    stdout = folded.before;
-    folded.stream = NULL;
+    output.folds = false;
+}
+
+void sw_log_escape(const char *sequence) {
+    if (output.stream == NULL) {
+        fputs(sequence, stdout);
+        return;
+    }
+    fflush(stdout);
+    if (gather(sequence) && !output.folds)
+        write_line(false);
+}
+
+void sw_log_end_output(void) {
+    sw_log_end_folding();
+    if (output.stream == NULL)
+        return;
+    /* A character that never came whole is shown by its bytes. */
+    output.begun[output.begun_bytes] = '\0';
+    char shown[sizeof output.begun * SW_VISIBLE_CHARS];
+    write_all(shown, sw_visible_line(output.begun, shown, sizeof shown));
+    stdout = output.before;
+    output.stream = NULL;
 }
 
 void sw_log_info(const char *format, ...) {
@@ -194,8 +257,9 @@ static int fitting_chars(const char *text, int columns) {
 void sw_log_progress(const char *text) {
     if (log_rank != 0 || is_quiet)
         return;
-    char line[LINE_CHARS];
-    snprintf(line, sizeof line, "\r%.*s\033[K", fitting_chars(text, terminal_columns(STDERR_FILENO)), text);
+    char line[LINE_CHARS], shown[LINE_CHARS / 2];
+    sw_visible_line(text, shown, sizeof shown);
+    snprintf(line, sizeof line, "\r%.*s\033[K", fitting_chars(shown, terminal_columns(STDERR_FILENO)), shown);
     fputs(line, stderr);
     fflush(stderr);
     progress_open = true;

@@ -1,6 +1,7 @@
 #include "core/status.h"
 
 #include "core/error_scope.h"
+#include "core/visible.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,25 +20,32 @@ static size_t room(void) {
     return left < ERROR_CHARS ? left : ERROR_CHARS;
 }
 
+/* Appends to the innermost error. Errors quote names and contents of files, whose control characters are shown. */
+static void append(const char *format, va_list args) {
+    char text[ERROR_CHARS];
+    const size_t used = strlen(error_texts + innermost);
+    vsnprintf(text, sizeof text, format, args);
+    sw_visible_line(text, error_texts + innermost + used, room() - used);
+}
+
 void sw_record_error(const char *format, ...) {
-    char *text = error_texts + innermost;
-    if (text[0] == '\0') {
+    if (error_texts[innermost] == '\0') {
         va_list args;
         va_start(args, format);
-        vsnprintf(text, room(), format, args);
+        append(format, args);
         va_end(args);
     }
 }
 
 sw_status sw_fail_while(sw_status code, const char *format, ...) {
     char *text = error_texts + innermost;
-    size_t used = strlen(text);
+    const size_t used = strlen(text);
     if (code == SW_OK || used == 0 || used + 16 > room())
         return code;
-    used += (size_t)snprintf(text + used, room() - used, ", while ");
+    snprintf(text + used, room() - used, ", while ");
     va_list args;
     va_start(args, format);
-    vsnprintf(text + used, room() - used, format, args);
+    append(format, args);
     va_end(args);
     return code;
 }

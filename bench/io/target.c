@@ -1,12 +1,14 @@
 #include "bench/io/target.h"
 
 #include "bench/io/discards.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "io/store/block.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +47,10 @@ static sw_status confirm(const struct sw_io_target_spec *spec, const char *path,
     if (spec->overwrite)
         return SW_OK;
     if (isatty(STDIN_FILENO) && isatty(STDERR_FILENO)) {
-        fprintf(stderr, "%s is a block device: its first %s will be overwritten. Type yes to go on: ", path, size);
+        char question[PATH_MAX + 128];
+        snprintf(question, sizeof question,
+                 "%s is a block device: its first %s will be overwritten. Type yes to go on: ", path, size);
+        sw_log_text(question);
         if (fgets(answer, sizeof answer, stdin) != NULL && strcmp(answer, "yes\n") == 0)
             return SW_OK;
     }

@@ -5,9 +5,11 @@ import glob
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
+import unicodedata
 
 import hf_folder
 import program
@@ -158,6 +160,45 @@ def no_home_to_write_to():
     return problems
 
 
+def other_controls(shown):
+    """Returns the control characters in what a terminal was sent, as Unicode and as bytes, without colours of ours."""
+    text = re.sub(r"\033\[(32|0)m", "", shown.decode(errors="surrogateescape"))
+    return sorted({f"U+{ord(c):04X}" for c in text if c not in "\r\n\t" and unicodedata.category(c) in ("Cc", "Cf", "Cs")})
+
+
+def foreign_text_does_not_rule_the_terminal():
+    """A model's type, its end token, file names, JSON, documents and what a model writes: each is shown, and none is obeyed."""
+    evil = "\033]52;c;ZWNobw==\a\033]0;x\a\033[2J\x9b2J\x9d0;y\x9c\u202etxt.exe\u2066\x7f"
+    rules = {"special": True, "normalized": False, "single_word": False, "lstrip": False, "rstrip": False}
+    tokenizer = hf_folder.byte_tokenizer(added_tokens=[{"id": 1, "content": "<" + evil + ">", **rules}])
+    hf_folder.make(path("evil-type"), hf_folder.config(model_type=evil), None)
+    hf_folder.make(path("evil"), hf_folder.config(eos_token_id=1), None)
+    program.write(path("evil", "tokenizer.json"), tokenizer)
+    named = program.write(path("evil \033]0;x\a \udc9b2J\nerror.jsonl"), b'{"text": \033]0;x\a\x9b2J}\n')
+    told = program.write(path("evil.txt"), evil.encode() + b" \x9b2J\n")
+    program.write(path("told.txt"), evil)
+    program.must(*train("bytes"))
+    problems = []
+    for words in (("plan", "--model", path("evil-type")), ("tokenize", "--model", path("evil"), "--data", told, "--out", path("no.bin")),
+                  ("inspect", named, "--model", path("evil")), ("inspect", path("told.txt"), "--model", path("evil")),
+                  ("inspect", path("told.txt"), "--model", path("evil"), "--lossy"), ("plan", "--model", evil), (evil,),
+                  ("generate", path("bytes"), "--prompt", "a", "--max-tokens", 60, "--temperature", 5), ("report", path("bytes"), evil),
+                  ("plan", "--model", "gpt2-tiny", "--" + evil), ("eval", path("bytes"), "--data", named)):
+        for stream in ("stdout", "stderr"):
+            shown = shown_on_terminal(words, 80, stream)
+            if other_controls(shown):
+                problems.append(f"{words[:3]}, {stream}: {other_controls(shown)}: {shown[:300]!r}")
+    for words in (("plan", "--model", path("evil-type")), ("inspect", named, "--model", path("evil"))):
+        err = subprocess.run(program.command(*words), capture_output=True, check=False).stderr
+        if other_controls(err) or b"\\u001b]" not in err or err.count(b"\n") != 1:
+            problems.append(f"{words[:2]}, piped: {err[:300]!r}")
+    shown = shown_on_terminal(("inspect", path("told.txt"), "--model", path("evil")), 80, "stdout")
+    if b"\033[32m" not in shown or b"\\u001b[2J" not in shown or b"\\u009b2J" not in shown or b"\\u202etxt.exe" not in shown:
+        problems.append(f"inspect shows {shown!r}")
+    piped = program.must("inspect", path("told.txt"), "--model", path("evil")).out
+    return problems + ([] if "\033[2J" in piped else [f"text for a program is changed: {piped!r}"])
+
+
 script_test.run(closed_descriptors_get_no_messages, escapes_go_to_terminals_that_take_them,
-                errors_are_broken_between_words_on_terminals, text_and_tables_follow_the_terminal, limits_of_folders_that_are_no_size,
-                no_home_to_write_to)
+                errors_are_broken_between_words_on_terminals, text_and_tables_follow_the_terminal,
+                foreign_text_does_not_rule_the_terminal, limits_of_folders_that_are_no_size, no_home_to_write_to)

@@ -96,10 +96,10 @@ static void print_run(struct inspection *i, bool was_learnt, bool is_learnt) {
     i->written.bytes = 0;
     if (was_learnt == is_learnt)
         return;
-    if (is_learnt)
-        fputs(colours ? "\033[32m" : "[[", stdout);
+    if (colours)
+        sw_log_escape(is_learnt ? "\033[32m" : "\033[0m");
     else
-        fputs(colours ? "\033[0m" : "]]", stdout);
+        fputs(is_learnt ? "[[" : "]]", stdout);
 }
 
 static sw_status print_document(struct inspection *i, bool is_whole) {

@@ -63,9 +63,8 @@ static void say_answer(const struct sw_trainer *trainer) {
         return;
     sw_answer_print_plan(&answer, to);
     sw_answer_print_times(&answer, to);
-    /* One write keeps the text whole where another rank's failure is said meanwhile. */
     if (fclose(to) == 0)
-        fputs(text, stderr);
+        sw_log_text(text);
     free(text);
 }
 

@@ -2,20 +2,16 @@
 #ifndef SW_TRAIN_TEXT_UTF8_H
 #define SW_TRAIN_TEXT_UTF8_H
 
+#include "core/utf8.h"
 #include "train/text/buffer.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A sequence at the beginning of a text. */
-struct sw_utf8_sequence {
-    enum { SW_UTF8_WHOLE, SW_UTF8_BROKEN, SW_UTF8_CUT } kind; /* cut: a character's beginning that the text ends in */
-    uint32_t code;                                            /* of a whole one */
-    size_t bytes; /* of the character; of the maximal subpart that a replacement character stands for (Unicode 3.9) */
-};
-
 /* Reads the sequence at the beginning of a text of at least one byte. */
-struct sw_utf8_sequence sw_utf8_read(struct sw_text text);
+static inline struct sw_utf8_sequence sw_utf8_read(struct sw_text text) {
+    return sw_utf8_first(text.data, text.bytes);
+}
 
 /* Returns how many bytes of the text come before its first sequence that is not whole. */
 size_t sw_utf8_valid_bytes(struct sw_text text);
