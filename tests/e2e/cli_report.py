@@ -424,16 +424,23 @@ def browser_draws_odd_files():
 # --- --watch ---------------------------------------------------------------------------------------------------------
 
 
+watched_paths = {}  # of a port's page
+
+
 def watching(*runs):
     process = program.start("report", *runs, "--watch", "--quiet")
     said = process.stderr.readline()
-    return process, int(re.search(r"http://127\.0\.0\.1:(\d+)/", said)[1])
+    found = re.search(r"http://127\.0\.0\.1:(\d+)(/[0-9a-f]{32}/) ", said)
+    watched_paths[int(found[1])] = found[2]
+    return process, int(found[1])
 
 
-def answer_of(port, method="GET", target="/", host=None):
+def answer_of(port, method="GET", target=None, host=None):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=program.limits.STILL_S)
-    connection.request(method, target, headers={"Host": host or f"127.0.0.1:{port}"})
+    connection.request(method, target or watched_paths[port], headers={"Host": host or f"127.0.0.1:{port}"})
     answer = connection.getresponse()
+    if "frame-ancestors 'none'" not in answer.getheader("Content-Security-Policy", ""):
+        raise RuntimeError(f"other pages may frame {answer.getheaders()}")
     return answer.status, answer.read().decode()
 
 
@@ -463,7 +470,9 @@ def watch_answers_this_machine_alone():
     for what, wanted, arguments in (
             ("another host", 403, {"host": "evil.example"}), ("no port", 403, {"host": "localhost"}),
             ("a host that begins alike", 403, {"host": f"127.0.0.1:{port}.evil.example"}),
-            ("another path", 404, {"target": "/run.json"}), ("a path up", 404, {"target": "/../run.json"}),
+            ("another path", 404, {"target": "/run.json"}), ("no secret", 404, {"target": "/"}),
+            ("half a secret", 404, {"target": watched_paths[port][:20] + "/"}), ("another secret", 404, {"target": "/" + "0" * 32 + "/"}),
+            ("more than the secret", 404, {"target": watched_paths[port] + "x"}), ("a path up", 404, {"target": "/../run.json"}),
             ("POST", 405, {"method": "POST"})):
         status, page = answer_of(port, **arguments)
         if status != wanted or TRAINED in page:
@@ -490,5 +499,37 @@ def watch_answers_this_machine_alone():
     return problems
 
 
+def silent_connections_hold_up_nobody():
+    """Connections that send nothing, or never the end of it, are more than the program keeps, and the page comes all the same."""
+    process, port = watching(TRAINED)
+    silent = []
+    for count in (8, 100):
+        silent += [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+        for each in silent[::2]:
+            try:
+                each.sendall(b"GET /")
+            except OSError:  # It has made room.
+                pass
+        status, page = answer_of(port)
+        open_still = 0
+        for each in silent[:8]:
+            each.settimeout(0)
+            try:
+                open_still += each.recv(1) != b""
+            except BlockingIOError:
+                open_still += 1
+            except OSError:
+                pass
+        # The page came before the time of the first ones was over, thus did not wait for it.
+        if status != 200 or "</html>" not in page or (count == 8 and open_still != 8):
+            return [f"beside {count} silent connections: status {status}, {open_still} of the first are open"]
+    for each in silent:
+        each.close()
+    process.send_signal(signal.SIGTERM)
+    program.limits.wait(process)
+    return []
+
+
 script_test.run(start_is_described, timeline_beside_a_trace, data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
-                long_logs, largest_page, samples_are_kept, prediction_beside_the_steps, million_lines, browser_draws_it, browser_keeps_the_view, browser_draws_odd_files, watch_follows_the_run, watch_answers_this_machine_alone)
+                long_logs, largest_page, samples_are_kept, prediction_beside_the_steps, million_lines, browser_draws_it, browser_keeps_the_view, browser_draws_odd_files, watch_follows_the_run, watch_answers_this_machine_alone,
+                silent_connections_hold_up_nobody)

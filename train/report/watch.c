@@ -1,5 +1,6 @@
-/* A responder for one page, not a web server. It speaks HTTP/1.1 as far as a browser needs for that, closes each
- * connection behind its answer, and answers one at a time. */
+/* A responder for one page, not a web server. It speaks HTTP/1.1 as far as a browser needs for that, and closes each
+ * connection after its answer. All users of a machine can connect to its loopback address, so the page has a secret
+ * address, and connections that send nothing make room for those that do. */
 #include "train/report/watch.h"
 
 #include "core/clock.h"
@@ -15,22 +16,36 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { REQUEST_CHARS = 8192, HEAD_CHARS = 256, POLL_MS = 200, BACKLOG = 16 };
+enum { REQUEST_CHARS = 8192, HEAD_CHARS = 512, POLL_MS = 200, BACKLOG = 64, CONNECTIONS = 32 };
 /* The most time that a request may take to come, and its answer to go. */
 enum { PATIENCE_MS = 3000 };
 /* Making the page takes at most one part in this of the time, and a reader reloads at most this often. */
 enum { IDLE_PARTS = 20, LEAST_RELOAD_S = 3 };
+enum { SECRET_BYTES = 16, SECRET_CHARS = 2 * SECRET_BYTES };
+
+/* A connection, which first sends its request and then gets its answer. */
+struct connection {
+    int fd; /* -1: free */
+    int64_t deadline_ns;
+    char request[REQUEST_CHARS]; /* zero-terminated */
+    size_t request_chars;
+    char *answer; /* NULL: the request is not whole yet */
+    size_t answer_bytes, sent_bytes;
+};
 
 struct server {
     const char *const *folders;
     int count;
     int socket;
     int port;
-    int64_t make_ns; /* how long making the page took last time */
+    char path[SECRET_CHARS + 3]; /* of the page: "/", the secret, "/" */
+    int64_t make_ns;             /* how long making the page took last time */
     const volatile sig_atomic_t *stop;
+    struct connection connections[CONNECTIONS];
 };
 
 struct answer {
@@ -43,51 +58,6 @@ struct answer {
 static struct answer plain(int code, const char *reason, const char *text) {
     return (struct answer){
         .code = code, .reason = reason, .type = "text/plain; charset=utf-8", .body = text, .bytes = strlen(text)};
-}
-
-/* Returns milliseconds until the deadline; 0: it has passed, or the user asked to stop. */
-static int left_ms(const struct server *server, int64_t deadline_ns) {
-    const int64_t left = (deadline_ns - sw_now_ns()) / 1000000;
-    return *server->stop || left <= 0 ? 0 : (int)left;
-}
-
-static bool wait_for(const struct server *server, int fd, short events, int64_t deadline_ns) {
-    struct pollfd entry = {.fd = fd, .events = events};
-    for (int ms; (ms = left_ms(server, deadline_ns)) > 0;)
-        if (poll(&entry, 1, ms < POLL_MS ? ms : POLL_MS) > 0)
-            return true;
-    return false;
-}
-
-/* Reads a request's head, zero-terminated. Returns false if it does not come whole and in time. */
-static bool read_request(const struct server *server, int fd, char request[REQUEST_CHARS]) {
-    const int64_t deadline_ns = sw_now_ns() + PATIENCE_MS * INT64_C(1000000);
-    size_t chars = 0;
-    request[0] = 0;
-    while (strstr(request, "\r\n\r\n") == NULL) {
-        if (chars == REQUEST_CHARS - 1 || !wait_for(server, fd, POLLIN, deadline_ns))
-            return false;
-        const ssize_t got = recv(fd, request + chars, REQUEST_CHARS - 1 - chars, MSG_DONTWAIT);
-        if (got < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (got <= 0)
-            return false;
-        chars += (size_t)got;
-        request[chars] = 0;
-    }
-    return true;
-}
-
-static void send_all(const struct server *server, int fd, const char *text, size_t bytes) {
-    const int64_t deadline_ns = sw_now_ns() + PATIENCE_MS * INT64_C(1000000);
-    for (size_t done = 0; done < bytes;) {
-        if (!wait_for(server, fd, POLLOUT, deadline_ns))
-            return;
-        const ssize_t put = send(fd, text + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (put < 0 && errno != EINTR && errno != EAGAIN)
-            return;
-        done += put > 0 ? (size_t)put : 0;
-    }
 }
 
 /* Returns whether the request names this address as its host. A foreign page, whose name has been made to lead to this
@@ -124,28 +94,96 @@ static struct answer answer_page(struct server *server, char **out_page) {
     return plain(500, "Internal Server Error", *out_page != NULL ? *out_page : "no memory");
 }
 
-static void answer_request(struct server *server, int fd) {
-    char request[REQUEST_CHARS], head[HEAD_CHARS];
-    char *page = NULL;
+/* Returns whether the request is for the page. All characters are compared, so that the time tells nothing. */
+static bool is_for_page(const struct server *server, const char *request) {
+    const char *path = request + strlen("GET ");
+    const size_t chars = strlen(server->path);
+    if (strlen(path) < chars)
+        return false;
+    unsigned char differs = 0;
+    for (size_t i = 0; i < chars; i++)
+        differs |= (unsigned char)(path[i] ^ server->path[i]);
+    return differs == 0 && strncmp(path + chars, " HTTP/1.", strlen(" HTTP/1.")) == 0;
+}
+
+/* Makes the answer to the request of a connection. Returns false where there is no memory for it. */
+static bool make_answer(struct server *server, struct connection *connection) {
+    const char *request = connection->request;
+    char head[HEAD_CHARS], *page = NULL;
     struct answer answer;
-    if (!read_request(server, fd, request))
-        return;
     if (!is_for_us(server, request))
         answer = plain(403, "Forbidden", "this report is served to this machine alone\n");
     else if (strncmp(request, "GET ", 4) != 0)
         answer = plain(405, "Method Not Allowed", "only GET is answered\n");
-    else if (strncmp(request, "GET / HTTP/1.", 13) != 0)
-        answer = plain(404, "Not Found", "there is only /\n");
+    else if (!is_for_page(server, request))
+        answer = plain(404, "Not Found", "the report is at the whole address that --watch printed\n");
     else
         answer = answer_page(server, &page);
     const int chars =
         snprintf(head, sizeof head,
                  "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nCache-Control: no-store\r\n"
-                 "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
+                 "Content-Security-Policy: frame-ancestors 'none'\r\nX-Frame-Options: DENY\r\n"
+                 "Referrer-Policy: no-referrer\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
                  answer.code, answer.reason, answer.type, answer.bytes);
-    send_all(server, fd, head, (size_t)chars);
-    send_all(server, fd, answer.body, answer.bytes);
+    connection->answer_bytes = (size_t)chars + answer.bytes;
+    connection->answer = malloc(connection->answer_bytes);
+    if (connection->answer != NULL) {
+        memcpy(connection->answer, head, (size_t)chars);
+        memcpy(connection->answer + chars, answer.body, answer.bytes);
+    }
+    connection->deadline_ns = sw_now_ns() + PATIENCE_MS * INT64_C(1000000);
     free(page);
+    return connection->answer != NULL;
+}
+
+/* Reads what has come of a request, and answers it once its head is whole. Returns false where the connection is of no
+ * use any more. */
+static bool read_request(struct server *server, struct connection *connection) {
+    char *end = connection->request + connection->request_chars;
+    const ssize_t got = recv(connection->fd, end, REQUEST_CHARS - 1 - connection->request_chars, MSG_DONTWAIT);
+    if (got < 0)
+        return errno == EINTR || errno == EAGAIN;
+    connection->request_chars += (size_t)got;
+    end[got] = '\0';
+    if (strstr(connection->request, "\r\n\r\n") != NULL)
+        return make_answer(server, connection);
+    return got > 0 && connection->request_chars < REQUEST_CHARS - 1;
+}
+
+/* Sends what the connection takes of its answer. Returns false where all is sent or nothing can be. */
+static bool send_answer(struct connection *connection) {
+    const ssize_t put = send(connection->fd, connection->answer + connection->sent_bytes,
+                             connection->answer_bytes - connection->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (put < 0)
+        return errno == EINTR || errno == EAGAIN;
+    connection->sent_bytes += (size_t)put;
+    return connection->sent_bytes < connection->answer_bytes;
+}
+
+static void end_connection(struct connection *connection) {
+    /* Closing a connection with unread bytes would take the answer from the reader. */
+    (void)shutdown(connection->fd, SHUT_WR);
+    close(connection->fd);
+    free(connection->answer);
+    *connection = (struct connection){.fd = -1};
+}
+
+/* Returns a free connection; where there is none, that whose time is over first among those that have sent no whole
+ * request, else among all. */
+static struct connection *take_connection(struct server *server) {
+    struct connection *first = NULL;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        struct connection *each = &server->connections[i];
+        if (each->fd < 0)
+            return each;
+        const bool is_idler = first == NULL || (each->answer == NULL && first->answer != NULL);
+        const bool is_older = first != NULL && (each->answer == NULL) == (first->answer == NULL) &&
+                              each->deadline_ns < first->deadline_ns;
+        if (is_idler || is_older)
+            first = each;
+    }
+    end_connection(first);
+    return first;
 }
 
 static sw_status listen_on(struct server *server, int64_t port) {
@@ -169,35 +207,77 @@ static sw_status listen_on(struct server *server, int64_t port) {
     return SW_OK;
 }
 
+/* Accepts one connection: those that wait get their turn between two of them. */
+static void accept_one(struct server *server) {
+    const int fd = accept4(server->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+        return;
+    struct connection *connection = take_connection(server);
+    connection->fd = fd;
+    connection->deadline_ns = sw_now_ns() + PATIENCE_MS * INT64_C(1000000);
+}
+
 static void serve(struct server *server) {
-    struct pollfd entry = {.fd = server->socket, .events = POLLIN};
+    struct pollfd entries[CONNECTIONS + 1];
     while (!*server->stop) {
-        if (poll(&entry, 1, POLL_MS) <= 0)
-            continue;
-        const int fd = accept4(server->socket, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0)
-            continue;
-        answer_request(server, fd);
-        /* Closing a connection with unread bytes would take the answer from the reader. */
-        (void)shutdown(fd, SHUT_WR);
-        close(fd);
+        for (int i = 0; i < CONNECTIONS; i++) {
+            const struct connection *each = &server->connections[i];
+            entries[i] = (struct pollfd){.fd = each->fd, .events = each->answer != NULL ? POLLOUT : POLLIN};
+        }
+        entries[CONNECTIONS] = (struct pollfd){.fd = server->socket, .events = POLLIN};
+        const int ready = poll(entries, CONNECTIONS + 1, POLL_MS);
+        for (int i = 0; i < CONNECTIONS; i++) {
+            struct connection *each = &server->connections[i];
+            bool stays = each->fd < 0 || sw_now_ns() < each->deadline_ns;
+            if (ready > 0 && each->fd >= 0 && entries[i].revents != 0)
+                stays = each->answer == NULL ? read_request(server, each) : send_answer(each);
+            if (!stays)
+                end_connection(each);
+        }
+        if (ready > 0 && entries[CONNECTIONS].revents != 0)
+            accept_one(server);
     }
+    for (int i = 0; i < CONNECTIONS; i++)
+        if (server->connections[i].fd >= 0)
+            end_connection(&server->connections[i]);
+}
+
+static sw_status choose_path(struct server *server) {
+    unsigned char secret[SECRET_BYTES];
+    if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+        return sw_fail(SW_ERR_IO, "the system gives no random numbers for the address of --watch: %s", strerror(errno));
+    server->path[0] = '/';
+    for (int i = 0; i < SECRET_BYTES; i++)
+        snprintf(server->path + 1 + 2 * i, 3, "%02x", secret[i]);
+    server->path[SECRET_CHARS + 1] = '/';
+    return SW_OK;
+}
+
+/* Serves the page on the port until the user stops it. */
+static sw_status watch(struct server *server, int64_t port) {
+    SW_TRY(choose_path(server));
+    SW_TRY(listen_on(server, port));
+    fprintf(stderr, "open http://127.0.0.1:%d%s in a browser; Ctrl-C ends\n", server->port, server->path);
+    serve(server);
+    return SW_OK;
 }
 
 sw_status sw_report_watch(const char *const *folders, int count, int64_t port, const volatile sig_atomic_t *stop) {
-    struct server server = {.folders = folders, .count = count, .socket = -1, .stop = stop};
+    struct server *server = calloc(1, sizeof *server);
     char *page = NULL;
     size_t bytes = 0;
+    if (server == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for --watch");
+    *server = (struct server){.folders = folders, .count = count, .socket = -1, .stop = stop};
+    for (int i = 0; i < CONNECTIONS; i++)
+        server->connections[i].fd = -1;
     /* A folder that is no run is refused at once, and not in the browser. */
     sw_status status = sw_report_make(folders, count, LEAST_RELOAD_S, &page, &bytes);
     free(page);
     if (status == SW_OK)
-        status = listen_on(&server, port);
-    if (status == SW_OK) {
-        fprintf(stderr, "open http://127.0.0.1:%d/ in a browser; Ctrl-C ends\n", server.port);
-        serve(&server);
-    }
-    if (server.socket >= 0)
-        close(server.socket);
+        status = watch(server, port);
+    if (server->socket >= 0)
+        close(server->socket);
+    free(server);
     return status;
 }
