@@ -75,6 +75,29 @@ void sw_confine_end(struct sw_confined *folder) {
     free(folder);
 }
 
+/* Returns whether a path, whose links are followed, leads to an open file or folder. */
+static bool leads_to(const char *path, int fd) {
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_dev == named.st_dev &&
+           held.st_ino == named.st_ino;
+}
+
+bool sw_path_of(int fd, char path[PATH_MAX]) {
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t chars = readlink(link, path, PATH_MAX - 1);
+    path[chars > 0 ? chars : 0] = '\0';
+    const bool found = chars > 0 && leads_to(path, fd);
+    if (!found)
+        path[0] = '\0';
+    return found;
+}
+
+bool sw_confine_holds(const struct sw_confined *folder, char now[PATH_MAX]) {
+    (void)sw_path_of(folder->fd, now);
+    return leads_to(folder->given, folder->fd) || leads_to(folder->absolute, folder->fd);
+}
+
 bool sw_path_goes_up(const char *path) {
     for (const char *at = strstr(path, ".."); at != NULL; at = strstr(at + 1, ".."))
         if ((at == path || at[-1] == '/') && (at[2] == '/' || at[2] == '\0'))
@@ -162,6 +185,13 @@ int sw_path_open(const char *path, int flags, mode_t mode) {
     if (!find(path, &spot))
         return -1;
     return leave(&spot, openat(spot.folder, spot.name, flags | (spot.is_confined ? O_NOFOLLOW : 0), mode));
+}
+
+int sw_path_link(int fd, const char *path) {
+    struct spot spot;
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return find(path, &spot) ? leave(&spot, linkat(AT_FDCWD, link, spot.folder, spot.name, AT_SYMLINK_FOLLOW)) : -1;
 }
 
 int sw_path_mkdir(const char *path, mode_t mode) {

@@ -11,6 +11,7 @@
 
 #include "core/status.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <sys/stat.h>
 
@@ -25,7 +26,15 @@ void sw_confine_end(struct sw_confined *folder);
 /* Returns whether a path has a "..", and so may be followed out of any folder. */
 bool sw_path_goes_up(const char *path);
 
+/* Returns whether the folder's path still leads to the folder. `now` gets the path that the folder has at present, or
+ * an empty text where it has none. */
+bool sw_confine_holds(const struct sw_confined *folder, char now[PATH_MAX]);
+/* Writes the path that an open file or folder has at present; returns false where it has none. */
+bool sw_path_of(int fd, char path[PATH_MAX]);
+
 int sw_path_open(const char *path, int flags, mode_t mode);
+/* Gives an open file one more name. Fails with ENOENT where it has none left. */
+int sw_path_link(int fd, const char *path);
 int sw_path_mkdir(const char *path, mode_t mode);
 int sw_path_unlink(const char *path);
 int sw_path_rmdir(const char *path);

@@ -3,6 +3,7 @@
 #include "core/confine.h"
 #include "core/log.h"
 #include "io/queue/file.h"
+#include "io/queue/name.h"
 #include "io/store/block.h"
 
 #include <assert.h>
@@ -99,6 +100,22 @@ sw_status sw_store_check_writable(const struct sw_store *store, int generation) 
                : sw_fail(SW_ERR_IO,
                          "a commit to %s failed part of the way: open the store again, which tells what it holds",
                          store->files[0].path);
+}
+
+/* Block devices are no files that could be removed. */
+static sw_status each_name(const struct sw_store *store, sw_status (*act)(int fd, const char *path)) {
+    for (int file = 0; file < store->file_count && !store->unnamed; file++)
+        if (!store->files[file].is_device)
+            SW_TRY(act(store->files[file].fd, store->files[file].path));
+    return SW_OK;
+}
+
+sw_status sw_store_keep_names(const struct sw_store *store) {
+    return each_name(store, sw_name_keep);
+}
+
+sw_status sw_store_put_back_names(const struct sw_store *store) {
+    return each_name(store, sw_name_put_back);
 }
 
 int64_t sw_store_unit_count(const struct sw_store *store) {

@@ -4,13 +4,13 @@
 #include "core/size.h"
 #include "io/queue/checksum.h"
 #include "io/queue/file.h"
+#include "io/queue/name.h"
 #include "io/queue/write_behind.h"
 #include "train/files/files.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,7 +33,6 @@ struct sw_frozen {
     int64_t units, grains;
     int64_t *first_grain;   /* one entry per frozen unit: its first grain in the file */
     uint64_t *sum;          /* one entry per grain, and behind them that of the header and these sums */
-    atomic_uchar *is_whole; /* one entry per grain: its sum has been checked */
     struct sw_load trained; /* of all other units */
 };
 
@@ -176,8 +175,7 @@ static sw_status check_file(struct sw_frozen *self) {
 static sw_status make_arrays(struct sw_frozen *self, const struct sw_units *units) {
     self->first_grain = calloc((size_t)self->units, sizeof *self->first_grain);
     self->sum = calloc((size_t)self->grains + 1, sizeof *self->sum);
-    self->is_whole = calloc((size_t)self->grains, sizeof *self->is_whole);
-    if (self->first_grain == NULL || self->sum == NULL || self->is_whole == NULL)
+    if (self->first_grain == NULL || self->sum == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->path);
     for (int64_t u = 0; u + 1 < self->units; u++)
         self->first_grain[u + 1] = self->first_grain[u] + units->unit[u].grains;
@@ -223,7 +221,6 @@ void sw_frozen_close(struct sw_frozen *self) {
         close(self->file);
     free(self->first_grain);
     free(self->sum);
-    free(self->is_whole);
     free(self);
 }
 
@@ -238,27 +235,25 @@ static sw_status read_grain(const struct sw_frozen *self, int64_t grain, float *
     return SW_OK;
 }
 
-static sw_status read_whole_grain(struct sw_frozen *self, int64_t grain, float *out) {
+static sw_status read_whole_grain(const struct sw_frozen *self, int64_t grain, float *out) {
     bool whole = false;
     SW_TRY(read_grain(self, grain, out, &whole));
     if (!whole)
         return sw_fail(SW_ERR_CORRUPT, "the frozen weights at offset %lld of %s are damaged; restore it from a copy",
                        (long long)offset_of(grain), self->path);
-    atomic_store(&self->is_whole[grain], 1);
     return SW_OK;
 }
 
-/* Reads some elements of a grain, which is checked before its first use. */
-static sw_status read_part(struct sw_frozen *self, int64_t grain, int64_t within, int64_t count, float *out) {
-    if (atomic_load(&self->is_whole[grain]) == 0) {
-        float *values = malloc((size_t)GRAIN_BYTES);
-        const sw_status status = values == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->path)
-                                                : read_whole_grain(self, grain, values);
-        free(values);
-        SW_TRY(status);
-    }
-    return sw_file_read(self->file, self->path, offset_of(grain) + within * (int64_t)sizeof *out, out,
-                        count * (int64_t)sizeof *out);
+/* Reads some elements of a grain. All of the grain is read each time: nothing but the bytes that were checked may be
+ * used, as the file may change at any time. */
+static sw_status read_part(const struct sw_frozen *self, int64_t grain, int64_t within, int64_t count, float *out) {
+    float *values = malloc((size_t)GRAIN_BYTES);
+    const sw_status status = values == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->path)
+                                            : read_whole_grain(self, grain, values);
+    if (status == SW_OK)
+        memcpy(out, values + within, (size_t)count * sizeof *out);
+    free(values);
+    return status;
 }
 
 static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
@@ -300,6 +295,14 @@ int64_t sw_frozen_bytes(const struct sw_frozen *self) {
 
 uint64_t sw_frozen_digest(const struct sw_frozen *self) {
     return self == NULL ? 0 : self->sum[self->grains];
+}
+
+sw_status sw_frozen_keep_name(const struct sw_frozen *self) {
+    return self == NULL ? SW_OK : sw_name_keep(self->file, self->path);
+}
+
+sw_status sw_frozen_put_back_name(const struct sw_frozen *self) {
+    return self == NULL ? SW_OK : sw_name_put_back(self->file, self->path);
 }
 
 static void report_bad(const struct sw_frozen *self, int64_t grain, const struct sw_store_verifier *verifier) {

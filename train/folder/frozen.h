@@ -29,13 +29,18 @@ sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const str
                          struct sw_frozen **out);
 void sw_frozen_close(struct sw_frozen *self);
 
-/* Returns the weights of frozen units from the file, each grain checked when it is first read, and those of all other
+/* Returns the weights of frozen units from the file, each grain checked whenever it is read, and those of all other
  * units from `trained`, whose context must live as long. self NULL: all from `trained`. */
 struct sw_load sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained);
 
 /* Return the bytes of the grains in the file, and the digest of all that the file holds; self may be NULL. */
 int64_t sw_frozen_bytes(const struct sw_frozen *self);
 uint64_t sw_frozen_digest(const struct sw_frozen *self);
+
+/* Make sure that the file's path still leads to it, as sw_name_keep and sw_name_put_back do; self NULL: there is none.
+ */
+sw_status sw_frozen_keep_name(const struct sw_frozen *self);
+sw_status sw_frozen_put_back_name(const struct sw_frozen *self);
 
 /* Reads every grain and checks its sum. *out_grains gets their count, *out_bad that of the bad ones, which are no error
  * of the call but told to verifier->bad. self NULL: there are none. */

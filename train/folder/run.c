@@ -16,7 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
 #define MOST_STEPS (1LL << 53)
 /* A run keeps the curve of its learning rate. In version 1, and in files without one, the last step has min_lr. */
 enum { SCHEDULE_VERSION = 2 };
@@ -141,7 +140,7 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
         return sw_fail(SW_ERR_ARG, "%s cannot be read (%s); if it belongs to another user, ask for permission", path,
                        strerror(EACCES));
     SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
-    SW_TRY(sw_json_read_own_file(path, RUN_JSON_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
+    SW_TRY(sw_json_read_own_file(path, SW_RUN_JSON_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
     const sw_status status = parse_run(root, path, run);
     json_decref(root);
     return status;

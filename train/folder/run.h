@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
+#define SW_RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
 
 /* The store of one rank. */
 struct sw_run_store {

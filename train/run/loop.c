@@ -204,6 +204,7 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     const bool plain =
         sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
     SW_TRY(sw_loop_keep_failure(loop, sw_steplog_step(loop->log, record)));
+    SW_TRY(sw_loop_keep_failure(loop, sw_loop_keep_names(loop)));
     if (plain)
         sw_departure_after(loop->trainer, record.seconds, result.busy_seconds);
     return describe(loop, &result);
@@ -263,6 +264,16 @@ static sw_status write_trace(const struct loop *loop, int64_t last_step) {
     return SW_OK;
 }
 
+static sw_status open_names(struct loop *loop) {
+    const struct sw_trainer *trainer = loop->trainer;
+    const struct sw_run_names_spec spec = {.folder = trainer->folder,
+                                           .confined = trainer->confined,
+                                           .store = trainer->store,
+                                           .frozen = trainer->frozen,
+                                           .shared = sw_ranks_rank(trainer->ranks) == 0};
+    return sw_run_names_open(&spec, &loop->names);
+}
+
 /* Opens the log on rank 0. */
 static sw_status open_log(struct loop *loop) {
     const struct sw_trainer *trainer = loop->trainer;
@@ -282,6 +293,7 @@ static sw_status open_log(struct loop *loop) {
 static sw_status run(struct loop *loop, sw_run_end *out_end) {
     struct sw_ranks *ranks = loop->trainer->ranks;
     int64_t step;
+    SW_TRY(sw_ranks_agree_on_error(ranks, open_names(loop)));
     SW_TRY(sw_ranks_first(ranks, open_log(loop)));
     SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer->folder)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
@@ -291,10 +303,12 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     sw_status status = sw_loop_finish(loop, step, out_end);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)
         status = write_trace(loop, step);
+    if (status == SW_OK)
+        status = sw_loop_put_back_names(loop);
     if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved)
         return status;
     return sw_fail_while(status, "training; step %lld is saved, and `spillway resume %s` continues after it",
-                         (long long)step, loop->trainer->folder);
+                         (long long)step, sw_run_names_folder(loop->names));
 }
 
 sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end) {
@@ -312,5 +326,6 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end) {
     sw_ranks_relax_timeout(trainer->ranks, false);
     const sw_status status = run(&loop, out_end);
     const sw_status closed = sw_steplog_close(loop.log);
+    sw_run_names_close(loop.names);
     return status != SW_OK ? status : closed;
 }

@@ -63,13 +63,15 @@ sw_status sw_loop_catch_up(struct loop *loop) {
     return exports ? export_again(loop, position->step, evaluated) : SW_OK;
 }
 
-/* Saves the final state. */
+/* Saves the final state, under the names by which a resume finds it. */
 static sw_status save(struct loop *loop) {
     struct sw_trainer *trainer = loop->trainer;
     if (loop->last[SW_RUN_RECENT_STEPS - 1].step > 0)
         sw_commit_text_flush_log(trainer, loop->last);
-    const sw_status status = sw_engine_save(trainer->engine);
+    sw_status status = sw_engine_save(trainer->engine);
     loop->saved = status == SW_OK;
+    if (status == SW_OK)
+        status = sw_loop_put_back_names(loop);
     if (status == SW_OK || loop->failure == SW_OK)
         return status;
     char text[SW_WATCH_TEXT_CHARS];

@@ -9,6 +9,9 @@
 #include <math.h>
 #include <stdio.h>
 
+/* The time between two looks at the names of the run's files. */
+#define LOOK_NS INT64_C(1000000000)
+
 sw_status sw_loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
@@ -67,6 +70,26 @@ sw_status sw_loop_keep_failure(struct loop *loop, sw_status status) {
         loop->failure = status;
     sw_ranks_forget_error(loop->trainer->ranks);
     return SW_OK;
+}
+
+sw_status sw_loop_keep_names(struct loop *loop) {
+    const int64_t now_ns = sw_now_ns();
+    if (loop->failure != SW_OK || now_ns - loop->looked_ns < LOOK_NS)
+        return SW_OK;
+    loop->looked_ns = now_ns;
+    sw_steplog_keep_name(loop->log);
+    return sw_run_names_keep(loop->names);
+}
+
+sw_status sw_loop_put_back_names(struct loop *loop) {
+    struct sw_ranks *ranks = loop->trainer->ranks;
+    sw_ranks_relax_timeout(ranks, true);
+    sw_status status = sw_run_names_put_back(loop->names);
+    sw_steplog_keep_name(loop->log);
+    status = sw_ranks_agree_on_error(ranks, status);
+    sw_ranks_relax_timeout(ranks, false);
+    loop->saved = loop->saved && status == SW_OK;
+    return status == SW_OK ? sw_ranks_agree_on_error(ranks, sw_run_names_keep(loop->names)) : status;
 }
 
 static double seconds_since(int64_t begin_ns) {

@@ -2,6 +2,7 @@
 #ifndef SW_TRAIN_RUN_LOOP_PRIVATE_H
 #define SW_TRAIN_RUN_LOOP_PRIVATE_H
 
+#include "train/folder/run_names.h"
 #include "train/run/steplog.h"
 #include "train/run/trainer.h"
 
@@ -22,6 +23,8 @@ struct loop {
     struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* last steps that ended, oldest first */
     sw_status failure;                            /* first failure outside the engine (keep_failure); SW_OK: none */
     char failure_text[SW_WATCH_TEXT_CHARS];       /* message of that failure */
+    struct sw_run_names *names;                   /* of the run's files */
+    int64_t looked_ns;                            /* when these names were last looked at */
     bool saved;                                   /* the final save has succeeded */
     int64_t evaluated, sampled;                   /* last steps that the log has an evaluation and samples of */
     struct best_evaluation best;                  /* the same on all ranks */
@@ -75,6 +78,12 @@ sw_status sw_loop_export(struct loop *loop, int64_t step, double loss);
 
 /* Does what a killed process should have done after the last commit: log lines, an evaluation, samples, an export. */
 sw_status sw_loop_catch_up(struct loop *loop);
+
+/* Make sure that the names of the run's files lead to them. The first does so once a second, between two steps; the
+ * second after the final save, on all ranks together, and writes removed files anew. The failure of that makes
+ * loop->saved false. */
+sw_status sw_loop_keep_names(struct loop *loop);
+sw_status sw_loop_put_back_names(struct loop *loop);
 
 /* Saves the state after the last step, and checks that the run has learned: evaluates it, and fails if too many steps,
  * or the final weights, were not finite. */

@@ -1,8 +1,10 @@
 #include "train/run/steplog.h"
 
 #include "core/confine.h"
+#include "core/error_scope.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "io/queue/name.h"
 #include "train/files/files.h"
 #include "train/run/steplog_text.h"
 
@@ -34,6 +36,7 @@ struct sw_steplog {
     bool clipped[CLIP_STEPS]; /* the last steps, by their number modulo its length */
     int64_t steps;            /* steps that the log has, up to CLIP_STEPS of them */
     bool on_terminal;
+    bool lost;   /* its path leads to another file, and the user was warned */
     bool broken; /* a line failed and may be there in part, so nothing may be written behind it */
 };
 
@@ -187,6 +190,16 @@ sw_status sw_steplog_flush(const char *path) {
     const sw_status status = flush(fd, path);
     close(fd);
     return status;
+}
+
+void sw_steplog_keep_name(struct sw_steplog *log) {
+    SW_HANDLES_ERRORS();
+    if (log == NULL || log->lost)
+        return;
+    const sw_status status = sw_name_put_back(log->fd, log->path);
+    log->lost = status != SW_OK;
+    if (log->lost)
+        sw_log_warn("later lines of the log are lost: %s", sw_error_message(status));
 }
 
 sw_status sw_steplog_close(struct sw_steplog *log) {

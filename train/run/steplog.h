@@ -59,6 +59,9 @@ struct sw_sample_record {
 /* Opens the log at path, or makes it, and removes every line after last_step (0: all lines), so that the log of a
  * resumed run has each step once. total_steps is for the lines for people. The caller closes the log. */
 sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out);
+/* Makes sure that the log's path still leads to the file that lines are written to, and writes it anew where it was
+ * removed. Warns once where it cannot: a run goes on without its log. */
+void sw_steplog_keep_name(struct sw_steplog *log);
 sw_status sw_steplog_close(struct sw_steplog *log);
 /* Flushes the lines of a log to the drive, on any thread. Does nothing if the file does not exist. */
 sw_status sw_steplog_flush(const char *path);
