@@ -126,7 +126,7 @@ sw_status sw_name_put_back(int fd, const char *path) {
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
     /* Opened anew, a file that is written with direct I/O can be read into any memory, and one that is only written can
      * be read at all. */
-    const int from = open(self, O_RDONLY | O_CLOEXEC);
+    const int from = sw_path_open(self, O_RDONLY | O_CLOEXEC, 0);
     if (from < 0)
         return sw_fail(SW_ERR_IO, "%s was removed, and its open file cannot be read: %s", path, strerror(errno));
     sw_log_warn("%s was removed while it was in use: writing its %s to a new file of this name", path,

@@ -43,6 +43,15 @@ static sw_status refuse_pipe(const char *path) {
                    path);
 }
 
+/* Adds what a file's system says of it: two digests alike, with a change and its reverse between them, differ here. */
+static void hash_times(XXH3_state_t *hash, const char *path) {
+    struct stat info = {0};
+    (void)stat(path, &info);
+    const int64_t numbers[] = {(int64_t)info.st_dev, (int64_t)info.st_ino, info.st_size,        info.st_mtim.tv_sec,
+                               info.st_mtim.tv_nsec, info.st_ctim.tv_sec,  info.st_ctim.tv_nsec};
+    XXH3_64bits_update(hash, numbers, sizeof numbers);
+}
+
 static sw_status hash_inputs(XXH3_state_t *hash, const struct sw_text_inputs *inputs) {
     for (int i = 0; i < inputs->count; i++) {
         SW_TRY(refuse_pipe(inputs->path[i]));
@@ -97,21 +106,59 @@ static struct sw_tokenize_spec how_to_make(const struct sw_text_data_spec *spec,
     };
 }
 
-static sw_status make(const struct sw_text_data_spec *spec, const char *const *names, int count, const char *path) {
-    const struct sw_tokenize_spec how = how_to_make(spec, names, count, path);
+/* Text whose tokens go into the cache under its digest. */
+struct digested {
+    const struct sw_text_data_spec *spec;
+    const char *const *names;
+    int count;
+    uint64_t digest, times; /* of the text, and of its files' times before the digest was taken */
+};
+
+static sw_status digest_again(const struct digested *text, struct digested *out) {
+    struct sw_text_inputs inputs;
+    XXH3_state_t *hash = XXH3_createState();
+    *out = *text;
+    if (hash == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    XXH3_64bits_reset(hash);
+    sw_status status = sw_text_inputs_expand(text->names, text->count, &inputs);
+    for (int i = 0; status == SW_OK && i < inputs.count; i++)
+        hash_times(hash, inputs.path[i]);
+    out->times = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    if (status == SW_OK)
+        status = digest_of(text->spec, &inputs, &out->digest);
+    sw_text_inputs_release(&inputs);
+    return status;
+}
+
+/* Makes sure that the text that became tokens is that of the digest. */
+static sw_status confirm(void *context) {
+    const struct digested *text = context;
+    struct digested now;
+    SW_TRY(digest_again(text, &now));
+    if (now.digest == text->digest && now.times == text->times)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "%s changed while its tokens were made: begin again once nothing writes to it",
+                   text->names[0]);
+}
+
+static sw_status make(const struct digested *text, const char *path) {
+    struct sw_tokenize_spec how = how_to_make(text->spec, text->names, text->count, path);
     struct sw_tokenized tokenized;
+    how.confirm = confirm;
+    how.confirm_context = (void *)(uintptr_t)text;
     SW_TRY(sw_tokenize_files(&how, &tokenized));
     sw_tokenized_say(&tokenized, path);
     return SW_OK;
 }
 
 /* Makes the token file, or waits for another process that does. */
-static sw_status make_or_wait(const struct sw_text_data_spec *spec, const char *const *names, int count,
-                              const char *path) {
+static sw_status make_or_wait(const struct digested *text, const char *path) {
     const struct timespec pause = {.tv_nsec = WAIT_NS};
     struct sw_long_work waiting = sw_long_work_begin("waiting for another process that makes the same tokens", 0);
     for (;;) {
-        const sw_status status = make(spec, names, count, path);
+        const sw_status status = make(text, path);
         if (status != SW_ERR_BUSY)
             return status;
         sw_error_clear();
@@ -123,23 +170,22 @@ static sw_status make_or_wait(const struct sw_text_data_spec *spec, const char *
 }
 
 /* Finds the path of the tokens. Says which files they are of where they are there already: making them says it too. */
-static sw_status find_path(const struct sw_text_data_spec *spec, const char *const *names, int count,
-                           char path[PATH_MAX]) {
+static sw_status find_path(struct digested *text, char path[PATH_MAX]) {
     struct sw_text_inputs inputs;
-    uint64_t digest;
-    SW_TRY(sw_text_inputs_expand(names, count, &inputs));
-    sw_status status = digest_of(spec, &inputs, &digest);
-    if (status == SW_OK)
-        status = sw_cache_file("tokens", digest, "bin", path, PATH_MAX);
-    if (status == SW_OK && access(path, F_OK) == 0)
-        sw_text_inputs_say(&inputs);
+    SW_TRY(digest_again(text, text));
+    SW_TRY(sw_cache_file("tokens", text->digest, "bin", path, PATH_MAX));
+    if (access(path, F_OK) != 0)
+        return SW_OK;
+    SW_TRY(sw_text_inputs_expand(text->names, text->count, &inputs));
+    sw_text_inputs_say(&inputs);
     sw_text_inputs_release(&inputs);
-    return status;
+    return SW_OK;
 }
 
 sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
                             char path[PATH_MAX]) {
-    SW_TRY(find_path(spec, names, count, path));
+    struct digested text = {.spec = spec, .names = names, .count = count};
+    SW_TRY(find_path(&text, path));
     if (access(path, F_OK) == 0) {
         sw_token_cache_note_use(path);
         sw_log_info("the tokens of %s are in the cache: %s", names[0], path);
@@ -151,7 +197,7 @@ sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *co
                        "token files (spillway tokenize)",
                        path);
     sw_token_cache_make_room(path);
-    SW_TRY(make_or_wait(spec, names, count, path));
+    SW_TRY(make_or_wait(&text, path));
     if (sw_cache_is_temporary(path))
         sw_log_warn("the tokens of %s are in %s and may go, as no cache can be written in the home folder; set "
                     "XDG_CACHE_HOME to keep them",

@@ -160,16 +160,14 @@ sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_to
     return SW_OK;
 }
 
-/* The file gets its name before its lock ends with it. */
+/* Gives the file, which was flushed, its name before its lock ends with it. */
 static sw_status publish_part(struct part *part) {
     if (part->file == NULL)
         return SW_OK;
-    const bool done =
-        fflush(part->file) == 0 && fsync(fileno(part->file)) == 0 && rename(part->partial, part->path) == 0;
+    const bool done = rename(part->partial, part->path) == 0;
     const int why = errno;
-    if (!done)
-        unlink(part->partial);
-    close_part(part);
+    if (done)
+        close_part(part);
     return done ? SW_OK : fail_on(part, why);
 }
 
@@ -179,16 +177,30 @@ static void discard(struct part *part) {
     close_part(part);
 }
 
-/* The documents and the mask come first: beside tokens of before they would be noticed, while tokens without theirs
- * would not. */
+sw_status sw_token_writer_refuse_mask(const struct sw_token_writer *writer) {
+    if (access(writer->mask.path, F_OK) != 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", writer->mask.path);
+}
+
+/* Removes tokens of before, durably: until the new ones have their name there are none, so that no one takes documents
+ * and a mask for those of other tokens, whenever the process or the power is cut off. */
+static sw_status remove_before(const struct part *tokens) {
+    if (unlink(tokens->path) == 0)
+        return sw_file_flush_folder_of(tokens->path);
+    return errno == ENOENT ? SW_OK : fail_on(tokens, errno);
+}
+
 sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
-    const bool has_mask = writer->written.masked > 0;
-    if (!has_mask && access(writer->mask.path, F_OK) == 0)
-        return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", writer->mask.path);
-    if (!has_mask)
+    if (writer->written.masked == 0) {
+        SW_TRY(sw_token_writer_refuse_mask(writer));
         discard(&writer->mask);
+    }
+    SW_TRY(sw_token_writer_flush(writer));
+    SW_TRY(remove_before(&writer->tokens));
     SW_TRY(publish_part(&writer->mask));
     SW_TRY(publish_part(&writer->documents));
+    SW_TRY(sw_file_flush_folder_of(writer->tokens.path));
     SW_TRY(publish_part(&writer->tokens));
     return sw_file_flush_folder_of(writer->tokens.path);
 }

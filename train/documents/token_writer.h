@@ -32,8 +32,10 @@ struct sw_token_position sw_token_writer_position(const struct sw_token_writer *
 /* Writes a document. Its tokens fit their bytes. `loss` has a byte a token: 0, 1, or
  * for the first one a SW_MASK_... value. */
 sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss);
-/* Flushes the files and gives them their names. F.bin.mask is written only where a token's mask is not 1; a file of
- * that name is refused where none is written. */
+/* Refuses a F.bin.mask that is there, where none is going to be written. */
+sw_status sw_token_writer_refuse_mask(const struct sw_token_writer *writer);
+/* Flushes the files and gives them their names, F.bin last and after one of before was removed. F.bin.mask is written
+ * only where a token's mask is not 1, and is refused where none is written. */
 sw_status sw_token_writer_publish(struct sw_token_writer *writer);
 /* Without a publication before, nothing is left, unless `keeps` is set: then the partial files are. */
 void sw_token_writer_close(struct sw_token_writer *writer, bool keeps);

@@ -1,5 +1,6 @@
 #include "train/documents/tokenize_digest.h"
 
+#include "io/queue/file.h"
 #include "train/files/files.h"
 #include "train/files/model_files.h"
 
@@ -25,11 +26,10 @@ void sw_digest_text(XXH3_state_t *hash, const char *text) {
 
 sw_status sw_digest_file(XXH3_state_t *hash, const char *path) {
     char *bytes = malloc(READ_BYTES);
-    const int fd = bytes != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    sw_status status = SW_OK;
+    int fd = -1;
     ssize_t count = -1;
-    if (bytes == NULL)
-        status = sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    sw_status status =
+        bytes != NULL ? sw_file_open_to_read(path, &fd) : sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
     while (fd >= 0 && (count = read(fd, bytes, READ_BYTES)) > 0)
         XXH3_64bits_update(hash, bytes, (size_t)count);
     if (status == SW_OK && count < 0)

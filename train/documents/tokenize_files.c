@@ -1,6 +1,7 @@
 #include "train/documents/tokenize_files.h"
 
 #include "core/clock.h"
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/long_work.h"
 #include "core/number.h"
@@ -54,6 +55,7 @@ struct work {
     struct sw_tokenize_journal journal;
     bool has_journal;          /* else it cannot go on, as it reads a pipe */
     bool keeps;                /* what is done stays for another call */
+    bool blocked;              /* all is done, and a file is in the way of the output */
     int64_t text_bytes_before; /* text that an earlier call encoded */
     int64_t save_ns;           /* when the journal is to be written next */
 };
@@ -170,8 +172,40 @@ static sw_status stop_here(struct work *w, sw_status status) {
     if (status != SW_ERR_STOPPED || !w->has_journal || save(w) != SW_OK)
         return status;
     w->keeps = true;
-    sw_log_info("what is done is kept; the same command goes on from there");
     return status;
+}
+
+/* Keeps what the journal has of the work where something in the output's folder is in its way, such as a full disk. */
+static void keep_for_later(struct work *w, sw_status status) {
+    SW_HANDLES_ERRORS();
+    struct sw_tokenize_journal found;
+    struct sw_text_buffer packed = {0};
+    if ((status == SW_ERR_SPACE || w->blocked) && w->has_journal && w->writer != NULL)
+        w->keeps = sw_tokenize_journal_read(w->spec->out, &found, &packed) && found.rules == w->journal.rules &&
+                   found.inputs == w->journal.inputs;
+    free(packed.data);
+    if (w->keeps)
+        sw_log_info("what is done is kept; the same command goes on from there");
+}
+
+/* Refuses an old mask before the work where no token can get one: without packing, chats and completions have masks. */
+static sw_status refuse_stale_mask(const struct work *w) {
+    bool may_mask = w->spec->pack_seq > 0;
+    for (int i = 0; i < w->inputs.count; i++)
+        may_mask |= sw_text_is_json(w->inputs.path[i]) || strcmp(w->inputs.path[i], SW_TEXT_STDIN) == 0;
+    return may_mask && w->has_journal ? SW_OK : sw_token_writer_refuse_mask(w->writer);
+}
+
+/* Gives the files their names. The journal has all of them before, so that what is in the way costs no work. */
+static sw_status publish(struct work *w) {
+    const bool needs_none = sw_token_writer_position(w->writer).masked == 0;
+    if (w->spec->confirm != NULL)
+        SW_TRY(w->spec->confirm(w->spec->confirm_context));
+    if (needs_none && w->packer == NULL && sw_token_writer_refuse_mask(w->writer) != SW_OK) {
+        SW_TRY(save(w));
+        w->blocked = true;
+    }
+    return sw_token_writer_publish(w->writer);
 }
 
 static sw_status encode_all(struct work *w) {
@@ -198,7 +232,7 @@ static sw_status encode_all(struct work *w) {
     sw_text_reader_say_passed(w->reader);
     if (w->packer != NULL)
         SW_TRY(sw_packer_finish(w->packer));
-    SW_TRY(sw_token_writer_publish(w->writer));
+    SW_TRY(publish(w));
     sw_tokenize_journal_remove(w->spec->out);
     return SW_OK;
 }
@@ -309,7 +343,8 @@ static sw_status open_files(struct work *w) {
     SW_TRY(sw_token_writer_open(spec->out, w->model.vocab <= UINT16_VOCAB ? 2 : 4, !spec->joined, &w->writer));
     if (spec->pack_seq > 0)
         SW_TRY(sw_packer_open(w->writer, spec->pack_seq, w->frame.end >= 0 ? w->frame.end : 0, &w->packer));
-    return begin(w);
+    SW_TRY(begin(w));
+    return refuse_stale_mask(w);
 }
 
 static sw_status open_all(struct work *w) {
@@ -376,6 +411,7 @@ sw_status sw_tokenize_files(const struct sw_tokenize_spec *spec, struct sw_token
         describe(&w, out);
         out->seconds = (double)(sw_now_ns() - begin_ns) * 1e-9;
     }
+    keep_for_later(&w, status);
     close_all(&w);
     return status;
 }

@@ -17,6 +17,9 @@ struct sw_tokenize_spec {
     bool parse_special;         /* special tokens that the text spells are these tokens */
     bool joined;                /* no FILE.bin.doc is written */
     int threads;
+    /* Called before the files get their names, which a failure keeps from them; may be NULL. */
+    sw_status (*confirm)(void *context);
+    void *confirm_context;
     int64_t pack_seq; /* packs documents into sequences of so many tokens (packer.h); 0: one follows the other */
 };
 
@@ -37,8 +40,8 @@ struct sw_tokenized {
 };
 
 /* Writes FILE.bin, FILE.bin.doc and FILE.bin.mask (token_writer.h), all or nothing. A call that is cut off leaves
- * partial files, and the same call goes on from there; after an error nothing is left. SW_ERR_BUSY: another process
- * writes the file. */
+ * partial files, and the same call goes on from there, as it does after a full disk and where a file is in the way;
+ * after other errors nothing is left. SW_ERR_BUSY: another process writes the file. */
 sw_status sw_tokenize_files(const struct sw_tokenize_spec *spec, struct sw_tokenized *out);
 /* Says in the log what was written. */
 void sw_tokenized_say(const struct sw_tokenized *made, const char *out);

@@ -11,7 +11,7 @@
 
 struct sw_run_names;
 
-/* What is looked at. The caller keeps all of it. */
+/* The files whose names are looked at. The caller keeps all of it. */
 struct sw_run_names_spec {
     const char *folder;
     const struct sw_confined *confined; /* the folder; NULL: it is not looked at */
