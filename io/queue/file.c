@@ -220,6 +220,31 @@ sw_status sw_file_open_to_read(const char *path, int *out_fd) {
     return sw_fail(SW_ERR_ARG, "%s is not a regular file", path);
 }
 
+sw_status sw_file_identify(int fd, const char *path, struct sw_file_identity *out) {
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(errno));
+    *out = (struct sw_file_identity){.device = (int64_t)info.st_dev,
+                                     .inode = (int64_t)info.st_ino,
+                                     .bytes = info.st_size,
+                                     .written_s = info.st_mtim.tv_sec,
+                                     .written_ns = info.st_mtim.tv_nsec};
+    return SW_OK;
+}
+
+sw_status sw_file_open_again(const char *path, const struct sw_file_identity *expected, int *out_fd) {
+    struct sw_file_identity found;
+    SW_TRY(sw_file_open_to_read(path, out_fd));
+    sw_status status = sw_file_identify(*out_fd, path, &found);
+    if (status == SW_OK && memcmp(&found, expected, sizeof found) != 0)
+        status = sw_fail(SW_ERR_ARG, "%s changed while it was in use: begin again once nothing writes to it", path);
+    if (status == SW_OK)
+        return SW_OK;
+    close(*out_fd);
+    *out_fd = -1;
+    return status;
+}
+
 /* A block device may have several names. */
 static bool is_same_place(const struct stat *a, const struct stat *b) {
     if (S_ISBLK(a->st_mode) && S_ISBLK(b->st_mode))

@@ -50,6 +50,14 @@ sw_status sw_file_check_place(const char *directory, bool allow_buffered);
 sw_status sw_file_allocate(int fd, const char *path, int64_t bytes);
 /* Opens a regular file to read it. Refuses anything else, and does not wait for a FIFO's other end. */
 sw_status sw_file_open_to_read(const char *path, int *out_fd);
+/* Marks by which a file is known from another one of its name, and from itself before it was written to. */
+struct sw_file_identity {
+    int64_t device, inode, bytes, written_s, written_ns;
+};
+sw_status sw_file_identify(int fd, const char *path, struct sw_file_identity *out);
+/* Opens a regular file as sw_file_open_to_read does. Refuses one that is not `expected`: what was learnt of that one,
+ * such as where its contents are, may be wrong of this one. */
+sw_status sw_file_open_again(const char *path, const struct sw_file_identity *expected, int *out_fd);
 /* Returns the file's length. */
 sw_status sw_file_size(int fd, const char *path, int64_t *out_bytes);
 

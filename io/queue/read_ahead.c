@@ -23,6 +23,7 @@ struct block {
 
 struct sw_read_ahead {
     const char *const *paths;
+    const struct sw_file_identity *identities; /* one per path */
     int file, fd; /* the open file: its index in paths, NO_FILE for none, and its descriptor, -1 for none */
     int64_t file_bytes;
     bool direct;
@@ -34,7 +35,8 @@ struct sw_read_ahead {
     bool warned;
 };
 
-sw_status sw_read_ahead_open(const char *const *paths, struct sw_read_ahead **out) {
+sw_status sw_read_ahead_open(const char *const *paths, const struct sw_file_identity *identities,
+                             struct sw_read_ahead **out) {
     void *buffer;
     SW_TRY(sw_queue_alloc((int64_t)SW_READ_AHEAD_BLOCKS * SW_READ_AHEAD_BLOCK_BYTES, &buffer));
     struct sw_read_ahead *self = calloc(1, sizeof *self);
@@ -42,7 +44,8 @@ sw_status sw_read_ahead_open(const char *const *paths, struct sw_read_ahead **ou
         free(buffer);
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s ahead", paths[0]);
     }
-    *self = (struct sw_read_ahead){.paths = paths, .file = NO_FILE, .fd = -1, .buffer = buffer};
+    *self =
+        (struct sw_read_ahead){.paths = paths, .identities = identities, .file = NO_FILE, .fd = -1, .buffer = buffer};
     for (int i = 0; i < SW_READ_AHEAD_BLOCKS; i++)
         self->block[i] = (struct block){
             .file = NO_FILE, .last_use = -1, .buf = self->buffer + (ptrdiff_t)i * SW_READ_AHEAD_BLOCK_BYTES};
@@ -70,7 +73,7 @@ void sw_read_ahead_close(struct sw_read_ahead *self) {
 static sw_status enter_file(struct sw_read_ahead *self, int file) {
     const char *path = self->paths[file];
     leave_file(self);
-    SW_TRY(sw_file_open_to_read(path, &self->fd));
+    SW_TRY(sw_file_open_again(path, &self->identities[file], &self->fd));
     self->direct = sw_file_try_direct(self->fd);
     if (!self->direct && !self->warned && !sw_file_is_in_memory(self->fd))
         sw_log_info("%s is on a file system without direct I/O: it is read through the page cache", path);

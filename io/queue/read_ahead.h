@@ -16,8 +16,11 @@ enum { SW_READ_AHEAD_BLOCK_BYTES = 512 << 10, SW_READ_AHEAD_BLOCKS = 24 };
 
 struct sw_read_ahead;
 
-/* Opens the files. The caller keeps the array and its paths until the close. */
-sw_status sw_read_ahead_open(const char *const *paths, struct sw_read_ahead **out);
+/* Opens the files, and refuses one that is not its identity. The caller keeps both arrays and the paths until the
+ * close. */
+struct sw_file_identity;
+sw_status sw_read_ahead_open(const char *const *paths, const struct sw_file_identity *identities,
+                             struct sw_read_ahead **out);
 void sw_read_ahead_close(struct sw_read_ahead *self);
 
 /* Announces that these bytes of file paths[file] will be needed. *out_taken is false where that has to wait, for blocks

@@ -37,9 +37,13 @@ static sw_status read_index(const char *path, json_t **out) {
 static sw_status add_path(struct sw_safetensors *tensors, const char *folder, const char *name) {
     char *path = sw_file_path(folder, name);
     char **paths = realloc(tensors->paths, ((size_t)tensors->file_count + 1) * sizeof *paths);
+    struct sw_file_identity *identities =
+        reallocarray(tensors->identities, (size_t)tensors->file_count + 1, sizeof *identities);
     if (paths != NULL)
         tensors->paths = paths;
-    if (path == NULL || paths == NULL) {
+    if (identities != NULL)
+        tensors->identities = identities;
+    if (path == NULL || paths == NULL || identities == NULL) {
         free(path);
         return sw_fail(SW_ERR_NOMEM, "no memory for the name of a shard");
     }
@@ -208,6 +212,7 @@ void sw_safetensors_close(struct sw_safetensors *tensors) {
     if (tensors->fd >= 0)
         close(tensors->fd);
     free(tensors->paths);
+    free(tensors->identities);
     free(tensors->tensors);
     free(tensors->by_name);
     free(tensors->buffer);

@@ -254,7 +254,9 @@ sw_status sw_safetensors_add_file(struct sw_safetensors *tensors, int file) {
     char *text = NULL;
     json_t *header = NULL;
     int64_t header_bytes = 0, data_bytes = 0;
-    sw_status status = read_header(fd, path, &text, &header_bytes, &data_bytes);
+    sw_status status = sw_file_identify(fd, path, &tensors->identities[file]);
+    if (status == SW_OK)
+        status = read_header(fd, path, &text, &header_bytes, &data_bytes);
     close(fd);
     if (status == SW_OK)
         status = sw_safetensors_parse_json(name, text, header_bytes, &header);

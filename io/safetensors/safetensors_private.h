@@ -2,6 +2,7 @@
 #ifndef SW_IO_SAFETENSORS_SAFETENSORS_PRIVATE_H
 #define SW_IO_SAFETENSORS_SAFETENSORS_PRIVATE_H
 
+#include "io/queue/file.h"
 #include "io/safetensors/safetensors.h"
 
 #include <pthread.h>
@@ -25,8 +26,9 @@ struct json_t;
 struct sw_safetensors {
     struct sw_safetensor *tensors; /* by file and offset, which is the quickest order to read them in */
     int64_t count, capacity;
-    int64_t *by_name; /* indices of tensors */
-    char **paths;     /* of the shards */
+    int64_t *by_name;                    /* indices of tensors */
+    char **paths;                        /* of the shards */
+    struct sw_file_identity *identities; /* one per path: the file whose header was checked */
     int file_count;
     struct sw_read_ahead *ahead; /* NULL until something is announced */
     pthread_mutex_t mutex;       /* guards what follows */

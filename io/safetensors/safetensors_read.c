@@ -19,7 +19,7 @@ static sw_status select_file(struct sw_safetensors *tensors, int file) {
     if (tensors->fd >= 0)
         close(tensors->fd);
     tensors->open_file = -1;
-    SW_TRY(sw_file_open_to_read(tensors->paths[file], &tensors->fd));
+    SW_TRY(sw_file_open_again(tensors->paths[file], &tensors->identities[file], &tensors->fd));
     tensors->open_file = file;
     return SW_OK;
 }
@@ -105,7 +105,7 @@ sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct s
                                   int64_t count, int64_t position, bool *out_taken) {
     assert(tensor->supported && first >= 0 && count >= 0 && first <= tensor->elems - count);
     if (tensors->ahead == NULL)
-        SW_TRY(sw_read_ahead_open((const char *const *)tensors->paths, &tensors->ahead));
+        SW_TRY(sw_read_ahead_open((const char *const *)tensors->paths, tensors->identities, &tensors->ahead));
     return sw_read_ahead_announce(tensors->ahead, tensor->file, place_of(tensor, first),
                                   count * sw_dtype_bytes(tensor->type), position, out_taken);
 }

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import struct
+import subprocess
 import time
 
 import hf_folder
@@ -314,6 +315,28 @@ def refuses_flags_without_text():
     return problems
 
 
-script_test.run(trains_and_talks, inspects, validation_has_whole_documents, trains_on_chats,
+def tokens_in_the_cache_are_those_of_their_text():
+    """Text that changes between its digest and its tokens is refused, also where the change was taken back."""
+    problems, model, environment = [], chat_folder("changing-model", **hf_folder.config(vocab_size=300, eos_token_id=END)), \
+        cache_of_its_own("changing")
+    text = program.write(path("changing.txt"), "an honest line of text\n" * 400000)
+    process = subprocess.Popen(program.command("train", "--model", model, "--init", "--data", text, "--run", path("changing-run"),
+                                               "--steps", 1, *program.SHAPE), env=environment, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    folder = os.path.join(environment["XDG_CACHE_HOME"], "spillway")
+    while process.poll() is None and not (os.path.isdir(folder) and any(n.endswith(".bin.partial") for n in os.listdir(folder))):
+        time.sleep(0.001)
+    before = os.stat(text)
+    for content in ("x" * 2000, ("an honest line of text\n" * 100)[:2000]):
+        with open(text, "r+", encoding="utf-8") as file:
+            file.write(content)
+    os.utime(text, ns=(before.st_atime_ns, before.st_mtime_ns))
+    said = process.communicate(timeout=60)[1]
+    expect(problems, said, (process.returncode, "changed while its tokens were made" in said), (1, True))
+    expect(problems, "tokens in the cache", cached(environment), [])
+    return problems
+
+
+script_test.run(tokens_in_the_cache_are_those_of_their_text, trains_and_talks, inspects, validation_has_whole_documents, trains_on_chats,
                 train_takes_loss_and_format, refuses_flags_without_text, bounds_the_cache,
                 use_keeps_tokens_in_the_cache, reads_files_of_llmc, resumes_from_another_folder, all_count_alike)

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import shutil
 import subprocess
 import time
 
@@ -347,7 +348,7 @@ def bad_input():
 
 
 def full_disk():
-    """Where there is no room, one line says so, and nothing is left."""
+    """Where there is no room, one line says so, and nothing is left but what the same command goes on from."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0:
         raise script_test.Skip("no mount namespaces")
     problems, folder = [], path("full")
@@ -360,8 +361,85 @@ def full_disk():
         ended = program.limits.run(["unshare", "--mount", "sh", "-c", mounted, folder, *program.command(*command)], check=False,
                                capture_output=True, env={**os.environ, "XDG_CACHE_HOME": folder})
         said = ended.stderr.decode()
-        expect(problems, f"{command[0]}: {said}", (ended.returncode, "No space left" in said, len(said.splitlines())), (1, True, 1))
-        expect(problems, f"left by {command[0]}", ended.stdout, b"")
+        kept = "goes on from there" in said
+        expect(problems, f"{command[0]}: {said}", (ended.returncode, "No space left" in said, len(said.splitlines())), (1, True, 1 + kept))
+        expect(problems, f"left by {command[0]}", (ended.stdout != b"", kept and command[0] == "train"), (kept, False))
+    return problems
+
+
+def work_outlasts_a_full_disk():
+    """With more room, the same command goes on where the disk was full, and writes the same bytes."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0:
+        raise script_test.Skip("no mount namespaces")
+    problems, folder, data = [], path("fuller"), path("larger.jsonl")
+    os.makedirs(folder)
+    program.write(data, lines(*(chat("q" * 100, "a" * 100) for _ in range(40000))))
+    shared = ("tokenize", "--model", chat_folder("full-model", **hf_folder.config(vocab_size=300, eos_token_id=END)),
+              "--data", data, "--threads", 1, "--out")
+    program.must(*shared, path("roomy.bin"))
+    mounted = 'mount -t tmpfs -o size=16m tmpfs "$0" && { "$@"; mount -o remount,size=256m "$0"; "$@" && cat "$0/o.bin"; }'
+    ended = program.limits.run(["unshare", "--mount", "sh", "-c", mounted, folder,
+                                *program.command(*shared, os.path.join(folder, "o.bin"))], check=False, capture_output=True)
+    said = ended.stderr.decode()
+    expect(problems, said, (ended.returncode, "No space left" in said, "goes on from there" in said, "going on behind" in said),
+           (0, True, True, True))
+    expect(problems, "bytes", ended.stdout == written("roomy.bin")[""], True)
+    return problems
+
+
+def a_token_file_is_never_of_two_texts():
+    """Killed before or between any two names, a call leaves the old files, the new ones, or no tokens."""
+    if shutil.which("strace") is None:
+        raise script_test.Skip("no strace")
+    problems, model = [], chat_folder()
+    old, new = program.write(path("old.jsonl"), lines(*(chat("q" * n, "a") for n in range(1, 40)))), path("new.jsonl")
+    program.write(new, lines(*(chat("qq", "a" * n) for n in range(1, 60))))
+    wanted = []
+    for text in (old, new):
+        program.must("tokenize", "--model", model, "--data", text, "--out", path("set.bin"))
+        wanted.append(written("set.bin"))
+        for name in wanted[-1]:
+            os.unlink(path("set.bin" + name))
+    for call in ("unlink", "rename", "unlink,unlinkat,rename,renameat,renameat2,fsync,fdatasync"):
+        for number in range(1, 12):
+            program.must("tokenize", "--model", model, "--data", old, "--out", path("set.bin"))
+            killed = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e",
+                      f"inject={call}:signal=SIGKILL:when={number}"]
+            program.limits.run([*killed, *program.command("tokenize", "--model", model, "--data", new, "--out", path("set.bin"))],
+                               check=False, capture_output=True)
+            found = written("set.bin")
+            whole = {name: content for name, content in found.items() if name in ("", ".doc", ".mask")}
+            if "" in found and whole not in wanted:
+                problems.append(f"killed at {call} number {number}: parts of two texts")
+            ended = program.run("tokenize", "--model", model, "--data", new, "--out", path("set.bin"))
+            if (ended.code, written("set.bin")) != (0, wanted[1]):
+                problems.append(f"after a kill at {call} number {number}: {ended.err}")
+    return problems
+
+
+def devices_and_pipes():
+    """A device is refused, and a FIFO that nobody writes to is waited for until the user asks to stop."""
+    problems, model = [], byte_folder()
+    for name in ("/dev/zero", "/dev/urandom"):
+        ended = program.run("tokenize", "--model", model, "--data", name, "--out", path("device.bin"))
+        expect(problems, f"{name}: {ended.err}", (ended.code, "not a regular file" in ended.err), (1, True))
+    with open("/dev/zero", "rb") as zeros:
+        ended = subprocess.run(program.command("tokenize", "--model", model, "--data", "-", "--out", path("device.bin")), stdin=zeros,
+                               check=False, capture_output=True, timeout=60)
+    expect(problems, f"zeros: {ended.stderr}", (ended.returncode, b"is a device" in ended.stderr), (1, True))
+    for name in ("quiet.txt", "quiet.jsonl"):
+        os.mkfifo(path(name))
+        process = program.start("tokenize", "--model", model, "--data", path(name), "--out", path("device.bin"))
+        time.sleep(0.5)
+        process.terminate()
+        process.communicate(timeout=10)
+        expect(problems, f"{name} ends by SIGTERM", process.returncode in (0, None), False)
+    for name in ("-", "/dev/stdin"):
+        ended = program.run("tokenize", "--model", model, "--data", name, "--out", path("piped.bin"), stdin=b"piped text")
+        expect(problems, f"{name}: {ended.err}", ended.code, 0)
+    ended = subprocess.run(["bash", "-c", '"$@" --data <(sleep 0.3; printf "piped text")', "bash",
+                            *program.command("tokenize", "--model", model, "--out", path("piped.bin"))], check=False, capture_output=True)
+    expect(problems, f"a substituted process: {ended.stderr}", ended.returncode, 0)
     return problems
 
 
@@ -370,8 +448,12 @@ def stale_documents():
     program.write(path("out.bin.mask"), b"\1\1")
     ended = tokenize(byte_folder(), {"a.txt": "abc"}, left=(".mask",))
     expect(problems, "beside a mask of other tokens", (ended.code, "out.bin.mask" in ended.err), (1, True))
+    model = chat_folder()
+    plain = ("tokenize", "--model", model, "--data", program.write(path("even.jsonl"), lines({"text": "abcdefg"})), "--out", path("out.bin"))
+    ended = program.run(*plain)
+    expect(problems, f"a mask of other tokens beside those of JSON without one: {ended.err}", (ended.code, ".mask" in ended.err), (1, True))
     os.unlink(path("out.bin.mask"))
-    return problems
+    return problems + ([] if program.run(*plain).code == 0 else ["the mask was removed, and the call fails"])
 
 
 def long_chats(name, first=0):
@@ -487,5 +569,6 @@ def one_writer_at_a_time():
 
 script_test.run(golden_ids, rules, other_encodings, wide_and_joined, special_tokens, chats, folders_and_patterns,
                 folders_leave_out_what_is_no_data, files_of_other_kinds, files_without_text, reads_gzip, reads_zstd,
-                packs_whole_documents, skips_bad_lines, bad_input, full_disk, stale_documents, goes_on, begins_anew,
+                packs_whole_documents, skips_bad_lines, bad_input, full_disk, work_outlasts_a_full_disk,
+                a_token_file_is_never_of_two_texts, devices_and_pipes, stale_documents, goes_on, begins_anew,
                 one_writer_at_a_time)

@@ -80,6 +80,22 @@ static void round_trips_every_type(void **state) {
     CHECK(file_bytes(in_directory(*state, "model.safetensors.partial")) == -1);
 }
 
+/* Where tensors are was learnt of the file that was opened first. */
+static void refuses_another_file_of_the_name(void **state) {
+    const char *folder = *state;
+    const char *path = in_directory(folder, "model.safetensors"), *other = in_directory(folder, "other");
+    struct sw_safetensors *tensors;
+    float value;
+    write_model(path, SW_F32);
+    write_model(other, SW_F32);
+    CHECK_OK(sw_safetensors_open(folder, &tensors));
+    CHECK(rename(other, path) == 0);
+    CHECK(sw_safetensors_read_f32(tensors, sw_safetensors_find(tensors, declared[0].name), 0, 1, &value) == SW_ERR_ARG);
+    CHECK(strstr(sw_error_message(SW_ERR_ARG), "changed while it was in use") != NULL);
+    sw_error_clear();
+    sw_safetensors_close(tensors);
+}
+
 static void aligns_the_data(void **state) {
     const char *path = in_directory(*state, "model.safetensors");
     write_model(path, SW_F32);
@@ -211,6 +227,7 @@ static void refuses_indexes_that_lie(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(round_trips_every_type, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(refuses_another_file_of_the_name, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(aligns_the_data, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(leaves_nothing_unfinished, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_to_write_what_cannot_be_read, make_directory, remove_directory),

@@ -1,21 +1,24 @@
 #include "train/documents/text_file.h"
 
+#include "core/long_work.h"
 #include "train/documents/text_inputs.h"
 #include "train/files/files.h"
 #include "train/text/buffer.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 #if SW_HAVE_ZSTD
 #include <zstd.h>
 #endif
 
-enum { BLOCK_BYTES = 1 << 16, GZIP_WINDOW = 15 + 16 /* of zlib: a gzip member with its head and sum */ };
+enum { WAIT_MS = 200, BLOCK_BYTES = 1 << 16, GZIP_WINDOW = 15 + 16 /* of zlib: a gzip member with its head and sum */ };
 
 /* Bytes that were read ahead. */
 struct block {
@@ -25,7 +28,8 @@ struct block {
 
 struct sw_text_file {
     const char *name;
-    FILE *source;
+    int source;    /* descriptor; -1: not open */
+    bool may_wait; /* the source is a pipe or a terminal */
     enum { PLAIN, GZIP, ZSTD } packing;
     bool within; /* a packed file: its packing has begun and has not ended */
     z_stream gzip;
@@ -41,13 +45,29 @@ struct sw_text_file {
 };
 
 /* Reads the next bytes of the source where none are left; at its end there are none. */
+/* Waits until a pipe or terminal has something to read. The user may end the wait. */
+static sw_status wait_for_input(const struct sw_text_file *file) {
+    struct sw_long_work waiting = sw_long_work_begin("waiting for text", SW_LONG_WORK_SILENT);
+    struct pollfd input = {.fd = file->source, .events = POLLIN};
+    while (file->may_wait && poll(&input, 1, WAIT_MS) <= 0)
+        SW_TRY(sw_long_work_at(&waiting, 0));
+    return SW_OK;
+}
+
 static sw_status fill_packed(struct sw_text_file *file) {
-    if (file->packed.at < file->packed.end)
+    struct block *packed = &file->packed;
+    if (packed->at < packed->end)
         return SW_OK;
-    file->packed.at = 0;
-    file->packed.end = fread(file->packed.data, 1, BLOCK_BYTES, file->source);
-    file->offset += (int64_t)file->packed.end;
-    return ferror(file->source) ? sw_fail(SW_ERR_IO, "%s: %s", file->name, strerror(errno)) : SW_OK;
+    packed->at = packed->end = 0;
+    for (ssize_t got = 1; got != 0 && packed->end < BLOCK_BYTES;) {
+        SW_TRY(wait_for_input(file));
+        got = read(file->source, packed->data + packed->end, BLOCK_BYTES - packed->end);
+        if (got < 0 && errno != EINTR && errno != EAGAIN)
+            return sw_fail(SW_ERR_IO, "%s: %s", file->name, strerror(errno));
+        packed->end += got > 0 ? (size_t)got : 0;
+    }
+    file->offset += (int64_t)packed->end;
+    return SW_OK;
 }
 
 static struct sw_text left_of(const struct block *block) {
@@ -155,18 +175,29 @@ static void close_zstd(struct sw_text_file *file) {
 
 /* --- The file --- */
 
+/* Refuses what has no text or no end. Standard input and pipes are read as they come. */
+static sw_status check_source(struct sw_text_file *file) {
+    struct stat info, null;
+    if (fstat(file->source, &info) != 0)
+        return sw_fail(SW_ERR_ARG, "%s: %s", file->name, strerror(errno));
+    if (S_ISDIR(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "%s: %s", file->name, strerror(EISDIR));
+    const bool is_null = S_ISCHR(info.st_mode) && stat("/dev/null", &null) == 0 && info.st_rdev == null.st_rdev;
+    if (S_ISBLK(info.st_mode) || (S_ISCHR(info.st_mode) && !is_null && isatty(file->source) == 0))
+        return sw_fail(SW_ERR_ARG, "%s is a device and no file of text", file->name);
+    file->may_wait = !S_ISREG(info.st_mode) && !is_null;
+    return SW_OK;
+}
+
+/* Opens without waiting for the other end of a FIFO, so that the user can stop the program until it comes. */
 static sw_status open_source(struct sw_text_file *file) {
     const bool is_stdin = strcmp(file->name, SW_TEXT_STDIN) == 0;
-    const int fd = is_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(file->name, O_RDONLY | O_CLOEXEC);
+    file->source = is_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
+                            : open(file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    const int error = errno;
     if (is_stdin)
         file->name = "standard input";
-    file->source = fd >= 0 ? fdopen(fd, "rb") : NULL;
-    if (file->source != NULL)
-        return SW_OK;
-    const int error = errno;
-    if (fd >= 0)
-        close(fd);
-    return sw_fail(SW_ERR_ARG, "%s: %s", file->name, strerror(error));
+    return file->source >= 0 ? check_source(file) : sw_fail(SW_ERR_ARG, "%s: %s", file->name, strerror(error));
 }
 
 /* Finds out how the file is packed by its first bytes, and for Zstandard by its name too. */
@@ -192,6 +223,7 @@ sw_status sw_text_file_open(const char *path, const struct sw_text_coding *codin
     if (file == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
     file->name = path;
+    file->source = -1;
     sw_status status = open_source(file);
     if (status == SW_OK)
         status = open_packing(file);
@@ -212,8 +244,8 @@ void sw_text_file_close(struct sw_text_file *file) {
         inflateEnd(&file->gzip);
     if (file->packing == ZSTD)
         close_zstd(file);
-    if (file->source != NULL)
-        fclose(file->source);
+    if (file->source >= 0)
+        close(file->source);
     sw_text_converter_close(file->converter);
     free(file);
 }
@@ -292,7 +324,7 @@ sw_status sw_text_file_read(struct sw_text_file *file, char *out, size_t bytes, 
 static sw_status seek(struct sw_text_file *file, int64_t bytes, int64_t lines) {
     const size_t ahead = left_of(&file->text).bytes + left_of(&file->raw).bytes + left_of(&file->packed).bytes;
     const int64_t offset = file->offset - (int64_t)ahead + bytes;
-    if (fseeko(file->source, (off_t)offset, SEEK_SET) != 0)
+    if (lseek(file->source, (off_t)offset, SEEK_SET) < 0)
         return sw_fail(SW_ERR_IO, "%s: %s", file->name, strerror(errno));
     file->text.end = file->raw.end = file->packed.end = 0;
     file->text.at = file->raw.at = file->packed.at = 0;

@@ -180,7 +180,8 @@ static void keep_for_later(struct work *w, sw_status status) {
     SW_HANDLES_ERRORS();
     struct sw_tokenize_journal found;
     struct sw_text_buffer packed = {0};
-    if ((status == SW_ERR_SPACE || w->blocked) && w->has_journal && w->writer != NULL)
+    /* Files that fill a disk must not stay in a cache. */
+    if (((status == SW_ERR_SPACE && w->spec->confirm == NULL) || w->blocked) && w->has_journal && w->writer != NULL)
         w->keeps = sw_tokenize_journal_read(w->spec->out, &found, &packed) && found.rules == w->journal.rules &&
                    found.inputs == w->journal.inputs;
     free(packed.data);
