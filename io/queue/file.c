@@ -237,7 +237,7 @@ sw_status sw_file_open_again(const char *path, const struct sw_file_identity *ex
     SW_TRY(sw_file_open_to_read(path, out_fd));
     sw_status status = sw_file_identify(*out_fd, path, &found);
     if (status == SW_OK && memcmp(&found, expected, sizeof found) != 0)
-        status = sw_fail(SW_ERR_ARG, "%s changed while it was in use: begin again once nothing writes to it", path);
+        status = sw_fail(SW_ERR_CORRUPT, "%s changed while it was in use: begin again once nothing writes to it", path);
     if (status == SW_OK)
         return SW_OK;
     close(*out_fd);

@@ -55,8 +55,8 @@ struct sw_file_identity {
     int64_t device, inode, bytes, written_s, written_ns;
 };
 sw_status sw_file_identify(int fd, const char *path, struct sw_file_identity *out);
-/* Opens a regular file as sw_file_open_to_read does. Refuses one that is not `expected`: what was learnt of that one,
- * such as where its contents are, may be wrong of this one. */
+/* Opens a regular file as sw_file_open_to_read does. Refuses one that is not `expected` with SW_ERR_CORRUPT: what was
+ * learnt of that one, such as where its contents are, may be wrong of this one. */
 sw_status sw_file_open_again(const char *path, const struct sw_file_identity *expected, int *out_fd);
 /* Returns the file's length. */
 sw_status sw_file_size(int fd, const char *path, int64_t *out_bytes);
