@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ enum {
     CONNECT_MS = 2000, /* to connect to one address */
     ANSWER_MS = 5000,  /* for the first note of whoever has connected */
     ALL_MS = 30000,    /* for all ranks to connect */
+    STRANGERS = 64,    /* connections that have said nothing yet */
 };
 
 /* Where rank 0 listens; numeric addresses. */
@@ -57,34 +59,60 @@ static void list_addresses(struct offer *offer, int family) {
     freeifaddrs(all);
 }
 
-static sw_status begin_listening(int ranks, struct offer *offer, int *out) {
+/* Returns a socket that is bound to a port of the loopback address, which no other machine can reach, or -1. */
+static int bind_loopback(void) {
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (made >= 0 && bind(made, (struct sockaddr *)&four, sizeof four) == 0)
+        return made;
+    if (made >= 0)
+        close(made);
+    return -1;
+}
+
+/* Returns a socket that is bound to a port of every address, of both kinds where there are both, or -1. */
+static int bind_all(void) {
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
     struct sockaddr_in four = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof six;
-    bool bound = false;
-    /* Both kinds of address where there are both. */
-    int listener = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (listener >= 0) {
-        setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
-        bound = bind(listener, (struct sockaddr *)&six, sizeof six) == 0;
+    int made = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (made >= 0) {
+        setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
+        if (bind(made, (struct sockaddr *)&six, sizeof six) == 0)
+            return made;
+        close(made);
     }
-    if (!bound) {
-        if (listener >= 0)
-            close(listener);
-        listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        bound = listener >= 0 && bind(listener, (struct sockaddr *)&four, sizeof four) == 0;
-    }
-    /* The port stands at one place in both. */
+    made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (made >= 0 && bind(made, (struct sockaddr *)&four, sizeof four) == 0)
+        return made;
+    if (made >= 0)
+        close(made);
+    return -1;
+}
+
+/* Listens for the other ranks. `together`: all ranks share one loopback address. */
+static sw_status begin_listening(int ranks, bool together, struct offer *offer, int *out) {
+    struct sockaddr_in6 address;
+    socklen_t bytes = sizeof address;
+    int listener = together ? bind_loopback() : -1;
+    const bool is_loopback_only = listener >= 0;
+    if (listener < 0)
+        listener = bind_all();
+    /* The port stands at one place in addresses of both kinds. */
     static_assert(offsetof(struct sockaddr_in6, sin6_port) == offsetof(struct sockaddr_in, sin_port), "ports differ");
-    if (!bound || listen(listener, ranks) != 0 || getsockname(listener, (struct sockaddr *)&six, &bytes) != 0) {
+    if (listener < 0 || listen(listener, ranks) != 0 ||
+        getsockname(listener, (struct sockaddr *)&address, &bytes) != 0) {
         const int error = errno;
         if (listener >= 0)
             close(listener);
         return sw_fail(SW_ERR_IO, "rank 0 cannot listen for the other ranks' watches: %s", strerror(error));
     }
-    offer->port = ntohs(six.sin6_port);
-    list_addresses(offer, AF_INET);
-    list_addresses(offer, AF_INET6);
+    offer->port = ntohs(address.sin6_port);
+    if (is_loopback_only) {
+        snprintf(offer->addresses[offer->count++], INET6_ADDRSTRLEN, "127.0.0.1");
+    } else {
+        list_addresses(offer, AF_INET);
+        list_addresses(offer, AF_INET6);
+    }
     read_boot(offer->boot, sizeof offer->boot);
     *out = listener;
     return SW_OK;
@@ -102,33 +130,78 @@ static bool receive_within(const struct sw_watch *watch, struct sw_watch_peer *p
     return got == 1;
 }
 
-/* Accepts one connection, and closes it where it is a stranger's and not a rank's. */
-static void accept_one(struct sw_watch *watch, int listener, int *connected) {
-    struct sw_watch_peer peer = {.socket = accept4(listener, NULL, NULL, SOCK_CLOEXEC)};
-    if (peer.socket < 0)
+/* Connections whose first note has not come. Anyone may have made them. */
+struct strangers {
+    struct sw_watch_peer peer[STRANGERS]; /* socket -1: free */
+    int64_t until_ns[STRANGERS];
+};
+
+/* Accepts one connection. Where too many have said nothing, the one that has been silent longest makes room. */
+static void accept_one(struct strangers *strangers, int listener) {
+    const int made = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int at = 0;
+    if (made < 0)
         return;
-    const bool rank = receive_within(watch, &peer, ANSWER_MS) && peer.incoming.kind == SW_NOTE_HELLO &&
-                      peer.incoming.rank > 0 && watch->peers[peer.incoming.rank - 1].socket < 0;
-    if (!rank) {
-        close(peer.socket);
-        return;
-    }
-    setsockopt(peer.socket, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-    peer.rank = peer.incoming.rank;
-    peer.last = peer.incoming;
-    watch->peers[peer.rank - 1] = peer;
-    sw_watch_send(watch, &watch->peers[peer.rank - 1], SW_NOTE_WELCOME, NULL);
-    ++*connected;
+    for (int i = 1; i < STRANGERS && strangers->peer[at].socket >= 0; i++)
+        if (strangers->peer[i].socket < 0 || strangers->until_ns[i] < strangers->until_ns[at])
+            at = i;
+    if (strangers->peer[at].socket >= 0)
+        close(strangers->peer[at].socket);
+    strangers->peer[at] = (struct sw_watch_peer){.socket = made};
+    strangers->until_ns[at] = sw_now_ns() + ANSWER_MS * INT64_C(1000000);
 }
 
-static sw_status accept_all(struct sw_watch *watch, int listener) {
+/* Reads what a connection has sent. Once its first note is there, it becomes a rank's, or is closed. */
+static void hear(struct sw_watch *watch, struct sw_watch_peer *peer, int64_t until_ns, int *connected) {
+    const int got = sw_watch_receive(watch, peer);
+    if (got == 0 && sw_now_ns() < until_ns)
+        return;
+    const struct sw_note *note = &peer->incoming;
+    const bool is_rank =
+        got == 1 && note->kind == SW_NOTE_HELLO && note->rank > 0 && watch->peers[note->rank - 1].socket < 0;
+    if (is_rank) {
+        setsockopt(peer->socket, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+        peer->rank = note->rank;
+        peer->last = *note;
+        watch->peers[peer->rank - 1] = *peer;
+        sw_watch_send(watch, &watch->peers[peer->rank - 1], SW_NOTE_WELCOME, NULL);
+        ++*connected;
+    } else {
+        close(peer->socket);
+    }
+    peer->socket = -1;
+}
+
+/* Accepts connections and hears them beside each other, so that a stranger who says nothing delays no rank. */
+static void accept_ranks(struct sw_watch *watch, int listener, struct strangers *strangers) {
+    enum { TURN_MS = 100 };
     const int64_t deadline_ns = sw_now_ns() + ALL_MS * INT64_C(1000000);
+    struct pollfd waits[STRANGERS + 1];
     int connected = 0;
     while (connected < watch->peer_count && sw_now_ns() < deadline_ns) {
-        struct pollfd wait = {.fd = listener, .events = POLLIN};
-        if (poll(&wait, 1, CONNECT_MS) > 0)
-            accept_one(watch, listener, &connected);
+        for (int i = 0; i < STRANGERS; i++)
+            waits[i] = (struct pollfd){.fd = strangers->peer[i].socket, .events = POLLIN};
+        waits[STRANGERS] = (struct pollfd){.fd = listener, .events = POLLIN};
+        (void)poll(waits, STRANGERS + 1, TURN_MS);
+        for (int i = 0; i < STRANGERS; i++)
+            if (strangers->peer[i].socket >= 0)
+                hear(watch, &strangers->peer[i], strangers->until_ns[i], &connected);
+        if (waits[STRANGERS].revents != 0)
+            accept_one(strangers, listener);
     }
+}
+
+sw_status sw_watch_accept(struct sw_watch *watch, int listener) {
+    struct strangers *strangers = malloc(sizeof *strangers);
+    if (strangers == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to connect the ranks' watches");
+    for (int i = 0; i < STRANGERS; i++)
+        strangers->peer[i].socket = -1;
+    accept_ranks(watch, listener, strangers);
+    for (int i = 0; i < STRANGERS; i++)
+        if (strangers->peer[i].socket >= 0)
+            close(strangers->peer[i].socket);
+    free(strangers);
     for (int i = 0; i < watch->peer_count; i++)
         if (watch->peers[i].socket < 0)
             return sw_fail(
@@ -190,15 +263,37 @@ static sw_status connect_to_first(struct sw_watch *watch, const struct offer *of
                    offer->count > 1 ? " or its other addresses" : "");
 }
 
+/* The network that a process sees: on one machine, containers may have several. */
+struct network {
+    char boot[SW_COMM_NAME_CHARS], name[SW_COMM_NAME_CHARS];
+};
+
+/* Finds whether all ranks see rank 0's loopback address. */
+static sw_status find_together(struct sw_watch *watch, bool *out) {
+    struct network own = {0}, first;
+    struct sw_comm_request *request;
+    read_boot(own.boot, sizeof own.boot);
+    *out = readlink("/proc/self/ns/net", own.name, sizeof own.name - 1) > 0 && own.boot[0] != '\0';
+    first = own;
+    SW_TRY(sw_comm_broadcast(
+        watch->comm, &(struct sw_comm_broadcast){.what = "rank 0's network", .data = &first, .bytes = sizeof first},
+        &request));
+    SW_TRY(sw_comm_wait(request));
+    *out = *out && memcmp(&first, &own, sizeof own) == 0;
+    return sw_comm_all_true(watch->comm, "the ranks share a network", out);
+}
+
 sw_status sw_watch_connect(struct sw_watch *watch) {
+    bool together;
     struct offer offer = {0};
     int listener = -1;
     struct sw_comm_request *request;
     sw_status status = SW_OK, listening = SW_OK;
+    SW_TRY(find_together(watch, &together));
     if (watch->rank == 0) {
         if (getrandom(offer.token, sizeof offer.token, 0) != (ssize_t)sizeof offer.token)
             return sw_fail(SW_ERR_IO, "the system gives no random numbers: %s", strerror(errno));
-        listening = begin_listening(watch->ranks, &offer, &listener);
+        listening = begin_listening(watch->ranks, together, &offer, &listener);
     }
     /* Where rank 0 cannot listen, the others are told no address, and fail too. */
     SW_TRY_GOTO(sw_comm_broadcast(
@@ -209,7 +304,7 @@ sw_status sw_watch_connect(struct sw_watch *watch) {
     SW_TRY_GOTO(sw_comm_wait(request), done);
     memcpy(watch->own.token, offer.token, sizeof offer.token);
     if (watch->rank == 0)
-        status = listening == SW_OK ? accept_all(watch, listener) : listening;
+        status = listening == SW_OK ? sw_watch_accept(watch, listener) : listening;
     else
         status = connect_to_first(watch, &offer);
 done:

@@ -106,8 +106,10 @@ struct sw_watch {
     _Atomic int64_t timeout_ns;
 };
 
-/* Connects all ranks and fills watch->peers. */
+/* Connects all ranks and fills watch->peers. Ranks that share a loopback address are reached by that alone. */
 sw_status sw_watch_connect(struct sw_watch *watch);
+/* Rank 0: accepts the other ranks' connections and fills watch->peers. Other connections hold up none of them. */
+sw_status sw_watch_accept(struct sw_watch *watch, int listener);
 /* Sends a note without ever waiting. A peer that takes no bytes is later found silent. */
 void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_note_kind kind, const char *text);
 /* Reads the bytes that a peer has sent. Returns 1 if a whole note is in peer->incoming, 0 if not yet, -1 if the

@@ -1,11 +1,14 @@
-/* The watch judges ranks by the facts that it has. */
+/* The watch judges ranks by the facts that it has, and strangers keep none of them from connecting. */
 #include "core/ranks/watch_private.h"
 #include "core/size.h"
 
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -139,8 +142,52 @@ static void a_death_is_told_with_group_and_op(void **state) {
     assert_string_equal(text, "rank 1 (process 101 on here) has died");
 }
 
+static int connect_to(int port) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int made = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(made >= 0 && connect(made, (struct sockaddr *)&to, sizeof to) == 0);
+    return made;
+}
+
+/* More connections say nothing, or nonsense, than the watch waits for in turn before its time is over. */
+static void strangers_keep_no_rank_out(void **state) {
+    (void)state;
+    enum { SILENT = 100 };
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof at;
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listener, 2 * SILENT), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
+    struct sw_watch_peer peers[] = {{.socket = -1}, {.socket = -1}};
+    struct sw_watch watch = {.ranks = 3, .peers = peers, .peer_count = 2, .own.token = {1, 2}};
+    int stranger[SILENT], rank[3];
+    for (int i = 0; i < SILENT; i++) {
+        stranger[i] = connect_to(at.sin_port);
+        if (i % 2 == 0)
+            assert_int_equal(send(stranger[i], "GET / HTTP/1.1\r\n\r\n", 18, 0), 18);
+    }
+    /* The first one knows what a rank says, but not the job's token. */
+    for (int i = 0; i < 3; i++) {
+        struct sw_note hello = {.kind = SW_NOTE_HELLO, .rank = i % 2 + 1, .token = {1, i > 0 ? 2 : 3}};
+        rank[2 - i] = connect_to(at.sin_port);
+        assert_int_equal(send(rank[2 - i], &hello, sizeof hello, 0), sizeof hello);
+    }
+    assert_int_equal(sw_watch_accept(&watch, listener), SW_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(peers[i].rank, i + 1);
+        close(peers[i].socket);
+    }
+    for (int i = 0; i < 3; i++)
+        close(rank[i]);
+    for (int i = 0; i < SILENT; i++)
+        close(stranger[i]);
+    close(listener);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strangers_keep_no_rank_out),
         cmocka_unit_test(names_a_slow_rank_its_op_and_the_remedy),
         cmocka_unit_test(a_patient_start_has_many_times_as_long),
         cmocka_unit_test(silence_is_never_forgiven),
