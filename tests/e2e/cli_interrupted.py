@@ -262,6 +262,21 @@ def a_beginning_that_was_cleared_in_part():
     return problems + ([] if again.code == 0 else [f"begun again: {again.err[-500:]}"])
 
 
+def a_beginning_of_tensor_groups():
+    """The folders of its ranks have the size of a group in their names, which starting.json gives."""
+    program.must(*train("grouped", "nvme", steps=1))
+    stores = 2 * program.read_json(path("grouped", "run.json"))["stores"]
+    shutil.rmtree(path("grouped"))
+    for rank in range(2):
+        stores[rank] = {**stores[rank], "places": []}
+        os.makedirs(path("grouped", f"rank-{rank}-of-2-tensor-2"))
+    start = {"spillway_start": 1, "ranks": 2, "tensor": 2, "whole": False, "stores": stores}
+    program.write(path("grouped", "starting.json"), json.dumps(start))
+    again = program.run(*train("grouped", "nvme", steps=2))
+    problems = [f"{name} stays" for name in os.listdir(path("grouped")) if "tensor" in name or name == "starting.json"]
+    return problems + ([] if again.code == 0 else [f"begun again: {again.err[-500:]}"])
+
+
 def a_beginning_that_a_power_loss_left_empty():
     """The file that lists the stores has its length and zeros for content: nothing was made yet, and train begins."""
     run = path("emptied")
@@ -425,6 +440,6 @@ def a_reader_that_has_gone():
 
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
                 a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed,
-                a_beginning_that_was_cleared_in_part, a_beginning_that_a_power_loss_left_empty,
+                a_beginning_that_was_cleared_in_part, a_beginning_of_tensor_groups, a_beginning_that_a_power_loss_left_empty,
                 a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite,
                 weights_that_diverge_in_the_last_step, saves_by_time, a_program_under_nohup, a_reader_that_has_gone)

@@ -26,8 +26,9 @@ static sw_status write_and_flush(int file, const char *path, const char *text) {
 }
 
 sw_status sw_start_left_write(int file, const char *path, const struct sw_run *run) {
-    json_t *root = json_pack("{s:i, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks", (json_int_t)run->ranks,
-                             "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks));
+    json_t *root = json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks",
+                             (json_int_t)run->ranks, "tensor", (json_int_t)run->tensor_ranks, "whole", run->whole,
+                             "stores", sw_run_stores_to_json(run->store, run->ranks));
     if (root != NULL)
         sw_run_optimizer_to_json(run, root);
     char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
@@ -38,12 +39,19 @@ sw_status sw_start_left_write(int file, const char *path, const struct sw_run *r
     return status;
 }
 
+/* The names of the ranks' folders have the size of tensor groups. Older versions did not write it. */
+static void read_tensor(const json_t *root, struct sw_run *run) {
+    const json_int_t ranks = json_integer_value(json_object_get(root, "tensor"));
+    run->settings.tensor = ranks > 1 && ranks <= SW_SETTINGS_MOST_RANKS ? ranks : 1;
+}
+
 /* An incomplete text was never flushed, and nothing was made before the flush. */
 static sw_status parse(const char *text, const char *path, struct sw_start_left *out) {
     json_t *root = sw_json_try(text, strlen(text));
     if (root == NULL)
         return SW_OK;
     sw_status status = SW_OK;
+    read_tensor(root, &out->run);
     if (json_integer_value(json_object_get(root, "spillway_start")) != START_VERSION ||
         json_object_get(root, "ranks") == NULL)
         status = sw_fail(SW_ERR_UNSUPPORTED,
