@@ -96,6 +96,9 @@ def damaged_descriptions():
         ("a setting of another type", ["resume", with_settings("typed", seq="long")], "run.json", "seq"),
         *((f"no {name}", ["resume", with_settings(f"null-{name}", **{name: None})], "run.json", name)
           for name in ("model", "order", "val", "place")),
+        ("no data", ["resume", with_settings("no-data", data=[])], "run.json", "gives no value for --data"),
+        ("data left out", ["resume", with_text("dataless", json.dumps({**right, "settings": {
+            name: value for name, value in right["settings"].items() if name != "data"}}))], "run.json", "--data"),
         ("an unknown setting", ["resume", with_settings("odd", colour="red")], "run.json", "colour"),
         ("another model", ["resume", with_text("other", json.dumps({**right, "config": {**right["config"],
                                                                                         "n_layer": 3}}))], "model"),

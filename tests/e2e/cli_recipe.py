@@ -198,9 +198,29 @@ BAD = (
     ("model: gpt2-tiny\n", "train needs --data", "--data"),
     ("model: gpt2-tiny\ndata: t.txt\nepochs: 3\nsteps: 4\n", "give one of them", "--epochs"),
     ("a: &a [*a]\n", "no flag --a", "line 1"),
+    ("model: gpt2-tiny\ndata: []\n", "--data is an empty list", "line 2"),
+    ("[" * 1000000, "recipe.yaml is no recipe", "more than 16 lists within each other"),
+    ("data: [" + ", ".join(f"&a{i} x" for i in range(60000)) + "]\n", "recipe.yaml is no recipe", "anchors"),
+    ("".join(f"%TAG !a{i}! x\n" for i in range(60000)) + "---\na: b\n", "has a %TAG directive", "remove it"),
     (b"\xc0\xc0", "is not YAML: line 1", "recipe.yaml"),
     (b"\xff\xfem\x00", "is UTF-16", "recipe.yaml"),
 )
+
+
+def a_run_on_many_files_can_be_opened_again():
+    """The names of the files make run.json and the recipe larger than 1 MiB; what is larger than both may be is refused
+    before anything is made."""
+    folder = path("many", "a-folder-with-a-long-name-" * 7)
+    os.makedirs(folder)
+    names = [program.write(os.path.join(folder, f"{i:05}-{'x' * 90}.txt"), "hello world") for i in range(4000)]
+    many = recipe(SHAPE + "steps: 1\ndata:\n" + "".join(f"- {name}\n" for name in names))
+    program.must("train", "--recipe", many, "--run", path("wide"))
+    problems = [] if os.path.getsize(path("wide", "run.json")) > 1 << 20 else ["run.json is too small to tell"]
+    program.must("resume", path("wide"), "--steps", 2)
+    program.must("train", "--recipe", path("wide", "recipe.yaml"), "--run", path("wider"), "--dry-run")
+    recipe(SHAPE + "steps: 1\ndata:\n" + "".join(f"- {name}\n" for name in names * 8))
+    return problems + program.refused("names beyond what a run keeps", ["train", "--recipe", path("recipe.yaml"), "--run",
+                                                                       path("widest")], "--data", "32000 files", "folder")
 
 
 def bad_recipes_are_refused():
@@ -208,7 +228,7 @@ def bad_recipes_are_refused():
     for content, *words in BAD:
         ended = program.run("train", "--recipe", recipe(content), "--run", path("bad"))
         if ended.code != 2 or not all(word in ended.err for word in words) or os.path.exists(path("bad")):
-            problems.append(f"{content!r}: status {ended.code}: {ended.err}")
+            problems.append(f"{content[:80]!r}: status {ended.code}: {ended.err}")
     for arguments, word in ((("--recipe",), "--recipe needs a value"), (("--recipe", path("no")), "cannot open")):
         ended = program.run("train", *arguments)
         if ended.code != 2 or word not in ended.err:
@@ -218,4 +238,5 @@ def bad_recipes_are_refused():
 
 script_test.run(flags_come_from_the_recipe, a_run_writes_the_recipe_that_repeats_it, epochs_become_steps,
                 a_dry_run_checks_and_writes_nothing, plan_passes_over_the_flags_of_train, plan_counts_data_as_train_does,
-                passes_of_steps_are_said_and_many_are_warned_of, the_rate_follows_from_the_weights, bad_recipes_are_refused)
+                passes_of_steps_are_said_and_many_are_warned_of, the_rate_follows_from_the_weights,
+                a_run_on_many_files_can_be_opened_again, bad_recipes_are_refused)

@@ -375,8 +375,8 @@ static void test_how_often_in_all_forms(void **state) {
 static void test_flags_override_json(void **state) {
     (void)state;
     struct settings settings = {0};
-    json_t *object =
-        json_loads("{\"data\": [\"old1\", \"old2\"], \"nvme\": [\"/old\"], \"seed\": 9, \"lr\": 1}", 0, NULL);
+    json_t *object = json_loads(
+        "{\"model\": \"old\", \"data\": [\"old1\", \"old2\"], \"nvme\": [\"/old\"], \"seed\": 9, \"lr\": 1}", 0, NULL);
     support_expect_ok(sw_options_defaults(&line, &settings), "defaults");
     support_expect_ok(sw_options_from_json(&line, object, "run.json", &settings), "from JSON");
     support_expect_ok(parse("run --model m --nvme /new1 --nvme /new2", &settings, NULL), "parse");
@@ -407,6 +407,7 @@ static void test_bad_json(void **state) {
         {"{\"init\": 1}", "--init has the wrong type"},
         {"{\"data\": \"a\"}", "--data has the wrong type"},
         {"{\"data\": [1]}", "a value of --data is not a string"},
+        {"{\"seed\": 7}", "run.json gives no value for --model"},
         {"{\"device\": \"tpu\"}", "one of auto|cpu|cuda"},
         {"{\"device_memory\": 5}", "from 4.00 KiB"},
         {"{\"save_every\": 0}", "--save-every is '0'"},

@@ -37,8 +37,16 @@ sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status 
 
 sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers readers) {
     char *text = object == NULL ? NULL : json_dumps(object, JSON_INDENT(2));
-    const sw_status status = text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path)
-                                          : sw_file_replace(path, text, strlen(text), readers);
+    sw_status status = SW_OK;
+    if (text == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
+    else if (strlen(text) > SW_JSON_MOST_WRITTEN_BYTES)
+        status = sw_fail(SW_ERR_ARG,
+                         "%s would have %zu bytes and may have at most %zu; if it lists many files, give fewer and "
+                         "larger ones",
+                         path, strlen(text), SW_JSON_MOST_WRITTEN_BYTES);
+    else
+        status = sw_file_replace(path, text, strlen(text), readers);
     free(text);
     json_decref(object);
     return status;

@@ -15,7 +15,9 @@ sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad,
 /* Does the same, but refuses a link (sw_file_read_own_text), and U+0000. */
 sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
 
-/* Writes an object whole (sw_file_replace) and releases it. NULL fails for lack of memory. */
+/* Writes an object whole (sw_file_replace) and releases it. NULL fails for lack of memory. Refuses more than
+ * SW_JSON_MOST_WRITTEN_BYTES, so that no reader that takes as much refuses what was written. */
+#define SW_JSON_MOST_WRITTEN_BYTES ((size_t)16 << 20)
 sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers readers);
 
 /* Refuses an object that has a member with another name than these, and suggests the nearest one. Messages name the

@@ -7,6 +7,7 @@
 #include "offload/engine/engine.h"
 #include "train/data/text_data.h"
 #include "train/devices/algorithms.h"
+#include "train/files/json_file.h"
 #include "train/hf/config.h"
 #include "train/hf/turn_end.h"
 #include "train/settings/options.h"
@@ -16,7 +17,7 @@
 #include <stdint.h>
 
 enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
-#define SW_RUN_JSON_LIMIT_BYTES ((size_t)1 << 20)
+#define SW_RUN_JSON_LIMIT_BYTES SW_JSON_MOST_WRITTEN_BYTES
 
 /* The store of one rank. */
 struct sw_run_store {

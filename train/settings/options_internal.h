@@ -33,6 +33,9 @@ sw_status sw_options_read_recipe(const struct sw_command_line *line, const char 
 /* Sets the member from text; a list grows by one. */
 sw_status sw_option_set(const struct sw_option *option, const char *text, void *target);
 
+/* Tells whether a text is there, and whether a list has an entry; members of other kinds always have a value. */
+bool sw_option_has_value(const struct sw_option *option, const void *target);
+
 /* Tells whether the member holds "auto". */
 bool sw_option_is_auto(const struct sw_option *option, const void *target);
 

@@ -117,6 +117,14 @@ static sw_status list_from_json(const struct sw_option *option, const json_t *va
     return SW_OK;
 }
 
+/* Refuses settings without a value that no command line can leave out: whoever uses them relies on it. */
+static sw_status check_required(const struct sw_command_line *line, const char *origin, void *target) {
+    for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
+        if (is_kept(option) && option->required && !sw_option_has_value(option, target))
+            return sw_fail(SW_ERR_ARG, "%s gives no value for %s; restore the file from a copy", origin, option->name);
+    return SW_OK;
+}
+
 static sw_status value_from_json(const struct sw_option *option, const json_t *value, void *target) {
     char buffer[NUMBER_CHARS];
     if (option->kind == SW_OPTION_FLAG && json_is_boolean(value)) {
@@ -160,5 +168,5 @@ sw_status sw_options_from_json(const struct sw_command_line *line, const json_t 
         if (status != SW_OK)
             return sw_fail_while(status, "reading %s", origin);
     }
-    return SW_OK;
+    return check_required(line, origin, target);
 }

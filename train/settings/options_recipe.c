@@ -6,8 +6,10 @@
 #include <string.h>
 #include <yaml.h>
 
-#define MOST_BYTES ((size_t)1 << 20)
-enum { NAME_CHARS = 64, NAME_PREFIX_CHARS = 2 };
+/* As much as a run writes (settings_recipe.c). */
+#define MOST_BYTES ((size_t)16 << 20)
+/* Deeper nesting and more anchors than these are no recipe, and would take a time that grows with their square. */
+enum { NAME_CHARS = 64, NAME_PREFIX_CHARS = 2, MOST_LEVELS = 16, MOST_ANCHORS = 64 };
 
 struct recipe {
     const struct sw_command_line *line;
@@ -58,7 +60,9 @@ static sw_status set_value(struct recipe *recipe, const struct sw_option *option
         return set_scalar(recipe, option, node);
     for (const yaml_node_item_t *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++)
         SW_TRY(set_scalar(recipe, option, yaml_document_get_node(&recipe->document, *item)));
-    return SW_OK;
+    return !option->required || sw_option_has_value(option, recipe->target)
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "%s is an empty list; name at least one %s", option->name, option->value);
 }
 
 static sw_status set_pair(struct recipe *recipe, const yaml_node_t *key, const yaml_node_t *value) {
@@ -88,8 +92,51 @@ static sw_status set_all(struct recipe *recipe) {
     return SW_OK;
 }
 
+static bool has_anchor(const yaml_event_t *event) {
+    return (event->type == YAML_SCALAR_EVENT && event->data.scalar.anchor != NULL) ||
+           (event->type == YAML_SEQUENCE_START_EVENT && event->data.sequence_start.anchor != NULL) ||
+           (event->type == YAML_MAPPING_START_EVENT && event->data.mapping_start.anchor != NULL);
+}
+
+/* Follows the parser to the end of the text, or to what no recipe has. Text that is not YAML is left to the loader,
+ * which says what is wrong. */
+static sw_status follow(yaml_parser_t *parser, const char *path) {
+    yaml_event_t event;
+    int levels = 0, anchors = 0;
+    bool ended = false;
+    while (!ended && levels <= MOST_LEVELS && anchors <= MOST_ANCHORS && yaml_parser_parse(parser, &event)) {
+        levels += event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+        levels -= event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+        anchors += has_anchor(&event);
+        ended = event.type == YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
+    }
+    if (levels > MOST_LEVELS)
+        return sw_fail(SW_ERR_ARG, "%s is no recipe: line %zu has more than %d lists within each other", path,
+                       parser->mark.line + 1, MOST_LEVELS);
+    return anchors <= MOST_ANCHORS
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "%s is no recipe: up to line %zu it has more than %d anchors (&NAME)", path,
+                         parser->mark.line + 1, MOST_ANCHORS);
+}
+
+/* Reads the structure once before it is loaded, because libyaml has no bounds of its own. Directives are refused first:
+ * they are kept until the document begins, and a recipe needs none but %YAML. */
+static sw_status check_structure(const char *text, const char *path) {
+    yaml_parser_t parser;
+    if (strncmp(text, "%TAG", 4) == 0 || strstr(text, "\n%TAG") != NULL)
+        return sw_fail(SW_ERR_ARG, "%s has a %%TAG directive, which means nothing in a recipe; remove it", path);
+    if (!yaml_parser_initialize(&parser))
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, strlen(text));
+    const sw_status status = follow(&parser, path);
+    yaml_parser_delete(&parser);
+    return status;
+}
+
 static sw_status read_text(struct recipe *recipe, const char *text) {
     yaml_parser_t parser;
+    SW_TRY(check_structure(text, recipe->path));
     if (!yaml_parser_initialize(&parser))
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", recipe->path);
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, strlen(text));

@@ -164,6 +164,13 @@ static void set_auto(const struct sw_option *option, void *member) {
         *(int64_t *)member = SW_OPTION_AUTO;
 }
 
+bool sw_option_has_value(const struct sw_option *option, const void *target) {
+    const void *member = (const char *)target + option->offset;
+    if (option->kind == SW_OPTION_STRING)
+        return *(char *const *)member != NULL;
+    return !sw_option_is_list(option) || ((const struct sw_option_list *)member)->count > 0;
+}
+
 bool sw_option_is_auto(const struct sw_option *option, const void *target) {
     const void *member = (const char *)target + option->offset;
     if (!option->allow_auto)

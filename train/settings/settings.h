@@ -22,6 +22,8 @@ enum { SW_SETTINGS_MOST_RANKS = 4096, SW_NODES_UNEVEN = -1 };
 #define SW_NO_SECONDARY "none"
 /* The recipe in the folder of a run. */
 #define SW_RECIPE_NAME "recipe.yaml"
+/* The names of data files that a run keeps. The rest of its run.json has as much room again. */
+#define SW_SETTINGS_MOST_NAME_BYTES ((size_t)8 << 20)
 
 /* The largest --chunk-grains. */
 enum { SW_MOST_CHUNK_GRAINS = 65536 };

@@ -55,7 +55,22 @@ static sw_status check_name(const char *flag, const char *name) {
     return SW_OK;
 }
 
+/* Refuses more names than run.json and recipe.yaml may have. Each is counted with its line's other characters. */
+static sw_status check_room(const struct sw_option_list *data) {
+    enum { BESIDE_NAME_BYTES = 32 };
+    size_t bytes = 0;
+    for (int i = 0; i < data->count; i++)
+        bytes += strlen(data->items[i]) + BESIDE_NAME_BYTES;
+    return bytes <= SW_SETTINGS_MOST_NAME_BYTES
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "the names of the %d files of --data take %zu bytes, and a run keeps at most %zu: give the "
+                         "folder that they are in if they are text for a tokenizer, else fewer and larger files",
+                         data->count, bytes, SW_SETTINGS_MOST_NAME_BYTES);
+}
+
 sw_status sw_settings_check_names(const struct sw_settings *settings) {
+    SW_TRY(check_room(&settings->data));
     SW_TRY(check_name("--model", settings->model));
     for (int i = 0; i < settings->data.count; i++)
         SW_TRY(check_name("--data", settings->data.items[i]));
