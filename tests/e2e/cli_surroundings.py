@@ -157,6 +157,19 @@ def no_home_to_write_to():
     ended = program.run("eval", model, "--data", data, env=surroundings)
     if ended.code == 0 or "set XDG_CACHE_HOME" not in ended.err:
         problems.append(f"a folder that all may write to: status {ended.code}: {ended.err}")
+    os.chmod(folder, 0o700)
+    for mode, link in ((0o777, False), (0o770, True), (0o700, True)):
+        shared, target = path(f"shared-{mode:o}"), path(f"shared-{mode:o}", "spillway")
+        os.mkdir(shared)
+        if link:
+            target = path(f"target-{mode:o}")
+            os.symlink(target, os.path.join(shared, "spillway"))
+        os.mkdir(target)
+        os.chmod(target, mode)
+        ended = program.run("eval", model, "--data", data, env={**os.environ, "XDG_CACHE_HOME": shared, "TMPDIR": temporary})
+        used = bool(os.listdir(target))
+        if ended.code != 0 or used != (mode == 0o700):
+            problems.append(f"a cache of mode {mode:o}: status {ended.code}, used: {used}: {ended.err}")
     return problems
 
 

@@ -32,12 +32,18 @@ static bool temporary_base(char out[PATH_CHARS]) {
     return snprintf(out, PATH_CHARS, "%s", named != NULL && named[0] == '/' ? named : "/tmp") < PATH_CHARS;
 }
 
-/* Tells whether a folder is there and belongs to this user alone. Others can make folders in a temporary one,
- * too, and what they put there must not be believed. */
+/* Tells whether a folder is there and only this user writes into it. Others can make folders in a temporary or a shared
+ * one, too, and what they put there must not be believed. A link of the user's to such a folder is as good. */
 static bool is_ours(const char *folder) {
+    struct stat link, info;
+    return lstat(folder, &link) == 0 && link.st_uid == geteuid() && stat(folder, &info) == 0 && S_ISDIR(info.st_mode) &&
+           info.st_uid == geteuid() && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+/* Tells whether a folder is ours, or is not there yet. */
+static bool could_be_ours(const char *folder) {
     struct stat info;
-    return lstat(folder, &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
-           (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+    return is_ours(folder) || (lstat(folder, &info) != 0 && errno != EACCES);
 }
 
 static bool is_writable(const char *folder) {
@@ -78,16 +84,18 @@ static void candidates(char users[PATH_CHARS], char temporary[PATH_CHARS]) {
 static bool folder_of(char out[PATH_CHARS]) {
     char users[PATH_CHARS], temporary[PATH_CHARS];
     candidates(users, temporary);
-    const bool in_temporary = users[0] == '\0' || (!could_be_written(users) && is_ours(temporary));
+    const bool in_temporary =
+        users[0] == '\0' || !could_be_ours(users) || (!could_be_written(users) && is_ours(temporary));
     snprintf(out, PATH_CHARS, "%s", in_temporary ? temporary : users);
-    return out[0] != '\0';
+    return out[0] != '\0' && could_be_ours(out);
 }
 
-/* Makes the folder of the caches and writes it. False: neither the user's nor a temporary one can be written. */
+/* Makes the folder of the caches and writes it. False: neither the user's nor a temporary one can be written, or
+ * others can write into both. */
 static bool make_folder(char out[PATH_CHARS]) {
     char base[PATH_CHARS], users[PATH_CHARS], temporary[PATH_CHARS];
     candidates(users, temporary);
-    const bool in_users = users[0] != '\0' && users_base(base) && makes(base) && makes(users);
+    const bool in_users = users[0] != '\0' && users_base(base) && makes(base) && makes(users) && is_ours(users);
     snprintf(out, PATH_CHARS, "%s", in_users ? users : temporary);
     return in_users || (temporary[0] != '\0' && makes(temporary) && is_ours(temporary));
 }
@@ -101,8 +109,9 @@ bool sw_cache_is_temporary(const char *path) {
 }
 
 static sw_status fail_no_folder(void) {
-    return sw_fail(SW_ERR_ARG, "no folder for caches can be written, neither ~/.cache nor one in $TMPDIR; set "
-                               "XDG_CACHE_HOME to a folder of yours");
+    return sw_fail(SW_ERR_ARG,
+                   "no folder for caches is yours alone and can be written, neither below ~/.cache nor one in "
+                   "$TMPDIR; set XDG_CACHE_HOME to a folder of yours");
 }
 
 sw_status sw_cache_path(const char *kind, const char *key, char out[SW_CACHE_PATH_CHARS]) {
