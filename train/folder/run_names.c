@@ -27,6 +27,7 @@ sw_status sw_run_names_open(const struct sw_run_names_spec *spec, struct sw_run_
         return SW_OK;
     SW_TRY(sw_path_join(self->path, sizeof self->path, spec->folder, "run.json"));
     SW_TRY(sw_path_join(self->aside, sizeof self->aside, spec->folder, "run.json.changed"));
+    (void)sw_path_lstat(self->path, &self->seen);
     return sw_file_read_own_text(self->path, SW_RUN_JSON_LIMIT_BYTES, &self->text);
 }
 
