@@ -244,6 +244,7 @@ static void create(int64_t step, const char *nvme) {
     struct sw_store *store = NULL;
     require(sw_options_defaults(&sw_train_command, &job.run.settings));
     job.run.settings.model = strdup(job.model);
+    require(sw_option_list_add(&job.run.settings.data, "data.bin"));
     require(sw_config_load(job.model, &job.run.config));
     take_settings(nvme);
     require(sw_rank_places_agree(&all));
@@ -267,6 +268,7 @@ static void begin(const char *nvme) {
     require(sw_ranks_first(&job.ranks, sw_start_check(job.folder)));
     require(sw_options_defaults(&sw_train_command, &job.run.settings));
     job.run.settings.model = strdup(job.model);
+    require(sw_option_list_add(&job.run.settings.data, "data.bin"));
     require(sw_config_load(job.model, &job.run.config));
     take_settings(nvme);
     require(sw_start_clear(&job.ranks, job.folder));
