@@ -21,7 +21,7 @@ SCRATCH = program.scratch_folder()
 SEED, SEEDS = int(os.environ.get("SW_TEST_SEED", "20261122")), int(os.environ.get("SW_TEST_SEEDS", 18))
 ROOT, OUT, DOUBLE = os.path.join(SCRATCH, "machine"), os.path.join(SCRATCH, "out"), 0.2
 RUN, OTHER, EXPORT = os.path.join(ROOT, "runs", "run"), os.path.join(ROOT, "runs", "other"), os.path.join(ROOT, "runs", "exported")
-KEPT = os.path.join("model", "config.json")
+KEPT = "config.json"
 DRIVES = [os.path.join(ROOT, f"drive{number}") for number in range(3)]
 MODEL, DATA = os.path.join(SCRATCH, "model"), os.path.join(SCRATCH, "data.txt")
 # Two sequences a step, for one or two ranks. A file system in memory serves as well.

@@ -230,7 +230,7 @@ def on_terminal(arguments, stop_after):
     terminal, side = os.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     with subprocess.Popen(program.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                          stderr=side) as process:
+                          stderr=side, env={**os.environ, "TERM": "xterm"}) as process:
         os.close(side)
         shown, asked = b"", False
         while True:
