@@ -189,12 +189,14 @@ static void keep_for_later(struct work *w, sw_status status) {
         sw_log_info("what is done is kept; the same command goes on from there");
 }
 
-/* Refuses an old mask before the work where no token can get one: without packing, chats and completions have masks. */
+/* Refuses an old mask before the work where no token can get one: without packing, chats and completions have masks. A
+ * pipe can bring those, but nothing of its work can be kept: so the mask must be that of tokens that are replaced. */
 static sw_status refuse_stale_mask(const struct work *w) {
-    bool may_mask = w->spec->pack_seq > 0;
+    bool may_mask = w->spec->pack_seq > 0 || !w->has_journal;
     for (int i = 0; i < w->inputs.count; i++)
-        may_mask |= sw_text_is_json(w->inputs.path[i]) || strcmp(w->inputs.path[i], SW_TEXT_STDIN) == 0;
-    return may_mask && w->has_journal ? SW_OK : sw_token_writer_refuse_mask(w->writer);
+        may_mask |= sw_text_is_json(w->inputs.path[i]);
+    const bool may_keep = w->has_journal || access(w->spec->out, F_OK) == 0;
+    return may_mask && may_keep ? SW_OK : sw_token_writer_refuse_mask(w->writer);
 }
 
 /* Gives the files their names. The journal has all of them before, so that what is in the way costs no work. */
