@@ -1,6 +1,6 @@
 #include "core/log.h"
 
-#include "core/visible.h"
+#include "core/text/visible.h"
 
 #include <errno.h>
 #include <stdarg.h>

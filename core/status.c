@@ -1,7 +1,7 @@
 #include "core/status.h"
 
 #include "core/error_scope.h"
-#include "core/visible.h"
+#include "core/text/visible.h"
 
 #include <stdarg.h>
 #include <stdio.h>

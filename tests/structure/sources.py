@@ -7,7 +7,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # The rooms of the tree, one line a folder. A room may include itself, what stands left of it in its line, and all rooms of
 # the lines above, but for APART.
 ORDER = (
-    "core core/ranks",
+    "core/text core core/ranks",
     "io/queue io/safetensors io/store",
     "kernels",
     "offload/plan offload/engine offload/simulate",

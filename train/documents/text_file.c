@@ -44,7 +44,6 @@ struct sw_text_file {
     bool raw_ended;
 };
 
-/* Reads the next bytes of the source where none are left; at its end there are none. */
 /* Waits until a pipe or terminal has something to read. The user may end the wait. */
 static sw_status wait_for_input(const struct sw_text_file *file) {
     struct sw_long_work waiting = sw_long_work_begin("waiting for text", SW_LONG_WORK_SILENT);
@@ -54,6 +53,7 @@ static sw_status wait_for_input(const struct sw_text_file *file) {
     return SW_OK;
 }
 
+/* Reads the next bytes of the source where none are left; at its end there are none. */
 static sw_status fill_packed(struct sw_text_file *file) {
     struct block *packed = &file->packed;
     if (packed->at < packed->end)

@@ -2,7 +2,7 @@
 #ifndef SW_TRAIN_TEXT_UTF8_H
 #define SW_TRAIN_TEXT_UTF8_H
 
-#include "core/utf8.h"
+#include "core/text/utf8.h"
 #include "train/text/buffer.h"
 
 #include <stdbool.h>

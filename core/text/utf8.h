@@ -1,6 +1,6 @@
 /* The characters of UTF-8 (RFC 3629). */
-#ifndef SW_CORE_UTF8_H
-#define SW_CORE_UTF8_H
+#ifndef SW_CORE_TEXT_UTF8_H
+#define SW_CORE_TEXT_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -2,8 +2,8 @@
  * clipboard or clear what was said before, and characters that turn the direction of writing let text read as another.
  * They are shown as in JSON strings and C, a code point as \u001b, a byte that is no UTF-8 as \x9b, the end of a line
  * as \n. */
-#ifndef SW_CORE_VISIBLE_H
-#define SW_CORE_VISIBLE_H
+#ifndef SW_CORE_TEXT_VISIBLE_H
+#define SW_CORE_TEXT_VISIBLE_H
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
-#include "core/visible.h"
+#include "core/text/visible.h"
 
-#include "core/utf8.h"
+#include "core/text/utf8.h"
 
 #include <stdbool.h>
 #include <stdint.h>
