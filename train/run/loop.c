@@ -305,10 +305,11 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
         status = write_trace(loop, step);
     if (status == SW_OK)
         status = sw_loop_put_back_names(loop);
-    if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved)
+    const char *folder = sw_run_names_folder(loop->names);
+    if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved || folder == NULL)
         return status;
     return sw_fail_while(status, "training; step %lld is saved, and `spillway resume %s` continues after it",
-                         (long long)step, sw_run_names_folder(loop->names));
+                         (long long)step, folder);
 }
 
 sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end) {
