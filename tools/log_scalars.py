@@ -3,14 +3,17 @@
 import json
 import os
 
+MOST = 1e100  # beyond it a number is damaged, and float() or a sum may fail
+
 
 def flat(line, group=""):
-    """The numbers of a line by names such as "lanes/compute"; what is not known, texts and the step are left out."""
+    """The numbers of a line by names such as "lanes/compute"; what is not known or beyond MOST, texts and the step are left
+    out."""
     found = {}
     for name, value in line.items():
         if isinstance(value, dict):
             found.update(flat(value, f"{group}{name}/"))
-        elif isinstance(value, (bool, int, float)) and name != "step":
+        elif isinstance(value, (bool, int, float)) and name != "step" and abs(value) <= MOST:
             found[group + name] = float(value)
     return found
 

@@ -159,6 +159,16 @@ def bad_logs():
     return problems + (["a refused log left a page"] if os.path.exists(path("bad.html")) else [])
 
 
+def huge_numbers_are_missing():
+    """Numbers whose sums would leave the range of double are shown as missing, and the rest as ever."""
+    numbers = ("1e308", "1.7e308", "-1e308", "1e999", "9" * 400, "1e101")
+    log = [line(i + 1, loss="?", seconds="?", bytes={"upload": "?"}, lanes={"read": "?"}).replace('"?"', number)
+           for i, number in enumerate(numbers)]
+    run = data_of(page_of(copy("huge", "".join(log) + line(9) + line(10))))["runs"][0]
+    found = [run["columns"]["loss"], run["seconds"], run["bytes"]["upload"], run["lane_seconds"]["read"]]
+    return [] if found == [[None] * len(numbers) + [4.0] * 2, 1.0, 0, 0] else [f"{found}"]
+
+
 def refusals():
     problems = []
     notes = program.write(path("notes.html"), "<!doctype html>\nmine")
@@ -499,6 +509,54 @@ def watch_answers_this_machine_alone():
     return problems
 
 
+def open_of(connections):
+    """How many of these connections the other end has not closed."""
+    count = 0
+    for each in connections:
+        each.settimeout(0)
+        try:
+            count += each.recv(1) != b""
+        except BlockingIOError:
+            count += 1
+        except OSError:
+            pass
+    return count
+
+
+def hold_as_another_user(port, count):
+    """Makes connections as the user nobody and holds them until the process that is returned gets a signal."""
+    there, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+        os.write(tell, b"1")
+        signal.pause()
+        os._exit(len(held) > 0)
+    os.close(tell)
+    os.read(there, 1)
+    return child
+
+
+def one_user_takes_no_more_than_half():
+    """A user holds 16 of 32 connections at most. Those of another user, whom only root can play, take none away."""
+    process, port = watching(TRAINED)
+    problems, own = [], [socket.create_connection(("127.0.0.1", port)) for _ in range(8)]
+    if os.geteuid() == 0:
+        other = hold_as_another_user(port, 40)
+        status, _ = answer_of(port)
+        problems += [] if (status, open_of(own)) == (200, 8) else [f"beside another user: status {status}, {open_of(own)} of 8 are open"]
+        os.kill(other, signal.SIGKILL)
+        os.waitpid(other, 0)
+    own += [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    status, page = answer_of(port)
+    if status != 200 or "</html>" not in page or open_of(own) not in (15, 16):
+        problems.append(f"beside 28 connections: status {status}, {open_of(own)} of them are open")
+    process.send_signal(signal.SIGTERM)
+    program.limits.wait(process)
+    return problems
+
+
 def silent_connections_hold_up_nobody():
     """Connections that send nothing, or never the end of it, are more than the program keeps, and the page comes all the same."""
     process, port = watching(TRAINED)
@@ -511,15 +569,7 @@ def silent_connections_hold_up_nobody():
             except OSError:  # It has made room.
                 pass
         status, page = answer_of(port)
-        open_still = 0
-        for each in silent[:8]:
-            each.settimeout(0)
-            try:
-                open_still += each.recv(1) != b""
-            except BlockingIOError:
-                open_still += 1
-            except OSError:
-                pass
+        open_still = open_of(silent[:8])
         # The page came before the time of the first ones was over, thus did not wait for it.
         if status != 200 or "</html>" not in page or (count == 8 and open_still != 8):
             return [f"beside {count} silent connections: status {status}, {open_still} of the first are open"]
@@ -530,6 +580,6 @@ def silent_connections_hold_up_nobody():
     return []
 
 
-script_test.run(start_is_described, timeline_beside_a_trace, data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, refusals, runs_stay_as_they_are,
+script_test.run(start_is_described, timeline_beside_a_trace, data_is_the_log, page_needs_nothing_else, hostile_texts, bad_logs, huge_numbers_are_missing, refusals, runs_stay_as_they_are,
                 long_logs, largest_page, samples_are_kept, prediction_beside_the_steps, million_lines, browser_draws_it, browser_keeps_the_view, browser_draws_odd_files, watch_follows_the_run, watch_answers_this_machine_alone,
-                silent_connections_hold_up_nobody)
+                silent_connections_hold_up_nobody, one_user_takes_no_more_than_half)

@@ -216,30 +216,36 @@ def linked(name, file, target):
 
 
 def nothing_from_elsewhere_is_copied():
-    """Links out of the folder, FIFOs and huge files are left out by name; links below the folder, and to the blobs of
-    a Hugging Face cache, are followed."""
+    """Links out of the folder, FIFOs and huge files are left out by name; links below the folder, and to the model's own
+    blobs in a Hugging Face cache, are followed."""
     problems, env = [], cache_of_its_own("link-cache")
     secret = program.write(path("id_rsa"), "secret")
-    os.makedirs(path("hub", "models--a--b", "blobs"))
-    blob = program.write(path("hub", "models--a--b", "blobs", "0f"), "public")
-    os.makedirs(path("hub", "blobs"))
-    no_blob = program.write(path("hub", "blobs", "0f"), "secret")
+    own, other, no_blob = (os.path.join(path("hub"), *names, "blobs", "0f")
+                           for names in (("models--a--b",), ("models--a--private",), ()))
+    for blob in (own, other, no_blob):
+        os.makedirs(os.path.dirname(blob))
+        program.write(blob, "public" if blob == own else "secret")
+    snapshots = os.path.join("hub", "models--a--b", "snapshots")
+    os.makedirs(path(snapshots))
+    os.makedirs(path(snapshots, "nest"))
 
     def make_fifo(at):
         os.unlink(at)
         os.mkfifo(at)
 
     cases = (("secret", secret, None), ("climbs", "../id_rsa", None), ("no-blob", no_blob, None), ("nowhere", "missing", None),
-             ("blob", blob, b"public"), ("inside", "README.md", b"read me"), ("fifo", make_fifo, None),
+             ("blob", own, None), (os.path.join(snapshots, "own"), "../../blobs/0f", b"public"),
+             (os.path.join(snapshots, "nest", "own"), own, b"public"), (os.path.join(snapshots, "other"), other, None),
+             (os.path.join("hub", "models--a--b", "no-snapshot"), own, None), ("inside", "README.md", b"read me"), ("fifo", make_fifo, None),
              ("huge", lambda at: os.truncate(at, 257 << 20), None))
     for name, target, content in cases:
         model = linked(name, "tokenizer.model", target) if isinstance(target, str) else model_folder(name)
         if not isinstance(target, str):
             target(os.path.join(model, "tokenizer.model"))
-        run = path(f"run-{name}")
+        run, export = (path(f"{what}-{name.replace(os.sep, '-')}") for what in ("run", "export"))
         trained = must(problems, name, *train(run, model), env=env)
-        exported = must(problems, name, "export", model, path(f"export-{name}"), env=env)
-        for what, ended, folder in (("run", trained, run), ("export", exported, path(f"export-{name}"))):
+        exported = must(problems, name, "export", model, export, env=env)
+        for what, ended, folder in (("run", trained, run), ("export", exported, export)):
             there = os.path.exists(os.path.join(folder, "tokenizer.model"))
             expect(problems, f"{name}: {what}", read(folder, "tokenizer.model") if there else None, content)
             expect(problems, f"{name}: {what} says so: {ended.err[-300:]}", "tokenizer.model" in ended.err, content is None)
@@ -254,9 +260,9 @@ def nothing_from_elsewhere_is_copied():
     ended = must(problems, "export", "export", path("run-needed"), path("export-needed"), env=env)
     expect(problems, ended.err, "without tokenizer.json: that of" in ended.err, True)
     # A run folder that somebody else made.
-    os.unlink(path("run-blob", "tokenizer.model"))
-    os.symlink(secret, path("run-blob", "tokenizer.model"))
-    run, text = path("run-blob"), path("chats.jsonl")
+    run, text = path("run-inside"), path("chats.jsonl")
+    os.unlink(os.path.join(run, "tokenizer.model"))
+    os.symlink(secret, os.path.join(run, "tokenizer.model"))
     for command in (("export", run, path("export-robbed")), ("generate", run, "--prompt", "a"), ("eval", run, "--data", text),
                     ("resume", run, "--steps", 3), ("inspect", text, "--model", run)):
         problems += program.refused(f"{command[0]} of a link", command, "tokenizer.model is a link", watched=[run])

@@ -11,7 +11,7 @@ import sources
 
 TOOLS = os.path.join(sources.ROOT, "tools")
 LOG = ('{"step":1,"time":"2026-01-01T00:00:00Z","loss":5.5,"mfu":null,"skipped":false,"lanes":{"read":0.25}}\n'
-       '{"step":1,"val_loss":5.25,"val_tokens":9}\n'
+       '{"step":1,"val_loss":5.25,"val_tokens":9,"tokens":1e999,"seconds":1e308,"lr":' + "9" * 400 + ',"zero":NaN}\n'
        '{"step":2,"los')
 # Each prints what it is given, as lines of JSON.
 STAND_INS = {

@@ -31,17 +31,20 @@ static bool is_below(const char *path, const char *folder) {
     return strncmp(path, folder, chars) == 0 && (path[chars] == '/' || strcmp(folder, "/") == 0);
 }
 
-/* Tells whether a path is that of a blob of the Hugging Face cache, ".../models--OWNER--NAME/blobs/DIGEST", to which
- * the files of its snapshots and of some downloads are links. */
-static bool is_blob(const char *path) {
-    static const char folder[] = "/blobs/", model[] = "/models--";
-    const char *name = strrchr(path, '/'), *found = NULL;
-    for (const char *at = strstr(path, model); at != NULL; at = strstr(at + 1, model))
+/* Tells whether a path is that of a blob of the model's own folder in a Hugging Face cache: the files of
+ * ".../models--OWNER--NAME/snapshots/REVISION" are links to ".../models--OWNER--NAME/blobs/DIGEST". The blobs of other
+ * models may be private, and `folder` may be from somebody else. Both paths are without links. */
+static bool is_own_blob(const char *path, const char *folder) {
+    static const char model[] = "/models--", snapshots[] = "/snapshots/", blobs[] = "/blobs/";
+    const char *found = NULL;
+    for (const char *at = strstr(folder, model); at != NULL; at = strstr(at + 1, model))
         found = at;
-    if (found == NULL || name == NULL)
+    const char *behind = found != NULL ? strchr(found + 1, '/') : NULL;
+    if (behind == NULL || strncmp(behind, snapshots, sizeof snapshots - 1) != 0)
         return false;
-    const char *behind = strchr(found + 1, '/');
-    return behind != NULL && strncmp(behind, folder, sizeof folder - 1) == 0 && behind + sizeof folder - 2 == name;
+    const size_t chars = (size_t)(behind - folder);
+    return strncmp(path, folder, chars) == 0 && strncmp(path + chars, blobs, sizeof blobs - 1) == 0 &&
+           strchr(path + chars + sizeof blobs - 1, '/') == NULL;
 }
 
 /* Returns whether the file at the resolved path may be copied out of the folder, and else notes why not. */
@@ -49,7 +52,7 @@ static void judge(const char *folder, struct sw_model_file *file) {
     struct stat info;
     char *whole = realpath(folder, NULL);
     const char *path = file->path;
-    if (whole == NULL || (!is_below(path, whole) && !is_blob(path)))
+    if (whole == NULL || (!is_below(path, whole) && !is_own_blob(path, whole)))
         snprintf(file->refused, sizeof file->refused, "it is a link to %s, out of its folder", path);
     else if (stat(path, &info) != 0 || access(path, R_OK) != 0)
         snprintf(file->refused, sizeof file->refused, "it cannot be read: %s", strerror(errno));

@@ -18,9 +18,9 @@ struct sw_model_file {
     char refused[PATH_MAX + 64]; /* why it is not to be copied, as in "it is no regular file"; empty: it may be */
 };
 
-/* Looks at a file that is to be copied. Refuses links that lead out of the folder, unless to a blob of a Hugging Face
- * cache: a folder from somebody else could give away any file of this user. Refuses what is no regular file of at most
- * 256 MiB, too. */
+/* Looks at a file that is to be copied. Refuses links that lead out of the folder, unless to a blob of the same model
+ * in a Hugging Face cache: a folder from somebody else could give away any file of this user. Refuses what is no
+ * regular file of at most 256 MiB, too. */
 void sw_model_file_look(const char *folder, const char *name, struct sw_model_file *out);
 
 #endif

@@ -8,6 +8,8 @@
 #include <string.h>
 
 enum { MOST_DEPTH = 8 };
+/* A number beyond it is damaged and counts as missing: sums over a log would leave the range of double. */
+static const double most_value = 1e100;
 
 static const struct {
     const char *group, *name;
@@ -103,7 +105,7 @@ static bool parse_word(struct parser *p, struct word *out) {
     return true;
 }
 
-/* Reads a number, true, false or null. */
+/* Reads a number, true, false or null. A number that is too large is read as null. */
 static bool parse_scalar(struct parser *p, double *out) {
     static const struct {
         const char *text;
@@ -123,6 +125,8 @@ static bool parse_scalar(struct parser *p, double *out) {
         return false;
     char *end = NULL;
     *out = strtod(p->at, &end);
+    if (fabs(*out) > most_value)
+        *out = NAN;
     p->at = end;
     return true;
 }

@@ -38,7 +38,7 @@ enum {
 enum { SW_LOG_TIME_CHARS = 32 };
 
 struct sw_log_line {
-    double value[SW_LOG_COLUMNS]; /* NaN: the line has no such number, or null; booleans are 0 and 1 */
+    double value[SW_LOG_COLUMNS]; /* NaN: none, null or beyond 1e100; booleans are 0 and 1 */
     bool is_sample;               /* the line has a text that the run wrote (samples.h) */
     char time[SW_LOG_TIME_CHARS]; /* UTC in ISO 8601, zero-terminated; empty: not known */
 };

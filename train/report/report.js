@@ -290,7 +290,8 @@ function niceStep(range, count, factors) {
 
 function ticks(low, high, count, factors = [1, 2, 5, 10]) {
     const step = niceStep(high - low, count, factors), found = [];
-    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++)
+    // Counting ends also where i is too large to be counted on.
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9 && found.length <= 4 * count; i++)
         found.push(i * step);
     return found;
 }
@@ -317,7 +318,7 @@ function rangeOf(series, options) {
     if (options.fromZero)
         low = Math.min(0, low);
     high = options.most ?? high;
-    if (high === low)
+    if (high - low <= 1e-12 * Math.abs(high))
         high = low + (Math.abs(low) * 0.1 || 1);
     const margin = options.most || options.log ? 0 : 0.04 * (high - low);
     return [low === 0 ? 0 : low - margin, high + margin];

@@ -1,6 +1,7 @@
 /* A responder for one page, not a web server. It speaks HTTP/1.1 as far as a browser needs for that, and closes each
  * connection after its answer. All users of a machine can connect to its loopback address, so the page has a secret
- * address, and connections that send nothing make room for those that do. */
+ * address, connections that send nothing make room for those that do, and one user holds half of the connections at
+ * most. */
 #include "train/report/watch.h"
 
 #include "core/clock.h"
@@ -9,9 +10,13 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +25,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { REQUEST_CHARS = 8192, HEAD_CHARS = 512, POLL_MS = 200, BACKLOG = 64, CONNECTIONS = 32 };
+enum {
+    REQUEST_CHARS = 8192,
+    HEAD_CHARS = 512,
+    POLL_MS = 200,
+    BACKLOG = 64,
+    CONNECTIONS = 32,
+    CONNECTIONS_OF_USER = 16
+};
 /* The most time that a request may take to come, and its answer to go. */
 enum { PATIENCE_MS = 3000 };
 /* Making the page takes at most one part in this of the time, and a reader reloads at most this often. */
@@ -29,7 +41,8 @@ enum { SECRET_BYTES = 16, SECRET_CHARS = 2 * SECRET_BYTES };
 
 /* A connection, which first sends its request and then gets its answer. */
 struct connection {
-    int fd; /* -1: free */
+    int fd;        /* -1: free */
+    uint32_t user; /* who made it (user_of) */
     int64_t deadline_ns;
     char request[REQUEST_CHARS]; /* zero-terminated */
     size_t request_chars;
@@ -168,14 +181,59 @@ static void end_connection(struct connection *connection) {
     *connection = (struct connection){.fd = -1};
 }
 
-/* Returns a free connection; where there is none, that whose time is over first among those that have sent no whole
- * request, else among all. */
-static struct connection *take_connection(struct server *server) {
-    struct connection *first = NULL;
+/* Returns the number of the user who made the other end of a connection of this machine. Users whom the kernel does
+ * not tell are one user, UINT32_MAX. */
+static uint32_t user_of(int fd) {
+    struct {
+        struct nlmsghdr head;
+        struct inet_diag_req_v2 body;
+    } question = {
+        .head = {.nlmsg_len = sizeof question, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST},
+        .body = {.sdiag_family = AF_INET, .sdiag_protocol = IPPROTO_TCP, .idiag_states = UINT32_MAX}};
+    struct {
+        struct nlmsghdr head;
+        struct inet_diag_msg body;
+        char more[512];
+    } told = {0};
+    struct sockaddr_in own, other;
+    socklen_t own_bytes = sizeof own, other_bytes = sizeof other;
+    const int asked = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    bool is_told = asked >= 0 && getsockname(fd, (struct sockaddr *)&own, &own_bytes) == 0 &&
+                   getpeername(fd, (struct sockaddr *)&other, &other_bytes) == 0;
+    if (is_told) {
+        struct inet_diag_sockid *id = &question.body.id;
+        id->idiag_sport = other.sin_port;
+        id->idiag_dport = own.sin_port;
+        id->idiag_src[0] = other.sin_addr.s_addr;
+        id->idiag_dst[0] = own.sin_addr.s_addr;
+        id->idiag_cookie[0] = id->idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+        is_told = send(asked, &question, sizeof question, 0) == (ssize_t)sizeof question &&
+                  recv(asked, &told, sizeof told, 0) >= (ssize_t)offsetof(typeof(told), more) &&
+                  told.head.nlmsg_type == SOCK_DIAG_BY_FAMILY;
+    }
+    if (asked >= 0)
+        close(asked);
+    return is_told ? told.body.idiag_uid : UINT32_MAX;
+}
+
+/* Returns a free connection for a user. Where there is none, or the user has all that one may have, returns that whose
+ * time is over first among those, or the user's, that have sent no whole request, else among those with one too. */
+static struct connection *take_connection(struct server *server, uint32_t user) {
+    struct connection *first = NULL, *free_one = NULL;
+    int count = 0;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        if (server->connections[i].fd < 0)
+            free_one = &server->connections[i];
+        else
+            count += server->connections[i].user == user;
+    }
+    const bool has_all = count >= CONNECTIONS_OF_USER;
+    if (!has_all && free_one != NULL)
+        return free_one;
     for (int i = 0; i < CONNECTIONS; i++) {
         struct connection *each = &server->connections[i];
-        if (each->fd < 0)
-            return each;
+        if (each->fd < 0 || (has_all && each->user != user))
+            continue;
         const bool is_idler = first == NULL || (each->answer == NULL && first->answer != NULL);
         const bool is_older = first != NULL && (each->answer == NULL) == (first->answer == NULL) &&
                               each->deadline_ns < first->deadline_ns;
@@ -212,8 +270,10 @@ static void accept_one(struct server *server) {
     const int fd = accept4(server->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;
-    struct connection *connection = take_connection(server);
+    const uint32_t user = user_of(fd);
+    struct connection *connection = take_connection(server, user);
     connection->fd = fd;
+    connection->user = user;
     connection->deadline_ns = sw_now_ns() + PATIENCE_MS * INT64_C(1000000);
 }
 

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <float.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -48,6 +49,11 @@ struct line {
     bool clipped;
 };
 
+/* Numbers beyond double are read as the largest of them (core/json.h). */
+static bool is_finite(const json_t *value) {
+    return json_is_number(value) && fabs(json_number_value(value)) < DBL_MAX;
+}
+
 /* Reads a complete line. Another one has the step -1. */
 static struct line read_line(const char *text, size_t length) {
     if (length == 0 || text[length - 1] != '\n')
@@ -55,7 +61,7 @@ static struct line read_line(const char *text, size_t length) {
     json_t *root = sw_json_try(text, length - 1);
     const json_t *step = json_object_get(root, "step"), *loss = json_object_get(root, "val_loss");
     struct line line = {.step = json_is_integer(step) ? json_integer_value(step) : -1,
-                        .val_loss = json_is_number(loss) ? json_number_value(loss) : (double)NAN,
+                        .val_loss = is_finite(loss) ? json_number_value(loss) : (double)NAN,
                         .clipped = json_is_true(json_object_get(root, "clipped"))};
     for (int kind = 0; kind < LINE_KINDS; kind++)
         if (json_object_get(root, kind_keys[kind]) != NULL)
