@@ -350,6 +350,11 @@ def an_older_run_json_removes_nothing():
     return problems
 
 
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def flip(path, generation=0):
     """A byte of a generation, near the end of the first, or of the store; a first commit is of the first."""
     with open(path, "r+b") as file:
@@ -403,6 +408,23 @@ def the_commit_before_on_every_rank():
         flip(os.path.join(path, "rank-0-of-3", "store.spillway"))
         flip(os.path.join(path, "rank-0-of-3", "store.spillway"), 1)
         problems += refused(job(3, "resume", path, previous=True), f"step {STEP + 1} is not whole", "neither is whole")
+    return problems
+
+
+def no_rank_drops_a_commit_before_all_are_verified():
+    """The rank that is behind has its newest commit damaged: those that are ahead keep theirs until it is whole again."""
+    problems = []
+    with folder() as path:
+        problems += expect(job(3, "create", path, STEP), None, "create")
+        problems += expect(job(3, "commit", path, 2), STEP, "two commit")
+        behind = os.path.join(path, "rank-2-of-3", "store.spillway")
+        ahead = [os.path.join(path, f"rank-{rank}-of-3", "store.spillway") for rank in range(2)]
+        before = [content(store) for store in ahead]
+        flip(behind)
+        problems += refused(job(3, "resume", path), f"step {STEP} is not whole", "damaged where it is behind")
+        problems += [f"{store} was changed" for store, was in zip(ahead, before) if content(store) != was]
+        flip(behind)
+        problems += expect(job(3, "resume", path), STEP, "mended")
     return problems
 
 
@@ -501,6 +523,7 @@ script_test.run(every_number_of_ranks_takes_over_from_every_other, whole_stores_
                 goes_back_to_what_all_ranks_have, refuses_what_does_not_belong_together, keeps_ranks_apart_by_names,
                 stores_that_were_moved_change_ranks_at_once, a_refused_change_is_taken_back,
                 a_store_with_an_unfinished_commit_is_removed, an_older_run_json_removes_nothing,
-                what_is_left_stays_where_the_own_store_is_damaged, the_commit_before_on_every_rank,
+                what_is_left_stays_where_the_own_store_is_damaged, no_rank_drops_a_commit_before_all_are_verified,
+                the_commit_before_on_every_rank,
                 a_death_leaves_the_old_stores_or_the_new, a_start_that_is_cut_off_is_begun_again,
                 a_folder_with_more_than_a_start_is_refused)

@@ -67,9 +67,10 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     char id[SW_STORE_ID_CHARS];
     int64_t newest;
     SW_TRY(open_common(self, places, &newest, out));
-    /* This rank's store must be whole before any other one, or a later commit, is dropped. */
-    const bool gives_up = sw_store_is_behind(*out) || self->run->left_count > 0;
-    SW_TRY(sw_ranks_agree_on_error(ranks, gives_up ? sw_rank_check_whole(ranks, *out) : SW_OK));
+    /* Every rank's store must be whole before any other store, or a later commit of any rank, is dropped. */
+    int64_t gives_up = sw_store_is_behind(*out) || self->run->left_count > 0;
+    SW_TRY(sw_ranks_sum(ranks, &gives_up));
+    SW_TRY(sw_ranks_agree_on_error(ranks, gives_up > 0 ? sw_rank_check_whole(ranks, *out) : SW_OK));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_go_back(*out)));
     if (self->previous && sw_ranks_rank(ranks) == 0)
         sw_log_info("dropped step %lld; the run continues from step %lld, which is whole", (long long)newest,
