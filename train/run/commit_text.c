@@ -22,11 +22,13 @@ struct sw_run_step sw_commit_text_step(const struct sw_step_result *result) {
                                 .skipped = result->skipped};
 }
 
-/* Tells whether the text of this commit has all steps whose lines in the log may not be on the drive yet. */
+/* Tells whether the text of this commit has everything in the log that may not be on the drive yet. It has steps only:
+ * lines of evaluations, by which --early-stop goes, of samples and of exports must be on the drive before the commit.
+ */
 static bool restores_log(const struct sw_trainer *trainer, const struct sw_run_step recent[SW_RUN_RECENT_STEPS]) {
     const int64_t step = recent[SW_RUN_RECENT_STEPS - 1].step;
     const int64_t lacking = step - trainer->log_flushed + SW_ENGINE_STEPS_AHEAD;
-    bool restores = trainer->log_flushed > 0 && lacking <= SW_RUN_RECENT_STEPS;
+    bool restores = !trainer->log_decides && trainer->log_flushed > 0 && lacking <= SW_RUN_RECENT_STEPS;
     for (int64_t i = 0; restores && i < lacking; i++)
         restores = recent[SW_RUN_RECENT_STEPS - 1 - i].step == step - i;
     return restores;
@@ -40,6 +42,7 @@ void sw_commit_text_flush_log(struct sw_trainer *trainer, const struct sw_run_st
     const sw_status status = sw_path_join(path, sizeof path, trainer->folder, "log.jsonl");
     trainer->log_fails = status != SW_OK || sw_steplog_flush(path) != SW_OK;
     trainer->log_flushed = recent[SW_RUN_RECENT_STEPS - 1].step;
+    trainer->log_decides = false;
     if (trainer->log_fails)
         sw_log_warn("after a power loss the log may lack steps: %s", sw_error_message(SW_ERR_IO));
 }

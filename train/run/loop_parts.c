@@ -119,6 +119,7 @@ sw_status sw_loop_evaluate(struct loop *loop, int64_t step, double *out_loss) {
     sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_EVALUATION, record.seconds);
     if (sw_loop_evaluates_after(loop, step) && step > loop->evaluated)
         sw_loop_note_evaluation(loop, step, record.val_loss);
+    loop->trainer->log_decides = true;
     return sw_steplog_evaluation(loop->log, record);
 }
 
@@ -126,6 +127,7 @@ sw_status sw_loop_sample(struct loop *loop, int64_t step) {
     const int64_t begin_ns = sw_now_ns();
     if (loop->sampled >= step)
         return SW_OK;
+    loop->trainer->log_decides = true;
     SW_TRY(sw_samples_write(loop->trainer->samples, loop->trainer, loop->log, step));
     sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_SAMPLES, seconds_since(begin_ns));
     return SW_OK;
@@ -135,5 +137,6 @@ sw_status sw_loop_export(struct loop *loop, int64_t step, double loss) {
     const int64_t begin_ns = sw_now_ns();
     SW_TRY(sw_exports_write(loop->trainer, step, loss));
     sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_EXPORT, seconds_since(begin_ns));
+    loop->trainer->log_decides = true;
     return sw_steplog_export(loop->log, step, seconds_since(begin_ns));
 }

@@ -39,6 +39,7 @@ struct sw_trainer {
     struct sw_schedule past_schedule;  /* in a resume: the schedule of the steps before it */
     struct sw_run_position position;   /* the last commit before this start */
     int64_t log_flushed;               /* last commit before which the log was flushed; 0: none */
+    bool log_decides;                  /* lines since the last flush that no commit's text has, as of evaluations */
     bool log_fails;                    /* the log cannot be flushed */
     struct sw_samples *samples;        /* NULL: --sample-every is 0 */
     double validation_loss;            /* the last validation loss, in nats a token; 0: none */
