@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import subprocess
+import time
 
 import program
 from program import script_test
@@ -93,7 +95,7 @@ def what_was_before_it():
     """A run that gets the flag later has no export of an earlier best, and says so."""
     program.must(*train("later", *JUDGED, steps=STEPS // 4))
     said = program.must("resume", path("later"), "--early-stop", 1, "--steps", STEPS).err
-    return [] if "whose weights were not exported" in said else [f"says {said[-600:]}"]
+    return [] if "of whose weights there is no export" in said else [f"says {said[-600:]}"]
 
 
 def refused():
@@ -105,4 +107,129 @@ def refused():
     return problems
 
 
-script_test.run(the_best_is_kept, interrupted, ranks, what_was_before_it, refused)
+# Its weights are on the drive once it has ended, so a kill costs every step of a start.
+SAVES_LAST = ("--place", "optimizer=host", "--save-every", STEPS, "--schedule", "constant", "--warmup", 0, "--eval-every", 2,
+              "--export-every", 2)
+
+
+def short(run, *more, steps=6, keep=9):
+    return train(run, "--val", HELD, *SAVES_LAST, "--keep", keep, *more, steps=steps, micro_batch=8)
+
+
+def index_of(run):
+    return program.read_json(path(run, "exports", "index.json"))
+
+
+def killed_after(run, step, command):
+    process = program.start(*command)
+    while process.poll() is None:
+        time.sleep(0.01)
+        if os.path.exists(path(run, "exports", "index.json")) and any(
+                entry["step"] >= step and "unlisted" not in entry and "given_up" not in entry for entry in index_of(run)):
+            process.kill()
+    _, said = process.communicate()
+    if process.returncode != -9:
+        raise RuntimeError(f"{run}: ended by itself: {said[-500:]}")
+
+
+def wrong_index(run, given_up):
+    """Why the exports that count are not of the run's own evaluations, or others were given up."""
+    index = index_of(run)
+    found = {line["step"]: line["val_loss"] for line in program.log_lines(path(run)) if "val_loss" in line}
+    problems = [f"{run}: {entry} is not of {found}" for entry in index
+                if "given_up" not in entry and entry["val_loss"] != found.get(entry["step"])]
+    marked = sorted(entry["step"] for entry in index if "given_up" in entry)
+    return problems + ([] if marked == given_up else [f"{run}: given up are {marked} instead of {given_up}"])
+
+
+def an_export_that_the_run_went_back_from_counts_no_more():
+    """A kill before the first save; then another rate from step 0 on, which writes the same steps anew."""
+    killed_after("back", 6, short("back", "--early-stop", 9, steps=STEPS))
+    beyond = [entry["step"] for entry in index_of("back") if entry["step"] > 4 and "unlisted" not in entry]
+    said = program.must("resume", path("back"), "--steps", 4, "--lr", "1e-3").err
+    problems = [] if "of weights that the run, which goes on from step 0, went back from" in said else [f"says {said[-900:]}"]
+    problems += wrong_index("back", beyond)
+    program.must("export", path("back"), path("back-now"))
+    same = program.tree(path("back-now")) == program.tree(path("back", "exports", "step-4"))
+    problems += [] if same else ["exports/step-4 has not the weights of step 4"]
+    program.must("resume", path("back"), "--steps", 8)
+    return problems + wrong_index("back", [step for step in beyond if step > 8])
+
+
+def an_export_belongs_to_the_starts_of_its_run():
+    """A backup of the run comes back beside exports that later starts wrote for steps that it comes to by itself."""
+    program.must(*short("backup"))
+    shutil.copytree(path("backup"), path("copy"))
+    killed_after("backup", 10, ["resume", path("backup"), "--steps", STEPS])
+    program.must("resume", path("backup"), "--steps", 10, "--lr", "1e-3")
+    program.must("resume", path("copy"), "--steps", 9)
+    shutil.rmtree(path("copy", "exports"))
+    shutil.copytree(path("backup", "exports"), path("copy", "exports"))
+    program.must("resume", path("copy"))
+    problems = wrong_index("copy", [8, 10])
+    program.must("resume", path("copy"), "--steps", 10)
+    return problems + wrong_index("copy", [])
+
+
+def a_run_with_many_starts_keeps_its_exports():
+    """run.json forgets the oldest."""
+    program.must(*short("starts", steps=2))
+    for step in range(3, 23):
+        program.must("resume", path("starts"), "--steps", step, "--export-every", 0)
+    return wrong_index("starts", [])
+
+
+def exports_of_an_older_version():
+    """It named no start. What the log contradicts is given up."""
+    program.must(*short("older"))
+    entries = [{name: entry[name] for name in ("step", "val_loss")} for entry in index_of("older")]
+    entries[0]["val_loss"] += 0.1
+    entries[1]["val_loss"] *= 1 + 1e-6
+    shutil.copytree(path("older", "exports", "step-6"), path("older", "exports", "step-8"))
+    program.write(path("older", "exports", "index.json"), json.dumps(entries + [{"step": 8, "val_loss": 1.5}]))
+    program.must("resume", path("older"), "--steps", 7)
+    now = {entry["step"]: entry for entry in index_of("older")}
+    problems = [f"{now}" for step in (2, 8) if not now[step].get("given_up")]
+    return problems + [f"{now}" for step in (4, 6) if "given_up" in now[step] or "start" not in now[step]]
+
+
+def removed_exports_take_no_place():
+    """The removed one has the least loss, so that it would be kept for good, and any other be removed."""
+    program.must(*short("removed", steps=7, keep=1))
+    shutil.rmtree(path("removed", "exports", "step-6"))
+    said = program.must("resume", path("removed"), "--steps", 8, "--lr", "0.5", "--early-stop", 9).err
+    problems = [] if "after step 6" in said and "of whose weights there is no export" in said else [f"says {said[-600:]}"]
+    kept = [entry["step"] for entry in index_of("removed")]
+    return problems + ([] if kept == [8] and os.path.isdir(path("removed", "exports", "step-8")) else [f"kept are {kept}"])
+
+
+def indices_of_any_kind():
+    """Anything but a list of exports is refused in a sentence, before a step; a large list is read as it is written."""
+    run, problems = path("indices"), []
+    program.must(*short("indices", steps=2))
+    at, good = os.path.join(run, "exports", "index.json"), index_of("indices")
+    entries = [1, None, "step", [], {}, {"step": "2"}, {"step": 0}, {"step": -2}, {"step": 2.0}, {"step": 10**30}, {"step": None},
+               {"step": 2, "val_loss": "low"}, {"step": 2, "val_loss": [1]}, {"step": 2, "start": 7}, {"step": 2, "start": "a" * 33},
+               {"step": 2, "unlisted": 1}, {"step": 2, "given_up": "no"}, {"step": 2, "given_up": {}}]
+    texts = [json.dumps(value) for value in [{"step": 2}, "exports", *([*good, value] for value in entries)]]
+    texts += ["", "[", json.dumps(good)[:-1], json.dumps([{"step": step} for step in range(1, 2002)])]
+    for text in texts:
+        program.write(at, text)
+        before = program.tree(path("indices", "exports"))
+        ended = program.run("resume", run, "--steps", 3)
+        last = ended.err.splitlines()[-1]
+        if ended.code != 1 or "the run's exports; move" not in last or program.tree(path("indices", "exports")) != before:
+            problems.append(f"{text[-60:]}: status {ended.code}: {last}")
+    # The last entry of a step counts: what it lists is not removed.
+    program.write(at, json.dumps([{"step": 2, "unlisted": True}, *good]))
+    program.must("resume", run, "--steps", 3)
+    problems += [] if os.path.isdir(path("indices", "exports", "step-2")) else ["a listed export was removed"]
+    program.write(at, json.dumps(good) + " " * (2 << 20))
+    program.must("resume", run, "--steps", 4)
+    return problems + ([] if os.path.isdir(path("indices", "exports", "step-4")) else ["no export"])
+
+
+script_test.run(the_best_is_kept, interrupted, ranks, what_was_before_it, refused,
+                an_export_that_the_run_went_back_from_counts_no_more, an_export_belongs_to_the_starts_of_its_run,
+                a_run_with_many_starts_keeps_its_exports, exports_of_an_older_version,
+                removed_exports_take_no_place, indices_of_any_kind)

@@ -18,7 +18,7 @@ from program import script_test
 from ranks_jobs import mpirun
 
 SCRATCH = program.scratch_folder()
-SEED, SEEDS = int(os.environ.get("SW_TEST_SEED", "20261122")), int(os.environ.get("SW_TEST_SEEDS", 18))
+SEED, SEEDS = int(os.environ.get("SW_TEST_SEED", "20261122")), int(os.environ.get("SW_TEST_SEEDS", 27))
 ROOT, OUT, DOUBLE = os.path.join(SCRATCH, "machine"), os.path.join(SCRATCH, "out"), 0.2
 RUN, OTHER, EXPORT = os.path.join(ROOT, "runs", "run"), os.path.join(ROOT, "runs", "other"), os.path.join(ROOT, "runs", "exported")
 KEPT = "config.json"
@@ -40,6 +40,7 @@ def resume(steps, *more):
 
 
 EACH_STEP = ("--export-every", 1, "--keep", 50)
+JUDGED = ("--val", "10%", "--early-stop", 9, "--eval-every")
 
 # Each of (ranks, command)...: what is recorded.
 LIVES = {
@@ -50,7 +51,11 @@ LIVES = {
     "more ranks": ((1, train(2, *NVME, "--nvme", DRIVES[0], *EACH_STEP)), (2, resume(3)), (1, resume(4))),
     "fewer ranks": ((2, train(2, *NVME, *EACH_STEP)), (1, resume(3)), (2, resume(4))),
     "no durability": ((1, train(2, *NVME, "--durability", "none", *EACH_STEP)), (2, resume(3)), (1, resume(4))),
+    "evaluations": ((1, train(5, *NVME, *JUDGED, 2, "--optimizer-state", "8bit", "--export-every", 3, "--keep", 2)), (1, resume(7))),
+    "another rate": ((1, train(6, "--place", "grads=host,optimizer=host", "--save-every", 3, *JUDGED, 1, *EACH_STEP)),),
 }
+# Flags by which a life goes on after a crash.
+CHANGES = {"another rate": ("--lr", "1e-2")}
 # The commands that go on after a crash, and the words of a run that may be lost.
 RECOVERERS, NOT_CLEAN = (1, 1, 1, 2), "did not end cleanly"
 
@@ -81,6 +86,15 @@ def weights_of(folder):
         return None
 
 
+def losses_of_run():
+    """The validation losses by step, as the log has them."""
+    lines = [line for line in program.log_lines(RUN) if "val_loss" in line]
+    found = {line["step"]: line["val_loss"] for line in lines}
+    if len(found) < len(lines):
+        raise RuntimeError(f"a step was evaluated twice: {lines}")
+    return found
+
+
 def begin_machine():
     """The run's drives, and another run with its store on one of them."""
     shutil.rmtree(ROOT, ignore_errors=True)
@@ -103,6 +117,7 @@ class Life:
     def __init__(self, name):
         self.name, self.commands = name, LIVES[name]
         self.ranks = max(ranks for ranks, _ in self.commands)
+        self.change = CHANGES.get(name, ())
         self.last = max(command[command.index("--steps") + 1] for _, command in self.commands if "--steps" in command)
         self.ends = {}  # the weights that come of what was found
         if self.ranks == 1:
@@ -129,7 +144,7 @@ class Life:
 
     def know_steps(self):
         self.weights = {step: weights_of(os.path.join(RUN, "exports", f"step-{step}")) for step in range(1, self.last + 1)}
-        self.numbers = program.numbers_of(RUN)
+        self.numbers, self.losses = program.numbers_of(RUN), losses_of_run()
         if None in self.weights.values():
             raise RuntimeError(f"{self.name}: no export of each step: {self.weights}")
 
@@ -191,7 +206,7 @@ def go_on(crash, environment=None):
     """The step from which the run went on, -1 where it was begun again, None where it is lost by its own choice, and
     what is wrong."""
     last = crash.life.last + 1
-    ended = run(crash.ranks, resume(last), environment() if environment else None)
+    ended = run(crash.ranks, resume(last, *crash.life.change), environment() if environment else None)
     if ended.code == 0:
         step = going_on_after(ended)
         right = (crash.oldest or 0) <= step <= (crash.newest or 0)
@@ -203,7 +218,7 @@ def go_on(crash, environment=None):
         return None, [f"{name} was changed by a refusal" for name in changed if os.path.basename(name) != "run.lock"]
     problems = begin_again(crash, environment() if environment else None)
     if not problems:
-        ended = run(crash.ranks, resume(last), environment() if environment else None)
+        ended = run(crash.ranks, resume(last, *crash.life.change), environment() if environment else None)
         problems += [] if ended.code == 0 else [f"begun again, then: {ended.err[-500:]}"]
     return -1, problems
 
@@ -223,6 +238,21 @@ def wrong_log(crash, step):
     problems = [] if list(numbers) == list(range(1, last + 1)) else [f"the log has the steps {list(numbers)}"]
     return problems + [f"the log has {numbers[s]} of step {s}" for s in numbers
                        if s <= min(step, crash.known) and numbers[s] != crash.life.numbers[s]]
+
+
+def wrong_evaluations(crash, step):
+    """--early-stop goes by those in the log, and --keep by those in the index, which are the same."""
+    _, command = crash.life.commands[0]
+    if "--eval-every" not in command:
+        return []
+    found, every = losses_of_run(), command[command.index("--eval-every") + 1]
+    due = range(every, crash.life.last + 2, every)
+    problems = [f"the log lacks the evaluation after step {s}: {found}" for s in due if s not in found]
+    problems += [f"the log has {found[s]} after step {s}" for s in found
+                 if s <= min(step, crash.known) and found[s] != crash.life.losses[s]]
+    entries = program.read_json(os.path.join(RUN, "exports", "index.json"))
+    return problems + [f"the index has {entry}, and the log {found}" for entry in entries
+                       if "given_up" not in entry and entry["val_loss"] != found.get(entry["step"])]
 
 
 def wrong_exports(crash, steps, step):
@@ -245,17 +275,18 @@ def wrong_exports(crash, steps, step):
     return problems
 
 
-def left_behind(ranks):
+def left_behind(crash):
     """Returns the problems with files that are neither of the run with so many ranks, nor of the other run, nor exports."""
+    ranks, form = crash.ranks, "-8bit" if "8bit" in crash.life.commands[0][1] else ""
     wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl", "timeline.json", KEPT)}
-    own = [f"rank-{rank}-of-{ranks}" if ranks > 1 else "" for rank in range(ranks)]
+    own = [f"rank-{rank}-of-{ranks}{form}" if ranks > 1 or form else "" for rank in range(ranks)]
     possible = [{os.path.join(place, name, power_loss.STORE) for place in places for name in own}
                 for places in ([RUN], [DRIVES[0]], [DRIVES[0], DRIVES[2]])]
     stores = {store for each in possible for store in each if os.path.exists(store)}
     problems = [] if stores in possible else [f"stores are {sorted(stores)}"]
     problems += [] if program.read_json(os.path.join(RUN, KEPT)) == program.read_json(os.path.join(MODEL, "config.json")) else [
         f"{KEPT} is not that of the model"]
-    folders_of_ranks = {os.path.dirname(store) for store in stores if ranks > 1}
+    folders_of_ranks = {os.path.dirname(store) for store in stores if ranks > 1 or form}
     for where, folders, files in os.walk(ROOT):
         if where.startswith((OTHER, EXPORT, os.path.join(RUN, "exports"), DRIVES[1])):
             continue
@@ -289,7 +320,7 @@ def examine(crash, steps, history=()):
         if step is not None and went_on not in (step, -1):
             problems.append(f"exported step {step} and went on after {went_on}")
         problems += (wrong_ends(crash, (*history, (crash.ranks, went_on))) + wrong_log(crash, went_on)
-                     + wrong_exports(crash, steps, went_on) + left_behind(crash.ranks) + touched(crash.state))
+                     + wrong_evaluations(crash, went_on) + wrong_exports(crash, steps, went_on) + left_behind(crash) + touched(crash.state))
     return problems
 
 
@@ -312,8 +343,8 @@ def fail_twice(crash, draw):
         count(crash, step)
         return [f"{crash.what}, recorded: {problem}" for problem in problems]
     life = crash.life
-    # Other ranks add in another order.
-    known = life.last if life.ranks == 1 and crash.ranks == 1 else max(step, 0)
+    # Other ranks add in another order, and another rate leads elsewhere.
+    known = life.last if life.ranks == 1 and crash.ranks == 1 and not life.change else max(step, 0)
     steps = {number: weights for number, weights in life.weights.items() if number <= known}
     again = Crash(life, recording.read(), crash.bounds(), draw, known, crash.what + ", then ",
                   crash.ranks_of_run())

@@ -5,9 +5,6 @@
 #include <jansson.h>
 #include <string.h>
 
-/* A store may be opened at a commit before its last one, which an earlier start may have made. */
-enum { KEPT_STARTS = 16 };
-
 static int find(const struct sw_run *run, const char *id) {
     for (int i = 0; i < run->starts.count; i++)
         if (strcmp(run->starts.items[i], id) == 0)
@@ -18,7 +15,7 @@ static int find(const struct sw_run *run, const char *id) {
 sw_status sw_run_add_start(struct sw_run *run, const char *found, const char *id) {
     struct sw_option_list kept = {0};
     sw_status status = SW_OK;
-    const int end = find(run, found) + 1, begin = end < KEPT_STARTS ? 0 : end - KEPT_STARTS + 1;
+    const int end = find(run, found) + 1, begin = end < SW_RUN_KEPT_STARTS ? 0 : end - SW_RUN_KEPT_STARTS + 1;
     for (int i = begin; status == SW_OK && i < end; i++)
         status = sw_option_list_add(&kept, run->starts.items[i]);
     if (status == SW_OK)
@@ -26,6 +23,11 @@ sw_status sw_run_add_start(struct sw_run *run, const char *found, const char *id
     sw_option_list_release(&run->starts);
     run->starts = kept;
     return status;
+}
+
+int sw_run_start_age(const struct sw_run *run, const char *id) {
+    const int found = find(run, id);
+    return found < 0 ? -1 : run->starts.count - 1 - found;
 }
 
 const char *sw_run_last_start(const struct sw_run *run) {

@@ -4,10 +4,12 @@
 #include "core/confine.h"
 #include "core/error_scope.h"
 #include "core/log.h"
+#include "core/number.h"
 #include "core/size.h"
 #include "train/files/json_file.h"
 #include "train/folder/frozen.h"
 #include "train/folder/run_model.h"
+#include "train/folder/run_starts.h"
 #include "train/hf/checkpoint.h"
 #include "train/run/gathered_masters.h"
 
@@ -17,17 +19,24 @@
 #include <string.h>
 #include <unistd.h>
 
-#define INDEX_LIMIT_BYTES ((size_t)1 << 20)
+/* Entries of the index: those that --keep allows, those being written or removed, and those that were given up. */
+enum { MOST_ENTRIES = 2 * SW_EXPORTS_MOST };
+
+/* An older version says nothing of the start of an export. Its loss and that in the log, of six digits and perhaps
+ * measured on another device, may differ by this share where the weights are the same. */
+#define SAME_LOSS 1e-3
 
 struct export {
     int64_t step;
-    double loss;   /* NAN: not known */
-    bool unlisted; /* being written or removed: its folder is to be deleted, also after a kill */
+    double loss;                   /* NAN: not known */
+    char start[SW_STORE_ID_CHARS]; /* start that committed the step (run_starts.h); empty: not known */
+    bool unlisted;                 /* being written or removed: its folder is to be deleted, also after a kill */
+    bool given_up;                 /* of weights that the run went back from */
 };
 
 struct exports {
     char folder[SW_RUN_PATH_CHARS];
-    struct export kept[SW_EXPORTS_MOST + 1];
+    struct export kept[MOST_ENTRIES]; /* each of another step */
     int count;
 };
 
@@ -37,34 +46,89 @@ static sw_status path_of(const struct exports *exports, int64_t step, char path[
     return sw_path_join(path, SW_RUN_PATH_CHARS, exports->folder, name);
 }
 
+static struct export *find(struct exports *exports, int64_t step) {
+    for (int i = 0; i < exports->count; i++)
+        if (exports->kept[i].step == step)
+            return &exports->kept[i];
+    return NULL;
+}
+
+/* Adds an export, or puts it in the place of the one of its step, and returns where it is. NULL: there is no room. */
+static struct export *put(struct exports *exports, const struct export *added) {
+    struct export *place = find(exports, added->step);
+    if (place == NULL && exports->count < MOST_ENTRIES)
+        place = &exports->kept[exports->count++];
+    if (place != NULL)
+        *place = *added;
+    return place;
+}
+
+static bool is_flag(const json_t *value) {
+    return value == NULL || json_is_boolean(value);
+}
+
+static bool parse_entry(const json_t *entry, struct export *out) {
+    const json_t *step = json_object_get(entry, "step"), *loss = json_object_get(entry, "val_loss");
+    const json_t *start = json_object_get(entry, "start");
+    const json_t *unlisted = json_object_get(entry, "unlisted"), *given_up = json_object_get(entry, "given_up");
+    *out = (struct export){.step = json_integer_value(step),
+                           .loss = json_is_number(loss) ? json_number_value(loss) : NAN,
+                           .unlisted = json_is_true(unlisted),
+                           .given_up = json_is_true(given_up)};
+    const char *id = json_is_string(start) ? json_string_value(start) : "";
+    const size_t length = strlen(id);
+    snprintf(out->start, sizeof out->start, "%s", id);
+    return json_is_integer(step) && out->step > 0 && (loss == NULL || json_is_number(loss) || json_is_null(loss)) &&
+           (start == NULL || json_is_string(start)) && length < sizeof out->start && is_flag(unlisted) &&
+           is_flag(given_up);
+}
+
 static sw_status parse_index(const json_t *root, const char *path, struct exports *exports) {
     size_t i;
     json_t *entry;
+    if (!json_is_array(root))
+        return sw_fail(SW_ERR_CORRUPT, "%s is not a list of exports", path);
     json_array_foreach((json_t *)(uintptr_t)root, i, entry) {
-        const json_t *loss = json_object_get(entry, "val_loss");
-        if (exports->count < SW_EXPORTS_MOST)
-            exports->kept[exports->count++] =
-                (struct export){.step = json_integer_value(json_object_get(entry, "step")),
-                                .loss = json_is_number(loss) ? json_number_value(loss) : NAN,
-                                .unlisted = json_is_true(json_object_get(entry, "unlisted"))};
+        struct export read;
+        if (!parse_entry(entry, &read))
+            return sw_fail(SW_ERR_CORRUPT, "entry %zu of %s describes no export", i + 1, path);
+        if (put(exports, &read) == NULL)
+            return sw_fail(SW_ERR_CORRUPT, "%s lists more than %d exports", path, MOST_ENTRIES);
     }
-    return json_is_array(root)
-               ? SW_OK
-               : sw_fail(SW_ERR_CORRUPT, "%s is not a list of exports; remove it to begin a new one", path);
+    return SW_OK;
+}
+
+static sw_status read_index_file(const char *path, struct exports *exports) {
+    json_t *root;
+    SW_TRY(sw_json_read_own_file(path, SW_JSON_MOST_WRITTEN_BYTES, SW_ERR_CORRUPT, &root));
+    const sw_status status = parse_index(root, path, exports);
+    json_decref(root);
+    return status;
+}
+
+/* Unlists exports whose folders somebody has removed. */
+static sw_status unlist_missing(struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS];
+    for (int i = 0; i < exports->count; i++) {
+        SW_TRY(path_of(exports, exports->kept[i].step, path));
+        exports->kept[i].unlisted |= !sw_path_exists(path);
+    }
+    return SW_OK;
 }
 
 static sw_status read_index(const char *run_folder, struct exports *exports) {
     char path[SW_RUN_PATH_CHARS];
-    json_t *root;
     SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, run_folder, "exports"));
     SW_TRY(sw_folder_make_own(exports->folder, 0700));
     SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
     if (!sw_path_exists(path))
         return SW_OK;
-    SW_TRY(sw_json_read_own_file(path, INDEX_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
-    const sw_status status = parse_index(root, path, exports);
-    json_decref(root);
-    return status;
+    const sw_status status = read_index_file(path, exports);
+    if (status == SW_ERR_CORRUPT)
+        return sw_fail_while(status,
+                             "reading the list of the run's exports; move %s away, and the run begins a new one",
+                             exports->folder);
+    return status == SW_OK ? unlist_missing(exports) : status;
 }
 
 static sw_status write_index(const struct exports *exports) {
@@ -75,8 +139,12 @@ static sw_status write_index(const struct exports *exports) {
         const struct export *kept = &exports->kept[i];
         json_t *loss = isfinite(kept->loss) ? json_real(kept->loss) : json_null();
         json_t *entry = json_pack("{s:I, s:o}", "step", (json_int_t)kept->step, "val_loss", loss);
+        if (kept->start[0] != '\0')
+            json_object_set_new(entry, "start", json_string(kept->start));
         if (kept->unlisted)
             json_object_set_new(entry, "unlisted", json_true());
+        if (kept->given_up)
+            json_object_set_new(entry, "given_up", json_true());
         json_array_append_new(root, entry);
     }
     return sw_json_write_file(path, root, SW_FILE_PRIVATE);
@@ -92,17 +160,22 @@ static bool is_worse(const struct export *a, const struct export *b) {
     return a->step < b->step;
 }
 
+/* Tells whether an export is complete and holds weights of the run as it went on. */
+static bool counts(const struct export *export) {
+    return !export->unlisted && !export->given_up;
+}
+
 static int count_listed(const struct exports *exports) {
     int count = 0;
     for (int i = 0; i < exports->count; i++)
-        count += !exports->kept[i].unlisted;
+        count += counts(&exports->kept[i]);
     return count;
 }
 
 static void unlist_worst(struct exports *exports) {
     struct export *worst = NULL;
     for (int i = 0; i < exports->count; i++)
-        if (!exports->kept[i].unlisted && (worst == NULL || is_worse(&exports->kept[i], worst)))
+        if (counts(&exports->kept[i]) && (worst == NULL || is_worse(&exports->kept[i], worst)))
             worst = &exports->kept[i];
     if (worst != NULL)
         worst->unlisted = true;
@@ -134,14 +207,83 @@ static sw_status remove_unlisted(struct exports *exports) {
     return kept < before ? write_index(exports) : SW_OK;
 }
 
-sw_status sw_exports_tidy(const char *run_folder) {
+/* Tells whether the log has another loss of the export's step than the export. */
+static bool log_differs(const struct sw_steplog *log, const struct export *export) {
+    int64_t count;
+    const struct sw_eval_record *evaluation = sw_steplog_evaluations(log, &count);
+    for (int64_t i = 0; i < count; i++)
+        if (evaluation[i].step == export->step)
+            return !(fabs(evaluation[i].val_loss - export->loss) <= SAME_LOSS * fabs(export->loss)) &&
+                   isfinite(export->loss);
+    return false;
+}
+
+/* Tells whether an export has weights that the run, as it goes on now, came by. */
+static bool is_of_run(const struct sw_trainer *trainer, const struct sw_steplog *log, const struct export *export) {
+    if (export->step > trainer->position.step || export->given_up)
+        return false;
+    return export->start[0] != '\0' ? sw_run_start_age(&trainer->run, export->start) >= 0 : !log_differs(log, export);
+}
+
+/* Names the start of the last commit as that of an export whose start is not known, or which the run soon forgets. */
+static bool renew_start(const struct sw_trainer *trainer, struct export *export) {
+    const int age = sw_run_start_age(&trainer->run, export->start);
+    const bool renews =
+        (age < 0 || age == SW_RUN_KEPT_STARTS - 1) && strcmp(export->start, trainer->position.start) != 0;
+    if (renews)
+        snprintf(export->start, sizeof export->start, "%s", trainer->position.start);
+    return renews;
+}
+
+/* Gives up the exports that are not of the run as it goes on. The index says so before the run can commit a later step.
+ */
+static sw_status give_up(const struct sw_trainer *trainer, const struct sw_steplog *log, struct exports *exports) {
+    int count = 0;
+    bool changes = false;
+    for (int i = 0; i < exports->count; i++) {
+        struct export *export = &exports->kept[i];
+        if (is_of_run(trainer, log, export)) {
+            changes |= renew_start(trainer, export);
+        } else {
+            count += counts(export);
+            changes |= !export->given_up;
+            export->given_up = true;
+        }
+    }
+    if (count > 0)
+        sw_log_info(
+            "%s in %s %s of weights that the run, which goes on from step %lld, went back from: its next exports "
+            "replace %s",
+            SW_COUNT(count, "export"), exports->folder, count == 1 ? "is" : "are", (long long)trainer->position.step,
+            count == 1 ? "it" : "them");
+    return changes ? write_index(exports) : SW_OK;
+}
+
+sw_status sw_exports_tidy(const struct sw_trainer *trainer, const struct sw_steplog *log) {
     char path[SW_RUN_PATH_CHARS];
-    SW_TRY(sw_path_join(path, sizeof path, run_folder, "exports/index.json"));
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, "exports/index.json"));
     if (!sw_path_exists(path))
         return SW_OK;
     struct exports exports = {0};
-    SW_TRY(read_index(run_folder, &exports));
+    SW_TRY(read_index(trainer->folder, &exports));
+    SW_TRY(give_up(trainer, log, &exports));
     return remove_unlisted(&exports);
+}
+
+/* Removes exports that were given up and that one of this step replaces: those up to its step, and all where the index
+ * is full. */
+static sw_status replace_given_up(struct exports *exports, int64_t step) {
+    const bool is_full = exports->count == MOST_ENTRIES;
+    bool changes = false;
+    for (int i = 0; i < exports->count; i++) {
+        struct export *export = &exports->kept[i];
+        const bool goes = export->given_up && !export->unlisted && (export->step <= step || is_full);
+        export->unlisted |= goes;
+        changes |= goes;
+    }
+    if (changes)
+        SW_TRY(write_index(exports));
+    return remove_unlisted(exports);
 }
 
 static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_masters *masters, const char *path) {
@@ -153,11 +295,9 @@ static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_ma
                                trainer->model_folder);
 }
 
-static bool has(const struct exports *exports, int64_t step) {
-    for (int i = 0; i < exports->count; i++)
-        if (exports->kept[i].step == step && !exports->kept[i].unlisted)
-            return true;
-    return false;
+static bool has(struct exports *exports, int64_t step) {
+    const struct export *found = find(exports, step);
+    return found != NULL && counts(found);
 }
 
 static bool list_has(struct sw_trainer *trainer, int64_t step) {
@@ -180,10 +320,15 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
     SW_TRY(read_index(trainer->folder, &exports));
     SW_TRY(path_of(&exports, step, path));
     if (has(&exports, step))
-        return SW_OK; /* an export from before a kill has the same bits */
-    SW_TRY(remove_unlisted(&exports));
-    struct export *added = &exports.kept[exports.count++];
-    *added = (struct export){.step = step, .loss = validation_loss, .unlisted = true};
+        return SW_OK; /* an export of the commit from which the run went on has the same bits */
+    SW_TRY(replace_given_up(&exports, step));
+    struct export entry = {.step = step, .loss = validation_loss, .unlisted = true};
+    snprintf(entry.start, sizeof entry.start, "%s",
+             step > trainer->position.step ? sw_run_last_start(&trainer->run) : trainer->position.start);
+    struct export *added = put(&exports, &entry);
+    if (added == NULL)
+        return sw_fail(SW_ERR_IO, "%s has %d exports, most of which cannot be removed: move some away", exports.folder,
+                       MOST_ENTRIES);
     SW_TRY(write_index(&exports));
     SW_TRY(write_weights(trainer, masters, path));
     added->unlisted = false;

@@ -295,7 +295,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     int64_t step;
     SW_TRY(sw_ranks_agree_on_error(ranks, open_names(loop)));
     SW_TRY(sw_ranks_first(ranks, open_log(loop)));
-    SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer->folder)));
+    SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer, loop->log)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->sampled, sizeof loop->sampled));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->best, sizeof loop->best));

@@ -150,7 +150,7 @@ static sw_status say_best(const struct loop *loop) {
         sw_log_info("the validation loss was least after step %lld, %.4f: its weights are in %s/exports/step-%lld",
                     (long long)best->step, best->loss, loop->trainer->folder, (long long)best->step);
     else
-        sw_log_info("the validation loss was least after step %lld, %.4f, whose weights were not exported",
+        sw_log_info("the validation loss was least after step %lld, %.4f, of whose weights there is no export",
                     (long long)best->step, best->loss);
     return SW_OK;
 }
