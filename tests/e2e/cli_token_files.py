@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import shutil
 import struct
 import subprocess
 import time
@@ -218,6 +219,49 @@ def use_keeps_tokens_in_the_cache():
     return problems
 
 
+def damaged_tokens_are_made_again():
+    """A changed byte in a token file of the cache, or beside it, trains nothing: the tokens are made again, and are the same.
+    Where they cannot be made they are refused. Files of a version without digests serve the run that names them."""
+    problems, environment, folder = [], cache_of_its_own("flipped-cache"), path("flipped-cache", "spillway")
+    model = chat_folder("flipped", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    data = program.write(path("flipped.jsonl"), lines(*(chat(f"{i}?", f"{i}!") for i in range(60))))
+    train = ("train", "--model", model, "--init", *program.SHAPE, "--data", data, "--steps", 1, "--run")
+    ended = program.run(*train, path("flipped-run"), env=environment)
+    expect(problems, "train ends", (ended.code, ended.err[-300:] if ended.code else ""), (0, ""))
+    good = read_folder(folder)
+    name = cached(environment)[0]
+    cases = [(name + suffix, command) for suffix in ("", ".mask", ".doc", ".xxh3")
+             for command in ((*train, path("flipped-2")), ("resume", path("flipped-run"), "--steps", 1))]
+    cases.append((name, ("eval", path("flipped-run"), "--data", data, "--seq", program.SEQ)))
+    for file, command in cases:
+        program.write(os.path.join(folder, file), bytes([good[file][0] ^ 1]) + good[file][1:])
+        ended = program.run(*command, env=environment)
+        shutil.rmtree(path("flipped-2"), ignore_errors=True)
+        expect(problems, f"{file}: {command[0]} {ended.err[-300:]}", (ended.code, "is damaged" in ended.err), (0, True))
+        expect(problems, f"{file}: the files after {command[0]}", read_folder(folder) == good, True)
+    os.unlink(os.path.join(folder, name + ".xxh3"))
+    ended = program.run("resume", path("flipped-run"), "--steps", 2, env=environment)
+    expect(problems, "without digests", (ended.code, name + ".xxh3" in read_folder(folder)), (0, False))
+    ended = program.run(*train, path("flipped-2"), env=environment)
+    expect(problems, "made again for their digests", (ended.code, read_folder(folder) == good), (0, True))
+    program.write(os.path.join(folder, name), good[name][:-2])
+    for place in (path("flipped-run"), model):
+        os.unlink(os.path.join(place, "tokenizer.json"))
+    ended = program.run("resume", path("flipped-run"), "--steps", 3, env=environment)
+    expect(problems, "without a tokenizer", (ended.code, "gone or damaged and cannot be made again" in ended.err), (1, True))
+    return problems
+
+
+def read_folder(folder):
+    """The files of token data in a cache, by name."""
+    found = {}
+    for name in os.listdir(folder):
+        if name.startswith("tokens-"):
+            with open(os.path.join(folder, name), "rb") as file:
+                found[name] = file.read()
+    return found
+
+
 def resumes_from_another_folder():
     """The text of a run is found from wherever it is resumed, also where a pattern named it."""
     problems, environment = [], cache_of_its_own("elsewhere-cache")
@@ -339,4 +383,4 @@ def tokens_in_the_cache_are_those_of_their_text():
 
 script_test.run(tokens_in_the_cache_are_those_of_their_text, trains_and_talks, inspects, validation_has_whole_documents, trains_on_chats,
                 train_takes_loss_and_format, refuses_flags_without_text, bounds_the_cache,
-                use_keeps_tokens_in_the_cache, reads_files_of_llmc, resumes_from_another_folder, all_count_alike)
+                use_keeps_tokens_in_the_cache, reads_files_of_llmc, damaged_tokens_are_made_again, resumes_from_another_folder, all_count_alike)

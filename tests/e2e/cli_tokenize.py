@@ -518,6 +518,13 @@ def goes_on():
     return problems
 
 
+def flip_first(name):
+    with open(name, "r+b") as file:
+        byte = file.read(1)[0]
+        file.seek(0)
+        file.write(bytes([byte ^ 1]))
+
+
 def begins_anew():
     """The work of a call that was cut off is of no use for another input, or with other flags, and both are said."""
     problems, model, data = [], chat_folder(), long_chats("anew")
@@ -535,10 +542,13 @@ def begins_anew():
             os.unlink(path("anew.bin" + name))
             os.unlink(path("fresh.bin" + name))
         data = long_chats("anew")
-    code, _ = cut_off(shared, "anew.bin", signal.SIGKILL)
-    os.truncate(path("anew.bin.partial"), 5)
-    ended = program.run(*shared)
-    expect(problems, "a partial file that was cut", (code, ended.code, "partial file changed" in ended.err), (-9, 0, True))
+    for what, change in (("cut", lambda partial: os.truncate(partial, 5)), ("flipped", flip_first)):
+        code, _ = cut_off(shared, "anew.bin", signal.SIGKILL)
+        change(path("anew.bin.partial"))
+        ended = program.run(*shared)
+        expect(problems, f"a partial file that was {what}", (code, ended.code, "partial file changed" in ended.err), (-9, 0, True))
+        for name in written("anew.bin"):
+            os.unlink(path("anew.bin" + name))
     return problems
 
 

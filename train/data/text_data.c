@@ -6,6 +6,7 @@
 #include "train/data/token_cache.h"
 #include "train/data/token_stream.h"
 #include "train/documents/text_inputs.h"
+#include "train/documents/token_writer.h"
 #include "train/documents/tokenize_digest.h"
 #include "train/documents/tokenize_files.h"
 #include "train/files/cache.h"
@@ -146,6 +147,7 @@ static sw_status confirm(void *context) {
 static sw_status make(const struct digested *text, const char *path) {
     struct sw_tokenize_spec how = how_to_make(text->spec, text->names, text->count, path);
     struct sw_tokenized tokenized;
+    how.digests = true;
     how.confirm = confirm;
     how.confirm_context = (void *)(uintptr_t)text;
     SW_TRY(sw_tokenize_files(&how, &tokenized));
@@ -153,8 +155,15 @@ static sw_status make(const struct digested *text, const char *path) {
     return SW_OK;
 }
 
+/* Identifies the file that has a name; 0: none has. */
+static ino_t file_at(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 ? info.st_ino : 0;
+}
+
 /* Makes the token file, or waits for another process that does. */
 static sw_status make_or_wait(const struct digested *text, const char *path) {
+    const ino_t before = file_at(path);
     const struct timespec pause = {.tv_nsec = WAIT_NS};
     struct sw_long_work waiting = sw_long_work_begin("waiting for another process that makes the same tokens", 0);
     for (;;) {
@@ -164,9 +173,26 @@ static sw_status make_or_wait(const struct digested *text, const char *path) {
         sw_error_clear();
         nanosleep(&pause, NULL);
         SW_TRY(sw_long_work_at(&waiting, 0));
-        if (access(path, F_OK) == 0)
+        const ino_t now = file_at(path);
+        if (now != 0 && now != before)
             return SW_OK;
     }
+}
+
+/* Tells whether a token file is in the cache and may be used: one that is damaged may not. Files of earlier versions
+ * have no digests; a run of these, which names them, may use them. */
+static sw_status look_in_cache(const char *path, bool may_be_old, bool *out) {
+    sw_token_verdict verdict;
+    *out = false;
+    if (access(path, F_OK) != 0)
+        return SW_OK;
+    SW_TRY(sw_token_file_check(path, &verdict));
+    *out = verdict == SW_TOKENS_RIGHT || (verdict == SW_TOKENS_WITHOUT_DIGESTS && may_be_old);
+    if (*out)
+        sw_token_cache_note_use(path);
+    else if (verdict == SW_TOKENS_DAMAGED)
+        sw_log_warn("%s or a file beside it is damaged: it is not as it was written", path);
+    return SW_OK;
 }
 
 /* Finds the path of the tokens. Says which files they are of where they are there already: making them says it too. */
@@ -185,17 +211,19 @@ static sw_status find_path(struct digested *text, char path[PATH_MAX]) {
 sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
                             char path[PATH_MAX]) {
     struct digested text = {.spec = spec, .names = names, .count = count};
+    bool is_there;
     SW_TRY(find_path(&text, path));
-    if (access(path, F_OK) == 0) {
-        sw_token_cache_note_use(path);
+    SW_TRY(look_in_cache(path, false, &is_there));
+    if (is_there) {
         sw_log_info("the tokens of %s are in the cache: %s", names[0], path);
         return SW_OK;
     }
     if (!spec->may_make)
-        return sw_fail(SW_ERR_ARG,
-                       "%s, which rank 0 has made, is not to be seen here; give all ranks the same XDG_CACHE_HOME, or "
-                       "token files (spillway tokenize)",
-                       path);
+        return sw_fail(
+            SW_ERR_ARG,
+            "%s, which rank 0 has made, is not to be seen here, or damaged; give all ranks the same XDG_CACHE_HOME, or "
+            "token files (spillway tokenize)",
+            path);
     sw_token_cache_make_room(path);
     SW_TRY(make_or_wait(&text, path));
     if (sw_cache_is_temporary(path))
@@ -279,14 +307,15 @@ static sw_status note_and_find(const struct sw_text_data_spec *spec, const struc
 /* Replaces token files by those of the sources, if they are gone; *out_path is empty where they are there. */
 static sw_status find_again(const struct sw_text_data_spec *spec, const char *tokens, struct sw_option_list *sources,
                             char out_path[PATH_MAX]) {
+    bool is_there;
     out_path[0] = '\0';
     if (sources->count == 0)
         return SW_OK;
-    if (access(tokens, F_OK) == 0) {
-        sw_token_cache_note_use(tokens);
+    SW_TRY(look_in_cache(tokens, true, &is_there));
+    if (is_there)
         return SW_OK;
-    }
-    sw_log_info("%s is gone and is made again of %s", tokens, sources->items[0]);
+    sw_log_info("%s is %s and is made again of %s", tokens, access(tokens, F_OK) == 0 ? "damaged" : "gone",
+                sources->items[0]);
     return sw_fail_while(sw_text_data_find(spec, (const char *const *)sources->items, sources->count, out_path),
                          "making the tokens of this run again; if its text was moved, --data (or --val) says where it "
                          "is now");
@@ -352,12 +381,15 @@ static sw_status prepare_validation(const struct sw_text_data_spec *spec, struct
 
 /* Refuses a run whose tokens are gone together with the tokenizer that made them. */
 static sw_status check_tokens(const struct sw_settings *settings, const struct sw_text_sources *sources) {
-    if (sources->data.count == 0 || access(settings->data.items[0], F_OK) == 0)
+    bool is_there = true;
+    SW_TRY(sources->data.count > 0 ? look_in_cache(settings->data.items[0], true, &is_there) : SW_OK);
+    if (is_there)
         return SW_OK;
-    return sw_fail(SW_ERR_ARG,
-                   "%s, the tokens of %s, is gone and cannot be made again, because the tokenizer of %s is gone, too: "
-                   "put the model's tokenizer files into the run's folder",
-                   settings->data.items[0], sources->data.items[0], settings->model);
+    return sw_fail(
+        SW_ERR_ARG,
+        "%s, the tokens of %s, is gone or damaged and cannot be made again, because the tokenizer of %s is gone, too: "
+        "put the model's tokenizer files into the run's folder",
+        settings->data.items[0], sources->data.items[0], settings->model);
 }
 
 sw_status sw_text_data_prepare(struct sw_settings *settings, const char *model, int64_t vocab, bool may_make,

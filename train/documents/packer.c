@@ -181,27 +181,56 @@ static sw_status take_ids(struct sw_text *state, int64_t count, struct sw_token_
     return SW_OK;
 }
 
-static sw_status restore_sequence(struct sw_packer *packer, struct sequence *sequence, struct sw_text *state) {
+static sw_status fail_damaged(void) {
+    return sw_fail(SW_ERR_CORRUPT, "the state of packed documents is damaged");
+}
+
+/* Tells whether a sequence may be one: its documents fill it, and its tokens are in the vocabulary. */
+static bool is_possible(const struct sequence *sequence, int64_t vocab) {
+    size_t sum = 0;
+    for (size_t i = 0; i < sequence->lengths.count; i++) {
+        const int32_t length = sequence->lengths.id[i];
+        if (length < 1 || (size_t)length > sequence->tokens.count)
+            return false;
+        sum += (size_t)length;
+    }
+    for (size_t i = 0; i < sequence->tokens.count; i++) {
+        const char loss = sequence->loss.data[i];
+        if (sequence->tokens.id[i] < 0 || sequence->tokens.id[i] >= vocab ||
+            (loss != 0 && loss != 1 && loss != SW_MASK_SPLIT && loss != SW_MASK_CONTINUES))
+            return false;
+    }
+    return sum == sequence->tokens.count;
+}
+
+static sw_status restore_sequence(const struct sw_packer *packer, struct sequence *sequence, int64_t vocab,
+                                  struct sw_text *state) {
     int64_t counts[2];
     SW_TRY(take(state, counts, sizeof counts));
     if (counts[0] < 0 || counts[0] > (int64_t)packer->seq || counts[1] < 0 || counts[1] > counts[0])
-        return sw_fail(SW_ERR_CORRUPT, "the state of packed documents is damaged");
+        return fail_damaged();
     SW_TRY(take_ids(state, counts[0], &sequence->tokens));
     SW_TRY(sw_text_buffer_reserve(&sequence->loss, (size_t)counts[0]));
     SW_TRY(take(state, sequence->loss.data, (size_t)counts[0]));
     sequence->loss.bytes = (size_t)counts[0];
-    return take_ids(state, counts[1], &sequence->lengths);
+    SW_TRY(take_ids(state, counts[1], &sequence->lengths));
+    return is_possible(sequence, vocab) ? SW_OK : fail_damaged();
 }
 
-sw_status sw_packer_restore(struct sw_packer *packer, struct sw_text state) {
+sw_status sw_packer_restore(struct sw_packer *packer, int64_t vocab, struct sw_text state) {
     int64_t counts[3];
     SW_TRY(take(&state, counts, sizeof counts));
-    if (counts[2] < 0 || counts[2] > MOST_OPEN)
-        return sw_fail(SW_ERR_CORRUPT, "the state of packed documents is damaged");
+    if (counts[0] < 0 || counts[1] < 0 || counts[2] < 0 || counts[2] > MOST_OPEN)
+        return fail_damaged();
     packer->split = counts[0];
     packer->padded = counts[1];
     packer->open = (int)counts[2];
     for (int i = 0; i < packer->open; i++)
-        SW_TRY(restore_sequence(packer, &packer->sequence[i], &state));
-    return SW_OK;
+        SW_TRY(restore_sequence(packer, &packer->sequence[i], vocab, &state));
+    return state.bytes == 0 ? SW_OK : fail_damaged();
+}
+
+size_t sw_packer_most_bytes(const struct sw_packer *packer) {
+    const size_t of_token = 2 * sizeof(int32_t) + 1, of_sequence = 2 * sizeof(int64_t) + packer->seq * of_token;
+    return 3 * sizeof(int64_t) + MOST_OPEN * of_sequence;
 }

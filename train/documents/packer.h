@@ -18,8 +18,11 @@ void sw_packer_close(struct sw_packer *packer);
 
 /* Appends the packer's state: its counts and the open sequences. */
 sw_status sw_packer_save(const struct sw_packer *packer, struct sw_text_buffer *out);
-/* Takes a new packer to the state that another one of the same --pack saved. */
-sw_status sw_packer_restore(struct sw_packer *packer, struct sw_text state);
+/* Takes a new packer to the state that another one of the same --pack saved. SW_ERR_CORRUPT: it saved no such state,
+ * and this packer is to be closed. */
+sw_status sw_packer_restore(struct sw_packer *packer, int64_t vocab, struct sw_text state);
+/* The most bytes that a saved state has. */
+size_t sw_packer_most_bytes(const struct sw_packer *packer);
 
 int64_t sw_packer_split(const struct sw_packer *packer);   /* documents that were split */
 int64_t sw_packer_padding(const struct sw_packer *packer); /* tokens of padding */

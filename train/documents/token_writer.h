@@ -1,5 +1,6 @@
 /* A token file F.bin and, beside it, F.bin.doc with where its documents begin (train/data/documents.h) and F.bin.mask
- * with a byte a token, 0 where it has no loss. They appear under their names only when they are whole. */
+ * with a byte a token, 0 where it has no loss. In the cache, F.bin.xxh3 has the digest of each. They appear under their
+ * names only when they are whole. */
 #ifndef SW_TRAIN_DOCUMENTS_TOKEN_WRITER_H
 #define SW_TRAIN_DOCUMENTS_TOKEN_WRITER_H
 
@@ -14,17 +15,28 @@ struct sw_token_writer;
  * whole document: the first part of one that was split, another part, or padding. */
 enum { SW_MASK_SPLIT = 's', SW_MASK_CONTINUES = 'c', SW_MASK_PADDING = 'p' };
 
+/* The files that have a digest: tokens, documents and mask. */
+enum { SW_TOKEN_FILES = 3 };
+
 /* The counts of what was written so far. */
 struct sw_token_position {
     int64_t tokens, learnt; /* learnt: with a loss, which the first token of a document has not */
     int64_t masked;         /* tokens whose mask is not 1 */
     int64_t documents;
+    uint64_t digest[SW_TOKEN_FILES]; /* XXH3 of each file so far */
 };
 
-/* token_bytes: 2 or 4. documents: F.bin.doc is written too. What is written is in F.bin.partial and the like until it
- * is whole. SW_ERR_BUSY: another process writes the same file. */
-sw_status sw_token_writer_open(const char *path, int token_bytes, bool documents, struct sw_token_writer **out);
-/* Begins at a position that another process has flushed, or at 0. SW_ERR_CORRUPT: the files do not reach so far. */
+/* Which files are written, and how. */
+struct sw_token_files {
+    int token_bytes; /* 2 or 4 */
+    bool documents;  /* F.bin.doc too */
+    bool digests;    /* F.bin.xxh3 too */
+};
+/* What is written is in F.bin.partial and the like until it is whole. SW_ERR_BUSY: another process writes the same
+ * file. */
+sw_status sw_token_writer_open(const char *path, const struct sw_token_files *files, struct sw_token_writer **out);
+/* Begins at a position that another process has flushed, or at 0. SW_ERR_CORRUPT: the files are not those that it
+ * flushed. */
 sw_status sw_token_writer_begin(struct sw_token_writer *writer, const struct sw_token_position *position);
 /* Flushes what was written, so that a writer that is opened after a crash can begin there. */
 sw_status sw_token_writer_flush(struct sw_token_writer *writer);
@@ -39,5 +51,13 @@ sw_status sw_token_writer_refuse_mask(const struct sw_token_writer *writer);
 sw_status sw_token_writer_publish(struct sw_token_writer *writer);
 /* Without a publication before, nothing is left, unless `keeps` is set: then the partial files are. */
 void sw_token_writer_close(struct sw_token_writer *writer, bool keeps);
+
+typedef enum {
+    SW_TOKENS_RIGHT,
+    SW_TOKENS_WITHOUT_DIGESTS, /* there is no F.bin.xxh3 */
+    SW_TOKENS_DAMAGED          /* a file is not the one that was written, or cannot be read */
+} sw_token_verdict;
+/* Compares a token file, its documents and its mask with the digests beside them, at the speed of reading. */
+sw_status sw_token_file_check(const char *path, sw_token_verdict *out);
 
 #endif

@@ -175,6 +175,12 @@ static sw_status stop_here(struct work *w, sw_status status) {
     return status;
 }
 
+static bool read_journal(const struct work *w, struct sw_tokenize_journal *out, struct sw_text_buffer *packed) {
+    const struct sw_tokenize_limits limits = {.files = w->inputs.count,
+                                              .packed_bytes = w->packer != NULL ? sw_packer_most_bytes(w->packer) : 0};
+    return sw_tokenize_journal_read(w->spec->out, limits, out, packed);
+}
+
 /* Keeps what the journal has of the work where something in the output's folder is in its way, such as a full disk. */
 static void keep_for_later(struct work *w, sw_status status) {
     SW_HANDLES_ERRORS();
@@ -182,8 +188,8 @@ static void keep_for_later(struct work *w, sw_status status) {
     struct sw_text_buffer packed = {0};
     /* Files that fill a disk must not stay in a cache. */
     if (((status == SW_ERR_SPACE && w->spec->confirm == NULL) || w->blocked) && w->has_journal && w->writer != NULL)
-        w->keeps = sw_tokenize_journal_read(w->spec->out, &found, &packed) && found.rules == w->journal.rules &&
-                   found.inputs == w->journal.inputs;
+        w->keeps =
+            read_journal(w, &found, &packed) && found.rules == w->journal.rules && found.inputs == w->journal.inputs;
     free(packed.data);
     if (w->keeps)
         sw_log_info("what is done is kept; the same command goes on from there");
@@ -280,8 +286,17 @@ static sw_status digest(struct work *w) {
     return status;
 }
 
+static sw_status open_packer(struct work *w) {
+    sw_packer_close(w->packer);
+    w->packer = NULL;
+    if (w->spec->pack_seq == 0)
+        return SW_OK;
+    return sw_packer_open(w->writer, w->spec->pack_seq, w->frame.end >= 0 ? w->frame.end : 0, &w->packer);
+}
+
 static sw_status begin_anew(struct work *w) {
     sw_tokenize_journal_remove(w->spec->out);
+    SW_TRY(open_packer(w));
     return sw_token_writer_begin(w->writer, &(struct sw_token_position){0});
 }
 
@@ -292,6 +307,8 @@ static sw_status begin_by_journal(struct work *w, const struct sw_tokenize_journ
     if (found->rules != w->journal.rules)
         changed = "the flags or the model";
     sw_status status = changed == NULL ? sw_token_writer_begin(w->writer, &found->written) : SW_OK;
+    if (changed == NULL && status == SW_OK && w->packer != NULL)
+        status = sw_packer_restore(w->packer, w->model.vocab, packed);
     if (status == SW_ERR_CORRUPT) {
         sw_error_clear();
         changed = "its partial file";
@@ -304,8 +321,6 @@ static sw_status begin_by_journal(struct work *w, const struct sw_tokenize_journ
         return begin_anew(w);
     }
     SW_TRY(sw_text_reader_go_to(w->reader, &found->read));
-    if (w->packer != NULL)
-        SW_TRY(sw_packer_restore(w->packer, packed));
     w->journal = *found;
     w->text_bytes_before = found->text_bytes;
     sw_log_info("an earlier call was cut off before %s was whole: going on behind %s of %s", w->spec->out,
@@ -328,7 +343,7 @@ static sw_status begin(struct work *w) {
     w->save_ns = sw_now_ns() + SAVE_EVERY_NS;
     if (w->has_journal)
         SW_TRY(digest(w));
-    const bool is_there = w->has_journal && sw_tokenize_journal_read(w->spec->out, &found, &packed);
+    const bool is_there = w->has_journal && read_journal(w, &found, &packed);
     const sw_status status = is_there ? begin_by_journal(w, &found, sw_text_of_buffer(&packed)) : begin_anew(w);
     free(packed.data);
     return status;
@@ -343,9 +358,10 @@ static sw_status open_files(struct work *w) {
     SW_TRY(sw_text_inputs_expand(spec->names, spec->name_count, &w->inputs));
     sw_text_inputs_say(&w->inputs);
     SW_TRY(sw_text_reader_open((const char *const *)w->inputs.path, w->inputs.count, &rules, &w->reader));
-    SW_TRY(sw_token_writer_open(spec->out, w->model.vocab <= UINT16_VOCAB ? 2 : 4, !spec->joined, &w->writer));
-    if (spec->pack_seq > 0)
-        SW_TRY(sw_packer_open(w->writer, spec->pack_seq, w->frame.end >= 0 ? w->frame.end : 0, &w->packer));
+    const struct sw_token_files files = {
+        .token_bytes = w->model.vocab <= UINT16_VOCAB ? 2 : 4, .documents = !spec->joined, .digests = spec->digests};
+    SW_TRY(sw_token_writer_open(spec->out, &files, &w->writer));
+    SW_TRY(open_packer(w));
     SW_TRY(begin(w));
     return refuse_stale_mask(w);
 }

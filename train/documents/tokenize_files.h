@@ -16,6 +16,7 @@ struct sw_tokenize_spec {
     const char *out;            /* FILE.bin */
     bool parse_special;         /* special tokens that the text spells are these tokens */
     bool joined;                /* no FILE.bin.doc is written */
+    bool digests;               /* FILE.bin.xxh3 is written too (token_writer.h) */
     int threads;
     /* Called before the files get their names, which a failure keeps from them; may be NULL. */
     sw_status (*confirm)(void *context);

@@ -15,8 +15,14 @@ struct sw_tokenize_journal {
 
 /* Replaces the journal of the token file `out`. `packed` is the packer's state, empty where there is none. */
 sw_status sw_tokenize_journal_write(const char *out, const struct sw_tokenize_journal *journal, struct sw_text packed);
-/* Reads a journal. False: there is none, or it is damaged or of another version. */
-bool sw_tokenize_journal_read(const char *out, struct sw_tokenize_journal *journal, struct sw_text_buffer *packed);
+/* What a journal of this call may say at most. */
+struct sw_tokenize_limits {
+    int64_t files;
+    size_t packed_bytes; /* of the packer's state */
+};
+/* Reads a journal. False: there is none, or it is damaged, of another version, or says what cannot be. */
+bool sw_tokenize_journal_read(const char *out, struct sw_tokenize_limits limits, struct sw_tokenize_journal *journal,
+                              struct sw_text_buffer *packed);
 void sw_tokenize_journal_remove(const char *out);
 
 #endif
