@@ -203,6 +203,17 @@ def a_log_behind_the_last_commit():
     return problems
 
 
+def a_log_that_is_lost_twice():
+    """Between the two a resume names another rate, which run.json has from then on, and makes no step."""
+    log = evaluated("twice", 6)
+    whole = program.numbers_of(path("twice"))
+    for more in (("--lr", "1e-2"), ()):
+        program.write(log, "")
+        program.must("resume", path("twice"), *more)
+    found = program.numbers_of(path("twice"))
+    return [] if found == whole else [f"the log has {found} instead of {whole}"]
+
+
 def an_evaluation_that_was_lost():
     """It is made again before the next step, at another time and in another."""
     def timeless(line):
@@ -439,7 +450,7 @@ def a_reader_that_has_gone():
 
 
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
-                a_log_behind_the_last_commit, an_evaluation_that_was_lost, a_beginning_that_was_killed,
+                a_log_behind_the_last_commit, a_log_that_is_lost_twice, an_evaluation_that_was_lost, a_beginning_that_was_killed,
                 a_beginning_that_was_cleared_in_part, a_beginning_of_tensor_groups, a_beginning_that_a_power_loss_left_empty,
                 a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite,
                 weights_that_diverge_in_the_last_step, saves_by_time, a_program_under_nohup, a_reader_that_has_gone)

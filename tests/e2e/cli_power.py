@@ -55,7 +55,7 @@ LIVES = {
     "another rate": ((1, train(6, "--place", "grads=host,optimizer=host", "--save-every", 3, *JUDGED, 1, *EACH_STEP)),),
 }
 # Flags by which a life goes on after a crash.
-CHANGES = {"another rate": ("--lr", "1e-2")}
+CHANGES = {"saves": ("--lr", "1e-2"), "another rate": ("--lr", "1e-2")}
 # The commands that go on after a crash, and the words of a run that may be lost.
 RECOVERERS, NOT_CLEAN = (1, 1, 1, 2), "did not end cleanly"
 

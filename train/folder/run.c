@@ -19,7 +19,7 @@
 #define MOST_STEPS (1LL << 53)
 /* A run keeps the curve of its learning rate. In version 1, and in files without one, the last step has min_lr. */
 enum { SCHEDULE_VERSION = 2 };
-enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 192 };
+enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 224 };
 
 static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
     snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
@@ -180,17 +180,19 @@ static const char *real_text(double value, char text[REAL_CHARS]) {
 
 sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text,
                                 size_t chars) {
-    char digest[DIGEST_CHARS], recent[SW_RUN_RECENT_STEPS * RECENT_CHARS] = "", loss[REAL_CHARS], norm[REAL_CHARS];
+    char digest[DIGEST_CHARS], recent[SW_RUN_RECENT_STEPS * RECENT_CHARS] = "", loss[REAL_CHARS], norm[REAL_CHARS],
+                                                            lr[REAL_CHARS];
     size_t length = 0;
     digest_text(data_digest, digest);
     for (int i = 0; i < SW_RUN_RECENT_STEPS; i++) {
         const struct sw_run_step *step = &position->recent[i];
         if (step->step > 0)
-            length += (size_t)snprintf(
-                recent + length, RECENT_CHARS,
-                "%s{\"step\": %lld, \"loss\": %s, \"loss_tokens\": %lld, \"grad_norm\": %s, \"skipped\": %s}",
-                length > 0 ? ", " : "", (long long)step->step, real_text(step->loss, loss),
-                (long long)step->loss_tokens, real_text(step->grad_norm, norm), step->skipped ? "true" : "false");
+            length += (size_t)snprintf(recent + length, RECENT_CHARS,
+                                       "%s{\"step\": %lld, \"loss\": %s, \"loss_tokens\": %lld, \"grad_norm\": %s, "
+                                       "\"lr\": %s, \"skipped\": %s}",
+                                       length > 0 ? ", " : "", (long long)step->step, real_text(step->loss, loss),
+                                       (long long)step->loss_tokens, real_text(step->grad_norm, norm),
+                                       real_text(step->lr, lr), step->skipped ? "true" : "false");
     }
     const int used = snprintf(text, chars,
                               "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, "
@@ -214,6 +216,7 @@ static sw_status read_recent(const json_t *recent, struct sw_run_position *out) 
                                               .loss = real_or_nan(json_object_get(step, "loss")),
                                               .loss_tokens = loss_tokens != NULL ? json_integer_value(loss_tokens) : -1,
                                               .grad_norm = real_or_nan(json_object_get(step, "grad_norm")),
+                                              .lr = real_or_nan(json_object_get(step, "lr")),
                                               .skipped = json_is_true(json_object_get(step, "skipped"))};
         if (out->recent[i].step < 0 || out->recent[i].step > out->step)
             return sw_fail(SW_ERR_CORRUPT, "the store's commit of step %lld holds the position of step %lld",

@@ -69,6 +69,7 @@ bool sw_run_is_one(const char *folder);
 struct sw_run_step {
     int64_t step;           /* 0: none */
     double loss, grad_norm; /* NaN: not finite, or no token has a loss */
+    double lr;              /* NaN: an older version committed the step */
     int64_t loss_tokens;    /* tokens with a loss; -1: not known */
     bool skipped;
 };

@@ -14,11 +14,12 @@ double sw_step_mean_loss(const struct sw_step_result *result) {
     return result->loss_tokens > 0 ? result->loss_sum / (double)result->loss_tokens : (double)NAN;
 }
 
-struct sw_run_step sw_commit_text_step(const struct sw_step_result *result) {
+struct sw_run_step sw_commit_text_step(const struct sw_step_result *result, double lr) {
     return (struct sw_run_step){.step = result->step,
                                 .loss = sw_step_mean_loss(result),
                                 .loss_tokens = result->loss_tokens,
                                 .grad_norm = result->grad_norm,
+                                .lr = lr,
                                 .skipped = result->skipped};
 }
 

@@ -6,8 +6,8 @@
 
 /* Returns the mean loss of a step, in nats a token; NaN where no token of it has a loss. */
 double sw_step_mean_loss(const struct sw_step_result *result);
-/* Returns the part of a finished training step that a commit keeps. */
-struct sw_run_step sw_commit_text_step(const struct sw_step_result *result);
+/* Returns the part of a finished training step, made with this learning rate, that a commit keeps. */
+struct sw_run_step sw_commit_text_step(const struct sw_step_result *result, double lr);
 
 /* Hands the engine the text of step 0. */
 sw_status sw_commit_text_begin(struct sw_trainer *trainer);

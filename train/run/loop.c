@@ -158,7 +158,7 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
 
 static void remember(struct loop *loop, const struct sw_step_result *result) {
     memmove(loop->last, loop->last + 1, sizeof loop->last - sizeof loop->last[0]);
-    loop->last[SW_RUN_RECENT_STEPS - 1] = sw_commit_text_step(result);
+    loop->last[SW_RUN_RECENT_STEPS - 1] = sw_commit_text_step(result, sw_schedule_lr(&loop->schedule, result->step));
 }
 
 /* Hands down the text of a step's commit. The log has the step's line before. */

@@ -13,13 +13,14 @@
 /* Writes the log line of a step whose process committed it and was killed before it wrote the line. The times of the
  * step are not known. */
 static sw_status restore_line(struct loop *loop, const struct sw_run_step *step) {
+    const double lr = isfinite(step->lr) ? step->lr : sw_schedule_lr(&loop->trainer->past_schedule, step->step);
     return sw_steplog_restore(loop->log, (struct sw_step_record){
                                              .step = step->step,
                                              .loss = step->loss,
                                              .loss_tokens = step->loss_tokens,
                                              .grad_norm = step->grad_norm,
                                              .clipped = sw_loop_clips(loop, step->grad_norm, step->skipped),
-                                             .lr = sw_schedule_lr(&loop->trainer->past_schedule, step->step),
+                                             .lr = lr,
                                              .tokens = loop->trainer->run.settings.batch_tokens,
                                              .seconds = NAN,
                                              .tokens_per_second = NAN,
