@@ -18,7 +18,7 @@ from program import script_test
 from ranks_jobs import mpirun
 
 SCRATCH = program.scratch_folder()
-SEED, SEEDS = int(os.environ.get("SW_TEST_SEED", "20261122")), int(os.environ.get("SW_TEST_SEEDS", 27))
+SEED, SEEDS = int(os.environ.get("SW_TEST_SEED", "20261122")), int(os.environ.get("SW_TEST_SEEDS", 22))
 ROOT, OUT, DOUBLE = os.path.join(SCRATCH, "machine"), os.path.join(SCRATCH, "out"), 0.2
 RUN, OTHER, EXPORT = os.path.join(ROOT, "runs", "run"), os.path.join(ROOT, "runs", "other"), os.path.join(ROOT, "runs", "exported")
 KEPT = "config.json"
@@ -42,6 +42,8 @@ def resume(steps, *more):
 EACH_STEP = ("--export-every", 1, "--keep", 50)
 JUDGED = ("--val", "10%", "--early-stop", 9, "--eval-every")
 
+FORM = ("--optimizer-state", "8bit")
+
 # Each of (ranks, command)...: what is recorded.
 LIVES = {
     "train": ((1, train(3, *NVME, "--val", "10%", "--export-every", 2, "--keep", 1)), (1, resume(5))),
@@ -51,11 +53,13 @@ LIVES = {
     "more ranks": ((1, train(2, *NVME, "--nvme", DRIVES[0], *EACH_STEP)), (2, resume(3)), (1, resume(4))),
     "fewer ranks": ((2, train(2, *NVME, *EACH_STEP)), (1, resume(3)), (2, resume(4))),
     "no durability": ((1, train(2, *NVME, "--durability", "none", *EACH_STEP)), (2, resume(3)), (1, resume(4))),
-    "evaluations": ((1, train(5, *NVME, *JUDGED, 2, "--optimizer-state", "8bit", "--export-every", 3, "--keep", 2)), (1, resume(7))),
+    "evaluations": ((1, train(5, *NVME, *JUDGED, 2, *FORM, "--export-every", 3, "--keep", 2)), (1, resume(7))),
     "another rate": ((1, train(6, "--place", "grads=host,optimizer=host", "--save-every", 3, *JUDGED, 1, *EACH_STEP)),),
+    "frozen": ((1, train(3, *NVME, "--freeze", "embedding", *EACH_STEP)), (1, resume(4))),
+    "another form": ((1, train(3, *NVME, *EACH_STEP)), (1, resume(4, *FORM))),
 }
 # Flags by which a life goes on after a crash.
-CHANGES = {"saves": ("--lr", "1e-2"), "another rate": ("--lr", "1e-2")}
+CHANGES = {"saves": ("--lr", "1e-2"), "another rate": ("--lr", "1e-2"), "another form": FORM}
 # The commands that go on after a crash, and the words of a run that may be lost.
 RECOVERERS, NOT_CLEAN = (1, 1, 1, 2), "did not end cleanly"
 
@@ -277,8 +281,9 @@ def wrong_exports(crash, steps, step):
 
 def left_behind(crash):
     """Returns the problems with files that are neither of the run with so many ranks, nor of the other run, nor exports."""
-    ranks, form = crash.ranks, "-8bit" if "8bit" in crash.life.commands[0][1] else ""
-    wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl", "timeline.json", KEPT)}
+    ranks, form = crash.ranks, "-8bit" if "8bit" in (*crash.life.commands[0][1], *crash.life.change) else ""
+    wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl", "timeline.json", "frozen.spillway",
+                                                KEPT)}
     own = [f"rank-{rank}-of-{ranks}{form}" if ranks > 1 or form else "" for rank in range(ranks)]
     possible = [{os.path.join(place, name, power_loss.STORE) for place in places for name in own}
                 for places in ([RUN], [DRIVES[0]], [DRIVES[0], DRIVES[2]])]
