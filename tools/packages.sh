@@ -12,6 +12,8 @@ fmt_packages=(clang-format)
 clang_packages=(clang libomp-dev)
 # A package of its own in Debian; Ubuntu 22.04 has it in clang's.
 optional_sanitizer_packages=(libclang-rt-dev)
+# llvm-cov, which tells what a fuzz target reaches.
+optional_fuzz_packages=(llvm)
 check_packages=(clang-tidy)
 bundle_packages=(git xz-utils tar)
 golden_packages=(python3 python3-venv ca-certificates)
