@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Forces every condition of an `if` (those of SW_TRY too) in io/store, train/folder and train/stores to true and to false, one at a time,
+and tells which of the tests notice.
+
+The build has all mutants in it (tests/equipment/mutants.h), so it is made once. A first run of each test records which conditions it
+reaches, with which values: a condition is forced against what a test has seen, in those tests alone, the quickest first.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.path.join(ROOT, "build-mutants")
+FOLDERS = ("io/store/", "train/folder/", "train/stores/")
+# Programs whose whole subject is what these folders do, and which need no more than this machine.
+TESTS = ("io:store", "io:layout", "train:rank_stores", "train:departure", "train:room", "fuzz:superblock", "fuzz:run", "fuzz:start",
+         "e2e:crash", "e2e:cli_run_folder", "e2e:cli_run_model", "e2e:cli_removed", "e2e:cli_bad_stores", "e2e:cli_verify",
+         "e2e:cli_durability", "e2e:cli_interrupted", "e2e:cli_runs", "e2e:cli_freeze", "e2e:cli_export", "e2e:cli_power",
+         "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state")
+SLOWER = 3  # a mutant's test may take so many times its seconds, and STILL_S more
+STILL_S = 10
+
+
+def declared():
+    with open(os.path.join(BUILD, "meson-info", "intro-tests.json"), encoding="utf-8") as file:
+        for test in json.load(file):
+            label = f"{test['suite'][0].split(':')[-1]}:{test['name']}"
+            if label.startswith(TESTS):
+                yield label, test
+
+
+def run(test, more, limit_s):
+    """Returns whether the test passed. It has a folder of its own, and all that it started ends with it."""
+    with tempfile.TemporaryDirectory(prefix="spillway-mutant-") as folder:
+        env = os.environ | test["env"] | more
+        with open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
+            work = os.path.join(folder, "work")
+            os.mkdir(work)
+            program = subprocess.Popen(test["cmd"], cwd=test["workdir"] or work, env=env, stdout=output, stderr=subprocess.DEVNULL,
+                                       stdin=subprocess.DEVNULL, start_new_session=True)
+            try:
+                status = program.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                status = None
+            try:
+                os.killpg(program.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            program.wait()
+            output.seek(0)
+            return status == 0 and not any(line.startswith(("not ok", "Bail out")) for line in output)
+
+
+def record(tests, most_s):
+    """Returns the seconds of each test that passes within most_s, and the values that conditions had in it."""
+    seconds, seen = {}, {}
+    for label, test in tests:
+        with tempfile.NamedTemporaryFile("r", prefix="spillway-seen-") as notes:
+            begun = time.monotonic()
+            if not run(test, {"SW_MUTANTS_SEEN": notes.name}, most_s):
+                print(f"{label} is left out: it fails or takes more than {most_s} s", flush=True)
+                continue
+            seconds[label] = time.monotonic() - begun
+            seen[label] = {line.strip() for line in notes if line.startswith(FOLDERS)}
+        print(f"{label}: {seconds[label]:.1f} s, {len(seen[label])} values", flush=True)
+    return seconds, seen
+
+
+def conditions():
+    """Every line of the folders that has an `if` or a SW_TRY."""
+    for folder in FOLDERS:
+        for name in sorted(os.listdir(os.path.join(ROOT, folder))):
+            if name.endswith(".c"):
+                with open(os.path.join(ROOT, folder, name), encoding="utf-8") as file:
+                    for number, line in enumerate(file, 1):
+                        if " if (" in line or "SW_TRY(" in line:
+                            yield f"{folder}{name}:{number}"
+
+
+def text_of(condition):
+    path, number = condition.split(":")
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read().splitlines()[int(number) - 1].strip()
+
+
+def judge(condition, forced, tests, seconds, seen):
+    """Returns what became of a mutant, and the test that noticed it."""
+    against = f"{condition}:{1 - forced}"
+    reached = sorted((label for label in seen if against in seen[label]), key=seconds.get)
+    for label in reached:
+        if not run(tests[label], {"SW_MUTANT": f"{condition}:{forced}"}, SLOWER * seconds[label] + STILL_S):
+            return "caught", label
+    return ("survived" if reached else "not reached"), None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="conditions whose path begins so, such as io/store/commit.c")
+    parser.add_argument("--share", type=float, default=1.0, help="of the conditions, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most-seconds", type=float, default=60.0, help="tests that take longer are left out")
+    parser.add_argument("--minutes", type=float, default=0, help="begin no mutant after so many; 0: no limit")
+    parser.add_argument("--json", metavar="FILE", help="write all results")
+    options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
+    tests = dict(declared())
+    seconds, seen = record(tests.items(), options.most_seconds)
+    chosen = [c for c in dict.fromkeys(conditions()) if c.startswith(options.only)]
+    random.Random(options.seed).shuffle(chosen)
+    chosen = chosen[:round(options.share * len(chosen))]
+    results = []
+    for condition in chosen:
+        for forced in (1, 0):
+            if time.monotonic() < end:
+                outcome, by = judge(condition, forced, tests, seconds, seen)
+                results.append({"condition": condition, "text": text_of(condition), "forced": bool(forced), "outcome": outcome, "by": by})
+                if outcome != "caught":
+                    print(f"{condition} always {bool(forced)}: {outcome}: {text_of(condition)}", flush=True)
+    counts = collections.Counter(result["outcome"] for result in results)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"seed": options.seed, "conditions": len(chosen), "counts": counts, "mutants": results}, file, indent=1)
+            file.write("\n")
+    print(f"{len(results)} mutants: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("caught", "survived", "not reached")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
