@@ -1,14 +1,12 @@
 """File systems that are full, read-only or in memory: refused in one line, nothing left, and usable when mended."""
 
-import atexit
-import ctypes
 import json
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 
+import disks
 import hf_folder
 import program
 from program import STORE, script_test
@@ -17,8 +15,6 @@ SCRATCH = program.scratch_folder()
 # Not where folders are compared: the kernel writes to images of mounted file systems when it likes.
 IMAGES = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 20000))
-CLONE_NEWNS = 0x20000
-MIB = 1 << 20
 
 
 def train(run, *more):
@@ -26,30 +22,14 @@ def train(run, *more):
             *(() if "--place" in more else ("--place", "optimizer=nvme")), *more]
 
 
-def mount(*arguments):
-    """Mounts for this process and its children only, so that nothing stays mounted however the test ends."""
-    if os.geteuid() != 0:
-        raise script_test.Skip("no root or loop device")
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
-        raise script_test.Skip("no root or loop device")
-    for line in (["mount", "--make-rprivate", "/"], ["mount", *arguments]):
-        if subprocess.run(line, capture_output=True, check=False).returncode != 0:
-            raise script_test.Skip("no root or loop device")
-    atexit.register(subprocess.run, ["umount", arguments[-1]], check=False)
-
-
 def small_disk(name, mebibytes, options="loop"):
     """An ext4 file system of some MiB in a file."""
     image, folder = os.path.join(IMAGES, name + ".img"), os.path.join(SCRATCH, name)
-    with open(image, "wb") as file:
-        file.truncate(mebibytes * MIB)
     os.mkdir(folder)
-    made = subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], capture_output=True, check=False,
-                          env={**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"})
-    if made.returncode != 0:
-        return folder, [f"mkfs.ext4 failed: {made.stderr.decode()}"]
-    mount("-o", options, image, folder)
-    return folder, []
+    problems = disks.make_image(image, mebibytes)
+    if not problems:
+        disks.mount("-o", options, image, folder)
+    return folder, problems
 
 
 def fill(path, leave_bytes=0):
@@ -98,7 +78,7 @@ def a_full_disk_costs_no_step():
     disk, store = os.path.join(SCRATCH, "log-disk"), os.path.join(SCRATCH, "store-disk")
     os.mkdir(disk)
     os.mkdir(store)
-    mount("-t", "tmpfs", "-o", "size=1M", "none", disk)
+    disks.mount("-t", "tmpfs", "-o", "size=1M", "none", disk)
     run, filler, problems = os.path.join(disk, "run"), os.path.join(disk, "filler"), []
     for more in (("--durability", "none"), ("--place", "optimizer=host", "--save-every", 100)):
         program.must(*train(run, "--nvme", store, *more))
@@ -136,7 +116,7 @@ def a_disk_too_full_for_the_files_of_the_model():
         os.mkdir(folder)
     hf_folder.make(model, hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(1)))
     program.write(os.path.join(model, "vocab.json"), b"x" * 400000)
-    mount("-t", "tmpfs", "-o", "size=256k", "none", disk)
+    disks.mount("-t", "tmpfs", "-o", "size=256k", "none", disk)
     command = train(os.path.join(disk, "run"), "--model", model, "--nvme", store)
     del command[1:4]
     problems = program.refused("copies", command, "vocab.json", "No space left", watched=[disk, store])
@@ -150,7 +130,7 @@ def a_read_only_folder():
     run = os.path.join(SCRATCH, "run-beside")
     os.mkdir(disk)
     if os.geteuid() == 0:
-        mount("--bind", "-o", "ro", disk, disk)
+        disks.mount("--bind", "-o", "ro", disk, disk)
     else:
         os.chmod(disk, 0o500)
     problems = program.refused("a store beside", train(run, "--nvme", disk), disk, "writable", watched=[SCRATCH])
@@ -171,7 +151,7 @@ def drives_are_looked_at_before_a_run():
     described = program.run(*plan, "--machine", "rtx4090", "--nvme", missing)
     if described.code != 0:
         problems.append(f"the drives of a described machine are looked for here: {described.err}")
-    mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", memory)
+    disks.mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", memory)
     for what, command in (("plan", plan), ("dry run", train(run, "--dry-run")), ("run", train(run))):
         problems += program.refused(f"{what} without direct I/O", [*command, "--nvme", memory], memory, "--allow-buffered")
         problems += program.refused(f"{what} without room", [*command, "--nvme", memory, "--allow-buffered"], memory, "3.00 MiB",
@@ -185,7 +165,7 @@ def a_drive_that_cannot_be_measured():
     """A plan that has nothing on it needs it for nothing else, and is made."""
     memory = os.path.join(SCRATCH, "unmeasured")
     os.mkdir(memory)
-    mount("-t", "tmpfs", "-o", "size=64m", "tmpfs", memory)
+    disks.mount("-t", "tmpfs", "-o", "size=64m", "tmpfs", memory)
     ended = program.run("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", memory, "--allow-buffered", "--place",
                         "optimizer=device,grads=device,weights=device,acts=device", "--json")
     found = json.loads(ended.out) if ended.code == 0 else {"saves": ended.err, "predicted": {}}
