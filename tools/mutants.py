@@ -29,12 +29,25 @@ SLOWER = 3  # a mutant's test may take so many times its seconds, and STILL_S mo
 STILL_S = 10
 
 
+def described(what):
+    """Returns a part of the description that Meson made of the build."""
+    with open(os.path.join(BUILD, "meson-info", f"intro-{what}.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
 def declared():
-    with open(os.path.join(BUILD, "meson-info", "intro-tests.json"), encoding="utf-8") as file:
-        for test in json.load(file):
-            label = f"{test['suite'][0].split(':')[-1]}:{test['name']}"
-            if label.startswith(TESTS):
-                yield label, test
+    for test in described("tests"):
+        label = f"{test['suite'][0].split(':')[-1]}:{test['name']}"
+        if label.startswith(TESTS):
+            yield label, test
+
+
+def build(tests):
+    """Builds what the tests need."""
+    files = {target["id"]: target["filename"] for target in described("targets")}
+    needed = {path for test in tests for target in test["depends"] for path in files[target]}
+    subprocess.run(["ninja", "-C", BUILD, "spillway", *sorted(os.path.relpath(path, BUILD) for path in needed)], check=True,
+                   stdout=subprocess.DEVNULL)
 
 
 def run(test, more, limit_s):
@@ -112,6 +125,7 @@ def main():
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     tests = dict(declared())
+    build(tests.values())
     seconds, seen = record(tests.items(), options.most_seconds)
     chosen = [c for c in dict.fromkeys(conditions()) if c.startswith(options.only)]
     random.Random(options.seed).shuffle(chosen)

@@ -109,7 +109,7 @@ def unmount():
 
 
 def wrong_end(ended, said):
-    """What ends with its drive says so in a sentence, and is not killed."""
+    """A program that loses its drive says so in a sentence, and no signal ends it."""
     if ended < 0 or ended > 2 or (ended != 0 and "spillway " not in said):
         return [f"the program ended with {ended}: {said[-600:]}"]
     return []
