@@ -15,7 +15,11 @@ enum {
     SAFE_INT_DIGITS = 18 /* more digits may not fit in 64 bits */
 };
 
-static_assert(SW_JSON_MOST_LEVELS == 512, "messages name it");
+static_assert(SW_JSON_MOST_LEVELS == 512 && SW_JSON_MOST_BYTES == 256 << 20, "messages name them");
+
+/* What Jansson allocates, from above: a value in a list or an object, with its slot there and, in an object, beside its
+ * name; what an object or a list has before its first value; and a text before its first character. */
+enum { VALUE_BYTES = 64, OBJECT_BYTES = 256, LIST_BYTES = 144, TEXT_BYTES = 80 };
 
 /* A pass over a text that finds what Jansson refuses although it is JSON. `out` (NULL: none) receives the text with
  * what Jansson reads in its place. */
@@ -25,6 +29,7 @@ struct pass {
     char *out;
     size_t out_bytes, replaced; /* replaced: places so far */
     int levels;
+    size_t value_bytes; /* what the values take at most once they are read */
     bool nan_is_null, refuses_zeros;
     const char *fault; /* what is wrong at `at`; NULL: nothing */
 };
@@ -64,6 +69,7 @@ static void pass_string(struct pass *p) {
         p->at += *p->at == '\\' && p->at + 1 < p->end ? 2 : 1;
     }
     const char *string_end = p->at;
+    p->value_bytes += TEXT_BYTES + (size_t)(string_end - begin);
     if (p->at < p->end)
         p->at++;
     if (!has_zero)
@@ -172,6 +178,20 @@ static void pass_word(struct pass *p) {
     }
 }
 
+static void pass_mark(struct pass *p, char c) {
+    if (c == '[' || c == '{') {
+        p->levels++;
+        p->value_bytes += c == '{' ? OBJECT_BYTES : LIST_BYTES;
+    } else if (c == ']' || c == '}') {
+        p->levels--;
+    } else if (c == ',') {
+        p->value_bytes += VALUE_BYTES;
+    }
+    if (p->levels > SW_JSON_MOST_LEVELS)
+        p->fault = "its lists and objects have more than 512 levels";
+    p->at++;
+}
+
 static void pass_all(struct pass *p) {
     while (p->at < p->end && p->fault == NULL) {
         const char c = *p->at;
@@ -182,14 +202,10 @@ static void pass_all(struct pass *p) {
         } else if (c == '-' || c == 'N' || c == 'I') {
             pass_word(p);
         } else {
-            if (c == '[' || c == '{')
-                p->levels++;
-            else if (c == ']' || c == '}')
-                p->levels--;
-            if (p->levels > SW_JSON_MOST_LEVELS)
-                p->fault = "its lists and objects have more than 512 levels";
-            p->at++;
+            pass_mark(p, c);
         }
+        if (p->value_bytes > SW_JSON_MOST_BYTES && p->fault == NULL)
+            p->fault = "its values would take more than 256 MiB of memory, the most for a text of JSON";
     }
 }
 
@@ -258,6 +274,7 @@ static struct refusal load_replaced(const struct sw_json_source *source, struct 
         return refusal_of(SW_ERR_NOMEM, 1, "no memory to read it");
     pass.at = pass.copied = pass.begin;
     pass.levels = 0;
+    pass.value_bytes = 0;
     pass_all(&pass);
     replace(&pass, pass.end, pass.end, "");
     const struct refusal refusal = load(source, pass.out, pass.out_bytes, out);
@@ -290,7 +307,8 @@ sw_status sw_json_decode(struct sw_json_source source, json_t **out) {
     const char *why = refusal.is_json ? "" : " is not JSON";
     if (source.kind == SW_JSON_DATA)
         return sw_fail(refusal.status, "%s%s: %s", source.name, why, refusal.what);
-    return sw_fail(refusal.status, "%s%s: line %d: %s", source.name, why, refusal.line, refusal.what);
+    return sw_fail(refusal.status, "%s%s: line %d: %s", source.name, why, source.lines_before + refusal.line,
+                   refusal.what);
 }
 
 json_t *sw_json_try(const char *text, size_t bytes) {

@@ -8,8 +8,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The deepest nesting of lists and objects that is read. */
-enum { SW_JSON_MOST_LEVELS = 512 };
+/* The deepest nesting of lists and objects that is read; and the most memory of the values of one text, which may be
+ * eighty times the text. */
+enum { SW_JSON_MOST_LEVELS = 512, SW_JSON_MOST_BYTES = 256 << 20 };
 
 /* Stands for U+0000 in the names of members, where Jansson has no room for a zero byte: U+FDD0 and U+FDEF, which are
  * no characters. */
@@ -27,10 +28,12 @@ struct sw_json_source {
     const char *name; /* begins the messages */
     sw_status bad;    /* the status where the text is not JSON */
     sw_json_kind kind;
+    int lines_before; /* where the text is a part of a file: lines of it before the text's first */
 };
 
 /* Parses a text. Integers beyond 64 bits become reals, and reals beyond double (Infinity as well) the largest finite
- * one. Refuses two members of one name in an object, more than SW_JSON_MOST_LEVELS, and NaN but in data. Errors name
+ * one. Refuses two members of one name in an object, more than SW_JSON_MOST_LEVELS or SW_JSON_MOST_BYTES, and NaN but
+ * in data. Errors name
  * the line of a file. The caller releases *out. */
 sw_status sw_json_decode(struct sw_json_source source, json_t **out);
 

@@ -150,6 +150,23 @@ static void what_is_not_json_is_refused(void **state) {
     assert_string_equal(sw_error_message(SW_ERR_ARG), sw_status_name(SW_ERR_ARG));
 }
 
+/* Values may take eighty times their text, so that a small file would fill the memory. */
+static void memory_is_limited(void **state) {
+    (void)state;
+    const char *const elements[] = {"{},", "[],", "\"\",", "0,"};
+    for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++) {
+        const size_t chars = strlen(elements[i]), count = SW_JSON_MOST_BYTES / 64;
+        char *text = malloc(count * chars + 3);
+        assert_non_null(text);
+        text[0] = '[';
+        for (size_t k = 0; k < count; k++)
+            memcpy(text + 1 + k * chars, elements[i], chars);
+        memcpy(text + 1 + count * chars, "0]", 2);
+        refuse(text, count * chars + 3, SW_JSON_PLAIN, "would take more than 256 MiB of memory");
+        free(text);
+    }
+}
+
 static void levels_are_limited(void **state) {
     (void)state;
     char text[2 * SW_JSON_MOST_LEVELS + 3];
@@ -167,10 +184,10 @@ static void levels_are_limited(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_the_nearest),     cmocka_unit_test(long_integers_are_read),
-        cmocka_unit_test(zero_is_a_character),         cmocka_unit_test(texts_stay_as_they_are),
-        cmocka_unit_test(data_may_be_pythons),         cmocka_unit_test(levels_are_limited),
-        cmocka_unit_test(what_is_not_json_is_refused),
+        cmocka_unit_test(numbers_are_the_nearest), cmocka_unit_test(long_integers_are_read),
+        cmocka_unit_test(zero_is_a_character),     cmocka_unit_test(texts_stay_as_they_are),
+        cmocka_unit_test(data_may_be_pythons),     cmocka_unit_test(memory_is_limited),
+        cmocka_unit_test(levels_are_limited),      cmocka_unit_test(what_is_not_json_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,16 +21,24 @@ static json_t *read_golden(const char *name) {
 }
 
 /* Loads a tokenizer from the text of its file. */
-static sw_status load(const json_t *file, struct sw_tokenizer **out) {
+static sw_status load_text(struct sw_text text, struct sw_tokenizer **out) {
     const char *base = getenv("TMPDIR");
     char path[SUPPORT_PATH_CHARS];
     (void)snprintf(path, sizeof path, "%s/tokenizer-XXXXXX", base != NULL ? base : ".");
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
-    assert_int_equal(json_dumpfd(file, fd, 0), 0);
+    assert_int_equal(write(fd, text.data, text.bytes), text.bytes);
     close(fd);
     const sw_status status = sw_tokenizer_load(path, out);
     unlink(path);
+    return status;
+}
+
+static sw_status load(const json_t *file, struct sw_tokenizer **out) {
+    char *text = json_dumps(file, 0);
+    assert_non_null(text);
+    const sw_status status = load_text((struct sw_text){text, strlen(text)}, out);
+    free(text);
     return status;
 }
 
@@ -269,6 +277,70 @@ static void refused(void **state) {
     }
 }
 
+static void append(struct sw_text_buffer *to, const char *text) {
+    assert_int_equal(sw_text_buffer_append(to, (struct sw_text){text, strlen(text)}), SW_OK);
+}
+
+/* A vocabulary of several parts, of a token a line, with something else in the place of its last line. */
+static void append_vocabulary(struct sw_text_buffer *to, const char *last) {
+    enum { TOKENS = 20000 };
+    char line[64];
+    for (int i = 0; i < 256; i++) {
+        const int code = i < 33 ? 256 + i : i < 127 ? i : i < 161 ? 289 + i - 127 : i == 173 ? 323 : i;
+        snprintf(line, sizeof line, "\"\\u%04x\": %d,\n", (unsigned)code, i);
+        append(to, line);
+    }
+    for (int i = 256; i < TOKENS; i++) {
+        snprintf(line, sizeof line, "\"token%d\": %d,\n", i, i);
+        append(to, line);
+    }
+    append(to, last);
+}
+
+/* A file is read in parts; the messages have its lines all the same, and names are compared across parts. The last line
+ * of the vocabulary is line 20002 of the file, and its merge is in line 20004. */
+static void files_in_parts(void **state) {
+    (void)state;
+    static const char merges[] = "\n},\"merges\": [\n[\"a\",\"b\"]]", last[] = "\"ab\": 20000";
+    static const struct {
+        const char *last, *between, *says;
+    } cases[] = {
+        {last, merges, NULL},
+        {last, "\n},\"merges\":[]", NULL},
+        {"\"token300\": 20000", merges, "'token300' is twice"},
+        {"\"ab\": 300", merges, "another token"},
+        {"\"ab\": 20000,", merges, "line 20003"},
+        {",\"ab\": 20000", merges, "line 20002"},
+        {"\"ab\" 20000", merges, "line 20002"},
+        {"\"ab\": [}", merges, "line 20002"},
+        {"\"a\xff\": 20000", merges, "line 20002"},
+        {last, "\n},\"merges\": [\n[\"a\",\"b\"],]", "line 20004"},
+        {last, "\n},\"merges\": [\n[\"a\" \"b\"]]", "line 20004"},
+        {last, "\n},\"merges\": [\n[\"a\",\"c\"]]", "'ac', which is not"},
+        {last, "\n},\"merges\": [\n[\"a\",\"b\"]}", "line 20004"},
+        {last, "\n],\"merges\": [\n[\"a\",\"b\"]]", "line 20003"},
+        {last, "\n},\"merges\": [\n[\"a\",\"b\"]],\"vocab\": {}", "two members of one name"},
+        {last, "\n},\"merges\": [\n[\"a\",\"b", "not JSON"},
+        {last, "\n},\"merges\": [\n[\"a\",\"b\"]], 5", "line 20004"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct sw_text_buffer text = {0};
+        struct sw_tokenizer *tokenizer = NULL;
+        append(&text, "{\"x\": [{\"vocab\": 1}], \"model\": {\"type\": \"BPE\", \"unk_token\": null, \"vocab\": {\n");
+        append_vocabulary(&text, cases[i].last);
+        append(&text, cases[i].between);
+        append(&text, "},\n\"pre_tokenizer\": {\"type\": \"ByteLevel\"}, \"decoder\": {\"type\": \"ByteLevel\"}}");
+        const sw_status status = load_text(sw_text_of_buffer(&text), &tokenizer);
+        const char *said = status == SW_OK ? "" : sw_error_message(status);
+        if ((status == SW_OK) != (cases[i].says == NULL) || (status != SW_OK && strstr(said, cases[i].says) == NULL))
+            fail_msg("case %zu, %s: %s", i, cases[i].last, said);
+        assert_true(status != SW_OK || sw_tokenizer_find(tokenizer, "token19999") == 19999);
+        sw_tokenizer_destroy(tokenizer);
+        sw_error_clear();
+        free(text.data);
+    }
+}
+
 /* Maximal subparts, by the examples of the Unicode Standard, table 3-8 and 3-11. */
 static void broken_sequences(void **state) {
     (void)state;
@@ -295,6 +367,7 @@ int main(void) {
         cmocka_unit_test(lookups),
         cmocka_unit_test(special_tokens_are_text),
         cmocka_unit_test(refused),
+        cmocka_unit_test(files_in_parts),
         cmocka_unit_test(expressions_are_refused_by_name),
         cmocka_unit_test(broken_sequences),
     };

@@ -17,12 +17,15 @@ sw_status sw_json_parse(const char *text, const char *name, sw_status bad, json_
     return parse(text, name, bad, SW_JSON_PLAIN, out);
 }
 
+sw_status sw_json_parse_file(const char *text, const char *path, sw_status bad, json_t **out) {
+    const char *fault = sw_download_fault(text, strlen(text));
+    return fault != NULL ? sw_fail(bad, "%s is %s", path, fault) : parse(text, path, bad, SW_JSON_TEXTS, out);
+}
+
 sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out) {
     char *text;
     SW_TRY(sw_file_read_text(path, limit_bytes, &text));
-    const char *fault = sw_download_fault(text, strlen(text));
-    const sw_status status =
-        fault != NULL ? sw_fail(bad, "%s is %s", path, fault) : parse(text, path, bad, SW_JSON_TEXTS, out);
+    const sw_status status = sw_json_parse_file(text, path, bad, out);
     free(text);
     return status;
 }

@@ -12,7 +12,9 @@ sw_status sw_json_parse(const char *text, const char *name, sw_status bad, json_
 /* Reads a file of at most limit_bytes, whose texts may have U+0000 (core/json.h). Fails with `bad`, and names the line,
  * if the text is not JSON or an object has two members of one name. The caller releases *out. */
 sw_status sw_json_read_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
-/* Does the same, but refuses a link (sw_file_read_own_text), and U+0000. */
+/* Does the same with a file's text, zero-terminated. */
+sw_status sw_json_parse_file(const char *text, const char *path, sw_status bad, json_t **out);
+/* Reads a file likewise, but refuses a link (sw_file_read_own_text), and U+0000. */
 sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
 
 /* Writes an object whole (sw_file_replace) and releases it. NULL fails for lack of memory. Refuses more than

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Tries take a hundred times their text. Real tokenizers have less than 100 kB. */
+enum { MOST_TEXT_BYTES = 1 << 20 };
+
 /* A trie of the tokens that are looked for in one kind of text. Node 0 is the root. */
 struct trie {
     struct sw_number_map edge;  /* node and byte → node */
@@ -21,6 +24,7 @@ struct sw_added_tokens {
     struct trie trie[2];        /* of texts as given, and of normalized ones */
     struct trie special;        /* the special ones, as the file spells them */
     int32_t ids;
+    size_t text_bytes; /* that tokens are looked for by */
 };
 
 static uint64_t edge_key(uint32_t node, char byte) {
@@ -151,6 +155,9 @@ static sw_status read_token(struct sw_added_tokens *added, const json_t *json, c
         added->ids = token->id + 1;
     SW_TRY(token->is_normalized ? normalize(normalizer, token) : SW_OK);
     const struct sw_text sought = token->is_normalized ? token->normalized : token->content;
+    added->text_bytes += sought.bytes;
+    if (added->text_bytes > MOST_TEXT_BYTES)
+        return sw_fail(SW_ERR_ARG, "%s: its added tokens have more than 1 MiB of text, which is the most", path);
     SW_TRY(check_twice(added, token, sought, path));
     SW_TRY(token->special ? trie_add(&added->special, token->content, added->count - 1) : SW_OK);
     SW_TRY(sw_number_map_put(&added->of_id, (uint64_t)token->id, added->count - 1));

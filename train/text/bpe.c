@@ -82,7 +82,8 @@ static sw_status check_members(const json_t *model, const char *path) {
     return SW_OK;
 }
 
-static sw_status read_model(struct sw_bpe *bpe, const json_t *model, const char *path) {
+static sw_status read_model(struct sw_bpe *bpe, const json_t *model, const struct sw_large_member *merges) {
+    const char *path = merges->path;
     static const char *const lacking[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
     SW_TRY(check_members(model, path));
     for (size_t i = 0; i < sizeof lacking / sizeof lacking[0]; i++)
@@ -98,17 +99,17 @@ static sw_status read_model(struct sw_bpe *bpe, const json_t *model, const char 
             return sw_fail(SW_ERR_ARG, "%s: its unk_token '%.60s' is not in the vocabulary", path, unknown);
     }
     SW_TRY(find_byte_tokens(bpe, path));
-    return sw_merges_create(json_object_get(model, "merges"), bpe->vocabulary, path, &bpe->merges);
+    return sw_merges_create(merges, bpe->vocabulary, &bpe->merges);
 }
 
-sw_status sw_bpe_create(const json_t *model, const struct sw_vocabulary *vocabulary, bool byte_level, const char *path,
-                        struct sw_bpe **out) {
+sw_status sw_bpe_create(const json_t *model, const struct sw_large_member *merges,
+                        const struct sw_vocabulary *vocabulary, bool byte_level, struct sw_bpe **out) {
     struct sw_bpe *bpe = calloc(1, sizeof *bpe);
     if (bpe == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer");
     bpe->vocabulary = vocabulary;
     bpe->byte_level = byte_level;
-    const sw_status status = read_model(bpe, model, path);
+    const sw_status status = read_model(bpe, model, merges);
     if (status != SW_OK) {
         sw_bpe_destroy(bpe);
         return status;

@@ -12,10 +12,10 @@
 /* Vocabulary and merges, by which pieces are encoded. Any number of threads may read it. */
 struct sw_bpe;
 
-/* Reads the object `model` of a tokenizer.json and checks that we have all that it asks for. `byte_level`: symbols are
- * bytes, else characters. The vocabulary is borrowed and outlives it. */
-sw_status sw_bpe_create(const json_t *model, const struct sw_vocabulary *vocabulary, bool byte_level, const char *path,
-                        struct sw_bpe **out);
+/* Reads the object `model` of a tokenizer.json, with its merges, and checks that we have all that it asks for.
+ * `byte_level`: symbols are bytes, else characters. The vocabulary is borrowed and outlives it. */
+sw_status sw_bpe_create(const json_t *model, const struct sw_large_member *merges,
+                        const struct sw_vocabulary *vocabulary, bool byte_level, struct sw_bpe **out);
 void sw_bpe_destroy(struct sw_bpe *bpe);
 
 /* Tells whether a text may be cut before each run of this character (UTF-8) without another result: no merge joins

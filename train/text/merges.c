@@ -66,31 +66,36 @@ static sw_status split(const json_t *merge, size_t rank, const char *path, struc
     return SW_OK;
 }
 
-static sw_status fill(struct sw_merges *merges, const json_t *list, const struct sw_vocabulary *vocabulary,
-                      const char *path) {
-    struct sw_text_buffer parts = {0}, both = {0};
-    sw_status status = SW_OK;
-    size_t rank;
-    json_t *merge;
-    json_array_foreach((json_t *)(uintptr_t)list, rank, merge) {
+/* Merges that are being read. */
+struct reading {
+    struct sw_merges *merges;
+    const struct sw_vocabulary *vocabulary;
+    const char *path;
+    size_t rank; /* of the next one */
+    struct sw_text_buffer parts, both;
+};
+
+static sw_status take_part(void *context, const json_t *part) {
+    struct reading *r = context;
+    for (size_t i = 0; i < json_array_size(part); i++, r->rank++) {
         const char *left, *right;
-        SW_TRY_GOTO(split(merge, rank, path, &parts, &left, &right), out);
-        SW_TRY_GOTO(add(merges, vocabulary, left, right, rank, path, &both), out);
+        SW_TRY(split(json_array_get(part, i), r->rank, r->path, &r->parts, &left, &right));
+        SW_TRY(add(r->merges, r->vocabulary, left, right, r->rank, r->path, &r->both));
     }
-out:
-    free(parts.data);
-    free(both.data);
-    return status;
+    return SW_OK;
 }
 
-sw_status sw_merges_create(const json_t *list, const struct sw_vocabulary *vocabulary, const char *path,
+sw_status sw_merges_create(const struct sw_large_member *list, const struct sw_vocabulary *vocabulary,
                            struct sw_merges **out) {
-    if (!json_is_array(list))
-        return sw_fail(SW_ERR_ARG, "%s: its model has no list of merges", path);
+    if (list->text.data == NULL)
+        return sw_fail(SW_ERR_ARG, "%s: its model has no list of merges", list->path);
     struct sw_merges *merges = calloc(1, sizeof *merges);
     if (merges == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the merges of a tokenizer");
-    const sw_status status = fill(merges, list, vocabulary, path);
+    struct reading reading = {.merges = merges, .vocabulary = vocabulary, .path = list->path};
+    const sw_status status = sw_large_member_read(list, take_part, &reading);
+    free(reading.parts.data);
+    free(reading.both.data);
     if (status != SW_OK) {
         sw_merges_destroy(merges);
         return status;

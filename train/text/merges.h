@@ -5,14 +5,13 @@
 #include "train/text/buffer.h"
 #include "train/text/vocabulary.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct sw_merges;
 
 /* Reads the array `merges` of a tokenizer.json: "left right" or ["left", "right"], the first of them of rank 0. */
-sw_status sw_merges_create(const json_t *list, const struct sw_vocabulary *vocabulary, const char *path,
+sw_status sw_merges_create(const struct sw_large_member *list, const struct sw_vocabulary *vocabulary,
                            struct sw_merges **out);
 void sw_merges_destroy(struct sw_merges *merges);
 

@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Compiling takes far more memory than an expression, and longer ones more than minutes. */
+enum { MOST_BYTES = 8 << 10 };
+
 /* The code of an expression that is right for all texts. Few texts need it, and it takes milliseconds to make, so the
  * first text that does makes it. */
 struct exact {
@@ -73,6 +76,9 @@ static sw_status translate_and_compile(const char *expression, bool exact, const
 static sw_status make(struct sw_pattern *pattern, struct sw_text expression, bool literal, const char *path) {
     if (expression.bytes == 0)
         return sw_fail(SW_ERR_ARG, "%s: an expression is empty", path);
+    if (expression.bytes > MOST_BYTES)
+        return sw_fail(SW_ERR_ARG, "%s: an expression has %zu bytes; the most are %d", path, expression.bytes,
+                       MOST_BYTES);
     if (literal)
         return compile(expression, true, expression, path, &pattern->code);
     if (memchr(expression.data, 0, expression.bytes) != NULL)

@@ -92,7 +92,8 @@ static sw_status read_post_processor(struct sw_tokenizer *tokenizer, const json_
 /* The character that Llama 2 and Mistral put for spaces, U+2581. */
 static const struct sw_text metaspace = {"\xE2\x96\x81", 3};
 
-static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const char *path) {
+static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const struct sw_large_members *large,
+                       const char *path) {
     const json_t *model = json_object_get(json, "model");
     const char *type = json_string_value(json_object_get(model, "type"));
     /* Files of old versions name no type where it is BPE. */
@@ -107,8 +108,8 @@ static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const
             "%s: its truncation and padding have no effect here, as in transformers unless a call asks for them", path);
     SW_TRY(sw_pre_tokenizer_create(json_object_get(json, "pre_tokenizer"), path, &tokenizer->pre));
     const bool byte_level = sw_pre_tokenizer_is_byte_level(tokenizer->pre);
-    SW_TRY(sw_vocabulary_create(json_object_get(model, "vocab"), byte_level, path, &tokenizer->vocabulary));
-    SW_TRY(sw_bpe_create(model, tokenizer->vocabulary, byte_level, path, &tokenizer->bpe));
+    SW_TRY(sw_vocabulary_create(&large->vocab, byte_level, &tokenizer->vocabulary));
+    SW_TRY(sw_bpe_create(model, &large->merges, tokenizer->vocabulary, byte_level, &tokenizer->bpe));
     SW_TRY(sw_normalizer_create(json_object_get(json, "normalizer"), path, &tokenizer->normalizer));
     SW_TRY(sw_added_tokens_create(json_object_get(json, "added_tokens"), tokenizer->vocabulary, tokenizer->normalizer,
                                   path, &tokenizer->added));
@@ -151,15 +152,31 @@ static sw_status resolve(const char *given, char path[PATH_MAX]) {
     return SW_OK;
 }
 
-sw_status sw_tokenizer_load(const char *path, struct sw_tokenizer **out) {
-    char file[PATH_MAX];
-    json_t *json;
-    SW_TRY(resolve(path, file));
-    SW_TRY(sw_json_read_file(file, MOST_FILE_BYTES, SW_ERR_ARG, &json));
-    struct sw_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
-    const sw_status status =
-        tokenizer == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer") : build(tokenizer, json, file);
+/* Builds a tokenizer of the text of its file. */
+static sw_status build_of(struct sw_tokenizer *tokenizer, struct sw_text text, const char *path) {
+    struct sw_large_members large;
+    struct sw_text_buffer rest = {0};
+    json_t *json = NULL;
+    sw_status status = sw_large_members_cut(text, path, &large, &rest);
+    if (status == SW_OK)
+        status = sw_text_buffer_append(&rest, (struct sw_text){"", 1});
+    if (status == SW_OK)
+        status = sw_json_parse_file(rest.data, path, SW_ERR_ARG, &json);
+    free(rest.data);
+    if (status == SW_OK)
+        status = build(tokenizer, json, &large, path);
     json_decref(json);
+    return status;
+}
+
+sw_status sw_tokenizer_load(const char *path, struct sw_tokenizer **out) {
+    char file[PATH_MAX], *text;
+    SW_TRY(resolve(path, file));
+    SW_TRY(sw_file_read_text(file, MOST_FILE_BYTES, &text));
+    struct sw_tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    const sw_status status = tokenizer == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for a tokenizer")
+                                               : build_of(tokenizer, (struct sw_text){text, strlen(text)}, file);
+    free(text);
     if (status != SW_OK) {
         sw_tokenizer_destroy(tokenizer);
         return status;

@@ -19,8 +19,8 @@ struct sw_vocabulary {
     struct sw_text_buffer texts; /* of all tokens, one after the other */
     struct entry *entry;         /* of each id */
     int32_t *slot;               /* hash table of ids; -1: empty */
-    size_t slots;                /* a power of two, at least twice the tokens */
-    int32_t ids;
+    size_t slots, tokens;        /* slots: a power of two, at least twice the tokens */
+    int32_t ids, ids_room;
     bool byte_level;
 };
 
@@ -106,23 +106,46 @@ int32_t sw_vocabulary_ids(const struct sw_vocabulary *vocabulary) {
     return vocabulary->ids;
 }
 
-/* Finds the largest id, and refuses what is none. */
-static sw_status read_ids(const json_t *vocab, const char *path, int32_t *out_ids) {
-    json_t *iterable = (json_t *)(uintptr_t)vocab; /* iterating does not change it, but Jansson wants it writable */
-    const char *token;
-    json_t *value;
-    json_object_foreach(iterable, token, value) {
-        const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < 0 || id >= SW_VOCABULARY_MOST_IDS)
-            return sw_fail(SW_ERR_ARG, "%s: the id of the token '%.60s' is not a number from 0 to %d", path, token,
-                           SW_VOCABULARY_MOST_IDS - 1);
-        if (id >= *out_ids)
-            *out_ids = (int32_t)id + 1;
-    }
+/* Doubles the hash table. */
+static sw_status rehash(struct sw_vocabulary *vocabulary) {
+    enum { FEWEST_SLOTS = 64 };
+    const size_t slots = vocabulary->slots > 0 ? 2 * vocabulary->slots : FEWEST_SLOTS;
+    int32_t *before = vocabulary->slot, *slot = malloc(slots * sizeof *slot);
+    if (slot == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a vocabulary of %zu tokens", vocabulary->tokens);
+    for (size_t i = 0; i < slots; i++)
+        slot[i] = -1;
+    vocabulary->slot = slot;
+    const size_t count = vocabulary->slots;
+    vocabulary->slots = slots;
+    for (size_t i = 0; i < count; i++)
+        if (before[i] >= 0) {
+            const struct entry *entry = &vocabulary->entry[before[i]];
+            *slot_of(vocabulary, text_of(vocabulary, entry), entry->spelled_only) = before[i];
+        }
+    free(before);
     return SW_OK;
 }
 
+/* Makes room for one more token with this id. */
+static sw_status make_room(struct sw_vocabulary *vocabulary, int32_t id) {
+    if (id >= vocabulary->ids_room) {
+        const int32_t twice = 2 * vocabulary->ids_room, room = twice > id ? twice : id + 1;
+        /* Fresh pages cost nothing before they are used, as those of ids that no token has. */
+        struct entry *entry = calloc((size_t)room, sizeof *entry);
+        if (entry == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for a vocabulary of %d tokens", room);
+        if (vocabulary->ids > 0)
+            memcpy(entry, vocabulary->entry, (size_t)vocabulary->ids * sizeof *entry);
+        free(vocabulary->entry);
+        vocabulary->entry = entry;
+        vocabulary->ids_room = room;
+    }
+    return 2 * (vocabulary->tokens + 1) > vocabulary->slots ? rehash(vocabulary) : SW_OK;
+}
+
 static sw_status add(struct sw_vocabulary *vocabulary, struct sw_text given, int32_t id, const char *path) {
+    SW_TRY(make_room(vocabulary, id));
     struct entry *entry = &vocabulary->entry[id];
     if (entry->there)
         return sw_fail(SW_ERR_ARG, "%s: the token '%.60s' has the id %d of another token", path, given.data, id);
@@ -134,21 +157,14 @@ static sw_status add(struct sw_vocabulary *vocabulary, struct sw_text given, int
         SW_TRY(sw_text_buffer_append(&vocabulary->texts, given));
     entry->spelled_only = !all;
     entry->bytes = (uint32_t)(vocabulary->texts.bytes - entry->begins);
-    *slot_of(vocabulary, text_of(vocabulary, entry), entry->spelled_only) = id;
+    int32_t *slot = slot_of(vocabulary, text_of(vocabulary, entry), entry->spelled_only);
+    if (*slot >= 0)
+        return sw_fail(SW_ERR_ARG, "%s: the token '%.60s' is twice in the vocabulary, with the ids %d and %d", path,
+                       given.data, *slot, id);
+    *slot = id;
+    vocabulary->tokens++;
+    vocabulary->ids = id >= vocabulary->ids ? id + 1 : vocabulary->ids;
     return SW_OK;
-}
-
-static sw_status allocate(struct sw_vocabulary *vocabulary, size_t tokens) {
-    vocabulary->slots = 64;
-    while (vocabulary->slots < 2 * tokens)
-        vocabulary->slots *= 2;
-    vocabulary->slot = malloc(vocabulary->slots * sizeof *vocabulary->slot);
-    vocabulary->entry = calloc((size_t)vocabulary->ids + 1, sizeof *vocabulary->entry);
-    if (vocabulary->slot == NULL || vocabulary->entry == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for a vocabulary of %zu tokens", tokens);
-    for (size_t i = 0; i < vocabulary->slots; i++)
-        vocabulary->slot[i] = -1;
-    return sw_text_buffer_reserve(&vocabulary->texts, 1); /* so that texts of no bytes have an address too */
 }
 
 /* Appends a token that is a member's name, and a zero byte behind it. */
@@ -162,34 +178,49 @@ static sw_status append_name(struct sw_text_buffer *out, const char *token) {
     return sw_text_buffer_append(out, (struct sw_text){token, strlen(token) + 1});
 }
 
-static sw_status fill(struct sw_vocabulary *vocabulary, const json_t *vocab, const char *path) {
-    SW_TRY(read_ids(vocab, path, &vocabulary->ids));
-    SW_TRY(allocate(vocabulary, json_object_size(vocab)));
-    json_t *iterable = (json_t *)(uintptr_t)vocab;
+/* A vocabulary that is being read. */
+struct reading {
+    struct sw_vocabulary *vocabulary;
+    struct sw_text_buffer name; /* scratch memory */
+    const char *path;
+};
+
+static sw_status take_part(void *context, const json_t *part) {
+    struct reading *reading = context;
     const char *token;
     json_t *value;
-    sw_status status = SW_OK;
-    struct sw_text_buffer name = {0};
-    json_object_foreach(iterable, token, value) {
-        name.bytes = 0;
-        SW_TRY_GOTO(append_name(&name, token), done);
-        SW_TRY_GOTO(
-            add(vocabulary, (struct sw_text){name.data, name.bytes - 1}, (int32_t)json_integer_value(value), path),
-            done);
+    /* Iterating does not change it, but Jansson wants it writable. */
+    json_object_foreach((json_t *)(uintptr_t)part, token, value) {
+        const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (id < 0 || id >= SW_VOCABULARY_MOST_IDS)
+            return sw_fail(SW_ERR_ARG, "%s: the id of the token '%.60s' is not a number from 0 to %d", reading->path,
+                           token, SW_VOCABULARY_MOST_IDS - 1);
+        reading->name.bytes = 0;
+        SW_TRY(append_name(&reading->name, token));
+        const struct sw_text name = {reading->name.data, reading->name.bytes - 1};
+        SW_TRY(add(reading->vocabulary, name, (int32_t)id, reading->path));
     }
-done:
-    free(name.data);
+    return SW_OK;
+}
+
+static sw_status fill(struct sw_vocabulary *vocabulary, const struct sw_large_member *vocab) {
+    struct reading reading = {.vocabulary = vocabulary, .path = vocab->path};
+    /* Texts of no bytes have an address too. */
+    sw_status status = sw_text_buffer_reserve(&vocabulary->texts, 1);
+    if (status == SW_OK)
+        status = sw_large_member_read(vocab, take_part, &reading);
+    free(reading.name.data);
+    if (status == SW_OK && vocabulary->tokens == 0)
+        status = sw_fail(SW_ERR_ARG, "%s: its model has no vocabulary", vocab->path);
     return status;
 }
 
-sw_status sw_vocabulary_create(const json_t *vocab, bool byte_level, const char *path, struct sw_vocabulary **out) {
-    if (json_object_size(vocab) == 0)
-        return sw_fail(SW_ERR_ARG, "%s: its model has no vocabulary", path);
+sw_status sw_vocabulary_create(const struct sw_large_member *vocab, bool byte_level, struct sw_vocabulary **out) {
     struct sw_vocabulary *vocabulary = calloc(1, sizeof *vocabulary);
     if (vocabulary == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a vocabulary");
     vocabulary->byte_level = byte_level;
-    const sw_status status = fill(vocabulary, vocab, path);
+    const sw_status status = fill(vocabulary, vocab);
     if (status != SW_OK) {
         sw_vocabulary_destroy(vocabulary);
         return status;

@@ -3,8 +3,8 @@
 #define SW_TRAIN_TEXT_VOCABULARY_H
 
 #include "train/text/buffer.h"
+#include "train/text/large_members.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 
 /* Ids are below this, which keeps two of them and a rank in 64 bits. */
@@ -13,8 +13,8 @@ enum { SW_VOCABULARY_MOST_IDS = 1 << 24 };
 struct sw_vocabulary;
 
 /* Reads the object `vocab` of a tokenizer.json, text → id. Where byte_level is set, each character of a text stands for
- * a byte (GPT-2's table), and the vocabulary holds the bytes. `path` is for messages. */
-sw_status sw_vocabulary_create(const json_t *vocab, bool byte_level, const char *path, struct sw_vocabulary **out);
+ * a byte (GPT-2's table), and the vocabulary holds the bytes. */
+sw_status sw_vocabulary_create(const struct sw_large_member *vocab, bool byte_level, struct sw_vocabulary **out);
 void sw_vocabulary_destroy(struct sw_vocabulary *vocabulary);
 
 /* One more than the largest id. */
