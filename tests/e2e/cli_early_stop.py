@@ -203,6 +203,23 @@ def removed_exports_take_no_place():
     return problems + ([] if kept == [8] and os.path.isdir(path("removed", "exports", "step-8")) else [f"kept are {kept}"])
 
 
+def what_the_run_has_not_written_stays():
+    """A folder under the name of an export ends the run, saved, and the next start does not take it for what a kill left."""
+    program.must(*short("mine", steps=2))
+    problems = []
+    for name in ("step-4", "step-4.partial"):
+        os.mkdir(path("mine", "exports", name))
+        mine = program.write(path("mine", "exports", name, "mine.txt"), "mine")
+        for _ in range(2):
+            ended = program.run("resume", path("mine"), "--steps", 4)
+            if ended.code != 1 or f"exports/{name} is in the way of an export of step 4: move it away" not in ended.err:
+                problems.append(f"{name}: status {ended.code}: {ended.err[-300:]}")
+        problems += [] if os.path.exists(mine) else [f"{name} was removed"]
+        shutil.rmtree(path("mine", "exports", name), ignore_errors=True)
+    program.must("resume", path("mine"), "--steps", 4)
+    return problems + wrong_index("mine", [])
+
+
 def indices_of_any_kind():
     """Anything but a list of exports is refused in a sentence, before a step; a large list is read as it is written."""
     run, problems = path("indices"), []
@@ -232,4 +249,4 @@ def indices_of_any_kind():
 script_test.run(the_best_is_kept, interrupted, ranks, what_was_before_it, refused,
                 an_export_that_the_run_went_back_from_counts_no_more, an_export_belongs_to_the_starts_of_its_run,
                 a_run_with_many_starts_keeps_its_exports, exports_of_an_older_version,
-                removed_exports_take_no_place, indices_of_any_kind)
+                removed_exports_take_no_place, what_the_run_has_not_written_stays, indices_of_any_kind)

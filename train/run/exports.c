@@ -17,6 +17,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Entries of the index: those that --keep allows, those being written or removed, and those that were given up. */
@@ -124,7 +125,7 @@ static sw_status read_index(const char *run_folder, struct exports *exports) {
     if (!sw_path_exists(path))
         return SW_OK;
     const sw_status status = read_index_file(path, exports);
-    if (status == SW_ERR_CORRUPT)
+    if (status == SW_ERR_CORRUPT || status == SW_ERR_ARG)
         return sw_fail_while(status,
                              "reading the list of the run's exports; move %s away, and the run begins a new one",
                              exports->folder);
@@ -181,11 +182,31 @@ static void unlist_worst(struct exports *exports) {
         worst->unlisted = true;
 }
 
+/* Returns the folder of an export, and that of an export that is not complete. */
+static sw_status paths_of(const struct exports *exports, int64_t step, char path[SW_RUN_PATH_CHARS],
+                          char partial[SW_RUN_PATH_CHARS]) {
+    SW_TRY(path_of(exports, step, path));
+    return (size_t)snprintf(partial, SW_RUN_PATH_CHARS, "%s.partial", path) < SW_RUN_PATH_CHARS
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+}
+
+/* Refuses to write an export where something is that the index does not list: a kill would have it removed. */
+static sw_status must_be_free(const struct exports *exports, int64_t step) {
+    char path[SW_RUN_PATH_CHARS], partial[SW_RUN_PATH_CHARS];
+    struct stat info;
+    SW_TRY(paths_of(exports, step, path, partial));
+    const char *found = sw_path_lstat(path, &info) == 0 ? path : NULL;
+    if (found == NULL && sw_path_lstat(partial, &info) == 0)
+        found = partial;
+    return found == NULL ? SW_OK
+                         : sw_fail(SW_ERR_ARG, "%s is in the way of an export of step %lld: move it away", found,
+                                   (long long)step);
+}
+
 static sw_status remove_one(const struct exports *exports, int64_t step) {
     char path[SW_RUN_PATH_CHARS], partial[SW_RUN_PATH_CHARS];
-    SW_TRY(path_of(exports, step, path));
-    if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
-        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    SW_TRY(paths_of(exports, step, path, partial));
     SW_TRY(sw_folder_remove(path));
     return sw_folder_remove(partial);
 }
@@ -322,6 +343,7 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
     if (has(&exports, step))
         return SW_OK; /* an export of the commit from which the run went on has the same bits */
     SW_TRY(replace_given_up(&exports, step));
+    SW_TRY(must_be_free(&exports, step));
     struct export entry = {.step = step, .loss = validation_loss, .unlisted = true};
     snprintf(entry.start, sizeof entry.start, "%s",
              step > trainer->position.step ? sw_run_last_start(&trainer->run) : trainer->position.start);
