@@ -38,8 +38,7 @@ def exported(run):
 
 
 def run_json(run):
-    with open(path(run, "run.json"), encoding="utf-8") as file:
-        return json.load(file)
+    return program.read_json(path(run, "run.json"))
 
 
 def stores_of(run):

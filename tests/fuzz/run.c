@@ -1,4 +1,5 @@
-/* run.json: what is accepted can be written, and read again. The same input is also read as the text of a commit. */
+/* run.json: what is accepted can be written, read again, and not be read with a bit of it flipped. The same input is
+ * also read as the text of a commit. */
 #include "tests/fuzz/target.h"
 
 #include "io/store/store.h"
@@ -25,12 +26,34 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     return 0;
 }
 
+/* Flips a bit of the file that was written, behind the name of its checksum. Where it is follows from the file. */
+static void flip_one(void) {
+    char path[SW_RUN_PATH_CHARS];
+    snprintf(path, sizeof path, "%.*s/run.json", (int)sizeof path - 16, again_folder);
+    FILE *file = fopen(path, "r+b");
+    assert(file != NULL);
+    unsigned sum = 0;
+    long bytes = 0;
+    for (int byte = fgetc(file); byte != EOF; byte = fgetc(file), bytes++)
+        sum = sum * 31 + (unsigned)byte;
+    const long first = (long)sizeof "{\n  \"checksum\"" - 1, at = first + (long)(sum / 8) % (bytes - first);
+    fseek(file, at, SEEK_SET);
+    const int byte = fgetc(file) ^ 1 << sum % 8;
+    fseek(file, at, SEEK_SET);
+    fputc(byte, file);
+    fclose(file);
+}
+
 static void check_accepted(const struct sw_run *run) {
     struct sw_run again = {0};
     sw_status status = sw_run_write(again_folder, run);
     assert(status == SW_OK);
     status = sw_run_read(again_folder, &again);
     assert(status == SW_OK && again.data_digest == run->data_digest);
+    sw_run_release(&again);
+    flip_one();
+    status = sw_run_read(again_folder, &again);
+    assert(status != SW_OK);
     sw_run_release(&again);
 }
 

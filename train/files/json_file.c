@@ -1,12 +1,20 @@
 #include "train/files/json_file.h"
 
 #include "core/json.h"
+#include "io/queue/checksum.h"
 #include "io/safetensors/safetensors.h"
 #include "train/files/nearest.h"
 
+#include <inttypes.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The beginning of a file with a checksum: json_dumps begins the rest with "{\n". */
+#define CHECKSUM_BEGIN "{\n  \"checksum\": \""
+#define CHECKSUM_END "\",\n"
+enum { CHECKSUM_DIGITS = 16, CHECKSUM_CHARS = sizeof CHECKSUM_BEGIN CHECKSUM_END - 1 + CHECKSUM_DIGITS };
 
 static sw_status parse(const char *text, const char *name, sw_status bad, sw_json_kind kind, json_t **out) {
     const struct sw_json_source source = {.text = text, .bytes = strlen(text), .name = name, .bad = bad, .kind = kind};
@@ -38,8 +46,51 @@ sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status 
     return status;
 }
 
-sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers readers) {
-    char *text = object == NULL ? NULL : json_dumps(object, JSON_INDENT(2));
+/* Writes the beginning of a file with a checksum of which `rest` is the rest. */
+static void put_checksum(const char *rest, char begin[CHECKSUM_CHARS + 1]) {
+    (void)snprintf(begin, CHECKSUM_CHARS + 1, CHECKSUM_BEGIN "%016" PRIx64 CHECKSUM_END,
+                   sw_checksum(rest, (int64_t)strlen(rest)));
+}
+
+char *sw_json_checked_text(const json_t *object) {
+    char begin[CHECKSUM_CHARS + 1], *out = NULL, *text = json_dumps(object, JSON_INDENT(2));
+    if (text == NULL)
+        return NULL;
+    const char *rest = text + strlen("{\n");
+    put_checksum(rest, begin);
+    if (asprintf(&out, "%s%s", begin, rest) < 0)
+        out = NULL;
+    free(text);
+    return out;
+}
+
+bool sw_json_is_as_written(const char *text, const json_t *object) {
+    char begin[CHECKSUM_CHARS + 1];
+    if (json_object_get(object, "checksum") == NULL)
+        return true;
+    if (strlen(text) < CHECKSUM_CHARS)
+        return false;
+    put_checksum(text + CHECKSUM_CHARS, begin);
+    return strncmp(text, begin, CHECKSUM_CHARS) == 0;
+}
+
+sw_status sw_json_read_checked_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out) {
+    char *text;
+    SW_TRY(sw_file_read_own_text(path, limit_bytes, &text));
+    sw_status status = sw_json_parse(text, path, bad, out);
+    if (status == SW_OK && !sw_json_is_as_written(text, *out)) {
+        json_decref(*out);
+        status = sw_fail(bad,
+                         "%s does not match its checksum, so it was damaged or edited: restore it from a copy, or, if "
+                         "you edited it, remove its line \"checksum\"",
+                         path);
+    }
+    free(text);
+    return status;
+}
+
+/* Writes a text (NULL: there was no memory for it), and frees it. */
+static sw_status write_text(const char *path, char *text, sw_file_readers readers) {
     sw_status status = SW_OK;
     if (text == NULL)
         status = sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
@@ -51,6 +102,17 @@ sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers r
     else
         status = sw_file_replace(path, text, strlen(text), readers);
     free(text);
+    return status;
+}
+
+sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers readers) {
+    const sw_status status = write_text(path, object == NULL ? NULL : json_dumps(object, JSON_INDENT(2)), readers);
+    json_decref(object);
+    return status;
+}
+
+sw_status sw_json_write_checked_file(const char *path, json_t *object, sw_file_readers readers) {
+    const sw_status status = write_text(path, object == NULL ? NULL : sw_json_checked_text(object), readers);
     json_decref(object);
     return status;
 }

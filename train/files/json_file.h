@@ -6,6 +6,7 @@
 #include "train/files/files.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 
 /* Parses a text; messages name it by `name`. Fails with `bad` like sw_json_read_file. The caller releases *out. */
 sw_status sw_json_parse(const char *text, const char *name, sw_status bad, json_t **out);
@@ -21,6 +22,17 @@ sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status 
  * SW_JSON_MOST_WRITTEN_BYTES, so that no reader that takes as much refuses what was written. */
 #define SW_JSON_MOST_WRITTEN_BYTES ((size_t)16 << 20)
 sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers readers);
+
+/* Files whose first member is "checksum": the XXH3-64 of all that follows its line, as 16 hexadecimal digits. One that
+ * has no such member was written by an older version, or its user has taken the line out to edit the rest. */
+
+/* Returns the text of an object that has members, with its checksum; NULL: no memory. The caller frees it. */
+char *sw_json_checked_text(const json_t *object);
+/* Tells whether a text, which `object` was read from, has the checksum that it says, or says none. */
+bool sw_json_is_as_written(const char *text, const json_t *object);
+/* Write and read such a file, otherwise like sw_json_write_file and sw_json_read_own_file. */
+sw_status sw_json_write_checked_file(const char *path, json_t *object, sw_file_readers readers);
+sw_status sw_json_read_checked_file(const char *path, size_t limit_bytes, sw_status bad, json_t **out);
 
 /* Refuses an object that has a member with another name than these, and suggests the nearest one. Messages name the
  * file at `path` and the object by `where` ("device"). A value that is not an object has no members. */

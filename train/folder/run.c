@@ -58,7 +58,7 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     if (run->prediction != NULL)
         json_object_set(root, "prediction", run->prediction);
     if (status == SW_OK)
-        return sw_json_write_file(path, root, SW_FILE_PRIVATE);
+        return sw_json_write_checked_file(path, root, SW_FILE_PRIVATE);
     json_decref(root);
     return status;
 }
@@ -140,7 +140,7 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
         return sw_fail(SW_ERR_ARG, "%s cannot be read (%s); if it belongs to another user, ask for permission", path,
                        strerror(EACCES));
     SW_TRY(sw_options_defaults(&sw_train_command, &run->settings));
-    SW_TRY(sw_json_read_own_file(path, SW_RUN_JSON_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
+    SW_TRY(sw_json_read_checked_file(path, SW_RUN_JSON_LIMIT_BYTES, SW_ERR_CORRUPT, &root));
     const sw_status status = parse_run(root, path, run);
     json_decref(root);
     return status;

@@ -33,7 +33,8 @@ json_t *sw_run_left_to_json(const struct sw_run *run) {
 
 sw_status sw_run_list_from_json(const json_t *object, const char *name, const char *path, struct sw_option_list *out) {
     const json_t *list = json_object_get(object, name);
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    const size_t count = list == NULL || json_is_array(list) ? json_array_size(list) : 1;
+    for (size_t i = 0; i < count; i++) {
         const char *item = json_string_value(json_array_get(list, i));
         if (item == NULL)
             return sw_fail(SW_ERR_CORRUPT, "%s: '%s' is not a list of strings; restore the file", path, name);
@@ -56,7 +57,7 @@ static sw_status store_from_json(const json_t *entry, const char *path, struct s
 /* Reads the list of stores that are left behind. Old versions wrote only a path, where another run's store may be now.
  */
 static sw_status left_from_json(const json_t *array, const char *path, struct sw_run *run) {
-    const size_t count = json_array_size(array);
+    const size_t count = array == NULL || json_is_array(array) ? json_array_size(array) : 1;
     run->left = calloc(count + 1, sizeof *run->left);
     if (run->left == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
@@ -65,9 +66,10 @@ static sw_status left_from_json(const json_t *array, const char *path, struct sw
         const json_t *last_step = json_object_get(entry, "last_step");
         const char *id = json_string_value(json_object_get(entry, "id"));
         if (json_is_string(entry)) {
-            sw_log_warn("%s lists %s as no longer needed, but not the id of its store, so it stays; remove it if it "
-                        "is this run's",
-                        path, json_string_value(entry));
+            sw_log_warn(
+                "%s lists %.200s as no longer needed, but not the id of its store, so it stays; remove it if it "
+                "is this run's",
+                path, json_string_value(entry));
             continue;
         }
         if (id == NULL || strlen(id) != SW_STORE_ID_CHARS - 1 || !json_is_integer(last_step) || !json_is_array(places))

@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { RUN_JSON_BYTES = 16 << 20 };
 /* A page stays below 2 MB: with more runs than WIDE_RUNS, curves have half as many points; and the runs share these
  * bytes of samples and timelines. */
 enum { WIDE_RUNS = 3, SAMPLES_BYTES = 200000, TIMELINES_BYTES = 280000 };
@@ -198,7 +197,7 @@ static sw_status put_run(FILE *to, const char *folder, int count) {
     struct sw_curves *curves = NULL;
     struct sw_curve_spec spec = spec_of(count);
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
-    SW_TRY(sw_json_read_own_file(path, RUN_JSON_BYTES, SW_ERR_CORRUPT, &run));
+    SW_TRY(sw_json_read_checked_file(path, SW_JSON_MOST_WRITTEN_BYTES, SW_ERR_CORRUPT, &run));
     const json_t *settings = json_object_get(run, "settings");
     spec.clip = json_number_value(json_object_get(settings, "clip"));
     const sw_status status = json_is_object(settings)

@@ -20,9 +20,9 @@ static int64_t int_max_of(const struct sw_option *option) {
 static sw_status fail_int(const struct sw_option *option, const char *text) {
     const char *or_auto = option->allow_auto ? ", or auto" : "";
     if (option->int_max == 0)
-        return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a whole number of at least %lld%s", option->name, text,
+        return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be a whole number of at least %lld%s", option->name, text,
                        (long long)option->int_min, or_auto);
-    return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a whole number from %lld to %lld%s", option->name, text,
+    return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be a whole number from %lld to %lld%s", option->name, text,
                    (long long)option->int_min, (long long)option->int_max, or_auto);
 }
 
@@ -49,9 +49,9 @@ static sw_status set_real(const struct sw_option *option, const char *text, doub
     }
     const char *or_auto = option->allow_auto ? ", or auto" : "";
     if (!has_max)
-        return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a number of at least %g%s", option->name, text,
+        return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be a number of at least %g%s", option->name, text,
                        option->real_min, or_auto);
-    return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a number from %g to %s%g%s", option->name, text,
+    return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be a number from %g to %s%g%s", option->name, text,
                    option->real_min, option->below_max ? "below " : "", option->real_max, or_auto);
 }
 
@@ -62,7 +62,7 @@ static sw_status set_size(const struct sw_option *option, const char *text, int6
         return sw_fail_while(status, "reading %s", option->name);
     char least[SW_SIZE_CHARS], most[SW_SIZE_CHARS];
     if (bytes < option->int_min || bytes > int_max_of(option))
-        return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be from %s to %s", option->name, text,
+        return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be from %s to %s", option->name, text,
                        sw_format_size(option->int_min, least), sw_format_size(int_max_of(option), most));
     *out = bytes;
     return SW_OK;
@@ -87,7 +87,7 @@ static int64_t seconds_of(const char *text) {
 static sw_status set_duration(const struct sw_option *option, const char *text, int64_t *out) {
     const int64_t seconds = seconds_of(text);
     if (seconds < 0 || seconds < option->int_min || seconds > int_max_of(option))
-        return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be a time of at least %s, such as 90s, 15m or 2h", option->name,
+        return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be a time of at least %s, such as 90s, 15m or 2h", option->name,
                        text, SW_COUNT(option->int_min, "second"));
     *out = seconds;
     return SW_OK;
@@ -104,7 +104,7 @@ static sw_status set_every(const struct sw_option *option, const char *text, str
         int64_t *member = is_steps ? &every.steps : &every.seconds;
         const int64_t value = chars < sizeof part ? seconds_of(part) : -1;
         if (value < 1 || *member != 0)
-            return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be steps, a time or both, such as 100, 10m or 100,10m",
+            return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be steps, a time or both, such as 100, 10m or 100,10m",
                            option->name, text);
         *member = value;
         at += chars;
@@ -138,7 +138,7 @@ static sw_status set_choice(const struct sw_option *option, const char *text, in
             return SW_OK;
         }
     }
-    return sw_fail(SW_ERR_ARG, "%s is '%s'; it must be one of %s", option->name, text, option->choices);
+    return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be one of %s", option->name, text, option->choices);
 }
 
 static sw_status check_text(const struct sw_option *option, const char *text) {

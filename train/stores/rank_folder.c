@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN_JSON_MOST_BYTES = 1 << 20 };
-
 /* A rank's view of the folder. */
 struct sight {
     int64_t has_folder, has_run;
@@ -23,7 +21,7 @@ static sw_status look(const char *folder, struct sight *out) {
         return SW_OK;
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
-    SW_TRY(sw_file_read_own_text(path, RUN_JSON_MOST_BYTES, &text));
+    SW_TRY(sw_file_read_own_text(path, SW_RUN_JSON_LIMIT_BYTES, &text));
     out->digest = sw_checksum(text, (int64_t)strlen(text));
     free(text);
     return SW_OK;

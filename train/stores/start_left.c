@@ -31,7 +31,7 @@ sw_status sw_start_left_write(int file, const char *path, const struct sw_run *r
                              "stores", sw_run_stores_to_json(run->store, run->ranks));
     if (root != NULL)
         sw_run_optimizer_to_json(run, root);
-    char *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2));
+    char *text = root == NULL ? NULL : sw_json_checked_text(root);
     const sw_status status =
         text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_and_flush(file, path, text);
     free(text);
@@ -50,10 +50,15 @@ static sw_status parse(const char *text, const char *path, struct sw_start_left 
     json_t *root = sw_json_try(text, strlen(text));
     if (root == NULL)
         return SW_OK;
-    sw_status status = SW_OK;
+    sw_status status;
     read_tensor(root, &out->run);
-    if (json_integer_value(json_object_get(root, "spillway_start")) != START_VERSION ||
-        json_object_get(root, "ranks") == NULL)
+    if (!sw_json_is_as_written(text, root))
+        status = sw_fail(SW_ERR_CORRUPT,
+                         "%s does not match its checksum, so what an unfinished start has left is not known: name "
+                         "another folder, or remove this one",
+                         path);
+    else if (json_integer_value(json_object_get(root, "spillway_start")) != START_VERSION ||
+             json_object_get(root, "ranks") == NULL)
         status = sw_fail(SW_ERR_UNSUPPORTED,
                          "%s is not of a start that this program knows: name another folder, or remove this one", path);
     else
