@@ -87,8 +87,8 @@ static int64_t seconds_of(const char *text) {
 static sw_status set_duration(const struct sw_option *option, const char *text, int64_t *out) {
     const int64_t seconds = seconds_of(text);
     if (seconds < 0 || seconds < option->int_min || seconds > int_max_of(option))
-        return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be a time of at least %s, such as 90s, 15m or 2h", option->name,
-                       text, SW_COUNT(option->int_min, "second"));
+        return sw_fail(SW_ERR_ARG, "%s is '%.200s'; it must be a time of at least %s, such as 90s, 15m or 2h",
+                       option->name, text, SW_COUNT(option->int_min, "second"));
     *out = seconds;
     return SW_OK;
 }
