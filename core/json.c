@@ -5,6 +5,9 @@
 #include <float.h>
 #include <limits.h>
 #include <math.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +23,8 @@ static_assert(SW_JSON_MOST_LEVELS == 512 && SW_JSON_MOST_BYTES == 256 << 20, "me
 /* What Jansson allocates, from above: a value in a list or an object, with its slot there and, in an object, beside its
  * name; what an object or a list has before its first value; and a text before its first character. */
 enum { VALUE_BYTES = 64, OBJECT_BYTES = 256, LIST_BYTES = 144, TEXT_BYTES = 80 };
+
+static const char *const NO_MEMORY = "no memory";
 
 /* A pass over a text that finds what Jansson refuses although it is JSON. `out` (NULL: none) receives the text with
  * what Jansson reads in its place. */
@@ -150,7 +155,7 @@ static void pass_number(struct pass *p) {
         return;
     char *literal = strndup(begin, (size_t)(end - begin));
     if (literal == NULL)
-        p->fault = "no memory for a number";
+        p->fault = NO_MEMORY;
     else if (nearest_number(literal, is_real, nearest))
         replace(p, begin, end, nearest);
     free(literal);
@@ -245,18 +250,53 @@ static struct refusal refuse_twins(sw_status status, const json_error_t *error) 
     return limit_of(status, error->line, what);
 }
 
+/* Where a thread goes on whose parsing finds no memory; NULL: it parses nothing. */
+static _Thread_local jmp_buf *parsing;
+
+/* Flag: a value could not be allocated, so the object that was to hold it may lack it. */
+static atomic_bool lacked_memory;
+
+/* Jansson goes on where it has no memory for a token, and then reads and writes beyond the token's end, or calls the
+ * text wrong. So an allocation that fails ends the parsing. What was parsed until then stays allocated, because nothing
+ * knows all of it. */
+static void *allocate(size_t bytes) {
+    void *got = malloc(bytes);
+    if (got == NULL && parsing != NULL)
+        longjmp(*parsing, 1);
+    if (got == NULL)
+        atomic_store(&lacked_memory, true);
+    return got;
+}
+
+__attribute__((constructor)) static void allocate_for_jansson(void) {
+    json_set_alloc_funcs(allocate, free);
+}
+
+/* Returns NULL, and sets *out_memory to false, where the memory was not enough. */
+static json_t *parse(const char *text, size_t bytes, size_t flags, json_error_t *error, bool *out_memory) {
+    jmp_buf out;
+    json_t *volatile root = NULL;
+    parsing = &out;
+    *out_memory = setjmp(out) == 0;
+    if (*out_memory)
+        root = json_loadb(text, bytes, flags, error);
+    parsing = NULL;
+    return root;
+}
+
 static struct refusal load(const struct sw_json_source *source, const char *text, size_t bytes, json_t **out) {
     json_error_t error;
+    bool had_memory;
     size_t flags = JSON_REJECT_DUPLICATES;
     if (source->kind != SW_JSON_PLAIN)
         flags |= JSON_ALLOW_NUL;
     if (source->kind == SW_JSON_DATA)
         flags |= JSON_DECODE_ANY;
-    *out = json_loadb(text, bytes, flags, &error);
+    *out = parse(text, bytes, flags, &error, &had_memory);
     if (*out != NULL)
         return (struct refusal){0};
-    if (json_error_code(&error) == json_error_out_of_memory)
-        return refusal_of(SW_ERR_NOMEM, error.line, "no memory to read it");
+    if (!had_memory)
+        return (struct refusal){.status = SW_ERR_NOMEM};
     if (json_error_code(&error) == json_error_null_character)
         return limit_of(source->bad, error.line, "a text has U+0000, which means nothing here");
     if (json_error_code(&error) == json_error_duplicate_key)
@@ -271,7 +311,7 @@ static struct refusal load(const struct sw_json_source *source, const char *text
 static struct refusal load_replaced(const struct sw_json_source *source, struct pass pass, json_t **out) {
     pass.out = malloc((size_t)(pass.end - pass.begin) + pass.replaced * LITERAL_CHARS);
     if (pass.out == NULL)
-        return refusal_of(SW_ERR_NOMEM, 1, "no memory to read it");
+        return (struct refusal){.status = SW_ERR_NOMEM};
     pass.at = pass.copied = pass.begin;
     pass.levels = 0;
     pass.value_bytes = 0;
@@ -295,6 +335,8 @@ static struct refusal decode(const struct sw_json_source *source, json_t **out) 
                         .nan_is_null = source->kind == SW_JSON_DATA,
                         .refuses_zeros = source->kind == SW_JSON_PLAIN};
     pass_all(&pass);
+    if (pass.fault == NO_MEMORY)
+        return (struct refusal){.status = SW_ERR_NOMEM};
     if (pass.fault != NULL)
         return limit_of(source->bad, line_of(begin, pass.at), pass.fault);
     return pass.replaced > 0 ? load_replaced(source, pass, out) : load(source, begin, (size_t)(end - begin), out);
@@ -304,6 +346,8 @@ sw_status sw_json_decode(struct sw_json_source source, json_t **out) {
     const struct refusal refusal = decode(&source, out);
     if (refusal.status == SW_OK)
         return SW_OK;
+    if (refusal.status == SW_ERR_NOMEM)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", source.name);
     const char *why = refusal.is_json ? "" : " is not JSON";
     if (source.kind == SW_JSON_DATA)
         return sw_fail(refusal.status, "%s%s: %s", source.name, why, refusal.what);
@@ -311,9 +355,19 @@ sw_status sw_json_decode(struct sw_json_source source, json_t **out) {
                    refusal.what);
 }
 
-json_t *sw_json_try(const char *text, size_t bytes) {
+sw_status sw_json_try(const char *text, size_t bytes, json_t **out) {
     const struct sw_json_source source = {.text = text, .bytes = bytes, .bad = SW_ERR_ARG, .kind = SW_JSON_TEXTS};
-    json_t *out;
-    (void)decode(&source, &out);
-    return out;
+    return decode(&source, out).status == SW_ERR_NOMEM ? sw_fail(SW_ERR_NOMEM, "no memory to read JSON") : SW_OK;
+}
+
+bool sw_json_lacked_memory(void) {
+    return atomic_load(&lacked_memory);
+}
+
+char *sw_json_text(const json_t *value, size_t flags) {
+    char *text = value != NULL ? json_dumps(value, flags) : NULL;
+    if (!sw_json_lacked_memory())
+        return text;
+    free(text);
+    return NULL;
 }

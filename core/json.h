@@ -37,8 +37,15 @@ struct sw_json_source {
  * the line of a file. The caller releases *out. */
 sw_status sw_json_decode(struct sw_json_source source, json_t **out);
 
-/* Parses a text that may be incomplete, such as the last line of a log. Returns NULL, and records no error, where it is
- * not JSON. The caller releases the result. */
-json_t *sw_json_try(const char *text, size_t bytes);
+/* Parses a text that may be incomplete, such as the last line of a log. *out is NULL where it is not JSON, which is no
+ * error. The caller releases *out. */
+sw_status sw_json_try(const char *text, size_t bytes, json_t **out);
+
+/* Tells whether there was no memory for any value, as what was to hold it then lacks it in silence. */
+bool sw_json_lacked_memory(void);
+
+/* Returns the text of a value, like json_dumps; NULL: no memory, now or for any value that may be missing here. The
+ * caller frees it. */
+char *sw_json_text(const json_t *value, size_t flags);
 
 #endif

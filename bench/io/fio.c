@@ -150,7 +150,9 @@ static sw_status take_job(const json_t *job, int count, struct sw_io_rate *out, 
 
 static sw_status take_report(const char *text, int count, struct sw_io_rate *out, int64_t *written) {
     const char *start = strchr(text, '{'), *end = strrchr(text, '}'); /* notes may stand around it */
-    json_t *root = start != NULL && end > start ? sw_json_try(start, (size_t)(end - start) + 1) : NULL;
+    json_t *root = NULL;
+    if (start != NULL && end > start)
+        SW_TRY(sw_json_try(start, (size_t)(end - start) + 1, &root));
     const json_t *jobs = json_object_get(root, "jobs");
     sw_status status = json_is_array(jobs) ? SW_OK : sw_fail(SW_ERR_IO, "fio's report cannot be read: it is not JSON");
     for (size_t i = 0; status == SW_OK && i < json_array_size(jobs); i++)

@@ -2,6 +2,7 @@
 #include "io/safetensors/safetensors_private.h"
 
 #include "core/confine.h"
+#include "core/json.h"
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "io/queue/write_behind.h"
@@ -107,7 +108,10 @@ static sw_status add_tensors(struct sw_safetensors_writer *writer, json_t *heade
         const int64_t bytes = sw_dtype_bytes(writer->type);
         json_t *entry = describe(&tensors[i], writer->type, writer->elems * bytes, (writer->elems + elems) * bytes);
         if (json_object_set_new(header, tensors[i].name, entry) != 0)
-            return sw_fail(SW_ERR_ARG, "tensor %s cannot be named in a header: its name is not UTF-8", tensors[i].name);
+            return sw_json_lacked_memory()
+                       ? sw_fail(SW_ERR_NOMEM, "no memory to name tensor %s", tensors[i].name)
+                       : sw_fail(SW_ERR_ARG, "tensor %s cannot be named in a header: its name is not UTF-8",
+                                 tensors[i].name);
         writer->elems += elems;
     }
     return SW_OK;
@@ -117,7 +121,7 @@ static sw_status add_tensors(struct sw_safetensors_writer *writer, json_t *heade
  * The caller frees *out. */
 static sw_status make_header(const struct sw_safetensors_writer *writer, const json_t *header, char **out,
                              int64_t *out_bytes) {
-    char *text = json_dumps(header, JSON_COMPACT);
+    char *text = sw_json_text(header, JSON_COMPACT);
     const int64_t used = text == NULL ? 0 : (int64_t)strlen(text), bytes = sw_round_up(used, HEADER_ALIGN_BYTES);
     *out_bytes = SW_SAFETENSORS_LENGTH_BYTES + bytes;
     *out = text == NULL ? NULL : malloc((size_t)*out_bytes);

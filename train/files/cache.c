@@ -1,6 +1,7 @@
 #include "train/files/cache.h"
 
 #include "core/error_scope.h"
+#include "core/json.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 
@@ -151,7 +152,7 @@ sw_status sw_cache_replace(const char *path, const char *content, size_t bytes) 
 }
 
 static sw_status write_object(const char *path, const json_t *object) {
-    char *text = json_dumps(object, JSON_INDENT(1));
+    char *text = sw_json_text(object, JSON_INDENT(1));
     if (text == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
     const sw_status status = sw_cache_replace(path, text, strlen(text));

@@ -53,7 +53,7 @@ static void put_checksum(const char *rest, char begin[CHECKSUM_CHARS + 1]) {
 }
 
 char *sw_json_checked_text(const json_t *object) {
-    char begin[CHECKSUM_CHARS + 1], *out = NULL, *text = json_dumps(object, JSON_INDENT(2));
+    char begin[CHECKSUM_CHARS + 1], *out = NULL, *text = sw_json_text(object, JSON_INDENT(2));
     if (text == NULL)
         return NULL;
     const char *rest = text + strlen("{\n");
@@ -106,7 +106,7 @@ static sw_status write_text(const char *path, char *text, sw_file_readers reader
 }
 
 sw_status sw_json_write_file(const char *path, json_t *object, sw_file_readers readers) {
-    const sw_status status = write_text(path, object == NULL ? NULL : json_dumps(object, JSON_INDENT(2)), readers);
+    const sw_status status = write_text(path, object == NULL ? NULL : sw_json_text(object, JSON_INDENT(2)), readers);
     json_decref(object);
     return status;
 }

@@ -26,20 +26,22 @@ static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
 }
 
 sw_status sw_run_write(const char *folder, const struct sw_run *run) {
-    json_t *settings = NULL;
+    json_t *settings = NULL, *model = NULL;
     char *config = NULL, path[SW_RUN_PATH_CHARS], digest[DIGEST_CHARS];
     digest_text(run->data_digest, digest);
     SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
     SW_TRY(sw_config_to_json(&run->config, &config));
-    const sw_status status = sw_options_to_json(&sw_train_command, &run->settings, &settings);
+    sw_status status = sw_json_try(config, strlen(config), &model);
+    if (status == SW_OK)
+        status = sw_options_to_json(&sw_train_command, &run->settings, &settings);
     json_t *root = json_pack(
         "{s:i, s:s, s:i, s:i, s:o, s:o, s:s, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "version", SW_RUN_VERSION,
         "spillway", SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "text_version",
-        run->settings.old_text ? 0 : SW_RUN_TEXT_VERSION, "settings", settings, "config",
-        sw_json_try(config, strlen(config)), "data_digest", digest, "ranks", (json_int_t)run->ranks, "whole",
-        run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks), "left", sw_run_left_to_json(run), "starts",
-        sw_option_list_to_json(&run->starts), "beside", sw_option_list_to_json(&run->beside), "data_text",
-        sw_option_list_to_json(&run->texts.data), "val_text", sw_option_list_to_json(&run->texts.val));
+        run->settings.old_text ? 0 : SW_RUN_TEXT_VERSION, "settings", settings, "config", model, "data_digest", digest,
+        "ranks", (json_int_t)run->ranks, "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks),
+        "left", sw_run_left_to_json(run), "starts", sw_option_list_to_json(&run->starts), "beside",
+        sw_option_list_to_json(&run->beside), "data_text", sw_option_list_to_json(&run->texts.data), "val_text",
+        sw_option_list_to_json(&run->texts.val));
     free(config);
     if (root != NULL)
         sw_run_optimizer_to_json(run, root);
@@ -64,7 +66,7 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
 }
 
 static sw_status read_config(const json_t *object, const char *path, struct sw_model_config *out) {
-    char *text = json_dumps(object, 0);
+    char *text = sw_json_text(object, 0);
     if (text == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
     const sw_status status = sw_config_parse(text, path, out);
@@ -231,8 +233,8 @@ static bool is_count(long long value) {
 }
 
 sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out) {
-    json_t *root = sw_json_try(text, strlen(text));
-    json_t *recent;
+    json_t *root, *recent;
+    SW_TRY(sw_json_try(text, strlen(text), &root));
     long long step, applied, skipped, good_steps;
     double scale;
     const char *digest, *start = json_string_value(json_object_get(root, "start"));

@@ -36,7 +36,8 @@ const char *sw_run_last_start(const struct sw_run *run) {
 
 sw_status sw_run_check_start(const struct sw_run *run, const struct sw_store *store, const char *place) {
     const struct sw_store_commit *commit = sw_store_last_commit(store);
-    json_t *root = sw_json_try(commit->meta, strlen(commit->meta));
+    json_t *root;
+    SW_TRY(sw_json_try(commit->meta, strlen(commit->meta), &root));
     const char *start = json_string_value(json_object_get(root, "start"));
     const bool known = start == NULL || start[0] == '\0' || find(run, start) >= 0;
     json_decref(root);

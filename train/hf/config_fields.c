@@ -1,6 +1,8 @@
 /* Fields of config.json by a table: read, shown in messages, written. */
 #include "train/hf/family.h"
 
+#include "core/json.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +13,7 @@ const json_t *sw_config_field_of(const json_t *root, const char *name) {
 }
 
 const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]) {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = sw_json_text(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
     snprintf(buffer, SW_SHOWN_CHARS, "%.40s%s", text != NULL ? text : "?",
              text != NULL && strlen(text) > 40 ? "..." : "");
     free(text);

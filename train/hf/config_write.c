@@ -1,5 +1,7 @@
 #include "train/hf/family.h"
 
+#include "core/json.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +31,7 @@ static int exact_digits(json_t *value, int digits) {
 }
 
 char *sw_config_dump(json_t *root) {
-    return json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(exact_digits(root, LEAST_DIGITS)));
+    return sw_json_text(root, JSON_INDENT(2) | JSON_REAL_PRECISION(exact_digits(root, LEAST_DIGITS)));
 }
 
 static const char *activation_text(const struct sw_family *family, sw_activation activation) {

@@ -92,7 +92,8 @@ static sw_status add(struct sw_samples *samples, int64_t step, const json_t *pro
 }
 
 sw_status sw_samples_add(struct sw_samples *samples, const char *line) {
-    json_t *root = sw_json_try(line, strlen(line));
+    json_t *root;
+    SW_TRY(sw_json_try(line, strlen(line), &root));
     const json_t *sample = json_object_get(root, "sample");
     const json_t *prompt = json_object_get(sample, "prompt"), *text = json_object_get(sample, "text");
     const bool readable = json_is_string(prompt) && json_is_string(text);

@@ -1,5 +1,7 @@
 #include "train/run/agreement.h"
 
+#include "core/json.h"
+
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +31,7 @@ static sw_status agree_on_flags(struct sw_ranks *ranks, json_t *flags) {
     json_t *value;
     json_object_foreach(flags, key, value) {
         char flag[FLAG_CHARS];
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        char *text = sw_json_text(value, JSON_ENCODE_ANY | JSON_COMPACT);
         SW_TRY(
             sw_ranks_agree_on_error(ranks, text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags")));
         const sw_status status = agree_on_text(ranks, flag_of(key, flag), text, SAME_FLAGS);

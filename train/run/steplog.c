@@ -55,19 +55,19 @@ static bool is_finite(const json_t *value) {
 }
 
 /* Reads a complete line. Another one has the step -1. */
-static struct line read_line(const char *text, size_t length) {
-    if (length == 0 || text[length - 1] != '\n')
-        return (struct line){.step = -1};
-    json_t *root = sw_json_try(text, length - 1);
+static sw_status read_line(const char *text, size_t length, struct line *out) {
+    json_t *root = NULL;
+    if (length > 0 && text[length - 1] == '\n')
+        SW_TRY(sw_json_try(text, length - 1, &root));
     const json_t *step = json_object_get(root, "step"), *loss = json_object_get(root, "val_loss");
-    struct line line = {.step = json_is_integer(step) ? json_integer_value(step) : -1,
-                        .val_loss = is_finite(loss) ? json_number_value(loss) : (double)NAN,
-                        .clipped = json_is_true(json_object_get(root, "clipped"))};
+    *out = (struct line){.step = json_is_integer(step) ? json_integer_value(step) : -1,
+                         .val_loss = is_finite(loss) ? json_number_value(loss) : (double)NAN,
+                         .clipped = json_is_true(json_object_get(root, "clipped"))};
     for (int kind = 0; kind < LINE_KINDS; kind++)
         if (json_object_get(root, kind_keys[kind]) != NULL)
-            line.kind = (enum line_kind)kind;
+            out->kind = (enum line_kind)kind;
     json_decref(root);
-    return line;
+    return SW_OK;
 }
 
 static void note_clipped(struct sw_steplog *log, int64_t step, bool clipped) {
@@ -110,7 +110,10 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
     off_t kept = 0;
     sw_status status = SW_OK;
     while (status == SW_OK && (length = getline(&text, &capacity, file)) > 0) {
-        const struct line line = read_line(text, (size_t)length);
+        struct line line;
+        status = read_line(text, (size_t)length, &line);
+        if (status != SW_OK)
+            break;
         /* A killed process leaves a line without its end. Other damage is worth a warning. */
         if (line.step < 0 && text[length - 1] == '\n')
             sw_log_warn("%s is damaged from byte %lld on; the lines from there on are removed", log->path,
@@ -120,7 +123,8 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
         status = note_line(log, &line);
         kept += length;
     }
-    const bool failed = ferror(file) != 0;
+    /* Without memory for a line there is neither an end nor an error of the file. */
+    const bool failed = length < 0 && feof(file) == 0;
     free(text);
     if (failed)
         return sw_fail(SW_ERR_IO, "%s cannot be read: %s", log->path, strerror(errno));
@@ -302,8 +306,8 @@ static sw_status put_sample(int64_t step, const struct sw_sample_record *sample,
     json_t *root =
         json_pack("{s:I, s:s, s:O, s:f}", "step", (json_int_t)step, "time", sw_time_to_text(time(NULL), time_text),
                   "sample", parts, "sample_seconds", sample->seconds);
-    char *line = json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(REAL_DIGITS));
-    char *said = json_dumps(parts, JSON_COMPACT);
+    char *line = sw_json_text(root, JSON_COMPACT | JSON_REAL_PRECISION(REAL_DIGITS));
+    char *said = sw_json_text(parts, JSON_COMPACT);
     sw_status status = line == NULL || said == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for the line of a sample")
                                                     : sw_text_buffer_append(out, (struct sw_text){line, strlen(line)});
     if (status == SW_OK)

@@ -1,4 +1,5 @@
 /* The recipe that repeats a run. */
+#include "core/json.h"
 #include "train/files/files.h"
 #include "train/settings/settings.h"
 
@@ -12,7 +13,7 @@ enum { FEWEST_DIGITS = 6, MOST_DIGITS = 17 };
 static char *value_text(const json_t *value) {
     char *text = NULL;
     if (!json_is_real(value))
-        return json_dumps(value, JSON_ENCODE_ANY);
+        return sw_json_text(value, JSON_ENCODE_ANY);
     for (int digits = FEWEST_DIGITS; digits <= MOST_DIGITS; digits++) {
         free(text);
         if (asprintf(&text, "%.*g", digits, json_real_value(value)) < 0)

@@ -47,7 +47,8 @@ static void read_tensor(const json_t *root, struct sw_run *run) {
 
 /* An incomplete text was never flushed, and nothing was made before the flush. */
 static sw_status parse(const char *text, const char *path, struct sw_start_left *out) {
-    json_t *root = sw_json_try(text, strlen(text));
+    json_t *root;
+    SW_TRY(sw_json_try(text, strlen(text), &root));
     if (root == NULL)
         return SW_OK;
     sw_status status;
