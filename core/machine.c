@@ -2,6 +2,7 @@
 
 #include "core/size.h"
 
+#include <errno.h>
 #include <hwloc.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -25,16 +26,22 @@ int sw_machine_cores(void) {
     return sw_cpu_limit_cores(&limit, cores_to_run_on());
 }
 
-static int64_t meminfo_bytes(const char *key) {
+static sw_status read_meminfo(const char *key, int64_t *out_bytes) {
     FILE *file = fopen("/proc/meminfo", "re");
     char line[256];
     int64_t kib = -1;
-    while (file != NULL && kib < 0 && fgets(line, sizeof line, file) != NULL)
+    if (file == NULL)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "how much memory there is cannot be read from /proc/meminfo: %s; is /proc mounted?",
+                       strerror(errno));
+    while (kib < 0 && fgets(line, sizeof line, file) != NULL)
         if (strncmp(line, key, strlen(key)) == 0)
             sscanf(line + strlen(key), ": %" SCNd64, &kib);
-    if (file != NULL)
-        fclose(file);
-    return kib < 0 ? -1 : kib * 1024;
+    fclose(file);
+    if (kib < 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "/proc/meminfo does not tell how much memory there is: it lacks %s", key);
+    *out_bytes = kib * 1024;
+    return SW_OK;
 }
 
 static void read_topology(struct sw_machine *machine) {
@@ -64,13 +71,13 @@ static int64_t memlock_bytes(void) {
 sw_status sw_machine_read(struct sw_machine *out) {
     *out = (struct sw_machine){.cores = sw_machine_cores(), .memlock_bytes = memlock_bytes()};
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t free_swap_bytes;
     out->all_cores = online > out->cores ? (int)online : out->cores;
-    out->physical_bytes = meminfo_bytes("MemTotal");
-    out->available_bytes = meminfo_bytes("MemAvailable");
-    if (out->physical_bytes <= 0 || out->available_bytes < 0)
-        return sw_fail(SW_ERR_UNSUPPORTED, "/proc/meminfo does not tell how much memory there is; is /proc mounted?");
-    out->swap_bytes = sw_max_i64(0, meminfo_bytes("SwapTotal"));
-    out->swap_used_bytes = out->swap_bytes - sw_max_i64(0, meminfo_bytes("SwapFree"));
+    SW_TRY(read_meminfo("MemTotal", &out->physical_bytes));
+    SW_TRY(read_meminfo("MemAvailable", &out->available_bytes));
+    SW_TRY(read_meminfo("SwapTotal", &out->swap_bytes));
+    SW_TRY(read_meminfo("SwapFree", &free_swap_bytes));
+    out->swap_used_bytes = out->swap_bytes - free_swap_bytes;
     sw_memory_limit_read("", &out->limit);
     sw_cpu_limit_read("", &out->cpu_limit);
     out->memory_bytes = sw_min_i64(out->physical_bytes, out->limit.limit_bytes);

@@ -25,7 +25,8 @@ static const char digests_suffix[] = ".xxh3", no_digest[] = "none";
 
 struct part {
     char path[PATH_MAX], partial[PATH_MAX];
-    FILE *file;         /* NULL: not written */
+    FILE *file; /* NULL: not written */
+    bool is_published;
     XXH3_state_t *hash; /* of what was written */
 };
 
@@ -42,6 +43,7 @@ static sw_status fail_on(const struct part *part, int error) {
 
 /* Opens the partial file, and keeps what is in it. */
 static sw_status open_part(const char *path, const char *suffix, struct part *part) {
+    struct stat info;
     const int chars = snprintf(part->path, sizeof part->path, "%s%s", path, suffix);
     const int more = snprintf(part->partial, sizeof part->partial, "%s%s.partial", path, suffix);
     if (chars < 0 || more < 0 || more >= (int)sizeof part->partial)
@@ -53,6 +55,9 @@ static sw_status open_part(const char *path, const char *suffix, struct part *pa
     part->file = part->hash != NULL ? fdopen(fd, "r+b") : NULL;
     if (part->file != NULL)
         return SW_OK;
+    /* An earlier call may have left a file with tokens, and another process may be writing one. */
+    if (fstat(fd, &info) == 0 && info.st_size == 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+        unlink(part->partial);
     close(fd);
     return sw_fail(SW_ERR_NOMEM, "no memory to write tokens");
 }
@@ -230,6 +235,7 @@ static sw_status publish_part(struct part *part) {
     const int why = errno;
     if (done)
         close_part(part);
+    part->is_published = done;
     return done ? SW_OK : fail_on(part, why);
 }
 
@@ -269,14 +275,8 @@ static sw_status write_digests(struct sw_token_writer *writer) {
     return flush_part(&writer->digests);
 }
 
-sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
+static sw_status publish_all(struct sw_token_writer *writer) {
     struct part *tokens = &writer->part[TOKENS];
-    if (writer->written.masked == 0) {
-        SW_TRY(sw_token_writer_refuse_mask(writer));
-        discard(&writer->part[MASK]);
-    }
-    SW_TRY(sw_token_writer_flush(writer));
-    SW_TRY(write_digests(writer));
     SW_TRY(remove_before(tokens));
     SW_TRY(publish_part(&writer->part[MASK]));
     SW_TRY(publish_part(&writer->part[DOCUMENTS]));
@@ -284,6 +284,28 @@ sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
     SW_TRY(sw_file_flush_folder_of(tokens->path));
     SW_TRY(publish_part(tokens));
     return sw_file_flush_folder_of(tokens->path);
+}
+
+/* Documents and a mask without tokens would be in the way of other tokens. */
+static void remove_published(const struct part *part) {
+    if (part->is_published)
+        unlink(part->path);
+}
+
+sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
+    if (writer->written.masked == 0) {
+        SW_TRY(sw_token_writer_refuse_mask(writer));
+        discard(&writer->part[MASK]);
+    }
+    SW_TRY(sw_token_writer_flush(writer));
+    SW_TRY(write_digests(writer));
+    const sw_status status = publish_all(writer);
+    if (status != SW_OK && !writer->part[TOKENS].is_published) {
+        remove_published(&writer->part[MASK]);
+        remove_published(&writer->part[DOCUMENTS]);
+        remove_published(&writer->digests);
+    }
+    return status;
 }
 
 void sw_token_writer_close(struct sw_token_writer *writer, bool keeps) {

@@ -30,6 +30,8 @@ char *sw_path_absolute(const char *name) {
     if (path != NULL || strpbrk(name, "*?[") == NULL)
         return path;
     here = name[0] != '/' ? getcwd(NULL, 0) : NULL;
+    if (here == NULL && name[0] != '/')
+        return NULL;
     if (asprintf(&path, "%s%s%s", here != NULL ? here : "", here != NULL ? "/" : "", name) < 0)
         path = NULL;
     free(here);
@@ -60,7 +62,7 @@ static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
         slash[slash == folder ? 1 : 0] = '\0';
     const int directory = sw_path_open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     /* Some file systems cannot flush a folder, and a folder may be written in and not read. */
-    const bool flushed = directory < 0 || fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP;
+    const bool flushed = directory < 0 ? errno == EACCES : fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP;
     const int error = errno;
     if (directory >= 0)
         close(directory);
@@ -120,11 +122,17 @@ static FILE *open_regular(const char *path, int flags) {
     return file;
 }
 
+/* Tells whether an open fails because of the name or the file, and not because the system is out of something. */
+static bool names_wrong_file(int error) {
+    return error == ENOENT || error == ENOTDIR || error == EACCES || error == EPERM || error == ENAMETOOLONG;
+}
+
 static sw_status read_text(const char *path, int flags, size_t limit_bytes, char **out, size_t *out_bytes) {
     FILE *file = open_regular(path, flags);
     if (file == NULL)
         return errno == ELOOP || errno == EINVAL ? sw_fail(SW_ERR_ARG, "%s is not a regular file", path)
-                                                 : sw_fail(SW_ERR_ARG, "cannot open %s: %s", path, strerror(errno));
+                                                 : sw_fail(names_wrong_file(errno) ? SW_ERR_ARG : SW_ERR_IO,
+                                                           "cannot open %s: %s", path, strerror(errno));
     sw_status status = SW_OK;
     char *text = malloc(limit_bytes + 1);
     const size_t bytes = text == NULL ? 0 : fread(text, 1, limit_bytes, file);
@@ -172,10 +180,10 @@ static void keep_from_others(int copy, int original) {
 sw_status sw_file_copy(const char *from, const char *to, sw_file_readers readers) {
     sw_status status = SW_OK;
     char *buffer = malloc(COPY_BYTES);
-    FILE *regular = open_regular(from, 0);
+    FILE *regular = buffer == NULL ? NULL : open_regular(from, 0);
     const int source = regular == NULL ? -1 : fileno(regular);
     const int target = source < 0 ? -1 : open_new(to, readers);
-    if (buffer == NULL || source < 0 || target < 0)
+    if (target < 0)
         status =
             sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot copy %s to %s: %s", from, to, strerror(errno));
     else
@@ -232,7 +240,10 @@ sw_status sw_folder_make(const char *folder, mode_t mode) {
     if (mode == 0700 && sw_path_chmod(folder, mode) != 0)
         return sw_fail(SW_ERR_IO, "the folder %s cannot be kept for its user alone: %s", folder, strerror(errno));
     /* A power loss may take the folder's own name, and with it everything that was flushed inside. */
-    return sw_file_flush_folder_of(folder);
+    const sw_status status = sw_file_flush_folder_of(folder);
+    if (status != SW_OK)
+        sw_path_rmdir(folder);
+    return status;
 }
 
 /* Cuts the last name off a path. Returns false if the path has no parent that could be missing. */

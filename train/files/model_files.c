@@ -50,9 +50,11 @@ static bool is_own_blob(const char *path, const char *folder) {
 /* Returns whether the file at the resolved path may be copied out of the folder, and else notes why not. */
 static void judge(const char *folder, struct sw_model_file *file) {
     struct stat info;
-    char *whole = realpath(folder, NULL);
+    char whole[PATH_MAX];
     const char *path = file->path;
-    if (whole == NULL || (!is_below(path, whole) && !is_own_blob(path, whole)))
+    if (realpath(folder, whole) == NULL)
+        snprintf(file->refused, sizeof file->refused, "its folder cannot be found: %s", strerror(errno));
+    else if (!is_below(path, whole) && !is_own_blob(path, whole))
         snprintf(file->refused, sizeof file->refused, "it is a link to %s, out of its folder", path);
     else if (stat(path, &info) != 0 || access(path, R_OK) != 0)
         snprintf(file->refused, sizeof file->refused, "it cannot be read: %s", strerror(errno));
@@ -60,7 +62,6 @@ static void judge(const char *folder, struct sw_model_file *file) {
         snprintf(file->refused, sizeof file->refused, "it is no regular file");
     else if (info.st_size > (off_t)MOST_FILE_MIB << 20)
         snprintf(file->refused, sizeof file->refused, "it is larger than %d MiB", MOST_FILE_MIB);
-    free(whole);
 }
 
 void sw_model_file_look(const char *folder, const char *name, struct sw_model_file *out) {

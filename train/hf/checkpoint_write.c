@@ -5,6 +5,7 @@
 #include "core/error_scope.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "io/queue/file.h"
 #include "io/queue/lock.h"
 #include "io/safetensors/safetensors.h"
 #include "train/files/json_file.h"
@@ -174,16 +175,23 @@ static const char *dtype_text(sw_dtype type) {
     return texts[type];
 }
 
-/* Tells whether a config.json still describes this model. Fields that do not change the model may differ. */
-static bool describes(const char *path, const struct sw_model_config *config) {
-    SW_HANDLES_ERRORS();
+/* Finds whether a config.json still describes this model. Fields that do not change the model may differ. Fails where
+ * that cannot be told. */
+static sw_status find_described(const char *path, const struct sw_model_config *config, bool *out) {
     struct sw_model_config found;
     char *ours = NULL, *theirs = NULL;
-    const bool same = sw_config_load(path, &found) == SW_OK && sw_config_to_json(config, &ours) == SW_OK &&
-                      sw_config_to_json(&found, &theirs) == SW_OK && strcmp(ours, theirs) == 0;
+    sw_status status = sw_config_load(path, &found);
+    if (status == SW_OK)
+        status = sw_config_to_json(config, &ours);
+    if (status == SW_OK)
+        status = sw_config_to_json(&found, &theirs);
+    *out = status == SW_OK && strcmp(ours, theirs) == 0;
     free(ours);
     free(theirs);
-    return same;
+    if (status == SW_ERR_NOMEM || status == SW_ERR_IO)
+        return status;
+    sw_error_clear();
+    return SW_OK;
 }
 
 /* Sets the type of weights, if config.json names one, to that of the export. Returns whether that changes anything. */
@@ -222,7 +230,10 @@ static sw_status write_config(const char *folder, const struct sw_model_config *
     if (carry != NULL) {
         SW_TRY(sw_path_join(source, sizeof source, carry, "config.json"));
         const bool there = access(source, F_OK) == 0;
-        if (there && describes(source, config))
+        bool described = false;
+        if (there)
+            SW_TRY(find_described(source, config, &described));
+        if (described)
             return carry_config(source, path, type);
         if (there)
             sw_log_info("%s no longer describes this model: the export has a config.json of its own", source);
@@ -251,10 +262,23 @@ static sw_status carry_files(const char *from, const char *to) {
     return SW_OK;
 }
 
-static bool is_empty(const char *folder) {
+static sw_status find_empty(const char *folder, bool *out) {
+    DIR *directory = sw_folder_list(folder);
+    int names = 0;
+    if (directory == NULL)
+        return sw_fail(SW_ERR_IO, "the folder %s cannot be read: %s", folder, strerror(errno));
+    while (readdir(directory) != NULL)
+        names++;
+    closedir(directory);
+    *out = names == 2; /* . and .. */
+    return SW_OK;
+}
+
+/* Removes the mark last, because the next export removes nothing that has no mark. */
+static void remove_partial(const char *partial) {
     SW_HANDLES_ERRORS();
-    const bool empty = sw_folder_must_be_free(folder, NULL) == SW_OK;
-    return empty;
+    if (sw_folder_empty(partial, MARK) == SW_OK)
+        (void)sw_folder_remove(partial);
 }
 
 /* Makes the folder of an unfinished export, with its mark and lock, or takes the one that an earlier export left.
@@ -264,25 +288,30 @@ static sw_status take_partial(const char *partial, int *out_mark) {
     struct stat info;
     SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
     SW_TRY(sw_folder_make_own(partial, 0755));
-    const int flags = is_empty(partial) ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
-    *out_mark = sw_path_open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    bool empty = false;
+    sw_status status = find_empty(partial, &empty);
+    const int flags = empty ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
+    if (status == SW_OK)
+        *out_mark = sw_path_open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (*out_mark < 0 && empty && errno != EEXIST)
+        status = sw_fail(sw_file_write_error(errno), "%s cannot be made: %s", path, strerror(errno));
+    if (status != SW_OK) {
+        (void)sw_path_rmdir(partial); /* which fails where it is not empty */
+        return status;
+    }
     if (*out_mark < 0 || fstat(*out_mark, &info) != 0 || !S_ISREG(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is in the way, and is not what an unfinished export has left: move it away",
                        partial);
-    const sw_status status = sw_lock_take(*out_mark, partial);
+    status = sw_lock_take(*out_mark, partial);
     if (status != SW_OK && status != SW_ERR_IO)
         return status;
     /* An export is possible on a file system without locks. */
     sw_error_clear();
     /* The mark must be on the drive before anything else is there. */
-    return sw_file_flush_folder_of(path);
-}
-
-/* Removes the mark last, because the next export removes nothing that has no mark. */
-static void remove_partial(const char *partial) {
-    SW_HANDLES_ERRORS();
-    if (sw_folder_empty(partial, MARK) == SW_OK)
-        (void)sw_folder_remove(partial);
+    status = sw_file_flush_folder_of(path);
+    if (status != SW_OK)
+        remove_partial(partial);
+    return status;
 }
 
 /* Gives the export its final name. Flushes names before and after they change. Removes the mark last: under the final
@@ -293,9 +322,10 @@ static sw_status finish_partial(const char *partial, const char *folder) {
     SW_TRY(sw_file_flush_folder_of(path));
     if (sw_path_rename(partial, folder) != 0)
         return sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
-    SW_TRY(sw_file_flush_folder_of(partial));
+    const sw_status flushed = sw_file_flush_folder_of(partial);
     SW_TRY(sw_path_join(path, sizeof path, folder, MARK));
     sw_path_unlink(path);
+    SW_TRY(flushed);
     return sw_file_flush_folder_of(path);
 }
 

@@ -2,6 +2,7 @@
 #include "train/settings/places.h"
 #include "train/settings/settings.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +15,15 @@ static sw_status make_absolute(char **path) {
     if (**path == '/' && sw_block_is_one(*path))
         return SW_OK;
     char *absolute = realpath(*path, NULL);
+    if (absolute == NULL && errno == ENOMEM)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the path %s", *path);
     if (absolute == NULL && **path != '/' && strchr(*path, '{') != NULL) {
         char *here = getcwd(NULL, 0);
         if (here == NULL || asprintf(&absolute, "%s/%s", here, *path) < 0)
             absolute = NULL;
         free(here);
+        if (absolute == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the path %s", *path);
     }
     if (absolute == NULL)
         return SW_OK;
