@@ -1,11 +1,9 @@
 /* A library to be preloaded into the program: counts the calls that allocate memory, by who made them, while the
- * program writes the lines of some steps to its log. A call belongs to the innermost code on the stack that is neither
- * this library nor the C and C++ runtimes: so strdup in our code is ours, and what oneDNN allocates for itself is its
- * own. */
+ * program writes the lines of some steps to its log. */
+#include "tests/e2e/callers.h"
+
 #include <errno.h>
-#include <execinfo.h>
 #include <inttypes.h>
-#include <link.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -24,13 +22,7 @@ void *__libc_realloc(void *ptr, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-enum { MOST_OBJECTS = 128, MOST_CALLERS = 1024, MOST_FRAMES = 24, PATH_CHARS = 256 };
-
-struct object {
-    char name[PATH_CHARS]; /* empty: the program */
-    uintptr_t base, begin, end;
-    bool runtime; /* its callers are asked instead */
-};
+enum { MOST_CALLERS = 1024 };
 
 struct caller {
     const char *what;
@@ -42,8 +34,6 @@ struct caller {
 /* Global, because what is replaced has no context to pass. */
 static struct {
     pthread_mutex_t mutex;
-    struct object object[MOST_OBJECTS];
-    int object_count;
     struct caller caller[MOST_CALLERS];
     int caller_count;
     int64_t first_step, last_step;
@@ -53,41 +43,6 @@ static struct {
 
 /* Looking at the stack must not count itself. */
 static _Thread_local bool inside;
-
-static bool is_runtime(const char *name, uintptr_t begin, uintptr_t end) {
-    static const char *const runtimes[] = {"/libc.so", "/libc-", "/ld-linux", "/libstdc++", "/libgcc_s", "/libpthread"};
-    const uintptr_t own = (uintptr_t)(void *)is_runtime;
-    bool runtime = own >= begin && own < end;
-    for (size_t i = 0; i < sizeof runtimes / sizeof runtimes[0]; i++)
-        runtime |= strstr(name, runtimes[i]) != NULL;
-    return runtime;
-}
-
-static int add_object(struct dl_phdr_info *info, size_t size, void *context) {
-    (void)size;
-    (void)context;
-    struct object object = {.base = info->dlpi_addr, .begin = UINTPTR_MAX};
-    snprintf(object.name, sizeof object.name, "%s", info->dlpi_name);
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *header = &info->dlpi_phdr[i];
-        const uintptr_t begin = info->dlpi_addr + header->p_vaddr, end = begin + header->p_memsz;
-        if (header->p_type != PT_LOAD)
-            continue;
-        object.begin = begin < object.begin ? begin : object.begin;
-        object.end = end > object.end ? end : object.end;
-    }
-    object.runtime = is_runtime(object.name, object.begin, object.end);
-    if (state.object_count < MOST_OBJECTS)
-        state.object[state.object_count++] = object;
-    return 0;
-}
-
-static const struct object *object_at(uintptr_t address) {
-    for (int i = 0; i < state.object_count; i++)
-        if (address >= state.object[i].begin && address < state.object[i].end)
-            return &state.object[i];
-    return NULL;
-}
 
 static void add_call(const char *what, const struct object *object, uintptr_t address) {
     const uintptr_t offset = object->name[0] == '\0' ? address - object->base : 0;
@@ -107,17 +62,14 @@ static void add_call(const char *what, const struct object *object, uintptr_t ad
 static void note(const char *what) {
     if (inside || !__atomic_load_n(&state.known, __ATOMIC_ACQUIRE) || __atomic_load_n(&state.over, __ATOMIC_ACQUIRE))
         return;
-    void *frame[MOST_FRAMES];
+    uintptr_t address[MOST_FRAMES];
+    const struct object *object;
     inside = true;
-    const int frames = backtrace(frame, MOST_FRAMES);
-    const struct object *object = NULL;
-    int at = 0;
-    while (at < frames && ((object = object_at((uintptr_t)frame[at])) == NULL || object->runtime))
-        at++;
+    const bool found = callers_find(address, &object) > 0;
     pthread_mutex_lock(&state.mutex);
-    if (at < frames && state.counting)
-        add_call(what, object, (uintptr_t)frame[at]);
-    else if (at < frames)
+    if (found && state.counting)
+        add_call(what, object, address[0]);
+    else if (found)
         state.program_calls_before += object->name[0] == '\0';
     pthread_mutex_unlock(&state.mutex);
     inside = false;
@@ -198,10 +150,8 @@ static int64_t number(const char *name) {
 }
 
 __attribute__((constructor)) static void begin(void) {
-    void *frame[1];
     inside = true;
-    backtrace(frame, 1); /* The first call loads the unwinder. */
-    dl_iterate_phdr(add_object, NULL);
+    callers_begin();
     state.first_step = number("SW_ALLOCATIONS_FIRST");
     state.last_step = number("SW_ALLOCATIONS_LAST");
     inside = false;
