@@ -13,6 +13,7 @@
 #include "train/hf/checkpoint.h"
 #include "train/run/gathered_masters.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -110,9 +111,10 @@ static sw_status read_index_file(const char *path, struct exports *exports) {
 /* Unlists exports whose folders somebody has removed. */
 static sw_status unlist_missing(struct exports *exports) {
     char path[SW_RUN_PATH_CHARS];
+    struct stat info;
     for (int i = 0; i < exports->count; i++) {
         SW_TRY(path_of(exports, exports->kept[i].step, path));
-        exports->kept[i].unlisted |= !sw_path_exists(path);
+        exports->kept[i].unlisted |= sw_path_lstat(path, &info) != 0 && errno == ENOENT;
     }
     return SW_OK;
 }
@@ -272,11 +274,9 @@ static sw_status give_up(const struct sw_trainer *trainer, const struct sw_stepl
         }
     }
     if (count > 0)
-        sw_log_info(
-            "%s in %s %s of weights that the run, which goes on from step %lld, went back from: its next exports "
-            "replace %s",
-            SW_COUNT(count, "export"), exports->folder, count == 1 ? "is" : "are", (long long)trainer->position.step,
-            count == 1 ? "it" : "them");
+        sw_log_info("the run goes on from step %lld, so %s in %s no longer %s: its next exports replace %s",
+                    (long long)trainer->position.step, SW_COUNT(count, "export"), exports->folder,
+                    count == 1 ? "counts" : "count", count == 1 ? "it" : "them");
     return changes ? write_index(exports) : SW_OK;
 }
 
