@@ -71,6 +71,54 @@ def validation_has_whole_documents():
     return problems
 
 
+def a_folder_that_means_other_files_is_said():
+    """The run goes on with the tokens that it began with, and says in one line what its folder means now."""
+    problems, model, corpus = [], chat_folder("corpus-model", **hf_folder.config(vocab_size=300, eos_token_id=END)), path("corpus")
+    environment = cache_of_its_own("corpus-cache")
+    os.makedirs(path("corpus", "below"))
+    for name in ("a.jsonl", os.path.join("below", "b.jsonl")):
+        program.write(path("corpus", name), lines(*(chat(f"What is {i}?", f"{i} it is.") for i in range(20))))
+    begun = program.run("train", "--model", model, "--init", "--data", corpus, "--val", path("corpus", "a.jsonl"), "--run",
+                        path("on-corpus"), "--steps", 1, *program.SHAPE, env=environment)
+    expect(problems, "begins", (begun.code, begun.err[-300:] if begun.code else ""), (0, ""))
+    files = program.read_json(path("on-corpus", "run.json"))["data_files"]
+    expect(problems, "its files", (files["count"], files["bytes"]), (2, 2 * os.path.getsize(path("corpus", "a.jsonl"))))
+    with open(path("on-corpus", "recipe.yaml"), encoding="utf-8") as file:
+        expect(problems, "the recipe names the folder", f'data: ["{corpus}"]' in file.read(), True)
+
+    def resumed(steps, *words, code=0, keeps=True):
+        ended = program.run("resume", path("on-corpus"), "--steps", steps, env=environment)
+        said = [line for line in ended.err.splitlines() if " when the run began and means " in line or "is gone or cannot be read" in line]
+        expect(problems, f"step {steps}", (ended.code, ended.err[-300:] if ended.code != code else ""), (code, ""))
+        expect(problems, f"step {steps}: lines {said}", len(said), 1 if words else 0)
+        if words:
+            expect(problems, f"step {steps}: {said}", all(word in said[0] for word in (f"--data {corpus}", *words)), True)
+            expect(problems, f"goes on: {said}", "goes on with the tokens" in said[0], keeps)
+
+    resumed(2)
+    program.write(path("corpus", "c.jsonl"), lines(chat("More?", "More.")))
+    resumed(3, "meant 2 files of ", "means 3 files of ")
+    os.remove(path("corpus", "c.jsonl"))
+    resumed(4)
+    os.rename(path("corpus", "below", "b.jsonl"), path("corpus", "below", "c.jsonl"))
+    resumed(5, "means 2 files of ", "with other names or sizes")
+    for kept in cached(environment):
+        os.rename(path("corpus-cache", "spillway", kept), path("corpus-cache", kept))
+    os.remove(path("corpus", "below", "c.jsonl"))
+    resumed(6, "means 1 file of ", code=1, keeps=False)
+    for kept in os.listdir(path("corpus-cache")):
+        if kept != "spillway":
+            os.replace(path("corpus-cache", kept), path("corpus-cache", "spillway", kept))
+    resumed(6, "means 1 file of ")
+    os.rename(path("corpus", "a.jsonl"), path("held.jsonl"))
+    ended = program.run("resume", path("on-corpus"), "--steps", 7, env=environment)
+    expect(problems, "without its text", (ended.code, ended.err.count("is gone or cannot be read; the run goes on")), (0, 2))
+    older = program.read_json(path("on-corpus", "run.json"))
+    program.write(path("on-corpus", "run.json"), json.dumps({**older, "data_files": None, "val_files": {"count": -1}}))
+    resumed(8)
+    return problems
+
+
 def trains_on_chats():
     """train makes tokens of chats by itself, once; what is wrong with them is said before anything is written."""
     problems, model = [], chat_folder("trained", **hf_folder.config(vocab_size=300, eos_token_id=END))
@@ -381,6 +429,7 @@ def tokens_in_the_cache_are_those_of_their_text():
     return problems
 
 
-script_test.run(tokens_in_the_cache_are_those_of_their_text, trains_and_talks, inspects, validation_has_whole_documents, trains_on_chats,
-                train_takes_loss_and_format, refuses_flags_without_text, bounds_the_cache,
-                use_keeps_tokens_in_the_cache, reads_files_of_llmc, damaged_tokens_are_made_again, resumes_from_another_folder, all_count_alike)
+script_test.run(tokens_in_the_cache_are_those_of_their_text, trains_and_talks, inspects, validation_has_whole_documents,
+                a_folder_that_means_other_files_is_said, trains_on_chats, train_takes_loss_and_format,
+                refuses_flags_without_text, bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc,
+                damaged_tokens_are_made_again, resumes_from_another_folder, all_count_alike)

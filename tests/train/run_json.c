@@ -53,6 +53,8 @@ static void describe(struct sw_run *run) {
     add(&run->beside, "mask");
     add(&run->texts.data, "/text/a*.jsonl");
     add(&run->texts.val, "/text/held.jsonl");
+    run->texts.data_files = (struct sw_text_files){.count = 2, .bytes = 100, .digest = 3};
+    run->texts.val_files = (struct sw_text_files){.count = 1, .bytes = 10, .digest = 4};
     run->products = (struct sw_algorithm_record){.library = 1, .gpu = "a GPU"};
     run->model_files = json_pack("{s:s}", "tokenizer.json", ID);
     run->machine = json_pack("{s:s, s:i}", "cpu", "a CPU", "cores", 2);
@@ -212,7 +214,8 @@ static void sweep_one(const struct sweep *sweep, json_t *within, const char *key
     json_t *old = key != NULL ? json_object_get(within, key) : json_array_get(within, index);
     json_incref(old);
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-        struct sw_json_source source = {values[i], strlen(values[i]), "a value", SW_ERR_ARG, SW_JSON_DATA};
+        struct sw_json_source source = {
+            .text = values[i], .bytes = strlen(values[i]), .name = "a value", .bad = SW_ERR_ARG, .kind = SW_JSON_DATA};
         json_t *value;
         support_expect_ok(sw_json_decode(source, &value), values[i]);
         assert_int_equal(

@@ -1,8 +1,11 @@
 #include "train/data/text_data.h"
 
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/long_work.h"
 #include "core/machine.h"
+#include "core/number.h"
+#include "core/size.h"
 #include "train/data/token_cache.h"
 #include "train/data/token_stream.h"
 #include "train/documents/text_inputs.h"
@@ -113,7 +116,35 @@ struct digested {
     const char *const *names;
     int count;
     uint64_t digest, times; /* of the text, and of its files' times before the digest was taken */
+    struct sw_text_files files;
 };
+
+static const char *last_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+/* Describes the files that are there. */
+static sw_status list_files(const struct sw_text_inputs *inputs, struct sw_text_files *out) {
+    XXH3_state_t *hash = XXH3_createState();
+    *out = (struct sw_text_files){0};
+    if (hash == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    XXH3_64bits_reset(hash);
+    for (int i = 0; i < inputs->count; i++) {
+        struct stat info;
+        if (stat(inputs->path[i], &info) != 0)
+            continue;
+        const int64_t bytes = info.st_size;
+        out->count++;
+        sw_digest_text(hash, last_name(inputs->path[i]));
+        XXH3_64bits_update(hash, &bytes, sizeof bytes);
+        out->bytes += bytes;
+    }
+    out->digest = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    return SW_OK;
+}
 
 static sw_status digest_again(const struct digested *text, struct digested *out) {
     struct sw_text_inputs inputs;
@@ -127,6 +158,8 @@ static sw_status digest_again(const struct digested *text, struct digested *out)
         hash_times(hash, inputs.path[i]);
     out->times = XXH3_64bits_digest(hash);
     XXH3_freeState(hash);
+    if (status == SW_OK)
+        status = list_files(&inputs, &out->files);
     if (status == SW_OK)
         status = digest_of(text->spec, &inputs, &out->digest);
     sw_text_inputs_release(&inputs);
@@ -208,29 +241,33 @@ static sw_status find_path(struct digested *text, char path[PATH_MAX]) {
     return SW_OK;
 }
 
-sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
-                            char path[PATH_MAX]) {
-    struct digested text = {.spec = spec, .names = names, .count = count};
+static sw_status find_tokens(struct digested *text, char path[PATH_MAX]) {
     bool is_there;
-    SW_TRY(find_path(&text, path));
+    SW_TRY(find_path(text, path));
     SW_TRY(look_in_cache(path, false, &is_there));
     if (is_there) {
-        sw_log_info("the tokens of %s are in the cache: %s", names[0], path);
+        sw_log_info("the tokens of %s are in the cache: %s", text->names[0], path);
         return SW_OK;
     }
-    if (!spec->may_make)
+    if (!text->spec->may_make)
         return sw_fail(
             SW_ERR_ARG,
             "%s, which rank 0 has made, is not to be seen here, or damaged; give all ranks the same XDG_CACHE_HOME, or "
             "token files (spillway tokenize)",
             path);
     sw_token_cache_make_room(path);
-    SW_TRY(make_or_wait(&text, path));
+    SW_TRY(make_or_wait(text, path));
     if (sw_cache_is_temporary(path))
         sw_log_warn("the tokens of %s are in %s and may go, as no cache can be written in the home folder; set "
                     "XDG_CACHE_HOME to keep them",
-                    names[0], path);
+                    text->names[0], path);
     return SW_OK;
+}
+
+sw_status sw_text_data_find(const struct sw_text_data_spec *spec, const char *const *names, int count,
+                            char path[PATH_MAX]) {
+    struct digested text = {.spec = spec, .names = names, .count = count};
+    return find_tokens(&text, path);
 }
 
 static struct sw_text_data_spec spec_of(const struct sw_settings *settings, const char *model, bool may_make) {
@@ -292,26 +329,63 @@ static sw_status add_absolute(struct sw_option_list *list, const char *name) {
     return status;
 }
 
-/* Notes text in *sources and makes it tokens. */
+/* Text that a run named: its flag, and what the run keeps of it. */
+struct noted {
+    const char *flag;
+    struct sw_option_list *sources;
+    struct sw_text_files *files;
+};
+
+/* Notes text and makes it tokens. */
 static sw_status note_and_find(const struct sw_text_data_spec *spec, const struct sw_option_list *texts,
-                               struct sw_option_list *sources, char path[PATH_MAX]) {
-    struct sw_option_list noted = {0};
-    sw_status status = sw_text_data_find(spec, (const char *const *)texts->items, texts->count, path);
+                               const struct noted *noted, char path[PATH_MAX]) {
+    struct sw_option_list absolute = {0};
+    struct digested text = {.spec = spec, .names = (const char *const *)texts->items, .count = texts->count};
+    sw_status status = find_tokens(&text, path);
     for (int i = 0; status == SW_OK && i < texts->count; i++)
-        status = add_absolute(&noted, texts->items[i]);
-    sw_option_list_release(sources);
-    *sources = noted;
+        status = add_absolute(&absolute, texts->items[i]);
+    sw_option_list_release(noted->sources);
+    *noted->sources = absolute;
+    *noted->files = text.files;
     return status;
 }
 
+/* Says where names of text stand for other files than when the run began. `goes_on`: it has the tokens of those. */
+static void say_changes(const struct noted *noted, bool goes_on) {
+    SW_HANDLES_ERRORS(); /* text that cannot be read is no error while its tokens are there, and else is one later */
+    const struct sw_option_list *sources = noted->sources;
+    const struct sw_text_files *then = noted->files;
+    const char *more = sources->count > 1 ? " ..." : "", *keeps = "; the run goes on with the tokens of what it meant";
+    struct sw_text_inputs inputs;
+    struct sw_text_files now = {0};
+    char bytes_then[SW_SIZE_CHARS], bytes_now[SW_SIZE_CHARS];
+    if (then->count == 0)
+        return;
+    if (sw_text_inputs_expand((const char *const *)sources->items, sources->count, &inputs) == SW_OK) {
+        (void)list_files(&inputs, &now);
+        sw_text_inputs_release(&inputs);
+    }
+    const bool same_sums = now.count == then->count && now.bytes == then->bytes;
+    if (now.count == 0 && goes_on)
+        sw_log_info("%s %s%s is gone or cannot be read%s", noted->flag, sources->items[0], more, keeps);
+    else if (now.count > 0 && (!same_sums || now.digest != then->digest))
+        sw_log_info("%s %s%s meant %s of %s when the run began and means %s of %s now%s%s", noted->flag,
+                    sources->items[0], more, SW_COUNT(then->count, "file"), sw_format_size(then->bytes, bytes_then),
+                    SW_COUNT(now.count, "file"), sw_format_size(now.bytes, bytes_now),
+                    same_sums ? ", with other names or sizes" : "", goes_on ? keeps : "");
+}
+
 /* Replaces token files by those of the sources, if they are gone; *out_path is empty where they are there. */
-static sw_status find_again(const struct sw_text_data_spec *spec, const char *tokens, struct sw_option_list *sources,
+static sw_status find_again(const struct sw_text_data_spec *spec, const char *tokens, const struct noted *noted,
                             char out_path[PATH_MAX]) {
+    const struct sw_option_list *sources = noted->sources;
     bool is_there;
     out_path[0] = '\0';
     if (sources->count == 0)
         return SW_OK;
     SW_TRY(look_in_cache(tokens, true, &is_there));
+    if (spec->may_make)
+        say_changes(noted, is_there);
     if (is_there)
         return SW_OK;
     sw_log_info("%s is %s and is made again of %s", tokens, access(tokens, F_OK) == 0 ? "damaged" : "gone",
@@ -348,11 +422,11 @@ sw_status sw_text_data_estimate(const struct sw_settings *settings, int64_t voca
 }
 
 static sw_status prepare_data(const struct sw_text_data_spec *spec, struct sw_option_list *data, int64_t vocab,
-                              struct sw_option_list *sources) {
+                              const struct noted *noted) {
     int texts;
     char path[PATH_MAX];
     SW_TRY(count_texts(data, vocab, &texts));
-    SW_TRY(texts > 0 ? note_and_find(spec, data, sources, path) : find_again(spec, data->items[0], sources, path));
+    SW_TRY(texts > 0 ? note_and_find(spec, data, noted, path) : find_again(spec, data->items[0], noted, path));
     if (path[0] == '\0')
         return SW_OK;
     sw_option_list_release(data);
@@ -360,7 +434,7 @@ static sw_status prepare_data(const struct sw_text_data_spec *spec, struct sw_op
 }
 
 static sw_status prepare_validation(const struct sw_text_data_spec *spec, struct sw_settings *settings, int64_t vocab,
-                                    struct sw_option_list *sources) {
+                                    const struct noted *noted) {
     double percent;
     const char *file;
     SW_TRY(sw_settings_validation(settings, &percent, &file));
@@ -369,7 +443,7 @@ static sw_status prepare_validation(const struct sw_text_data_spec *spec, struct
     struct sw_option_list data = {0};
     sw_status status = sw_option_list_add(&data, file);
     if (status == SW_OK)
-        status = prepare_data(spec, &data, vocab, sources);
+        status = prepare_data(spec, &data, vocab, noted);
     if (status == SW_OK) {
         free(settings->val);
         settings->val = strdup(data.items[0]);
@@ -397,6 +471,8 @@ sw_status sw_text_data_prepare(struct sw_settings *settings, const char *model, 
     const struct sw_text_data_spec spec = spec_of(settings, model, may_make);
     if (!sw_model_text_is_there(model))
         return check_tokens(settings, sources);
-    SW_TRY(prepare_data(&spec, &settings->data, vocab, &sources->data));
-    return prepare_validation(&spec, settings, vocab, &sources->val);
+    const struct noted data = {"--data", &sources->data, &sources->data_files};
+    const struct noted val = {"--val", &sources->val, &sources->val_files};
+    SW_TRY(prepare_data(&spec, &settings->data, vocab, &data));
+    return prepare_validation(&spec, settings, vocab, &val);
 }

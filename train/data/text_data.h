@@ -38,16 +38,23 @@ sw_status sw_text_data_refuse_flags(const struct sw_text_data_spec *spec, const 
 /* Refuses these flags where neither --data nor --val has text that becomes tokens. */
 sw_status sw_text_data_check(const struct sw_settings *settings, int64_t vocab);
 
+/* The files that names of text stood for, of which folders and patterns may stand for others later. */
+struct sw_text_files {
+    int64_t count, bytes; /* 0: not known, as an older version began the run */
+    uint64_t digest;      /* of their names, without their folders, and sizes */
+};
+
 /* The text that --data and --val of a run named, as absolute paths; empty where they named tokens. A zeroed struct is
  * empty; its user releases the lists. */
 struct sw_text_sources {
     struct sw_option_list data, val; /* val has one entry at most */
+    struct sw_text_files data_files, val_files;
 };
 
 /* Replaces text in --data and --val by token files, and notes the text in `sources`. A token file that is gone is made
- * again of the sources. `may_make` is for one process of a job alone; the others refuse files that they do not see.
- * `model` is the folder of the tokenizer; without a tokenizer.json there, or with NULL, nothing is replaced. --seq is
- * resolved. */
+ * again of the sources; says where these stand for other files than they did. `may_make` is for one process of a job
+ * alone; the others refuse files that they do not see. `model` is the folder of the tokenizer; without a tokenizer.json
+ * there, or with NULL, nothing is replaced. --seq is resolved. */
 sw_status sw_text_data_prepare(struct sw_settings *settings, const char *model, int64_t vocab, bool may_make,
                                struct sw_text_sources *sources);
 

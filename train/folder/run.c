@@ -25,6 +25,16 @@ static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
     snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
 }
 
+/* Puts what names of text stood for, where that is known. */
+static void put_files(json_t *root, const char *name, const struct sw_text_files *files) {
+    char digest[DIGEST_CHARS];
+    digest_text(files->digest, digest);
+    if (root != NULL && files->count > 0)
+        json_object_set_new(root, name,
+                            json_pack("{s:I, s:I, s:s}", "count", (json_int_t)files->count, "bytes",
+                                      (json_int_t)files->bytes, "digest", digest));
+}
+
 sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     json_t *settings = NULL, *model = NULL;
     char *config = NULL, path[SW_RUN_PATH_CHARS], digest[DIGEST_CHARS];
@@ -43,6 +53,8 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
         sw_option_list_to_json(&run->beside), "data_text", sw_option_list_to_json(&run->texts.data), "val_text",
         sw_option_list_to_json(&run->texts.val));
     free(config);
+    put_files(root, "data_files", &run->texts.data_files);
+    put_files(root, "val_files", &run->texts.val_files);
     if (root != NULL)
         sw_run_optimizer_to_json(run, root);
     if (root != NULL && run->turn_end.token != NULL)
@@ -93,6 +105,18 @@ static sw_status read_turn_end(const json_t *root, struct sw_run *run) {
     return run->turn_end.token != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to read run.json");
 }
 
+/* Reads what names of text stood for, which older runs do not have. */
+static void read_files(const json_t *root, const char *name, struct sw_text_files *out) {
+    const json_t *files = json_object_get(root, name);
+    const char *digest = json_string_value(json_object_get(files, "digest"));
+    const json_int_t count = json_integer_value(json_object_get(files, "count"));
+    const json_int_t bytes = json_integer_value(json_object_get(files, "bytes"));
+    if (digest != NULL && count > 0 && bytes >= 0 && sscanf(digest, "%" SCNx64, &out->digest) == 1) {
+        out->count = count;
+        out->bytes = bytes;
+    }
+}
+
 static sw_status parse_run(const json_t *root, const char *path, struct sw_run *run) {
     const json_int_t version = json_integer_value(json_object_get(root, "version"));
     const json_t *settings = json_object_get(root, "settings"), *config = json_object_get(root, "config");
@@ -113,6 +137,8 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     SW_TRY(sw_run_list_from_json(root, "beside", path, &run->beside));
     SW_TRY(sw_run_list_from_json(root, "data_text", path, &run->texts.data));
     SW_TRY(sw_run_list_from_json(root, "val_text", path, &run->texts.val));
+    read_files(root, "data_files", &run->texts.data_files);
+    read_files(root, "val_files", &run->texts.val_files);
     SW_TRY(read_turn_end(root, run));
     SW_TRY(read_frozen(root, path, run));
     SW_TRY(sw_run_stores_from_json(root, path, run));
