@@ -253,7 +253,7 @@ static void sweep_all(void *const *state, const char *name, reader takes) {
     char text[TEXT_BYTES];
     struct sweep sweep = {.state = state, .name = name, .takes = takes};
     const size_t bytes = load(state, name, text);
-    sweep.root = sw_json_try(text, bytes);
+    support_expect_ok(sw_json_try(text, bytes, &sweep.root), name);
     sweep.huge = malloc(HUGE_CHARS + 1);
     sweep.deep = malloc(2 * LEVELS + 1);
     assert_true(sweep.root != NULL && sweep.huge != NULL && sweep.deep != NULL);
