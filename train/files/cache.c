@@ -144,8 +144,9 @@ sw_status sw_cache_replace(const char *path, const char *content, size_t bytes) 
     if (snprintf(own, sizeof own, "%s.%ld", path, (long)getpid()) >= (int)sizeof own)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
     SW_TRY(sw_file_replace(own, content, bytes, SW_FILE_PRIVATE));
+    /* A power loss must not leave the file under its process's name, which nothing removes. */
     if (rename(own, path) == 0)
-        return SW_OK;
+        return sw_file_flush_folder_of(path);
     const int error = errno;
     unlink(own);
     return sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", own, path, strerror(error));

@@ -288,7 +288,9 @@ sw_status sw_folder_make_with_parents(const char *folder, mode_t mode, int *out_
 sw_status sw_folder_make_own(const char *folder, mode_t mode) {
     struct stat info;
     SW_TRY(sw_folder_make(folder, mode));
-    if (sw_path_lstat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
+    if (sw_path_lstat(folder, &info) != 0)
+        return sw_fail(SW_ERR_IO, "the folder %s cannot be looked at: %s", folder, strerror(errno));
+    if (!S_ISDIR(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is not a folder: move it away", folder);
     return SW_OK;
 }

@@ -1,5 +1,6 @@
 #include "train/hf/turn_end.h"
 
+#include "core/json.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
 #include "train/hf/family.h"
@@ -69,9 +70,13 @@ static sw_status write_ids(const char *folder, int32_t id, json_t *config, json_
 static sw_status write_token(const char *folder, const char *name, const char *token) {
     json_t *object;
     SW_TRY(read_object(folder, name, &object));
-    const sw_status status = json_object_set_new(object, "eos_token", json_string(token)) == 0
-                                 ? write_object(folder, name, object)
-                                 : sw_fail(SW_ERR_ARG, "the token that ends turns is not UTF-8");
+    const bool set = json_object_set_new(object, "eos_token", json_string(token)) == 0;
+    sw_status status = SW_OK;
+    if (!set)
+        status = sw_json_lacked_memory() ? sw_fail(SW_ERR_NOMEM, "no memory for the token that ends turns")
+                                         : sw_fail(SW_ERR_ARG, "the token that ends turns is not UTF-8");
+    if (set)
+        status = write_object(folder, name, object);
     json_decref(object);
     return status;
 }

@@ -1,6 +1,8 @@
 /* Flags as the settings in run.json. */
 #include "train/settings/options_internal.h"
 
+#include "core/json.h"
+
 #include <string.h>
 
 enum { KEY_CHARS = 64, NUMBER_CHARS = 40 };
@@ -73,7 +75,10 @@ static sw_status to_json(const struct sw_command_line *line, const void *target,
             continue;
         if (json_object_set_new(object, key_of(option, key), value_to_json(option, target)) != 0) {
             json_decref(object);
-            return sw_fail(SW_ERR_ARG, "the value of %s cannot be kept in JSON; it must be UTF-8 text", option->name);
+            return sw_json_lacked_memory()
+                       ? sw_fail(SW_ERR_NOMEM, "no memory to keep the value of %s", option->name)
+                       : sw_fail(SW_ERR_ARG, "the value of %s cannot be kept in JSON; it must be UTF-8 text",
+                                 option->name);
         }
     }
     *out = object;

@@ -1,3 +1,4 @@
+#include "core/json.h"
 #include "io/store/block.h"
 #include "train/settings/places.h"
 #include "train/settings/settings.h"
@@ -51,6 +52,8 @@ static sw_status make_place_absolute(char **place) {
 /* Refuses names that are not UTF-8, because run.json is UTF-8 and could not hold them. */
 static sw_status check_name(const char *flag, const char *name) {
     json_t *text = json_string(name);
+    if (text == NULL && sw_json_lacked_memory())
+        return sw_fail(SW_ERR_NOMEM, "no memory for the name %s", name);
     if (text == NULL)
         return sw_fail(SW_ERR_ARG,
                        "%s %s: the name, with the folders before it, is not UTF-8 and cannot be kept in run.json: "
