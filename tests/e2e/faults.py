@@ -129,6 +129,8 @@ class Command:
         if ended.code != 0:
             raise RuntimeError(f"{name}: status {ended.code}: {ended.err[-800:]}")
         self.calls, self.names = report()[0], names()
+        if self.calls["memory"] == 0:
+            raise RuntimeError("the library saw no call")
         self.places = {kind: places(kind, count) for kind, count in self.calls.items()}
         self.made = self.results()
 

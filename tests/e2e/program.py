@@ -22,6 +22,30 @@ SHAPE = ("--seq", SEQ, "--micro-batch", 4, "--batch-tokens", 2 * 4 * SEQ, "--thr
 STORE = "store.spillway"
 
 
+# Every program that a test starts is watched by a preloaded library (watcher.c), where the build has one.
+WATCHER = os.environ.get("SW_WATCHER")
+
+
+def watch():
+    """Has all programs from now on write to a file where they named something before it was flushed."""
+    handle, path = tempfile.mkstemp(prefix="spillway-watched-", dir=os.environ.get("TMPDIR", "."))
+    os.close(handle)
+    atexit.register(os.remove, path)
+    os.environ.update(LD_PRELOAD=WATCHER, SW_WATCHED=os.path.abspath(path))
+
+    def violations():
+        with open(path, "r+", encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+            file.truncate(0)
+        return [f"not durable: {line}" for line in sorted(set(lines))]
+
+    script_test.observers.append(violations)
+
+
+if WATCHER:
+    watch()
+
+
 @dataclass
 class Ended:
     code: int

@@ -11,6 +11,10 @@ class Skip(Exception):
     """A check that cannot be made here raises this, with one of the reasons that the test runner accepts."""
 
 
+# Functions that return what was wrong beside what a check looks at, since they were last asked.
+observers = []
+
+
 def run(*checks):
     print(f"1..{len(checks)}", flush=True)
     failed = 0
@@ -19,6 +23,7 @@ def run(*checks):
             problems, skipped = check(), ""
         except Skip as reason:
             problems, skipped = [], f" # SKIP {reason}"
+        problems = [*problems, *(problem for observer in observers for problem in observer())]
         failed += bool(problems)
         print(f"{'not ok' if problems else 'ok'} {number} - {check.__name__}{skipped}")
         for problem in problems:

@@ -1,0 +1,408 @@
+/* A library to be preloaded into the program in end-to-end tests: watches that bytes are flushed before anything names
+ * them. A file is flushed before it is renamed or linked, and so is all that a folder holds before the folder is
+ * renamed; the folder of the new name is flushed before the program ends well; and all data of a store is flushed
+ * before a superblock or a mark that tells of it is written. Each violation is a line that is appended to the file
+ * SW_WATCHED. */
+#undef _FILE_OFFSET_BITS
+#include "io/store/format.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <liburing.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_NODES = 1 << 12, MOST_RINGS = 256, MOST_FILES = 64, LINK_CHARS = 64 };
+#define REAL(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
+
+/* A file, a folder or a block device, known by its inode. */
+struct node {
+    dev_t device; /* with the inode 0: the node is free */
+    ino_t inode;
+    bool dirty;            /* a file: written outside of rings; a folder: its names changed */
+    char *renamed;         /* a folder: a new name in it that was not flushed; NULL: none */
+    int64_t low, flushing; /* the lowest offsets that rings wrote and no flush covers, and that a flush is to cover */
+    int64_t sealed_bytes;  /* of a store's file; 0: not known to be one */
+    uint8_t store_id[SW_FORMAT_ID_BYTES];
+};
+
+struct ring {
+    const struct io_uring *is;
+    struct node *file[MOST_FILES];
+    int fd[MOST_FILES];
+    int64_t low[MOST_FILES]; /* the lowest offset that was written since nothing was on its way */
+    bool flushes[MOST_FILES];
+    unsigned submitted;
+};
+
+static struct node nodes[MOST_NODES];
+static struct ring rings[MOST_RINGS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int report = -1;
+
+static void violate(const char *what, const char *path, const char *why) {
+    char line[2 * PATH_MAX];
+    const int chars = snprintf(line, sizeof line, "%s %.2000s %s\n", what, path, why);
+    (void)!REAL(write)(report, line, (size_t)chars);
+}
+
+static struct node *node_of(const struct stat *info) {
+    const uint64_t hash = ((uint64_t)info->st_ino * 31 + info->st_dev) % MOST_NODES;
+    for (uint64_t i = 0; i < MOST_NODES; i++) {
+        struct node *node = &nodes[(hash + i) % MOST_NODES];
+        if (node->inode == 0) {
+            node->device = info->st_dev;
+            node->inode = info->st_ino;
+            node->low = node->flushing = INT64_MAX;
+        }
+        if (node->inode == info->st_ino && node->device == info->st_dev)
+            return node;
+    }
+    static struct node others; /* beyond the table's end nothing is watched */
+    others = (struct node){.low = INT64_MAX, .flushing = INT64_MAX};
+    return &others;
+}
+
+/* Returns the node of an open file, folder or block device; NULL: it is none, or nothing is watched. */
+static struct node *node_at(int fd) {
+    struct stat info;
+    const int error = errno;
+    const bool known = report >= 0 && fstat(fd, &info) == 0 &&
+                       (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode) || S_ISBLK(info.st_mode));
+    errno = error;
+    return known ? node_of(&info) : NULL;
+}
+
+/* Returns the node of the folder that holds a name. */
+static struct node *parent_of(int folder, const char *name) {
+    char path[PATH_MAX];
+    struct stat info;
+    snprintf(path, sizeof path, "%s", name);
+    return fstatat(folder, dirname(path), &info, 0) == 0 ? node_of(&info) : NULL;
+}
+
+/* is_new: an earlier file may have had the inode. */
+static void note_change(int fd, bool is_new) {
+    pthread_mutex_lock(&lock);
+    struct node *node = node_at(fd);
+    if (node != NULL && is_new)
+        *node = (struct node){.device = node->device, .inode = node->inode, .low = INT64_MAX, .flushing = INT64_MAX};
+    if (node != NULL)
+        node->dirty = true;
+    pthread_mutex_unlock(&lock);
+}
+
+static void note_names(int folder, const char *name, const char *renamed) {
+    pthread_mutex_lock(&lock);
+    struct node *node = parent_of(folder, name);
+    if (node != NULL)
+        node->dirty = true;
+    if (node != NULL && renamed != NULL)
+        node->renamed = strdup(renamed);
+    pthread_mutex_unlock(&lock);
+}
+
+/* A folder's files must all be flushed, and their names. */
+static void check_contents(int fd, const char *path) {
+    DIR *list = fdopendir(fd);
+    struct stat info;
+    for (struct dirent *entry = NULL; list != NULL && (entry = readdir(list)) != NULL;)
+        if (fstatat(dirfd(list), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode) &&
+            info.st_size > 0 && (node_of(&info)->dirty || node_of(&info)->low != INT64_MAX))
+            violate(entry->d_name, "", "was not flushed before its folder was renamed");
+    if (list != NULL && node_at(dirfd(list))->dirty)
+        violate(path, "", "was renamed before its names were flushed");
+    if (list != NULL)
+        closedir(list);
+}
+
+static void check_flushed(int folder, const char *name) {
+    struct stat info;
+    if (report < 0 || fstatat(folder, name, &info, 0) != 0)
+        return;
+    pthread_mutex_lock(&lock);
+    const struct node *node = node_of(&info);
+    if (S_ISDIR(info.st_mode))
+        check_contents(REAL(openat)(folder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC), name);
+    else if (S_ISREG(info.st_mode) && (node->dirty || node->low != INT64_MAX))
+        violate(name, "", "was renamed before it was flushed");
+    pthread_mutex_unlock(&lock);
+}
+
+/* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's headers have other names. */
+static int open_and_note(int (*real)(int, const char *, int, ...), int folder, const char *path, int flags,
+                         mode_t mode) {
+    struct stat info;
+    const bool makes = report >= 0 && (flags & O_CREAT) != 0;
+    const bool is_new = makes && fstatat(folder, path, &info, AT_SYMLINK_NOFOLLOW) != 0;
+    const int fd = real(folder, path, flags, mode);
+    if (fd >= 0 && (is_new || (report >= 0 && (flags & O_TRUNC) != 0)))
+        note_change(fd, is_new);
+    if (fd >= 0 && is_new)
+        note_names(folder, path, NULL);
+    return fd;
+}
+
+#define MODE_OF(flags, mode)                                                                                           \
+    mode_t mode = 0;                                                                                                   \
+    if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {                                                                      \
+        va_list rest;                                                                                                  \
+        va_start(rest, flags);                                                                                         \
+        mode = va_arg(rest, mode_t);                                                                                   \
+        va_end(rest);                                                                                                  \
+    }
+
+int open64(const char *path, int flags, ...) {
+    MODE_OF(flags, mode)
+    return open_and_note(REAL(openat64), AT_FDCWD, path, flags, mode);
+}
+
+int openat64(int folder, const char *path, int flags, ...) {
+    MODE_OF(flags, mode)
+    return open_and_note(REAL(openat64), folder, path, flags, mode);
+}
+
+ssize_t write(int fd, const void *bytes, size_t count) {
+    note_change(fd, false);
+    return REAL(write)(fd, bytes, count);
+}
+
+ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t offset) {
+    note_change(fd, false);
+    return REAL(pwrite64)(fd, bytes, count, offset);
+}
+
+int ftruncate64(int fd, off64_t size) {
+    note_change(fd, false);
+    return REAL(ftruncate64)(fd, size);
+}
+
+static int flush(int (*real)(int), int fd) {
+    pthread_mutex_lock(&lock);
+    struct node *node = node_at(fd);
+    const bool dirty = node != NULL && node->dirty;
+    const int64_t low = node != NULL ? node->low : INT64_MAX;
+    if (node != NULL) {
+        node->dirty = false;
+        node->low = INT64_MAX;
+    }
+    pthread_mutex_unlock(&lock);
+    const int result = real(fd);
+    pthread_mutex_lock(&lock);
+    if (node != NULL && result != 0) {
+        node->dirty |= dirty;
+        node->low = sw_min_i64(node->low, low);
+    } else if (node != NULL) {
+        node->renamed = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int fsync(int fd) {
+    return flush(REAL(fsync), fd);
+}
+
+int fdatasync(int fildes) {
+    return flush(REAL(fdatasync), fildes);
+}
+
+int renameat(int from_folder, const char *from, int to_folder, const char *to) {
+    check_flushed(from_folder, from);
+    const int result = REAL(renameat)(from_folder, from, to_folder, to);
+    if (result == 0)
+        note_names(to_folder, to, to);
+    return result;
+}
+
+int rename(const char *from, const char *to) {
+    return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+
+int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
+    check_flushed(from_folder, from);
+    const int result = REAL(linkat)(from_folder, from, to_folder, to, flags);
+    if (result == 0)
+        note_names(to_folder, to, to);
+    return result;
+}
+
+/* Learns from a file's label whether and which store's it is. */
+static void read_label(struct node *node, int fd, const void *written) {
+    struct sw_label_header label;
+    char link[LINK_CHARS];
+    if (written != NULL) {
+        memcpy(&label, written, sizeof label);
+    } else {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        const int file = REAL(openat)(AT_FDCWD, link, O_RDONLY | O_CLOEXEC);
+        const bool whole = file >= 0 && pread(file, &label, sizeof label, 0) == sizeof label;
+        if (file >= 0)
+            close(file);
+        if (!whole)
+            return;
+    }
+    if (memcmp(label.magic, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES) != 0)
+        return;
+    node->sealed_bytes = sw_from_le64(label.sealed_bytes);
+    memcpy(node->store_id, label.store_id, sizeof node->store_id);
+}
+
+/* Flushes of a ring count once all that it had been given has ended. */
+static void end_flushes(struct ring *ring) {
+    if (ring->submitted != __atomic_load_n(ring->is->cq.ktail, __ATOMIC_ACQUIRE))
+        return;
+    for (int i = 0; i < MOST_FILES; i++) {
+        ring->low[i] = INT64_MAX;
+        if (ring->flushes[i])
+            ring->file[i]->flushing = INT64_MAX;
+        ring->flushes[i] = false;
+    }
+}
+
+/* A flush covers what was written before it but for what is still on its way. */
+static void begin_flush(struct ring *own, int file) {
+    struct node *node = own->file[file];
+    node->flushing = sw_min_i64(node->flushing, node->low);
+    node->low = INT64_MAX;
+    node->dirty = false;
+    own->flushes[file] = true;
+    for (int i = 0; i < MOST_RINGS; i++) {
+        if (rings[i].is == NULL)
+            continue;
+        end_flushes(&rings[i]);
+        for (int j = 0; j < MOST_FILES; j++)
+            if (rings[i].file[j] == node)
+                node->low = sw_min_i64(node->low, rings[i].low[j]);
+    }
+    own->flushes[file] = true;
+}
+
+/* Data lies below a store's scratch. */
+static void check_store(const struct node *named, const char *what) {
+    for (int i = 0; i < MOST_NODES; i++) {
+        const struct node *node = &nodes[i];
+        if (node->inode != 0 && node->sealed_bytes > 0 &&
+            memcmp(node->store_id, named->store_id, sizeof node->store_id) == 0 &&
+            sw_min_i64(node->low, node->flushing) < node->sealed_bytes)
+            violate("a store's", what, "was written before its data was flushed");
+    }
+}
+
+static void note_request(struct ring *ring, const struct io_uring_sqe *request) {
+    const bool writes = request->opcode == IORING_OP_WRITE || request->opcode == IORING_OP_WRITE_FIXED;
+    struct node *node = request->fd < MOST_FILES ? ring->file[request->fd] : NULL;
+    if (node == NULL || (!writes && request->opcode != IORING_OP_FSYNC))
+        return;
+    if (!writes) {
+        begin_flush(ring, request->fd);
+        return;
+    }
+    const char *bytes = (const char *)(uintptr_t)request->addr;
+    const bool is_super = memcmp(bytes, SW_SUPER_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0;
+    const bool is_mark = memcmp(bytes, SW_MARK_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0;
+    if (request->off == 0 && memcmp(bytes, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0)
+        read_label(node, -1, bytes);
+    else if (node->sealed_bytes == 0)
+        read_label(node, ring->fd[request->fd], NULL);
+    if (is_super || is_mark)
+        check_store(node, is_super ? "superblock" : "mark");
+}
+
+/* Notes writes after all of a batch are checked, because superblocks of several files are written together. */
+static void note_write(struct ring *ring, const struct io_uring_sqe *request) {
+    const bool writes = request->opcode == IORING_OP_WRITE || request->opcode == IORING_OP_WRITE_FIXED;
+    if (!writes || request->fd >= MOST_FILES || ring->file[request->fd] == NULL)
+        return;
+    struct node *node = ring->file[request->fd];
+    node->low = sw_min_i64(node->low, (int64_t)request->off);
+    ring->low[request->fd] = sw_min_i64(ring->low[request->fd], (int64_t)request->off);
+}
+
+static struct ring *find_ring(const struct io_uring *is) {
+    for (int i = 0; i < MOST_RINGS; i++)
+        if (rings[i].is == is)
+            return &rings[i];
+    return NULL;
+}
+
+int io_uring_register_files(struct io_uring *is, const int *files, unsigned count) {
+    pthread_mutex_lock(&lock);
+    struct ring *ring = report >= 0 ? find_ring(NULL) : NULL;
+    if (ring != NULL)
+        *ring = (struct ring){.is = is};
+    for (unsigned i = 0; ring != NULL && i < MOST_FILES; i++) {
+        ring->low[i] = INT64_MAX;
+        ring->fd[i] = i < count ? files[i] : -1;
+        ring->file[i] = i < count ? node_at(files[i]) : NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    return REAL(io_uring_register_files)(is, files, count);
+}
+
+void io_uring_queue_exit(struct io_uring *is) {
+    pthread_mutex_lock(&lock);
+    struct ring *ring = find_ring(is);
+    if (ring != NULL) {
+        end_flushes(ring);
+        ring->is = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    REAL(io_uring_queue_exit)(is);
+}
+
+static void note_batch(const struct io_uring *is) {
+    pthread_mutex_lock(&lock);
+    struct ring *ring = find_ring(is);
+    const struct io_uring_sq *queue = &is->sq;
+    if (ring != NULL) {
+        end_flushes(ring);
+        for (unsigned at = queue->sqe_head; at != queue->sqe_tail; at++)
+            note_request(ring, &queue->sqes[at & *queue->kring_mask]);
+        for (unsigned at = queue->sqe_head; at != queue->sqe_tail; at++)
+            note_write(ring, &queue->sqes[at & *queue->kring_mask]);
+        ring->submitted += queue->sqe_tail - queue->sqe_head;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+int io_uring_submit(struct io_uring *is) {
+    note_batch(is);
+    return REAL(io_uring_submit)(is);
+}
+
+int io_uring_submit_and_wait(struct io_uring *is, unsigned wait_nr) {
+    note_batch(is);
+    return REAL(io_uring_submit_and_wait)(is, wait_nr);
+}
+/* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
+
+/* A name that is gone again needs no flush. */
+static void end(int status, void *context) {
+    (void)context;
+    for (int i = 0; status == 0 && report >= 0 && i < MOST_NODES; i++)
+        if (nodes[i].inode != 0 && nodes[i].renamed != NULL && access(nodes[i].renamed, F_OK) == 0)
+            violate(nodes[i].renamed, "", "has a new name, which was not flushed before the end");
+}
+
+/* Only the program is watched, and not what starts it. */
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("SW_WATCHED"), *watched = getenv("SW_PROGRAM");
+    struct stat own, program;
+    if (path == NULL || watched == NULL || stat("/proc/self/exe", &own) != 0 || stat(watched, &program) != 0 ||
+        own.st_ino != program.st_ino || own.st_dev != program.st_dev)
+        return;
+    report = REAL(openat)(AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    on_exit(end, NULL);
+}
