@@ -1,5 +1,6 @@
 """Several ranks of the program: what cannot work is refused by all of them, once, and before anything is written."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -113,6 +114,10 @@ def a_run_that_is_there_is_left_alone():
     before = sorted(os.listdir(path("there")))
     problems = refused("train", [(2, train(run=path("there")))], "there")
     problems += refused("resume", [(2, command("resume", path("nowhere")))], "run.json", head="resume")
+    large = json.dumps({"version": 99, "padding": "x" * (2 << 20)})
+    for what, content, word in (("a damaged run.json", '{"checksum": "", "version": 1}', "checksum"), ("a large one", large, "version 99")):
+        write(path("there/run.json"), content)
+        problems += refused(what, [(2, command("resume", path("there")))], "run.json", word, head="resume")
     return problems + ([] if sorted(os.listdir(path("there"))) == before else ["the run was changed"])
 
 
