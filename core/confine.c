@@ -239,5 +239,5 @@ int sw_path_lstat(const char *path, struct stat *out) {
 
 bool sw_path_exists(const char *path) {
     struct stat info;
-    return sw_path_stat(path, &info) == 0;
+    return sw_path_stat(path, &info) == 0 || errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
 }

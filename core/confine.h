@@ -43,7 +43,8 @@ int sw_path_chmod(const char *path, mode_t mode);
 int sw_path_rename(const char *from, const char *to);
 int sw_path_stat(const char *path, struct stat *out); /* of a link in a confined folder, the link's own */
 int sw_path_lstat(const char *path, struct stat *out);
-/* Returns whether something is at the path, by sw_path_stat. */
+/* Returns whether something is at the path, by sw_path_stat. What the system is too short of memory or files to tell,
+ * or cannot read, may be there: opening it then says why not. */
 bool sw_path_exists(const char *path);
 
 #endif

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/size.h"
+#include "train/files/files.h"
 
 #include <errno.h>
 #include <math.h>
@@ -173,8 +174,8 @@ sw_status sw_fio_run(const struct sw_fio *fio, struct sw_io_target *target, bool
     if (to == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for fio's job file");
     write_jobs(to, fio, target, random, turns, count);
-    fclose(to);
-    sw_status status = run_fio(job, NULL, &text);
+    sw_status status = sw_text_stream_end(to, &job) ? run_fio(job, NULL, &text)
+                                                    : sw_fail(SW_ERR_NOMEM, "no memory for fio's job file");
     if (status == SW_OK)
         status = take_report(text, count, out, &target->written_bytes);
     free(job);

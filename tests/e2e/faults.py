@@ -26,6 +26,7 @@ KINDS = {"memory": ("ENOMEM",), "map": ("ENOMEM",), "open": ("EMFILE", "EIO"), "
          "ring": ("ENOMEM", "EIO"), "drive": ("EBADF",), "thread": ("EAGAIN",)}
 REPORT = struct.Struct(f"{len(KINDS) + 1}Q32s24Q")
 MOST_PLACES = 16384
+MARK = "spillway.partial"
 SAMPLE, SEED = os.environ.get("SW_TEST_FAULTS", "2"), int(os.environ.get("SW_TEST_SEED", "20261126"))
 ALONE = sys.argv[1:]
 SCRATCH = program.scratch_folder()
@@ -89,6 +90,10 @@ def place_in_source(addresses):
     return " < ".join(line.split(" ")[0] for line in done.stdout.split("\n")[:5])
 
 
+def without_marks(tree):
+    return {name: content for name, content in tree.items() if os.path.basename(name) != MARK}
+
+
 def begin_work():
     shutil.rmtree(WORK, ignore_errors=True)
     for folder in ("", "tmp", "cache"):
@@ -96,8 +101,10 @@ def begin_work():
 
 
 def is_kept(name):
-    """Tells whether a name is one of a cache's, which is in TMPDIR where there is no other place."""
-    return name.startswith(("cache", "tmp/spillway-")) and ".partial" not in name
+    """Tells whether a name is one of a cache's, which is in TMPDIR where there is no other place, or the mark of an
+    unfinished export, with which a finished one is whole, too."""
+    is_mark = os.path.basename(name) == MARK and not name.startswith("out.partial") and ".partial/" not in name
+    return is_mark or (name.startswith(("cache", "tmp/spillway-")) and ".partial" not in name)
 
 
 def names():
@@ -139,8 +146,8 @@ class Command:
         if self.arguments[0] == "tokenize":
             return {name: content for name, content in program.tree(WORK).items() if name.startswith("tokens.bin")}
         if self.arguments[0] == "export":
-            return program.tree(OUT) if os.path.exists(OUT) else "no export"
-        exports = program.tree(os.path.join(RUN, "exports"))
+            return without_marks(program.tree(OUT)) if os.path.exists(OUT) else "no export"
+        exports = without_marks(program.tree(os.path.join(RUN, "exports")))
         index = json.loads(exports.pop("index.json", "[]"))
         return program.numbers_of(RUN), weights(), exports, [(entry["step"], entry["val_loss"]) for entry in index]
 
@@ -168,7 +175,7 @@ class Command:
         problems = wrong_end(ended, self.arguments[0], fault)
         removal = fault[0] == "remove"
         if ended.code == 0:
-            told = removal or reason(fault[2]) in ended.err
+            told = removal or any(word in ended.err for word in reasons(fault[2]))
             problems += [] if told or self.results() == self.made else ["succeeded with other results and said nothing"]
             # Files that cannot be removed stay.
             problems += [f"left or lacks {name}" for name in sorted(names() ^ self.names) if not told]
@@ -202,9 +209,9 @@ class Command:
         return problems + [f"again, without a fault: left or lacks {name}" for name in sorted(names() ^ self.names) if not removal]
 
 
-def reason(error):
-    """The words of a message that says why."""
-    return "memory" if error == "ENOMEM" else os.strerror(getattr(errno, error))
+def reasons(error):
+    """Returns the words of messages that say why. A thread without memory is to be tried again."""
+    return ("memory", os.strerror(errno.EAGAIN)) if error == "ENOMEM" else (os.strerror(getattr(errno, error)),)
 
 
 def wrong_end(ended, name, fault):
@@ -214,7 +221,7 @@ def wrong_end(ended, name, fault):
         problems.append(f"status {ended.code}: {ended.err[-500:]}")
     elif ended.code == 1 and not lines[-1].startswith(f"spillway {name}: "):
         problems.append(f"no sentence says what failed: {ended.err[-500:]!r}")
-    elif ended.code == 1 and reason(fault[2]) not in lines[-1]:
+    elif ended.code == 1 and not any(word in lines[-1] for word in reasons(fault[2])):
         problems.append(f"does not say why: {ended.err[-500:]!r}")
     return problems
 

@@ -5,6 +5,7 @@
 #include "core/number.h"
 #include "train/cli/answer_text.h"
 #include "train/cli/cmd_ranks.h"
+#include "train/files/files.h"
 #include "train/run/signals.h"
 
 #include <math.h>
@@ -63,7 +64,7 @@ static void say_answer(const struct sw_trainer *trainer) {
         return;
     sw_answer_print_plan(&answer, to);
     sw_answer_print_times(&answer, to);
-    if (fclose(to) == 0)
+    if (sw_text_stream_end(to, &text))
         sw_log_text(text);
     free(text);
 }

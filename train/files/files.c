@@ -205,6 +205,11 @@ sw_status sw_file_copy(const char *from, const char *to, sw_file_readers readers
     return status;
 }
 
+bool sw_text_stream_end(FILE *stream, char *const *text) {
+    const bool failed = ferror(stream) != 0;
+    return fclose(stream) == 0 && !failed && *text != NULL;
+}
+
 static bool is_dot(const char *name) {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 /* Writes "folder/name" to out, which has room for `chars` characters. */
@@ -35,6 +36,10 @@ sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
 sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out);
 /* Copies a regular file and flushes the copy. SHARED: no one may read it who may not read the original. */
 sw_status sw_file_copy(const char *from, const char *to, sw_file_readers readers);
+
+/* Ends a stream of open_memstream, and returns whether its text is whole. Without memory for the text's end, the C
+ * library closes the stream well and sets the text to NULL. */
+bool sw_text_stream_end(FILE *stream, char *const *text);
 
 /* Opens a folder to list it, as opendir does. */
 DIR *sw_folder_list(const char *folder);

@@ -2,6 +2,7 @@
 
 #include "offload/engine/timeline.h"
 #include "offload/simulate/outline_price.h"
+#include "train/files/files.h"
 #include "train/plan/rates.h"
 #include "train/stores/writes.h"
 
@@ -21,8 +22,7 @@ static sw_status write_timeline(const struct sw_plan *plan, const struct sw_trac
     if (to == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a timeline");
     sw_timeline_write(plan, sw_trace_program(trace, NUMBER), sw_trace_times(trace, NUMBER), to);
-    const bool failed = ferror(to) != 0;
-    return fclose(to) == 0 && !failed ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for a timeline");
+    return sw_text_stream_end(to, out) ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for a timeline");
 }
 
 /* Predicts steps that speculate, and saves. */

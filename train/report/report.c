@@ -235,8 +235,7 @@ static sw_status make_data(const char *const *folders, int count, int64_t reload
         status = put_run(to, folders[i], count);
     }
     fputs("]}", to);
-    const bool failed = ferror(to) != 0;
-    if ((fclose(to) != 0 || failed) && status == SW_OK)
+    if (!sw_text_stream_end(to, out) && status == SW_OK)
         status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
     return status;
 }
@@ -261,8 +260,7 @@ sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s
         fwrite(sw_page_before, 1, sw_page_before_bytes, to);
         put_escaped(to, data);
         fwrite(sw_page_after, 1, sw_page_after_bytes, to);
-        const bool failed = ferror(to) != 0;
-        if (fclose(to) != 0 || failed)
+        if (!sw_text_stream_end(to, out_page))
             status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
     }
     free(data);

@@ -180,8 +180,7 @@ sw_status sw_timeline_svg_write(const char *path, const char *timeline, const ch
     sw_status status = image.to != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the image of a timeline");
     if (status == SW_OK) {
         put_image(&image, title);
-        const bool failed = ferror(image.to) != 0;
-        if (fclose(image.to) != 0 || failed)
+        if (!sw_text_stream_end(image.to, &text))
             status = sw_fail(SW_ERR_NOMEM, "no memory for the image of a timeline");
     }
     if (status == SW_OK)

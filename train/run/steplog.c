@@ -178,9 +178,8 @@ sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_ste
         status = sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
         goto failed;
     }
-    const bool is_new = !sw_path_exists(path);
     SW_TRY_GOTO(open_own(log), failed);
-    SW_TRY_GOTO(is_new ? sw_file_flush_folder_of(path) : SW_OK, failed);
+    SW_TRY_GOTO(sw_file_flush_folder_of(path), failed);
     SW_TRY_GOTO(remove_beyond(log, last_step), failed);
     *out = log;
     return SW_OK;

@@ -1,6 +1,7 @@
 #include "train/run/trace_file.h"
 
 #include "core/confine.h"
+#include "train/files/files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,11 +26,14 @@ static sw_status open_beside(const char *path, char beside[PATH_CHARS], FILE **o
         return sw_fail(SW_ERR_ARG, "the path of --trace is too long: %.64s...", path);
     const int fd = sw_path_open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     *out = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (*out == NULL && fd >= 0)
+    if (*out != NULL)
+        return SW_OK;
+    const sw_status status = sw_fail(SW_ERR_IO, "cannot write the trace %s: %s", path, strerror(errno));
+    if (fd >= 0) {
         close(fd);
-    if (*out == NULL)
-        return sw_fail(SW_ERR_IO, "cannot write the trace %s: %s", path, strerror(errno));
-    return SW_OK;
+        sw_path_unlink(beside);
+    }
+    return status;
 }
 
 sw_status sw_trace_file_check(const char *path) {
@@ -52,7 +56,7 @@ sw_status sw_trace_file_write(const char *path, const struct sw_trace *trace) {
     const int write_error = errno;
     const bool closed = fclose(file) == 0;
     if (written && closed && sw_path_rename(beside, path) == 0)
-        return SW_OK;
+        return sw_file_flush_folder_of(path);
     const int error = written ? errno : write_error;
     sw_path_unlink(beside);
     return sw_fail(error == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot write the trace %s: %s", path, strerror(error));

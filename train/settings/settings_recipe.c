@@ -83,7 +83,7 @@ sw_status sw_settings_recipe(const struct sw_settings *settings, json_t *given, 
     if (status == SW_OK) {
         fputs("# spillway train --recipe THIS_FILE --run NEW_FOLDER repeats the run.\n", to);
         print_pairs(to, given, now, defaults);
-        if (fclose(to) != 0)
+        if (!sw_text_stream_end(to, out))
             status = sw_fail(SW_ERR_NOMEM, "no memory to write a recipe");
     }
     json_decref(now);
