@@ -53,9 +53,20 @@ static sw_status explain(int fd, const char *path, int error) {
         path, strerror(error));
 }
 
+/* Finds whether the path leads to the file. Fails where the system cannot tell: then the name is not lost. */
+static sw_status find_held(int fd, const char *path, bool *out) {
+    errno = 0;
+    *out = sw_name_holds(fd, path);
+    return !*out && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO)
+               ? sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(errno))
+               : SW_OK;
+}
+
 sw_status sw_name_keep(int fd, const char *path) {
     char now[PATH_MAX];
-    if (sw_name_holds(fd, path))
+    bool held;
+    SW_TRY(find_held(fd, path, &held));
+    if (held)
         return SW_OK;
     const bool is_elsewhere = sw_path_of(fd, now);
     if (sw_path_link(fd, path) != 0)
@@ -119,7 +130,9 @@ static sw_status put_copy(int fd, int from, const char *path) {
 sw_status sw_name_put_back(int fd, const char *path) {
     char self[32], size[SW_SIZE_CHARS];
     struct stat held;
-    if (sw_name_holds(fd, path))
+    bool is_held;
+    SW_TRY(find_held(fd, path, &is_held));
+    if (is_held)
         return SW_OK;
     if (fstat(fd, &held) != 0 || held.st_nlink > 0 || sw_path_exists(path))
         return sw_name_keep(fd, path);
