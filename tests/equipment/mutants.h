@@ -3,36 +3,40 @@
 #ifndef SW_TESTS_EQUIPMENT_MUTANTS_H
 #define SW_TESTS_EQUIPMENT_MUTANTS_H
 
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+enum { SW_MUTANT_MOST_LINES = 4096, SW_MUTANT_CHARS = 256, SW_MUTANT_APPEND = 02000 | 0100 | 01 };
 
-enum { SW_MUTANT_MOST_LINES = 4096, SW_MUTANT_CHARS = 256 };
+/* No header is included, which would declare common names and settle what a file's own macros ask of the headers. */
+extern char *sw_mutant_getenv(const char *name) __asm__("getenv");
+extern int sw_mutant_open(const char *path, int flags, ...) __asm__("open");
+extern long sw_mutant_write(int fd, const void *data, unsigned long bytes) __asm__("write");
+extern int sw_mutant_close(int fd) __asm__("close");
 
 /* Adds a line "FILE:LINE:VALUE" to the file that SW_MUTANTS_SEEN names, once for each in a process. A line is one
  * write, so that a kill loses none and processes do not mix theirs. */
-static inline void sw_mutant_note(const char *file, int line, bool value) {
+static inline void sw_mutant_note(const char *file, int line, _Bool value) {
     static unsigned char noted[SW_MUTANT_MOST_LINES];
-    const char *path = getenv("SW_MUTANTS_SEEN");
-    if (path == NULL || line >= SW_MUTANT_MOST_LINES || (noted[line] & (1 << value)) != 0)
+    const char *path = sw_mutant_getenv("SW_MUTANTS_SEEN");
+    char text[SW_MUTANT_CHARS];
+    if (path == (void *)0 || line >= SW_MUTANT_MOST_LINES || (noted[line] & (1 << value)) != 0)
         return;
     noted[line] |= (unsigned char)(1 << value);
-    FILE *to = fopen(path, "ae");
-    if (to == NULL || fprintf(to, "%s:%d:%d\n", file, line, value) < 0 || fclose(to) != 0)
-        abort();
+    const int chars = __builtin_snprintf(text, sizeof text, "%s:%d:%d\n", file, line, value);
+    const int to = sw_mutant_open(path, SW_MUTANT_APPEND, 0600); /* O_APPEND, O_CREAT, O_WRONLY */
+    if (to < 0 || sw_mutant_write(to, text, (unsigned long)chars) != chars)
+        __builtin_trap();
+    sw_mutant_close(to);
 }
 
 /* SW_MUTANT is "FILE:LINE:VALUE". */
-static inline bool sw_mutant(const char *file, int line, bool value) {
-    const char *forced = getenv("SW_MUTANT");
-    const size_t chars = strlen(file);
+static inline _Bool sw_mutant(const char *file, int line, _Bool value) {
+    const char *forced = sw_mutant_getenv("SW_MUTANT");
+    const unsigned long chars = __builtin_strlen(file);
     char rest[SW_MUTANT_CHARS];
     sw_mutant_note(file, line, value);
-    if (forced == NULL || strncmp(forced, file, chars) != 0)
+    if (forced == (void *)0 || __builtin_strncmp(forced, file, chars) != 0)
         return value;
-    (void)snprintf(rest, sizeof rest, ":%d:%d", line, !value);
-    return strcmp(forced + chars, rest) == 0 ? !value : value;
+    (void)__builtin_snprintf(rest, sizeof rest, ":%d:%d", line, !value);
+    return __builtin_strcmp(forced + chars, rest) == 0 ? !value : value;
 }
 
 /* The compiler knows the file's name, so that all other files cost nothing. Paths begin at the tree: "../io/...". */
