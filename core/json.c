@@ -20,7 +20,7 @@ enum {
 
 static_assert(SW_JSON_MOST_LEVELS == 512 && SW_JSON_MOST_BYTES == 256 << 20, "messages name them");
 
-/* What Jansson allocates, from above: a value in a list or an object, with its slot there and, in an object, beside its
+/* Jansson allocates at most this: a value in a list or an object, with its slot there and, in an object, beside its
  * name; what an object or a list has before its first value; and a text before its first character. */
 enum { VALUE_BYTES = 64, OBJECT_BYTES = 256, LIST_BYTES = 144, TEXT_BYTES = 80 };
 

@@ -1,5 +1,5 @@
-/* What tokenize believes of the files of a call that was cut off: journals, the packer's state, partial files; and what
- * digests tell of token files that are whole. */
+/* tokenize believes files of a call that was cut off (journals, the packer's state, partial files) only as far as they
+ * are as they were written; and digests tell of token files that are whole. */
 #include "tests/train/support.h"
 #include "train/documents/packer.h"
 #include "train/documents/tokenize_journal.h"

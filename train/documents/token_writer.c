@@ -360,7 +360,7 @@ static sw_status check_part(const char *path, const char *wanted, struct sw_long
         (void)snprintf(found, sizeof found, "%0*llx", DIGEST_CHARS, (unsigned long long)XXH3_64bits_digest(hash));
         *out_same = status == SW_OK && strcmp(wanted, found) == 0;
     }
-    /* What cannot be read is not the file that was written. */
+    /* A file that cannot be read is not the one that was written. */
     if (status == SW_ERR_IO) {
         sw_error_clear();
         status = SW_OK;

@@ -32,7 +32,7 @@ struct sw_token_files {
     bool documents;  /* F.bin.doc too */
     bool digests;    /* F.bin.xxh3 too */
 };
-/* What is written is in F.bin.partial and the like until it is whole. SW_ERR_BUSY: another process writes the same
+/* Opens files that are F.bin.partial and the like until they are whole. SW_ERR_BUSY: another process writes the same
  * file. */
 sw_status sw_token_writer_open(const char *path, const struct sw_token_files *files, struct sw_token_writer **out);
 /* Begins at a position that another process has flushed, or at 0. SW_ERR_CORRUPT: the files are not those that it

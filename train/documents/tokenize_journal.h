@@ -15,7 +15,7 @@ struct sw_tokenize_journal {
 
 /* Replaces the journal of the token file `out`. `packed` is the packer's state, empty where there is none. */
 sw_status sw_tokenize_journal_write(const char *out, const struct sw_tokenize_journal *journal, struct sw_text packed);
-/* What a journal of this call may say at most. */
+/* The most that a journal of this call may say. */
 struct sw_tokenize_limits {
     int64_t files;
     size_t packed_bytes; /* of the packer's state */

@@ -114,7 +114,7 @@ sw_status sw_large_members_cut(struct sw_text text, const char *path, struct sw_
             SW_TRY(pass_name(&scan));
             continue;
         }
-        /* What the model's own members hold is passed as a whole. */
+        /* The contents of the model's own members are passed as a whole. */
         if (scan.in_model && (c == '{' || c == '[') && scan.levels == 2) {
             scan.at = find_close(scan.at, end);
             scan.at += scan.at < end;
