@@ -495,6 +495,25 @@ def cut_off(arguments, out, sign):
     return process.returncode, said
 
 
+def long_documents_take_little_memory():
+    """A long document is encoded in parts, with the tokens of the whole; one without a place to cut has a bound, and says so."""
+    problems = []
+    with open(GOLDEN, encoding="utf-8") as file:
+        model = folder("gpt2", json.dumps(json.load(file)["tokenizer"]))
+    words = "the end of the text is the text that ends, it's the end"
+    for name, unit in (("lines", f"{words}\n" * 2000), ("one line", f" {words}" * 2000)):
+        ended = tokenize(model, {"long.txt": unit}, "--end", "none")
+        once = tokens("out.bin")
+        ended = tokenize(model, {"long.txt": unit * 40}, "--end", "none")
+        expect(problems, f"{name}: {ended.err}", (ended.code, documents("out.bin")), (0, [0]))
+        expect(problems, f"{name}: tokens", tokens("out.bin") == once * 40, True)
+    for name, content, words in (("spaces.txt.gz", b" " * (65 << 20), ("more than 64 MiB", "--separator")),
+                                 ("letters.txt.gz", b"a" * (17 << 20), ("17825792 bytes without a break",))):
+        ended = tokenize(model, {name: gzip.compress(content, 1)})
+        expect(problems, f"{name}: {ended.err}", (ended.code, [word in ended.err for word in (name, *words)]), (1, [True] * (1 + len(words))))
+    return problems
+
+
 def goes_on():
     """A call that is killed or stopped goes on where it was, and writes the same bytes; a changed input begins anew."""
     problems, model, data = [], chat_folder(), long_chats("long")
@@ -580,5 +599,5 @@ def one_writer_at_a_time():
 script_test.run(golden_ids, rules, other_encodings, wide_and_joined, special_tokens, chats, folders_and_patterns,
                 folders_leave_out_what_is_no_data, files_of_other_kinds, files_without_text, reads_gzip, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, work_outlasts_a_full_disk,
-                a_token_file_is_never_of_two_texts, devices_and_pipes, stale_documents, goes_on, begins_anew,
+                a_token_file_is_never_of_two_texts, devices_and_pipes, stale_documents, long_documents_take_little_memory, goes_on, begins_anew,
                 one_writer_at_a_time)

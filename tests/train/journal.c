@@ -98,6 +98,43 @@ static void impossible_states_of_a_packer_are_refused(void **state) {
     free(packed.data);
 }
 
+/* A document in parts of any size is packed as it is in one. */
+static void parts_are_packed_like_the_whole(void **state) {
+    (void)state;
+    enum { LONGEST = 5 * SEQ };
+    int32_t id[LONGEST];
+    char loss[LONGEST];
+    for (int i = 0; i < LONGEST; i++) {
+        id[i] = i;
+        loss[i] = 1;
+    }
+    for (size_t count = 1; count <= LONGEST; count++)
+        for (size_t step = 1; step <= count; step++) {
+            struct sw_packer *packer[2];
+            struct sw_text_buffer packed[2] = {0};
+            for (int p = 0; p < 2; p++) {
+                assert_int_equal(sw_packer_open(NULL, SEQ, 0, &packer[p]), SW_OK);
+                pack(packer[p]);
+            }
+            const struct sw_token_list whole = {.id = id, .count = count};
+            assert_int_equal(sw_packer_add(packer[0], &whole, (struct sw_text){loss, count}), SW_OK);
+            for (size_t at = 0; at < count; at += step) {
+                const size_t taken = count - at < step ? count - at : step;
+                const struct sw_token_list part = {.id = id + at, .count = taken};
+                const struct sw_text part_loss = {loss + at, taken};
+                assert_int_equal(sw_packer_add_part(packer[1], &part, part_loss, at + taken == count), SW_OK);
+            }
+            for (int p = 0; p < 2; p++) {
+                assert_int_equal(sw_packer_save(packer[p], &packed[p]), SW_OK);
+                sw_packer_close(packer[p]);
+            }
+            assert_int_equal(packed[0].bytes, packed[1].bytes);
+            assert_memory_equal(packed[0].data, packed[1].data, packed[0].bytes);
+            free(packed[0].data);
+            free(packed[1].data);
+        }
+}
+
 static void flip(void *const *state, const char *name, off_t at) {
     char path[SUPPORT_PATH_CHARS], byte;
     const int fd = open(support_path(state, name, path), O_RDWR);
@@ -174,6 +211,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(impossible_journals_are_not_believed),
         cmocka_unit_test(impossible_states_of_a_packer_are_refused),
+        cmocka_unit_test(parts_are_packed_like_the_whole),
         IN_FOLDER(partial_files_are_those_that_were_written),
         IN_FOLDER(digests_tell_of_damage),
     };

@@ -2,6 +2,8 @@
  * tools/golden_text.py), streams that break no character, and files that are refused. */
 #include "tests/train/support.h"
 
+#include "core/rng.h"
+#include "train/text/text_cut.h"
 #include "train/text/tokenizer.h"
 #include "train/text/utf8.h"
 
@@ -341,6 +343,63 @@ static void files_in_parts(void **state) {
     }
 }
 
+/* Appends words, marks, spaces and what combines, in any order. */
+static void append_words(struct sw_text_buffer *to, uint64_t key, int count) {
+    static const char *const words[] = {
+        "the",      "don't", "IT'S", "x",       "Word", "12", "3.14",         "na\xC3\xAFve", "e",
+        "\xCC\x81", ".",     "?!",   "//",      "\\",   "'s", "\xE4\xB8\xAD", "\xE3\x80\x82", "\xEF\xAC\x81",
+        "<|turn|>", "_",     "ll",   "\xC2\xA0"};
+    static const char *const spaces[] = {" ", " ", " ", " ", "\n", "\n", "  ", "\n\n", " \n", "\r\n", "\n ", "\t", ""};
+    for (int i = 0; i < count; i++) {
+        const struct sw_rng_block block = sw_rng(key, 0, (uint64_t)i);
+        const uint32_t *random = block.word;
+        append(to, words[random[0] % (sizeof words / sizeof words[0])]);
+        append(to, spaces[random[1] % (sizeof spaces / sizeof spaces[0])]);
+    }
+}
+
+/* Parts of a text, cut at any place where it may be, have the tokens of the whole. */
+static void parts_have_the_same_tokens(void **state) {
+    (void)state;
+    enum { WORDS = 400, TEXTS = 40, PLAIN_TOKENS = 2 };
+    int taken = 0;
+    for (int n = 0; n < NAMES; n++) {
+        json_t *golden = read_golden(names[n]);
+        json_t *added = json_object_get(json_object_get(golden, "tokenizer"), "added_tokens");
+        /* Those behind the first take the white space beside them, for which nothing is cut. */
+        while (json_array_size(added) > PLAIN_TOKENS)
+            assert_int_equal(json_array_remove(added, PLAIN_TOKENS), 0);
+        struct sw_tokenizer *tokenizer = must_load(golden);
+        struct sw_text_encoder *encoder;
+        const bool takes = sw_tokenizer_takes_parts(tokenizer);
+        taken += takes;
+        assert_int_equal(sw_text_encoder_create(tokenizer, &encoder), SW_OK);
+        for (int i = 0; takes && i < TEXTS; i++) {
+            struct sw_text_buffer text = {0};
+            struct sw_token_list whole = {0};
+            const struct sw_encode_options options = {.parse_special = i % 2 == 1};
+            append_words(&text, (uint64_t)i, WORDS);
+            assert_int_equal(sw_text_encode(encoder, sw_text_of_buffer(&text), options, &whole), SW_OK);
+            for (size_t at = sw_text_cut(sw_text_of_buffer(&text), 0); at > 0;
+                 at = sw_text_cut((struct sw_text){text.data, at + 1}, 0)) {
+                struct sw_token_list parts = {0};
+                const struct sw_text first = {text.data, at}, second = {text.data + at, text.bytes - at};
+                assert_int_equal(sw_text_encode(encoder, first, options, &parts), SW_OK);
+                assert_int_equal(sw_text_encode(encoder, second, options, &parts), SW_OK);
+                assert_int_equal(parts.count, whole.count);
+                assert_memory_equal(parts.id, whole.id, whole.count * sizeof *whole.id);
+                free(parts.id);
+            }
+            free(whole.id);
+            free(text.data);
+        }
+        sw_text_encoder_destroy(encoder);
+        sw_tokenizer_destroy(tokenizer);
+        json_decref(golden);
+    }
+    assert_int_equal(taken, 7);
+}
+
 /* Maximal subparts, by the examples of the Unicode Standard, table 3-8 and 3-11. */
 static void broken_sequences(void **state) {
     (void)state;
@@ -368,6 +427,7 @@ int main(void) {
         cmocka_unit_test(special_tokens_are_text),
         cmocka_unit_test(refused),
         cmocka_unit_test(files_in_parts),
+        cmocka_unit_test(parts_have_the_same_tokens),
         cmocka_unit_test(expressions_are_refused_by_name),
         cmocka_unit_test(broken_sequences),
     };

@@ -27,7 +27,8 @@ sw_status sw_marked_text_append(struct sw_marked_text *marked, struct sw_text te
 void sw_marked_text_clear(struct sw_marked_text *marked) {
     marked->text.bytes = 0;
     marked->parts = 0;
-    marked->closed = false;
+    marked->closed = marked->continues = marked->goes_on = false;
+    marked->from = NULL;
 }
 
 void sw_marked_text_release(struct sw_marked_text *marked) {
@@ -184,10 +185,10 @@ sw_status sw_document_encode(struct sw_text_encoder *encoder, const struct sw_ma
     SW_TRY(sw_marked_text_encode(encoder, marked, frame->parse_special, out, out_loss));
     if (out->count == from)
         return SW_OK;
-    const bool begins = frame->begin.count > 0 && (!marked->closed || frame->begins_chats);
+    const bool begins = frame->begin.count > 0 && !marked->continues && (!marked->closed || frame->begins_chats);
     if (begins && !begins_with(out, from, &frame->begin))
         SW_TRY(put_before(&frame->begin, from, out, out_loss));
-    if (frame->end < 0 || marked->closed)
+    if (frame->end < 0 || marked->closed || marked->goes_on)
         return SW_OK;
     SW_TRY(sw_token_list_append(out, &frame->end, 1));
     return append_loss(out_loss, 1, true);

@@ -16,6 +16,9 @@ struct sw_marked_text {
     struct sw_text_part *part;
     size_t parts, room; /* used, and allocated */
     bool closed;        /* the text ends itself, as a chat does: no token is put behind it */
+    bool continues;     /* the text is a part of a document, and not the first */
+    bool goes_on;       /* the text is a part of a document, and not the last */
+    const char *from;   /* the name of its file; borrowed. NULL: unknown */
 };
 
 /* Appends a part. A document has parts for all of its text, or none. */

@@ -20,6 +20,10 @@ struct sw_packer {
     struct sequence sequence[MOST_OPEN];
     int open;
     int64_t split, padded;
+    /* The end of a document that comes in parts: at most a sequence, and a part. */
+    struct sw_token_list pending;
+    struct sw_text_buffer pending_loss;
+    bool pending_split; /* its beginning is in sequences already */
 };
 
 sw_status sw_packer_open(struct sw_token_writer *writer, int64_t seq, int32_t padding, struct sw_packer **out) {
@@ -32,6 +36,10 @@ sw_status sw_packer_open(struct sw_token_writer *writer, int64_t seq, int32_t pa
 }
 
 void sw_packer_close(struct sw_packer *packer) {
+    if (packer != NULL) {
+        free(packer->pending.id);
+        free(packer->pending_loss.data);
+    }
     for (int i = 0; packer != NULL && i < MOST_OPEN; i++) {
         free(packer->sequence[i].tokens.id);
         free(packer->sequence[i].loss.data);
@@ -119,6 +127,33 @@ sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *to
         const char which = (char)(at == 0 ? SW_MASK_SPLIT : SW_MASK_CONTINUES);
         SW_TRY(add_fitting(packer, &part, (struct sw_text){loss.data + at, taken}, (char)(is_split ? which : 0)));
     }
+    return SW_OK;
+}
+
+sw_status sw_packer_add_part(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss,
+                             bool ends) {
+    struct sw_token_list *pending = &packer->pending;
+    size_t at = 0;
+    SW_TRY(sw_token_list_append(pending, tokens->id, tokens->count));
+    SW_TRY(sw_text_buffer_append(&packer->pending_loss, loss));
+    while (pending->count - at > (ends ? 0 : packer->seq)) {
+        const size_t left = pending->count - at, taken = left < packer->seq ? left : packer->seq;
+        const struct sw_token_list part = {.id = pending->id + at, .count = taken};
+        const bool is_whole = ends && !packer->pending_split && taken == left;
+        const char which = (char)(packer->pending_split ? SW_MASK_CONTINUES : SW_MASK_SPLIT);
+        packer->split += !is_whole && !packer->pending_split;
+        SW_TRY(add_fitting(packer, &part, (struct sw_text){packer->pending_loss.data + at, taken},
+                           (char)(is_whole ? 0 : which)));
+        packer->pending_split = true;
+        at += taken;
+    }
+    pending->count -= at;
+    packer->pending_loss.bytes = pending->count;
+    if (pending->count > 0) {
+        memmove(pending->id, pending->id + at, pending->count * sizeof *pending->id);
+        memmove(packer->pending_loss.data, packer->pending_loss.data + at, pending->count);
+    }
+    packer->pending_split &= !ends;
     return SW_OK;
 }
 

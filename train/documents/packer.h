@@ -12,6 +12,9 @@ sw_status sw_packer_open(struct sw_token_writer *writer, int64_t seq, int32_t pa
 /* Puts a document into the open sequence that it leaves the least room in. One that is longer than a sequence is split
  * into whole sequences and a rest, which are documents of their own. */
 sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss);
+/* Puts a part of a document, of which more follows unless `ends` is set. The packer is not saved between two parts. */
+sw_status sw_packer_add_part(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss,
+                             bool ends);
 /* Writes all sequences that are still open, and one token of padding: the last sequence's target. */
 sw_status sw_packer_finish(struct sw_packer *packer);
 void sw_packer_close(struct sw_packer *packer);

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 1 << 16 };
+/* A line of plain text is read in parts of LINE_BYTES. */
+enum { CHUNK_BYTES = 1 << 16, LINE_BYTES = 1 << 20 };
 
 struct sw_text_pieces {
     struct sw_text_file *file;
@@ -15,6 +16,7 @@ struct sw_text_pieces {
     size_t chunk_at, chunk_end;
     struct sw_text_buffer piece;
     bool too_long, ended; /* ended: a list was closed, or its file is over */
+    bool unended;         /* the piece is a part of a line, which goes on */
     struct sw_text_pieces_position at;
 };
 
@@ -120,16 +122,19 @@ static sw_status take(struct sw_text_pieces *pieces, size_t bytes) {
 /* Reads the next line, with its end. */
 static sw_status read_line(struct sw_text_pieces *pieces, bool *out_end) {
     bool has_end = false;
+    const size_t most = pieces->form == SW_TEXT_PLAIN ? LINE_BYTES : SIZE_MAX;
     SW_TRY(fill(pieces, out_end));
-    for (bool end = *out_end; !end && !has_end;) {
+    pieces->unended = false;
+    for (bool end = *out_end; !end && !has_end && !pieces->unended;) {
         const char *begin = pieces->chunk + pieces->chunk_at;
         const size_t left = pieces->chunk_end - pieces->chunk_at;
         const char *line_end = memchr(begin, '\n', left);
         has_end = line_end != NULL;
         SW_TRY(take(pieces, has_end ? (size_t)(line_end - begin) + 1 : left));
         SW_TRY(fill(pieces, &end));
+        pieces->unended = !has_end && !end && pieces->piece.bytes >= most;
     }
-    pieces->at.lines += !*out_end;
+    pieces->at.lines += !*out_end && !pieces->unended;
     return SW_OK;
 }
 
@@ -280,6 +285,7 @@ sw_status sw_text_pieces_next(struct sw_text_pieces *pieces, struct sw_text_piec
     pieces->at.form = pieces->form;
     out->text = sw_text_of_buffer(&pieces->piece);
     out->too_long = pieces->too_long;
+    out->unended = pieces->unended;
     return SW_OK;
 }
 

@@ -27,6 +27,7 @@ void sw_text_pieces_close(struct sw_text_pieces *pieces);
 struct sw_text_piece_read {
     struct sw_text text; /* borrowed until the next call; no piece of JSON is blank */
     int64_t line;        /* where it begins, from 1 */
+    bool unended;        /* plain text: the line goes on, as it is longer than a part that is read at once */
     bool too_long;       /* JSON of more than SW_TEXT_MOST_JSON_BYTES, whose text was left out */
 };
 /* Reads the next piece; *out_end is set where there is none. SW_ERR_CORRUPT: a list is broken between its values. */

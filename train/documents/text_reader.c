@@ -10,6 +10,7 @@
 #include "train/files/files.h"
 #include "train/files/hub.h"
 #include "train/files/json_file.h"
+#include "train/text/text_cut.h"
 #include "train/text/utf8.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_SKIPS_SAID = 5, MOST_CONFIG_BYTES = 64 << 20 };
+enum { MOST_SKIPS_SAID = 5, MOST_CONFIG_BYTES = 64 << 20, PART_BYTES = 1 << 20 };
 
 struct sw_text_reader {
     const char *const *files;
@@ -38,6 +39,8 @@ struct sw_text_reader {
     bool chat_failed;          /* the model has no chat format */
     enum { NOT_LOOKED, NO_TEMPLATE, HAS_TEMPLATE } template;
     struct sw_json_passed passed; /* members of objects that were not read */
+    struct sw_text_buffer rest;   /* of the document, behind the part that was read last */
+    bool within;                  /* more of a document follows */
     int64_t bytes, bytes_before;  /* of all files, and of those before the open one, as they lie on the drive */
 };
 
@@ -85,6 +88,7 @@ void sw_text_reader_close(struct sw_text_reader *reader) {
     sw_text_pieces_close(reader->pieces);
     sw_chat_style_release(&reader->chat);
     sw_json_passed_release(&reader->passed);
+    free(reader->rest.data);
     free(reader);
 }
 
@@ -222,23 +226,64 @@ static bool ends_in_crlf(struct sw_text line) {
     return line.bytes >= 2 && memcmp(line.data + line.bytes - 2, "\r\n", 2) == 0;
 }
 
-/* Reads one document of a file of text. *out_end: the file ended, perhaps behind a document. */
-static sw_status read_text(struct sw_text_reader *reader, struct sw_text_buffer *out, bool *out_end) {
+static sw_status fail_long(const struct sw_text_reader *reader) {
+    const char *why = reader->rules.in_parts ? " without a space or the end of a line between words" : "";
+    return sw_fail(
+        SW_ERR_ARG,
+        "%s has a document of more than %d MiB%s, which is the most; divide it, by --separator or --lines of "
+        "spillway tokenize, or into smaller files",
+        reader->path, SW_TEXT_MOST_PART_BYTES >> 20, why);
+}
+
+/* Cuts what was read of a document, so that what is behind the place stays for the next part. `from`: no place is
+ * before it. *out_cut: there is one. */
+static sw_status cut_part(struct sw_text_reader *reader, size_t from, struct sw_text_buffer *out, bool *out_cut) {
+    const size_t at = reader->rules.in_parts ? sw_text_cut(sw_text_of_buffer(out), from) : 0;
+    *out_cut = at > 0;
+    if (at == 0)
+        return out->bytes > SW_TEXT_MOST_PART_BYTES ? fail_long(reader) : SW_OK;
+    SW_TRY(sw_text_buffer_append(&reader->rest, (struct sw_text){out->data + at, out->bytes - at}));
+    out->bytes = at;
+    return SW_OK;
+}
+
+/* Tells whether a piece is a line that ends a document. */
+static bool is_separator(const struct sw_text_reader *reader, const struct sw_text_piece_read *piece) {
     const char *separator = reader->rules.separator;
+    const struct sw_text line = without_end(piece->text);
+    return separator != NULL && line.bytes == strlen(separator) && memcmp(line.data, separator, line.bytes) == 0;
+}
+
+/* Reads one document of a file of text, or a part of one, behind what is left of the part before. *out_end: the file
+ * ended, perhaps behind a document. */
+static sw_status read_text(struct sw_text_reader *reader, struct sw_text_buffer *out, bool *out_end) {
+    size_t searched = 0;
+    bool begins_line = reader->rest.bytes == 0 || reader->rest.data[reader->rest.bytes - 1] == '\n';
+    SW_TRY(sw_text_buffer_append(out, sw_text_of_buffer(&reader->rest)));
+    reader->rest.bytes = 0;
+    reader->within = false;
     for (;;) {
         struct sw_text_piece_read piece;
         SW_TRY(sw_text_pieces_next(reader->pieces, &piece, out_end));
         if (*out_end)
             return SW_OK;
-        const struct sw_text line = without_end(piece.text);
         reader->crlf |= !reader->rules.lines && ends_in_crlf(piece.text);
-        if (reader->rules.lines)
-            return sw_text_buffer_append(out, line);
-        if (separator != NULL && line.bytes == strlen(separator) && memcmp(line.data, separator, line.bytes) == 0)
+        if (!reader->rules.lines && begins_line && !piece.unended && is_separator(reader, &piece))
             return SW_OK;
+        begins_line = !piece.unended;
         SW_TRY(sw_text_buffer_append(out, piece.text));
+        if (reader->rules.lines && !piece.unended) {
+            out->bytes = without_end(sw_text_of_buffer(out)).bytes;
+            return SW_OK;
+        }
         if (reader->rules.most_text_bytes > 0 && out->bytes >= reader->rules.most_text_bytes)
             return SW_OK;
+        if (out->bytes - searched < PART_BYTES)
+            continue;
+        SW_TRY(cut_part(reader, searched, out, &reader->within));
+        if (reader->within)
+            return SW_OK;
+        searched = out->bytes;
     }
 }
 
@@ -287,8 +332,11 @@ sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_te
         if (reader->pieces == NULL)
             SW_TRY(open_next(reader));
         const bool is_plain = sw_text_pieces_form(reader->pieces) == SW_TEXT_PLAIN;
+        out->continues = reader->within;
         SW_TRY(is_plain ? read_text(reader, &out->text, &file_ended) : read_json(reader, out, &file_ended));
-        if (is_plain && out->text.bytes > 0 && is_blank(sw_text_of_buffer(&out->text))) {
+        out->goes_on = reader->within;
+        out->from = reader->path;
+        if (is_plain && out->text.bytes > 0 && !out->continues && is_blank(sw_text_of_buffer(&out->text))) {
             reader->empty++;
             sw_marked_text_clear(out);
         }

@@ -28,7 +28,12 @@ struct sw_text_rules {
     bool skip_bad;                        /* an object that is wrong is counted and left out */
     struct sw_text_coding coding;         /* of all files */
     size_t most_text_bytes;               /* a file of text is cut into documents of about so many; 0: it is not */
+    bool in_parts;                        /* a long document of text comes in parts, where sw_text_cut finds places */
 };
+
+/* The most bytes of a document of text, or of a part where documents come in parts. Encoding takes several times as
+ * much. */
+enum { SW_TEXT_MOST_PART_BYTES = 64 << 20 };
 
 /* Checks that all files are there and of a known kind. Borrows the names and the rules. The caller closes the reader.
  */
@@ -36,8 +41,8 @@ sw_status sw_text_reader_open(const char *const *files, int file_count, const st
                               struct sw_text_reader **out);
 void sw_text_reader_close(struct sw_text_reader *reader);
 
-/* Replaces *out by the next document that is not empty, without a byte order mark; *out_end is set where there is none.
- * Errors name the file, and the line where one is wrong. */
+/* Replaces *out by the next document that is not empty, or by a part of one, without a byte order mark; *out_end is set
+ * where there is none. Errors name the file, and the line where one is wrong. */
 sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end);
 
 /* Where a reader stands between two documents. */

@@ -205,7 +205,8 @@ static sw_status write_tokens(const struct sw_token_writer *writer, const int32_
                       count * (size_t)writer->token_bytes);
 }
 
-sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss) {
+static sw_status add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss,
+                     bool continues) {
     enum { AT_ONCE = 4096 };
     const uint64_t begin = htole64((uint64_t)writer->written.tokens);
     assert(loss.bytes == tokens->count);
@@ -213,18 +214,27 @@ sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_to
         return SW_OK;
     SW_TRY(write_part(&writer->part[MASK], loss.data, loss.bytes));
     const struct part *documents = &writer->part[DOCUMENTS];
-    const bool begins = documents->file != NULL || writer->written.tokens == 0;
+    const bool begins = !continues && (documents->file != NULL || writer->written.tokens == 0);
     for (size_t i = 0; i < loss.bytes; i++) {
         writer->written.masked += loss.data[i] != 1;
         writer->written.learnt += loss.data[i] != 0 && (i > 0 || !begins);
     }
-    if (documents->file != NULL)
+    if (documents->file != NULL && !continues)
         SW_TRY(write_part(documents, &begin, sizeof begin));
     for (size_t at = 0; at < tokens->count; at += AT_ONCE)
         SW_TRY(write_tokens(writer, tokens->id + at, tokens->count - at < AT_ONCE ? tokens->count - at : AT_ONCE));
-    writer->written.documents++;
+    writer->written.documents += !continues;
     writer->written.tokens += (int64_t)tokens->count;
     return SW_OK;
+}
+
+sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss) {
+    return add(writer, tokens, loss, false);
+}
+
+sw_status sw_token_writer_add_more(struct sw_token_writer *writer, const struct sw_token_list *tokens,
+                                   struct sw_text loss) {
+    return add(writer, tokens, loss, true);
 }
 
 /* Gives the file, which was flushed, its name before its lock ends with it. */

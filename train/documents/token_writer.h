@@ -26,7 +26,7 @@ struct sw_token_position {
     uint64_t digest[SW_TOKEN_FILES]; /* XXH3 of each file so far */
 };
 
-/* Which files are written, and how. */
+/* The files that are written, and how. */
 struct sw_token_files {
     int token_bytes; /* 2 or 4 */
     bool documents;  /* F.bin.doc too */
@@ -41,9 +41,11 @@ sw_status sw_token_writer_begin(struct sw_token_writer *writer, const struct sw_
 /* Flushes what was written, so that a writer that is opened after a crash can begin there. */
 sw_status sw_token_writer_flush(struct sw_token_writer *writer);
 struct sw_token_position sw_token_writer_position(const struct sw_token_writer *writer);
-/* Writes a document. Its tokens fit their bytes. `loss` has a byte a token: 0, 1, or
+/* Writes a document, or more of the last one. Its tokens fit their bytes. `loss` has a byte a token: 0, 1, or
  * for the first one a SW_MASK_... value. */
 sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss);
+sw_status sw_token_writer_add_more(struct sw_token_writer *writer, const struct sw_token_list *tokens,
+                                   struct sw_text loss);
 /* Refuses a F.bin.mask that is there, where none is going to be written. */
 sw_status sw_token_writer_refuse_mask(const struct sw_token_writer *writer);
 /* Flushes the files and gives them their names, F.bin last and after one of before was removed. F.bin.mask is written

@@ -50,6 +50,7 @@ struct work {
     struct document *document;
     int64_t documents; /* of this batch */
     struct sw_document_frame frame;
+    bool within;  /* more of the document that was put last follows, so that nothing can be saved */
     bool unended; /* a document that was put has no token behind it, though --end is auto */
     /* How far the work is: digests from the beginning, the rest where it is written down. */
     struct sw_tokenize_journal journal;
@@ -133,11 +134,17 @@ static sw_status read_batch(struct work *w, bool *out_end) {
 }
 
 static sw_status put(struct work *w, const struct document *document) {
-    w->journal.put += document->tokens.count > 0;
-    w->unended |= w->frame.end < 0 && document->tokens.count > 0 && !document->text.closed;
+    const struct sw_marked_text *text = &document->text;
     const struct sw_text loss = sw_text_of_buffer(&document->loss);
-    return w->packer != NULL ? sw_packer_add(w->packer, &document->tokens, loss)
-                             : sw_token_writer_add(w->writer, &document->tokens, loss);
+    w->journal.put += document->tokens.count > 0 && !text->continues;
+    w->unended |= w->frame.end < 0 && document->tokens.count > 0 && !text->closed;
+    w->within = text->goes_on;
+    if (w->packer != NULL && (text->continues || text->goes_on))
+        return sw_packer_add_part(w->packer, &document->tokens, loss, !text->goes_on);
+    if (w->packer != NULL)
+        return sw_packer_add(w->packer, &document->tokens, loss);
+    return text->continues ? sw_token_writer_add_more(w->writer, &document->tokens, loss)
+                           : sw_token_writer_add(w->writer, &document->tokens, loss);
 }
 
 /* Flushes what was written, and writes down how far the work is. */
@@ -159,20 +166,12 @@ static sw_status save(struct work *w) {
 /* Saves now and then, less often where that takes long. */
 static sw_status save_sometimes(struct work *w) {
     const int64_t begin_ns = sw_now_ns();
-    if (begin_ns < w->save_ns)
+    if (begin_ns < w->save_ns || w->within)
         return SW_OK;
     SW_TRY(save(w));
     const int64_t end_ns = sw_now_ns(), pause_ns = (end_ns - begin_ns) * LEAST_PAUSE_SAVES;
     w->save_ns = end_ns + (pause_ns > SAVE_EVERY_NS ? pause_ns : SAVE_EVERY_NS);
     return SW_OK;
-}
-
-/* Keeps what is done where the user has asked to stop. */
-static sw_status stop_here(struct work *w, sw_status status) {
-    if (status != SW_ERR_STOPPED || !w->has_journal || save(w) != SW_OK)
-        return status;
-    w->keeps = true;
-    return status;
 }
 
 static bool read_journal(const struct work *w, struct sw_tokenize_journal *out, struct sw_text_buffer *packed) {
@@ -181,16 +180,28 @@ static bool read_journal(const struct work *w, struct sw_tokenize_journal *out, 
     return sw_tokenize_journal_read(w->spec->out, limits, out, packed);
 }
 
-/* Keeps what the journal has of the work where something in the output's folder is in its way, such as a full disk. */
-static void keep_for_later(struct work *w, sw_status status) {
+/* Tells whether the journal is there and has work of this call or one like it. */
+static bool has_kept(const struct work *w) {
     SW_HANDLES_ERRORS();
     struct sw_tokenize_journal found;
     struct sw_text_buffer packed = {0};
+    const bool is_there = read_journal(w, &found, &packed);
+    free(packed.data);
+    return is_there && found.rules == w->journal.rules && found.inputs == w->journal.inputs;
+}
+
+/* Keeps what is done where the user has asked to stop: within a document, what was before. */
+static sw_status stop_here(struct work *w, sw_status status) {
+    if (status == SW_ERR_STOPPED && w->has_journal)
+        w->keeps = w->within ? has_kept(w) : save(w) == SW_OK;
+    return status;
+}
+
+/* Keeps what the journal has of the work where something in the output's folder is in its way, such as a full disk. */
+static void keep_for_later(struct work *w, sw_status status) {
     /* Files that fill a disk must not stay in a cache. */
     if (((status == SW_ERR_SPACE && w->spec->confirm == NULL) || w->blocked) && w->has_journal && w->writer != NULL)
-        w->keeps =
-            read_journal(w, &found, &packed) && found.rules == w->journal.rules && found.inputs == w->journal.inputs;
-    free(packed.data);
+        w->keeps = has_kept(w);
     if (w->keeps)
         sw_log_info("what is done is kept; the same command goes on from there");
 }
@@ -226,7 +237,7 @@ static sw_status encode_all(struct work *w) {
         for (int64_t i = 0; i < w->documents; i++) {
             const struct document *document = &w->document[i];
             if (document->status != SW_OK)
-                return sw_fail(document->status, "%s", document->message);
+                return sw_fail(document->status, "%s: %s", document->text.from, document->message);
             SW_TRY(put(w, document));
         }
         SW_TRY(save_sometimes(w));
@@ -354,6 +365,7 @@ static sw_status open_files(struct work *w) {
     struct sw_text_rules rules = spec->rules;
     rules.tokenizer = w->model.tokenizer;
     rules.model = spec->model;
+    rules.in_parts = sw_tokenizer_takes_parts(w->model.tokenizer);
     SW_TRY(refuse_stale_documents(w));
     SW_TRY(sw_text_inputs_expand(spec->names, spec->name_count, &w->inputs));
     sw_text_inputs_say(&w->inputs);

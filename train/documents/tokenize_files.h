@@ -1,4 +1,4 @@
-/* Text files as a token file, on several threads, in memory for the longest document. */
+/* Text files as a token file, on several threads, in memory for the longest document that cannot be cut. */
 #ifndef SW_TRAIN_DOCUMENTS_TOKENIZE_FILES_H
 #define SW_TRAIN_DOCUMENTS_TOKENIZE_FILES_H
 

@@ -214,6 +214,29 @@ int32_t sw_added_tokens_ids(const struct sw_added_tokens *added) {
     return added->ids;
 }
 
+static bool has_space(struct sw_text text) {
+    for (size_t i = 0; i < text.bytes; i++)
+        if ((unsigned char)text.data[i] <= ' ')
+            return true;
+    return false;
+}
+
+static bool is_mark(char c) {
+    return c != '\0' && strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", c) != NULL;
+}
+
+bool sw_added_tokens_take_parts(const struct sw_added_tokens *added) {
+    for (size_t i = 0; i < added->count; i++) {
+        const struct sw_added_token *token = &added->token[i];
+        const struct sw_text sought = token->is_normalized ? token->normalized : token->content;
+        if (sought.bytes == 0 || has_space(sought) || has_space(token->content) ||
+            (token->strips_left && !is_mark(sought.data[0])) ||
+            (token->strips_right && !is_mark(sought.data[sought.bytes - 1])))
+            return false;
+    }
+    return true;
+}
+
 const struct sw_added_token *sw_added_tokens_next_special(const struct sw_added_tokens *added, struct sw_text text,
                                                           size_t from, size_t *out_begin) {
     for (size_t at = from; added->special.nodes > 0 && at < text.bytes; at++) {

@@ -34,6 +34,9 @@ const struct sw_added_token *sw_added_token_find(const struct sw_added_tokens *a
 /* One more than the largest id; 0: there are none. */
 int32_t sw_added_tokens_ids(const struct sw_added_tokens *added);
 
+/* Tells whether no token reaches over a place where sw_text_cut cuts, nor takes white space or a word there. */
+bool sw_added_tokens_take_parts(const struct sw_added_tokens *added);
+
 /* Finds the first special token at `from` or later, as it is spelled in the file, without the white space that it
  * takes. Returns NULL where there is none. */
 const struct sw_added_token *sw_added_tokens_next_special(const struct sw_added_tokens *added, struct sw_text text,

@@ -217,12 +217,12 @@ static sw_status encode(const struct sw_bpe *bpe, struct sw_bpe_scratch *scratch
 
 sw_status sw_bpe_encode(const struct sw_bpe *bpe, struct sw_bpe_scratch *scratch, struct sw_text piece,
                         struct sw_token_list *out) {
-    enum { MOST_BYTES = 1 << 30 };
+    enum { MOST_BYTES = 16 << 20 }; /* merging takes thirty times as much */
     if (piece.bytes == 0)
         return SW_OK;
     if (piece.bytes > MOST_BYTES)
         return sw_fail(SW_ERR_UNSUPPORTED,
-                       "a piece of text of %zu bytes without a break cannot be encoded; at most 1 GiB", piece.bytes);
+                       "a piece of text of %zu bytes without a break cannot be encoded; at most 16 MiB", piece.bytes);
     if (piece.bytes > CACHED_BYTES)
         return encode(bpe, scratch, piece, out);
     struct cached *cached = &scratch->cached[XXH3_64bits(piece.data, piece.bytes) & (CACHE_SLOTS - 1)];

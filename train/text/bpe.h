@@ -27,7 +27,7 @@ struct sw_bpe_scratch;
 sw_status sw_bpe_scratch_create(struct sw_bpe_scratch **out);
 void sw_bpe_scratch_destroy(struct sw_bpe_scratch *scratch);
 
-/* Appends the ids of a piece of at most 1 GiB of valid UTF-8. */
+/* Appends the ids of a piece of at most 16 MiB of valid UTF-8. */
 sw_status sw_bpe_encode(const struct sw_bpe *bpe, struct sw_bpe_scratch *scratch, struct sw_text piece,
                         struct sw_token_list *out);
 

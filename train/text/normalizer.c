@@ -248,6 +248,13 @@ void sw_normalizer_destroy(struct sw_normalizer *normalizer) {
     free(normalizer);
 }
 
+bool sw_normalizer_is_of_forms(const struct sw_normalizer *normalizer) {
+    for (int i = 0; i < normalizer->steps; i++)
+        if (normalizer->step[i].run != run_form)
+            return false;
+    return true;
+}
+
 void sw_normalizer_scratch_release(struct sw_normalizer_scratch *scratch) {
     free(scratch->buffer[0].data);
     free(scratch->buffer[1].data);

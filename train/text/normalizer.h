@@ -13,6 +13,8 @@ struct sw_normalizer;
 /* Reads the value `normalizer`; null: texts stay as they are. What we do not have is refused by its name. */
 sw_status sw_normalizer_create(const json_t *json, const char *path, struct sw_normalizer **out);
 void sw_normalizer_destroy(struct sw_normalizer *normalizer);
+/* Tells whether all of its steps are normal forms of Unicode. */
+bool sw_normalizer_is_of_forms(const struct sw_normalizer *normalizer);
 
 /* Buffers of one thread, between which a text goes back and forth. A zeroed struct is empty. */
 struct sw_normalizer_scratch {

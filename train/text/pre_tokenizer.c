@@ -26,6 +26,7 @@ struct stage {
     enum prepend prepend;
     char character[CHARACTER_BYTES]; /* of a run; what is prepended */
     bool replaces_spaces;            /* by the character */
+    bool takes_parts;                /* cuts wherever sw_text_cut does, by the text behind that place alone */
 };
 
 struct sw_pre_tokenizer {
@@ -42,6 +43,25 @@ struct sw_pre_tokenizer_scratch {
 /* GPT-2's expression, for ByteLevel with use_regex. */
 static const char gpt2_expression[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/* Expressions of Llama 3, Qwen and GPT-4o. Each of them, and GPT-2's, matches every character, never looks behind, and
+ * ends a match before a space between two letters, and behind the end of a line between what is no space, whether the
+ * text goes on there or not: so a text may be cut there (text_cut.h). */
+static const char *const part_expressions[] = {
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|"
+    "'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'"
+    "m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"};
+
+static bool takes_parts(const char *expression) {
+    for (size_t i = 0; i < sizeof part_expressions / sizeof part_expressions[0]; i++)
+        if (strcmp(expression, part_expressions[i]) == 0)
+            return true;
+    return false;
+}
 
 static sw_status read_behavior(const json_t *json, const char *path, enum behavior *out) {
     const char *name = json_string_value(json_object_get(json, "behavior"));
@@ -62,6 +82,8 @@ static sw_status read_split(const json_t *json, const char *path, struct stage *
         return sw_fail(SW_ERR_ARG, "%s: a Split has neither a Regex nor a String", path);
     stage->inverted = json_is_true(json_object_get(json, "invert"));
     SW_TRY(read_behavior(json, path, &stage->behavior));
+    stage->takes_parts = sought == expression && !stage->inverted && stage->behavior == ISOLATED &&
+                         takes_parts(json_string_value(sought));
     return sw_pattern_create((struct sw_text){json_string_value(sought), json_string_length(sought)}, sought == literal,
                              path, &stage->pattern);
 }
@@ -83,6 +105,7 @@ static sw_status read_byte_level(const json_t *json, const char *path, struct st
         stage->finder = BY_NOTHING;
         return SW_OK;
     }
+    stage->takes_parts = true;
     return sw_pattern_create((struct sw_text){gpt2_expression, sizeof gpt2_expression - 1}, false, path,
                              &stage->pattern);
 }
@@ -182,6 +205,19 @@ bool sw_pre_tokenizer_is_byte_level(const struct sw_pre_tokenizer *pre) {
 
 bool sw_pre_tokenizer_is_none(const struct sw_pre_tokenizer *pre) {
     return pre->stages == 0;
+}
+
+bool sw_pre_tokenizer_takes_parts(const struct sw_pre_tokenizer *pre) {
+    bool takes = false, cuts_otherwise = false;
+    for (int i = 0; i < pre->stages; i++) {
+        const struct stage *stage = &pre->stage[i];
+        /* Stages behind one that takes parts get the same pieces, but the first piece of each part as a first one. */
+        if (stage->prepend == PREPEND_FIRST || (!takes && (stage->prepend == PREPEND_ALWAYS || stage->replaces_spaces)))
+            return false;
+        takes |= stage->takes_parts && !cuts_otherwise;
+        cuts_otherwise |= stage->finder == BY_RUN || stage->finder == BY_PATTERN;
+    }
+    return pre->byte_level && takes;
 }
 
 void sw_pre_tokenizer_cut_before(struct sw_pre_tokenizer *pre, struct sw_text character) {

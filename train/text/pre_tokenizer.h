@@ -19,6 +19,8 @@ bool sw_pre_tokenizer_is_byte_level(const struct sw_pre_tokenizer *pre);
 
 /* Without stages of its own, cuts before each run of a character. For models whose result that does not change. */
 void sw_pre_tokenizer_cut_before(struct sw_pre_tokenizer *pre, struct sw_text character);
+/* Tells whether parts of a text, which sw_text_cut finds, become the same pieces as the whole. */
+bool sw_pre_tokenizer_takes_parts(const struct sw_pre_tokenizer *pre);
 /* Tells whether it leaves the text whole. */
 bool sw_pre_tokenizer_is_none(const struct sw_pre_tokenizer *pre);
 

@@ -237,6 +237,11 @@ struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tok
                                      .strips_right = token->strips_right};
 }
 
+bool sw_tokenizer_takes_parts(const struct sw_tokenizer *tokenizer) {
+    return sw_pre_tokenizer_takes_parts(tokenizer->pre) && sw_normalizer_is_of_forms(tokenizer->normalizer) &&
+           sw_added_tokens_take_parts(tokenizer->added);
+}
+
 bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id) {
     const struct sw_added_token *added = sw_added_token_of_id(tokenizer->added, id);
     return added != NULL && added->special;

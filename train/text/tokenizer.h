@@ -38,6 +38,10 @@ struct sw_special_match {
 struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tokenizer, struct sw_text text,
                                                   size_t from);
 
+/* Tells whether a text has the same tokens where its parts, cut where sw_text_cut says (text_cut.h), are encoded one
+ * after the other. */
+bool sw_tokenizer_takes_parts(const struct sw_tokenizer *tokenizer);
+
 /* Scratch memory of one thread that encodes. */
 struct sw_text_encoder;
 /* The tokenizer is borrowed and outlives the encoder. */
