@@ -366,7 +366,7 @@ static void parts_have_the_same_tokens(void **state) {
     for (int n = 0; n < NAMES; n++) {
         json_t *golden = read_golden(names[n]);
         json_t *added = json_object_get(json_object_get(golden, "tokenizer"), "added_tokens");
-        /* Those behind the first take the white space beside them, for which nothing is cut. */
+        /* Other added tokens take the white space beside them, and no text is cut. */
         while (json_array_size(added) > PLAIN_TOKENS)
             assert_int_equal(json_array_remove(added, PLAIN_TOKENS), 0);
         struct sw_tokenizer *tokenizer = must_load(golden);
