@@ -237,7 +237,18 @@ int sw_path_lstat(const char *path, struct stat *out) {
     return find(path, &spot) ? leave(&spot, fstatat(spot.folder, spot.name, out, AT_SYMLINK_NOFOLLOW)) : -1;
 }
 
+static bool cannot_tell(int error) {
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO;
+}
+
 bool sw_path_exists(const char *path) {
     struct stat info;
-    return sw_path_stat(path, &info) == 0 || errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO;
+    return sw_path_stat(path, &info) == 0 || cannot_tell(errno);
+}
+
+sw_status sw_path_find(const char *path, bool *out) {
+    struct stat info;
+    *out = sw_path_stat(path, &info) == 0;
+    return *out || !cannot_tell(errno) ? SW_OK
+                                       : sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(errno));
 }

@@ -46,5 +46,7 @@ int sw_path_lstat(const char *path, struct stat *out);
 /* Returns whether something is at the path, by sw_path_stat. What the system is too short of memory or files to tell,
  * or cannot read, may be there: opening it then says why not. */
 bool sw_path_exists(const char *path);
+/* Finds the same. Fails where the system cannot tell. */
+sw_status sw_path_find(const char *path, bool *out);
 
 #endif

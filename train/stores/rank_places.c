@@ -96,9 +96,11 @@ sw_status sw_rank_places_agree(const struct sw_rank_stores *self) {
 
 sw_status sw_rank_refuse_taken(const struct sw_places *places) {
     char path[SW_RUN_PATH_CHARS];
+    bool found;
     for (int i = 0; i < places->count; i++) {
         SW_TRY(sw_path_join(path, sizeof path, places->path[i], SW_STORE_FILE_NAME));
-        if (sw_path_exists(path))
+        SW_TRY(sw_path_find(path, &found));
+        if (found)
             return sw_fail(SW_ERR_ARG,
                            "%s exists already: resume the run that it belongs to, choose another directory by --nvme, "
                            "or remove it",
