@@ -23,7 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_NODES = 1 << 12, MOST_RINGS = 256, MOST_FILES = 64, LINK_CHARS = 64 };
+enum { MOST_NODES = 1 << 12, MOST_RINGS = 256, MOST_FILES = 64, LINK_CHARS = 64, LEAST_FD = 200 };
 #define REAL(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
 
 /* A file, a folder or a block device, known by its inode. */
@@ -405,6 +405,9 @@ __attribute__((constructor)) static void begin(void) {
     if (path == NULL || watched == NULL || stat("/proc/self/exe", &own) != 0 || stat(watched, &program) != 0 ||
         own.st_ino != program.st_ino || own.st_dev != program.st_dev)
         return;
-    report = REAL(openat)(AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    /* Standard streams may be closed, and must stay so. */
+    const int fd = REAL(openat)(AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    report = fcntl(fd, F_DUPFD_CLOEXEC, LEAST_FD);
+    close(fd);
     on_exit(end, NULL);
 }

@@ -270,7 +270,9 @@ sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struc
                     "skipped_steps", &skipped, "loss_scale", &scale, "good_steps", &good_steps, "recent", &recent,
                     "data_digest", &digest) != 0 ||
         sscanf(digest, "%" SCNx64, &value) != 1)
-        status = sw_fail(SW_ERR_CORRUPT, "the store's commit does not hold the position of the run");
+        status = sw_json_lacked_memory()
+                     ? sw_fail(SW_ERR_NOMEM, "no memory to read the position of the run")
+                     : sw_fail(SW_ERR_CORRUPT, "the store's commit does not hold the position of the run");
     else if (!is_count(step) || !is_count(applied) || !is_count(skipped) || !is_count(good_steps) || !isfinite(scale) ||
              scale <= 0.0)
         status =
