@@ -227,7 +227,7 @@ static bool ends_in_crlf(struct sw_text line) {
 }
 
 static sw_status fail_long(const struct sw_text_reader *reader) {
-    const char *why = reader->rules.in_parts ? " without a space or the end of a line between words" : "";
+    const char *why = reader->rules.parts != SW_TEXT_WHOLE ? " without a space or the end of a line between words" : "";
     return sw_fail(
         SW_ERR_ARG,
         "%s has a document of more than %d MiB%s, which is the most; divide it, by --separator or --lines of "
@@ -238,12 +238,12 @@ static sw_status fail_long(const struct sw_text_reader *reader) {
 /* Cuts what was read of a document, so that what is behind the place stays for the next part. `from`: no place is
  * before it. *out_cut: there is one. */
 static sw_status cut_part(struct sw_text_reader *reader, size_t from, struct sw_text_buffer *out, bool *out_cut) {
-    const size_t at = reader->rules.in_parts ? sw_text_cut(sw_text_of_buffer(out), from) : 0;
-    *out_cut = at > 0;
-    if (at == 0)
+    const struct sw_text_cut at = sw_text_cut(sw_text_of_buffer(out), reader->rules.parts, from);
+    *out_cut = at.end > 0;
+    if (!*out_cut)
         return out->bytes > SW_TEXT_MOST_PART_BYTES ? fail_long(reader) : SW_OK;
-    SW_TRY(sw_text_buffer_append(&reader->rest, (struct sw_text){out->data + at, out->bytes - at}));
-    out->bytes = at;
+    SW_TRY(sw_text_buffer_append(&reader->rest, (struct sw_text){out->data + at.begin, out->bytes - at.begin}));
+    out->bytes = at.end;
     return SW_OK;
 }
 

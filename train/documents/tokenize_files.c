@@ -365,7 +365,7 @@ static sw_status open_files(struct work *w) {
     struct sw_text_rules rules = spec->rules;
     rules.tokenizer = w->model.tokenizer;
     rules.model = spec->model;
-    rules.in_parts = sw_tokenizer_takes_parts(w->model.tokenizer);
+    rules.parts = sw_tokenizer_parts(w->model.tokenizer);
     SW_TRY(refuse_stale_documents(w));
     SW_TRY(sw_text_inputs_expand(spec->names, spec->name_count, &w->inputs));
     sw_text_inputs_say(&w->inputs);

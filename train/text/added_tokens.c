@@ -225,6 +225,18 @@ static bool is_mark(char c) {
     return c != '\0' && strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~", c) != NULL;
 }
 
+bool sw_added_tokens_leave_words(const struct sw_added_tokens *added, struct sw_text space) {
+    for (size_t i = 0; i < added->count; i++) {
+        const struct sw_added_token *token = &added->token[i];
+        struct sw_text sought = token->is_normalized ? token->normalized : token->content;
+        if (sought.bytes > space.bytes && memcmp(sought.data, space.data, space.bytes) == 0)
+            sought = (struct sw_text){sought.data + space.bytes, sought.bytes - space.bytes};
+        if (sought.bytes == 0 || !is_mark(sought.data[0]) || !is_mark(sought.data[sought.bytes - 1]))
+            return false;
+    }
+    return true;
+}
+
 bool sw_added_tokens_take_parts(const struct sw_added_tokens *added) {
     for (size_t i = 0; i < added->count; i++) {
         const struct sw_added_token *token = &added->token[i];

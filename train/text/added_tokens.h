@@ -36,6 +36,9 @@ int32_t sw_added_tokens_ids(const struct sw_added_tokens *added);
 
 /* Tells whether no token reaches over a place where sw_text_cut cuts, nor takes white space or a word there. */
 bool sw_added_tokens_take_parts(const struct sw_added_tokens *added);
+/* Tells whether every token begins, perhaps behind the character that stands for a space, and ends with a punctuation
+ * mark, so that a space between letters is neither in one nor beside one. */
+bool sw_added_tokens_leave_words(const struct sw_added_tokens *added, struct sw_text space);
 
 /* Finds the first special token at `from` or later, as it is spelled in the file, without the white space that it
  * takes. Returns NULL where there is none. */

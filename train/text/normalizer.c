@@ -19,6 +19,7 @@ struct step {
     utf8proc_option_t form;     /* of a Unicode normal form */
     struct sw_pattern *pattern; /* of a Replace */
     char *text;                 /* what is put in its place, or before a text */
+    bool of_spaces;             /* a Replace of each space */
 };
 
 struct sw_normalizer {
@@ -181,6 +182,7 @@ static sw_status read_replace(const json_t *json, const char *path, struct step 
     if (!json_is_string(sought))
         return sw_fail(SW_ERR_ARG, "%s: a Replace has neither a Regex nor a String", path);
     step->run = run_replace;
+    step->of_spaces = sought == literal && strcmp(json_string_value(sought), " ") == 0;
     SW_TRY(copy_text(json_object_get(json, "content"), path, step));
     return sw_pattern_create((struct sw_text){json_string_value(sought), json_string_length(sought)}, sought == literal,
                              path, &step->pattern);
@@ -253,6 +255,16 @@ bool sw_normalizer_is_of_forms(const struct sw_normalizer *normalizer) {
         if (normalizer->step[i].run != run_form)
             return false;
     return true;
+}
+
+static bool puts_character(const struct step *step, struct sw_text character) {
+    return strlen(step->text) == character.bytes && memcmp(step->text, character.data, character.bytes) == 0;
+}
+
+bool sw_normalizer_is_of_words(const struct sw_normalizer *normalizer, struct sw_text character) {
+    const struct step *before = &normalizer->step[0], *spaces = &normalizer->step[1];
+    return normalizer->steps == 2 && before->run == run_prepend && puts_character(before, character) &&
+           spaces->run == run_replace && spaces->of_spaces && puts_character(spaces, character);
 }
 
 void sw_normalizer_scratch_release(struct sw_normalizer_scratch *scratch) {

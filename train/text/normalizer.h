@@ -15,6 +15,8 @@ sw_status sw_normalizer_create(const json_t *json, const char *path, struct sw_n
 void sw_normalizer_destroy(struct sw_normalizer *normalizer);
 /* Tells whether all of its steps are normal forms of Unicode. */
 bool sw_normalizer_is_of_forms(const struct sw_normalizer *normalizer);
+/* Tells whether it puts a character before each text and for each space, and does nothing else. */
+bool sw_normalizer_is_of_words(const struct sw_normalizer *normalizer, struct sw_text character);
 
 /* Buffers of one thread, between which a text goes back and forth. A zeroed struct is empty. */
 struct sw_normalizer_scratch {

@@ -203,10 +203,6 @@ bool sw_pre_tokenizer_is_byte_level(const struct sw_pre_tokenizer *pre) {
     return pre->byte_level;
 }
 
-bool sw_pre_tokenizer_is_none(const struct sw_pre_tokenizer *pre) {
-    return pre->stages == 0;
-}
-
 bool sw_pre_tokenizer_takes_parts(const struct sw_pre_tokenizer *pre) {
     bool takes = false, cuts_otherwise = false;
     for (int i = 0; i < pre->stages; i++) {
@@ -220,11 +216,27 @@ bool sw_pre_tokenizer_takes_parts(const struct sw_pre_tokenizer *pre) {
     return pre->byte_level && takes;
 }
 
+static bool is_of(const struct stage *stage, struct sw_text character) {
+    return strlen(stage->character) == character.bytes &&
+           memcmp(stage->character, character.data, character.bytes) == 0;
+}
+
 void sw_pre_tokenizer_cut_before(struct sw_pre_tokenizer *pre, struct sw_text character) {
-    struct stage *stage = &pre->stage[pre->stages++];
+    struct stage *stage = &pre->stage[0];
+    if (pre->stages > 1 || (pre->stages == 1 && (stage->finder != BY_NOTHING || !is_of(stage, character))))
+        return;
+    pre->stages = 1;
     stage->finder = BY_RUN;
     stage->behavior = MERGED_WITH_NEXT;
     memcpy(stage->character, character.data, character.bytes);
+}
+
+bool sw_pre_tokenizer_cuts_words(const struct sw_pre_tokenizer *pre, struct sw_text character, bool given) {
+    const struct stage *stage = &pre->stage[0];
+    if (pre->stages != 1 || stage->behavior != MERGED_WITH_NEXT || stage->inverted || !is_of(stage, character))
+        return false;
+    return given ? stage->finder == BY_RUN && !stage->replaces_spaces
+                 : stage->replaces_spaces && stage->prepend != PREPEND_NEVER && stage->finder != BY_NOTHING;
 }
 
 sw_status sw_pre_tokenizer_scratch_create(struct sw_pre_tokenizer_scratch **out) {

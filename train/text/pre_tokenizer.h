@@ -17,12 +17,14 @@ void sw_pre_tokenizer_destroy(struct sw_pre_tokenizer *pre);
 /* Tells whether it ends in ByteLevel: the model's symbols are bytes. */
 bool sw_pre_tokenizer_is_byte_level(const struct sw_pre_tokenizer *pre);
 
-/* Without stages of its own, cuts before each run of a character. For models whose result that does not change. */
+/* Where it leaves texts whole, cuts them before each run of a character. For models whose result that does not change.
+ */
 void sw_pre_tokenizer_cut_before(struct sw_pre_tokenizer *pre, struct sw_text character);
-/* Tells whether parts of a text, which sw_text_cut finds, become the same pieces as the whole. */
+/* Tells whether parts of a text, cut as SW_TEXT_IN_PARTS says, become the same pieces as the whole. */
 bool sw_pre_tokenizer_takes_parts(const struct sw_pre_tokenizer *pre);
-/* Tells whether it leaves the text whole. */
-bool sw_pre_tokenizer_is_none(const struct sw_pre_tokenizer *pre);
+/* Tells whether it cuts before a character that stands for spaces, and a text gets one before its first word. `given`:
+ * the normalizer has put the character for spaces and before the text. */
+bool sw_pre_tokenizer_cuts_words(const struct sw_pre_tokenizer *pre, struct sw_text character, bool given);
 
 struct sw_pre_tokenizer_scratch;
 sw_status sw_pre_tokenizer_scratch_create(struct sw_pre_tokenizer_scratch **out);

@@ -16,22 +16,29 @@ static bool begins_chinese(char c) {
     return byte >= 0xE4 && byte <= 0xE9;
 }
 
-/* Tells whether the text may be cut before the byte at `at`: "word| word" and "word\n|word". */
-static bool may_cut(struct sw_text text, size_t at) {
+/* Tells whether the text may be cut before the space at `at`: "word| word". */
+static bool is_between_words(struct sw_text text, size_t at) {
     const char *c = text.data + at;
-    if (c[0] == ' ')
-        return is_lower(c[-1]) && is_letter(c[1]);
+    return c[0] == ' ' && is_lower(c[-1]) && is_letter(c[1]);
+}
+
+/* Tells whether the text may be cut before the byte at `at`: "word\n|word". */
+static bool is_behind_line(struct sw_text text, size_t at) {
+    const char *c = text.data + at;
     if (c[-1] != '\n' || (!is_letter(c[0]) && !begins_chinese(c[0])))
         return false;
     return (c[-2] > ' ' && c[-2] <= '~') || (at >= 4 && begins_chinese(c[-4]));
 }
 
-size_t sw_text_cut(struct sw_text text, size_t from) {
+struct sw_text_cut sw_text_cut(struct sw_text text, enum sw_text_parts parts, size_t from) {
     enum { BEFORE = 2, BEHIND = 2 }; /* characters that are looked at beside a place */
-    if (text.bytes < BEFORE + BEHIND)
-        return 0;
-    for (size_t at = text.bytes - BEHIND; at >= BEFORE && at + BEHIND >= from; at--)
-        if (may_cut(text, at))
-            return at;
-    return 0;
+    if (parts == SW_TEXT_WHOLE || text.bytes < BEFORE + BEHIND)
+        return (struct sw_text_cut){0};
+    for (size_t at = text.bytes - BEHIND; at >= BEFORE && at + BEHIND >= from; at--) {
+        if (is_between_words(text, at))
+            return (struct sw_text_cut){at, parts == SW_TEXT_IN_WORDS ? at + 1 : at};
+        if (parts == SW_TEXT_IN_PARTS && is_behind_line(text, at))
+            return (struct sw_text_cut){at, at};
+    }
+    return (struct sw_text_cut){0};
 }

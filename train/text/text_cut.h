@@ -1,12 +1,25 @@
 /* Where a long text may be cut into parts whose tokens, one after the other, are those of the whole: before a space
- * between two English words, and behind the end of a line between words or Chinese characters. The tokenizer has to
- * take parts (sw_tokenizer_takes_parts). */
+ * between two English words, and behind the end of a line between words or Chinese characters. */
 #ifndef SW_TRAIN_TEXT_TEXT_CUT_H
 #define SW_TRAIN_TEXT_TEXT_CUT_H
 
 #include "train/text/buffer.h"
 
-/* Returns the last place that is not before `from`, which is in the text; 0: there is none. The text is valid UTF-8. */
-size_t sw_text_cut(struct sw_text text, size_t from);
+/* How the tokenizer takes the parts of a text (sw_tokenizer_parts). */
+enum sw_text_parts {
+    SW_TEXT_WHOLE,    /* it may not be cut */
+    SW_TEXT_IN_PARTS, /* at any of these places */
+    /* At spaces, each of which is left out: the tokenizer puts what stands for a space before each text. */
+    SW_TEXT_IN_WORDS
+};
+
+/* A place. */
+struct sw_text_cut {
+    size_t end;   /* of the first part; 0: there is no place */
+    size_t begin; /* of the second part */
+};
+
+/* Returns the last place that is not before `from`, which is in the text. The text is valid UTF-8. */
+struct sw_text_cut sw_text_cut(struct sw_text text, enum sw_text_parts parts, size_t from);
 
 #endif

@@ -115,7 +115,7 @@ static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const
                                   path, &tokenizer->added));
     SW_TRY(read_post_processor(tokenizer, json_object_get(json, "post_processor"), path));
     SW_TRY(sw_decoding_read(json_object_get(json, "decoder"), byte_level, path, &tokenizer->decoding));
-    if (sw_pre_tokenizer_is_none(tokenizer->pre) && sw_bpe_may_cut_before(tokenizer->bpe, metaspace))
+    if (sw_bpe_may_cut_before(tokenizer->bpe, metaspace))
         sw_pre_tokenizer_cut_before(tokenizer->pre, metaspace);
     return SW_OK;
 }
@@ -237,9 +237,17 @@ struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tok
                                      .strips_right = token->strips_right};
 }
 
-bool sw_tokenizer_takes_parts(const struct sw_tokenizer *tokenizer) {
-    return sw_pre_tokenizer_takes_parts(tokenizer->pre) && sw_normalizer_is_of_forms(tokenizer->normalizer) &&
-           sw_added_tokens_take_parts(tokenizer->added);
+enum sw_text_parts sw_tokenizer_parts(const struct sw_tokenizer *tokenizer) {
+    const bool forms = sw_normalizer_is_of_forms(tokenizer->normalizer);
+    if (!sw_added_tokens_take_parts(tokenizer->added))
+        return SW_TEXT_WHOLE;
+    if (forms && sw_pre_tokenizer_takes_parts(tokenizer->pre))
+        return SW_TEXT_IN_PARTS;
+    const bool normalizer_begins = sw_normalizer_is_of_words(tokenizer->normalizer, metaspace);
+    const bool begins = sw_pre_tokenizer_cuts_words(tokenizer->pre, metaspace, normalizer_begins);
+    return (forms || normalizer_begins) && begins && sw_added_tokens_leave_words(tokenizer->added, metaspace)
+               ? SW_TEXT_IN_WORDS
+               : SW_TEXT_WHOLE;
 }
 
 bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id) {

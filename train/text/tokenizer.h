@@ -6,6 +6,7 @@
 
 #include "core/status.h"
 #include "train/text/buffer.h"
+#include "train/text/text_cut.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,9 +39,8 @@ struct sw_special_match {
 struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tokenizer, struct sw_text text,
                                                   size_t from);
 
-/* Tells whether a text has the same tokens where its parts, cut where sw_text_cut says (text_cut.h), are encoded one
- * after the other. */
-bool sw_tokenizer_takes_parts(const struct sw_tokenizer *tokenizer);
+/* How a text may be cut into parts whose tokens, one after the other, are those of the whole (text_cut.h). */
+enum sw_text_parts sw_tokenizer_parts(const struct sw_tokenizer *tokenizer);
 
 /* Scratch memory of one thread that encodes. */
 struct sw_text_encoder;
