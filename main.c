@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,10 +144,20 @@ static void open_standard_descriptors(void) {
             _exit(SW_EXIT_FAILED);
 }
 
+/* What the program that started this one wants of SIGHUP, such as nohup. Libraries that MPI brings catch it before main
+ * begins (UCX does), so it is noted before any library's constructor runs. */
+static struct sigaction hangup;
+
+static void note_hangup(void) {
+    sigaction(SIGHUP, NULL, &hangup);
+}
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = note_hangup;
+
 int main(int argc, char **argv) {
     static const char *const version_names[] = {"version", "--version", "-V"};
     static const char *const help_names[] = {"help", "--help", "-h"};
     open_standard_descriptors();
+    sigaction(SIGHUP, &hangup, NULL);
     if (argc < 2) {
         print_help(stderr);
         return SW_EXIT_USAGE;
