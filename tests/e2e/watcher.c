@@ -23,7 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_NODES = 1 << 12, MOST_RINGS = 256, MOST_FILES = 64, LINK_CHARS = 64, LEAST_FD = 200 };
+enum { MOST_NODES = 1 << 12, MOST_RINGS = 256, MOST_FILES = 64, MOST_ON_WAY = 512, LINK_CHARS = 64, LEAST_FD = 200 };
 #define REAL(name) ((__typeof__(&(name)))dlsym(RTLD_NEXT, #name))
 
 /* A file, a folder or a block device, known by its inode. */
@@ -37,13 +37,20 @@ struct node {
     uint8_t store_id[SW_FORMAT_ID_BYTES];
 };
 
+/* A write or a flush that a ring was given and that has not ended. */
+struct request {
+    uint64_t tag;      /* the ring's own name of it */
+    int64_t offset;    /* of a write */
+    struct node *file; /* NULL: the entry is free */
+    bool flushes;
+};
+
 struct ring {
     const struct io_uring *is;
     struct node *file[MOST_FILES];
     int fd[MOST_FILES];
-    int64_t low[MOST_FILES]; /* the lowest offset that was written since nothing was on its way */
-    bool flushes[MOST_FILES];
-    unsigned submitted;
+    struct request on_way[MOST_ON_WAY];
+    unsigned seen; /* ends of requests that were looked at */
 };
 
 static struct node nodes[MOST_NODES];
@@ -261,34 +268,49 @@ static void read_label(struct node *node, int fd, const void *written) {
     memcpy(node->store_id, label.store_id, sizeof node->store_id);
 }
 
-/* Flushes of a ring count once all that it had been given has ended. */
-static void end_flushes(struct ring *ring) {
-    if (ring->submitted != __atomic_load_n(ring->is->cq.ktail, __ATOMIC_ACQUIRE))
-        return;
-    for (int i = 0; i < MOST_FILES; i++) {
-        ring->low[i] = INT64_MAX;
-        if (ring->flushes[i])
-            ring->file[i]->flushing = INT64_MAX;
-        ring->flushes[i] = false;
+static void end_request(struct ring *ring, uint64_t tag) {
+    for (int i = 0; i < MOST_ON_WAY; i++) {
+        struct request *request = &ring->on_way[i];
+        if (request->file == NULL || request->tag != tag)
+            continue;
+        if (request->flushes)
+            request->file->flushing = INT64_MAX;
+        request->file = NULL;
     }
 }
 
+/* Looks at which requests of a ring have ended. Between two calls for it no more end than its queue has room for. */
+static void see_ends(struct ring *ring) {
+    const struct io_uring_cq *queue = &ring->is->cq;
+    const unsigned tail = __atomic_load_n(queue->ktail, __ATOMIC_ACQUIRE);
+    for (; ring->seen != tail; ring->seen++)
+        end_request(ring, queue->cqes[ring->seen & *queue->kring_mask].user_data);
+}
+
+static void begin_request(struct ring *ring, const struct io_uring_sqe *request, struct node *file) {
+    for (int i = 0; i < MOST_ON_WAY; i++)
+        if (ring->on_way[i].file == NULL) {
+            ring->on_way[i] = (struct request){.tag = request->user_data,
+                                               .offset = (int64_t)request->off,
+                                               .file = file,
+                                               .flushes = request->opcode == IORING_OP_FSYNC};
+            return;
+        }
+}
+
 /* A flush covers what was written before it but for what is still on its way. */
-static void begin_flush(struct ring *own, int file) {
-    struct node *node = own->file[file];
+static void begin_flush(struct node *node) {
     node->flushing = sw_min_i64(node->flushing, node->low);
     node->low = INT64_MAX;
     node->dirty = false;
-    own->flushes[file] = true;
     for (int i = 0; i < MOST_RINGS; i++) {
         if (rings[i].is == NULL)
             continue;
-        end_flushes(&rings[i]);
-        for (int j = 0; j < MOST_FILES; j++)
-            if (rings[i].file[j] == node)
-                node->low = sw_min_i64(node->low, rings[i].low[j]);
+        see_ends(&rings[i]);
+        for (int j = 0; j < MOST_ON_WAY; j++)
+            if (rings[i].on_way[j].file == node && !rings[i].on_way[j].flushes)
+                node->low = sw_min_i64(node->low, rings[i].on_way[j].offset);
     }
-    own->flushes[file] = true;
 }
 
 /* Data lies below a store's scratch. */
@@ -308,7 +330,8 @@ static void note_request(struct ring *ring, const struct io_uring_sqe *request) 
     if (node == NULL || (!writes && request->opcode != IORING_OP_FSYNC))
         return;
     if (!writes) {
-        begin_flush(ring, request->fd);
+        begin_flush(node);
+        begin_request(ring, request, node);
         return;
     }
     const char *bytes = (const char *)(uintptr_t)request->addr;
@@ -329,7 +352,7 @@ static void note_write(struct ring *ring, const struct io_uring_sqe *request) {
         return;
     struct node *node = ring->file[request->fd];
     node->low = sw_min_i64(node->low, (int64_t)request->off);
-    ring->low[request->fd] = sw_min_i64(ring->low[request->fd], (int64_t)request->off);
+    begin_request(ring, request, node);
 }
 
 static struct ring *find_ring(const struct io_uring *is) {
@@ -343,9 +366,8 @@ int io_uring_register_files(struct io_uring *is, const int *files, unsigned coun
     pthread_mutex_lock(&lock);
     struct ring *ring = report >= 0 ? find_ring(NULL) : NULL;
     if (ring != NULL)
-        *ring = (struct ring){.is = is};
+        *ring = (struct ring){.is = is, .seen = *is->cq.ktail};
     for (unsigned i = 0; ring != NULL && i < MOST_FILES; i++) {
-        ring->low[i] = INT64_MAX;
         ring->fd[i] = i < count ? files[i] : -1;
         ring->file[i] = i < count ? node_at(files[i]) : NULL;
     }
@@ -357,7 +379,7 @@ void io_uring_queue_exit(struct io_uring *is) {
     pthread_mutex_lock(&lock);
     struct ring *ring = find_ring(is);
     if (ring != NULL) {
-        end_flushes(ring);
+        see_ends(ring);
         ring->is = NULL;
     }
     pthread_mutex_unlock(&lock);
@@ -369,12 +391,11 @@ static void note_batch(const struct io_uring *is) {
     struct ring *ring = find_ring(is);
     const struct io_uring_sq *queue = &is->sq;
     if (ring != NULL) {
-        end_flushes(ring);
+        see_ends(ring);
         for (unsigned at = queue->sqe_head; at != queue->sqe_tail; at++)
             note_request(ring, &queue->sqes[at & *queue->kring_mask]);
         for (unsigned at = queue->sqe_head; at != queue->sqe_tail; at++)
             note_write(ring, &queue->sqes[at & *queue->kring_mask]);
-        ring->submitted += queue->sqe_tail - queue->sqe_head;
     }
     pthread_mutex_unlock(&lock);
 }
