@@ -52,7 +52,7 @@ def build(tests):
 
 def run(test, more, limit_s):
     """Returns whether the test passed. It has a folder of its own, and all that it started ends with it."""
-    with tempfile.TemporaryDirectory(prefix="spillway-mutant-") as folder:
+    with tempfile.TemporaryDirectory(prefix="spillway-mutant-", ignore_cleanup_errors=True) as folder:
         env = os.environ | test["env"] | more
         with open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
             work = os.path.join(folder, "work")
