@@ -117,6 +117,7 @@ def judge(condition, forced, tests, seconds, seen):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="conditions whose path begins so, such as io/store/commit.c")
+    parser.add_argument("--tests", default="", help="only those whose AREA:NAME begins so, such as io:")
     parser.add_argument("--share", type=float, default=1.0, help="of the conditions, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most-seconds", type=float, default=60.0, help="tests that take longer are left out")
@@ -124,7 +125,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="write all results")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    tests = dict(declared())
+    tests = {label: test for label, test in declared() if label.startswith(options.tests)}
     build(tests.values())
     seconds, seen = record(tests.items(), options.most_seconds)
     chosen = [c for c in dict.fromkeys(conditions()) if c.startswith(options.only)]
