@@ -14,8 +14,11 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     return 0;
 }
 
+/* Larger numbers are missing ones, so that sums of a log stay finite. */
+#define MOST_NUMBER 1e100
+
 static void check_number(const json_t *wanted, double found) {
-    if (json_is_number(wanted))
+    if (json_is_number(wanted) && fabs(json_number_value(wanted)) <= MOST_NUMBER)
         assert(found == json_number_value(wanted));
     else if (json_is_boolean(wanted))
         assert(found == json_is_true(wanted));
