@@ -144,8 +144,8 @@ static void open_standard_descriptors(void) {
             _exit(SW_EXIT_FAILED);
 }
 
-/* What the program that started this one wants of SIGHUP, such as nohup. Libraries that MPI brings catch it before main
- * begins (UCX does), so it is noted before any library's constructor runs. */
+/* The disposition of SIGHUP that the starter of this program chose, as nohup does. Libraries that MPI brings catch the
+ * signal before main begins (UCX does), so it is noted before any library's constructor runs. */
 static struct sigaction hangup;
 
 static void note_hangup(void) {

@@ -1,4 +1,4 @@
-/* Who made a call that a preloaded library stands in front of: the innermost code on the stack that is neither that
+/* The maker of a call that a preloaded library stands in front of: the innermost code on the stack that is neither that
  * library nor the C and C++ runtimes. So strdup in our code is ours, and what oneDNN allocates for itself is its own.
  */
 #ifndef SW_TESTS_E2E_CALLERS_H

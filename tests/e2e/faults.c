@@ -6,6 +6,7 @@
  * of a kind, counted from 1, fail with an errno; `on`: each later one, too. */
 #undef _FILE_OFFSET_BITS
 #include "tests/e2e/callers.h"
+#include "tests/e2e/open_mode.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -39,6 +40,7 @@ struct report {
 };
 
 static struct report *report;
+static struct report *counted; /* the report of main and what follows */
 static enum kind failing = KINDS;
 static uint64_t first, last;
 static int failing_error;
@@ -105,7 +107,24 @@ __attribute__((constructor)) static void begin(void) {
     if (fd >= 0)
         close(fd);
     inside = false;
-    report = at == MAP_FAILED ? NULL : at;
+    counted = at == MAP_FAILED ? NULL : at;
+}
+
+static int (*main_of_program)(int argc, char **argv, char **environment);
+
+static int begin_counting(int argc, char **argv, char **environment) {
+    report = counted;
+    return main_of_program(argc, argv, environment);
+}
+
+/* Stands in front of the C library's start of a program: no call before main fails. The CUDA runtime, which registers
+ * its kernels there, would crash. */
+int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end); /* NOLINT(bugprone-reserved-identifier) */
+int __libc_start_main(int (*main)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*rtld_fini)(void), void *stack_end) { /* NOLINT(bugprone-reserved-identifier) */
+    main_of_program = main;
+    return REAL(__libc_start_main)(begin_counting, argc, argv, init, fini, rtld_fini, stack_end);
 }
 
 /* The C library's own, which this library stands in front of. NOLINTBEGIN(bugprone-reserved-identifier) */
@@ -155,15 +174,6 @@ int posix_memalign(void **memptr, size_t alignment, size_t size) {
 void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t offset) {
     return fails(MAP, "mmap") ? MAP_FAILED : (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, offset);
 }
-
-#define MODE_OF(flags, mode)                                                                                           \
-    mode_t mode = 0;                                                                                                   \
-    if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {                                                                      \
-        va_list rest;                                                                                                  \
-        va_start(rest, flags);                                                                                         \
-        mode = va_arg(rest, mode_t);                                                                                   \
-        va_end(rest);                                                                                                  \
-    }
 
 int open64(const char *path, int flags, ...) {
     MODE_OF(flags, mode)

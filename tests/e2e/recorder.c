@@ -5,6 +5,8 @@
  * returns: a request's end is then recorded before anything that follows from it. */
 /* The C library then has each call under both of its names, as the program may use either. */
 #undef _FILE_OFFSET_BITS
+#include "tests/e2e/open_mode.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -111,15 +113,6 @@ static int open_and_record(int (*real)(int, const char *, int, ...), int folder,
 
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name,bugprone-macro-parentheses): the C library's headers
  * have other names, and a name that is declared takes no parentheses. */
-#define MODE_OF(flags, mode)                                                                                           \
-    mode_t mode = 0;                                                                                                   \
-    if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {                                                                      \
-        va_list rest;                                                                                                  \
-        va_start(rest, flags);                                                                                         \
-        mode = va_arg(rest, mode_t);                                                                                   \
-        va_end(rest);                                                                                                  \
-    }
-
 int open(const char *path, int flags, ...) {
     MODE_OF(flags, mode)
     return open_and_record(REAL(openat), AT_FDCWD, path, flags, mode);

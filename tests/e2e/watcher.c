@@ -5,6 +5,7 @@
  * SW_WATCHED. */
 #undef _FILE_OFFSET_BITS
 #include "io/store/format.h"
+#include "tests/e2e/open_mode.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -160,15 +161,6 @@ static int open_and_note(int (*real)(int, const char *, int, ...), int folder, c
         note_names(folder, path, NULL);
     return fd;
 }
-
-#define MODE_OF(flags, mode)                                                                                           \
-    mode_t mode = 0;                                                                                                   \
-    if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {                                                                      \
-        va_list rest;                                                                                                  \
-        va_start(rest, flags);                                                                                         \
-        mode = va_arg(rest, mode_t);                                                                                   \
-        va_end(rest);                                                                                                  \
-    }
 
 int open64(const char *path, int flags, ...) {
     MODE_OF(flags, mode)

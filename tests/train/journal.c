@@ -72,7 +72,7 @@ static sw_status restore(struct sw_text packed, int64_t vocab) {
     return status;
 }
 
-/* Whatever word of it is changed, a state is refused or such as a packer may have. */
+/* A state with any of its words changed is refused, or is such as a packer may have. */
 static void impossible_states_of_a_packer_are_refused(void **state) {
     (void)state;
     struct sw_packer *packer;

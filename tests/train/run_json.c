@@ -55,7 +55,7 @@ static void describe(struct sw_run *run) {
     add(&run->texts.val, "/text/held.jsonl");
     run->texts.data_files = (struct sw_text_files){.count = 2, .bytes = 100, .digest = 3};
     run->texts.val_files = (struct sw_text_files){.count = 1, .bytes = 10, .digest = 4};
-    run->products = (struct sw_algorithm_record){.library = 1, .gpu = "a GPU"};
+    run->products = (struct sw_algorithm_record){.library = 1, .gpu = "none such"};
     run->model_files = json_pack("{s:s}", "tokenizer.json", ID);
     run->machine = json_pack("{s:s, s:i}", "cpu", "a CPU", "cores", 2);
     run->prediction = json_pack("{s:i, s:[f, n]}", "first_step", 1, "lanes", 0.5);
@@ -185,8 +185,6 @@ static void test_who_edits_takes_the_checksum_out(void **state) {
     assert_int_equal(run.settings.steps, 8);
     sw_run_release(&run);
 }
-
-/* --- Values that nobody expects ----------------------------------------------------------------------------------- */
 
 struct sweep {
     void *const *state;

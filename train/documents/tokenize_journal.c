@@ -20,7 +20,7 @@ struct head {
 };
 static const char magic[sizeof(((struct head *)0)->magic)] = "SWTOKJ4";
 enum { DIGEST_BYTES = sizeof(uint64_t) };
-/* Far beyond any file, and sums of such counts stay in range. */
+/* The bound is far beyond any file, and sums of such counts stay in range. */
 #define MOST_COUNT (INT64_C(1) << 56)
 
 static bool name_of(const char *out, char path[PATH_MAX]) {

@@ -5,7 +5,7 @@
 
 #include "train/text/buffer.h"
 
-/* How the tokenizer takes the parts of a text (sw_tokenizer_parts). */
+/* The ways in which a tokenizer takes a text in parts (sw_tokenizer_parts). */
 enum sw_text_parts {
     SW_TEXT_WHOLE,    /* it may not be cut */
     SW_TEXT_IN_PARTS, /* at any of these places */

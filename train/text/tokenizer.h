@@ -39,7 +39,7 @@ struct sw_special_match {
 struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tokenizer, struct sw_text text,
                                                   size_t from);
 
-/* How a text may be cut into parts whose tokens, one after the other, are those of the whole (text_cut.h). */
+/* Returns how a text may be cut into parts whose tokens, one after the other, are those of the whole (text_cut.h). */
 enum sw_text_parts sw_tokenizer_parts(const struct sw_tokenizer *tokenizer);
 
 /* Scratch memory of one thread that encodes. */
