@@ -15,6 +15,7 @@
 #include <liburing.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,7 +58,19 @@ struct ring {
 static struct node nodes[MOST_NODES];
 static struct ring rings[MOST_RINGS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static sigset_t held_back; /* the signals that wait while the lock is held */
 static int report = -1;
+
+/* A signal's handler may write, and would wait for ever for a lock that its own thread holds. */
+static void enter(sigset_t *before) {
+    pthread_sigmask(SIG_BLOCK, &held_back, before);
+    pthread_mutex_lock(&lock);
+}
+
+static void leave(const sigset_t *before) {
+    pthread_mutex_unlock(&lock);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
+}
 
 static void violate(const char *what, const char *path, const char *why) {
     char line[2 * PATH_MAX];
@@ -102,23 +115,25 @@ static struct node *parent_of(int folder, const char *name) {
 
 /* is_new: an earlier file may have had the inode. */
 static void note_change(int fd, bool is_new) {
-    pthread_mutex_lock(&lock);
+    sigset_t before;
+    enter(&before);
     struct node *node = node_at(fd);
     if (node != NULL && is_new)
         *node = (struct node){.device = node->device, .inode = node->inode, .low = INT64_MAX, .flushing = INT64_MAX};
     if (node != NULL)
         node->dirty = true;
-    pthread_mutex_unlock(&lock);
+    leave(&before);
 }
 
 static void note_names(int folder, const char *name, const char *renamed) {
-    pthread_mutex_lock(&lock);
+    sigset_t before;
+    enter(&before);
     struct node *node = parent_of(folder, name);
     if (node != NULL)
         node->dirty = true;
     if (node != NULL && renamed != NULL)
         node->renamed = strdup(renamed);
-    pthread_mutex_unlock(&lock);
+    leave(&before);
 }
 
 /* A folder's files must all be flushed, and their names. */
@@ -136,16 +151,17 @@ static void check_contents(int fd, const char *path) {
 }
 
 static void check_flushed(int folder, const char *name) {
+    sigset_t before;
     struct stat info;
     if (report < 0 || fstatat(folder, name, &info, 0) != 0)
         return;
-    pthread_mutex_lock(&lock);
+    enter(&before);
     const struct node *node = node_of(&info);
     if (S_ISDIR(info.st_mode))
         check_contents(REAL(openat)(folder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC), name);
     else if (S_ISREG(info.st_mode) && (node->dirty || node->low != INT64_MAX))
         violate(name, "", "was renamed before it was flushed");
-    pthread_mutex_unlock(&lock);
+    leave(&before);
 }
 
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the C library's headers have other names. */
@@ -188,7 +204,8 @@ int ftruncate64(int fd, off64_t size) {
 }
 
 static int flush(int (*real)(int), int fd) {
-    pthread_mutex_lock(&lock);
+    sigset_t before;
+    enter(&before);
     struct node *node = node_at(fd);
     const bool dirty = node != NULL && node->dirty;
     const int64_t low = node != NULL ? node->low : INT64_MAX;
@@ -196,16 +213,16 @@ static int flush(int (*real)(int), int fd) {
         node->dirty = false;
         node->low = INT64_MAX;
     }
-    pthread_mutex_unlock(&lock);
+    leave(&before);
     const int result = real(fd);
-    pthread_mutex_lock(&lock);
+    enter(&before);
     if (node != NULL && result != 0) {
         node->dirty |= dirty;
         node->low = sw_min_i64(node->low, low);
     } else if (node != NULL) {
         node->renamed = NULL;
     }
-    pthread_mutex_unlock(&lock);
+    leave(&before);
     return result;
 }
 
@@ -355,7 +372,8 @@ static struct ring *find_ring(const struct io_uring *is) {
 }
 
 int io_uring_register_files(struct io_uring *is, const int *files, unsigned count) {
-    pthread_mutex_lock(&lock);
+    sigset_t before;
+    enter(&before);
     struct ring *ring = report >= 0 ? find_ring(NULL) : NULL;
     if (ring != NULL)
         *ring = (struct ring){.is = is, .seen = *is->cq.ktail};
@@ -363,23 +381,25 @@ int io_uring_register_files(struct io_uring *is, const int *files, unsigned coun
         ring->fd[i] = i < count ? files[i] : -1;
         ring->file[i] = i < count ? node_at(files[i]) : NULL;
     }
-    pthread_mutex_unlock(&lock);
+    leave(&before);
     return REAL(io_uring_register_files)(is, files, count);
 }
 
 void io_uring_queue_exit(struct io_uring *is) {
-    pthread_mutex_lock(&lock);
+    sigset_t before;
+    enter(&before);
     struct ring *ring = find_ring(is);
     if (ring != NULL) {
         see_ends(ring);
         ring->is = NULL;
     }
-    pthread_mutex_unlock(&lock);
+    leave(&before);
     REAL(io_uring_queue_exit)(is);
 }
 
 static void note_batch(const struct io_uring *is) {
-    pthread_mutex_lock(&lock);
+    sigset_t before;
+    enter(&before);
     struct ring *ring = find_ring(is);
     const struct io_uring_sq *queue = &is->sq;
     if (ring != NULL) {
@@ -389,7 +409,7 @@ static void note_batch(const struct io_uring *is) {
         for (unsigned at = queue->sqe_head; at != queue->sqe_tail; at++)
             note_write(ring, &queue->sqes[at & *queue->kring_mask]);
     }
-    pthread_mutex_unlock(&lock);
+    leave(&before);
 }
 
 int io_uring_submit(struct io_uring *is) {
@@ -418,6 +438,7 @@ __attribute__((constructor)) static void begin(void) {
     if (path == NULL || watched == NULL || stat("/proc/self/exe", &own) != 0 || stat(watched, &program) != 0 ||
         own.st_ino != program.st_ino || own.st_dev != program.st_dev)
         return;
+    sigfillset(&held_back);
     /* Standard streams may be closed, and must stay so. */
     const int fd = REAL(openat)(AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     report = fcntl(fd, F_DUPFD_CLOEXEC, LEAST_FD);
