@@ -401,7 +401,7 @@ def a_token_file_is_never_of_two_texts():
         for name in wanted[-1]:
             os.unlink(path("set.bin" + name))
     for call in ("unlink", "rename", "unlink,unlinkat,rename,renameat,renameat2,fsync,fdatasync"):
-        for number in range(1, 12):
+        for number in range(1, 16):
             program.must("tokenize", "--model", model, "--data", old, "--out", path("set.bin"))
             killed = ["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e",
                       f"inject={call}:signal=SIGKILL:when={number}"]
@@ -414,6 +414,43 @@ def a_token_file_is_never_of_two_texts():
             ended = program.run("tokenize", "--model", model, "--data", new, "--out", path("set.bin"))
             if (ended.code, written("set.bin")) != (0, wanted[1]):
                 problems.append(f"after a kill at {call} number {number}: {ended.err}")
+    return problems
+
+
+def a_failure_leaves_the_old_tokens():
+    """Where a rename or a flush fails while old tokens are replaced, they are there as before, or, where none works any
+    more, in files that a message names, and never beside documents or a mask of others."""
+    if shutil.which("strace") is None:
+        raise script_test.Skip("no strace")
+    problems, model, failed = [], chat_folder(), 0
+    texts = [program.write(path(f"{name}-fail.jsonl"), lines(*(chat("q", "a" * n) for n in range(1, most))))
+             for name, most in (("old", 40), ("new", 60))]
+    replaces = [("tokenize", "--model", model, "--data", text, "--out", path("fail.bin")) for text in texts]
+    wanted = []
+    for command in replaces:
+        program.must(*command)
+        wanted.append(written("fail.bin"))
+    for call, error in (("rename", "EIO"), ("rename", "ENOSPC"), ("fsync", "EIO"), ("unlink", "EPERM")):
+        for number in ["1+", *(f"{first}{more}" for first in range(1, 8) for more in ("", "+"))]:
+            for name in written("fail.bin"):
+                os.unlink(path("fail.bin" + name))
+            program.must(*replaces[0])
+            ended = program.limits.run(["strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={call}", "-e",
+                                        f"inject={call}:error={error}:when={number}", *program.command(*replaces[1])],
+                                       check=False, capture_output=True)
+            what, said, found = f"{call} {number} {error}", ended.stderr.decode(), written("fail.bin")
+            whole = {name: content for name, content in found.items() if name in ("", ".doc", ".mask")}
+            aside = {name.removesuffix(".before"): content for name, content in found.items() if name.endswith(".before")}
+            failed += ended.returncode != 0
+            if ended.returncode == 0:
+                expect(problems, f"{what}: the new tokens", whole == wanted[1], True)
+            elif number.endswith("+") and "could not be put back; they are in" in said:
+                expect(problems, f"{what}: tokens aside", ("" in found, {**whole, **aside} == wanted[0]), (False, True))
+            else:
+                expect(problems, f"{what}: the old tokens: {sorted(found)} {said}", (whole == wanted[0], aside), (True, {}))
+            ended = program.run(*replaces[1])
+            expect(problems, f"{what}: again: {ended.err}", (ended.code, written("fail.bin") == wanted[1]), (0, True))
+    expect(problems, "calls that failed", failed > 20, True)
     return problems
 
 
@@ -599,5 +636,5 @@ def one_writer_at_a_time():
 script_test.run(golden_ids, rules, other_encodings, wide_and_joined, special_tokens, chats, folders_and_patterns,
                 folders_leave_out_what_is_no_data, files_of_other_kinds, files_without_text, reads_gzip, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, work_outlasts_a_full_disk,
-                a_token_file_is_never_of_two_texts, devices_and_pipes, stale_documents, long_documents_take_little_memory, goes_on, begins_anew,
+                a_token_file_is_never_of_two_texts, a_failure_leaves_the_old_tokens, devices_and_pipes, stale_documents, long_documents_take_little_memory, goes_on, begins_anew,
                 one_writer_at_a_time)

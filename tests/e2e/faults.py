@@ -194,7 +194,9 @@ class Command:
         kept = set(self.before) | self.names
         problems = [f"left {name}" for name in sorted(names())
                     if (name not in kept and not name.startswith("run/")) or (not whole and name not in self.before)]
-        # Old tokens are removed before new documents and masks get their names.
+        # Old tokens are put back.
+        if self.arguments[0] == "tokenize" and not whole:
+            problems += [f"lost {name}" for name in sorted(set(self.before) - names()) if name.startswith("tokens.bin")]
         if self.arguments[0] == "tokenize" and not whole and os.path.exists(TOKENS):
             problems.append("left tokens beside documents or a mask of others")
         return problems

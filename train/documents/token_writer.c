@@ -1,5 +1,7 @@
 #include "train/documents/token_writer.h"
 
+#include "core/error_scope.h"
+#include "core/log.h"
 #include "core/long_work.h"
 #include "io/queue/file.h"
 #include "train/files/files.h"
@@ -18,21 +20,21 @@
 #include <xxhash.h>
 
 enum { READ_BYTES = 1 << 20, DIGEST_CHARS = 16 };
-enum { TOKENS, DOCUMENTS, MASK, PARTS };
+enum { TOKENS, DOCUMENTS, MASK, PARTS, DIGESTS = PARTS, FILES };
 static_assert((int)PARTS == (int)SW_TOKEN_FILES, "a digest of each");
-static const char *const suffixes[PARTS] = {[TOKENS] = "", [DOCUMENTS] = ".doc", [MASK] = ".mask"};
-static const char digests_suffix[] = ".xxh3", no_digest[] = "none";
+static const char *const suffixes[FILES] = {[TOKENS] = "", [DOCUMENTS] = ".doc", [MASK] = ".mask", [DIGESTS] = ".xxh3"};
+static const char no_digest[] = "none";
 
 struct part {
-    char path[PATH_MAX], partial[PATH_MAX];
+    char path[PATH_MAX], partial[PATH_MAX], before[PATH_MAX];
     FILE *file; /* NULL: not written */
     bool is_published;
+    bool is_aside;      /* the file that had the path is at `before` */
     XXH3_state_t *hash; /* of what was written */
 };
 
 struct sw_token_writer {
-    struct part part[PARTS];
-    struct part digests; /* file NULL: none are kept */
+    struct part part[FILES];
     int token_bytes;
     struct sw_token_position written; /* but for its digests */
 };
@@ -46,7 +48,8 @@ static sw_status open_part(const char *path, const char *suffix, struct part *pa
     struct stat info;
     const int chars = snprintf(part->path, sizeof part->path, "%s%s", path, suffix);
     const int more = snprintf(part->partial, sizeof part->partial, "%s%s.partial", path, suffix);
-    if (chars < 0 || more < 0 || more >= (int)sizeof part->partial)
+    const int less = snprintf(part->before, sizeof part->before, "%s%s.before", path, suffix);
+    if (chars < 0 || less < 0 || more < 0 || more >= (int)sizeof part->partial)
         return sw_fail(SW_ERR_ARG, "the path of the token file is too long");
     const int fd = open(part->partial, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -104,7 +107,7 @@ sw_status sw_token_writer_open(const char *path, const struct sw_token_files *fi
     if (status == SW_OK && files->documents)
         status = open_part(path, suffixes[DOCUMENTS], &writer->part[DOCUMENTS]);
     if (status == SW_OK && files->digests)
-        status = open_part(path, digests_suffix, &writer->digests);
+        status = open_part(path, suffixes[DIGESTS], &writer->part[DIGESTS]);
     if (status != SW_OK) {
         sw_token_writer_close(writer, false);
         return status;
@@ -237,16 +240,10 @@ sw_status sw_token_writer_add_more(struct sw_token_writer *writer, const struct 
     return add(writer, tokens, loss, true);
 }
 
-/* Gives the file, which was flushed, its name before its lock ends with it. */
+/* Gives the file, which was flushed, its name. */
 static sw_status publish_part(struct part *part) {
-    if (part->file == NULL)
-        return SW_OK;
-    const bool done = rename(part->partial, part->path) == 0;
-    const int why = errno;
-    if (done)
-        close_part(part);
-    part->is_published = done;
-    return done ? SW_OK : fail_on(part, why);
+    part->is_published = part->file != NULL && rename(part->partial, part->path) == 0;
+    return part->file == NULL || part->is_published ? SW_OK : fail_on(part, errno);
 }
 
 static void discard(struct part *part) {
@@ -260,21 +257,38 @@ sw_status sw_token_writer_refuse_mask(const struct sw_token_writer *writer) {
     return access(mask, F_OK) != 0 ? SW_OK : sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", mask);
 }
 
-/* Removes tokens of before, durably: until the new ones have their name there are none, so that no one takes documents
- * and a mask for those of other tokens, whenever the process or the power is cut off. */
-static sw_status remove_before(const struct part *tokens) {
-    if (unlink(tokens->path) == 0)
-        return sw_file_flush_folder_of(tokens->path);
-    return errno == ENOENT ? SW_OK : fail_on(tokens, errno);
+/* Gives the file that has the path now, if there is one, another name. */
+static sw_status set_aside(struct part *part) {
+    struct stat info;
+    if (part->file == NULL)
+        return SW_OK;
+    if (lstat(part->path, &info) == 0 && S_ISDIR(info.st_mode))
+        return fail_on(part, EISDIR);
+    part->is_aside = rename(part->path, part->before) == 0;
+    return part->is_aside || errno == ENOENT ? SW_OK : fail_on(part, errno);
+}
+
+/* Sets tokens of before aside, durably, and then what belongs to them: until the new ones have their name there are
+ * none, so that no one takes documents and a mask for those of other tokens, whenever the process or the power is cut
+ * off. */
+static sw_status set_all_aside(struct sw_token_writer *writer) {
+    struct part *tokens = &writer->part[TOKENS];
+    SW_TRY(set_aside(tokens));
+    if (!tokens->is_aside)
+        return SW_OK;
+    SW_TRY(sw_file_flush_folder_of(tokens->path));
+    for (int i = DOCUMENTS; i < FILES; i++)
+        SW_TRY(set_aside(&writer->part[i]));
+    return SW_OK;
 }
 
 /* Writes the digests of the files that are written: one a line, or that there is none. */
 static sw_status write_digests(struct sw_token_writer *writer) {
-    FILE *to = writer->digests.file;
+    FILE *to = writer->part[DIGESTS].file;
     if (to == NULL)
         return SW_OK;
     if (ftruncate(fileno(to), 0) != 0)
-        return fail_on(&writer->digests, errno);
+        return fail_on(&writer->part[DIGESTS], errno);
     for (int i = 0; i < PARTS; i++) {
         const struct part *part = &writer->part[i];
         if (part->file != NULL)
@@ -282,24 +296,54 @@ static sw_status write_digests(struct sw_token_writer *writer) {
         else
             fprintf(to, "%s\n", no_digest);
     }
-    return flush_part(&writer->digests);
+    return flush_part(&writer->part[DIGESTS]);
 }
 
 static sw_status publish_all(struct sw_token_writer *writer) {
     struct part *tokens = &writer->part[TOKENS];
-    SW_TRY(remove_before(tokens));
-    SW_TRY(publish_part(&writer->part[MASK]));
-    SW_TRY(publish_part(&writer->part[DOCUMENTS]));
-    SW_TRY(publish_part(&writer->digests));
+    SW_TRY(set_all_aside(writer));
+    for (int i = DOCUMENTS; i < FILES; i++)
+        SW_TRY(publish_part(&writer->part[i]));
     SW_TRY(sw_file_flush_folder_of(tokens->path));
     SW_TRY(publish_part(tokens));
     return sw_file_flush_folder_of(tokens->path);
 }
 
-/* Documents and a mask without tokens would be in the way of other tokens. */
-static void remove_published(const struct part *part) {
-    if (part->is_published)
-        unlink(part->path);
+static bool take_name_back(struct part *part) {
+    if (part->is_published && rename(part->path, part->partial) != 0 && unlink(part->path) != 0)
+        return false;
+    part->is_published = false;
+    return true;
+}
+
+static bool put_back(const struct part *part) {
+    return !part->is_aside || rename(part->before, part->path) == 0;
+}
+
+/* Undoes a publication that failed. The tokens of before come back when all that belongs to them is back: documents and
+ * a mask without tokens are nobody's. */
+static void put_all_back(struct sw_token_writer *writer) {
+    SW_HANDLES_ERRORS();
+    struct part *tokens = &writer->part[TOKENS];
+    if (!take_name_back(tokens))
+        return;
+    bool is_back = true;
+    for (int i = DOCUMENTS; i < FILES; i++) {
+        const bool is_free = take_name_back(&writer->part[i]);
+        is_back &= put_back(&writer->part[i]) && (is_free || writer->part[i].is_aside);
+    }
+    is_back = is_back && sw_file_flush_folder_of(tokens->path) == SW_OK && put_back(tokens);
+    if (!is_back && tokens->is_aside)
+        sw_log_warn(
+            "the tokens that %s had could not be put back; they are in %s: to have them again, take .before off "
+            "its name, and off those of the files beside it that end so",
+            tokens->path, tokens->before);
+}
+
+/* Removes what was set aside by this call, or by one that was killed. */
+static void remove_before(const struct part *part) {
+    if (part->file != NULL)
+        (void)unlink(part->before);
 }
 
 sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
@@ -310,10 +354,11 @@ sw_status sw_token_writer_publish(struct sw_token_writer *writer) {
     SW_TRY(sw_token_writer_flush(writer));
     SW_TRY(write_digests(writer));
     const sw_status status = publish_all(writer);
-    if (status != SW_OK && !writer->part[TOKENS].is_published) {
-        remove_published(&writer->part[MASK]);
-        remove_published(&writer->part[DOCUMENTS]);
-        remove_published(&writer->digests);
+    if (status != SW_OK)
+        put_all_back(writer);
+    for (int i = 0; status == SW_OK && i < FILES; i++) {
+        remove_before(&writer->part[i]);
+        close_part(&writer->part[i]);
     }
     return status;
 }
@@ -322,10 +367,8 @@ void sw_token_writer_close(struct sw_token_writer *writer, bool keeps) {
     void (*const end)(struct part *) = keeps ? close_part : discard;
     if (writer == NULL)
         return;
-    end(&writer->digests);
-    end(&writer->part[MASK]);
-    end(&writer->part[DOCUMENTS]);
-    end(&writer->part[TOKENS]); /* last: its lock is that of all */
+    for (int i = FILES - 1; i >= 0; i--) /* the tokens last: their lock is that of all */
+        end(&writer->part[i]);
     free(writer);
 }
 
@@ -341,7 +384,7 @@ struct sw_token_position sw_token_writer_position(const struct sw_token_writer *
 static bool read_digests(const char *path, char out[PARTS][DIGEST_CHARS + 1], bool *out_whole) {
     char name[PATH_MAX];
     int count = 0;
-    if (snprintf(name, sizeof name, "%s%s", path, digests_suffix) >= (int)sizeof name)
+    if (snprintf(name, sizeof name, "%s%s", path, suffixes[DIGESTS]) >= (int)sizeof name)
         return false;
     const int fd = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
