@@ -35,13 +35,17 @@ def init(**given):
 """}
 
 
-def ran(script, first, packages=True):
+# A run.json that the program wrote, up to its members but these two.
+CHECKED = '{\n  "checksum": "%s",\n  "settings": {\n    "lr": 0.5\n  }\n}\n'
+
+
+def ran(script, first, packages=True, settings='{"settings": {"lr": 0.5}}'):
     """Its exit status, the lines that the packages print, and standard error."""
     with tempfile.TemporaryDirectory() as folder:
         run = os.path.join(folder, "run")
         os.mkdir(run)
         for path, text in ((os.path.join(run, "log.jsonl"), LOG),
-                           (os.path.join(run, "run.json"), '{"settings": {"lr": 0.5}}'),
+                           (os.path.join(run, "run.json"), settings),
                            *((os.path.join(folder, name), text) for name, text in STAND_INS.items() if packages)):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -73,4 +77,16 @@ def missing_packages_are_named():
     return problems
 
 
-script_test.run(tensorboard, wandb, missing_packages_are_named)
+def damaged_settings_are_refused():
+    problems = []
+    right = CHECKED % "92f88c89580b041d"
+    for text, word in ((right, None), (right.replace("0.5", "2.5"), "match its checksum"), (right.replace("041d", "042d"), "match its checksum"),
+                       (right.replace("\n", ""), "match its checksum"), (right[:-9], "not that of a run"), ("[]", "not that of a run"),
+                       (right.replace("0.5", "0." + "5" * 500), "match its checksum")):
+        code, lines, said = ran("log_to_wandb.py", "ours", settings=text)
+        if (code, bool(lines), "Traceback" in said, (word or "") in said) != (0 if word is None else 1, word is None, False, True):
+            problems.append(f"{text}: status {code}: {lines} {said}")
+    return problems
+
+
+script_test.run(tensorboard, wandb, damaged_settings_are_refused, missing_packages_are_named)
