@@ -95,6 +95,11 @@ def what_is_planned_is_written():
     return problems
 
 
+def nothing_is_said_of_steps_that_write_nothing():
+    err = train("still", PLACES["device"], steps=2, rated=()).err
+    return [] if re.search("written since the start: [0-9.]+ [kM]B\n", err) else [f"the end says {err[-300:]}"]
+
+
 def shares_of_the_rated_life():
     known, unknown = plan(MIXED, "--endurance", ENDURANCE)["writes"], plan(MIXED)["writes"]
     problems = [f"fields of {writes}" for writes in (known, unknown) if writes.keys() != WRITES]
@@ -220,5 +225,6 @@ def writes_that_wear_a_drive_are_warned_of():
     return problems + ([] if "--save-every saves more rarely" in saved else [f"saves: {saved}"])
 
 
-script_test.run(writes_that_wear_a_drive_are_warned_of, pauses_are_counted, what_is_planned_is_written, shares_of_the_rated_life, a_save_by_the_rates,
+script_test.run(writes_that_wear_a_drive_are_warned_of, pauses_are_counted, what_is_planned_is_written,
+                nothing_is_said_of_steps_that_write_nothing, shares_of_the_rated_life, a_save_by_the_rates,
                 narrow_state_that_doubles_the_speed_is_named, resume_keeps_the_rated_life)

@@ -220,6 +220,28 @@ def what_the_run_has_not_written_stays():
     return problems + wrong_index("mine", [])
 
 
+def links_are_no_exports():
+    """Exports that were moved away, with a link or a file in their place, are neither counted nor followed nor removed."""
+    program.must(*short("linked", steps=7, keep=5))
+    exports, entries = path("linked", "exports"), index_of("linked")
+    places = {2: lambda: os.symlink(path("moved-2"), os.path.join(exports, "step-2")),
+              4: lambda: os.symlink(path("nothing"), os.path.join(exports, "step-4")),
+              6: lambda: program.write(os.path.join(exports, "step-6"), "mine")}
+    for step, place in places.items():
+        shutil.move(os.path.join(exports, f"step-{step}"), path(f"moved-{step}"))
+        place()
+    entries[0]["unlisted"] = True
+    program.write(os.path.join(exports, "index.json"), json.dumps(entries))
+    moved = {step: program.tree(path(f"moved-{step}")) for step in places}
+    said = program.must("resume", path("linked"), "--steps", 9, "--keep", 1).err
+    problems = [f"says {said[-600:]}"] if "cannot be removed" in said else []
+    problems += [f"step-{step} was changed" for step in places if program.tree(path(f"moved-{step}")) != moved[step]]
+    left = [os.path.islink(os.path.join(exports, "step-2")), os.path.islink(os.path.join(exports, "step-4")),
+            os.path.isfile(os.path.join(exports, "step-6"))]
+    listed = [entry["step"] for entry in index_of("linked")]
+    return problems + ([] if (left, listed) == ([True] * 3, [8]) else [f"left are {left}, listed {listed}"])
+
+
 def indices_of_any_kind():
     """Anything but a list of exports is refused in a sentence, before a step; a large list is read as it is written."""
     run, problems = path("indices"), []
@@ -249,4 +271,4 @@ def indices_of_any_kind():
 script_test.run(the_best_is_kept, interrupted, ranks, what_was_before_it, refused,
                 an_export_that_the_run_went_back_from_counts_no_more, an_export_belongs_to_the_starts_of_its_run,
                 a_run_with_many_starts_keeps_its_exports, exports_of_an_older_version,
-                removed_exports_take_no_place, what_the_run_has_not_written_stays, indices_of_any_kind)
+                removed_exports_take_no_place, what_the_run_has_not_written_stays, links_are_no_exports, indices_of_any_kind)

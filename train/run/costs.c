@@ -116,8 +116,11 @@ void sw_costs_say_end(const struct sw_trainer *trainer) {
     say_saves(costs);
     const int64_t made_bytes = trainer->made_store ? sw_plan_store_bytes(trainer->plan) : 0;
     const double written = (double)(sw_store_counters(trainer->store).write_bytes + made_bytes);
-    sw_log_info(
-        "written since the start: %s; the steps wrote %s a thousand steps",
-        sw_writes_share_text(written, endurance_tb, all),
-        sw_writes_share_text(THOUSAND * (double)costs->written_bytes / (double)costs->steps, endurance_tb, thousand));
+    const char *said = sw_writes_share_text(written, endurance_tb, all);
+    if (costs->written_bytes == 0)
+        sw_log_info("written since the start: %s", said);
+    else
+        sw_log_info("written since the start: %s; the steps wrote %s a thousand steps", said,
+                    sw_writes_share_text(THOUSAND * (double)costs->written_bytes / (double)costs->steps, endurance_tb,
+                                         thousand));
 }

@@ -108,14 +108,21 @@ static sw_status read_index_file(const char *path, struct exports *exports) {
     return status;
 }
 
-/* Unlists exports whose folders somebody has removed. */
-static sw_status unlist_missing(struct exports *exports) {
+/* Unlists exports whose folders somebody has removed, and forgets those where something else has the name, such as a
+ * link to the folder that was moved: that is not ours to count or to remove. */
+static sw_status heed_missing(struct exports *exports) {
     char path[SW_RUN_PATH_CHARS];
     struct stat info;
+    int kept = 0;
     for (int i = 0; i < exports->count; i++) {
-        SW_TRY(path_of(exports, exports->kept[i].step, path));
-        exports->kept[i].unlisted |= sw_path_lstat(path, &info) != 0 && errno == ENOENT;
+        struct export *export = &exports->kept[i];
+        SW_TRY(path_of(exports, export->step, path));
+        const bool is_there = sw_path_lstat(path, &info) == 0;
+        export->unlisted |= !is_there && errno == ENOENT;
+        if (!is_there || S_ISDIR(info.st_mode))
+            exports->kept[kept++] = *export;
     }
+    exports->count = kept;
     return SW_OK;
 }
 
@@ -131,7 +138,7 @@ static sw_status read_index(const char *run_folder, struct exports *exports) {
         return sw_fail_while(status,
                              "reading the list of the run's exports; move %s away, and the run begins a new one",
                              exports->folder);
-    return status == SW_OK ? unlist_missing(exports) : status;
+    return status == SW_OK ? heed_missing(exports) : status;
 }
 
 static sw_status write_index(const struct exports *exports) {
