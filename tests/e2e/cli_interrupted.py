@@ -227,6 +227,17 @@ def an_evaluation_that_was_lost():
     return [] if timeless(lines[10]) == timeless(evaluation) else [f"instead of {evaluation!r} there is {lines[10]!r}"]
 
 
+def an_export_that_was_lost():
+    """It is written by the next start, with the loss that the log has of its step: nothing is evaluated once more."""
+    program.must(*train("unexported", "nvme", "--val", "5%", "--eval-every", 4, "--export-every", 4, steps=4))
+    log, exports = path("unexported", "log.jsonl"), path("unexported", "exports")
+    shutil.rmtree(exports)
+    program.write(log, re.sub(r'"val_loss":[0-9.]+', '"val_loss":1.25', "".join(read_lines(log))))
+    program.must("resume", path("unexported"), "--steps", 5)
+    kept = [(entry["step"], entry["val_loss"]) for entry in program.read_json(os.path.join(exports, "index.json"))]
+    return [] if kept == [(4, 1.25)] else [f"the exports are {kept}"]
+
+
 def killed_at_its_beginning(wait_s):
     """Returns the resume after a kill at so many seconds from the start."""
     run = path("begun")
@@ -450,7 +461,7 @@ def a_reader_that_has_gone():
 
 
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
-                a_log_behind_the_last_commit, a_log_that_is_lost_twice, an_evaluation_that_was_lost, a_beginning_that_was_killed,
+                a_log_behind_the_last_commit, a_log_that_is_lost_twice, an_evaluation_that_was_lost, an_export_that_was_lost, a_beginning_that_was_killed,
                 a_beginning_that_was_cleared_in_part, a_beginning_of_tensor_groups, a_beginning_that_a_power_loss_left_empty,
                 a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite,
                 weights_that_diverge_in_the_last_step, saves_by_time, a_program_under_nohup, a_reader_that_has_gone)

@@ -33,19 +33,18 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                          });
 }
 
-/* Writes an export that may be missing. If the log has the loss of its step already, it is measured again for the
- * index. */
-static sw_status export_again(struct loop *loop, int64_t step, bool evaluated) {
-    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
-    double loss = validates ? loop->trainer->validation_loss : (double)NAN;
-    int64_t tokens;
+/* Returns the validation loss of a step that the log ends with; NAN: it has none, or another rank has the log. */
+static double logged_loss(const struct loop *loop, int64_t step) {
+    int64_t count;
+    const struct sw_eval_record *evaluation = sw_steplog_evaluations(loop->log, &count);
+    return count > 0 && evaluation[count - 1].step == step ? evaluation[count - 1].val_loss : (double)NAN;
+}
+
+/* Writes an export that may be missing. Only rank 0 needs the loss. */
+static sw_status export_again(struct loop *loop, int64_t step, double loss) {
     bool has;
     SW_TRY(sw_exports_has(loop->trainer, step, &has));
-    if (has)
-        return SW_OK;
-    if (validates && evaluated)
-        SW_TRY(sw_loop_validate(loop->trainer, &loss, &tokens));
-    return sw_loop_export(loop, step, loss);
+    return has ? SW_OK : sw_loop_export(loop, step, loss);
 }
 
 sw_status sw_loop_catch_up(struct loop *loop) {
@@ -54,14 +53,14 @@ sw_status sw_loop_catch_up(struct loop *loop) {
         if (position->recent[i].step > sw_steplog_last_step(loop->log))
             SW_TRY(restore_line(loop, &position->recent[i]));
     const bool evaluated = loop->evaluated >= position->step;
-    double loss;
+    double loss = logged_loss(loop, position->step);
     if ((sw_loop_evaluates_after(loop, position->step) || sw_loop_exports_after(loop, position->step)) && !evaluated &&
         sw_data_validation_windows(loop->trainer->data) > 0)
         SW_TRY(sw_loop_evaluate(loop, position->step, &loss));
     const bool exports = position->step > 0 && sw_loop_exports_after(loop, position->step);
     if (position->step > 0 && sw_loop_samples_after(loop, position->step))
         SW_TRY(sw_loop_sample(loop, position->step));
-    return exports ? export_again(loop, position->step, evaluated) : SW_OK;
+    return exports ? export_again(loop, position->step, loss) : SW_OK;
 }
 
 /* Saves the final state, under the names by which a resume finds it. */
