@@ -15,7 +15,7 @@ import time
 import power_loss
 import program
 from program import script_test
-from ranks_jobs import mpirun
+from ranks_jobs import TOLERANCE, mpirun
 
 SCRATCH = program.scratch_folder()
 SEED, SEEDS = int(os.environ.get("SW_TEST_SEED", "20261122")), int(os.environ.get("SW_TEST_SEEDS", 22))
@@ -43,6 +43,7 @@ EACH_STEP = ("--export-every", 1, "--keep", 50)
 JUDGED = ("--val", "10%", "--early-stop", 9, "--eval-every")
 
 FORM = ("--optimizer-state", "8bit")
+GROUP, NO_GROUP = ("--tensor", 2), ("--tensor", 1)
 
 # Each of (ranks, command)...: what is recorded.
 LIVES = {
@@ -57,11 +58,18 @@ LIVES = {
     "another rate": ((1, train(6, "--place", "grads=host,optimizer=host", "--save-every", 3, *JUDGED, 1, *EACH_STEP)),),
     "frozen": ((1, train(3, *NVME, "--freeze", "embedding", *EACH_STEP)), (1, resume(4))),
     "another form": ((1, train(3, *NVME, *EACH_STEP)), (1, resume(4, *FORM))),
+    "group": ((2, train(3, *NVME, *GROUP, *JUDGED, 1, *EACH_STEP)), (2, resume(4))),
+    "larger group": ((1, train(2, *NVME, *EACH_STEP)), (2, resume(3, *GROUP)), (2, resume(4, *NO_GROUP))),
+    "smaller group": ((2, train(2, *NVME, *GROUP, *EACH_STEP)), (2, resume(3, *NO_GROUP)), (2, resume(4, *GROUP))),
+    "group of one": ((2, train(2, *NVME, *GROUP, "--nvme", DRIVES[0], *EACH_STEP)), (1, resume(3, *NO_GROUP)), (2, resume(4, *GROUP))),
+    "narrow group": ((2, train(3, *NVME, *GROUP, *FORM, *EACH_STEP)), (1, resume(4, *NO_GROUP))),
 }
+GROUPED = [name for name, commands in LIVES.items() if any("--tensor" in command for _, command in commands)]
 # Flags by which a life goes on after a crash.
 CHANGES = {"saves": ("--lr", "1e-2"), "another rate": ("--lr", "1e-2"), "another form": FORM}
-# The commands that go on after a crash, and the words of a run that may be lost.
-RECOVERERS, NOT_CLEAN = (1, 1, 1, 2), "did not end cleanly"
+# The ranks that go on after a crash, with the size of their tensor groups for runs that have some, and the words of a run
+# that may be lost.
+RECOVERERS, GROUP_RECOVERERS, NOT_CLEAN = (1, 1, 1, 2), ((1, 1), (2, 1), (2, 2), (2, 2)), "did not end cleanly"
 
 
 def run(ranks, command, environment=None):
@@ -165,16 +173,25 @@ class Crash:
         self.mode = draw.choice((power_loss.KILLED, power_loss.JOURNAL, power_loss.STRICT, power_loss.STRICT))
         self.state = recording.state(self.now, self.mode, draw)
         self.oldest, self.newest = recording.commits(self.now, before, own)
-        self.ranks = draw.choice(RECOVERERS) if has_mpi() else 1
-        self.what = f"{earlier}{life.name}, {self.mode} at call {self.now} of {len(all_calls)}, {self.ranks} go on"
+        self.ranks, self.group, self.change = draw.choice(RECOVERERS) if has_mpi() else 1, 1, life.change
+        if life.name in GROUPED:
+            self.ranks, self.group = draw.choice(GROUP_RECOVERERS)
+            self.change = (*life.change, "--tensor", self.group)
+        self.what = (f"{earlier}{life.name}, {self.mode} at call {self.now} of {len(all_calls)}, {self.ranks} go on"
+                     + (f" in groups of {self.group}" if life.name in GROUPED else ""))
 
     def bounds(self):
         return self.oldest, self.newest
 
-    def ranks_of_run(self):
-        """Returns the content of run.json; None where there is none."""
+    def layout(self):
+        """Returns the ranks and the size of the tensor groups that run.json has; None where there is none."""
         text = self.state.get(os.path.relpath(os.path.join(RUN, "run.json"), ROOT))
-        return None if text is None else json.loads(text)["ranks"]
+        run_json = json.loads(text) if text is not None else None
+        return run_json and (run_json["ranks"], int(run_json["settings"]["tensor"]))
+
+    def goes_on_as(self):
+        """The bits of the end depend on this: moments in 8 bits are rounded once more where the layout changes."""
+        return self.ranks, self.group, self.layout() if "8bit" in self.life.commands[0][1] else None
 
 
 def going_on_after(ended):
@@ -210,7 +227,7 @@ def go_on(crash, environment=None):
     """The step from which the run went on, -1 where it was begun again, None where it is lost by its own choice, and
     what is wrong."""
     last = crash.life.last + 1
-    ended = run(crash.ranks, resume(last, *crash.life.change), environment() if environment else None)
+    ended = run(crash.ranks, resume(last, *crash.change), environment() if environment else None)
     if ended.code == 0:
         step = going_on_after(ended)
         right = (crash.oldest or 0) <= step <= (crash.newest or 0)
@@ -222,7 +239,7 @@ def go_on(crash, environment=None):
         return None, [f"{name} was changed by a refusal" for name in changed if os.path.basename(name) != "run.lock"]
     problems = begin_again(crash, environment() if environment else None)
     if not problems:
-        ended = run(crash.ranks, resume(last, *crash.life.change), environment() if environment else None)
+        ended = run(crash.ranks, resume(last, *crash.change), environment() if environment else None)
         problems += [] if ended.code == 0 else [f"begun again, then: {ended.err[-500:]}"]
     return -1, problems
 
@@ -244,6 +261,11 @@ def wrong_log(crash, step):
                        if s <= min(step, crash.known) and numbers[s] != crash.life.numbers[s]]
 
 
+def same_loss(crash, one, other):
+    """An evaluation that is lost is made again, by ranks that may add in another order."""
+    return one == other or (crash.life.name in GROUPED and None not in (one, other) and abs(one - other) <= TOLERANCE * other)
+
+
 def wrong_evaluations(crash, step):
     """--early-stop goes by those in the log, and --keep by those in the index, which are the same."""
     _, command = crash.life.commands[0]
@@ -253,10 +275,10 @@ def wrong_evaluations(crash, step):
     due = range(every, crash.life.last + 2, every)
     problems = [f"the log lacks the evaluation after step {s}: {found}" for s in due if s not in found]
     problems += [f"the log has {found[s]} after step {s}" for s in found
-                 if s <= min(step, crash.known) and found[s] != crash.life.losses[s]]
+                 if s <= min(step, crash.known) and not same_loss(crash, found[s], crash.life.losses[s])]
     entries = program.read_json(os.path.join(RUN, "exports", "index.json"))
     return problems + [f"the index has {entry}, and the log {found}" for entry in entries
-                       if "given_up" not in entry and entry["val_loss"] != found.get(entry["step"])]
+                       if "given_up" not in entry and not same_loss(crash, entry["val_loss"], found.get(entry["step"]))]
 
 
 def wrong_exports(crash, steps, step):
@@ -281,10 +303,11 @@ def wrong_exports(crash, steps, step):
 
 def left_behind(crash):
     """Returns the problems with files that are neither of the run with so many ranks, nor of the other run, nor exports."""
-    ranks, form = crash.ranks, "-8bit" if "8bit" in (*crash.life.commands[0][1], *crash.life.change) else ""
+    ranks, group = crash.ranks, f"-tensor-{crash.group}" if crash.group > 1 else ""
+    form = "-8bit" if "8bit" in (*crash.life.commands[0][1], *crash.life.change) else ""
     wanted = {os.path.join(RUN, name) for name in ("run.json", "recipe.yaml", "run.lock", "log.jsonl", "timeline.json", "frozen.spillway",
                                                 KEPT)}
-    own = [f"rank-{rank}-of-{ranks}{form}" if ranks > 1 or form else "" for rank in range(ranks)]
+    own = [f"rank-{rank}-of-{ranks}{group}{form}" if ranks > 1 or form else "" for rank in range(ranks)]
     possible = [{os.path.join(place, name, power_loss.STORE) for place in places for name in own}
                 for places in ([RUN], [DRIVES[0]], [DRIVES[0], DRIVES[2]])]
     stores = {store for each in possible for store in each if os.path.exists(store)}
@@ -324,7 +347,7 @@ def examine(crash, steps, history=()):
     elif not problems:
         if step is not None and went_on not in (step, -1):
             problems.append(f"exported step {step} and went on after {went_on}")
-        problems += (wrong_ends(crash, (*history, (crash.ranks, went_on))) + wrong_log(crash, went_on)
+        problems += (wrong_ends(crash, (*history, (*crash.goes_on_as(), went_on))) + wrong_log(crash, went_on)
                      + wrong_evaluations(crash, went_on) + wrong_exports(crash, steps, went_on) + left_behind(crash) + touched(crash.state))
     return problems
 
@@ -337,7 +360,7 @@ def count(crash, went_on):
     else:
         outcome = "the newest step" if went_on == crash.newest else "the last step that lasts"
     found[outcome] += 1
-    found[f"{crash.life.name}, {crash.ranks} go on"] += 1
+    found[f"{crash.life.name}, {crash.ranks} go on" + (f" in groups of {crash.group}" if crash.group > 1 else "")] += 1
 
 
 def fail_twice(crash, draw):
@@ -352,10 +375,10 @@ def fail_twice(crash, draw):
     known = life.last if life.ranks == 1 and crash.ranks == 1 and not life.change else max(step, 0)
     steps = {number: weights for number, weights in life.weights.items() if number <= known}
     again = Crash(life, recording.read(), crash.bounds(), draw, known, crash.what + ", then ",
-                  crash.ranks_of_run())
+                  crash.layout())
     power_loss.write(ROOT, again.state)
     found["failed twice"] += 1
-    return [f"{again.what}: {problem}" for problem in examine(again, steps, ((crash.ranks, step),))]
+    return [f"{again.what}: {problem}" for problem in examine(again, steps, ((*crash.goes_on_as(), step),))]
 
 
 def fail_once(life, seed, seen):
