@@ -6,8 +6,9 @@ import json
 import os
 import random
 import re
-import signal
+import shlex
 import shutil
+import signal
 import subprocess
 import time
 
@@ -551,6 +552,43 @@ def long_documents_take_little_memory():
     return problems
 
 
+def the_message_of_a_long_document_leads_on():
+    """Where a tokenizer's rules let no text be cut, train says by which command a long document becomes its lines' tokens."""
+    problems = []
+    split = {"type": "Split", "pattern": {"Regex": "[^ ]+| +"}, "behavior": "Isolated", "invert": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    tokenizer = hf_folder.byte_tokenizer(pre_tokenizer={"type": "Sequence", "pretokenizers": [split, level]})
+    model = folder("uncut", tokenizer, **hf_folder.config(vocab_size=256, eos_token_id=0))
+    data = program.write(path("uncut.txt.gz"), gzip.compress(b"ab cd ef\n" * 500 + (b" " * 65535 + b"\n") * 1040, 1))
+    trains = ("train", "--model", model, "--init", *program.SHAPE, "--steps", 1, "--run")
+    refused = program.run(*trains, path("uncut-run"), "--data", data)
+    command = re.search("more than 64 MiB, .*`spillway (tokenize [^`]+)`.* give train or eval lines.bin", refused.err)
+    if refused.code != 1 or command is None:
+        return [f"status {refused.code}: {refused.err}"]
+    ended = program.run(*(path(word) if word == "lines.bin" else word for word in shlex.split(command[1])))
+    expect(problems, f"{command[1]}: {ended.err}", (ended.code, len(documents("lines.bin"))), (0, 500))
+    ended = program.run(*trains, path("uncut-run"), "--data", path("lines.bin"))
+    expect(problems, f"train: {ended.err}", ended.code, 0)
+    ended = program.run("tokenize", "--model", model, "--lines", "--out", path("line.bin"), "--data",
+                        program.write(path("line.txt.gz"), gzip.compress(b"ab " * (23 << 20), 1)))
+    expect(problems, f"a line: {ended.err}", (ended.code, "has a line of more than 64 MiB" in ended.err), (1, True))
+    return problems
+
+
+def a_normalizer_takes_no_memory_without_bound():
+    """A chain of Replace, each of which makes a text longer, is refused where it makes a text too long."""
+    problems = []
+    with open(GOLDEN, encoding="utf-8") as file:
+        tokenizer = json.load(file)["tokenizer"]
+    for content, steps, code in (("aa", 4, 0), ("aa", 8, 1), ("a" * 1000, 8, 1), ("a" * 100000, 2, 1)):
+        steps = [{"type": "Replace", "pattern": {"String": "a"}, "content": content}] * steps
+        model = folder("grows", json.dumps({**tokenizer, "added_tokens": [], "normalizer": {"type": "Sequence", "normalizers": steps}}))
+        ended = tokenize(model, {"grows.txt": "a " * 100000})
+        expect(problems, f"{content[:9]}, {len(steps)} times: {ended.err}",
+               (ended.code, "the normalizer of tokenizer.json makes more than" in ended.err), (code, code == 1))
+    return problems
+
+
 def goes_on():
     """A call that is killed or stopped goes on where it was, and writes the same bytes; a changed input begins anew."""
     problems, model, data = [], chat_folder(), long_chats("long")
@@ -636,5 +674,6 @@ def one_writer_at_a_time():
 script_test.run(golden_ids, rules, other_encodings, wide_and_joined, special_tokens, chats, folders_and_patterns,
                 folders_leave_out_what_is_no_data, files_of_other_kinds, files_without_text, reads_gzip, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, work_outlasts_a_full_disk,
-                a_token_file_is_never_of_two_texts, a_failure_leaves_the_old_tokens, devices_and_pipes, stale_documents, long_documents_take_little_memory, goes_on, begins_anew,
+                a_token_file_is_never_of_two_texts, a_failure_leaves_the_old_tokens, devices_and_pipes, stale_documents, long_documents_take_little_memory,
+                the_message_of_a_long_document_leads_on, a_normalizer_takes_no_memory_without_bound, goes_on, begins_anew,
                 one_writer_at_a_time)

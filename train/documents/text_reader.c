@@ -226,13 +226,20 @@ static bool ends_in_crlf(struct sw_text line) {
     return line.bytes >= 2 && memcmp(line.data + line.bytes - 2, "\r\n", 2) == 0;
 }
 
+/* Refuses a long document, with the command that divides it. The tokens that this makes are data for every command. */
 static sw_status fail_long(const struct sw_text_reader *reader) {
-    const char *why = reader->rules.parts != SW_TEXT_WHOLE ? " without a space or the end of a line between words" : "";
-    return sw_fail(
-        SW_ERR_ARG,
-        "%s has a document of more than %d MiB%s, which is the most; divide it, by --separator or --lines of "
-        "spillway tokenize, or into smaller files",
-        reader->path, SW_TEXT_MOST_PART_BYTES >> 20, why);
+    const struct sw_text_rules *rules = &reader->rules;
+    const int most_mib = SW_TEXT_MOST_PART_BYTES >> 20;
+    const char *why = rules->parts != SW_TEXT_WHOLE ? " without a space or the end of a line between words" : "";
+    if (rules->lines)
+        return sw_fail(SW_ERR_ARG,
+                       "%s has a line of more than %d MiB%s, which is the most of a document; divide the line",
+                       reader->path, most_mib, why);
+    return sw_fail(SW_ERR_ARG,
+                   "%s has a document of more than %d MiB%s, which is the most; divide it with `spillway tokenize "
+                   "--model %s --data %s --lines --out lines.bin`, or with --separator LINE in the place of --lines, "
+                   "and give train or eval lines.bin in its place",
+                   reader->path, most_mib, why, rules->model, reader->files[reader->next_file - 1]);
 }
 
 /* Cuts what was read of a document, so that what is behind the place stays for the next part. `from`: no place is

@@ -9,10 +9,21 @@
 
 enum { MOST_STEPS = 8, MOST_LEVELS = 4 };
 
+/* The most that the steps may make of a text: so many times its bytes, and a few more for what a Prepend puts, up to a
+ * bound. The longest normal form of a character has 11 times its bytes. A chain of Replace could ask for any amount of
+ * memory. */
+enum { MOST_GROWTH = 16, MORE_BYTES = 16, MOST_BYTES = 256 << 20 };
+
+/* The output of a step and its bound. */
+struct made {
+    struct sw_text_buffer *buffer;
+    size_t most_bytes;
+};
+
 struct step;
 /* Appends what a step makes of a text. */
 typedef sw_status (*step_run)(const struct step *step, struct sw_pattern_scratch *pattern, struct sw_text text,
-                              struct sw_text_buffer *out);
+                              struct made *out);
 
 struct step {
     step_run run;
@@ -106,32 +117,53 @@ static size_t bytes_that_may_change(struct sw_text text, bool nfc) {
     return at;
 }
 
+static sw_status check_room(const struct made *made, size_t more_bytes) {
+    if (more_bytes <= made->most_bytes - made->buffer->bytes)
+        return SW_OK;
+    return sw_fail(
+        SW_ERR_ARG,
+        "the normalizer of tokenizer.json makes more than %zu bytes of a text, which is the most that one of "
+        "its length may become; is it the model's own file?",
+        made->most_bytes);
+}
+
+static sw_status append(struct made *made, struct sw_text text) {
+    SW_TRY(check_room(made, text.bytes));
+    return sw_text_buffer_append(made->buffer, text);
+}
+
 /* Reports an error of utf8proc by its own words. */
 static sw_status fail_form(utf8proc_ssize_t code) {
     return sw_fail(code == UTF8PROC_ERROR_NOMEM ? SW_ERR_NOMEM : SW_ERR_ARG, "normalizing text failed: %s",
                    utf8proc_errmsg(code));
 }
 
-static sw_status append_form(struct sw_text text, utf8proc_option_t form, struct sw_text_buffer *out) {
+static sw_status append_form(struct sw_text text, utf8proc_option_t form, struct made *out) {
+    const utf8proc_uint8_t *from = (const utf8proc_uint8_t *)text.data;
+    const utf8proc_ssize_t from_bytes = (utf8proc_ssize_t)text.bytes;
     utf8proc_uint8_t *made = NULL;
     if (text.bytes == 0)
         return SW_OK;
-    const utf8proc_ssize_t bytes =
-        utf8proc_map((const utf8proc_uint8_t *)text.data, (utf8proc_ssize_t)text.bytes, &made, form | UTF8PROC_STABLE);
+    /* Each character of the form takes a byte at least, and utf8proc four more on its way. */
+    if (text.bytes > MOST_BYTES / MOST_GROWTH) {
+        const utf8proc_ssize_t count = utf8proc_decompose(from, from_bytes, NULL, 0, form | UTF8PROC_STABLE);
+        SW_TRY(count > 0 ? check_room(out, (size_t)count) : SW_OK);
+    }
+    const utf8proc_ssize_t bytes = utf8proc_map(from, from_bytes, &made, form | UTF8PROC_STABLE);
     if (bytes < 0)
         return fail_form(bytes);
-    const sw_status status = sw_text_buffer_append(out, (struct sw_text){(const char *)made, (size_t)bytes});
+    const sw_status status = append(out, (struct sw_text){(const char *)made, (size_t)bytes});
     free(made);
     return status;
 }
 
 static sw_status run_form(const struct step *step, struct sw_pattern_scratch *pattern, struct sw_text text,
-                          struct sw_text_buffer *out) {
+                          struct made *out) {
     (void)pattern;
     const bool nfc = (step->form & UTF8PROC_COMPOSE) != 0 && (step->form & UTF8PROC_COMPAT) == 0;
     while (text.bytes > 0) {
         const size_t stay = bytes_that_stay(text, nfc);
-        SW_TRY(sw_text_buffer_append(out, (struct sw_text){text.data, stay}));
+        SW_TRY(append(out, (struct sw_text){text.data, stay}));
         text = (struct sw_text){text.data + stay, text.bytes - stay};
         const size_t change = bytes_that_may_change(text, nfc);
         SW_TRY(append_form((struct sw_text){text.data, change}, step->form, out));
@@ -141,14 +173,14 @@ static sw_status run_form(const struct step *step, struct sw_pattern_scratch *pa
 }
 
 static sw_status run_prepend(const struct step *step, struct sw_pattern_scratch *pattern, struct sw_text text,
-                             struct sw_text_buffer *out) {
+                             struct made *out) {
     (void)pattern;
-    SW_TRY(sw_text_buffer_append(out, (struct sw_text){step->text, strlen(step->text)}));
-    return sw_text_buffer_append(out, text);
+    SW_TRY(append(out, (struct sw_text){step->text, strlen(step->text)}));
+    return append(out, text);
 }
 
 static sw_status run_replace(const struct step *step, struct sw_pattern_scratch *pattern, struct sw_text text,
-                             struct sw_text_buffer *out) {
+                             struct made *out) {
     const struct sw_text content = {step->text, strlen(step->text)};
     sw_pattern_begin(pattern, text);
     for (size_t at = 0; at < text.bytes;) {
@@ -156,8 +188,8 @@ static sw_status run_replace(const struct step *step, struct sw_pattern_scratch 
         SW_TRY(sw_pattern_find(step->pattern, pattern, text, at, &begin, &bytes));
         if (bytes == 0)
             begin = text.bytes;
-        SW_TRY(sw_text_buffer_append(out, (struct sw_text){text.data + at, begin - at}));
-        SW_TRY(bytes == 0 ? SW_OK : sw_text_buffer_append(out, content));
+        SW_TRY(append(out, (struct sw_text){text.data + at, begin - at}));
+        SW_TRY(bytes == 0 ? SW_OK : append(out, content));
         at = begin + bytes;
     }
     return SW_OK;
@@ -275,11 +307,13 @@ void sw_normalizer_scratch_release(struct sw_normalizer_scratch *scratch) {
 
 sw_status sw_normalize(const struct sw_normalizer *normalizer, struct sw_normalizer_scratch *scratch,
                        struct sw_pattern_scratch *pattern, struct sw_text *text) {
+    const bool is_short = text->bytes < (MOST_BYTES - MORE_BYTES) / MOST_GROWTH;
+    const size_t most_bytes = is_short ? text->bytes * MOST_GROWTH + MORE_BYTES : MOST_BYTES;
     for (int i = 0; i < normalizer->steps && text->bytes > 0; i++) {
-        struct sw_text_buffer *buffer = &scratch->buffer[i % 2];
-        buffer->bytes = 0;
-        SW_TRY(normalizer->step[i].run(&normalizer->step[i], pattern, *text, buffer));
-        *text = sw_text_of_buffer(buffer);
+        struct made made = {.buffer = &scratch->buffer[i % 2], .most_bytes = most_bytes};
+        made.buffer->bytes = 0;
+        SW_TRY(normalizer->step[i].run(&normalizer->step[i], pattern, *text, &made));
+        *text = sw_text_of_buffer(made.buffer);
     }
     return SW_OK;
 }

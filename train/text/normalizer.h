@@ -25,7 +25,7 @@ struct sw_normalizer_scratch {
 void sw_normalizer_scratch_release(struct sw_normalizer_scratch *scratch);
 
 /* Normalizes valid UTF-8. *text is replaced by the result, which lies in the scratch memory until the next call, or is
- * the text itself where nothing changes. */
+ * the text itself where nothing changes. Fails where the steps make a text many times as long. */
 sw_status sw_normalize(const struct sw_normalizer *normalizer, struct sw_normalizer_scratch *scratch,
                        struct sw_pattern_scratch *pattern, struct sw_text *text);
 
