@@ -119,6 +119,25 @@ def a_folder_that_means_other_files_is_said():
     return problems
 
 
+def a_text_that_was_edited_in_place():
+    """A file that keeps its name and size is not said to be another one. The run goes on with its tokens, and where these are
+    gone, those of the edited text are refused by its name."""
+    problems, environment, text = [], cache_of_its_own("edited-cache"), path("edited", "a.jsonl")
+    model = chat_folder("edited-model", **hf_folder.config(vocab_size=300, eos_token_id=END))
+    os.makedirs(path("edited"))
+    content = lines(*(chat(f"What is {i}?", f"{i} it is.") for i in range(40)))
+    for name, words in (("first", content), ("second", content.replace("What", "That"))):
+        program.write(text, words)
+        begins = ("train", "--model", model, "--init", "--data", path("edited"), "--run", path("on-edited"), *program.SHAPE, "--steps", 1)
+        ended = program.run(*(begins if name == "first" else ("resume", path("on-edited"), "--steps", 2)), env=environment)
+        expect(problems, f"{name}: {ended.err[-300:]}", (ended.code, "when the run began and means" in ended.err), (0, False))
+    shutil.rmtree(path("edited-cache"))
+    ended = program.run("resume", path("on-edited"), "--steps", 3, env=environment)
+    expect(problems, f"without its tokens: {ended.err[-400:]}",
+           (ended.code, "not those that the run began with" in ended.err, f"while comparing the tokens of {path('edited')}" in ended.err), (1, True, True))
+    return problems
+
+
 def trains_on_chats():
     """train makes tokens of chats by itself, once; what is wrong with them is said before anything is written."""
     problems, model = [], chat_folder("trained", **hf_folder.config(vocab_size=300, eos_token_id=END))
@@ -430,6 +449,6 @@ def tokens_in_the_cache_are_those_of_their_text():
 
 
 script_test.run(tokens_in_the_cache_are_those_of_their_text, trains_and_talks, inspects, validation_has_whole_documents,
-                a_folder_that_means_other_files_is_said, trains_on_chats, train_takes_loss_and_format,
+                a_folder_that_means_other_files_is_said, a_text_that_was_edited_in_place, trains_on_chats, train_takes_loss_and_format,
                 refuses_flags_without_text, bounds_the_cache, use_keeps_tokens_in_the_cache, reads_files_of_llmc,
                 damaged_tokens_are_made_again, resumes_from_another_folder, all_count_alike)

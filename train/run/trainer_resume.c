@@ -171,6 +171,13 @@ static sw_status say_threads(const struct sw_trainer *trainer) {
     return SW_OK;
 }
 
+/* Compares the data with those that the run began with, and names the text where they are tokens of one. */
+static sw_status check_data(const struct sw_trainer *trainer) {
+    const struct sw_option_list *text = &trainer->run.texts.data;
+    const sw_status status = sw_data_check_digest(trainer->data, trainer->run.data_digest);
+    return text->count == 0 ? status : sw_fail_while(status, "comparing the tokens of %s", text->items[0]);
+}
+
 static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
@@ -181,7 +188,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(say_threads(trainer));
     SW_TRY(sw_trainer_prepare_plan(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
-    SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_digest(trainer->data, trainer->run.data_digest)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_data(trainer)));
     SW_TRY(sw_trainer_choose_plan(trainer));
     SW_TRY(sw_ranks_agree_on_error(
         ranks, sw_frozen_open(trainer->folder, &trainer->run, sw_model_get_units(trainer->model), &trainer->frozen)));
