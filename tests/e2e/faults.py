@@ -194,6 +194,8 @@ class Command:
         kept = set(self.before) | self.names
         problems = [f"left {name}" for name in sorted(names())
                     if (name not in kept and not name.startswith("run/")) or (not whole and name not in self.before)]
+        problems += [f"left {os.path.relpath(os.path.join(where, name), WORK)}" for where, folders, files in os.walk(os.path.join(RUN, "exports"))
+                     for name in folders + files if name.endswith(".partial")]
         # Old tokens are put back.
         if self.arguments[0] == "tokenize" and not whole:
             problems += [f"lost {name}" for name in sorted(set(self.before) - names()) if name.startswith("tokens.bin")]
