@@ -6,11 +6,12 @@
 #include "core/ranks/comm_private.h"
 #include "core/ranks/watch.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SW_WATCH_WHAT_CHARS = 64, SW_WATCH_NAME_CHARS = 192, SW_WATCH_TOKENS = 2 };
+enum { SW_WATCH_WHAT_CHARS = 64, SW_WATCH_NAME_CHARS = 192, SW_WATCH_TOKENS = 2, SW_WATCH_ADDRESSES = 32 };
 
 /* The latest work that a lane has begun. */
 struct sw_watch_lane {
@@ -106,10 +107,55 @@ struct sw_watch {
     _Atomic int64_t timeout_ns;
 };
 
-/* Connects all ranks and fills watch->peers. Ranks that share a loopback address are reached by that alone. */
+/* The network that a process sees: on one machine, containers may have several. Addresses have the form of IPv6, those
+ * of IPv4 mapped into it; the ones of a single link are left out. */
+struct sw_watch_network {
+    char boot[SW_COMM_NAME_CHARS], name[SW_COMM_NAME_CHARS]; /* the machine's and the namespace's; empty: unknown */
+    int32_t count;
+    struct in6_addr addresses[SW_WATCH_ADDRESSES];
+    bool preferred[SW_WATCH_ADDRESSES];      /* the user's settings have MPI use it, or there are none */
+    uint8_t prefix_bits[SW_WATCH_ADDRESSES]; /* how many bits the addresses of one link share */
+};
+/* A rank's answer to the addresses of rank 0. */
+struct sw_watch_answer {
+    int32_t shares; /* 1: the rank sees the network of rank 0 */
+    /* The rank's own address from which it would reach each of rank 0's; unspecified: it would not, or another one
+     * suits better: one that MPI is to use, or else one on a link that both have. */
+    struct in6_addr sources[SW_WATCH_ADDRESSES];
+};
+typedef enum {
+    SW_REACH_LOOPBACK, /* all ranks see one network */
+    SW_REACH_USED,     /* the addresses that are marked lead to and from every other rank */
+    SW_REACH_ALL,      /* no such addresses were found for some rank */
+} sw_watch_reach;
+
+void sw_watch_read_network(struct sw_watch_network *out);
+bool sw_watch_same_network(const struct sw_watch_network *one, const struct sw_watch_network *other);
+bool sw_watch_is_loopback(const struct in6_addr *address);
+/* Writes the address with a port as sockets take it, and returns its bytes. */
+socklen_t sw_watch_socket_address(const struct in6_addr *address, int port, struct sockaddr_storage *out);
+void sw_watch_show_address(const struct in6_addr *address, char out[INET6_ADDRSTRLEN]);
+/* Answers, on a rank whose network is `own`, to that of rank 0. */
+void sw_watch_answer(const struct sw_watch_network *first, const struct sw_watch_network *own,
+                     struct sw_watch_answer *out);
+/* Finds, on rank 0, how the `count` ranks that have answered reach it. used: false everywhere; marks are valid with
+ * SW_REACH_USED. */
+sw_watch_reach sw_watch_choose(const struct sw_watch_network *own, const struct sw_watch_answer *answers, int count,
+                               bool used[SW_WATCH_ADDRESSES]);
+
+/* Sockets that listen for one job. */
+struct sw_watch_listeners {
+    int count;
+    int sockets[SW_WATCH_ADDRESSES];
+};
+
+/* Connects all ranks and fills watch->peers. Rank 0 listens on the addresses alone by which the others reach it, which
+ * is the loopback address where all see one network. Where no such address is known for some rank, or some rank has not
+ * connected to one in time, rank 0 listens on all. */
 sw_status sw_watch_connect(struct sw_watch *watch);
-/* Rank 0: accepts the other ranks' connections and fills watch->peers. Other connections hold up none of them. */
-sw_status sw_watch_accept(struct sw_watch *watch, int listener);
+/* Rank 0: accepts the other ranks' connections within the time and fills watch->peers. Other connections hold up none
+ * of them. */
+sw_status sw_watch_accept(struct sw_watch *watch, const struct sw_watch_listeners *listeners, int64_t ms);
 /* Sends a note without ever waiting. A peer that takes no bytes is later found silent. */
 void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_note_kind kind, const char *text);
 /* Reads the bytes that a peer has sent. Returns 1 if a whole note is in peer->incoming, 0 if not yet, -1 if the

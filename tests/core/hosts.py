@@ -6,8 +6,8 @@ import re
 import signal
 import time
 
-from jobs import DEATH, PATIENT_MS, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, limits, passed, script_test
-from two_hosts import FAR_RANKS, HOSTS
+from jobs import DEATH, PATIENT_MS, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, limits, passed, run, script_test
+from two_hosts import FAR_RANKS, HOSTS, NETWORK, ip
 
 
 def collectives_between_hosts_give_the_serial_bits():
@@ -54,5 +54,57 @@ def a_cut_wire_ends_the_ranks_on_both_sides():
         HOSTS.join()
 
 
-script_test.run(collectives_between_hosts_give_the_serial_bits, a_rank_lost_on_the_other_host_ends_the_job,
+def listeners(ranks, *refused, **options):
+    """The addresses on which rank 0's watch listens, those of the start that failed first."""
+    code, _, err = run(ranks, "listeners", *(refused or (-1, 0)), **options)
+    return re.findall(r"^listens on (\S+)", err, re.MULTILINE) if code == 0 else err[-1500:]
+
+
+def expect(what, found, *expected):
+    return [] if found == list(expected) else [f"{what}: {found}"]
+
+
+def add_networks():
+    """Gives the hosts networks that do not join them; the first's default route is one. Bridges of containers have one address
+    everywhere."""
+    near, far = HOSTS.names
+    for host, link, address in ((near, "away", "10.77.2.1/24"), (near, "bridge", "172.17.0.1/16"),
+                                (far, "bridge", "172.17.0.1/16"), (far, "home", "172.18.0.1/16")):
+        ip("-n", host, "link", "add", link, "type", "veth", "peer", "name", f"{link}-peer")
+        for end in (link, f"{link}-peer"):
+            ip("-n", host, "link", "set", end, "up")
+        ip("-n", host, "addr", "add", address, "dev", link)
+    ip("-n", near, "addr", "add", "fd77:2::1/64", "dev", "away", "nodad")
+    ip("-n", near, "route", "add", "default", "via", "10.77.2.9")
+    ip("-n", far, "route", "add", "default", "via", f"{NETWORK}.1")
+
+
+def add_second_wire():
+    near, far = HOSTS.names
+    ip("link", "add", "second", "netns", near, "type", "veth", "peer", "name", "second", "netns", far)
+    for number, host in enumerate(HOSTS.names, 1):
+        ip("-n", host, "addr", "add", f"10.77.3.{number}/24", "dev", "second")
+        ip("-n", host, "link", "set", "second", "up")
+
+
+def the_watch_listens_where_ranks_reach_it():
+    launcher = HOSTS.launcher()
+    wrong = expect("one network", listeners(4, launcher=launcher), f"{NETWORK}.1")
+    add_networks()
+    wrong += expect("networks of each host", listeners(4, launcher=launcher), f"{NETWORK}.1")
+    add_second_wire()
+    wrong += expect("a network that MPI is not to use", listeners(4, launcher=launcher), f"{NETWORK}.1")
+    wrong += expect("networks that MPI may use", listeners(4, launcher=[word.replace(f"{NETWORK}.0/24", "wire,second") for word in launcher]),
+                    f"{NETWORK}.1", "10.77.3.1")
+    wrong += expect("one host", listeners(2), "127.0.0.1")
+    return wrong
+
+
+def a_firewall_makes_the_watch_listen_on_all_addresses():
+    """The first connection is the one to the address that routes name."""
+    return expect("refused once", listeners(4, 3, 1, launcher=HOSTS.launcher()), f"{NETWORK}.1", "::")
+
+
+script_test.run(the_watch_listens_where_ranks_reach_it, a_firewall_makes_the_watch_listen_on_all_addresses,
+                collectives_between_hosts_give_the_serial_bits, a_rank_lost_on_the_other_host_ends_the_job,
                 a_cut_wire_ends_the_ranks_on_both_sides)

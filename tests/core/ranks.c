@@ -68,6 +68,8 @@ int main(int argc, char **argv) {
         ranks_hang_in_group(comm, atoll(rest[0]), atoi(rest[1]), rest[2], false);
     else if (strcmp(test, "hang_in_tensor_group") == 0 && given == 3)
         ranks_hang_in_group(comm, atoll(rest[0]), atoi(rest[1]), rest[2], true);
+    else if (strcmp(test, "listeners") == 0 && given == 2)
+        ranks_show_listeners(comm, atoi(rest[0]), atoi(rest[1]));
     else if (strcmp(test, "log") == 0)
         sw_log_info("hello"), sw_log_warn("a stone on the way");
     else if (strcmp(test, "place") == 0)

@@ -40,5 +40,7 @@ void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, cons
 /* A rank that stops while those of its node of two ranks, or of its tensor group of two, do collectives of their own,
  * and the other ranks do theirs. */
 void ranks_hang_in_group(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how, bool of_tensor);
+/* Prints the addresses on which rank 0's watch listens. So many connections of one rank are refused. */
+void ranks_show_listeners(struct sw_comm *comm, int refused_rank, int refused);
 
 #endif

@@ -173,7 +173,8 @@ static void strangers_keep_no_rank_out(void **state) {
         rank[2 - i] = connect_to(at.sin_port);
         assert_int_equal(send(rank[2 - i], &hello, sizeof hello, 0), sizeof hello);
     }
-    assert_int_equal(sw_watch_accept(&watch, listener), SW_OK);
+    const struct sw_watch_listeners listeners = {.count = 1, .sockets = {listener}};
+    assert_int_equal(sw_watch_accept(&watch, &listeners, 30000), SW_OK);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(peers[i].rank, i + 1);
         close(peers[i].socket);
