@@ -152,6 +152,8 @@ def weights_of(folder):
 def exported(run):
     shutil.rmtree(OUT, ignore_errors=True)
     program.must("export", run, OUT)
+    if os.path.exists(OUT + ".partial"):
+        raise RuntimeError("an export leaves what the one before had begun")
     return weights_of(OUT)
 
 
@@ -231,6 +233,7 @@ def live_phase(life, number, draw):
         step, problems = verified(number == 0) if number or os.path.exists(RUN) else (None, [])
         if problems:
             break
+        found["begun again"] += step is None and os.path.exists(RUN)
         job = Job(phase[0], train(RUN, life.name) if step is None else resume(RUN, phase), RUN)
         if kills > 0:
             kill_at_random(job, life.spans[number], draw)
@@ -241,7 +244,9 @@ def live_phase(life, number, draw):
         if code == 0:
             break
         kills -= 1
-        if kills < 0:
+        if job.hit:
+            found["killed before a conversion ended"] += bool(number and step == life.phases[number - 1][2] and not after)
+        else:
             problems.append(f"cannot go on: status {code}: {said[-1500:]}")
     return [f"phase {number}, {phase}: {problem}" for problem in problems]
 
