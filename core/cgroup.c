@@ -3,6 +3,7 @@
 #include "core/size.h"
 #include "core/system_file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -46,23 +47,38 @@ struct found {
     struct sw_cpu_limit *cpu;
 };
 
-/* Returns the bytes of page cache, which count as used and yet are given back when memory is asked for. */
-static int64_t cache_bytes(const struct version *version, const char *root, const char *group) {
-    char path[SW_SYSTEM_PATH_CHARS], name[64];
-    int64_t value, cache = 0;
-    if (snprintf(path, sizeof path, "%s%s%s/memory.stat", root, version->mount[MEMORY], group) >= (int)sizeof path)
-        return 0;
-    FILE *file = fopen(path, "re");
-    while (file != NULL && fscanf(file, "%63s %" SCNd64, name, &value) == 2)
-        if (strcmp(name, version->cache[0]) == 0 || strcmp(name, version->cache[1]) == 0)
-            cache += value;
-    if (file != NULL)
-        fclose(file);
-    return cache;
-}
-
 static void note_setting(char out[SW_CGROUP_CHARS], const char *mount, const char *group, const char *file) {
     snprintf(out, SW_CGROUP_CHARS, "%.*s%.*s/%s", 64, mount, 384, group, file);
+}
+
+/* Notes the first file that could not be read. Files that are not there, or whose group has ended, limit nothing. */
+static void note_unread(struct sw_memory_limit *out, int error, const char *mount, const char *group,
+                        const char *file) {
+    if (error == 0 || error == ENOENT || error == ENOTDIR || error == ENODEV || out->unread_error != 0)
+        return;
+    out->unread_error = error;
+    note_setting(out->unread, mount, group, file);
+}
+
+/* Returns the bytes of page cache, which count as used and yet are given back when memory is asked for. */
+static int64_t cache_bytes(const struct version *version, const char *root, const char *group,
+                           struct sw_memory_limit *out) {
+    static const char name_of_file[] = "memory.stat";
+    const char *mount = version->mount[MEMORY];
+    char path[SW_SYSTEM_PATH_CHARS], name[64];
+    int64_t value, cache = 0;
+    if (snprintf(path, sizeof path, "%s%s%s/%s", root, mount, group, name_of_file) >= (int)sizeof path)
+        return 0;
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        note_unread(out, errno, mount, group, name_of_file);
+        return 0;
+    }
+    while (fscanf(file, "%63s %" SCNd64, name, &value) == 2)
+        if (strcmp(name, version->cache[0]) == 0 || strcmp(name, version->cache[1]) == 0)
+            cache += value;
+    fclose(file);
+    return cache;
 }
 
 static void look_at_memory(const struct version *version, const char *root, const char *group,
@@ -70,10 +86,12 @@ static void look_at_memory(const struct version *version, const char *root, cons
     const char *mount = version->mount[MEMORY];
     for (int i = 0; i < 2 && version->limit[i] != NULL; i++) {
         const int64_t limit = sw_system_number(root, "%s%s/%s", mount, group, version->limit[i]);
+        note_unread(out, errno, mount, group, version->limit[i]);
         if (limit <= 0 || limit >= NO_LIMIT_BYTES)
             continue;
         const int64_t usage = sw_system_number(root, "%s%s/%s", mount, group, version->usage);
-        const int64_t used = sw_max_i64(0, usage - cache_bytes(version, root, group));
+        note_unread(out, errno, mount, group, version->usage);
+        const int64_t used = sw_max_i64(0, usage - cache_bytes(version, root, group, out));
         out->room_bytes = sw_min_i64(out->room_bytes, sw_max_i64(0, limit - used));
         if (limit < out->limit_bytes) {
             out->limit_bytes = limit;
@@ -140,6 +158,8 @@ static void look(const char *root, struct found out) {
     char path[SW_SYSTEM_PATH_CHARS], *line = NULL;
     size_t capacity = 0;
     FILE *file = snprintf(path, sizeof path, "%s/proc/self/cgroup", root) < (int)sizeof path ? fopen(path, "re") : NULL;
+    if (file == NULL && out.memory != NULL)
+        note_unread(out.memory, errno, "/proc", "/self", "cgroup");
     while (file != NULL && getline(&line, &capacity, file) > 0) {
         line[strcspn(line, "\n")] = '\0';
         char *controllers = strchr(line, ':'), *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');

@@ -10,6 +10,8 @@ struct sw_memory_limit {
     int64_t limit_bytes; /* the least limit of this group and the groups around it; INT64_MAX: there is none */
     int64_t room_bytes;  /* what the fullest of these groups still allows; INT64_MAX: no limit */
     char setting[SW_CGROUP_CHARS]; /* the file that sets the limit */
+    char unread[SW_CGROUP_CHARS];  /* a file that may set a limit, and is there but could not be read; empty: none */
+    int unread_error;              /* why, as an errno */
 };
 
 struct sw_cpu_limit {

@@ -1,11 +1,13 @@
 #include "core/machine.h"
 
+#include "core/log.h"
 #include "core/size.h"
 
 #include <errno.h>
 #include <hwloc.h>
 #include <inttypes.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -68,6 +70,21 @@ static int64_t memlock_bytes(void) {
     return lock.rlim_cur >= (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)lock.rlim_cur;
 }
 
+/* Fails where a limit could not be read for want of what another attempt may have, such as open files: memory beyond it
+ * would end the process. A container may refuse a file for ever; of that it warns once. */
+static sw_status check_limit(const struct sw_memory_limit *limit) {
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const int error = limit->unread_error;
+    if (error == EMFILE || error == ENFILE || error == ENOMEM)
+        return sw_fail(SW_ERR_IO, "whether a cgroup limits this process's memory cannot be read from %s: %s",
+                       limit->unread, strerror(error));
+    if (error != 0 && !atomic_flag_test_and_set(&said))
+        sw_log_warn("whether a cgroup limits this process's memory cannot be read from %s (%s); if it does, give "
+                    "--host-memory less than the limit, beyond which the process is killed",
+                    limit->unread, strerror(error));
+    return SW_OK;
+}
+
 sw_status sw_machine_read(struct sw_machine *out) {
     *out = (struct sw_machine){.cores = sw_machine_cores(), .memlock_bytes = memlock_bytes()};
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -79,6 +96,7 @@ sw_status sw_machine_read(struct sw_machine *out) {
     SW_TRY(read_meminfo("SwapFree", &free_swap_bytes));
     out->swap_used_bytes = out->swap_bytes - free_swap_bytes;
     sw_memory_limit_read("", &out->limit);
+    SW_TRY(check_limit(&out->limit));
     sw_cpu_limit_read("", &out->cpu_limit);
     out->memory_bytes = sw_min_i64(out->physical_bytes, out->limit.limit_bytes);
     out->available_bytes = sw_min_i64(out->available_bytes, out->limit.room_bytes);

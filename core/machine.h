@@ -23,7 +23,8 @@ struct sw_machine {
     char cpu[128];
 };
 
-/* Reads all of this. Fails with SW_ERR_UNSUPPORTED where /proc does not tell the memory. */
+/* Reads all of this. Fails with SW_ERR_UNSUPPORTED where /proc does not tell the memory, and with SW_ERR_IO where the
+ * process has too few open files or too little memory to read the limits of cgroups. */
 sw_status sw_machine_read(struct sw_machine *out);
 
 /* Returns the number of logical cores that this process may keep busy: those that it may run on, or as many as the

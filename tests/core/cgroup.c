@@ -5,11 +5,14 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dlfcn.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/cgroup.h"
 #include "core/machine.h"
@@ -157,7 +160,7 @@ static void write_tree(const char *root, const struct tree *tree) {
 }
 
 static void remove_tree(const char *root) {
-    char command[PATH_CHARS];
+    char command[PATH_CHARS + 16];
     snprintf(command, sizeof command, "rm -rf '%s'", root);
     assert_int_equal(system(command), 0);
 }
@@ -211,7 +214,92 @@ static void this_machine(void **state) {
     assert_true(machine.swap_used_bytes >= 0 && machine.swap_used_bytes <= machine.swap_bytes);
 }
 
+/* Fails with this error for names that end so. */
+static const char *failing_end;
+static int failing_error;
+
+FILE *fopen(const char *path, const char *mode) {
+    if (failing_end != NULL && strlen(path) >= strlen(failing_end) &&
+        strcmp(path + strlen(path) - strlen(failing_end), failing_end) == 0) {
+        errno = failing_error;
+        return NULL;
+    }
+    return ((__typeof__(&fopen))dlsym(RTLD_NEXT, "fopen"))(path, mode);
+}
+
+static void fail_to_open(const char *end, int error) {
+    failing_end = end;
+    failing_error = error;
+}
+
+static void what_cannot_be_read_is_noted(void **state) {
+    (void)state;
+    const struct tree tree = {.file = {{"proc/self/cgroup", "0::/a\n"},
+                                       {"sys/fs/cgroup/a/memory.max", "1000\n"},
+                                       {"sys/fs/cgroup/a/memory.current", "400\n"},
+                                       {"sys/fs/cgroup/a/memory.stat", "active_file 1\n"}}};
+    static const char *const files[] = {"/proc/self/cgroup", "/sys/fs/cgroup/a/memory.max",
+                                        "/sys/fs/cgroup/a/memory.current", "/sys/fs/cgroup/a/memory.stat"};
+    static const int errors[] = {EMFILE, EACCES, ENOENT};
+    struct sw_memory_limit found;
+    char root[] = "spillway-cgroup-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    write_tree(root, &tree);
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        for (size_t j = 0; j < sizeof errors / sizeof errors[0]; j++) {
+            const bool is_there = errors[j] != ENOENT;
+            fail_to_open(files[i], errors[j]);
+            sw_memory_limit_read(root, &found);
+            assert_string_equal(found.unread, is_there ? files[i] : "");
+            assert_int_equal(found.unread_error, is_there ? errors[j] : 0);
+        }
+    fail_to_open(NULL, 0);
+    sw_memory_limit_read(root, &found);
+    assert_string_equal(found.unread, "");
+    assert_true(found.limit_bytes == 1000 && found.room_bytes == 601);
+    remove_tree(root);
+}
+
+/* Returns how often `words` are printed by two readings of the machine, both of which end with the status. */
+static int count_said(sw_status status, const char *words) {
+    char said[8192] = "";
+    struct sw_machine machine;
+    FILE *file = tmpfile();
+    const int before = dup(STDERR_FILENO);
+    assert_true(file != NULL && before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    for (int i = 0; i < 2; i++) {
+        const sw_status got = sw_machine_read(&machine);
+        if (got != SW_OK)
+            fprintf(stderr, "%s\n", sw_error_message(got));
+        sw_error_clear();
+        assert_int_equal(got, status);
+    }
+    fflush(stderr);
+    dup2(before, STDERR_FILENO);
+    close(before);
+    rewind(file);
+    (void)!fread(said, 1, sizeof said - 1, file);
+    fclose(file);
+    int count = 0;
+    for (const char *at = said; (at = strstr(at, words)) != NULL; at++)
+        count++;
+    return count;
+}
+
+static void no_limit_is_overlooked_in_silence(void **state) {
+    (void)state;
+    fail_to_open("/proc/self/cgroup", EMFILE);
+    assert_int_equal(count_said(SW_ERR_IO, "cannot be read from /proc/self/cgroup: Too many open files"), 2);
+    fail_to_open("/proc/self/cgroup", EACCES);
+    assert_int_equal(count_said(SW_OK, "from /proc/self/cgroup"), 1);
+    fail_to_open("/proc/self/cgroup", ENOENT);
+    assert_int_equal(count_said(SW_OK, "cgroup"), 0);
+    fail_to_open(NULL, 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_levels_limit), cmocka_unit_test(this_machine)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_levels_limit), cmocka_unit_test(this_machine),
+                                       cmocka_unit_test(what_cannot_be_read_is_noted),
+                                       cmocka_unit_test(no_limit_is_overlooked_in_silence)};
     return cmocka_run_group_tests_name("core cgroup", tests, NULL, NULL);
 }

@@ -70,12 +70,20 @@ void sw_doctor_memory(struct sw_doctor *doctor) {
 void sw_doctor_limit(struct sw_doctor *doctor) {
     const struct sw_memory_limit *limit = &doctor->machine.limit;
     char fix[SW_CGROUP_CHARS + TEXT_CHARS], least[SW_SIZE_CHARS], all[SW_SIZE_CHARS], room[SW_SIZE_CHARS];
+    const bool known = doctor->machine_known && limit->unread_error == 0;
+    const char *none = known ? "no memory cgroup limits this process" : "not known";
+    char unread[SW_CGROUP_CHARS + TEXT_CHARS];
+    if (limit->unread_error != 0) {
+        snprintf(unread, sizeof unread, "not known: %s cannot be read (%s)", limit->unread,
+                 strerror(limit->unread_error));
+        none = unread;
+    }
     if (!doctor->machine_known || limit->limit_bytes >= doctor->machine.physical_bytes) {
         sw_doctor_find(
             doctor,
             (struct sw_finding){.facts = json_pack("{s:n, s:n, s:n}", "limit_bytes", "room_bytes", "setting"),
-                                .unknown = !doctor->machine_known},
-            doctor->machine_known ? "no memory cgroup limits this process" : "not known");
+                                .unknown = !known},
+            "%s", none);
         return;
     }
     snprintf(fix, sizeof fix, "raise it in %s, or start the program outside of that group", limit->setting);
