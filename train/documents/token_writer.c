@@ -48,8 +48,8 @@ static sw_status open_part(const char *path, const char *suffix, struct part *pa
     struct stat info;
     const int chars = snprintf(part->path, sizeof part->path, "%s%s", path, suffix);
     const int more = snprintf(part->partial, sizeof part->partial, "%s%s.partial", path, suffix);
-    const int less = snprintf(part->before, sizeof part->before, "%s%s.before", path, suffix);
-    if (chars < 0 || less < 0 || more < 0 || more >= (int)sizeof part->partial)
+    const int most = snprintf(part->before, sizeof part->before, "%s%s.old.partial", path, suffix);
+    if (chars < 0 || more < 0 || most < 0 || most >= (int)sizeof part->before)
         return sw_fail(SW_ERR_ARG, "the path of the token file is too long");
     const int fd = open(part->partial, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -335,7 +335,7 @@ static void put_all_back(struct sw_token_writer *writer) {
     is_back = is_back && sw_file_flush_folder_of(tokens->path) == SW_OK && put_back(tokens);
     if (!is_back && tokens->is_aside)
         sw_log_warn(
-            "the tokens that %s had could not be put back; they are in %s: to have them again, take .before off "
+            "the tokens that %s had could not be put back; they are in %s: to have them again, take .old.partial off "
             "its name, and off those of the files beside it that end so",
             tokens->path, tokens->before);
 }

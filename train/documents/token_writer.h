@@ -48,9 +48,9 @@ sw_status sw_token_writer_add_more(struct sw_token_writer *writer, const struct 
                                    struct sw_text loss);
 /* Refuses a F.bin.mask that is there, where none is going to be written. */
 sw_status sw_token_writer_refuse_mask(const struct sw_token_writer *writer);
-/* Flushes the files and gives them their names, F.bin last. Files of before are at F.bin.before and the like meanwhile,
- * F.bin first, and are put back where this fails. F.bin.mask is written only where a token's mask is not 1, and is
- * refused where none is written. */
+/* Flushes the files and gives them their names, F.bin last. Files of before are at F.bin.old.partial and the like
+ * meanwhile, F.bin first, and are put back where this fails. F.bin.mask is written only where a token's mask is not 1,
+ * and is refused where none is written. */
 sw_status sw_token_writer_publish(struct sw_token_writer *writer);
 /* Without a publication before, nothing is left, unless `keeps` is set: then the partial files are. */
 void sw_token_writer_close(struct sw_token_writer *writer, bool keeps);
