@@ -85,7 +85,12 @@ def exports_while_it_goes_on():
     for folder in (step, step + ".partial"):
         os.mkdir(folder)
         program.write(os.path.join(folder, "config.json"), "{}")
+    # A kill while files are replaced that a start without steps does not write.
+    unfinished = [path("newest", *names) for names in (("timeline.json.partial",), ("exports", "index.json.partial"))]
+    for name in unfinished:
+        program.write(name, "{")
     program.must("resume", path("newest"))
+    problems += [f"{name} is left" for name in unfinished if os.path.exists(name)]
     return problems + wrong_exports("newest", [STEPS], {})
 
 

@@ -1,6 +1,7 @@
 /* The training loop. The next step begins while the update of the last one still runs, unless an evaluation,
  * samples or an export come between them. */
 #include "core/clock.h"
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/number.h"
 #include "core/size.h"
@@ -290,11 +291,23 @@ static sw_status open_log(struct loop *loop) {
     return SW_OK;
 }
 
+/* Removes what a kill left of files that this start may have no reason to write. */
+static void remove_unfinished(const char *folder) {
+    static const char *const names[] = {"timeline.json.partial", "exports/index.json.partial"};
+    char path[SW_RUN_PATH_CHARS];
+    SW_HANDLES_ERRORS();
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (sw_path_join(path, sizeof path, folder, names[i]) == SW_OK)
+            (void)sw_path_unlink(path);
+}
+
 static sw_status run(struct loop *loop, sw_run_end *out_end) {
     struct sw_ranks *ranks = loop->trainer->ranks;
     int64_t step;
     SW_TRY(sw_ranks_agree_on_error(ranks, open_names(loop)));
     SW_TRY(sw_ranks_first(ranks, open_log(loop)));
+    if (sw_ranks_rank(ranks) == 0)
+        remove_unfinished(loop->trainer->folder);
     SW_TRY(sw_ranks_first(ranks, sw_exports_tidy(loop->trainer, loop->log)));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->evaluated, sizeof loop->evaluated));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->sampled, sizeof loop->sampled));
