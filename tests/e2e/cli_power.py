@@ -184,10 +184,13 @@ class Crash:
         return self.oldest, self.newest
 
     def layout(self):
-        """Returns the ranks and the size of the tensor groups that run.json has; None where there is none."""
+        """Returns the ranks, the size of the tensor groups and the form of state that run.json has; None where there is none."""
         text = self.state.get(os.path.relpath(os.path.join(RUN, "run.json"), ROOT))
-        run_json = json.loads(text) if text is not None else None
-        return run_json and (run_json["ranks"], int(run_json["settings"]["tensor"]))
+        if text is None:
+            return None
+        run_json = json.loads(text)
+        form = "-8bit" if run_json["settings"]["optimizer_state"] == "8bit" else ""
+        return run_json["ranks"], int(run_json["settings"]["tensor"]), form
 
     def goes_on_as(self):
         """The bits of the end depend on this: moments in 8 bits are rounded once more where the layout changes."""

@@ -17,7 +17,7 @@ SECTOR = 512
 KILLED, JOURNAL, STRICT = "killed", "journal", "strict"
 # The fields of a superblock (io/store/format.h).
 COMMIT_MAGIC, COMMIT_STEP = b"SWCOMMIT", struct.Struct("<56xq")
-RANK_FOLDER = re.compile(r"rank-\d+-of-(\d+)(?:-tensor-(\d+))?")
+RANK_FOLDER = re.compile(r"rank-\d+-of-(\d+)(?:-tensor-(\d+))?(-8bit)?")
 STORE, STORE_ID = "store.spillway", slice(32, 48)
 
 
@@ -293,22 +293,23 @@ class Recording:
 
     def commits(self, now, before, own=None):
         """The oldest and the newest step that a run may stand at, as the newest stores of all its ranks that have a
-        commit say; None: none lasts. before: the same of stores of before the recording. own: of how many ranks, and
-        of tensor groups of which size, the run's own were then, as others may be left of a change; None: not known."""
+        commit say; None: none lasts. before: the same of stores of before the recording. own: of how many ranks, of tensor
+        groups of which size and with which form in their folder's name the run's own were then, as others may be left of
+        a change; None: not known."""
         sets = {}
         for node in self.all:
             if os.path.basename(node.path) != STORE or node.since > now or node.path.startswith(self.apart):
                 continue
             identity, lasting, steps, withdrawn = self._steps_of(node, now, before)
             named = RANK_FOLDER.match(os.path.basename(os.path.dirname(node.path)))
-            layout = (int(named[1]), int(named[2] or 1)) if named else (1, 1)
+            layout = (int(named[1]), int(named[2] or 1), named[3] or "") if named else (1, 1, "")
             if node.since < 0 and own not in (None, layout):
                 continue
             key = (layout, self.command_at(node.since)) if layout[0] > 1 else (layout, identity)
             if steps or withdrawn:
                 sets.setdefault(key, []).append((node.since, lasting, steps, withdrawn))
         found = (None, None)
-        for ((ranks, _), _), files in sorted(sets.items(), key=lambda each: min(file[0] for file in each[1])):
+        for ((ranks, *_), _), files in sorted(sets.items(), key=lambda each: min(file[0] for file in each[1])):
             if len(files) < ranks:
                 continue
             newest = min(max(steps, default=-1) for _, _, steps, _ in files)
