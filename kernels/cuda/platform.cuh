@@ -63,6 +63,11 @@ static __device__ __forceinline__ float sw_exp2(float x) {
     return y;
 }
 
+/* Returns a product that is rounded before anything is added to it. */
+static __device__ __forceinline__ float sw_rounded_product(float a, float b) {
+    return __fmul_rn(a, b);
+}
+
 static __device__ __forceinline__ float sw_f16_value(uint16_t bits) {
     return __half2float(__ushort_as_half(bits));
 }
@@ -141,6 +146,11 @@ static inline uint32_t sw_f16_pair(float first, float second) {
 
 static inline float sw_exp2(float x) {
     return exp2f(x);
+}
+
+static inline float sw_rounded_product(float a, float b) {
+    volatile float product = a * b;
+    return product;
 }
 
 static inline float sw_f16_value(uint16_t bits) {

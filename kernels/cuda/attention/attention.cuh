@@ -59,8 +59,8 @@ static __device__ __forceinline__ sw_head_rows<T> sw_head_of(const T *tensor, in
     return rows;
 }
 
-/* The rows of a block: the first one, its head and its sequence. */
-struct sw_block_rows {
+/* The rows of a block: the first one, its head and its sequence. Its 16 bytes are read from shared memory at once. */
+struct alignas(16) sw_block_rows {
     int first, head, batch;
 };
 
@@ -200,6 +200,19 @@ static __device__ __forceinline__ float sw_quad_max(float value) {
 static __device__ __forceinline__ float sw_quad_sum(float value) {
     value += __shfl_xor_sync(SW_ALL_LANES, value, 1);
     return value + __shfl_xor_sync(SW_ALL_LANES, value, 2);
+}
+
+/* Returns what is taken from the scaled scores before 2 is raised to them: the greatest of them, or 0 where no key is
+ * seen yet. */
+static __device__ __forceinline__ float sw_base_of(float max, float scale_log2) {
+    return max == -INFINITY ? 0.0f : sw_rounded_product(max, scale_log2);
+}
+
+/* Returns what earlier sums are multiplied by when the greatest score rises: 2 to the difference of the bases that the
+ * exponentials were taken with. An unrounded base would make it differ from 1 where no score rose, by a little that has
+ * the same sign in each tile. */
+static __device__ __forceinline__ float sw_max_factor(float before, float now, float scale_log2) {
+    return sw_exp2(sw_rounded_product(before, scale_log2) - sw_base_of(now, scale_log2));
 }
 
 static __device__ __forceinline__ void sw_store_pair(float *to, float first, float second) {

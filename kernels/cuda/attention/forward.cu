@@ -23,8 +23,7 @@ static __device__ __forceinline__ void raise_max(query_state<TILES> *s,
             for (int n = 0; n < KEYS / SW_FRAGMENT_COLS; n++)
                 max = fmaxf(max, fmaxf(scores[m][n].values[2 * r], scores[m][n].values[2 * r + 1]));
             max = sw_quad_max(max);
-            const float base = max == -INFINITY ? 0.0f : max * scale_log2;
-            rescale[m][r] = sw_exp2(fmaf(s->max[m][r], scale_log2, -base));
+            rescale[m][r] = sw_max_factor(s->max[m][r], max, scale_log2);
             s->max[m][r] = max;
         }
     }
@@ -62,7 +61,7 @@ static __device__ __forceinline__ void take_scores(query_state<TILES> *s,
     for (int m = 0; m < TILES; m++) {
         SW_UNROLL
         for (int r = 0; r < 2; r++) {
-            const float base = s->max[m][r] == -INFINITY ? 0.0f : s->max[m][r] * scale_log2;
+            const float base = sw_base_of(s->max[m][r], scale_log2);
             SW_UNROLL
             for (int i = 0; i < KEYS / SW_FRAGMENT_COLS * 2; i++) {
                 float *score = &scores[m][i / 2].values[2 * r + i % 2];

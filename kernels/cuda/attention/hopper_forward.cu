@@ -51,8 +51,8 @@ static __device__ __forceinline__ void take_scores(query_state *s, float (&score
         for (int i = 2 * r; i < SCORES; i += 4)
             max = fmaxf(max, fmaxf(scores[i], scores[i + 1]));
         max = sw_quad_max(max);
-        const float base = max == -INFINITY ? 0.0f : max * scale_log2;
-        factors[r] = sw_exp2(fmaf(s->max[r], scale_log2, -base));
+        const float base = sw_base_of(max, scale_log2);
+        factors[r] = sw_max_factor(s->max[r], max, scale_log2);
         s->max[r] = max;
         float sums[2] = {s->sum[r] * factors[r], 0.0f};
         SW_UNROLL
