@@ -287,9 +287,10 @@ static sw_status take_partial(const char *partial, int *out_mark) {
     char path[PATH_CHARS];
     struct stat info;
     SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
-    SW_TRY(sw_folder_make_own(partial, 0755));
     bool empty = false;
-    sw_status status = find_empty(partial, &empty);
+    sw_status status = sw_folder_make_own(partial, 0755);
+    if (status == SW_OK)
+        status = find_empty(partial, &empty);
     const int flags = empty ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
     if (status == SW_OK)
         *out_mark = sw_path_open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
