@@ -261,6 +261,8 @@ static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struc
 }
 
 sw_status sw_engine_fail_while(sw_status status, const struct sw_op *op, const struct step_context *context) {
+    if (op->unit < 0)
+        return sw_fail_while(status, "running %s in step %lld", sw_op_name(op->kind), (long long)context->input.step);
     return sw_fail_while(status, "running %s of unit %d in step %lld", sw_op_name(op->kind), op->unit,
                          (long long)context->input.step);
 }
