@@ -101,19 +101,25 @@ static sw_status look_at(const struct removal *removal, bool *out) {
     return status;
 }
 
-/* Returns whether the path still names the open file. While this process waited for the lock, another one may have
+/* Tells whether the path still names the open file. While this process waited for the lock, another one may have
  * removed the file and made its own of that name. */
-static bool is_still_at(int fd, const char *path) {
+static sw_status find_still_at(int fd, const char *path, bool *out) {
     struct stat held, named;
-    return fstat(fd, &held) == 0 && sw_path_lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
-           held.st_ino == named.st_ino;
+    *out = false;
+    if (fstat(fd, &held) != 0 || sw_path_lstat(path, &named) != 0)
+        return errno == ENOENT ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be removed: %s", path, strerror(errno));
+    *out = held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+    return SW_OK;
 }
 
 static sw_status remove_held(int fd, struct removal *removal) {
-    bool found;
+    bool found, is_still_there;
     SW_TRY(sw_lock_take(fd, removal->path));
     SW_TRY(look(fd, removal, &found));
-    if (!found || !is_still_at(fd, removal->path))
+    if (!found)
+        return SW_OK;
+    SW_TRY(find_still_at(fd, removal->path, &is_still_there));
+    if (!is_still_there)
         return SW_OK;
     removal->removed = sw_path_unlink(removal->path) == 0;
     if (removal->removed || errno == ENOENT)
