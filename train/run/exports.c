@@ -131,7 +131,9 @@ static sw_status read_index(const char *run_folder, struct exports *exports) {
     SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, run_folder, "exports"));
     SW_TRY(sw_folder_make_own(exports->folder, 0700));
     SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
-    if (!sw_path_exists(path))
+    bool found;
+    SW_TRY(sw_path_find(path, &found));
+    if (!found)
         return SW_OK;
     const sw_status status = read_index_file(path, exports);
     if (status == SW_ERR_CORRUPT || status == SW_ERR_ARG)
@@ -290,7 +292,9 @@ static sw_status give_up(const struct sw_trainer *trainer, const struct sw_stepl
 sw_status sw_exports_tidy(const struct sw_trainer *trainer, const struct sw_steplog *log) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, trainer->folder, "exports/index.json"));
-    if (!sw_path_exists(path))
+    bool found;
+    SW_TRY(sw_path_find(path, &found));
+    if (!found)
         return SW_OK;
     struct exports exports = {0};
     SW_TRY(read_index(trainer->folder, &exports));
