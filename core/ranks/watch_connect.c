@@ -22,7 +22,7 @@ enum {
     STRANGERS = 64,    /* connections that have said nothing yet */
 };
 
-/* Where rank 0 listens. */
+/* The addresses at which rank 0 listens, as it tells the others. */
 struct offer {
     uint64_t token[SW_WATCH_TOKENS];
     int64_t ms; /* so long */

@@ -1,4 +1,5 @@
-/* Where a job's watches listen: this program's own listen() and connect() stand before the C library's. */
+/* Notes at which addresses a job's watches listen: this program's own listen() and connect() stand before the C
+ * library's. */
 #include "core/ranks/watch.h"
 #include "tests/core/ranks.h"
 
