@@ -159,6 +159,13 @@ static void write_tree(const char *root, const struct tree *tree) {
     }
 }
 
+/* Makes the folder of a tree. */
+static void make_root(char root[PATH_CHARS]) {
+    const char *parent = getenv("TMPDIR");
+    snprintf(root, PATH_CHARS, "%s/spillway-cgroup-XXXXXX", parent != NULL ? parent : ".");
+    assert_non_null(mkdtemp(root));
+}
+
 static void remove_tree(const char *root) {
     char command[PATH_CHARS + 16];
     snprintf(command, sizeof command, "rm -rf '%s'", root);
@@ -186,14 +193,12 @@ static void check_cpu(const struct tree *tree, const struct sw_cpu_limit *found)
 
 static void all_levels_limit(void **state) {
     (void)state;
-    const char *parent = getenv("TMPDIR");
     for (size_t i = 0; i < sizeof trees / sizeof trees[0]; i++) {
         const struct tree *tree = &trees[i];
         struct sw_memory_limit memory;
         struct sw_cpu_limit cpu;
         char root[PATH_CHARS];
-        snprintf(root, sizeof root, "%s/spillway-cgroup-XXXXXX", parent != NULL ? parent : ".");
-        assert_non_null(mkdtemp(root));
+        make_root(root);
         write_tree(root, tree);
         sw_memory_limit_read(root, &memory);
         sw_cpu_limit_read(root, &cpu);
@@ -242,8 +247,8 @@ static void what_cannot_be_read_is_noted(void **state) {
                                         "/sys/fs/cgroup/a/memory.current", "/sys/fs/cgroup/a/memory.stat"};
     static const int errors[] = {EMFILE, EACCES, ENOENT};
     struct sw_memory_limit found;
-    char root[] = "spillway-cgroup-XXXXXX";
-    assert_non_null(mkdtemp(root));
+    char root[PATH_CHARS];
+    make_root(root);
     write_tree(root, &tree);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         for (size_t j = 0; j < sizeof errors / sizeof errors[0]; j++) {
