@@ -20,8 +20,9 @@ static const struct {
     const char *suffix;
     double bytes;
 } size_suffixes[] = {
-    {"", 1},         {"B", 1},      {"K", 0x1p10},   {"KiB", 0x1p10}, {"M", 0x1p20}, {"MiB", 0x1p20}, {"G", 0x1p30},
-    {"GiB", 0x1p30}, {"T", 0x1p40}, {"TiB", 0x1p40}, {"kB", 1e3},     {"MB", 1e6},   {"GB", 1e9},     {"TB", 1e12},
+    {"", 1},        {"B", 1},        {"K", 0x1p10}, {"Ki", 0x1p10}, {"KiB", 0x1p10}, {"M", 0x1p20},
+    {"Mi", 0x1p20}, {"MiB", 0x1p20}, {"G", 0x1p30}, {"Gi", 0x1p30}, {"GiB", 0x1p30}, {"T", 0x1p40},
+    {"Ti", 0x1p40}, {"TiB", 0x1p40}, {"kB", 1e3},   {"MB", 1e6},    {"GB", 1e9},     {"TB", 1e12},
 };
 
 static sw_status not_a_size(const char *text) {
@@ -36,6 +37,8 @@ sw_status sw_parse_size(const char *text, int64_t *out_bytes) {
     const double number = isdigit((unsigned char)text[0]) ? strtod(text, &end) : -1.0;
     if (end != text + digits || errno != 0 || !isfinite(number))
         return not_a_size(text);
+    if (end[0] == ' ' && end[strspn(end, " ")] != '\0')
+        end += strspn(end, " ");
     for (size_t i = 0; i < sizeof size_suffixes / sizeof size_suffixes[0]; i++) {
         if (strcasecmp(end, size_suffixes[i].suffix) != 0)
             continue;

@@ -28,6 +28,11 @@ static void sizes_that_people_write(void **state) {
         {"24GiB", 24 * SW_GIB},
         {"24G", 24 * SW_GIB},
         {"1.5GiB", 3 * SW_GIB / 2},
+        {"16Gi", 16 * SW_GIB},
+        {"16 GiB", 16 * SW_GIB},
+        {"16  gb", INT64_C(16000000000)},
+        {"16GIB", 16 * SW_GIB},
+        {"16ki", 16384},
         {"0.5K", 512},
         {"3kB", 3000},
         {"3KB", 3000},
@@ -48,10 +53,25 @@ static void sizes_that_people_write(void **state) {
 static void garbage_is_refused_by_name(void **state) {
     (void)state;
     static const char *const table[] = {
-        "",           " ",         "-1",  "-1GiB", "+5",   " 5",    "GiB",   "5 GiB", "5XB",   "5GiBs",
-        "5.5.5G",     "1e",        "12Q", "nan",   "inf",  "NaNG",  ".5G",   "1,5G",  "5;",    "0x",
-        "G5",         "5K5",       "--5", "5iB",   "1e99", "1e999", "9e18K", "8E",    "1e19B", "99999999999999999999",
-        "8388608TiB", "9300000TB", "5bB", "5KBi",
+        "",           " ",
+        "-1",         "-1GiB",
+        "+5",         " 5",
+        "GiB",        "5 ",
+        "5 5",        "5\tGiB",
+        "5 G iB",     "5Bi",
+        "5XB",        "5GiBs",
+        "5.5.5G",     "1e",
+        "12Q",        "nan",
+        "inf",        "NaNG",
+        ".5G",        "1,5G",
+        "5;",         "0x",
+        "G5",         "5K5",
+        "--5",        "5iB",
+        "1e99",       "1e999",
+        "9e18K",      "8E",
+        "1e19B",      "99999999999999999999",
+        "8388608TiB", "9300000TB",
+        "5bB",        "5KBi",
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         int64_t bytes = 77;

@@ -85,6 +85,10 @@ def other_encodings():
            "gbk": ("山\n".encode("gbk") * 50000 + b"\xff", ("--encoding", "gbk"), "0xFF at byte 150000, in line 50001"),
            "utf-16": ("a".encode("utf-16"), (), "--encoding utf-16 reads it"),
            "without a mark": ("ab".encode("utf-16-le"), (), "--encoding utf-16le"),
+           "a surrogate": (b"ab\xed\xa0\xbd", (), "not UTF-8: there is 0xED at byte 2"),
+           "half a pair": (b"a\0\x3d\xd8b\0", ("--encoding", "utf-16le"), "0x3D at byte 2, in line 1"),
+           "half a pair at the end": (b"a\0\x3d\xd8", ("--encoding", "utf-16le"), "begins with 0x3D at byte 2"),
+           "cesu-8": (b"a", ("--encoding", "cesu-8"), "no encoding of this name"),
            "unknown": (b"a", ("--encoding", "nonsense"), "no encoding of this name"),
            "ignored": (b"a\xff", ("--encoding", "ascii//IGNORE"), "no encoding of this name")}
     for name, (data, more, wanted) in bad.items():
@@ -93,7 +97,11 @@ def other_encodings():
         ended = program.run("tokenize", "--model", model, "--data", "-", *more, "--out", path("new.bin"), stdin=data)
         expect(problems, f"{name} by standard input", (ended.code > 0, wanted in ended.err), (True, True))
     for data, more, replaced in ((good + b"x\xe9 y", (), 1), (b"a\xff\n\xff\n", ("--encoding", "gbk"), 2),
-                                 ("a\n".encode("utf-16-le") + b"\0\xdcb\0", ("--encoding", "utf-16le"), 1)):
+                                 ("a\n".encode("utf-16-le") + b"\0\xdcb\0", ("--encoding", "utf-16le"), 1),
+                                 (b"a\xed\xa0\xbd\xed\xb8\x80b", (), 6),
+                                 (b"\0a\xd8\x3d\0b\xd8\x3d", ("--encoding", "utf-16be"), 2),
+                                 (b"a\0\x3d\xd8b\0\0\xdcc\0", ("--encoding", "unicodelittle"), 2),
+                                 (b"a\0\0\0\0\xd8\0\0b\0\0\0\0\0\x11\0c\0\0\0", ("--encoding", "utf-32le"), 2)):
         ended = tokenize(model, {"a.txt": data}, "--lossy", "--end", "none", *more)
         expect(problems, f"lossy {more} ends", (ended.code, f"{replaced} time{'s' * (replaced > 1)}, bytes" in ended.err), (0, True))
         expect(problems, f"lossy {more}", bytes(tokens("out.bin")).count("\ufffd".encode()), replaced)

@@ -29,21 +29,26 @@ static bool is_utf8(const char *encoding) {
     return encoding == NULL || strcasecmp(encoding, "utf-8") == 0 || strcasecmp(encoding, "utf8") == 0;
 }
 
-/* Opens iconv by the name as it was given, or as the C library may spell it: "latin-1" is its LATIN1. */
-static iconv_t open_iconv(const char *encoding) {
+static iconv_t open_one(const char *encoding, bool writes) {
+    return writes ? iconv_open(encoding, "UTF-8") : iconv_open("UTF-8", encoding);
+}
+
+/* Opens iconv by the name as it was given, or as the C library may spell it: "latin-1" is its LATIN1. `writes`: UTF-8
+ * becomes the encoding, in place of the other direction. */
+static iconv_t open_iconv(const char *encoding, bool writes) {
     char bare[NAME_CHARS];
     size_t chars = 0;
     /* A slash would begin iconv's own wishes for what it cannot convert. */
     if (strlen(encoding) >= NAME_CHARS || strchr(encoding, '/') != NULL || encoding[0] == '\0')
         return no_iconv;
-    const iconv_t as_given = iconv_open("UTF-8", encoding);
+    const iconv_t as_given = open_one(encoding, writes);
     if (as_given != no_iconv)
         return as_given;
     for (const char *at = encoding; *at != '\0'; at++)
         if (isalnum((unsigned char)*at))
             bare[chars++] = (char)toupper((unsigned char)*at);
     bare[chars] = '\0';
-    return chars > 0 ? iconv_open("UTF-8", bare) : no_iconv;
+    return chars > 0 ? open_one(bare, writes) : no_iconv;
 }
 
 static sw_status refuse_encoding(const char *encoding) {
@@ -54,20 +59,27 @@ static sw_status refuse_encoding(const char *encoding) {
 sw_status sw_text_coding_check(const char *encoding) {
     if (is_utf8(encoding))
         return SW_OK;
-    const iconv_t opened = open_iconv(encoding);
+    const iconv_t opened = open_iconv(encoding, false);
     if (opened == no_iconv)
         return refuse_encoding(encoding);
     iconv_close(opened);
     return SW_OK;
 }
 
+/* Returns the bytes of an encoding's smallest character: so many more has "AA" than "A", whatever begins both. */
 static size_t unit_of(const char *encoding) {
-    if (strcasestr(encoding, "utf-16") != NULL || strcasestr(encoding, "utf16") != NULL ||
-        strcasestr(encoding, "ucs-2") != NULL || strcasestr(encoding, "ucs2") != NULL)
-        return 2;
-    const bool is_wide = strcasestr(encoding, "utf-32") != NULL || strcasestr(encoding, "utf32") != NULL ||
-                         strcasestr(encoding, "ucs-4") != NULL || strcasestr(encoding, "ucs4") != NULL;
-    return is_wide ? 4 : 1;
+    const iconv_t opened = open_iconv(encoding, true);
+    size_t left[2] = {0};
+    for (size_t chars = 1; opened != no_iconv && chars <= 2; chars++) {
+        char text[] = "AA", out[NAME_CHARS], *from = text, *to = out;
+        size_t bytes = chars;
+        left[chars - 1] = sizeof out;
+        (void)iconv(opened, NULL, NULL, NULL, NULL);
+        (void)iconv(opened, &from, &bytes, &to, &left[chars - 1]);
+    }
+    if (opened != no_iconv)
+        iconv_close(opened);
+    return left[0] > left[1] ? left[0] - left[1] : 1;
 }
 
 sw_status sw_text_converter_open(const struct sw_text_coding *coding, const char *name,
@@ -78,7 +90,7 @@ sw_status sw_text_converter_open(const struct sw_text_coding *coding, const char
     *converter = (struct sw_text_converter){
         .coding = *coding, .name = name, .iconv = no_iconv, .unit = 1, .may_be_mark = true, .line = 1};
     if (!is_utf8(coding->encoding)) {
-        converter->iconv = open_iconv(coding->encoding);
+        converter->iconv = open_iconv(coding->encoding, false);
         converter->unit = unit_of(coding->encoding);
         if (converter->iconv == no_iconv) {
             free(converter);
