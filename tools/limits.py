@@ -1,8 +1,10 @@
 """Time limits that a busy machine cannot break: they count the CPU seconds of a process and of all that it started, and
 end besides only what hangs, which is what uses next to no CPU for many minutes."""
 
+import contextlib
 import os
 import subprocess
+import threading
 import time
 
 # The runner multiplies its own limits by this factor: a sanitizer slows down what a test waits for, too.
@@ -73,13 +75,23 @@ class Limit:
         return f"hung: used next to no CPU for {self.still_s:g} s"
 
 
+def feed(pipe, data):
+    """Writes to a process, which may end before it has read all, and closes its input."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError), pipe:
+        pipe.write(data)
+
+
 def communicate(process, data=None, limit=None):
-    """As the method of the process. Kills it and raises TimeoutExpired where the limit is reached."""
+    """As the method of the process. Kills it and raises TimeoutExpired where the limit is reached. A thread writes the
+    input: Python's own method loses what is left of it where it is called again after a timeout."""
+    if process.stdin is not None and data:
+        threading.Thread(target=feed, args=(process.stdin, data), daemon=True).start()
+        process.stdin = None
     while True:
         try:
-            return process.communicate(data, timeout=LOOK_S)
+            return process.communicate(timeout=LOOK_S)
         except subprocess.TimeoutExpired:
-            data, limit = None, limit or Limit(root=process.pid)
+            limit = limit or Limit(root=process.pid)
             if limit.over():
                 process.kill()
                 process.wait()
