@@ -72,6 +72,17 @@ def schemas():
         ({"instruction": "i", "input": "j", "output": "a", "text": "rendered"}, (), rendered("i\nj", "a")),
         ({"instruction": "i", "input": "", "output": "a", "system": "s"}, (), system + rendered("i", "a")),
         ({"instruction": "i", "input": None, "output": "a"}, (), rendered("i", "a")),
+        ({"instruction": "i", "context": "j", "response": "a", "category": "c"}, (), rendered("i\nj", "a")),
+        ({"instruction": "i", "input": "", "context": "j", "answer": "a"}, (), rendered("i\nj", "a")),
+        ({"question": "q", "answer": "a"}, (), plain),
+        ({"question": "q", "response": "a", "system_prompt": "s"}, (), system + plain),
+        ({"query": "q", "response": "a", "original_question": "o", "context": ""}, (), plain),
+        ({"input": "q", "output": "a"}, (), plain),
+        ({"text": "ab", "question": "q", "answer": "a"}, ("--field", "text"), [*b"ab", END]),
+        ({"question": "q", "answer": "a", "response": "b"}, ("--field", "response"), [*b"b", END]),
+        *(({"conversations": [{"from": user, "value": "q"}, {"from": reply, "value": "a"}]}, (), plain)
+          for user, reply in (("Human", "GPT"), ("USER", "Assistant"), ("prompter", "chatgpt"), ("user", "bot"),
+                              ("human", "model"), ("user", "AI"), ("human", "bard"), ("human", "bing"))),
     )
     for row, more, wanted in cases:
         ended = tokenize(chat_folder(), {"a.jsonl": lines(row)}, *more)
@@ -106,7 +117,11 @@ def losses_are_switched_off():
     reply = [0] * len([START, *b"assistant\n"])
     for off, on in (({"loss": False}, {"loss": True}), ({"train": False}, {}), ({"training": 0}, {"training": 1}),
                     ({"masked": True}, {"masked": False}), ({"loss_mask": 0}, {"loss_mask": 1}), ({"trainable": False}, {}),
-                    ({"weight": 0}, {"weight": 1}), ({"weight": 0.0}, {"weight": 1.0}), ({"weight": False}, {"weight": None})):
+                    ({"weight": 0}, {"weight": 1}), ({"weight": 0.0}, {"weight": 1.0}), ({"weight": False}, {"weight": None}),
+                    ({"loss": "false"}, {"loss": "true"}), ({"train": "False"}, {"train": "True"}),
+                    ({"trainable": "no"}, {"trainable": "Yes"}), ({"weight": "0"}, {"weight": "1.0"}),
+                    ({"training": "off"}, {"training": "on"}), ({"masked": "TRUE"}, {"masked": "0"}),
+                    ({"Loss": False}, {"Train": 1})):
         row = {"messages": [QUESTION, {**REPLY, **off}, QUESTION, {**REPLY, **on}, QUESTION, {**REPLY, **off}]}
         ended = tokenize(chat_folder(), {"a.jsonl": lines(row)})
         if ended_well(problems, f"{off} {on}", ended):
@@ -147,7 +162,11 @@ def refused_by_name():
         (reply(reasoning_content="r"), (), ("a message", "'reasoning_content'")),
         (reply(train_detail=[{}]), (), ("'train_detail'",)),
         (reply(weight=0.5), (), ("'weight' of 0.5",)),
-        (reply(weight="0"), (), ("'weight'", "true, false, 0 or 1")),
+        (reply(weight="half"), (), ("'weight'", "true, false, 0 or 1")),
+        (reply(train=""), (), ("'train'", "true, false, 0 or 1")),
+        (reply(Loss="false", train=True), (), ("'loss'", "'train'", "contradict")),
+        ({**both, "Tools": [{}]}, (), ("'Tools'",)),
+        ({"text": "a", "train": "False"}, (), ("'train'", "nothing to learn")),
         (reply(weight=0, train=True), (), ("'train'", "'weight'", "contradict")),
         (reply(train=False), (), ("nothing to learn",)),
         (reply(train=False), ("--loss", "all"), ("'train'", "--loss all")),
@@ -160,7 +179,16 @@ def refused_by_name():
         ({"prompt": "a", "completion": [REPLY]}, (), ("both strings or both lists",)),
         ({"instruction": "a", "output": ""}, (), ("'output' is not empty",)),
         ({"Text": "a", "id": 3}, (), ("'Text', 'id'", "--field")),
-        ({"question": "a", "answer": "b"}, (), ("'question', 'answer'",)),
+        ({"problem": "a", "solution": "b"}, (), ("'problem', 'solution'", "'question' with 'answer'", "--field")),
+        ({"prompt": "a", "response": "b"}, (), ("'prompt' with 'response'", "'question'", "'completion'")),
+        ({"question": "a", "answer": "b", "response": "c"}, (), ("'question'", "several replies", "--field")),
+        ({"question": "a", "input": "b", "output": "c"}, (), ("several questions", "--field")),
+        ({"question": "a", "answer": {"text": ["b"]}}, (), ("'question' and 'answer' are strings",)),
+        ({"question": "a", "context": "c", "answer": "b"}, (), ("'context' beside 'question'",)),
+        ({"instruction": "i", "input": "j", "context": "k", "response": "a"}, (), ("'context' beside 'input'",)),
+        ({**both, "system": "s", "system_prompt": "s"}, (), ("'system' and 'system_prompt'",)),
+        ({"messages": [{"role": 5, "content": "a"}, REPLY]}, (), ("'role'", "no string")),
+        ({"conversations": [{"from": "observation", "value": "a"}, REPLY]}, (), ("'observation'", "gpt")),
         ('{"text": "a", "text": "b"}', (), ("two members of one name", "'\"text\"'")),
         ("[" * 600 + "]" * 600, (), ("512 levels",)),
         ({"messages": [QUESTION, REPLY], "label": False}, (), ("'label'", "wanted")),
@@ -287,6 +315,14 @@ def forms_of_chat_templates():
             expect(problems, name, tokens("out.bin"), rendered("q", "a"))
         expect(problems, f"{name}: {ended.err}", (ended.code == 0, [word in ended.err for word in words]),
                (not words, [True] * len(words)))
+    for name in ("chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"):
+        model = chat_folder(f"link {name}")
+        if os.path.exists(os.path.join(model, name)):
+            os.unlink(os.path.join(model, name))
+        os.symlink("blobs/gone", os.path.join(model, name))
+        ended = tokenize(model, data)
+        expect(problems, f"{name} leads nowhere: {ended.err}",
+               (ended.code, f"{name} is a link to a file that is not there" in ended.err), (1, True))
     return problems
 
 

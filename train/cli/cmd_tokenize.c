@@ -31,7 +31,7 @@ static const struct sw_option options[] = {
     {.name = "--data", .kind = SW_OPTION_MANY, AT(data), .group = INPUT, .value = "FILE|DIR|-", .required = true,
      .what = "text: .txt and .md, each file one document, or .jsonl and .json, whose lines, or the values of whose list, are "
              "one each: a chat ('messages', or ShareGPT's 'conversations'), a 'prompt' with its 'completion', Alpaca's "
-             "'instruction', 'input' and 'output', or a 'text'; also with .gz or .zst; a folder stands for all such "
+             "'instruction', 'input' and 'output', a 'question' with its 'answer', or a 'text'; also with .gz or .zst; a folder stands for all such "
              "files below it, and - for standard input, which is JSON where it begins with {, [{ or [\""},
     {.name = "--lines", .kind = SW_OPTION_FLAG, AT(lines), .group = INPUT,
      .what = "take each line of a .txt or .md file as a document"},

@@ -30,26 +30,29 @@ static sw_status read_role(const json_t *message, const char *where, sw_chat_rol
     static const struct {
         const char *name;
         sw_chat_role role;
-    } names[] = {{"system", SW_CHAT_SYSTEM},
-                 {"user", SW_CHAT_USER},
-                 {"human", SW_CHAT_USER},
-                 {"assistant", SW_CHAT_ASSISTANT},
-                 {"gpt", SW_CHAT_ASSISTANT}};
+    } names[] = {{"system", SW_CHAT_SYSTEM},     {"user", SW_CHAT_USER},           {"human", SW_CHAT_USER},
+                 {"prompter", SW_CHAT_USER},     {"assistant", SW_CHAT_ASSISTANT}, {"gpt", SW_CHAT_ASSISTANT},
+                 {"chatgpt", SW_CHAT_ASSISTANT}, {"bot", SW_CHAT_ASSISTANT},       {"chatbot", SW_CHAT_ASSISTANT},
+                 {"model", SW_CHAT_ASSISTANT},   {"ai", SW_CHAT_ASSISTANT},        {"bard", SW_CHAT_ASSISTANT},
+                 {"bing", SW_CHAT_ASSISTANT}};
     const json_t *member;
     if (!json_is_object(message))
         return sw_fail(SW_ERR_ARG, "%s has a message that is no object with 'role' and 'content'", where);
     SW_TRY(either(message, "role", "from", where, &member));
     const char *role = json_string_value(member);
-    if (role == NULL)
+    if (member == NULL)
         return sw_fail(SW_ERR_ARG, "%s has a message without a 'role' (or ShareGPT's 'from')", where);
+    if (role == NULL)
+        return sw_fail(SW_ERR_ARG, "%s has a message whose 'role' (or ShareGPT's 'from') is no string", where);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        if (strcmp(role, names[i].name) != 0)
+        if (strcasecmp(role, names[i].name) != 0)
             continue;
         *out = names[i].role;
         return SW_OK;
     }
     return sw_fail(SW_ERR_ARG,
-                   "%s has a message of the role '%.40s'; the roles are system, user (human) and assistant (gpt)",
+                   "%s has a message of the role '%.40s'; the roles are system, user (or human) and assistant (or gpt, "
+                   "bot, model)",
                    where, role);
 }
 

@@ -7,13 +7,14 @@
 
 enum { SHOWN_MEMBERS = 8, SHOWN_CHARS = 400 };
 
-typedef enum { NONE, CHAT, PROMPT, ALPACA, TEXT } kind;
+typedef enum { NONE, CHAT, PROMPT, PAIR, TEXT } kind;
 
 /* The schema of an object. Its value is borrowed. */
 struct found {
     kind kind;
-    const char *name; /* of the member that shows the kind */
+    const char *name; /* of the member that shows the kind; of a pair, the question's */
     const json_t *value;
+    const char *reply; /* of a pair: the name of its other member */
 };
 
 /* An object on its way to a document. */
@@ -39,11 +40,50 @@ static sw_status find_by_field(const struct reading *r, struct found *found) {
     const json_t *value = sw_json_member(r->object, field);
     if (value == NULL)
         return SW_OK;
-    *found = (struct found){json_is_array(value) ? CHAT : TEXT, field, value};
+    *found = (struct found){.kind = json_is_array(value) ? CHAT : TEXT, .name = field, .value = value};
     if (json_is_array(value) || json_is_string(value))
         return SW_OK;
     return sw_fail(SW_ERR_ARG, "%s: '%s' is neither a string nor a list of messages; --field names another member",
                    r->where, field);
+}
+
+/* Returns how many of the members an object has, and the name of the last one. */
+static int count_members(const struct reading *r, const char *const *names, int count, const char **last) {
+    int found = 0;
+    for (int i = 0; i < count; i++) {
+        if (sw_json_member(r->object, names[i]) == NULL)
+            continue;
+        found++;
+        *last = names[i];
+    }
+    return found;
+}
+
+/* Finds a question and its reply by the names that data sets have for them. A 'prompt' may be a user's turn, or text
+ * that the reply continues. */
+static sw_status find_pair(const struct reading *r, struct found *out) {
+    static const char *const questions[] = {"input", "prompt", "query", "question", "instruction"};
+    static const char *const replies[] = {"output", "response", "answer"};
+    enum { QUESTIONS = sizeof questions / sizeof questions[0], REPLIES = sizeof replies / sizeof replies[0] };
+    const char *question = NULL, *reply = NULL;
+    int asked = count_members(r, questions, QUESTIONS, &question);
+    const int replied = count_members(r, replies, REPLIES, &reply);
+    if (asked == 0 || replied == 0)
+        return SW_OK;
+    if (strcmp(question, "instruction") == 0 && sw_json_member(r->object, "input") != NULL)
+        asked--;
+    if (asked > 1 || replied > 1)
+        return sw_fail(SW_ERR_ARG,
+                       "%s has several questions or several replies ('%s', '%s' and others); keep one of each, or name "
+                       "the one text to learn with --field",
+                       r->where, question, reply);
+    if (strcmp(question, "prompt") == 0)
+        return sw_fail(SW_ERR_ARG,
+                       "%s has 'prompt' with '%s', which may be a chat or a text to continue; rename 'prompt' to "
+                       "'question' for a chat, or '%s' to 'completion' for a text",
+                       r->where, reply, reply);
+    *out = (struct found){PAIR, question, sw_json_member(r->object, question), reply};
+    return SW_OK;
 }
 
 static sw_status find_schema(const struct reading *r, struct found *out) {
@@ -56,19 +96,19 @@ static sw_status find_schema(const struct reading *r, struct found *out) {
     }
     const json_t *text = sw_json_member(r->object, "text");
     if (text != NULL && r->rules->field == NULL)
-        *out = (struct found){TEXT, "text", text};
+        *out = (struct found){.kind = TEXT, .name = "text", .value = text};
     for (size_t i = 0; i < sizeof chats / sizeof chats[0]; i++) {
         const json_t *value = sw_json_member(r->object, chats[i]);
         if (value != NULL && (json_is_array(value) || i == 0))
-            SW_TRY(put_schema(r, (struct found){CHAT, chats[i], value}, out));
+            SW_TRY(put_schema(r, (struct found){.kind = CHAT, .name = chats[i], .value = value}, out));
     }
     const json_t *prompt = sw_json_member(r->object, "prompt");
     if (prompt != NULL && sw_json_member(r->object, "completion") != NULL)
-        SW_TRY(put_schema(r, (struct found){PROMPT, "completion", prompt}, out));
+        SW_TRY(put_schema(r, (struct found){.kind = PROMPT, .name = "completion", .value = prompt}, out));
     const json_t *instruction = sw_json_member(r->object, "instruction");
     if (instruction != NULL && sw_json_member(r->object, "output") != NULL)
-        SW_TRY(put_schema(r, (struct found){ALPACA, "instruction", instruction}, out));
-    return SW_OK;
+        SW_TRY(put_schema(r, (struct found){PAIR, "instruction", instruction, "output"}, out));
+    return out->kind == NONE ? find_pair(r, out) : SW_OK;
 }
 
 /* Says what an object without a schema has instead. */
@@ -91,8 +131,9 @@ static sw_status refuse_schema(const struct reading *r) {
         used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.40s'", shown++ > 0 ? ", " : "", name);
     }
     return sw_fail(SW_ERR_ARG,
-                   "%s has no '%s' and no chat, no 'prompt' with 'completion' and no 'instruction' with 'output'; its "
-                   "members are %s; --field names the one that has the text or the messages",
+                   "%s has no '%s' and no chat, no 'prompt' with 'completion', no 'instruction' with 'output' and no "
+                   "'question' with 'answer'; its members are %s; --field names the one that has the text or the "
+                   "messages",
                    r->where, r->rules->field != NULL ? r->rules->field : "text", names);
 }
 
@@ -112,12 +153,16 @@ static sw_status check_members(const struct reading *r, const char *const *known
                          r->where, name);
 }
 
-/* Returns the text of 'system' in *out, or NULL where it is absent or empty. */
+/* Returns the text of 'system' (or 'system_prompt') in *out, or NULL where it is absent or empty. */
 static sw_status read_system(const struct reading *r, const json_t **out) {
-    const json_t *system = sw_json_member(r->object, "system");
+    const json_t *first = sw_json_member(r->object, "system"), *second = sw_json_member(r->object, "system_prompt");
+    const json_t *system = first != NULL ? first : second;
     *out = json_string_length(system) > 0 ? system : NULL;
-    return system == NULL || json_is_string(system) ? SW_OK
-                                                    : sw_fail(SW_ERR_ARG, "%s: 'system' is no string", r->where);
+    if (first != NULL && second != NULL)
+        return sw_fail(SW_ERR_ARG, "%s has both 'system' and 'system_prompt'; keep one", r->where);
+    return system == NULL || json_is_string(system)
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "%s: '%s' is no string", r->where, first != NULL ? "system" : "system_prompt");
 }
 
 static sw_status refuse_system(const struct reading *r, const char *beside) {
@@ -150,7 +195,7 @@ static sw_status append_chat(const struct reading *r, struct sw_chat_lists lists
 
 static sw_status append_messages(const struct reading *r, const struct found *found) {
     const bool chosen = r->rules->field != NULL && strcmp(found->name, r->rules->field) == 0;
-    const char *known[] = {found->name, "system", chosen ? NULL : "text", NULL};
+    const char *known[] = {found->name, "system", "system_prompt", chosen ? NULL : "text", NULL};
     struct sw_chat_lists lists = {.messages = found->value};
     if (!json_is_array(found->value))
         return sw_fail(SW_ERR_ARG, "%s: '%s' is no list of messages", r->where, found->name);
@@ -162,7 +207,7 @@ static sw_status append_messages(const struct reading *r, const struct found *fo
 }
 
 static sw_status append_prompt(const struct reading *r) {
-    static const char *const known[] = {"prompt", "completion", "system", "text", NULL};
+    static const char *const known[] = {"prompt", "completion", "system", "system_prompt", "text", NULL};
     SW_TRY(refuse_label(r));
     const json_t *prompt = sw_json_member(r->object, "prompt"), *completion = sw_json_member(r->object, "completion");
     struct sw_chat_lists lists = {.prompt = prompt, .messages = completion};
@@ -221,32 +266,48 @@ static sw_status append_question(const struct reading *r, const json_t *question
     return status;
 }
 
-static sw_status append_alpaca(const struct reading *r) {
-    static const char *const known[] = {"instruction", "input", "output", "system", "text", NULL};
-    const json_t *instruction = sw_json_member(r->object, "instruction"), *input = sw_json_member(r->object, "input");
-    const json_t *output = sw_json_member(r->object, "output");
+/* Returns what an instruction is about, or NULL: 'input', which Dolly calls 'context'. Other questions have none. */
+static sw_status read_input(const struct reading *r, const struct found *found, const json_t **out) {
+    const json_t *input = sw_json_member(r->object, "input"), *context = sw_json_member(r->object, "context");
+    const bool is_instruction = strcmp(found->name, "instruction") == 0, has_input = json_string_length(input) > 0;
+    *out = NULL;
+    if (is_instruction)
+        *out = has_input || context == NULL ? input : context;
+    if (context == NULL || (json_is_string(context) && json_string_length(context) == 0) ||
+        (is_instruction && !has_input))
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED, "%s has 'context' beside '%s', where it is not read; put it into the question",
+                   r->where, is_instruction ? "input" : found->name);
+}
+
+static sw_status append_pair(const struct reading *r, const struct found *found) {
+    const bool is_instruction = strcmp(found->name, "instruction") == 0;
+    const char *known[] = {
+        found->name, found->reply, "context", "system", "system_prompt", "text", is_instruction ? "input" : NULL, NULL};
+    const json_t *question = found->value, *reply = sw_json_member(r->object, found->reply), *input;
     const struct sw_chat_style *style;
     struct sw_text_buffer text = {0};
     SW_TRY(refuse_label(r));
     SW_TRY(check_members(r, known, false));
-    if (!json_is_string(instruction) || (input != NULL && !json_is_string(input)) || json_string_length(output) == 0)
-        return sw_fail(SW_ERR_ARG, "%s: 'instruction', 'input' and 'output' are strings, and 'output' is not empty",
-                       r->where);
-    SW_TRY(r->rules->chat_style(r->rules->context, r->where, false, &style));
+    SW_TRY(read_input(r, found, &input));
+    if (!json_is_string(question) || (input != NULL && !json_is_string(input)) || json_string_length(reply) == 0)
+        return sw_fail(SW_ERR_ARG, "%s: '%s'%s and '%s' are strings, and '%s' is not empty", r->where, found->name,
+                       is_instruction ? ", 'input'" : "", found->reply, found->reply);
+    SW_TRY(r->rules->chat_style(r->rules->context, r->where, !is_instruction, &style));
     if (style == NULL)
         SW_TRY(refuse_system(r, "an 'instruction' for a model without a chat template"));
-    sw_status status = write_question(instruction, input, style != NULL, &text);
-    json_t *question = status == SW_OK ? json_stringn(text.bytes > 0 ? text.data : "", text.bytes) : NULL;
+    sw_status status = write_question(question, input, style != NULL, &text);
+    json_t *whole = status == SW_OK ? json_stringn(text.bytes > 0 ? text.data : "", text.bytes) : NULL;
     if (status == SW_OK)
-        status = question == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for a chat")
-                                  : append_question(r, question, output, style != NULL);
-    json_decref(question);
+        status = whole == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for a chat")
+                               : append_question(r, whole, reply, style != NULL);
+    json_decref(whole);
     free(text.data);
     return status;
 }
 
 static sw_status append_text(const struct reading *r, const struct found *found) {
-    const char *known[] = {found->name, "system", NULL};
+    const char *known[] = {found->name, "system", "system_prompt", NULL};
     const bool chosen = r->rules->field != NULL;
     if (!json_is_string(found->value))
         return sw_fail(SW_ERR_ARG, "%s: '%s' is no string; --field names the member that has the text", r->where,
@@ -261,7 +322,7 @@ static sw_status append_found(const struct reading *r, const struct found *found
     switch (found->kind) {
     case CHAT: return append_messages(r, found);
     case PROMPT: return append_prompt(r);
-    case ALPACA: return append_alpaca(r);
+    case PAIR: return append_pair(r, found);
     case TEXT: return append_text(r, found);
     case NONE: break;
     }

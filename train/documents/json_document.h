@@ -17,7 +17,9 @@ struct sw_json_rules {
  *  - 'messages', 'conversations' or 'conversation': a chat, with 'system' perhaps;
  *  - 'prompt' and 'completion': two strings, or two lists of messages, of which the completion's replies have a loss;
  *  - 'instruction', 'input' and 'output' (Alpaca): a chat of one question, where the model has a chat template, else
- *    Alpaca's own prompt, and its completion;
+ *    Alpaca's own prompt, and its completion; Dolly has 'context' for 'input';
+ *  - 'question', 'query' or 'input' with 'output', 'response' or 'answer', which may follow an 'instruction' too: a
+ * chat of one question;
  *  - 'text'. Beside one of the others it is passed over, as a rendered copy.
  * Refuses an object that has two schemas or none, and members that could matter (json_members.h). */
 sw_status sw_json_append_document(const json_t *object, const struct sw_json_rules *rules, const char *where,

@@ -105,7 +105,7 @@ static bool is_in(const char *name, const char *const *names) {
 
 static bool does_matter(const char *name) {
     for (size_t i = 0; i < sizeof matters / sizeof matters[0]; i++)
-        if (strcmp(name, matters[i]) == 0)
+        if (strcasecmp(name, matters[i]) == 0)
             return true;
     return false;
 }
@@ -122,11 +122,12 @@ static bool concerns_loss(const char *name, bool of_message) {
     return false;
 }
 
-static bool is_switch(const char *name) {
+/* Returns the number of a switch, whose name may have capitals, or -1. */
+static int find_switch(const char *name) {
     for (int i = 0; i < SWITCHES; i++)
-        if (strcmp(name, switches[i].name) == 0)
-            return true;
-    return false;
+        if (strcasecmp(name, switches[i].name) == 0)
+            return i;
+    return -1;
 }
 
 /* A string may be a list or an object that was written as text, as columns of tables have them. */
@@ -145,7 +146,7 @@ sw_status sw_json_check_members(const json_t *object, const char *const *known, 
     const char *name;
     json_t *member;
     json_object_foreach(iterable, name, member) {
-        if (json_is_null(member) || is_in(name, known) || (is_switch(name) && !place.chosen))
+        if (json_is_null(member) || is_in(name, known) || (find_switch(name) >= 0 && !place.chosen))
             continue;
         const bool matters_if_said = !place.chosen && does_matter(name);
         if (matters_if_said && !says_something(member))
@@ -160,37 +161,55 @@ sw_status sw_json_check_members(const json_t *object, const char *const *known, 
     return SW_OK;
 }
 
+/* Reads a value as 0 or 1. Columns of tables have booleans and numbers as text. */
+static bool read_boolean(const json_t *value, bool *out) {
+    static const char *const words[][2] = {{"false", "true"}, {"no", "yes"}, {"off", "on"}, {"0", "1"}, {"0.0", "1.0"}};
+    const char *text = json_string_value(value);
+    *out = json_is_true(value) || json_number_value(value) == 1.0;
+    if (text == NULL)
+        return json_is_boolean(value) || *out || (json_is_number(value) && json_number_value(value) == 0.0);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        *out = strcasecmp(text, words[i][1]) == 0;
+        if (*out || strcasecmp(text, words[i][0]) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Reads one switch. */
 static sw_status read_switch(const json_t *value, int number, struct sw_json_place place, sw_loss_switch *out) {
     const char *name = switches[number].name, *what = place.what != NULL ? place.what : "a line";
-    const double real = json_number_value(value);
-    if (json_is_number(value) && real != 0.0 && real != 1.0)
+    bool is_true;
+    if (read_boolean(value, &is_true)) {
+        *out = is_true != switches[number].on_is_off ? SW_LOSS_ON : SW_LOSS_OFF;
+        return SW_OK;
+    }
+    if (json_is_number(value))
         return sw_fail(SW_ERR_UNSUPPORTED, "%s has %s with a '%s' of %g, but a reply counts as 0 or 1 here",
-                       place.where, what, name, real);
-    if (!json_is_number(value) && !json_is_boolean(value))
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "%s has %s with a '%s' that is no switch; write true, false, 0 or 1, or leave it out",
-                       place.where, what, name);
-    const bool is_on = (json_is_true(value) || real == 1.0) != switches[number].on_is_off;
-    *out = is_on ? SW_LOSS_ON : SW_LOSS_OFF;
-    return SW_OK;
+                       place.where, what, name, json_number_value(value));
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "%s has %s with a '%s' that is no switch; write true, false, 0 or 1, or leave it out", place.where,
+                   what, name);
 }
 
 sw_status sw_json_loss_switch(const json_t *object, struct sw_json_place place, sw_loss_switch *out,
                               const char **out_name) {
+    json_t *iterable = (json_t *)(uintptr_t)object;
+    const char *name;
+    json_t *value;
     *out = SW_LOSS_NOT_SAID;
     *out_name = NULL;
-    for (int i = 0; i < SWITCHES; i++) {
-        const json_t *value = sw_json_member(object, switches[i].name);
+    json_object_foreach(iterable, name, value) {
+        const int number = json_is_null(value) ? -1 : find_switch(name);
         sw_loss_switch said;
-        if (value == NULL)
+        if (number < 0)
             continue;
-        SW_TRY(read_switch(value, i, place, &said));
+        SW_TRY(read_switch(value, number, place, &said));
         if (*out != SW_LOSS_NOT_SAID && said != *out)
             return sw_fail(SW_ERR_ARG, "%s has %s whose '%s' and '%s' contradict each other; take one of them out",
-                           place.where, place.what != NULL ? place.what : "a line", *out_name, switches[i].name);
+                           place.where, place.what != NULL ? place.what : "a line", *out_name, switches[number].name);
         *out = said;
-        *out_name = switches[i].name;
+        *out_name = switches[number].name;
     }
     return SW_OK;
 }

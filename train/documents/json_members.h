@@ -38,8 +38,9 @@ sw_status sw_json_check_members(const json_t *object, const char *const *known, 
 typedef enum { SW_LOSS_NOT_SAID, SW_LOSS_OFF, SW_LOSS_ON } sw_loss_switch;
 
 /* Reads the members by which data sets switch the loss of a message, or a line, off or on: loss, train, training,
- * trainable, loss_mask and weight (true or 1: on), and masked (true or 1: off). Refuses other values, switches that
- * differ, and weights between. *out_name is the switch. */
+ * trainable, loss_mask and weight (true or 1: on), and masked (true or 1: off). Their letters may be capitals, and the
+ * values strings: "True", "no", "off", "0". Refuses other values, switches that differ, and weights between. *out_name
+ * is the switch. */
 sw_status sw_json_loss_switch(const json_t *object, struct sw_json_place place, sw_loss_switch *out,
                               const char **out_name);
 

@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 /* A version of the tokenization. Another one gives other digests, so that tokens of older versions are not used. */
-#define SW_TOKENIZE_VERSION "text-5"
+#define SW_TOKENIZE_VERSION "text-6"
 
 /* Takes in a text with its end, so that "ab" and "c" differ from "a" and "bc". NULL counts as a text of its own. */
 void sw_digest_text(XXH3_state_t *hash, const char *text);
