@@ -158,6 +158,14 @@ def no_home_to_write_to():
     if ended.code == 0 or "set XDG_CACHE_HOME" not in ended.err:
         problems.append(f"a folder that all may write to: status {ended.code}: {ended.err}")
     os.chmod(folder, 0o700)
+    surroundings = {**os.environ, "HOME": "/proc", "XDG_CACHE_HOME": "", "TMPDIR": "/proc"}
+    program.write(data, "".join(hf_folder.chat(f"another {os.getpid()} {i}", f"answer {i}") for i in range(20)))
+    ended = program.run("eval", model, "--data", data, env=surroundings)
+    made = re.search(r" are in (\S+/tokens-[0-9a-f]+)\.bin and may go", ended.err)
+    if ended.code != 0 or made is None:
+        problems.append(f"a temporary folder that cannot be written: status {ended.code}: {ended.err}")
+    for name in glob.glob(made[1] + "*") if made else ():
+        os.unlink(name)
     for mode, link in ((0o777, False), (0o770, True), (0o700, True)):
         shared, target = path(f"shared-{mode:o}"), path(f"shared-{mode:o}", "spillway")
         os.mkdir(shared)

@@ -27,12 +27,6 @@ static bool users_base(char out[PATH_CHARS]) {
     return home != NULL && home[0] == '/' && snprintf(out, PATH_CHARS, "%s/.cache", home) < PATH_CHARS;
 }
 
-/* Writes the folder for files that may go at any time. A cache below it serves where the user's cannot be written. */
-static bool temporary_base(char out[PATH_CHARS]) {
-    const char *named = getenv("TMPDIR");
-    return snprintf(out, PATH_CHARS, "%s", named != NULL && named[0] == '/' ? named : "/tmp") < PATH_CHARS;
-}
-
 /* Tells whether a folder is there and only this user writes into it. Others can make folders in a temporary or a shared
  * one, too, and what they put there must not be believed. A link of the user's to such a folder is as good. */
 static bool is_ours(const char *folder) {
@@ -49,6 +43,17 @@ static bool could_be_ours(const char *folder) {
 
 static bool is_writable(const char *folder) {
     return access(folder, W_OK | X_OK) == 0;
+}
+
+/* Writes the folder for files that may go at any time: $TMPDIR or, where that cannot be written, the first of the usual
+ * ones that can. A cache below it serves where the user's cannot be written. */
+static bool temporary_base(char out[PATH_CHARS]) {
+    const char *named = getenv("TMPDIR");
+    const char *const bases[] = {named != NULL && named[0] == '/' ? named : "/tmp", "/tmp", "/var/tmp", "/dev/shm"};
+    size_t chosen = 0;
+    for (size_t i = sizeof bases / sizeof bases[0]; i > 0; i--)
+        chosen = is_writable(bases[i - 1]) ? i - 1 : chosen;
+    return snprintf(out, PATH_CHARS, "%s", bases[chosen]) < PATH_CHARS;
 }
 
 /* Tells whether a folder is writable, or would be once it and the one that holds it are made, as make_folder does.
@@ -112,7 +117,7 @@ bool sw_cache_is_temporary(const char *path) {
 static sw_status fail_no_folder(void) {
     return sw_fail(SW_ERR_ARG,
                    "no folder for caches is yours alone and can be written, neither below ~/.cache nor one in "
-                   "$TMPDIR; set XDG_CACHE_HOME to a folder of yours");
+                   "$TMPDIR, /tmp, /var/tmp or /dev/shm; set XDG_CACHE_HOME to a folder of yours");
 }
 
 sw_status sw_cache_path(const char *kind, const char *key, char out[SW_CACHE_PATH_CHARS]) {
