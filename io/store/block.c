@@ -51,6 +51,13 @@ bool sw_block_is_one(const char *path) {
     return sw_path_stat(path, &info) == 0 && S_ISBLK(info.st_mode);
 }
 
+sw_status sw_block_find(const char *path, bool *out) {
+    bool is_there;
+    SW_TRY(sw_path_find(path, &is_there));
+    *out = is_there && sw_block_is_one(path);
+    return SW_OK;
+}
+
 static sw_status explain_open(const char *path, int error) {
     if (error == EACCES || error == EPERM || error == EROFS)
         return sw_fail(SW_ERR_IO,

@@ -7,8 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Returns whether the path is that of a block device. */
+/* Returns whether the path is that of a block device, as far as can be told. */
 bool sw_block_is_one(const char *path);
+/* Finds out whether it is one. A path of nothing is none; what cannot be looked at is an error. */
+sw_status sw_block_find(const char *path, bool *out);
 
 /* Opens the device for direct I/O and locks it; SW_ERR_BUSY where it is mounted, part of another device, or used by
  * another process. */

@@ -158,7 +158,8 @@ sw_status sw_store_remove(const char *place, const char *id, int64_t most_step) 
     SW_TRY(sw_store_id_parse(id, removal.id));
     /* A file of this name that begins with zeros is no one's: its space was being taken. Zeros at the front of a device
      * are no sign, as file systems begin with them too. */
-    const bool is_device = sw_block_is_one(place);
+    bool is_device;
+    SW_TRY(sw_block_find(place, &is_device));
     removal.zeros_count = !is_device;
     char *path = is_device ? strdup(place) : sw_file_path(place, SW_STORE_FILE_NAME);
     if (path == NULL)

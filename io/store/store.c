@@ -33,7 +33,7 @@ sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, str
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory) {
     struct sw_store_file *target = &store->files[file];
     target->directory = strdup(directory);
-    target->is_device = sw_block_is_one(directory);
+    SW_TRY(sw_block_find(directory, &target->is_device));
     target->path = target->is_device ? strdup(directory) : sw_file_path(directory, SW_STORE_FILE_NAME);
     if (target->directory == NULL || target->path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the name of a store file");

@@ -4,12 +4,12 @@
 #include "train/documents/chat_format.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
+#include "train/files/model_files.h"
 
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MOST_CONFIG_BYTES = 16 << 20 };
 
@@ -22,15 +22,17 @@ struct chat_files {
 
 static sw_status read_object(const char *folder, const char *name, json_t **out) {
     char path[PATH_MAX];
-    SW_TRY(sw_path_join(path, sizeof path, folder, name));
-    return access(path, F_OK) == 0 ? sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, out) : SW_OK;
+    bool is_there;
+    SW_TRY(sw_model_file_find(folder, name, path, &is_there));
+    return is_there ? sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, out) : SW_OK;
 }
 
 static sw_status read_files(const char *folder, struct chat_files *out) {
     char path[PATH_MAX];
+    bool is_there;
     SW_TRY(read_object(folder, "tokenizer_config.json", &out->config));
-    SW_TRY(sw_path_join(path, sizeof path, folder, "chat_template.jinja"));
-    if (access(path, F_OK) == 0)
+    SW_TRY(sw_model_file_find(folder, "chat_template.jinja", path, &is_there));
+    if (is_there)
         return sw_file_read_text(path, MOST_CONFIG_BYTES, &out->jinja);
     const json_t *own = json_object_get(out->config, "chat_template");
     return own == NULL || json_is_null(own) ? read_object(folder, "chat_template.json", &out->processor) : SW_OK;

@@ -10,6 +10,7 @@
 #include "train/files/files.h"
 #include "train/files/hub.h"
 #include "train/files/json_file.h"
+#include "train/files/model_files.h"
 #include "train/text/text_cut.h"
 #include "train/text/utf8.h"
 
@@ -145,14 +146,15 @@ static sw_status choose_chat_style(struct sw_text_reader *reader) {
 static sw_status look_for_template(struct sw_text_reader *reader) {
     char path[PATH_MAX];
     json_t *config;
+    bool is_there;
     if (reader->template != NOT_LOOKED)
         return SW_OK;
     reader->template = NO_TEMPLATE;
-    SW_TRY(sw_path_join(path, sizeof path, reader->rules.model, "chat_template.jinja"));
-    if (access(path, F_OK) == 0)
+    SW_TRY(sw_model_file_find(reader->rules.model, "chat_template.jinja", path, &is_there));
+    if (is_there)
         reader->template = HAS_TEMPLATE;
-    SW_TRY(sw_path_join(path, sizeof path, reader->rules.model, "tokenizer_config.json"));
-    if (access(path, F_OK) != 0)
+    SW_TRY(sw_model_file_find(reader->rules.model, "tokenizer_config.json", path, &is_there));
+    if (!is_there)
         return SW_OK;
     SW_TRY(sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, &config));
     if (sw_json_member(config, "chat_template") != NULL)

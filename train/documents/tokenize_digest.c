@@ -46,8 +46,8 @@ sw_status sw_digest_model(XXH3_state_t *hash, const char *model) {
         return sw_digest_file(hash, model);
     for (int i = 0; i < SW_MODEL_TEXT_FILES; i++) {
         char path[PATH_MAX];
-        SW_TRY(sw_path_join(path, sizeof path, model, sw_model_file_names[i]));
-        const bool is_there = access(path, F_OK) == 0;
+        bool is_there;
+        SW_TRY(sw_model_file_find(model, sw_model_file_names[i], path, &is_there));
         if (is_there || i < ALWAYS_NAMED)
             sw_digest_text(hash, sw_model_file_names[i]);
         if (is_there)

@@ -1,6 +1,7 @@
 #include "train/files/model_files.h"
 
 #include "core/confine.h"
+#include "train/files/files.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -62,6 +63,19 @@ static void judge(const char *folder, struct sw_model_file *file) {
         snprintf(file->refused, sizeof file->refused, "it is no regular file");
     else if (info.st_size > (off_t)MOST_FILE_MIB << 20)
         snprintf(file->refused, sizeof file->refused, "it is larger than %d MiB", MOST_FILE_MIB);
+}
+
+sw_status sw_model_file_find(const char *folder, const char *name, char path[PATH_MAX], bool *out) {
+    struct stat info;
+    SW_TRY(sw_path_join(path, PATH_MAX, folder, name));
+    *out = sw_path_stat(path, &info) == 0;
+    const int error = errno;
+    if (*out || (sw_path_lstat(path, &info) != 0 && (error == ENOENT || error == ENOTDIR)))
+        return SW_OK;
+    if (error == ENOENT)
+        return sw_fail(SW_ERR_ARG, "%s is a link to a file that is not there: download the model again, or remove it",
+                       path);
+    return sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(error));
 }
 
 void sw_model_file_look(const char *folder, const char *name, struct sw_model_file *out) {

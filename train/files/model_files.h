@@ -3,6 +3,8 @@
 #ifndef SW_TRAIN_FILES_MODEL_FILES_H
 #define SW_TRAIN_FILES_MODEL_FILES_H
 
+#include "core/status.h"
+
 #include <limits.h>
 #include <stdbool.h>
 
@@ -22,5 +24,9 @@ struct sw_model_file {
  * in a Hugging Face cache: a folder from somebody else could give away any file of this user. Refuses what is no
  * regular file of at most 256 MiB, too. */
 void sw_model_file_look(const char *folder, const char *name, struct sw_model_file *out);
+
+/* Writes the path of a file of the folder and finds out whether it is there. A link to nothing, and what cannot be
+ * looked at, are errors: to pass them over would change what the model says. */
+sw_status sw_model_file_find(const char *folder, const char *name, char path[PATH_MAX], bool *out);
 
 #endif

@@ -1,9 +1,9 @@
 #include "train/folder/run_names.h"
 
-#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/files/files.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,8 @@ sw_status sw_run_names_open(const struct sw_run_names_spec *spec, struct sw_run_
         return SW_OK;
     SW_TRY(sw_path_join(self->path, sizeof self->path, spec->folder, "run.json"));
     SW_TRY(sw_path_join(self->aside, sizeof self->aside, spec->folder, "run.json.changed"));
-    (void)sw_path_lstat(self->path, &self->seen);
+    if (sw_path_lstat(self->path, &self->seen) != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", self->path, strerror(errno));
     return sw_file_read_own_text(self->path, SW_RUN_JSON_LIMIT_BYTES, &self->text);
 }
 
@@ -44,23 +45,33 @@ static bool is_as_seen(const struct stat *now, const struct stat *seen) {
            now->st_ctim.tv_sec == seen->st_ctim.tv_sec && now->st_ctim.tv_nsec == seen->st_ctim.tv_nsec;
 }
 
-/* Returns whether run.json holds the run's text. */
-static bool is_whole(const struct sw_run_names *self) {
-    SW_HANDLES_ERRORS();
+/* Finds out whether run.json holds the run's text. What cannot be read is an error; what is no file of a run's length
+ * does not hold it. */
+static sw_status is_whole(const struct sw_run_names *self, bool *out) {
     char *text = NULL;
-    const bool whole =
-        sw_file_read_own_text(self->path, SW_RUN_JSON_LIMIT_BYTES, &text) == SW_OK && strcmp(text, self->text) == 0;
+    const sw_status status = sw_file_read_own_text(self->path, SW_RUN_JSON_LIMIT_BYTES, &text);
+    *out = status == SW_OK && strcmp(text, self->text) == 0;
     free(text);
-    return whole;
+    if (status != SW_ERR_ARG)
+        return status;
+    sw_error_clear();
+    return SW_OK;
 }
 
 /* Writes run.json anew where it is gone or changed. What another program has put there stays under another name. */
 static sw_status keep_json(struct sw_run_names *self) {
     struct stat now;
-    const bool is_there = sw_path_lstat(self->path, &now) == 0;
-    if (self->text == NULL || (is_there && is_as_seen(&now, &self->seen)))
+    bool whole = false;
+    if (self->text == NULL)
         return SW_OK;
-    if (is_there && is_whole(self)) {
+    const bool is_there = sw_path_lstat(self->path, &now) == 0;
+    if (!is_there && errno != ENOENT && errno != ENOTDIR)
+        return sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", self->path, strerror(errno));
+    if (is_there && is_as_seen(&now, &self->seen))
+        return SW_OK;
+    if (is_there)
+        SW_TRY(is_whole(self, &whole));
+    if (whole) {
         self->seen = now;
         return SW_OK;
     }

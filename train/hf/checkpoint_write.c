@@ -228,9 +228,8 @@ static sw_status write_config(const char *folder, const struct sw_model_config *
     char source[PATH_CHARS], path[PATH_CHARS], *text = NULL;
     SW_TRY(sw_path_join(path, sizeof path, folder, "config.json"));
     if (carry != NULL) {
-        SW_TRY(sw_path_join(source, sizeof source, carry, "config.json"));
-        const bool there = access(source, F_OK) == 0;
-        bool described = false;
+        bool there, described = false;
+        SW_TRY(sw_model_file_find(carry, "config.json", source, &there));
         if (there)
             SW_TRY(find_described(source, config, &described));
         if (described)

@@ -2,8 +2,10 @@
 
 #include "train/files/files.h"
 #include "train/files/hub.h"
+#include "train/files/model_files.h"
 #include "train/hf/folder_contents.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,14 +50,11 @@ sw_status sw_config_load(const char *model, struct sw_model_config *out) {
     if (exists && !is_folder)
         return load_file(model, out);
     if (is_folder) {
-        char *path = NULL;
-        if (asprintf(&path, "%s/config.json", model) < 0)
-            return sw_fail(SW_ERR_NOMEM, "no memory to read %s", model);
-        const bool has_config = access(path, F_OK) == 0;
-        const sw_status status = has_config ? load_file(path, out) : SW_OK;
-        free(path);
+        char path[PATH_MAX];
+        bool has_config;
+        SW_TRY(sw_model_file_find(model, "config.json", path, &has_config));
         if (has_config)
-            return status;
+            return load_file(path, out);
     }
     /* A folder without a config.json does not hide the preset of the same name. */
     const struct sw_preset *preset = find_preset(model);

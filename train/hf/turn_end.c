@@ -3,6 +3,7 @@
 #include "core/json.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
+#include "train/files/model_files.h"
 #include "train/hf/family.h"
 
 #include <limits.h>
@@ -16,9 +17,10 @@ enum { MOST_CONFIG_BYTES = 16 << 20 };
 /* Reads a file of the folder; *out is a new object where it is not there. */
 static sw_status read_object(const char *folder, const char *name, json_t **out) {
     char path[PATH_MAX];
+    bool is_there;
     *out = NULL;
-    SW_TRY(sw_path_join(path, sizeof path, folder, name));
-    if (access(path, F_OK) == 0)
+    SW_TRY(sw_model_file_find(folder, name, path, &is_there));
+    if (is_there)
         return sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_CORRUPT, out);
     *out = json_object();
     return *out != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);

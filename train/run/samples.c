@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/error_scope.h"
+#include "core/log.h"
 #include "train/documents/chat_render.h"
 #include "train/inference/logits.h"
 #include "train/inference/sampler.h"
@@ -63,12 +64,18 @@ static sw_status encode(const struct sw_samples *samples, const struct sw_chat_s
     return sw_prompt_encode(samples->encoder, &samples->model, samples->bos, text, out);
 }
 
-/* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. */
-static void open_chat(struct sw_samples *samples, const struct sw_trainer *trainer, struct sw_chat_style *chat) {
+/* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. A file
+ * that cannot be read now is an error, as the same run would say something else another time. */
+static sw_status open_chat(struct sw_samples *samples, const struct sw_trainer *trainer, struct sw_chat_style *chat) {
     SW_HANDLES_ERRORS();
     const char *format = trainer->run.settings.chat_format;
-    if (sw_chat_style_open(trainer->model_folder, format, samples->model.tokenizer, chat) == SW_OK)
+    const sw_status status = sw_chat_style_open(trainer->model_folder, format, samples->model.tokenizer, chat);
+    if (status == SW_OK)
         samples->end_of_turn = sw_tokenizer_find(samples->model.tokenizer, chat->end_of_turn);
+    else if (status != SW_ERR_IO && status != SW_ERR_NOMEM)
+        sw_log_info("samples go on with their prompts as plain text, not as turns of a chat: %s",
+                    sw_error_message(status));
+    return status == SW_ERR_IO || status == SW_ERR_NOMEM ? status : SW_OK;
 }
 
 static sw_status open_tokenizer(struct sw_samples *samples, const struct sw_trainer *trainer) {
@@ -102,9 +109,11 @@ static sw_status encode_prompts(struct sw_samples *samples, const struct sw_chat
 static sw_status open_prompts(struct sw_samples *samples, const struct sw_trainer *trainer) {
     struct sw_chat_style chat = {0};
     SW_TRY(open_tokenizer(samples, trainer));
+    sw_status status = SW_OK;
     if (samples->encoder != NULL && sw_data_has_masks(trainer->data))
-        open_chat(samples, trainer, &chat);
-    const sw_status status = encode_prompts(samples, &chat);
+        status = open_chat(samples, trainer, &chat);
+    if (status == SW_OK)
+        status = encode_prompts(samples, &chat);
     sw_chat_style_release(&chat);
     return status;
 }

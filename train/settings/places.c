@@ -139,7 +139,9 @@ static bool has_folder(const struct sw_store_owner *owner) {
 
 static sw_status enter_folder(const char **path, const struct sw_store_owner *owner) {
     char *inside, name[SW_OWNER_FOLDER_CHARS];
-    if (sw_block_is_one(*path))
+    bool is_device;
+    SW_TRY(sw_block_find(*path, &is_device));
+    if (is_device)
         return SW_OK;
     sw_places_folder_name(owner, name);
     if (asprintf(&inside, "%s/%s", *path, name) < 0)
@@ -150,9 +152,12 @@ static sw_status enter_folder(const char **path, const struct sw_store_owner *ow
 }
 
 sw_status sw_places_make(const struct sw_places *places, const struct sw_store_owner *owner) {
-    for (int i = 0; has_folder(owner) && i < places->count; i++)
-        if (!sw_block_is_one(places->path[i]))
+    for (int i = 0; has_folder(owner) && i < places->count; i++) {
+        bool is_device;
+        SW_TRY(sw_block_find(places->path[i], &is_device));
+        if (!is_device)
             SW_TRY(sw_folder_make_own(places->path[i], 0700));
+    }
     return SW_OK;
 }
 

@@ -69,7 +69,9 @@ static sw_status look_at_drives(const struct sw_new_store *wanted, const struct 
     int count = 0;
     SW_TRY(sw_file_check_distinct(wanted->places->path, wanted->places->count));
     for (int i = 0; i < wanted->places->count; i++) {
-        if (sw_block_is_one(wanted->places->path[i]))
+        bool is_device;
+        SW_TRY(sw_block_find(wanted->places->path[i], &is_device));
+        if (is_device)
             continue;
         if (look->named)
             SW_TRY(sw_file_check_place(wanted->places->path[i], wanted->allow_buffered));

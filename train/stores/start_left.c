@@ -183,7 +183,9 @@ sw_status sw_start_left_remove(const char *folder, const struct sw_start_left *l
 static sw_status look(void *context, const char *place, const char *id) {
     (void)id;
     bool *found = context;
-    *found = *found || (!sw_block_is_one(place) && sw_store_is_at(place));
+    bool is_device;
+    SW_TRY(sw_block_find(place, &is_device));
+    *found = *found || (!is_device && sw_store_is_at(place));
     return SW_OK;
 }
 

@@ -3,7 +3,10 @@
 #include "core/error_scope.h"
 #include "train/files/files.h"
 #include "train/files/json_file.h"
+#include "train/files/model_files.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -13,9 +16,10 @@ enum { MOST_CONFIG_BYTES = 16 << 20 };
 /* Reads a JSON file of the folder; *out is NULL where it is not there. */
 static sw_status read_beside(const char *folder, const char *name, json_t **out) {
     char path[PATH_MAX];
+    bool is_there;
     *out = NULL;
-    SW_TRY(sw_path_join(path, sizeof path, folder, name));
-    return access(path, F_OK) != 0 ? SW_OK : sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, out);
+    SW_TRY(sw_model_file_find(folder, name, path, &is_there));
+    return !is_there ? SW_OK : sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, out);
 }
 
 static sw_status add_end(struct sw_model_text *text, const json_t *id) {
@@ -104,7 +108,7 @@ bool sw_model_text_is_there(const char *folder) {
     if (folder == NULL)
         return false;
     if (sw_path_join(path, sizeof path, folder, "tokenizer.json") == SW_OK)
-        return access(path, F_OK) == 0;
+        return faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || (errno != ENOENT && errno != ENOTDIR);
     return false;
 }
 
