@@ -45,15 +45,13 @@ static bool is_writable(const char *folder) {
     return access(folder, W_OK | X_OK) == 0;
 }
 
-/* Writes the folder for files that may go at any time: $TMPDIR or, where that cannot be written, the first of the usual
- * ones that can. A cache below it serves where the user's cannot be written. */
-static bool temporary_base(char out[PATH_CHARS]) {
+/* Writes the caches' folder below one for files that may go at any time: $TMPDIR or, where none can be made there, the
+ * next one. It serves where the user's cannot be written. False: there are no more. */
+static bool temporary_at(size_t number, char out[PATH_CHARS]) {
     const char *named = getenv("TMPDIR");
     const char *const bases[] = {named != NULL && named[0] == '/' ? named : "/tmp", "/tmp", "/var/tmp", "/dev/shm"};
-    size_t chosen = 0;
-    for (size_t i = sizeof bases / sizeof bases[0]; i > 0; i--)
-        chosen = is_writable(bases[i - 1]) ? i - 1 : chosen;
-    return snprintf(out, PATH_CHARS, "%s", bases[chosen]) < PATH_CHARS;
+    return number < sizeof bases / sizeof bases[0] &&
+           snprintf(out, PATH_CHARS, "%s/spillway-%lld", bases[number], (long long)geteuid()) < PATH_CHARS;
 }
 
 /* Tells whether a folder is writable, or would be once it and the one that holds it are made, as make_folder does.
@@ -75,35 +73,45 @@ static bool makes(const char *folder) {
     return sw_folder_make(folder, PRIVATE_FOLDER) == SW_OK && is_writable(folder);
 }
 
-/* Writes the folders that may hold the caches; empty: there is no such folder. */
-static void candidates(char users[PATH_CHARS], char temporary[PATH_CHARS]) {
-    char base[PATH_CHARS], name[NAME_CHARS];
-    if (!users_base(base) || snprintf(users, PATH_CHARS, "%s/spillway", base) >= PATH_CHARS)
-        users[0] = '\0';
-    snprintf(name, sizeof name, "spillway-%lld", (long long)geteuid());
-    if (!temporary_base(base) || snprintf(temporary, PATH_CHARS, "%s/%s", base, name) >= PATH_CHARS)
-        temporary[0] = '\0';
+/* Writes the user's own folder for the caches. False: there is none. */
+static bool users_folder(char out[PATH_CHARS]) {
+    char base[PATH_CHARS];
+    return users_base(base) && snprintf(out, PATH_CHARS, "%s/spillway", base) < PATH_CHARS;
+}
+
+/* Writes the first temporary folder that is ours, else the one that would be made first. */
+static bool find_temporary(char out[PATH_CHARS], bool *is_there) {
+    for (size_t i = 0; temporary_at(i, out); i++)
+        if (is_ours(out) && is_writable(out)) {
+            *is_there = true;
+            return true;
+        }
+    *is_there = false;
+    return temporary_at(0, out);
 }
 
 /* Writes the folder of the caches: the one that is there, else the one that would be made first. False: there is none.
  */
 static bool folder_of(char out[PATH_CHARS]) {
-    char users[PATH_CHARS], temporary[PATH_CHARS];
-    candidates(users, temporary);
-    const bool in_temporary =
-        users[0] == '\0' || !could_be_ours(users) || (!could_be_written(users) && is_ours(temporary));
-    snprintf(out, PATH_CHARS, "%s", in_temporary ? temporary : users);
-    return out[0] != '\0' && could_be_ours(out);
+    char temporary[PATH_CHARS];
+    bool is_there;
+    const bool has_temporary = find_temporary(temporary, &is_there);
+    if (users_folder(out) && could_be_ours(out) && (could_be_written(out) || !is_there))
+        return true;
+    snprintf(out, PATH_CHARS, "%s", temporary);
+    return has_temporary && could_be_ours(out);
 }
 
 /* Makes the folder of the caches and writes it. False: neither the user's nor a temporary one can be written, or
- * others can write into both. */
+ * others can write into the first that can. */
 static bool make_folder(char out[PATH_CHARS]) {
-    char base[PATH_CHARS], users[PATH_CHARS], temporary[PATH_CHARS];
-    candidates(users, temporary);
-    const bool in_users = users[0] != '\0' && users_base(base) && makes(base) && makes(users) && is_ours(users);
-    snprintf(out, PATH_CHARS, "%s", in_users ? users : temporary);
-    return in_users || (temporary[0] != '\0' && makes(temporary) && is_ours(temporary));
+    char base[PATH_CHARS];
+    if (users_folder(out) && users_base(base) && makes(base) && makes(out) && is_ours(out))
+        return true;
+    for (size_t i = 0; temporary_at(i, out); i++)
+        if (makes(out))
+            return is_ours(out);
+    return false;
 }
 
 bool sw_cache_is_temporary(const char *path) {
