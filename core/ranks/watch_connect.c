@@ -1,5 +1,6 @@
 /* How the ranks' watches find each other: rank 0 listens, the comm tells the others where. */
 #include "core/clock.h"
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/ranks/watch_private.h"
 #include "core/size.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum {
@@ -24,7 +24,7 @@ enum {
 
 /* The addresses at which rank 0 listens, as it tells the others. */
 struct offer {
-    uint64_t token[SW_WATCH_TOKENS];
+    struct sw_watch_token key;
     int64_t ms; /* so long */
     sw_watch_reach reach;
     int32_t count;
@@ -120,7 +120,7 @@ static bool receive_within(const struct sw_watch *watch, struct sw_watch_peer *p
     return got == 1;
 }
 
-/* Connections whose first note has not come. Anyone may have made them. */
+/* Connections that have not proved to be a rank's. Anyone may have made them. */
 struct strangers {
     struct sw_watch_peer peer[STRANGERS]; /* socket -1: free */
     int64_t until_ns[STRANGERS];
@@ -141,14 +141,31 @@ static void accept_one(struct strangers *strangers, int listener) {
     strangers->until_ns[at] = sw_now_ns() + ANSWER_MS * INT64_C(1000000);
 }
 
-/* Reads what a connection has sent. Once its first note is there, it becomes a rank's, or is closed. */
+/* Proves to a connection that this is rank 0, and asks it for its proof. */
+static bool challenge(const struct sw_watch *watch, struct sw_watch_peer *peer) {
+    SW_HANDLES_ERRORS();
+    struct sw_watch_token nonce;
+    const struct sw_note *hello = &peer->incoming;
+    if (hello->kind != SW_NOTE_HELLO || sw_watch_token_make(&nonce) != SW_OK)
+        return false;
+    peer->nonce = nonce;
+    peer->token = sw_watch_prove(&watch->key, SW_PROOF_OF_FIRST, &hello->nonce, &nonce);
+    sw_watch_send(watch, peer, SW_NOTE_CHALLENGE, NULL);
+    peer->token = sw_watch_prove(&watch->key, SW_PROOF_OF_CONNECTION, &hello->nonce, &nonce);
+    peer->nonce = (struct sw_watch_token){0};
+    return peer->greeted = true;
+}
+
+/* Reads what a connection has sent. Once it has proved to be a rank's, it becomes that; one that fails to is closed. */
 static void hear(struct sw_watch *watch, struct sw_watch_peer *peer, int64_t until_ns, int *connected) {
     const int got = sw_watch_receive(watch, peer);
     if (got == 0 && sw_now_ns() < until_ns)
         return;
+    if (got == 1 && !peer->greeted && challenge(watch, peer))
+        return;
     const struct sw_note *note = &peer->incoming;
     const bool is_rank =
-        got == 1 && note->kind == SW_NOTE_HELLO && note->rank > 0 && watch->peers[note->rank - 1].socket < 0;
+        got == 1 && note->kind == SW_NOTE_PROOF && note->rank > 0 && watch->peers[note->rank - 1].socket < 0;
     if (is_rank) {
         setsockopt(peer->socket, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
         peer->rank = note->rank;
@@ -228,6 +245,27 @@ static int64_t ms_until(int64_t deadline_ns, int64_t ms) {
     return sw_max_i64(0, sw_min_i64(ms, (deadline_ns - sw_now_ns()) / 1000000));
 }
 
+bool sw_watch_greet(const struct sw_watch *watch, struct sw_watch_peer *peer, int64_t ms) {
+    SW_HANDLES_ERRORS();
+    const int64_t deadline_ns = sw_now_ns() + ms * INT64_C(1000000);
+    struct sw_watch_token nonce;
+    if (sw_watch_token_make(&nonce) != SW_OK)
+        return false;
+    *peer = (struct sw_watch_peer){.socket = peer->socket, .nonce = nonce};
+    sw_watch_send(watch, peer, SW_NOTE_HELLO, NULL);
+    if (!receive_within(watch, peer, ms) || peer->incoming.kind != SW_NOTE_CHALLENGE)
+        return false;
+    const struct sw_watch_token of_first = peer->incoming.nonce;
+    const struct sw_watch_token proof = sw_watch_prove(&watch->key, SW_PROOF_OF_FIRST, &nonce, &of_first);
+    if (memcmp(&proof, &peer->incoming.token, sizeof proof) != 0)
+        return false;
+    peer->token = sw_watch_prove(&watch->key, SW_PROOF_OF_CONNECTION, &nonce, &of_first);
+    peer->nonce = (struct sw_watch_token){0};
+    peer->greeted = true;
+    sw_watch_send(watch, peer, SW_NOTE_PROOF, NULL);
+    return receive_within(watch, peer, ms_until(deadline_ns, ms)) && peer->incoming.kind == SW_NOTE_WELCOME;
+}
+
 static sw_status connect_to_first(struct sw_watch *watch, const struct offer *offer, bool may_share) {
     struct sw_watch_peer *peer = &watch->peers[0];
     const int64_t deadline_ns = sw_now_ns() + offer->ms * INT64_C(1000000);
@@ -243,9 +281,7 @@ static sw_status connect_to_first(struct sw_watch *watch, const struct offer *of
         if (peer->socket < 0)
             continue;
         setsockopt(peer->socket, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-        sw_watch_send(watch, peer, SW_NOTE_HELLO, NULL);
-        peer->incoming_bytes = 0;
-        if (receive_within(watch, peer, ms_until(deadline_ns, ANSWER_MS)) && peer->incoming.kind == SW_NOTE_WELCOME) {
+        if (sw_watch_greet(watch, peer, ms_until(deadline_ns, ANSWER_MS))) {
             peer->last = peer->incoming;
             return SW_OK;
         }
@@ -286,7 +322,7 @@ static sw_status connect_once(struct sw_watch *watch, const struct sw_watch_netw
     const sw_status listening = watch->rank == 0 ? begin_listening(watch, first, used, offer, &listeners) : SW_OK;
     /* Where rank 0 cannot listen, the others are told no address, and fail too. */
     sw_status status = broadcast(watch, "the watch's address", offer, sizeof *offer);
-    memcpy(watch->own.token, offer->token, sizeof offer->token);
+    watch->key = offer->key;
     if (status == SW_OK && watch->rank > 0)
         status = connect_to_first(watch, offer, may_share);
     else if (status == SW_OK)
@@ -336,8 +372,8 @@ sw_status sw_watch_connect(struct sw_watch *watch) {
     sw_status status = SW_OK;
     if (answers == NULL || bounds == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to connect the ranks' watches"), done);
-    if (watch->rank == 0 && getrandom(offer.token, sizeof offer.token, 0) != (ssize_t)sizeof offer.token)
-        SW_TRY_GOTO(sw_fail(SW_ERR_IO, "the system gives no random numbers: %s", strerror(errno)), done);
+    if (watch->rank == 0)
+        SW_TRY_GOTO(sw_watch_token_make(&offer.key), done);
     sw_watch_read_network(&own);
     first = own;
     SW_TRY_GOTO(broadcast(watch, "rank 0's network", &first, sizeof first), done);

@@ -11,7 +11,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SW_WATCH_WHAT_CHARS = 64, SW_WATCH_NAME_CHARS = 192, SW_WATCH_TOKENS = 2, SW_WATCH_ADDRESSES = 32 };
+enum { SW_WATCH_WHAT_CHARS = 64, SW_WATCH_NAME_CHARS = 192, SW_WATCH_ADDRESSES = 32 };
+
+/* A number that nobody guesses. */
+struct sw_watch_token {
+    uint64_t half[2];
+};
 
 /* The latest work that a lane has begun. */
 struct sw_watch_lane {
@@ -23,18 +28,21 @@ struct sw_watch_lane {
 };
 
 typedef enum {
-    SW_NOTE_HELLO,   /* to rank 0: who connects */
-    SW_NOTE_WELCOME, /* its answer */
-    SW_NOTE_BEAT,    /* alive, and the lanes */
-    SW_NOTE_FAILED,  /* to rank 0: text */
-    SW_NOTE_VERDICT, /* from rank 0: text */
-    SW_NOTE_BYE,     /* ended as it should */
+    SW_NOTE_HELLO,     /* to rank 0: who connects, with a nonce */
+    SW_NOTE_CHALLENGE, /* its answer: a nonce of its own, and the proof that it knows the job's key */
+    SW_NOTE_PROOF,     /* to rank 0: the proof that the rank knows the key too */
+    SW_NOTE_WELCOME,   /* its answer */
+    SW_NOTE_BEAT,      /* alive, and the lanes */
+    SW_NOTE_FAILED,    /* to rank 0: text */
+    SW_NOTE_VERDICT,   /* from rank 0: text */
+    SW_NOTE_BYE,       /* ended as it should */
     SW_NOTE_KINDS
 } sw_note_kind;
 
 /* All notes have one size and, as all ranks run one program, one layout. */
 struct sw_note {
-    uint64_t token[SW_WATCH_TOKENS]; /* names the job, so that a stranger's connection is not taken for a rank's */
+    struct sw_watch_token token; /* a proof (SW_PROOF_...), so that a stranger's note is not taken for a rank's */
+    struct sw_watch_token nonce; /* of the first two notes */
     int32_t kind;
     int32_t rank;
     int64_t process;
@@ -49,9 +57,11 @@ struct sw_note {
 struct sw_watch_peer {
     int socket;
     int rank;
-    bool left;        /* the rank ended as it should */
-    int64_t heard_ns; /* when its last note came */
-    int64_t moved_ns; /* when its lanes were last seen to move */
+    bool greeted;                       /* both nonces are known: notes that come must have this connection's token */
+    struct sw_watch_token token, nonce; /* that notes which are sent have */
+    bool left;                          /* the rank ended as it should */
+    int64_t heard_ns;                   /* when its last note came */
+    int64_t moved_ns;                   /* when its lanes were last seen to move */
     struct sw_note last;
     struct sw_note incoming;
     size_t incoming_bytes;
@@ -84,6 +94,7 @@ struct sw_watch {
     const char *lanes[SW_WATCH_LANES];
     int lane_count; /* with the comm's */
     int rank, ranks;
+    struct sw_watch_token key; /* of the job; never sent */
     struct sw_note own;
     struct sw_watch_peer *peers; /* rank 0: all others, in order; others: rank 0 */
     int peer_count;
@@ -156,6 +167,18 @@ sw_status sw_watch_connect(struct sw_watch *watch);
 /* Rank 0: accepts the other ranks' connections within the time and fills watch->peers. Other connections hold up none
  * of them. */
 sw_status sw_watch_accept(struct sw_watch *watch, const struct sw_watch_listeners *listeners, int64_t ms);
+/* Rank 0 proves that it knows the key; both ends prove it by the token of their connection. */
+typedef enum { SW_PROOF_OF_FIRST, SW_PROOF_OF_CONNECTION } sw_watch_proof;
+/* Returns a proof for the nonces of a rank and of rank 0: SipHash-2-4 of both with the key, which does not show in it.
+ */
+struct sw_watch_token sw_watch_prove(const struct sw_watch_token *key, sw_watch_proof proof,
+                                     const struct sw_watch_token *of_rank, const struct sw_watch_token *of_first);
+uint64_t sw_watch_siphash(const struct sw_watch_token *key, const uint64_t *words, int count);
+/* Makes a nonce. */
+sw_status sw_watch_token_make(struct sw_watch_token *out);
+/* Proves to whoever has answered at an address that this is a rank of the job, once that has proved to be rank 0.
+ * Returns whether it has welcomed this rank in time. */
+bool sw_watch_greet(const struct sw_watch *watch, struct sw_watch_peer *peer, int64_t ms);
 /* Sends a note without ever waiting. A peer that takes no bytes is later found silent. */
 void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_note_kind kind, const char *text);
 /* Reads the bytes that a peer has sent. Returns 1 if a whole note is in peer->incoming, 0 if not yet, -1 if the

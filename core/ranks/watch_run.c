@@ -75,6 +75,8 @@ static void hear(struct sw_watch *watch, struct sw_watch_peer *peer) {
     case SW_NOTE_VERDICT: judge_as(watch, note->text, watch->rank == 0); break;
     case SW_NOTE_BEAT:
     case SW_NOTE_HELLO:
+    case SW_NOTE_CHALLENGE:
+    case SW_NOTE_PROOF:
     case SW_NOTE_WELCOME:
     case SW_NOTE_KINDS: break;
     }

@@ -149,6 +149,50 @@ static int connect_to(int port) {
     return made;
 }
 
+/* A rank that greets whoever listens. */
+struct greeting {
+    struct sw_watch watch;
+    struct sw_watch_peer peer;
+    pthread_t thread;
+    bool welcome;
+};
+
+static void *greet(void *argument) {
+    struct greeting *greeting = argument;
+    greeting->welcome = sw_watch_greet(&greeting->watch, &greeting->peer, 30000);
+    return NULL;
+}
+
+/* Whoever answers at an address without the key gets nothing by which to speak for a rank. */
+static void strangers_that_answer_learn_nothing(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    struct greeting rank = {.watch = {.ranks = 2, .key = {{11, 12}}, .own.rank = 1}, .peer.socket = ends[0]};
+    assert_int_equal(pthread_create(&rank.thread, NULL, greet, &rank), 0);
+    struct sw_note note;
+    assert_int_equal(recv(ends[1], &note, sizeof note, MSG_WAITALL), sizeof note);
+    assert_int_equal(note.kind, SW_NOTE_HELLO);
+    assert_true(note.token.half[0] == 0 && note.token.half[1] == 0);
+    note.kind = SW_NOTE_CHALLENGE;
+    assert_int_equal(send(ends[1], &note, sizeof note, 0), sizeof note);
+    pthread_join(rank.thread, NULL);
+    assert_false(rank.welcome);
+    close(ends[0]);
+    assert_int_equal(recv(ends[1], &note, sizeof note, 0), 0);
+    close(ends[1]);
+}
+
+/* The vectors of SipHash's authors. */
+static void proofs_are_siphash(void **state) {
+    (void)state;
+    const struct sw_watch_token key = {{0x0706050403020100, 0x0f0e0d0c0b0a0908}};
+    const uint64_t words[] = {0x0706050403020100, 0x0f0e0d0c0b0a0908};
+    assert_true(sw_watch_siphash(&key, words, 0) == 0x726fdb47dd0e0e31);
+    assert_true(sw_watch_siphash(&key, words, 1) == 0x93f5f5799a932462);
+    assert_true(sw_watch_siphash(&key, words, 2) == 0x3f2acc7f57c29bdb);
+}
+
 /* More connections say nothing, or nonsense, than the watch waits for in turn before its time is over. */
 static void strangers_keep_no_rank_out(void **state) {
     (void)state;
@@ -160,18 +204,21 @@ static void strangers_keep_no_rank_out(void **state) {
     assert_int_equal(listen(listener, 2 * SILENT), 0);
     assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &bytes), 0);
     struct sw_watch_peer peers[] = {{.socket = -1}, {.socket = -1}};
-    struct sw_watch watch = {.ranks = 3, .peers = peers, .peer_count = 2, .own.token = {1, 2}};
-    int stranger[SILENT], rank[3];
+    struct sw_watch watch = {.ranks = 3, .peers = peers, .peer_count = 2, .key = {{1, 2}}};
+    int stranger[SILENT];
+    struct greeting rank[3];
     for (int i = 0; i < SILENT; i++) {
         stranger[i] = connect_to(at.sin_port);
         if (i % 2 == 0)
             assert_int_equal(send(stranger[i], "GET / HTTP/1.1\r\n\r\n", 18, 0), 18);
     }
-    /* The first one knows what a rank says, but not the job's token. */
+    /* The first one knows what a rank says, but not the job's key. */
     for (int i = 0; i < 3; i++) {
-        struct sw_note hello = {.kind = SW_NOTE_HELLO, .rank = i % 2 + 1, .token = {1, i > 0 ? 2 : 3}};
-        rank[2 - i] = connect_to(at.sin_port);
-        assert_int_equal(send(rank[2 - i], &hello, sizeof hello, 0), sizeof hello);
+        rank[i] = (struct greeting){
+            .watch = {.ranks = 3, .key = {{1, i > 0 ? 2 : 3}}, .own.rank = i % 2 + 1},
+            .peer.socket = connect_to(at.sin_port),
+        };
+        assert_int_equal(pthread_create(&rank[i].thread, NULL, greet, &rank[i]), 0);
     }
     const struct sw_watch_listeners listeners = {.count = 1, .sockets = {listener}};
     assert_int_equal(sw_watch_accept(&watch, &listeners, 30000), SW_OK);
@@ -179,8 +226,11 @@ static void strangers_keep_no_rank_out(void **state) {
         assert_int_equal(peers[i].rank, i + 1);
         close(peers[i].socket);
     }
-    for (int i = 0; i < 3; i++)
-        close(rank[i]);
+    for (int i = 0; i < 3; i++) {
+        pthread_join(rank[i].thread, NULL);
+        assert_int_equal(rank[i].welcome, i > 0);
+        close(rank[i].peer.socket);
+    }
     for (int i = 0; i < SILENT; i++)
         close(stranger[i]);
     close(listener);
@@ -189,6 +239,8 @@ static void strangers_keep_no_rank_out(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(strangers_keep_no_rank_out),
+        cmocka_unit_test(strangers_that_answer_learn_nothing),
+        cmocka_unit_test(proofs_are_siphash),
         cmocka_unit_test(names_a_slow_rank_its_op_and_the_remedy),
         cmocka_unit_test(a_patient_start_has_many_times_as_long),
         cmocka_unit_test(silence_is_never_forgiven),
