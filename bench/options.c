@@ -105,7 +105,7 @@ static const struct sw_option options[] = {
 
     {.name = "--device", .kind = SW_OPTION_CHOICE, AT(settings.device), .commands = ALL, .group = DEVICE,
      .initial = "auto", .choices = "auto|cpu|cuda",
-     .what = "device that computes; auto: a CUDA GPU if there is one, else the CPU"},
+     .what = "device that computes; auto: the CUDA GPU, or the CPU where there is no GPU"},
     {.name = "--threads", .kind = SW_OPTION_INT, AT(settings.threads), .commands = ALONE, .group = DEVICE,
      .initial = "auto", .value = "N", .int_min = 1, .int_max = 4096, .allow_auto = true,
      .what = "threads of the CPU device and of its peers; auto: all cores"},

@@ -1,5 +1,6 @@
 /* The algorithm of a product: the recorded one where the library still accepts it, else the cheapest of those that its
  * heuristic names for a fixed workspace and alignment, measured once, else the first of them. */
+#include "core/rng.h"
 #include "core/size.h"
 #include "kernels/cuda/product.h"
 
@@ -9,8 +10,9 @@
 enum { MOST_ALGORITHMS = 8, ROUNDS = 3, ROUNDS_OF_LONG = 1 };
 /* A product that takes longer is measured once: what one round is off by is a small share of it. */
 #define LONG_MS 30.0f
-/* The bytes of operands while algorithms are timed, which make an ordinary number in every type. */
-enum { OPERAND_BYTE = 0x3c };
+/* Operands are normal random numbers while algorithms are timed, as a GPU multiplies simple numbers with less power,
+ * and so faster. So many are drawn, a prime number so that rows are not alike, and repeated. */
+enum { DRAWN_NUMBERS = 65521, OPERAND_SEED = 41 };
 
 static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(uint64_t) * SW_ALGORITHM_WORDS, "an algorithm's own form");
 
@@ -119,6 +121,24 @@ static void close_timing(struct timing *t) {
     (void)cudaGetLastError(); /* a lack of memory has been handled */
 }
 
+/* Fills memory with numbers of a type. Doubles what is there, so that few come from the host. */
+static bool fill(const struct timing *t, sw_dtype type, int64_t bytes) {
+    const int64_t count = sw_min_i64(bytes / sw_dtype_bytes(type), DRAWN_NUMBERS);
+    float *drawn = malloc(2 * (size_t)count * sizeof *drawn), *typed = drawn + count;
+    int64_t done = count * sw_dtype_bytes(type);
+    if (drawn == NULL)
+        return false;
+    sw_rng_normals(OPERAND_SEED, 0, 0, count, drawn);
+    sw_dtype_round(type, drawn, count, typed);
+    bool filled = cudaMemcpyAsync(t->memory, typed, (size_t)done, cudaMemcpyHostToDevice, t->stream) == cudaSuccess;
+    for (; filled && done < bytes; done *= 2)
+        filled = cudaMemcpyAsync(t->memory + done, t->memory, (size_t)sw_min_i64(done, bytes - done),
+                                 cudaMemcpyDeviceToDevice, t->stream) == cudaSuccess;
+    filled = cudaStreamSynchronize(t->stream) == cudaSuccess && filled;
+    free(drawn);
+    return filled;
+}
+
 /* Lays the operands one behind the other; false: there is no room to measure in. */
 static bool open_timing(struct timing *t, const struct sw_gemm *s) {
     const int64_t in = sw_dtype_bytes(s->in), out = sw_dtype_bytes(s->out);
@@ -133,8 +153,7 @@ static bool open_timing(struct timing *t, const struct sw_gemm *s) {
     if (cudaMalloc((void **)&t->memory, (size_t)total) != cudaSuccess ||
         cudaStreamCreateWithFlags(&t->stream, cudaStreamNonBlocking) != cudaSuccess ||
         cudaEventCreateWithFlags(&t->begin, cudaEventBlockingSync) != cudaSuccess ||
-        cudaEventCreateWithFlags(&t->end, cudaEventBlockingSync) != cudaSuccess ||
-        cudaMemsetAsync(t->memory, OPERAND_BYTE, (size_t)total, t->stream) != cudaSuccess)
+        cudaEventCreateWithFlags(&t->end, cudaEventBlockingSync) != cudaSuccess || !fill(t, s->in, at[PARTS - 1]))
         return false;
     t->operands = (struct sw_cuda_operands){.a = t->memory + at[0],
                                             .b = t->memory + at[1],

@@ -37,14 +37,15 @@ sw_status sw_cuda_check_lt(cublasStatus_t status, const char *doing) {
     return sw_fail(SW_ERR_DEVICE, "cuBLASLt: %s, while %s", cublasLtGetStatusString(status), doing);
 }
 
-/* CUDA has one error for a driver that is not there and for one that is too old. */
+/* CUDA has one error for a driver that is not there and for one that is too old. Only the latter is a failure of what
+ * this machine has. */
 static sw_status refuse_driver(void) {
     int version = 0;
     if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
         return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: NVIDIA's driver is not installed here, or not for this "
                                            "container; install it, or use --device cpu");
     return sw_fail(
-        SW_ERR_UNSUPPORTED,
+        SW_ERR_DEVICE,
         "--device cuda: NVIDIA's driver is for CUDA %d.%d, older than CUDA %d.%d, with which this program was "
         "built; install a newer driver, or use --device cpu",
         version / 1000, version % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
@@ -58,8 +59,10 @@ static sw_status refuse(cudaError_t error) {
         return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: this machine has no GPU of NVIDIA, or CUDA_VISIBLE_DEVICES "
                                            "hides it; use --device cpu");
     default:
-        return sw_fail(SW_ERR_UNSUPPORTED, "--device cuda: CUDA cannot start: %s (%s); `nvidia-smi` says more",
-                       cudaGetErrorString(error), cudaGetErrorName(error));
+        return sw_fail(
+            SW_ERR_DEVICE,
+            "--device cuda: CUDA cannot start: %s (%s); `nvidia-smi` says more, and --device cpu needs no GPU",
+            cudaGetErrorString(error), cudaGetErrorName(error));
     }
 }
 

@@ -17,12 +17,12 @@ static cudaDataType_t type_of(sw_dtype type) {
 
 /* A row-major matrix is its transpose in the library's column-major order, so the library is asked for Cᵀ =
  * op(B)ᵀ·op(A)ᵀ and both operands change places. Its bias then runs along our columns, as it should. */
-static sw_status describe_operation(struct sw_cuda_product *p, const struct sw_gemm *shape, bool tf32) {
+static sw_status describe_operation(struct sw_cuda_product *p, const struct sw_gemm *shape, bool tf32,
+                                    const void *bias) {
     const cublasOperation_t first = shape->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = shape->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     const cudaDataType_t bias_type = type_of(shape->in);
-    const uintptr_t bias_like = SW_CUDA_OPERAND_ALIGN_BYTES;
     const cublasComputeType_t compute = tf32 && shape->in == SW_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     SW_TRY(
         sw_cuda_check_lt(cublasLtMatmulDescCreate(&p->operation, compute, CUDA_R_32F), "describing a matrix product"));
@@ -36,8 +36,7 @@ static sw_status describe_operation(struct sw_cuda_product *p, const struct sw_g
         {CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second, true},
         {CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, shape->bias},
         {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type, shape->bias},
-        /* Tells the heuristic the alignment of the calls' addresses, which is all that it looks at. */
-        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias_like, sizeof bias_like, shape->bias},
+        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias, shape->bias},
     };
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++)
         if (attributes[i].wanted)
@@ -53,8 +52,8 @@ static sw_status describe_matrix(cublasLtMatrixLayout_t *out, sw_dtype type, int
                             "describing a matrix");
 }
 
-static sw_status describe(struct sw_cuda_product *p, const struct sw_gemm *s, bool tf32) {
-    SW_TRY(describe_operation(p, s, tf32));
+static sw_status describe(struct sw_cuda_product *p, const struct sw_gemm *s, bool tf32, const void *bias) {
+    SW_TRY(describe_operation(p, s, tf32, bias));
     SW_TRY(s->transpose_b ? describe_matrix(&p->a, s->in, s->n, s->k) : describe_matrix(&p->a, s->in, s->k, s->n));
     SW_TRY(s->transpose_a ? describe_matrix(&p->b, s->in, s->k, s->m) : describe_matrix(&p->b, s->in, s->m, s->k));
     return describe_matrix(&p->c, s->out, s->m, s->n);
@@ -70,6 +69,22 @@ static void release(struct sw_cuda_product *p) {
     free(p);
 }
 
+/* Describes a product and chooses its algorithm, for which the library looks at the bias's address. So the product has
+ * a bias in the GPU's memory meanwhile; calls bring their own. */
+static sw_status describe_and_choose(struct sw_cuda *cuda, struct sw_cuda_product *p) {
+    const struct sw_gemm *shape = &p->algorithm.shape;
+    void *bias = NULL;
+    if (shape->bias)
+        SW_TRY(sw_cuda_check(cudaMalloc(&bias, (size_t)(shape->n * sw_dtype_bytes(shape->in))),
+                             "taking memory for a bias, to choose its product's algorithm"));
+    sw_status status = describe(p, shape, cuda->tf32, bias);
+    if (status == SW_OK)
+        status = sw_cuda_choose_algorithm(cuda, p);
+    if (bias != NULL)
+        (void)cudaFree(bias);
+    return status;
+}
+
 static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *entry) {
     struct sw_cuda *cuda = sw_cuda_of(device);
     sw_status status;
@@ -79,8 +94,7 @@ static sw_status prepare_gemm(struct sw_device *device, struct sw_gemm_entry *en
     p->algorithm = (struct sw_gemm_algorithm){.shape = entry->shape, .tf32 = cuda->tf32 && entry->shape.in == SW_F32};
     p->beta = entry->shape.accumulate || entry->shape.addend ? 1.0f : 0.0f;
     SW_TRY_GOTO(sw_cuda_use(device), fail);
-    SW_TRY_GOTO(describe(p, &entry->shape, cuda->tf32), fail);
-    SW_TRY_GOTO(sw_cuda_choose_algorithm(cuda, p), fail);
+    SW_TRY_GOTO(describe_and_choose(cuda, p), fail);
     entry->scratch_bytes = p->algorithm.workspace_bytes;
     entry->prepared = p;
     return SW_OK;

@@ -95,16 +95,21 @@ def memory_that_is_not_there():
     return problems
 
 
-def auto_takes_what_works():
-    """Without a word where there is no GPU, with one where there is and another process has it."""
-    problems = []
-    for defect, device, said in (("", "Emulated GPU", False), ("no-gpu", "cpu", False), ("held", "cpu", True)):
+def auto_takes_the_gpu_or_says_why_not():
+    """The CPU computes without a word where there is no GPU; one that is there and cannot be used is refused."""
+    problems, before = [], set(os.listdir(SCRATCH))
+    for defect, device in (("", "Emulated GPU"), ("no-gpu", "cpu"), ("no-driver", "cpu")):
         ended = with_defect(defect, ["plan", "--model", "gpt2-tiny", *SHAPE, "--rates", os.path.join(SCRATCH, device)])
-        if ended.code != 0 or ("another process" in ended.err) != said:
-            problems.append(f"'{defect}': status {ended.code}, {ended.err!r}")
-        if device not in ended.out:
-            problems.append(f"'{defect}': {ended.out[:300]!r}")
-    return problems
+        if ended.code != 0 or ended.err or device not in ended.out:
+            problems.append(f"'{defect}': status {ended.code}, {ended.err!r}, {ended.out[:300]!r}")
+    for arguments in commands()[:5]:
+        by_default = [word for word in arguments if word not in ("--device", "cuda")]
+        for defect in ("old-driver", "too-old", "held"):
+            words = [word for word in DEFECTS[defect] if word != "--device cpu"]
+            ended = with_defect(defect, by_default)
+            problems += program.wrong_refusal(f"{name_of(arguments)}, {defect}", ended, 1,
+                                              ("--device auto found a GPU that fails", "--device cpu", *words), [name_of(arguments)])
+    return problems + [f"{name} is left" for name in set(os.listdir(SCRATCH)) - before - {"run", "cpu", "Emulated GPU"}]
 
 
 def losses_and_texts():
@@ -300,13 +305,19 @@ autograd = types.SimpleNamespace(grad=gradients)
 """
 
 
+def smi(folder, text):
+    """A nvidia-smi that says this of a GPU's clock and work."""
+    os.chmod(program.write(os.path.join(folder, "nvidia-smi"), "#!/bin/sh\n" + text), 0o700)
+
+
 def pairs_with_a_peer():
     """The script that measures PyTorch beside ours: what it pairs, what it divides, and a machine without PyTorch."""
     folder, problems = os.path.join(SCRATCH, "peer"), []
     os.makedirs(folder)
+    smi(folder, "echo '1500, 99'\n")
     script = [sys.executable, "-B", os.path.join(ROOT, "bench", "peers", "torch_pairs.py"), "--program", program.PROGRAM,
               "--model", "llama-tiny", "--tokens", "32", "--seqs", "16,32"]
-    environment = {**os.environ, "PYTHONPATH": folder}
+    environment = {**os.environ, "PYTHONPATH": folder, "PATH": folder + ":" + os.environ["PATH"]}
     for what, expected in (("gemm", ("qkv forward", "qkv weight gradient", "all products")),
                            ("attention", ("attention 16 forward", "attention 32 backward"))):
         program.write(os.path.join(folder, "torch.py"), PEER)
@@ -322,8 +333,17 @@ def pairs_with_a_peer():
         ended = subprocess.run([*script, what], capture_output=True, text=True, check=False, env=environment)
         if ended.returncode != 0 or json.loads(ended.stdout) != {"absent": "PyTorch"}:
             problems.append(f"without PyTorch: {ended.returncode}, {ended.stdout!r}, {ended.stderr!r}")
+    # Sides of which only one is slowed down, or whose clock is not known, have no ratio.
+    program.write(os.path.join(folder, "torch.py"), PEER)
+    for text, reason in (("ps -eo args | grep -q '[b]ench attention .*--json' && echo '1500, 99' || echo '1800, 99'", "1800 MHz"),
+                         ("echo '1500, 3'", "not known"), ("exit 9", "not known")):
+        smi(folder, text + "\n")
+        ended = subprocess.run([*script, "attention"], capture_output=True, text=True, check=False, env=environment)
+        pairs = json.loads(ended.stdout.splitlines()[-1]).get("pairs", {}) if ended.returncode == 0 else {}
+        problems += [f"{text}: {pairs}, {ended.stderr[-300:]}"] if not pairs or any(
+            "of_peer" in pair or reason not in pair.get("not_compared", "") for pair in pairs.values()) else []
     return problems
 
 
-script_test.run(what_a_day_with_a_gpu_runs, pairs_with_a_peer, doctor_names_the_libraries, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_what_works, losses_and_texts, odd_lengths, predictions_are_kept, tf32_rounds_a_little,
+script_test.run(what_a_day_with_a_gpu_runs, pairs_with_a_peer, doctor_names_the_libraries, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_the_gpu_or_says_why_not, losses_and_texts, odd_lengths, predictions_are_kept, tf32_rounds_a_little,
                 benches_of_parts, bench_of_steps)

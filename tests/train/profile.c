@@ -1,5 +1,5 @@
 /* The entries of the cache that are refused as a profile: those that lack a part, or say something absurd. Looks into
- * the cache and into folders leave an earlier error alone. */
+ * the cache and into folders leave an earlier error alone, and processes change an entry one after the other. */
 #include "tests/train/support.h"
 
 #include "train/files/cache.h"
@@ -7,6 +7,11 @@
 #include "train/plan/profile.h"
 #include "train/plan/rates_json.h"
 #include "train/text/model_text.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PROCESSES = 4, CHANGES = 8, CHANGE_US = 1000 };
 
 static json_t *whole_entry(void) {
     const struct sw_rate rate = {.bytes_per_s = 1e9, .cores = 1.0};
@@ -137,10 +142,56 @@ static void looks_keep_an_earlier_error(void **state) {
     sw_error_clear();
 }
 
+/* Appends a number to a list, as a process appends what it measured, and takes its time about it. */
+static bool append(json_t *entry, void *context) {
+    json_t *list = json_object_get(entry, "numbers");
+    if (list == NULL) {
+        list = json_array();
+        json_object_set_new(entry, "numbers", list);
+    }
+    usleep(CHANGE_US);
+    return json_array_append_new(list, json_integer(*(const int *)context)) == 0;
+}
+
+/* Processes that add to one entry at once lose nothing that another has added. */
+static void changes_at_once(void **state) {
+    (void)state;
+    char name[64];
+    snprintf(name, sizeof name, "changed by %ld", (long)getpid());
+    for (int process = 0; process < PROCESSES; process++) {
+        const pid_t child = fork();
+        assert_true(child >= 0);
+        if (child > 0)
+            continue;
+        sw_status status = SW_OK;
+        for (int i = 0; status == SW_OK && i < CHANGES; i++)
+            status = sw_cache_update("test", name, append, &(int){process * CHANGES + i});
+        _exit(status == SW_OK ? 0 : 1);
+    }
+    for (int process = 0, ended = 0; process < PROCESSES; process++) {
+        assert_true(wait(&ended) > 0);
+        assert_int_equal(ended, 0);
+    }
+    char path[SW_CACHE_PATH_CHARS];
+    bool there[PROCESSES * CHANGES] = {false};
+    json_t *entry = sw_cache_read("test", name), *list = json_object_get(entry, "numbers");
+    assert_int_equal(json_array_size(list), PROCESSES * CHANGES);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        there[json_integer_value(json_array_get(list, i))] = true;
+    for (int i = 0; i < PROCESSES * CHANGES; i++)
+        assert_true(there[i]);
+    json_decref(entry);
+    assert_int_equal(sw_cache_path("test", name, path), SW_OK);
+    assert_int_equal(unlink(path), 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_whole_one),           cmocka_unit_test(looks_keep_an_earlier_error),
-        cmocka_unit_test(ops_that_are_absurd),   cmocka_unit_test(parts_that_are_missing),
-        cmocka_unit_test(rates_that_are_absurd), cmocka_unit_test(rates_within_a_node)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(changes_at_once),
+                                       cmocka_unit_test(a_whole_one),
+                                       cmocka_unit_test(looks_keep_an_earlier_error),
+                                       cmocka_unit_test(ops_that_are_absurd),
+                                       cmocka_unit_test(parts_that_are_missing),
+                                       cmocka_unit_test(rates_that_are_absurd),
+                                       cmocka_unit_test(rates_within_a_node)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

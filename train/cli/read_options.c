@@ -109,7 +109,7 @@ static const struct sw_option options[] = {
 
     {.name = "--device", .kind = SW_OPTION_CHOICE, AT(inference.device), .commands = PASSES, .group = DEVICE,
      .initial = "auto", .choices = "auto|cpu|cuda",
-     .what = "device that computes; auto: a CUDA GPU if there is one, else the CPU"},
+     .what = "device that computes; auto: the CUDA GPU, or the CPU where there is no GPU"},
     {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(inference.precision), .commands = PASSES, .group = DEVICE,
      .initial = "auto", .choices = "auto|bf16|fp16|fp32",
      .what = "type of weights and activations; auto: bf16 if the device has it"},

@@ -139,38 +139,48 @@ static void key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
              gpu->isa, driver, gpu->driver, (long long)gpu->library);
 }
 
-/* Reads the algorithms that this machine keeps. The list is empty if there are none or the file is damaged. */
-static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
+/* Reads the algorithms of an entry of the cache. The list is empty if there are none or the entry is damaged. */
+static struct sw_gemm_algorithms read_entry(const json_t *entry) {
     SW_HANDLES_ERRORS();
-    char key[KEY_CHARS];
     struct sw_gemm_algorithms list = {0};
+    if (!read_list(json_object_get(entry, "algorithms"), &list))
+        sw_gemm_algorithms_release(&list);
+    return list;
+}
+
+/* Reads the algorithms that this machine keeps. */
+static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
+    char key[KEY_CHARS];
     key_of(gpu, key);
     json_t *root = sw_cache_read(KIND, key);
-    if (!read_list(json_object_get(root, "algorithms"), &list))
-        sw_gemm_algorithms_release(&list);
+    const struct sw_gemm_algorithms list = read_entry(root);
     json_decref(root);
     return list;
 }
 
-/* Keeps algorithms of new shapes. Those of known shapes stay, because a run that obeys its record may use others than
- * this machine would choose. */
-static sw_status keep(const struct sw_device_info *gpu, const struct sw_gemm_algorithms *list) {
-    char key[KEY_CHARS];
-    struct sw_gemm_algorithms kept = read_kept(gpu);
+/* Adds the algorithms of new shapes to an entry of the cache. Those of known shapes stay, because a run that obeys its
+ * record may use others than this machine would choose. */
+static bool add_new(json_t *entry, void *context) {
+    const struct sw_gemm_algorithms *list = context;
+    struct sw_gemm_algorithms kept = read_entry(entry);
     const int64_t before = kept.count;
     sw_status status = SW_OK;
     for (int64_t i = 0; status == SW_OK && i < list->count; i++)
         if (kept.count < MOST_ALGORITHMS &&
             sw_gemm_algorithms_find(&kept, &list->item[i].shape, list->item[i].tf32) == NULL)
             status = sw_gemm_algorithms_put(&kept, &list->item[i]);
-    if (status == SW_OK && kept.count > before) {
-        json_t *root = json_pack("{s:o}", "algorithms", list_to_json(&kept));
-        key_of(gpu, key);
-        status = sw_cache_write(KIND, key, root);
-        json_decref(root);
-    }
+    const bool changed = status == SW_OK && kept.count > before;
+    if (changed)
+        json_object_set_new(entry, "algorithms", list_to_json(&kept));
     sw_gemm_algorithms_release(&kept);
-    return status;
+    return changed;
+}
+
+/* Other processes may keep theirs at the same time. */
+static sw_status keep(const struct sw_device_info *gpu, struct sw_gemm_algorithms *list) {
+    char key[KEY_CHARS];
+    key_of(gpu, key);
+    return sw_cache_update(KIND, key, add_new, list);
 }
 
 void sw_algorithms_keep(const struct sw_device *device) {

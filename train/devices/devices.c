@@ -1,11 +1,11 @@
 #include "train/devices/devices.h"
 
-#include "core/log.h"
 #include "core/size.h"
 
 #include <stdio.h>
+#include <string.h>
 
-enum { NAME_CHARS = 24 };
+enum { NAME_CHARS = 24, MESSAGE_CHARS = 1024 };
 /* A plan leaves this share of a GPU's free memory, but at most GPU_MOST_REST_BYTES, for kernels that are loaded at
  * their first use, buffers of NCCL, and page tables of pinned memory, which take 2 GiB for each TiB. */
 #define GPU_REST_SHARE 0.08
@@ -18,13 +18,25 @@ static sw_status open_gpu(int local_rank, struct sw_device **out) {
     return sw_device_open(name, 0, out);
 }
 
-/* Opens a GPU, or else the CPU. Warns of a GPU that does not work, but not of a machine without one. */
+/* Says why the GPU that was found cannot be used, for a command that did not ask for it by name. */
+static sw_status refuse_gpu(sw_status status) {
+    static const char asked[] = "--device cuda: ", way_on[] = "--device cpu";
+    char text[MESSAGE_CHARS];
+    snprintf(text, sizeof text, "%s", sw_error_message(status));
+    sw_error_clear();
+    const char *why = strncmp(text, asked, sizeof asked - 1) == 0 ? text + sizeof asked - 1 : text;
+    return sw_fail(status, "--device auto found a GPU that fails: %s%s", why,
+                   strstr(why, way_on) == NULL ? "; --device cpu computes without it" : "");
+}
+
+/* Opens the GPU where there is one, else the CPU. A GPU that cannot be used is refused, because the CPU would take a
+ * hundred times as long without anybody having asked for it. */
 static sw_status open_best(int local_rank, struct sw_devices *out) {
     const sw_status status = open_gpu(local_rank, &out->compute);
     if (status == SW_OK)
         return SW_OK;
-    if (status != SW_ERR_UNSUPPORTED)
-        sw_log_warn("the CPU computes, because of the GPU: %s", sw_error_message(status));
+    if (status != SW_ERR_UNSUPPORTED || sw_device_gpus() > 0)
+        return refuse_gpu(status);
     sw_error_clear();
     out->compute = out->host;
     return SW_OK;

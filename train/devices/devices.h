@@ -12,8 +12,9 @@ struct sw_devices {
     struct sw_device *host; /* the CPU; equal to `compute` if the CPU computes */
 };
 
-/* Opens the devices. AUTO is a GPU if CUDA is built in and one can be used, else the CPU. threads: CPU threads; 0: all
- * cores. The ranks of a machine take its GPUs in turn by local_rank, unless the launcher shows each rank only its own.
+/* Opens the devices. AUTO is the GPU, or the CPU where there is no GPU, no driver, or CUDA is not built in; a GPU that
+ * cannot be used is refused. threads: CPU threads; 0: all cores. The ranks of a machine take its GPUs in turn by
+ * local_rank, unless the launcher shows each rank only its own.
  */
 sw_status sw_devices_open(sw_device_choice which, int threads, int local_rank, struct sw_devices *out);
 void sw_devices_close(struct sw_devices *devices);

@@ -6,17 +6,22 @@
 #include "train/files/json_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #define FILE_LIMIT_BYTES ((size_t)4 << 20)
 enum { PATH_CHARS = SW_CACHE_PATH_CHARS, NAME_CHARS = 64, PRIVATE_FOLDER = 0700 };
+/* An entry is changed within milliseconds. */
+enum { LOCK_TURN_NS = 10000000, LOCK_TURNS_A_S = 1000000000 / LOCK_TURN_NS, LOCK_TURNS = 10 * LOCK_TURNS_A_S };
 
 /* Writes the folder that the user has for caches. Ignores a path that is not absolute, as the XDG base directory
  * specification asks. False: there is none. */
@@ -183,12 +188,69 @@ sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
     return write_object(path, object);
 }
 
-sw_status sw_cache_mark(const char *path, const char *member) {
+/* Opens and locks the file by which processes take turns to change the entries of a folder. *out: the file, which
+ * unlocks as it is closed; -1: the file system has no locks, and the last writer's entry stays. A process that was
+ * stopped with the lock makes no other wait for long. */
+static sw_status lock_folder(const char *folder, int *out) {
+    char path[PATH_CHARS];
+    *out = -1;
+    SW_TRY(sw_path_join(path, sizeof path, folder, "lock"));
+    const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
+    if (file < 0)
+        return sw_fail(SW_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    int error = flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    for (int turn = 0; turn < LOCK_TURNS && (error == EWOULDBLOCK || error == EINTR); turn++) {
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_TURN_NS}, NULL);
+        error = flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    }
+    if (error == 0) {
+        *out = file;
+        return SW_OK;
+    }
+    close(file);
+    return error == EWOULDBLOCK
+               ? sw_fail(SW_ERR_BUSY, "another process has kept %s locked for %d s", path, LOCK_TURNS / LOCK_TURNS_A_S)
+               : SW_OK;
+}
+
+static void unlock_folder(int file) {
+    if (file >= 0)
+        close(file);
+}
+
+sw_status sw_cache_update(const char *kind, const char *key, sw_cache_change *change, void *context) {
+    char folder[PATH_CHARS];
+    int lock;
+    sw_status status = SW_OK;
+    if (!make_folder(folder))
+        return fail_no_folder();
+    SW_TRY(lock_folder(folder, &lock));
+    json_t *entry = sw_cache_read(kind, key);
+    if (entry == NULL)
+        entry = json_object();
+    if (change(entry, context))
+        status = sw_cache_write(kind, key, entry);
+    json_decref(entry);
+    unlock_folder(lock);
+    return status;
+}
+
+static sw_status mark(const char *path, const char *member) {
     json_t *object;
     SW_TRY(sw_json_read_file(path, FILE_LIMIT_BYTES, SW_ERR_CORRUPT, &object));
     json_object_set_new(object, member, json_true());
     const sw_status status = write_object(path, object);
     json_decref(object);
+    return status;
+}
+
+sw_status sw_cache_mark(const char *path, const char *member) {
+    char folder[PATH_CHARS];
+    int lock;
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    SW_TRY(lock_folder(folder, &lock));
+    const sw_status status = mark(path, member);
+    unlock_folder(lock);
     return status;
 }
 

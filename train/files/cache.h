@@ -19,7 +19,11 @@ json_t *sw_cache_read(const char *kind, const char *key);
 /* Replaces the entry of a kind for a key. Adds the key to the object: it tells entries apart whose keys have the same
  * digest. */
 sw_status sw_cache_write(const char *kind, const char *key, json_t *object);
-/* Sets a member of the entry in this file, which sw_cache_path gave, to true. */
+/* Changes the entry of a kind for a key, while other processes that change an entry wait. `change` gets the entry as it
+ * is on disk, or an empty object where there is none, and returns whether it must be written. */
+typedef bool sw_cache_change(json_t *entry, void *context);
+sw_status sw_cache_update(const char *kind, const char *key, sw_cache_change *change, void *context);
+/* Sets a member of the entry in this file, which sw_cache_path gave, to true. Waits as sw_cache_update does. */
 sw_status sw_cache_mark(const char *path, const char *member);
 
 /* Writes the path of a file of another kind than JSON, named by the digest of what it was made of, and makes the folder

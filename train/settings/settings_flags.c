@@ -262,7 +262,7 @@ static const struct sw_option options[] = {
      .what = "let several ranks compute on one GPU, which NVIDIA's NCCL refuses"},
 
     {.name = "--device", CHOICE(device), .commands = SHAPES, .group = DEVICE, .initial = "auto",
-     .choices = "auto|cpu|cuda", .what = "device that computes; auto: a CUDA GPU if there is one, else the CPU"},
+     .choices = "auto|cpu|cuda", .what = "device that computes; auto: the CUDA GPU, or the CPU where there is no GPU"},
     {.name = "--precision", CHOICE(precision), .commands = SHAPES, .group = DEVICE, .initial = "auto",
      .choices = "auto|bf16|fp16|fp32|tf32",
      .what = "type of weights, gradients and activations; tf32: fp32, which a GPU multiplies as TF32; auto: bf16 if "

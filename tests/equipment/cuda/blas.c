@@ -1,9 +1,10 @@
 /* Matrix products as cuBLASLt defines them, plainly. */
 #include "core/dtype.h"
 #include "kernels/cuda/cuda.h"
-#include "tests/equipment/cuda/runtime.h"
+#include "tests/equipment/cuda/gpu.h"
 
 #include <cublasLt.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -161,9 +162,11 @@ static int fits_together(const struct product *p) {
     return rows == p->c.rows && cols == p->c.cols && inner_side(p) == b_inner && p->a.type == p->b.type;
 }
 
-/* cuBLASLt's table of types: the bias has the result's. */
+/* cuBLASLt's table of types: the bias has the result's. An algorithm is chosen and checked for the bias's address, so
+ * it must be one. */
 static int bias_fits(const struct product *p) {
-    return p->d.epilogue != CUBLASLT_EPILOGUE_BIAS || p->d.bias_type == p->c.type;
+    return p->d.epilogue != CUBLASLT_EPILOGUE_BIAS ||
+           (p->d.bias_type == p->c.type && sw_emulated_owns(p->d.bias, p->c.rows * (p->c.type == CUDA_R_32F ? 4 : 2)));
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
@@ -211,7 +214,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     const struct product p = {.d = *description, .a = *a, .b = *b, .c = *c};
     const struct algorithm checked = opened(algorithm);
     (void)handle;
-    if (c != d || !fits_together(&p) || checked.magic != MAGIC)
+    if (c != d || !fits_together(&p) || !bias_fits(&p) || checked.magic != MAGIC)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (checked.number >= (uint32_t)sw_emulation_blas().algorithms)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -297,9 +300,26 @@ static void multiply(const struct product *p, const double *a, double *sums) {
     }
 }
 
+static atomic_llong constant_products;
+
+int64_t sw_emulation_constant_products(void) {
+    return atomic_load(&constant_products);
+}
+
+static void count_constants(const double *a, uint64_t count) {
+    enum { LARGE = 256 };
+    uint64_t i = 1;
+    while (i < count && a[i] == a[0])
+        i++;
+    if (i == count && count >= LARGE)
+        atomic_fetch_add(&constant_products, 1);
+}
+
 static void run_product(void *argument) {
     struct product *p = argument;
     double *a = widen_a(p), *sums = malloc(p->c.rows * sizeof *sums);
+    if (a != NULL)
+        count_constants(a, p->c.rows * inner_side(p));
     memset(p->workspace, WORKSPACE_VALUE, p->workspace_bytes);
     if (a != NULL && sums != NULL)
         multiply(p, a, sums);

@@ -48,6 +48,9 @@ cudaError_t sw_emulated_state(void);
  * the GPU while they run. */
 void sw_emulated_open_memory(bool open);
 
+/* Tells whether a range lies within one region of the GPU's memory. */
+bool sw_emulated_owns(const void *at, size_t bytes);
+
 /* Adds a task to a stream. Returns cudaErrorMemoryAllocation where there is no memory for it; any other error is the
  * GPU's state, and the task is there. */
 cudaError_t sw_emulated_give(cudaStream_t stream, void (*run)(void *argument), void *argument);

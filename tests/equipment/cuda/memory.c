@@ -6,7 +6,42 @@
 
 enum { PAGE_BYTES = 4096 };
 
-/* The size of a region of the GPU's memory stands in a page before it. */
+/* The regions of the GPU's memory: of each its size, in a page before it. */
+struct region {
+    size_t bytes;
+    struct region *next;
+};
+static struct region *regions; /* guarded by the machine's mutex */
+
+static void add_region(struct region *region, size_t bytes) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    *region = (struct region){.bytes = bytes, .next = regions};
+    regions = region;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+}
+
+/* Removes a region and gives its bytes back. */
+static void remove_region(struct region *region) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    struct region **link = &regions;
+    while (*link != region)
+        link = &(*link)->next;
+    *link = region->next;
+    sw_emulated_machine.used_bytes -= region->bytes;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+}
+
+bool sw_emulated_owns(const void *at, size_t bytes) {
+    bool owns = false;
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    for (const struct region *region = regions; region != NULL && !owns; region = region->next) {
+        const char *base = (const char *)region + PAGE_BYTES, *from = at;
+        owns = from >= base && bytes <= region->bytes && from <= base + (region->bytes - bytes);
+    }
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    return owns;
+}
+
 static size_t mapped_bytes(size_t bytes) {
     const size_t page = PAGE_BYTES;
     return page + (bytes + page - 1) / page * page;
@@ -24,7 +59,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
     char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return cudaErrorMemoryAllocation;
-    *(size_t *)(void *)base = bytes;
+    add_region((struct region *)(void *)base, bytes);
     memset(base + PAGE_BYTES, 0xff, mapped - PAGE_BYTES); /* NaN in every type */
     if (sw_emulated_machine.key >= 0)
         pkey_mprotect(base + PAGE_BYTES, mapped - PAGE_BYTES, PROT_READ | PROT_WRITE, sw_emulated_machine.key);
@@ -36,10 +71,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
 cudaError_t cudaFree(void *memory) {
     const cudaError_t error = cudaStreamSynchronize(NULL);
     char *base = (char *)memory - PAGE_BYTES;
-    const size_t bytes = *(size_t *)(void *)base;
-    pthread_mutex_lock(&sw_emulated_machine.mutex);
-    sw_emulated_machine.used_bytes -= bytes;
-    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    struct region *region = (struct region *)(void *)base;
+    const size_t bytes = region->bytes;
+    remove_region(region);
     munmap(base, mapped_bytes(bytes));
     return error;
 }

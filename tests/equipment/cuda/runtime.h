@@ -37,6 +37,8 @@ extern const struct sw_emulation_gpu sw_emulation_default_gpu;
 /* Sets the machine. Call it before any device is opened. */
 void sw_emulation_set_gpu(const struct sw_emulation_gpu *gpu);
 struct sw_emulation_blas sw_emulation_blas(void);
+/* Returns how many products had a large first factor that was one number throughout. */
+int64_t sw_emulation_constant_products(void);
 
 /* Makes every task of a stream wait before it runs, for up to most_ns by random numbers from the seed. 0: no task
  * waits. */
