@@ -38,6 +38,11 @@ def has(document, stage, name):
     return result is not None and not result.get("limit")
 
 
+def is_good(document, stage, name):
+    """Tells whether a command has ended well."""
+    return document["stages"].get(stage, {"results": {}})["results"].get(name, {}).get("ok", False)
+
+
 def save(path, document):
     """A reader finds the file as it was or as it is, whenever this program ends."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -84,7 +89,8 @@ SHOWN_FACTS = ("gpu", "clocks", "host")
 
 def peer_rows(values):
     for what, pair in values.get("pairs", {}).items():
-        yield f"{what}, of PyTorch's speed", pair["of_peer"], PRODUCTS_SHARE if pair["of_peer_least"] else None
+        if "of_peer" in pair:
+            yield f"{what}, of PyTorch's speed", pair["of_peer"], PRODUCTS_SHARE if pair["of_peer_least"] else None
 
 
 def rows_of(name, values):
@@ -114,6 +120,8 @@ def texts_of(name, result):
     for key, value in values.items():
         if key.startswith("tool "):
             yield f"{key}: {value}"
+    for reason in sorted({pair["not_compared"] for pair in values.get("pairs", {}).values() if "not_compared" in pair}):
+        yield f"not compared with PyTorch: {reason}"
     for finding in values.get("findings", ()):
         if finding["what"] in ("gpu", "self-test"):
             yield f"{finding['what']}: {finding['found']}"

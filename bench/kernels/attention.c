@@ -73,8 +73,8 @@ static sw_status take_areas(struct attention_bench *b) {
     b->area[V] = (char *)b->area[Q] + v;
     b->area[DK] = (char *)b->area[DQ] + k;
     b->area[DV] = (char *)b->area[DQ] + v;
-    SW_TRY(sw_bench_fill(&b->products, b->of.type, 0x1p-5f, b->area[Q], bytes[Q]));
-    return sw_bench_fill(&b->products, b->of.type, 0x1p-5f, b->area[D_O], bytes[D_O]);
+    SW_TRY(sw_bench_fill(&b->products, b->of.type, b->area[Q], bytes[Q]));
+    return sw_bench_fill(&b->products, b->of.type, b->area[D_O], bytes[D_O]);
 }
 
 static sw_status forward(void *context) {
@@ -143,7 +143,7 @@ static sw_status report(const struct attention_bench *b) {
         return sw_bench_print_json(
             sw_bench_join(sw_bench_join(sw_bench_model_json(&b->of, "attention", b->rounds.rounds),
                                         sw_table_named_json(SW_TABLE(fields, rows, BACKWARD + 1))),
-                          json_pack("{s:f}", "products_flops_per_s", products)));
+                          json_pack("{s:f, s:s}", "products_flops_per_s", products, "numbers", SW_BENCH_NUMBERS)));
     sw_bench_model_print(&b->of, b->rounds.rounds);
     printf("attention, beside a head's matrix products by the library at %.0f Gflop/s\n", products * 1e-9);
     sw_table_print(SW_TABLE(fields, rows, BACKWARD + 1));

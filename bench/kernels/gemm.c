@@ -141,11 +141,12 @@ static sw_status report(const struct gemm_bench *bench) {
     for (int part = 0; part < TOTALS; part++)
         totals[part] = total_of(bench, part);
     if (bench->of.settings.json)
-        return sw_bench_print_json(sw_bench_join(
-            sw_bench_model_json(&bench->of, "gemm", bench->given->rounds),
-            json_pack("{s:s*, s:o, s:o}", "bound_precision", alone ? NULL : sw_dtype_name(bench->of.bound_type),
-                      "products", sw_table_json(SW_TABLE(product_fields, bench->row, bench->of.count)), "totals",
-                      sw_table_named_json(SW_TABLE(total_fields, totals, TOTALS)))));
+        return sw_bench_print_json(
+            sw_bench_join(sw_bench_model_json(&bench->of, "gemm", bench->given->rounds),
+                          json_pack("{s:s, s:s*, s:o, s:o}", "numbers", SW_BENCH_NUMBERS, "bound_precision",
+                                    alone ? NULL : sw_dtype_name(bench->of.bound_type), "products",
+                                    sw_table_json(SW_TABLE(product_fields, bench->row, bench->of.count)), "totals",
+                                    sw_table_named_json(SW_TABLE(total_fields, totals, TOTALS)))));
     sw_bench_model_print(&bench->of, bench->given->rounds);
     if (!alone)
         puts("beside oneDNN with the same operands, and in its own layouts");

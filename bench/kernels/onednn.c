@@ -1,5 +1,6 @@
 #include "bench/kernels/onednn.h"
 
+#include "bench/kernels/products.h"
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/size.h"
@@ -57,15 +58,8 @@ out:
     return status;
 }
 
-/* Fills in numbers of the order of 0.01, in bf16 as in fp32: bf16's bits are the high ones of fp32's. */
-static void fill(uint32_t *data, int64_t bytes) {
-    enum { SMALL_NUMBERS = 0x3c103c20 };
-    for (int64_t i = 0; i < bytes / (int64_t)sizeof *data; i++)
-        data[i] = SMALL_NUMBERS + (uint32_t)(i % 101);
-}
-
 /* Takes operands in an arena, as the engine's are, so that huge pages favour nobody. */
-static sw_status make_memory(struct sw_onednn_product *p, const_dnnl_primitive_desc_t desc) {
+static sw_status make_memory(struct sw_onednn_product *p, sw_dtype type, const_dnnl_primitive_desc_t desc) {
     const sw_onednn_const_layout layout[OPERANDS] = {
         [A] = dnnl_primitive_desc_query_md(desc, dnnl_query_src_md, 0),
         [B] = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0),
@@ -84,7 +78,7 @@ static sw_status make_memory(struct sw_onednn_product *p, const_dnnl_primitive_d
         if (layout[i] == NULL)
             continue;
         SW_TRY(sw_arena_take(p->arena, bytes[i], &data));
-        fill(data, bytes[i]);
+        SW_TRY(sw_bench_fill_host(type, data, bytes[i]));
         SW_TRY(check(dnnl_memory_create(&p->memory[i], layout[i], p->engine, data)));
     }
     return SW_OK;
@@ -97,7 +91,7 @@ static sw_status make(struct sw_onednn_product *p, const struct sw_gemm *shape, 
     SW_TRY(check(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags)));
     SW_TRY(make_primitive_desc(p, shape, own_layouts, &desc));
     SW_TRY_GOTO(check(dnnl_primitive_create(&p->primitive, desc)), out);
-    status = make_memory(p, desc);
+    status = make_memory(p, shape->in, desc);
 out:
     dnnl_primitive_desc_destroy(desc);
     return status;

@@ -1,8 +1,11 @@
 #include "bench/kernels/products.h"
 
+#include "core/rng.h"
 #include "core/size.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Calls in a row take about LEAST_SECONDS, and are at most MOST_CALLS. */
 #define LEAST_SECONDS 5e-3
@@ -12,6 +15,8 @@ enum { MOST_CALLS = 1000 };
 enum { ROUNDS = 3 };
 
 enum { A, B, BIAS, C, SCRATCH, OPERANDS = SW_BENCH_OPERANDS };
+/* So many numbers are drawn, a prime number so that rows are not alike. */
+enum { DRAWN_NUMBERS = 65521, SEED = 41 };
 
 int64_t sw_bench_areas_bytes(const int64_t *bytes, int count) {
     int64_t all_bytes = 0;
@@ -55,14 +60,25 @@ sw_status sw_bench_products_bytes(struct sw_device *device, const struct sw_mode
     return SW_OK;
 }
 
-sw_status sw_bench_fill(const struct sw_bench_products *products, sw_dtype type, float unit, void *to, int64_t bytes) {
-    enum { PERIOD = 101, MIDDLE = 50 };
+/* Draws the first numbers and repeats them. */
+sw_status sw_bench_fill_host(sw_dtype type, void *to, int64_t bytes) {
+    const int64_t count = sw_min_i64(bytes / sw_dtype_bytes(type), DRAWN_NUMBERS);
+    float *drawn = malloc((size_t)sw_max_i64(1, count) * sizeof *drawn);
+    if (drawn == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the numbers of a bench's operands");
+    sw_rng_normals(SEED, 0, 0, count, drawn);
+    sw_dtype_round(type, drawn, count, to);
+    free(drawn);
+    for (int64_t done = count * sw_dtype_bytes(type); done > 0 && done < bytes; done *= 2)
+        memcpy((char *)to + done, to, (size_t)sw_min_i64(done, bytes - done));
+    return SW_OK;
+}
+
+sw_status sw_bench_fill(const struct sw_bench_products *products, sw_dtype type, void *to, int64_t bytes) {
     const int64_t staged_bytes = SW_MIB;
     struct sw_memory *staged;
-    sw_status status = SW_OK;
     SW_TRY(sw_memory_open(products->device, "operands", SW_MEMORY_HOST, staged_bytes, &staged));
-    for (int64_t i = 0; i < staged_bytes / sw_dtype_bytes(type); i++)
-        sw_dtype_store(type, sw_memory_base(staged), i, (float)(i % PERIOD - MIDDLE) * unit);
+    sw_status status = sw_bench_fill_host(type, sw_memory_base(staged), staged_bytes);
     for (int64_t at = 0; status == SW_OK && at < bytes; at += staged_bytes)
         status = sw_copy_to_device(products->stream, (char *)to + at, sw_memory_base(staged),
                                    sw_min_i64(staged_bytes, bytes - at));
@@ -72,7 +88,6 @@ sw_status sw_bench_fill(const struct sw_bench_products *products, sw_dtype type,
     return status;
 }
 
-/* Factors are not zero, because a device may multiply zeros faster. */
 sw_status sw_bench_products_open(struct sw_device *device, const struct sw_model_product *products, int count,
                                  struct sw_bench_products *out) {
     static const int read[] = {A, B, BIAS};
@@ -84,7 +99,7 @@ sw_status sw_bench_products_open(struct sw_device *device, const struct sw_model
     SW_TRY(size_operands(device, products, count, bytes));
     SW_TRY(sw_bench_areas_open(device, bytes, OPERANDS, &out->memory, out->operand));
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
-        SW_TRY(sw_bench_fill(out, products[0].shape.in, 1e-4f, out->operand[read[i]], bytes[read[i]]));
+        SW_TRY(sw_bench_fill(out, products[0].shape.in, out->operand[read[i]], bytes[read[i]]));
     return SW_OK;
 }
 
@@ -96,42 +111,42 @@ void sw_bench_products_close(struct sw_bench_products *products) {
     *products = (struct sw_bench_products){0};
 }
 
-sw_status sw_bench_time(struct sw_bench_products *products, sw_status (*run)(void *context), void *context,
-                        double *out_s) {
+/* Measures the seconds of each of `count` calls in a row. */
+static sw_status time_calls(struct sw_bench_products *products, sw_status (*run)(void *context), void *context,
+                            int count, double *out_s) {
     int64_t elapsed_ns;
     SW_TRY(sw_event_record(products->from, products->stream));
-    SW_TRY(run(context));
+    for (int i = 0; i < count; i++)
+        SW_TRY(run(context));
     SW_TRY(sw_event_record(products->to, products->stream));
     SW_TRY(sw_event_wait(products->to));
     SW_TRY(sw_event_elapsed_ns(products->from, products->to, &elapsed_ns));
-    *out_s = (double)sw_max_i64(1, elapsed_ns) * 1e-9;
+    *out_s = (double)sw_max_i64(1, elapsed_ns) * 1e-9 / count;
     return SW_OK;
 }
 
-struct calls {
+sw_status sw_bench_time(struct sw_bench_products *products, sw_status (*run)(void *context), void *context,
+                        double *out_s) {
+    SW_TRY(time_calls(products, run, context, 1, out_s));
+    if (!sw_device_info(products->device).asynchronous)
+        return SW_OK;
+    return time_calls(products, run, context, (int)fmin(MOST_CALLS, fmax(1.0, LEAST_SECONDS / *out_s)), out_s);
+}
+
+struct product {
     const struct sw_bench_products *products;
     const struct sw_gemm *shape;
-    int count;
 };
 
 static sw_status multiply(void *context) {
-    const struct calls *calls = context;
-    void *const *at = calls->products->operand;
-    for (int i = 0; i < calls->count; i++)
-        SW_TRY(sw_gemm(calls->products->stream, calls->shape, at[A], at[B], calls->shape->bias ? at[BIAS] : NULL, at[C],
-                       at[SCRATCH]));
-    return SW_OK;
+    const struct product *product = context;
+    void *const *at = product->products->operand;
+    return sw_gemm(product->products->stream, product->shape, at[A], at[B], product->shape->bias ? at[BIAS] : NULL,
+                   at[C], at[SCRATCH]);
 }
 
 sw_status sw_bench_product_time(struct sw_bench_products *products, const struct sw_gemm *shape, double *out_s) {
-    struct calls calls = {.products = products, .shape = shape, .count = 1};
-    SW_TRY(sw_bench_time(products, multiply, &calls, out_s));
-    if (!sw_device_info(products->device).asynchronous)
-        return SW_OK;
-    calls.count = (int)fmin(MOST_CALLS, fmax(1.0, LEAST_SECONDS / *out_s));
-    SW_TRY(sw_bench_time(products, multiply, &calls, out_s));
-    *out_s /= calls.count;
-    return SW_OK;
+    return sw_bench_time(products, multiply, &(struct product){.products = products, .shape = shape}, out_s);
 }
 
 sw_status sw_bench_products_rate(struct sw_bench_products *products, const struct sw_model_product *all, int count,

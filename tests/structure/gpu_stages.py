@@ -1,6 +1,9 @@
 """`./dev gpu` where there is no GPU: its sentence, its table and its one file, with results of the shape that the benches
 and the runner write, made here; and small programs that end well, badly, late and not at all."""
 
+import argparse
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -13,9 +16,11 @@ import sources
 
 TOOLS = os.path.join(sources.ROOT, "tools")
 sys.path.insert(0, TOOLS)
+import gpu  # noqa: E402
+import gpu_nccl  # noqa: E402
 import gpu_report  # noqa: E402
 import gpu_run  # noqa: E402
-from gpu_stages import FULL, Command, stages  # noqa: E402
+from gpu_stages import FULL, Command, Stage, stages  # noqa: E402
 
 DEVICE = {"name": "NVIDIA Made-Up 80GB", "driver": "1.2.3", "memory": "81559 MiB"}
 DATE = "2026-01-02"
@@ -25,6 +30,17 @@ COPY = {"bench": "copy", "sizes": [{"bytes": 65536, "upload": {"bytes_per_s": 1e
 STEP = {"bench": "step", "steps": {"placed": {"step_s": 40.0}, "resident": {"placed_ratio": 1.25},
                                    "predicted": {"placed_ratio": 1.02}},
         "speed": {"tokens_per_s": 13107.2, "of_peak": None, "of_products": 0.8, "speed_of_light": {"share": 0.6}}}
+
+
+NO_GPU = {"what": "gpu", "found": "1 from NVIDIA, but no driver", "facts": {"cuda_works": False}}
+GPU = {"what": "gpu", "found": "NVIDIA", "facts": {"cuda_works": True}}
+TESTED = {"what": "self-test", "found": "all correct", "facts": {"passed": True}}
+WRONG = {"what": "self-test", "found": "its products failed", "facts": {"passed": False}}
+UNTESTED = {"what": "self-test", "found": "the self-test has not run"}
+
+
+def doctor(*findings):
+    return gpu_run.read_doctor(0, json.dumps({"findings": findings}), "")
 
 
 def shell(name, text, kind="status", limit_s=20.0, made=(), tool=""):
@@ -58,6 +74,9 @@ def one_sentence_without_a_gpu():
 def outputs_are_read():
     table = [
         ("a bench", gpu_run.read_bench(0, '{"bench": "copy"}', ""), True), ("a bad bench", gpu_run.read_bench(1, "", "no"), False),
+        ("a doctor", doctor(GPU, TESTED), True), ("a quick doctor", doctor(GPU, UNTESTED), True),
+        ("a doctor without a GPU", doctor(NO_GPU), False), ("a doctor of a wrong GPU", doctor(GPU, WRONG), False),
+        ("a doctor that did not test", doctor(GPU), False),
         ("no JSON", gpu_run.read_bench(0, "text", ""), False),
         ("tests", gpu_run.read_tests(0, "x\n12 passed, 0 failed, 0 skipped\n", ""), True),
         ("skipped tests", gpu_run.read_tests(0, "12 passed, 0 failed, 1 skipped\n", ""), False),
@@ -125,7 +144,8 @@ def one_file_of_parts():
             ("tests", "b", "tests", {"ok": True, "counts": "9 passed, 0 failed, 0 skipped"}),
             ("yardsticks", "b", "x", {"ok": True, "values": {}}), ("yardsticks", "b", "y", {"ok": False, "error": "why"}),
             ("peers", "b", "torch", {"ok": False, "error": "cut", "limit": True, "values": {
-                "pairs": {"all products": {"of_peer": 0.8, "of_peer_least": True}}}})):
+                "pairs": {"all products": {"of_peer": 0.8, "of_peer_least": True},
+                          "qkv": {"ours_s": 1.0, "peer_s": 2.0, "not_compared": "at 900 MHz"}}}})):
         document = gpu_report.load(path, DEVICE)
         gpu_report.put(document, stage, commit, name, result)
         gpu_report.save(path, document)
@@ -150,7 +170,8 @@ def one_file_of_parts():
 
 def wrong_table(lines):
     expected = [("yardsticks", "upload GB/s", "50"), ("yardsticks", "upload, both run", "reaches 0.9"),
-                ("yardsticks", "download, both run", "BELOW 0.9"), ("peers", "CUT OFF", ""), ("peers", "of PyTorch", "BELOW 0.9"), ("step-7b", "tokens/s", "BELOW 14000"),
+                ("yardsticks", "download, both run", "BELOW 0.9"), ("peers", "CUT OFF", ""), ("peers", "of PyTorch", "BELOW 0.9"),
+                ("peers", "not compared with PyTorch: at 900 MHz", ""), ("step-7b", "tokens/s", "BELOW 14000"),
                 ("step-7b", "flops of products", "reaches 0.75"), ("step-7b", "of the resident speed", "BELOW 0.95"),
                 ("tests", "9 passed", ""), ("yardsticks", "FAILED: why", "")]
     problems = [f"no line of {words}: {lines}" for words in expected
@@ -170,10 +191,88 @@ def stages_are_in_order():
                      if command.kind == "bench" and stage.together != 1]
         problems += [f"{command.name} has no limit" for command in stage.commands if not 0 < command.limit_s < 600]
     order = [stage.name for stage in table]
-    wanted = ["machine", "build", "doctor", "tests", "yardsticks", "peers", "bits", "compute", "step-0.5b", "step-7b-short",
+    wanted = ["machine", "build", "smoke", "doctor", "tests", "yardsticks", "peers", "bits", "compute", "step-0.5b", "step-7b-short",
               "step-7b", "sanitizer", "races"]
+    marked = [(stage.name, stage.gate, stage.alone) for stage in table if stage.gate or stage.alone]
+    if marked != [("build", True, False), ("smoke", True, False), ("step-7b", False, True)]:
+        problems.append(f"{marked}")
+    smoke = next(stage for stage in table if stage.name == "smoke")
+    if smoke.together < len(smoke.commands) or any(command.limit_s > 20 for command in smoke.commands):
+        problems.append(f"{smoke}")
     return problems if [name for name in order if name in wanted] == wanted else [*problems, f"{order}"]
 
 
+def run_stages(session, table):
+    """The names that are left, and what was printed."""
+    gpu.stages, printed = lambda scale, out: table, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        gpu.run_stages(session, None, [stage.name for stage in table])
+        gpu.finish(session)
+    return printed.getvalue()
+
+
+def a_failed_smoke_ends_the_run():
+    """Nothing after it is run; once it is mended, only what failed of it is run again, and then the rest."""
+    folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR", "."))
+    fine, mark, mended = (os.path.join(folder, name) for name in ("fine", "mark", "mended"))
+    table = [Stage("smoke", "", (shell("fine", f"echo x >> {fine}"), shell("bad", f"test -e {mended}")), together=2, gate=True),
+             Stage("later", "", (shell("never", f"touch {mark}"),))]
+    options = argparse.Namespace(out=folder, minutes=0, go_on=False, stages=[], keep=False)
+    session = gpu.Session(options, gpu_report.new(DEVICE, DATE))
+    session.alone = ["own"]
+    printed = run_stages(session, table)
+    problems = [] if session.closed == "smoke" and not session.good and session.left == ["later: never"] and not os.path.exists(mark) else [
+        f"{session.closed}, {session.left}, {os.listdir(folder)}"]
+    problems += [f"'{words}' is not in {printed}" for words in ("the stage smoke failed", "--continue", "a call of its own", " own\n")
+                 if words not in printed]
+    with open(mended, "w", encoding="utf-8"):
+        options.go_on = True
+    again = gpu.Session(options, session.document)
+    again.alone = []
+    printed = run_stages(again, table)
+    with open(fine, encoding="utf-8") as file:
+        times = file.read().count("x")
+    if again.closed or not again.good or again.left or not os.path.exists(mark) or times != 1 or "failed" in printed:
+        problems.append(f"mended: {again.closed}, {again.left}, {os.listdir(folder)}, {times}, {printed}")
+    shutil.rmtree(folder)
+    return problems
+
+
+class Fake:
+    """In the place of the driver and of NCCL: memory is a dictionary, and the sum copies, or does not."""
+
+    def __init__(self, sums=True, broken=""):
+        self.sums, self.broken, self.called, self.memory = sums, broken, [], {}
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.called.append(name)
+            if name == "cuMemAlloc_v2":
+                arguments[0]._obj.value = 4096
+            if name == "cuMemcpyHtoD_v2":
+                self.memory[arguments[0].value] = arguments[1]
+            if name == "ncclAllReduce" and self.sums:
+                self.memory[arguments[1].value] = self.memory[arguments[0].value]
+            if name == "cuMemcpyDtoH_v2" and arguments[1].value in self.memory:
+                arguments[0].value = self.memory[arguments[1].value]
+            return 3 if name == self.broken else 0
+        return call
+
+
+def nccl_alone():
+    """Each call's failure is named, and a sum that does not come back is one."""
+    problems = []
+    for fake, words in ((Fake(), ""), (Fake(sums=False), "not these numbers"), (Fake(broken="ncclCommInitRank"), "ncclCommInitRank failed with 3"),
+                        (Fake(broken="cuInit"), "cuInit failed with 3")):
+        try:
+            gpu_nccl.join_and_sum(fake, fake)
+            said = ""
+        except gpu_nccl.Failure as failure:
+            said = str(failure)
+        problems += [] if words in said and bool(words) == bool(said) else [f"{words!r}: {said!r}"]
+    return problems if gpu_nccl.load(["libspillway-has-no-such.so"]) is None else [*problems, "a library that is not there was loaded"]
+
+
 script_test.run(one_sentence_without_a_gpu, outputs_are_read, commands_end_within_their_limits,
-                parts_are_kept_while_a_command_runs, one_file_of_parts, stages_are_in_order)
+                parts_are_kept_while_a_command_runs, one_file_of_parts, stages_are_in_order, a_failed_smoke_ends_the_run,
+                nccl_alone)
