@@ -23,6 +23,8 @@ MARGIN_S = 15  # for ending programs, the table, and copying the results away
 LEAST_S = 5  # below which no command is begun
 DRIVER_LIMIT_S = 60
 WAKE_S = 0.5
+SMOKE = "smoke"
+BEFORE_SMOKE = {"machine", "build", SMOKE}
 
 
 def fail(text):
@@ -63,7 +65,7 @@ class Session:
         self.path = os.path.join(options.out, "results.json")
         self.deadline = time.monotonic() + options.minutes * MINUTE_S - MARGIN_S if options.minutes else float("inf")
         self.log, self.running, self.lock = Log(os.path.join(options.out, "log.txt")), Running(), threading.Lock()
-        self.commit, self.left, self.good = commit(), [], True
+        self.commit, self.left, self.good, self.closed = commit(), [], True, ""  # closed: the gate that failed
 
     def keep(self, stage, name, result):
         """Written first, then printed: what was read is in the file."""
@@ -96,11 +98,26 @@ class Session:
         pack(command.made)
         self.keep(stage.name, command.name, {"began": began, **result})
 
+    def done(self, stage, command):
+        """Tells whether a command needs no run. One that failed at a gate is tried again."""
+        has = gpu_report.is_good if stage.gate else gpu_report.has
+        return has(self.document, stage.name, command.name)
+
+    def failed(self, stage, command):
+        """Tells whether a command ended badly. One that was cut off has not failed."""
+        return (gpu_report.has(self.document, stage.name, command.name) and
+                not gpu_report.is_good(self.document, stage.name, command.name))
+
     def run_stage(self, stage):
-        commands = [one for one in stage.commands if not (self.options.go_on and gpu_report.has(self.document, stage.name, one.name))]
+        commands = [one for one in stage.commands if not (self.options.go_on and self.done(stage, one))]
         with ThreadPoolExecutor(stage.together) as pool:
             for future in [pool.submit(self.run, stage, command) for command in commands]:
                 future.result()
+
+    def leave(self, stage):
+        """Lists a stage that is not run."""
+        self.left += [f"{stage.name}: {one.name}" for one in stage.commands
+                      if not (self.options.go_on and self.done(stage, one))]
 
 
 def pack(paths):
@@ -116,7 +133,7 @@ def parse_arguments(names):
     parser = argparse.ArgumentParser(prog="./dev gpu", formatter_class=argparse.RawDescriptionHelpFormatter,
                                      description="Tests and measures on this machine's GPU.",
                                      epilog="stages, in order:\n" + "\n".join(f"  {name:<16} {what}" for name, what in names.items()))
-    parser.add_argument("stages", nargs="*", metavar="STAGE", help="those to run (default: all)")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="those to run (default: all but those that take a call of their own)")
     parser.add_argument("--minutes", type=float, default=0, metavar="N", help="end before N minutes are over (default: no limit)")
     parser.add_argument("--out", default=OUT, metavar="DIR", help=f"folder of results.json, log.txt and traces (default: {OUT})")
     parser.add_argument("--continue", dest="go_on", action="store_true", help="go on in DIR: what has a result is not run again")
@@ -142,16 +159,20 @@ def open_document(options, device):
         fail(str(error))
 
 
-def how_to_go_on(options):
+def how_to_go_on(options, names=None):
     words = ["./dev gpu", *(["--minutes", f"{options.minutes:g}"] if options.minutes else []), "--out",
              os.path.relpath(options.out, ROOT) if options.out.startswith(ROOT + os.sep) else options.out, "--continue",
-             *options.stages]
+             *(names or options.stages)]
     return " ".join(words)
 
 
 def finish(session):
     print("\n" + "\n".join(gpu_report.table(session.document)))
     print(f"all results: {session.path}")
+    if session.closed:
+        print(f"the stage {session.closed} failed, and so nothing after it was run: {session.path} and log.txt beside it say why")
+    for name in session.alone:
+        print(f"in a call of its own: {how_to_go_on(session.options, [name])}")
     if session.left:
         print(f"left: {', '.join(session.left)}\ngo on with: {how_to_go_on(session.options)}")
     if session.options.keep:
@@ -164,15 +185,17 @@ def finish(session):
 def main():
     scale = TINY if os.environ.get("SW_GPU_SCALE") == "tiny" else FULL
     os.chdir(ROOT)
-    names = {stage.name: stage.what for stage in stages(scale, OUT)}
-    options = parse_arguments(names)
+    table = stages(scale, OUT)
+    options = parse_arguments({stage.name: stage.what for stage in table})
     device = ask_driver()
     if device is None and options.stages != ["build"]:
         fail("no GPU works here: nvidia-smi is missing or names none; run this where one does (./dev bundle makes the "
              "archive for a machine without network), or ./dev test, which needs none")
     os.makedirs(options.out, exist_ok=True)
     session = Session(options, open_document(options, device or {"name": "none", "driver": "none", "memory": "0"}))
-    worker = threading.Thread(target=lambda: run_stages(session, scale, options.stages or list(names)))
+    session.alone = [] if options.stages else [stage.name for stage in table if stage.alone and not all(
+        session.done(stage, one) for one in stage.commands)]
+    worker = threading.Thread(target=lambda: run_stages(session, scale, stages_to_run(session, table)))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: session.running.end())
     os.makedirs(SCRATCH, exist_ok=True)
@@ -185,10 +208,27 @@ def main():
     return 0 if session.good and not session.left else 1
 
 
+def stages_to_run(session, table):
+    """Returns the names of stages that were asked for, after the smoke stage where it has not passed here; or of all."""
+    named = session.options.stages
+    if not named:
+        return [stage.name for stage in table if not stage.alone]
+    smoke = next(stage for stage in table if stage.name == SMOKE)
+    passed = all(gpu_report.is_good(session.document, SMOKE, one.name) for one in smoke.commands)
+    before = [] if passed or SMOKE in named or set(named) <= BEFORE_SMOKE else [SMOKE]
+    return before + named
+
+
 def run_stages(session, scale, names):
     """The build makes the tests of later stages, so the table is read anew for each."""
     for name in names:
-        session.run_stage(next(stage for stage in stages(scale, session.options.out) if stage.name == name))
+        stage = next(stage for stage in stages(scale, session.options.out) if stage.name == name)
+        if session.closed:
+            session.leave(stage)
+            continue
+        session.run_stage(stage)
+        if stage.gate and any(session.failed(stage, one) for one in stage.commands):
+            session.closed = name
 
 
 if __name__ == "__main__":

@@ -45,6 +45,19 @@ def read_bench(code, out, err):
         return {"ok": False, "error": f"no JSON: {end_of(out)}"}
 
 
+def read_doctor(code, out, err):
+    """The report of a machine without a GPU that works is as good as any, and no reason to go on."""
+    result = read_bench(code, out, err)
+    found = {finding["what"]: finding for finding in result.get("values", {}).get("findings", ())}
+    for what, flag in (("gpu", "cuda_works"), ("self-test", "passed")):
+        finding = found.get(what, {"found": f"the report has no {what}"})
+        # A quick report has no self-test where none was kept.
+        unknown = what == "self-test" and "facts" not in finding and what in found
+        if result["ok"] and not unknown and not (finding.get("facts") or {}).get(flag):
+            return {**result, "ok": False, "error": finding["found"]}
+    return result
+
+
 def read_lines(code, out, err):
     """An object a line, whose fields add up; a field `absent` is what the command would need and has not."""
     values, good = {}, code == 0
@@ -99,7 +112,7 @@ def read_status(code, out, err):
     return {"ok": code == 0, "counts": "done", "error": end_of(err or out)}
 
 
-READERS = {"bench": read_bench, "lines": read_lines, "tests": read_tests, "tap": read_tap, "sanitizer": read_sanitizer,
+READERS = {"bench": read_bench, "doctor": read_doctor, "lines": read_lines, "tests": read_tests, "tap": read_tap, "sanitizer": read_sanitizer,
            "status": read_status}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import run_tests
 
 PROGRAM = "build/spillway"
-SHORT_S, BENCH_S, STEP_S = 60, 120, 530
+SMOKE_S, SHORT_S, BENCH_S, STEP_S = 20, 60, 120, 530
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Stage:
     what: str
     commands: tuple
     together: int = 1  # commands that run at a time: more than one only where no speed is measured
+    gate: bool = False  # where something of it fails, nothing after it is run
+    alone: bool = False  # takes a call of its own, and runs where it is named
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class Scale:
     tokens: int = 8192  # of a micro-batch in yardsticks
     tests: str = "_gpu"  # how the names of tests end
     first: tuple = ("kernels_gemm", "kernels_attention")
+    smoke: tuple = (  # test programs, and the tests of each: products with and without a bias; attention by warps and by
+        # warpgroups; the update
+        ("kernels_gemm", "products"), ("kernels_attention", "against_reference"), ("kernels_update", "same_bits_as_reference"))
     doctor: tuple = ()
     copy: tuple = ()
     update: tuple = ()
@@ -66,7 +71,7 @@ ONE_THREAD = ("--threads", "1")
 # For the tests: a program with the emulated GPU, and tests that take no time.
 TINY = Scale(build=os.environ.get("SW_BUILD", ""), program=os.environ.get("SW_PROGRAM", ""), model="llama-tiny",
              others=("gpt2-tiny",), seq=16, long_seq=32, tokens=32, tests="",
-             first=("kernels_rank_sum", "kernels_rotate"), doctor=("--quick",),
+             first=("kernels_rank_sum", "kernels_rotate"), smoke=(("kernels_rank_sum", "*"), ("kernels_rotate", "*")), doctor=("--quick",),
              copy=("--size", "64KiB", *ONCE, *ONE_THREAD), update=("--precision", "bf16", *ONCE, *ONE_THREAD), bench=ONCE,
              precisions=("fp32",),
              steps=tuple((name, name, "gpt2-tiny", 1, tokens, ("--steps", "1", *ONCE, *ONE_THREAD, "--chunk-grains", "2"))
@@ -151,6 +156,19 @@ def tests_of(scale, area, others=False):
     return tuple(test_command(test) for test in sorted(found, key=lambda test: order.get(test["name"], len(order))))
 
 
+def smoke(scale):
+    """Returns the seconds that every later minute rests on. A test that was not built fails, too."""
+    built = {test["name"]: test for test in declared(scale)}
+    tests = []
+    for name, cases in scale.smoke:
+        test = built.get(name + scale.tests, {"cmd": (name + scale.tests,), "env": {}})
+        environment = {**test["env"], "SW_TEST_DEVICE": "cuda", "SW_TEST_FILTER": cases}
+        tests.append(Command(f"smoke-{name}", "tap", tuple(test["cmd"]), SMOKE_S, environment=tuple(sorted(environment.items()))))
+    copies = (scale.program, "bench", "copy", "--size", "1MiB", "--rounds", "1", "--device", "cuda", "--json")
+    return (*tests, Command("smoke-copies", "status", copies, SMOKE_S),
+            Command("smoke-nccl", "lines", ("python3", "tools/gpu_nccl.py"), SMOKE_S))
+
+
 def sanitized(kernels, tool):
     return tuple(Command(f"{tool}-{one.name}", "sanitizer",
                          ("compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *one.arguments), STEP_S,
@@ -164,9 +182,11 @@ def stages(scale, out):
         Stage("machine", "driver, clocks, memory, cores, link, toolkit and tools, registers of our kernels",
               (Command("machine", "lines", ("python3", "tools/gpu_machine.py", "all")),)),
         Stage("build", "the program and its tests; at once where a bundle carries them",
-              (Command("build", "status", ("./dev", "build", "--tests"), STEP_S),) if scale is FULL else ()),
+              (Command("build", "status", ("./dev", "build", "--tests"), STEP_S),) if scale is FULL else (), gate=True),
+        Stage("smoke", "in 20 seconds: products, attention, an update, copies both ways, NCCL alone; where one fails, the "
+              "run ends", smoke(scale), together=5, gate=True),
         Stage("doctor", "the libraries that were found, and the self-test of every op",
-              (Command("doctor", "bench", (scale.program, "doctor", *scale.doctor, "--json")),)),
+              (Command("doctor", "doctor", (scale.program, "doctor", *scale.doctor, "--json")),)),
         Stage("tests", "ops against the reference, side by side", kernels, together=6),
         Stage("yardsticks", "products, attention, copies and updates at the shapes of the 7B", yardsticks(scale)),
         Stage("peers", "the same products and attention beside PyTorch's, in turn", peers(scale)),
@@ -174,9 +194,9 @@ def stages(scale, out):
         Stage("compute", "a micro-batch of each unit beside its products",
               tuple(shaped(scale, f"compute-{model}", "compute", model, scale.seq, micro_batch=4)
                     for model in (scale.model, *scale.others))),
-        *(Stage(name, what, step_of[name]) for name, what in (
+        *(Stage(name, what, step_of[name], alone=name == "step-7b") for name, what in (
             ("step-0.5b", "steps of Qwen2.5 0.5B"), ("step-7b-short", "steps of Qwen2.5 7B of 65,536 tokens"),
-            ("step-7b", "steps of Qwen2.5 7B of 524,288 tokens, fp32 state on the host"),
+            ("step-7b", "steps of Qwen2.5 7B of 524,288 tokens, fp32 state on the host: in a call of its own"),
             ("more-steps", "steps offloaded whole, and of Qwen2.5 1.5B")) if name in step_of),
         Stage("more-yardsticks", "products and attention of other models and precisions", more_yardsticks(scale)),
         Stage("sanitizer", "the tests of ops under compute-sanitizer's memcheck", sanitized(kernels, "memcheck"), together=4),
