@@ -7,8 +7,8 @@
 #include "train/model/model.h"
 
 enum { SW_BENCH_OPERANDS = 5 };
-/* What operands are filled with, for reports. Numbers decide how much power a multiplication takes, and so how fast a
- * processor at its limit of power multiplies: what is compared must have the same. */
+/* Names the numbers that operands are filled with, for reports. Numbers decide how much power a multiplication takes,
+ * and so how fast a processor at its limit of power multiplies: what is compared must have the same. */
 #define SW_BENCH_NUMBERS "normal"
 
 struct sw_bench_products {
