@@ -16,6 +16,7 @@ bool sw_add_i64(int64_t a, int64_t b, int64_t *out) {
     return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);
 }
 
+/* Kubernetes writes Ki to Ti, and people put spaces before a unit. */
 static const struct {
     const char *suffix;
     double bytes;

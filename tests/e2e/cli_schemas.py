@@ -166,6 +166,8 @@ def refused_by_name():
         (reply(train=""), (), ("'train'", "true, false, 0 or 1")),
         (reply(Loss="false", train=True), (), ("'loss'", "'train'", "contradict")),
         ({**both, "Tools": [{}]}, (), ("'Tools'",)),
+        ({**both, "is_train": False}, (), ("'is_train'",)),
+        ({"text": "a", "exclude": True}, (), ("'exclude'",)),
         ({"text": "a", "train": "False"}, (), ("'train'", "nothing to learn")),
         (reply(weight=0, train=True), (), ("'train'", "'weight'", "contradict")),
         (reply(train=False), (), ("nothing to learn",)),

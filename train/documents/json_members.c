@@ -110,12 +110,12 @@ static bool does_matter(const char *name) {
     return false;
 }
 
-/* Names that may be another tool's word for a loss that is not whole. On a message, its value says so whatever it is.
- */
-static bool concerns_loss(const char *name, bool of_message) {
+/* Names that may be another tool's word for a loss that is not whole. On a message, its value says so whatever it is;
+ * on a line, most of them count only as true or false, because a 'train' may be the name of a part of the data. */
+static bool concerns_loss(const char *name, bool is_switch) {
     static const char *const parts[] = {"mask",     "loss",   "train", "weight", "learn",
                                         "supervis", "ignore", "skip",  "exclude"};
-    const size_t count = of_message ? sizeof parts / sizeof parts[0] : 2;
+    const size_t count = is_switch ? sizeof parts / sizeof parts[0] : 2;
     for (size_t i = 0; i < count; i++)
         if (strcasestr(name, parts[i]) != NULL)
             return true;
@@ -151,7 +151,7 @@ sw_status sw_json_check_members(const json_t *object, const char *const *known, 
         const bool matters_if_said = !place.chosen && does_matter(name);
         if (matters_if_said && !says_something(member))
             continue;
-        if (matters_if_said || (!place.chosen && concerns_loss(name, place.what != NULL)))
+        if (matters_if_said || (!place.chosen && concerns_loss(name, place.what != NULL || json_is_boolean(member))))
             return sw_fail(SW_ERR_UNSUPPORTED,
                            "%s has %s%s'%s', which this version does not read; take it out of the data, or leave such "
                            "lines out with --skip-bad",
