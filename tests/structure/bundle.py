@@ -1,7 +1,9 @@
-"""A build folder that a bundle carries is taken by `./dev` as it is where its program starts, else built."""
+"""A build folder that a bundle carries is taken by `./dev` as it is where its program starts, else built. Packing one
+takes less than a gibibyte of memory."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,7 +68,18 @@ def lists_of_tests_travel():
     return [] if good else [f"{found}"]
 
 
+def packing_takes_little_memory():
+    """xz itself says how much memory its arguments take."""
+    with open(os.path.join(sources.ROOT, "tools", "bundle.sh"), encoding="utf-8") as file:
+        arguments = re.search(r"^readonly xz_args='(.*)'$", file.read(), re.MULTILINE)[1].split()
+    if shutil.which("xz") is None:
+        return []
+    said = subprocess.run(["xz", "-vv", *arguments, "-c"], input=b"", capture_output=True, check=True).stderr.decode()
+    mebibytes = int(re.search(r"([\d,]+) MiB of memory is required", said)[1].replace(",", ""))
+    return [] if mebibytes <= 1024 else [f"{arguments} take {mebibytes} MiB"]
+
+
 try:
-    script_test.run(carried_programs_are_taken, others_are_built_here, lists_of_tests_travel)
+    script_test.run(packing_takes_little_memory, carried_programs_are_taken, others_are_built_here, lists_of_tests_travel)
 finally:
     shutil.rmtree(SCRATCH, ignore_errors=True)
