@@ -26,6 +26,9 @@ enum { SW_WARP = 32 };
 /* SW_SHARED(float, sums, [8]) is an array of the block, SW_DYNAMIC_SHARED(name) its bytes given at the launch. */
 #define SW_SHARED(type, name, dims) __shared__ type name dims
 #define SW_DYNAMIC_SHARED(name) extern __shared__ __align__(128) char name[]
+/* States the bytes that the kernel's launches give, a constant, in the compiled code, where tools/kernel_report.py
+ * finds them. */
+#define SW_STATE_SHARED(bytes) asm volatile("// dynamic shared bytes %0" ::"n"(bytes))
 /* Before a loop: its body is repeated in full, so that arrays which it indexes can be in registers. */
 #define SW_UNROLL _Pragma("unroll")
 /* Before a loop: its body is repeated twice, so that the loads of both turns are under way; more would take too many
@@ -127,6 +130,7 @@ template <int newest> static __device__ __forceinline__ void sw_wait_copies(void
 #define SW_UNROLL
 #define SW_UNROLL_TWICE
 #define SW_DYNAMIC_SHARED(name) char *const name = (char *)sw_emulation_dynamic_shared()
+#define SW_STATE_SHARED(bytes) sw_emulation_check_dynamic_shared(bytes)
 
 static inline uint16_t sw_bf16_bits(float value) {
     return sw_f32_to_bf16(value);
@@ -202,4 +206,15 @@ template <int newest> static inline void sw_wait_copies(void) {
 }
 
 #endif
+
+/* Returns, on the host, whether a multiprocessor of the current GPU has shared memory for two blocks of so many bytes
+ * and what CUDA itself takes for each. */
+static inline bool sw_two_blocks_fit(size_t bytes) {
+    int gpu = 0, all = 0, of_cuda = 0;
+    (void)cudaGetDevice(&gpu);
+    (void)cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, gpu);
+    (void)cudaDeviceGetAttribute(&of_cuda, cudaDevAttrReservedSharedMemoryPerBlock, gpu);
+    return 2 * (bytes + (size_t)of_cuda) <= (size_t)all;
+}
+
 #endif

@@ -7,6 +7,7 @@
 #include "kernels/cuda/kernel_ops.h"
 #include "kernels/device_ops.h"
 #include "tests/equipment/cuda/machine.h"
+#include "tests/equipment/cuda/runtime.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -84,7 +85,8 @@ static void losses(struct digest *digest) {
         take(digest, results[i]);
 }
 
-/* dim 16 has two stages of tiles, dim 200 one; products of warpgroups need some more rows to have every step. */
+/* dim 16 has two stages of tiles, dim 200 one, and dim 128 small tiles on a GPU of little shared memory; products of
+ * warpgroups need some more rows to have every step. */
 static void attention(struct digest *digest, int64_t dim, bool warpgroups) {
     const int64_t SEQ = warpgroups ? 300 : 150;
     const struct sw_attention a = {.batch = 1,
@@ -112,17 +114,28 @@ static void attention(struct digest *digest, int64_t dim, bool warpgroups) {
         take(digest, results[i]);
 }
 
-static uint64_t run_all(struct sw_device *device, uint64_t seed) {
+static void attention_of_small_tiles(struct digest *digest) {
+    sw_emulation_set_shared(SW_EMULATION_LEAST_SHARED_BYTES);
+    attention(digest, 128, false);
+    sw_emulation_set_shared(sw_emulation_default_gpu.shared_bytes);
+}
+
+/* Runs the ops of attention, or all others. */
+static uint64_t run_all(struct sw_device *device, bool of_attention, uint64_t seed) {
     struct digest digest = {0};
     assert_ok(sw_stream_open(device, &digest.stream));
     sw_emulation_set_seed(seed);
-    norms(&digest);
-    embeddings(&digest);
-    gradients(&digest);
-    losses(&digest);
-    attention(&digest, 16, false);
-    attention(&digest, 200, false);
-    attention(&digest, 64, true);
+    if (of_attention) {
+        attention(&digest, 16, false);
+        attention(&digest, 200, false);
+        attention_of_small_tiles(&digest);
+        attention(&digest, 64, true);
+    } else {
+        norms(&digest);
+        embeddings(&digest);
+        gradients(&digest);
+        losses(&digest);
+    }
     sw_stream_close(digest.stream);
     return digest.value;
 }
@@ -158,12 +171,7 @@ static int find_in(const char *folder, const char *name, struct barrier *found, 
     return count;
 }
 
-/* All barriers in the sources of the kernels. */
-static int find_barriers(struct barrier *found) {
-    const char *root = getenv("SW_SOURCE_ROOT");
-    char folder[PATH_CHARS];
-    assert_non_null(root);
-    snprintf(folder, sizeof folder, "%s/kernels/cuda", root);
+static int find_in_folder(const char *folder, struct barrier *found) {
     DIR *listing = opendir(folder);
     assert_non_null(listing);
     int count = 0;
@@ -176,30 +184,76 @@ static int find_barriers(struct barrier *found) {
     return count;
 }
 
-static void barriers(void **state) {
-    (void)state;
+/* Finds the barriers in the sources of the kernels, or of those that attention's kernels share. */
+static int find_barriers(bool of_attention, struct barrier *found) {
+    const char *root = getenv("SW_SOURCE_ROOT");
+    char folder[PATH_CHARS];
+    assert_non_null(root);
+    snprintf(folder, sizeof folder, "%s/kernels/cuda%s", root, of_attention ? "/attention" : "");
+    return of_attention ? find_in(folder, "attention.cuh", found, 0) : find_in_folder(folder, found);
+}
+
+static void leave_out_each(bool of_attention) {
     struct barrier found[FOUND];
     struct sw_device *device = NULL;
     assert_ok(sw_device_open("cuda", 0, &device));
-    const int count = find_barriers(found);
+    const int count = find_barriers(of_attention, found);
     assert_true(count > 0);
-    const uint64_t whole = run_all(device, 1);
+    const uint64_t whole = run_all(device, of_attention, 1);
     for (uint64_t seed = 2; seed <= SEEDS; seed++)
-        assert_true(run_all(device, seed) == whole);
+        assert_true(run_all(device, of_attention, seed) == whole);
     for (int i = 0; i < count; i++) {
         bool shown = false;
         sw_emulation_pass_barrier(found[i].file, found[i].line);
         for (uint64_t seed = 1; seed <= SEEDS && !shown; seed++)
-            shown = run_all(device, seed) != whole;
+            shown = run_all(device, of_attention, seed) != whole;
         if (!shown)
             fail_msg("the results are the same without the barrier of %s, line %d", found[i].file, found[i].line);
     }
     sw_emulation_pass_barrier(NULL, 0);
-    assert_true(run_all(device, 1) == whole);
+    assert_true(run_all(device, of_attention, 1) == whole);
     sw_device_close(device);
 }
 
+static void barriers(void **state) {
+    (void)state;
+    leave_out_each(false);
+}
+
+static void barriers_of_attention(void **state) {
+    (void)state;
+    leave_out_each(true);
+}
+
+static uint64_t digest_of_attention(struct sw_device *device) {
+    struct digest digest = {0};
+    assert_ok(sw_stream_open(device, &digest.stream));
+    sw_emulation_take_most_given();
+    attention(&digest, 128, false);
+    sw_stream_close(digest.stream);
+    return digest.value;
+}
+
+/* On a GPU of little shared memory two blocks share a multiprocessor too, by other tiles that give the same bits. */
+static void small_tiles(void **state) {
+    (void)state;
+    enum { RESERVED_BYTES = 1 << 10 };
+    struct sw_device *device = NULL;
+    assert_ok(sw_device_open("cuda", 0, &device));
+    const uint64_t large = digest_of_attention(device);
+    const size_t large_bytes = sw_emulation_take_most_given();
+    sw_emulation_set_shared(SW_EMULATION_LEAST_SHARED_BYTES);
+    const uint64_t small = digest_of_attention(device);
+    const size_t small_bytes = sw_emulation_take_most_given();
+    sw_emulation_set_shared(sw_emulation_default_gpu.shared_bytes);
+    sw_device_close(device);
+    assert_true(small == large);
+    assert_true(2 * (large_bytes + RESERVED_BYTES) > SW_EMULATION_LEAST_SHARED_BYTES);
+    assert_true(2 * (small_bytes + RESERVED_BYTES) <= SW_EMULATION_LEAST_SHARED_BYTES);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(barriers)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(small_tiles), cmocka_unit_test(barriers),
+                                       cmocka_unit_test(barriers_of_attention)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

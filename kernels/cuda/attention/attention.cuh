@@ -14,13 +14,14 @@ enum { SW_MOST_SHARED_BYTES = 99 << 10 };
 
 /* Tiles by the bytes of a row. A warp has `warp_tiles` times 16 rows: two where its sums of 128 columns fit in
  * registers, so that each fragment of the streamed side which it loads feeds two products. Every kernel takes at most
- * 255 registers a thread, so two blocks of four warps share a multiprocessor, and one computes while the other waits.
- * Rows are padded: a swizzle would save a sixteenth of the shared memory, which does not limit the blocks, for more
- * address arithmetic. */
-template <typename T, int DIM> struct sw_attention_tiles {
+ * 255 registers a thread, so two blocks of four warps share a multiprocessor where its shared memory holds both, and
+ * one computes while the other waits. SMALL tiles are for GPUs where it would not hold both: a warp has 16 rows, and
+ * keeps those of one operand in registers. Neither changes the bits of a result, as each row of it is summed in the
+ * same order. Rows are padded: a swizzle would save a sixteenth of the shared memory for more address arithmetic. */
+template <typename T, int DIM, bool SMALL = false> struct sw_attention_tiles {
     static constexpr int row_bytes = DIM * (int)sizeof(T);
     static constexpr int stride = DIM + 16 / (int)sizeof(T); /* in elements; rows begin in different banks */
-    static constexpr int warp_tiles = sizeof(T) == 2 && DIM <= 128 ? 2 : 1;
+    static constexpr int warp_tiles = sizeof(T) == 2 && DIM <= 128 && !SMALL ? 2 : 1;
     static constexpr int warp_rows = warp_tiles * SW_FRAGMENT_ROWS;
     /* Forward: queries are rows, keys are streamed. */
     static constexpr int forward_rows = 4 * warp_rows;
@@ -30,13 +31,23 @@ template <typename T, int DIM> struct sw_attention_tiles {
     static constexpr int queries_warps = row_bytes <= 512 ? 4 : 2;
     static constexpr int queries_rows = queries_warps * warp_rows;
     static constexpr int queries_threads = queries_warps * SW_WARP;
-    static constexpr int queries_streamed = row_bytes <= 256 ? 32 : 16;
+    static constexpr int queries_streamed = row_bytes <= (SMALL ? 256 : 128) ? 32 : 16;
     /* The gradients of keys and values: keys are rows, which two warps share, and queries are streamed. */
     static constexpr int keys_pairs = row_bytes <= 512 ? 2 : 1;
     static constexpr int keys_rows = keys_pairs * warp_rows;
     static constexpr int keys_threads = keys_pairs * 2 * SW_WARP;
     static constexpr int keys_streamed = row_bytes <= 256 ? 32 : 16;
 };
+
+/* Small tiles exist where this is true. In 16 bits rows of 64 columns need none, and sums of 256 columns leave no
+ * registers for an operand. In fp32 the shuffles of products bind, not the blocks. */
+template <typename T, int DIM> constexpr bool sw_has_small_tiles = sizeof(T) == 2 && DIM == 128;
+
+/* Calls function<T, DIM, SMALL>(arguments...), with small tiles where there are some and the current GPU cannot hold
+ * two blocks of `bytes` of dynamic shared memory, those of the others. */
+#define SW_FOR_TILES(T, DIM, bytes, function, ...)                                                                     \
+    (sw_two_blocks_fit(bytes) ? function<T, DIM, false>(__VA_ARGS__)                                                   \
+                              : function<T, DIM, sw_has_small_tiles<T, DIM>>(__VA_ARGS__))
 
 /* One head of one sequence: where its rows begin. */
 template <typename T> struct sw_head_rows {
@@ -109,6 +120,19 @@ static __device__ __forceinline__ void sw_bring(T *tile, const T **next, const s
                     row < own && column + e < rows.head_dim ? from[e] : T{};
     }
     *next = from;
+}
+
+/* Waits for the rows that were brought last, and loads the warp's 16 into registers from `rows`. Afterwards the block's
+ * shared memory is free for others. */
+template <typename T, int DIM>
+static __device__ __forceinline__ void sw_hold_rows(sw_fragment_a<T> (&held)[DIM / SW_FRAGMENT_DEPTH], const T *rows) {
+    sw_commit_copies();
+    sw_wait_copies<0>();
+    __syncthreads();
+    SW_UNROLL
+    for (int i = 0; i < DIM / SW_FRAGMENT_DEPTH; i++)
+        sw_load_a(&held[i], rows + i * SW_FRAGMENT_DEPTH, sw_attention_tiles<T, DIM>::stride);
+    __syncthreads();
 }
 
 static __device__ __forceinline__ int64_t sw_least(int64_t a, int64_t b) {

@@ -20,6 +20,29 @@ template <int QUERIES> struct query_tile {
     int first_key[QUERIES];
 };
 
+/* Dynamic shared memory of the kernel of keys. Small tiles keep keys or values in registers, which come by way of the
+ * streamed tiles. */
+template <typename T, int DIM, bool SMALL> struct keys_memory {
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
+    static constexpr int rows = (SMALL ? 0 : 2 * tiles::keys_rows) + 4 * tiles::keys_streamed;
+    static constexpr size_t bytes =
+        (size_t)rows * tiles::stride * sizeof(T) +
+        (size_t)tiles::keys_pairs * tiles::warp_rows * tiles::keys_streamed * sizeof(float) +
+        2 * sizeof(query_tile<tiles::keys_streamed>);
+    static_assert(2 * tiles::keys_rows <= rows, "keys and values fit where they pass through");
+    static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
+};
+
+/* Dynamic shared memory of the kernel of queries. Small tiles keep the gradients of outputs in registers. */
+template <typename T, int DIM, bool SMALL> struct queries_memory {
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
+    static constexpr int rows = (SMALL ? 1 : 2) * tiles::queries_rows + 2 * tiles::queries_streamed;
+    static constexpr size_t bytes = (size_t)rows * tiles::stride * sizeof(T) + tiles::queries_rows * sizeof(int);
+    static_assert(!SMALL || tiles::queries_rows <= 2 * tiles::queries_streamed,
+                  "the gradients of outputs fit where they pass through");
+    static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
+};
+
 /* A walk over the query tiles that see a tile of keys, for one head after the other. */
 struct query_walk {
     int head, last_head, query, begin, end;
@@ -164,15 +187,17 @@ static __device__ __forceinline__ void write_keys(const sw_attention &shape, con
  * the gradients of values; the other works out the gradients of probabilities, makes them those of scores by the
  * probabilities that the first left in shared memory, and sums the gradients of keys. Keys are rows, so what a warp has
  * worked out is its left operand where it is. */
-template <typename T, int DIM>
-static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::keys_threads, 2)
+template <typename T, int DIM, bool SMALL>
+static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::keys_threads, 2)
     keys_kernel(sw_attention shape, tensors<T> t) {
-    typedef sw_attention_tiles<T, DIM> tiles;
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
     enum { KEYS = tiles::keys_rows, QUERIES = tiles::keys_streamed, THREADS = tiles::keys_threads };
     enum { TILES = tiles::warp_tiles, COLS = DIM / SW_FRAGMENT_COLS, QUERY_COLS = QUERIES / SW_FRAGMENT_COLS };
     enum { TILE = QUERIES * tiles::stride, STAGE = 2 * TILE };
     SW_DYNAMIC_SHARED(shared);
-    T *k_tile = (T *)shared, *v_tile = k_tile + KEYS * tiles::stride, *streamed = v_tile + KEYS * tiles::stride;
+    SW_STATE_SHARED((keys_memory<T, DIM, SMALL>::bytes));
+    T *k_tile = (T *)shared, *v_tile = k_tile + KEYS * tiles::stride;
+    T *streamed = SMALL ? k_tile : v_tile + KEYS * tiles::stride;
     sw_vector16 *exchanged = (sw_vector16 *)(streamed + 2 * STAGE);
     query_tile<QUERIES> *known = (query_tile<QUERIES> *)(exchanged + tiles::keys_pairs * TILES * QUERY_COLS * SW_WARP);
     int part;
@@ -207,6 +232,10 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::keys_thread
     const T *next_values = sw_piece_of<T, DIM, THREADS>(values, own.first);
     sw_bring<T, DIM, KEYS, THREADS>(k_tile, &next_keys, keys, (int)shape.seq - own.first);
     sw_bring<T, DIM, KEYS, THREADS>(v_tile, &next_values, values, (int)shape.seq - own.first);
+    const T *const own_rows = (of_values ? k_tile : v_tile) + pair_row * tiles::stride;
+    sw_fragment_a<T> held[DIM / SW_FRAGMENT_DEPTH];
+    if constexpr (SMALL)
+        sw_hold_rows<T, DIM>(held, own_rows);
     bring(0);
     sw_commit_copies();
     sw_fragment_c sums[TILES][COLS] = {};
@@ -219,8 +248,10 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::keys_thread
         if (left > 1)
             bring(stage ^ 1);
         sw_commit_copies();
-        sw_multiply_rows<T, TILES, DIM, QUERIES>(scores, (of_values ? k_tile : v_tile) + pair_row * tiles::stride,
-                                                 of_values ? q_tile : d_o_tile, tiles::stride);
+        if constexpr (SMALL)
+            sw_multiply_held<T, DIM, QUERIES>(scores, held, of_values ? q_tile : d_o_tile, tiles::stride);
+        else
+            sw_multiply_rows<T, TILES, DIM, QUERIES>(scores, own_rows, of_values ? q_tile : d_o_tile, tiles::stride);
         if (of_values) {
             take_scores<QUERIES, TILES>(known[stage], pair_row, at, shape.scale * SW_LOG2_E, scores);
             SW_UNROLL
@@ -270,15 +301,16 @@ static __device__ __forceinline__ void take_pairs(const query_state<TILES> &stat
 }
 
 /* Tiles of values and of keys take turns: one arrives while the other is multiplied. */
-template <typename T, int DIM>
-static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::queries_threads, 2)
+template <typename T, int DIM, bool SMALL>
+static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::queries_threads, 2)
     queries_kernel(sw_attention shape, tensors<T> t) {
-    typedef sw_attention_tiles<T, DIM> tiles;
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
     enum { QUERIES = tiles::queries_rows, KEYS = tiles::queries_streamed, THREADS = tiles::queries_threads };
     enum { TILES = tiles::warp_tiles, COLS = DIM / SW_FRAGMENT_COLS, KEY_COLS = KEYS / SW_FRAGMENT_COLS };
     SW_DYNAMIC_SHARED(shared);
+    SW_STATE_SHARED((queries_memory<T, DIM, SMALL>::bytes));
     T *q_tile = (T *)shared, *d_o_tile = q_tile + QUERIES * tiles::stride;
-    T *k_tile = d_o_tile + QUERIES * tiles::stride, *v_tile = k_tile + KEYS * tiles::stride;
+    T *k_tile = d_o_tile + (SMALL ? 0 : QUERIES * tiles::stride), *v_tile = k_tile + KEYS * tiles::stride;
     int *first_keys = (int *)(v_tile + KEYS * tiles::stride);
     const sw_block_rows own = sw_last_rows_first(shape, shape.heads, QUERIES);
     const int kv_head = own.head / (int)(shape.heads / shape.kv_heads);
@@ -297,6 +329,9 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::queries_thr
     const T *next_values = sw_piece_of<T, DIM, THREADS>(values, begin);
     sw_bring<T, DIM, QUERIES, THREADS>(q_tile, &next_queries, queries, (int)shape.seq - own.first);
     sw_bring<T, DIM, QUERIES, THREADS>(d_o_tile, &next_d_os, d_os, (int)shape.seq - own.first);
+    sw_fragment_a<T> held[DIM / SW_FRAGMENT_DEPTH];
+    if constexpr (SMALL)
+        sw_hold_rows<T, DIM>(held, d_o_tile + warp_row * tiles::stride);
     sw_bring<T, DIM, KEYS, THREADS>(v_tile, &next_values, values, count);
     sw_commit_copies();
     for (int row = (int)threadIdx.x; row < QUERIES; row += THREADS)
@@ -310,8 +345,12 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::queries_thr
         __syncthreads();
         sw_bring<T, DIM, KEYS, THREADS>(k_tile, &next_keys, keys, count - at);
         sw_commit_copies();
-        if (some)
+        if constexpr (SMALL) {
+            if (some)
+                sw_multiply_held<T, DIM, KEYS>(ds, held, v_tile, tiles::stride);
+        } else if (some) {
             sw_multiply_rows<T, TILES, DIM, KEYS>(ds, d_o_tile + warp_row * tiles::stride, v_tile, tiles::stride);
+        }
         sw_wait_copies<0>();
         __syncthreads();
         if (at + KEYS < count)
@@ -366,26 +405,33 @@ static void add_parts(cudaStream_t stream, const sw_attention *shape, int parts,
               dim3(SW_WARP, SW_BLOCK_THREADS / SW_WARP), 0, stream, rows, cols, parts, from, to, stride, aligned);
 }
 
-template <typename T, int DIM> static void backward_dim(cudaStream_t stream, const sw_attention *shape, tensors<T> t) {
-    typedef sw_attention_tiles<T, DIM> tiles;
-    const sw_attention s = *shape;
-    constexpr size_t row_bytes = tiles::stride * sizeof(T);
-    constexpr size_t keys_bytes = (2 * tiles::keys_rows + 4 * tiles::keys_streamed) * row_bytes +
-                                  (size_t)tiles::keys_pairs * tiles::warp_rows * tiles::keys_streamed * sizeof(float) +
-                                  2 * sizeof(query_tile<tiles::keys_streamed>);
-    constexpr size_t queries_bytes =
-        (2 * tiles::queries_rows + 2 * tiles::queries_streamed) * row_bytes + tiles::queries_rows * sizeof(int);
-    static_assert(keys_bytes <= SW_MOST_SHARED_BYTES && queries_bytes <= SW_MOST_SHARED_BYTES,
-                  "a GPU refuses the launch otherwise");
-    SW_ALLOW_SHARED((keys_kernel<T, DIM>), keys_bytes);
-    SW_LAUNCH((keys_kernel<T, DIM>), (unsigned)(sw_blocks(s.seq, tiles::keys_rows) * s.batch * s.kv_heads * t.parts),
-              tiles::keys_threads, keys_bytes, stream, s, t);
-    SW_ALLOW_SHARED((queries_kernel<T, DIM>), queries_bytes);
-    SW_LAUNCH((queries_kernel<T, DIM>), (unsigned)(sw_blocks(s.seq, tiles::queries_rows) * s.batch * s.heads),
-              tiles::queries_threads, queries_bytes, stream, s, t);
+template <typename T, int DIM, bool SMALL>
+static void launch_keys(cudaStream_t stream, const sw_attention &s, const tensors<T> &t) {
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
+    constexpr size_t bytes = keys_memory<T, DIM, SMALL>::bytes;
+    SW_ALLOW_SHARED((keys_kernel<T, DIM, SMALL>), bytes);
+    SW_LAUNCH((keys_kernel<T, DIM, SMALL>),
+              (unsigned)(sw_blocks(s.seq, tiles::keys_rows) * s.batch * s.kv_heads * t.parts), tiles::keys_threads,
+              bytes, stream, s, t);
+}
+
+template <typename T, int DIM, bool SMALL>
+static void launch_queries(cudaStream_t stream, const sw_attention &s, const tensors<T> &t) {
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
+    constexpr size_t bytes = queries_memory<T, DIM, SMALL>::bytes;
+    SW_ALLOW_SHARED((queries_kernel<T, DIM, SMALL>), bytes);
+    SW_LAUNCH((queries_kernel<T, DIM, SMALL>), (unsigned)(sw_blocks(s.seq, tiles::queries_rows) * s.batch * s.heads),
+              tiles::queries_threads, bytes, stream, s, t);
+}
+
+template <typename T, int DIM>
+static void backward_dim(cudaStream_t stream, const sw_attention *shape, const tensors<T> &t) {
+    constexpr size_t of_keys = keys_memory<T, DIM, false>::bytes, of_queries = queries_memory<T, DIM, false>::bytes;
+    SW_FOR_TILES(T, DIM, of_keys, launch_keys, stream, *shape, t);
+    SW_FOR_TILES(T, DIM, of_queries, launch_queries, stream, *shape, t);
     if (t.parts > 1) {
-        add_parts(stream, shape, t.parts, t.dk_parts, t.dk, s.k_stride);
-        add_parts(stream, shape, t.parts, t.dv_parts, t.dv, s.v_stride);
+        add_parts(stream, shape, t.parts, t.dk_parts, t.dk, shape->k_stride);
+        add_parts(stream, shape, t.parts, t.dv_parts, t.dv, shape->v_stride);
     }
 }
 

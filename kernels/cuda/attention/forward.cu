@@ -6,6 +6,16 @@ namespace {
 /* State that a lane keeps for its queries, rows g and g+8 of each 16 of the warp. The greatest score is yet to be
  * scaled. */
 template <int TILES> struct query_state { float max[TILES][2], sum[TILES][2]; };
+
+/* Dynamic shared memory. Small tiles keep the queries in registers, which come by way of the streamed tiles. */
+template <typename T, int DIM, bool SMALL> struct shared_memory {
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
+    static constexpr int rows = (SMALL ? 0 : tiles::forward_rows) + 2 * tiles::forward_streamed;
+    static constexpr size_t bytes =
+        (size_t)rows * tiles::stride * sizeof(T) + tiles::forward_rows * sizeof(int) + sizeof(sw_block_rows);
+    static_assert(tiles::forward_rows <= rows, "the queries fit where they pass through");
+    static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
+};
 } // namespace
 
 /* Raises the greatest scores to those of a tile, and returns in `rescale` what earlier sums have to be multiplied by.
@@ -97,15 +107,17 @@ static __device__ __forceinline__ void write_queries(const sw_attention &shape, 
 }
 
 /* Tiles of keys and of values take turns: one arrives while the other is multiplied. */
-template <typename T, int DIM>
-static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_threads, 2)
+template <typename T, int DIM, bool SMALL>
+static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM, SMALL>::forward_threads, 2)
     forward_kernel(sw_attention shape, const T *q, const T *k, const T *v, T *o, float *log_sum_exp, bool q_aligned,
                    bool kv_aligned, bool o_paired) {
-    typedef sw_attention_tiles<T, DIM> tiles;
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
     enum { ROWS = tiles::forward_rows, KEYS = tiles::forward_streamed, THREADS = tiles::forward_threads };
     enum { TILES = tiles::warp_tiles, COLS = DIM / SW_FRAGMENT_COLS };
     SW_DYNAMIC_SHARED(shared);
-    T *q_tile = (T *)shared, *k_tile = q_tile + ROWS * tiles::stride, *v_tile = k_tile + KEYS * tiles::stride;
+    SW_STATE_SHARED((shared_memory<T, DIM, SMALL>::bytes));
+    T *q_tile = (T *)shared, *k_tile = q_tile + (SMALL ? 0 : ROWS * tiles::stride);
+    T *v_tile = k_tile + KEYS * tiles::stride;
     int *first_keys = (int *)(v_tile + KEYS * tiles::stride);
     sw_block_rows *kept = (sw_block_rows *)(first_keys + ROWS);
     const sw_block_rows own = sw_last_rows_first(shape, shape.heads, ROWS);
@@ -121,6 +133,9 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_thr
     const T *next_keys = sw_piece_of<T, DIM, THREADS>(keys, begin);
     const T *next_values = sw_piece_of<T, DIM, THREADS>(values, begin);
     sw_bring<T, DIM, ROWS, THREADS>(q_tile, &next_queries, queries, (int)shape.seq - own.first);
+    sw_fragment_a<T> held[DIM / SW_FRAGMENT_DEPTH];
+    if constexpr (SMALL)
+        sw_hold_rows<T, DIM>(held, q_tile + warp_row * tiles::stride);
     sw_bring<T, DIM, KEYS, THREADS>(k_tile, &next_keys, keys, count);
     sw_commit_copies();
     for (int row = (int)threadIdx.x; row < ROWS; row += THREADS)
@@ -140,8 +155,12 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_thr
         __syncthreads();
         sw_bring<T, DIM, KEYS, THREADS>(v_tile, &next_values, values, count - at);
         sw_commit_copies();
-        if (some)
+        if constexpr (SMALL) {
+            if (some)
+                sw_multiply_held<T, DIM, KEYS>(scores, held, k_tile, tiles::stride);
+        } else if (some) {
             sw_multiply_rows<T, TILES, DIM, KEYS>(scores, q_tile + warp_row * tiles::stride, k_tile, tiles::stride);
+        }
         sw_wait_copies<0>();
         __syncthreads();
         if (at + KEYS < count)
@@ -160,19 +179,23 @@ static __global__ void __launch_bounds__(sw_attention_tiles<T, DIM>::forward_thr
     write_queries<T, DIM, TILES>(shape, state, out, *kept, warp_row, o, o_paired, log_sum_exp);
 }
 
-template <typename T, int DIM> static void forward_dim(cudaStream_t stream, const sw_attention_forward *op) {
-    typedef sw_attention_tiles<T, DIM> tiles;
+template <typename T, int DIM, bool SMALL>
+static void launch_forward(cudaStream_t stream, const sw_attention_forward *op) {
+    typedef sw_attention_tiles<T, DIM, SMALL> tiles;
     const sw_attention s = *op->shape;
     const T *q = (const T *)op->q, *k = (const T *)op->k, *v = (const T *)op->v;
     const int64_t blocks = sw_blocks(s.seq, tiles::forward_rows) * s.heads * s.batch;
-    constexpr size_t bytes = (size_t)(tiles::forward_rows + 2 * tiles::forward_streamed) * tiles::stride * sizeof(T) +
-                             tiles::forward_rows * sizeof(int) + sizeof(sw_block_rows);
-    static_assert(bytes <= SW_MOST_SHARED_BYTES, "a GPU refuses the launch otherwise");
+    constexpr size_t bytes = shared_memory<T, DIM, SMALL>::bytes;
     const bool kv_aligned = sw_head_aligned<T>(&s, k, s.k_stride) && sw_head_aligned<T>(&s, v, s.v_stride);
-    SW_ALLOW_SHARED((forward_kernel<T, DIM>), bytes);
-    SW_LAUNCH((forward_kernel<T, DIM>), (unsigned)blocks, tiles::forward_threads, bytes, stream, s, q, k, v, (T *)op->o,
-              op->log_sum_exp, sw_head_aligned<T>(&s, q, s.q_stride), kv_aligned,
+    SW_ALLOW_SHARED((forward_kernel<T, DIM, SMALL>), bytes);
+    SW_LAUNCH((forward_kernel<T, DIM, SMALL>), (unsigned)blocks, tiles::forward_threads, bytes, stream, s, q, k, v,
+              (T *)op->o, op->log_sum_exp, sw_head_aligned<T>(&s, q, s.q_stride), kv_aligned,
               sw_head_paired<T>(&s, op->o, s.o_stride));
+}
+
+template <typename T, int DIM> static void forward_dim(cudaStream_t stream, const sw_attention_forward *op) {
+    constexpr size_t bytes = shared_memory<T, DIM, false>::bytes;
+    SW_FOR_TILES(T, DIM, bytes, launch_forward, stream, op);
 }
 
 template <typename T> static void forward(cudaStream_t stream, const sw_attention_forward *op) {

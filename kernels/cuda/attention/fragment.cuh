@@ -172,6 +172,18 @@ static __device__ __forceinline__ void sw_multiply_all(sw_fragment_c (*c)[COLS /
     }
 }
 
+/* c[16·TILES, COLS] += A·Bᵀ for SW_FRAGMENT_DEPTH columns of both, where B's rows are in shared memory. */
+template <typename T, int TILES, int COLS>
+static __device__ __forceinline__ void sw_multiply_depth(sw_fragment_c (*c)[COLS / SW_FRAGMENT_COLS],
+                                                         const sw_fragment_a<T> a[TILES], const T *b_tile, int stride) {
+    SW_UNROLL
+    for (int n = 0; n < COLS; n += 2 * SW_FRAGMENT_COLS) {
+        sw_fragment_b<T> b[2];
+        sw_load_b_of_rows(b, b_tile + n * stride, stride);
+        sw_multiply_all<T, TILES, COLS>(c, n, a, b);
+    }
+}
+
 /* c[16·TILES, COLS] += A·Bᵀ, where A is 16·TILES rows and B COLS rows of DEPTH elements in shared memory. A fragment of
  * B, once loaded, feeds TILES products. */
 template <typename T, int TILES, int DEPTH, int COLS>
@@ -183,13 +195,18 @@ static __device__ __forceinline__ void sw_multiply_rows(sw_fragment_c (*c)[COLS 
         SW_UNROLL
         for (int m = 0; m < TILES; m++)
             sw_load_a(&a[m], a_tile + m * SW_FRAGMENT_ROWS * stride + k, stride);
-        SW_UNROLL
-        for (int n = 0; n < COLS; n += 2 * SW_FRAGMENT_COLS) {
-            sw_fragment_b<T> b[2];
-            sw_load_b_of_rows(b, b_tile + n * stride + k, stride);
-            sw_multiply_all<T, TILES, COLS>(c, n, a, b);
-        }
+        sw_multiply_depth<T, TILES, COLS>(c, a, b_tile + k, stride);
     }
+}
+
+/* c[16, COLS] += A·Bᵀ, where the 16 rows of A are in registers. */
+template <typename T, int DEPTH, int COLS>
+static __device__ __forceinline__ void sw_multiply_held(sw_fragment_c (*c)[COLS / SW_FRAGMENT_COLS],
+                                                        const sw_fragment_a<T> (&a)[DEPTH / SW_FRAGMENT_DEPTH],
+                                                        const T *b_tile, int stride) {
+    SW_UNROLL
+    for (int i = 0; i < DEPTH / SW_FRAGMENT_DEPTH; i++)
+        sw_multiply_depth<T, 1, COLS>(c, a + i, b_tile + i * SW_FRAGMENT_DEPTH, stride);
 }
 
 /* c[16·TILES, COLS] += p·B, where p[16·TILES, DEPTH] is in registers, and B is DEPTH rows of COLS elements in shared

@@ -136,6 +136,7 @@ template <typename T, int DIM>
 static __global__ void __launch_bounds__(SW_HOPPER_THREADS, 1)
     queries_kernel(sw_attention shape, tensors<T> t, sw_hopper_grid grid) {
     SW_DYNAMIC_SHARED(memory);
+    SW_STATE_SHARED(query_tiles<DIM>::bytes);
     const query_tiles<DIM> shared = {sw_first_pattern(memory)};
     const sw_hopper_block own = sw_hopper_block_of<true>(grid);
     const int heads = (int)shape.heads, batch = own.item / heads, head = own.item % heads;

@@ -240,6 +240,7 @@ template <typename T, int DIM, bool PARTS>
 static __global__ void __launch_bounds__(SW_HOPPER_THREADS, 1)
     keys_kernel(sw_attention shape, tensors<T> t, sw_hopper_grid grid, int first_batch) {
     SW_DYNAMIC_SHARED(memory);
+    SW_STATE_SHARED(key_tiles<DIM>::bytes);
     const key_tiles<DIM> shared = {sw_first_pattern(memory)};
     const sw_hopper_block own = sw_hopper_block_of<false>(grid);
     const int group = (int)(shape.heads / shape.kv_heads), in_item = PARTS ? 1 : group;

@@ -6,7 +6,10 @@
 
 #include <pthread.h>
 
-enum { SW_EMULATED_ERROR_CHARS = 512 };
+enum {
+    SW_EMULATED_ERROR_CHARS = 512,
+    SW_EMULATED_RESERVED_BYTES = 1 << 10 /* shared memory that CUDA itself takes of each block */
+};
 
 /* A range of host memory that is registered with CUDA. */
 struct sw_emulated_pinned {

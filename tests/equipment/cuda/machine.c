@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,7 @@ struct machine {
 };
 
 static _Thread_local struct machine *machine;
+static _Atomic size_t most_shared = SW_SHARED_MOST_BYTES, most_given;
 
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t machine_key;
@@ -151,6 +153,14 @@ void sw_emulation_set_seed(uint64_t seed) {
     the_machine()->random = seed * UINT64_C(0x9e3779b97f4a7c15) | 1u;
 }
 
+void sw_emulation_set_most_shared(size_t bytes) {
+    atomic_store(&most_shared, bytes);
+}
+
+size_t sw_emulation_take_most_given(void) {
+    return atomic_exchange(&most_given, 0);
+}
+
 void sw_emulation_pass_barrier(const char *file, int line) {
     the_machine()->passed_file = file;
     machine->passed_line = line;
@@ -234,9 +244,9 @@ void *sw_emulation_shared(const void *key, size_t bytes) {
     struct sw_shared_memory *shared = &machine->shared;
     void *memory = sw_shared_memory_find(shared, key);
     if (memory == NULL)
-        memory = sw_shared_memory_add(shared, key, bytes);
+        memory = sw_shared_memory_add(shared, key, bytes, atomic_load(&most_shared));
     if (memory == NULL)
-        sw_emulation_fail("a block wants more than %d bytes of shared memory", SW_SHARED_MOST_BYTES);
+        sw_emulation_fail("a block wants more than %zu bytes of shared memory", atomic_load(&most_shared));
     return memory;
 }
 
@@ -244,6 +254,12 @@ static const char dynamic_key;
 
 void *sw_emulation_dynamic_shared(void) {
     return sw_emulation_shared(&dynamic_key, 0);
+}
+
+void sw_emulation_check_dynamic_shared(size_t bytes) {
+    if (bytes != machine->dynamic_bytes)
+        sw_emulation_fail("%zu bytes of dynamic shared memory, and the kernel states %zu", machine->dynamic_bytes,
+                          bytes);
 }
 
 void sw_emulation_copy_later(void *to, const void *from, size_t bytes, int zero) {
@@ -386,7 +402,7 @@ static bool check_launch(struct machine *m, struct sw_emulation_index grid, stru
     else if (grid.x == 0 || grid.x > INT32_MAX || grid.y == 0 || grid.y > MOST_GRID_YZ || grid.z == 0 ||
              grid.z > MOST_GRID_YZ)
         record_error(m, "a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
-    else if (dynamic_bytes > SW_SHARED_MOST_BYTES)
+    else if (dynamic_bytes > atomic_load(&most_shared))
         record_error(m, "%zu bytes of shared memory", dynamic_bytes);
     return !m->failed;
 }
@@ -408,11 +424,14 @@ void sw_emulation_launch(const char *kernel, struct sw_emulation_index grid, str
     if (!check_launch(m, grid, block, dynamic_bytes))
         return;
     m->dynamic_bytes = dynamic_bytes;
+    size_t before = atomic_load(&most_given);
+    while (dynamic_bytes > before && !atomic_compare_exchange_weak(&most_given, &before, dynamic_bytes))
+        continue;
     m->body = body;
     m->arguments = arguments;
     m->count = (int)(block.x * block.y * block.z);
     m->position = (struct sw_emulation_position){.block_dim = block, .grid_dim = grid};
-    if (sw_shared_memory_add(&m->shared, &dynamic_key, dynamic_bytes) == NULL)
+    if (sw_shared_memory_add(&m->shared, &dynamic_key, dynamic_bytes, dynamic_bytes) == NULL)
         record_error(m, "no memory for %zu bytes of shared memory", dynamic_bytes);
     if (!m->failed && have_fibers(m))
         run_blocks(m, grid);

@@ -37,6 +37,8 @@ const void *sw_emulation_exchange(const void *mine, size_t bytes, const char *wh
 /* Returns the block's shared variable with that key, made at the first call. */
 void *sw_emulation_shared(const void *key, size_t bytes);
 void *sw_emulation_dynamic_shared(void);
+/* Ends the launch with an error if it gave another number of bytes of dynamic shared memory than the kernel states. */
+void sw_emulation_check_dynamic_shared(size_t bytes);
 /* Ends the launch with an error if the address is not a multiple of bytes, as the GPU would. */
 void sw_emulation_check_aligned(const void *address, size_t bytes);
 /* Copies that take place when they are waited for. zero: `bytes` zeros are written. wait leaves the newest `newest`
@@ -48,6 +50,11 @@ void sw_emulation_fail(const char *format, ...) __attribute__((noreturn, format(
 
 /* Returns the first error of this thread's launches since the last call, or NULL; valid until the next launch. */
 const char *sw_emulation_take_error(void);
+
+/* Sets the most shared memory that a block may have, at most SW_SHARED_MOST_BYTES, for every thread's launches. */
+void sw_emulation_set_most_shared(size_t bytes);
+/* Returns the most dynamic shared memory that a launch of any thread gave a block since the last call. */
+size_t sw_emulation_take_most_given(void);
 
 /* Sets the seed of the order in which fibers run, for this thread's launches from now on. */
 void sw_emulation_set_seed(uint64_t seed);

@@ -1,4 +1,5 @@
 #include "tests/equipment/cuda/gpu.h"
+#include "tests/equipment/cuda/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@ const struct sw_emulation_gpu sw_emulation_default_gpu = {.driver = CUDART_VERSI
                                                           .gpus = 1,
                                                           .major = 9,
                                                           .memory_bytes = (size_t)16 << 30,
+                                                          .shared_bytes = (size_t)228 << 10,
                                                           .pinnable_bytes = SIZE_MAX,
                                                           .blas = {.version = 130002, .algorithms = 3}};
 
@@ -20,7 +22,15 @@ static _Thread_local int current;
 
 static void start_machine(void) {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
-    sw_emulated_machine.gpu = sw_emulation_default_gpu;
+    const char *capability = getenv("SW_EMULATED_CAPABILITY");
+    struct sw_emulation_gpu *gpu = &sw_emulated_machine.gpu;
+    *gpu = sw_emulation_default_gpu;
+    if (capability != NULL && strcmp(capability, "8.9") == 0) {
+        gpu->major = 8;
+        gpu->minor = 9;
+        gpu->shared_bytes = SW_EMULATION_LEAST_SHARED_BYTES;
+    }
+    sw_emulation_set_most_shared(gpu->shared_bytes - SW_EMULATED_RESERVED_BYTES);
     sw_emulated_machine.blocking = blocking != NULL && strcmp(blocking, "1") == 0;
     sw_emulated_machine.key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
 }
@@ -38,6 +48,13 @@ void sw_emulated_open_memory(bool open) {
 void sw_emulation_set_gpu(const struct sw_emulation_gpu *gpu) {
     sw_emulated_start();
     sw_emulated_machine.gpu = *gpu;
+    sw_emulation_set_shared(gpu->shared_bytes);
+}
+
+void sw_emulation_set_shared(size_t bytes) {
+    sw_emulated_start();
+    sw_emulated_machine.gpu.shared_bytes = bytes;
+    sw_emulation_set_most_shared(bytes - SW_EMULATED_RESERVED_BYTES);
 }
 
 struct sw_emulation_blas sw_emulation_blas(void) {
@@ -119,6 +136,14 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
 
 int sw_emulation_kernel_error(void) {
     return (int)sw_emulated_machine.gpu.kernels;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int device) {
+    (void)device;
+    sw_emulated_start();
+    *out = which == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? (int)sw_emulated_machine.gpu.shared_bytes
+                                                                : (int)SW_EMULATED_RESERVED_BYTES;
+    return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int device) {

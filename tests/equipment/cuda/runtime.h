@@ -23,12 +23,14 @@ struct sw_emulation_blas {
 };
 
 /* The emulated machine. The default is one GPU of compute capability 9.0 with 16 GiB, and all host memory may be
- * pinned. */
+ * pinned. With SW_EMULATED_CAPABILITY=8.9 in the environment it is one of that capability, whose multiprocessors have
+ * the least shared memory. */
 struct sw_emulation_gpu {
     cudaError_t start; /* the error that the first call returns */
     int driver;        /* the CUDA version of the driver, in the form of CUDART_VERSION; 0: there is no driver */
     int gpus, major, minor;
     size_t memory_bytes, held_bytes; /* bytes of each GPU; held_bytes: those that other processes have taken */
+    size_t shared_bytes;             /* shared memory of a multiprocessor */
     size_t pinnable_bytes;
     cudaError_t kernels; /* the error of kernels that were compiled for other GPUs */
     struct sw_emulation_blas blas;
@@ -39,6 +41,10 @@ void sw_emulation_set_gpu(const struct sw_emulation_gpu *gpu);
 struct sw_emulation_blas sw_emulation_blas(void);
 /* Returns how many products had a large first factor that was one number throughout. */
 int64_t sw_emulation_constant_products(void);
+
+/* Sets the shared memory of a multiprocessor, for launches from now on. Call it while no stream has work. */
+enum { SW_EMULATION_LEAST_SHARED_BYTES = 100 << 10 }; /* that of a GPU of capability 8.6, 8.9 or 12.0 */
+void sw_emulation_set_shared(size_t bytes);
 
 /* Makes every task of a stream wait before it runs, for up to most_ns by random numbers from the seed. 0: no task
  * waits. */

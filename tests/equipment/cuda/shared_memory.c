@@ -23,12 +23,12 @@ static void poison(const struct sw_shared_variable *variable) {
     memset(variable->memory + variable->bytes, CANARY, CANARY_BYTES);
 }
 
-void *sw_shared_memory_add(struct sw_shared_memory *shared, const void *key, size_t bytes) {
+void *sw_shared_memory_add(struct sw_shared_memory *shared, const void *key, size_t bytes, size_t most_bytes) {
     size_t all = bytes;
     for (int i = 0; i < shared->count; i++)
         all += shared->variables[i].bytes;
     void *memory = NULL;
-    if (shared->count == SW_SHARED_MOST_VARIABLES || all > SW_SHARED_MOST_BYTES ||
+    if (shared->count == SW_SHARED_MOST_VARIABLES || all > most_bytes ||
         posix_memalign(&memory, ALIGN_BYTES, bytes + CANARY_BYTES) != 0)
         return NULL;
     struct sw_shared_variable *variable = &shared->variables[shared->count++];

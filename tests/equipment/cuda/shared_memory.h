@@ -8,8 +8,7 @@
 
 enum {
     SW_SHARED_MOST_VARIABLES = 16,
-    SW_SHARED_MOST_BYTES = 227 * 1024 /* the shared memory of a block on the GPU that has the most of it; kernels for
-                                         every GPU say at compile time that they need less */
+    SW_SHARED_MOST_BYTES = 227 * 1024 /* the shared memory of a block on the GPU that has the most of it */
 };
 
 struct sw_shared_variable {
@@ -24,8 +23,8 @@ struct sw_shared_memory {
 
 /* Returns the variable of a key, or NULL. */
 void *sw_shared_memory_find(const struct sw_shared_memory *shared, const void *key);
-/* Adds a variable. Returns NULL where a block may have no more. */
-void *sw_shared_memory_add(struct sw_shared_memory *shared, const void *key, size_t bytes);
+/* Adds a variable. Returns NULL where a block, which may have most_bytes, may have no more. */
+void *sw_shared_memory_add(struct sw_shared_memory *shared, const void *key, size_t bytes, size_t most_bytes);
 void sw_shared_memory_poison(struct sw_shared_memory *shared);
 bool sw_shared_memory_is_intact(const struct sw_shared_memory *shared);
 void sw_shared_memory_free(struct sw_shared_memory *shared);

@@ -47,6 +47,8 @@ cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device);
+enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrReservedSharedMemoryPerBlock = 111 };
+cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr which, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *out, int chars, int device);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 

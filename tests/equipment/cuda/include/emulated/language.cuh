@@ -5,6 +5,7 @@
 #include "tests/equipment/cuda/machine.h"
 #include "tests/equipment/cuda/stream.h"
 
+#include <cuda_runtime_api.h>
 #include <math.h>
 #include <string.h>
 
