@@ -52,7 +52,7 @@ def read_doctor(code, out, err):
     for what, flag in (("gpu", "cuda_works"), ("self-test", "passed")):
         finding = found.get(what, {"found": f"the report has no {what}"})
         # A quick report has no self-test where none was kept.
-        unknown = what == "self-test" and "facts" not in finding and what in found
+        unknown = what == "self-test" and not finding.get("facts") and what in found
         if result["ok"] and not unknown and not (finding.get("facts") or {}).get(flag):
             return {**result, "ok": False, "error": finding["found"]}
     return result

@@ -36,7 +36,7 @@ NO_GPU = {"what": "gpu", "found": "1 from NVIDIA, but no driver", "facts": {"cud
 GPU = {"what": "gpu", "found": "NVIDIA", "facts": {"cuda_works": True}}
 TESTED = {"what": "self-test", "found": "all correct", "facts": {"passed": True}}
 WRONG = {"what": "self-test", "found": "its products failed", "facts": {"passed": False}}
-UNTESTED = {"what": "self-test", "found": "the self-test has not run"}
+UNTESTED = {"what": "self-test", "found": "the self-test has not run", "facts": {}}
 
 
 def doctor(*findings):
