@@ -680,7 +680,24 @@ def one_writer_at_a_time():
     return problems
 
 
-script_test.run(golden_ids, rules, other_encodings, wide_and_joined, special_tokens, chats, folders_and_patterns,
+def long_documents_leave_no_memory_behind():
+    """Long documents stand at another place of each batch, whose memory must not add up."""
+    if program.limits.TIME_FACTOR > 1:
+        return []  # A sanitizer keeps freed memory.
+    data = program.write(path("places.jsonl"), "".join(
+        '{"text": "a"}\n' * (40 * i + 1) + lines({"text": "ab " * (3 << 20)}) for i in range(5)))
+    command = program.command("tokenize", "--model", byte_folder(), "--data", data, "--out", path("places.bin"), "--threads", 1)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        said = child.stdout.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    os.unlink(path("places.jsonl"))
+    if child.returncode != 0 or usage.ru_maxrss >= 160 << 10:
+        return [f"status {child.returncode}, {usage.ru_maxrss} KiB of memory: {said[-300:]}"]
+    return []
+
+
+script_test.run(golden_ids, rules, other_encodings, long_documents_leave_no_memory_behind, wide_and_joined, special_tokens, chats, folders_and_patterns,
                 folders_leave_out_what_is_no_data, files_of_other_kinds, files_without_text, reads_gzip, reads_zstd,
                 packs_whole_documents, skips_bad_lines, bad_input, full_disk, work_outlasts_a_full_disk,
                 a_token_file_is_never_of_two_texts, a_failure_leaves_the_old_tokens, devices_and_pipes, stale_documents, long_documents_take_little_memory,

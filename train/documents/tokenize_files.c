@@ -24,6 +24,8 @@
 
 /* A batch is what all threads encode before it is written. */
 enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16 };
+/* A place of a batch keeps the memory of documents of so many bytes; that of longer ones would add up over batches. */
+enum { KEPT_BYTES = 16 << 10 };
 
 /* The journal is written every 0.2 s, and takes at most a fiftieth of the time. */
 #define SAVE_EVERY_NS INT64_C(200000000)
@@ -89,6 +91,13 @@ static sw_status find_frame(struct work *w) {
                     (int)end.bytes, end.data, w->frame.end, w->model.end_from);
     }
     return SW_OK;
+}
+
+static void release_document(struct document *document) {
+    sw_marked_text_release(&document->text);
+    free(document->tokens.id);
+    free(document->loss.data);
+    *document = (struct document){0};
 }
 
 static sw_status refuse_stale_documents(const struct work *w) {
@@ -235,10 +244,12 @@ static sw_status encode_all(struct work *w) {
         sw_team_begin(w->team, encode_share, w, w->encoders);
         sw_team_finish(w->team);
         for (int64_t i = 0; i < w->documents; i++) {
-            const struct document *document = &w->document[i];
+            struct document *document = &w->document[i];
             if (document->status != SW_OK)
                 return sw_fail(document->status, "%s: %s", document->text.from, document->message);
             SW_TRY(put(w, document));
+            if (document->text.text.room > KEPT_BYTES || document->tokens.room > KEPT_BYTES)
+                release_document(document);
         }
         SW_TRY(save_sometimes(w));
         SW_TRY(stop_here(w, sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader))));
@@ -397,11 +408,8 @@ static void close_all(struct work *w) {
         sw_team_close(w->team);
     for (int i = 0; w->encoder != NULL && i < w->encoders; i++)
         sw_text_encoder_destroy(w->encoder[i]);
-    for (int i = 0; w->document != NULL && i < BATCH_DOCUMENTS; i++) {
-        sw_marked_text_release(&w->document[i].text);
-        free(w->document[i].tokens.id);
-        free(w->document[i].loss.data);
-    }
+    for (int i = 0; w->document != NULL && i < BATCH_DOCUMENTS; i++)
+        release_document(&w->document[i]);
     free(w->encoder);
     free(w->document);
     free(w->frame.begin.id);
