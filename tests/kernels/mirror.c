@@ -114,6 +114,7 @@ static struct sw_device_ops mirrored(const struct sw_device_ops *real) {
         .copy_on_device = real->copy_on_device,
         .zero = real->zero,
         .synchronize = real->synchronize,
+        .check_warpgroups = real->check_warpgroups,
         .prepare_gemm = real->prepare_gemm,
         .release_gemm = real->release_gemm,
         .attention_scratch_bytes = real->attention_scratch_bytes,

@@ -3,11 +3,13 @@
 
 #include <math.h>
 
-/* Rows of x and of y have different gaps behind each set of rows. */
-enum { X_GAP = 7, Y_GAP = 3 };
+/* Rows of x and of y have different gaps behind each set of rows; where both are multiples of 16 bytes, a GPU reads
+ * vectors. */
 static const struct {
-    int64_t sets, groups, cols;
-} sizes[] = {{1, 1, 1}, {5, 1, 15}, {3, 1, 16}, {67, 1, 65}, {9, 3, 16}, {5, 4, 33}, {120, 1, 1031}, {201, 6, 128}};
+    int64_t sets, groups, cols, x_gap, y_gap;
+} sizes[] = {{1, 1, 1, 7, 3},    {5, 1, 15, 7, 3},   {3, 1, 16, 7, 3},     {67, 1, 65, 7, 3},
+             {9, 3, 16, 7, 3},   {5, 4, 33, 7, 3},   {120, 1, 1031, 7, 3}, {201, 6, 128, 7, 3},
+             {11, 2, 64, 16, 8}, {9, 1, 1024, 0, 0}, {3, 1, 2056, 8, 0}};
 static const float EPSILON = 1e-5f;
 
 struct sides {
@@ -19,8 +21,8 @@ static struct sw_rmsnorm shape_of(size_t size) {
     return (struct sw_rmsnorm){.rows = sizes[size].sets * sizes[size].groups,
                                .cols = sizes[size].cols,
                                .groups = sizes[size].groups,
-                               .x_stride = wide + X_GAP,
-                               .y_stride = wide + Y_GAP,
+                               .x_stride = wide + sizes[size].x_gap,
+                               .y_stride = wide + sizes[size].y_gap,
                                .epsilon = EPSILON};
 }
 
