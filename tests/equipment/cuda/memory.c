@@ -31,15 +31,34 @@ static void remove_region(struct region *region) {
     pthread_mutex_unlock(&sw_emulated_machine.mutex);
 }
 
+static bool holds(const char *base, size_t base_bytes, const char *at, size_t bytes) {
+    return at >= base && bytes <= base_bytes && at <= base + (base_bytes - bytes);
+}
+
+static const struct region *region_of(const void *at, size_t bytes) {
+    const struct region *region = regions;
+    while (region != NULL && !holds((const char *)region + PAGE_BYTES, region->bytes, at, bytes))
+        region = region->next;
+    return region;
+}
+
 bool sw_emulated_owns(const void *at, size_t bytes) {
-    bool owns = false;
     pthread_mutex_lock(&sw_emulated_machine.mutex);
-    for (const struct region *region = regions; region != NULL && !owns; region = region->next) {
-        const char *base = (const char *)region + PAGE_BYTES, *from = at;
-        owns = from >= base && bytes <= region->bytes && from <= base + (region->bytes - bytes);
-    }
+    const bool owns = region_of(at, bytes) != NULL;
     pthread_mutex_unlock(&sw_emulated_machine.mutex);
     return owns;
+}
+
+bool sw_emulated_range(const void *at, const char **out_base, size_t *out_bytes) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    const struct region *region = region_of(at, 1);
+    const struct sw_emulated_pinned *pinned = region == NULL ? sw_emulated_machine.pinned : NULL;
+    while (pinned != NULL && !holds(pinned->base, pinned->bytes, at, 1))
+        pinned = pinned->next;
+    *out_base = region != NULL ? (const char *)region + PAGE_BYTES : pinned != NULL ? pinned->base : NULL;
+    *out_bytes = region != NULL ? region->bytes : pinned != NULL ? pinned->bytes : 0;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+    return *out_base != NULL;
 }
 
 static size_t mapped_bytes(size_t bytes) {

@@ -9,6 +9,7 @@
 const struct sw_emulation_gpu sw_emulation_default_gpu = {.driver = CUDART_VERSION,
                                                           .gpus = 1,
                                                           .major = 9,
+                                                          .multiprocessors = 1,
                                                           .memory_bytes = (size_t)16 << 30,
                                                           .shared_bytes = (size_t)228 << 10,
                                                           .pinnable_bytes = SIZE_MAX,
@@ -130,7 +131,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
                                    .major = sw_emulated_machine.gpu.major,
                                    .minor = sw_emulated_machine.gpu.minor,
                                    .totalGlobalMem = sw_emulated_machine.gpu.memory_bytes,
-                                   .multiProcessorCount = 1};
+                                   .multiProcessorCount = sw_emulated_machine.gpu.multiprocessors};
     return cudaSuccess;
 }
 

@@ -28,7 +28,7 @@ struct sw_emulation_blas {
 struct sw_emulation_gpu {
     cudaError_t start; /* the error that the first call returns */
     int driver;        /* the CUDA version of the driver, in the form of CUDART_VERSION; 0: there is no driver */
-    int gpus, major, minor;
+    int gpus, major, minor, multiprocessors;
     size_t memory_bytes, held_bytes; /* bytes of each GPU; held_bytes: those that other processes have taken */
     size_t shared_bytes;             /* shared memory of a multiprocessor */
     size_t pinnable_bytes;
