@@ -82,7 +82,7 @@ struct sw_ptx_row {
     const char *name, *signature;
     sw_ptx_execute *execute;
 };
-/* The instructions that each lane executes for itself on registers alone, sorted by nothing; the last has no name. */
+/* The instructions that each lane executes for itself on registers alone; the last row has no name. */
 extern const struct sw_ptx_row sw_ptx_lane_rows[];
 
 /* Returns zeroed memory: the tests' machine has enough. */

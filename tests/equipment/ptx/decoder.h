@@ -1,4 +1,4 @@
-/* The decoder's state, shared by its two files: decode.c reads bodies and names, operands.c reads instructions. */
+/* The decoder's state, shared by its two files: decode.c reads bodies and names, instruction.c instructions. */
 #ifndef SW_TESTS_EQUIPMENT_PTX_DECODER_H
 #define SW_TESTS_EQUIPMENT_PTX_DECODER_H
 

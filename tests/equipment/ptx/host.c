@@ -1,6 +1,7 @@
 /* CUDA's calls by which nvcc's host objects register their kernels and launch them, for the interpreter in place of a
  * GPU. The rest of CUDA's runtime is the emulated one. */
 #include "tests/equipment/cuda/gpu.h"
+#include "tests/equipment/cuda/machine.h"
 #include "tests/equipment/ptx/ptx.h"
 
 #include <assert.h>
@@ -40,6 +41,7 @@ static struct {
     pthread_mutex_t mutex;
     struct registered *kernels;
     struct image *images;
+    _Atomic size_t most_shared_bytes; /* of a block, as the runtime sets it */
 } host = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* The error of this thread's last launch, which the stream that ran it takes. */
@@ -70,7 +72,10 @@ cudaError_t cudaLaunchKernel(const void *stub, struct dim3 grid, struct dim3 blo
                              size_t shared_bytes, cudaStream_t stream);
 cudaError_t cudaFuncSetAttribute(const void *stub, int attribute, int value);
 cudaError_t cudaFuncGetAttributes(void *out, const void *stub);
-const char *sw_emulation_take_error(void);
+
+void sw_emulation_set_most_shared(size_t bytes) {
+    host.most_shared_bytes = bytes;
+}
 
 const char *sw_emulation_take_error(void) {
     const bool had = has_error;
@@ -244,17 +249,10 @@ cudaError_t __cudaGetKernel(void **out, const void *stub) {
     return *out == NULL ? cudaErrorInvalidDeviceFunction : cudaSuccess;
 }
 
-/* The most that a block of this GPU may have, in all (CUDA C++ Programming Guide, technical specifications). */
-static size_t shared_most_bytes(void) {
-    enum { KIB = 1024 };
-    const int capability = sw_emulated_machine.gpu.major * 10 + sw_emulated_machine.gpu.minor;
-    return (capability == 90 || capability == 100 ? 227u : capability == 80 || capability == 87 ? 163u : 99u) * KIB;
-}
-
 cudaError_t cudaFuncSetAttribute(const void *stub, int attribute, int value) {
     enum { MAX_DYNAMIC_SHARED_BYTES = 8 };
     struct registered *kernel = find(stub);
-    if (kernel == NULL || attribute != MAX_DYNAMIC_SHARED_BYTES || value < 0 || (size_t)value > shared_most_bytes())
+    if (kernel == NULL || attribute != MAX_DYNAMIC_SHARED_BYTES || value < 0 || (size_t)value > host.most_shared_bytes)
         return cudaErrorInvalidValue;
     kernel->dynamic_limit_bytes = (size_t)value < PLAIN_SHARED_BYTES ? PLAIN_SHARED_BYTES : (size_t)value;
     return cudaSuccess;
@@ -309,7 +307,7 @@ static cudaError_t give_launch(struct registered *registered, const struct confi
                                              .block = {block.x, block.y, block.z},
                                              .dynamic_bytes = configuration->shared_bytes,
                                              .dynamic_limit_bytes = registered->dynamic_limit_bytes,
-                                             .shared_limit_bytes = shared_most_bytes(),
+                                             .shared_limit_bytes = host.most_shared_bytes,
                                              .params = waiting->params,
                                              .seed = next_seed(),
                                              .cut_sums = sums != NULL && strcmp(sums, "cut") == 0};
