@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const int64_t row_counts[] = {1, 7, 33}, vocabs[] = {1, 2, 15, 16, 17, 257, 511, 513, 5003};
+/* A GPU reads and writes vocabularies of 16, 1,024 and 5,008 by vectors, the last ones by several at once. */
+static const int64_t row_counts[] = {1, 7, 33}, vocabs[] = {1, 2, 15, 16, 17, 257, 511, 513, 1024, 5003, 5008};
 
 static struct buffer make_targets(int64_t rows, int64_t vocab) {
     struct buffer targets = buffer_make(rows * 4);
@@ -217,6 +218,7 @@ static void compare_all_tiles(struct pair *pair) {
             compare_tiles(pair, test_types[t], 7, 2053, widths[w]);
             compare_tiles(pair, test_types[t], 33, 17, widths[w]);
         }
+        compare_tiles(pair, test_types[t], 3, 5008, 2504); /* read and written by vectors, several at once */
     }
 }
 
