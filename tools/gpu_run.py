@@ -2,6 +2,7 @@
 that output."""
 
 import ctypes
+import functools
 import json
 import os
 import re
@@ -127,10 +128,12 @@ class Log:
         self.file.flush()
 
 
-def die_with_parent():
-    """Whatever ends this program ends the one that it started, so that nothing holds the GPU."""
+def die_with_parent(parent):
+    """Whatever ends this program ends the one that it started, so that nothing holds the GPU; also where it has just ended."""
     os.setpgid(0, 0)
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Running:
@@ -180,7 +183,7 @@ def run_program(command, limit_s, log, running, keep_part):
     """The result of a program, or what `keep_part` has had of one that was ended."""
     process = subprocess.Popen(command.arguments, cwd=ROOT, env={**environment(), **dict(command.environment)},
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               preexec_fn=die_with_parent)
+                               preexec_fn=functools.partial(die_with_parent, os.getpid()))
     running.add(process)
 
     def take(is_out, data, so_far):

@@ -126,6 +126,10 @@ void sw_ptx_move_slots(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uin
     for (int i = 0; i < op->count; i += 2) {
         uint32_t *to = sw_ptx_register(warp, op->operands[i]);
         const uint32_t *from = sw_ptx_register(warp, op->operands[i + 1]);
+        if (lanes == SW_PTX_ALL_LANES) {
+            memmove(to, from, SW_PTX_REGISTER_BYTES);
+            continue;
+        }
         for (uint32_t left = lanes; left != 0; left &= left - 1)
             to[__builtin_ctz(left)] = from[__builtin_ctz(left)];
     }

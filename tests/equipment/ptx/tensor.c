@@ -26,27 +26,30 @@ void sw_ptx_warp_barrier(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, u
         warp->epoch++;
 }
 
+/* Writes the lane that each lane reads, or -1 where its segment has no such lane. */
+SW_PTX_FAST static void find_lanes(int how, const uint32_t *by, const uint32_t *segments, int32_t *from) {
+    for (int lane = 0; lane < SW_PTX_LANES; lane++) {
+        const int within = (int)(segments[lane] >> 8 & 31), clamp = (int)(segments[lane] & 31),
+                  b = (int)(by[lane] & 31);
+        const int least = lane & within, most = least | (clamp & ~within);
+        const int asked = how == 'i' ? least | (b & ~within) : how == 'b' ? lane ^ b : how == 'u' ? lane - b : lane + b;
+        from[lane] = (how == 'u' ? asked >= most : asked <= most) ? asked : -1;
+    }
+}
+
 /* Operands: the result, whether the lane asked for is one, the value, the lane, the segment, the mask. */
 void sw_ptx_shuffle(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {
     (void)lanes;
     uint32_t *to = sw_ptx_register(warp, op->operands[0]), *found = sw_ptx_register(warp, op->operands[1]);
-    const uint32_t *given = sw_ptx_register(warp, op->operands[2]), *by = sw_ptx_register(warp, op->operands[3]);
-    const uint32_t *segment = sw_ptx_register(warp, op->operands[4]);
     uint32_t values[SW_PTX_LANES];
+    int32_t from[SW_PTX_LANES];
     if (!check_mask(warp, op, op->operands[5]))
         return;
-    memcpy(values, given, sizeof values);
+    memcpy(values, sw_ptx_register(warp, op->operands[2]), sizeof values);
+    find_lanes(op->bytes, sw_ptx_register(warp, op->operands[3]), sw_ptx_register(warp, op->operands[4]), from);
     for (int lane = 0; lane < SW_PTX_LANES; lane++) {
-        const int within = (int)(segment[lane] >> 8 & 31), clamp = (int)(segment[lane] & 31), b = (int)(by[lane] & 31);
-        const int least = lane & within, most = least | (clamp & ~within);
-        int from = op->bytes == 'i'   ? least | (b & ~within)
-                   : op->bytes == 'b' ? lane ^ b
-                   : op->bytes == 'u' ? lane - b
-                                      : lane + b;
-        const bool is_one = op->bytes == 'u' ? from >= most : from <= most;
-        from = is_one ? from : lane;
-        to[lane] = values[from];
-        found[lane] = is_one;
+        to[lane] = values[from[lane] < 0 ? lane : from[lane]];
+        found[lane] = from[lane] >= 0;
     }
 }
 
