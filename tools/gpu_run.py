@@ -1,8 +1,6 @@
 """Runs one command of `./dev gpu`: with its own time limit, its output in the log as it comes, and its result read from
 that output."""
 
-import ctypes
-import functools
 import json
 import os
 import re
@@ -10,6 +8,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import tap
@@ -20,8 +19,18 @@ CHUNK_BYTES = 65536
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
 FAILED_IN = re.compile(r"^failed in: (.*)$", re.MULTILINE)
 ERRORS = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard")
-PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None)
+# Becomes the program that its arguments name. Whatever ends this program ends that one too (1 is PR_SET_PDEATHSIG), so that nothing
+# holds the GPU.
+# A process that threads start may run nothing of Python before it becomes another program.
+BECOME = """import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"{sys.argv[2]} cannot be started: {error.strerror}")
+"""
 # Where tests write: on a disk, and removed at the end.
 SCRATCH = os.path.join(ROOT, "build", f"gpu-files-{os.getpid()}")
 
@@ -128,14 +137,6 @@ class Log:
         self.file.flush()
 
 
-def die_with_parent(parent):
-    """Whatever ends this program ends the one that it started, so that nothing holds the GPU; also where it has just ended."""
-    os.setpgid(0, 0)
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Running:
     """The processes that run now, so that one signal ends them all."""
 
@@ -181,9 +182,9 @@ def collect(process, deadline, take):
 
 def run_program(command, limit_s, log, running, keep_part):
     """The result of a program, or what `keep_part` has had of one that was ended."""
-    process = subprocess.Popen(command.arguments, cwd=ROOT, env={**environment(), **dict(command.environment)},
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               preexec_fn=functools.partial(die_with_parent, os.getpid()))
+    process = subprocess.Popen([sys.executable, "-c", BECOME, str(os.getpid()), *command.arguments], cwd=ROOT,
+                               env={**environment(), **dict(command.environment)}, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     running.add(process)
 
     def take(is_out, data, so_far):
@@ -221,10 +222,7 @@ def run_command(command, limit_s, log, running, keep_part=lambda result: None):
         part.update(result.get("values", {}))
         keep_part({**result, "ok": False, "error": "it had not ended"})
 
-    try:
-        result = run_program(command, limit_s, log, running, keep)
-    except OSError as error:
-        result = {"ok": False, "error": f"{command.arguments[0]} cannot be started: {error.strerror}"}
+    result = run_program(command, limit_s, log, running, keep)
     if part and "values" not in result:
         result["values"] = part
     if result["ok"]:
