@@ -2,6 +2,7 @@
 #include "core/dtype.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/equipment/cuda/gpu.h"
+#include "tests/equipment/vectors.h"
 
 #include <cublasLt.h>
 #include <stdatomic.h>
@@ -287,14 +288,33 @@ static void finish_column(const struct product *p, uint64_t col, const double *s
     }
 }
 
+enum { TERMS_AT_ONCE = 4 };
+
+/* Adds terms to the sums one after the other, some in one pass over the rows. */
+SW_WIDE_VECTORS static void add_terms(uint64_t rows, const double *a, const double b[TERMS_AT_ONCE], double *sums) {
+    for (uint64_t row = 0; row < rows; row++) {
+        double sum = sums[row];
+        sum += a[row] * b[0];
+        sum += a[rows + row] * b[1];
+        sum += a[2 * rows + row] * b[2];
+        sum += a[3 * rows + row] * b[3];
+        sums[row] = sum;
+    }
+}
+
 static void multiply(const struct product *p, const double *a, double *sums) {
-    const uint64_t rows = p->c.rows;
+    const uint64_t rows = p->c.rows, terms = inner_side(p);
+    double b[TERMS_AT_ONCE];
     for (uint64_t col = 0; col < p->c.cols; col++) {
         memset(sums, 0, rows * sizeof *sums);
-        for (uint64_t i = 0; i < inner_side(p); i++) {
-            const double b = (double)element(p, &p->b, p->b_at, p->d.transpose_b, i, col);
+        for (uint64_t i = 0; i < terms; i++) {
+            b[i % TERMS_AT_ONCE] = (double)element(p, &p->b, p->b_at, p->d.transpose_b, i, col);
+            if (i % TERMS_AT_ONCE == TERMS_AT_ONCE - 1)
+                add_terms(rows, a + (i + 1 - TERMS_AT_ONCE) * rows, b, sums);
+        }
+        for (uint64_t i = terms / TERMS_AT_ONCE * TERMS_AT_ONCE; i < terms; i++) {
             for (uint64_t row = 0; row < rows; row++)
-                sums[row] += a[i * rows + row] * b;
+                sums[row] += a[i * rows + row] * b[i % TERMS_AT_ONCE];
         }
         finish_column(p, col, sums);
     }

@@ -29,20 +29,20 @@ typedef double f64;
     }
 
 #define UNARY(NAME, D, A, VALUE)                                                                                       \
-    SW_PTX_FAST static void NAME(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {               \
+    SW_WIDE_VECTORS static void NAME(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {           \
         D *const to = sw_ptx_register(warp, op->operands[0]);                                                          \
         const A *const as = sw_ptx_register(warp, op->operands[1]);                                                    \
         SW_PTX_EACH_LANE(lanes, const A a = as[l]; to[l] = (D)(VALUE))                                                 \
     }
 #define BINARY(NAME, D, A, B, VALUE)                                                                                   \
-    SW_PTX_FAST static void NAME(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {               \
+    SW_WIDE_VECTORS static void NAME(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {           \
         D *const to = sw_ptx_register(warp, op->operands[0]);                                                          \
         const A *const as = sw_ptx_register(warp, op->operands[1]);                                                    \
         const B *const bs = sw_ptx_register(warp, op->operands[2]);                                                    \
         SW_PTX_EACH_LANE(lanes, const A a = as[l]; const B b = bs[l]; to[l] = (D)(VALUE))                              \
     }
 #define TERNARY(NAME, D, A, B, C, VALUE)                                                                               \
-    SW_PTX_FAST static void NAME(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {               \
+    SW_WIDE_VECTORS static void NAME(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32_t lanes) {           \
         D *const to = sw_ptx_register(warp, op->operands[0]);                                                          \
         const A *const as = sw_ptx_register(warp, op->operands[1]);                                                    \
         const B *const bs = sw_ptx_register(warp, op->operands[2]);                                                    \

@@ -3,6 +3,7 @@
 #define SW_TESTS_EQUIPMENT_PTX_MACHINE_H
 
 #include "tests/equipment/ptx/code.h"
+#include "tests/equipment/vectors.h"
 
 #include <string.h>
 
@@ -66,14 +67,6 @@ struct sw_ptx_warp {
     uint64_t started; /* a digest of all products */
     uint8_t *held;    /* for each 128 bytes of the file: 1, read by a product under way; 2, written */
 };
-
-/* Where the compiler can, it makes each loop for processors with wide vectors and fused products too. */
-#if defined(__x86_64__) && __GNUC__ >= 12 && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&                  \
-    !defined(__SANITIZE_THREAD__)
-#define SW_PTX_FAST __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define SW_PTX_FAST
-#endif
 
 struct sw_ptx_range {
     uint64_t base, bytes;

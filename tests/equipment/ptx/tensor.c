@@ -27,7 +27,7 @@ void sw_ptx_warp_barrier(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, u
 }
 
 /* Writes the lane that each lane reads, or -1 where its segment has no such lane. */
-SW_PTX_FAST static void find_lanes(int how, const uint32_t *by, const uint32_t *segments, int32_t *from) {
+SW_WIDE_VECTORS static void find_lanes(int how, const uint32_t *by, const uint32_t *segments, int32_t *from) {
     for (int lane = 0; lane < SW_PTX_LANES; lane++) {
         const int within = (int)(segments[lane] >> 8 & 31), clamp = (int)(segments[lane] & 31),
                   b = (int)(by[lane] & 31);
@@ -113,8 +113,8 @@ static float cut_sum(float sum, const float *a, const float *b) {
 }
 
 /* Adds the products of A's rows and B's columns exactly, to 53 bits. */
-SW_PTX_FAST static void add_exactly(float a[ROWS][DEPTH], float b[DEPTH][MOST_COLUMNS], int columns,
-                                    double totals[ROWS][MOST_COLUMNS]) {
+SW_WIDE_VECTORS static void add_exactly(float a[ROWS][DEPTH], float b[DEPTH][MOST_COLUMNS], int columns,
+                                        double totals[ROWS][MOST_COLUMNS]) {
     for (int row = 0; row < ROWS; row++) {
         for (int k = 0; k < DEPTH; k++) {
             for (int column = 0; column < columns; column++)
