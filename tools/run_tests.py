@@ -40,7 +40,7 @@ ARITHMETIC = ("kernels/kernels_", "parity/", "train/head", "train/tiles", "train
               "e2e/cli_families", "e2e/cli_freeze", "e2e/cli_generate", "e2e/cli_masks", "e2e/cli_optimizer_state",
               "e2e/cli_profile", "e2e/cli_quantized", "e2e/cli_ranks_training", "e2e/cli_runs", "e2e/cli_samples",
               "e2e/cli_tiles")
-NO_ARITHMETIC = ("cuda", "_gpu", "cli_bench_")
+NO_ARITHMETIC = ("cuda", "_gpu", "ptx", "cli_bench_")
 
 
 @dataclass
@@ -72,7 +72,8 @@ def label_of(test):
 
 def is_arithmetic(test):
     label = label_of(test)
-    return label.startswith(ARITHMETIC) and not any(word in label for word in NO_ARITHMETIC)
+    on_gpu = test["env"].get("SW_TEST_DEVICE") == "cuda"
+    return label.startswith(ARITHMETIC) and not on_gpu and not any(word in label for word in NO_ARITHMETIC)
 
 
 def tests_by(isa, tests):
