@@ -3,7 +3,6 @@
 #include "train/run/samples.h"
 
 #include "core/clock.h"
-#include "core/error_scope.h"
 #include "core/log.h"
 #include "train/documents/chat_render.h"
 #include "train/inference/logits.h"
@@ -67,15 +66,18 @@ static sw_status encode(const struct sw_samples *samples, const struct sw_chat_s
 /* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. A file
  * that cannot be read now is an error, as the same run would say something else another time. */
 static sw_status open_chat(struct sw_samples *samples, const struct sw_trainer *trainer, struct sw_chat_style *chat) {
-    SW_HANDLES_ERRORS();
     const char *format = trainer->run.settings.chat_format;
     const sw_status status = sw_chat_style_open(trainer->model_folder, format, samples->model.tokenizer, chat);
-    if (status == SW_OK)
+    if (status == SW_ERR_IO || status == SW_ERR_NOMEM)
+        return status;
+    if (status == SW_OK) {
         samples->end_of_turn = sw_tokenizer_find(samples->model.tokenizer, chat->end_of_turn);
-    else if (status != SW_ERR_IO && status != SW_ERR_NOMEM)
+    } else {
         sw_log_info("samples go on with their prompts as plain text, not as turns of a chat: %s",
                     sw_error_message(status));
-    return status == SW_ERR_IO || status == SW_ERR_NOMEM ? status : SW_OK;
+        sw_error_clear();
+    }
+    return SW_OK;
 }
 
 static sw_status open_tokenizer(struct sw_samples *samples, const struct sw_trainer *trainer) {
