@@ -36,7 +36,7 @@ struct sw_ptx_op {
     uint8_t chars, kind, count, bytes, vector, sign_bits;
     char width;  /* of the registers of a load or a store: '2', '4' or '8' */
     bool unless; /* the guard's opposite */
-    bool columns_of_a, columns_of_b, bf16;
+    bool columns_of_b, bf16;
 };
 
 /* A register that holds the same in every lane and is never written. Addresses of dynamic shared memory are known at

@@ -27,9 +27,9 @@ struct image {
     struct image *next;
 };
 
-/* A kernel by the address of its stub on the host. */
+/* A kernel by the address of the host function that launches it. */
 struct registered {
-    const void *stub;
+    const void *host_function;
     const char *name;
     struct image *image;
     const struct sw_ptx_kernel *kernel;
@@ -61,17 +61,17 @@ enum { IMAGE_HEADER_AT = 4, IMAGE_BYTES_AT = 8, IMAGE_COMPRESSED_AT = 16, IMAGE_
 void **__cudaRegisterFatBinary(void *wrapper);
 void __cudaRegisterFatBinaryEnd(void **handle);
 void __cudaUnregisterFatBinary(void **handle);
-void __cudaRegisterFunction(void **handle, const char *stub, char *device, const char *name, int limit, void *tid,
-                            void *bid, void *block, void *grid, int *warp);
+void __cudaRegisterFunction(void **handle, const char *host_function, char *device, const char *name, int limit,
+                            void *tid, void *bid, void *block, void *grid, int *warp);
 unsigned __cudaPushCallConfiguration(struct dim3 grid, struct dim3 block, size_t shared_bytes, void *stream);
 cudaError_t __cudaPopCallConfiguration(struct dim3 *grid, struct dim3 *block, size_t *shared_bytes, void *stream);
-cudaError_t __cudaGetKernel(void **out, const void *stub);
+cudaError_t __cudaGetKernel(void **out, const void *host_function);
 cudaError_t __cudaLaunchKernel(void *kernel, struct dim3 grid, struct dim3 block, void **arguments, size_t shared_bytes,
                                cudaStream_t stream);
-cudaError_t cudaLaunchKernel(const void *stub, struct dim3 grid, struct dim3 block, void **arguments,
+cudaError_t cudaLaunchKernel(const void *host_function, struct dim3 grid, struct dim3 block, void **arguments,
                              size_t shared_bytes, cudaStream_t stream);
-cudaError_t cudaFuncSetAttribute(const void *stub, int attribute, int value);
-cudaError_t cudaFuncGetAttributes(void *out, const void *stub);
+cudaError_t cudaFuncSetAttribute(const void *host_function, int attribute, int value);
+cudaError_t cudaFuncGetAttributes(void *out, const void *host_function);
 
 void sw_emulation_set_most_shared(size_t bytes) {
     host.most_shared_bytes = bytes;
@@ -107,13 +107,15 @@ void __cudaUnregisterFatBinary(void **handle) {
     (void)handle;
 }
 
-void __cudaRegisterFunction(void **handle, const char *stub, char *device, const char *name, int limit, void *tid,
-                            void *bid, void *block, void *grid, int *warp) {
+void __cudaRegisterFunction(void **handle, const char *host_function, char *device, const char *name, int limit,
+                            void *tid, void *bid, void *block, void *grid, int *warp) {
     (void)device, (void)limit, (void)tid, (void)bid, (void)block, (void)grid, (void)warp;
     struct registered *kernel = calloc(1, sizeof *kernel);
     assert(kernel != NULL);
-    *kernel = (struct registered){
-        .stub = stub, .name = name, .image = (struct image *)(void *)handle, .dynamic_limit_bytes = PLAIN_SHARED_BYTES};
+    *kernel = (struct registered){.host_function = host_function,
+                                  .name = name,
+                                  .image = (struct image *)(void *)handle,
+                                  .dynamic_limit_bytes = PLAIN_SHARED_BYTES};
     pthread_mutex_lock(&host.mutex);
     kernel->next = host.kernels;
     host.kernels = kernel;
@@ -132,10 +134,10 @@ static void report(void) {
         fclose(to);
 }
 
-static struct registered *find(const void *stub) {
+static struct registered *find(const void *host_function) {
     pthread_mutex_lock(&host.mutex);
     struct registered *kernel = host.kernels;
-    while (kernel != NULL && kernel->stub != stub)
+    while (kernel != NULL && kernel->host_function != host_function)
         kernel = kernel->next;
     pthread_mutex_unlock(&host.mutex);
     return kernel;
@@ -244,14 +246,14 @@ cudaError_t __cudaPopCallConfiguration(struct dim3 *grid, struct dim3 *block, si
     return cudaSuccess;
 }
 
-cudaError_t __cudaGetKernel(void **out, const void *stub) {
-    *out = find(stub);
+cudaError_t __cudaGetKernel(void **out, const void *host_function) {
+    *out = find(host_function);
     return *out == NULL ? cudaErrorInvalidDeviceFunction : cudaSuccess;
 }
 
-cudaError_t cudaFuncSetAttribute(const void *stub, int attribute, int value) {
+cudaError_t cudaFuncSetAttribute(const void *host_function, int attribute, int value) {
     enum { MAX_DYNAMIC_SHARED_BYTES = 8 };
-    struct registered *kernel = find(stub);
+    struct registered *kernel = find(host_function);
     if (kernel == NULL || attribute != MAX_DYNAMIC_SHARED_BYTES || value < 0 || (size_t)value > host.most_shared_bytes)
         return cudaErrorInvalidValue;
     kernel->dynamic_limit_bytes = (size_t)value < PLAIN_SHARED_BYTES ? PLAIN_SHARED_BYTES : (size_t)value;
@@ -259,9 +261,9 @@ cudaError_t cudaFuncSetAttribute(const void *stub, int attribute, int value) {
 }
 
 /* Only whether there is code for this GPU is asked for. */
-cudaError_t cudaFuncGetAttributes(void *out, const void *stub) {
+cudaError_t cudaFuncGetAttributes(void *out, const void *host_function) {
     (void)out;
-    return find(stub) == NULL ? cudaErrorInvalidDeviceFunction : sw_emulated_machine.gpu.kernels;
+    return find(host_function) == NULL ? cudaErrorInvalidDeviceFunction : sw_emulated_machine.gpu.kernels;
 }
 
 /* A launch waits in its stream with the arguments as they were. */
@@ -321,7 +323,7 @@ cudaError_t __cudaLaunchKernel(void *kernel, struct dim3 grid, struct dim3 block
     return give_launch(kernel, &(struct configuration){grid, block, shared_bytes, stream}, arguments);
 }
 
-cudaError_t cudaLaunchKernel(const void *stub, struct dim3 grid, struct dim3 block, void **arguments,
+cudaError_t cudaLaunchKernel(const void *host_function, struct dim3 grid, struct dim3 block, void **arguments,
                              size_t shared_bytes, cudaStream_t stream) {
-    return __cudaLaunchKernel(find(stub), grid, block, arguments, shared_bytes, stream);
+    return __cudaLaunchKernel(find(host_function), grid, block, arguments, shared_bytes, stream);
 }

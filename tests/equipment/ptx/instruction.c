@@ -418,13 +418,12 @@ static void read_product(struct sw_ptx_decoder *decoder, struct sw_ptx_op *op, s
     }
     if (!in_registers) {
         sw_ptx_expect(text, ",");
-        op->columns_of_a = sw_ptx_number(text) != 0;
+        if (sw_ptx_number(text) != 0)
+            sw_ptx_refuse(text, "a product whose A lies by columns is not of the subset");
     }
     sw_ptx_expect(text, ",");
     op->columns_of_b = sw_ptx_number(text) != 0;
     op->vector = in_registers ? 4 : 0;
-    if (op->columns_of_a)
-        sw_ptx_refuse(text, "a product whose A lies by columns is not of the subset");
 }
 
 static void read_form(struct sw_ptx_decoder *decoder, struct sw_ptx_op *op, const struct form *form) {

@@ -10,8 +10,6 @@ struct sw_ptx_variable {
     struct sw_ptx_word name;
     uint32_t bytes, align;
     bool is_dynamic; /* its size is given at the launch */
-    bool is_place;   /* `at` is known */
-    uint32_t at;
     struct sw_ptx_variable *next;
 };
 
