@@ -31,14 +31,15 @@ LOAD_FIELDS = {"bench": str, "device": str, "model": str, "threads": int, "round
                "written_bytes": int, "load_bytes_per_s": float, "drive_bytes_per_s": float, "of_drive": float,
                "requests_bytes_per_s": float, "of_requests": float}
 GEMM_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
-               "threads": int, "rounds": int, "micro_batch": int, "seq": int, "products": list, "totals": dict}
+               "numbers": str, "threads": int, "rounds": int, "micro_batch": int, "seq": int, "products": list,
+               "totals": dict}
 PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "k": int, "transpose_a": bool,
                   "transpose_b": bool, "bias": bool, "accumulate": bool, "flops_per_s": float,
                   "same_layouts_flops_per_s": float, "own_layouts_flops_per_s": float, "of_same_layouts": float,
                   "of_own_layouts": float}
 TOTAL_FIELDS = {"seconds": float, "flops_per_s": float, "of_same_layouts": float, "of_own_layouts": float}
-ATTENTION_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "threads": int,
-                    "rounds": int, "micro_batch": int, "seq": int, "forward": dict, "backward": dict,
+ATTENTION_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "numbers": str,
+                    "threads": int, "rounds": int, "micro_batch": int, "seq": int, "forward": dict, "backward": dict,
                     "products_flops_per_s": float}
 PASS_FIELDS = {"seconds": float, "flops_per_s": float, "of_products": float}
 COMPUTE_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "bound_precision": str,
