@@ -13,6 +13,7 @@
 struct sw_confined {
     struct sw_confined *next;
     int fd;
+    int users; /* sw_confine's caller, and the threads that go from the folder now: the last one frees it */
     char *given, *absolute; /* paths without slashes at their ends */
 };
 
@@ -28,12 +29,27 @@ static char *copy_path(const char *before, const char *folder) {
     return copy;
 }
 
+/* Lets go of a folder, and frees it where nobody else uses it. */
+static void drop(struct sw_confined *folder) {
+    pthread_mutex_lock(&lock);
+    const bool last = --folder->users == 0;
+    pthread_mutex_unlock(&lock);
+    if (!last)
+        return;
+    if (folder->fd >= 0)
+        close(folder->fd);
+    free(folder->given);
+    free(folder->absolute);
+    free(folder);
+}
+
 sw_status sw_confine(const char *folder, struct sw_confined **out) {
     char current[PATH_MAX] = "";
     struct sw_confined *self = calloc(1, sizeof *self);
     *out = NULL;
     if (self == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open the folder %s", folder);
+    self->users = 1;
     self->fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (self->fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
         sw_confine_end(self);
@@ -68,11 +84,7 @@ void sw_confine_end(struct sw_confined *folder) {
             break;
         }
     pthread_mutex_unlock(&lock);
-    if (folder->fd >= 0)
-        close(folder->fd);
-    free(folder->given);
-    free(folder->absolute);
-    free(folder);
+    drop(folder);
 }
 
 /* Returns whether a path, whose links are followed, leads to an open file or folder. */
@@ -114,24 +126,29 @@ static const char *below(const char *folder, const char *path) {
 
 /* A path as a folder that is open and a path from there. */
 struct spot {
+    struct sw_confined *confined; /* the folder that the path lies in, which is used until `leave`; NULL: none */
     int folder;
-    bool owned, is_confined;
+    bool owned;
     const char *name;    /* the path's last name, or all of a path that is not confined */
     char rest[PATH_MAX]; /* the names of a confined path, cut apart */
 };
 
-/* Returns the descriptor of the confined folder that the path lies in, and its path from there; -1: it lies in none. */
-static int find_folder(const char *path, const char **out_rest) {
-    int fd = -1;
+/* Returns the confined folder that the path lies in, and the path from there; NULL: it lies in none. The caller drops
+ * the folder, whose confinement another thread may end meanwhile: ranks that are threads confine one run each. */
+static struct sw_confined *use_folder(const char *path, const char **out_rest) {
+    struct sw_confined *each;
     pthread_mutex_lock(&lock);
-    for (const struct sw_confined *each = confined; each != NULL && fd < 0; each = each->next) {
+    for (each = confined; each != NULL; each = each->next) {
         *out_rest = below(each->given, path);
         if (*out_rest == NULL)
             *out_rest = below(each->absolute, path);
-        fd = *out_rest != NULL ? each->fd : -1;
+        if (*out_rest != NULL)
+            break;
     }
+    if (each != NULL)
+        each->users++;
     pthread_mutex_unlock(&lock);
-    return fd;
+    return each;
 }
 
 /* Goes one folder on. A name is looked up in the folder that is held, so that nothing swapped meanwhile leads out. */
@@ -150,13 +167,12 @@ static bool enter(struct spot *spot, const char *name) {
 static bool find(const char *path, struct spot *out) {
     const char *rest;
     char *more;
-    *out = (struct spot){.folder = find_folder(path, &rest), .name = path};
-    out->is_confined = out->folder >= 0;
-    if (!out->is_confined) {
-        out->folder = AT_FDCWD;
+    *out = (struct spot){.confined = use_folder(path, &rest), .folder = AT_FDCWD, .name = path};
+    if (out->confined == NULL)
         return true;
-    }
+    out->folder = out->confined->fd;
     if ((size_t)snprintf(out->rest, sizeof out->rest, "%s", rest) >= sizeof out->rest) {
+        drop(out->confined);
         errno = ENAMETOOLONG;
         return false;
     }
@@ -164,8 +180,12 @@ static bool find(const char *path, struct spot *out) {
     out->name = name != NULL ? name : ".";
     while (name != NULL) {
         name = strtok_r(NULL, "/", &more);
-        if (name != NULL && !enter(out, out->name))
+        if (name != NULL && !enter(out, out->name)) {
+            const int error = errno;
+            drop(out->confined);
+            errno = error;
             return false;
+        }
         out->name = name != NULL ? name : out->name;
     }
     return true;
@@ -176,6 +196,8 @@ static int leave(const struct spot *spot, int result) {
     const int error = errno;
     if (spot->owned)
         close(spot->folder);
+    if (spot->confined != NULL)
+        drop(spot->confined);
     errno = error;
     return result;
 }
@@ -184,7 +206,7 @@ int sw_path_open(const char *path, int flags, mode_t mode) {
     struct spot spot;
     if (!find(path, &spot))
         return -1;
-    return leave(&spot, openat(spot.folder, spot.name, flags | (spot.is_confined ? O_NOFOLLOW : 0), mode));
+    return leave(&spot, openat(spot.folder, spot.name, flags | (spot.confined != NULL ? O_NOFOLLOW : 0), mode));
 }
 
 int sw_path_link(int fd, const char *path) {
@@ -213,7 +235,7 @@ int sw_path_chmod(const char *path, mode_t mode) {
     struct spot spot;
     if (!find(path, &spot))
         return -1;
-    return leave(&spot, fchmodat(spot.folder, spot.name, mode, spot.is_confined ? AT_SYMLINK_NOFOLLOW : 0));
+    return leave(&spot, fchmodat(spot.folder, spot.name, mode, spot.confined != NULL ? AT_SYMLINK_NOFOLLOW : 0));
 }
 
 int sw_path_rename(const char *from, const char *to) {
@@ -229,7 +251,7 @@ int sw_path_stat(const char *path, struct stat *out) {
     struct spot spot;
     if (!find(path, &spot))
         return -1;
-    return leave(&spot, fstatat(spot.folder, spot.name, out, spot.is_confined ? AT_SYMLINK_NOFOLLOW : 0));
+    return leave(&spot, fstatat(spot.folder, spot.name, out, spot.confined != NULL ? AT_SYMLINK_NOFOLLOW : 0));
 }
 
 int sw_path_lstat(const char *path, struct stat *out) {

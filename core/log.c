@@ -13,7 +13,7 @@
 
 enum { DEFAULT_COLUMNS = 80, LEAST_COLUMNS = 40, MOST_COLUMNS = 120, LINE_CHARS = 4608 };
 
-static _Atomic int log_rank;
+static _Thread_local int log_rank;
 static atomic_bool is_quiet;
 static atomic_bool progress_open; /* the terminal's line is still to be ended */
 
@@ -23,6 +23,10 @@ void sw_log_set_rank(int rank) {
 
 void sw_log_set_quiet(void) {
     is_quiet = true;
+}
+
+int sw_log_rank(void) {
+    return log_rank;
 }
 
 bool sw_log_is_quiet(void) {

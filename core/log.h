@@ -6,10 +6,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Tells the log which rank this process is. Rank 0 speaks for all: the other ranks' information is not printed, and
- * their warnings name their rank. The setting is the process's, as standard error is; sw_comm_open calls this function.
- */
+/* Tells the log which rank this thread works for; a thread begins as one of rank 0. Rank 0 speaks for all: the other
+ * ranks' information is not printed, and their warnings name their rank. sw_comm_open calls this function, and so does
+ * each thread that a rank starts and that may print. */
 void sw_log_set_rank(int rank);
+int sw_log_rank(void);
 
 void sw_log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void sw_log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,5 +1,7 @@
 #include "core/team.h"
 
+#include "core/log.h"
+
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
@@ -144,12 +146,14 @@ enum { MESSAGE_CHARS = 512 };
 struct beside {
     sw_status (*run)(void *context);
     void *context;
+    int rank; /* the log's */
     sw_status status;
     char message[MESSAGE_CHARS];
 };
 
 static void *run_beside(void *argument) {
     struct beside *beside = argument;
+    sw_log_set_rank(beside->rank);
     beside->status = beside->run(beside->context);
     if (beside->status != SW_OK)
         snprintf(beside->message, sizeof beside->message, "%s", sw_error_message(beside->status));
@@ -157,7 +161,7 @@ static void *run_beside(void *argument) {
 }
 
 sw_status sw_run_both(sw_status (*run)(void *context), void *own, void *other) {
-    struct beside beside = {.run = run, .context = other};
+    struct beside beside = {.run = run, .context = other, .rank = sw_log_rank()};
     pthread_t thread;
     if (pthread_create(&thread, NULL, run_beside, &beside) != 0)
         return sw_fail(SW_ERR_NOMEM, "cannot start a thread to measure two things at once");

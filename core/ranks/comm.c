@@ -18,6 +18,8 @@ static void fail(struct sw_comm *comm, sw_status status) {
         return;
     comm->failed = status;
     snprintf(comm->failure, sizeof comm->failure, "%s", sw_error_message(status));
+    if (comm->host->withdraw != NULL)
+        comm->host->withdraw(comm->host_state);
 }
 
 static sw_status first_error(const struct sw_comm *comm) {
@@ -155,7 +157,9 @@ static sw_status look_around(struct sw_comm_request *request) {
         SW_TRY(comm->observer.verdict(comm->observer.context));
     else if (comm->timeout_ns > 0 && sw_now_ns() - request->moved_ns > comm->timeout_ns)
         return give_up(request, sw_now_ns() - request->moved_ns);
-    return comm->bulk->poll != NULL ? comm->bulk->poll(comm->bulk_state) : SW_OK;
+    if (comm->host->poll != NULL)
+        SW_TRY(comm->host->poll(comm->host_state));
+    return comm->bulk != comm->host && comm->bulk->poll != NULL ? comm->bulk->poll(comm->bulk_state) : SW_OK;
 }
 
 sw_status sw_comm_begin_request(struct sw_comm_request *request) {
@@ -214,6 +218,14 @@ sw_status sw_comm_wait(struct sw_comm_request *request) {
 
 const struct sw_comm_identity *sw_comm_identity(const struct sw_comm *comm) {
     return &comm->place;
+}
+
+bool sw_comm_is_threads(const struct sw_comm *comm) {
+    return comm->host->abandon != NULL;
+}
+
+bool sw_comm_abandon(struct sw_comm *comm, const char *message) {
+    return sw_comm_is_threads(comm) && comm->host->abandon(comm->host_state, message);
 }
 
 const char *sw_comm_transport_name(const struct sw_comm *comm) {

@@ -1,7 +1,8 @@
 /* Ranks: which process of a job this one is, and what its processes exchange.
  *
  * A rank alone needs no launcher. Under mpirun or srun the ranks find each other by MPI, which then also moves their
- * bytes; sw_comm_use_nccl lets NCCL move those of device memory. Collectives are begun in one order on all ranks, and
+ * bytes; sw_comm_use_nccl lets NCCL move those of device memory. Ranks may also be threads of one process
+ * (sw_comm_run_threads), which need neither. Collectives are begun in one order on all ranks, and
  * done in that order; a request is waited for. All calls on a comm belong to one thread at a time, that of
  * the `comm` lane once there is one. Nothing is allocated after sw_comm_open: sums pass through a staging memory of
  * constant size.
@@ -29,9 +30,17 @@ enum {
     SW_COMM_NAME_CHARS = 64,
 };
 
-/* Opens the comm, once in a process and on all ranks. Alone (no launcher, or a job of one) it touches neither MPI nor
+/* Opens the comm, once in a rank and on all ranks. Alone (no launcher, or a job of one) it touches neither MPI nor
  * the network. */
 sw_status sw_comm_open(struct sw_comm **out);
+/* Runs `run` on so many threads, each of which is a rank of one job, and returns once all have returned. sw_comm_open
+ * in such a thread opens the comm of its rank. Fails where a thread cannot be started. */
+sw_status sw_comm_run_threads(int ranks, void (*run)(void *context, int rank), void *context);
+/* Tells whether the ranks are threads of this process, so that no rank can die without the others. */
+bool sw_comm_is_threads(const struct sw_comm *comm);
+/* Ends the waits of the other ranks with the message of this rank's failure, where the ranks are threads. Returns true
+ * on the first rank that fails, which is to print its message, and false on all others. */
+bool sw_comm_abandon(struct sw_comm *comm, const char *message);
 /* Closes the comm. All ranks call it, when no request is under way. After an error it does not wait for the others. */
 void sw_comm_close(struct sw_comm *comm);
 
@@ -48,7 +57,7 @@ struct sw_comm_identity {
     char host[SW_COMM_NAME_CHARS];
 };
 const struct sw_comm_identity *sw_comm_identity(const struct sw_comm *comm);
-/* Returns the name of the transport: "self", "MPI" or "NCCL". */
+/* Returns the name of the transport: "self", "threads", "MPI" or "NCCL". */
 const char *sw_comm_transport_name(const struct sw_comm *comm);
 /* Returns the bytes of payload that this rank has given to others, retransmissions not counted. A library's reduction
  * counts as one contribution to each share. */

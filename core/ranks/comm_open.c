@@ -37,11 +37,14 @@ static void load_kernels_early(void) {
 }
 
 static sw_status open_transport(struct sw_comm *comm) {
-    const int launched = launched_ranks();
     struct sw_comm_identity *place = &comm->place;
-    place->ranks = 1;
-    comm->host = &sw_comm_self;
-    if (launched > 1) {
+    const bool threads = sw_comm_threads_open(&place->rank, &place->ranks, &comm->host, &comm->host_state);
+    const int launched = threads ? place->ranks : launched_ranks();
+    if (!threads) {
+        place->ranks = 1;
+        comm->host = &sw_comm_self;
+    }
+    if (launched > 1 && !threads) {
         load_kernels_early();
         SW_TRY(sw_comm_mpi_open(&place->rank, &place->ranks, &comm->host, &comm->host_state));
         if (place->ranks != launched)

@@ -46,14 +46,22 @@ struct sw_comm_transport {
     sw_status (*post_sums)(void *state, int group, sw_dtype type, const struct sw_comm_round *round);
     /* Returns a rank with messages of the round that have not arrived, or -1. NULL: the transport cannot tell. */
     int (*awaited)(void *state, int group);
-    /* Returns errors that the library reports asynchronously. NULL: it reports none. */
+    /* Returns errors that come without a message of a round: those that the library reports asynchronously, and the
+     * failures of ranks that are threads. NULL: there are none. */
     sw_status (*poll)(void *state);
+    /* Takes back the messages that are under way, so that their memory may be freed. Called once the comm has failed.
+     * NULL: the process will end, and the messages with it. */
+    void (*withdraw)(void *state);
+    /* Implements sw_comm_abandon. NULL: the ranks are not threads. */
+    bool (*abandon)(void *state, const char *message);
     /* Closes the transport. `orderly`: no rank has failed. */
     void (*close)(void *state, bool orderly);
 };
 
 /* The transport of a rank alone. It has no state. */
 extern const struct sw_comm_transport sw_comm_self;
+/* Fills in who is who for a thread of sw_comm_run_threads. Returns false in any other thread. */
+bool sw_comm_threads_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state);
 /* Begins MPI and fills in who is who. SW_ERR_UNSUPPORTED in a build without it. */
 sw_status sw_comm_mpi_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state);
 /* `id` begins as zeros and on rank 0 becomes what the others need; all then call open with rank 0's. */

@@ -119,6 +119,10 @@ sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, 
     *out = NULL;
     if (sw_comm_identity(comm)->ranks == 1)
         return SW_OK;
+    if (sw_comm_is_threads(comm)) {
+        sw_comm_set_timeout(comm, 0);
+        return SW_OK;
+    }
     struct sw_watch *watch = NULL;
     sw_comm_set_timeout(comm, spec->rank_timeout_ns);
     sw_status status = create(comm, spec, &watch);

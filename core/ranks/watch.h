@@ -6,7 +6,8 @@
  * 0 judges. Where rank 0 itself is lost, the others judge that alone. A library does not end the process: `ended` is
  * told and decides.
  *
- * A rank alone has no watch: *out is NULL, which all calls take. Any thread may report what a lane does. */
+ * A rank alone has no watch, nor have ranks that are threads of one process, which live and end together: *out is NULL,
+ * which all calls take. Any thread may report what a lane does. */
 #ifndef SW_CORE_RANKS_WATCH_H
 #define SW_CORE_RANKS_WATCH_H
 

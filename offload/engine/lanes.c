@@ -1,6 +1,7 @@
 /* The lanes' threads: each takes its ops in order, starts them when their waits are met, and counts them done in order.
  */
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
 
@@ -144,6 +145,8 @@ static void *run_io_lane(void *argument) {
     struct sw_engine *engine = lane->engine;
     struct io_state io = {0};
     sw_status status = SW_OK;
+    /* A store warns of files that are removed, on the thread that meets them. */
+    sw_log_set_rank(sw_plan_job_rank(engine->plan));
     pthread_mutex_lock(&engine->mutex);
     while (!sw_engine_ended(engine)) {
         bool started = false;

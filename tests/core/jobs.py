@@ -24,8 +24,13 @@ DEATH = r"has died( in '\w+ \d+')?(; it has not entered '\w+ \d+', where rank \d
 VERDICT = re.compile(r"^verdict: (.*)$", re.MULTILINE)
 
 
+THREADS = "threads"
+
+
 def command(ranks, *arguments, program=PROGRAM, launcher=("mpirun",)):
-    """launcher: mpirun, what it is started by and how it is to reach its hosts."""
+    """launcher: mpirun, what it is started by and how it is to reach its hosts; or THREADS of one process."""
+    if launcher == THREADS:
+        return [program, THREADS, str(ranks), *map(str, arguments)]
     if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
         raise script_test.Skip("no MPI")
     return [*launcher, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, *map(str, arguments)]

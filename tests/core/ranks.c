@@ -1,9 +1,12 @@
-/* A rank of a test job. Its arguments say which test; rank 0 prints "ok" at the end of one that passed. */
+/* A rank of a test job, or with `threads N` in front all N of them as threads. The arguments say which test; rank 0
+ * prints "ok" at the end of one that passed. */
 #include "tests/core/ranks.h"
 #include "core/log.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { MOST_CLAIMS = 8, CLAIM_CHARS = 128, MOST_THREADS = 64 };
 
 static void require(sw_status status) {
     if (status == SW_OK)
@@ -14,10 +17,13 @@ static void require(sw_status status) {
 
 /* Each argument is a claim "equal:what:value" or "distinct:what:value", of the rank named before it ("2=...") or all.
  */
-static sw_status agree(struct sw_comm *comm, int count, char **arguments) {
+static sw_status agree(struct sw_comm *comm, int count, const char *const *arguments) {
     struct sw_comm_claim claim = {.remedy = "start them alike"};
+    char copy[MOST_CLAIMS][CLAIM_CHARS];
+    RANKS_REQUIRE(count <= MOST_CLAIMS, "claims");
     for (int i = 0; i < count; i++) {
-        char *text = arguments[i], *colon = strchr(text, ':'), *second = strchr(colon + 1, ':');
+        snprintf(copy[i], sizeof copy[i], "%s", arguments[i]);
+        char *text = copy[i], *colon = strchr(text, ':'), *second = strchr(colon + 1, ':');
         const char *equals = strchr(text, '=');
         if (equals != NULL && atoi(text) != sw_comm_identity(comm)->rank)
             continue;
@@ -35,11 +41,18 @@ static sw_status agree(struct sw_comm *comm, int count, char **arguments) {
     return SW_OK;
 }
 
-int main(int argc, char **argv) {
-    const char *test = argc > 1 ? argv[1] : "";
-    const char *const *rest = (const char *const *)argv + 2;
-    const int given = argc - 2;
+struct arguments {
+    int count;
+    const char *const *word;
+};
+
+static void run(void *context, int number) {
+    const struct arguments *arguments = context;
+    const char *test = arguments->count > 0 ? arguments->word[0] : "";
+    const char *const *rest = arguments->word + 1;
+    const int given = arguments->count - 1;
     struct sw_comm *comm = NULL;
+    (void)number;
     require(sw_comm_open(&comm));
     const struct sw_comm_identity *place = sw_comm_identity(comm);
     if (strncmp(test, "nccl_", strlen("nccl_")) == 0)
@@ -59,7 +72,7 @@ int main(int argc, char **argv) {
     else if (strcmp(test, "values") == 0)
         ranks_check_values(comm);
     else if (strcmp(test, "agree") == 0)
-        require(agree(comm, argc - 2, argv + 2));
+        require(agree(comm, given, rest));
     else if (strcmp(test, "go_on") == 0 && given == 3)
         ranks_go_on(comm, atoll(rest[0]), atoi(rest[1]), atoi(rest[2]));
     else if (strcmp(test, "hang") == 0 && given == 3)
@@ -70,6 +83,8 @@ int main(int argc, char **argv) {
         ranks_hang_in_group(comm, atoll(rest[0]), atoi(rest[1]), rest[2], true);
     else if (strcmp(test, "listeners") == 0 && given == 2)
         ranks_show_listeners(comm, atoi(rest[0]), atoi(rest[1]));
+    else if (strcmp(test, "abandon") == 0 && given == 2)
+        return ranks_abandon(comm, atoi(rest[0]), rest[1]);
     else if (strcmp(test, "log") == 0)
         sw_log_info("hello"), sw_log_warn("a stone on the way");
     else if (strcmp(test, "place") == 0)
@@ -81,5 +96,19 @@ int main(int argc, char **argv) {
     if (place->rank == 0)
         puts("ok");
     sw_comm_close(comm);
+}
+
+int main(int argc, char **argv) {
+    struct arguments arguments = {.count = argc - 1, .word = (const char *const *)argv + 1};
+    if (argc < 3 || strcmp(argv[1], "threads") != 0) {
+        run(&arguments, 0);
+        return 0;
+    }
+    const int ranks = atoi(argv[2]);
+    arguments.count -= 2;
+    arguments.word += 2;
+    if (ranks < 1 || ranks > MOST_THREADS)
+        return 2;
+    require(sw_comm_run_threads(ranks, run, &arguments));
     return 0;
 }

@@ -1,4 +1,4 @@
-/* A rank of a test job: ranks.py starts these by mpirun. */
+/* A rank of a test job: ranks.py starts these by mpirun, or as threads. */
 #ifndef SW_TESTS_CORE_RANKS_H
 #define SW_TESTS_CORE_RANKS_H
 
@@ -40,6 +40,9 @@ void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, cons
 /* A rank that stops while those of its node of two ranks, or of its tensor group of two, do collectives of their own,
  * and the other ranks do theirs. */
 void ranks_hang_in_group(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, const char *how, bool of_tensor);
+/* Ranks that are threads, one of which fails in the way that `how` names, and frees its memory; the others say what has
+ * ended them. */
+void ranks_abandon(struct sw_comm *comm, int failing_rank, const char *how);
 /* Prints the addresses on which rank 0's watch listens. So many connections of one rank are refused. */
 void ranks_show_listeners(struct sw_comm *comm, int refused_rank, int refused);
 

@@ -1,4 +1,4 @@
-"""Jobs of several ranks under mpirun: their collectives, what they must agree on, and how they end when a rank does not."""
+"""Jobs of several ranks, under mpirun or as threads of one process: their collectives, what they must agree on, and how they end when a rank does not."""
 
 import os
 import random
@@ -6,7 +6,7 @@ import re
 import signal
 import time
 
-from jobs import DEATH, PATIENT_MS, PROGRAM, ROUNDS, SEED, TIMEOUT_MS, VERDICT, Job, judged, limits, passed, run, script_test
+from jobs import DEATH, PATIENT_MS, PROGRAM, ROUNDS, SEED, THREADS, TIMEOUT_MS, VERDICT, Job, judged, limits, passed, run, script_test
 
 
 def collectives_give_the_serial_bits():
@@ -14,6 +14,13 @@ def collectives_give_the_serial_bits():
     for ranks, cases in ((1, 40), (2, 60), (3, 60), (4, 60), (8, 40)):
         wrong += passed(ranks, "collectives", SEED + ranks, cases)
     return wrong
+
+
+def collectives_of_threads_give_the_serial_bits():
+    wrong = []
+    for ranks, cases in ((1, 40), (2, 200), (3, 200), (4, 200), (8, 100), (16, 20)):
+        wrong += passed(ranks, "collectives", SEED - ranks, cases, launcher=THREADS)
+    return wrong + [problem for ranks in (1, 2, 3, 5, 8) for problem in passed(ranks, "values", launcher=THREADS)]
 
 
 def collectives_of_nccl_give_the_serial_bits():
@@ -28,6 +35,8 @@ def collectives_of_nccl_give_the_serial_bits():
 def scopes_join_the_ranks_of_a_node_or_group():
     wrong = [problem for ranks, node, part in ((4, 2, 2), (4, 2, 1), (6, 3, 3), (5, 2, 2), (8, 4, 2), (3, 4, 4), (1, 1, 1))
              for problem in passed(ranks, "scopes", node, part)]
+    wrong += [problem for ranks, node, part in ((4, 2, 2), (4, 2, 1), (6, 3, 3), (5, 2, 2), (8, 4, 2), (3, 4, 4), (16, 8, 4))
+              for problem in passed(ranks, "scopes", node, part, launcher=THREADS)]
     program = os.environ["SW_NCCL_RANKS_PROGRAM"]
     return wrong + (passed(4, "nccl_scopes", 2, 2, program=program) if program else [])
 
@@ -69,7 +78,7 @@ def host_reductions_are_in_rank_order():
 
 
 def shares_beyond_two_gibibytes_arrive():
-    return passed(2, "large")
+    return passed(2, "large") + passed(2, "large", launcher=THREADS)
 
 
 def one_rank_needs_no_launcher():
@@ -80,16 +89,22 @@ def one_rank_needs_no_launcher():
 
 
 def ranks_know_their_places():
-    code, out, err = run(3, "place")
-    expected = [f"{rank} of 3, local {rank} of 3, node 0 of 1, MPI" for rank in range(3)]
-    return [] if code == 0 and sorted(err.splitlines()) == expected else [f"status {code}: {out} {err}"]
+    wrong = []
+    for launcher, transport in ((("mpirun",), "MPI"), (THREADS, THREADS)):
+        code, out, err = run(3, "place", launcher=launcher)
+        expected = [f"{rank} of 3, local {rank} of 3, node 0 of 1, {transport}" for rank in range(3)]
+        wrong += [] if code == 0 and sorted(err.splitlines()) == expected else [f"{transport}: status {code}: {out} {err}"]
+    return wrong
 
 
 def rank_0_speaks_for_all():
-    code, out, err = run(3, "log")
+    wrong = []
     expected = ["hello", "rank 1: warning: a stone on the way", "rank 2: warning: a stone on the way",
                 "warning: a stone on the way"]
-    return [] if code == 0 and sorted(err.splitlines()) == expected else [f"status {code}: {out} {err}"]
+    for launcher in (("mpirun",), THREADS):
+        code, out, err = run(3, "log", launcher=launcher)
+        wrong += [] if code == 0 and sorted(err.splitlines()) == expected else [f"{launcher}: status {code}: {out} {err}"]
+    return wrong
 
 
 def disagreement_is_refused_on_all_ranks():
@@ -103,11 +118,29 @@ def disagreement_is_refused_on_all_ranks():
     ]
     wrong = []
     for ranks, claims, expected in table:
-        code, _, err = run(ranks, "agree", *claims)
-        lines = [f"refused: {expected}"] * ranks if expected else []
-        if code != 0 or err.splitlines() != lines:
-            wrong.append(f"{ranks} ranks, {claims}: status {code}, {err}")
+        for launcher in (("mpirun",), THREADS):
+            code, _, err = run(ranks, "agree", *claims, launcher=launcher)
+            lines = [f"refused: {expected}"] * ranks if expected else []
+            if code != 0 or err.splitlines() != lines:
+                wrong.append(f"{ranks} ranks, {launcher}, {claims}: status {code}, {err}")
     return wrong
+
+
+def a_thread_that_fails_ends_the_waits_of_the_others():
+    """With its own message, or where it left without one with its number."""
+    wrong = []
+    for how, failing, said in (("says", 0, "rank 0: the drive is full"), ("says", 3, "rank 3: the drive is full"),
+                               ("leaves", 2, "rank 2 has ended without an answer")):
+        code, out, err = run(4, "abandon", failing, how, launcher=THREADS)
+        first = [f"rank {failing} failed first"] if how == "says" else []
+        found = [line for line in out.splitlines() if line not in first]
+        # A rank may also lack the answer of one that has ended because it lacked that of the first.
+        allowed = re.escape(said) if how == "says" else r"rank \d has ended without an answer"
+        if code != 0 or len(out.splitlines()) != 3 + len(first) or len(found) != 3 or not any(said in line for line in found) \
+                or not all(re.search(rf"^rank \d: {allowed}", line) for line in found):
+            wrong.append(f"rank {failing} {how}: status {code}: {out} {err}")
+    code, out, err = run(4, "abandon", 0, "all", launcher=THREADS)
+    return wrong + ([] if code == 0 and out.count("failed first") == 1 and out.count("\n") <= 4 else [f"all at once: status {code}: {out} {err}"])
 
 
 def one_that_is_hit(draw, hit, timeout_ms):
@@ -193,7 +226,7 @@ def a_rank_that_works_long_is_left_alone():
     return [] if code == 0 and "ok" in out.split("\n") and not VERDICT.search(err) else [f"status {code}: {out} {err}"]
 
 
-script_test.run(collectives_give_the_serial_bits, scopes_join_the_ranks_of_a_node_or_group, collectives_of_nccl_give_the_serial_bits,
+script_test.run(collectives_give_the_serial_bits, collectives_of_threads_give_the_serial_bits, a_thread_that_fails_ends_the_waits_of_the_others, scopes_join_the_ranks_of_a_node_or_group, collectives_of_nccl_give_the_serial_bits,
                 a_group_that_breaks_is_ended_before_the_abort, kernels_are_loaded_before_ranks_meet, sums_of_the_library_are_near, host_reductions_are_in_rank_order, shares_beyond_two_gibibytes_arrive,
                 one_rank_needs_no_launcher, ranks_know_their_places, rank_0_speaks_for_all, disagreement_is_refused_on_all_ranks,
                 a_killed_rank_ends_the_job, a_stopped_rank_ends_the_job, a_failed_rank_ends_the_job,

@@ -138,6 +138,28 @@ void ranks_hang(struct sw_comm *comm, int64_t timeout_ms, int hanging_rank, cons
     free(staging);
 }
 
+void ranks_abandon(struct sw_comm *comm, int failing_rank, const char *how) {
+    enum { FAILS_AFTER = 3 };
+    const int rank = sw_comm_identity(comm)->rank;
+    const bool all = strcmp(how, "all") == 0, fails = all || rank == failing_rank;
+    void *staging = give_staging(comm);
+    float *data = calloc(ELEMS, sizeof *data);
+    sw_status status = data != NULL ? SW_OK : SW_ERR_NOMEM;
+    for (int64_t i = 0; status == SW_OK && !(fails && i == FAILS_AFTER); i++)
+        status = reduce(comm, data, i);
+    if (fails && status == SW_OK && strcmp(how, "leaves") != 0 && sw_comm_abandon(comm, "the drive is full"))
+        printf("rank %d failed first\n", rank);
+    if (status != SW_OK) {
+        RANKS_REQUIRE(strcmp(how, "leaves") == 0 || !sw_comm_abandon(comm, "late"), "it is not the first");
+        printf("rank %d: %s\n", rank, sw_error_message(status));
+    }
+    /* What others copy from or to must be over, as the memory is freed here. */
+    free(data);
+    free(staging);
+    if (strcmp(how, "leaves") != 0 || !fails)
+        sw_comm_close(comm);
+}
+
 /* Gathers a number of each rank of a scope. */
 static sw_status gather(struct sw_comm *comm, const char *what, sw_comm_scope scope, int64_t index) {
     int64_t numbers[MOST_RANKS] = {0}, bounds[MOST_RANKS + 1];

@@ -14,11 +14,23 @@ enum { UNDO_POLL_US = 10000, SPOKEN_SECONDS = 2, SHOWN_SECONDS = 5 };
 /* Ends all ranks after one message. A launcher ends the others as soon as one rank fails, so all meet here after the
  * message is printed, and ignore the signal that the launcher then sends. */
 static int end_together(struct sw_ranks *ranks, sw_status status) {
-    signal(SIGTERM, SIG_IGN);
+    if (!sw_comm_is_threads(ranks->comm))
+        signal(SIGTERM, SIG_IGN);
     if (sw_ranks_rank(ranks) == 0)
         sw_command_fail(ranks->command, status);
     (void)sw_comm_barrier(ranks->comm, "refusal");
     return status == SW_ERR_USAGE ? SW_EXIT_USAGE : SW_EXIT_FAILED;
+}
+
+/* Prints the error of the first thread that fails. The collectives of the others then fail with the same message, which
+ * they need not print. */
+static int end_threads(const struct sw_ranks *ranks, sw_status status) {
+    char message[SW_WATCH_TEXT_CHARS];
+    snprintf(message, sizeof message, "%s", sw_error_message(status));
+    if (!sw_comm_abandon(ranks->comm, message))
+        return SW_EXIT_FAILED;
+    sw_error_clear();
+    return sw_command_fail(ranks->command, sw_fail(status, "rank %d: %s", sw_ranks_rank(ranks), message));
 }
 
 int sw_command_fail_ranks(struct sw_ranks *ranks, sw_status status) {
@@ -26,6 +38,8 @@ int sw_command_fail_ranks(struct sw_ranks *ranks, sw_status status) {
         return sw_command_fail(ranks->command, status);
     if (ranks->told)
         return end_together(ranks, status);
+    if (sw_comm_is_threads(ranks->comm))
+        return end_threads(ranks, status);
     ranks->undone = true;
     if (!sw_watch_fail(ranks->watch, sw_error_message(status))) {
         /* All ranks that wait for an absent one know it: one prints the error, before the launcher ends the others. */

@@ -155,14 +155,14 @@ json_t *sw_cache_read(const char *kind, const char *key) {
     return NULL;
 }
 
-/* Writes through a file of this process's own, because other processes may write the same entry at the same time. The
- * last one stays. */
+/* Writes through a file of this thread's own, because others may write the same entry at the same time: processes, and
+ * ranks that are threads of one. The last one stays. */
 sw_status sw_cache_replace(const char *path, const char *content, size_t bytes) {
     char own[PATH_CHARS];
-    if (snprintf(own, sizeof own, "%s.%ld", path, (long)getpid()) >= (int)sizeof own)
+    if (snprintf(own, sizeof own, "%s.%ld", path, (long)gettid()) >= (int)sizeof own)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
     SW_TRY(sw_file_replace(own, content, bytes, SW_FILE_PRIVATE));
-    /* A power loss must not leave the file under its process's name, which nothing removes. */
+    /* A power loss must not leave the file under its thread's name, which nothing removes. */
     if (rename(own, path) == 0)
         return sw_file_flush_folder_of(path);
     const int error = errno;

@@ -69,7 +69,8 @@ const volatile sig_atomic_t *sw_signals_catch(bool speaks) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
-    speaking = speaks;
+    if (speaks)
+        speaking = 1;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         const bool ignored = sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN;
         if (numbers[i] != SIGHUP || !ignored)
