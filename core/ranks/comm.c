@@ -204,14 +204,21 @@ static sw_status test(struct sw_comm_request *request, bool *out_done) {
     return status;
 }
 
+static void pause_between_polls(const struct sw_comm_request *request, int polls) {
+    if (polls < POLLS_AT_ONCE)
+        sched_yield();
+    else if (request->transport->doze != NULL)
+        request->transport->doze(request->transport_state);
+    else
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+}
+
 sw_status sw_comm_wait(struct sw_comm_request *request) {
     bool done = false;
     for (int polls = 0; !done; polls++) {
         SW_TRY(test(request, &done));
-        if (!done && polls >= POLLS_AT_ONCE)
-            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-        else if (!done)
-            sched_yield();
+        if (!done)
+            pause_between_polls(request, polls);
     }
     return SW_OK;
 }

@@ -49,6 +49,8 @@ struct sw_comm_transport {
     /* Returns errors that come without a message of a round: those that the library reports asynchronously, and the
      * failures of ranks that are threads. NULL: there are none. */
     sw_status (*poll)(void *state);
+    /* Waits a moment, or until messages may have arrived. NULL: the transport cannot tell, and the comm sleeps. */
+    void (*doze)(void *state);
     /* Takes back the messages that are under way, so that their memory may be freed. Called once the comm has failed.
      * NULL: the process will end, and the messages with it. */
     void (*withdraw)(void *state);

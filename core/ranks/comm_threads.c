@@ -11,8 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { FAILURE_CHARS = 512, NOBODY = -1 };
+enum { FAILURE_CHARS = 512, NOBODY = -1, PAUSE_NS = 1000000, NS_PER_S = 1000000000 };
 
 /* IDLE: there is no message. POSTED: it waits for its peer. MOVING: one of the two copies it, so that its memory must
  * stay. DONE: it has been copied, and the rank that posted it has not looked yet. */
@@ -27,7 +28,7 @@ struct post {
 
 struct party {
     pthread_mutex_t lock;
-    pthread_cond_t moved; /* a copy has ended */
+    pthread_cond_t moved; /* a copy has ended, or a rank has failed or left */
     int ranks;
     struct seat *seats;
     struct post *sends, *receives; /* [rank][peer][group] */
@@ -145,6 +146,21 @@ static int missed_peer(const struct seat *seat) {
     return NOBODY;
 }
 
+/* A copy that ends between the look at the messages and this call costs one pause. */
+static void doze(void *state) {
+    const struct seat *seat = state;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += PAUSE_NS;
+    if (until.tv_nsec >= NS_PER_S) {
+        until.tv_nsec -= NS_PER_S;
+        until.tv_sec++;
+    }
+    pthread_mutex_lock(&seat->party->lock);
+    pthread_cond_timedwait(&seat->party->moved, &seat->party->lock, &until);
+    pthread_mutex_unlock(&seat->party->lock);
+}
+
 static sw_status poll(void *state) {
     struct seat *seat = state;
     struct party *party = seat->party;
@@ -184,6 +200,7 @@ static bool abandon(void *state, const char *message) {
     if (first) {
         party->failed_rank = seat->rank;
         snprintf(party->failure, sizeof party->failure, "rank %d: %s", seat->rank, message);
+        pthread_cond_broadcast(&party->moved);
     }
     pthread_mutex_unlock(&party->lock);
     return first;
@@ -195,6 +212,7 @@ static void leave(void *state, bool orderly) {
     withdraw(seat);
     pthread_mutex_lock(&seat->party->lock);
     seat->left = true;
+    pthread_cond_broadcast(&seat->party->moved);
     pthread_mutex_unlock(&seat->party->lock);
 }
 
@@ -204,6 +222,7 @@ static const struct sw_comm_transport transport = {.name = "threads",
                                                    .done = done,
                                                    .awaited = awaited,
                                                    .poll = poll,
+                                                   .doze = doze,
                                                    .withdraw = withdraw,
                                                    .abandon = abandon,
                                                    .close = leave};
@@ -258,8 +277,12 @@ sw_status sw_comm_run_threads(int ranks, void (*run)(void *context, int rank), v
     const size_t ends = (size_t)ranks * (size_t)ranks * SW_COMM_GROUPS;
     struct party party = {.ranks = ranks, .run = run, .context = context, .failed_rank = NOBODY};
     assert(ranks >= 1);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&party.lock, NULL);
-    pthread_cond_init(&party.moved, NULL);
+    pthread_cond_init(&party.moved, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     party.seats = calloc((size_t)ranks, sizeof *party.seats);
     party.sends = calloc(ends, sizeof *party.sends);
     party.receives = calloc(ends, sizeof *party.receives);

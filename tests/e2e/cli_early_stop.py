@@ -9,7 +9,7 @@ import time
 
 import program
 from program import script_test
-from ranks_jobs import mpirun
+from ranks_jobs import threads
 
 SCRATCH = program.scratch_folder()
 # Little to learn from and other words to be judged by: soon the validation loss rises.
@@ -85,7 +85,7 @@ def ranks():
     """That share the state, or compute layers together."""
     problems = []
     for name, flags in (("ranks", ("--zero", 3)), ("group", ("--tensor", 2))):
-        done = program.limits.run(mpirun((2, program.command(*train(name, *STOPS, *flags, micro_batch=2)))),
+        done = program.limits.run(threads(2, program.command(*train(name, *STOPS, *flags, micro_batch=2))),
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         problems += wrong_end(name, done.stderr) if done.returncode == 0 else [f"{name}: status {done.returncode}: {done.stderr[-900:]}"]
     return problems

@@ -10,7 +10,7 @@ import time
 import hf_folder
 import program
 from program import script_test
-from ranks_jobs import mpirun
+from ranks_jobs import threads
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 30000))
@@ -127,7 +127,7 @@ def other_commands_read_frozen_weights():
 
 
 def two_ranks(*arguments):
-    done = program.limits.run(mpirun((2, program.command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True,
+    done = program.limits.run(threads(2, program.command(*arguments)), stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"two ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")

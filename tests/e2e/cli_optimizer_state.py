@@ -10,7 +10,7 @@ import time
 
 import program
 from program import STORE, script_test
-from ranks_jobs import mpirun
+from ranks_jobs import threads
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(9, 40000))
@@ -159,7 +159,7 @@ def another_number_of_ranks_may_convert_too():
     weights = exported(run)
     for ranks, state in ((2, "8bit"), (4, "8bit"), (4, "bf16"), (1, "fp32")):
         arguments = program.command("resume", path(run), "--steps", STEPS, "--optimizer-state", state)
-        done = program.limits.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL,
+        done = program.limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, check=False)
         if done.returncode != 0 or exported(run) != weights or len(stores_of(run)) != ranks:
             problems.append(f"{ranks} ranks, {state}: {stores_of(run)}, {done.stderr[-800:]}")
@@ -256,7 +256,7 @@ def bad_input_is_refused():
         for command in (["resume", path(run)], ["verify", path(run)], ["export", path(run), path("none")]):
             problems += program.refused(f"{command[0]}: {name}", command, "8bit", "bf16")
     problems += program.refused("a typo", train("new", "fp32", "--grads-state", "int8"), "--grads-state", "int8", status=2)
-    done = program.limits.run(mpirun((2, program.command(*train("new", "fp32", "--grads-state", "8bit")))),
+    done = program.limits.run(threads(2, program.command(*train("new", "fp32", "--grads-state", "8bit"))),
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode == 0 or "--grads-state 8bit is for one rank, and this job has 2" not in done.stderr:
         problems.append(f"gradients in 8 bits on two ranks: {done.stderr[-500:]}")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from program import SEQ, command, limits, must, numbers_of, read_json, refused, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import SHAPE, Job, mpirun
+from ranks_jobs import SHAPE, Job, threads
 
 FOLDER = scratch_folder()
 STEPS = 8
@@ -32,7 +32,7 @@ def train(run, *more, steps=STEPS, zero=3, shape=SHAPE):
 
 
 def together(ranks, arguments):
-    done = limits.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
     return done

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from program import SEQ, command, limits, must, scratch_folder, script_test, text, write
-from ranks_jobs import SHAPE, far, mpirun
+from ranks_jobs import SHAPE, far, mpirun, threads
 
 FOLDER = scratch_folder()
 STEPS = 4
@@ -26,7 +26,7 @@ def train(name, steps, *more):
 
 
 def together(ranks, arguments):
-    done = limits.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL,
+    done = limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
@@ -57,7 +57,7 @@ def stores_of_another_run_stay():
     os.mkdir(drive)
     together(1, train("first", STEPS, "--nvme", drive, "--place", NVME))
     together(2, train("second", STEPS, "--nvme", drive, "--place", NVME))
-    done = limits.run(mpirun((2, command("resume", path("first"), "--steps", STEPS + 1))), stdin=subprocess.DEVNULL,
+    done = limits.run(threads(2, command("resume", path("first"), "--steps", STEPS + 1)), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, check=False)
     problems = [] if done.returncode != 0 and done.stderr.count("exists already") == 1 else [f"not refused: {done.stderr[-1500:]}"]
     resume(1, "first", STEPS + 1)

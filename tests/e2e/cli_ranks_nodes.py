@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from program import SEQ, command, limits, numbers_of, run, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import SHAPE, Job, mpirun
+from ranks_jobs import SHAPE, Job, mpirun, threads
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
@@ -29,7 +29,7 @@ def train(name, *more, steps=STEPS):
 
 
 def together(ranks, arguments):
-    done = limits.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = limits.run(threads(ranks, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
     return done
@@ -98,7 +98,7 @@ def what_cannot_be_is_refused_by_a_sentence():
             (4, ("--zero", 3, "--zero-secondary", "six"), "must be none, node or a number of ranks"),
             (1, ("--zero", 3, "--zero-secondary", "node"), "is for several ranks, and this is one")):
         words_of_command = train("refused", *flags)
-        done = limits.run(mpirun((ranks, words_of_command)) if ranks > 1 else words_of_command, stdin=subprocess.DEVNULL,
+        done = limits.run(threads(ranks, words_of_command), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, check=False)
         said = [line for line in done.stderr.splitlines() if line.startswith("spillway train: ")]
         if done.returncode == 0 or len(said) != 1 or words not in said[0] or os.path.exists(path("refused")):

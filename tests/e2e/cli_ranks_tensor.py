@@ -12,7 +12,7 @@ import time
 
 import hf_folder
 from program import command, differences, limits, must, numbers_of, scratch_folder, script_test, steps_of, text, tree, write
-from ranks_jobs import Job, far, mpirun
+from ranks_jobs import Job, far, mpirun, threads
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
@@ -67,13 +67,16 @@ def train(name, *more, model="gpt2", steps=SHORT, timeout_s=PATIENT_S, micro_bat
                    batch, "--chunk-grains", 1, "--threads", 1, "--precision", "fp32", "--rank-timeout", timeout_s, *more)
 
 
-def started(ranks, arguments):
-    return limits.run(mpirun((ranks, arguments)) if ranks > 1 else arguments, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, check=False)
+def started(words):
+    return limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
-def together(ranks, arguments):
-    done = started(ranks, arguments)
+def processes(ranks, arguments):
+    return mpirun((ranks, arguments))
+
+
+def together(ranks, arguments, launch=threads):
+    done = started(launch(ranks, arguments))
     if done.returncode != 0:
         raise RuntimeError(f"{ranks} ranks of {' '.join(map(str, arguments))}: status {done.returncode}: {done.stderr[-1500:]}")
     return done
@@ -82,7 +85,7 @@ def together(ranks, arguments):
 def refused(what, ranks, arguments, *words):
     """One rank says in one line why all end, and nothing is changed."""
     before = tree(FOLDER)
-    done = started(ranks, arguments)
+    done = started(threads(ranks, arguments))
     said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
     right = done.returncode != 0 and len(said) == 1 and all(word in said[0] for word in words)
     problems = [] if right else [f"{what}: status {done.returncode}, lacks one of {words}: {done.stderr[-1500:]}"]
@@ -104,6 +107,9 @@ def groups_train_as_one_rank_does():
         problems += far(name, path(name), path(f"{model}-1"), tolerance=TOLERANCE)
     together(4, train("llama-rows", *more, *ROWS_ALONE, "--tensor", 2, model="llama", steps=STEPS))
     problems += far("sequence parallelism", path("llama-rows"), path("llama-4-2"), tolerance=0)
+    together(4, train("llama-processes", *more, "--tensor", 2, model="llama", steps=STEPS), processes)
+    if numbers_of(path("llama-processes")) != numbers_of(path("llama-4-2")):
+        problems.append("ranks that are processes have other bits than ranks that are threads")
     last = steps_of(path("gpt2-4-2"))[-1]
     if last["ranks"] != 4 or last["tokens"] != SEQUENCES * SEQ or last["bytes"]["comm"] <= 0:
         problems.append(f"the log says of four ranks: {last}")
@@ -366,10 +372,10 @@ def plan_is_made_together():
     """By the ranks themselves, which measure what they exchange."""
     shape = ("plan", "--model", path("gpt2"), "--seq", SEQ, "--micro-batch", 1, "--batch-tokens", SEQUENCES * SEQ, "--threads", 1,
              "--precision", "fp32", "--device", "cpu", "--json")
-    found = json.loads(together(2, command(*shape, "--tensor", 2, "--rates", path("rates.json"))).stdout)
+    found = json.loads(together(2, command(*shape, "--tensor", 2, "--rates", path("rates.json")), processes).stdout)
     right = (found["tensor"] == {"ranks": 2, "groups": 1, "nodes": 1, "within_node_step_s": None} and found["sent"]["bytes"] > 0
              and found["predicted"]["plain"]["step_s"] > 0)
-    auto = json.loads(together(2, command(*shape, "--tensor", "auto")).stdout)
+    auto = json.loads(together(2, command(*shape, "--tensor", "auto"), processes).stdout)
     taken = auto["tensor"]["ranks"] if auto["tensor"] is not None else 1
     steps = {size["ranks"]: size["step_s"] for size in auto["tensor_choice"]}
     if list(steps) != [1, 2] or not steps[taken] <= 1.01 * min(steps.values()):

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from program import SEQ, command, limits, must, numbers_of, scratch_folder, script_test, steps_of, text, write
-from ranks_jobs import SHAPE, Job, far, mpirun
+from ranks_jobs import SHAPE, Job, far, mpirun, threads
 
 FOLDER = scratch_folder()
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 32)))
@@ -37,9 +37,13 @@ def resume(run, *more):
     return command("resume", path(run), *more)
 
 
-def together(ranks, arguments, status=0):
+def processes(ranks, arguments):
+    return mpirun((ranks, arguments))
+
+
+def together(ranks, arguments, status=0, launch=threads):
     """Runs what has to end with this status on so many ranks."""
-    done = limits.run(mpirun((ranks, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = limits.run(launch(ranks, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != status:
         raise RuntimeError(f"{ranks} ranks of {' '.join(arguments)}: status {done.returncode}: {done.stderr[-1500:]}")
     return done
@@ -57,8 +61,10 @@ def stages_train_as_one_rank_does():
     for name, ranks, flags in (("two", 2, ("--zero", 0)), ("two-1", 2, ("--zero", 1, "--place", NVME)),
                                ("two-2", 2, ("--zero", 2, "--place", "grads=host,optimizer=host")),
                                ("two-3", 2, ("--zero", 3, "--place", NVME)), ("four", 4, ()),
+                               ("two-processes", 2, ("--zero", 1)), ("four-processes", 4, ("--zero", 3, "--place", NVME)),
                                ("library", 3, ("--reduce", "library"))):
-        together(ranks, train(name, *more, *flags))
+        # The library's sums are those of MPI.
+        together(ranks, train(name, *more, *flags), launch=processes if "processes" in name or name == "library" else threads)
         problems += far(f"{ranks} ranks, {' '.join(map(str, flags))}", path(name), path("one"), counts)
         if "library" in flags:
             continue
@@ -183,7 +189,7 @@ def any_number_of_ranks_goes_on():
     together(2, train("moving", *more, steps=3, micro_batch=3))
     for ranks, steps in ((3, 6), (1, 8), (4, STEPS)):
         together(ranks, resume("moving", "--steps", steps))
-    done = limits.run(mpirun((5, resume("moving", "--steps", STEPS + 1))), stdin=subprocess.DEVNULL,
+    done = limits.run(threads(5, resume("moving", "--steps", STEPS + 1)), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, check=False)
     refused = done.returncode != 0 and "5 ranks cannot share the 24 sequences" in done.stderr
     return far("2, 3, 1 and 4 ranks", path("moving"), path("one"), counts) + ([] if refused else [f"5 ranks: {done.stderr[-1500:]}"])
@@ -195,11 +201,13 @@ def bad_bytes_on_one_rank_end_all_with_its_message():
     with open(store, "r+b") as file:
         file.seek(os.path.getsize(store) // 8)
         file.write(os.urandom(os.path.getsize(store) // 4 * 3))
-    done = limits.run(mpirun((2, resume("bad", "--steps", 4))), stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, check=False)
-    said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
-    right = done.returncode != 0 and len(said) == 1 and "rank 1: " in said[0] and "store.spillway" in said[0]
-    return [] if right else [f"status {done.returncode}: {done.stderr[-1500:]}"]
+    problems = []
+    for launch in (processes, threads):
+        done = limits.run(launch(2, resume("bad", "--steps", 4)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        said = [line for line in done.stderr.splitlines() if line.startswith("spillway ")]
+        if done.returncode == 0 or len(said) != 1 or "rank 1: " not in said[0] or "store.spillway" not in said[0]:
+            problems.append(f"{launch.__name__}: status {done.returncode}: {done.stderr[-1500:]}")
+    return problems
 
 
 script_test.run(stages_train_as_one_rank_does, any_number_of_ranks_goes_on, tokens_without_loss_count_for_all_ranks,

@@ -10,7 +10,7 @@ import subprocess
 import hf_folder
 import program
 from program import script_test
-from ranks_jobs import mpirun
+from ranks_jobs import threads
 from token_files import START, cache_of_its_own, cached, expect, path
 
 KEPT = ("tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "special_tokens_map.json",
@@ -327,7 +327,7 @@ def killed_starts_begin_again():
 def ranks_keep_one_copy():
     problems, env = [], cache_of_its_own("ranks-cache")
     model, run, moved = model_folder("shared"), path("ranks-run"), path("ranks-moved")
-    done = subprocess.run(mpirun((2, program.command(*train(run, model)))), stdin=subprocess.DEVNULL,
+    done = subprocess.run(threads(2, program.command(*train(run, model))), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, check=False, env=env)
     if done.returncode != 0:
         return [f"two ranks: status {done.returncode}, {done.stderr[-500:]}"]
@@ -335,7 +335,7 @@ def ranks_keep_one_copy():
     shutil.rmtree(model)
     shutil.rmtree(os.path.join(env["XDG_CACHE_HOME"], "spillway"), ignore_errors=True)
     shutil.move(run, moved)
-    done = subprocess.run(mpirun((2, program.command("resume", moved, "--steps", 4))), stdin=subprocess.DEVNULL,
+    done = subprocess.run(threads(2, program.command("resume", moved, "--steps", 4)), stdin=subprocess.DEVNULL,
                           capture_output=True, text=True, check=False, env=env)
     expect(problems, "resume", (done.returncode, done.stderr[-400:] if done.returncode else ""), (0, ""))
     answers(problems, "moved", moved, env)

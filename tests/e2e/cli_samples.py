@@ -8,7 +8,7 @@ import subprocess
 import hf_folder
 import program
 from program import script_test
-from ranks_jobs import mpirun
+from ranks_jobs import threads
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(6, 40000))
@@ -92,7 +92,7 @@ def ranks():
                                (2, "group", ("--tensor", 2)), (4, "groups", ("--tensor", 2, "--zero", 3)),
                                (2, "rows", ("--tensor", 2, "--sequence-parallel", "yes", "--place", "weights=host,optimizer=nvme"))):
         arguments = program.command(*train(name, *ASKS, *flags, micro_batch=2))
-        done = program.limits.run(mpirun((count, arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = program.limits.run(threads(count, arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{name}: status {done.returncode}: {done.stderr[-1500:]}")
         problems += other_than_generate(name)

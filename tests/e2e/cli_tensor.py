@@ -6,7 +6,7 @@ import subprocess
 
 import program
 from program import SEQ, SHAPE, command, limits, must, scratch_folder, script_test, text, write
-from ranks_jobs import mpirun
+from ranks_jobs import threads
 
 FOLDER = scratch_folder()
 STEPS = 3
@@ -25,7 +25,7 @@ def train(name, *more):
 
 
 def together(ranks, arguments):
-    return limits.run(mpirun((ranks, command(*arguments))), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return limits.run(threads(ranks, command(*arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
 def refused_together(what, ranks, arguments, *words):

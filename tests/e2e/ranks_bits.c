@@ -1,15 +1,31 @@
-/* One training by several ranks, started by tests/e2e/ranks_bits.py: every stage, with its state on every tier, gives
+/* One training by several ranks, which are threads of this process: every stage, with its state on every tier, gives
  * the bits of stage 0 with everything on the device, and the losses of one rank on the same batch but for the order of
- * sums. Prints "ok" on rank 0, or what is wrong. */
+ * sums. */
 #include "tests/e2e/same_bits.h"
 
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MICRO_BATCHES = 12, LEAST_GRAINS = 5 };
+#include <cmocka.h>
+
+enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MICRO_BATCHES = 12, LEAST_GRAINS = 5, MOST_RANKS = 6 };
+
+/* One case: how many ranks train, and what. */
+struct training {
+    int ranks;
+    sw_dtype type;
+    int variants;
+    int64_t frozen_units;
+    int node_ranks, part_ranks;
+    sw_quant gather, reduce;
+    sw_optimizer_format optimizer;
+};
 
 /* The most by which losses and norms in fp32 may differ from those of one rank, as a share. */
 #define RELATIVE_ERROR 1e-6
@@ -23,9 +39,8 @@ struct job {
     sw_optimizer_format optimizer;
     int64_t frozen_units;
     sw_quant gather, reduce;
-    int reduce_nodes; /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
-    int part_ranks;   /* ranks of a part of a node, for secondary shards; 0: none are tried */
-    int runs;
+    int reduce_nodes;        /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
+    int part_ranks;          /* ranks of a part of a node, for secondary shards; 0: none are tried */
     char wrong[WRONG_CHARS]; /* empty: nothing */
 };
 
@@ -131,7 +146,6 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
                  sw_comm_identity(job->comm)->rank, zero, place, (long long)spec.chunk_grains,
                  kept == NO_SECONDARY ? "" : ", secondary shards", what);
     same_free(&trace);
-    job->runs++;
     return SW_OK;
 }
 
@@ -263,51 +277,137 @@ static sw_status run(struct job *job, int variants) {
     return SW_OK;
 }
 
-/* Tells whether any rank has found a problem. */
-static int judge(struct job *job, sw_status status) {
-    bool right = status == SW_OK && job->wrong[0] == '\0';
-    if (status != SW_OK)
-        fprintf(stderr, "rank %d: %s\n", sw_comm_identity(job->comm)->rank, sw_error_message(status));
-    else if (!right)
-        fprintf(stderr, "%s\n", job->wrong);
-    const bool own = right;
-    if (status != SW_OK)
-        return 1;
-    if (sw_comm_all_true(job->comm, "verdict", &right) != SW_OK || !right)
-        return own ? 1 : 2;
-    if (sw_comm_identity(job->comm)->rank == 0)
-        printf("ok\n");
-    return 0;
-}
+/* The ranks of a case, with what each has found wrong. */
+struct party {
+    const struct training *training;
+    const char *directory;
+    char wrong[MOST_RANKS][WRONG_CHARS];
+};
 
-static sw_quant quant_named(const char *name) {
-    return strcmp(name, "int8") == 0 ? SW_QUANT_INT8 : strcmp(name, "int4") == 0 ? SW_QUANT_INT4 : SW_QUANT_NONE;
-}
-
-static sw_optimizer_format format_named(const char *name) {
-    return strcmp(name, "8bit") == 0   ? SW_OPTIMIZER_8BIT
-           : strcmp(name, "bf16") == 0 ? SW_OPTIMIZER_BF16
-                                       : SW_OPTIMIZER_FP32;
-}
-
-int main(int count, char **argument) {
-    struct job job = {.type = SW_F32};
+static void train_rank(void *context, int rank) {
+    struct party *party = context;
+    const struct training *training = party->training;
     char directory[PATH_CHARS];
-    if (count != 10 || sw_comm_open(&job.comm) != SW_OK)
-        return 3;
-    const int rank = sw_comm_identity(job.comm)->rank;
-    snprintf(directory, sizeof directory, "%s/%d", argument[1], rank);
-    job.directory = directory;
-    job.type = strcmp(argument[2], "bf16") == 0 ? SW_BF16 : SW_F32;
-    job.frozen_units = atoi(argument[4]);
-    sw_comm_set_node_ranks(job.comm, atoi(argument[5]));
-    job.part_ranks = atoi(argument[6]);
-    job.gather = quant_named(argument[7]);
-    job.reduce = quant_named(argument[8]);
-    job.optimizer = format_named(argument[9]);
+    struct job job = {.directory = directory,
+                      .type = training->type,
+                      .optimizer = training->optimizer,
+                      .frozen_units = training->frozen_units,
+                      .gather = training->gather,
+                      .reduce = training->reduce,
+                      .part_ranks = training->part_ranks};
+    snprintf(directory, sizeof directory, "%s/%d", party->directory, rank);
+    sw_status status = mkdir(directory, S_IRWXU) == 0 ? SW_OK : SW_ERR_IO;
+    SW_TRY_GOTO(status, end);
+    SW_TRY_GOTO(sw_comm_open(&job.comm), end);
+    sw_comm_set_node_ranks(job.comm, training->node_ranks);
     const struct sw_comm_nodes *nodes = sw_comm_nodes(job.comm);
     job.reduce_nodes = job.reduce != SW_QUANT_NONE && nodes->even && nodes->ranks > 1 ? nodes->nodes : 0;
-    const int exit = judge(&job, run(&job, atoi(argument[3])));
+    status = run(&job, training->variants);
+end:
+    if (status != SW_OK)
+        snprintf(job.wrong, sizeof job.wrong, "rank %d: %s", rank, sw_error_message(status));
+    memcpy(party->wrong[rank], job.wrong, sizeof job.wrong);
     sw_comm_close(job.comm);
-    return exit;
+    rmdir(directory);
+}
+
+static void check(void **state, const struct training *trainings, int count) {
+    for (int i = 0; i < count; i++) {
+        struct party party = {.training = &trainings[i], .directory = *state};
+        bool right = true;
+        assert_int_equal(sw_comm_run_threads(trainings[i].ranks, train_rank, &party), SW_OK);
+        for (int rank = 0; rank < trainings[i].ranks; rank++) {
+            if (party.wrong[rank][0] != '\0')
+                print_error("training %d: %s\n", i, party.wrong[rank]);
+            right &= party.wrong[rank][0] == '\0';
+        }
+        assert_true(right);
+    }
+}
+#define CHECK(...)                                                                                                     \
+    check(state, (const struct training[]){__VA_ARGS__},                                                               \
+          (int)(sizeof(const struct training[]){__VA_ARGS__} / sizeof(struct training)))
+
+static void two_ranks_give_the_same_bits_in_fp32(void **state) {
+    CHECK({.ranks = 2, .type = SW_F32, .variants = 9});
+}
+
+static void three_ranks_give_the_same_bits_in_bf16(void **state) {
+    CHECK({.ranks = 3, .type = SW_BF16, .variants = 5});
+}
+
+static void four_ranks_give_the_same_bits_in_fp32(void **state) {
+    CHECK({.ranks = 4, .type = SW_F32, .variants = 3});
+}
+
+/* Six ranks, and no unit of more than five grains. */
+static void ranks_without_a_grain_keep_step(void **state) {
+    CHECK({.ranks = 6, .type = SW_F32, .variants = 2});
+}
+
+/* The tied embedding and two blocks are not trained. */
+static void frozen_units_are_the_same_on_all_ranks(void **state) {
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 9, .frozen_units = 3});
+}
+
+/* Two nodes of two ranks; one node of four in halves; two ranks, with groups of micro-batches and frozen units. */
+static void secondary_shards_give_the_same_bits(void **state) {
+    CHECK({.ranks = 4, .type = SW_F32, .variants = 5, .node_ranks = 2, .part_ranks = 2},
+          {.ranks = 4, .type = SW_BF16, .variants = 3, .node_ranks = 4, .part_ranks = 2},
+          {.ranks = 2, .type = SW_BF16, .variants = 5, .frozen_units = 3, .node_ranks = 2, .part_ranks = 2});
+}
+
+/* The owner computes with what its codes stand for, as the others do; with secondary shards of such weights too. */
+static void quantized_weights_give_the_same_bits(void **state) {
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 9, .gather = SW_QUANT_INT8},
+          {.ranks = 4, .type = SW_F32, .variants = 3, .node_ranks = 2, .part_ranks = 2, .gather = SW_QUANT_INT8});
+}
+
+static void quantized_gradients_give_the_same_bits(void **state) {
+    CHECK({.ranks = 2, .type = SW_F32, .variants = 5, .reduce = SW_QUANT_INT8},
+          {.ranks = 3, .type = SW_BF16, .variants = 4, .reduce = SW_QUANT_INT4});
+}
+
+/* Two nodes of two ranks; three of two, where some ranks have no grain of a unit. */
+static void gradients_reduced_within_nodes_first_give_the_same_bits(void **state) {
+    CHECK(
+        {.ranks = 4, .type = SW_BF16, .variants = 6, .node_ranks = 2, .reduce = SW_QUANT_INT4},
+        {.ranks = 6, .type = SW_F32, .variants = 2, .node_ranks = 2, .gather = SW_QUANT_INT8, .reduce = SW_QUANT_INT8});
+}
+
+/* With frozen units; and six ranks, of which some have no grain of a unit. */
+static void both_quantized_give_the_same_bits(void **state) {
+    CHECK({.ranks = 2,
+           .type = SW_BF16,
+           .variants = 5,
+           .frozen_units = 3,
+           .gather = SW_QUANT_INT8,
+           .reduce = SW_QUANT_INT4},
+          {.ranks = 6, .type = SW_F32, .variants = 2, .gather = SW_QUANT_INT8, .reduce = SW_QUANT_INT8});
+}
+
+/* The random numbers of its rounding are those of an element, whichever rank has it; with frozen units too. */
+static void narrow_optimizer_state_gives_the_same_bits(void **state) {
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 6, .optimizer = SW_OPTIMIZER_8BIT},
+          {.ranks = 3, .type = SW_BF16, .variants = 3, .frozen_units = 3, .optimizer = SW_OPTIMIZER_8BIT},
+          {.ranks = 2, .type = SW_F32, .variants = 3, .optimizer = SW_OPTIMIZER_BF16});
+}
+
+#define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        in_directory(two_ranks_give_the_same_bits_in_fp32),
+        in_directory(three_ranks_give_the_same_bits_in_bf16),
+        in_directory(four_ranks_give_the_same_bits_in_fp32),
+        in_directory(ranks_without_a_grain_keep_step),
+        in_directory(frozen_units_are_the_same_on_all_ranks),
+        in_directory(secondary_shards_give_the_same_bits),
+        in_directory(quantized_weights_give_the_same_bits),
+        in_directory(quantized_gradients_give_the_same_bits),
+        in_directory(gradients_reduced_within_nodes_first_give_the_same_bits),
+        in_directory(both_quantized_give_the_same_bits),
+        in_directory(narrow_optimizer_state_gives_the_same_bits),
+    };
+    return cmocka_run_group_tests_name("e2e ranks bits", tests, NULL, NULL);
 }

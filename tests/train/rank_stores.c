@@ -1,6 +1,7 @@
-/* A rank of a job that keeps a store, without the training. Its arguments: what to do with the run's folder, and on
- * what step. Every element of the state follows from its unit, its index there and the step; in a job of a model
- * (SW_TEST_TENSOR), from its tensor, its index in the whole tensor and the step. Rank 0 prints what came of it. */
+/* A rank of a job that keeps a store, without the training, or with `threads N` in front all N of them as threads. The
+ * other arguments: what to do with the run's folder, and on what step. Every element of the state follows from its
+ * unit, its index there and the step; in a job of a model (SW_TEST_TENSOR), from its tensor, its index in the whole
+ * tensor and the step. Rank 0 prints what came of it. */
 #include "core/size.h"
 #include "offload/plan/shard.h"
 #include "train/folder/run_stores.h"
@@ -22,10 +23,11 @@
 enum { UNITS = 4, IO_DEPTH = 8 };
 /* The units of a job without a model. */
 static const int64_t unit_grains[UNITS] = {11, 1, 0, 6};
-static struct sw_unit unit_list[UNITS];
-static struct sw_units grains_alone = {.unit = unit_list, .count = UNITS};
+static _Thread_local struct sw_unit unit_list[UNITS];
+static _Thread_local struct sw_units grains_alone;
 
-static struct {
+/* What a rank, which is a thread, works on. */
+static _Thread_local struct {
     struct sw_ranks ranks;
     struct sw_run run;
     const char *folder;
@@ -95,13 +97,13 @@ static void require(sw_status status) {
     if (!job.ranks.told || rank() == 0)
         fprintf(stderr, "refused: %s\n", sw_error_message(status));
     (void)sw_comm_barrier(job.ranks.comm, "refusal");
-    exit(1);
+    _exit(1);
 }
 
 static void check(bool holds, const char *what) {
     if (!holds) {
         fprintf(stderr, "rank %d: %s\n", rank(), what);
-        exit(1);
+        _exit(1);
     }
 }
 
@@ -117,6 +119,7 @@ static void take_units(void) {
         require(sw_model_units(&job.run.config, job.run.settings.tiles, SW_OPTIMIZER_FP32, &job.units));
     else
         job.units = &grains_alone;
+    grains_alone = (struct sw_units){.unit = unit_list, .count = UNITS};
     for (int64_t unit = 0; job.tensor_ranks == 0 && unit < UNITS; unit++)
         unit_list[unit] = (struct sw_unit){
             .grains = unit_grains[unit], .wide_grain = unit_grains[unit], .replicated_grain = unit_grains[unit]};
@@ -233,8 +236,8 @@ static void take_settings(const char *nvme) {
     if (nvme == NULL)
         return;
     sw_option_list_release(&settings->nvme);
-    char *names = strdup(nvme);
-    for (char *name = strtok(names, ","); name != NULL; name = strtok(NULL, ","))
+    char *names = strdup(nvme), *more;
+    for (char *name = strtok_r(names, ",", &more); name != NULL; name = strtok_r(NULL, ",", &more))
         require(sw_option_list_add(&settings->nvme, name));
     free(names);
 }
@@ -316,7 +319,7 @@ static void read_all(int64_t step) {
     struct sw_store_reader *reader;
     take_units();
     enum { AT_ONCE = 3 * SW_GRAIN_ELEMS + 5 };
-    static float got[AT_ONCE], record[SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS];
+    static _Thread_local float got[AT_ONCE], record[SW_OPTIMIZER_VECTORS * SW_GRAIN_ELEMS];
     require(sw_run_read(job.folder, &job.run));
     require(sw_run_open_stores(job.folder, &job.run, NULL, &set));
     require(sw_store_reader_open(&set, job.units, 1, &reader));
@@ -337,34 +340,49 @@ static void read_all(int64_t step) {
     sw_store_reader_close(reader);
 }
 
-int main(int argc, char **argv) {
-    const char *what = argc > 2 ? argv[1] : "";
-    const char *nvme = getenv("SW_TEST_NVME"), *death = getenv("SW_TEST_DEATH");
+struct arguments {
+    int count;
+    char **word;
+};
+
+/* Has the calls of the rank that the environment names counted. */
+static void take_death(void) {
+    const char *death = getenv("SW_TEST_DEATH");
     long dying = -1, calls = 0;
     char kind = 'a';
-    job.folder = argc > 2 ? argv[2] : "";
-    job.whole = getenv("SW_TEST_WHOLE") != NULL;
-    const char *model = getenv("SW_TEST_MODEL"), *tensor = getenv("SW_TEST_TENSOR");
-    job.model = model != NULL ? model : "gpt2-tiny";
-    job.tensor_ranks = tensor != NULL ? atoi(tensor) : 0;
-    if (sw_comm_open(&job.ranks.comm) != SW_OK)
-        return 1;
-    if (death != NULL && sscanf(death, "%ld:%ld%c", &dying, &calls, &kind) >= 2 && dying == rank()) {
-        only_names_count = kind == 'n';
-        atomic_store(&calls_until_death, calls);
-    }
+    if (death == NULL || sscanf(death, "%ld:%ld%c", &dying, &calls, &kind) < 2 || dying != rank())
+        return;
+    only_names_count = kind == 'n';
+    atomic_store(&calls_until_death, calls);
+}
+
+static void act(const char *what, int64_t number, const char *nvme) {
     if (strcmp(what, "create") == 0)
-        create(atoll(argv[3]), nvme);
+        create(number, nvme);
     else if (strcmp(what, "begin") == 0)
         begin(nvme);
     else if (strcmp(what, "resume") == 0)
         sw_store_close(resume(nvme));
     else if (strcmp(what, "commit") == 0)
-        commit_some(atoi(argv[3]));
+        commit_some((int)number);
     else if (strcmp(what, "read") == 0)
-        read_all(atoll(argv[3]));
+        read_all(number);
     else
-        return 2;
+        check(false, "there is no such action");
+}
+
+static void run(void *context, int number) {
+    const struct arguments *arguments = context;
+    const char *model = getenv("SW_TEST_MODEL"), *tensor = getenv("SW_TEST_TENSOR");
+    (void)number;
+    job.folder = arguments->word[1];
+    job.whole = getenv("SW_TEST_WHOLE") != NULL;
+    job.model = model != NULL ? model : "gpt2-tiny";
+    job.tensor_ranks = tensor != NULL ? atoi(tensor) : 0;
+    if (sw_comm_open(&job.ranks.comm) != SW_OK)
+        _exit(1);
+    take_death();
+    act(arguments->word[0], arguments->count > 2 ? atoll(arguments->word[2]) : 0, getenv("SW_TEST_NVME"));
     sw_run_release(&job.run);
     if (job.tensor_ranks > 0)
         sw_units_destroy(job.units);
@@ -372,5 +390,20 @@ int main(int argc, char **argv) {
     if (rank() == 0)
         puts("ok");
     sw_comm_close(job.ranks.comm);
+}
+
+int main(int argc, char **argv) {
+    struct arguments arguments = {.count = argc - 1, .word = argv + 1};
+    const bool threads = argc > 2 && strcmp(argv[1], "threads") == 0;
+    if (threads) {
+        arguments.count -= 2;
+        arguments.word += 2;
+    }
+    if (arguments.count < 2)
+        return 2;
+    if (!threads)
+        run(&arguments, 0);
+    else if (atoi(argv[2]) < 1 || sw_comm_run_threads(atoi(argv[2]), run, &arguments) != SW_OK)
+        return 2;
     return 0;
 }

@@ -33,11 +33,12 @@ def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False, previ
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-    if ranks > 1:
+    # Ranks that are processes outlive the one that is killed for a while.
+    if death is not None and ranks > 1:
         return jobs.run(ranks, what, path, *arguments)
-    # One rank needs no launcher, which would take most of the time.
-    jobs.command(1)
-    done = jobs.limits.run([jobs.PROGRAM, what, path, *map(str, arguments)], capture_output=True, text=True, check=False)
+    words = [what, path, *map(str, arguments)]
+    words = jobs.command(ranks, *words, launcher=jobs.THREADS) if ranks > 1 else [jobs.PROGRAM, *words]
+    done = jobs.limits.run(words, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
