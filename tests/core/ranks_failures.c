@@ -153,7 +153,7 @@ void ranks_abandon(struct sw_comm *comm, int failing_rank, const char *how) {
         RANKS_REQUIRE(strcmp(how, "leaves") == 0 || !sw_comm_abandon(comm, "late"), "it is not the first");
         printf("rank %d: %s\n", rank, sw_error_message(status));
     }
-    /* What others copy from or to must be over, as the memory is freed here. */
+    /* No other rank may still copy from or to this memory. */
     free(data);
     free(staging);
     if (strcmp(how, "leaves") != 0 || !fails)

@@ -26,7 +26,7 @@ static const int64_t unit_grains[UNITS] = {11, 1, 0, 6};
 static _Thread_local struct sw_unit unit_list[UNITS];
 static _Thread_local struct sw_units grains_alone;
 
-/* What a rank, which is a thread, works on. */
+/* The state of a rank, which is a thread. */
 static _Thread_local struct {
     struct sw_ranks ranks;
     struct sw_run run;
