@@ -57,6 +57,7 @@ static struct harness_spec spec_of(const struct job *job, bool alone) {
     spec.reduce_nodes = job->reduce_nodes;
     spec.micro_batches = alone ? MICRO_BATCHES : MICRO_BATCHES / ranks_of(job);
     spec.compute_threads = spec.update_threads = 1;
+    spec.shape.batch = 1; /* ranks share out whole micro-batches, whatever these hold */
     return spec;
 }
 
