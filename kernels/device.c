@@ -106,6 +106,9 @@ static void check_gemm(const struct sw_gemm *shape) {
     assert(!shape->bias || shape->out == shape->in);
     assert(!shape->accumulate || (!shape->bias && !shape->addend));
     assert(shape->out == shape->in || shape->out == SW_F32);
+    assert(sw_gemm_a_stride(shape) >= sw_gemm_a_cols(shape));
+    assert(sw_gemm_c_stride(shape) >= shape->n);
+    assert(!shape->addend || sw_gemm_c_stride(shape) == shape->n);
     (void)shape;
 }
 

@@ -114,11 +114,13 @@ sw_status sw_copy_on_device(struct sw_stream *stream, void *to, const void *from
 /* Sets `bytes` bytes of the device's memory to 0. */
 sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes);
 
-/* C[m,n] = op(A)·op(B) (+ bias[n]) (+ C where accumulate) (+ addend[m,n]), row-major and dense. op(A) is [m,k]: A is
- * stored [m,k], or [k,m] with transpose_a; op(B) is [k,n]: B is stored [k,n], or [n,k] with transpose_b. A, B and bias
- * have type `in`, C and addend type `out` (equal to in, or SW_F32). Products are summed in fp32; a device may round the
+/* C[m,n] = op(A)·op(B) (+ bias[n]) (+ C where accumulate) (+ addend[m,n]), row-major. op(A) is [m,k]: A is stored
+ * [m,k], or [k,m] with transpose_a; op(B) is [k,n]: B is stored [k,n], or [n,k] with transpose_b. A, B and bias have
+ * type `in`, C and addend type `out` (equal to in, or SW_F32). Products are summed in fp32; a device may round the
  * product to `out` before it adds an addend, and after. A bias needs equal types, and accumulate excludes bias and
- * addend. */
+ * addend. a_stride and c_stride are the elements from one stored row of A, and of C, to the next; 0: rows follow each
+ * other without a gap, as those of B and of an addend do. What lies in a gap is neither read nor written. An addend
+ * needs a C without gaps. */
 struct sw_gemm {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
@@ -126,7 +128,30 @@ struct sw_gemm {
     bool accumulate;
     bool addend;
     sw_dtype in, out;
+    int64_t a_stride, c_stride;
 };
+
+/* Return the columns of the stored A, and the elements from one stored row of A, and of C, to the next. */
+static inline int64_t sw_gemm_a_cols(const struct sw_gemm *shape) {
+    return shape->transpose_a ? shape->m : shape->k;
+}
+
+static inline int64_t sw_gemm_a_stride(const struct sw_gemm *shape) {
+    return shape->a_stride > 0 ? shape->a_stride : sw_gemm_a_cols(shape);
+}
+
+static inline int64_t sw_gemm_c_stride(const struct sw_gemm *shape) {
+    return shape->c_stride > 0 ? shape->c_stride : shape->n;
+}
+
+/* Return the elements of A and of C, gaps included. */
+static inline int64_t sw_gemm_a_elems(const struct sw_gemm *shape) {
+    return (shape->transpose_a ? shape->k : shape->m) * sw_gemm_a_stride(shape);
+}
+
+static inline int64_t sw_gemm_c_elems(const struct sw_gemm *shape) {
+    return shape->m * sw_gemm_c_stride(shape);
+}
 
 /* No operand has more rows or columns than this. */
 #define SW_GEMM_MOST_SIDE ((int64_t)INT32_MAX)

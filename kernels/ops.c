@@ -158,14 +158,15 @@ static double embedding_backward(const void *args) {
 static double cross_entropy(const void *args) {
     const struct sw_cross_entropy *op = args;
     const double elems = (double)(op->rows * op->vocab);
-    assert(op->rows >= 0 && op->vocab > 0 && op->vocab <= INT32_MAX);
+    assert(op->rows >= 0 && op->vocab > 0 && op->vocab <= INT32_MAX && op->stride >= op->vocab);
     assert(op->logits != NULL && op->targets != NULL && op->loss != NULL);
     return bytes_of(op->type, op->d_logits == NULL ? 0.0 : elems, elems);
 }
 
 static double softmax_partial(const void *args) {
     const struct sw_softmax_partial *op = args;
-    assert(op->rows >= 0 && op->tile_cols > 0 && op->first_col >= 0 && op->logits != NULL && op->targets != NULL);
+    assert(op->rows >= 0 && op->tile_cols > 0 && op->stride >= op->tile_cols && op->first_col >= 0);
+    assert(op->logits != NULL && op->targets != NULL);
     assert(op->max != NULL && op->sum != NULL && op->target_logit != NULL);
     return bytes_of(SW_F32, 0.0, (double)(op->rows * op->tile_cols));
 }
@@ -180,8 +181,8 @@ static double softmax_combine(const void *args) {
 static double cross_entropy_tile(const void *args) {
     const struct sw_cross_entropy_tile *op = args;
     const double elems = op->d_logits == NULL ? 0.0 : (double)(op->rows * op->tile_cols);
-    assert(op->rows >= 0 && op->tile_cols > 0 && op->first_col >= 0 && op->targets != NULL);
-    assert(op->max != NULL && op->sum != NULL && op->target_logit != NULL);
+    assert(op->rows >= 0 && op->tile_cols > 0 && op->stride >= op->tile_cols && op->first_col >= 0);
+    assert(op->targets != NULL && op->max != NULL && op->sum != NULL && op->target_logit != NULL);
     assert(op->logits != NULL || op->d_logits == NULL);
     return bytes_of(op->type, elems, elems);
 }

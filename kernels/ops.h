@@ -302,10 +302,11 @@ struct sw_embedding_backward {
 
 /* For each row: loss[row] = logsumexp(logits) - logits[target], or 0 where target < 0; and d_logits (of `type`; NULL:
  * no gradient is wanted) = scale·(softmax(logits) - onehot(target)), or 0 where target < 0. logits: fp32 [rows, vocab].
- */
+ * `stride` is the elements from one row of logits, and of d_logits, to the next, and at least `vocab`; what lies behind
+ * a row's columns is neither read nor written. */
 struct sw_cross_entropy {
     sw_dtype type;
-    int64_t rows, vocab;
+    int64_t rows, vocab, stride;
     float scale; /* of the gradient */
     const float *logits;
     const int32_t *targets;
@@ -316,7 +317,8 @@ struct sw_cross_entropy {
     sw_device_run(stream, SW_DEVICE_CROSS_ENTROPY, &(const struct sw_cross_entropy){__VA_ARGS__})
 
 /* The next two ops are the two passes of cross-entropy over tiles of the vocabulary, so that logits are never whole. A
- * tile holds the columns [first_col, first_col + tile_cols) of every row: logits is [rows, tile_cols].
+ * tile holds the columns [first_col, first_col + tile_cols) of every row: logits is [rows, tile_cols], with rows
+ * `stride` elements apart, as in sw_cross_entropy.
  *
  * The first pass takes each tile into the running maximum, the sum of exp(logit - max) and the target's logit of every
  * row (0 until its column came). A tile with first_col begin_col starts them; the others follow, in the order of
@@ -324,7 +326,7 @@ struct sw_cross_entropy {
  * A row without a target (< 0) keeps 0, 1 and 0. Tiles are taken in blocks of SW_SOFTMAX_BLOCK_COLUMNS (512), so on one
  * device every tiling by multiples of it gives the bits of sw_cross_entropy; "ref" sums whole tiles in fp64 instead. */
 struct sw_softmax_partial {
-    int64_t rows, tile_cols, first_col;
+    int64_t rows, tile_cols, stride, first_col;
     const float *logits;
     const int32_t *targets;
     float *max, *sum, *target_logit;
@@ -345,11 +347,11 @@ struct sw_softmax_combine {
     sw_device_run(stream, SW_DEVICE_SOFTMAX_COMBINE, &(const struct sw_softmax_combine){__VA_ARGS__})
 
 /* The second pass reads what the first has found, in any order of tiles: loss = log(sum) + max - target_logit where
- * first_col is 0 and loss is not NULL; d_logits (of `type`, [rows, tile_cols]; NULL to leave out, and then logits may
- * be NULL) = scale·(exp(logit - max)/sum - onehot(target)). Both are 0 where target < 0. */
+ * first_col is 0 and loss is not NULL; d_logits (of `type`, laid out like logits; NULL to leave out, and then logits
+ * may be NULL) = scale·(exp(logit - max)/sum - onehot(target)). Both are 0 where target < 0. */
 struct sw_cross_entropy_tile {
     sw_dtype type;
-    int64_t rows, tile_cols, first_col;
+    int64_t rows, tile_cols, stride, first_col;
     float scale; /* of the gradient */
     const float *logits;
     const int32_t *targets;

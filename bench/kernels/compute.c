@@ -67,8 +67,9 @@ static sw_status check_memory(const struct compute_bench *bench) {
     int64_t bytes[PARTS] = {0};
     for (int i = 0; i < bench->of.count; i++) {
         const struct sw_gemm *shape = &bench->of.product[i].shape;
-        const int64_t in_bytes = (shape->m * shape->k + shape->k * shape->n) * sw_dtype_bytes(shape->in);
-        bytes[bench->of.product[i].head ? HEAD : BLOCK] += in_bytes + shape->m * shape->n * sw_dtype_bytes(shape->out);
+        const int64_t in_bytes = (sw_gemm_a_elems(shape) + shape->k * shape->n) * sw_dtype_bytes(shape->in);
+        bytes[bench->of.product[i].head ? HEAD : BLOCK] +=
+            in_bytes + sw_gemm_c_elems(shape) * sw_dtype_bytes(shape->out);
     }
     return sw_bench_check_memory("a unit of this model and the operands of its products",
                                  sw_unit_run_bytes(bench->of.model) + sw_max_i64(bytes[BLOCK], bytes[HEAD]));

@@ -20,7 +20,8 @@ static_assert((int)CONTENDERS <= SW_BENCH_MAX_CONTENDERS, "each contender has it
 /* One product of a micro-batch, and the products of a part of the model. */
 struct product_row {
     struct sw_model_product of;
-    const char *operands;          /* 'T' or 'N' for each */
+    const char *operands; /* 'T' or 'N' for each */
+    int64_t a_stride, c_stride;
     struct sw_bench_rounds rounds; /* floating-point operations a second */
 };
 struct total_row {
@@ -42,6 +43,8 @@ static const struct sw_bench_field product_fields[] = {
     {.name = "transpose_b", SW_AT(SW_FIELD_FLAG, of.shape.transpose_b)},
     {.name = "bias", SW_AT(SW_FIELD_FLAG, of.shape.bias)},
     {.name = "accumulate", SW_AT(SW_FIELD_FLAG, of.shape.accumulate)},
+    {.name = "a_stride", SW_AT(SW_FIELD_COUNT, a_stride)},
+    {.name = "c_stride", SW_AT(SW_FIELD_COUNT, c_stride)},
     SW_RATE_FIELD("flops_per_s", "Gflop/s", OURS, 0),
     SW_RATE_FIELD("same_layouts_flops_per_s", "same", SAME_LAYOUTS, 0),
     SW_RATE_FIELD("own_layouts_flops_per_s", "own", OWN_LAYOUTS, 0),
@@ -112,7 +115,9 @@ out:
 static struct product_row row_of(const struct sw_model_product *product) {
     static const char *const operands[2][2] = {{"NN", "NT"}, {"TN", "TT"}};
     return (struct product_row){.of = *product,
-                                .operands = operands[product->shape.transpose_a][product->shape.transpose_b]};
+                                .operands = operands[product->shape.transpose_a][product->shape.transpose_b],
+                                .a_stride = sw_gemm_a_stride(&product->shape),
+                                .c_stride = sw_gemm_c_stride(&product->shape)};
 }
 
 /* Sums a part of the model: the blocks, the head, or all. */

@@ -41,10 +41,10 @@ static sw_status size_operands(struct sw_device *device, const struct sw_model_p
     for (int i = 0; i < count; i++) {
         const struct sw_gemm *shape = &products[i].shape;
         const int64_t in = sw_dtype_bytes(shape->in), out = sw_dtype_bytes(shape->out);
-        int64_t of[OPERANDS] = {[A] = shape->m * shape->k * in,
+        int64_t of[OPERANDS] = {[A] = sw_gemm_a_elems(shape) * in,
                                 [B] = shape->k * shape->n * in,
                                 [BIAS] = shape->bias ? shape->n * in : 0,
-                                [C] = shape->m * shape->n * out};
+                                [C] = sw_gemm_c_elems(shape) * out};
         SW_TRY(sw_device_prepare_gemm(device, shape, &of[SCRATCH]));
         for (int o = 0; o < OPERANDS; o++)
             bytes[o] = sw_max_i64(bytes[o], of[o]);

@@ -120,16 +120,16 @@ def pair(name, our_s, peer_s, sides, required=False):
 
 def product_call(torch, product):
     """The product as the block has it: the same shapes and the same orders in memory, with its bias, or added to fp32."""
-    def random(rows, cols):
-        return torch.randn(rows, cols, device="cuda", dtype=torch.bfloat16)
+    def random(rows, cols, stride):
+        return torch.randn(rows, stride, device="cuda", dtype=torch.bfloat16)[:, :cols]
 
     m, n, k = product["m"], product["n"], product["k"]
-    a = random(k, m).t() if product["transpose_a"] else random(m, k)
-    b = random(n, k).t() if product["transpose_b"] else random(k, n)
+    a = random(k, m, product["a_stride"]).t() if product["transpose_a"] else random(m, k, product["a_stride"])
+    b = random(n, k, k).t() if product["transpose_b"] else random(k, n, n)
     if product["bias"]:
         bias = torch.randn(n, device="cuda", dtype=torch.bfloat16)
         return lambda: torch.addmm(bias, a, b)
-    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty(m, product["c_stride"], device="cuda", dtype=torch.bfloat16)[:, :n]
     return lambda: torch.mm(a, b, out=out)
 
 

@@ -137,7 +137,7 @@ SW_INLINE void load_square(const sw_dtype type, const void *operand, int64_t fro
 
 /* Packs rows of A. What lies behind a tile's rows is overwritten by those of the next term. */
 SW_INLINE void pack_a(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
-    const int64_t k = call->shape->k;
+    const int64_t stride = sw_gemm_a_stride(call->shape);
     for (int64_t row = 0; row < piece->rows; row += TILE_ROWS, to += A_TILE_ELEMS)
         for (int64_t term = 0; term < piece->terms; term += SW_LANES) {
             const int64_t count = sw_min_i64(SW_LANES, piece->terms - term);
@@ -145,8 +145,8 @@ SW_INLINE void pack_a(const sw_dtype type, const struct call *call, const struct
 #pragma GCC unroll 2
             for (int64_t i = 0; i < ROW_VECTORS; i++) {
                 const int64_t first = row + i * SW_LANES;
-                load_square(type, call->a, (piece->row + first) * k + piece->term + term, k, TILE_ROWS - i * SW_LANES,
-                            piece->rows - first, count, square[i]);
+                load_square(type, call->a, (piece->row + first) * stride + piece->term + term, stride,
+                            TILE_ROWS - i * SW_LANES, piece->rows - first, count, square[i]);
                 sw_vec_transpose(square[i]);
             }
             for (int64_t i = 0; i < count; i++)
@@ -157,10 +157,10 @@ SW_INLINE void pack_a(const sw_dtype type, const struct call *call, const struct
 
 /* Packs columns of the stored A, as pack_a packs rows. */
 SW_INLINE void pack_transposed_a(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
-    const int64_t m = call->shape->m;
+    const int64_t m = call->shape->m, stride = sw_gemm_a_stride(call->shape);
     for (int64_t row = 0; row < piece->rows; row += TILE_ROWS, to += A_TILE_ELEMS) {
         for (int64_t term = 0; term < piece->terms; term++) {
-            const int64_t from = (piece->term + term) * m + piece->row + row, rest = m - piece->row - row;
+            const int64_t from = (piece->term + term) * stride + piece->row + row, rest = m - piece->row - row;
             for (int64_t i = 0; i < TILE_ROWS; i += SW_LANES)
                 sw_vec_store(to + term * TILE_ROWS + i,
                              i < rest ? sw_load_up_to(type, call->a, from + i, rest - i, 0.0f) : (sw_vec){0});
@@ -243,9 +243,10 @@ static void add(const float *tile, float *sums) {
 SW_INLINE void finish(const sw_dtype type, const struct call *call, int64_t row, int64_t rows, int64_t col,
                       int64_t cols, const float *sums) {
     const struct sw_gemm *shape = call->shape;
+    const int64_t stride = sw_gemm_c_stride(shape);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j += SW_LANES) {
-            const int64_t at = (row + i) * shape->n + col + j, rest = cols - j;
+            const int64_t at = (row + i) * stride + col + j, rest = cols - j;
             sw_vec value = sw_vec_load(sums + i * TILE_COLS + j);
             if (shape->bias)
                 value += sw_load_up_to(type, call->bias, col + j, rest, 0.0f);

@@ -86,17 +86,17 @@ static void cross_entropy_rows(const void *args, int64_t first, int64_t end, int
     (void)thread;
     const struct sw_cross_entropy *op = args;
     for (int64_t row = first; row < end; row++) {
-        const float *line = op->logits + row * op->vocab;
+        const float *line = op->logits + row * op->stride;
         if (op->targets[row] < 0) {
             op->loss[row] = 0.0f;
             if (op->d_logits != NULL)
-                no_gradient(op->type, op->vocab, op->d_logits, row * op->vocab);
+                no_gradient(op->type, op->vocab, op->d_logits, row * op->stride);
             continue;
         }
         const struct softmax s = take_columns(nothing_yet, op->vocab, line);
         op->loss[row] = loss_of(s, line[op->targets[row]]);
         if (op->d_logits != NULL)
-            gradient(op->type, op->vocab, line, s, op->targets[row], op->scale, op->d_logits, row * op->vocab);
+            gradient(op->type, op->vocab, line, s, op->targets[row], op->scale, op->d_logits, row * op->stride);
     }
 }
 
@@ -110,7 +110,7 @@ static void partial_rows(const void *args, int64_t first, int64_t end, int threa
     (void)thread;
     const struct sw_softmax_partial *op = args;
     for (int64_t row = first; row < end; row++) {
-        const float *line = op->logits + row * op->tile_cols;
+        const float *line = op->logits + row * op->stride;
         const int64_t target = op->targets[row] - op->first_col;
         struct softmax s = {.largest = 0.0f, .sum = 1.0f};
         const bool begins = op->first_col == op->begin_col;
@@ -135,7 +135,7 @@ static void tile_rows(const void *args, int64_t first, int64_t end, int thread) 
     (void)thread;
     const struct sw_cross_entropy_tile *op = args;
     for (int64_t row = first; row < end; row++) {
-        const int64_t row_at = row * op->tile_cols;
+        const int64_t row_at = row * op->stride;
         const struct softmax s = {.largest = op->max[row], .sum = op->sum[row]};
         if (op->loss != NULL && op->first_col == 0)
             op->loss[row] = op->targets[row] < 0 ? 0.0f : loss_of(s, op->target_logit[row]);

@@ -88,7 +88,8 @@ static int64_t packed_bytes(const struct sw_gemm *shape) {
 
 /* A transposed A would have to be packed as well, which takes as long as it saves. The head's table is too large. */
 static bool packs(const struct sw_gemm *shape, int threads) {
-    return shape->in == SW_BF16 && !shape->transpose_a && shape->n % SW_PACK_COLS == 0 &&
+    const bool gaps = sw_gemm_a_stride(shape) > sw_gemm_a_cols(shape) || sw_gemm_c_stride(shape) > shape->n;
+    return !gaps && shape->in == SW_BF16 && !shape->transpose_a && shape->n % SW_PACK_COLS == 0 &&
            shape->k % SW_PACK_TERMS == 0 && packed_bytes(shape) <= MOST_PACKED_BYTES && shape->m >= LEAST_PACKED_ROWS &&
            shape->m >= (int64_t)LEAST_PIECE_ROWS * LEAST_PIECES_OF_THREAD * threads;
 }
@@ -116,9 +117,8 @@ static sw_status describe(sw_onednn_layout *out, int64_t rows, int64_t cols, int
 /* Describes the operands of a piece of these rows and columns. */
 static sw_status describe_piece(const struct sw_gemm *shape, bool packed, int64_t rows, int64_t cols,
                                 sw_onednn_layout *layout) {
-    const int64_t a_stride = shape->transpose_a ? shape->m : shape->k;
     const int64_t b_stride = shape->transpose_b ? shape->k : shape->n;
-    SW_TRY(describe(&layout[A], rows, shape->k, a_stride, shape->transpose_a, shape->in));
+    SW_TRY(describe(&layout[A], rows, shape->k, sw_gemm_a_stride(shape), shape->transpose_a, shape->in));
     if (packed)
         SW_TRY(sw_cpu_check(sw_onednn_layout_by_tag(shape->k, cols, dnnl_bf16, dnnl_BA16a64b2a, &layout[B]),
                             "describe a packed matrix"));
@@ -126,7 +126,7 @@ static sw_status describe_piece(const struct sw_gemm *shape, bool packed, int64_
         SW_TRY(describe(&layout[B], shape->k, cols, b_stride, shape->transpose_b, shape->in));
     if (shape->bias)
         SW_TRY(describe(&layout[BIAS], 1, cols, shape->n, false, shape->in));
-    return describe(&layout[C], rows, cols, shape->n, false, shape->out);
+    return describe(&layout[C], rows, cols, sw_gemm_c_stride(shape), false, shape->out);
 }
 
 /* Refuses to multiply a packed matrix by oneDNN's reference, which is slow. oneDNN 2 names its fast implementations
@@ -276,10 +276,10 @@ static dnnl_status_t run_piece(const struct sw_cpu_product *p, const struct sw_c
     const int kind = (row == p->grid.rows - 1 ? LAST_ROW : 0) | (col == p->grid.cols - 1 ? LAST_COL : 0);
     const dnnl_memory_t *memory = p->bound[team * KINDS + kind].memory;
     void *const address[OPERANDS] = {
-        [A] = at_element(at->a, first_row * (shape->transpose_a ? 1 : shape->k), shape->in),
+        [A] = at_element(at->a, first_row * (shape->transpose_a ? 1 : sw_gemm_a_stride(shape)), shape->in),
         [B] = at_element(at->b, first_col * (shape->transpose_b ? shape->k : 1), shape->in),
         [BIAS] = shape->bias ? at_element(at->bias, first_col, shape->in) : NULL,
-        [C] = at_element(at->c, first_row * shape->n + first_col, shape->out),
+        [C] = at_element(at->c, first_row * sw_gemm_c_stride(shape) + first_col, shape->out),
         [SCRATCHPAD] = (char *)scratch + team * p->scratchpad_bytes};
     const dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, memory[A]},
                                          {DNNL_ARG_WEIGHTS, memory[B]},

@@ -109,6 +109,15 @@ static void some_runs(const void *context, int64_t first_run, int64_t end_run, i
     }
 }
 
+/* Widens the row, which is a column of the stored A with transpose_a. */
+static void widen_row(const struct sw_gemm *shape, const void *a, float *x) {
+    const int64_t step = shape->transpose_a ? sw_gemm_a_stride(shape) : 1;
+    if (step == 1)
+        sw_widen(shape->in, a, 0, shape->k, x);
+    for (int64_t i = 0; step > 1 && i < shape->k; i++)
+        x[i] = sw_dtype_load(shape->in, a, i * step);
+}
+
 static sw_status row_product(struct sw_stream *stream, const struct sw_gemm *shape, const void *a, const void *b,
                              const void *bias, void *y, float *scratch) {
     const struct call c = {.shape = shape, .x = scratch, .b = b, .bias = bias, .y = y};
@@ -117,7 +126,7 @@ static sw_status row_product(struct sw_stream *stream, const struct sw_gemm *sha
     const int64_t even = sw_round_up(sw_div_up(shape->n, threads), SW_LANES);
     const struct runs runs = {.call = &c, .columns = shape->transpose_b ? DOTS : sw_min_i64(even, MOST_COLUMNS)};
     memset(scratch, 0, (size_t)scratch_bytes(shape));
-    sw_widen(shape->in, a, 0, shape->k, scratch);
+    widen_row(shape, a, scratch);
     sw_cpu_share(stream, threads > 1, sw_div_up(shape->n, runs.columns), some_runs, &runs);
     return SW_OK;
 }

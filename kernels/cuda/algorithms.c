@@ -142,8 +142,9 @@ static bool fill(const struct timing *t, sw_dtype type, int64_t bytes) {
 /* Lays the operands one behind the other; false: there is no room to measure in. */
 static bool open_timing(struct timing *t, const struct sw_gemm *s) {
     const int64_t in = sw_dtype_bytes(s->in), out = sw_dtype_bytes(s->out);
-    const int64_t bytes[] = {s->m * s->k * in,  s->k * s->n * in,  s->n * in,
-                             s->m * s->n * out, s->m * s->n * out, SW_GPU_GEMM_SCRATCH_BYTES};
+    const int64_t c_bytes = sw_gemm_c_elems(s) * out;
+    const int64_t bytes[] = {sw_gemm_a_elems(s) * in,  s->k * s->n * in, s->n * in, c_bytes, c_bytes,
+                             SW_GPU_GEMM_SCRATCH_BYTES};
     enum { PARTS = sizeof bytes / sizeof bytes[0] };
     int64_t at[PARTS], total = 0;
     for (int i = 0; i < PARTS; i++) {

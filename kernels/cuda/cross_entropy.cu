@@ -52,23 +52,23 @@ static __device__ __forceinline__ float loss_of(sw_running row, float target_log
 
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    whole_kernel(int64_t vocab, const float *logits, const int32_t *targets, float scale, float *loss, T *d_logits,
-                 bool aligned) {
+    whole_kernel(int64_t vocab, int64_t stride, const float *logits, const int32_t *targets, float scale, float *loss,
+                 T *d_logits, bool aligned) {
     const int64_t row = blockIdx.x;
-    const float *line = logits + row * vocab;
+    const float *line = logits + row * stride;
     const int32_t target = targets[row];
     const sw_running nothing = {-FLT_MAX, 0.0f};
     const sw_running sums = target < 0 ? nothing : sw_softmax_row(nothing, line, vocab, aligned);
     if (threadIdx.x == 0)
         loss[row] = target < 0 ? 0.0f : loss_of(sums, line[target]);
     if (d_logits != NULL)
-        write_gradient(line, vocab, {target, target < 0, scale, sums}, aligned, d_logits + row * vocab);
+        write_gradient(line, vocab, {target, target < 0, scale, sums}, aligned, d_logits + row * stride);
 }
 
 template <typename T> static void whole(cudaStream_t stream, const sw_cross_entropy *op) {
-    const bool aligned = op->vocab % SW_ELEMS == 0 && sw_is_aligned(op->logits) && sw_is_aligned(op->d_logits);
-    SW_LAUNCH(whole_kernel<T>, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->vocab, op->logits, op->targets,
-              op->scale, op->loss, (T *)op->d_logits, aligned);
+    const bool aligned = op->stride % SW_ELEMS == 0 && sw_is_aligned(op->logits) && sw_is_aligned(op->d_logits);
+    SW_LAUNCH(whole_kernel<T>, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->vocab, op->stride, op->logits,
+              op->targets, op->scale, op->loss, (T *)op->d_logits, aligned);
 }
 
 void sw_cuda_cross_entropy(cudaStream_t stream, const void *args) {
@@ -78,8 +78,8 @@ void sw_cuda_cross_entropy(cudaStream_t stream, const void *args) {
 }
 
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    partial_kernel(int64_t tile_cols, int64_t first_col, bool first, const float *logits, const int32_t *targets,
-                   float *max, float *sum, float *target_logit, bool aligned) {
+    partial_kernel(int64_t tile_cols, int64_t stride, int64_t first_col, bool first, const float *logits,
+                   const int32_t *targets, float *max, float *sum, float *target_logit, bool aligned) {
     const int64_t row = blockIdx.x;
     const int32_t target = targets[row];
     if (target < 0) {
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         }
         return;
     }
-    const float *line = logits + row * tile_cols;
+    const float *line = logits + row * stride;
     sw_running sums = {-FLT_MAX, 0.0f};
     if (!first) {
         sums.max = max[row];
@@ -108,10 +108,11 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
 
 void sw_cuda_softmax_partial(cudaStream_t stream, const void *args) {
     const sw_softmax_partial *op = (const sw_softmax_partial *)args;
-    const bool aligned = op->tile_cols % SW_ELEMS == 0 && sw_is_aligned(op->logits);
+    const bool aligned = op->stride % SW_ELEMS == 0 && sw_is_aligned(op->logits);
     if (op->rows > 0)
-        SW_LAUNCH(partial_kernel, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->tile_cols, op->first_col,
-                  op->first_col == op->begin_col, op->logits, op->targets, op->max, op->sum, op->target_logit, aligned);
+        SW_LAUNCH(partial_kernel, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->tile_cols, op->stride,
+                  op->first_col, op->first_col == op->begin_col, op->logits, op->targets, op->max, op->sum,
+                  op->target_logit, aligned);
 }
 
 /* The reference's order of additions. */
@@ -142,22 +143,24 @@ void sw_cuda_softmax_combine(cudaStream_t stream, const void *args) {
 
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    tile_kernel(int64_t tile_cols, int64_t first_col, const float *logits, const int32_t *targets, float scale,
-                const float *max, const float *sum, const float *target_logit, float *loss, T *d_logits, bool aligned) {
+    tile_kernel(int64_t tile_cols, int64_t stride, int64_t first_col, const float *logits, const int32_t *targets,
+                float scale, const float *max, const float *sum, const float *target_logit, float *loss, T *d_logits,
+                bool aligned) {
     const int64_t row = blockIdx.x;
     const int32_t target = targets[row];
     const sw_running sums = {max[row], sum[row]};
     if (threadIdx.x == 0 && loss != NULL && first_col == 0)
         loss[row] = target < 0 ? 0.0f : loss_of(sums, target_logit[row]);
     if (d_logits != NULL)
-        write_gradient(logits + row * tile_cols, tile_cols, {target - first_col, target < 0, scale, sums}, aligned,
-                       d_logits + row * tile_cols);
+        write_gradient(logits + row * stride, tile_cols, {target - first_col, target < 0, scale, sums}, aligned,
+                       d_logits + row * stride);
 }
 
 template <typename T> static void tile(cudaStream_t stream, const sw_cross_entropy_tile *op) {
-    const bool aligned = op->tile_cols % SW_ELEMS == 0 && sw_is_aligned(op->logits) && sw_is_aligned(op->d_logits);
-    SW_LAUNCH(tile_kernel<T>, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->tile_cols, op->first_col, op->logits,
-              op->targets, op->scale, op->max, op->sum, op->target_logit, op->loss, (T *)op->d_logits, aligned);
+    const bool aligned = op->stride % SW_ELEMS == 0 && sw_is_aligned(op->logits) && sw_is_aligned(op->d_logits);
+    SW_LAUNCH(tile_kernel<T>, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->tile_cols, op->stride, op->first_col,
+              op->logits, op->targets, op->scale, op->max, op->sum, op->target_logit, op->loss, (T *)op->d_logits,
+              aligned);
 }
 
 void sw_cuda_cross_entropy_tile(cudaStream_t stream, const void *args) {

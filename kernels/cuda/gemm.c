@@ -47,16 +47,20 @@ static sw_status describe_operation(struct sw_cuda_product *p, const struct sw_g
 }
 
 /* Creates the layout of a row-major matrix, which cuBLASLt sees as its column-major transpose. */
-static sw_status describe_matrix(cublasLtMatrixLayout_t *out, sw_dtype type, int64_t rows, int64_t cols) {
-    return sw_cuda_check_lt(cublasLtMatrixLayoutCreate(out, type_of(type), (uint64_t)cols, (uint64_t)rows, cols),
+static sw_status describe_matrix(cublasLtMatrixLayout_t *out, sw_dtype type, int64_t rows, int64_t cols,
+                                 int64_t stride) {
+    return sw_cuda_check_lt(cublasLtMatrixLayoutCreate(out, type_of(type), (uint64_t)cols, (uint64_t)rows, stride),
                             "describing a matrix");
 }
 
 static sw_status describe(struct sw_cuda_product *p, const struct sw_gemm *s, bool tf32, const void *bias) {
     SW_TRY(describe_operation(p, s, tf32, bias));
-    SW_TRY(s->transpose_b ? describe_matrix(&p->a, s->in, s->n, s->k) : describe_matrix(&p->a, s->in, s->k, s->n));
-    SW_TRY(s->transpose_a ? describe_matrix(&p->b, s->in, s->k, s->m) : describe_matrix(&p->b, s->in, s->m, s->k));
-    return describe_matrix(&p->c, s->out, s->m, s->n);
+    const int64_t a_stride = sw_gemm_a_stride(s);
+    SW_TRY(s->transpose_b ? describe_matrix(&p->a, s->in, s->n, s->k, s->k)
+                          : describe_matrix(&p->a, s->in, s->k, s->n, s->n));
+    SW_TRY(s->transpose_a ? describe_matrix(&p->b, s->in, s->k, s->m, a_stride)
+                          : describe_matrix(&p->b, s->in, s->m, s->k, a_stride));
+    return describe_matrix(&p->c, s->out, s->m, s->n, sw_gemm_c_stride(s));
 }
 
 static void release(struct sw_cuda_product *p) {

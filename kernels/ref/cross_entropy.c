@@ -16,13 +16,13 @@ static sw_status cross_entropy(struct sw_stream *stream, const void *args) {
     const struct sw_cross_entropy *op = args;
     (void)stream;
     for (int64_t row = 0; row < op->rows; row++) {
-        const float *line = op->logits + row * op->vocab;
+        const float *line = op->logits + row * op->stride;
         const int32_t target = op->targets[row];
         const double lse = target < 0 ? 0.0 : log_sum_exp(op->vocab, line);
         op->loss[row] = target < 0 ? 0.0f : (float)(lse - line[target]);
         for (int64_t i = 0; op->d_logits != NULL && i < op->vocab; i++) {
             const double gradient = target < 0 ? 0.0 : exp(line[i] - lse) - (i == target ? 1.0 : 0.0);
-            sw_dtype_store(op->type, op->d_logits, row * op->vocab + i, (float)(op->scale * gradient));
+            sw_dtype_store(op->type, op->d_logits, row * op->stride + i, (float)(op->scale * gradient));
         }
     }
     return SW_OK;
@@ -32,7 +32,7 @@ static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
     const struct sw_softmax_partial *op = args;
     (void)stream;
     for (int64_t row = 0; row < op->rows; row++) {
-        const float *line = op->logits + row * op->tile_cols;
+        const float *line = op->logits + row * op->stride;
         const bool ignored = op->targets[row] < 0;
         if (op->first_col == op->begin_col) {
             op->max[row] = ignored ? 0.0f : -FLT_MAX;
@@ -85,8 +85,8 @@ static sw_status cross_entropy_tile(struct sw_stream *stream, const void *args) 
             op->loss[row] = ignored ? 0.0f : (float)(lse - op->target_logit[row]);
         for (int64_t i = 0; op->d_logits != NULL && i < op->tile_cols; i++) {
             const double target = op->first_col + i == op->targets[row] ? 1.0 : 0.0;
-            const double gradient = ignored ? 0.0 : exp(op->logits[row * op->tile_cols + i] - lse) - target;
-            sw_dtype_store(op->type, op->d_logits, row * op->tile_cols + i, (float)(op->scale * gradient));
+            const double gradient = ignored ? 0.0 : exp(op->logits[row * op->stride + i] - lse) - target;
+            sw_dtype_store(op->type, op->d_logits, row * op->stride + i, (float)(op->scale * gradient));
         }
     }
     return SW_OK;

@@ -13,9 +13,10 @@ static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) 
 
 /* Returns one element of op(A)·op(B). */
 static double product(const struct sw_gemm *shape, const void *a, const void *b, int64_t row, int64_t col) {
+    const int64_t a_stride = sw_gemm_a_stride(shape);
     double sum = 0.0;
     for (int64_t i = 0; i < shape->k; i++) {
-        const int64_t a_index = shape->transpose_a ? i * shape->m + row : row * shape->k + i;
+        const int64_t a_index = shape->transpose_a ? i * a_stride + row : row * a_stride + i;
         const int64_t b_index = shape->transpose_b ? col * shape->k + i : i * shape->n + col;
         sum += (double)sw_dtype_load(shape->in, a, a_index) * sw_dtype_load(shape->in, b, b_index);
     }
@@ -29,7 +30,7 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
     const struct sw_gemm *shape = &entry->shape;
     for (int64_t row = 0; row < shape->m; row++) {
         for (int64_t col = 0; col < shape->n; col++) {
-            const int64_t index = row * shape->n + col;
+            const int64_t index = row * sw_gemm_c_stride(shape) + col;
             double sum = product(shape, a, b, row, col);
             if (shape->bias)
                 sum += sw_dtype_load(shape->in, bias, col);

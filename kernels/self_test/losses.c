@@ -21,18 +21,21 @@ static const int32_t *targets_of(struct trial *trial, const struct test_rows *s)
 
 sw_status trial_cross_entropy(struct trial *trial) {
     const struct test_rows *s = trial->shape;
-    const float *logits = trial_input(trial, "logits", SW_F32, s->rows * s->cols, 2.0f);
+    const int64_t stride = sw_round_up(s->cols, TRIAL_ROW_MULTIPLE), elems = s->rows * stride;
+    const float *logits = trial_input(trial, "logits", SW_F32, elems, 2.0f);
     const int32_t *targets = targets_of(trial, s);
     float *loss = trial_output(trial, "loss", SW_F32, s->rows, LOSS);
-    void *gradient = trial_output(trial, "d_logits", trial->type, s->rows * s->cols, GRADIENT);
+    void *gradient = trial_output(trial, "d_logits", trial->type, elems, GRADIENT);
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
-    return sw_cross_entropy(trial->stream, trial->type, s->rows, s->cols, SCALE, logits, targets, loss, gradient);
+    return sw_cross_entropy(trial->stream, trial->type, s->rows, s->cols, stride, SCALE, logits, targets, loss,
+                            gradient);
 }
 
-/* Two tiles, the second of which is ragged: both hold the columns of the whole in their own order. */
+/* Two tiles, the second of which is ragged and has gaps between rows: both hold the columns of the whole in their own
+ * order. */
 struct tiles {
-    int64_t cols[2];
+    int64_t cols[2], stride[2];
     const float *logits[2];
     const int32_t *targets;
 };
@@ -44,20 +47,22 @@ static struct tiles tiles_of(struct trial *trial) {
                                                    : s->cols;
     t.cols[0] = sw_max_i64(t.cols[0], sw_min_i64(s->cols, SW_SOFTMAX_BLOCK_COLUMNS));
     t.cols[1] = s->cols - t.cols[0];
+    t.stride[0] = t.cols[0];
+    t.stride[1] = sw_round_up(t.cols[1], TRIAL_ROW_MULTIPLE);
     for (int i = 0; i < 2 && t.cols[i] > 0; i++)
-        t.logits[i] = trial_input(trial, "logits", SW_F32, s->rows * t.cols[i], 2.0f);
+        t.logits[i] = trial_input(trial, "logits", SW_F32, s->rows * t.stride[i], 2.0f);
     t.targets = targets_of(trial, s);
     return t;
 }
 
 static sw_status take_tiles(struct sw_stream *stream, const struct test_rows *s, const struct tiles *t, float *max,
                             float *sum, float *target_logit) {
-    SW_TRY(sw_softmax_partial(stream, s->rows, t->cols[0], 0, t->logits[0], t->targets, max, sum, target_logit,
-                              .begin_col = 0));
+    SW_TRY(sw_softmax_partial(stream, s->rows, t->cols[0], t->stride[0], 0, t->logits[0], t->targets, max, sum,
+                              target_logit, .begin_col = 0));
     if (t->cols[1] == 0)
         return SW_OK;
-    return sw_softmax_partial(stream, s->rows, t->cols[1], t->cols[0], t->logits[1], t->targets, max, sum, target_logit,
-                              .begin_col = 0);
+    return sw_softmax_partial(stream, s->rows, t->cols[1], t->stride[1], t->cols[0], t->logits[1], t->targets, max, sum,
+                              target_logit, .begin_col = 0);
 }
 
 sw_status trial_softmax_partial(struct trial *trial) {
@@ -95,10 +100,10 @@ sw_status trial_cross_entropy_tile(struct trial *trial) {
     if (trial->pass == TRIAL_PREPARE)
         SW_TRY(take_tiles(trial->stream, s, &t, max, sum, target_logit));
     for (int i = 0; i < 2 && t.cols[i] > 0; i++) {
-        void *gradient = trial_output(trial, "d_logits", trial->type, s->rows * t.cols[i], GRADIENT);
+        void *gradient = trial_output(trial, "d_logits", trial->type, s->rows * t.stride[i], GRADIENT);
         if (trial->pass >= TRIAL_REFERENCE)
-            SW_TRY(sw_cross_entropy_tile(trial->stream, trial->type, s->rows, t.cols[i], first, SCALE, t.logits[i],
-                                         t.targets, max, sum, target_logit, loss, gradient));
+            SW_TRY(sw_cross_entropy_tile(trial->stream, trial->type, s->rows, t.cols[i], t.stride[i], first, SCALE,
+                                         t.logits[i], t.targets, max, sum, target_logit, loss, gradient));
         first += t.cols[i];
     }
     return SW_OK;

@@ -16,9 +16,10 @@ static bool sampled(int64_t at, int64_t count) {
 }
 
 static double element(const struct sw_gemm *s, const void *a, const void *b, int64_t row, int64_t col) {
+    const int64_t a_stride = sw_gemm_a_stride(s);
     double sum = 0.0;
     for (int64_t i = 0; i < s->k; i++) {
-        const int64_t a_at = s->transpose_a ? i * s->m + row : row * s->k + i;
+        const int64_t a_at = s->transpose_a ? i * a_stride + row : row * a_stride + i;
         const int64_t b_at = s->transpose_b ? col * s->k + i : i * s->n + col;
         sum += (double)sw_dtype_load(s->in, a, a_at) * (double)sw_dtype_load(s->in, b, b_at);
     }
@@ -34,7 +35,7 @@ static void sample(const struct sw_gemm *s, const struct operands *of) {
     const int64_t bytes = sw_dtype_bytes(s->out);
     for (int64_t row = 0; row < s->m; row++)
         for (int64_t col = 0; col < s->n; col++) {
-            const int64_t at = row * s->n + col;
+            const int64_t at = row * sw_gemm_c_stride(s) + col;
             if (!sampled(row, s->m) && !sampled(col, s->n)) {
                 memset((char *)of->c + at * bytes, 0xff, (size_t)bytes);
                 continue;
@@ -62,13 +63,13 @@ static sw_status run(struct trial *trial, bool tf32) {
     int64_t scratch_bytes = 0;
     s.out = s.in == s.out ? trial->type : SW_F32;
     s.in = trial->type;
-    struct operands of = {.a = trial_input(trial, "A", s.in, s.m * s.k, 1.0f),
+    struct operands of = {.a = trial_input(trial, "A", s.in, sw_gemm_a_elems(&s), 1.0f),
                           .b = trial_input(trial, "B", s.in, s.k * s.n, 1.0f),
                           .bias = s.bias ? trial_input(trial, "the bias", s.in, s.n, 1.0f) : NULL,
                           .addend = s.addend ? trial_input(trial, "the addend", s.out, s.m * s.n, 1.0f) : NULL};
     of.c = trial_operand(trial, (struct trial_operand){.name = "C",
                                                        .type = (trial_type)s.out,
-                                                       .elems = s.m * s.n,
+                                                       .elems = sw_gemm_c_elems(&s),
                                                        .fill = s.accumulate ? FILL_NORMAL : FILL_POISON,
                                                        .deviation = 1.0f,
                                                        .compare = COMPARE_SAMPLED,

@@ -110,14 +110,15 @@ static const struct way {
 /* The products of a linear layer: forward with what is added, the gradients of its input and of its weights. */
 static const struct linear {
     const char *name;
+    bool gaps; /* between the rows of A and of C, as the head's products have them between rows of the vocabulary */
     struct sw_gemm shape;
 } linears[] = {
-    {"product", {.transpose_b = true, .in = SW_BF16, .out = SW_BF16}},
-    {"product with a bias", {.transpose_b = true, .bias = true, .in = SW_BF16, .out = SW_BF16}},
-    {"product with an addend", {.transpose_b = true, .addend = true, .in = SW_BF16, .out = SW_BF16}},
-    {"product to fp32", {.transpose_b = true, .in = SW_BF16, .out = SW_F32}},
-    {"product for an input's gradient", {.in = SW_BF16, .out = SW_BF16}},
-    {"product for a weight's gradient", {.transpose_a = true, .accumulate = true, .in = SW_BF16, .out = SW_F32}},
+    {"product", false, {.transpose_b = true, .in = SW_BF16, .out = SW_BF16}},
+    {"product with a bias", false, {.transpose_b = true, .bias = true, .in = SW_BF16, .out = SW_BF16}},
+    {"product with an addend", false, {.transpose_b = true, .addend = true, .in = SW_BF16, .out = SW_BF16}},
+    {"product to fp32", true, {.transpose_b = true, .in = SW_BF16, .out = SW_F32}},
+    {"product for an input's gradient", true, {.in = SW_BF16, .out = SW_BF16}},
+    {"product for a weight's gradient", true, {.transpose_a = true, .accumulate = true, .in = SW_BF16, .out = SW_F32}},
 };
 
 static const struct table *table_of(const struct sw_device *device) {
@@ -215,6 +216,10 @@ static sw_status run_products(struct trial_bench *bench, struct sw_self_test_rep
             shape.m = table->products[s].m;
             shape.n = table->products[s].n;
             shape.k = table->products[s].k;
+            if (linears[i].gaps) {
+                shape.a_stride = sw_round_up(sw_gemm_a_cols(&shape), TRIAL_ROW_MULTIPLE);
+                shape.c_stride = sw_round_up(shape.n, TRIAL_ROW_MULTIPLE);
+            }
             SW_TRY(run_types(bench, op, tf32 ? trial_gemm_tf32 : trial_gemm, &shape, tf32));
         }
     }

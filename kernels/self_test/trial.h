@@ -38,6 +38,8 @@ struct trial_operand {
 };
 
 enum { TRIAL_OPERANDS = 16, TRIAL_NORMALS = 65521 /* a prime */ };
+/* Rows that have gaps between them begin at multiples of so many elements, as those of logits do on a GPU. */
+enum { TRIAL_ROW_MULTIPLE = 64 };
 
 struct trial {
     struct sw_device *device, *reference;

@@ -34,8 +34,8 @@ GEMM_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision
                "numbers": str, "threads": int, "rounds": int, "micro_batch": int, "seq": int, "products": list,
                "totals": dict}
 PRODUCT_FIELDS = {"layer": str, "pass": str, "times": int, "m": int, "n": int, "k": int, "transpose_a": bool,
-                  "transpose_b": bool, "bias": bool, "accumulate": bool, "flops_per_s": float,
-                  "same_layouts_flops_per_s": float, "own_layouts_flops_per_s": float, "of_same_layouts": float,
+                  "transpose_b": bool, "bias": bool, "accumulate": bool, "a_stride": int, "c_stride": int,
+                  "flops_per_s": float, "same_layouts_flops_per_s": float, "own_layouts_flops_per_s": float, "of_same_layouts": float,
                   "of_own_layouts": float}
 TOTAL_FIELDS = {"seconds": float, "flops_per_s": float, "of_same_layouts": float, "of_own_layouts": float}
 ATTENTION_FIELDS = {"bench": str, "device": str, "isa": str, "model": str, "precision": str, "numbers": str,

@@ -99,7 +99,7 @@ def algorithms_are_recorded():
     problems = [] if train(again).code == 0 else ["the second run failed"]
     if first != products_of(again) or not first["algorithms"] or first["gpu"] != "Emulated GPU":
         problems.append(f"{first}, {products_of(again)}")
-    fields = {"m", "n", "k", "in", "out", "id", "tile", "stages", "split_k", "reduction", "swizzle", "custom_option",
+    fields = {"m", "n", "k", "a_stride", "c_stride", "in", "out", "id", "tile", "stages", "split_k", "reduction", "swizzle", "custom_option",
               "workspace", "words"}
     problems += [f"{algorithm} lacks fields" for algorithm in first["algorithms"] if not fields <= set(algorithm)]
     other = os.path.join(SCRATCH, "of eval")

@@ -1,4 +1,5 @@
 /* Cross-entropy against the reference, and the reference against difference quotients. */
+#include "core/size.h"
 #include "tests/kernels/support.h"
 
 #include <math.h>
@@ -15,20 +16,57 @@ static struct buffer make_targets(int64_t rows, int64_t vocab) {
     return targets;
 }
 
-static void compare(struct pair *pair, sw_dtype type, int64_t rows, int64_t vocab, bool gradient) {
-    struct buffer logits = buffer_random(SW_F32, rows * vocab, 1, 4.0f), targets = make_targets(rows, vocab);
-    const int64_t bytes = rows * vocab * sw_dtype_bytes(type);
+/* The gaps between rows: none, up to the multiple of a GPU's rows of logits, and one that aligns nothing. */
+enum { GAPS = 3, ROW_MULTIPLE = 64 };
+static int64_t stride_of(int64_t cols, size_t gap) {
+    static const int64_t multiples[GAPS] = {1, ROW_MULTIPLE, 1}, added[GAPS] = {0, 0, 3};
+    return sw_round_up(cols, multiples[gap % GAPS]) + added[gap % GAPS];
+}
+
+/* Copies rows of `cols` elements, each of `size` bytes, to where they are to_stride apart. */
+static void copy_rows(int64_t rows, int64_t cols, int64_t size, const void *from, int64_t from_stride, void *to,
+                      int64_t to_stride) {
+    for (int64_t row = 0; row < rows; row++)
+        memcpy((char *)to + row * to_stride * size, (const char *)from + row * from_stride * size,
+               (size_t)(cols * size));
+}
+
+/* Returns dense rows as rows that are a stride apart, with NaN between them. */
+static struct buffer spread(int64_t rows, int64_t cols, int64_t stride, const struct buffer *dense) {
+    struct buffer spread = buffer_make(rows * stride * 4);
+    copy_rows(rows, cols, 4, dense->data, cols, spread.data, stride);
+    return spread;
+}
+
+/* Checks that nothing was written between the rows, which buffer_make has filled with NaN. */
+static void assert_gaps_hold(const struct pair *pair, int64_t rows, int64_t cols, int64_t stride, int64_t size,
+                             const void *data) {
+    const unsigned char *bytes = data;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = cols * size; i < stride * size; i++)
+            if (bytes[row * stride * size + i] != 0xff)
+                fail_msg("%s: byte %lld behind row %lld of %lld elements was written", pair->label,
+                         (long long)(i - cols * size), (long long)row, (long long)cols);
+}
+
+static void compare(struct pair *pair, sw_dtype type, int64_t rows, int64_t vocab, int64_t stride, bool gradient) {
+    struct buffer dense = buffer_random(SW_F32, rows * vocab, 1, 4.0f), targets = make_targets(rows, vocab);
+    struct buffer logits = spread(rows, vocab, stride, &dense);
+    const int64_t bytes = rows * stride * sw_dtype_bytes(type);
     struct buffer got = buffer_make(bytes), want = buffer_make(bytes);
     struct buffer got_loss = buffer_make(rows * 4), want_loss = buffer_make(rows * 4);
     const float scale = 0.37f;
-    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, scale, logits.data, targets.data, got_loss.data,
+    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, stride, scale, logits.data, targets.data, got_loss.data,
                                gradient ? got.data : NULL));
-    assert_ok(sw_cross_entropy(pair->ref, type, rows, vocab, scale, logits.data, targets.data, want_loss.data,
+    assert_ok(sw_cross_entropy(pair->ref, type, rows, vocab, stride, scale, logits.data, targets.data, want_loss.data,
                                gradient ? want.data : NULL));
     assert_close("loss", pair, SW_F32, rows, got_loss.data, want_loss.data, 1e-6f, 3e-6f);
-    if (gradient)
-        assert_close("d_logits", pair, type, rows * vocab, got.data, want.data, 3e-6f, 3e-7f);
-    struct buffer *all[] = {&logits, &targets, &got, &want, &got_loss, &want_loss};
+    assert_gaps_hold(pair, rows, vocab, stride, sw_dtype_bytes(type), got.data);
+    for (int64_t row = 0; gradient && row < rows; row++) {
+        const int64_t at = row * stride * sw_dtype_bytes(type);
+        assert_close("d_logits", pair, type, vocab, (char *)got.data + at, (char *)want.data + at, 3e-6f, 3e-7f);
+    }
+    struct buffer *all[] = {&dense, &logits, &targets, &got, &want, &got_loss, &want_loss};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         buffer_free(all[i]);
 }
@@ -36,8 +74,9 @@ static void compare(struct pair *pair, sw_dtype type, int64_t rows, int64_t voca
 static void compare_all(struct pair *pair) {
     for (size_t r = 0; r < sizeof row_counts / sizeof row_counts[0]; r++) {
         for (size_t v = 0; v < sizeof vocabs / sizeof vocabs[0]; v++) {
-            for (int i = 0; i < 2 * TEST_TYPES; i++)
-                compare(pair, test_types[i % TEST_TYPES], row_counts[r], vocabs[v], i >= TEST_TYPES);
+            for (size_t i = 0; i < 2 * TEST_TYPES; i++)
+                compare(pair, test_types[i % TEST_TYPES], row_counts[r], vocabs[v], stride_of(vocabs[v], r + v + i),
+                        i >= TEST_TYPES);
         }
     }
 }
@@ -64,7 +103,7 @@ static void gradient_of_reference(void **state) {
     struct buffer logits = buffer_random(SW_F32, VOCAB, 2, 2.0f);
     const int32_t target = TARGET;
     float loss = NAN, d_logits[VOCAB];
-    assert_ok(sw_cross_entropy(stream, SW_F32, 1, VOCAB, 1.0f, logits.data, &target, &loss, d_logits));
+    assert_ok(sw_cross_entropy(stream, SW_F32, 1, VOCAB, VOCAB, 1.0f, logits.data, &target, &loss, d_logits));
     double x[VOCAB];
     for (int i = 0; i < VOCAB; i++)
         x[i] = ((float *)logits.data)[i];
@@ -98,33 +137,27 @@ static void free_results(struct results *results) {
     buffer_free(&results->d_logits);
 }
 
-/* The columns [first, first + cols) of rows of vocab elements, each of `size` bytes: out of the whole, or into it. */
-static void copy_columns(bool out, int64_t rows, int64_t vocab, int64_t first, int64_t cols, int64_t size, void *whole,
-                         void *tile) {
-    for (int64_t row = 0; row < rows; row++) {
-        char *in_whole = (char *)whole + (row * vocab + first) * size, *in_tile = (char *)tile + row * cols * size;
-        memcpy(out ? in_tile : in_whole, out ? in_whole : in_tile, (size_t)(cols * size));
-    }
-}
-
-static struct results in_tiles(struct sw_stream *stream, sw_dtype type, int64_t rows, int64_t vocab, int64_t width,
-                               const struct buffer *logits, const struct buffer *targets, float scale) {
+static struct results in_tiles(const struct pair *pair, struct sw_stream *stream, sw_dtype type, int64_t rows,
+                               int64_t vocab, int64_t width, const struct buffer *logits, const struct buffer *targets,
+                               float scale) {
     struct results results = make_results(type, rows, vocab);
     struct buffer max = buffer_make(rows * 4), sum = buffer_make(rows * 4), target_logit = buffer_make(rows * 4);
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t first = 0; first < vocab; first += width) {
             const int64_t cols = vocab - first < width ? vocab - first : width, size = sw_dtype_bytes(type);
-            struct buffer tile = buffer_make(rows * cols * 4), gradient = buffer_make(rows * cols * size);
-            copy_columns(true, rows, vocab, first, cols, 4, logits->data, tile.data);
+            const int64_t stride = stride_of(cols, (size_t)(first / width + pass));
+            struct buffer tile = buffer_make(rows * stride * 4), gradient = buffer_make(rows * stride * size);
+            copy_rows(rows, cols, 4, (float *)logits->data + first, vocab, tile.data, stride);
             if (pass == 0)
-                assert_ok(sw_softmax_partial(stream, rows, cols, first, tile.data, targets->data, max.data, sum.data,
-                                             target_logit.data, .begin_col = 0));
+                assert_ok(sw_softmax_partial(stream, rows, cols, stride, first, tile.data, targets->data, max.data,
+                                             sum.data, target_logit.data, .begin_col = 0));
             else
-                assert_ok(sw_cross_entropy_tile(stream, type, rows, cols, first, scale, tile.data, targets->data,
-                                                max.data, sum.data, target_logit.data, results.loss.data,
+                assert_ok(sw_cross_entropy_tile(stream, type, rows, cols, stride, first, scale, tile.data,
+                                                targets->data, max.data, sum.data, target_logit.data, results.loss.data,
                                                 gradient.data));
+            assert_gaps_hold(pair, rows, cols, stride, size, gradient.data);
             if (pass == 1)
-                copy_columns(false, rows, vocab, first, cols, size, results.d_logits.data, gradient.data);
+                copy_rows(rows, cols, size, gradient.data, stride, (char *)results.d_logits.data + first * size, vocab);
             buffer_free(&tile);
             buffer_free(&gradient);
         }
@@ -137,16 +170,16 @@ static struct results in_tiles(struct sw_stream *stream, sw_dtype type, int64_t 
 
 enum { SOFTMAX_BLOCK = 512 };
 
-/* Tiles of any width against the whole rows of the same device, and of the reference; the same bits where the contract
- * says so. */
+/* Tiles of any width, with gaps between their rows or without, against the whole rows of the same device, and of the
+ * reference; the same bits where the contract says so. */
 static void compare_tiles(struct pair *pair, sw_dtype type, int64_t rows, int64_t vocab, int64_t width) {
     const float scale = 0.37f;
     struct buffer logits = buffer_random(SW_F32, rows * vocab, 1, 4.0f), targets = make_targets(rows, vocab);
     struct results whole = make_results(type, rows, vocab);
-    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, scale, logits.data, targets.data, whole.loss.data,
-                               whole.d_logits.data));
-    struct results got = in_tiles(pair->stream, type, rows, vocab, width, &logits, &targets, scale);
-    struct results want = in_tiles(pair->ref, type, rows, vocab, width, &logits, &targets, scale);
+    assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, vocab, scale, logits.data, targets.data,
+                               whole.loss.data, whole.d_logits.data));
+    struct results got = in_tiles(pair, pair->stream, type, rows, vocab, width, &logits, &targets, scale);
+    struct results want = in_tiles(pair, pair->ref, type, rows, vocab, width, &logits, &targets, scale);
     assert_close("loss in tiles", pair, SW_F32, rows, got.loss.data, whole.loss.data, 1e-6f, 3e-6f);
     assert_close("d_logits in tiles", pair, type, rows * vocab, got.d_logits.data, whole.d_logits.data, 3e-6f, 3e-7f);
     assert_close("loss in tiles by ref", pair, SW_F32, rows, want.loss.data, whole.loss.data, 1e-6f, 3e-6f);
@@ -179,17 +212,17 @@ static void compare_parts(struct pair *pair, int64_t rows, int64_t vocab, int64_
         float *at = (float *)records.data + begin / most * record;
         for (int64_t first = begin; first < end; first += WIDTH) {
             const int64_t cols = end - first < WIDTH ? end - first : WIDTH;
-            copy_columns(true, rows, vocab, first, cols, 4, logits.data, tile.data);
-            assert_ok(sw_softmax_partial(pair->stream, rows, cols, first, tile.data, targets.data, at, at + rows,
+            copy_rows(rows, cols, 4, (float *)logits.data + first, vocab, tile.data, cols);
+            assert_ok(sw_softmax_partial(pair->stream, rows, cols, cols, first, tile.data, targets.data, at, at + rows,
                                          at + 2 * rows, .begin_col = begin));
         }
     }
     assert_ok(sw_softmax_combine(pair->stream, rows, parts, record, rows, records.data, .max = max, .sum = sum,
                                  .target_logit = target_logit));
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, rows, vocab, 0, 0.37f, logits.data, targets.data, max, sum,
-                                    target_logit, got.loss.data, got.d_logits.data));
-    assert_ok(sw_cross_entropy(pair->stream, SW_F32, rows, vocab, 0.37f, logits.data, targets.data, whole.loss.data,
-                               whole.d_logits.data));
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, rows, vocab, vocab, 0, 0.37f, logits.data, targets.data, max,
+                                    sum, target_logit, got.loss.data, got.d_logits.data));
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, rows, vocab, vocab, 0.37f, logits.data, targets.data,
+                               whole.loss.data, whole.d_logits.data));
     assert_close("loss of parts", pair, SW_F32, rows, got.loss.data, whole.loss.data, 1e-6f, 3e-6f);
     assert_close("d_logits of parts", pair, SW_F32, rows * vocab, got.d_logits.data, whole.d_logits.data, 3e-6f, 3e-7f);
     free_results(&whole);
@@ -239,21 +272,21 @@ static void extreme_tiles(struct pair *pair) {
     struct buffer max = buffer_make(ROWS * 4), sum = buffer_make(ROWS * 4), target_logit = buffer_make(ROWS * 4);
     struct results results = make_results(SW_F32, ROWS, COLS);
     const float *loss = results.loss.data, *d_logits = results.d_logits.data;
-    assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, 0, first.data, targets.data, max.data, sum.data,
+    assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, COLS, 0, first.data, targets.data, max.data, sum.data,
                                  target_logit.data, .begin_col = 0));
-    assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, COLS, second.data, targets.data, max.data, sum.data,
+    assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, COLS, COLS, second.data, targets.data, max.data, sum.data,
                                  target_logit.data, .begin_col = 0));
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, 1.0f, NULL, targets.data, max.data, sum.data,
-                                    target_logit.data, results.loss.data, NULL));
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, 0, 1.0f, NULL, targets.data, max.data,
+                                    sum.data, target_logit.data, results.loss.data, NULL));
     assert_near("loss after minus infinity", 0, loss[0], log(2.0), 1e-6);
     assert_near("loss of growing giants", 1, loss[1], log(2.0), 1e-6);
     assert_true(isnan(loss[2]) && loss[3] == 0.0f);
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, 0, 1.0f, first.data, targets.data, max.data,
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, 0, 1.0f, first.data, targets.data, max.data,
                                     sum.data, target_logit.data, NULL, results.d_logits.data));
     assert_true(d_logits[0] == 0.0f && d_logits[COLS + 1] == 0.0f && isnan(d_logits[2 * COLS + 1]));
     assert_true(d_logits[3 * COLS] == 0.0f && d_logits[3 * COLS + 1] == 0.0f);
-    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, 1.0f, second.data, targets.data, max.data,
-                                    sum.data, target_logit.data, NULL, results.d_logits.data));
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, COLS, 1.0f, second.data, targets.data,
+                                    max.data, sum.data, target_logit.data, NULL, results.d_logits.data));
     assert_near("gradient of a late target", 0, d_logits[0], -0.5, 1e-6);
     assert_near("gradient beside it", 0, d_logits[1], 0.5, 1e-6);
     free_results(&results);
@@ -275,8 +308,8 @@ static void small_probabilities(struct pair *pair) {
     float *second = (float *)logits.data + 1;
     for (int64_t i = 0; i < ROWS; i++)
         second[COLS * i] = -0.1f * (float)i;
-    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, 1.0f, logits.data, targets.data, results.loss.data,
-                               results.d_logits.data));
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, COLS, 1.0f, logits.data, targets.data,
+                               results.loss.data, results.d_logits.data));
     for (int64_t i = 0; i < ROWS; i++) {
         const double found = ((float *)results.d_logits.data)[COLS * i + 1];
         const double power = exp((double)second[COLS * i]), want = power / (1.0 + power);
@@ -302,8 +335,8 @@ static void extreme_logits(struct pair *pair) {
     struct buffer logits = buffer_of(values, sizeof values), targets = buffer_of(target_values, sizeof target_values);
     struct results results = make_results(SW_F32, ROWS, COLS);
     const float *loss = results.loss.data, *d_logits = results.d_logits.data;
-    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, 1.0f, logits.data, targets.data, results.loss.data,
-                               results.d_logits.data));
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, COLS, 1.0f, logits.data, targets.data,
+                               results.loss.data, results.d_logits.data));
     assert_near("loss of equal giants", 0, loss[0], log(2.0), 1e-6);
     assert_near("its gradient", 0, d_logits[0], -0.5, 1e-6);
     assert_near("loss beside minus infinity", 1, loss[1], log(3.0), 1e-6);

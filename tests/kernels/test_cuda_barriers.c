@@ -77,7 +77,7 @@ static void losses(struct digest *digest) {
     enum { ROWS = 2, VOCAB = 34007 };
     struct buffer logits = buffer_random(SW_F32, ROWS * VOCAB, 4, 4.0f), targets = buffer_zeros(ROWS * 4);
     struct buffer loss = buffer_zeros(ROWS * 4), d_logits = buffer_zeros(ROWS * VOCAB * 2), total = buffer_zeros(8);
-    take_status(digest, sw_cross_entropy(digest->stream, SW_BF16, ROWS, VOCAB, 1.0f, logits.data, targets.data,
+    take_status(digest, sw_cross_entropy(digest->stream, SW_BF16, ROWS, VOCAB, VOCAB, 1.0f, logits.data, targets.data,
                                          loss.data, d_logits.data));
     take_status(digest, sw_sum_losses(digest->stream, ROWS * VOCAB, logits.data, total.data));
     struct buffer *results[] = {&logits, &targets, &loss, &d_logits, &total};

@@ -254,6 +254,55 @@ static void logits_of_a_part_of_a_tile_change_nothing(void **state) {
     }
 }
 
+/* Rows with gaps against rows without, over vocabularies that are no multiple of a gap: whole, and cut into tiles, the
+ * last of which is smaller. */
+static void gaps_between_rows_change_nothing(void **state) {
+    (void)state;
+    static const struct tiling odd[] = {
+        {.batch = 3, .vocab = 257, .apart = true},
+        {.batch = 3, .vocab = 1001, .tile_bytes = INT64_C(48) * 512 * 8, .apart = true},
+        {.batch = 1, .vocab = 50257, .apart = true},
+    };
+    for (size_t t = 0; t < sizeof odd / sizeof odd[0]; t++) {
+        if (odd[t].tile_bytes == 0 && getenv("SW_TEST_DEVICE") != NULL)
+            continue; /* a GPU's whole tile has gaps as well */
+        for (int i = 0; i < (odd[t].vocab > APART_VOCAB ? 1 : CASES); i++)
+            compare_results(&cases[i], &odd[t]);
+    }
+}
+
+static bool threads_keep_bits(sw_dtype type) {
+    struct sw_device *device;
+    support_expect_ok(sw_device_open("cpu", THREADS, &device), "preparing");
+    const bool keep = sw_device_info(device).threads_keep_bits[type];
+    sw_device_close(device);
+    return keep;
+}
+
+/* The same tile with gaps and without. A library may multiply rows with gaps in other ways. */
+static void gaps_between_rows_change_no_bits(void **state) {
+    (void)state;
+    if (getenv("SW_TEST_DEVICE") != NULL)
+        skip(); /* a GPU has no rows without gaps */
+    for (int i = 0; i < CASES; i++) {
+        const struct tiling dense = {.batch = 3, .vocab = 1001, .tile_bytes = UNCUT_BYTES};
+        struct tiling wide = dense;
+        struct result want, got;
+        wide.apart = true;
+        if (!threads_keep_bits(cases[i].type))
+            continue;
+        compute(&cases[i], &dense, &want);
+        compute(&cases[i], &wide, &got);
+        assert_true(want.loss == got.loss && want.evaluation == got.evaluation);
+        assert_memory_equal(want.logits, got.logits, (size_t)dense.vocab * sizeof(float));
+        assert_memory_equal(want.grad, got.grad, (size_t)want.grad_elems * sizeof(float));
+        assert_memory_equal(want.acc, got.acc, (size_t)want.acc_elems * sizeof(float));
+        assert_memory_equal(want.table_acc, got.table_acc, (size_t)want.table_elems * sizeof(float));
+        release(&want);
+        release(&got);
+    }
+}
+
 static void a_large_vocabulary_is_cut_by_itself(void **state) {
     (void)state;
     if (getenv("SW_TEST_DEVICE") != NULL)
@@ -266,6 +315,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cut_vocabulary_changes_nothing),
         cmocka_unit_test(logits_of_a_part_of_a_tile_change_nothing),
+        cmocka_unit_test(gaps_between_rows_change_nothing),
+        cmocka_unit_test(gaps_between_rows_change_no_bits),
         cmocka_unit_test(a_large_vocabulary_is_cut_by_itself),
     };
     return cmocka_run_group_tests_name("train head", tests, NULL, NULL);

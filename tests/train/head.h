@@ -12,12 +12,12 @@ struct tiling {
     bool apart;
 };
 /* Gradients of 384 rows and logits of 128: 666 rows are a tile of three such parts, and one of 282 whose last has 26.
- */
-enum { APART_VOCAB = 1301, APART_ROWS = 18 * SEQ, TILE_ROWS = 384, LOGITS_ROWS = 128 };
+ * Rows are 1,344 elements apart. */
+enum { APART_VOCAB = 1301, APART_STRIDE = 1344, APART_ROWS = 18 * SEQ, TILE_ROWS = 384, LOGITS_ROWS = 128 };
 static inline struct tiling logits_apart(sw_dtype type) {
     const int64_t row_bytes = LOGITS_ROWS * (int64_t)sizeof(float) + TILE_ROWS * sw_dtype_bytes(type);
     return (struct tiling){
-        .batch = APART_ROWS / SEQ, .vocab = APART_VOCAB, .tile_bytes = APART_VOCAB * row_bytes, .apart = true};
+        .batch = APART_ROWS / SEQ, .vocab = APART_VOCAB, .tile_bytes = APART_STRIDE * row_bytes, .apart = true};
 }
 
 static inline struct sw_model_config config_of(int64_t vocab, bool tied) {

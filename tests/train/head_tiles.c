@@ -142,6 +142,80 @@ static void a_gpu_computes_nothing_twice(void **state) {
     sw_device_close(device);
 }
 
+/* Counts the operands of the head's products whose rows do not begin at multiples of these bytes. */
+static int misaligned(const struct sw_model *model, int64_t bytes, int *out_operands) {
+    struct sw_model_product product[SW_MODEL_MAX_PRODUCTS];
+    const int count = sw_model_products(model, product);
+    int found = 0;
+    for (int i = 0; i < count; i++) {
+        const struct sw_gemm *s = &product[i].shape;
+        const int64_t in = sw_dtype_bytes(s->in), out = sw_dtype_bytes(s->out);
+        const int64_t row_bytes[] = {sw_gemm_a_stride(s) * in, (s->transpose_b ? s->k : s->n) * in,
+                                     sw_gemm_c_stride(s) * out};
+        for (int o = 0; product[i].head && o < 3; o++) {
+            found += row_bytes[o] % bytes != 0;
+            *out_operands += 1;
+        }
+    }
+    return found;
+}
+
+static int check_rows(struct sw_device *device, const struct sw_model_config *config, struct sw_model_shape shape) {
+    enum { LINE_BYTES = 128 };
+    struct sw_model *model;
+    int operands = 0;
+    support_expect_ok(sw_model_create(config, &shape, device, &model), "preparing");
+    const int found = misaligned(model, LINE_BYTES, &operands);
+    if (found > 0)
+        fail_msg("%lld tokens, rank %d of %d, tiles of %lld bytes: the rows of %d of %d operands are not aligned",
+                 (long long)config->vocab, shape.tensor_rank, shape.tensor_ranks, (long long)shape.head_tile_bytes,
+                 found, operands);
+    sw_model_destroy(model);
+    return operands;
+}
+
+/* Every operand of the head's products has rows that begin with a line of a GPU's caches: for odd vocabularies, whole
+ * and cut, and for each rank's part of one. */
+static void rows_are_aligned_on_a_gpu(void **state) {
+    (void)state;
+    static const int64_t vocabs[] = {257, 1001, 32003, 50257}, tile_bytes[] = {0, INT64_C(48) * 512 * 8};
+    static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
+    struct sw_device *device = open_gpu();
+    int operands = 0;
+    for (size_t v = 0; v < sizeof vocabs / sizeof vocabs[0]; v++)
+        for (int i = 0; i < 2 * 3; i++)
+            for (int ranks = 1; ranks <= 4; ranks *= 2)
+                for (int rank = 0; rank < ranks; rank++) {
+                    const struct sw_model_config config = config_of(vocabs[v], true);
+                    operands += check_rows(device, &config,
+                                           (struct sw_model_shape){.type = types[i / 2],
+                                                                   .batch = 3,
+                                                                   .seq = SEQ,
+                                                                   .tensor_ranks = ranks == 1 ? 0 : ranks,
+                                                                   .tensor_rank = rank,
+                                                                   .head_tile_bytes = tile_bytes[i % 2]});
+                }
+    printf("# the rows of all %d operands are aligned\n", operands);
+    sw_device_close(device);
+}
+
+/* On a CPU rows follow each other, so that memory and products are as they always were. */
+static void rows_have_no_gaps_on_a_cpu(void **state) {
+    (void)state;
+    const struct tiling tiling = {.batch = 3, .vocab = 1001};
+    struct sw_model_product product[SW_MODEL_MAX_PRODUCTS];
+    struct sw_device *device;
+    support_expect_ok(sw_device_open("cpu", 1, &device), "preparing");
+    struct sw_model *model = model_of(device, &tiling, SW_BF16);
+    const int count = sw_model_products(model, product);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(sw_gemm_a_stride(&product[i].shape), sw_gemm_a_cols(&product[i].shape));
+        assert_int_equal(sw_gemm_c_stride(&product[i].shape), product[i].shape.n);
+    }
+    sw_model_destroy(model);
+    sw_device_close(device);
+}
+
 static void check_work_area(int64_t vocab) {
     const struct sw_model_config config = config_of(vocab, true);
     const struct sw_model_shape shape = {.type = SW_BF16, .batch = 16, .seq = 512};
@@ -166,8 +240,8 @@ static void logits_are_never_whole(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_of_tiles_are_listed_once),
-        cmocka_unit_test(a_gpu_computes_nothing_twice),
+        cmocka_unit_test(parts_of_tiles_are_listed_once), cmocka_unit_test(a_gpu_computes_nothing_twice),
+        cmocka_unit_test(rows_are_aligned_on_a_gpu),      cmocka_unit_test(rows_have_no_gaps_on_a_cpu),
         cmocka_unit_test(logits_are_never_whole),
     };
     return cmocka_run_group_tests_name("train head tiles", tests, NULL, NULL);

@@ -114,6 +114,7 @@ static void take_units(struct group *g, struct rank *r) {
     r->tile_grad = take(most);
 }
 
+/* The ranks of a group keep rows of logits as on a GPU, with gaps, and the whole model as on a CPU, without. */
 static void open_rank(struct group *g, int number) {
     struct rank *r = &g->rank[number];
     const struct sw_model_shape shape = {.type = g->c->type,
@@ -123,7 +124,8 @@ static void open_rank(struct group *g, int number) {
                                          .tensor_ranks = g->ranks == 1 ? 0 : g->ranks,
                                          .tensor_rank = number,
                                          .documents = g->c->documents,
-                                         .head_tile_bytes = HEAD_TILE_BYTES};
+                                         .head_tile_bytes = HEAD_TILE_BYTES,
+                                         .head_logits_apart = g->ranks > 1};
     support_expect_ok(sw_model_create(&g->c->config, &shape, g->device, &r->model), g->c->name);
     r->units = sw_model_get_units(r->model);
     r->bytes = sw_model_bytes(r->model);

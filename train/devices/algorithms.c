@@ -25,10 +25,11 @@ static json_t *algorithm_to_json(const struct sw_gemm_algorithm *a) {
     const struct sw_gemm *s = &a->shape;
     char words[SW_ALGORITHM_WORDS * WORD_CHARS] = "";
     json_t *object =
-        json_pack("{s:I, s:I, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:b, s:I}", "m", (json_int_t)s->m, "n",
-                  (json_int_t)s->n, "k", (json_int_t)s->k, "in", type_names[s->in], "out", type_names[s->out],
-                  "transpose_a", s->transpose_a, "transpose_b", s->transpose_b, "bias", s->bias, "accumulate",
-                  s->accumulate, "addend", s->addend, "tf32", a->tf32, "workspace", (json_int_t)a->workspace_bytes);
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:b, s:I}", "m", (json_int_t)s->m, "n",
+                  (json_int_t)s->n, "k", (json_int_t)s->k, "a_stride", (json_int_t)sw_gemm_a_stride(s), "c_stride",
+                  (json_int_t)sw_gemm_c_stride(s), "in", type_names[s->in], "out", type_names[s->out], "transpose_a",
+                  s->transpose_a, "transpose_b", s->transpose_b, "bias", s->bias, "accumulate", s->accumulate, "addend",
+                  s->addend, "tf32", a->tf32, "workspace", (json_int_t)a->workspace_bytes);
     for (int i = 0; i < SW_ALGORITHM_FIELDS; i++)
         json_object_set_new(object, sw_algorithm_field_names[i], json_integer((json_int_t)a->field[i]));
     for (int i = 0; i < SW_ALGORITHM_WORDS; i++)
@@ -59,14 +60,15 @@ static bool read_words(const char *text, uint64_t out[SW_ALGORITHM_WORDS]) {
     return true;
 }
 
+/* Records of before there were gaps between rows have no strides. */
 static bool read_shape(json_t *from, struct sw_gemm_algorithm *out) {
     const char *in, *to, *words;
-    json_int_t m, n, k, workspace;
+    json_int_t m, n, k, a_stride = 0, c_stride = 0, workspace;
     int flags[6];
-    if (json_unpack(from, "{s:I, s:I, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:b, s:I, s:s}", "m", &m, "n", &n, "k",
-                    &k, "in", &in, "out", &to, "transpose_a", &flags[0], "transpose_b", &flags[1], "bias", &flags[2],
-                    "accumulate", &flags[3], "addend", &flags[4], "tf32", &flags[5], "workspace", &workspace, "words",
-                    &words) != 0)
+    if (json_unpack(from, "{s:I, s:I, s:I, s?I, s?I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:b, s:I, s:s}", "m", &m, "n",
+                    &n, "k", &k, "a_stride", &a_stride, "c_stride", &c_stride, "in", &in, "out", &to, "transpose_a",
+                    &flags[0], "transpose_b", &flags[1], "bias", &flags[2], "accumulate", &flags[3], "addend",
+                    &flags[4], "tf32", &flags[5], "workspace", &workspace, "words", &words) != 0)
         return false;
     out->shape = (struct sw_gemm){.m = m,
                                   .n = n,
@@ -75,7 +77,9 @@ static bool read_shape(json_t *from, struct sw_gemm_algorithm *out) {
                                   .transpose_b = flags[1],
                                   .bias = flags[2],
                                   .accumulate = flags[3],
-                                  .addend = flags[4]};
+                                  .addend = flags[4],
+                                  .a_stride = a_stride,
+                                  .c_stride = c_stride};
     out->tf32 = flags[5];
     out->workspace_bytes = workspace;
     return m > 0 && n > 0 && k > 0 && read_type(in, &out->shape.in) && read_type(to, &out->shape.out) &&

@@ -182,7 +182,7 @@ static struct head_tile part_of(const struct sw_model *model, const struct head_
     part.targets += first;
     part.hidden = (const char *)t->hidden + first * model->config.hidden * typed;
     part.losses += first;
-    part.logits_grad = area_at(t->logits_grad, first * model->config.vocab * typed);
+    part.logits_grad = area_at(t->logits_grad, first * sw_head_stride(model, model->config.vocab) * typed);
     return part;
 }
 
@@ -192,8 +192,10 @@ static sw_status run_whole_rows(const struct sw_model *model, const struct sw_un
     for (int64_t first = 0; first < t->rows; first += model->head.logits_rows) {
         const struct head_tile part = part_of(model, t, first);
         SW_TRY(sw_head_tile_logits(model, call, &part, 0, vocab));
-        SW_TRY(sw_cross_entropy(call->stream, model->shape.type, part.rows, vocab, call->loss_scale, part.logits,
-                                part.targets, part.losses, part.logits_grad));
+        SW_TRY(sw_cross_entropy(call->stream, .type = model->shape.type, .rows = part.rows, .vocab = vocab,
+                                .stride = sw_head_stride(model, vocab), .scale = call->loss_scale,
+                                .logits = part.logits, .targets = part.targets, .loss = part.losses,
+                                .d_logits = part.logits_grad));
     }
     return train ? sw_head_tile_gradients(model, call, t, 0, vocab) : SW_OK;
 }
@@ -213,8 +215,10 @@ static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const s
         const int64_t cols = sw_head_cols_at(model, col);
         if (col < last)
             SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
-        SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, cols, col, call->loss_scale, t->logits,
-                                     t->targets, t->largest, t->sums, t->target_logits, NULL, t->logits_grad));
+        SW_TRY(sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = cols,
+                                     .stride = sw_head_stride(model, cols), .first_col = col, .scale = call->loss_scale,
+                                     .logits = t->logits, .targets = t->targets, .max = t->largest, .sum = t->sums,
+                                     .target_logit = t->target_logits, .d_logits = t->logits_grad));
         SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
     }
     return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad, t->norm_grad);
@@ -225,12 +229,14 @@ static sw_status run_cut_rows(const struct sw_model *model, const struct sw_unit
     for (int64_t col = 0; col < model->vocab.grains; col += model->head.cols) {
         const int64_t cols = sw_head_cols_at(model, col);
         SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
-        SW_TRY(sw_softmax_partial(call->stream, t->rows, cols, col, t->logits, t->targets, t->largest, t->sums,
-                                  t->target_logits, .begin_col = 0));
+        SW_TRY(sw_softmax_partial(call->stream, .rows = t->rows, .tile_cols = cols,
+                                  .stride = sw_head_stride(model, cols), .first_col = col, .logits = t->logits,
+                                  .targets = t->targets, .max = t->largest, .sum = t->sums,
+                                  .target_logit = t->target_logits));
     }
-    SW_TRY(sw_cross_entropy_tile(call->stream, model->shape.type, t->rows, sw_head_cols_at(model, 0), 0,
-                                 call->loss_scale, NULL, t->targets, t->largest, t->sums, t->target_logits, t->losses,
-                                 NULL));
+    SW_TRY(sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = 1, .stride = 1,
+                                 .targets = t->targets, .max = t->largest, .sum = t->sums,
+                                 .target_logit = t->target_logits, .loss = t->losses));
     return train ? run_gradients_of_cut_rows(model, call, t) : SW_OK;
 }
 

@@ -83,14 +83,19 @@ enum linear_name { LINEAR_QKV, LINEAR_PROJECTION, LINEAR_UP, LINEAR_DOWN, LINEAR
 
 /* The head's tiles: `rows` of the hidden rows and `cols` of the vocabulary; the last of each may be smaller. If the
  * vocabulary is not cut, a tile has all of it and keeps the gradient of the logits for all its rows, but the logits for
- * only `logits_rows` at a time. */
+ * only `logits_rows` at a time. Rows of logits and of their gradient are a multiple of `cols_multiple` elements apart
+ * (sw_head_stride). */
 struct head_tiles {
     int64_t rows, cols;
     int64_t logits_rows;
+    int64_t cols_multiple;
     bool cut;
 };
 /* Returns the head's tiles. The model's rows, configuration and device must be set. */
 struct head_tiles sw_head_tiles(const struct sw_model *model);
+/* Returns the elements from one row of a tile's logits, and of their gradient, to the next. What lies behind the
+ * columns of a row is never read or written. */
+int64_t sw_head_stride(const struct sw_model *model, int64_t cols);
 
 /* The matrix products of a tile of the head: logits = h·Tᵀ, dh = dlogits·T, dT += dlogitsᵀ·h. If the vocabulary is cut,
  * dh is a sum over its tiles, in fp32. */

@@ -97,8 +97,10 @@ static void lay_work(struct sw_model *model) {
     w->norm_out = place(&head, hidden_bytes);
     w->norm_grad = place(&head, hidden_bytes);
     /* The one row of logits of a generating pass covers the whole vocabulary. */
-    w->logits = place(&head, sw_max_i64(tiles->logits_rows * tiles->cols, c->vocab) * (int64_t)sizeof(float));
-    w->logits_grad = place(&head, model->shape.forward_only ? 0 : tiles->rows * tiles->cols * typed);
+    const int64_t logits_stride = sw_head_stride(model, tiles->cols);
+    w->logits = place(&head, sw_max_i64(tiles->logits_rows * logits_stride, sw_head_stride(model, c->vocab)) *
+                                 (int64_t)sizeof(float));
+    w->logits_grad = place(&head, model->shape.forward_only ? 0 : tiles->rows * logits_stride * typed);
     w->losses = place(&head, tile_row_bytes);
     w->loss = place(&head, sizeof(double));
     if (tiles->cut) {

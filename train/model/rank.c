@@ -177,9 +177,10 @@ static sw_status note_softmax(const struct sw_model *model, const struct sw_unit
     for (int64_t col = 0; col < model->vocab.grains; col += model->head.cols) {
         const int64_t cols = sw_head_cols_at(model, col);
         SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
-        SW_TRY(sw_softmax_partial(call->stream, .rows = t->rows, .tile_cols = cols, .first_col = begin + col,
-                                  .begin_col = begin, .logits = t->logits, .targets = t->targets, .max = largest,
-                                  .sum = sums, .target_logit = target_logits));
+        SW_TRY(sw_softmax_partial(call->stream, .rows = t->rows, .tile_cols = cols,
+                                  .stride = sw_head_stride(model, cols), .first_col = begin + col, .begin_col = begin,
+                                  .logits = t->logits, .targets = t->targets, .max = largest, .sum = sums,
+                                  .target_logit = target_logits));
     }
     return SW_OK;
 }
@@ -200,7 +201,7 @@ static sw_status combine(const struct sw_model *model, const struct sw_unit_call
                               .part_stride = sw_softmax_bytes(model) / (int64_t)sizeof(float),
                               .row_stride = model->rows, .part = (const float *)call->softmax + t->first,
                               .max = t->largest, .sum = t->sums, .target_logit = t->target_logits));
-    return sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = 1,
+    return sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = 1, .stride = 1,
                                  .targets = t->targets, .max = t->largest, .sum = t->sums,
                                  .target_logit = t->target_logits, .loss = t->losses);
 }
@@ -214,9 +215,10 @@ static sw_status tile_backward(const struct sw_model *model, const struct sw_uni
         const int64_t cols = sw_head_cols_at(model, col);
         SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
         SW_TRY(sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = cols,
-                                     .first_col = model->vocab.first_grain + col, .scale = call->loss_scale,
-                                     .logits = t->logits, .targets = t->targets, .max = t->largest, .sum = t->sums,
-                                     .target_logit = t->target_logits, .d_logits = t->logits_grad));
+                                     .stride = sw_head_stride(model, cols), .first_col = model->vocab.first_grain + col,
+                                     .scale = call->loss_scale, .logits = t->logits, .targets = t->targets,
+                                     .max = t->largest, .sum = t->sums, .target_logit = t->target_logits,
+                                     .d_logits = t->logits_grad));
         SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
     }
     return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad,
