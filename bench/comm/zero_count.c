@@ -87,29 +87,29 @@ static double quantized(const struct sw_plan *plan, sw_quant quant) {
     return quant == SW_QUANT_NONE ? 1.0 : (double)sw_quant_grain_bytes(quant) / typed;
 }
 
-/* Splits what is sent into what stays in the node and what leaves it, where there are no tensor groups. In a gather or
- * a reduction of W bytes among n ranks, L of them in a node, a rank gives W/n to each other rank: (n-L)/n W to other
- * nodes. With secondary shards the gather of the backward pass is of W/L to each of the L-1 others in the node. A
- * reduction in two levels gives W/L to each of these, and then W/n to one rank of each of the n/L-1 other nodes. */
+/* Splits what is sent into what stays in the node and what leaves it, where there are no tensor groups. In a reduction
+ * of W bytes among n ranks, L of them in a node, a rank gives W/n to each other rank: (n-L)/n W to other nodes. In a
+ * gather it gives W/n to one rank of each of the n/L-1 other nodes, and W/L to each of the L-1 others in its own. With
+ * secondary shards the gather of the backward pass is of W/L to each of these. A reduction in two levels gives them
+ * W/L, and then W/n to one rank of each other node. */
 static void find_nodes_formulas(const struct sw_plan *plan, double typed_bytes, struct sw_zero_stage *out) {
     const double ranks = plan->spec.ranks, node = plan->spec.node_ranks;
     const bool secondary = plan->spec.secondary_ranks > 1;
     const double gather = quantized(plan, plan->spec.gather), reduce = quantized(plan, plan->spec.reduce);
     const double gathers = plan->spec.zero >= SW_ZERO_WEIGHTS && !secondary ? 2.0 : 1.0;
     const bool two_levels = sw_plan_reduce_nodes(plan) > 1;
-    const double among_all_bytes = typed_bytes * (gathers * gather + (two_levels ? 0.0 : reduce));
+    const double gathered_bytes = typed_bytes * gathers * gather, reduced_bytes = typed_bytes * reduce;
+    const double node_share = (node - 1.0) / node, nodes_share = (ranks / node - 1.0) / ranks;
     double *formula = out->formula_bytes;
     formula[SW_ZERO_INSIDE] = formula[SW_ZERO_BETWEEN] = formula[SW_ZERO_HELD_SECONDARY] = NAN;
     if (node == 0.0 || node >= ranks || sw_plan_tensor_ranks(plan) > 1)
         return;
-    formula[SW_ZERO_BETWEEN] = among_all_bytes * (ranks - node) / ranks;
-    formula[SW_ZERO_INSIDE] = among_all_bytes * (node - 1.0) / ranks;
-    if (two_levels) {
-        formula[SW_ZERO_INSIDE] += reduce * typed_bytes * (node - 1.0) / node;
-        formula[SW_ZERO_BETWEEN] += reduce * typed_bytes * (ranks / node - 1.0) / ranks;
-    }
+    formula[SW_ZERO_BETWEEN] = gathered_bytes * nodes_share;
+    formula[SW_ZERO_INSIDE] = gathered_bytes * node_share;
+    formula[SW_ZERO_BETWEEN] += reduced_bytes * (two_levels ? nodes_share : (ranks - node) / ranks);
+    formula[SW_ZERO_INSIDE] += reduced_bytes * (two_levels ? node_share : (node - 1.0) / ranks);
     if (secondary) {
-        formula[SW_ZERO_INSIDE] += typed_bytes * (node - 1.0) / node;
+        formula[SW_ZERO_INSIDE] += typed_bytes * node_share;
         formula[SW_ZERO_HELD_SECONDARY] = typed_bytes / node;
     }
     formula[SW_ZERO_SENT] = formula[SW_ZERO_INSIDE] + formula[SW_ZERO_BETWEEN];

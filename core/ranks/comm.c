@@ -70,7 +70,9 @@ static void count_sent(struct sw_comm *comm, const struct sw_comm_message *messa
 
 static sw_status post_rounds(struct sw_comm_request *request, const struct sw_comm_phase *phase) {
     struct sw_comm *comm = request->comm;
-    while (request->posted < phase->rounds && request->posted - request->finished < SW_COMM_GROUPS) {
+    /* A round of a gather in two levels gives on what has come in the round before. */
+    const int most = phase->node_ranks > 0 ? 1 : SW_COMM_GROUPS;
+    while (request->posted < phase->rounds && request->posted - request->finished < most) {
         const int group = (int)(request->posted % SW_COMM_GROUPS);
         struct sw_comm_round *round = &comm->rounds[group];
         sw_comm_fill_round(comm, phase, request->posted, round);

@@ -151,7 +151,9 @@ void sw_comm_even_bounds(int64_t elems, int64_t granule, int ranks, int64_t *bou
 /* Each collective takes a struct whose `what` (a literal) and `index` name it in messages about ranks that hang. The
  * caller keeps the memory that the struct points to until the request is done. *out is set where SW_OK comes back. */
 
-/* Copies every rank's share to every rank. */
+/* Copies every rank's share to every rank. Where each of several nodes has as many neighbouring ranks of the scope, and
+ * several, a share goes to one rank of each other node, which gives it to the others there; elsewhere every rank sends
+ * its share to every other. */
 struct sw_comm_gather {
     const char *what;
     int64_t index;

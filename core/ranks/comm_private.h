@@ -91,6 +91,8 @@ struct sw_comm_phase {
     char *to; /* reduce: this rank's share; exchange: the others' parts, each as long as the own share */
     sw_dtype type, to_type;
     bool by_library;     /* reduce: the transport's own sum */
+    bool straight;       /* gather: in one level whatever nodes there are, because few bytes are not worth two */
+    int node_ranks;      /* gather in two levels: the members of each node, neighbours; 0: in one level */
     int64_t round_units; /* the most units of each share that a round moves */
     int64_t rounds;
 };
@@ -151,6 +153,9 @@ void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transpo
 void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                         struct sw_comm_round *round);
 sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number);
+/* Returns how many of the members are on each node, where these are neighbours, several, and as many on each of
+ * several nodes; 0: they are not. */
+int sw_comm_node_members(const struct sw_comm *comm, const struct sw_comm_members *members);
 /* Sums on the host as struct sw_comm_sum describes. */
 void sw_comm_sum_host(const struct sw_comm_sum *sum);
 

@@ -36,6 +36,11 @@ static bool is_whole_job(const struct sw_comm *comm, const struct sw_comm_member
            (members == &comm->scope[SW_SCOPE_DATA] && members->ranks == comm->place.ranks);
 }
 
+/* Returns the rounds in which a part of each share is moved: over two levels one for each node. */
+static int64_t part_rounds(const struct sw_comm_phase *phase) {
+    return phase->node_ranks > 0 ? phase->members->ranks / phase->node_ranks : 1;
+}
+
 void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
                         struct sw_comm_phase *phase) {
     int64_t largest = 0;
@@ -49,7 +54,9 @@ void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transpo
     phase->by_library = comm->library_sums && ranks > 1 && phase->kind == SW_PHASE_REDUCE &&
                         is_whole_job(comm, phase->members) && phase->type == phase->to_type &&
                         transport->post_sums != NULL;
-    phase->rounds = sw_div_up(largest, phase->round_units);
+    phase->node_ranks =
+        phase->kind == SW_PHASE_GATHER && !phase->straight ? sw_comm_node_members(comm, phase->members) : 0;
+    phase->rounds = sw_div_up(largest, phase->round_units) * part_rounds(phase);
 }
 
 /* The part of a rank's share that one round moves. */
@@ -143,11 +150,39 @@ static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phas
     }
 }
 
+/* A gather in two levels: in round number `away` of a part of the shares, a rank gives its own to the rank of its
+ * number `away` + 1 nodes on, and that which has come from `away` nodes back, or at first its own, to the others of its
+ * node. So a share crosses to another node once, however many ranks that has, while others go on within nodes. */
+static void fill_levels(const struct sw_comm_phase *phase, int64_t number, struct sw_comm_round *round) {
+    const int ranks = phase->members->ranks, self = phase->members->rank, *rank_of = phase->members->rank_of;
+    const int each = phase->node_ranks, first = self / each * each, place = self % each;
+    const int64_t part = number / part_rounds(phase), away = number % part_rounds(phase), unit = phase->unit_bytes;
+    const int back = (int)(away * each), next = back + each;
+    if (next < ranks) {
+        const int to = (self + next) % ranks, from = (self + ranks - next) % ranks;
+        const struct part own = part_of(phase, part, self), theirs = part_of(phase, part, from);
+        add(round->sends, &round->send_count, rank_of[to], own_part(phase, own), own.units * unit);
+        add(round->receives, &round->receive_count, rank_of[from], phase->data + theirs.first * unit,
+            theirs.units * unit);
+    }
+    const struct part given = part_of(phase, part, (self + ranks - back) % ranks);
+    char *data = away == 0 ? own_part(phase, given) : phase->data + given.first * unit;
+    for (int distance = 1; distance < each; distance++) {
+        const int to = first + (place + distance) % each, from = first + (place + each - distance) % each;
+        const struct part taken = part_of(phase, part, (from + ranks - back) % ranks);
+        add(round->sends, &round->send_count, rank_of[to], data, given.units * unit);
+        add(round->receives, &round->receive_count, rank_of[from], phase->data + taken.first * unit,
+            taken.units * unit);
+    }
+}
+
 void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                         struct sw_comm_round *round) {
     round->send_count = round->receive_count = 0;
     if (phase->by_library)
         fill_sums(comm, phase, number, round);
+    else if (phase->node_ranks > 0)
+        fill_levels(phase, number, round);
     else
         fill_messages(comm, phase, number, round);
 }
@@ -182,8 +217,8 @@ static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phas
 }
 
 sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number) {
-    const struct part own = part_of(phase, number, phase->members->rank);
-    if (own.units == 0 || phase->kind == SW_PHASE_EXCHANGE)
+    const struct part own = part_of(phase, number / part_rounds(phase), phase->members->rank);
+    if (own.units == 0 || phase->kind == SW_PHASE_EXCHANGE || number % part_rounds(phase) > 0)
         return SW_OK;
     if (phase->kind == SW_PHASE_REDUCE)
         return phase->by_library ? SW_OK : sum_part(comm, phase, number, own);

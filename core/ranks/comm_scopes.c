@@ -90,6 +90,22 @@ void sw_comm_set_tensor_ranks(struct sw_comm *comm, int tensor_ranks) {
     }
 }
 
+int sw_comm_node_members(const struct sw_comm *comm, const struct sw_comm_members *members) {
+    const int *node_of = comm->node_of, *rank_of = members->rank_of, ranks = members->ranks;
+    int each = 0;
+    for (int number = 0; number < ranks; number++)
+        each += node_of[rank_of[number]] == node_of[rank_of[0]];
+    if (each < 2 || each == ranks || ranks % each != 0)
+        return 0;
+    for (int number = 0; number < ranks; number++) {
+        const int node = node_of[rank_of[number]];
+        const bool joins = number % each > 0, same = number > 0 && node == node_of[rank_of[number - 1]];
+        if (joins != same)
+            return 0;
+    }
+    return each;
+}
+
 const struct sw_comm_nodes *sw_comm_nodes(const struct sw_comm *comm) {
     return &comm->nodes;
 }

@@ -9,8 +9,8 @@ sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *re
     SW_TRY(sw_comm_new_request(comm, what, 0, true, &request));
     for (int rank = 0; rank <= comm->place.ranks; rank++)
         request->bounds[rank] = rank * record_bytes;
-    request->phases[0] =
-        (struct sw_comm_phase){.kind = SW_PHASE_GATHER, .data = records, .bounds = request->bounds, .unit_bytes = 1};
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_GATHER, .data = records, .bounds = request->bounds, .unit_bytes = 1, .straight = true};
     request->phase_count = 1;
     SW_TRY(sw_comm_begin_request(request));
     return sw_comm_wait(request);

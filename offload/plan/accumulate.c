@@ -59,11 +59,10 @@ void sw_build_accumulate(struct sw_builder *b, int64_t unit, struct sw_accumulat
 static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumulator *acc) {
     const struct sw_span own = sw_plan_replicated_of(b->plan, unit, b->plan->spec.tensor.rank);
     const int64_t elems = sw_plan_replicated_elems(b->plan, unit);
-    const int ranks = sw_plan_tensor_ranks(b->plan);
-    if (ranks == 1 || elems == 0)
+    if (sw_plan_tensor_ranks(b->plan) == 1 || elems == 0)
         return;
     struct sw_op *op = sw_build_op(b, SW_OP_SUM_REPLICATED, SW_LANE_COMM, unit, -1);
-    op->bytes = (elems - own.grains + own.grains * (ranks - 1)) * (int64_t)sizeof(float);
+    op->bytes = (elems - own.grains) * (int64_t)sizeof(float) + sw_plan_gathered_bytes(b->plan, op);
     sw_build_accumulate(b, unit, acc);
 }
 

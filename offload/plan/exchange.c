@@ -19,11 +19,6 @@ static int64_t scattered_bytes(const struct sw_builder *b, int64_t grains, int64
     return sw_plan_typed_bytes(b->plan, grains - own_grains);
 }
 
-/* Returns the bytes that this rank gives to others in a gather: its own grains to everybody else. */
-static int64_t gathered_bytes(const struct sw_builder *b, sw_content content, int64_t own_grains) {
-    return own_grains * sw_plan_grain_bytes(b->plan, content) * (sw_plan_ranks(b->plan) - 1);
-}
-
 /* Quantizes this rank's shard of a unit's weights, gathers all ranks', and makes the whole unit of them, this rank's
  * part included, so that all ranks compute with the same weights. All three run on the comm lane: the compute lane
  * would wait for the update that makes the shard, and for the links, before it computed the unit before. */
@@ -38,7 +33,7 @@ static void gather_quantized(struct sw_builder *b, int64_t unit, int32_t from, i
     }
     struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
     op->content = quantized.content;
-    op->bytes = gathered_bytes(b, quantized.content, own.at.grains);
+    op->bytes = sw_plan_gathered_bytes(b->plan, op);
     if (own.at.grains > 0)
         sw_build_read_grains(b, records, own.at, quantized);
     quantized.version = weights.version = 0;
@@ -60,7 +55,7 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
     }
     struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
     op->content = what.content;
-    op->bytes = gathered_bytes(b, what.content, own.grains);
+    op->bytes = sw_plan_gathered_bytes(b->plan, op);
     if (own.grains > 0)
         sw_build_read_grains(b, from, own, what);
     what.version = 0;
@@ -112,7 +107,7 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
         return;
     op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
     op->content = SW_CONTENT_GRADS;
-    op->bytes = gathered_bytes(b, op->content, own.grains);
+    op->bytes = sw_plan_gathered_bytes(b->plan, op);
     if (own.grains > 0)
         sw_build_read_grains(b, home, own, grads_of(unit, 0, reduced));
     sw_build_write_unit(b, home, grads_of(unit, 0, 0));
@@ -299,7 +294,7 @@ static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
     op->chunk = (int32_t)bucket->number;
     op->bucket = true;
     op->content = SW_CONTENT_GRADS;
-    op->bytes = gathered_bytes(b, op->content, bucket->own.at.grains);
+    op->bytes = sw_plan_gathered_bytes(b->plan, op);
     sw_build_read(b, bucket->at, grads_of(bucket->unit, bucket->number, SW_VERSION_OWN));
     sw_build_write(b, bucket->at, grads_of(bucket->unit, bucket->number, 0));
     struct sw_operand from = bucket->at;

@@ -306,16 +306,16 @@ struct sw_plan_spec {
      * quantized in stage 3, gradients from stage 1 on. A rank alone quantizes nothing. */
     sw_quant gather, reduce;
     sw_grads_format grads; /* the form of rounded gradients; SW_GRADS_8BIT is for a rank alone */
-    /* Nodes over which quantized gradients are reduced in two levels; each has ranks / reduce_nodes neighbouring ranks.
-     * 0 or 1: all ranks exchange at once. */
+    /* Nodes, of neighbouring ranks, over which quantized gradients are reduced in two levels; 0 or 1: in one level. */
     int reduce_nodes;
     /* The secondary shard of weights (ZeRO++'s hpZ, Wang et al., arXiv 2306.10209, section 4.2): once a step has
      * gathered a unit, each rank of a part of a node keeps its share of it, and later gathers of the step are among
      * these ranks. secondary_ranks: the ranks of a part, 0 or 1 for none; secondary_rank: this one's number there. */
     int secondary_ranks, secondary_rank;
-    int node_ranks; /* ranks of each node, by which bytes between nodes are counted; 0: all are on one */
-    sw_dtype type;  /* compute precision */
-    bool train;     /* false: weights only, programs loss and logits */
+    int node_ranks;   /* ranks of each node, by which bytes between nodes are counted; 0: all are on one */
+    bool fills_nodes; /* in order, groups and nodes holding each other wholly: sw_comm_all_gather has two levels */
+    sw_dtype type;    /* compute precision */
+    bool train;       /* false: weights only, programs loss and logits */
     /* Units [0, frozen_units) keep the weights that they were loaded with: they have no gradients, optimizer state or
      * updates, and the backward pass ends above them. 0: every unit is trained. The head always is. */
     int64_t frozen_units;

@@ -161,4 +161,7 @@ void sw_program_destroy(struct sw_program *program);
 /* Proves one program by its accesses (check.c). */
 sw_status sw_program_check(const struct sw_plan *plan, const struct sw_program *program, bool repeats);
 
+/* Returns the bytes that this rank gives to others in the gather of an op. */
+int64_t sw_plan_gathered_bytes(const struct sw_plan *plan, const struct sw_op *op);
+
 #endif

@@ -157,47 +157,6 @@ int64_t sw_plan_node_before(const struct sw_plan *plan, int64_t unit, int64_t bu
     return part_up_to(plan, unit, bucket, plan->spec.rank % sw_plan_reduce_node_ranks(plan), node);
 }
 
-/* The ranks among which an op exchanges, and those of them on this rank's node; node 0: not known. */
-struct among {
-    int ranks, node;
-};
-
-static struct among among_of(const struct sw_plan *plan, const struct sw_op *op) {
-    const struct sw_plan_tensor *tensor = &plan->spec.tensor;
-    const struct among group = {sw_plan_tensor_ranks(plan), tensor->node_ranks};
-    const struct among data = {sw_plan_ranks(plan), plan->spec.node_ranks};
-    switch (op->kind) {
-    case SW_OP_REDUCE_TENSOR:
-    case SW_OP_GATHER_TENSOR:
-    case SW_OP_SUM_REPLICATED: return group;
-    case SW_OP_EXCHANGE_SUMMARY:
-        return group.ranks == 1 ? data : (struct among){group.ranks * data.ranks, group.node * data.node};
-    default: return data;
-    }
-}
-
-/* Returns the bytes of an op that go to other nodes. Every other rank is given as much, but in reductions, where shares
- * differ by a grain or a row. */
-int64_t sw_plan_between_bytes(const struct sw_plan *plan, const struct sw_op *op) {
-    const struct among among = among_of(plan, op);
-    if (op->level != SW_LEVEL_ALL)
-        return op->level == SW_LEVEL_ACROSS ? op->bytes : 0;
-    if (op->secondary || among.node == 0 || among.node >= among.ranks)
-        return 0;
-    return op->bytes * (among.ranks - among.node) / (among.ranks - 1);
-}
-
-struct sw_plan_sent sw_plan_sent_bytes(const struct sw_plan *plan) {
-    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
-    struct sw_plan_sent sent = {0};
-    for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
-        const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
-        sent.bytes += op->bytes;
-        sent.between_bytes += sw_plan_between_bytes(plan, op);
-    }
-    return sent;
-}
-
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
     int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
     for (int64_t u = 0; sums && u < plan->spec.units->count; u++)

@@ -34,28 +34,28 @@ struct shared {
 
 static const struct sw_operand in_place = {.slot = -1};
 
-static void exchange(struct sw_builder *b, sw_op_kind kind, const struct shared *piece, int64_t from_version,
-                     int64_t bytes) {
+/* Begins an exchange. Returns the op, to which the caller adds its bytes. */
+static struct sw_op *exchange(struct sw_builder *b, sw_op_kind kind, const struct shared *piece, int64_t from_version) {
     struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMM, piece->unit, piece->what.index);
     struct sw_what from = piece->what;
     from.version = from_version;
     const bool reduces = kind == SW_OP_REDUCE_TENSOR, apart = piece->rows.slot >= 0;
     op->content = piece->what.content;
-    op->bytes = bytes;
     sw_build_read(b, apart && !reduces ? piece->rows : piece->at, from);
     sw_build_write(b, apart && reduces ? piece->rows : piece->at, piece->what);
+    return op;
 }
 
 static void reduce(struct sw_builder *b, struct shared piece) {
     piece.what.version = SW_VERSION_OWN;
-    exchange(b, SW_OP_REDUCE_TENSOR, &piece, SW_VERSION_LOCAL,
-             (b->plan->spec.tensor.rows - own_rows(b)) * sw_plan_row_bytes(b->plan));
+    exchange(b, SW_OP_REDUCE_TENSOR, &piece, SW_VERSION_LOCAL)->bytes =
+        (b->plan->spec.tensor.rows - own_rows(b)) * sw_plan_row_bytes(b->plan);
 }
 
 static void gather(struct sw_builder *b, struct shared piece) {
     piece.what.version = 0;
-    exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_OWN,
-             own_rows(b) * sw_plan_row_bytes(b->plan) * (sw_plan_tensor_ranks(b->plan) - 1));
+    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_OWN);
+    op->bytes = sw_plan_gathered_bytes(b->plan, op);
 }
 
 void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
@@ -136,8 +136,8 @@ struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro) {
     struct sw_what local = piece.what;
     local.version = SW_VERSION_LOCAL;
     sw_build_write(b, piece.at, local);
-    exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_LOCAL,
-             b->plan->spec.tensor.softmax_bytes * (sw_plan_tensor_ranks(b->plan) - 1));
+    struct sw_op *op = exchange(b, SW_OP_GATHER_TENSOR, &piece, SW_VERSION_LOCAL);
+    op->bytes = sw_plan_gathered_bytes(b->plan, op);
     return piece.at;
 }
 

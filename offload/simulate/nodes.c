@@ -5,16 +5,33 @@
 #include <float.h>
 #include <math.h>
 
-/* Ranks that have a collective together, and the nodes on which they are. */
+/* Ranks that have a collective together, and the nodes on which they are. levels: every node has as many, so that they
+ * gather in two levels. */
 struct members {
     int64_t ranks, nodes;
+    bool levels;
 };
 
-static double rate_over(const struct sw_node *node, struct members members, double link_bytes_per_s) {
-    const double within = (double)(members.ranks - members.nodes), between = (double)(members.nodes - 1);
-    const double within_s = within / link_bytes_per_s;
-    const double between_s = between > 0.0 ? between / node->network_bytes_per_s : 0.0;
-    return fmax(DBL_MIN, (within + between) / fmax(within_s, between_s));
+/* The shares that a rank gives to others of its node and to those of other nodes. */
+struct given {
+    double within, between;
+};
+
+static struct given gathered(struct members members) {
+    const double ranks = (double)members.ranks, nodes = (double)members.nodes;
+    return (struct given){ranks - nodes, nodes - 1.0};
+}
+
+/* Returns the shares where every rank sends to every other. */
+static struct given straight(struct members members) {
+    const double ranks = (double)members.ranks, near = ranks / (double)members.nodes;
+    return (struct given){near - 1.0, ranks - near};
+}
+
+static double rate_over(struct given given, double link_bytes_per_s, double network_bytes_per_s) {
+    const double within_s = given.within / link_bytes_per_s;
+    const double between_s = given.between > 0.0 ? given.between / network_bytes_per_s : 0.0;
+    return fmax(DBL_MIN, (given.within + given.between) / fmax(within_s, between_s));
 }
 
 /* Returns the rates of these ranks. links: those of one node, whose latency is the base of any collective. */
@@ -23,18 +40,27 @@ static struct sw_scope_rates rates_over(const struct sw_node *node, struct membe
     struct sw_scope_rates rates = *links;
     if (members.ranks < 2)
         return rates;
-    rates.gather.bytes_per_s = rate_over(node, members, links->gather.bytes_per_s);
-    rates.reduce.bytes_per_s = rate_over(node, members, links->reduce.bytes_per_s);
+    const double network = node->network_bytes_per_s;
+    const struct given given = members.levels ? gathered(members) : straight(members);
+    rates.gather.bytes_per_s = rate_over(given, links->gather.bytes_per_s, network);
+    rates.reduce.bytes_per_s = rate_over(given, links->reduce.bytes_per_s, network);
     rates.latency_s += (double)(members.ranks - members.nodes) * node->hop_s;
     rates.latency_s += (double)(members.nodes - 1) * node->network_hop_s;
     return rates;
 }
 
+/* Tells whether nodes have whole tensor groups, or groups whole nodes. */
+static bool groups_fill_nodes(const struct sw_node_ranks *job) {
+    const int64_t near = job->ranks / job->nodes;
+    return near % job->tensor_ranks == 0 || job->tensor_ranks % near == 0;
+}
+
 static void add_groups(const struct sw_node *node, const struct sw_node_ranks *job, const struct sw_scope_rates *links,
                        struct sw_rates *rates) {
     const int64_t data_ranks = job->ranks / job->tensor_ranks;
-    const struct members group = {job->tensor_ranks, sw_div_up(job->tensor_ranks, job->tensor_node_ranks)};
-    const struct members data = {data_ranks, sw_div_up(data_ranks, job->data_node_ranks)};
+    const bool levels = groups_fill_nodes(job);
+    const struct members group = {job->tensor_ranks, sw_div_up(job->tensor_ranks, job->tensor_node_ranks), levels};
+    const struct members data = {data_ranks, sw_div_up(data_ranks, job->data_node_ranks), levels};
     rates->in_group = *links;
     rates->in_group.latency_s = rates_over(node, group, links).latency_s;
     rates->among_data = rates_over(node, data, links);
@@ -45,7 +71,7 @@ void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks 
     if (node->devices == 0 || job->ranks < 2)
         return;
     const int64_t hops_in_node = job->ranks / job->nodes - 1;
-    const struct sw_scope_rates all = rates_over(node, (struct members){job->ranks, job->nodes}, &links);
+    const struct sw_scope_rates all = rates_over(node, (struct members){job->ranks, job->nodes, true}, &links);
     rates->gather = all.gather;
     rates->reduce = all.reduce;
     rates->comm_latency_s = all.latency_s;
@@ -56,30 +82,30 @@ void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks 
         add_groups(node, job, &links, rates);
 }
 
-/* Returns the measured rate of a kind of collective among the data ranks, `near` of them on each node: the slower of
- * the bytes that stay on a node and those that leave it. */
-static struct sw_rate among_data(double ranks, double near, struct sw_rate in_node, double between_bytes_per_s) {
-    const double within_s = (near - 1.0) / in_node.bytes_per_s, between_s = (ranks - near) / between_bytes_per_s;
-    in_node.bytes_per_s = fmax(DBL_MIN, (ranks - 1.0) / fmax(within_s, between_s));
-    return in_node;
+/* Returns the rate between nodes by which a measured collective would be bound by them. */
+static double rate_between(struct given given, struct sw_rate measured) {
+    return given.between / (given.within + given.between) * measured.bytes_per_s;
 }
 
 void sw_rates_over_measured_nodes(const struct sw_node_ranks *job, struct sw_rates *rates) {
     const struct sw_scope_rates *in_node = &rates->in_node;
     if (in_node->gather.bytes_per_s <= 0.0 || job->nodes < 2)
         return;
-    const double ranks = (double)job->ranks, near = ranks / (double)job->nodes;
-    const double leaving = (ranks - near) / (ranks - 1.0);
-    rates->between_bytes_per_s = leaving * rates->gather.bytes_per_s;
+    const struct members all = {job->ranks, job->nodes, true};
+    const double network = fmax(rate_between(gathered(all), rates->gather), rate_between(straight(all), rates->reduce));
+    rates->between_bytes_per_s = network;
     if (job->tensor_ranks < 2)
         return;
-    const double data_ranks = ranks / (double)job->tensor_ranks, data_near = (double)job->data_node_ranks;
     rates->in_group = *in_node;
     if (job->tensor_node_ranks < job->tensor_ranks)
         rates->in_group.latency_s = rates->comm_latency_s;
-    if (data_ranks < 2.0)
+    const int64_t data_ranks = job->ranks / job->tensor_ranks;
+    if (data_ranks < 2)
         return;
-    rates->among_data.gather = among_data(data_ranks, data_near, in_node->gather, rates->between_bytes_per_s);
-    rates->among_data.reduce = among_data(data_ranks, data_near, in_node->reduce, leaving * rates->reduce.bytes_per_s);
-    rates->among_data.latency_s = data_near < data_ranks ? rates->comm_latency_s : in_node->latency_s;
+    const struct members data = {data_ranks, sw_div_up(data_ranks, job->data_node_ranks), groups_fill_nodes(job)};
+    const struct given gather = data.levels ? gathered(data) : straight(data);
+    rates->among_data = *in_node;
+    rates->among_data.gather.bytes_per_s = rate_over(gather, in_node->gather.bytes_per_s, network);
+    rates->among_data.reduce.bytes_per_s = rate_over(straight(data), in_node->reduce.bytes_per_s, network);
+    rates->among_data.latency_s = job->data_node_ranks < data_ranks ? rates->comm_latency_s : in_node->latency_s;
 }

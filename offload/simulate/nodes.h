@@ -1,24 +1,25 @@
 /* The time of collectives over two levels of links: within a node (NVLink), and between nodes (InfiniBand).
  *
- * n ranks on m nodes, each rank with a shard of s bytes, gather or reduce-scatter in two levels. Each rank gives its
- * shard to the m-1 ranks of the same place in the other nodes, (m-1) s bytes over the network, and the m shards that it
- * then has to the n/m-1 others of its node, (n-m) s bytes over the node's links. Together these are the (n-1) s bytes
- * of a flat collective: (n-1)/n of the whole, as ZeRO counts it (Rajbhandari et al., SC20, section 7). Both levels work
- * at once on different chunks, as NCCL's rings do, so the slower one is the time of the bytes.
+ * n ranks on m nodes, each rank with a shard of s bytes. A gather has two levels: each rank gives its shard to the m-1
+ * ranks of the same place in the other nodes, (m-1) s bytes over the network, and the m shards that it then has to the
+ * n/m-1 others of its node, (n-m) s bytes over the node's links. Together these are the (n-1) s bytes of a flat
+ * collective: (n-1)/n of the whole, as ZeRO counts it (Rajbhandari et al., SC20, section 7). Both levels work at once
+ * on different shares, so the slower one is the time of the bytes.
+ *
+ * A described machine's reductions are priced alike, as those of a library are: the program's own have one level,
+ * because the order of their sums is that of the ranks, and send (n-n/m) s bytes over the network. Where groups and
+ * nodes do not hold each other wholly, gathers do so too, and both are priced so.
  *
  * The latency is that of NCCL's ring (ncclTopoTuneModel of NCCL's src/graph/tuning.cc): the base of any collective, and
  * n-1 hops, of which m-1 are between nodes:
  *
- *     time = base + (n-m) hop + (m-1) network_hop + max((n-m) s / rate, (m-1) s / network_rate)
+ *     time = base + (n-m) hop + (m-1) network_hop + max(bytes within the node / rate, bytes between / network_rate)
  *
  * A gather among the n/m ranks of a node is one of one node: base + (n/m-1) hop + (n/m-1) s / rate.
  *
  * Tensor groups split these collectives. The ranks with the same part of every layer are a group's size apart: where a
- * group fills its node, each of them is on another node, and all that they exchange crosses the network. The ranks of a
- * group send their rows straight to each other, so that of a rank's bytes a share goes to other nodes for each of the
- * group's ranks there (sw_plan_between_bytes):
- *
- *     time = latency as above + max(bytes within the node / rate, bytes between nodes / network_rate)
+ * group fills its node, each of them is on another node, and all that they exchange crosses the network. What a group
+ * itself gives to other nodes is counted by the plan (sw_plan_between_bytes).
  */
 #ifndef SW_OFFLOAD_SIMULATE_NODES_H
 #define SW_OFFLOAD_SIMULATE_NODES_H
@@ -48,9 +49,8 @@ struct sw_node_ranks {
 void sw_rates_over_nodes(const struct sw_node *node, const struct sw_node_ranks *job, struct sw_rates *rates);
 
 /* Adds to measured rates, those of all ranks and of a node's, the rates between nodes and, where there are tensor
- * groups, those of groups. Ranks send straight to each other: if n ranks, k of them on a node, gather at a measured
- * rate, n-k of the n-1 shares that a rank gives go to other nodes meanwhile. Does nothing where rates->in_node was not
- * measured. */
+ * groups, those of groups. The network is as fast as the faster of a gather and a reduction needs it to be, each by the
+ * bytes above. Does nothing where rates->in_node was not measured. */
 void sw_rates_over_measured_nodes(const struct sw_node_ranks *job, struct sw_rates *rates);
 
 #endif

@@ -57,6 +57,8 @@ static void run(void *context, int number) {
     const struct sw_comm_identity *place = sw_comm_identity(comm);
     if (strncmp(test, "nccl_", strlen("nccl_")) == 0)
         ranks_use_emulated_gpu(comm);
+    if (strstr(test, "nodes_of_2_") != NULL)
+        sw_comm_set_node_ranks(comm, 2);
     if (strstr(test, "library_sums") != NULL && given == 2)
         ranks_check_library_sums(comm, strtoull(rest[0], NULL, 10), atoi(rest[1]));
     else if (strstr(test, "collectives") != NULL && given == 2)

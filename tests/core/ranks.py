@@ -13,6 +13,8 @@ def collectives_give_the_serial_bits():
     wrong = []
     for ranks, cases in ((1, 40), (2, 60), (3, 60), (4, 60), (8, 40)):
         wrong += passed(ranks, "collectives", SEED + ranks, cases)
+    for ranks, cases in ((4, 40), (6, 30)):
+        wrong += passed(ranks, "nodes_of_2_collectives", SEED + ranks, cases)
     return wrong
 
 
@@ -28,8 +30,9 @@ def collectives_of_nccl_give_the_serial_bits():
     program = os.environ["SW_NCCL_RANKS_PROGRAM"]
     if not program:
         raise script_test.Skip("no GPU")
-    return [problem for ranks in (2, 3, 4)
-            for problem in passed(ranks, "nccl_collectives", SEED + ranks, 60, program=program)]
+    return [problem for ranks, test in ((2, "nccl_collectives"), (3, "nccl_collectives"), (4, "nccl_collectives"),
+                                        (4, "nccl_nodes_of_2_collectives"))
+            for problem in passed(ranks, test, SEED + ranks, 60, program=program)]
 
 
 def scopes_join_the_ranks_of_a_node_or_group():

@@ -93,18 +93,46 @@ static void check_reduce(struct sw_comm *comm, sw_comm_scope scope, const struct
     free(to);
 }
 
-/* Gathers 1 KiB of every rank, and compares the bytes that are counted with those that leave the node and with those
- * that stay in the tensor group. */
+/* Returns how many of the scope's ranks each node has, where these are several neighbours on each of several nodes. */
+static int node_members(const struct expected *in, int node_ranks) {
+    int each = 0;
+    for (int number = 0; number < in->ranks; number++)
+        each += in->member[number] / node_ranks == in->member[0] / node_ranks;
+    for (int number = 0; number < in->ranks; number++)
+        if (in->member[number] / node_ranks != in->member[number / each * each] / node_ranks)
+            return 0;
+    return each > 1 && each < in->ranks && in->ranks % each == 0 ? each : 0;
+}
+
+/* Returns how many shares of a gather this rank gives to another: its own, to all, or over two levels to its
+ * counterparts on other nodes, and as many as there are nodes to those of its own. */
+static int shares_for(const struct expected *in, int number, int node_ranks) {
+    const int each = node_members(in, node_ranks);
+    if (number == in->rank)
+        return 0;
+    if (each == 0)
+        return 1;
+    if (number / each == in->rank / each)
+        return in->ranks / each;
+    return number % each == in->rank % each ? 1 : 0;
+}
+
+/* Gathers 1 KiB of every rank, and compares the bytes that are counted on all links, on those that leave the node, and
+ * on those within the tensor group. */
 static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct expected *in,
                          const struct cuts *cuts) {
     const int node_ranks = cuts->node_ranks, group_ranks = cuts->tensor_ranks;
-    int64_t bounds[MOST_RANKS + 1], between = 0, grouped = -SW_KIB; /* what a rank has for itself is not sent */
+    int64_t bounds[MOST_RANKS + 1], between = 0, grouped = 0;
     for (int number = 0; number <= in->ranks; number++)
         bounds[number] = number * SW_KIB;
     for (int number = 0; number < in->ranks; number++)
-        between += in->member[number] / node_ranks != in->member[in->rank] / node_ranks ? SW_KIB : 0;
+        between += in->member[number] / node_ranks != in->member[in->rank] / node_ranks
+                       ? shares_for(in, number, node_ranks) * SW_KIB
+                       : 0;
     for (int number = 0; number < in->ranks; number++)
-        grouped += in->member[number] / group_ranks == in->member[in->rank] / group_ranks ? SW_KIB : 0;
+        grouped += in->member[number] / group_ranks == in->member[in->rank] / group_ranks
+                       ? shares_for(in, number, node_ranks) * SW_KIB
+                       : 0;
     char data[MOST_RANKS * SW_KIB];
     const int64_t sent = sw_comm_sent_bytes(comm), away = sw_comm_sent_between_bytes(comm);
     const int64_t group = sw_comm_sent_tensor_bytes(comm);
@@ -119,6 +147,29 @@ static void check_counts(struct sw_comm *comm, sw_comm_scope scope, const struct
                   (int)scope, (long long)(sw_comm_sent_tensor_bytes(comm) - group), (long long)grouped);
 }
 
+/* Gathers shares that move in several parts, each rank's lying apart from the vector: of other lengths, and one empty.
+ */
+static void check_large_gather(struct sw_comm *comm, const struct expected *in) {
+    enum { ELEMS = 700001 };
+    int64_t bounds[MOST_RANKS + 1] = {0};
+    for (int number = 0; number < in->ranks; number++)
+        bounds[number + 1] = bounds[number] + (number == 1 ? 0 : ELEMS - 1001 * number) * (int64_t)sizeof(float);
+    const int64_t first = bounds[in->rank] / (int64_t)sizeof(float),
+                  end = bounds[in->rank + 1] / (int64_t)sizeof(float);
+    float *data = calloc((size_t)bounds[in->ranks], 1), *own = calloc(ELEMS, sizeof *own);
+    RANKS_REQUIRE(data != NULL && own != NULL, "memory");
+    for (int64_t i = first; i < end; i++)
+        own[i - first] = value_of(in->member[in->rank], i);
+    struct sw_comm_request *request;
+    const struct sw_comm_gather gather = {.what = "large", .data = data, .own = own, .bounds_bytes = bounds};
+    RANKS_REQUIRE(sw_comm_all_gather(comm, &gather, &request) == SW_OK && sw_comm_wait(request) == SW_OK, "gather");
+    for (int number = 0; number < in->ranks; number++)
+        for (int64_t i = bounds[number] / (int64_t)sizeof(float); i < bounds[number + 1] / (int64_t)sizeof(float); i++)
+            RANKS_REQUIRE(data[i] == value_of(in->member[number], i), "element %lld", (long long)i);
+    free(data);
+    free(own);
+}
+
 /* Checks every scope's members, collectives and counts. */
 static void check_all(struct sw_comm *comm, const struct cuts *cuts) {
     for (int scope = 0; scope < SW_SCOPES; scope++) {
@@ -129,6 +180,8 @@ static void check_all(struct sw_comm *comm, const struct cuts *cuts) {
         check_gather(comm, (sw_comm_scope)scope, &in);
         check_reduce(comm, (sw_comm_scope)scope, &in);
         check_counts(comm, (sw_comm_scope)scope, &in, cuts);
+        if (scope == SW_SCOPE_ALL && cuts->tensor_ranks == 1)
+            check_large_gather(comm, &in);
     }
 }
 

@@ -86,6 +86,8 @@ static sw_status open_plan(struct harness *h) {
         .reduce = h->spec.reduce,
         .grads = h->spec.grads,
         .reduce_nodes = h->spec.comm == NULL ? 0 : h->spec.reduce_nodes,
+        .node_ranks = h->spec.comm == NULL ? 0 : h->spec.node_ranks,
+        .fills_nodes = h->spec.comm != NULL && h->spec.node_ranks > 0,
         .secondary_ranks = h->spec.secondary_ranks,
         .secondary_rank = h->spec.secondary_ranks > 0 ? rank_of(h) % h->spec.secondary_ranks : 0,
         .train = true,

@@ -12,6 +12,7 @@ struct harness_spec {
     struct sw_comm *comm;    /* of several ranks, each of which has a store of its own; NULL: alone */
     int zero;                /* stage */
     int reduce_nodes;        /* nodes over which quantized gradients are reduced in two levels */
+    int node_ranks;          /* ranks of each node, which are neighbours; 0: not known */
     sw_quant gather, reduce; /* how ranks exchange weights and gradients */
     int secondary_ranks;     /* ranks of a part of a node, for secondary shards; 0: there are none */
     bool secondary_on_host;  /* the device has no room for them; `place` names all states */

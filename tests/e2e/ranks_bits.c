@@ -49,12 +49,14 @@ static int ranks_of(const struct job *job) {
 }
 
 static struct harness_spec spec_of(const struct job *job, bool alone) {
+    const struct sw_comm_nodes *nodes = sw_comm_nodes(job->comm);
     struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
     spec.comm = alone ? NULL : job->comm;
     spec.frozen_units = job->frozen_units;
     spec.gather = job->gather;
     spec.reduce = job->reduce;
     spec.reduce_nodes = job->reduce_nodes;
+    spec.node_ranks = nodes->even && nodes->in_order ? nodes->ranks : 0;
     spec.micro_batches = alone ? MICRO_BATCHES : MICRO_BATCHES / ranks_of(job);
     spec.compute_threads = spec.update_threads = 1;
     spec.shape.batch = 1; /* ranks share out whole micro-batches, whatever these hold */
@@ -168,6 +170,23 @@ static double element_bytes(const struct job *job, sw_quant quant) {
     return quant == SW_QUANT_NONE ? (double)sw_dtype_bytes(job->type) : code + 4.0 / 256;
 }
 
+static double shard_elems(const struct sw_plan *plan, int64_t unit, int rank) {
+    return (double)(sw_plan_shard_of(plan, unit, rank).grains * SW_GRAIN_ELEMS);
+}
+
+/* Returns the elements that this rank gives to others in a gather of a unit: over two levels its own to one rank of
+ * each other node, and those that the ranks of its number have to the others of its node. */
+static double gathered_elems(const struct job *job, const struct sw_plan *plan, int64_t unit) {
+    const struct sw_comm_nodes *nodes = sw_comm_nodes(job->comm);
+    const double own = shard_elems(plan, unit, plan->spec.rank);
+    if (!plan->spec.fills_nodes)
+        return own * (ranks_of(job) - 1);
+    double elems = own * (nodes->nodes - 1);
+    for (int rank = nodes->rank; rank < ranks_of(job); rank += nodes->ranks)
+        elems += shard_elems(plan, unit, rank) * (nodes->ranks - 1);
+    return elems;
+}
+
 /* Returns what the formulas give for a step of stage 3 on this rank: all units are gathered twice, but for the tied
  * table, the last block and the head, which are held from the forward pass to the backward pass. */
 static double formula_bytes(const struct job *job, const struct sw_plan *plan) {
@@ -176,10 +195,9 @@ static double formula_bytes(const struct job *job, const struct sw_plan *plan) {
     double bytes = others * (double)sw_plan_summary_bytes(plan, true);
     for (int64_t u = 0; u < units->count; u++) {
         const double whole = (double)(units->unit[u].grains * SW_GRAIN_ELEMS);
-        const double own = (double)(sw_plan_shard_of(plan, u, plan->spec.rank).grains * SW_GRAIN_ELEMS);
         const int gathers = u == 0 || u + 2 >= units->count ? 1 : 2;
-        bytes += gathers * own * others * element_bytes(job, job->gather);
-        bytes += (whole - own) * element_bytes(job, job->reduce);
+        bytes += gathers * gathered_elems(job, plan, u) * element_bytes(job, job->gather);
+        bytes += (whole - shard_elems(plan, u, plan->spec.rank)) * element_bytes(job, job->reduce);
     }
     return bytes;
 }
@@ -190,14 +208,13 @@ static double between_bytes(const struct job *job, const struct sw_plan *plan) {
     const int apart = ranks_of(job) - nodes->ranks, levels = job->reduce_nodes > 1 ? 2 : 1;
     double bytes = apart * (double)sw_plan_summary_bytes(plan, true);
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const double own = (double)(sw_plan_shard_of(plan, u, plan->spec.rank).grains * SW_GRAIN_ELEMS);
+        const double own = shard_elems(plan, u, plan->spec.rank);
         const int gathers = u == 0 || u + 2 >= plan->spec.units->count ? 1 : 2;
-        bytes += gathers * own * apart * element_bytes(job, job->gather);
+        bytes += gathers * own * (plan->spec.fills_nodes ? nodes->nodes - 1 : apart) * element_bytes(job, job->gather);
         for (int rank = 0; rank < ranks_of(job); rank++) {
             const bool gives = levels == 1 || rank % nodes->ranks == nodes->rank;
             if (rank / nodes->ranks != nodes->node && gives)
-                bytes +=
-                    (double)(sw_plan_shard_of(plan, u, rank).grains * SW_GRAIN_ELEMS) * element_bytes(job, job->reduce);
+                bytes += shard_elems(plan, u, rank) * element_bytes(job, job->reduce);
         }
     }
     return bytes;

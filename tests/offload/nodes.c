@@ -104,35 +104,43 @@ static void data_ranks_use_the_network_between_groups(void **state) {
     assert_true(rates_of(16, 2, &node).among_data.gather.bytes_per_s == 0.0);
 }
 
+/* Exchanges a share of a hundred rows of one byte with each other rank of a group. */
 static double tensor_s(const struct sw_rates *rates, int group, sw_op_kind kind, int64_t bytes) {
-    const struct sw_plan_tensor tensor = {.ranks = group, .node_ranks = group < 8 ? group : 8};
-    const struct sw_plan plan = {
-        .spec = {.ranks = 16 / group, .node_ranks = group < 8 ? 8 / group : 1, .tensor = tensor}};
+    const struct sw_plan_tensor tensor = {.ranks = group, .node_ranks = group < 8 ? group : 8, .rows = 100 * group};
+    const int64_t output_bytes = 100 * group;
+    struct sw_unit unit = {.replicated_elems = 25 * group};
+    const struct sw_units units = {.unit = &unit, .count = 1};
+    const struct sw_plan plan = {.spec = {.ranks = 16 / group,
+                                          .node_ranks = group < 8 ? 8 / group : 1,
+                                          .fills_nodes = true,
+                                          .units = &units,
+                                          .output_bytes = &output_bytes,
+                                          .tensor = tensor}};
     const struct sw_op op = {.kind = kind, .lane = SW_LANE_COMM, .bytes = bytes};
     return sw_simulate_op(&plan, rates, &op);
 }
 
-/* A group within a node uses its links alone. One of 16 ranks on 2 nodes sends 7 parts of 15 within the node and 8 to
- * the other. */
+/* A group within a node uses its links alone. Of 16 ranks on 2 nodes one sends 7 parts of 15 within the node and 8 to
+ * the other in a reduction, and 14 and 1 in a gather. */
 static void groups_take_the_slower_of_their_links(void **state) {
     (void)state;
     const struct sw_rates within = grouped(8), across = grouped(16);
     const double hops_s = 0.5 + 7 * 1e-6, across_s = 0.5 + 14 * 1e-6 + 1e-3;
     assert_true(near(tensor_s(&within, 8, SW_OP_GATHER_TENSOR, 700), hops_s + 7.0));
     assert_true(near(tensor_s(&within, 8, SW_OP_REDUCE_TENSOR, 700), hops_s + 35.0));
-    assert_true(near(tensor_s(&across, 16, SW_OP_GATHER_TENSOR, 1500), across_s + 80.0));
+    assert_true(near(tensor_s(&across, 16, SW_OP_GATHER_TENSOR, 1500), across_s + 14.0));
     assert_true(near(tensor_s(&across, 16, SW_OP_REDUCE_TENSOR, 1500), across_s + 80.0));
-    assert_true(near(tensor_s(&across, 16, SW_OP_SUM_REPLICATED, 1500), across_s + 80.0));
-    struct sw_rates slow_links = across;
-    slow_links.in_group.gather.bytes_per_s = 5.0;
-    assert_true(near(tensor_s(&slow_links, 16, SW_OP_GATHER_TENSOR, 1500), across_s + 140.0));
+    assert_true(near(tensor_s(&across, 16, SW_OP_SUM_REPLICATED, 3000), across_s + 105.0)); /* 21 within, 9 between */
+    struct sw_rates slow_network = across;
+    slow_network.between_bytes_per_s = 5.0;
+    assert_true(near(tensor_s(&slow_network, 16, SW_OP_GATHER_TENSOR, 1500), across_s + 20.0));
 }
 
 /* Measured: 16 ranks on 2 nodes, in groups of `group` ranks. */
 static struct sw_rates measured(int64_t group) {
     struct sw_rates rates = {.cores = 1.0,
-                             .gather.bytes_per_s = 30.0,
-                             .reduce.bytes_per_s = 15.0,
+                             .gather.bytes_per_s = 60.0,
+                             .reduce.bytes_per_s = 30.0,
                              .comm_latency_s = 0.5,
                              .in_node = {.gather.bytes_per_s = 100.0, .reduce.bytes_per_s = 50.0, .latency_s = 0.125}};
     const struct sw_node_ranks job = {.ranks = 16,
@@ -144,20 +152,35 @@ static struct sw_rates measured(int64_t group) {
     return rates;
 }
 
-/* A rank gives 15 shares to all, 8 of them to the other node, at 30 * 8 / 15 = 16 bytes a second. */
+/* A rank gives 15 shares to all: in a reduction 8 of them to the other node, at 30 * 8 / 15 = 16 bytes a second, and in
+ * a gather 1, at 60 / 15 = 4. */
 static void measured_groups_take_the_links_that_they_use(void **state) {
     (void)state;
     const struct sw_rates pairs = measured(2), nodes = measured(8), all = measured(16), none = measured(1);
     assert_true(near(tensor_s(&pairs, 2, SW_OP_GATHER_TENSOR, 700), 0.125 + 7.0));
     assert_true(near(tensor_s(&nodes, 8, SW_OP_REDUCE_TENSOR, 700), 0.125 + 14.0));
-    assert_true(near(tensor_s(&all, 16, SW_OP_GATHER_TENSOR, 1500), 0.5 + 50.0)); /* as all ranks gather: 1500 / 30 s */
-    /* With 8 data ranks, 4 on each node, 4 of 7 shares leave it; with one on each node, all do. */
-    assert_true(near(7.0 / pairs.among_data.gather.bytes_per_s, 4.0 / 16.0));
-    assert_true(near(7.0 / pairs.among_data.reduce.bytes_per_s, 4.0 / 8.0));
+    assert_true(near(tensor_s(&all, 16, SW_OP_REDUCE_TENSOR, 1500), 0.5 + 50.0)); /* as all ranks do: 1500 / 30 s */
+    assert_true(near(tensor_s(&all, 16, SW_OP_GATHER_TENSOR, 1500), 0.5 + 14.0));
+    /* With 8 data ranks, 4 on each node, 1 of 7 shares leaves it in a gather, and 4 in a reduction; with one on each
+     * node, all do. */
+    assert_true(near(7.0 / pairs.among_data.gather.bytes_per_s, 1.0 / 16.0));
+    assert_true(near(7.0 / pairs.among_data.reduce.bytes_per_s, 4.0 / 16.0));
     assert_true(near(nodes.among_data.gather.bytes_per_s, 16.0) && near(nodes.among_data.latency_s, 0.5));
     assert_true(all.among_data.gather.bytes_per_s == 0.0 && none.in_group.gather.bytes_per_s == 0.0);
-    assert_true(near(none.between_bytes_per_s, 16.0) && near(none.gather.bytes_per_s, 30.0));
+    assert_true(near(none.between_bytes_per_s, 16.0) && near(none.gather.bytes_per_s, 60.0));
     assert_true(near(exchange_s(&none, SW_LEVEL_NODE, 700), 0.125 + 7.0));
+}
+
+/* Groups of 3 on nodes of 8 lie across borders: a rank gives its share to each of the other 7 with its part of layers.
+ */
+static void groups_that_fit_no_node_send_straight(void **state) {
+    (void)state;
+    struct sw_rates rates = {.gather.bytes_per_s = 100.0, .reduce.bytes_per_s = 20.0, .comm_latency_s = 0.5};
+    const struct sw_node_ranks job = {
+        .ranks = 24, .nodes = 3, .tensor_ranks = 3, .tensor_node_ranks = 1, .data_node_ranks = 2};
+    sw_rates_over_nodes(&node, &job, &rates);
+    assert_true(
+        near(7.0 / rates.among_data.gather.bytes_per_s, 6.0 / 10.0)); /* 8 ranks, 2 on each of 4 nodes at least */
 }
 
 static void unmeasured_nodes_change_nothing(void **state) {
@@ -177,6 +200,7 @@ static void unknown_nodes_change_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(measured_groups_take_the_links_that_they_use),
+        cmocka_unit_test(groups_that_fit_no_node_send_straight),
         cmocka_unit_test(unmeasured_nodes_change_nothing),
         cmocka_unit_test(exchanges_take_the_links_that_they_use),
         cmocka_unit_test(slower_level_bounds),

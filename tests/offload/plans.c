@@ -226,3 +226,51 @@ void plans_copy_free(struct plans_copy *copy) {
         sw_program_destroy(&copy->plan.program[p]);
     free(copy->plan.slot);
 }
+
+/* The ranks of a job, in the order of sw_plan_job_rank, fill nodes one after the other. */
+struct split {
+    int job_rank, group, node; /* this rank, the ranks of a group, and those of a node */
+};
+
+static int others_apart(struct split at, int first, int count, int step) {
+    int apart = 0;
+    for (int i = 0; i < count; i++)
+        apart += (first + i * step) / at.node != at.job_rank / at.node;
+    return apart;
+}
+
+/* Returns the share that this rank gives in the gather of an op. */
+static int64_t gathered_share(const struct sw_plan *plan, const struct sw_op *op, int ranks, int number) {
+    const struct sw_plan_tensor *tensor = &plan->spec.tensor;
+    if (op->kind == SW_OP_SUM_REPLICATED)
+        return 4 * sw_shard(plan->spec.units->unit[op->unit].replicated_elems, ranks, number).grains;
+    if (op->kind == SW_OP_GATHER_TENSOR)
+        return op->content == SW_CONTENT_SOFTMAX
+                   ? tensor->softmax_bytes
+                   : sw_shard(tensor->rows, ranks, number).grains * sw_plan_row_bytes(plan);
+    const struct sw_span at =
+        op->bucket ? sw_plan_shard_chunk(plan, op->unit, number, op->chunk) : sw_plan_shard_of(plan, op->unit, number);
+    return at.grains * sw_plan_grain_bytes(plan, op->content);
+}
+
+int64_t plans_bytes_apart(const struct sw_plan *plan, const struct sw_op *op, int node_ranks) {
+    const struct split at = {sw_plan_job_rank(plan), plan->spec.tensor.ranks, node_ranks};
+    const int data = plan->spec.ranks, job = data * at.group, in_group = at.job_rank % at.group;
+    const bool of_group =
+        op->kind == SW_OP_REDUCE_TENSOR || op->kind == SW_OP_GATHER_TENSOR || op->kind == SW_OP_SUM_REPLICATED;
+    const int ranks = of_group ? at.group : data, step = of_group ? 1 : at.group;
+    const int apart = others_apart(at, of_group ? at.job_rank - in_group : in_group, ranks, step);
+    if (op->kind == SW_OP_EXCHANGE_SUMMARY)
+        return op->bytes * others_apart(at, 0, job, 1) / (job - 1);
+    if (ranks == 1)
+        return 0;
+    if (op->kind != SW_OP_ALL_GATHER && op->kind != SW_OP_GATHER_TENSOR && op->kind != SW_OP_SUM_REPLICATED)
+        return op->bytes * apart / (ranks - 1);
+    const int number = of_group ? in_group : plan->spec.rank;
+    const int64_t share = gathered_share(plan, op, ranks, number);
+    const int64_t once = share * (apart / (ranks - apart)); /* nodes have as many of the ranks each */
+    if (op->kind != SW_OP_SUM_REPLICATED)
+        return once;
+    const int64_t all = 4 * plan->spec.units->unit[op->unit].replicated_elems;
+    return once + (all - share) * apart / (ranks - 1);
+}

@@ -28,6 +28,10 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
  * A budget that it does not name stays. */
 void plans_read_needs(struct sw_plan_spec *spec, bool named[SW_NVME], uint64_t seed);
 
+/* Returns how much of what an op of the comm lane gives to others goes to other nodes, by counting the ranks there, of
+ * a job with groups whose ranks fill nodes of so many. A gather gives its share to one rank of each. */
+int64_t plans_bytes_apart(const struct sw_plan *plan, const struct sw_op *op, int node_ranks);
+
 /* A deep copy of a plan's programs and slots; the rest is shared with the original, which must outlive it. */
 struct plans_copy {
     struct sw_plan plan;

@@ -388,50 +388,25 @@ static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
         fail_msg("seed %llu: a group of %d exchanges other bytes than its units have", (unsigned long long)seed, n);
 }
 
-/* The ranks of a job, in the order of sw_plan_job_rank, fill nodes one after the other. */
-struct split {
-    int job_rank, group, node; /* this rank, the ranks of a group, and those of a node */
-};
-
-static int others_apart(struct split at, int first, int count, int step) {
-    int apart = 0;
-    for (int i = 0; i < count; i++)
-        apart += (first + i * step) / at.node != at.job_rank / at.node;
-    return apart;
-}
-
-/* Returns how much of what an op gives to others goes to other nodes, by counting the ranks there. */
-static int64_t bytes_apart(const struct sw_plan *plan, const struct sw_op *op, struct split at) {
-    const int data = plan->spec.ranks, job = data * at.group;
-    switch (op->kind) {
-    case SW_OP_REDUCE_TENSOR:
-    case SW_OP_GATHER_TENSOR:
-    case SW_OP_SUM_REPLICATED:
-        return op->bytes * others_apart(at, at.job_rank / at.group * at.group, at.group, 1) / (at.group - 1);
-    case SW_OP_EXCHANGE_SUMMARY: return op->bytes * others_apart(at, 0, job, 1) / (job - 1);
-    default: return data == 1 ? 0 : op->bytes * others_apart(at, at.job_rank % at.group, data, at.group) / (data - 1);
-    }
-}
-
 /* The bytes of each op of the comm lane that leave the node are those for the ranks of its scope on other nodes. */
 static void check_group_nodes(const struct sw_plan *given, int node, uint64_t seed) {
-    const struct split at = {sw_plan_job_rank(given), given->spec.tensor.ranks, node};
-    const int job = given->spec.ranks * at.group;
-    if (job % node != 0 || (at.group % node != 0 && node % at.group != 0))
+    const int group = given->spec.tensor.ranks, job = given->spec.ranks * group;
+    if (job % node != 0 || (group % node != 0 && node % group != 0))
         return;
     struct sw_plan plan = *given;
-    plan.spec.tensor.node_ranks = node < at.group ? node : at.group;
-    plan.spec.node_ranks = node < at.group ? 1 : node / at.group;
+    plan.spec.tensor.node_ranks = node < group ? node : group;
+    plan.spec.node_ranks = node < group ? 1 : node / group;
+    plan.spec.fills_nodes = true;
     const struct sw_program *program = &plan.program[SW_PROGRAM_UPDATE];
     int64_t between = 0;
     for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
         const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
-        const int64_t expected = bytes_apart(&plan, op, at), found = sw_plan_between_bytes(&plan, op);
+        const int64_t expected = plans_bytes_apart(&plan, op, node), found = sw_plan_between_bytes(&plan, op);
         between += found;
         if (found != expected)
             fail_msg(
                 "seed %llu: on nodes of %d, of %lld bytes of '%s' in groups of %d %lld go to other nodes, not %lld",
-                (unsigned long long)seed, node, (long long)op->bytes, sw_op_name(op->kind), at.group, (long long)found,
+                (unsigned long long)seed, node, (long long)op->bytes, sw_op_name(op->kind), group, (long long)found,
                 (long long)expected);
     }
     assert_int_equal(between, sw_plan_sent_bytes(&plan).between_bytes);

@@ -169,6 +169,7 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         .reduce = sw_settings_reduce(settings),
         .reduce_nodes = sw_settings_tensor_ranks(settings) > 1 ? 0 : sw_settings_reduce_nodes(settings),
         .node_ranks = sw_settings_data_node_ranks(settings),
+        .fills_nodes = sw_settings_fills_nodes(settings),
         .grads = (sw_grads_format)settings->grads_state,
         .type = sw_settings_type(settings),
         .train = true,

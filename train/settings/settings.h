@@ -149,6 +149,8 @@ int64_t sw_settings_data_rank(const struct sw_settings *settings);
 int sw_settings_tensor_node_ranks(const struct sw_settings *settings);
 int sw_settings_data_node_ranks(const struct sw_settings *settings);
 int64_t sw_settings_tensor_nodes(const struct sw_settings *settings);
+/* Tells whether ranks fill nodes in their order, each node with whole groups or each group with whole nodes. */
+bool sw_settings_fills_nodes(const struct sw_settings *settings);
 /* ZeRO-R's partitioned activations, in the order of the flag's choices. */
 enum { SW_PARTITION_AUTO, SW_PARTITION_YES, SW_PARTITION_NO };
 /* Sequence parallelism, likewise. */

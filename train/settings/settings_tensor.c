@@ -38,6 +38,11 @@ int sw_settings_data_node_ranks(const struct sw_settings *settings) {
     return node == 0 || node >= group ? node / group : 1;
 }
 
+bool sw_settings_fills_nodes(const struct sw_settings *settings) {
+    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
+    return node > 0 && !settings->nodes_mixed && (node % group == 0 || group % node == 0);
+}
+
 /* The group that spans most has its first ranks, as few as a group has on any node, on the last places of one. */
 int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
     const int64_t first = sw_settings_tensor_node_ranks(settings);
