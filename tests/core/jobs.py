@@ -28,9 +28,9 @@ THREADS = "threads"
 
 
 def command(ranks, *arguments, program=PROGRAM, launcher=("mpirun",)):
-    """launcher: mpirun, what it is started by and how it is to reach its hosts; or THREADS of one process."""
+    """launcher: mpirun, what it is started by and how it is to reach its hosts; or THREADS of one process, where one rank is alone."""
     if launcher == THREADS:
-        return [program, THREADS, str(ranks), *map(str, arguments)]
+        return [program, *((THREADS, str(ranks)) if ranks > 1 else ()), *map(str, arguments)]
     if shutil.which("mpirun") is None or os.environ.get("SW_HAVE_MPI") != "1":
         raise script_test.Skip("no MPI")
     return [*launcher, "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), program, *map(str, arguments)]

@@ -10,8 +10,9 @@ from jobs import DEATH, PATIENT_MS, PROGRAM, ROUNDS, SEED, THREADS, TIMEOUT_MS, 
 
 
 def collectives_give_the_serial_bits():
+    """What a collective makes of messages is the same for every transport, and tried on more ranks by threads."""
     wrong = []
-    for ranks, cases in ((1, 40), (2, 60), (3, 60), (4, 60), (8, 40)):
+    for ranks, cases in ((2, 60), (3, 60), (4, 60)):
         wrong += passed(ranks, "collectives", SEED + ranks, cases)
     for ranks, cases in ((4, 40), (6, 30)):
         wrong += passed(ranks, "nodes_of_2_collectives", SEED + ranks, cases)
@@ -36,9 +37,8 @@ def collectives_of_nccl_give_the_serial_bits():
 
 
 def scopes_join_the_ranks_of_a_node_or_group():
-    wrong = [problem for ranks, node, part in ((4, 2, 2), (4, 2, 1), (6, 3, 3), (5, 2, 2), (8, 4, 2), (3, 4, 4), (1, 1, 1))
-             for problem in passed(ranks, "scopes", node, part)]
-    wrong += [problem for ranks, node, part in ((4, 2, 2), (4, 2, 1), (6, 3, 3), (5, 2, 2), (8, 4, 2), (3, 4, 4), (16, 8, 4))
+    wrong = [problem for ranks, node, part in ((4, 2, 1), (5, 2, 2)) for problem in passed(ranks, "scopes", node, part)]
+    wrong += [problem for ranks, node, part in ((4, 2, 2), (4, 2, 1), (6, 3, 3), (5, 2, 2), (8, 4, 2), (3, 4, 4), (1, 1, 1), (16, 8, 4))
               for problem in passed(ranks, "scopes", node, part, launcher=THREADS)]
     program = os.environ["SW_NCCL_RANKS_PROGRAM"]
     return wrong + (passed(4, "nccl_scopes", 2, 2, program=program) if program else [])
@@ -77,11 +77,11 @@ def sums_of_the_library_are_near():
 
 
 def host_reductions_are_in_rank_order():
-    return [problem for ranks in (1, 2, 3, 5) for problem in passed(ranks, "values")]
+    return [problem for ranks in (2, 5) for problem in passed(ranks, "values")]
 
 
 def shares_beyond_two_gibibytes_arrive():
-    return passed(2, "large") + passed(2, "large", launcher=THREADS)
+    return passed(2, "large")
 
 
 def one_rank_needs_no_launcher():
@@ -121,7 +121,7 @@ def disagreement_is_refused_on_all_ranks():
     ]
     wrong = []
     for ranks, claims, expected in table:
-        for launcher in (("mpirun",), THREADS):
+        for launcher in (("mpirun",), THREADS) if "program" in claims[0] else (THREADS,):
             code, _, err = run(ranks, "agree", *claims, launcher=launcher)
             lines = [f"refused: {expected}"] * ranks if expected else []
             if code != 0 or err.splitlines() != lines:

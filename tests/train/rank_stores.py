@@ -36,8 +36,7 @@ def job(ranks, what, path, *arguments, nvme=None, death=None, whole=False, previ
     # Ranks that are processes outlive the one that is killed for a while.
     if death is not None and ranks > 1:
         return jobs.run(ranks, what, path, *arguments)
-    words = [what, path, *map(str, arguments)]
-    words = jobs.command(ranks, *words, launcher=jobs.THREADS) if ranks > 1 else [jobs.PROGRAM, *words]
+    words = jobs.command(ranks, what, path, *arguments, launcher=jobs.THREADS)
     done = jobs.limits.run(words, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
