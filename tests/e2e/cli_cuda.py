@@ -247,6 +247,8 @@ def what_a_day_with_a_gpu_runs():
 
 # In PyTorch's place: what the script calls, which takes a second each time and refuses wrong shapes.
 PEER = """
+import os
+import time
 import types
 __version__, version, bfloat16 = "0.0", types.SimpleNamespace(cuda="0.0"), "bf16"
 
@@ -269,9 +271,17 @@ class Event:
         assert enable_timing
 
     def record(self):
-        pass
+        folder = os.path.dirname(__file__)
+        clock, asked = (os.path.join(folder, name) for name in ("clock", "asked"))
+        if not os.path.exists(clock) or open(clock).read() == "1800, 99":
+            return
+        open(clock, "w").write("1800, 99")
+        before = os.path.getsize(asked)
+        while os.path.getsize(asked) < before + 4:
+            time.sleep(0.01)
 
-    synchronize = record
+    def synchronize(self):
+        pass
 
     def elapsed_time(self, end):
         return 1000.0
@@ -315,6 +325,22 @@ def smi(folder, text):
     os.chmod(program.write(os.path.join(folder, "nvidia-smi"), "#!/bin/sh\n" + text), 0o700)
 
 
+def slowed_down(folder):
+    """A program that is ours at a lower clock than PyTorch's. Each side ends when its clock was asked several times, so that
+    one answer from the time before it does not count, however busy the machine is."""
+    for name in ("clock", "asked"):
+        program.write(os.path.join(folder, name), "")
+    path = program.write(os.path.join(folder, "slowed-down"), f"""#!/bin/sh
+cd {folder} || exit 1
+printf '1500, 99' > clock
+before=$(wc -c < asked)
+"{os.path.abspath(program.PROGRAM)}" "$@" || exit
+until [ "$(wc -c < asked)" -ge $((before + 4)) ]; do sleep 0.01; done
+""")
+    os.chmod(path, 0o700)
+    return path
+
+
 def pairs_with_a_peer():
     """The script that measures PyTorch beside ours: what it pairs, what it divides, and a machine without PyTorch."""
     folder, problems = os.path.join(SCRATCH, "peer"), []
@@ -340,10 +366,14 @@ def pairs_with_a_peer():
             problems.append(f"without PyTorch: {ended.returncode}, {ended.stdout!r}, {ended.stderr!r}")
     # Sides of which only one is slowed down, or whose clock is not known, have no ratio.
     program.write(os.path.join(folder, "torch.py"), PEER)
-    for text, reason in (("ps -eo args | grep -q '[b]ench attention .*--json' && echo '1500, 99' || echo '1800, 99'", "1800 MHz"),
-                         ("echo '1500, 3'", "not known"), ("exit 9", "not known")):
+    slowed = slowed_down(folder)
+    for text, reason, ours in ((f"cat {folder}/clock; printf . >> {folder}/asked", "1800 MHz", slowed),
+                               ("echo '1500, 3'", "not known", program.PROGRAM), ("exit 9", "not known", program.PROGRAM)):
         smi(folder, text + "\n")
-        ended = subprocess.run([*script, "attention"], capture_output=True, text=True, check=False, env=environment)
+        changed = [ours if word == program.PROGRAM else word for word in script]
+        ended = subprocess.run([*changed, "attention"], capture_output=True, text=True, check=False, env=environment)
+        if ours == slowed:
+            os.remove(os.path.join(folder, "clock"))
         pairs = json.loads(ended.stdout.splitlines()[-1]).get("pairs", {}) if ended.returncode == 0 else {}
         problems += [f"{text}: {pairs}, {ended.stderr[-300:]}"] if not pairs or any(
             "of_peer" in pair or reason not in pair.get("not_compared", "") for pair in pairs.values()) else []
