@@ -1,14 +1,15 @@
 /* Derives waits from accesses: a read waits for the last write of its pieces, a write for the last write and for all
  * reads since.
  *
- * The ops are walked in order as several steps, so that generations have swapped roles both ways; conflicts that the
- * last walk finds become its waits, those with earlier walks as waits for steps before. */
+ * The ops are walked in order as several steps; conflicts that the last walk finds become its waits, those with earlier
+ * walks as waits for steps before. Two steps show all of them, as a step touches the pieces that the one before
+ * touched; where generations swap roles from step to step, it takes three. */
 #include "offload/plan/plan_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { WALKS = 3 };
+enum { WALKS = 2, WALKS_WITH_GENERATIONS = 3 };
 
 /* Count of ops of a lane, over all walks, that must be done; 0: none. */
 typedef int32_t done_count;
@@ -36,6 +37,7 @@ struct hazards {
     const struct sw_plan *plan;
     struct piece_state *piece;
     struct run_state *run; /* one for each slot */
+    int walks;
     int32_t wait_capacity;
 };
 
@@ -138,36 +140,45 @@ static sw_status store_waits(struct hazards *h, struct sw_op *op, const done_cou
         SW_TRY(add_wait(h, op,
                         (struct sw_wait){.lane = (sw_lane)lane,
                                          .position = position % per_step,
-                                         .steps_back = (int8_t)(WALKS - 1 - position / per_step)}));
+                                         .steps_back = (int8_t)(h->walks - 1 - position / per_step)}));
     }
     return SW_OK;
 }
 
+/* Walks through a step. The state of pieces is the same whether or not waits are gathered, so only the last does. */
 static sw_status walk(struct hazards *h, int step) {
     struct sw_program *program = h->program;
+    const bool last = step == h->walks - 1;
     for (int32_t i = 0; i < program->op_count; i++) {
         struct sw_op *op = &program->op[i];
         const struct sw_access *access = &program->access[op->first_access];
         const done_count own = step * program->lane_count[op->lane] + op->position + 1;
         done_count needed[SW_LANES] = {0};
-        for (int32_t a = 0; a < op->access_count; a++)
+        for (int32_t a = 0; last && a < op->access_count; a++)
             gather(h, &access[a], step, needed);
         for (int32_t a = 0; a < op->access_count; a++)
             record(h, &access[a], step, op->lane, own);
-        if (step == WALKS - 1)
+        if (last)
             SW_TRY(store_waits(h, op, needed));
     }
     return SW_OK;
 }
 
+static int walks_of(const struct sw_program *program) {
+    for (int32_t a = 0; a < program->access_count; a++)
+        if (program->access[a].generation != SW_GENERATION_NONE)
+            return WALKS_WITH_GENERATIONS;
+    return WALKS;
+}
+
 sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *program) {
-    struct hazards h = {.program = program, .plan = plan};
+    struct hazards h = {.program = program, .plan = plan, .walks = walks_of(program)};
     h.piece = calloc((size_t)plan->piece_count + 1, sizeof *h.piece);
     h.run = calloc((size_t)plan->slot_count + 1, sizeof *h.run);
     program->wait_count = 0;
     sw_status status =
         h.piece != NULL && h.run != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
-    for (int step = 0; step < WALKS && status == SW_OK; step++)
+    for (int step = 0; step < h.walks && status == SW_OK; step++)
         status = walk(&h, step);
     free(h.piece);
     free(h.run);

@@ -10,6 +10,8 @@
 enum { UNIT_SLOTS = 2 };
 /* The part of a step that stage 3 must save. */
 #define STAGE_LEAST_SAVED 0.005
+/* The part of a step that no search has been seen to save beside what it begins with. */
+#define MOST_SEARCH_SAVES 0.3
 
 /* Floating-point operations for one micro-batch, as in struct sw_plan_spec. Each array has one entry per unit. */
 enum { UNIT_FLOPS_ARRAYS = 3 };
@@ -96,43 +98,45 @@ static bool is_open(const struct sw_settings *settings) {
     return settings->sequence != SW_SEQUENCE_YES && settings->partition == SW_PARTITION_AUTO;
 }
 
-/* Chooses whether a rank of a tensor group keeps inputs whole or its rows, by sequence parallelism unless that or tiles
- * exclude it, where that is open: whole where they leave the devices room for everything, because rows are gathered
- * once more; else rows if that is faster by the prices, or, without prices, in any case. The ranks of a group have the
- * same sizes and so decide alike. */
-static sw_status outline_rows(const struct sw_plan_spec *given, const struct sw_settings *settings,
-                              const int64_t *unnormed_bytes, const struct pricing *pricing, struct sw_plan **out) {
-    struct sw_plan_spec spec = *given;
-    struct sw_search_prices prices;
-    const struct pricing other =
-        pricing == NULL ? (struct pricing){0} : (struct pricing){pricing->open, pricing->rates, &prices};
-    struct sw_plan *whole = NULL, *rows = NULL;
-    sw_status status = outline_plan(given, settings, pricing, &whole);
-    if (spec.tensor.ranks < 2 || !is_open(settings) ||
-        (status == SW_OK ? !lacks_room(whole) : status != SW_ERR_BUDGET)) {
-        *out = whole;
-        return status;
-    }
+/* The plan of a job but for what is searched, and what its units keep where a rank keeps rows. */
+struct base {
+    struct sw_plan_spec spec;
+    const int64_t *unnormed_bytes;
+};
+
+/* Tells whether a rank of a tensor group may keep inputs whole or its rows of them, as prices say. */
+static bool may_keep_rows(const struct sw_settings *settings, const struct base *base) {
+    return base->spec.tensor.ranks > 1 && is_open(settings);
+}
+
+/* Returns the specification of a plan whose ranks keep their rows, by sequence parallelism unless that or tiles exclude
+ * it. */
+static struct sw_plan_spec with_rows(const struct base *base, const struct sw_settings *settings) {
+    struct sw_plan_spec spec = base->spec;
     spec.tensor.sequence = settings->sequence == SW_SEQUENCE_AUTO && settings->tiles == 1;
     spec.tensor.partition_inputs = true;
     if (spec.tensor.sequence)
-        spec.derived_bytes = unnormed_bytes;
+        spec.derived_bytes = base->unnormed_bytes;
+    return spec;
+}
+
+/* Outlines without prices: ranks keep inputs whole where these leave the devices room for everything, because rows are
+ * gathered once more; else rows, if they fit. The ranks of a group have the same sizes and so decide alike. */
+static sw_status outline_base(const struct base *base, const struct sw_settings *settings, struct sw_plan **out) {
+    sw_status status = outline_plan(&base->spec, settings, NULL, out);
+    if (!may_keep_rows(settings, base) || (status == SW_OK ? !lacks_room(*out) : status != SW_ERR_BUDGET))
+        return status;
+    const struct sw_plan_spec spec = with_rows(base, settings);
+    struct sw_plan *whole = status == SW_OK ? *out : NULL;
     sw_error_clear();
-    const sw_status second = outline_plan(&spec, settings, pricing == NULL ? NULL : &other, &rows);
-    if (second == SW_ERR_BUDGET && status == SW_OK) {
+    status = outline_plan(&spec, settings, NULL, out);
+    if (status == SW_ERR_BUDGET && whole != NULL) {
         sw_error_clear();
-    } else if (second != SW_OK) {
-        sw_plan_destroy(whole);
-        return second;
+        *out = whole;
+        return SW_OK;
     }
-    const bool faster =
-        pricing == NULL || status != SW_OK || prices.placement.chosen_s < pricing->prices->placement.chosen_s;
-    const bool takes_rows = second == SW_OK && faster;
-    if (takes_rows && pricing != NULL)
-        *pricing->prices = prices;
-    sw_plan_destroy(takes_rows ? whole : rows);
-    *out = takes_rows ? rows : whole;
-    return SW_OK;
+    sw_plan_destroy(whole);
+    return status;
 }
 
 /* The inputs are partitioned, and norms run on a rank's rows, where that is asked for; where it is left open, the
@@ -155,8 +159,8 @@ struct share {
     int rank, stage;
 };
 
-static sw_status plan_share(const struct sw_settings *settings, const struct sw_model *model, struct share share,
-                            const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
+static sw_status begin_plan(const struct sw_settings *settings, const struct sw_model *model, struct share share,
+                            struct sw_plan_lack *out_lack, struct base *out) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
     struct sw_plan_spec spec = {
         .lack = out_lack,
@@ -197,7 +201,15 @@ static sw_status plan_share(const struct sw_settings *settings, const struct sw_
         spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
     SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
-    return outline_rows(&spec, settings, bytes.unnormed, pricing, out);
+    *out = (struct base){spec, bytes.unnormed};
+    return SW_OK;
+}
+
+static sw_status outline_share(const struct sw_settings *settings, const struct sw_model *model, struct share share,
+                               struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    struct base base;
+    SW_TRY(begin_plan(settings, model, share, out_lack, &base));
+    return outline_base(&base, settings, out);
 }
 
 /* Refuses to quantize what a job of this stage does not exchange, or does not keep. */
@@ -228,7 +240,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     if (!open || sw_settings_data_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
     struct sw_plan *plan = NULL;
-    const sw_status status = plan_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, NULL, &plan);
+    const sw_status status = outline_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, &plan);
     *out = SW_ZERO_GRADS;
     for (int64_t u = 0; status == SW_OK && u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_WEIGHTS] != SW_DEVICE)
@@ -241,46 +253,152 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     return SW_OK;
 }
 
-/* Searches with stages 2 and 3, which give the same bits, and takes the faster plan. Stage 3 gathers more, so it must
- * save something. */
-static sw_status search_stages(const struct sw_settings *settings, const struct sw_model *model,
-                               const struct pricing *pricing, struct sw_plan **out) {
-    struct sw_search_open open = *pricing->open;
-    struct sw_plan *best = NULL;
-    open.most_ops /= 2;
-    for (int stage = SW_ZERO_GRADS; stage <= SW_ZERO_WEIGHTS; stage++) {
-        const struct share share = {.rank = (int)sw_settings_data_rank(settings), .stage = stage};
-        struct sw_search_prices prices;
-        struct sw_plan *plan = NULL;
-        const struct pricing half = {&open, pricing->rates, &prices};
-        const sw_status status = plan_share(settings, model, share, &half, NULL, &plan);
-        const double most_s = best == NULL ? INFINITY : pricing->prices->placement.chosen_s * (1.0 - STAGE_LEAST_SAVED);
-        if (status == SW_ERR_BUDGET && (best != NULL || stage < SW_ZERO_WEIGHTS)) {
-            sw_error_clear();
-        } else if (status != SW_OK) {
-            sw_plan_destroy(best);
-            return status;
-        } else if (best == NULL || prices.placement.chosen_s < most_s) {
-            sw_plan_destroy(best);
-            best = plan;
-            *pricing->prices = prices;
-        } else {
-            sw_plan_destroy(plan);
-        }
+/* One of the ways to run a job that give the same bits: its stage, and whether ranks of a tensor group keep rows. */
+struct variant {
+    struct base base;
+    bool rows, fits, searched;
+    struct sw_plan *plan;           /* the usual one, or what a search has found; NULL: none fits */
+    struct sw_search_prices prices; /* of `plan` */
+};
+
+/* The variants of a job: for each stage the one that keeps inputs whole and, where that is open, the one with rows. */
+enum { MOST_VARIANTS = 4 };
+struct variants {
+    struct variant variant[MOST_VARIANTS];
+    int count, forms; /* in all, and of each stage */
+    bool searched;    /* one of them was */
+    double least_s;   /* of those that were searched */
+};
+
+static double step_of(const struct variant *v) {
+    return v->prices.placement.chosen_s;
+}
+
+static sw_status list_variants(const struct sw_settings *settings, const struct sw_model *model, const int *stages,
+                               int stage_count, struct variants *out) {
+    *out = (struct variants){.least_s = INFINITY};
+    for (int i = 0; i < stage_count; i++) {
+        struct base base;
+        const struct share share = {.rank = (int)sw_settings_data_rank(settings), .stage = stages[i]};
+        SW_TRY(begin_plan(settings, model, share, NULL, &base));
+        out->forms = may_keep_rows(settings, &base) ? 2 : 1;
+        for (int form = 0; form < out->forms; form++)
+            out->variant[out->count++] = (struct variant){.base = base, .rows = form > 0};
     }
-    *out = best;
     return SW_OK;
+}
+
+static sw_status search_variant(struct variant *v, const struct sw_settings *settings,
+                                const struct sw_search_open *open, const struct sw_rates *rates) {
+    const struct pricing pricing = {open, rates, &v->prices};
+    const struct sw_plan_spec spec = v->rows ? with_rows(&v->base, settings) : v->base.spec;
+    sw_plan_destroy(v->plan);
+    v->plan = NULL;
+    const sw_status status = outline_plan(&spec, settings, &pricing, &v->plan);
+    v->fits = status == SW_OK;
+    return status;
+}
+
+/* Prices the usual plan of each variant. Fails only if none fits, with what the last one lacks. */
+static sw_status price_variants(struct variants *all, const struct sw_settings *settings,
+                                const struct pricing *pricing) {
+    struct sw_search_open first = *pricing->open;
+    bool any = false;
+    first.most_ops = 0;
+    for (int i = 0; i < all->count; i++) {
+        const sw_status status = search_variant(&all->variant[i], settings, &first, pricing->rates);
+        const bool last = i + 1 == all->count;
+        any |= status == SW_OK;
+        if (status != SW_OK && (status != SW_ERR_BUDGET || (last && !any)))
+            return status;
+        sw_error_clear();
+    }
+    return SW_OK;
+}
+
+/* Tells whether a variant leaves the devices so much room that keeping rows instead gains nothing. */
+static bool has_room(const struct variant *whole) {
+    return whole->searched && !lacks_room(whole->plan);
+}
+
+/* Returns the variant to search next, NULL after the last: that whose usual plan takes least, unless a search could
+ * hardly make it as fast as what was found. */
+static struct variant *next_variant(struct variants *all) {
+    struct variant *next = NULL;
+    for (int i = 0; i < all->count; i++) {
+        struct variant *v = &all->variant[i];
+        const bool hopeless = all->searched && !(step_of(v) * (1.0 - MOST_SEARCH_SAVES) < all->least_s);
+        if (v->fits && !v->searched && !hopeless && !(v->rows && has_room(v - 1)) &&
+            (next == NULL || step_of(v) < step_of(next)))
+            next = v;
+    }
+    return next;
+}
+
+static sw_status search_variants(struct variants *all, const struct sw_settings *settings,
+                                 const struct pricing *pricing) {
+    struct sw_search_open open = *pricing->open;
+    open.most_ops /= all->count / all->forms;
+    for (struct variant *v = next_variant(all); v != NULL; v = next_variant(all)) {
+        SW_TRY(search_variant(v, settings, &open, pricing->rates));
+        v->searched = all->searched = true;
+        all->least_s = fmin(all->least_s, step_of(v));
+    }
+    return SW_OK;
+}
+
+/* Tells whether a variant was searched and saves a part of the step of another, which may be NULL. */
+static bool saves(const struct variant *v, double part, const struct variant *other) {
+    return v->searched && (other == NULL || !other->searched || step_of(v) < step_of(other) * (1.0 - part));
+}
+
+/* Returns the fastest variant that was searched. Rows replace whole inputs that lack room, and stage 3, which gathers
+ * more, must save something. */
+static struct variant *fastest(struct variants *all) {
+    struct variant *best = NULL;
+    for (int i = 0; i < all->count; i += all->forms) {
+        struct variant *v = &all->variant[i];
+        if (all->forms > 1 && !has_room(v) && saves(v + 1, 0.0, v))
+            v++;
+        if (saves(v, STAGE_LEAST_SAVED, best))
+            best = v;
+    }
+    return best;
+}
+
+/* Searches with all stages and forms that are open, and takes the fastest plan. */
+static sw_status search(const struct sw_settings *settings, const struct sw_model *model, const int *stages,
+                        int stage_count, const struct pricing *pricing, struct sw_plan **out) {
+    struct variants all;
+    sw_status status = list_variants(settings, model, stages, stage_count, &all);
+    if (status == SW_OK && all.count > 1)
+        status = price_variants(&all, settings, pricing);
+    else if (status == SW_OK)
+        all.variant[0].fits = true; /* the search tells */
+    if (status == SW_OK)
+        status = search_variants(&all, settings, pricing);
+    if (status == SW_OK) {
+        struct variant *best = fastest(&all);
+        *pricing->prices = best->prices;
+        *out = best->plan;
+        best->plan = NULL;
+    }
+    for (int i = 0; i < all.count; i++)
+        sw_plan_destroy(all.variant[i].plan);
+    return status;
 }
 
 static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
                               const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    static const int open[] = {SW_ZERO_GRADS, SW_ZERO_WEIGHTS};
     struct share share = {.rank = (int)sw_settings_data_rank(settings)};
     if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_data_ranks(settings) > 1 &&
         sw_settings_gather(settings) == SW_QUANT_NONE)
-        return search_stages(settings, model, pricing, out);
+        return search(settings, model, open, sizeof open / sizeof open[0], pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
     SW_TRY(sw_as_usage(check_quantized(settings, share.stage)));
-    return plan_share(settings, model, share, pricing, out_lack, out);
+    return pricing != NULL ? search(settings, model, &share.stage, 1, pricing, out)
+                           : outline_share(settings, model, share, out_lack, out);
 }
 
 sw_status sw_settings_outline(const struct sw_settings *settings, const struct sw_model *model,
