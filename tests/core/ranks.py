@@ -10,7 +10,7 @@ from jobs import DEATH, PATIENT_MS, PROGRAM, ROUNDS, SEED, THREADS, TIMEOUT_MS, 
 
 
 def collectives_give_the_serial_bits():
-    """What a collective makes of messages is the same for every transport, and tried on more ranks by threads."""
+    """A collective makes the same of its messages with every transport, so more ranks are tried by threads."""
     wrong = []
     for ranks, cases in ((2, 60), (3, 60), (4, 60)):
         wrong += passed(ranks, "collectives", SEED + ranks, cases)
