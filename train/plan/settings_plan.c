@@ -256,7 +256,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
 /* One of the ways to run a job that give the same bits: its stage, and whether ranks of a tensor group keep rows. */
 struct variant {
     struct base base;
-    bool rows, fits, searched;
+    bool rows, searched;
     struct sw_plan *plan;           /* the usual one, or what a search has found; NULL: none fits */
     struct sw_search_prices prices; /* of `plan` */
 };
@@ -294,9 +294,7 @@ static sw_status search_variant(struct variant *v, const struct sw_settings *set
     const struct sw_plan_spec spec = v->rows ? with_rows(&v->base, settings) : v->base.spec;
     sw_plan_destroy(v->plan);
     v->plan = NULL;
-    const sw_status status = outline_plan(&spec, settings, &pricing, &v->plan);
-    v->fits = status == SW_OK;
-    return status;
+    return outline_plan(&spec, settings, &pricing, &v->plan);
 }
 
 /* Prices the usual plan of each variant. Fails only if none fits, with what the last one lacks. */
@@ -322,13 +320,14 @@ static bool has_room(const struct variant *whole) {
 }
 
 /* Returns the variant to search next, NULL after the last: that whose usual plan takes least, unless a search could
- * hardly make it as fast as what was found. */
+ * hardly make it as fast as what was found. The only variant has no usual plan: its search tells whether it fits. */
 static struct variant *next_variant(struct variants *all) {
     struct variant *next = NULL;
     for (int i = 0; i < all->count; i++) {
         struct variant *v = &all->variant[i];
         const bool hopeless = all->searched && !(step_of(v) * (1.0 - MOST_SEARCH_SAVES) < all->least_s);
-        if (v->fits && !v->searched && !hopeless && !(v->rows && has_room(v - 1)) &&
+        const bool fits = all->count == 1 || v->plan != NULL;
+        if (fits && !v->searched && !hopeless && !(v->rows && has_room(v - 1)) &&
             (next == NULL || step_of(v) < step_of(next)))
             next = v;
     }
@@ -373,8 +372,6 @@ static sw_status search(const struct sw_settings *settings, const struct sw_mode
     sw_status status = list_variants(settings, model, stages, stage_count, &all);
     if (status == SW_OK && all.count > 1)
         status = price_variants(&all, settings, pricing);
-    else if (status == SW_OK)
-        all.variant[0].fits = true; /* the search tells */
     if (status == SW_OK)
         status = search_variants(&all, settings, pricing);
     if (status == SW_OK) {
