@@ -8,6 +8,7 @@ reaches, with which values: a condition is forced against what a test has seen, 
 
 import argparse
 import collections
+import concurrent.futures
 import json
 import os
 import random
@@ -27,6 +28,7 @@ TESTS = ("io:store", "io:layout", "train:rank_stores", "train:departure", "train
          "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state")
 SLOWER = 3  # a mutant's test may take so many times its seconds, and STILL_S more
 STILL_S = 10
+LOOK_S = 0.02  # between two looks at what a test has printed
 
 
 def described(what):
@@ -50,26 +52,41 @@ def build(tests):
                    stdout=subprocess.DEVNULL)
 
 
+def passes(output, ended):
+    """Reads what a test prints, until it has ended or a case has failed. Returns whether none has."""
+    unfinished = ""
+    while True:
+        last = ended()
+        unfinished += output.read()
+        lines = unfinished.split("\n")
+        unfinished = lines.pop()
+        if any(line.startswith(("not ok", "Bail out")) for line in lines):
+            return False
+        if last:
+            return True
+        time.sleep(LOOK_S)
+
+
 def run(test, more, limit_s):
-    """Returns whether the test passed. It has a folder of its own, and all that it started ends with it."""
+    """Returns whether the test passed within limit_s. It has a folder of its own, and ends with all that it started when its first case
+    has failed."""
     with tempfile.TemporaryDirectory(prefix="spillway-mutant-", ignore_cleanup_errors=True) as folder:
-        env = os.environ | test["env"] | more
-        with open(os.path.join(folder, "output"), "w+", encoding="utf-8", errors="replace") as output:
-            work = os.path.join(folder, "work")
-            os.mkdir(work)
+        env = os.environ | test["env"] | {"PYTHONUNBUFFERED": "1"} | more
+        path, work = os.path.join(folder, "output"), os.path.join(folder, "work")
+        os.mkdir(work)
+        with open(path, "wb") as output:
             program = subprocess.Popen(test["cmd"], cwd=test["workdir"] or work, env=env, stdout=output, stderr=subprocess.DEVNULL,
                                        stdin=subprocess.DEVNULL, start_new_session=True)
-            try:
-                status = program.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                status = None
-            try:
-                os.killpg(program.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            program.wait()
-            output.seek(0)
-            return status == 0 and not any(line.startswith(("not ok", "Bail out")) for line in output)
+        limit = time.monotonic() + limit_s
+        with open(path, encoding="utf-8", errors="replace") as output:
+            right = passes(output, lambda: program.poll() is not None or time.monotonic() > limit)
+        status = program.poll()
+        try:
+            os.killpg(program.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        program.wait()
+        return right and status == 0
 
 
 def record(tests, most_s):
@@ -122,6 +139,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most-seconds", type=float, default=60.0, help="tests that take longer are left out")
     parser.add_argument("--minutes", type=float, default=0, help="begin no mutant after so many; 0: no limit")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants that are judged at a time")
     parser.add_argument("--json", metavar="FILE", help="write all results")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
@@ -131,14 +149,19 @@ def main():
     chosen = [c for c in dict.fromkeys(conditions()) if c.startswith(options.only)]
     random.Random(options.seed).shuffle(chosen)
     chosen = chosen[:round(options.share * len(chosen))]
-    results = []
-    for condition in chosen:
-        for forced in (1, 0):
-            if time.monotonic() < end:
-                outcome, by = judge(condition, forced, tests, seconds, seen)
-                results.append({"condition": condition, "text": text_of(condition), "forced": bool(forced), "outcome": outcome, "by": by})
-                if outcome != "caught":
-                    print(f"{condition} always {bool(forced)}: {outcome}: {text_of(condition)}", flush=True)
+
+    def result_of(mutant):
+        condition, forced = mutant
+        if time.monotonic() >= end:
+            return None
+        outcome, by = judge(condition, forced, tests, seconds, seen)
+        if outcome != "caught":
+            print(f"{condition} always {bool(forced)}: {outcome}: {text_of(condition)}", flush=True)
+        return {"condition": condition, "text": text_of(condition), "forced": bool(forced), "outcome": outcome, "by": by}
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        mutants = [(condition, forced) for condition in chosen for forced in (1, 0)]
+        results = [result for result in pool.map(result_of, mutants) if result is not None]
     counts = collections.Counter(result["outcome"] for result in results)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
