@@ -3,7 +3,7 @@
 #ifndef SW_TESTS_EQUIPMENT_MUTANTS_H
 #define SW_TESTS_EQUIPMENT_MUTANTS_H
 
-enum { SW_MUTANT_MOST_LINES = 4096, SW_MUTANT_CHARS = 256, SW_MUTANT_APPEND = 02000 | 0100 | 01 };
+enum { SW_MUTANT_MOST_LINES = 4096, SW_MUTANT_CHARS = 256, SW_MUTANT_APPEND = 02000 | 01 };
 
 /* No header is included, which would declare common names and settle what a file's own macros ask of the headers. */
 extern char *sw_mutant_getenv(const char *name) __asm__("getenv");
@@ -21,7 +21,7 @@ static inline void sw_mutant_note(const char *file, int line, _Bool value) {
         return;
     noted[line] |= (unsigned char)(1 << value);
     const int chars = __builtin_snprintf(text, sizeof text, "%s:%d:%d\n", file, line, value);
-    const int to = sw_mutant_open(path, SW_MUTANT_APPEND, 0600); /* O_APPEND, O_CREAT, O_WRONLY */
+    const int to = sw_mutant_open(path, SW_MUTANT_APPEND); /* O_APPEND, O_WRONLY */
     if (to < 0 || sw_mutant_write(to, text, (unsigned long)chars) != chars)
         __builtin_trap();
     sw_mutant_close(to);
