@@ -1,10 +1,10 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
 #include "bench/commands.h"
+#include "cli/cmd_ranks.h"
+#include "core/files/nearest.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/status.h"
-#include "train/cli/cmd_ranks.h"
-#include "train/files/nearest.h"
 
 #include <errno.h>
 #include <fcntl.h>

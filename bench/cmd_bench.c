@@ -1,7 +1,7 @@
 #include "bench/commands.h"
 #include "bench/options.h"
+#include "cli/cmd_ranks.h"
 #include "core/log.h"
-#include "train/cli/cmd_ranks.h"
 
 #include <stdio.h>
 #include <string.h>

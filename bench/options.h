@@ -3,8 +3,8 @@
 #define SW_BENCH_OPTIONS_H
 
 #include "bench/report.h"
-#include "train/settings/options.h"
-#include "train/settings/settings.h"
+#include "job/settings/options.h"
+#include "job/settings/settings.h"
 
 /* A bit for each bench, for `commands` of the table's rows. */
 enum {

@@ -3,9 +3,9 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/rng.h"
+#include "job/machine/gpu_verdict.h"
+#include "job/settings/options.h"
 #include "offload/simulate/measure.h"
-#include "train/devices/gpu_verdict.h"
-#include "train/settings/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define SW_BENCH_REPORT_H
 
 #include "core/status.h"
-#include "train/devices/devices.h"
+#include "job/machine/devices.h"
 
 #include <jansson.h>
 #include <stdint.h>

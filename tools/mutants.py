@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Forces every condition of an `if` (those of SW_TRY too) in io/store, train/folder and train/stores to true and to false, one at a time,
+"""Forces every condition of an `if` (those of SW_TRY too) in io/store, run/folder and run/stores to true and to false, one at a time,
 and tells which of the tests notice.
 
 The build has all mutants in it (tests/equipment/mutants.h), so it is made once. A first run of each test records which conditions it
@@ -20,9 +20,9 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build-mutants")
-FOLDERS = ("io/store/", "train/folder/", "train/stores/")
+FOLDERS = ("io/store/", "run/folder/", "run/stores/")
 # Programs whose whole subject is what these folders do, and which need no more than this machine.
-TESTS = ("io:store", "io:layout", "train:rank_stores", "train:departure", "train:room", "fuzz:superblock", "fuzz:run", "fuzz:start",
+TESTS = ("io:store", "io:layout", "run:rank_stores", "run:departure", "job:room", "fuzz:superblock", "fuzz:run", "fuzz:start",
          "e2e:crash", "e2e:cli_run_folder", "e2e:cli_run_model", "e2e:cli_removed", "e2e:cli_bad_stores", "e2e:cli_verify",
          "e2e:cli_durability", "e2e:cli_interrupted", "e2e:cli_runs", "e2e:cli_freeze", "e2e:cli_export", "e2e:cli_power",
          "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state")

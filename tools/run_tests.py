@@ -34,7 +34,7 @@ STILL_S = 2 * limits.STILL_S
 SLOWEST = 4
 # The tests whose results depend on the instruction set: `--also-isa` runs them by a second one. What runs on an emulated
 # GPU does not.
-ARITHMETIC = ("kernels/kernels_", "parity/", "train/head", "train/tiles", "train/tensor", "train/decoder", "train/families",
+ARITHMETIC = ("kernels/kernels_", "parity/", "model/head", "model/tiles", "model/tensor", "model/families", "run/decoder",
               "bench/peak", "e2e/same_bits", "e2e/random_plans", "e2e/tiled", "e2e/documents", "e2e/freeze", "e2e/crash",
               "e2e/ranks_bits", "e2e/memory", "e2e/cli_bench", "e2e/cli_devices", "e2e/cli_doctor", "e2e/cli_eval",
               "e2e/cli_families", "e2e/cli_freeze", "e2e/cli_generate", "e2e/cli_masks", "e2e/cli_optimizer_state",

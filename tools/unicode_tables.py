@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes train/text/unicode_categories.c and unicode_scripts.c: general categories and some scripts of Unicode 16, which the package `tokenizers`
+"""Makes text/unicode_categories.c and unicode_scripts.c: general categories and some scripts of Unicode 16, which the package `tokenizers`
 goes by (its Oniguruma), from the Python package unicodedataplus 16. Categories that Unicode 15 or 16 changed are marked
 by comparing with Python's own unicodedata, which must be that of Unicode 14 (Python 3.11).
 
@@ -63,10 +63,10 @@ def main():
 
 
 def write(name, body):
-    text = ["/* Made by tools/unicode_tables.py from the data of Unicode 16. */", '#include "train/text/unicode.h"', "",
+    text = ["/* Made by tools/unicode_tables.py from the data of Unicode 16. */", '#include "text/unicode.h"', "",
             "/* clang-format off */", *body, ""]
-    (ROOT / "train" / "text" / name).write_text("\n".join(text))
-    print(f"train/text/{name}: {len(text)} lines")
+    (ROOT / "text" / name).write_text("\n".join(text))
+    print(f"text/{name}: {len(text)} lines")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@
 #include "bench/commands.h"
 #include "bench/options.h"
 #include "bench/table.h"
+#include "cli/cmd_ranks.h"
 #include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/measure_comm.h"
-#include "train/cli/cmd_ranks.h"
 
 #include <math.h>
 #include <stdio.h>

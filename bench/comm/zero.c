@@ -4,11 +4,11 @@
 #include "bench/commands.h"
 #include "bench/options.h"
 #include "bench/step/contender.h"
+#include "cli/cmd_ranks.h"
 #include "core/size.h"
-#include "train/cli/cmd_ranks.h"
-#include "train/plan/planned_ranks.h"
-#include "train/plan/settings_plan.h"
-#include "train/run/trainer.h"
+#include "job/planned_ranks.h"
+#include "job/settings_plan.h"
+#include "run/trainer.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 #include "bench/io/fio.h"
 
 #include "core/clock.h"
+#include "core/files/files.h"
 #include "core/json.h"
 #include "core/size.h"
-#include "train/files/files.h"
 
 #include <errno.h>
 #include <math.h>

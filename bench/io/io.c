@@ -2,9 +2,9 @@
 
 #include "bench/commands.h"
 #include "bench/io/pass.h"
+#include "cli/commands.h"
 #include "core/size.h"
 #include "io/queue/queue.h"
-#include "train/cli/commands.h"
 
 #define LEAST_SIZE_BYTES (16 * SW_MIB)
 #define SWEEP_SIZE_BYTES SW_GIB

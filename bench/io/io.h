@@ -6,7 +6,7 @@
 #include "bench/report.h"
 #include "core/long_work.h"
 #include "core/size.h"
-#include "train/settings/options.h"
+#include "job/settings/options.h"
 
 enum { SW_IO_MAX_BLOCKS = 4, SW_IO_MAX_DEPTHS = 7, SW_IO_MAX_CELLS = SW_IO_MAX_BLOCKS * SW_IO_MAX_DEPTHS };
 

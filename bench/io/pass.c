@@ -1,9 +1,9 @@
 #include "bench/io/pass.h"
 
+#include "core/checksum.h"
 #include "core/clock.h"
 #include "core/size.h"
 #include "core/team.h"
-#include "io/queue/checksum.h"
 #include "io/queue/queue.h"
 #include "offload/simulate/measure.h"
 

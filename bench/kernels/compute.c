@@ -9,7 +9,7 @@
 #include "core/clock.h"
 #include "core/long_work.h"
 #include "core/size.h"
-#include "train/model/unit_run.h"
+#include "model/unit_run.h"
 
 #include <stdio.h>
 

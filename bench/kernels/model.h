@@ -3,8 +3,8 @@
 #define SW_BENCH_KERNELS_MODEL_H
 
 #include "bench/options.h"
-#include "train/model/model.h"
-#include "train/settings/settings.h"
+#include "job/settings/settings.h"
+#include "model/model.h"
 
 struct sw_bench_model {
     struct sw_settings settings; /* resolved; strings are borrowed from the given settings */

@@ -4,7 +4,7 @@
 #define SW_BENCH_KERNELS_PRODUCTS_H
 
 #include "kernels/device.h"
-#include "train/model/model.h"
+#include "model/model.h"
 
 enum { SW_BENCH_OPERANDS = 5 };
 /* Names the numbers that operands are filled with, for reports. Numbers decide how much power a multiplication takes,

@@ -1,7 +1,7 @@
 #include "bench/papers/outline.h"
 
+#include "job/settings_plan.h"
 #include "kernels/described.h"
-#include "train/plan/settings_plan.h"
 
 #include <stdlib.h>
 #include <string.h>

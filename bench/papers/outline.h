@@ -2,9 +2,9 @@
 #ifndef SW_BENCH_PAPERS_OUTLINE_H
 #define SW_BENCH_PAPERS_OUTLINE_H
 
+#include "job/settings/settings.h"
+#include "model/model.h"
 #include "offload/simulate/simulate.h"
-#include "train/model/model.h"
-#include "train/settings/settings.h"
 
 /* A model of the GPT-2 family, how it is trained and where its state lives. Members that are 0 take the default. */
 struct sw_paper_case {

@@ -1,7 +1,7 @@
 /* Published runs of other programs, and what our planner predicts for this program on machines that are described and
  * not here. */
 #include "bench/papers/papers.h"
-#include "train/plan/planned.h"
+#include "job/planned.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 #include "bench/step/contender.h"
-#include "train/plan/settings_plan.h"
+#include "job/settings_plan.h"
 
 #include "core/clock.h"
 #include "core/rng.h"
-#include "train/plan/planned.h"
-#include "train/run/trace_file.h"
-#include "train/stores/new_store.h"
+#include "job/new_store.h"
+#include "job/planned.h"
+#include "run/trace_file.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -2,12 +2,12 @@
 #ifndef SW_BENCH_STEP_CONTENDER_H
 #define SW_BENCH_STEP_CONTENDER_H
 
+#include "job/machine/devices.h"
+#include "job/machine/ranks.h"
+#include "job/settings/places.h"
+#include "job/settings/settings.h"
+#include "model/model.h"
 #include "offload/engine/engine.h"
-#include "train/devices/devices.h"
-#include "train/devices/ranks.h"
-#include "train/model/model.h"
-#include "train/settings/places.h"
-#include "train/settings/settings.h"
 
 enum { SW_CONTENDER_MAX_STEPS = 30000 };
 

@@ -1,6 +1,6 @@
 /* Finds the time in which ranks exchange data in a step, and the part of it behind arithmetic. */
 #include "bench/step/step.h"
-#include "train/run/trace_file.h"
+#include "run/trace_file.h"
 
 /* Simulates the plan by these rates. The first step does not count, because no step ran ahead of it. */
 static sw_status predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_step_exchange *out) {

@@ -6,14 +6,14 @@
 #include "bench/options.h"
 #include "bench/step/contender.h"
 #include "bench/table.h"
+#include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"
-#include "train/files/files.h"
-#include "train/folder/run.h"
-#include "train/folder/source.h"
-#include "train/hf/checkpoint.h"
-#include "train/plan/planned.h"
-#include "train/plan/settings_plan.h"
+#include "job/planned.h"
+#include "job/settings_plan.h"
+#include "model/hf/checkpoint.h"
+#include "run/folder/run.h"
+#include "run/folder/source.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,15 +3,15 @@
 #include "bench/step/step.h"
 #include "bench/commands.h"
 #include "bench/step/speed.h"
+#include "cli/cmd_ranks.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
+#include "job/planned_ranks.h"
+#include "job/settings_plan.h"
 #include "offload/simulate/measure.h"
-#include "train/cli/cmd_ranks.h"
-#include "train/plan/planned_ranks.h"
-#include "train/plan/settings_plan.h"
-#include "train/run/agreement.h"
-#include "train/run/trace_file.h"
+#include "run/agreement.h"
+#include "run/trace_file.h"
 
 #include <stdlib.h>
 #include <unistd.h>

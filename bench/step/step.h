@@ -5,7 +5,7 @@
 #include "bench/step/contender.h"
 #include "bench/step/least.h"
 #include "bench/step/overlap.h"
-#include "train/plan/planned.h"
+#include "job/planned.h"
 
 typedef enum { SW_STEP_RESIDENT, SW_STEP_PLACED, SW_STEP_IO_ALONE, SW_STEP_KINDS } sw_step_bench_kind;
 

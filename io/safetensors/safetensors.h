@@ -27,10 +27,6 @@ struct sw_safetensor {
     int64_t offset_bytes; /* in that file, private */
 };
 
-/* Says what a failed download left in the place of a model's file, by the file's first bytes: "a git-lfs pointer ..."
- * or "a page of HTML ..." with the way on. NULL: neither. */
-const char *sw_download_fault(const char *begin, size_t bytes);
-
 /* Opens the weights of a Hugging Face folder. Every header is checked whole: lengths within the file, offsets without
  * overlap or hole, sizes that match shapes, no duplicate names, index entries that exist. */
 sw_status sw_safetensors_open(const char *folder, struct sw_safetensors **out);

@@ -1,6 +1,7 @@
 /* The header of one safetensors file. It comes from outside: nothing in it is believed unchecked. */
 #include "io/safetensors/safetensors_private.h"
 
+#include "core/files/files.h"
 #include "core/json.h"
 #include "core/size.h"
 #include "io/queue/file.h"
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 enum {
@@ -69,19 +69,6 @@ sw_status sw_safetensors_parse_json(const char *name, const char *text, int64_t 
         return sw_fail(SW_ERR_ARG, "%s is not an object of JSON", name);
     }
     return SW_OK;
-}
-
-const char *sw_download_fault(const char *begin, size_t bytes) {
-    static const char page[] = "a page of HTML where the file should be: the download failed; get it again";
-    static const struct {
-        const char *begin, *what;
-    } faults[] = {{"version https://git-lfs", "a git-lfs pointer and not the file: run `git lfs pull` in the folder"},
-                  {"<!DOCTYPE", page},
-                  {"<html", page}};
-    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
-        if (bytes >= strlen(faults[i].begin) && strncasecmp(begin, faults[i].begin, strlen(faults[i].begin)) == 0)
-            return faults[i].what;
-    return NULL;
 }
 
 static sw_status refuse_fault(int fd, const char *path, int64_t file_bytes) {

@@ -1,6 +1,6 @@
 /* The label: what a store file holds and where. Everything read from it is checked before it is used. */
+#include "core/checksum.h"
 #include "core/log.h"
-#include "io/queue/checksum.h"
 #include "io/queue/file.h"
 #include "io/store/store_private.h"
 

@@ -1,7 +1,7 @@
 #include "io/store/layout.h"
 
+#include "core/checksum.h"
 #include "core/size.h"
-#include "io/queue/checksum.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Superblocks: commit records with their sums. Two in each file, written in turn, so that one is always whole. */
-#include "io/queue/checksum.h"
+#include "core/checksum.h"
 #include "io/queue/lock.h"
 #include "io/store/store_private.h"
 

@@ -169,7 +169,7 @@ def of_another_build():
 
 def damaged():
     """A profile that cannot be read, or cannot be right, is measured again with one sentence: here the drives', which take
-    least. tests/train/profile.c has the rest."""
+    least. tests/job/profile.c has the rest."""
     problems, file = [], kept("drives")[0]
     entry = json.loads(content(file))
     for what, text in (("damaged", "{"), ("absurd", json.dumps({**entry, "read": {"bytes_per_s": 1e30, "cores": 0}})),

@@ -2,8 +2,8 @@
 #ifndef SW_TESTS_E2E_HARNESS_H
 #define SW_TESTS_E2E_HARNESS_H
 
+#include "model/model.h"
 #include "offload/engine/engine.h"
-#include "train/model/model.h"
 
 struct harness_spec {
     const struct sw_model_config *config;

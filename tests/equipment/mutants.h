@@ -41,9 +41,8 @@ static inline _Bool sw_mutant(const char *file, int line, _Bool value) {
 
 /* The compiler knows the file's name, so that all other files cost nothing. Paths begin at the tree: "../io/...". */
 #define SW_MUTANT_IS_HERE                                                                                              \
-    (__builtin_strncmp(__FILE__, "../io/store/", 12) == 0 ||                                                           \
-     __builtin_strncmp(__FILE__, "../train/folder/", 16) == 0 ||                                                       \
-     __builtin_strncmp(__FILE__, "../train/stores/", 16) == 0)
+    (__builtin_strncmp(__FILE__, "../io/store/", 12) == 0 || __builtin_strncmp(__FILE__, "../run/folder/", 14) == 0 || \
+     __builtin_strncmp(__FILE__, "../run/stores/", 14) == 0)
 /* The formatter would take the macro for a statement. */
 /* clang-format off */
 #define if(...) if (SW_MUTANT_IS_HERE ? sw_mutant(__FILE__ + 3, __LINE__, !!(__VA_ARGS__)) : !!(__VA_ARGS__))

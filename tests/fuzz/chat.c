@@ -4,7 +4,7 @@
 #include "core/json.h"
 #include "tests/fuzz/target.h"
 
-#include "train/documents/json_document.h"
+#include "text/documents/json_document.h"
 
 #include <assert.h>
 #include <jansson.h>

@@ -1,8 +1,8 @@
 /* config.json: what is accepted can be written, and read again as the same model. */
 #include "tests/fuzz/target.h"
 
-#include "train/hf/config.h"
-#include "train/model/model.h"
+#include "model/hf/config.h"
+#include "model/model.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * names another end keeps JSON in them that names it first. */
 #include "tests/fuzz/target.h"
 
-#include "train/hf/turn_end.h"
-#include "train/text/model_text.h"
+#include "model/hf/turn_end.h"
+#include "text/model_text.h"
 
 #include <assert.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* The description of a machine: what is accepted has rates and memory to plan with. */
 #include "tests/fuzz/target.h"
 
-#include "train/plan/described.h"
+#include "job/described.h"
 
 #include <assert.h>
 #include <math.h>

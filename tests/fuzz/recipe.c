@@ -1,7 +1,7 @@
 /* A recipe: settings that are accepted can be written as run.json has them, and read again. */
 #include "tests/fuzz/target.h"
 
-#include "train/settings/settings.h"
+#include "job/settings/settings.h"
 
 #include <assert.h>
 #include <jansson.h>

@@ -2,7 +2,7 @@
  * of them holds JSON, which nothing in these files can end. */
 #include "tests/fuzz/target.h"
 
-#include "train/report/report.h"
+#include "report/report.h"
 
 #include <assert.h>
 #include <jansson.h>

@@ -3,7 +3,7 @@
 #include "tests/fuzz/target.h"
 
 #include "io/store/store.h"
-#include "train/folder/run.h"
+#include "run/folder/run.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
  * one whose low bits are the count less one, and so many new bytes. */
 #include "tests/fuzz/target.h"
 
+#include "core/checksum.h"
 #include "core/size.h"
-#include "io/queue/checksum.h"
 #include "io/store/store_private.h"
 #include "tests/io/store_support.h"
 #include "tests/io/support.h"

@@ -3,8 +3,8 @@
 #include "tests/fuzz/target.h"
 
 #include "core/log.h"
-#include "train/documents/text_reader.h"
-#include "train/text/utf8.h"
+#include "text/documents/text_reader.h"
+#include "text/utf8.h"
 
 #include <assert.h>
 #include <stdlib.h>

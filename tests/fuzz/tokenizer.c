@@ -2,8 +2,8 @@
  * byte-level tokenizer of our own gives every text back. */
 #include "tests/fuzz/target.h"
 
-#include "train/text/tokenizer.h"
-#include "train/text/utf8.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
 
 #include <assert.h>
 #include <jansson.h>

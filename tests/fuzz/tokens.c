@@ -2,7 +2,7 @@
  * of what is accepted have tokens of the vocabulary, and documents that begin within the window. */
 #include "tests/fuzz/target.h"
 
-#include "train/data/data.h"
+#include "run/data/data.h"
 
 #include <assert.h>
 #include <stdio.h>

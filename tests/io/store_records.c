@@ -2,8 +2,8 @@
  * had finished; one that never did loses nothing. */
 #include "tests/io/store_support.h"
 
+#include "core/checksum.h"
 #include "core/size.h"
-#include "io/queue/checksum.h"
 #include "io/store/store_private.h"
 
 #include <fcntl.h>

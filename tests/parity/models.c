@@ -1,7 +1,7 @@
 /* Training through plan and engine against PyTorch, for each family: losses, norms, logits, the gradient of every
  * tensor, and the weights after twenty steps. README.md describes the golden files. */
+#include "model/hf/checkpoint.h"
 #include "tests/e2e/harness.h"
-#include "train/hf/checkpoint.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Renders templates for jinja_rendering.py: a line of JSON with "template", "messages", "tokens" and
  * "add_generation_prompt" becomes one with "text" and the marks of its bytes, or with "error". */
-#include "train/jinja/jinja.h"
+#include "text/jinja/jinja.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -123,9 +123,9 @@ def instruction_sets():
 def second_runs():
     """The tests of arithmetic run once more by a lower instruction set, in the same count and with a cache of their own."""
     def runs(best, isa, also):
-        options = argparse.Namespace(build="build", names=["kernels/", "structure/", "train/head", "e2e/"], isa=isa, also_isa=also)
+        options = argparse.Namespace(build="build", names=["kernels/", "structure/", "model/head", "e2e/"], isa=isa, also_isa=also)
         tests = [{"name": name, "cmd": [f"/x/tests/{name}"], "env": {"XDG_CACHE_HOME": "/c"}, "priority": 0, "timeout": 60}
-                 for name in ("kernels/kernels_gemm", "kernels/kernels_gemm_gpu", "structure/counting", "train/head")]
+                 for name in ("kernels/kernels_gemm", "kernels/kernels_gemm_gpu", "structure/counting", "model/head")]
         for test in tests:
             test["name"] = test["name"].split("/")[1]
         kept = run_tests.declared_tests, isas.best
@@ -136,7 +136,7 @@ def second_runs():
         finally:
             run_tests.declared_tests, isas.best = kept
 
-    names = ["kernels/kernels_gemm", "kernels/kernels_gemm_gpu", "structure/counting", "train/head"]
+    names = ["kernels/kernels_gemm", "kernels/kernels_gemm_gpu", "structure/counting", "model/head"]
     plain = [(name, None, "/c") for name in names]
     again = [(f"{name} (avx2)", "avx2", "/c-avx2") for name in names]
     table = [("avx512", None, None, plain), ("avx512", None, "avx2", plain + [again[0], again[3]]), ("avx2", None, "avx2", plain),

@@ -10,7 +10,7 @@ import sources
 
 TOOL = os.path.join(sources.ROOT, "tools", "sanitizer_reports.py")
 MALLOC = "    #0 0x55d0 in __interceptor_malloc (/b/spillway+0xba4ce) (BuildId: 90)\n"
-OWN_FRAME = f"    #2 0x55d2 in load {sources.ROOT}/build-asan/../train/data/data.c:17:5\n"
+OWN_FRAME = f"    #2 0x55d2 in load {sources.ROOT}/build-asan/../run/data/data.c:17:5\n"
 RANK_FRAME = "    #1 0x7f29 in opal_argv_append (/lib/x86_64-linux-gnu/libopen-pal.so.40+0x5e) (BuildId: 85)\n"
 UNLOADED_FRAME = "    #1 0x7f29  (<unknown module>)\n"
 LIBRARY_FRAME = "    #1 0x7f29 in json_loads (/lib/x86_64-linux-gnu/libjansson.so.4+0x5e) (BuildId: 85)\n"

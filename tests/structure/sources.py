@@ -7,16 +7,20 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # The rooms of the tree, one line a folder. A room may include itself, what stands left of it in its line, and all rooms of
 # the lines above, but for APART.
 ORDER = (
-    "core/text core core/ranks",
+    "core/text core core/files core/ranks",
     "io/queue io/safetensors io/store",
     "kernels",
     "offload/plan offload/engine offload/simulate",
-    "train/files train/text train/jinja train/documents train/hf train/model train/devices train/settings train/data train/folder train/stores"
-    " train/plan train/inference train/run train/report train/cli",
+    "text text/jinja text/documents",
+    "model/hf model",
+    "report",
+    "job/machine job/settings job",
+    "run/data run/folder run/stores run/inference run",
+    "cli",
     "bench bench/kernels bench/io bench/step bench/comm bench/papers",
     "tests",
 )
-APART = {("kernels", "io")}
+APART = {("kernels", "io"), ("report", "model")}
 ROOMS = [room for line in ORDER for room in line.split()]
 
 

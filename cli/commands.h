@@ -1,0 +1,50 @@
+/* The program's commands. Each gets the arguments after its name and returns the exit status (core/exit.h). */
+#ifndef SW_CLI_COMMANDS_H
+#define SW_CLI_COMMANDS_H
+
+#include "core/exit.h"
+#include "core/status.h"
+#include "job/settings/options.h"
+
+#include <stdio.h>
+
+int sw_command_doctor(int argc, char **argv);
+int sw_command_eval(int argc, char **argv);
+int sw_command_export(int argc, char **argv);
+int sw_command_generate(int argc, char **argv);
+int sw_command_inspect(int argc, char **argv);
+int sw_command_plan(int argc, char **argv);
+int sw_command_report(int argc, char **argv);
+int sw_command_resume(int argc, char **argv);
+int sw_command_tokenize(int argc, char **argv);
+int sw_command_train(int argc, char **argv);
+int sw_command_verify(int argc, char **argv);
+
+/* Prints the error as one line on standard error and returns the exit status for it: SW_EXIT_USAGE for SW_ERR_USAGE,
+ * else SW_EXIT_FAILED. */
+int sw_command_fail(const char *command, sw_status status);
+
+/* Runs a whole command: parses the arguments into target (zero before, released after) and calls run. Returns the exit
+ * status. */
+int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
+                   sw_status (*run)(const void *target));
+
+/* Prints a sentence of a report in the columns of its stream (sw_log_columns): the first line begins at `column`,
+ * further ones at `indent`. The caller has printed the columns before it. */
+__attribute__((format(printf, 4, 5))) void sw_command_print_to(FILE *to, int column, int indent, const char *format,
+                                                               ...);
+/* Does the same on standard output. */
+#define sw_command_print(column, indent, ...) sw_command_print_to(stdout, column, indent, __VA_ARGS__)
+
+/* Prints the one object of --json on standard output and releases it. NULL fails for lack of memory. */
+sw_status sw_command_print_json(json_t *object);
+
+/* Reads a run by calling attempt, and again while it fails with SW_ERR_OVERTAKEN, up to a limit: the run's training
+ * then wrote over what was being read. end undoes a failed attempt, so that the next one starts like the first. */
+sw_status sw_command_read_run(sw_status (*attempt)(void *context), void (*end)(void *context), void *context);
+
+/* Fills target with the defaults and the arguments. Returns true if the command shall run; otherwise *out_exit is its
+ * exit status. */
+bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit);
+
+#endif

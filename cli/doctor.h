@@ -1,0 +1,64 @@
+/* `spillway doctor`: a table of checks, each in a small function. A check reports what it found; it never fails. */
+#ifndef SW_CLI_DOCTOR_H
+#define SW_CLI_DOCTOR_H
+
+#include "core/machine.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+typedef enum { SW_FOUND_FINE, SW_FOUND_PROBLEM, SW_FOUND_UNKNOWN } sw_found;
+
+struct sw_doctor {
+    const char *root; /* prefix of /proc and /sys; "" for this machine (core/system_file.h) */
+    const char *const *folders;
+    int folder_count;
+    bool json;
+    bool measures; /* checks that take seconds may run */
+    bool profiles; /* the machine's profile is measured, again if there is one */
+    bool machine_known;
+    struct sw_machine machine;
+    const char *what, *folder; /* name of the current check; folder NULL: it is about the machine */
+    json_t *findings;
+    int problems;
+};
+
+/* Reports a finding: a sentence, its facts as fields (taken over, may be NULL), and the fix if it is a problem. */
+struct sw_finding {
+    json_t *facts;
+    const char *fix; /* what to do; NULL: there is no problem */
+    bool unknown;    /* the system does not tell */
+};
+__attribute__((format(printf, 3, 4))) void sw_doctor_find(struct sw_doctor *doctor, struct sw_finding finding,
+                                                          const char *format, ...);
+
+/* Return a fact for JSON: null if the text is NULL or "", or the number below 0, because the system does not tell. */
+json_t *sw_fact_text(const char *text);
+json_t *sw_fact_number(int64_t number);
+
+/* Checks of the machine. */
+void sw_doctor_processor(struct sw_doctor *doctor);
+void sw_doctor_memory(struct sw_doctor *doctor);
+void sw_doctor_limit(struct sw_doctor *doctor);
+void sw_doctor_swap(struct sw_doctor *doctor);
+void sw_doctor_memlock(struct sw_doctor *doctor);
+void sw_doctor_huge_pages(struct sw_doctor *doctor);
+void sw_doctor_device(struct sw_doctor *doctor);
+void sw_doctor_gpu(struct sw_doctor *doctor);
+void sw_doctor_self_test(struct sw_doctor *doctor);
+void sw_doctor_io_uring(struct sw_doctor *doctor);
+/* Checks of a folder. */
+void sw_doctor_space(struct sw_doctor *doctor);
+void sw_doctor_file_system(struct sw_doctor *doctor);
+void sw_doctor_direct(struct sw_doctor *doctor);
+void sw_doctor_drive(struct sw_doctor *doctor);
+void sw_doctor_scheduler(struct sw_doctor *doctor);
+void sw_doctor_write_cache(struct sw_doctor *doctor);
+/* Measurements, of a second or two each. */
+void sw_doctor_drive_rate(struct sw_doctor *doctor);
+void sw_doctor_memory_rate(struct sw_doctor *doctor);
+void sw_doctor_compute_rate(struct sw_doctor *doctor);
+/* The profile, in up to a minute (job/profile.h). */
+void sw_doctor_profile(struct sw_doctor *doctor);
+
+#endif

@@ -1,0 +1,194 @@
+#include "cli/read_options.h"
+
+#include "job/settings/places.h"
+#include "job/settings/settings.h"
+#include "text/documents/chat_format.h"
+#include "text/documents/text_reader.h"
+#include "text/model_text.h"
+
+enum { EVAL = 1, GENERATE = 2, EXPORT = 4, VERIFY = 8, PASSES = EVAL | GENERATE, MAX_NEW_TOKENS = 1 << 20 };
+
+/* Headings in --help. */
+#define INPUT "Input"
+#define SAMPLING "Sampling"
+#define MEMORY "Memory and drives"
+#define DEVICE "Device"
+#define RANKS "Ranks"
+#define OUTPUT SW_OPTION_OUTPUT
+
+#define AT(member) .offset = offsetof(struct sw_read_options, member)
+
+/* One member a line would make the table 500 lines long. */
+/* clang-format off */
+static const struct sw_option options[] = {
+    {.name = "DIR|MODEL", .kind = SW_OPTION_STRING, AT(from), .commands = PASSES | EXPORT, .group = INPUT,
+     .required = true, .what = "folder of a run, or a Hugging Face folder"},
+    {.name = "DIR", .kind = SW_OPTION_STRING, AT(from), .commands = VERIFY, .group = INPUT, .required = true,
+     .what = "folder of a run"},
+    {.name = "--data", .kind = SW_OPTION_STRING, AT(data), .commands = EVAL, .group = INPUT, .required = true,
+     .value = "FILE",
+     .what = "tokens to predict: a token file (.bin), or chats or text as train has it (.jsonl, .json, .txt, .md, .gz)"},
+    {.name = "--token-type", .kind = SW_OPTION_CHOICE, AT(token_type), .commands = EVAL, .group = INPUT,
+     .initial = "auto", .choices = "auto|u16|u32",
+     .what = "type of the tokens in a .bin file; auto: u16 for vocabularies up to 65,536, else u32"},
+    {.name = "--loss", .kind = SW_OPTION_CHOICE, AT(loss), .commands = EVAL, .group = INPUT, .initial = "completions",
+     .choices = SW_LOSS_CHOICES, .what = "tokens of chats and prompts that are predicted, as tokenize has it"},
+    {.name = "--field", .kind = SW_OPTION_STRING, AT(field), .commands = EVAL, .group = INPUT, .value = "NAME",
+     .what = "member of JSON objects that has the text or the messages, as tokenize has it"},
+    {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .commands = EVAL, .group = INPUT,
+     .what = "leave out JSON documents that are wrong, and count them"},
+    {.name = "--bos", .kind = SW_OPTION_CHOICE, AT(bos), .commands = PASSES, .group = INPUT, .initial = "auto",
+     .choices = SW_BOS_CHOICES,
+     .what = "token that begins a text: auto: as the tokenizer puts it; yes: in any case; no: none"},
+    {.name = "--encoding", .kind = SW_OPTION_STRING, AT(encoding), .commands = EVAL, .group = INPUT, .value = "NAME",
+     .what = "encoding of text that is not UTF-8, as tokenize has it"},
+    {.name = "--lossy", .kind = SW_OPTION_FLAG, AT(lossy), .commands = EVAL, .group = INPUT,
+     .what = "replace bytes that the encoding does not have by U+FFFD, and count them"},
+    {.name = "--tokens", .kind = SW_OPTION_INT, AT(most_tokens), .commands = EVAL, .group = INPUT, .initial = "auto",
+     .value = "N", .int_min = 1, .allow_auto = true, .what = "predict only the first N tokens; auto: all"},
+    {.name = "--seq", .kind = SW_OPTION_INT, AT(seq), .commands = EVAL, .group = INPUT, .initial = "auto", .value = "N",
+     .int_min = 1, .int_max = 1 << 22, .allow_auto = true,
+     .what = "tokens of a window, the context that predictions see; auto: 1024, or fewer if the model has fewer "
+             "positions"},
+    {.name = "--prompt", .kind = SW_OPTION_STRING, AT(prompt), .commands = GENERATE, .group = INPUT, .value = "TEXT",
+     .what = "text to continue, in the model's tokens where it has a tokenizer.json, else in bytes"},
+    {.name = "--prompt-file", .kind = SW_OPTION_STRING, AT(prompt_file), .commands = GENERATE, .group = INPUT,
+     .value = "FILE", .what = "file whose text to continue instead"},
+    {.name = "--chat", .kind = SW_OPTION_FLAG, AT(chat), .commands = GENERATE, .group = INPUT,
+     .what = "talk to the model: each line of standard input is a turn, which it answers; --prompt is the first"},
+    {.name = "--system", .kind = SW_OPTION_STRING, AT(system), .commands = GENERATE, .group = INPUT, .value = "TEXT",
+     .what = "system turn that a chat begins with"},
+    {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .commands = PASSES, .group = INPUT,
+     .initial = "auto", .value = "NAME",
+     .what = "how chats are written, as tokenize has it; auto: as the model's chat template does"},
+    {.name = "--tokens", .kind = SW_OPTION_STRING, AT(token_file), .commands = GENERATE, .group = INPUT,
+     .value = "FILE", .what = "file to continue instead: tokens (.bin), or text (.txt) of which each byte is a token"},
+    {.name = "--nvme", .kind = SW_OPTION_LIST, AT(nvme), .commands = PASSES | EXPORT | VERIFY, .group = INPUT,
+     .value = "DIR|DEVICE",
+     .what = "where the run's store is now, if it moved; repeat for a striped store; default: where the run has it"},
+
+    {.name = "OUT", .kind = SW_OPTION_STRING, AT(to), .commands = EXPORT, .group = OUTPUT, .required = true,
+     .what = "folder to write: new, or empty"},
+    {.name = "--dtype", .kind = SW_OPTION_CHOICE, AT(type), .commands = EXPORT, .group = OUTPUT, .initial = "f32",
+     .choices = "f32|bf16|f16", .what = "type of the tensors"},
+    {.name = "--shard-size", .kind = SW_OPTION_SIZE, AT(shard_bytes), .commands = EXPORT, .group = OUTPUT,
+     .initial = "5GiB", .value = "SIZE", .int_min = 1,
+     .what = "largest file; more weights are written as several files and an index"},
+
+    {.name = "--max-tokens", .kind = SW_OPTION_INT, AT(max_tokens), .commands = GENERATE, .group = SAMPLING,
+     .initial = "200", .value = "N", .int_min = 1, .int_max = MAX_NEW_TOKENS, .what = "most tokens to write; a token that ends a text ends it before"},
+    {.name = "--temperature", .kind = SW_OPTION_REAL, AT(temperature), .commands = GENERATE, .group = SAMPLING,
+     .initial = "0.8", .value = "X", .real_min = 0, .real_max = 100,
+     .what = "divides the logits; 0: always the most likely token"},
+    {.name = "--top-k", .kind = SW_OPTION_INT, AT(top_k), .commands = GENERATE, .group = SAMPLING, .initial = "0",
+     .value = "N", .int_min = 0, .what = "choose among the N most likely tokens; 0: all"},
+    {.name = "--top-p", .kind = SW_OPTION_REAL, AT(top_p), .commands = GENERATE, .group = SAMPLING, .initial = "1",
+     .value = "P", .real_min = 0.0001, .real_max = 1,
+     .what = "choose among the most likely tokens of those that --top-k leaves whose probabilities together reach P"},
+    {.name = "--min-p", .kind = SW_OPTION_REAL, AT(min_p), .commands = GENERATE, .group = SAMPLING, .initial = "0",
+     .value = "P", .real_min = 0, .real_max = 1,
+     .what = "of these, choose among tokens at least P times as probable as the most likely one; 0: all"},
+    {.name = "--repetition-penalty", .kind = SW_OPTION_REAL, AT(repetition_penalty), .commands = GENERATE,
+     .group = SAMPLING, .initial = "1", .value = "X", .real_min = 0.01, .real_max = 100,
+     .what = "divides the logits above 0, and multiplies those below, of tokens that the text has; 1: none"},
+    {.name = "--seed", .kind = SW_OPTION_INT, AT(seed), .commands = GENERATE, .group = SAMPLING, .initial = "0",
+     .value = "N", .int_min = 0, .what = "seed of the choice of tokens"},
+
+    {.name = "--device-memory", .kind = SW_OPTION_SIZE, AT(inference.device_memory), .commands = PASSES,
+     .group = MEMORY, .initial = "auto", .value = "SIZE", .allow_auto = true,
+     .what = "device memory to use, such as 8GiB; auto: most of what is available"},
+    {.name = "--host-memory", .kind = SW_OPTION_SIZE, AT(inference.host_memory), .commands = PASSES, .group = MEMORY,
+     .initial = "auto", .value = "SIZE", .allow_auto = true,
+     .what = "host memory to use; auto: a tenth of what is available"},
+    {.name = "--scratch", .kind = SW_OPTION_LIST, AT(inference.scratch), .commands = PASSES, .group = MEMORY,
+     .value = "FOLDER",
+     .what = "folder on a fast drive for a temporary copy of weights that memory cannot hold; repeat for several "
+             "drives; default: where the run's store is"},
+    {.name = "--allow-buffered", .kind = SW_OPTION_FLAG, AT(inference.allow_buffered), .commands = PASSES,
+     .group = MEMORY, .what = "accept a --scratch without O_DIRECT; weights then go through the page cache"},
+
+    {.name = "--device", .kind = SW_OPTION_CHOICE, AT(inference.device), .commands = PASSES, .group = DEVICE,
+     .initial = "auto", .choices = "auto|cpu|cuda",
+     .what = "device that computes; auto: the CUDA GPU, or the CPU where there is no GPU"},
+    {.name = "--precision", .kind = SW_OPTION_CHOICE, AT(inference.precision), .commands = PASSES, .group = DEVICE,
+     .initial = "auto", .choices = "auto|bf16|fp16|fp32",
+     .what = "type of weights and activations; auto: bf16 if the device has it"},
+    {.name = "--micro-batch", .kind = SW_OPTION_INT, AT(micro_batch), .commands = EVAL, .group = DEVICE,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = 1 << 20, .allow_auto = true,
+     .what = "windows computed at once; auto: as many as hold 4096 tokens"},
+    {.name = "--threads", .kind = SW_OPTION_INT, AT(inference.threads), .commands = PASSES, .group = DEVICE,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = 4096, .allow_auto = true,
+     .what = "CPU threads; auto: all cores"},
+
+    {.name = "--tensor", .kind = SW_OPTION_INT, AT(inference.tensor), .commands = PASSES, .group = RANKS,
+     .initial = "auto", .value = "N", .int_min = 1, .int_max = SW_SETTINGS_MOST_RANKS, .allow_auto = true,
+     .what = "cut each layer into parts for groups of N neighbouring ranks; auto: eval 1, so that each rank has whole "
+             "layers and its share of the windows; generate all ranks"},
+    {.name = "--rank-timeout", .kind = SW_OPTION_DURATION, AT(inference.rank_timeout), .commands = PASSES,
+     .group = RANKS, .initial = "60", .value = "TIME", .int_min = 1,
+     .what = "end all ranks when one is silent for this long, or idle while others wait for it"},
+
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(json), .commands = EVAL | VERIFY, .group = OUTPUT,
+     .what = "print one JSON object on standard output"},
+};
+/* clang-format on */
+#define TABLE .options = options, .option_count = sizeof options / sizeof options[0]
+
+static sw_status check_prompt(const void *target) {
+    const struct sw_read_options *given = target;
+    const int prompts = (given->prompt != NULL) + (given->prompt_file != NULL) + (given->token_file != NULL);
+    if (given->chat && (given->prompt_file != NULL || given->token_file != NULL))
+        return sw_fail(SW_ERR_ARG, "--chat takes turns from --prompt and standard input; leave out --prompt-file and "
+                                   "--tokens");
+    if (given->system != NULL && !given->chat)
+        return sw_fail(SW_ERR_ARG, "--system begins a chat; give --chat too");
+    if (prompts != 1 && !(given->chat && prompts == 0))
+        return sw_fail(SW_ERR_ARG, "give one of --prompt, --prompt-file and --tokens, or --chat");
+    SW_TRY(sw_places_check(&given->nvme));
+    return sw_chat_format_check(given->chat_format);
+}
+
+static sw_status check_places(const void *target) {
+    const struct sw_read_options *given = target;
+    return sw_places_check(&given->nvme);
+}
+
+static sw_status check_data(const void *target) {
+    const struct sw_read_options *given = target;
+    SW_TRY(sw_places_check(&given->nvme));
+    SW_TRY(sw_chat_format_check(given->chat_format));
+    return sw_text_coding_check(given->encoding);
+}
+
+const struct sw_command_line sw_eval_command = {
+    .command = "eval",
+    .bit = EVAL,
+    .summary = "Prints a model's loss and perplexity on a file of tokens or text.",
+    TABLE,
+    .check = check_data,
+    .examples = {"spillway eval runs/a --data held-out.bin", "spillway eval model --data held-out.txt --json",
+                 "spillway eval runs/a --data held-out.bin --seq 32 --tokens 1000"}};
+const struct sw_command_line sw_generate_command = {
+    .command = "generate",
+    .bit = GENERATE,
+    .summary = "Continues a text or tokens, or answers in a chat.",
+    TABLE,
+    .check = check_prompt,
+    .examples = {"spillway generate runs/a --tokens prompt.bin --max-tokens 50",
+                 "spillway generate runs/b --prompt 'Once upon a time' --temperature 0.7",
+                 "spillway generate model --chat --prompt Hello --max-tokens 20"}};
+const struct sw_command_line sw_export_command = {
+    .command = "export",
+    .bit = EXPORT,
+    .summary = "Writes the weights of a run's last commit as a Hugging Face folder.",
+    TABLE,
+    .check = check_places,
+    .examples = {"spillway export runs/a out", "spillway export runs/a out-bf16 --dtype bf16",
+                 "spillway export runs/a out-small --dtype bf16 --shard-size 2GiB"}};
+const struct sw_command_line sw_verify_command = {
+    .command = "verify",
+    .bit = VERIFY,
+    .summary = "Reads all of a run's last commit and checks every checksum.",
+    TABLE,
+    .check = check_places,
+    .examples = {"spillway verify runs/a", "spillway verify runs/a --json", "spillway verify runs/c --nvme runs/c"}};

@@ -1,0 +1,38 @@
+/* The flags of the commands that read a run or a Hugging Face folder: eval, generate, export and verify. */
+#ifndef SW_CLI_READ_OPTIONS_H
+#define SW_CLI_READ_OPTIONS_H
+
+#include "job/settings/options.h"
+#include "run/inference/inference.h"
+
+/* A member is set only for the commands that have its flag. Members hold SW_OPTION_AUTO where "auto" was given. */
+struct sw_read_options {
+    char *from;                 /* folder of a run or of Hugging Face */
+    struct sw_option_list nvme; /* where the run's store is now; empty: where the run has it */
+    struct sw_inference_options inference;
+    bool json;
+    /* eval */
+    char *data;
+    int64_t seq, most_tokens, micro_batch;
+    int token_type;    /* SW_TOKENS_... */
+    int loss;          /* SW_LOSS_... */
+    char *chat_format; /* of eval and generate */
+    char *encoding;    /* of text; NULL: UTF-8 */
+    char *field;       /* of JSON objects; NULL: by schema */
+    bool lossy, skip_bad;
+    int bos; /* of eval and generate: SW_BOS_... */
+    /* generate: one of prompt, prompt_file and token_file is given, or chat */
+    char *prompt, *prompt_file, *token_file;
+    bool chat;
+    char *system;
+    int64_t max_tokens, top_k, seed;
+    double temperature, top_p, min_p, repetition_penalty;
+    /* export */
+    char *to;
+    int type; /* index in f32, bf16, f16 */
+    int64_t shard_bytes;
+};
+
+extern const struct sw_command_line sw_eval_command, sw_generate_command, sw_export_command, sw_verify_command;
+
+#endif

@@ -1,0 +1,69 @@
+/* Reads and writes small files and folders. What is written is complete or absent, also after a power loss. */
+#ifndef SW_CORE_FILES_FILES_H
+#define SW_CORE_FILES_FILES_H
+
+#include "core/status.h"
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+/* Writes "folder/name" to out, which has room for `chars` characters. */
+sw_status sw_path_join(char *out, size_t chars, const char *folder, const char *name);
+
+/* Tells whether a path ends in a text such as ".bin". */
+bool sw_path_ends_in(const char *path, const char *ending);
+
+/* Returns the absolute path of a file, or of a pattern (* ? [), which the caller frees; NULL: the name is neither. */
+char *sw_path_absolute(const char *name);
+
+/* Who may read a new file. PRIVATE: its user alone, whatever the umask is. SHARED: those whom the umask allows. */
+typedef enum { SW_FILE_PRIVATE, SW_FILE_SHARED } sw_file_readers;
+/* Replaces a file: writes PATH.partial, flushes it and renames it. Removes an older PATH.partial and follows no link.
+ */
+sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_file_readers readers);
+/* Writes all bytes to an open file, which messages call `path`. */
+sw_status sw_file_write_all(int file, const char *path, const char *text, size_t bytes);
+/* Flushes the folder that holds a path, so that names that were added or removed there survive a power loss, if the
+ * file system can do so. */
+sw_status sw_file_flush_folder_of(const char *path);
+/* Reads a whole regular file of text. The caller frees the text. Refuses more than limit_bytes, and zero bytes. */
+sw_status sw_file_read_text(const char *path, size_t limit_bytes, char **out);
+/* Does the same, but refuses a link and accepts zero bytes, which a power loss may leave. For files in folders that
+ * only this program writes. */
+sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out);
+/* Copies a regular file and flushes the copy. SHARED: no one may read it who may not read the original. */
+sw_status sw_file_copy(const char *from, const char *to, sw_file_readers readers);
+
+/* Ends a stream of open_memstream, and returns whether its text is whole. Without memory for the text's end, the C
+ * library closes the stream well and sets the text to NULL. */
+bool sw_text_stream_end(FILE *stream, char *const *text);
+
+/* Opens a folder to list it, as opendir does. */
+DIR *sw_folder_list(const char *folder);
+/* Fails if the path is there and is not an empty folder. `but` (NULL: none) is a name that may be in the folder. */
+sw_status sw_folder_must_be_free(const char *folder, const char *but);
+/* Makes a folder, unless it exists, so that it survives a power loss. Its parent must exist. */
+sw_status sw_folder_make(const char *folder, mode_t mode);
+/* Does the same, but refuses a link. For folders below those that only this program writes. */
+sw_status sw_folder_make_own(const char *folder, mode_t mode);
+/* Makes a folder with this mode, and missing parents with the mode that the umask gives. *out_made is the number of
+ * folders made; a failure leaves none. */
+sw_status sw_folder_make_with_parents(const char *folder, mode_t mode, int *out_made);
+/* Removes `made` folders, from this one upwards. Stops at the first that is not empty. */
+void sw_folder_unmake(const char *folder, int made);
+/* Removes the files of a folder, except `but` (NULL: none). Leaves folders in it, and follows no links. */
+sw_status sw_folder_empty(const char *folder, const char *but);
+/* Removes a folder with its files, if it exists, so that it does not come back after a power loss. Refuses a link, and
+ * a folder with folders in it. */
+sw_status sw_folder_remove(const char *folder);
+/* Removes a folder if it is empty, so that it does not come back after a power loss. */
+void sw_folder_remove_empty(const char *folder);
+
+/* Says what a failed download left in the place of a model's file, by the file's first bytes: "a git-lfs pointer ..."
+ * or "a page of HTML ..." with the way on. NULL: neither. */
+const char *sw_download_fault(const char *begin, size_t bytes);
+
+#endif

@@ -1,0 +1,333 @@
+#include "job/largest.h"
+
+#include "core/error_scope.h"
+#include "core/size.h"
+#include "offload/simulate/outline_price.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Any model of many positions does to open the devices and to resolve the budgets, which do not depend on it. */
+#define ANY_MODEL "llama-1b"
+
+struct sw_sizing {
+    struct sw_settings settings; /* with resolved budgets; borrows its texts */
+    struct sw_planned machine;
+    struct sw_profile profile; /* of this machine; empty for a described one */
+};
+
+const char *sw_size_limit_name(sw_size_limit limit) {
+    static const char *const names[] = {[SW_LIMIT_SPEED] = "speed",
+                                        [SW_LIMIT_DEVICE] = "device memory",
+                                        [SW_LIMIT_HOST] = "host memory",
+                                        [SW_LIMIT_MEMORY] = "device and host memory",
+                                        [SW_LIMIT_OPS] = "a plan short enough",
+                                        [SW_LIMIT_SIZE] = "limits of the program"};
+    return names[limit];
+}
+
+sw_status sw_sizing_open(const struct sw_settings *settings, struct sw_sizing **out) {
+    struct sw_sizing *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to search the largest model");
+    char any_model[] = ANY_MODEL;
+    s->settings = s->machine.settings = *settings;
+    s->machine.settings.model = any_model;
+    sw_status status = sw_planned_open(&s->machine);
+    if (status == SW_OK && settings->machine == NULL)
+        status = sw_planned_profile(&s->machine, &(struct sw_profile_need){.drives = true}, &s->profile);
+    s->settings.device_memory = s->machine.settings.device_memory;
+    s->settings.host_memory = s->machine.settings.host_memory;
+    s->machine.settings.model = settings->model;
+    *out = s;
+    if (status != SW_OK) {
+        sw_sizing_close(s);
+        *out = NULL;
+    }
+    return status;
+}
+
+void sw_sizing_close(struct sw_sizing *s) {
+    if (s == NULL)
+        return;
+    if (s->profile.times != NULL)
+        sw_profile_release(&s->profile);
+    sw_planned_release(&s->machine);
+    free(s);
+}
+
+const char *sw_sizing_device_name(const struct sw_sizing *s) {
+    const char *here = sw_devices_info(&s->machine.devices).model;
+    if (s->settings.machine != NULL)
+        return s->machine.described.device.name;
+    return here != NULL ? here : "this CPU";
+}
+
+/* One size of a model: its outline, or why there is none. */
+struct size {
+    struct sw_model_config config;
+    struct sw_settings settings; /* resolved for the model */
+    struct sw_model_shape shape;
+    struct sw_model *model;
+    struct sw_plan *plan; /* NULL: it does not fit */
+    sw_size_limit limit;  /* if it does not */
+};
+
+static void release_size(struct size *size) {
+    sw_plan_destroy(size->plan);
+    sw_model_destroy(size->model);
+    size->plan = NULL;
+    size->model = NULL;
+}
+
+/* Tells which budget is too small from the message, which names the flag of each. */
+static sw_size_limit limit_of(sw_status status) {
+    const bool device = strstr(sw_error_message(status), "--device-memory") != NULL;
+    const bool host = strstr(sw_error_message(status), "--host-memory") != NULL;
+    if (device && host)
+        return SW_LIMIT_MEMORY;
+    return host ? SW_LIMIT_HOST : SW_LIMIT_DEVICE;
+}
+
+/* The shapes among which a search looks, by their layers. */
+struct shapes {
+    const struct sw_model_config *base;
+    bool deeper; /* all have the base's width; false: its proportions */
+};
+
+/* Returns false where no model has such a shape. */
+static bool make_config(const struct shapes *shapes, int64_t layers, struct sw_model_config *out) {
+    SW_HANDLES_ERRORS();
+    if (shapes->deeper) {
+        *out = *shapes->base;
+        out->layers = layers;
+        return layers <= SW_CONFIG_MAX_LAYERS;
+    }
+    const bool made = sw_config_scale(shapes->base, layers, out) == SW_OK;
+    return made;
+}
+
+/* Makes the outline of the plan for a model of so many layers. A size that does not fit is no error. */
+static sw_status plan_size(struct sw_sizing *s, const struct shapes *shapes, int64_t layers, struct size *out) {
+    const struct sw_device_info info = sw_devices_info(&s->machine.devices);
+    *out = (struct size){.settings = s->settings, .limit = SW_LIMIT_SIZE};
+    if (!make_config(shapes, layers, &out->config))
+        return SW_OK;
+    /* A longer --seq asks for a model that was made for it. */
+    out->config.max_positions = sw_max_i64(out->config.max_positions, out->settings.seq);
+    SW_TRY(sw_settings_resolve(&out->settings, &out->config, &info));
+    SW_TRY(sw_settings_resolve_steps(&out->settings, 0));
+    out->shape = (struct sw_model_shape){.type = sw_settings_type(&out->settings),
+                                         .batch = out->settings.micro_batch,
+                                         .seq = out->settings.seq,
+                                         .tiles = out->settings.tiles,
+                                         .optimizer = sw_settings_optimizer(&out->settings)};
+    SW_TRY(sw_model_create(&out->config, &out->shape, s->machine.devices.compute, &out->model));
+    const sw_status status = sw_plan_fit(&out->settings, out->model, &out->plan);
+    if (status != SW_ERR_BUDGET)
+        return status;
+    out->limit = limit_of(status);
+    sw_error_clear();
+    return SW_OK;
+}
+
+/* Predicts a size's step by the plan that a search of so many ops finds, which replaces the outline; 0: by the outline
+ * itself. Keeps the faster of it and *out. */
+static sw_status price_plan(const struct sw_sizing *s, struct size *size, const struct sw_rates *rates,
+                            int64_t most_ops, struct sw_largest *out) {
+    struct sw_search_prices prices;
+    struct sw_outline_price found;
+    sw_status status = SW_OK;
+    if (most_ops > 0 && sw_plan_choice_is_open(&size->settings, &s->machine.devices, size->plan))
+        status = sw_plan_choose(&size->settings, size->model, rates, most_ops, &prices, &size->plan);
+    if (status == SW_OK)
+        status = sw_outline_simulate(size->plan, rates, INFINITY, &found);
+    if (status == SW_ERR_BUDGET || status == SW_ERR_ARG || (status == SW_OK && !found.simulated)) {
+        /* Each group of micro-batches that fits has too many ops, so there is no such plan. */
+        sw_error_clear();
+        return SW_OK;
+    }
+    SW_TRY(status);
+    const double tokens_per_s = (double)size->settings.batch_tokens / found.step.step_s;
+    if (tokens_per_s <= out->tokens_per_s)
+        return SW_OK;
+    out->config = size->config;
+    out->parameters = sw_units_parameters(sw_model_get_units(size->model));
+    out->disk_bytes = sw_plan_disk_bytes(size->plan);
+    out->tokens_per_s = tokens_per_s;
+    out->step = found.step;
+    return SW_OK;
+}
+
+/* Prices the usual plans with all updates on one side. The search takes ten times as long or more, and finds a plan
+ * that is at least as fast. */
+static sw_status price_sides(const struct sw_sizing *s, struct size *size, const struct sw_rates *rates,
+                             struct sw_largest *out) {
+    for (int update = SW_UPDATE_HOST; update <= SW_UPDATE_DEVICE; update++) {
+        sw_plan_destroy(size->plan);
+        size->plan = NULL;
+        size->settings.update = update;
+        const sw_status status = sw_plan_fit(&size->settings, size->model, &size->plan);
+        if (status == SW_OK)
+            SW_TRY(price_plan(s, size, rates, 0, out));
+        else if (status != SW_ERR_BUDGET)
+            return status;
+        sw_error_clear();
+    }
+    return SW_OK;
+}
+
+/* Predicts the speed of a size that fits, by a search of so many ops; 0: roughly, by plans with all updates on one
+ * side.
+ */
+static sw_status price_size(const struct sw_sizing *s, struct size *size, int64_t most_ops, struct sw_largest *out) {
+    const struct sw_devices *devices = &s->machine.devices;
+    const struct sw_rates_target target = {.settings = &size->settings, .model = size->model, .devices = devices};
+    struct sw_machine_rates rates = {0};
+    sw_status status = s->settings.machine != NULL
+                           ? sw_rates_describe(&s->machine.described.rates, size->model, devices->compute, &rates)
+                           : sw_profile_price(&s->profile, &target, &rates);
+    if (status == SW_OK)
+        status = most_ops == 0 && size->settings.update == SW_UPDATE_AUTO
+                     ? price_sides(s, size, &rates.rates, out)
+                     : price_plan(s, size, &rates.rates, most_ops, out);
+    sw_rates_release(&rates);
+    return status;
+}
+
+/* The sizes between which the largest lies, by their layers: `good` trains, `bad` does not. */
+struct bracket {
+    int64_t good, bad;
+};
+
+/* Halves the sizes until the largest that fits is known. */
+static sw_status find_fitting(struct sw_sizing *s, const struct shapes *shapes, struct bracket *between,
+                              sw_size_limit *out_limit) {
+    while (between->bad - between->good > 1) {
+        /* Doubling until a size is too large plans none that is far too large. */
+        const bool open = between->bad > SW_CONFIG_MAX_LAYERS;
+        const int64_t twice = sw_min_i64(sw_max_i64(8, 2 * between->good), SW_CONFIG_MAX_LAYERS);
+        const int64_t layers = open ? twice : between->good + (between->bad - between->good) / 2;
+        struct size size;
+        const sw_status status = plan_size(s, shapes, layers, &size);
+        const bool fits = size.plan != NULL;
+        release_size(&size);
+        SW_TRY(status);
+        if (fits) {
+            between->good = layers;
+        } else {
+            between->bad = layers;
+            *out_limit = size.limit;
+        }
+    }
+    return SW_OK;
+}
+
+/* Returns the layers to try next: those at which the speed would be the least, as it falls with the parameters, which
+ * grow with the layers, or, where the width grows with them, with their cube; the middle once that has not come near,
+ * and where no plan has a speed. */
+static int64_t next_layers(const struct shapes *shapes, const struct bracket *between, int64_t tried,
+                           double speed_ratio, int tries) {
+    enum { GUESSES = 3 };
+    const int64_t guess = (int64_t)((double)tried * (shapes->deeper ? speed_ratio : cbrt(speed_ratio)));
+    if (tries >= GUESSES || speed_ratio == 0.0)
+        return between->good + (between->bad - between->good) / 2;
+    return sw_max_i64(between->good + 1, sw_min_i64(between->bad - 1, guess));
+}
+
+/* A search among the sizes that fit. */
+struct speed_search {
+    struct shapes shapes;
+    double least_tokens_per_s;
+    int64_t most_ops; /* price_size */
+    int most_tries;
+};
+
+/* Tries sizes from `layers` on until the largest that is fast enough is known but for a share of its layers. */
+static sw_status find_fast(struct sw_sizing *s, const struct speed_search *search, int64_t layers,
+                           struct bracket *between, struct sw_largest *out) {
+    enum { SHARE = 24 };
+    for (int tries = 1; between->bad - between->good > 1 + between->good / SHARE && tries <= search->most_tries;
+         tries++) {
+        struct sw_largest tried = {.limit = out->limit};
+        struct size size;
+        sw_status status = plan_size(s, &search->shapes, layers, &size);
+        if (status == SW_OK && size.plan != NULL)
+            status = price_size(s, &size, search->most_ops, &tried);
+        release_size(&size);
+        SW_TRY(status);
+        if (tried.tokens_per_s >= search->least_tokens_per_s) {
+            *out = tried;
+            between->good = layers;
+        } else {
+            out->limit = tried.tokens_per_s > 0.0 ? SW_LIMIT_SPEED : SW_LIMIT_OPS;
+            between->bad = layers;
+        }
+        layers = next_layers(&search->shapes, between, layers, tried.tokens_per_s / search->least_tokens_per_s, tries);
+    }
+    return SW_OK;
+}
+
+/* Predicts the step of what was found as `plan` does, by the whole search. */
+static sw_status predict_as_plan(struct sw_sizing *s, const struct speed_search *search, int64_t layers,
+                                 struct sw_largest *out) {
+    struct sw_largest found = {.limit = out->limit};
+    struct size size;
+    sw_status status = plan_size(s, &search->shapes, layers, &size);
+    if (status == SW_OK && size.plan != NULL)
+        status = price_size(s, &size, SW_SEARCH_OPS, &found);
+    release_size(&size);
+    if (status == SW_OK && found.tokens_per_s > 0.0)
+        *out = found;
+    return status;
+}
+
+/* The search of each update's side finds some speed more than the rough one, and perhaps a larger size: the speed that
+ * it finds for the roughly largest size says which. */
+static sw_status refine(struct sw_sizing *s, struct speed_search search, const struct bracket *rough,
+                        struct sw_largest *out) {
+    enum { TRIES = 2, DEEPER_TRIES = 3 };
+    struct bracket between = {.bad = rough->bad};
+    search.most_ops = SW_SEARCH_QUICK_OPS;
+    search.most_tries = search.shapes.deeper ? DEEPER_TRIES : TRIES;
+    SW_TRY(find_fast(s, &search, sw_max_i64(1, rough->good), &between, out));
+    return out->tokens_per_s > 0.0 ? predict_as_plan(s, &search, between.good, out) : SW_OK;
+}
+
+/* Finds roughly the largest size among some shapes that is fast enough. least: layers that are known to be. */
+static sw_status find_roughly(struct sw_sizing *s, const struct speed_search *search, int64_t least,
+                              struct bracket *fast, struct sw_largest *out) {
+    enum { DEEPER_PART = 4 };
+    struct bracket fitting = {.good = least, .bad = SW_CONFIG_MAX_LAYERS + 1};
+    SW_TRY(find_fitting(s, &search->shapes, &fitting, &out->limit));
+    *fast = (struct bracket){.good = least, .bad = fitting.good + 1};
+    SW_TRY(find_fast(s, search, fitting.good, fast, out));
+    /* A search finds more speed than the rough price, and one layer more costs less than one of wider ones. */
+    if (search->shapes.deeper)
+        fast->bad = sw_min_i64(fitting.good + 1, fast->bad + fast->bad / DEEPER_PART);
+    return SW_OK;
+}
+
+/* Width is what the device's memory limits, and the layers are what the other tiers hold: so the width that the
+ * proportions give is searched with more layers, too. */
+sw_status sw_sizing_find(struct sw_sizing *s, const struct sw_model_config *base, double least_tokens_per_s,
+                         struct sw_largest *out) {
+    struct speed_search search = {
+        .shapes = {.base = base}, .least_tokens_per_s = least_tokens_per_s, .most_tries = INT_MAX};
+    struct bracket fast, deep_fast;
+    *out = (struct sw_largest){.limit = SW_LIMIT_SIZE};
+    SW_TRY(find_roughly(s, &search, 0, &fast, out));
+    if (out->config.layers == 0)
+        return refine(s, search, &fast, out);
+    const struct sw_model_config found = out->config;
+    struct sw_largest deep = *out;
+    struct speed_search deeper = search;
+    deeper.shapes = (struct shapes){.base = &found, .deeper = true};
+    SW_TRY(find_roughly(s, &deeper, found.layers, &deep_fast, &deep));
+    if (deep.parameters <= out->parameters)
+        return refine(s, search, &fast, out);
+    *out = deep;
+    return refine(s, deeper, &deep_fast, out);
+}

@@ -1,0 +1,279 @@
+#include "job/machine/algorithms.h"
+
+#include "core/error_scope.h"
+#include "core/files/cache.h"
+#include "core/log.h"
+#include "job/machine/driver_version.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KIND "products"
+enum { KEY_CHARS = 640, WORD_CHARS = 17, CACHE_VERSION = 1, MOST_ALGORITHMS = 4096 };
+
+void sw_algorithm_record_release(struct sw_algorithm_record *record) {
+    sw_gemm_algorithms_release(&record->list);
+    *record = (struct sw_algorithm_record){0};
+}
+
+static const char *const type_names[SW_DTYPES] = {[SW_F32] = "fp32", [SW_BF16] = "bf16", [SW_F16] = "fp16"};
+
+static json_t *algorithm_to_json(const struct sw_gemm_algorithm *a) {
+    const struct sw_gemm *s = &a->shape;
+    char words[SW_ALGORITHM_WORDS * WORD_CHARS] = "";
+    json_t *object =
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:b, s:I}", "m", (json_int_t)s->m, "n",
+                  (json_int_t)s->n, "k", (json_int_t)s->k, "a_stride", (json_int_t)sw_gemm_a_stride(s), "c_stride",
+                  (json_int_t)sw_gemm_c_stride(s), "in", type_names[s->in], "out", type_names[s->out], "transpose_a",
+                  s->transpose_a, "transpose_b", s->transpose_b, "bias", s->bias, "accumulate", s->accumulate, "addend",
+                  s->addend, "tf32", a->tf32, "workspace", (json_int_t)a->workspace_bytes);
+    for (int i = 0; i < SW_ALGORITHM_FIELDS; i++)
+        json_object_set_new(object, sw_algorithm_field_names[i], json_integer((json_int_t)a->field[i]));
+    for (int i = 0; i < SW_ALGORITHM_WORDS; i++)
+        snprintf(words + strlen(words), WORD_CHARS, "%016" PRIx64, a->word[i]);
+    json_object_set_new(object, "words", json_string(words));
+    return object;
+}
+
+static bool read_type(const char *name, sw_dtype *out) {
+    for (int type = 0; type < SW_DTYPES; type++)
+        if (strcmp(type_names[type], name) == 0) {
+            *out = (sw_dtype)type;
+            return true;
+        }
+    return false;
+}
+
+static bool read_words(const char *text, uint64_t out[SW_ALGORITHM_WORDS]) {
+    enum { DIGITS = WORD_CHARS - 1 };
+    if (strlen(text) != (size_t)SW_ALGORITHM_WORDS * DIGITS ||
+        strspn(text, "0123456789abcdef") != (size_t)SW_ALGORITHM_WORDS * DIGITS)
+        return false;
+    for (int i = 0; i < SW_ALGORITHM_WORDS; i++) {
+        char word[WORD_CHARS];
+        snprintf(word, sizeof word, "%.*s", DIGITS, text + (size_t)i * DIGITS);
+        out[i] = strtoull(word, NULL, 16);
+    }
+    return true;
+}
+
+/* Records of before there were gaps between rows have no strides. */
+static bool read_shape(json_t *from, struct sw_gemm_algorithm *out) {
+    const char *in, *to, *words;
+    json_int_t m, n, k, a_stride = 0, c_stride = 0, workspace;
+    int flags[6];
+    if (json_unpack(from, "{s:I, s:I, s:I, s?I, s?I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:b, s:I, s:s}", "m", &m, "n",
+                    &n, "k", &k, "a_stride", &a_stride, "c_stride", &c_stride, "in", &in, "out", &to, "transpose_a",
+                    &flags[0], "transpose_b", &flags[1], "bias", &flags[2], "accumulate", &flags[3], "addend",
+                    &flags[4], "tf32", &flags[5], "workspace", &workspace, "words", &words) != 0)
+        return false;
+    out->shape = (struct sw_gemm){.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .transpose_a = flags[0],
+                                  .transpose_b = flags[1],
+                                  .bias = flags[2],
+                                  .accumulate = flags[3],
+                                  .addend = flags[4],
+                                  .a_stride = a_stride,
+                                  .c_stride = c_stride};
+    out->tf32 = flags[5];
+    out->workspace_bytes = workspace;
+    return m > 0 && n > 0 && k > 0 && read_type(in, &out->shape.in) && read_type(to, &out->shape.out) &&
+           read_words(words, out->word);
+}
+
+static bool read_algorithm(json_t *from, struct sw_gemm_algorithm *out) {
+    *out = (struct sw_gemm_algorithm){0};
+    if (!read_shape(from, out))
+        return false;
+    for (int i = 0; i < SW_ALGORITHM_FIELDS; i++) {
+        const json_t *field = json_object_get(from, sw_algorithm_field_names[i]);
+        if (!json_is_integer(field))
+            return false;
+        out->field[i] = json_integer_value(field);
+    }
+    return true;
+}
+
+static json_t *list_to_json(const struct sw_gemm_algorithms *list) {
+    json_t *array = json_array();
+    for (int64_t i = 0; i < list->count; i++)
+        json_array_append_new(array, algorithm_to_json(&list->item[i]));
+    return array;
+}
+
+static bool read_list(const json_t *array, struct sw_gemm_algorithms *out) {
+    struct sw_gemm_algorithm algorithm;
+    if (!json_is_array(array) || json_array_size(array) > MOST_ALGORITHMS)
+        return false;
+    for (size_t i = 0; i < json_array_size(array); i++)
+        if (!read_algorithm(json_array_get(array, i), &algorithm) || sw_gemm_algorithms_put(out, &algorithm) != SW_OK)
+            return false;
+    return true;
+}
+
+json_t *sw_algorithm_record_to_json(const struct sw_algorithm_record *record) {
+    return json_pack("{s:I, s:s, s:b, s:o}", "cublaslt", (json_int_t)record->library, "gpu", record->gpu, "warpgroups",
+                     record->warpgroups, "algorithms", list_to_json(&record->list));
+}
+
+sw_status sw_algorithm_record_from_json(const json_t *from, const char *path, struct sw_algorithm_record *out) {
+    *out = (struct sw_algorithm_record){0};
+    if (from == NULL)
+        return SW_OK;
+    const char *gpu = json_string_value(json_object_get(from, "gpu"));
+    out->warpgroups = json_is_true(json_object_get(from, "warpgroups"));
+    out->library = json_integer_value(json_object_get(from, "cublaslt"));
+    if (gpu != NULL)
+        snprintf(out->gpu, sizeof out->gpu, "%s", gpu);
+    if (gpu != NULL && read_list(json_object_get(from, "algorithms"), &out->list))
+        return SW_OK;
+    sw_algorithm_record_release(out);
+    return sw_fail(SW_ERR_CORRUPT, "%s: products must have cublaslt, gpu, and algorithms as a run writes them", path);
+}
+
+static void key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
+    char driver[SW_DRIVER_VERSION_CHARS];
+    sw_driver_version("", driver);
+    snprintf(out, KEY_CHARS, "products %d, %s (%s), driver %s for CUDA %d, cuBLASLt %lld", CACHE_VERSION, gpu->model,
+             gpu->isa, driver, gpu->driver, (long long)gpu->library);
+}
+
+/* Reads the algorithms of an entry of the cache. The list is empty if there are none or the entry is damaged. */
+static struct sw_gemm_algorithms read_entry(const json_t *entry) {
+    SW_HANDLES_ERRORS();
+    struct sw_gemm_algorithms list = {0};
+    if (!read_list(json_object_get(entry, "algorithms"), &list))
+        sw_gemm_algorithms_release(&list);
+    return list;
+}
+
+/* Reads the algorithms that this machine keeps. */
+static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
+    char key[KEY_CHARS];
+    key_of(gpu, key);
+    json_t *root = sw_cache_read(KIND, key);
+    const struct sw_gemm_algorithms list = read_entry(root);
+    json_decref(root);
+    return list;
+}
+
+/* Adds the algorithms of new shapes to an entry of the cache. Those of known shapes stay, because a run that obeys its
+ * record may use others than this machine would choose. */
+static bool add_new(json_t *entry, void *context) {
+    const struct sw_gemm_algorithms *list = context;
+    struct sw_gemm_algorithms kept = read_entry(entry);
+    const int64_t before = kept.count;
+    sw_status status = SW_OK;
+    for (int64_t i = 0; status == SW_OK && i < list->count; i++)
+        if (kept.count < MOST_ALGORITHMS &&
+            sw_gemm_algorithms_find(&kept, &list->item[i].shape, list->item[i].tf32) == NULL)
+            status = sw_gemm_algorithms_put(&kept, &list->item[i]);
+    const bool changed = status == SW_OK && kept.count > before;
+    if (changed)
+        json_object_set_new(entry, "algorithms", list_to_json(&kept));
+    sw_gemm_algorithms_release(&kept);
+    return changed;
+}
+
+/* Other processes may keep theirs at the same time. */
+static sw_status keep(const struct sw_device_info *gpu, struct sw_gemm_algorithms *list) {
+    char key[KEY_CHARS];
+    key_of(gpu, key);
+    return sw_cache_update(KIND, key, add_new, list);
+}
+
+void sw_algorithms_keep(const struct sw_device *device) {
+    SW_HANDLES_ERRORS();
+    const struct sw_device_info gpu = sw_device_info(device);
+    struct sw_gemm_algorithms list;
+    int64_t refused;
+    if (gpu.library != 0 && sw_device_algorithms(device, &list, &refused) == SW_OK) {
+        (void)keep(&gpu, &list); /* what cannot be kept is measured again */
+        sw_gemm_algorithms_release(&list);
+    }
+}
+
+static bool usable(const struct sw_algorithm_record *record, const struct sw_device_info *gpu) {
+    if (record->library == gpu->library && strcmp(record->gpu, gpu->model) == 0)
+        return true;
+    sw_log_warn("the run's matrix products were chosen on %s with cuBLASLt %lld, and here are %s and cuBLASLt %lld: "
+                "the run goes on with others, by which bits may change",
+                record->gpu, (long long)record->library, gpu->model, (long long)gpu->library);
+    return false;
+}
+
+/* Computes attention as the run did. The slower way always works; the faster one only if it passed the self-test. */
+static sw_status follow_attention(struct sw_device *device, bool warpgroups) {
+    if (warpgroups && !sw_device_info(device).warpgroups)
+        sw_log_warn("the run's attention was computed by products of warpgroups, which this GPU or its self-test does "
+                    "not allow: the run goes on without, by which bits may change");
+    return warpgroups ? SW_OK : sw_device_use_warpgroups(device, false);
+}
+
+sw_status sw_algorithms_begin(struct sw_device *device, const struct sw_algorithm_record *record) {
+    const struct sw_device_info gpu = sw_device_info(device);
+    if (gpu.library == 0)
+        return SW_OK;
+    if (record->library != 0)
+        SW_TRY(follow_attention(device, record->warpgroups));
+    if (record->library != 0 && usable(record, &gpu))
+        return sw_device_use_algorithms(device, &record->list, true);
+    struct sw_gemm_algorithms kept = read_kept(&gpu);
+    const sw_status status = sw_device_use_algorithms(device, &kept, true);
+    sw_gemm_algorithms_release(&kept);
+    return status;
+}
+
+/* Notes on rank 0 which algorithms the device uses, and keeps them on this machine. */
+static sw_status note(struct sw_device *device, struct sw_algorithm_record *record) {
+    const struct sw_device_info gpu = sw_device_info(device);
+    const bool recorded = record->library == gpu.library && record->library != 0;
+    int64_t refused = 0;
+    sw_algorithm_record_release(record);
+    if (gpu.library == 0)
+        return SW_OK;
+    SW_TRY(sw_device_algorithms(device, &record->list, &refused));
+    record->library = gpu.library;
+    record->warpgroups = gpu.warpgroups;
+    snprintf(record->gpu, sizeof record->gpu, "%s", gpu.model);
+    if (recorded && refused > 0)
+        sw_log_warn("cuBLASLt does not accept %lld of the run's recorded algorithms of matrix products any more: the "
+                    "run goes on with others, by which bits may change",
+                    (long long)refused);
+    if (keep(&gpu, &record->list) != SW_OK)
+        sw_error_clear(); /* run.json has them, and another run measures again */
+    return SW_OK;
+}
+
+sw_status sw_algorithms_agree(struct sw_ranks *ranks, struct sw_device *device, struct sw_algorithm_record *record) {
+    struct sw_gemm_algorithms list = {0};
+    SW_TRY(sw_ranks_first(ranks, note(device, record)));
+    if (sw_ranks_count(ranks) == 1)
+        return SW_OK;
+    list.count = record->list.count;
+    bool warpgroups = record->warpgroups;
+    SW_TRY(sw_ranks_spread(ranks, "way of attention", &warpgroups, sizeof warpgroups));
+    if (sw_ranks_rank(ranks) != 0)
+        SW_TRY(follow_attention(device, warpgroups));
+    SW_TRY(sw_ranks_spread(ranks, "number of algorithms", &list.count, sizeof list.count));
+    const int64_t bytes = list.count * (int64_t)sizeof *list.item;
+    if (list.count == 0)
+        return SW_OK;
+    list.item = malloc((size_t)bytes);
+    sw_status status = sw_ranks_agree_on_error(
+        ranks, list.item != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the table of algorithms"));
+    assert(status != SW_OK || list.item != NULL);
+    if (status == SW_OK && sw_ranks_rank(ranks) == 0)
+        memcpy(list.item, record->list.item, (size_t)bytes);
+    if (status == SW_OK)
+        status = sw_ranks_spread(ranks, "algorithms", list.item, bytes);
+    if (status == SW_OK && sw_ranks_rank(ranks) != 0)
+        status = sw_device_use_algorithms(device, &list, false);
+    sw_gemm_algorithms_release(&list);
+    return status;
+}

@@ -1,0 +1,72 @@
+#include "job/machine/devices.h"
+
+#include "core/size.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_CHARS = 24, MESSAGE_CHARS = 1024 };
+/* A plan leaves this share of a GPU's free memory, but at most GPU_MOST_REST_BYTES, for kernels that are loaded at
+ * their first use, buffers of NCCL, and page tables of pinned memory, which take 2 GiB for each TiB. */
+#define GPU_REST_SHARE 0.08
+#define GPU_MOST_REST_BYTES (2 * SW_GIB)
+
+static sw_status open_gpu(int local_rank, struct sw_device **out) {
+    const int gpus = sw_device_gpus();
+    char name[NAME_CHARS];
+    snprintf(name, sizeof name, "cuda:%d", gpus > 0 ? local_rank % gpus : 0);
+    return sw_device_open(name, 0, out);
+}
+
+/* Says why the GPU that was found cannot be used, for a command that did not ask for it by name. */
+static sw_status refuse_gpu(sw_status status) {
+    static const char asked[] = "--device cuda: ", way_on[] = "--device cpu";
+    char text[MESSAGE_CHARS];
+    snprintf(text, sizeof text, "%s", sw_error_message(status));
+    sw_error_clear();
+    const char *why = strncmp(text, asked, sizeof asked - 1) == 0 ? text + sizeof asked - 1 : text;
+    return sw_fail(status, "--device auto found a GPU that fails: %s%s", why,
+                   strstr(why, way_on) == NULL ? "; --device cpu computes without it" : "");
+}
+
+/* Opens the GPU where there is one, else the CPU. A GPU that cannot be used is refused, because the CPU would take a
+ * hundred times as long without anybody having asked for it. */
+static sw_status open_best(int local_rank, struct sw_devices *out) {
+    const sw_status status = open_gpu(local_rank, &out->compute);
+    if (status == SW_OK)
+        return SW_OK;
+    if (status != SW_ERR_UNSUPPORTED || sw_device_gpus() > 0)
+        return refuse_gpu(status);
+    sw_error_clear();
+    out->compute = out->host;
+    return SW_OK;
+}
+
+sw_status sw_devices_open(sw_device_choice which, int threads, int local_rank, struct sw_devices *out) {
+    *out = (struct sw_devices){0};
+    SW_TRY(sw_device_open("cpu", threads, &out->host));
+    if (which == SW_DEVICE_AUTO)
+        return open_best(local_rank, out);
+    if (which == SW_DEVICE_CUDA)
+        return open_gpu(local_rank, &out->compute);
+    out->compute = out->host;
+    return SW_OK;
+}
+
+void sw_devices_close(struct sw_devices *devices) {
+    if (devices->compute != NULL && devices->compute != devices->host)
+        sw_device_close(devices->compute);
+    if (devices->host != NULL)
+        sw_device_close(devices->host);
+    *devices = (struct sw_devices){0};
+}
+
+struct sw_device_info sw_devices_info(const struct sw_devices *devices) {
+    struct sw_device_info info = sw_device_info(devices->compute);
+    info.threads = sw_device_info(devices->host).threads;
+    return info;
+}
+
+int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu) {
+    return gpu->memory_bytes - sw_min_i64((int64_t)(GPU_REST_SHARE * (double)gpu->memory_bytes), GPU_MOST_REST_BYTES);
+}

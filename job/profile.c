@@ -1,0 +1,358 @@
+#include "job/profile.h"
+
+#include "core/error_scope.h"
+#include "core/files/cache.h"
+#include "core/log.h"
+#include "core/machine.h"
+#include "core/number.h"
+#include "core/ranks/comm.h"
+#include "job/described.h"
+#include "job/machine/driver_version.h"
+#include "job/rates_json.h"
+#include "offload/simulate/measure.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+enum { KEY_CHARS = 1024, RANKS_CHARS = 96, BESIDE_CHARS = 128, PROGRAM_CHARS = 2 * SW_COMM_DIGEST_BYTES + 1 };
+
+/* Bounds of what an op may take. */
+#define MOST_OP_S 1e4
+#define MOST_WORK_PER_S 1e18
+
+/* The load of other programs from which it is said. */
+#define MUCH_LOAD 0.5
+
+/* The entries of the cache: what the device and the memory reach, and what the drives reach. */
+static const char machine_kind[] = "machine", drives_kind[] = "drives";
+/* The member of the machine's entry with the rates of collectives within a node, where ranks are on several. */
+static const char within_node[] = "in_node";
+
+/* Writes what the rates of the device and the memory depend on. */
+static void machine_key(const struct sw_rates_target *target, char out[KEY_CHARS]) {
+    SW_HANDLES_ERRORS();
+    const struct sw_device_info info = sw_devices_info(target->devices);
+    struct sw_machine machine = {.cpu = "unknown"};
+    const struct sw_comm *comm = sw_ranks_comm(target->ranks);
+    char driver[SW_DRIVER_VERSION_CHARS] = "", ranks[RANKS_CHARS] = "";
+    (void)sw_machine_read(&machine);
+    if (info.model != NULL)
+        sw_driver_version("", driver);
+    if (comm != NULL)
+        snprintf(ranks, sizeof ranks, ", as one of %d ranks, %d of them here, on %d nodes, by %s",
+                 sw_ranks_count(target->ranks), sw_ranks_local_count(target->ranks), sw_comm_nodes(comm)->nodes,
+                 sw_comm_transport_name(comm));
+    snprintf(out, KEY_CHARS, "spillway %s, %s with %d of %d cores, %s %s%s%s%s%s, %d threads, %s%s", SW_VERSION,
+             machine.cpu, machine.cores, machine.all_cores, info.name, info.isa, info.model != NULL ? ", " : "",
+             info.model != NULL ? info.model : "", driver[0] != '\0' ? ", driver " : "", driver, info.threads,
+             sw_settings_precision_name(target->settings), ranks);
+}
+
+/* Writes which drives the folders lie on: the number of each file system's device, and its size. */
+static void drives_key(const struct sw_rates_target *target, char out[KEY_CHARS]) {
+    int length = snprintf(out, KEY_CHARS, "spillway %s", SW_VERSION);
+    for (int i = 0; i < target->directory_count && length < KEY_CHARS; i++) {
+        struct stat about = {0};
+        struct statvfs space = {0};
+        if (stat(target->directories[i], &about) == 0)
+            (void)statvfs(target->directories[i], &space);
+        const dev_t device = S_ISBLK(about.st_mode) ? about.st_rdev : about.st_dev;
+        length += snprintf(out + length, KEY_CHARS - (size_t)length, ", %u:%u of %llu blocks", major(device),
+                           minor(device), (unsigned long long)space.f_blocks);
+    }
+}
+
+static json_t *ops_to_json(struct sw_op_times *times) {
+    json_t *ops = json_array();
+    for (int64_t i = 0; i < sw_op_times_count(times); i++) {
+        const struct sw_op_time *time = sw_op_times_at(times, i);
+        const struct sw_op_size *size = &time->size;
+        json_array_append_new(ops,
+                              json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "op", sw_timed_op_name(size->op), "kind",
+                                        (json_int_t)size->kind, "m", (json_int_t)size->m, "n", (json_int_t)size->n, "k",
+                                        (json_int_t)size->k, "work", size->work, "seconds", time->seconds));
+    }
+    return ops;
+}
+
+static bool is_amount(double value) {
+    return isfinite(value) && value > 0.0;
+}
+
+static sw_status op_from_json(const json_t *row, struct sw_op_times *times) {
+    const char *name = NULL;
+    json_int_t kind, m, n, k;
+    struct sw_op_size size;
+    double seconds;
+    if (json_unpack((json_t *)row, "{s:s, s:I, s:I, s:I, s:I, s:F, s:F}", "op", &name, "kind", &kind, "m", &m, "n", &n,
+                    "k", &k, "work", &size.work, "seconds", &seconds) != 0)
+        return sw_fail(SW_ERR_CORRUPT, "an op lacks a field");
+    size = (struct sw_op_size){.op = sw_timed_op_named(name), .kind = kind, .m = m, .n = n, .k = k, .work = size.work};
+    if (size.op < 0 || m < 0 || n < 0 || k < 0 || !is_amount(size.work) || !is_amount(seconds) ||
+        !(seconds < MOST_OP_S && size.work / seconds < MOST_WORK_PER_S))
+        return sw_fail(SW_ERR_CORRUPT, "an op has no size, or a time that no machine takes");
+    return sw_op_times_add(times, &size, seconds);
+}
+
+static sw_status ops_from_json(const json_t *ops, struct sw_op_times *times) {
+    size_t i;
+    const json_t *row;
+    json_array_foreach(ops, i, row) SW_TRY(op_from_json(row, times));
+    return json_array_size(ops) > 0 ? SW_OK : sw_fail(SW_ERR_CORRUPT, "no op was timed");
+}
+
+static sw_status rates_from_json(const json_t *object, sw_rate_set set, struct sw_rates *out) {
+    SW_TRY(sw_rates_from_json(object, set, "the profile", out));
+    return sw_rates_are_plausible(out, set) ? SW_OK : sw_fail(SW_ERR_CORRUPT, "a rate is one that no machine has");
+}
+
+sw_status sw_profile_from_json(const json_t *entry, struct sw_profile *profile) {
+    const json_t *in_node = json_object_get(entry, within_node);
+    SW_TRY(rates_from_json(json_object_get(entry, "rates"), SW_RATES_OF_MACHINE, &profile->rates));
+    if (in_node != NULL)
+        SW_TRY(sw_scope_rates_from_json(in_node, "the profile", &profile->rates.in_node));
+    return ops_from_json(json_object_get(entry, "ops"), profile->times);
+}
+
+/* Members of an entry: the build that measured, and whether a run has departed from it. */
+static const char program[] = "program", doubt[] = "departed";
+
+/* How a part of the profile is kept. */
+enum kept { KEPT_NOT, KEPT_DAMAGED, KEPT_BY_OTHER, KEPT_IN_DOUBT, KEPT_WELL };
+
+/* The end of the message that a part is measured again. */
+static const char *const why_again[] = {
+    [KEPT_NOT] = "",
+    [KEPT_DAMAGED] = ", as what was kept of it cannot be right",
+    [KEPT_BY_OTHER] = ", as another build of spillway has measured it",
+    [KEPT_IN_DOUBT] = ", as a run has departed from its profile",
+};
+
+/* Writes what tells builds of the program apart; "" where the program cannot read itself. */
+static void program_text(char out[PROGRAM_CHARS]) {
+    SW_HANDLES_ERRORS();
+    unsigned char digest[SW_COMM_DIGEST_BYTES];
+    out[0] = '\0';
+    if (sw_comm_program_digest(digest) == SW_OK)
+        for (int i = 0; i < SW_COMM_DIGEST_BYTES; i++)
+            snprintf(out + (ptrdiff_t)2 * i, 3, "%02x", digest[i]);
+}
+
+/* The device's and the memory's part of the profile, or the drives'. */
+struct part {
+    const char *kind, *path;
+    char key[KEY_CHARS];
+};
+
+static sw_status from_json(const struct part *part, const json_t *entry, struct sw_profile *out) {
+    struct sw_rates rates = out->rates;
+    if (part->kind == machine_kind)
+        return sw_profile_from_json(entry, out);
+    SW_TRY(rates_from_json(entry, SW_RATES_OF_DRIVES, &rates));
+    out->rates = rates;
+    return SW_OK;
+}
+
+/* Kernels differ between builds; drives do not. */
+static enum kept judge(const struct part *part, const json_t *entry) {
+    const char *by = json_string_value(json_object_get(entry, program));
+    char own[PROGRAM_CHARS];
+    program_text(own);
+    if (part->kind == machine_kind && (by == NULL || strcmp(by, own) != 0))
+        return KEPT_BY_OTHER;
+    return json_is_true(json_object_get(entry, doubt)) ? KEPT_IN_DOUBT : KEPT_WELL;
+}
+
+static enum kept read_part(const struct part *part, struct sw_profile *out) {
+    SW_HANDLES_ERRORS();
+    json_t *entry = sw_cache_read(part->kind, part->key);
+    enum kept kept = access(part->path, F_OK) == 0 ? KEPT_DAMAGED : KEPT_NOT;
+    if (entry != NULL)
+        kept = judge(part, entry);
+    if (kept >= KEPT_IN_DOUBT && from_json(part, entry, out) != SW_OK)
+        kept = KEPT_DAMAGED;
+    json_decref(entry);
+    return kept;
+}
+
+/* Warns where the user has no folder for caches, or it is full: the next command then measures again. */
+static void keep(const char *kind, const char *key, json_t *entry) {
+    SW_HANDLES_ERRORS();
+    char own[PROGRAM_CHARS];
+    program_text(own);
+    json_object_set_new(entry, program, json_string(own));
+    if (sw_cache_write(kind, key, entry) == SW_OK)
+        return;
+    sw_log_warn("what was measured is not kept for the next time: %s", sw_error_message(SW_ERR_IO));
+}
+
+void sw_profile_doubt(const char *path) {
+    SW_HANDLES_ERRORS();
+    if (path[0] != '\0')
+        (void)sw_cache_mark(path, doubt);
+}
+
+/* Measures the machine on this rank, beside the others. */
+static sw_status measure_here(const struct sw_rates_target *target, struct sw_profile *out) {
+    struct sw_memory_samples samples = {.count = 0};
+    sw_op_times_destroy(out->times);
+    out->times = NULL;
+    SW_TRY(sw_op_times_create(&out->times));
+    SW_TRY(sw_profile_time_ops(target, out->times, &samples, &out->rates.compute_cores));
+    sw_rates_settle_memory(&samples, &out->rates);
+    sw_rates_assume_ranks(&out->rates);
+    return SW_OK;
+}
+
+/* Measures on all ranks at once, so that each measures its share of what they have in common. */
+static sw_status measure_machine(const struct sw_rates_target *target, struct sw_profile *out) {
+    int64_t cores;
+    SW_TRY(sw_ranks_cores(target->ranks, &cores));
+    out->rates = (struct sw_rates){.cores = (double)cores};
+    SW_TRY(sw_ranks_agree_on_error(target->ranks, measure_here(target, out)));
+    return sw_rates_measure_ranks(target->ranks, target->devices, sw_settings_type(target->settings), &out->rates);
+}
+
+/* Measures a part on all ranks. Rank 0's result is kept. */
+static sw_status measure_part(const struct sw_rates_target *target, const struct part *part, struct sw_profile *out) {
+    const bool machine = part->kind == machine_kind;
+    if (machine)
+        SW_TRY(measure_machine(target, out));
+    else
+        SW_TRY(sw_ranks_agree_on_error(target->ranks, sw_rates_measure_drives(target, &out->rates)));
+    out->measured = true;
+    if (sw_ranks_rank(target->ranks) > 0)
+        return SW_OK;
+    json_t *entry = machine ? json_pack("{s:o, s:{}}", "ops", ops_to_json(out->times), "rates") : json_object();
+    sw_rates_to_json(&out->rates, machine ? SW_RATES_OF_MACHINE : SW_RATES_OF_DRIVES,
+                     machine ? json_object_get(entry, "rates") : entry);
+    if (machine && out->rates.in_node.gather.bytes_per_s > 0.0)
+        json_object_set_new(entry, within_node, sw_scope_rates_to_json(&out->rates.in_node));
+    keep(part->kind, part->key, entry);
+    json_decref(entry);
+    return SW_OK;
+}
+
+/* Writes what is said where cores were busy in the last minute, "" where they were not. The load does not tell a
+ * program that goes on from one that has just ended. */
+static void beside_others(char out[BESIDE_CHARS]) {
+    double load;
+    out[0] = '\0';
+    if (getloadavg(&load, 1) == 1 && load >= MUCH_LOAD)
+        snprintf(out, BESIDE_CHARS,
+                 "; %.1f of %s were busy in the last minute, and steps will be faster when they are not",
+                 fmin(load, sw_machine_cores()), SW_COUNT(sw_machine_cores(), "core"));
+}
+
+static void say_measuring(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                          const struct part *part, enum kept kept) {
+    const char *why = kept == KEPT_NOT && need->why != NULL ? need->why : why_again[kept];
+    char beside[BESIDE_CHARS];
+    if (target->settings->json)
+        return;
+    beside_others(beside);
+    if (part->kind == machine_kind)
+        sw_log_info("measuring this machine, once and for up to a minute%s%s", why, beside);
+    else
+        sw_log_info("measuring the drives of the store%s", why_again[kept]);
+}
+
+/* Finds a part whose key and path are given. Rank 0 reads, and tells all. Returns in *out_known whether it is known. */
+static sw_status find_part(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                           const struct part *part, struct sw_profile *out, bool *out_known) {
+    enum kept kept = KEPT_NOT;
+    if (!need->again && sw_ranks_rank(target->ranks) == 0)
+        kept = read_part(part, out);
+    SW_TRY(sw_ranks_spread(target->ranks, "profile", &kept, sizeof kept));
+    *out_known = kept >= KEPT_IN_DOUBT;
+    out->doubted |= kept == KEPT_IN_DOUBT && need->only_kept;
+    if (kept == KEPT_WELL || need->only_kept)
+        return SW_OK;
+    say_measuring(target, need, part, kept);
+    *out_known = true;
+    return measure_part(target, part, out);
+}
+
+static void path_of(const struct part *part, char out[SW_CACHE_PATH_CHARS]) {
+    SW_HANDLES_ERRORS();
+    if (sw_cache_path(part->kind, part->key, out) == SW_OK)
+        return;
+    out[0] = '\0';
+}
+
+/* The profile's chunks are of an ordinary size, whatever the settings have. */
+static sw_status find_parts(const struct sw_rates_target *given, const struct sw_profile_need *need,
+                            struct sw_profile *out) {
+    enum { CHUNK_GRAINS = 32, RING_CHUNKS = 8 };
+    struct part machine = {.kind = machine_kind, .path = out->path};
+    struct part drives = {.kind = drives_kind, .path = out->drives_path};
+    struct sw_settings settings = *given->settings;
+    struct sw_rates_target target = *given;
+    bool drives_known;
+    settings.chunk_grains = CHUNK_GRAINS;
+    target.settings = &settings;
+    target.ring_chunks = RING_CHUNKS;
+    machine_key(&target, machine.key);
+    path_of(&machine, out->path);
+    SW_TRY(find_part(&target, need, &machine, out, &out->known));
+    drives_key(&target, drives.key);
+    path_of(&drives, out->drives_path);
+    return need->drives ? find_part(&target, need, &drives, out, &drives_known) : SW_OK;
+}
+
+sw_status sw_profile_find(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                          struct sw_profile *out) {
+    *out = (struct sw_profile){0};
+    sw_status status = sw_op_times_create(&out->times);
+    status = sw_ranks_agree_on_error(target->ranks, status);
+    sw_ranks_enter(target->ranks, "measuring", 0);
+    if (status == SW_OK)
+        status = find_parts(target, need, out);
+    sw_ranks_leave(target->ranks);
+    if (status != SW_OK)
+        sw_profile_release(out);
+    return status;
+}
+
+void sw_profile_release(struct sw_profile *profile) {
+    sw_op_times_destroy(profile->times);
+    *profile = (struct sw_profile){0};
+}
+
+sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rates_target *target,
+                           struct sw_machine_rates *out) {
+    const struct sw_model_shape shape = {.type = sw_settings_type(target->settings),
+                                         .batch = target->settings->micro_batch,
+                                         .seq = target->settings->seq,
+                                         .tiles = target->settings->tiles,
+                                         .tensor_ranks = (int)sw_settings_tensor_ranks(target->settings),
+                                         .tensor_rank = (int)sw_settings_tensor_rank(target->settings)};
+    /* The rates stand for ops that were not timed, because the units that have them took too much memory or time. */
+    const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
+    struct sw_device_description description = {.name = "this machine",
+                                                .memory_bytes_per_s = profile->rates.update_on_device.bytes_per_s,
+                                                .product_flops_per_s = {flops_per_s, flops_per_s, flops_per_s},
+                                                .tf32_flops_per_s = flops_per_s,
+                                                .attention_forward_flops_per_s = flops_per_s,
+                                                .attention_backward_flops_per_s = flops_per_s,
+                                                .host_memory = sw_device_info(target->devices->compute).host_memory,
+                                                .times = profile->times};
+    struct sw_rates rates = profile->rates;
+    struct sw_device *device;
+    struct sw_model *model;
+    sw_rates_fit_nodes(target->settings, &rates);
+    SW_TRY(sw_device_open_described(&description, &device));
+    sw_status status = sw_model_create(sw_model_get_config(target->model), &shape, device, &model);
+    if (status == SW_OK)
+        status = sw_rates_describe(&rates, model, device, out);
+    sw_model_destroy(model);
+    sw_device_close(device);
+    return status;
+}

@@ -1,0 +1,87 @@
+/* The rates that predict a plan's step on this machine: measured now, or read from a file. */
+#ifndef SW_JOB_RATES_H
+#define SW_JOB_RATES_H
+
+#include "job/machine/devices.h"
+#include "job/machine/ranks.h"
+#include "job/settings/settings.h"
+#include "model/model.h"
+#include "offload/plan/plan.h"
+#include "offload/simulate/rates.h"
+
+/* Seconds that one micro-batch takes in each unit, as in struct sw_rates. Each array has units->count entries. The
+ * arrays follow each other in memory, which `forward` owns. */
+enum { SW_UNIT_SECONDS_ARRAYS = 6 };
+struct sw_unit_seconds {
+    double *forward, *backward, *recompute, *derive, *last_product, *first_product;
+};
+sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out);
+void sw_unit_seconds_free(struct sw_unit_seconds *seconds);
+
+/* Measures one unit of each shape on random weights, in memory that is freed afterwards; a described device counts the
+ * seconds instead. ranks (may be NULL): ranks that wait meanwhile. *out_cores: the cores that were busy. */
+struct sw_long_work;
+sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_ranks *ranks,
+                           struct sw_long_work *progress, struct sw_unit_seconds *out, double *out_cores);
+
+struct sw_machine_rates {
+    struct sw_rates rates; /* its unit arrays point into `units` */
+    struct sw_unit_seconds units;
+    double products_flops_per_s; /* the model's matrix products one after the other; 0: not measured */
+};
+
+/* The subject of a measurement. The settings are resolved. */
+struct sw_rates_target {
+    const struct sw_settings *settings;
+    struct sw_model *model;
+    const struct sw_devices *devices;
+    int64_t ring_chunks;            /* staging buffers of each kind in the plan */
+    const char *const *directories; /* where the store is, or would be */
+    int directory_count;
+    struct sw_ranks *ranks; /* ranks that wait meanwhile; NULL: none */
+};
+
+/* Measures everything in a few seconds; the drives only if `store` is set, which takes twice SW_MEASURE_STORE_BYTES on
+ * disk. The caller releases the rates. */
+sw_status sw_rates_measure(const struct sw_rates_target *target, bool store, struct sw_machine_rates *out);
+void sw_rates_release(struct sw_machine_rates *rates);
+
+/* The parts of the measurement. Copies, updates and handovers are sampled over the whole of it, because other machines
+ * on the same memory change its rate within seconds; the median of the samples counts, at most SW_MEMORY_SAMPLES. Then
+ * there are the drives of the directories, and rates of collectives, which are assumed from those of copies. */
+enum { SW_MEMORY_SAMPLES = 9 };
+struct sw_memory_samples {
+    struct sw_rates sample[SW_MEMORY_SAMPLES];
+    int count;
+};
+sw_status sw_rates_sample_memory(const struct sw_rates_target *target, struct sw_memory_samples *samples);
+void sw_rates_settle_memory(const struct sw_memory_samples *samples, struct sw_rates *rates);
+sw_status sw_rates_measure_drives(const struct sw_rates_target *target, struct sw_rates *rates);
+void sw_rates_assume_ranks(struct sw_rates *rates);
+
+/* Tells whether the drives' rates are known, without which a plan that uses NVMe has no step time. */
+bool sw_rates_know_drives(const struct sw_rates *rates);
+
+/* Writes rates to a file that sw_rates_load reads. */
+sw_status sw_rates_keep(const char *path, const struct sw_rates_target *target, const struct sw_machine_rates *rates);
+
+/* Returns a described machine's rates, with the seconds that its device (kernels/described.h) counts for the units. */
+sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *model, struct sw_device *device,
+                            struct sw_machine_rates *out);
+
+/* Copies the rates of rank 0, with `units` entries an array, to all ranks. On the others `rates` is zero before. */
+sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates);
+
+/* Measures the collectives of these ranks, on all of them at once, and replaces the assumed rates. */
+sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
+                                 struct sw_rates *rates);
+
+/* Adds the rates between nodes and of tensor groups that follow from those of all ranks and of a node's, where ranks
+ * have measured both. */
+void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rates);
+
+/* Reads rates from a file, or measures them and writes the file if it does not exist. A file belongs to the shape of
+ * one model and to how it runs; with another it is refused. Users may edit its numbers to ask about another machine. */
+sw_status sw_rates_load(const char *path, const struct sw_rates_target *target, struct sw_machine_rates *out);
+
+#endif

@@ -1,0 +1,51 @@
+/* Helpers that the files of the options share. */
+#ifndef SW_JOB_SETTINGS_OPTIONS_INTERNAL_H
+#define SW_JOB_SETTINGS_OPTIONS_INTERNAL_H
+
+#include "job/settings/options.h"
+
+enum { SW_OPTION_CHOICE_CHARS = 64 };
+
+static inline bool sw_option_has_flag(const struct sw_option *option) {
+    return option->name[0] == '-';
+}
+
+static inline bool sw_option_is_list(const struct sw_option *option) {
+    return option->kind == SW_OPTION_LIST || option->kind == SW_OPTION_MANY;
+}
+
+static inline void *sw_option_member(const struct sw_option *option, void *target) {
+    return (char *)target + option->offset;
+}
+
+/* Returns the row of the command after `previous`, the first for NULL, or NULL after the last. */
+const struct sw_option *sw_option_next(const struct sw_command_line *line, const struct sw_option *previous);
+
+/* Returns the command's flag of this name, whose length is given, or NULL. */
+const struct sw_option *sw_option_find(const struct sw_command_line *line, const char *name, size_t length);
+/* Fails for a flag that the command does not have. Names the flag that does the same as another trainer's of this name
+ * (options_peers.c), else the nearest. */
+sw_status sw_option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length);
+
+/* Sets what a recipe names, and marks it in `given`, which has an entry for each row of the table. */
+sw_status sw_options_read_recipe(const struct sw_command_line *line, const char *path, void *target, bool *given);
+
+/* Sets the member from text; a list grows by one. */
+sw_status sw_option_set(const struct sw_option *option, const char *text, void *target);
+
+/* Tells whether a text is there, and whether a list has an entry; members of other kinds always have a value. */
+bool sw_option_has_value(const struct sw_option *option, const void *target);
+
+/* Tells whether the member holds "auto". */
+bool sw_option_is_auto(const struct sw_option *option, const void *target);
+
+/* Releases what the member owns and empties it. */
+void sw_option_clear(const struct sw_option *option, void *target);
+
+/* Writes the choice's name; false where there is no such choice. */
+bool sw_option_choice_name(const struct sw_option *option, int index, char buffer[SW_OPTION_CHOICE_CHARS]);
+
+/* Returns the flag of the command that is most like the typed one, or NULL where none is near. */
+const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length);
+
+#endif

@@ -1,0 +1,433 @@
+/* Makes the plan that settings ask for. */
+#include "job/settings_plan.h"
+
+#include "core/machine.h"
+#include "job/machine/gpu_verdict.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { UNIT_SLOTS = 2 };
+/* The part of a step that stage 3 must save. */
+#define STAGE_LEAST_SAVED 0.005
+/* The part of a step that no search has been seen to save beside what it begins with. */
+#define MOST_SEARCH_SAVES 0.3
+
+/* Floating-point operations for one micro-batch, as in struct sw_plan_spec. Each array has one entry per unit. */
+enum { UNIT_FLOPS_ARRAYS = 3 };
+struct unit_flops {
+    double *forward, *last_product, *first_product;
+};
+
+/* Returns the elements of a tensor that multiply each token: none of a vector. */
+static double multiplying(const struct sw_tensor *tensor) {
+    const struct sw_part *part = &tensor->part;
+    return tensor->dims > 1 ? (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols) : 0.0;
+}
+
+/* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
+ * that multiplies, and for causal attention two for each element of the hidden state and position. The embedding
+ * multiplies nothing. With tiles or in a tensor group a block has two halves, of which the first attends, each unit
+ * with its part of the heads. Of a half of a block, the last matrix is the last product, and the others are the first.
+ */
+static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
+                        struct unit_flops *out) {
+    const struct sw_tensor *table = &units->unit[0].tensor[0];
+    const bool head = unit + 1 == units->count;
+    const double rows = (double)(settings->micro_batch * settings->seq);
+    double all = head && units->tied ? (double)table->elems : 0.0, last = 0.0;
+    for (int64_t t = 0; t < units->unit[unit].tensor_count; t++) {
+        const double elems = multiplying(&units->unit[unit].tensor[t]);
+        all += elems;
+        last = elems > 0.0 ? elems : last;
+    }
+    const int64_t parts = settings->tiles * sw_settings_tensor_ranks(settings);
+    const bool attends = !head && (parts == 1 || (unit - 1) / settings->tiles % 2 == 0);
+    const double attention = attends ? (double)table->dim[1] / (double)parts * (double)settings->seq : 0.0;
+    out->forward[unit] = unit == 0 ? 0.0 : 2.0 * (all + attention) * rows;
+    out->last_product[unit] = 2.0 * last * rows;
+    out->first_product[unit] = 2.0 * (all - last) * rows;
+}
+
+/* The choices to search, and the rates; a NULL pointer means that the settings decide. */
+struct pricing {
+    const struct sw_search_open *open;
+    const struct sw_rates *rates;
+    struct sw_search_prices *prices;
+};
+
+/* Makes the outline, with the floating-point operations of each unit for its ops. */
+static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_settings *settings,
+                              const struct pricing *pricing, struct sw_plan **out) {
+    const int64_t count = given->units->count;
+    struct sw_plan_spec spec = *given;
+    double *flops = calloc(UNIT_FLOPS_ARRAYS * (size_t)count, sizeof *flops);
+    bool *streams = calloc((size_t)count, sizeof *streams);
+    sw_status status = SW_OK;
+    if (flops == NULL || streams == NULL)
+        SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the plan"), end);
+    struct unit_flops of = {.forward = flops, .last_product = flops + count, .first_product = flops + 2 * count};
+    for (int64_t u = 0; u < count; u++) {
+        count_flops(spec.units, u, settings, &of);
+        streams[u] = settings->update == SW_UPDATE_DEVICE;
+    }
+    spec.forward_flops = of.forward;
+    spec.last_product_flops = of.last_product;
+    spec.first_product_flops = of.first_product;
+    spec.update_on_device = streams;
+    status = pricing == NULL ? sw_plan_outline(&spec, out)
+                             : sw_plan_search(&spec, pricing->open, pricing->rates, pricing->prices, out);
+end:
+    free(flops);
+    free(streams);
+    return status;
+}
+
+/* Tells whether an outline lacks room on the device for what the backward pass reads: inputs that may live anywhere are
+ * elsewhere, or intermediates are computed again. */
+static bool lacks_room(const struct sw_plan *plan) {
+    for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
+        if ((plan->spec.place.automatic[SW_ACTS] && plan->placement[u].tier[SW_ACTS] != SW_DEVICE) ||
+            (plan->spec.recompute_auto && plan->recompute[u] != SW_RECOMPUTE_NOTHING))
+            return true;
+    return false;
+}
+
+/* Tells whether the settings leave open what a rank keeps of inputs. */
+static bool is_open(const struct sw_settings *settings) {
+    return settings->sequence != SW_SEQUENCE_YES && settings->partition == SW_PARTITION_AUTO;
+}
+
+/* The plan of a job but for what is searched, and what its units keep where a rank keeps rows. */
+struct base {
+    struct sw_plan_spec spec;
+    const int64_t *unnormed_bytes;
+};
+
+/* Tells whether a rank of a tensor group may keep inputs whole or its rows of them, as prices say. */
+static bool may_keep_rows(const struct sw_settings *settings, const struct base *base) {
+    return base->spec.tensor.ranks > 1 && is_open(settings);
+}
+
+/* Returns the specification of a plan whose ranks keep their rows, by sequence parallelism unless that or tiles exclude
+ * it. */
+static struct sw_plan_spec with_rows(const struct base *base, const struct sw_settings *settings) {
+    struct sw_plan_spec spec = base->spec;
+    spec.tensor.sequence = settings->sequence == SW_SEQUENCE_AUTO && settings->tiles == 1;
+    spec.tensor.partition_inputs = true;
+    if (spec.tensor.sequence)
+        spec.derived_bytes = base->unnormed_bytes;
+    return spec;
+}
+
+/* Outlines without prices: ranks keep inputs whole where these leave the devices room for everything, because rows are
+ * gathered once more; else rows, if they fit. The ranks of a group have the same sizes and so decide alike. */
+static sw_status outline_base(const struct base *base, const struct sw_settings *settings, struct sw_plan **out) {
+    sw_status status = outline_plan(&base->spec, settings, NULL, out);
+    if (!may_keep_rows(settings, base) || (status == SW_OK ? !lacks_room(*out) : status != SW_ERR_BUDGET))
+        return status;
+    const struct sw_plan_spec spec = with_rows(base, settings);
+    struct sw_plan *whole = status == SW_OK ? *out : NULL;
+    sw_error_clear();
+    status = outline_plan(&spec, settings, NULL, out);
+    if (status == SW_ERR_BUDGET && whole != NULL) {
+        sw_error_clear();
+        *out = whole;
+        return SW_OK;
+    }
+    sw_plan_destroy(whole);
+    return status;
+}
+
+/* The inputs are partitioned, and norms run on a rank's rows, where that is asked for; where it is left open, the
+ * outline decides. */
+static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const struct sw_model_bytes *bytes) {
+    if (sw_settings_tensor_ranks(settings) == 1)
+        return (struct sw_plan_tensor){0};
+    return (struct sw_plan_tensor){.ranks = (int)sw_settings_tensor_ranks(settings),
+                                   .rank = (int)sw_settings_tensor_rank(settings),
+                                   .node_ranks = sw_settings_tensor_node_ranks(settings),
+                                   .rows = bytes->rows,
+                                   .softmax_bytes = bytes->softmax,
+                                   .product_bytes = bytes->product,
+                                   .partition_inputs = settings->partition == SW_PARTITION_YES,
+                                   .sequence = settings->sequence == SW_SEQUENCE_YES};
+}
+
+/* A data rank, and the ZeRO stage to plan it with. */
+struct share {
+    int rank, stage;
+};
+
+static sw_status begin_plan(const struct sw_settings *settings, const struct sw_model *model, struct share share,
+                            struct sw_plan_lack *out_lack, struct base *out) {
+    const struct sw_model_bytes bytes = sw_model_bytes(model);
+    struct sw_plan_spec spec = {
+        .lack = out_lack,
+        .units = sw_model_get_units(model),
+        .ranks = (int)sw_settings_data_ranks(settings),
+        .rank = share.rank,
+        .tensor = tensor_of(settings, &bytes),
+        .zero = share.stage,
+        .gather = sw_settings_gather(settings),
+        .reduce = sw_settings_reduce(settings),
+        .reduce_nodes = sw_settings_tensor_ranks(settings) > 1 ? 0 : sw_settings_reduce_nodes(settings),
+        .node_ranks = sw_settings_data_node_ranks(settings),
+        .fills_nodes = sw_settings_fills_nodes(settings),
+        .grads = (sw_grads_format)settings->grads_state,
+        .type = sw_settings_type(settings),
+        .train = true,
+        .micro_batches = sw_settings_micro_batches(settings),
+        .unit_slots = UNIT_SLOTS,
+        .token_bytes = bytes.token,
+        .output_bytes = bytes.output,
+        .saved_bytes = bytes.saved,
+        .derived_bytes = settings->sequence == SW_SEQUENCE_YES ? bytes.unnormed : bytes.derived,
+        .shares_input = bytes.shares_input,
+        .continues = bytes.continues,
+        .work_bytes = bytes.work,
+        .gathered_bytes = bytes.gathered,
+        .recompute_auto = settings->recompute == SW_OPTION_RECOMPUTE_AUTO,
+        .recompute = settings->recompute == SW_OPTION_RECOMPUTE_ALL ? SW_RECOMPUTE_UNIT : SW_RECOMPUTE_NOTHING,
+        .one_generation = settings->durability == SW_DURABILITY_NONE,
+        .chunk_grains = settings->chunk_grains,
+        .ring_chunks = settings->ring_chunks == SW_OPTION_AUTO ? SW_RING_CHUNKS : settings->ring_chunks,
+        .ring_auto = settings->ring_chunks == SW_OPTION_AUTO,
+        .budget_bytes = {[SW_DEVICE] = settings->device_memory, [SW_HOST] = settings->host_memory},
+    };
+    SW_TRY(sw_settings_group(settings, &spec.group));
+    SW_TRY(sw_as_usage(sw_settings_secondary(settings, &spec.secondary_ranks)));
+    if (spec.secondary_ranks > 0)
+        spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
+    SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
+    SW_TRY(sw_placement_parse(settings->place, &spec.place));
+    *out = (struct base){spec, bytes.unnormed};
+    return SW_OK;
+}
+
+static sw_status outline_share(const struct sw_settings *settings, const struct sw_model *model, struct share share,
+                               struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    struct base base;
+    SW_TRY(begin_plan(settings, model, share, out_lack, &base));
+    return outline_base(&base, settings, out);
+}
+
+/* Refuses to quantize what a job of this stage does not exchange, or does not keep. */
+static sw_status check_quantized(const struct sw_settings *settings, int stage) {
+    const sw_quant gather = sw_settings_gather(settings), reduce = sw_settings_reduce(settings);
+    SW_TRY(sw_settings_check_quantized(settings));
+    if (gather != SW_QUANT_NONE && stage < SW_ZERO_WEIGHTS)
+        return sw_fail(SW_ERR_ARG,
+                       "--gather %s quantizes the weights that ranks gather with --zero 3, and the stage is %d; give "
+                       "--zero 3 or --gather exact",
+                       sw_quant_name(gather), stage);
+    if (reduce != SW_QUANT_NONE && stage < SW_ZERO_OPTIMIZER)
+        return sw_fail(SW_ERR_ARG,
+                       "--reduce %s is for gradients of which each rank keeps the sum of its shard, --zero 1 to 3; "
+                       "give one of these or --reduce ordered",
+                       sw_quant_name(reduce));
+    return SW_OK;
+}
+
+/* Chooses the ZeRO stage where no prices do. Quantized weights are gathered in stage 3 alone. Stage 3 otherwise saves
+ * only memory where every device can hold all weights, so 2 is preferred. All ranks must choose alike, so each looks at
+ * rank 0, whose shards are the largest. */
+static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model, int *out) {
+    const bool open = settings->zero == SW_OPTION_AUTO;
+    *out = open ? SW_ZERO_NONE : (int)settings->zero;
+    if (open && sw_settings_gather(settings) != SW_QUANT_NONE)
+        *out = SW_ZERO_WEIGHTS;
+    if (!open || sw_settings_data_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
+        return SW_OK;
+    struct sw_plan *plan = NULL;
+    const sw_status status = outline_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, &plan);
+    *out = SW_ZERO_GRADS;
+    for (int64_t u = 0; status == SW_OK && u < plan->spec.units->count; u++)
+        if (plan->placement[u].tier[SW_WEIGHTS] != SW_DEVICE)
+            *out = SW_ZERO_WEIGHTS;
+    sw_plan_destroy(plan);
+    if (status != SW_ERR_BUDGET)
+        return status;
+    sw_error_clear();
+    *out = SW_ZERO_WEIGHTS;
+    return SW_OK;
+}
+
+/* One of the ways to run a job that give the same bits: its stage, and whether ranks of a tensor group keep rows. */
+struct variant {
+    struct base base;
+    bool rows, searched;
+    struct sw_plan *plan;           /* the usual one, or what a search has found; NULL: none fits */
+    struct sw_search_prices prices; /* of `plan` */
+};
+
+/* The variants of a job: for each stage the one that keeps inputs whole and, where that is open, the one with rows. */
+enum { MOST_VARIANTS = 4 };
+struct variants {
+    struct variant variant[MOST_VARIANTS];
+    int count, forms; /* in all, and of each stage */
+    bool searched;    /* one of them was */
+    double least_s;   /* of those that were searched */
+};
+
+static double step_of(const struct variant *v) {
+    return v->prices.placement.chosen_s;
+}
+
+static sw_status list_variants(const struct sw_settings *settings, const struct sw_model *model, const int *stages,
+                               int stage_count, struct variants *out) {
+    *out = (struct variants){.least_s = INFINITY};
+    for (int i = 0; i < stage_count; i++) {
+        struct base base;
+        const struct share share = {.rank = (int)sw_settings_data_rank(settings), .stage = stages[i]};
+        SW_TRY(begin_plan(settings, model, share, NULL, &base));
+        out->forms = may_keep_rows(settings, &base) ? 2 : 1;
+        for (int form = 0; form < out->forms; form++)
+            out->variant[out->count++] = (struct variant){.base = base, .rows = form > 0};
+    }
+    return SW_OK;
+}
+
+static sw_status search_variant(struct variant *v, const struct sw_settings *settings,
+                                const struct sw_search_open *open, const struct sw_rates *rates) {
+    const struct pricing pricing = {open, rates, &v->prices};
+    const struct sw_plan_spec spec = v->rows ? with_rows(&v->base, settings) : v->base.spec;
+    sw_plan_destroy(v->plan);
+    v->plan = NULL;
+    return outline_plan(&spec, settings, &pricing, &v->plan);
+}
+
+/* Prices the usual plan of each variant. Fails only if none fits, with what the last one lacks. */
+static sw_status price_variants(struct variants *all, const struct sw_settings *settings,
+                                const struct pricing *pricing) {
+    struct sw_search_open first = *pricing->open;
+    bool any = false;
+    first.most_ops = 0;
+    for (int i = 0; i < all->count; i++) {
+        const sw_status status = search_variant(&all->variant[i], settings, &first, pricing->rates);
+        const bool last = i + 1 == all->count;
+        any |= status == SW_OK;
+        if (status != SW_OK && (status != SW_ERR_BUDGET || (last && !any)))
+            return status;
+        sw_error_clear();
+    }
+    return SW_OK;
+}
+
+/* Tells whether a variant leaves the devices so much room that keeping rows instead gains nothing. */
+static bool has_room(const struct variant *whole) {
+    return whole->searched && !lacks_room(whole->plan);
+}
+
+/* Returns the variant to search next, NULL after the last: that whose usual plan takes least, unless a search could
+ * hardly make it as fast as what was found. The only variant has no usual plan: its search tells whether it fits. */
+static struct variant *next_variant(struct variants *all) {
+    struct variant *next = NULL;
+    for (int i = 0; i < all->count; i++) {
+        struct variant *v = &all->variant[i];
+        const bool hopeless = all->searched && !(step_of(v) * (1.0 - MOST_SEARCH_SAVES) < all->least_s);
+        const bool fits = all->count == 1 || v->plan != NULL;
+        if (fits && !v->searched && !hopeless && !(v->rows && has_room(v - 1)) &&
+            (next == NULL || step_of(v) < step_of(next)))
+            next = v;
+    }
+    return next;
+}
+
+static sw_status search_variants(struct variants *all, const struct sw_settings *settings,
+                                 const struct pricing *pricing) {
+    struct sw_search_open open = *pricing->open;
+    open.most_ops /= all->count / all->forms;
+    for (struct variant *v = next_variant(all); v != NULL; v = next_variant(all)) {
+        SW_TRY(search_variant(v, settings, &open, pricing->rates));
+        v->searched = all->searched = true;
+        all->least_s = fmin(all->least_s, step_of(v));
+    }
+    return SW_OK;
+}
+
+/* Tells whether a variant was searched and saves a part of the step of another, which may be NULL. */
+static bool saves(const struct variant *v, double part, const struct variant *other) {
+    return v->searched && (other == NULL || !other->searched || step_of(v) < step_of(other) * (1.0 - part));
+}
+
+/* Returns the fastest variant that was searched. Rows replace whole inputs that lack room, and stage 3, which gathers
+ * more, must save something. */
+static struct variant *fastest(struct variants *all) {
+    struct variant *best = NULL;
+    for (int i = 0; i < all->count; i += all->forms) {
+        struct variant *v = &all->variant[i];
+        if (all->forms > 1 && !has_room(v) && saves(v + 1, 0.0, v))
+            v++;
+        if (saves(v, STAGE_LEAST_SAVED, best))
+            best = v;
+    }
+    return best;
+}
+
+/* Searches with all stages and forms that are open, and takes the fastest plan. */
+static sw_status search(const struct sw_settings *settings, const struct sw_model *model, const int *stages,
+                        int stage_count, const struct pricing *pricing, struct sw_plan **out) {
+    struct variants all;
+    sw_status status = list_variants(settings, model, stages, stage_count, &all);
+    if (status == SW_OK && all.count > 1)
+        status = price_variants(&all, settings, pricing);
+    if (status == SW_OK)
+        status = search_variants(&all, settings, pricing);
+    if (status == SW_OK) {
+        struct variant *best = fastest(&all);
+        *pricing->prices = best->prices;
+        *out = best->plan;
+        best->plan = NULL;
+    }
+    for (int i = 0; i < all.count; i++)
+        sw_plan_destroy(all.variant[i].plan);
+    return status;
+}
+
+static sw_status make_outline(const struct sw_settings *settings, const struct sw_model *model,
+                              const struct pricing *pricing, struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    static const int open[] = {SW_ZERO_GRADS, SW_ZERO_WEIGHTS};
+    struct share share = {.rank = (int)sw_settings_data_rank(settings)};
+    if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_data_ranks(settings) > 1 &&
+        sw_settings_gather(settings) == SW_QUANT_NONE)
+        return search(settings, model, open, sizeof open / sizeof open[0], pricing, out);
+    SW_TRY(choose_stage(settings, model, &share.stage));
+    SW_TRY(sw_as_usage(check_quantized(settings, share.stage)));
+    return pricing != NULL ? search(settings, model, &share.stage, 1, pricing, out)
+                           : outline_share(settings, model, share, out_lack, out);
+}
+
+sw_status sw_settings_outline(const struct sw_settings *settings, const struct sw_model *model,
+                              struct sw_plan_lack *out_lack, struct sw_plan **out) {
+    return make_outline(settings, model, NULL, out_lack, out);
+}
+
+sw_status sw_settings_search(const struct sw_settings *settings, const struct sw_model *model,
+                             const struct sw_search_open *open, const struct sw_rates *rates,
+                             struct sw_search_prices *out_prices, struct sw_plan **out) {
+    return make_outline(settings, model, &(struct pricing){open, rates, out_prices}, NULL, out);
+}
+
+sw_status sw_settings_complete_plan(struct sw_plan *plan) {
+    SW_TRY(sw_plan_complete(plan));
+    return sw_plan_check(plan);
+}
+
+sw_status sw_settings_plan(const struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
+    struct sw_plan *plan;
+    SW_TRY(sw_settings_outline(settings, model, NULL, &plan));
+    const sw_status status = sw_settings_complete_plan(plan);
+    if (status == SW_OK)
+        *out = plan;
+    else
+        sw_plan_destroy(plan);
+    return status;
+}
+
+sw_status sw_settings_open_devices(const struct sw_settings *settings, struct sw_devices *out) {
+    const int threads = settings->threads == SW_OPTION_AUTO ? sw_machine_cores() : (int)settings->threads;
+    SW_TRY(sw_devices_open((sw_device_choice)settings->device, threads, (int)settings->local_rank, out));
+    SW_TRY(sw_settings_prepare_device(settings, out->compute));
+    return sw_gpu_as_in_training(out);
+}

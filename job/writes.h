@@ -1,0 +1,42 @@
+/* Computes what a run writes to its drives, and the share of their rated life that this is. */
+#ifndef SW_JOB_WRITES_H
+#define SW_JOB_WRITES_H
+
+#include "job/settings/options.h"
+#include "offload/plan/plan.h"
+
+/* Bytes written. Labels and superblocks are left out: they are a few bytes a grain and commit. */
+struct sw_writes {
+    int64_t start_bytes; /* to make the store and commit step 0 */
+    int64_t step_bytes;  /* in each step */
+    int64_t save_bytes;  /* in addition, in a step that carries a save */
+    int64_t save_every;  /* steps between saves; 0: there are none */
+};
+
+/* Returns the steps between two saves for steps of step_s seconds (0: not known). 0: not known, because the time
+ * between saves decides. */
+int64_t sw_writes_save_steps(const struct sw_option_every *every, double step_s);
+
+/* Returns the writes of a plan or an outline that trains, without steps that are redone after speculation. */
+struct sw_writes sw_writes_of(const struct sw_plan *plan, int64_t save_every);
+
+/* Returns the part of start_bytes that loading the weights into a new store writes. */
+int64_t sw_writes_of_loading(const struct sw_plan *plan);
+
+/* Returns the bytes that a thousand steps write on average. */
+double sw_writes_per_thousand(const struct sw_writes *writes);
+/* Returns the bytes that a run of so many steps writes, from making its store to the last save. */
+double sw_writes_of_run(const struct sw_writes *writes, int64_t steps);
+
+/* Returns the share of the rated life that some bytes are. endurance_tb: terabytes that all drives of the store
+ * together are rated to write; 0 (not known) gives NAN. */
+double sw_writes_share(double bytes, double endurance_tb);
+
+/* Writes bytes as "1.23 TB", in decimal units as drives are rated. */
+enum { SW_WRITES_CHARS = 64 };
+const char *sw_writes_text(double bytes, char text[SW_WRITES_CHARS]);
+/* Writes "1.23 TB", or "1.23 TB (0.21% of the rated 600 TB)" if the endurance is known. */
+enum { SW_WRITES_SHARE_CHARS = 160 };
+const char *sw_writes_share_text(double bytes, double endurance_tb, char text[SW_WRITES_SHARE_CHARS]);
+
+#endif

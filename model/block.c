@@ -1,0 +1,409 @@
+/* One transformer block, forward and backward: norm, attention, norm, MLP, each in the form that the configuration
+ * names. The tiles of a block use the same parts. */
+#include "model/model_private.h"
+
+struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved_layout *at = &model->saved[sw_tile_of(&model->cut, call->unit).kind];
+    return (struct saved){
+        .norm1_mean = area_at(call->derived, at->norm1_mean),
+        .norm1_rstd = area_at(call->derived, at->norm1_rstd),
+        .norm1_out = area_at(call->derived, at->norm1_out),
+        .qkv = area_at(call->saved, at->qkv),
+        .q_rstd = area_at(call->derived, at->q_rstd),
+        .k_rstd = area_at(call->derived, at->k_rstd),
+        .heads = area_at(call->derived, at->heads),
+        .log_sum_exp = area_at(call->saved, at->log_sum_exp),
+        .attention_out = area_at(call->saved, at->attention_out),
+        .residual = area_at(call->saved, at->residual),
+        .norm2_mean = area_at(call->derived, at->norm2_mean),
+        .norm2_rstd = area_at(call->derived, at->norm2_rstd),
+        .norm2_out = area_at(call->derived, at->norm2_out),
+        .up = area_at(call->saved, at->up),
+        .activated = area_at(call->derived, at->activated),
+    };
+}
+
+static struct sw_rmsnorm rms_shape(const struct sw_model *model, int64_t rows) {
+    const int64_t hidden = model->config.hidden;
+    return (struct sw_rmsnorm){.rows = rows,
+                               .cols = hidden,
+                               .groups = 1,
+                               .x_stride = hidden,
+                               .y_stride = hidden,
+                               .epsilon = (float)model->config.norm_epsilon};
+}
+
+sw_status sw_model_norm_forward(const struct sw_model *model, struct sw_stream *stream, const struct sw_norm_call *norm,
+                                const void *x, void *y) {
+    const struct sw_model_config *c = &model->config;
+    const struct sw_rmsnorm shape = rms_shape(model, norm->rows);
+    if (c->norm == SW_NORM_RMS)
+        return sw_rmsnorm_forward(stream, model->shape.type, &shape, x, norm->scale, y, norm->rstd);
+    return sw_layernorm_forward(stream, model->shape.type, norm->rows, c->hidden, (float)c->norm_epsilon, x,
+                                norm->scale, norm->bias, y, norm->mean, norm->rstd);
+}
+
+sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream *stream,
+                                 const struct sw_norm_call *norm, const void *dy, const void *x, bool add_to_dx,
+                                 void *dx) {
+    const struct sw_rmsnorm shape = rms_shape(model, norm->rows);
+    if (model->config.norm == SW_NORM_RMS)
+        return sw_rmsnorm_backward(stream, model->shape.type, &shape, add_to_dx, dy, x, norm->scale, norm->rstd, dx,
+                                   norm->scale_acc);
+    return sw_layernorm_backward(stream, model->shape.type, norm->rows, model->config.hidden, add_to_dx, dy, x,
+                                 norm->scale, norm->mean, norm->rstd, dx, norm->scale_acc, norm->bias_acc);
+}
+
+/* Tells whether the work area has what the product of queries, keys and values multiplies by. */
+static bool is_collected(const struct sw_model *model, int tensor) {
+    return (tensor == QKV_WEIGHT || tensor == QKV_BIAS) && sw_cut_copies_kv(&model->config, &model->cut);
+}
+
+/* Returns the weights of a tensor, or NULL if the unit does not have it. */
+static const void *weights_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
+    const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
+    if (at >= 0 && is_collected(model, tensor))
+        return area_at(call->work, tensor == QKV_WEIGHT ? model->work.own_qkv : model->work.own_qkv_bias);
+    return at < 0 ? NULL : tensor_at(model, call, at);
+}
+
+static float *acc_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
+    const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
+    if (at >= 0 && is_collected(model, tensor))
+        return area_at(call->work, tensor == QKV_WEIGHT ? model->work.own_qkv_acc : model->work.own_qkv_bias_acc);
+    return at < 0 ? NULL : acc_at(model, call, at);
+}
+
+sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                            enum sw_block_tensor weight, const void *x, const void *addend, void *y) {
+    const struct linear *linear = &model->linear[name];
+    /* Only the first tile adds the bias, because the tiles add up to one product. */
+    const void *bias = weights_of(model, call, (int)weight + 1);
+    return sw_gemm_add(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x,
+                       weights_of(model, call, weight), bias, addend, y, area_at(call->work, model->work.scratch));
+}
+
+/* Returns the rows that count in the gradient of a bias. A bias behind a sum over a tensor group is on every rank, and
+ * each adds up its rows. */
+static struct sw_span bias_rows(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name) {
+    const bool behind_sum = name == LINEAR_PROJECTION || name == LINEAR_DOWN;
+    return model->cut.ranks > 1 && behind_sum ? call->own_rows : (struct sw_span){.grains = model->rows};
+}
+
+/* Adds the gradients of a weight and of its bias, which is the tensor after it. */
+static sw_status linear_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                        enum linear_name name, enum sw_block_tensor weight, const void *x,
+                                        const void *dy) {
+    const struct linear *linear = &model->linear[name];
+    const bool out_first = model->config.out_first;
+    float *bias_acc = acc_of(model, call, (int)weight + 1);
+    const struct sw_span rows = bias_rows(model, call, name);
+    const int64_t row_bytes = linear->forward.n * sw_dtype_bytes(model->shape.type);
+    SW_TRY(sw_gemm(call->stream, &linear->weight_gradient, out_first ? dy : x, out_first ? x : dy, NULL,
+                   acc_of(model, call, weight), area_at(call->work, model->work.scratch)));
+    return bias_acc == NULL ? SW_OK
+                            : sw_bias_gradient(call->stream, model->shape.type, rows.grains, linear->forward.n,
+                                               (const char *)dy + rows.first_grain * row_bytes, bias_acc);
+}
+
+/* Computes the gradient of a product's input. dx and dy must not overlap. */
+static sw_status linear_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                       enum linear_name name, enum sw_block_tensor weight, const void *dy, void *dx) {
+    return sw_gemm(call->stream, &model->linear[name].input_gradient, dy, weights_of(model, call, weight), NULL, dx,
+                   area_at(call->work, model->work.scratch));
+}
+
+static struct sw_norm_call norm_call(const struct sw_model *model, const struct sw_unit_call *call,
+                                     enum sw_block_tensor scale, float *mean, float *rstd) {
+    return (struct sw_norm_call){.rows = model->rows,
+                                 .scale = weights_of(model, call, scale),
+                                 .bias = weights_of(model, call, (int)scale + 1),
+                                 .mean = mean,
+                                 .rstd = rstd};
+}
+
+struct sw_norm_call sw_block_norm_call(const struct sw_model *model, const struct sw_unit_call *call,
+                                       enum sw_block_tensor scale) {
+    return norm_call(model, call, scale, NULL, NULL);
+}
+
+void sw_block_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                              struct sw_norm_call *norm) {
+    norm->scale_acc = acc_of(model, call, scale);
+    norm->bias_acc = acc_of(model, call, (int)scale + 1);
+}
+
+sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                          const void *x, void *y, float *mean, float *rstd) {
+    const struct sw_norm_call norm = norm_call(model, call, scale, mean, rstd);
+    return sw_model_norm_forward(model, call->stream, &norm, x, y);
+}
+
+sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                           const void *dy, const void *x, float *mean, float *rstd) {
+    struct sw_norm_call norm = norm_call(model, call, scale, mean, rstd);
+    sw_block_norm_accumulate(model, call, scale, &norm);
+    return sw_model_norm_backward(model, call->stream, &norm, dy, x, true, call->grad);
+}
+
+/* The inputs of attention or their gradients: values, and queries and keys, which are normalised if the model does so.
+ */
+struct head_rows {
+    char *q, *k, *v;
+};
+
+static struct head_rows head_rows(const struct sw_model *model, char *qkv, char *heads) {
+    const int64_t typed = sw_dtype_bytes(model->shape.type), q = model->widths.q * typed, kv = model->widths.kv * typed;
+    char *first = model->config.qk_norm ? heads : qkv;
+    return (struct head_rows){.q = first, .k = first + q, .v = qkv + q + kv};
+}
+
+/* Returns the attention of a unit: with its layer's window, unless that is longer than any query looks back, and with
+ * the micro-batch's documents. */
+static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
+    const int64_t window = sw_config_window(&model->config, sw_tile_of(&model->cut, call->unit).layer);
+    struct sw_attention attention = model->attention;
+    attention.document_start = sw_token_part(model, call, TOKEN_DOCUMENT_START);
+    if (window < sw_most_keys(model))
+        attention.window = window;
+    attention.past = call->past;
+    return attention;
+}
+
+/* Rotates queries and keys, which lie side by side. Positions go on through the documents of a sequence, because only
+ * the distance of a query from a key matters. */
+static sw_status rotate(const struct sw_model *model, const struct sw_unit_call *call, char *q, bool back) {
+    const struct sw_attention *a = &model->attention;
+    const struct sw_rotation shape = {.batch = a->batch,
+                                      .seq = a->seq,
+                                      .heads = a->heads + a->kv_heads,
+                                      .head_dim = a->head_dim,
+                                      .stride = a->q_stride,
+                                      .back = back};
+    if (model->rotation == NULL)
+        return SW_OK;
+    const float *table = area_at(call->work, model->work.rotation);
+    return sw_rotate(call->stream, model->shape.type, &shape, table + call->past * a->head_dim, q);
+}
+
+/* The norm of queries or of keys, from the result of the product to the input of attention. */
+struct head_norm {
+    struct sw_rmsnorm shape;
+    int64_t offset_bytes; /* of a row, in the product's result and in the input of attention */
+    enum sw_block_tensor scale;
+    float *rstd;
+};
+
+enum { HEAD_NORMS = 2 };
+static void head_norms(const struct sw_model *model, const struct saved *s, struct head_norm out[HEAD_NORMS]) {
+    const struct sw_attention *a = &model->attention;
+    const struct sw_rmsnorm shape = {.cols = a->head_dim,
+                                     .x_stride = model->widths.qkv,
+                                     .y_stride = a->q_stride,
+                                     .epsilon = (float)model->config.norm_epsilon};
+    out[0] = (struct head_norm){.shape = shape, .scale = Q_NORM, .rstd = s->q_rstd};
+    out[1] = (struct head_norm){.shape = shape,
+                                .scale = K_NORM,
+                                .rstd = s->k_rstd,
+                                .offset_bytes = model->widths.q * sw_dtype_bytes(model->shape.type)};
+    out[0].shape.groups = a->heads;
+    out[1].shape.groups = a->kv_heads;
+    for (int i = 0; i < HEAD_NORMS; i++)
+        out[i].shape.rows = model->rows * out[i].shape.groups;
+}
+
+static sw_status norm_heads(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    struct head_norm norm[HEAD_NORMS];
+    if (!model->config.qk_norm)
+        return SW_OK;
+    head_norms(model, s, norm);
+    for (int i = 0; i < HEAD_NORMS; i++)
+        SW_TRY(sw_rmsnorm_forward(call->stream, model->shape.type, &norm[i].shape, s->qkv + norm[i].offset_bytes,
+                                  weights_of(model, call, norm[i].scale), s->heads + norm[i].offset_bytes,
+                                  norm[i].rstd));
+    return SW_OK;
+}
+
+static sw_status norm_heads_backward(const struct sw_model *model, const struct sw_unit_call *call,
+                                     const struct saved *s, const char *d_heads, char *d_qkv) {
+    struct head_norm norm[HEAD_NORMS];
+    if (!model->config.qk_norm)
+        return SW_OK;
+    head_norms(model, s, norm);
+    for (int i = 0; i < HEAD_NORMS; i++)
+        SW_TRY(sw_rmsnorm_backward(call->stream, model->shape.type, &norm[i].shape, false,
+                                   d_heads + norm[i].offset_bytes, s->qkv + norm[i].offset_bytes,
+                                   weights_of(model, call, norm[i].scale), norm[i].rstd, d_qkv + norm[i].offset_bytes,
+                                   acc_of(model, call, norm[i].scale)));
+    return SW_OK;
+}
+
+/* Appends the pass's keys and values to the KV cache, from which attention reads those of all passes. */
+static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_call *call,
+                           struct sw_attention *attention, struct head_rows *rows) {
+    const int64_t typed = sw_dtype_bytes(model->shape.type), row_bytes = model->widths.kv * typed;
+    if (call->cache == NULL)
+        return SW_OK;
+    char *keys = call->cache, *values = keys + sw_cache_values_offset(model);
+    for (int64_t t = 0; t < model->rows; t++) {
+        const int64_t at = (call->past + t) * row_bytes;
+        SW_TRY(sw_copy_on_device(call->stream, keys + at, rows->k + t * attention->k_stride * typed, row_bytes));
+        SW_TRY(sw_copy_on_device(call->stream, values + at, rows->v + t * attention->v_stride * typed, row_bytes));
+    }
+    rows->k = keys;
+    rows->v = values;
+    attention->k_stride = attention->v_stride = model->widths.kv;
+    return SW_OK;
+}
+
+/* Normalises and rotates queries and keys. Without norms they are rotated in place, where the product left them, so a
+ * recomputation must not rotate them again. */
+static sw_status turn_heads(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    SW_TRY(norm_heads(model, call, s));
+    return rotate(model, call, head_rows(model, s->qkv, s->heads).q, false);
+}
+
+sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    return model->config.qk_norm ? turn_heads(model, call, s) : SW_OK;
+}
+
+sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                            const struct saved *s) {
+    struct sw_attention attention = attention_of(model, call);
+    struct head_rows rows = head_rows(model, s->qkv, s->heads);
+    SW_TRY(sw_collect_qkv(model, call));
+    SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, NULL, s->qkv));
+    SW_TRY(turn_heads(model, call, s));
+    SW_TRY(keep_keys(model, call, &attention, &rows));
+    return sw_attention_forward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
+                                s->log_sum_exp, area_at(call->work, model->work.scratch));
+}
+
+sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                   void *product_grad, void *dn) {
+    const struct sw_attention attention = attention_of(model, call);
+    void *narrow = area_at(call->work, model->work.narrow);
+    char *d_qkv = product_grad, *d_heads = area_at(call->work, model->work.heads);
+    const struct head_rows rows = head_rows(model, s->qkv, s->heads), grads = head_rows(model, d_qkv, d_heads);
+    SW_TRY(linear_input_gradient(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, call->grad, narrow));
+    SW_TRY(sw_attention_backward(call->stream, model->shape.type, &attention, rows.q, rows.k, rows.v, s->attention_out,
+                                 narrow, s->log_sum_exp, grads.q, grads.k, grads.v,
+                                 area_at(call->work, model->work.scratch)));
+    SW_TRY(rotate(model, call, grads.q, true));
+    SW_TRY(norm_heads_backward(model, call, s, d_heads, d_qkv));
+    SW_TRY(sw_collect_qkv(model, call));
+    return linear_input_gradient(model, call, LINEAR_QKV, QKV_WEIGHT, d_qkv, dn);
+}
+
+sw_status sw_attend_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    return linear_weight_gradient(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, call->grad);
+}
+
+sw_status sw_attend_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                  const void *product_grad) {
+    SW_TRY(sw_zero_qkv_acc(model, call));
+    SW_TRY(linear_weight_gradient(model, call, LINEAR_QKV, QKV_WEIGHT, n, product_grad));
+    return sw_add_qkv_acc(model, call);
+}
+
+sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const struct saved *s, void *dn) {
+    void *product_grad = area_at(call->work, model->work.wide);
+    SW_TRY(sw_attend_input_gradient(model, call, s, product_grad, dn));
+    SW_TRY(sw_attend_last_product(model, call, s));
+    return sw_attend_first_product(model, call, n, product_grad);
+}
+
+sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                         const struct saved *s) {
+    const sw_activation activation = model->config.activation;
+    SW_TRY(sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, NULL, s->up));
+    return model->config.gated ? sw_gated_forward(call->stream, model->shape.type, activation, model->rows,
+                                                  model->widths.ffn, s->up, s->activated)
+                               : sw_activation_forward(call->stream, model->shape.type, activation,
+                                                       model->rows * model->widths.ffn, s->up, s->activated);
+}
+
+/* If activated values were not kept, the activation's backward pass makes them from its own input; so the products that
+ * read them come after it. */
+sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                void *product_grad, void *dn) {
+    const sw_activation activation = model->config.activation;
+    void *inner = model->config.gated ? area_at(call->work, model->work.inner) : product_grad;
+    void *again = call->recompute == SW_RECOMPUTE_NOTHING ? NULL : s->activated;
+    SW_TRY(linear_input_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, call->grad, inner));
+    SW_TRY(model->config.gated
+               ? sw_gated_backward(call->stream, model->shape.type, activation, model->rows, model->widths.ffn, s->up,
+                                   inner, product_grad, again)
+               : sw_activation_backward(call->stream, model->shape.type, activation, model->rows * model->widths.ffn,
+                                        s->up, inner, product_grad, again));
+    return linear_input_gradient(model, call, LINEAR_UP, UP_WEIGHT, product_grad, dn);
+}
+
+sw_status sw_mlp_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    return linear_weight_gradient(model, call, LINEAR_DOWN, DOWN_WEIGHT, s->activated, call->grad);
+}
+
+sw_status sw_mlp_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                               const void *product_grad) {
+    return linear_weight_gradient(model, call, LINEAR_UP, UP_WEIGHT, n, product_grad);
+}
+
+sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                          const struct saved *s, void *dn) {
+    void *product_grad = area_at(call->work, model->work.wide);
+    SW_TRY(sw_mlp_input_gradient(model, call, s, product_grad, dn));
+    SW_TRY(sw_mlp_last_product(model, call, s));
+    return sw_mlp_first_product(model, call, n, product_grad);
+}
+
+/* Adds to the residual and normalises the sum, in one pass over memory. */
+static sw_status add_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *added,
+                                  const struct saved *s) {
+    const struct sw_norm_call norm = norm_call(model, call, NORM2_SCALE, s->norm2_mean, s->norm2_rstd);
+    const bool layer = model->config.norm == SW_NORM_LAYER;
+    return sw_add_norm_forward(call->stream, model->shape.type, model->rows, model->config.hidden,
+                               (float)model->config.norm_epsilon, call->in, added, s->residual, norm.scale,
+                               layer ? norm.bias : NULL, s->norm2_out, layer ? norm.mean : NULL, norm.rstd);
+}
+
+/* Computes everything up to the MLP's normalised input. */
+static sw_status fill_attention(struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    void *narrow = area_at(call->work, model->work.narrow);
+    SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
+    SW_TRY(sw_attend_forward(model, call, s->norm1_out, s));
+    SW_TRY(sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s->attention_out, NULL, narrow));
+    return add_norm_forward(model, call, narrow, s);
+}
+
+/* Recomputes, with the arithmetic of the forward pass, the inputs of the backward pass that need no matrix product. The
+ * activated values are left out, because the backward pass computes them itself. */
+static sw_status fill_derived(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    SW_TRY(sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd));
+    SW_TRY(sw_attend_derive(model, call, s));
+    return sw_norm_forward(model, call, NORM2_SCALE, s->residual, s->norm2_out, s->norm2_mean, s->norm2_rstd);
+}
+
+sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    if (call->recompute == SW_RECOMPUTE_DERIVED)
+        return fill_derived(model, call, &s);
+    SW_TRY(fill_attention(model, call, &s));
+    return sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, s.norm2_out, NULL, s.up);
+}
+
+sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    SW_TRY(fill_attention(model, call, &s));
+    SW_TRY(sw_mlp_forward(model, call, s.norm2_out, &s));
+    return sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated, s.residual, call->out);
+}
+
+sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    void *narrow = area_at(call->work, model->work.narrow);
+    SW_TRY(sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
+    SW_TRY(sw_norm_backward(model, call, NORM2_SCALE, narrow, s.residual, s.norm2_mean, s.norm2_rstd));
+    SW_TRY(sw_attend_backward(model, call, s.norm1_out, &s, narrow));
+    return sw_norm_backward(model, call, NORM1_SCALE, narrow, call->in, s.norm1_mean, s.norm1_rstd);
+}

@@ -1,0 +1,380 @@
+#include "model/hf/checkpoint.h"
+
+#include "core/log.h"
+#include "core/size.h"
+#include "io/safetensors/safetensors.h"
+#include "model/hf/checkpoint_names.h"
+#include "model/hf/folder_contents.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OUTPUT_TABLE "lm_head.weight"
+enum { COMPARED_ELEMS = 1 << 20 }; /* elements of each table that are compared at once */
+#define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
+
+struct sw_checkpoint {
+    struct sw_safetensors *tensors;
+    struct sw_checkpoint_names *names;
+    char root[SW_SAFETENSORS_NAME_CHARS]; /* what the family puts before the names of its body */
+    const struct sw_units *units;
+    const struct sw_safetensor ***found; /* indexed by unit and tensor */
+    int64_t *first_grain; /* of each unit, counted over all units; the last of count + 1 entries is the number of all
+                             grains */
+    int64_t ahead;        /* the first grain, counted over all units, whose reads are not announced */
+};
+
+/* Returns what a family puts before the names of its body: "model." of "model.embed_tokens.weight". */
+static void root_of(const struct sw_units *units, char root[SW_SAFETENSORS_NAME_CHARS]) {
+    const char *table = units->unit[0].tensor[0].name;
+    snprintf(root, SW_SAFETENSORS_NAME_CHARS, "%.*s", (int)(strcspn(table, ".") + 1), table);
+}
+
+static bool same_shape(const struct sw_tensor *tensor, const struct sw_safetensor *stored) {
+    if (stored->dims != tensor->dims)
+        return false;
+    for (int d = 0; d < tensor->dims; d++)
+        if (stored->dim[d] != tensor->dim[d])
+            return false;
+    return true;
+}
+
+static const char *shape_text(int dims, const int64_t *dim, char text[96]) {
+    int used = snprintf(text, 96, "[");
+    for (int d = 0; d < dims && used < 80; d++)
+        used += snprintf(text + used, 96 - (size_t)used, d == 0 ? "%lld" : ", %lld", (long long)dim[d]);
+    snprintf(text + used, 96 - (size_t)used, "]");
+    return text;
+}
+
+/* Tells whether a name ends in that of a buffer that older versions of transformers stored. */
+static bool is_buffer(const char *name) {
+    const size_t length = strlen(name);
+    const char *const endings[] = {".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"};
+    for (size_t e = 0; e < sizeof endings / sizeof endings[0]; e++)
+        if (length >= strlen(endings[e]) && strcmp(name + length - strlen(endings[e]), endings[e]) == 0)
+            return true;
+    return false;
+}
+
+/* Tells whether the model has a tensor of this name, which comes without the root, or may do without it: a buffer, or
+ * the second copy of a tied table (check_tied_table). */
+static bool is_known(const struct sw_checkpoint *checkpoint, const char *name) {
+    const struct sw_units *units = checkpoint->units;
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (strcmp(sw_checkpoint_names_bare(checkpoint->names, units->unit[u].tensor[t].name), name) == 0)
+                return true;
+    return is_buffer(name) || (units->tied && strcmp(name, OUTPUT_TABLE) == 0);
+}
+
+/* Counts the characters of the first part of the names, up to its dot, where all tensors have the same; else 0. */
+static size_t shared_chars(const struct sw_checkpoint *checkpoint) {
+    const char *first = sw_safetensors_at(checkpoint->tensors, 0)->name;
+    const size_t chars = strcspn(first, ".") + 1;
+    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++)
+        if (chars > strlen(first) || strncmp(sw_safetensors_at(checkpoint->tensors, i)->name, first, chars) != 0)
+            return 0;
+    return chars;
+}
+
+/* Says what is there in the place of a tensor that is not. */
+static sw_status fail_missing(const struct sw_checkpoint *checkpoint, const char *folder, const char *name) {
+    const int64_t count = sw_safetensors_count(checkpoint->tensors);
+    int64_t known = 0, other = -1;
+    if (strcmp(name, OUTPUT_TABLE) == 0)
+        return sw_fail(SW_ERR_ARG,
+                       "the weights in %s have no tensor '%s', which config.json asks for; if the model has one table "
+                       "for its input and output, set \"tie_word_embeddings\": true",
+                       folder, name);
+    for (int64_t i = 0; i < count; i++) {
+        if (is_known(checkpoint, sw_checkpoint_names_at(checkpoint->names, i)))
+            known++;
+        else
+            other = other < 0 ? i : other;
+    }
+    const size_t shared = known == 0 ? shared_chars(checkpoint) : 0;
+    if (shared > 0)
+        return sw_fail(SW_ERR_ARG,
+                       "the weights in %s have no tensor '%s', which config.json asks for; all %lld tensors have the "
+                       "prefix '%.*s', which this version does not know: save the model again without it",
+                       folder, name, (long long)count, (int)shared, sw_safetensors_at(checkpoint->tensors, 0)->name);
+    if (other < 0)
+        return sw_fail(SW_ERR_ARG,
+                       "the weights in %s have no tensor '%s', which config.json asks for; the %lld tensors that they "
+                       "have are of this model: a shard is missing, or config.json is another model's",
+                       folder, name, (long long)count);
+    return sw_fail(SW_ERR_ARG,
+                   "the weights in %s have no tensor '%s', which config.json asks for; of the %lld tensors that they "
+                   "have, %lld are of this model, and others are not, such as '%s'",
+                   folder, name, (long long)count, (long long)known,
+                   sw_safetensors_at(checkpoint->tensors, other)->name);
+}
+
+static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char *folder,
+                              const struct sw_tensor *tensor, const struct sw_safetensor **out) {
+    *out = sw_checkpoint_names_find(checkpoint->names, tensor->name);
+    if (*out == NULL)
+        return fail_missing(checkpoint, folder, tensor->name);
+    if (!(*out)->supported)
+        return sw_fail(
+            SW_ERR_ARG,
+            "the tensor '%s' in %s has the type %s, and weights must be F32, F16 or BF16: write them so with "
+            "transformers' save_pretrained()",
+            (*out)->name, folder, (*out)->type_name);
+    if (same_shape(tensor, *out))
+        return SW_OK;
+    char stored[96], wanted[96];
+    return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has the shape %s; by config.json it is %s", (*out)->name, folder,
+                   shape_text((*out)->dims, (*out)->dim, stored), shape_text(tensor->dims, tensor->dim, wanted));
+}
+
+static sw_status fail_untied(const char *folder, const char *table) {
+    return sw_fail(SW_ERR_ARG,
+                   "config.json in %s ties '" OUTPUT_TABLE "' to '%s', and the two differ in the weights; set "
+                   "\"tie_word_embeddings\": false to train both",
+                   folder, table);
+}
+
+static sw_status compare_tables(struct sw_safetensors *tensors, const char *folder, const struct sw_safetensor *input,
+                                const struct sw_safetensor *output, float *values) {
+    float *others = values + COMPARED_ELEMS;
+    for (int64_t first = 0; first < input->elems; first += COMPARED_ELEMS) {
+        const int64_t count = sw_min_i64(COMPARED_ELEMS, input->elems - first);
+        SW_TRY(sw_safetensors_read_f32(tensors, input, first, count, values));
+        SW_TRY(sw_safetensors_read_f32(tensors, output, first, count, others));
+        for (int64_t i = 0; i < count; i++)
+            if (!(values[i] == others[i]))
+                return fail_untied(folder, input->name);
+    }
+    return SW_OK;
+}
+
+/* Checks that a second table of a tied model equals the first: a tied model has one table, so training would drop the
+ * second. */
+static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
+    const struct sw_safetensor *output = sw_checkpoint_names_find(checkpoint->names, OUTPUT_TABLE);
+    const struct sw_safetensor **embedding = checkpoint->found[0];
+    assert(embedding != NULL && embedding[0] != NULL); /* match_all has found every tensor. */
+    const struct sw_safetensor *input = embedding[0];
+    if (!checkpoint->units->tied || output == NULL)
+        return SW_OK;
+    if (!output->supported || !same_shape(&checkpoint->units->unit[0].tensor[0], output))
+        return fail_untied(folder, input->name);
+    float *values = malloc((size_t)2 * COMPARED_ELEMS * sizeof *values);
+    if (values == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to compare the tables of %s", folder);
+    const sw_status status = compare_tables(checkpoint->tensors, folder, input, output, values);
+    free(values);
+    return status;
+}
+
+/* Writes the name with its first number, which is that of a layer, replaced by 0. */
+static void in_first_layer(const char *name, char *out, size_t capacity) {
+    const size_t before = strcspn(name, "0123456789"), digits = strspn(name + before, "0123456789");
+    snprintf(out, capacity, "%.*s%s%s", (int)before, name, digits > 0 ? "0" : "", name + before + digits);
+}
+
+static sw_status fail_unknown(const struct sw_checkpoint *checkpoint, const char *folder, int64_t index) {
+    const char *name = sw_safetensors_at(checkpoint->tensors, index)->name;
+    char first[SW_SAFETENSORS_NAME_CHARS + 1];
+    in_first_layer(sw_checkpoint_names_at(checkpoint->names, index), first, sizeof first);
+    if (is_known(checkpoint, first))
+        return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s', and config.json asks for fewer layers",
+                       folder, name);
+    return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s' that this architecture does not know", folder,
+                   name);
+}
+
+/* Says which tensors of the file are left out, and refuses those that the model does not know. */
+static sw_status check_others(const struct sw_checkpoint *checkpoint, const char *folder) {
+    const char *buffer = NULL;
+    int64_t buffers = 0;
+    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
+        const char *name = sw_checkpoint_names_at(checkpoint->names, i);
+        if (!is_known(checkpoint, name))
+            return fail_unknown(checkpoint, folder, i);
+        if (!is_buffer(name))
+            continue;
+        buffer = sw_safetensors_at(checkpoint->tensors, i)->name;
+        buffers++;
+    }
+    if (buffers > 0)
+        sw_log_info("%s: buffers are left out, which are computed and not trained, such as '%s', %lld in all", folder,
+                    buffer, (long long)buffers);
+    return SW_OK;
+}
+
+static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder) {
+    const struct sw_units *units = checkpoint->units;
+    checkpoint->found = calloc((size_t)units->count, sizeof *checkpoint->found);
+    if (checkpoint->found == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);
+    for (int64_t u = 0; u < units->count; u++) {
+        const struct sw_unit *unit = &units->unit[u];
+        checkpoint->found[u] = calloc((size_t)unit->tensor_count, sizeof **checkpoint->found);
+        if (checkpoint->found[u] == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);
+        for (int64_t t = 0; t < unit->tensor_count; t++)
+            SW_TRY(match_tensor(checkpoint, folder, &unit->tensor[t], &checkpoint->found[u][t]));
+    }
+    SW_TRY(check_others(checkpoint, folder));
+    return check_tied_table(checkpoint, folder);
+}
+
+static sw_status count_grains(struct sw_checkpoint *checkpoint) {
+    const struct sw_units *units = checkpoint->units;
+    checkpoint->first_grain = calloc((size_t)units->count + 1, sizeof *checkpoint->first_grain);
+    if (checkpoint->first_grain == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of a model");
+    for (int64_t u = 0; u < units->count; u++)
+        checkpoint->first_grain[u + 1] = checkpoint->first_grain[u] + units->unit[u].grains;
+    return SW_OK;
+}
+
+sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
+    struct sw_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    if (checkpoint == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open %s", folder);
+    checkpoint->units = units;
+    sw_status status = count_grains(checkpoint);
+    if (status == SW_OK)
+        status = sw_folder_check_weights(folder);
+    if (status == SW_OK)
+        status = sw_safetensors_open(folder, &checkpoint->tensors);
+    root_of(units, checkpoint->root);
+    if (status == SW_OK)
+        status = sw_checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, &checkpoint->names);
+    if (status == SW_OK)
+        status = match_all(checkpoint, folder);
+    if (status != SW_OK) {
+        sw_checkpoint_close(checkpoint);
+        return status;
+    }
+    *out = checkpoint;
+    return SW_OK;
+}
+
+void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
+    if (checkpoint == NULL)
+        return;
+    for (int64_t u = 0; checkpoint->found != NULL && u < checkpoint->units->count; u++)
+        free(checkpoint->found[u]);
+    free(checkpoint->found);
+    free(checkpoint->first_grain);
+    sw_checkpoint_names_destroy(checkpoint->names);
+    if (checkpoint->tensors != NULL)
+        sw_safetensors_close(checkpoint->tensors);
+    free(checkpoint);
+}
+
+struct checkpoint_fill {
+    struct sw_checkpoint *checkpoint;
+    int64_t unit;
+    float *out;
+    int64_t filled; /* elements */
+};
+
+/* Tells whether all values are finite. Without the sign, the bits of infinities and NaN are above those of every finite
+ * number, so a difference becomes negative. Vector units can compute this form. */
+static bool are_finite(const float *values, int64_t count) {
+    int32_t any = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        any |= LARGEST_FINITE_BITS - (bits & INT32_MAX);
+    }
+    return any >= 0;
+}
+
+static void zero_up_to(struct checkpoint_fill *fill, int64_t end) {
+    memset(fill->out + fill->filled, 0, (size_t)(end - fill->filled) * sizeof *fill->out);
+}
+
+static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    struct checkpoint_fill *fill = context;
+    const struct sw_checkpoint *checkpoint = fill->checkpoint;
+    float *to = fill->out + at;
+    zero_up_to(fill, at);
+    fill->filled = at + run;
+    SW_TRY(sw_safetensors_read_f32(checkpoint->tensors, checkpoint->found[fill->unit][tensor], whole, run, to));
+    if (are_finite(to, run))
+        return SW_OK;
+    int64_t i = 0;
+    while (isfinite(to[i]))
+        i++;
+    return sw_fail(SW_ERR_ARG, "the tensor '%s' holds a value that is not finite at element %lld",
+                   checkpoint->units->unit[fill->unit].tensor[tensor].name, (long long)(whole + i));
+}
+
+sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    struct checkpoint_fill fill = {.checkpoint = context, .unit = unit, .out = out};
+    SW_TRY(sw_unit_walk(&fill.checkpoint->units->unit[unit], first, count, fill_run, &fill));
+    zero_up_to(&fill, count);
+    return SW_OK;
+}
+
+struct announcement {
+    struct sw_checkpoint *checkpoint;
+    int64_t unit, grain;
+    bool taken;
+};
+
+static sw_status announce_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    (void)at;
+    struct announcement *self = context;
+    struct sw_checkpoint *checkpoint = self->checkpoint;
+    if (!self->taken)
+        return SW_OK;
+    return sw_safetensors_announce(checkpoint->tensors, checkpoint->found[self->unit][tensor], whole, run, self->grain,
+                                   &self->taken);
+}
+
+/* Announces the reads of grains up to `end`, or until there is no room for more. */
+static sw_status announce(struct sw_checkpoint *checkpoint, int64_t end) {
+    const struct sw_units *units = checkpoint->units;
+    int64_t unit = 0;
+    while (checkpoint->ahead < end) {
+        while (checkpoint->ahead >= checkpoint->first_grain[unit + 1])
+            unit++;
+        struct announcement self = {.checkpoint = checkpoint, .unit = unit, .grain = checkpoint->ahead, .taken = true};
+        const int64_t first = (checkpoint->ahead - checkpoint->first_grain[unit]) * SW_GRAIN_ELEMS;
+        SW_TRY(sw_unit_walk(&units->unit[unit], first, SW_GRAIN_ELEMS, announce_run, &self));
+        if (!self.taken)
+            return SW_OK;
+        checkpoint->ahead++;
+    }
+    return SW_OK;
+}
+
+sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int64_t count) {
+    struct sw_checkpoint *checkpoint = context;
+    const int64_t begin = checkpoint->first_grain[unit] + first / SW_GRAIN_ELEMS;
+    const int64_t end = checkpoint->first_grain[unit] + sw_div_up(first + count, SW_GRAIN_ELEMS);
+    sw_safetensors_pass(checkpoint->tensors, begin);
+    checkpoint->ahead = sw_max_i64(checkpoint->ahead, begin);
+    SW_TRY(announce(checkpoint, checkpoint->first_grain[checkpoint->units->count]));
+    SW_TRY(sw_safetensors_await(checkpoint->tensors, end));
+    if (checkpoint->ahead >= end)
+        return SW_OK;
+    /* Reads of the next shard are announced once all of this one has arrived. What still has no room is read on demand.
+     */
+    SW_TRY(announce(checkpoint, end));
+    return sw_safetensors_await(checkpoint->tensors, end);
+}
+
+int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint) {
+    return sw_safetensors_bytes_ahead(checkpoint->tensors);
+}
+
+int64_t sw_checkpoint_bytes(const struct sw_checkpoint *checkpoint) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
+        const struct sw_safetensor *tensor = sw_safetensors_at(checkpoint->tensors, i);
+        bytes += tensor->supported ? tensor->elems * sw_dtype_bytes(tensor->type) : 0;
+    }
+    return bytes;
+}

@@ -1,0 +1,84 @@
+/* A model's configuration, read from a Hugging Face config.json or taken from a preset by name. */
+#ifndef SW_MODEL_HF_CONFIG_H
+#define SW_MODEL_HF_CONFIG_H
+
+#include "core/status.h"
+#include "kernels/device.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { SW_CONFIG_NAME_CHARS = 64 };
+
+/* Limits that keep every later size computation inside 64 bits. */
+#define SW_CONFIG_MAX_LAYERS 4096
+#define SW_CONFIG_LAYER_WORDS (SW_CONFIG_MAX_LAYERS / 64)
+#define SW_CONFIG_MAX_WIDTH (INT64_C(1) << 20)
+#define SW_CONFIG_MAX_VOCAB (INT64_C(1) << 24)
+#define SW_CONFIG_MAX_POSITIONS (INT64_C(1) << 22)
+
+typedef enum { SW_NORM_LAYER = 0, SW_NORM_RMS = 1 } sw_norm;
+typedef enum { SW_POSITIONS_LEARNED = 0, SW_POSITIONS_ROTARY = 1 } sw_positions;
+typedef enum {
+    SW_ROPE_DEFAULT = 0,
+    SW_ROPE_LINEAR = 1,
+    SW_ROPE_LLAMA3 = 2,
+    SW_ROPE_YARN = 3,
+    SW_ROPE_KINDS
+} sw_rope_kind;
+
+/* Rotary positions, with the names of config.json. A number that is not given is 0. */
+struct sw_rope {
+    sw_rope_kind kind;
+    double theta, factor;
+    double low_freq_factor, high_freq_factor;                              /* llama3 */
+    int64_t original_positions;                                            /* llama3, yarn */
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* yarn */
+    bool truncate;                                                         /* yarn */
+};
+
+/* The complete description of a model. The family only says how the description is written in files. */
+struct sw_model_config {
+    char family[SW_CONFIG_NAME_CHARS]; /* "gpt2" */
+    int64_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions;
+    double norm_epsilon;
+    double init_std;
+    sw_activation activation;
+    bool tied_embeddings;
+    sw_norm norm;
+    sw_positions positions;
+    bool gated;                               /* the MLP's inner layer is f(gate)·value */
+    bool out_first;                           /* matrices are stored [out, in] */
+    bool qkv_bias, projection_bias, mlp_bias; /* only families that have a choice set these */
+    bool qk_norm;                             /* queries and keys are normalised, head by head */
+    int64_t window;                           /* tokens that a layer attends to, unless it is in full_layers; 0: all */
+    uint64_t full_layers[SW_CONFIG_LAYER_WORDS]; /* one bit for each layer: the layer attends to all tokens */
+    struct sw_rope rope;
+};
+
+static inline bool sw_config_in_full_layers(const struct sw_model_config *config, int64_t layer) {
+    return (config->full_layers[layer / 64] >> (layer % 64) & 1) != 0;
+}
+
+/* Returns how many tokens a layer attends to; 0: all. */
+static inline int64_t sw_config_window(const struct sw_model_config *config, int64_t layer) {
+    return sw_config_in_full_layers(config, layer) ? 0 : config->window;
+}
+
+/* Loads a model's description. model: a folder that holds config.json, a config.json itself, or a preset's name.
+ * Refuses every field of config.json that is neither used nor known to be harmless. */
+sw_status sw_config_load(const char *model, struct sw_model_config *out);
+/* Parses the text of a config.json; origin names it in messages. */
+sw_status sw_config_parse(const char *text, const char *origin, struct sw_model_config *out);
+/* Returns the text of a config.json that transformers loads. The caller frees it. */
+sw_status sw_config_to_json(const struct sw_model_config *config, char **out);
+
+struct sw_preset {
+    const char *name;
+    const char *what; /* one line for --help */
+    struct sw_model_config config;
+};
+/* Returns a preset; NULL after the last. */
+const struct sw_preset *sw_preset_at(int index);
+
+#endif

@@ -1,0 +1,110 @@
+/* A model on a device: its units, the memory that its arithmetic needs, and the arithmetic itself, unit by unit. */
+#ifndef SW_MODEL_MODEL_H
+#define SW_MODEL_MODEL_H
+
+#include "core/dtype.h"
+#include "kernels/device.h"
+#include "model/hf/config.h"
+#include "model/tokens.h"
+#include "offload/engine/engine.h"
+#include "offload/plan/unit.h"
+
+struct sw_model;
+
+struct sw_model_shape {
+    sw_dtype type;
+    int64_t batch; /* sequences of a micro-batch */
+    int64_t seq;
+    /* Units that each half of a block (attention, MLP) is cut into, or a rank's part of it; 0 or 1: it is not cut, and
+     * without a tensor group the block is one unit. */
+    int64_t tiles;
+    /* Tensor parallelism: the ranks of a tensor group and this rank's number among them, which say what part of each
+     * matrix the units have. 0 or 1 ranks: the units are whole. */
+    int tensor_ranks, tensor_rank;
+    sw_optimizer_format optimizer; /* of the units' optimizer state */
+    /* Tokens that the KV cache holds; 0: no cache. With a cache the model computes only logits, of one sequence, in
+     * passes of `seq` tokens or one token. */
+    int64_t context;
+    bool forward_only;       /* there is no backward pass, so nothing is kept for one */
+    int64_t head_tile_bytes; /* bytes of the largest tile of the head's logits and their gradient; 0: chosen by the
+                                device */
+    bool head_logits_apart;  /* the head's tiles and their rows are laid out as on a GPU (head_tiles.c) */
+    bool documents;          /* tokens come with the starts of documents, across which attention does not look */
+};
+
+/* Returns the units of a model, laid out for this optimizer state, with tensors named as transformers saves them. With
+ * tiles > 1 a block is 2·tiles units: its attention cut by heads, then its MLP cut by columns of the inner layer. The
+ * caller destroys them. */
+sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
+                         struct sw_units **out);
+
+/* Returns the units of a rank of a tensor group (Shoeybi et al., arXiv 1909.08053), which has parts of all matrices: of
+ * a block's attention some heads and of its MLP some columns, each half `tiles` units; of the embedding and the output
+ * table some rows of the vocabulary, and of the positions some. Norms, and biases behind a sum over the ranks, are
+ * whole (struct sw_part's replicated). If there are more ranks than key-value heads, the weights of keys and values and
+ * all biases beside them are whole too. SW_ERR_ARG where the model's sizes cannot be divided so; the message names the
+ * nearest number of ranks, or the numbers of tiles, that fit. */
+sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
+                              sw_optimizer_format optimizer, struct sw_units **out);
+/* Tells whether a rank of a tensor group of so many ranks, of which the model can be cut into, has a part of every
+ * layer that can be cut into so many tiles. */
+bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t tiles);
+
+/* Prepares the model's arithmetic on a device, with every matrix product of these shapes. The device must outlive the
+ * model. */
+sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
+                          struct sw_device *device, struct sw_model **out);
+void sw_model_destroy(struct sw_model *model);
+
+const struct sw_units *sw_model_get_units(const struct sw_model *model);
+/* Returns the units for changes of their tensors' decay and learning rate, before there is a plan. */
+struct sw_units *sw_model_tunable_units(struct sw_model *model);
+const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
+sw_dtype sw_model_type(const struct sw_model *model);
+struct sw_unit_ops sw_model_ops(struct sw_model *model);
+
+/* Returns the parts of a micro-batch's tokens, which sw_engine_tokens gives as one array. */
+struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
+
+/* The facts of a model that a plan needs, in bytes per micro-batch. The arrays have one entry for each unit: its
+ * output, its intermediates that need a matrix product (saved) or none (derived; unnormed: without the norm, which a
+ * plan with sequence parallelism keeps elsewhere), its KV cache, whether its backward pass shares the memory of its
+ * input, and whether it is a later tile of its half. They belong to the model. */
+struct sw_model_bytes {
+    int64_t token, work,
+        gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
+    const int64_t *output, *saved, *derived, *unnormed, *cache;
+    const bool *shares_input, *continues;
+    /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's
+     * record of the softmax, and the rows of the hidden state. */
+    int64_t product, softmax, rows;
+};
+struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
+
+/* A matrix product of training: its shape, and how often one micro-batch runs it in the whole model, without
+ * recomputation. */
+struct sw_model_product {
+    const char *layer, *pass; /* "qkv", "weight gradient" */
+    bool head;
+    struct sw_gemm shape;
+    int64_t times;
+};
+enum { SW_MODEL_MAX_PRODUCTS = 24 };
+/* Lists the matrix products of a training step and returns their number. */
+int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]);
+
+/* Returns the floating-point operations of a training step for each token, as is usual: 6 for each parameter that
+ * multiplies, and 6·layers·hidden·seq for causal attention, less with a window. Recomputation is not counted. */
+double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq);
+
+/* Fills random weights as GPT-2 is initialised: normal with init_std, which is divided by sqrt(2·layers) for
+ * projections into the residual; norms are 1 and biases 0. Values depend only on the seed, the tensor's name and the
+ * element. A sw_fill_function whose context is a struct sw_model_init. */
+struct sw_model_init {
+    const struct sw_model_config *config;
+    const struct sw_units *units;
+    uint64_t seed;
+};
+sw_status sw_model_fill_random(void *context, int64_t unit, int64_t first, int64_t count, float *out);
+
+#endif

@@ -1,0 +1,323 @@
+/* Declarations that the files of the model share: offsets of intermediates in the saved and work areas, and products.
+ */
+#ifndef SW_MODEL_MODEL_PRIVATE_H
+#define SW_MODEL_MODEL_PRIVATE_H
+
+#include "model/hf/family.h"
+#include "model/model.h"
+
+enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
+
+/* Kinds of units between embedding and head: a block, or the first or a later tile of one of its halves. Each kind has
+ * a range of the block's tensors. */
+enum block_kind { BLOCK_WHOLE, ATTENTION_FIRST, ATTENTION_NEXT, MLP_FIRST, MLP_NEXT, BLOCK_KINDS };
+struct sw_block_range {
+    int first, end;
+};
+struct sw_block_range sw_block_range(enum block_kind kind);
+/* Returns how many checkpoint tensors a tensor of the block consists of in this configuration; 0: the model does not
+ * have it. */
+int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor);
+
+struct sw_tile {
+    enum block_kind kind;
+    int64_t layer, index;
+    bool first, last; /* the first or last tile of its half; an only one is both */
+};
+/* How blocks are cut into units: each half among the ranks of a tensor group, of which this is one, and a rank's part
+ * into tiles. Where both are 1 a block is one unit. */
+struct sw_cut {
+    int64_t tiles;
+    int ranks, rank;
+};
+/* Returns the number of parts that a half of a block is cut into: the tiles of all ranks, rank after rank. */
+static inline int64_t sw_cut_parts(const struct sw_cut *cut) {
+    return cut->ranks * cut->tiles;
+}
+struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit);
+/* Tells whether a tensor group has more ranks than the model has key-value heads. Every rank then has the projections
+ * of all keys and values, and computes with those of the one head that its queries attend to. Such a rank's part is one
+ * tile. */
+static inline bool sw_cut_copies_kv(const struct sw_model_config *config, const struct sw_cut *cut) {
+    return config->kv_heads % sw_cut_parts(cut) != 0;
+}
+
+/* Byte offsets of a unit's intermediates: in the saved area, and, for those that are recomputed without a matrix
+ * product, in the derived area. */
+struct saved_layout {
+    int64_t qkv, log_sum_exp, attention_out, residual, up;
+    int64_t saved_bytes;
+    int64_t q_rstd, k_rstd, heads, activated, norm1_mean, norm1_rstd, norm1_out, norm2_mean, norm2_rstd, norm2_out;
+    int64_t derived_bytes;
+    int64_t unnormed_bytes; /* of these, without the norms, which come last */
+};
+
+/* Byte offsets in the work area, which blocks and the head use in turn. */
+struct work_layout {
+    int64_t wide;   /* rows × the widest result of a block's product; not where backward passes are split and the plan
+                       keeps it */
+    int64_t narrow; /* rows × the larger of hidden and query */
+    int64_t inner;  /* rows × inner layer, where it is gated */
+    int64_t heads;  /* rows × query and key, where these are normalised */
+    /* Where key-value heads are copied: the weights and biases of this rank's queries, keys and values, and their
+     * gradients, in fp32. */
+    int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
+    int64_t rotation;                                  /* the table of rotary positions */
+    int64_t scratch;                                   /* memory for matrix products and attention */
+    int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
+    int64_t logits;                                    /* head, as many rows of a tile as have them at once */
+    int64_t logits_grad, losses;                       /* head, one tile, or its rows */
+    int64_t loss;                                      /* head, the sum of all rows' losses, fp64 */
+    int64_t largest, sums, target_logits;              /* head whose vocabulary is cut: rows of a tile */
+    int64_t hidden_grad; /* head whose vocabulary is cut: rows of a tile × hidden, fp32 */
+    int64_t bytes;
+};
+
+/* A linear layer of a block: y = x·W + b (forward_plain: without b), dx = dy·Wᵀ, dW += xᵀ·dy. If W is stored [out, in]:
+ * y = x·Wᵀ + b, dx = dy·W, dW += dyᵀ·x. forward_continued is forward_plain with an addend, where a rank of a tensor
+ * group has several tiles: the first adds none. */
+struct linear {
+    struct sw_gemm forward, forward_plain, forward_continued, input_gradient, weight_gradient;
+};
+enum linear_name { LINEAR_QKV, LINEAR_PROJECTION, LINEAR_UP, LINEAR_DOWN, LINEARS };
+
+/* The head's tiles: `rows` of the hidden rows and `cols` of the vocabulary; the last of each may be smaller. If the
+ * vocabulary is not cut, a tile has all of it and keeps the gradient of the logits for all its rows, but the logits for
+ * only `logits_rows` at a time. Rows of logits and of their gradient are a multiple of `cols_multiple` elements apart
+ * (sw_head_stride). */
+struct head_tiles {
+    int64_t rows, cols;
+    int64_t logits_rows;
+    int64_t cols_multiple;
+    bool cut;
+};
+/* Returns the head's tiles. The model's rows, configuration and device must be set. */
+struct head_tiles sw_head_tiles(const struct sw_model *model);
+/* Returns the elements from one row of a tile's logits, and of their gradient, to the next. What lies behind the
+ * columns of a row is never read or written. */
+int64_t sw_head_stride(const struct sw_model *model, int64_t cols);
+
+/* The matrix products of a tile of the head: logits = h·Tᵀ, dh = dlogits·T, dT += dlogitsᵀ·h. If the vocabulary is cut,
+ * dh is a sum over its tiles, in fp32. */
+struct head_products {
+    struct sw_gemm logits, input_gradient, table_gradient;
+};
+
+/* Columns of a tile's activations: queries; keys, as many as values; all three together; the inner layer; the result of
+ * the up product, which a gated MLP has twice as wide. */
+struct widths {
+    int64_t q, kv, qkv, ffn, up;
+};
+
+struct sw_model {
+    struct sw_model_config config;
+    struct sw_model_shape shape;
+    struct sw_device *device;
+    struct sw_units *units;
+    int64_t rows; /* batch · seq */
+    struct sw_cut cut;
+    struct sw_span vocab;          /* rows of the vocabulary that the units have */
+    struct widths widths;          /* columns of a tile's activations */
+    struct sw_attention attention; /* the attention of a tile, without the window, which each layer has */
+    float *rotation;               /* the table of rotary positions; NULL: none */
+    struct sw_model *of_one;       /* the model for passes of one token, which uses this one's rotation; NULL: none */
+    struct head_tiles head;
+    struct saved_layout saved[BLOCK_KINDS];
+    struct work_layout work;
+    struct linear linear[LINEARS]; /* the products of a tile */
+    int64_t scratch_bytes;
+    /* One entry for each unit, in bytes. */
+    int64_t *output_bytes, *saved_bytes, *derived_bytes, *unnormed_bytes, *cache_bytes;
+    /* One entry for each unit: its backward pass shares the memory of its input; it continues its half's sum. */
+    bool *shares_input, *continues;
+};
+
+/* Parts of a micro-batch's tokens, which follow each other; without documents the last part does not exist. */
+enum token_part { TOKEN_INPUTS, TOKEN_TARGETS, TOKEN_DOCUMENT_START, TOKEN_PARTS };
+
+static inline int64_t sw_token_parts(const struct sw_model *model) {
+    return model->shape.documents ? TOKEN_PARTS : TOKEN_DOCUMENT_START;
+}
+
+static inline const int32_t *sw_token_part(const struct sw_model *model, const struct sw_unit_call *call,
+                                           enum token_part part) {
+    return part < sw_token_parts(model) ? call->tokens + part * model->rows : NULL;
+}
+
+/* Return the address of a tensor in the unit's weights, and in its fp32 accumulator. */
+static inline const void *tensor_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
+    const int64_t offset = model->units->unit[call->unit].tensor[tensor].offset;
+    return (const char *)call->weights + offset * sw_dtype_bytes(model->shape.type);
+}
+
+static inline float *acc_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
+    return call->acc + model->units->unit[call->unit].tensor[tensor].offset;
+}
+
+/* Returns the index of a block's tensor in a unit, which may have only some of them; -1: the unit does not have it. */
+int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor);
+
+/* Returns an address in an area, or NULL if the unit does not use the area. */
+static inline void *area_at(void *area, int64_t offset_bytes) {
+    return area == NULL ? NULL : (char *)area + offset_bytes;
+}
+
+/* Prepares the products, the attention and the areas for the model's shapes. The units must exist. */
+sw_status sw_model_prepare(struct sw_model *model);
+struct sw_unit_sizes {
+    int64_t output_bytes, saved_bytes, derived_bytes, unnormed_bytes, cache_bytes;
+    bool shares_input, continues;
+};
+struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
+struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols);
+
+/* Returns the offset of the normalised input in what one tile of a half hands to the next: the residual with what was
+ * added so far, then the half's normalised input; backward, the gradients of both. The backward pass of a tile needs
+ * only the normalised input, which is the same for all tiles, so only the first tile's output is kept. */
+int64_t sw_norm_offset(const struct sw_model *model);
+
+/* Returns the most keys that a query may see, its own included. */
+static inline int64_t sw_most_keys(const struct sw_model *model) {
+    return model->shape.context > 0 ? model->shape.context : model->shape.seq;
+}
+
+/* Returns the offset of the values in a unit's KV cache: keys of all positions come first, with the heads side by side,
+ * then the values in the same layout. */
+int64_t sw_cache_values_offset(const struct sw_model *model);
+
+/* The addresses of a unit's intermediates. */
+struct saved {
+    float *norm1_mean, *norm1_rstd, *q_rstd, *k_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
+    char *norm1_out, *qkv, *heads, *attention_out, *residual, *norm2_out, *up, *activated;
+};
+struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call);
+
+/* A norm over rows of the hidden size: LayerNorm or RMSNorm, by configuration. Only a LayerNorm has means and biases.
+ */
+struct sw_norm_call {
+    int64_t rows;
+    const void *scale, *bias;
+    float *scale_acc, *bias_acc; /* gradients, in the backward pass */
+    float *mean, *rstd;
+};
+sw_status sw_model_norm_forward(const struct sw_model *model, struct sw_stream *stream, const struct sw_norm_call *norm,
+                                const void *x, void *y);
+sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream *stream,
+                                 const struct sw_norm_call *norm, const void *dy, const void *x, bool add_to_dx,
+                                 void *dx);
+
+/* Helpers that a block and its tiles share. */
+sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                          const void *x, void *y, float *mean, float *rstd);
+/* Adds the gradient of the norm's input to call->grad. */
+sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                           const void *dy, const void *x, float *mean, float *rstd);
+/* Compute a half from its normalised input to the input of its last product (attention output, activated values). */
+sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                            const struct saved *s);
+sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                         const struct saved *s);
+/* Recomputes only the derived intermediates of the attention, which need no matrix product. */
+sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+/* Computes a linear layer. addend: the residual that the result is added to; NULL: none. */
+sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                            enum sw_block_tensor weight, const void *x, const void *addend, void *y);
+/* Compute a half's backward pass in three parts, which a tensor group runs as ops of their own, so that the group can
+ * exchange what the first leaves: the gradients at the result of the half's first product and, dn, at its normalised
+ * input, from call->grad at the half's output; then the gradients of the last and of the first product's weights. The
+ * first part also makes the MLP's activated values, which the second reads, if the call recomputes intermediates. */
+sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                   void *product_grad, void *dn);
+sw_status sw_attend_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_attend_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                                  const void *product_grad);
+sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
+                                void *product_grad, void *dn);
+sw_status sw_mlp_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
+sw_status sw_mlp_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                               const void *product_grad);
+/* Compute all of it, with the gradient at the first product's result in the work area. */
+sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                             const struct saved *s, void *dn);
+sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
+                          const struct saved *s, void *dn);
+
+/* Where a rank copies key-value heads: collects the weights of its queries, keys and values as one matrix in the work
+ * area, with their biases; zeroes the gradients of these there; and adds these gradients to the unit's. Else each does
+ * nothing. */
+sw_status sw_collect_qkv(const struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_zero_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_add_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call);
+
+/* Compute what a rank of a tensor group does (rank.c; engine.h says what each leaves to the plan). */
+sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_last_product(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_first_product(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_norm_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_head_logits(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_head_train(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_rank_head_loss(struct sw_model *model, const struct sw_unit_call *call);
+/* Tells whether a block's backward pass leaves the gradients of its products' weights to calls of their own. */
+bool sw_model_splits_backward(const struct sw_model *model);
+/* Returns the bytes of the gradient at the result of a block's first product. */
+int64_t sw_product_bytes(const struct sw_model *model);
+/* Returns the bytes of a rank's record of the softmax: the largest logit of every row, the sum of exponentials, and the
+ * target's logit. */
+int64_t sw_softmax_bytes(const struct sw_model *model);
+
+sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call);
+/* Byte offsets of the embedding rows that are gathered for a micro-batch: the token table's rows in the order of the
+ * tokens (at 0), the rows of positions 0 to seq - 1, and the numbers of the gathered token rows, by which they are
+ * looked up like rows of a whole table. */
+struct gathered_layout {
+    int64_t positions, numbers;
+    int64_t bytes;
+};
+struct gathered_layout sw_gathered_layout(const struct sw_model *model);
+void sw_embedding_gather(struct sw_model *model, const struct sw_gather_call *call);
+sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call);
+/* A tile of the head's rows: the inputs and gradients of its rows, and the areas that all tiles share. */
+struct head_tile {
+    int64_t first, rows;
+    const int32_t *targets;
+    const void *hidden;
+    void *norm_grad, *scratch;
+    const char *table;
+    float *table_acc, *logits, *losses, *largest, *sums, *target_logits, *hidden_grad;
+    void *logits_grad;
+};
+/* Returns the tile that begins at a row. */
+struct head_tile sw_head_tile_at(const struct sw_model *model, const struct sw_unit_call *call, int64_t first,
+                                 bool train);
+/* Compute the logits of columns [col, col + cols) of the table that there is, counted from its first; and, from the
+ * gradient of these logits, that of the columns, unless the table is frozen, and of the hidden rows. */
+sw_status sw_head_tile_logits(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,
+                              int64_t col, int64_t cols);
+sw_status sw_head_tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
+                                 const struct head_tile *t, int64_t col, int64_t cols);
+/* Returns the columns of the tile that begins at `col`. */
+int64_t sw_head_cols_at(const struct sw_model *model, int64_t col);
+/* Return a norm without its input and outputs: the final norm, or that of a block's half. */
+struct sw_norm_call sw_final_norm_call(const struct sw_model *model, const struct sw_unit_call *call, int64_t rows);
+struct sw_norm_call sw_block_norm_call(const struct sw_model *model, const struct sw_unit_call *call,
+                                       enum sw_block_tensor scale);
+/* Sets the accumulators of a norm. */
+void sw_final_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call, struct sw_norm_call *norm);
+void sw_block_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
+                              struct sw_norm_call *norm);
+/* Normalises the first `rows` rows of `in` for the head, into the work area. */
+sw_status sw_final_norm(struct sw_model *model, const struct sw_unit_call *call, int64_t rows, const void *in);
+sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call);
+sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call);
+
+#endif

@@ -1,0 +1,278 @@
+/* Prepares a model's arithmetic: its matrix products by shape, and the offset of each intermediate. */
+#include "core/size.h"
+#include "model/model_private.h"
+#include "model/rope.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { AREA_ALIGN_BYTES = 128 };
+
+static int64_t place(int64_t *used_bytes, int64_t bytes) {
+    const int64_t at = *used_bytes;
+    *used_bytes += sw_round_up(bytes, AREA_ALIGN_BYTES);
+    return at;
+}
+
+static bool has(enum block_kind kind, enum sw_block_tensor tensor) {
+    const struct sw_block_range range = sw_block_range(kind);
+    return range.first <= (int)tensor && (int)tensor < range.end;
+}
+
+static void lay_saved(const struct sw_model *model, enum block_kind kind, struct saved_layout *s) {
+    const struct sw_model_config *c = &model->config;
+    const struct widths *w = &model->widths;
+    const int64_t typed = sw_dtype_bytes(model->shape.type), typed_rows = model->rows * typed;
+    const int64_t row_bytes = model->rows * (int64_t)sizeof(float);
+    const int64_t mean_bytes = c->norm == SW_NORM_LAYER ? row_bytes : 0;
+    if (has(kind, QKV_WEIGHT)) {
+        s->qkv = place(&s->saved_bytes, typed_rows * w->qkv);
+        if (c->qk_norm) {
+            s->q_rstd = place(&s->derived_bytes, row_bytes * model->attention.heads);
+            s->k_rstd = place(&s->derived_bytes, row_bytes * model->attention.kv_heads);
+            s->heads = place(&s->derived_bytes, typed_rows * (w->q + w->kv));
+        }
+        s->log_sum_exp = place(&s->saved_bytes, row_bytes * model->attention.heads);
+        s->attention_out = place(&s->saved_bytes, typed_rows * w->q);
+    }
+    if (kind == BLOCK_WHOLE)
+        s->residual = place(&s->saved_bytes, typed_rows * c->hidden);
+    if (has(kind, UP_WEIGHT)) {
+        s->up = place(&s->saved_bytes, typed_rows * w->up);
+        s->activated = place(&s->derived_bytes, typed_rows * w->ffn);
+    }
+    s->unnormed_bytes = s->derived_bytes;
+    if (has(kind, NORM1_SCALE)) {
+        s->norm1_mean = place(&s->derived_bytes, mean_bytes);
+        s->norm1_rstd = place(&s->derived_bytes, row_bytes);
+        s->norm1_out = place(&s->derived_bytes, typed_rows * c->hidden);
+    }
+    if (has(kind, NORM2_SCALE)) {
+        s->norm2_mean = place(&s->derived_bytes, mean_bytes);
+        s->norm2_rstd = place(&s->derived_bytes, row_bytes);
+        s->norm2_out = place(&s->derived_bytes, typed_rows * c->hidden);
+    }
+}
+
+bool sw_model_splits_backward(const struct sw_model *model) {
+    return model->cut.ranks > 1 && model->cut.tiles == 1;
+}
+
+int64_t sw_product_bytes(const struct sw_model *model) {
+    const int64_t widest = sw_max_i64(model->widths.up, model->widths.qkv);
+    return model->rows * widest * sw_dtype_bytes(model->shape.type);
+}
+
+static void lay_work(struct sw_model *model) {
+    const struct sw_model_config *c = &model->config;
+    const struct head_tiles *tiles = &model->head;
+    struct work_layout *w = &model->work;
+    const int64_t typed = sw_dtype_bytes(model->shape.type);
+    const int64_t hidden_bytes = model->rows * c->hidden * typed;
+    const int64_t row_bytes = model->rows * (int64_t)sizeof(float),
+                  tile_row_bytes = tiles->rows * (int64_t)sizeof(float);
+    /* The rotation table stays valid for the whole run, so block and head must not reuse its memory or the scratch
+     * memory. */
+    if (c->positions == SW_POSITIONS_ROTARY)
+        w->rotation = place(
+            &w->bytes, sw_round_up(sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES));
+    w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
+    int64_t block = w->bytes, head = w->bytes;
+    const struct widths *wide = &model->widths;
+    if (!sw_model_splits_backward(model))
+        w->wide = place(&block, sw_product_bytes(model));
+    w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
+    if (sw_cut_copies_kv(c, &model->cut)) {
+        w->own_qkv = place(&block, wide->qkv * c->hidden * typed);
+        w->own_qkv_bias = place(&block, wide->qkv * typed);
+        w->own_qkv_acc = place(&block, wide->qkv * c->hidden * (int64_t)sizeof(float));
+        w->own_qkv_bias_acc = place(&block, wide->qkv * (int64_t)sizeof(float));
+    }
+    if (c->gated)
+        w->inner = place(&block, model->rows * wide->ffn * typed);
+    if (c->qk_norm)
+        w->heads = place(&block, model->rows * (wide->q + wide->kv) * typed);
+    w->norm_mean = place(&head, row_bytes);
+    w->norm_rstd = place(&head, row_bytes);
+    w->norm_out = place(&head, hidden_bytes);
+    w->norm_grad = place(&head, hidden_bytes);
+    /* The one row of logits of a generating pass covers the whole vocabulary. */
+    const int64_t logits_stride = sw_head_stride(model, tiles->cols);
+    w->logits = place(&head, sw_max_i64(tiles->logits_rows * logits_stride, sw_head_stride(model, c->vocab)) *
+                                 (int64_t)sizeof(float));
+    w->logits_grad = place(&head, model->shape.forward_only ? 0 : tiles->rows * logits_stride * typed);
+    w->losses = place(&head, tile_row_bytes);
+    w->loss = place(&head, sizeof(double));
+    if (tiles->cut) {
+        w->largest = place(&head, tile_row_bytes);
+        w->sums = place(&head, tile_row_bytes);
+        w->target_logits = place(&head, tile_row_bytes);
+        w->hidden_grad = place(&head, tile_row_bytes * c->hidden);
+    }
+    w->bytes = sw_max_i64(block, head);
+}
+
+static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
+    int64_t bytes;
+    SW_TRY(sw_device_prepare_gemm(model->device, shape, &bytes));
+    model->scratch_bytes = sw_max_i64(model->scratch_bytes, bytes);
+    return SW_OK;
+}
+
+/* Tells whether a product is the last of its half, whose results are added up. */
+static bool is_behind_sum(enum linear_name name) {
+    return name == LINEAR_DOWN || name == LINEAR_PROJECTION;
+}
+
+/* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result; the
+ * ranks of a tensor group add their rows of the residual to what they have computed. */
+static bool meets_residual(const struct sw_model *model, enum linear_name name) {
+    const bool whole_attention = name == LINEAR_PROJECTION && model->cut.tiles == 1;
+    return is_behind_sum(name) && !whole_attention && model->cut.ranks == 1;
+}
+
+static sw_status prepare_linear(struct sw_model *model, enum linear_name name, enum sw_block_tensor bias, int64_t in,
+                                int64_t out) {
+    const sw_dtype type = model->shape.type;
+    const bool out_first = model->config.out_first, has_bias = sw_block_pieces(&model->config, bias) > 0;
+    struct linear *linear = &model->linear[name];
+    linear->forward = (struct sw_gemm){.m = model->rows,
+                                       .n = out,
+                                       .k = in,
+                                       .transpose_b = out_first,
+                                       .bias = has_bias,
+                                       .addend = meets_residual(model, name),
+                                       .in = type,
+                                       .out = type};
+    linear->forward_plain = linear->forward;
+    linear->forward_plain.bias = false;
+    linear->forward_continued = linear->forward_plain;
+    linear->forward_continued.addend = true;
+    linear->input_gradient =
+        (struct sw_gemm){.m = model->rows, .n = in, .k = out, .transpose_b = !out_first, .in = type, .out = type};
+    linear->weight_gradient = (struct sw_gemm){.m = out_first ? out : in,
+                                               .n = out_first ? in : out,
+                                               .k = model->rows,
+                                               .transpose_a = true,
+                                               .accumulate = true,
+                                               .in = type,
+                                               .out = SW_F32};
+    SW_TRY(prepare(model, &linear->forward));
+    if (sw_cut_parts(&model->cut) > 1)
+        SW_TRY(prepare(model, &linear->forward_plain));
+    if (model->cut.ranks > 1 && model->cut.tiles > 1 && is_behind_sum(name))
+        SW_TRY(prepare(model, &linear->forward_continued));
+    SW_TRY(prepare(model, &linear->input_gradient));
+    return prepare(model, &linear->weight_gradient);
+}
+
+static int64_t last_of(int64_t whole, int64_t tile) {
+    return whole - (sw_div_up(whole, tile) - 1) * tile;
+}
+
+/* Prepares the gradients of a tile of the head, and the logits of its parts. */
+static sw_status prepare_head_tile(struct sw_model *model, int64_t rows, int64_t cols) {
+    const int64_t part = sw_min_i64(rows, model->head.logits_rows);
+    const struct head_products tile = sw_head_products(model, rows, cols);
+    const struct head_products logits[] = {sw_head_products(model, part, cols),
+                                           sw_head_products(model, last_of(rows, part), cols)};
+    SW_TRY(prepare(model, &logits[0].logits));
+    SW_TRY(prepare(model, &logits[1].logits));
+    SW_TRY(prepare(model, &tile.input_gradient));
+    return prepare(model, &tile.table_gradient);
+}
+
+/* The ranks of a tensor group have up to one row of the vocabulary more or less; all prepare both, so that all need the
+ * same memory. */
+static sw_status prepare_head(struct sw_model *model) {
+    const int64_t vocab = model->config.vocab, least = vocab / model->cut.ranks;
+    const int64_t most = sw_shard_most_grains(vocab, model->cut.ranks);
+    const int64_t rows[] = {model->head.rows, last_of(model->rows, model->head.rows)};
+    const int64_t cols[] = {model->head.cols, last_of(most, model->head.cols), last_of(least, model->head.cols)};
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++)
+        for (size_t c = 0; c < sizeof cols / sizeof cols[0]; c++)
+            SW_TRY(prepare_head_tile(model, rows[r], sw_min_i64(cols[c], most)));
+    const struct head_products row = sw_head_products(model, 1, model->vocab.grains);
+    return prepare(model, &row.logits);
+}
+
+static void measure_widths(struct sw_model *model) {
+    const struct sw_model_config *c = &model->config;
+    const int64_t parts = sw_cut_parts(&model->cut), heads = c->heads / parts;
+    const int64_t kv_heads = sw_cut_copies_kv(c, &model->cut) ? 1 : c->kv_heads / parts;
+    const int64_t q = heads * c->head_dim, kv = kv_heads * c->head_dim, ffn = c->ffn / parts;
+    const struct widths widths = {.q = q, .kv = kv, .qkv = q + 2 * kv, .ffn = ffn, .up = c->gated ? 2 * ffn : ffn};
+    const int64_t heads_stride = c->qk_norm ? q + kv : widths.qkv;
+    model->widths = widths;
+    model->attention = (struct sw_attention){
+        .batch = model->shape.batch,
+        .seq = model->shape.seq,
+        .heads = heads,
+        .kv_heads = kv_heads,
+        .head_dim = c->head_dim,
+        .q_stride = heads_stride,
+        .k_stride = heads_stride,
+        .v_stride = widths.qkv,
+        .o_stride = q,
+        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+    };
+}
+
+static sw_status make_rotation(struct sw_model *model) {
+    if (model->config.positions != SW_POSITIONS_ROTARY)
+        return SW_OK;
+    const int64_t places = sw_most_keys(model);
+    model->rotation = calloc((size_t)(places * model->config.head_dim), sizeof *model->rotation);
+    if (model->rotation == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the positions of %lld tokens", (long long)places);
+    sw_rope_table(&model->config, places, model->rotation);
+    return SW_OK;
+}
+
+sw_status sw_model_prepare(struct sw_model *model) {
+    const struct sw_model_config *c = &model->config;
+    const struct widths *w = &model->widths;
+    measure_widths(model);
+    model->head = sw_head_tiles(model);
+    SW_TRY(make_rotation(model));
+    SW_TRY(prepare_linear(model, LINEAR_QKV, QKV_BIAS, c->hidden, w->qkv));
+    SW_TRY(prepare_linear(model, LINEAR_PROJECTION, PROJECTION_BIAS, w->q, c->hidden));
+    SW_TRY(prepare_linear(model, LINEAR_UP, UP_BIAS, c->hidden, w->up));
+    SW_TRY(prepare_linear(model, LINEAR_DOWN, DOWN_BIAS, w->ffn, c->hidden));
+    SW_TRY(prepare_head(model));
+    struct sw_attention longest = model->attention;
+    longest.past = sw_most_keys(model) - model->shape.seq;
+    model->scratch_bytes =
+        sw_max_i64(model->scratch_bytes, sw_attention_scratch_bytes(model->device, &longest, model->shape.type));
+    for (int kind = 0; kind < BLOCK_KINDS; kind++)
+        lay_saved(model, (enum block_kind)kind, &model->saved[kind]);
+    lay_work(model);
+    return SW_OK;
+}
+
+struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit) {
+    const int64_t hidden_bytes = model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
+    if (unit + 1 == model->units->count)
+        return (struct sw_unit_sizes){0};
+    if (unit == 0)
+        return (struct sw_unit_sizes){.output_bytes = hidden_bytes};
+    const struct sw_tile tile = sw_tile_of(&model->cut, unit);
+    return (struct sw_unit_sizes){
+        .output_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
+        .saved_bytes = model->saved[tile.kind].saved_bytes,
+        .derived_bytes = model->saved[tile.kind].derived_bytes,
+        .unnormed_bytes = model->saved[tile.kind].unnormed_bytes,
+        .cache_bytes = has(tile.kind, QKV_WEIGHT) ? 2 * sw_cache_values_offset(model) : 0,
+        .shares_input = !tile.first && tile.index > 1,
+        .continues = !tile.first,
+    };
+}
+
+int64_t sw_cache_values_offset(const struct sw_model *model) {
+    const int64_t row_bytes = model->widths.kv * sw_dtype_bytes(model->shape.type);
+    return sw_round_up(model->shape.context * row_bytes, AREA_ALIGN_BYTES);
+}
+
+int64_t sw_norm_offset(const struct sw_model *model) {
+    return sw_round_up(model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type), AREA_ALIGN_BYTES);
+}

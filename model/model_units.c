@@ -1,0 +1,344 @@
+/* Lists the units of a model (embedding, blocks or tiles of blocks, head) and the part of each tensor that a tile has.
+ */
+#include "core/size.h"
+#include "model/model_private.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+enum { DIVISORS_CHARS = 256 };
+
+/* How the tiles of a block cut a tensor: not at all, so that the first tile of the half has it; or along the inputs or
+ * the outputs of its product. */
+enum cut { NOT_CUT, CUT_IN, CUT_OUT };
+/* A tensor's form: a vector of the hidden size, of a head's size, or with an element for each output; or a matrix. */
+enum form { HIDDEN_VECTOR, HEAD_VECTOR, OUT_VECTOR, MATRIX };
+
+static const struct {
+    enum form form;
+    enum cut cut;
+} block_tensors[BLOCK_TENSORS] = {
+    [NORM1_SCALE] = {HIDDEN_VECTOR, NOT_CUT}, [NORM1_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
+    [QKV_WEIGHT] = {MATRIX, CUT_OUT},         [QKV_BIAS] = {OUT_VECTOR, CUT_OUT},
+    [Q_NORM] = {HEAD_VECTOR, NOT_CUT},        [K_NORM] = {HEAD_VECTOR, NOT_CUT},
+    [PROJECTION_WEIGHT] = {MATRIX, CUT_IN},   [PROJECTION_BIAS] = {OUT_VECTOR, NOT_CUT},
+    [NORM2_SCALE] = {HIDDEN_VECTOR, NOT_CUT}, [NORM2_BIAS] = {HIDDEN_VECTOR, NOT_CUT},
+    [UP_WEIGHT] = {MATRIX, CUT_OUT},          [UP_BIAS] = {OUT_VECTOR, CUT_OUT},
+    [DOWN_WEIGHT] = {MATRIX, CUT_IN},         [DOWN_BIAS] = {OUT_VECTOR, NOT_CUT},
+};
+
+/* Later tiles of a half have neither its norm nor the bias of its last product: the first tile has them. */
+static const struct sw_block_range ranges[BLOCK_KINDS] = {
+    [BLOCK_WHOLE] = {NORM1_SCALE, BLOCK_TENSORS},
+    [ATTENTION_FIRST] = {NORM1_SCALE, NORM2_SCALE},
+    [ATTENTION_NEXT] = {QKV_WEIGHT, PROJECTION_BIAS},
+    [MLP_FIRST] = {NORM2_SCALE, BLOCK_TENSORS},
+    [MLP_NEXT] = {UP_WEIGHT, DOWN_BIAS},
+};
+
+struct sw_block_range sw_block_range(enum block_kind kind) {
+    return ranges[kind];
+}
+
+struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit) {
+    const int64_t tiles = cut->tiles;
+    if (sw_cut_parts(cut) == 1)
+        return (struct sw_tile){.kind = BLOCK_WHOLE, .layer = unit - 1, .first = true, .last = true};
+    const int64_t within = (unit - 1) % (2 * tiles), index = within % tiles;
+    const bool attends = within < tiles, first = index == 0;
+    return (struct sw_tile){
+        .kind = attends ? (first ? ATTENTION_FIRST : ATTENTION_NEXT) : (first ? MLP_FIRST : MLP_NEXT),
+        .layer = (unit - 1) / (2 * tiles),
+        .index = index,
+        .first = first,
+        .last = index + 1 == tiles,
+    };
+}
+
+static const struct sw_tensor_names *names_of(const struct sw_model_config *config) {
+    const struct sw_family *family = sw_family_find(config->family);
+    assert(family != NULL);
+    return family->names;
+}
+
+int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor) {
+    const struct sw_tensor_piece *piece = names_of(config)->piece[tensor];
+    int count = 0;
+    while (count < SW_MOST_PIECES && piece[count].name != NULL &&
+           (piece[count].when == 0 || *(const bool *)((const char *)config + piece[count].when)))
+        count++;
+    return count;
+}
+
+int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor) {
+    const struct sw_block_range range = sw_block_range(sw_tile_of(&model->cut, unit).kind);
+    int before = 0;
+    if ((int)tensor < range.first || (int)tensor >= range.end || sw_block_pieces(&model->config, tensor) == 0)
+        return -1;
+    for (int t = range.first; t < (int)tensor; t++)
+        before += sw_block_pieces(&model->config, (enum sw_block_tensor)t);
+    return before;
+}
+
+/* Returns the outputs of a product of the block, or of one of the pieces that its weight is stored in. */
+static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece) {
+    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    if (tensor == QKV_WEIGHT || tensor == QKV_BIAS)
+        return pieces == 1 ? q + 2 * kv : piece == 0 ? q : kv;
+    return tensor == UP_WEIGHT || tensor == UP_BIAS ? c->ffn : c->hidden;
+}
+
+static int64_t inputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor) {
+    return tensor == PROJECTION_WEIGHT ? c->heads * c->head_dim : tensor == DOWN_WEIGHT ? c->ffn : c->hidden;
+}
+
+/* Fills the dimensions of a piece of a tensor and returns their number. */
+static int shape_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece,
+                    int64_t dim[2]) {
+    const enum form form = block_tensors[tensor].form;
+    const int64_t in = inputs_of(c, tensor), out = outputs_of(c, tensor, pieces, piece);
+    if (form != MATRIX) {
+        dim[0] = form == HIDDEN_VECTOR ? c->hidden : form == HEAD_VECTOR ? c->head_dim : out;
+        return 1;
+    }
+    dim[0] = c->out_first ? out : in;
+    dim[1] = c->out_first ? in : out;
+    return 2;
+}
+
+/* Returns part `index` of a piece. A tensor that holds queries, keys and values is cut within each of
+ * the three. */
+static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int dims,
+                              const int64_t *dim, int64_t parts, int64_t index) {
+    const enum cut cut = parts == 1 ? NOT_CUT : block_tensors[tensor].cut;
+    const bool fused = pieces == 1 && (tensor == QKV_WEIGHT || tensor == QKV_BIAS);
+    const int64_t rows = dims == 1 ? 1 : dim[0], cols = dim[dims - 1];
+    const int64_t stride = cols / (fused ? 3 : 1);
+    struct sw_part part = {.rows = rows, .cols = cols, .block_cols = cols, .block_stride = cols};
+    if (cut == NOT_CUT)
+        return part;
+    if (dims > 1 && (cut == CUT_OUT) == c->out_first) {
+        part.rows = rows / parts;
+        part.first_row = index * part.rows;
+    } else {
+        part.cols = cols / parts;
+        part.block_cols = stride / parts;
+        part.block_stride = stride;
+        part.first_col = index * part.block_cols;
+    }
+    return part;
+}
+
+/* Tells whether every rank of a tensor group has a piece whole: what is not cut, and, where key-value heads are fewer
+ * than ranks, the weights of keys and values. The biases of queries, keys and values then stay together. */
+static bool is_replicated(const struct sw_model_config *c, const struct sw_cut *cut, enum sw_block_tensor tensor,
+                          int piece) {
+    if (cut->ranks == 1 || block_tensors[tensor].cut == NOT_CUT)
+        return cut->ranks > 1;
+    return sw_cut_copies_kv(c, cut) && (tensor == QKV_BIAS || (tensor == QKV_WEIGHT && piece > 0));
+}
+
+static sw_status add_block_tensor(struct sw_unit *unit, const struct sw_model_config *c, const struct sw_cut *cut,
+                                  struct sw_tile tile, enum sw_block_tensor tensor) {
+    const struct sw_tensor_names *names = names_of(c);
+    const int pieces = sw_block_pieces(c, tensor);
+    const int64_t index = cut->rank * cut->tiles + tile.index;
+    for (int piece = 0; piece < pieces; piece++) {
+        char name[SW_TENSOR_NAME_CHARS];
+        int64_t dim[2];
+        const int dims = shape_of(c, tensor, pieces, piece, dim);
+        const bool replicated = is_replicated(c, cut, tensor, piece);
+        struct sw_part part = part_of(c, tensor, pieces, dims, dim, replicated ? 1 : sw_cut_parts(cut), index);
+        part.joined = piece > 0 && !replicated;
+        part.replicated = replicated;
+        part.used_rows = replicated && tensor == QKV_WEIGHT ? c->head_dim : 0;
+        snprintf(name, sizeof name, "%s%lld.%s", names->block, (long long)tile.layer, names->piece[tensor][piece].name);
+        SW_TRY(sw_unit_add_part(unit, name, dims, dim, &part, dims > 1));
+    }
+    return SW_OK;
+}
+
+static void name_block(struct sw_unit *unit, const struct sw_cut *cut, struct sw_tile tile) {
+    const bool attends = tile.kind == ATTENTION_FIRST || tile.kind == ATTENTION_NEXT;
+    if (sw_cut_parts(cut) == 1)
+        snprintf(unit->name, sizeof unit->name, "block %lld", (long long)tile.layer);
+    else if (cut->tiles == 1)
+        snprintf(unit->name, sizeof unit->name, "block %d %s", (int)tile.layer, attends ? "attention" : "mlp");
+    else
+        snprintf(unit->name, sizeof unit->name, "block %d %s %d/%d", (int)tile.layer, attends ? "attention" : "mlp",
+                 (int)tile.index + 1, (int)cut->tiles);
+}
+
+/* Adds a rank's rows of a table, with room for as many as any rank has. */
+static sw_status add_table(struct sw_unit *unit, const char *name, int64_t rows, int64_t cols,
+                           const struct sw_cut *cut) {
+    const struct sw_span own = sw_shard(rows, cut->ranks, cut->rank);
+    const struct sw_part part = {.first_row = own.first_grain,
+                                 .rows = own.grains,
+                                 .room_rows = sw_shard_most_grains(rows, cut->ranks),
+                                 .cols = cols,
+                                 .block_cols = cols,
+                                 .block_stride = cols};
+    return sw_unit_add_part(unit, name, 2, (int64_t[]){rows, cols}, &part, true);
+}
+
+static sw_status add_final_norm(struct sw_unit *unit, const char *name, int64_t hidden, const struct sw_cut *cut) {
+    const struct sw_part part = {
+        .rows = 1, .cols = hidden, .block_cols = hidden, .block_stride = hidden, .replicated = cut->ranks > 1};
+    return sw_unit_add_part(unit, name, 1, &hidden, &part, false);
+}
+
+static sw_status add_all_tensors(struct sw_units *units, const struct sw_model_config *c, const struct sw_cut *cut) {
+    struct sw_unit *embedding = &units->unit[0], *head = &units->unit[units->count - 1];
+    const struct sw_tensor_names *names = names_of(c);
+    snprintf(embedding->name, sizeof embedding->name, "embedding");
+    SW_TRY(add_table(embedding, names->token_table, c->vocab, c->hidden, cut));
+    if (c->positions == SW_POSITIONS_LEARNED)
+        SW_TRY(add_table(embedding, names->position_table, c->max_positions, c->hidden, cut));
+    for (int64_t u = 1; u + 1 < units->count; u++) {
+        const struct sw_tile tile = sw_tile_of(cut, u);
+        const struct sw_block_range range = sw_block_range(tile.kind);
+        name_block(&units->unit[u], cut, tile);
+        for (int t = range.first; t < range.end; t++)
+            SW_TRY(add_block_tensor(&units->unit[u], c, cut, tile, (enum sw_block_tensor)t));
+    }
+    snprintf(head->name, sizeof head->name, "head");
+    SW_TRY(add_final_norm(head, names->final_norm_scale, c->hidden, cut));
+    if (c->norm == SW_NORM_LAYER)
+        SW_TRY(add_final_norm(head, names->final_norm_bias, c->hidden, cut));
+    if (!c->tied_embeddings)
+        SW_TRY(add_table(head, names->output_table, c->vocab, c->hidden, cut));
+    return SW_OK;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Returns the greatest number of tiles that a rank's part of each half can be cut into, which those that can be divide.
+ * Ranks that share a key-value head would need all of it in every tile. */
+static int64_t most_tiles(const struct sw_model_config *c, int ranks) {
+    if (c->qk_norm || c->kv_heads % ranks != 0)
+        return 1;
+    return common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn) / ranks;
+}
+
+bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t tiles) {
+    return tiles >= 1 && most_tiles(config, ranks) % tiles == 0;
+}
+
+/* Refuses tiles of heads that are shared, whatever their number. */
+static sw_status check_shared_heads(const struct sw_model_config *c, int ranks, int64_t tiles) {
+    if (tiles > 1 && c->qk_norm)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--tiles %lld is not supported for %s, whose heads share the norms of queries and keys; give 1",
+                       (long long)tiles, c->family);
+    if (tiles > 1 && c->kv_heads % ranks != 0)
+        return sw_fail(
+            SW_ERR_ARG,
+            "--tiles %lld does not work with --tensor %d, whose ranks share the model's %lld key-value heads; "
+            "give --tiles 1, or a --tensor that divides %lld",
+            (long long)tiles, ranks, (long long)c->kv_heads, (long long)c->kv_heads);
+    return SW_OK;
+}
+
+static sw_status check_tiles(const struct sw_model_config *c, int ranks, int64_t tiles) {
+    const int64_t most = most_tiles(c, ranks);
+    char divisors[DIVISORS_CHARS] = "", of_rank[DIVISORS_CHARS] = "";
+    size_t used = 0;
+    SW_TRY(check_shared_heads(c, ranks, tiles));
+    if (sw_model_tiles_fit(c, ranks, tiles))
+        return SW_OK;
+    for (int64_t d = 1; d <= most && used + SW_SIZE_CHARS < sizeof divisors; d++)
+        if (most % d == 0)
+            used += (size_t)snprintf(divisors + used, sizeof divisors - used, d == 1 ? "%lld" : ", %lld", (long long)d);
+    if (ranks > 1)
+        snprintf(of_rank, sizeof of_rank, " that each rank of --tensor %d has", ranks);
+    return sw_fail(SW_ERR_ARG, "--tiles %lld must divide the %s%lld heads%s and %lld columns of the MLP%s; give %s%s",
+                   (long long)tiles, ranks > 1 ? "" : "model's ", (long long)c->heads / ranks,
+                   c->kv_heads == c->heads ? "" : ", the key heads", (long long)c->ffn / ranks, of_rank,
+                   most == 1 ? "" : "one of ", divisors);
+}
+
+static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut,
+                            sw_optimizer_format optimizer, struct sw_units **out) {
+    struct sw_units *units;
+    const int64_t block_units = sw_cut_parts(cut) == 1 ? 1 : 2 * cut->tiles;
+    SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
+    units->tied = config->tied_embeddings;
+    units->optimizer = optimizer;
+    sw_status status = add_all_tensors(units, config, cut);
+    if (status == SW_OK)
+        status = sw_units_seal(units);
+    if (status != SW_OK) {
+        sw_units_destroy(units);
+        return status;
+    }
+    *out = units;
+    return SW_OK;
+}
+
+sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
+                         struct sw_units **out) {
+    const struct sw_cut cut = {.tiles = tiles, .ranks = 1};
+    SW_TRY(check_tiles(config, 1, tiles));
+    return make_units(config, &cut, optimizer, out);
+}
+
+/* Returns the rows of the smallest table that ranks share. */
+static int64_t least_rows(const struct sw_model_config *c) {
+    return sw_min_i64(c->vocab, c->positions == SW_POSITIONS_LEARNED ? c->max_positions : c->vocab);
+}
+
+/* Ranks share out the key-value heads, or as many ranks each share one. */
+static bool ranks_fit_kv_heads(const struct sw_model_config *c, int64_t ranks) {
+    return c->kv_heads % ranks == 0 || ranks % c->kv_heads == 0;
+}
+
+static bool ranks_fit(const struct sw_model_config *c, int64_t ranks) {
+    return ranks >= 1 && c->heads % ranks == 0 && ranks_fit_kv_heads(c, ranks) && c->ffn % ranks == 0 &&
+           ranks <= least_rows(c);
+}
+
+/* Returns the number of ranks nearest to this one that fits; of two the smaller. One always fits. */
+static int64_t nearest_ranks(const struct sw_model_config *c, int64_t ranks) {
+    int64_t away = 0;
+    while (!ranks_fit(c, ranks - away) && !ranks_fit(c, ranks + away))
+        away++;
+    return ranks_fit(c, ranks - away) ? ranks - away : ranks + away;
+}
+
+static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
+    const long long nearest = nearest_ranks(c, ranks);
+    if (c->heads % ranks != 0)
+        return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads; the nearest that fits is %lld",
+                       ranks, (long long)c->heads, nearest);
+    if (!ranks_fit_kv_heads(c, ranks))
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %d must divide the model's %lld key-value heads, or be a multiple of them; the "
+                       "nearest that fits is %lld",
+                       ranks, (long long)c->kv_heads, nearest);
+    if (c->ffn % ranks != 0)
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %d must divide the %lld columns of the model's MLP; the nearest that fits is %lld",
+                       ranks, (long long)c->ffn, nearest);
+    if (least_rows(c) < ranks)
+        return sw_fail(SW_ERR_ARG,
+                       "--tensor %d is more than the %lld rows of one of the model's tables; the nearest that fits is "
+                       "%lld",
+                       ranks, (long long)least_rows(c), nearest);
+    return SW_OK;
+}
+
+sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
+                              sw_optimizer_format optimizer, struct sw_units **out) {
+    const struct sw_cut cut = {.tiles = tiles, .ranks = ranks, .rank = rank};
+    SW_TRY(check_ranks(config, ranks));
+    SW_TRY(check_tiles(config, ranks, tiles));
+    return make_units(config, &cut, optimizer, out);
+}

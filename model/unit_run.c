@@ -1,0 +1,266 @@
+#include "model/unit_run.h"
+
+#include "core/machine.h"
+#include "core/size.h"
+#include "core/team.h"
+#include "model/model_private.h"
+
+#include <stdlib.h>
+
+/* Weights are made in two boxes of host memory, one while the other is copied to the device. */
+enum { BOX_GRAINS = 64, BOXES = 2 };
+
+/* The runner: memory that fits any unit of the model, and the call of the chosen unit. */
+struct sw_unit_run {
+    struct sw_model *model;
+    struct sw_unit_ops ops;
+    bool described; /* a described device, which reads no numbers, so none are made */
+    const struct sw_units *units;
+    struct sw_memory *memory, *host; /* device memory of all areas, and host memory through which they are filled */
+    struct sw_stream *stream;
+    struct sw_unit_call call;
+    void *weights, *table;
+    double loss;
+    struct sw_model_init init;
+    struct sw_team *team; /* threads that make random weights */
+};
+
+static int64_t most_elems(const struct sw_units *units) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        most = sw_max_i64(most, units->unit[u].elems);
+    return most;
+}
+
+static int64_t most_of(const int64_t *bytes, int64_t count) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < count; u++)
+        most = sw_max_i64(most, bytes[u]);
+    return most;
+}
+
+enum {
+    WEIGHTS,
+    TABLE,
+    ACC,
+    TABLE_ACC,
+    TOKENS,
+    IN,
+    OUT,
+    GRAD,
+    NORM_GRAD,
+    PRODUCT_GRAD,
+    SOFTMAX,
+    SAVED,
+    DERIVED,
+    WORK,
+    AREAS
+};
+
+static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
+    const struct sw_units *units = sw_model_get_units(model);
+    const struct sw_model_bytes sizes = sw_model_bytes(model);
+    const int64_t elems = most_elems(units), table_elems = units->unit[0].elems;
+    const int64_t typed = sw_dtype_bytes(sw_model_type(model)), output = most_of(sizes.output, units->count);
+    int64_t all_bytes = 0;
+    bytes[WEIGHTS] = elems * typed;
+    bytes[TABLE] = table_elems * typed;
+    bytes[ACC] = elems * (int64_t)sizeof(float);
+    bytes[TABLE_ACC] = table_elems * (int64_t)sizeof(float);
+    bytes[TOKENS] = sizes.token;
+    bytes[IN] = bytes[OUT] = bytes[GRAD] = output;
+    bytes[NORM_GRAD] = model->cut.ranks > 1 ? output : 0;
+    bytes[PRODUCT_GRAD] = sizes.product;
+    bytes[SOFTMAX] = model->cut.ranks * sizes.softmax;
+    bytes[SAVED] = most_of(sizes.saved, units->count);
+    bytes[DERIVED] = most_of(sizes.derived, units->count);
+    bytes[WORK] = sizes.work;
+    for (int i = 0; i < AREAS; i++)
+        all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    return all_bytes;
+}
+
+int64_t sw_unit_run_bytes(struct sw_model *model) {
+    int64_t bytes[AREAS];
+    return size_areas(model, bytes);
+}
+
+static sw_status bring(struct sw_unit_run *run, const void *to, int64_t bytes) {
+    SW_TRY(sw_copy_to_device(run->stream, (void *)(uintptr_t)to, sw_memory_base(run->host), bytes));
+    return sw_stream_synchronize(run->stream);
+}
+
+/* Fills an area with numbers of both signs, because products of zeros may be faster. */
+static sw_status bring_numbers(struct sw_unit_run *run, const void *to, int64_t bytes, float factor) {
+    enum { PERIOD = 101, MIDDLE = 50 };
+    const sw_dtype type = sw_model_type(run->model);
+    for (int64_t i = 0; i < bytes / sw_dtype_bytes(type); i++)
+        sw_dtype_store(type, sw_memory_base(run->host), i, (float)(i % PERIOD - MIDDLE) * factor);
+    return bring(run, to, bytes);
+}
+
+/* Fills in tokens from all over the vocabulary. */
+static sw_status bring_tokens(struct sw_unit_run *run, const int32_t *to, int64_t bytes) {
+    enum { TOKEN_STEP = 7919 };
+    const int64_t vocab = sw_model_get_config(run->model)->vocab;
+    int32_t *tokens = sw_memory_base(run->host);
+    for (int64_t i = 0; i < bytes / (int64_t)sizeof *tokens; i++)
+        tokens[i] = (int32_t)(i * TOKEN_STEP % vocab);
+    return bring(run, to, bytes);
+}
+
+static sw_status fill_inputs(struct sw_unit_run *run, const int64_t bytes[AREAS]) {
+    const struct sw_unit_call *call = &run->call;
+    if (!run->described) {
+        SW_TRY(bring_numbers(run, call->in, bytes[IN], 0x1p-5f));
+        SW_TRY(bring_numbers(run, call->grad, bytes[GRAD], 0x1p-15f));
+        SW_TRY(bring_tokens(run, call->tokens, bytes[TOKENS]));
+    }
+    return run->ops.begin == NULL ? SW_OK : run->ops.begin(run->ops.context, run->stream, call->work);
+}
+
+static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
+    struct sw_unit_call *call = &run->call;
+    void *area[AREAS];
+    int64_t bytes[AREAS], taken_bytes = 0;
+    const int64_t all_bytes = size_areas(run->model, bytes);
+    SW_TRY(sw_memory_open(device, "measurement", SW_MEMORY_DEVICE, all_bytes, &run->memory));
+    const int64_t boxes_bytes = (int64_t)BOXES * BOX_GRAINS * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    SW_TRY(sw_memory_open(device, "measurement", SW_MEMORY_HOST,
+                          sw_max_i64(sw_max_i64(bytes[IN], bytes[TOKENS]), boxes_bytes), &run->host));
+    for (int i = 0; i < AREAS; i++) {
+        area[i] = (char *)sw_memory_base(run->memory) + taken_bytes;
+        taken_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
+    }
+    run->weights = area[WEIGHTS];
+    run->table = area[TABLE];
+    call->weights = area[WEIGHTS];
+    call->acc = area[ACC];
+    call->table_acc = area[TABLE_ACC];
+    call->tokens = area[TOKENS];
+    call->in = area[IN];
+    call->out = area[OUT];
+    call->grad = area[GRAD];
+    call->norm_grad = area[NORM_GRAD];
+    call->product_grad = area[PRODUCT_GRAD];
+    call->softmax = area[SOFTMAX];
+    call->own_rows = sw_shard(run->model->rows, run->model->cut.ranks, run->model->cut.rank);
+    call->own_in = area[IN]; /* any rows do */
+    call->saved = area[SAVED];
+    call->derived = area[DERIVED];
+    call->work = area[WORK];
+    return fill_inputs(run, bytes);
+}
+
+/* A job of the threads: random weights of some grains of a unit. */
+struct box {
+    struct sw_unit_run *run;
+    int64_t unit, first, elems;
+    float *to;
+};
+
+/* Fills one grain. Random weights cannot fail. */
+static void fill_grain(void *context, int64_t g, int thread) {
+    (void)thread;
+    const struct box *box = context;
+    const int64_t at = g * SW_GRAIN_ELEMS;
+    (void)sw_model_fill_random(&box->run->init, box->unit, box->first + at, SW_GRAIN_ELEMS, box->to + at);
+}
+
+static sw_status send_box(const struct box *box, void *to) {
+    struct sw_unit_run *run = box->run;
+    float *fp32 = (float *)run->call.acc + box->first;
+    const sw_dtype type = sw_model_type(run->model);
+    /* Waits until the last copy has read the box that the threads fill next. */
+    SW_TRY(sw_stream_synchronize(run->stream));
+    SW_TRY(sw_copy_to_device(run->stream, fp32, box->to, box->elems * (int64_t)sizeof(float)));
+    return sw_cast_from_f32(run->stream, type, box->elems, fp32, (char *)to + box->first * sw_dtype_bytes(type));
+}
+
+/* Puts a unit's random weights on the device. Their fp32 values pass through the memory of its gradient. */
+static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
+    const int64_t elems = run->described ? 0 : run->units->unit[unit].elems;
+    const int64_t box_elems = (int64_t)BOX_GRAINS * SW_GRAIN_ELEMS;
+    for (int64_t first = 0; first < elems; first += box_elems) {
+        struct box box = {.run = run, .unit = unit, .first = first, .elems = sw_min_i64(box_elems, elems - first)};
+        box.to = (float *)sw_memory_base(run->host) + first / box_elems % BOXES * box_elems;
+        sw_team_begin(run->team, fill_grain, &box, box.elems / SW_GRAIN_ELEMS);
+        sw_team_finish(run->team);
+        SW_TRY(send_box(&box, to));
+    }
+    return sw_stream_synchronize(run->stream);
+}
+
+sw_status sw_unit_run_open(struct sw_model *model, struct sw_device *device, struct sw_unit_run **out) {
+    *out = NULL;
+    struct sw_unit_run *run = calloc(1, sizeof *run);
+    if (run == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to measure a unit");
+    run->model = model;
+    run->described = sw_device_info(device).described;
+    run->ops = sw_model_ops(model);
+    run->units = sw_model_get_units(model);
+    run->init = (struct sw_model_init){.config = sw_model_get_config(model), .units = run->units};
+    sw_status status = sw_stream_open(device, &run->stream);
+    run->call.stream = run->stream;
+    if (status == SW_OK)
+        status = sw_team_open(sw_machine_cores(), &run->team);
+    if (status == SW_OK)
+        status = take_areas(run, device);
+    run->call.loss = &run->loss;
+    run->call.loss_scale = 1.0f;
+    if (status == SW_OK)
+        status = fill_weights(run, 0, run->table);
+    if (status == SW_OK)
+        *out = run;
+    else
+        sw_unit_run_close(run);
+    return status;
+}
+
+void sw_unit_run_close(struct sw_unit_run *run) {
+    if (run == NULL)
+        return;
+    sw_team_close(run->team);
+    sw_stream_close(run->stream);
+    sw_memory_close(run->memory);
+    sw_memory_close(run->host);
+    free(run);
+}
+
+sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit) {
+    const bool head = unit + 1 == run->units->count;
+    run->call.unit = unit;
+    run->call.table = head && run->units->tied ? run->table : NULL;
+    if (unit > 0 || run->described)
+        return fill_weights(run, unit, run->weights);
+    const int64_t bytes = run->units->unit[unit].elems * sw_dtype_bytes(sw_model_type(run->model));
+    SW_TRY(sw_copy_on_device(run->stream, run->weights, run->table, bytes));
+    return sw_stream_synchronize(run->stream);
+}
+
+static sw_unit_function function_of(const struct sw_unit_run *run, sw_unit_pass pass) {
+    const struct sw_unit_ops *ops = &run->ops;
+    const sw_unit_function of_head[SW_UNIT_PASSES] = {
+        [SW_UNIT_FORWARD] = ops->head_logits != NULL ? ops->head_logits : ops->loss, [SW_UNIT_BACKWARD] = ops->head};
+    const sw_unit_function of_others[SW_UNIT_PASSES] = {
+        [SW_UNIT_FORWARD] = ops->forward,           [SW_UNIT_BACKWARD] = ops->backward,
+        [SW_UNIT_LAST_PRODUCT] = ops->last_product, [SW_UNIT_FIRST_PRODUCT] = ops->first_product,
+        [SW_UNIT_RECOMPUTE] = ops->recompute,       [SW_UNIT_DERIVE] = ops->recompute,
+        [SW_UNIT_BACKWARD_DERIVING] = ops->backward};
+    return run->call.unit + 1 == run->units->count ? of_head[pass] : of_others[pass];
+}
+
+bool sw_unit_run_has_products(const struct sw_unit_run *run) {
+    return run->ops.last_product != NULL;
+}
+
+sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {
+    static const sw_recompute again[SW_UNIT_PASSES] = {[SW_UNIT_RECOMPUTE] = SW_RECOMPUTE_UNIT,
+                                                       [SW_UNIT_DERIVE] = SW_RECOMPUTE_DERIVED,
+                                                       [SW_UNIT_BACKWARD_DERIVING] = SW_RECOMPUTE_DERIVED};
+    struct sw_unit_call *call = &run->call;
+    call->recompute = again[pass];
+    SW_TRY(function_of(run, pass)(run->ops.context, call));
+    return sw_stream_synchronize(call->stream);
+}

@@ -1,0 +1,288 @@
+#include "report/report.h"
+
+#include "core/files/files.h"
+#include "core/files/json_file.h"
+#include "report/curves.h"
+#include "report/details.h"
+#include "report/page.h"
+#include "report/page_data.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A page stays below 2 MB: with more runs than WIDE_RUNS, curves have half as many points; and the runs share these
+ * bytes of samples and timelines. */
+enum { WIDE_RUNS = 3, SAMPLES_BYTES = 200000, TIMELINES_BYTES = 280000 };
+
+/* --- Curves ------------------------------------------------------------------------------------------------------ */
+
+typedef double (*column_value)(const struct sw_curve_point *point, int column);
+
+static double mean_of(const struct sw_curve_point *point, int column) {
+    const struct sw_curve_value *value = &point->value[column];
+    return value->count > 0 ? value->sum / (double)value->count : NAN;
+}
+
+static double least_of(const struct sw_curve_point *point, int column) {
+    return point->value[column].count > 0 ? point->value[column].least : NAN;
+}
+
+static double most_of(const struct sw_curve_point *point, int column) {
+    return point->value[column].count > 0 ? point->value[column].most : NAN;
+}
+
+/* The share of the steps' time for which a lane was busy, or bytes a second. */
+static double by_second(const struct sw_curve_point *point, int column) {
+    const double seconds = point->value[SW_LOG_SECONDS].sum;
+    return seconds > 0 && point->value[column].count > 0 ? point->value[column].sum / seconds : NAN;
+}
+
+static double step_of(const struct sw_curve_point *point, int column) {
+    (void)column;
+    return (double)point->step;
+}
+
+static double tokens_of(const struct sw_curve_point *point, int column) {
+    (void)column;
+    return point->tokens;
+}
+
+static double seconds_of(const struct sw_curve_point *point, int column) {
+    (void)column;
+    return point->seconds;
+}
+
+static double clipped_of(const struct sw_curve_point *point, int column) {
+    const int64_t steps = point->value[column].count;
+    return steps > 0 ? (double)point->clipped / (double)steps : NAN;
+}
+
+static const struct {
+    const char *name;
+    column_value value;
+    int column;
+} page_columns[] = {
+    {"step", step_of, 0},
+    {"tokens", tokens_of, 0},
+    {"seconds", seconds_of, 0},
+    {"loss", mean_of, SW_LOG_LOSS},
+    {"loss_tokens", mean_of, SW_LOG_LOSS_TOKENS},
+    {"loss_least", least_of, SW_LOG_LOSS},
+    {"loss_most", most_of, SW_LOG_LOSS},
+    {"grad_norm", mean_of, SW_LOG_GRAD_NORM},
+    {"grad_norm_least", least_of, SW_LOG_GRAD_NORM},
+    {"grad_norm_most", most_of, SW_LOG_GRAD_NORM},
+    {"clipped", clipped_of, SW_LOG_GRAD_NORM},
+    {"lr", mean_of, SW_LOG_LR},
+    {"step_s", mean_of, SW_LOG_SECONDS},
+    {"tokens_per_second", mean_of, SW_LOG_TOKENS_PER_SECOND},
+    {"tokens_per_second_least", least_of, SW_LOG_TOKENS_PER_SECOND},
+    {"tokens_per_second_most", most_of, SW_LOG_TOKENS_PER_SECOND},
+    {"mfu", mean_of, SW_LOG_MFU},
+};
+
+static void put_column(FILE *to, const char *name, const struct sw_curves *curves, column_value value, int column) {
+    const char *comma = "";
+    fprintf(to, "\"%s\":[", name);
+    for (int64_t i = 0; i < curves->points; i++) {
+        if (curves->point[i].step == 0)
+            continue;
+        fputs(comma, to);
+        if (value == step_of || value == tokens_of)
+            fprintf(to, "%.0f", value(&curves->point[i], column));
+        else
+            sw_put_digits(to, value(&curves->point[i], column),
+                          value == by_second ? SW_DRAWN_DIGITS : SW_STATED_DIGITS);
+        comma = ",";
+    }
+    fputs("]", to);
+}
+
+static void put_group(FILE *to, const char *name, const struct sw_curves *curves, column_value value, int first,
+                      int count) {
+    fprintf(to, "\"%s\":{", name);
+    for (int i = first; i < first + count; i++) {
+        put_column(to, sw_log_column_name(i), curves, value, i);
+        fputs(i + 1 < first + count ? "," : "},", to);
+    }
+}
+
+static void put_columns(FILE *to, const struct sw_curves *curves) {
+    fputs("\"columns\":{", to);
+    for (size_t i = 0; i < sizeof page_columns / sizeof page_columns[0]; i++) {
+        fputs(i > 0 ? "," : "", to);
+        put_column(to, page_columns[i].name, curves, page_columns[i].value, page_columns[i].column);
+    }
+    fputs("},", to);
+    put_group(to, "lanes", curves, by_second, SW_LOG_LANES, SW_LOG_LANE_COUNT);
+    put_group(to, "rates", curves, by_second, SW_LOG_BYTES, SW_LOG_BYTE_COUNT);
+    put_group(to, "peaks", curves, most_of, SW_LOG_PEAKS, SW_LOG_PEAK_COUNT);
+}
+
+static void put_evaluations(FILE *to, const struct sw_curves *curves) {
+    fputs("\"evaluations\":[", to);
+    for (int64_t i = 0; i < curves->evaluations; i++) {
+        fprintf(to, "%s[%lld,", i > 0 ? "," : "", (long long)curves->evaluation[i].step);
+        sw_put_digits(to, curves->evaluation[i].loss, SW_STATED_DIGITS);
+        fputc(']', to);
+    }
+    fputs("],", to);
+    const struct sw_curve_evaluation *ends[] = {&curves->best, &curves->last_evaluation};
+    for (int i = 0; i < 2; i++) {
+        fprintf(to, "\"%s\":", i == 0 ? "best" : "last_evaluation");
+        if (ends[i]->step == 0) {
+            fputs("null,", to);
+            continue;
+        }
+        fprintf(to, "[%lld,", (long long)ends[i]->step);
+        sw_put_digits(to, ends[i]->loss, SW_STATED_DIGITS);
+        fputs("],", to);
+    }
+}
+
+/* The totals, whose names are followed by a comma each. */
+static void put_totals(FILE *to, const struct sw_curves *curves) {
+    const struct sw_curve_point *last = curves->points > 0 ? &curves->point[curves->points - 1] : NULL;
+    int64_t clipped = 0, skipped = 0, empty = 0;
+    for (int64_t i = 0; i < curves->points; i++) {
+        clipped += curves->point[i].clipped;
+        skipped += curves->point[i].skipped;
+        empty += curves->point[i].empty;
+    }
+    sw_put_whole(to, "steps", (double)curves->steps);
+    sw_put_whole(to, "width", (double)curves->width);
+    sw_put_whole(to, "saved", (double)curves->saved);
+    sw_put_whole(to, "clipped", (double)clipped);
+    sw_put_whole(to, "skipped", (double)skipped);
+    sw_put_whole(to, "empty", (double)empty);
+    sw_put_whole(to, "tokens", last != NULL ? last->tokens : 0);
+    fputs("\"seconds\":", to);
+    sw_put_digits(to, last != NULL ? last->seconds : 0, SW_STATED_DIGITS);
+    fputs(",\"bytes\":{", to);
+    for (int i = 0; i < SW_LOG_BYTE_COUNT; i++)
+        fprintf(to, "%s\"%s\":%.0f", i > 0 ? "," : "", sw_log_column_name(SW_LOG_BYTES + i), curves->bytes[i]);
+    fputs("},\"lane_seconds\":{", to);
+    for (int i = 0; i < SW_LOG_LANE_COUNT; i++) {
+        fprintf(to, "%s\"%s\":", i > 0 ? "," : "", sw_log_column_name(SW_LOG_LANES + i));
+        sw_put_digits(to, curves->lane_seconds[i], SW_STATED_DIGITS);
+    }
+    fputs("},", to);
+    static const int of_last[] = {SW_LOG_RANKS, SW_LOG_ZERO, SW_LOG_ETA_SECONDS};
+    for (size_t i = 0; curves->steps > 0 && i < sizeof of_last / sizeof of_last[0]; i++) {
+        fprintf(to, "\"%s\":", sw_log_column_name(of_last[i]));
+        sw_put_digits(to, curves->last.value[of_last[i]], SW_STATED_DIGITS);
+        fputc(',', to);
+    }
+    sw_put_text(to, "first_time", curves->first_time);
+    sw_put_text(to, "last_time", curves->last_time);
+}
+
+/* --- Runs -------------------------------------------------------------------------------------------------------- */
+
+/* How much of each run fits into a page of so many runs. */
+static struct sw_curve_spec spec_of(int count) {
+    return (struct sw_curve_spec){.most_points = count <= WIDE_RUNS ? SW_CURVE_POINTS : SW_CURVE_POINTS / 2,
+                                  .most_sample_bytes = SAMPLES_BYTES / count};
+}
+
+static sw_status put_run(FILE *to, const char *folder, int count) {
+    char path[PATH_MAX];
+    json_t *run = NULL;
+    struct sw_curves *curves = NULL;
+    struct sw_curve_spec spec = spec_of(count);
+    SW_TRY(sw_path_join(path, sizeof path, folder, "run.json"));
+    SW_TRY(sw_json_read_checked_file(path, SW_JSON_MOST_WRITTEN_BYTES, SW_ERR_CORRUPT, &run));
+    const json_t *settings = json_object_get(run, "settings");
+    spec.clip = json_number_value(json_object_get(settings, "clip"));
+    const sw_status status = json_is_object(settings)
+                                 ? sw_curves_read(folder, &spec, &curves)
+                                 : sw_fail(SW_ERR_CORRUPT, "%s has no settings, so it is no run of this program", path);
+    if (status == SW_OK) {
+        fputc('{', to);
+        sw_put_text(to, "folder", folder);
+        sw_put_json(to, "version", json_object_get(run, "spillway"));
+        sw_put_json(to, "settings", settings);
+        sw_put_json(to, "architecture", json_object_get(json_object_get(run, "config"), "model_type"));
+        sw_put_json(to, "gpu", json_object_get(json_object_get(run, "products"), "gpu"));
+        put_totals(to, curves);
+        put_columns(to, curves);
+        put_evaluations(to, curves);
+        sw_put_start(to, run, curves);
+        sw_put_timeline(to, folder, TIMELINES_BYTES / count);
+        sw_put_samples(to, &curves->samples);
+        fputs("\"end\":0}", to);
+    }
+    sw_curves_free(curves);
+    json_decref(run);
+    return status;
+}
+
+static sw_status make_data(const char *const *folders, int count, int64_t reload_s, char **out) {
+    size_t bytes = 0;
+    FILE *to = open_memstream(out, &bytes);
+    if (to == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    sw_status status = SW_OK;
+    fprintf(to, "{\"version\":\"" SW_VERSION "\",\"reload_s\":%lld,\"runs\":[", (long long)reload_s);
+    for (int i = 0; status == SW_OK && i < count; i++) {
+        fputs(i > 0 ? "," : "", to);
+        status = put_run(to, folders[i], count);
+    }
+    fputs("]}", to);
+    if (!sw_text_stream_end(to, out) && status == SW_OK)
+        status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    return status;
+}
+
+/* Angle brackets and ampersands, which only the strings of JSON have, are written as escapes. So no name in a run can
+ * end the script that holds the data. */
+static void put_escaped(FILE *to, const char *data) {
+    for (; *data != 0; data++)
+        if (*data == '<' || *data == '>' || *data == '&')
+            fprintf(to, "\\u%04x", (unsigned)*data);
+        else
+            fputc(*data, to);
+}
+
+sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s, char **out_page, size_t *out_bytes) {
+    char *data = NULL;
+    sw_status status = make_data(folders, count, reload_s, &data);
+    FILE *to = status == SW_OK ? open_memstream(out_page, out_bytes) : NULL;
+    if (status == SW_OK && to == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    if (to != NULL) {
+        fwrite(sw_page_before, 1, sw_page_before_bytes, to);
+        put_escaped(to, data);
+        fwrite(sw_page_after, 1, sw_page_after_bytes, to);
+        if (!sw_text_stream_end(to, out_page))
+            status = sw_fail(SW_ERR_NOMEM, "no memory for the report");
+    }
+    free(data);
+    return status;
+}
+
+/* Returns whether a file begins as our pages do. */
+static bool is_page(const char *path) {
+    static const char mark[] = "<!doctype html>\n<!-- spillway report -->";
+    char begin[sizeof mark] = "";
+    struct stat info;
+    FILE *file = stat(path, &info) == 0 && S_ISREG(info.st_mode) ? fopen(path, "re") : NULL;
+    if (file == NULL)
+        return false;
+    const size_t chars = fread(begin, 1, sizeof mark - 1, file);
+    fclose(file);
+    return chars == sizeof mark - 1 && memcmp(begin, mark, chars) == 0;
+}
+
+sw_status sw_report_write(const char *path, const char *page, size_t bytes) {
+    struct stat info;
+    if (lstat(path, &info) == 0 && !is_page(path))
+        return sw_fail(SW_ERR_ARG, "%s is there and is no report; choose another --out, or remove it", path);
+    return sw_file_replace(path, page, bytes, SW_FILE_SHARED);
+}

@@ -1,0 +1,135 @@
+#include "run/agreement.h"
+
+#include "core/json.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { FLAG_CHARS = 64, GPU_CHARS = 128 };
+
+#define SAME_FLAGS "start all ranks with the same flags"
+
+/* Turns "micro_batch" into "--micro-batch". */
+static const char *flag_of(const char *key, char flag[FLAG_CHARS]) {
+    snprintf(flag, FLAG_CHARS, "--%s", key);
+    for (char *at = flag; *at != '\0'; at++)
+        *at = *at == '_' ? '-' : *at;
+    return flag;
+}
+
+static sw_status agree_on_text(struct sw_ranks *ranks, const char *what, const char *text, const char *remedy) {
+    const struct sw_comm_claim claim = {
+        .kind = SW_CLAIM_EQUAL, .what = what, .remedy = remedy, .value = text, .bytes = (int64_t)strlen(text)};
+    return sw_ranks_agree(ranks, &claim, 1);
+}
+
+static sw_status agree_on_flags(struct sw_ranks *ranks, json_t *flags) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(flags, key, value) {
+        char flag[FLAG_CHARS];
+        char *text = sw_json_text(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        SW_TRY(
+            sw_ranks_agree_on_error(ranks, text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare flags")));
+        const sw_status status = agree_on_text(ranks, flag_of(key, flag), text, SAME_FLAGS);
+        free(text);
+        SW_TRY(status);
+    }
+    return SW_OK;
+}
+
+sw_status sw_agree_on_settings(struct sw_ranks *ranks, const struct sw_settings *settings) {
+    json_t *flags = NULL;
+    if (sw_ranks_count(ranks) == 1)
+        return SW_OK;
+    sw_status status = sw_ranks_agree_on_error(ranks, sw_options_common_json(&sw_train_command, settings, &flags));
+    if (status == SW_OK)
+        status = agree_on_flags(ranks, flags);
+    json_decref(flags);
+    return status;
+}
+
+static sw_status agree_on_run(struct sw_trainer *trainer, const char *config) {
+    const uint64_t data = sw_data_digest(trainer->data);
+    const int64_t weights = trainer->source != NULL ? sw_source_bytes_to_read(trainer->source) : 0;
+    const char *device = sw_devices_info(&trainer->devices).name;
+    const struct sw_comm_claim claims[] = {
+        {.what = "run folder",
+         .remedy = SAME_FLAGS,
+         .value = trainer->folder,
+         .bytes = (int64_t)strlen(trainer->folder)},
+        {.what = "model", .remedy = "give all ranks the same one", .value = config, .bytes = (int64_t)strlen(config)},
+        {.what = "file of weights",
+         .remedy = "give all ranks the same one",
+         .value = &weights,
+         .bytes = sizeof weights},
+        {.what = "text in --data or --val",
+         .remedy = "give all ranks the same files",
+         .value = &data,
+         .bytes = sizeof data},
+        {.what = "kind of device", .remedy = "name one by --device", .value = device, .bytes = (int64_t)strlen(device)},
+    };
+    return sw_ranks_agree(trainer->ranks, claims, sizeof claims / sizeof claims[0]);
+}
+
+/* Checks that no two ranks have the same GPU. Its bus address counts only with the name of its machine. */
+static sw_status agree_on_gpus(struct sw_trainer *trainer) {
+    const char *bus = sw_devices_info(&trainer->devices).bus;
+    char gpu[GPU_CHARS] = "";
+    if (bus != NULL && bus[0] != '\0' && !trainer->run.settings.allow_shared_gpu)
+        snprintf(gpu, sizeof gpu, "%s of %s", bus, sw_comm_identity(trainer->ranks->comm)->host);
+    const struct sw_comm_claim claim = {
+        .kind = SW_CLAIM_DISTINCT,
+        .what = "GPU",
+        .shown = gpu,
+        .remedy = "start at most as many ranks on a machine as it has GPUs, or say --allow-shared-gpu",
+        .value = gpu[0] != '\0' ? gpu : NULL,
+        .bytes = (int64_t)strlen(gpu)};
+    return sw_ranks_agree(trainer->ranks, &claim, 1);
+}
+
+sw_status sw_agree_on_inputs(struct sw_trainer *trainer) {
+    char *config = NULL;
+    if (sw_ranks_count(trainer->ranks) == 1)
+        return SW_OK;
+    sw_status status = sw_ranks_agree_on_error(trainer->ranks, sw_config_to_json(&trainer->run.config, &config));
+    if (status == SW_OK)
+        status = agree_on_run(trainer, config);
+    free(config);
+    SW_TRY(status);
+    SW_TRY(agree_on_gpus(trainer));
+    struct sw_settings *settings = &trainer->run.settings;
+    int64_t budgets[] = {settings->device_memory, settings->host_memory};
+    SW_TRY(sw_ranks_least(trainer->ranks, budgets, 2));
+    settings->device_memory = budgets[0];
+    settings->host_memory = budgets[1];
+    return SW_OK;
+}
+
+/* Returns a digest of the collectives of a plan, in their order. */
+static uint64_t digest_of(const struct sw_plan *plan) {
+    uint64_t digest = (uint64_t)plan->spec.type;
+    for (int p = 0; p < SW_PROGRAMS; p++) {
+        const struct sw_program *program = &plan->program[p];
+        for (int32_t i = 0; program->op_count > 0 && i < program->lane_count[SW_LANE_COMM]; i++) {
+            const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
+            const int32_t what[] = {p,        (int32_t)op->kind, (int32_t)op->content,
+                                    op->unit, op->chunk,         op->bucket + 2 * op->secondary};
+            digest = XXH3_64bits_withSeed(what, sizeof what, digest);
+        }
+    }
+    return digest;
+}
+
+sw_status sw_agree_on_plan(struct sw_trainer *trainer) {
+    const uint64_t digest = digest_of(trainer->plan);
+    const struct sw_comm_claim claim = {
+        .what = "plan",
+        .remedy = "name --precision, --place and --update, so that different machines choose alike",
+        .value = &digest,
+        .bytes = sizeof digest};
+    return sw_ranks_agree(trainer->ranks, &claim, 1);
+}

@@ -1,0 +1,402 @@
+#include "run/data/token_stream.h"
+
+#include "core/files/files.h"
+#include "core/files/hub.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "run/data/documents.h"
+#include "run/data/llmc_header.h"
+#include "text/documents/text_inputs.h"
+#include "text/documents/token_writer.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read as they lie on disk");
+
+enum { BOUNCE_BYTES = 64 * 1024, WIDE_TOKENS_FROM_VOCAB = 65537, BYTE_VOCAB = 256, FEWEST_PAIRS = 16 };
+enum { HEAD_BYTES = 16 * 1024, MARK_BYTES = 3 };
+
+struct source {
+    char *path;
+    struct sw_data_file file, mask;
+    struct sw_documents documents;
+    int width_bytes;
+    int64_t head_bytes; /* of a byte order mark or a header, ahead of the tokens */
+    int64_t first;      /* in the stream */
+    int64_t tokens;
+};
+
+struct sw_token_stream {
+    struct source *sources;
+    int source_count;
+    int64_t tokens, vocab;
+    unsigned char bounce[BOUNCE_BYTES];
+};
+
+bool sw_token_stream_is_bytes(const char *path) {
+    return sw_path_ends_in(path, ".txt") || sw_path_ends_in(path, ".md");
+}
+
+/* Refuses a path that is no data file, and says how to make one of it. */
+static sw_status refuse_kind(const char *path) {
+    static const struct {
+        const char *ending, *unpack;
+    } packed[] = {{".gz", "gunzip -k"}, {".xz", "unxz -k"}, {".bz2", "bunzip2 -k"},
+                  {".zst", "zstd -d"},  {".zip", "unzip"},  {".tar", "tar -xf"}};
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "%s is a folder; name the files in it, such as %s/*.txt, one after the other", path,
+                       path);
+    if (sw_text_is_json(path))
+        return sw_fail(SW_ERR_ARG,
+                       "the data file %s has chats or text, which become tokens only for a model whose folder has a "
+                       "tokenizer.json",
+                       path);
+    for (size_t i = 0; i < sizeof packed / sizeof packed[0]; i++)
+        if (sw_path_ends_in(path, packed[i].ending))
+            return sw_fail(SW_ERR_ARG,
+                           "the data file %s is packed; unpack it (`%s %s`) and name the .txt, .md or .bin that comes "
+                           "of it",
+                           path, packed[i].unpack, path);
+    SW_TRY(stat(path, &info) != 0 ? sw_hub_refuse_data(path) : SW_OK);
+    SW_TRY(sw_text_refuse_foreign(path, (struct sw_text){0}));
+    return sw_fail(SW_ERR_ARG,
+                   "the data file %s has an unknown kind; it must end in .txt or .md (text) or .bin (tokens), or in "
+                   ".jsonl (chats and text, one a line) for a model with a tokenizer.json",
+                   path);
+}
+
+static sw_status width_of(const char *path, int64_t vocab, int type, int *out_width) {
+    if (sw_token_stream_is_bytes(path)) {
+        if (vocab != BYTE_VOCAB)
+            return sw_fail(SW_ERR_ARG,
+                           "%s is text, read as bytes, but the model's vocabulary has %lld entries; it needs 256, or "
+                           "tokens (.bin) made by spillway tokenize",
+                           path, (long long)vocab);
+        *out_width = 1;
+        return SW_OK;
+    }
+    if (sw_path_ends_in(path, ".bin")) {
+        const bool wide = type == SW_TOKENS_AUTO ? vocab >= WIDE_TOKENS_FROM_VOCAB : type == SW_TOKENS_U32;
+        *out_width = wide ? 4 : 2;
+        return SW_OK;
+    }
+    return refuse_kind(path);
+}
+
+/* A byte order mark belongs to the file, not to its text. What the first bytes show of a text that is not plain UTF-8
+ * with lines that end in LF is said or refused. */
+static sw_status look_at_text(struct source *source) {
+    char head[HEAD_BYTES + 1];
+    const int64_t bytes = sw_min_i64(source->file.bytes, HEAD_BYTES);
+    SW_TRY(sw_data_file_read(&source->file, 0, bytes, head));
+    head[bytes] = '\0';
+    if (bytes >= 2 && (memcmp(head, "\xff\xfe", 2) == 0 || memcmp(head, "\xfe\xff", 2) == 0))
+        return sw_fail(SW_ERR_ARG, "%s is UTF-16 text; make it UTF-8 (`iconv -f utf-16 -t utf-8 %s`)", source->path,
+                       source->path);
+    if (bytes >= MARK_BYTES && memcmp(head, "\xef\xbb\xbf", MARK_BYTES) == 0)
+        source->head_bytes = MARK_BYTES;
+    if (memmem(head, (size_t)bytes, "\r\n", 2) != NULL)
+        sw_log_info("%s has lines that end in CR LF, and both are learnt; `sed -i 's/\\r$//' %s` removes the CR",
+                    source->path, source->path);
+    return SW_OK;
+}
+
+static sw_status open_mask(struct source *source) {
+    SW_TRY(sw_data_file_open(source->path, ".mask", &source->mask));
+    if (sw_data_file_is_there(&source->mask) && source->mask.bytes != source->tokens)
+        return sw_fail(SW_ERR_ARG, "%s.mask has %lld bytes, but %s has %lld tokens; give it one byte a token",
+                       source->path, (long long)source->mask.bytes, source->path, (long long)source->tokens);
+    return SW_OK;
+}
+
+/* Tells whether pairs of uint16 are uint32 of a small vocabulary: the upper halves are all 0, and the lower ones
+ * differ. */
+static bool are_wide(const uint16_t *half, int64_t pairs) {
+    bool differ = false;
+    for (int64_t i = 0; i < pairs; i++) {
+        if (half[2 * i + 1] != 0)
+            return false;
+        differ |= half[2 * i] != half[0];
+    }
+    return differ && pairs >= FEWEST_PAIRS;
+}
+
+static sw_status refuse_wide_tokens(const struct source *source, int64_t vocab, const char *flag) {
+    uint16_t sample[BOUNCE_BYTES / sizeof(uint16_t)];
+    const int64_t bytes = sw_min_i64(source->file.bytes, sizeof sample);
+    if (source->file.bytes % (int64_t)sizeof(uint32_t) != 0)
+        return SW_OK;
+    SW_TRY(sw_data_file_read(&source->file, 0, bytes, sample));
+    if (!are_wide(sample, bytes / (int64_t)sizeof(uint32_t)))
+        return SW_OK;
+    if (flag == NULL)
+        return sw_fail(
+            SW_ERR_ARG,
+            "the data file %s holds uint32 tokens, as every second 16 bits are 0, but tokens of a vocabulary "
+            "of %lld are read as uint16; write it as uint16",
+            source->path, (long long)vocab);
+    return sw_fail(SW_ERR_ARG,
+                   "the data file %s holds uint32 tokens, as every second 16 bits are 0, but tokens of a vocabulary of "
+                   "%lld are read as uint16; give %s u32, or %s u16 if every second token is meant to be 0",
+                   source->path, (long long)vocab, flag, flag);
+}
+
+/* A header says how wide the tokens are; --tokens may only say the same. */
+static sw_status look_at_header(struct source *source, struct sw_token_format format) {
+    struct sw_llmc_header header;
+    SW_TRY(sw_llmc_header_read(&source->file, &header));
+    if (header.bytes == 0)
+        return SW_OK;
+    if (format.type != SW_TOKENS_AUTO && (format.type == SW_TOKENS_U32) != (header.width_bytes == 4))
+        return sw_fail(SW_ERR_ARG, "the data file %s holds uint%d tokens, as its header says; leave out %s",
+                       source->path, header.width_bytes * 8, format.flag);
+    source->head_bytes = header.bytes;
+    source->width_bytes = header.width_bytes;
+    return SW_OK;
+}
+
+static sw_status open_source(const char *path, int64_t vocab, struct sw_token_format format, struct source *out) {
+    SW_TRY(width_of(path, vocab, format.type, &out->width_bytes));
+    assert(out->width_bytes > 0);
+    out->path = strdup(path);
+    if (out->path == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
+    SW_TRY(sw_data_file_open(out->path, "", &out->file));
+    SW_TRY(sw_token_stream_is_bytes(path) ? look_at_text(out) : look_at_header(out, format));
+    if (out->file.bytes == out->head_bytes)
+        return sw_fail(SW_ERR_ARG, "the data file %s is empty; give one that holds text or tokens", path);
+    if (out->file.bytes % out->width_bytes != 0)
+        return sw_fail(
+            SW_ERR_ARG,
+            "the data file %s has %lld bytes, which is not a whole number of %d-byte tokens (the width for a "
+            "vocabulary of %lld); it is cut off or was made for another vocabulary",
+            path, (long long)out->file.bytes, out->width_bytes, (long long)vocab);
+    if (out->width_bytes == 2 && format.type == SW_TOKENS_AUTO && out->head_bytes == 0)
+        SW_TRY(refuse_wide_tokens(out, vocab, format.flag));
+    out->tokens = (out->file.bytes - out->head_bytes) / out->width_bytes;
+    SW_TRY(open_mask(out));
+    return sw_documents_open(out->path, out->tokens, &out->documents);
+}
+
+sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_format format,
+                               struct sw_token_stream **out) {
+    if (file_count < 1)
+        return sw_fail(SW_ERR_ARG, "no data file is given; give at least one");
+    struct sw_token_stream *stream = calloc(1, sizeof *stream);
+    struct source *sources = calloc((size_t)file_count, sizeof *sources);
+    if (stream == NULL || sources == NULL) {
+        free(stream);
+        free(sources);
+        return sw_fail(SW_ERR_NOMEM, "no memory to open %d data files", file_count);
+    }
+    stream->sources = sources;
+    stream->vocab = vocab;
+    for (int i = 0; i < file_count; i++) {
+        sources[i].file = sources[i].mask = sources[i].documents.file = SW_DATA_FILE_CLOSED;
+        stream->source_count = i + 1;
+        const sw_status status = open_source(files[i], vocab, format, &sources[i]);
+        if (status != SW_OK) {
+            sw_token_stream_close(stream);
+            return status;
+        }
+        sources[i].first = stream->tokens;
+        stream->tokens += sources[i].tokens;
+    }
+    *out = stream;
+    return SW_OK;
+}
+
+void sw_token_stream_close(struct sw_token_stream *stream) {
+    if (stream == NULL)
+        return;
+    for (int i = 0; i < stream->source_count; i++) {
+        sw_data_file_close(&stream->sources[i].file);
+        sw_data_file_close(&stream->sources[i].mask);
+        sw_documents_close(&stream->sources[i].documents);
+        free(stream->sources[i].path);
+    }
+    free(stream->sources);
+    free(stream);
+}
+
+int64_t sw_token_stream_tokens(const struct sw_token_stream *stream) {
+    return stream->tokens;
+}
+
+/* The last source that starts at or before the token. */
+static const struct source *source_of(const struct sw_token_stream *stream, int64_t token) {
+    int low = 0, high = stream->source_count - 1;
+    while (low < high) {
+        const int middle = low + (high - low + 1) / 2;
+        if (stream->sources[middle].first <= token)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &stream->sources[low];
+}
+
+struct sw_token_place sw_token_stream_place(const struct sw_token_stream *stream, int64_t token) {
+    assert(token >= 0 && token < stream->tokens);
+    const struct source *source = source_of(stream, token);
+    return (struct sw_token_place){.file = source->path, .index = token - source->first};
+}
+
+static void widen(const unsigned char *from, int width_bytes, int64_t count, int32_t *to) {
+    if (width_bytes == 4) {
+        memcpy(to, from, (size_t)count * sizeof *to);
+    } else if (width_bytes == 2) {
+        const uint16_t *narrow = (const uint16_t *)(const void *)from;
+        for (int64_t i = 0; i < count; i++)
+            to[i] = narrow[i];
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            to[i] = from[i];
+    }
+}
+
+static sw_status check_vocabulary(const struct sw_token_stream *stream, const struct source *source, int64_t index,
+                                  const int32_t *tokens, int64_t count) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        largest = largest > (uint32_t)tokens[i] ? largest : (uint32_t)tokens[i];
+    if (largest < stream->vocab)
+        return SW_OK;
+    int64_t i = 0;
+    while ((uint32_t)tokens[i] < stream->vocab)
+        i++;
+    return sw_fail(SW_ERR_ARG,
+                   "the data file %s has the token %u at index %lld, outside the model's vocabulary of %lld; "
+                   "make it with the model's own tokenizer (spillway tokenize)",
+                   source->path, (uint32_t)tokens[i], (long long)(index + i), (long long)stream->vocab);
+}
+
+sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, int64_t count, int32_t *out) {
+    assert(first >= 0 && count >= 0 && count <= stream->tokens - first);
+    while (count > 0) {
+        const struct source *source = source_of(stream, first);
+        const int64_t index = first - source->first;
+        const int64_t piece = sw_min_i64(sw_min_i64(count, source->tokens - index), BOUNCE_BYTES / source->width_bytes);
+        SW_TRY(sw_data_file_read(&source->file, source->head_bytes + index * source->width_bytes,
+                                 piece * source->width_bytes, stream->bounce));
+        widen(stream->bounce, source->width_bytes, piece, out);
+        SW_TRY(check_vocabulary(stream, source, index, out, piece));
+        first += piece;
+        count -= piece;
+        out += piece;
+    }
+    return SW_OK;
+}
+
+/* The files of a source: its tokens and what is beside them. */
+enum { SOURCE_FILES = 3 };
+static const struct sw_data_file *file_of(const struct source *source, int which) {
+    const struct sw_data_file *files[SOURCE_FILES] = {&source->file, &source->mask, &source->documents.file};
+    return files[which];
+}
+
+bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first, int64_t count,
+                             struct sw_data_file *out) {
+    const struct source *end = stream->sources + stream->source_count;
+    for (const struct source *source = source_of(stream, first); source < end && source->first < first + count;
+         source++)
+        for (int which = 0; which < SOURCE_FILES; which++)
+            if (sw_data_file_changed(file_of(source, which), out))
+                return true;
+    return false;
+}
+
+void sw_token_stream_hash_identity(const struct sw_token_stream *stream, XXH3_state_t *hash) {
+    const int64_t counts[] = {stream->vocab, stream->source_count};
+    XXH3_128bits_update(hash, counts, sizeof counts);
+    for (int i = 0; i < stream->source_count; i++) {
+        const struct source *source = &stream->sources[i];
+        const int64_t form[] = {source->width_bytes, source->head_bytes};
+        XXH3_128bits_update(hash, form, sizeof form);
+        for (int which = 0; which < SOURCE_FILES; which++) {
+            const struct sw_data_file *file = file_of(source, which);
+            const int64_t identity[] = {sw_data_file_is_there(file), (int64_t)file->device,
+                                        (int64_t)file->inode,        file->bytes,
+                                        file->written.tv_sec,        file->written.tv_nsec};
+            XXH3_128bits_update(hash, identity, sizeof identity);
+        }
+    }
+}
+
+const struct sw_data_file *sw_token_stream_newest_file(const struct sw_token_stream *stream) {
+    const struct sw_data_file *newest = &stream->sources[0].file;
+    for (int i = 0; i < stream->source_count; i++)
+        for (int which = 0; which < SOURCE_FILES; which++) {
+            const struct sw_data_file *file = file_of(&stream->sources[i], which);
+            if (sw_data_file_is_there(file) && file->written.tv_sec > newest->written.tv_sec)
+                newest = file;
+        }
+    return newest;
+}
+
+bool sw_token_stream_has_documents(const struct sw_token_stream *stream) {
+    bool has = false;
+    for (int i = 0; i < stream->source_count; i++)
+        has |= stream->sources[i].documents.count > 0;
+    return has;
+}
+
+bool sw_token_stream_marked(const struct sw_token_stream *stream) {
+    bool marked = sw_token_stream_has_documents(stream);
+    for (int i = 0; i < stream->source_count; i++)
+        marked |= sw_data_file_is_there(&stream->sources[i].mask);
+    return marked;
+}
+
+int sw_token_stream_files(const struct sw_token_stream *stream) {
+    return stream->source_count;
+}
+
+struct sw_token_beside sw_token_stream_beside(const struct sw_token_stream *stream, int file) {
+    const struct source *source = &stream->sources[file];
+    return (struct sw_token_beside){
+        .file = source->path, .mask = sw_data_file_is_there(&source->mask), .documents = source->documents.count > 0};
+}
+
+static sw_status read_masks(const struct source *source, int64_t first, int64_t count, uint8_t *out) {
+    memset(out, 1, (size_t)count);
+    return sw_data_file_is_there(&source->mask) ? sw_data_file_read(&source->mask, first, count, out) : SW_OK;
+}
+
+/* Makes marks of masks and of `begins`, which is 1 where a document begins. */
+static void make_marks(const uint8_t *begins, int64_t count, uint8_t *masks) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t mask = masks[i];
+        masks[i] = mask != 0 ? SW_TOKEN_LEARNT : 0;
+        if (!begins[i])
+            continue;
+        masks[i] = SW_TOKEN_BEGINS_DOCUMENT;
+        masks[i] |= mask == SW_MASK_PADDING ? SW_TOKEN_PADDING : 0;
+        masks[i] |= mask == SW_MASK_SPLIT ? SW_TOKEN_SPLIT : 0;
+        masks[i] |= mask == SW_MASK_CONTINUES ? SW_TOKEN_CONTINUES : 0;
+    }
+}
+
+sw_status sw_token_stream_read_marks(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out) {
+    const bool documents = sw_token_stream_has_documents(stream);
+    uint8_t *begins = stream->bounce;
+    assert(first >= 0 && count >= 0 && count <= stream->tokens - first);
+    while (count > 0) {
+        const struct source *source = source_of(stream, first);
+        const int64_t index = first - source->first,
+                      piece = sw_min_i64(sw_min_i64(count, source->tokens - index), BOUNCE_BYTES);
+        memset(begins, 0, (size_t)piece);
+        begins[0] = documents && index == 0;
+        SW_TRY(sw_documents_mark(&source->documents, index, piece, 1, begins));
+        SW_TRY(read_masks(source, index, piece, out));
+        make_marks(begins, piece, out);
+        first += piece;
+        count -= piece;
+        out += piece;
+    }
+    return SW_OK;
+}

@@ -1,0 +1,394 @@
+#include "run/exports.h"
+
+#include "core/clock.h"
+#include "core/confine.h"
+#include "core/error_scope.h"
+#include "core/files/json_file.h"
+#include "core/log.h"
+#include "core/number.h"
+#include "core/size.h"
+#include "model/hf/checkpoint.h"
+#include "run/folder/frozen.h"
+#include "run/folder/run_model.h"
+#include "run/folder/run_starts.h"
+#include "run/gathered_masters.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Entries of the index: those that --keep allows, those being written or removed, and those that were given up. */
+enum { MOST_ENTRIES = 2 * SW_EXPORTS_MOST };
+
+/* An older version says nothing of the start of an export. Its loss and that in the log, of six digits and perhaps
+ * measured on another device, may differ by this share where the weights are the same. */
+#define SAME_LOSS 1e-3
+
+struct export {
+    int64_t step;
+    double loss;                   /* NAN: not known */
+    char start[SW_STORE_ID_CHARS]; /* start that committed the step (run_starts.h); empty: not known */
+    bool unlisted;                 /* being written or removed: its folder is to be deleted, also after a kill */
+    bool given_up;                 /* of weights that the run went back from */
+};
+
+struct exports {
+    char folder[SW_RUN_PATH_CHARS];
+    struct export kept[MOST_ENTRIES]; /* each of another step */
+    int count;
+};
+
+static sw_status path_of(const struct exports *exports, int64_t step, char path[SW_RUN_PATH_CHARS]) {
+    char name[32];
+    snprintf(name, sizeof name, "step-%lld", (long long)step);
+    return sw_path_join(path, SW_RUN_PATH_CHARS, exports->folder, name);
+}
+
+static struct export *find(struct exports *exports, int64_t step) {
+    for (int i = 0; i < exports->count; i++)
+        if (exports->kept[i].step == step)
+            return &exports->kept[i];
+    return NULL;
+}
+
+/* Adds an export, or puts it in the place of the one of its step, and returns where it is. NULL: there is no room. */
+static struct export *put(struct exports *exports, const struct export *added) {
+    struct export *place = find(exports, added->step);
+    if (place == NULL && exports->count < MOST_ENTRIES)
+        place = &exports->kept[exports->count++];
+    if (place != NULL)
+        *place = *added;
+    return place;
+}
+
+static bool is_flag(const json_t *value) {
+    return value == NULL || json_is_boolean(value);
+}
+
+static bool parse_entry(const json_t *entry, struct export *out) {
+    const json_t *step = json_object_get(entry, "step"), *loss = json_object_get(entry, "val_loss");
+    const json_t *start = json_object_get(entry, "start");
+    const json_t *unlisted = json_object_get(entry, "unlisted"), *given_up = json_object_get(entry, "given_up");
+    *out = (struct export){.step = json_integer_value(step),
+                           .loss = json_is_number(loss) ? json_number_value(loss) : NAN,
+                           .unlisted = json_is_true(unlisted),
+                           .given_up = json_is_true(given_up)};
+    const char *id = json_is_string(start) ? json_string_value(start) : "";
+    const size_t length = strlen(id);
+    snprintf(out->start, sizeof out->start, "%s", id);
+    return json_is_integer(step) && out->step > 0 && (loss == NULL || json_is_number(loss) || json_is_null(loss)) &&
+           (start == NULL || json_is_string(start)) && length < sizeof out->start && is_flag(unlisted) &&
+           is_flag(given_up);
+}
+
+static sw_status parse_index(const json_t *root, const char *path, struct exports *exports) {
+    size_t i;
+    json_t *entry;
+    if (!json_is_array(root))
+        return sw_fail(SW_ERR_CORRUPT, "%s is not a list of exports", path);
+    json_array_foreach((json_t *)(uintptr_t)root, i, entry) {
+        struct export read;
+        if (!parse_entry(entry, &read))
+            return sw_fail(SW_ERR_CORRUPT, "entry %zu of %s describes no export", i + 1, path);
+        if (put(exports, &read) == NULL)
+            return sw_fail(SW_ERR_CORRUPT, "%s lists more than %d exports", path, MOST_ENTRIES);
+    }
+    return SW_OK;
+}
+
+static sw_status read_index_file(const char *path, struct exports *exports) {
+    json_t *root;
+    SW_TRY(sw_json_read_own_file(path, SW_JSON_MOST_WRITTEN_BYTES, SW_ERR_CORRUPT, &root));
+    const sw_status status = parse_index(root, path, exports);
+    json_decref(root);
+    return status;
+}
+
+/* Unlists exports whose folders somebody has removed, and forgets those where something else has the name, such as a
+ * link to the folder that was moved: that is not ours to count or to remove. */
+static sw_status heed_missing(struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS];
+    struct stat info;
+    int kept = 0;
+    for (int i = 0; i < exports->count; i++) {
+        struct export *export = &exports->kept[i];
+        SW_TRY(path_of(exports, export->step, path));
+        const bool is_there = sw_path_lstat(path, &info) == 0;
+        export->unlisted |= !is_there && errno == ENOENT;
+        if (!is_there || S_ISDIR(info.st_mode))
+            exports->kept[kept++] = *export;
+    }
+    exports->count = kept;
+    return SW_OK;
+}
+
+static sw_status read_index(const char *run_folder, struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(exports->folder, sizeof exports->folder, run_folder, "exports"));
+    SW_TRY(sw_folder_make_own(exports->folder, 0700));
+    SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
+    bool found;
+    SW_TRY(sw_path_find(path, &found));
+    if (!found)
+        return SW_OK;
+    const sw_status status = read_index_file(path, exports);
+    if (status == SW_ERR_CORRUPT || status == SW_ERR_ARG)
+        return sw_fail_while(status,
+                             "reading the list of the run's exports; move %s away, and the run begins a new one",
+                             exports->folder);
+    return status == SW_OK ? heed_missing(exports) : status;
+}
+
+static sw_status write_index(const struct exports *exports) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, exports->folder, "index.json"));
+    json_t *root = json_array();
+    for (int i = 0; i < exports->count; i++) {
+        const struct export *kept = &exports->kept[i];
+        json_t *loss = isfinite(kept->loss) ? json_real(kept->loss) : json_null();
+        json_t *entry = json_pack("{s:I, s:o}", "step", (json_int_t)kept->step, "val_loss", loss);
+        if (kept->start[0] != '\0')
+            json_object_set_new(entry, "start", json_string(kept->start));
+        if (kept->unlisted)
+            json_object_set_new(entry, "unlisted", json_true());
+        if (kept->given_up)
+            json_object_set_new(entry, "given_up", json_true());
+        json_array_append_new(root, entry);
+    }
+    return sw_json_write_file(path, root, SW_FILE_PRIVATE);
+}
+
+/* Compares exports: a known loss is better than none, then the lower loss, then the newer export. */
+static bool is_worse(const struct export *a, const struct export *b) {
+    const bool known[] = {isfinite(a->loss), isfinite(b->loss)};
+    if (known[0] != known[1])
+        return known[1];
+    if (known[0] && a->loss != b->loss)
+        return a->loss > b->loss;
+    return a->step < b->step;
+}
+
+/* Tells whether an export is complete and holds weights of the run as it went on. */
+static bool counts(const struct export *export) {
+    return !export->unlisted && !export->given_up;
+}
+
+static int count_listed(const struct exports *exports) {
+    int count = 0;
+    for (int i = 0; i < exports->count; i++)
+        count += counts(&exports->kept[i]);
+    return count;
+}
+
+static void unlist_worst(struct exports *exports) {
+    struct export *worst = NULL;
+    for (int i = 0; i < exports->count; i++)
+        if (counts(&exports->kept[i]) && (worst == NULL || is_worse(&exports->kept[i], worst)))
+            worst = &exports->kept[i];
+    if (worst != NULL)
+        worst->unlisted = true;
+}
+
+/* Returns the folder of an export, and that of an export that is not complete. */
+static sw_status paths_of(const struct exports *exports, int64_t step, char path[SW_RUN_PATH_CHARS],
+                          char partial[SW_RUN_PATH_CHARS]) {
+    SW_TRY(path_of(exports, step, path));
+    return (size_t)snprintf(partial, SW_RUN_PATH_CHARS, "%s.partial", path) < SW_RUN_PATH_CHARS
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+}
+
+/* Refuses to write an export where something is that the index does not list: a kill would have it removed. */
+static sw_status must_be_free(const struct exports *exports, int64_t step) {
+    char path[SW_RUN_PATH_CHARS], partial[SW_RUN_PATH_CHARS];
+    struct stat info;
+    SW_TRY(paths_of(exports, step, path, partial));
+    const char *found = sw_path_lstat(path, &info) == 0 ? path : NULL;
+    if (found == NULL && sw_path_lstat(partial, &info) == 0)
+        found = partial;
+    return found == NULL ? SW_OK
+                         : sw_fail(SW_ERR_ARG, "%s is in the way of an export of step %lld: move it away", found,
+                                   (long long)step);
+}
+
+static sw_status remove_one(const struct exports *exports, int64_t step) {
+    char path[SW_RUN_PATH_CHARS], partial[SW_RUN_PATH_CHARS];
+    SW_TRY(paths_of(exports, step, path, partial));
+    SW_TRY(sw_folder_remove(path));
+    return sw_folder_remove(partial);
+}
+
+/* Removes the folders of unlisted exports. The index names a folder before it is removed and forgets it afterwards, so
+ * that the next start finishes what a kill cut off. A folder that cannot be removed does not end the training. */
+static sw_status remove_unlisted(struct exports *exports) {
+    const int before = exports->count;
+    int kept = 0;
+    for (int i = 0; i < before; i++) {
+        SW_HANDLES_ERRORS();
+        const sw_status status = exports->kept[i].unlisted ? remove_one(exports, exports->kept[i].step) : SW_OK;
+        if (status != SW_OK)
+            sw_log_warn("an old export cannot be removed: %s", sw_error_message(status));
+        if (!exports->kept[i].unlisted || status != SW_OK)
+            exports->kept[kept++] = exports->kept[i];
+    }
+    exports->count = kept;
+    return kept < before ? write_index(exports) : SW_OK;
+}
+
+/* Tells whether the log has another loss of the export's step than the export. */
+static bool log_differs(const struct sw_steplog *log, const struct export *export) {
+    int64_t count;
+    const struct sw_eval_record *evaluation = sw_steplog_evaluations(log, &count);
+    for (int64_t i = 0; i < count; i++)
+        if (evaluation[i].step == export->step)
+            return !(fabs(evaluation[i].val_loss - export->loss) <= SAME_LOSS * fabs(export->loss)) &&
+                   isfinite(export->loss);
+    return false;
+}
+
+/* Tells whether an export has weights that the run, as it goes on now, came by. */
+static bool is_of_run(const struct sw_trainer *trainer, const struct sw_steplog *log, const struct export *export) {
+    if (export->step > trainer->position.step || export->given_up)
+        return false;
+    return export->start[0] != '\0' ? sw_run_start_age(&trainer->run, export->start) >= 0 : !log_differs(log, export);
+}
+
+/* Names the start of the last commit as that of an export whose start is not known, or which the run soon forgets. */
+static bool renew_start(const struct sw_trainer *trainer, struct export *export) {
+    const int age = sw_run_start_age(&trainer->run, export->start);
+    const bool renews =
+        (age < 0 || age == SW_RUN_KEPT_STARTS - 1) && strcmp(export->start, trainer->position.start) != 0;
+    if (renews)
+        snprintf(export->start, sizeof export->start, "%s", trainer->position.start);
+    return renews;
+}
+
+/* Gives up the exports that are not of the run as it goes on. The index says so before the run can commit a later step.
+ */
+static sw_status give_up(const struct sw_trainer *trainer, const struct sw_steplog *log, struct exports *exports) {
+    int count = 0;
+    bool changes = false;
+    for (int i = 0; i < exports->count; i++) {
+        struct export *export = &exports->kept[i];
+        if (is_of_run(trainer, log, export)) {
+            changes |= renew_start(trainer, export);
+        } else {
+            count += counts(export);
+            changes |= !export->given_up;
+            export->given_up = true;
+        }
+    }
+    if (count > 0)
+        sw_log_info("the run goes on from step %lld, so %s in %s no longer %s: its next exports replace %s",
+                    (long long)trainer->position.step, SW_COUNT(count, "export"), exports->folder,
+                    count == 1 ? "counts" : "count", count == 1 ? "it" : "them");
+    return changes ? write_index(exports) : SW_OK;
+}
+
+sw_status sw_exports_tidy(const struct sw_trainer *trainer, const struct sw_steplog *log) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, "exports/index.json"));
+    bool found;
+    SW_TRY(sw_path_find(path, &found));
+    if (!found)
+        return SW_OK;
+    struct exports exports = {0};
+    SW_TRY(read_index(trainer->folder, &exports));
+    SW_TRY(give_up(trainer, log, &exports));
+    return remove_unlisted(&exports);
+}
+
+/* Removes exports that were given up and that one of this step replaces: those up to its step, and all where the index
+ * is full. */
+static sw_status replace_given_up(struct exports *exports, int64_t step) {
+    const bool is_full = exports->count == MOST_ENTRIES;
+    bool changes = false;
+    for (int i = 0; i < exports->count; i++) {
+        struct export *export = &exports->kept[i];
+        const bool goes = export->given_up && !export->unlisted && (export->step <= step || is_full);
+        export->unlisted |= goes;
+        changes |= goes;
+    }
+    if (changes)
+        SW_TRY(write_index(exports));
+    return remove_unlisted(exports);
+}
+
+static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_masters *masters, const char *path) {
+    const struct sw_checkpoint_format format = {
+        .type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES, .turn_end = trainer->run.turn_end};
+    const struct sw_load trained = sw_gathered_masters_load(masters);
+    const struct sw_load from = sw_frozen_load(trainer->frozen, &trained);
+    return sw_checkpoint_write(path, &trainer->run.config, sw_gathered_masters_units(masters), &format, &from,
+                               trainer->model_folder);
+}
+
+static bool has(struct exports *exports, int64_t step) {
+    const struct export *found = find(exports, step);
+    return found != NULL && counts(found);
+}
+
+static bool list_has(struct sw_trainer *trainer, int64_t step) {
+    SW_HANDLES_ERRORS();
+    struct exports exports = {0};
+    const bool found = read_index(trainer->folder, &exports) == SW_OK && has(&exports, step);
+    return found;
+}
+
+sw_status sw_exports_has(struct sw_trainer *trainer, int64_t step, bool *out) {
+    *out = sw_ranks_rank(trainer->ranks) == 0 && list_has(trainer, step);
+    return sw_ranks_spread(trainer->ranks, "whether there is an export", out, sizeof *out);
+}
+
+static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_masters *masters, int64_t step,
+                              double validation_loss) {
+    struct exports exports = {0};
+    char path[SW_RUN_PATH_CHARS], lack[SW_RUN_MODEL_CHARS];
+    const int64_t begin_ns = sw_now_ns();
+    SW_TRY(read_index(trainer->folder, &exports));
+    SW_TRY(path_of(&exports, step, path));
+    if (has(&exports, step))
+        return SW_OK; /* an export of the commit from which the run went on has the same bits */
+    SW_TRY(replace_given_up(&exports, step));
+    SW_TRY(must_be_free(&exports, step));
+    struct export entry = {.step = step, .loss = validation_loss, .unlisted = true};
+    snprintf(entry.start, sizeof entry.start, "%s",
+             step > trainer->position.step ? sw_run_last_start(&trainer->run) : trainer->position.start);
+    struct export *added = put(&exports, &entry);
+    if (added == NULL)
+        return sw_fail(SW_ERR_IO, "%s has %d exports, most of which cannot be removed: move some away", exports.folder,
+                       MOST_ENTRIES);
+    SW_TRY(write_index(&exports));
+    SW_TRY(write_weights(trainer, masters, path));
+    added->unlisted = false;
+    while (count_listed(&exports) > trainer->run.settings.keep)
+        unlist_worst(&exports);
+    SW_TRY(write_index(&exports));
+    const struct sw_run_model from = {trainer->run.settings.model, trainer->model_folder, trainer->run.model_files};
+    sw_log_info("wrote %s in %.3g s%s", path, (double)(sw_now_ns() - begin_ns) * 1e-9,
+                sw_run_model_lack(path, &from, lack));
+    return remove_unlisted(&exports);
+}
+
+/* Writes an export: rank 0 writes the files and asks the other ranks for grains that it does not have. */
+sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss) {
+    struct sw_gathered_masters *masters;
+    SW_TRY(sw_engine_settle(trainer->engine));
+    SW_TRY(sw_gathered_masters_open(trainer, &masters));
+    sw_status status = SW_OK;
+    sw_ranks_relax_timeout(trainer->ranks, true);
+    if (sw_ranks_rank(trainer->ranks) == 0) {
+        status = write_export(trainer, masters, step, validation_loss);
+        sw_gathered_masters_end(masters);
+    } else {
+        status = sw_gathered_masters_follow(masters);
+    }
+    sw_gathered_masters_close(masters);
+    status = sw_ranks_agree_on_error(trainer->ranks, status);
+    sw_ranks_relax_timeout(trainer->ranks, false);
+    return status;
+}

@@ -1,0 +1,93 @@
+/* The folder of a run: reads and writes run.json, which says what the run is and where its stores are. */
+#ifndef SW_RUN_FOLDER_RUN_H
+#define SW_RUN_FOLDER_RUN_H
+
+#include "core/files/json_file.h"
+#include "core/status.h"
+#include "io/store/store.h"
+#include "job/machine/algorithms.h"
+#include "job/settings/options.h"
+#include "job/settings/settings.h"
+#include "model/hf/config.h"
+#include "model/hf/turn_end.h"
+#include "offload/engine/engine.h"
+#include "run/data/text_data.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
+#define SW_RUN_JSON_LIMIT_BYTES SW_JSON_MOST_WRITTEN_BYTES
+
+/* The store of one rank. */
+struct sw_run_store {
+    char id[SW_STORE_ID_CHARS]; /* empty if an older version wrote run.json */
+    int64_t local_rank;
+    struct sw_option_list places; /* where its files are; none: in the run's folder, by the owner's name (places.h) */
+    int64_t last_step;            /* for `left`: the store is removed only if its newest step is at most this; else 0 */
+};
+
+/* The contents of run.json. */
+struct sw_run {
+    struct sw_settings settings;
+    struct sw_model_config config;
+    uint64_t data_digest;
+    uint64_t frozen_digest; /* of the run's frozen weights (frozen.h); 0: every unit is trained, or not known yet */
+    struct sw_option_list
+        beside; /* mask and document files of the data (sw_data_beside); empty if an older version wrote it */
+    struct sw_turn_end turn_end;  /* learnt, and not among the ends that the model's files name; else zero */
+    struct sw_text_sources texts; /* of which the data are tokens */
+    int64_t ranks;                /* number of the run's stores, one for each rank */
+    bool whole;                   /* each store holds the whole optimizer (--zero 0) */
+    /* Layout of the stores, which a resume may change by --optimizer-state and --tensor: the format of the optimizer
+     * state, the ranks of a tensor group (1: none), and the tiles that each half of a block is cut into. */
+    sw_optimizer_format optimizer;
+    int64_t tensor_ranks, tiles;
+    struct sw_run_store *store; /* `ranks` entries; NULL before the stores are made */
+    struct sw_option_list nvme; /* --nvme in run.json, which the settings may have changed since */
+    /* Stores that are no longer the run's, or not yet. A resume removes them by their ids, once the run's own are open.
+     * Their places are relative to the folder of the run if they lie in it. */
+    struct sw_run_store *left;
+    int64_t left_count;
+    struct sw_option_list starts;        /* ids of the processes that trained the run, newest last (run_starts.h) */
+    struct sw_algorithm_record products; /* algorithms of the GPU's matrix products; empty on a CPU */
+    json_t *model_files; /* digests of the run's copies of the model's files (run_model.h); NULL: it has none */
+    json_t *machine, *prediction; /* of the newest start, for reports alone; NULL: an older version wrote run.json */
+};
+
+sw_status sw_run_write(const char *folder, const struct sw_run *run);
+/* Reads run.json into run, which must be zero. The caller releases it, also after a failure. */
+sw_status sw_run_read(const char *folder, struct sw_run *run);
+void sw_run_release(struct sw_run *run);
+void sw_run_stores_release(struct sw_run_store *store, int64_t ranks);
+
+/* Tells whether the folder has a run.json. */
+bool sw_run_is_one(const char *folder);
+
+/* The part of a step's log line that commits keep too, so that a process that is killed between commit and log loses
+ * nothing. */
+struct sw_run_step {
+    int64_t step;           /* 0: none */
+    double loss, grad_norm; /* NaN: not finite, or no token has a loss */
+    double lr;              /* NaN: an older version committed the step */
+    int64_t loss_tokens;    /* tokens with a loss; -1: not known */
+    bool skipped;
+};
+
+/* The version of the rules by which text becomes tokens. Older runs are made again without a token at a document's
+ * beginning, with U+FFFD for what is not UTF-8, and with the end token of config.json alone. */
+enum { SW_RUN_TEXT_VERSION = 1 };
+
+/* Steps that a commit keeps for the log; the log is flushed in time for these to restore what it may lack. */
+enum { SW_RUN_RECENT_STEPS = 32 };
+/* The position of a run, which each commit keeps as text. */
+struct sw_run_position {
+    int64_t step, applied_steps, skipped_steps;
+    struct sw_loss_scale loss_scale;
+    char start[SW_STORE_ID_CHARS]; /* id of the process that committed (run_starts.h); empty in old commits */
+    struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* the last steps, oldest first; step 0: none */
+};
+sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text, size_t chars);
+sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out);
+
+#endif

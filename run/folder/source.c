@@ -1,0 +1,265 @@
+#include "run/folder/source.h"
+
+#include "core/files/files.h"
+#include "job/settings/places.h"
+#include "model/hf/checkpoint.h"
+#include "model/hf/folder_contents.h"
+#include "model/model.h"
+#include "run/folder/cut_reader.h"
+#include "run/folder/frozen.h"
+#include "run/folder/group_reader.h"
+#include "run/folder/run_stores.h"
+#include "run/folder/store_reader.h"
+#include "text/model_text.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct sw_source {
+    struct sw_model_config config;
+    struct sw_units *units;
+    int64_t tiles;
+    char *model;         /* what the weights come from: folder or preset; a run's is what it was made from */
+    char *folder;        /* of the model's small files; NULL: there is none */
+    json_t *model_files; /* of a run, as in run.h */
+    struct sw_option_list drives;
+    struct sw_load load;
+    struct sw_model_init init;        /* context of a random start */
+    struct sw_checkpoint *checkpoint; /* NULL: the source is no Hugging Face folder */
+    struct sw_store_reader *reader;   /* of a run without tensor groups; else NULL */
+    struct sw_group_reader *group;    /* of a run with them; else NULL */
+    struct sw_frozen *frozen;         /* of a run; NULL: every unit was trained */
+    struct sw_turn_end turn_end;      /* of a run */
+    int bos;                          /* SW_BOS_... */
+    int64_t step;                     /* of the run's commit; -1: the source is no run */
+    struct sw_units *whole;           /* units before sw_source_cut; NULL: nothing was cut */
+    struct sw_cut_reader *cut;        /* reads parts of them; NULL: nothing was cut */
+};
+
+static sw_status make(struct sw_source **out) {
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
+    (*out)->step = -1;
+    return SW_OK;
+}
+
+/* Gives an opened source to the caller, or closes one whose opening failed. */
+static sw_status hand_over(struct sw_source *source, sw_status status, struct sw_source **out) {
+    if (status == SW_OK)
+        *out = source;
+    else
+        sw_source_close(source);
+    return status;
+}
+
+static bool is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static sw_status open_model(struct sw_source *source, const struct sw_source_spec *spec) {
+    const char *model = spec->model;
+    source->tiles = spec->tiles;
+    SW_TRY(sw_config_load(model, &source->config));
+    SW_TRY(spec->tensor_ranks > 1 ? sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank,
+                                                        spec->tiles, spec->optimizer, &source->units)
+                                  : sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->units));
+    SW_TRY(sw_run_model_folder(NULL, model, &source->folder));
+    source->model = strdup(model);
+    if (source->model == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the model");
+    if (spec->init) {
+        source->init = (struct sw_model_init){.config = &source->config, .units = source->units, .seed = spec->seed};
+        source->load = (struct sw_load){.fill = sw_model_fill_random, .context = &source->init};
+        return SW_OK;
+    }
+    if (source->folder == NULL)
+        return sw_fail(SW_ERR_ARG, "'%s' describes a model but holds no weights; add --init to start from random ones",
+                       model);
+    SW_TRY(sw_checkpoint_open(source->folder, source->units, &source->checkpoint));
+    source->load =
+        (struct sw_load){.fill = sw_checkpoint_fill, .prepare = sw_checkpoint_prepare, .context = source->checkpoint};
+    return SW_OK;
+}
+
+sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out) {
+    struct sw_source *source = NULL;
+    SW_TRY(make(&source));
+    return hand_over(source, open_model(source, spec), out);
+}
+
+sw_status sw_source_check_weights(const char *model) {
+    struct sw_source *source = NULL;
+    if (!is_folder(model) || !sw_folder_has_weights(model))
+        return SW_OK;
+    SW_TRY(sw_source_open_model(&(struct sw_source_spec){.model = model, .tiles = 1}, &source));
+    sw_source_close(source);
+    return SW_OK;
+}
+
+/* Opens a reader of the stores, which owns them, also after a failure. */
+static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
+                             struct sw_store_set *stores) {
+    bool same = true;
+    if (run->tensor_ranks > 1) {
+        SW_TRY(sw_group_reader_open(stores, run, source->units, &source->group));
+        source->load = sw_group_reader_load(source->group);
+        return SW_OK;
+    }
+    for (int s = 0; same && s < stores->count; s++)
+        same = sw_run_store_is_of(stores->store[s], source->units);
+    if (!same) {
+        sw_store_set_close(stores);
+        return sw_fail(SW_ERR_CORRUPT, "the store of %s was made for another model than its run.json describes",
+                       folder);
+    }
+    SW_TRY(sw_store_reader_open(stores, source->units, source->tiles, &source->reader));
+    source->load = sw_store_reader_load(source->reader);
+    return SW_OK;
+}
+
+/* Adds the weights of units that the run does not train, which no store has. */
+static sw_status add_frozen(struct sw_source *source, const char *folder, const struct sw_run *run) {
+    SW_TRY(sw_frozen_open(folder, run, source->units, &source->frozen));
+    source->load = sw_frozen_load(source->frozen, &source->load);
+    return SW_OK;
+}
+
+/* Lists the folders of the run's first store, wherever it is now. */
+static sw_status list_drives(struct sw_source *source, const char *folder, const struct sw_run *run,
+                             const struct sw_option_list *nvme) {
+    struct sw_places places;
+    SW_TRY(sw_run_places(folder, run, 0, nvme, &places));
+    sw_status status = SW_OK;
+    for (int i = 0; status == SW_OK && i < places.count; i++)
+        status = is_folder(places.path[i]) ? sw_option_list_add(&source->drives, places.path[i]) : SW_OK;
+    sw_places_release(&places);
+    return status;
+}
+
+static sw_status open_run(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
+    struct sw_run run = {0};
+    struct sw_store_set stores = {0};
+    sw_status status = sw_run_open_to_read(folder, nvme, &run, &stores);
+    source->config = run.config;
+    source->tiles = run.tiles;
+    if (status == SW_OK) {
+        source->step = sw_store_last_commit(stores.store[0])->step;
+        status = sw_model_units(&source->config, source->tiles, run.optimizer, &source->units);
+    }
+    if (status == SW_OK)
+        status = open_reader(source, folder, &run, &stores);
+    else
+        sw_store_set_close(&stores);
+    if (status == SW_OK)
+        status = add_frozen(source, folder, &run);
+    if (status == SW_OK)
+        status = list_drives(source, folder, &run, nvme);
+    if (status == SW_OK)
+        status = sw_run_model_folder(folder, run.settings.model, &source->folder);
+    source->model = run.settings.model;
+    source->model_files = run.model_files;
+    run.settings.model = NULL;
+    run.model_files = NULL;
+    source->bos = run.settings.old_text ? SW_BOS_NO : run.settings.bos;
+    source->turn_end = run.turn_end;
+    run.turn_end.token = NULL;
+    sw_run_release(&run);
+    return status;
+}
+
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out) {
+    if (!sw_run_is_one(run_or_model) && nvme->count > 0)
+        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so it has no store; leave out --nvme", run_or_model);
+    if (!sw_run_is_one(run_or_model))
+        return sw_source_open_model(&(struct sw_source_spec){.model = run_or_model, .tiles = 1}, out);
+    struct sw_source *source = NULL;
+    SW_TRY(make(&source));
+    return hand_over(source, open_run(source, run_or_model, nvme), out);
+}
+
+void sw_source_close(struct sw_source *source) {
+    if (source == NULL)
+        return;
+    sw_cut_reader_close(source->cut);
+    sw_checkpoint_close(source->checkpoint);
+    sw_store_reader_close(source->reader);
+    sw_group_reader_close(source->group);
+    sw_frozen_close(source->frozen);
+    sw_units_destroy(source->units);
+    sw_units_destroy(source->whole);
+    sw_option_list_release(&source->drives);
+    free(source->turn_end.token);
+    json_decref(source->model_files);
+    free(source->model);
+    free(source->folder);
+    free(source);
+}
+
+sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
+    const int64_t tiles = sw_model_tiles_fit(&source->config, ranks, source->tiles) ? source->tiles : 1;
+    struct sw_units *units;
+    SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &units));
+    source->whole = source->units;
+    source->units = units;
+    source->tiles = tiles;
+    SW_TRY(sw_cut_reader_open(
+        &(struct sw_cut_reader_spec){.load = source->load, .whole = source->whole, .cut = source->units},
+        &source->cut));
+    source->load = sw_cut_reader_load(source->cut);
+    return SW_OK;
+}
+
+int64_t sw_source_step(const struct sw_source *source) {
+    return source->step;
+}
+
+const struct sw_model_config *sw_source_config(const struct sw_source *source) {
+    return &source->config;
+}
+
+const struct sw_units *sw_source_units(const struct sw_source *source) {
+    return source->units;
+}
+
+int64_t sw_source_tiles(const struct sw_source *source) {
+    return source->tiles;
+}
+
+const struct sw_option_list *sw_source_drives(const struct sw_source *source) {
+    return &source->drives;
+}
+
+struct sw_run_model sw_source_small_files(const struct sw_source *source) {
+    return (struct sw_run_model){source->model, source->folder, source->model_files};
+}
+
+const char *sw_source_folder(const struct sw_source *source) {
+    return source->folder;
+}
+
+const struct sw_turn_end *sw_source_turn_end(const struct sw_source *source) {
+    return &source->turn_end;
+}
+
+int sw_source_bos(const struct sw_source *source) {
+    return source->bos;
+}
+
+struct sw_load sw_source_load(struct sw_source *source) {
+    return source->load;
+}
+
+int64_t sw_source_bytes_read(const struct sw_source *source) {
+    if (source->reader != NULL)
+        return sw_store_reader_bytes(source->reader);
+    if (source->group != NULL)
+        return sw_group_reader_bytes(source->group);
+    return source->checkpoint == NULL ? 0 : sw_checkpoint_bytes_read(source->checkpoint);
+}
+
+int64_t sw_source_bytes_to_read(const struct sw_source *source) {
+    return source->checkpoint == NULL ? 0 : sw_checkpoint_bytes(source->checkpoint);
+}

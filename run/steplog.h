@@ -1,0 +1,90 @@
+/* The log of a run: log.jsonl, with one line for each step, evaluation, sample and export, and the same for people on
+ * standard error. */
+#ifndef SW_RUN_STEPLOG_H
+#define SW_RUN_STEPLOG_H
+
+#include "core/status.h"
+#include "text/buffer.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* NULL is the log of a rank other than 0: functions do nothing, since rank 0 writes for all. */
+struct sw_steplog;
+
+/* A number that is not finite means "not known" or "not a number", and is null in JSON. */
+struct sw_step_record {
+    int64_t step;        /* number of the step, from 1 */
+    int64_t time_s;      /* when the line was written, in seconds since 1970; 0: not known. Set by sw_steplog_step */
+    double loss;         /* nats a token; NaN: not finite, or no token of the step has a loss */
+    int64_t loss_tokens; /* tokens with a loss, over all ranks; -1: not known */
+    double grad_norm;
+    bool clipped;         /* the gradient was scaled down */
+    double clipped_share; /* of the last 100 steps, or of all where there are fewer; set by the log */
+    double lr;
+    int64_t tokens; /* tokens of this step, over all ranks */
+    double seconds;
+    double tokens_per_second;
+    double mfu; /* model flops over the device's peak */
+    bool skipped;
+    bool saved;        /* the step made a commit: of its own state if every step commits, else of the step before it */
+    bool carries_save; /* the step ran beside a save, which made it longer; only where not every step commits */
+    int64_t ranks, zero; /* number of ranks, and the ZeRO stage */
+    double eta_seconds;
+    struct {
+        double compute, upload, download, read, write, update, comm;
+    } lanes; /* busy seconds */
+    struct {
+        int64_t nvme_read, nvme_write, upload, download, comm;
+    } bytes;
+    struct {
+        int64_t device, host, nvme;
+    } peak; /* bytes */
+};
+
+struct sw_eval_record {
+    int64_t step;
+    int64_t time_s;     /* as in sw_step_record; set by sw_steplog_evaluation */
+    double val_loss;    /* nats a token; NaN: not finite, or there is no such token */
+    int64_t val_tokens; /* tokens with a loss */
+    double seconds;     /* how long the evaluation took */
+};
+
+/* A prompt that the run has continued. */
+struct sw_sample_record {
+    struct sw_text prompt, text; /* as given, and without the prompt; borrowed, UTF-8 */
+    double seconds;              /* how long the continuation took */
+};
+
+/* Opens the log at path, or makes it, and removes every line after last_step (0: all lines), so that the log of a
+ * resumed run has each step once. total_steps is for the lines for people. The caller closes the log. */
+sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out);
+/* Makes sure that the log's path still leads to the file that lines are written to, and writes it anew where it was
+ * removed. Warns once where it cannot: a run goes on without its log. */
+void sw_steplog_keep_name(struct sw_steplog *log);
+sw_status sw_steplog_close(struct sw_steplog *log);
+/* Flushes the lines of a log to the drive, on any thread. Does nothing if the file does not exist. */
+sw_status sw_steplog_flush(const char *path);
+
+/* Write a line at once. They allocate nothing. */
+sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record);
+sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record);
+
+/* Writes the lines of a step's samples together, so that a killed process leaves all of them or none. It allocates. */
+sw_status sw_steplog_samples(struct sw_steplog *log, int64_t step, const struct sw_sample_record *samples, int count);
+
+/* Writes the line of an export of the weights after a step, which took so long. */
+sw_status sw_steplog_export(struct sw_steplog *log, int64_t step, double seconds);
+
+/* Return the last step in the log, and the steps of its last evaluation and of its last samples; 0: none. */
+int64_t sw_steplog_last_step(const struct sw_steplog *log);
+int64_t sw_steplog_last_evaluation(const struct sw_steplog *log);
+int64_t sw_steplog_last_sample(const struct sw_steplog *log);
+/* Returns the evaluations that the log had when it was opened, oldest first; only steps and losses are read. The log
+ * owns them. */
+const struct sw_eval_record *sw_steplog_evaluations(const struct sw_steplog *log, int64_t *out_count);
+/* Writes the line of a step that was committed by a process that was killed before it could write one. What only that
+ * process knew is null, or 0 bytes. Prints nothing for people. */
+sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
+
+#endif

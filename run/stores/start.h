@@ -1,0 +1,30 @@
+/* The start of a new run, which may be cut off at any time. Before the first store is made, starting.json in the run's
+ * folder lists the id and the places of every rank's store, as run.json will; it is removed when every rank has its
+ * first commit. A folder with starting.json therefore holds nothing that was trained, and the next start removes what
+ * it lists, there and in the folders of --nvme. A process that starts a run, or clears what a start left, holds the
+ * lock on the run (run_lock.h). */
+#ifndef SW_RUN_STORES_START_H
+#define SW_RUN_STORES_START_H
+
+#include "run/stores/rank_store.h"
+
+struct sw_start {
+    char id[SW_STORE_ID_CHARS]; /* id for this rank's store */
+    bool announced;             /* starting.json lists this start */
+};
+
+/* Refuses a folder that holds anything but the rest of an unfinished start. Touches nothing. */
+sw_status sw_start_check(const char *folder);
+/* Tells whether a start in this folder was cut off, or is under way. */
+bool sw_start_is_unfinished(const char *folder);
+/* Removes the rest of an unfinished start. All ranks call it together. */
+sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder);
+/* Refuses places that have a store, then writes starting.json. All ranks call it together. */
+sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start);
+/* Removes starting.json, since the run can now be resumed. All ranks call it together. */
+sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start);
+/* Cleans up after a failed start, once this rank's store is removed. The rank that sees no other store any more removes
+ * the rest. */
+void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start);
+
+#endif

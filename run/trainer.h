@@ -1,0 +1,80 @@
+/* A run in memory: puts model, plan, store, data and engine together from settings, and trains. */
+#ifndef SW_RUN_TRAINER_H
+#define SW_RUN_TRAINER_H
+
+#include "core/status.h"
+#include "job/forecast.h"
+#include "job/machine/devices.h"
+#include "job/machine/ranks.h"
+#include "job/settings/settings.h"
+#include "model/model.h"
+#include "offload/engine/engine.h"
+#include "offload/simulate/search.h"
+#include "run/costs.h"
+#include "run/data/data.h"
+#include "run/departure.h"
+#include "run/folder/run.h"
+#include "run/folder/source.h"
+#include "run/stores/start.h"
+#include "run/timeline_file.h"
+
+#include <signal.h>
+
+struct sw_samples;
+
+struct sw_trainer {
+    const char *folder; /* the run's; the caller keeps it */
+    struct sw_ranks *ranks;
+    struct sw_run run;
+    char *model_folder;       /* of the model's small files (run_model.h); NULL: there is none */
+    json_t *given;            /* a new run's settings before anything was resolved; NULL in a resume */
+    struct sw_frozen *frozen; /* weights of units that are not trained; NULL: every unit is */
+    struct sw_source *source; /* weights of a new run until they are loaded; NULL afterwards and in a resume */
+    struct sw_devices devices;
+    struct sw_model *model;
+    struct sw_plan *plan;
+    struct sw_data *data;
+    struct sw_store *store;
+    struct sw_engine *engine;
+    struct sw_schedule past_schedule;  /* in a resume: the schedule of the steps before it */
+    struct sw_run_position position;   /* the last commit before this start */
+    int64_t log_flushed;               /* last commit before which the log was flushed; 0: none */
+    bool log_decides;                  /* lines since the last flush that no commit's text has, as of evaluations */
+    bool log_fails;                    /* the log cannot be flushed */
+    struct sw_samples *samples;        /* NULL: --sample-every is 0 */
+    double validation_loss;            /* the last validation loss, in nats a token; 0: none */
+    struct sw_costs costs;             /* since this start */
+    struct sw_forecast forecast;       /* what rank 0's plan promises for the steps */
+    struct sw_departure departure;     /* whether they keep to it */
+    struct sw_timeline_file *timeline; /* NULL: this start keeps none */
+    int64_t start_ns;                  /* when this process began the run (sw_now_ns) */
+    const volatile sig_atomic_t *stop; /* set by a signal handler */
+    struct sw_start start;
+    int lock;                     /* descriptor of the lock on the run, held by rank 0; -1: none */
+    int made_folders;             /* how many of the run's folder and its parents this start made */
+    bool made_store;              /* this start made the store */
+    struct sw_confined *confined; /* the run's folder, through which its files are reached; NULL before it is there */
+};
+
+/* Makes a new run. Settings move into the trainer. Everything is checked before anything is written, and a failure
+ * leaves nothing behind. With --dry-run it stops there: the trainer has neither store nor engine. Until the first
+ * commit, *stop (set by a signal handler) makes it fail. */
+sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            struct sw_trainer **out);
+/* Continues a run from its last commit. change (may be NULL) edits the run's settings before they are used. */
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            sw_status (*change)(void *context, struct sw_settings *settings), void *context,
+                            struct sw_trainer **out);
+void sw_trainer_close(struct sw_trainer *trainer);
+
+/* How a run ended. */
+typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT, SW_END_EARLY } sw_run_end;
+
+/* Trains up to the settings' number of steps and logs each. A request to stop ends the run after the current step. All
+ * state is saved when it returns SW_OK. Returns SW_ERR_NOT_FINITE, on all ranks and with the state saved, after
+ * SW_BAD_STEPS_LIMIT steps in a row without finite loss and gradients, if no step of this start had them, and if the
+ * final weights give no finite loss. */
+enum { SW_BAD_STEPS_LIMIT = 10 };
+sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end);
+
+#endif

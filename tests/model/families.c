@@ -1,0 +1,411 @@
+/* Llama and its relatives: what their config.json says, what is refused, and checkpoints in and out. */
+#include "tests/equipment/support.h"
+
+#include "core/size.h"
+#include "model/hf/checkpoint.h"
+#include "model/hf/config.h"
+#include "model/model.h"
+#include "model/rope.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define SHAPE                                                                                                          \
+    "\"vocab_size\": 300, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 4,"                   \
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64"
+#define MODEL(family, more) "{\"model_type\": \"" family "\", " SHAPE more "}"
+#define LAYERS(a, b, c, d) ", \"layer_types\": [\"" a "\", \"" b "\", \"" c "\", \"" d "\"]"
+#define FULL "full_attention"
+#define SLIDING "sliding_attention"
+
+static struct sw_model_config parse(const char *text) {
+    struct sw_model_config config;
+    support_expect_ok(sw_config_parse(text, "config.json", &config), text);
+    return config;
+}
+
+static void a_llama_is_read(void **state) {
+    (void)state;
+    const struct sw_model_config c = parse(MODEL("llama", ", \"rope_theta\": 500000, \"rope_scaling\": null,"
+                                                          "\"attention_bias\": true, \"mlp_bias\": false,"
+                                                          "\"rms_norm_eps\": 1e-5, \"hidden_act\": \"silu\""));
+    assert_string_equal(c.family, "llama");
+    assert_int_equal(c.kv_heads, 2);
+    assert_int_equal(c.head_dim, 12);
+    assert_int_equal(c.norm, SW_NORM_RMS);
+    assert_int_equal(c.positions, SW_POSITIONS_ROTARY);
+    assert_int_equal(c.activation, SW_SILU);
+    assert_true(c.gated && c.out_first && c.qkv_bias && c.projection_bias);
+    assert_false(c.mlp_bias || c.qk_norm || c.tied_embeddings);
+    assert_true(c.rope.theta == 500000.0 && c.rope.kind == SW_ROPE_DEFAULT && c.window == 0);
+}
+
+static void relatives_differ_as_they_do(void **state) {
+    (void)state;
+    struct sw_model_config c = parse(MODEL("mistral", ", \"sliding_window\": 16"));
+    assert_true(c.window == 16 && c.full_layers[0] == 0 && !c.qkv_bias);
+    c = parse(MODEL("mistral", ", \"sliding_window\": null"));
+    assert_int_equal(c.window, 0);
+    c = parse(MODEL("mistral", ""));
+    assert_int_equal(c.window, 4096); /* what transformers takes where it is left out */
+    c = parse(MODEL("qwen2", ", \"use_sliding_window\": false, \"sliding_window\": 16, \"max_window_layers\": 1"));
+    assert_true(c.window == 0 && c.qkv_bias && !c.projection_bias);
+    c = parse(MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 1"));
+    assert_true(c.window == 16 && c.full_layers[0] == 1);
+    c = parse(MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 16, \"max_window_layers\": 28"));
+    assert_int_equal(c.window, 0);
+    c = parse(
+        MODEL("qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(FULL, FULL, FULL, SLIDING)));
+    assert_true(c.window == 8 && c.full_layers[0] == 7 && c.qk_norm && !c.qkv_bias);
+    assert_int_equal(c.head_dim, 128);
+    const char *const mixed =
+        MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(SLIDING, FULL, FULL, SLIDING));
+    c = parse(mixed);
+    assert_true(c.window == 8 && c.full_layers[0] == 6);
+    assert_true(sw_config_window(&c, 0) == 8 && sw_config_window(&c, 1) == 0 && sw_config_window(&c, 3) == 8);
+}
+
+/* Downloads of SmolLM2 and of converters have these, and none changes what is trained. */
+static void fields_without_effect_are_passed_over(void **state) {
+    (void)state;
+    const struct sw_model_config plain = parse(MODEL("llama", ""));
+    const struct sw_model_config c = parse(
+        MODEL("llama", ", \"is_llama_config\": true, \"rope_interleaved\": false, \"transformers.js_config\": {},"
+                       "\"unsloth_version\": \"2026.1\", \"unsloth_fixed\": true, \"max_sequence_length\": 9,"
+                       "\"partial_rotary_factor\": 1.0, \"attention_dropout\": 0.1" LAYERS(FULL, FULL, FULL, FULL)));
+    assert_memory_equal(&c, &plain, sizeof c);
+}
+
+#define HEADS_OF(family, more)                                                                                         \
+    "{\"model_type\": \"" family "\", \"vocab_size\": 9, \"hidden_size\": 64, \"intermediate_size\": 8,"               \
+    "\"num_hidden_layers\": 1, \"num_attention_heads\": 32, \"max_position_embeddings\": 8" more "}"
+
+/* The configuration classes of transformers differ in what they take for an absent field, and agree on null. */
+static void absent_key_value_heads_are_the_family_s(void **state) {
+    (void)state;
+    assert_int_equal(parse(HEADS_OF("llama", "")).kv_heads, 32);
+    assert_int_equal(parse(HEADS_OF("mistral", "")).kv_heads, 8);
+    assert_int_equal(parse(HEADS_OF("qwen2", "")).kv_heads, 32);
+    assert_int_equal(parse(HEADS_OF("qwen3", "")).kv_heads, 32);
+    assert_int_equal(parse(HEADS_OF("mistral", ", \"num_key_value_heads\": null")).kv_heads, 32);
+    assert_int_equal(parse(HEADS_OF("mistral", ", \"num_key_value_heads\": 4")).kv_heads, 4);
+}
+
+/* Both forms of transformers. */
+static void rotary_scalings_are_read(void **state) {
+    (void)state;
+    struct sw_model_config c =
+        parse(MODEL("llama", ", \"rope_theta\": 100, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 4}"));
+    assert_true(c.rope.kind == SW_ROPE_LINEAR && c.rope.factor == 4.0 && c.rope.theta == 100.0);
+    c = parse(MODEL("llama", ", \"text_config\": null, \"new_field\": null, \"rope_parameters\": {\"rope_theta\": 7},"
+                             "\"rope_scaling\": {\"rope_theta\": 7}"));
+    assert_true(c.rope.theta == 7);
+    c = parse(MODEL("llama", ", \"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 7, \"factor\": 8,"
+                             "\"low_freq_factor\": 1, \"high_freq_factor\": 4,"
+                             "\"original_max_position_embeddings\": 32}"));
+    assert_true(c.rope.kind == SW_ROPE_LLAMA3 && c.rope.theta == 7.0 && c.rope.original_positions == 32);
+    c = parse(MODEL("qwen2", ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"beta_slow\": 2}"));
+    assert_true(c.rope.kind == SW_ROPE_YARN && c.rope.theta == 10000.0 && c.rope.original_positions == 64);
+    assert_true(c.rope.beta_fast == 32.0 && c.rope.beta_slow == 2.0 && c.rope.truncate);
+}
+
+static const struct {
+    const char *text;
+    sw_status code;
+    const char *message;
+} bad[] = {
+    {MODEL("llama", ", \"rope_interleaved\": true"), SW_ERR_UNSUPPORTED, "'rope_interleaved' is true"},
+    {MODEL("llama", ", \"partial_rotary_factor\": 0.5"), SW_ERR_UNSUPPORTED, "must be 1"},
+    {MODEL("llama", LAYERS(FULL, FULL, SLIDING, FULL)), SW_ERR_UNSUPPORTED, "\"full_attention\" for each layer"},
+    {MODEL("llama", ", \"rope_theta\": 1, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}"), SW_ERR_ARG,
+     "need more than 1"},
+    {MODEL("llama", ", \"num_experts\": 8"), SW_ERR_UNSUPPORTED, "'num_experts' is not known for llama"},
+    {MODEL("llama", ", \"sliding_window\": 8"), SW_ERR_UNSUPPORTED, "'sliding_window' is not known for llama"},
+    {MODEL("llama", ", \"architectures\": [\"LlamaModel\"]"), SW_ERR_UNSUPPORTED, "LlamaForCausalLM"},
+    {MODEL("llama", ", \"head_dim\": 7"), SW_ERR_ARG, "7 elements; rotary positions need an even number"},
+    {MODEL("llama", ", \"head_dim\": 512"), SW_ERR_UNSUPPORTED, "512 elements; supported are at most 256"},
+    {MODEL("llama", ", \"hidden_act\": \"mish\""), SW_ERR_UNSUPPORTED, "'hidden_act' is \"mish\""},
+    {MODEL("llama", ", \"quantization_config\": {\"bits\": 4}"), SW_ERR_UNSUPPORTED, "'quantization_config'"},
+    {MODEL("llama", ", \"rope_scaling\": {\"rope_type\": \"longrope\"}"), SW_ERR_UNSUPPORTED, "\"longrope\""},
+    {MODEL("llama", ", \"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 2}"), SW_ERR_UNSUPPORTED, "dynamic"},
+    {MODEL("llama", ", \"rope_scaling\": {\"rope_type\": \"linear\"}"), SW_ERR_ARG, "has no 'factor'"},
+    {MODEL("llama", ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"mscale\": 1}"),
+     SW_ERR_UNSUPPORTED, "'mscale' is not known"},
+    {MODEL("llama", ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 0.5}"), SW_ERR_ARG, "'factor' is 0.5"},
+    {MODEL("llama", ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}"),
+     SW_ERR_UNSUPPORTED, "'partial_rotary_factor'"},
+    {MODEL("llama", ", \"rope_parameters\": {\"rope_theta\": 5}, \"rope_theta\": 6"), SW_ERR_ARG, "they must be equal"},
+    {MODEL("llama", ", \"rope_parameters\": {\"rope_theta\": 5}, \"rope_scaling\": {}"), SW_ERR_ARG,
+     "give one of them"},
+    {MODEL("llama", ", \"quantization_config\": {\"quant_method\": \"gptq\"}"), SW_ERR_UNSUPPORTED,
+     "the weights are quantized (gptq)"},
+    {MODEL("llama", ", \"quantization\": {\"bits\": 4}"), SW_ERR_UNSUPPORTED, "the weights are quantized"},
+    {MODEL("llava", ", \"text_config\": {\"model_type\": \"llama\"}"), SW_ERR_UNSUPPORTED,
+     "more than text ('llava'), whose language model ('llama')"},
+    {MODEL("llama", ", \"rope_scaling\": 4"), SW_ERR_ARG, "must be an object"},
+    {"{\"model_type\": \"llama\", \"vocab_size\": 300, \"hidden_size\": 50, \"intermediate_size\": 80,"
+     "\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"max_position_embeddings\": 8}",
+     SW_ERR_ARG, "'num_attention_heads' 4 does not divide 'hidden_size' 50"},
+    {"{\"model_type\": \"llama\", \"vocab_size\": 300, \"hidden_size\": 48, \"intermediate_size\": 80,"
+     "\"num_hidden_layers\": 1, \"num_attention_heads\": 4, \"num_key_value_heads\": 3,"
+     "\"max_position_embeddings\": 8}",
+     SW_ERR_ARG, "'num_key_value_heads' 3 does not divide 'num_attention_heads' 4"},
+    {"{\"model_type\": \"qwen3\", \"vocab_size\": 300}", SW_ERR_ARG, "a Qwen3 config.json must give it"},
+    {MODEL("mistral", ", \"sliding_window\": 0"), SW_ERR_ARG, "'sliding_window' is 0"},
+    {MODEL("mistral", ", \"sliding_window\": \"all\""), SW_ERR_ARG, "'sliding_window' is \"all\""},
+    {MODEL("qwen2", ", \"use_sliding_window\": 1"), SW_ERR_ARG, "'use_sliding_window' is 1"},
+    {MODEL("qwen2", ", \"max_window_layers\": -1"), SW_ERR_ARG, "'max_window_layers' is -1"},
+    {MODEL("qwen2", ", \"layer_types\": [\"full_attention\"]"), SW_ERR_ARG, "1 entries for 4 layers"},
+    {MODEL("qwen2", LAYERS(FULL, FULL, FULL, SLIDING)), SW_ERR_ARG, "no sliding window is used"},
+    {MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": null" LAYERS(FULL, SLIDING, FULL, FULL)),
+     SW_ERR_ARG, "no sliding window is used"},
+    {MODEL("qwen2", LAYERS(FULL, "linear_attention", FULL, FULL)), SW_ERR_UNSUPPORTED, "for layer 1"},
+};
+
+static void what_is_not_supported_is_named(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct sw_model_config config = {.vocab = 7};
+        const sw_status status = sw_config_parse(bad[i].text, "some/config.json", &config);
+        support_expect_failure(status, bad[i].code, bad[i].message, bad[i].text);
+        assert_int_equal(config.vocab, 7); /* Untouched. */
+    }
+}
+
+/* A configuration that was written reads back as it was. */
+static void assert_round_trip(const struct sw_model_config *config) {
+    char *text = NULL;
+    struct sw_model_config back;
+    support_expect_ok(sw_config_to_json(config, &text), "writing");
+    support_expect_ok(sw_config_parse(text, "written", &back), text);
+    char *again = NULL;
+    support_expect_ok(sw_config_to_json(&back, &again), "writing again");
+    assert_string_equal(text, again);
+    assert_int_equal(back.window, config->window);
+    assert_memory_equal(back.full_layers, config->full_layers, sizeof config->full_layers);
+    assert_int_equal(back.qkv_bias, config->qkv_bias);
+    assert_int_equal(back.projection_bias, config->projection_bias);
+    assert_int_equal(back.mlp_bias, config->mlp_bias);
+    assert_int_equal(back.qk_norm, config->qk_norm);
+    assert_int_equal(back.gated, config->gated);
+    assert_int_equal(back.out_first, config->out_first);
+    assert_int_equal(back.rope.kind, config->rope.kind);
+    assert_int_equal(back.rope.original_positions, config->rope.original_positions);
+    assert_int_equal(back.rope.truncate, config->rope.truncate);
+    const struct sw_rope *a = &back.rope, *b = &config->rope;
+    assert_true(a->theta == b->theta && a->factor == b->factor && a->low_freq_factor == b->low_freq_factor);
+    assert_true(a->high_freq_factor == b->high_freq_factor && a->beta_fast == b->beta_fast);
+    assert_true(a->beta_slow == b->beta_slow && a->attention_factor == b->attention_factor);
+    assert_true(a->mscale == b->mscale && a->mscale_all_dim == b->mscale_all_dim);
+    free(text);
+    free(again);
+}
+
+static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a", "qwen2-a", "qwen3-a", "qwen3-b"};
+enum { GOLDEN = sizeof golden / sizeof golden[0], FILE_BYTES = 1 << 20 };
+
+static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
+    const char *data = getenv("SW_TEST_DATA");
+    assert_non_null(data);
+    assert_true(snprintf(path, SUPPORT_PATH_CHARS, "%s/%s", data, golden[i]) < SUPPORT_PATH_CHARS);
+    return path;
+}
+
+static void descriptions_survive_writing(void **state) {
+    (void)state;
+    char path[SUPPORT_PATH_CHARS];
+    struct sw_model_config config = parse(
+        MODEL("qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(SLIDING, FULL, SLIDING, FULL)));
+    assert_round_trip(&config);
+    const struct sw_preset *preset = NULL;
+    for (int i = 0; i < GOLDEN; i++) {
+        support_expect_ok(sw_config_load(golden_folder(i, path), &config), golden[i]);
+        assert_round_trip(&config);
+    }
+    for (int i = 0; (preset = sw_preset_at(i)) != NULL; i++)
+        if (preset->config.norm == SW_NORM_RMS)
+            assert_round_trip(&preset->config);
+    config = parse(MODEL("qwen2", ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"truncate\": false,"
+                                  "\"mscale\": 0.7, \"mscale_all_dim\": 0.3, \"attention_factor\": 1.25}"));
+    assert_round_trip(&config);
+}
+
+/* The published counts. */
+static void presets_have_their_parameters(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int64_t parameters;
+    } expected[] = {
+        {"llama-1b", INT64_C(1235814400)},     {"llama-8b", INT64_C(8030261248)},
+        {"llama-70b", INT64_C(70553706496)},   {"qwen2.5-0.5b", INT64_C(494032768)},
+        {"qwen2.5-1.5b", INT64_C(1543714304)}, {"qwen2.5-3b", INT64_C(3085938688)},
+        {"qwen2.5-7b", INT64_C(7615616512)},   {"qwen2.5-14b", INT64_C(14770033664)},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        struct sw_model_config config;
+        struct sw_units *units;
+        support_expect_ok(sw_config_load(expected[i].name, &config), expected[i].name);
+        support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, &units), expected[i].name);
+        if (sw_units_parameters(units) != expected[i].parameters)
+            fail_msg("%s has %lld parameters", expected[i].name, (long long)sw_units_parameters(units));
+        sw_units_destroy(units);
+    }
+}
+
+/* The file that a source of weights makes, in a fresh folder that is moved to `to`. */
+static int64_t export_file(void *const *state, const struct sw_model_config *config, const struct sw_units *units,
+                           void *checkpoint, const char *to, char *content) {
+    char folder[SUPPORT_PATH_CHARS], path[SUPPORT_PATH_CHARS];
+    const struct sw_checkpoint_format format = {.type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
+    const struct sw_load from = {.fill = sw_checkpoint_fill, .prepare = sw_checkpoint_prepare, .context = checkpoint};
+    support_expect_ok(sw_checkpoint_write(support_path(state, to, folder), config, units, &format, &from, NULL),
+                      "writing");
+    snprintf(path, sizeof path, "%.200s/model.safetensors", folder);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    const int64_t bytes = (int64_t)fread(content, 1, FILE_BYTES, file);
+    assert_true(bytes > 0 && bytes < FILE_BYTES);
+    fclose(file);
+    return bytes;
+}
+
+static void remove_export(void *const *state, const char *name) {
+    char folder[SUPPORT_PATH_CHARS], path[SUPPORT_PATH_CHARS];
+    support_path(state, name, folder);
+    snprintf(path, sizeof path, "%.200s/model.safetensors", folder);
+    unlink(path);
+    snprintf(path, sizeof path, "%.200s/config.json", folder);
+    unlink(path);
+    rmdir(folder);
+}
+
+static void fill_unit(struct sw_checkpoint *checkpoint, const struct sw_units *units, int64_t unit, float **out) {
+    const int64_t elems = units->unit[unit].elems;
+    *out = malloc((size_t)elems * sizeof **out);
+    assert_non_null(*out);
+    support_expect_ok(sw_checkpoint_fill(checkpoint, unit, 0, elems, *out), "reading");
+}
+
+static void expect_same_weights(struct sw_checkpoint *a, struct sw_checkpoint *b, const struct sw_units *units) {
+    for (int64_t u = 0; u < units->count; u++) {
+        float *x, *y;
+        fill_unit(a, units, u, &x);
+        fill_unit(b, units, u, &y);
+        assert_memory_equal(x, y, (size_t)units->unit[u].elems * sizeof *x);
+        free(x);
+        free(y);
+    }
+}
+
+/* Read, written and read again, every weight has its bits; and in tiles the file has its bytes. */
+static void check_in_and_out(void *const *state, int i) {
+    char path[SUPPORT_PATH_CHARS], *expected = malloc(FILE_BYTES), *found = malloc(FILE_BYTES);
+    struct sw_model_config config;
+    struct sw_units *units, *cut;
+    struct sw_checkpoint *original, *written, *in_tiles;
+    support_expect_ok(sw_config_load(golden_folder(i, path), &config), golden[i]);
+    const int64_t tiles = config.qk_norm ? 1 : config.kv_heads;
+    support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, &units), golden[i]);
+    support_expect_ok(sw_model_units(&config, tiles, SW_OPTIMIZER_FP32, &cut), golden[i]);
+    assert_int_equal(sw_units_parameters(cut), sw_units_parameters(units));
+    support_expect_ok(sw_checkpoint_open(path, units, &original), golden[i]);
+    support_expect_ok(sw_checkpoint_open(path, cut, &in_tiles), golden[i]);
+    const int64_t bytes = export_file(state, &config, units, original, "whole", expected);
+    const int64_t cut_bytes = export_file(state, &config, cut, in_tiles, "cut", found);
+    if (bytes != cut_bytes || memcmp(expected, found, (size_t)bytes) != 0)
+        fail_msg("%s differs in %lld tiles", golden[i], (long long)tiles);
+    support_expect_ok(sw_checkpoint_open(support_path(state, "whole", path), units, &written), "reading again");
+    expect_same_weights(original, written, units);
+    sw_checkpoint_close(original);
+    sw_checkpoint_close(written);
+    sw_checkpoint_close(in_tiles);
+    sw_units_destroy(units);
+    sw_units_destroy(cut);
+    remove_export(state, "whole");
+    remove_export(state, "cut");
+    free(expected);
+    free(found);
+}
+
+static void checkpoints_go_in_and_out(void **state) {
+    for (int i = 0; i < GOLDEN; i++)
+        check_in_and_out(state, i);
+}
+
+/* Products take queries, keys and values as one matrix, whatever their sizes. */
+static void parts_of_a_product_lie_together(void **state) {
+    (void)state;
+    struct sw_model_config config = parse(MODEL("llama", ", \"attention_bias\": true, \"head_dim\": 2"));
+    struct sw_units *units;
+    config.hidden = 50;
+    support_expect_ok(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, &units), "units");
+    for (int64_t u = 1; u + 1 < units->count; u++) {
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            const bool joined = strstr(tensor->name, ".k_proj.") != NULL || strstr(tensor->name, ".v_proj.") != NULL ||
+                                strstr(tensor->name, ".up_proj.") != NULL;
+            if (joined)
+                assert_int_equal(tensor->offset, tensor[-1].offset + tensor[-1].elems);
+            else
+                assert_int_equal(tensor->offset % SW_TENSOR_ALIGN_ELEMS, 0);
+        }
+    }
+    sw_units_destroy(units);
+}
+
+static void shared_norms_refuse_tiles(void **state) {
+    (void)state;
+    const struct sw_model_config config = parse(MODEL("qwen3", ""));
+    struct sw_units *units;
+    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_UNSUPPORTED,
+                           "--tiles 2 is not supported for qwen3", "tiles");
+}
+
+/* Frequencies of a llama3 scaling: short waves stay, long ones are slowed by the factor, and between them it is
+ * neither.
+ */
+static void frequencies_are_scaled(void **state) {
+    (void)state;
+    enum { DIM = 32, TOKENS = 2 };
+    struct sw_model_config plain = parse(MODEL("llama", ", \"head_dim\": 32"));
+    struct sw_model_config scaled = plain;
+    scaled.rope = (struct sw_rope){.kind = SW_ROPE_LLAMA3,
+                                   .theta = plain.rope.theta,
+                                   .factor = 8,
+                                   .low_freq_factor = 1,
+                                   .high_freq_factor = 4,
+                                   .original_positions = 1024};
+    float before[TOKENS * DIM], after[TOKENS * DIM];
+    int stayed = 0, slowed = 0, between = 0;
+    sw_rope_table(&plain, TOKENS, before);
+    sw_rope_table(&scaled, TOKENS, after);
+    for (int i = 0; i < DIM / 2; i++) {
+        const double slow_sine = after[DIM + DIM / 2 + i], slow_cosine = after[DIM + i];
+        const double sine = before[DIM + DIM / 2 + i], cosine = before[DIM + i];
+        const double ratio = atan2(sine, cosine) / atan2(slow_sine, slow_cosine);
+        assert_true(before[i] == 1.0f && after[i] == 1.0f && before[DIM / 2 + i] == 0.0f);
+        stayed += fabs(ratio - 1.0) < 1e-5;
+        slowed += fabs(ratio - 8.0) < 1e-4;
+        between += ratio > 1.001 && ratio < 7.999;
+    }
+    assert_true(stayed > 0 && slowed > 0 && between > 0 && stayed + slowed + between == DIM / 2);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_llama_is_read),
+        cmocka_unit_test(relatives_differ_as_they_do),
+        cmocka_unit_test(fields_without_effect_are_passed_over),
+        cmocka_unit_test(absent_key_value_heads_are_the_family_s),
+        cmocka_unit_test(rotary_scalings_are_read),
+        cmocka_unit_test(what_is_not_supported_is_named),
+        cmocka_unit_test(descriptions_survive_writing),
+        cmocka_unit_test(presets_have_their_parameters),
+        cmocka_unit_test_setup_teardown(checkpoints_go_in_and_out, support_make_folder, support_remove_folder),
+        cmocka_unit_test(parts_of_a_product_lie_together),
+        cmocka_unit_test(shared_norms_refuse_tiles),
+        cmocka_unit_test(frequencies_are_scaled),
+    };
+    return cmocka_run_group_tests_name("train families", tests, NULL, NULL);
+}

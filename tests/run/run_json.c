@@ -1,0 +1,293 @@
+/* run.json and starting.json: no bit changes unseen, and no value in them ends a reader but by a sentence. */
+#include "tests/equipment/support.h"
+
+#include "core/json.h"
+#include "run/folder/run.h"
+#include "run/stores/start_left.h"
+
+#include <fcntl.h>
+
+enum { BITS = 8, TEXT_BYTES = 1 << 16, HUGE_CHARS = 70000, LEVELS = 300 };
+#define ID "0123456789abcdef0123456789abcdef"
+#define OTHER_ID "fedcba9876543210fedcba9876543210"
+
+static const char words[] =
+    "train --model gpt2-tiny --init --data a.txt --data b.txt --val 5% --steps 9 --run run --seq 64 --micro-batch 4 "
+    "--batch-tokens 512 --lr 3e-4 --clip 1 --place optimizer=nvme --nvme disk:1GiB --freeze embedding --lr-scale "
+    "head*=2 "
+    "--no-decay *norm* --sample-prompt Once --sample-every 3 --eval-every 3 --export-every 3 --save-every 2,1m --seed "
+    "3";
+
+static void add(struct sw_option_list *list, const char *text) {
+    support_expect_ok(sw_option_list_add(list, text), text);
+}
+
+/* Fills in all that a run can have. */
+static void describe(struct sw_run *run) {
+    char text[sizeof words], *argv[64];
+    int argc = 0;
+    bool help;
+    memcpy(text, words, sizeof words);
+    for (char *word = strtok(text + strlen("train "), " "); word != NULL; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    support_expect_ok(sw_options_defaults(&sw_train_command, &run->settings), "the defaults");
+    support_expect_ok(sw_options_parse(&sw_train_command, argc, argv, &run->settings, &help), "parsing");
+    support_expect_ok(sw_config_load("gpt2-tiny", &run->config), "the configuration");
+    run->data_digest = 7;
+    run->frozen_digest = 9;
+    run->turn_end = (struct sw_turn_end){.id = 5, .token = strdup("<end>")};
+    run->ranks = 2;
+    run->store = calloc(2, sizeof *run->store);
+    run->left = calloc(1, sizeof *run->left);
+    assert_true(run->store != NULL && run->left != NULL && run->turn_end.token != NULL);
+    for (int i = 0; i < 2; i++) {
+        snprintf(run->store[i].id, SW_STORE_ID_CHARS, "%s", i == 0 ? ID : OTHER_ID);
+        run->store[i].local_rank = i;
+        add(&run->store[i].places, i == 0 ? "/disk/0" : "/disk/1");
+    }
+    run->left_count = 1;
+    snprintf(run->left->id, SW_STORE_ID_CHARS, "%s", OTHER_ID);
+    run->left->last_step = 4;
+    add(&run->left->places, "rank-0-of-3");
+    add(&run->starts, ID);
+    add(&run->beside, "mask");
+    add(&run->texts.data, "/text/a*.jsonl");
+    add(&run->texts.val, "/text/held.jsonl");
+    run->texts.data_files = (struct sw_text_files){.count = 2, .bytes = 100, .digest = 3};
+    run->texts.val_files = (struct sw_text_files){.count = 1, .bytes = 10, .digest = 4};
+    run->products = (struct sw_algorithm_record){.library = 1, .gpu = "none such"};
+    run->model_files = json_pack("{s:s}", "tokenizer.json", ID);
+    run->machine = json_pack("{s:s, s:i}", "cpu", "a CPU", "cores", 2);
+    run->prediction = json_pack("{s:i, s:[f, n]}", "first_step", 1, "lanes", 0.5);
+}
+
+static void write_run(void *const *state) {
+    struct sw_run run = {0};
+    describe(&run);
+    support_expect_ok(sw_run_write(((struct support_folder *)*state)->path, &run), "writing");
+    sw_run_release(&run);
+}
+
+static void write_start(void *const *state) {
+    char path[SUPPORT_PATH_CHARS];
+    struct sw_run run = {0};
+    describe(&run);
+    run.tensor_ranks = 2;
+    run.optimizer = SW_OPTIMIZER_8BIT;
+    const int file = open(support_path(state, SW_START_FILE_NAME, path), O_RDWR | O_CREAT | O_EXCL, 0600);
+    assert_true(file >= 0);
+    support_expect_ok(sw_start_left_write(file, path, &run), "writing");
+    close(file);
+    sw_run_release(&run);
+}
+
+/* Reads a file of the folder into `text`; returns its bytes. */
+static size_t load(void *const *state, const char *name, char text[TEXT_BYTES]) {
+    char path[SUPPORT_PATH_CHARS];
+    FILE *file = fopen(support_path(state, name, path), "rb");
+    assert_non_null(file);
+    const size_t bytes = fread(text, 1, TEXT_BYTES - 1, file);
+    fclose(file);
+    assert_in_range(bytes, 1, TEXT_BYTES - 2);
+    text[bytes] = '\0';
+    return bytes;
+}
+
+/* A reader of one of the two files. Returns whether it took the file, and else makes sure that the message names it. */
+typedef bool (*reader)(void *const *state);
+
+static bool takes_run(void *const *state) {
+    struct sw_run run = {0};
+    const sw_status status = sw_run_read(((struct support_folder *)*state)->path, &run);
+    if (status != SW_OK)
+        assert_non_null(strstr(sw_error_message(status), "run.json"));
+    else
+        (void)sw_settings_check(&run.settings); /* its values are judged when the run goes on */
+    sw_error_clear();
+    sw_run_release(&run);
+    return status == SW_OK;
+}
+
+static bool takes_start(void *const *state) {
+    struct sw_start_left left;
+    const sw_status status = sw_start_left_read(((struct support_folder *)*state)->path, &left);
+    if (status != SW_OK)
+        assert_non_null(strstr(sw_error_message(status), SW_START_FILE_NAME));
+    else if (left.whole)
+        (void)sw_start_left_check(((struct support_folder *)*state)->path, &left);
+    sw_error_clear();
+    const bool taken = status == SW_OK && left.whole;
+    sw_start_left_release(&left);
+    return taken;
+}
+
+/* Flips bits of a file: each of its beginning, where the checksum is, and one of every later byte, which the checksum
+ * covers. It may be taken only where the member has another name, and the rest is intact. */
+static void flip(void *const *state, const char *name, reader takes) {
+    static const char member[] = "checksum";
+    enum { ALL_OF_BYTES = 64, STRIDE = 9 };
+    char text[TEXT_BYTES], path[SUPPORT_PATH_CHARS];
+    const size_t bytes = load(state, name, text), begin = (size_t)(strstr(text, member) - text);
+    int taken = 0;
+    const int file = open(support_path(state, name, path), O_WRONLY);
+    assert_true(file >= 0 && bytes > ALL_OF_BYTES);
+    for (size_t bit = 0; bit < bytes * BITS; bit += bit < ALL_OF_BYTES * BITS ? 1 : STRIDE) {
+        const size_t at = bit / BITS;
+        const char flipped = (char)(text[at] ^ (1 << bit % BITS));
+        assert_int_equal(pwrite(file, &flipped, 1, (off_t)at), 1);
+        if (takes(state)) {
+            taken++;
+            if (at < begin || at >= begin + strlen(member))
+                fail_msg("%s is taken with bit %zu of byte %zu flipped", name, bit % BITS, at);
+        }
+        assert_int_equal(pwrite(file, &text[at], 1, (off_t)at), 1);
+    }
+    close(file);
+    assert_true(takes(state) && taken > 0);
+}
+
+static void test_flipped_bits_of_run_json_are_seen(void **state) {
+    write_run(state);
+    flip(state, "run.json", takes_run);
+}
+
+static void test_flipped_bits_of_starting_json_are_seen(void **state) {
+    write_start(state);
+    flip(state, SW_START_FILE_NAME, takes_start);
+}
+
+static void test_who_edits_takes_the_checksum_out(void **state) {
+    char text[TEXT_BYTES], path[SUPPORT_PATH_CHARS];
+    struct sw_run run = {0};
+    const char *folder = ((struct support_folder *)*state)->path;
+    write_run(state);
+    const size_t bytes = load(state, "run.json", text);
+    char *steps = strstr(text, "\"steps\": 9"), *checksum = strstr(text, "  \"checksum\"");
+    assert_true(steps != NULL && checksum != NULL);
+    steps[strlen("\"steps\": ")] = '8';
+    support_write(state, "run.json", text, bytes, path);
+    support_expect_failure(sw_run_read(folder, &run), SW_ERR_CORRUPT,
+                           "run.json does not match its checksum, so it was damaged or edited: restore it from a copy, "
+                           "or, if you edited it, remove its line \"checksum\"",
+                           "edited");
+    sw_run_release(&run);
+    /* Whoever writes the file anew by another program changes where the member is, or how it is written. */
+    char moved[TEXT_BYTES] = " ";
+    steps[strlen("\"steps\": ")] = '9';
+    memcpy(moved + 1, text, bytes);
+    support_write(state, "run.json", moved, bytes + 1, path);
+    support_expect_failure(sw_run_read(folder, &run), SW_ERR_CORRUPT, "remove its line \"checksum\"", "moved");
+    sw_run_release(&run);
+    steps[strlen("\"steps\": ")] = '8';
+    memmove(checksum, strchr(checksum, '\n') + 1, strlen(strchr(checksum, '\n')));
+    support_write(state, "run.json", text, strlen(text), path);
+    support_expect_ok(sw_run_read(folder, &run), "without the line");
+    assert_int_equal(run.settings.steps, 8);
+    sw_run_release(&run);
+}
+
+struct sweep {
+    void *const *state;
+    const char *name;
+    reader takes;
+    json_t *root;
+    char *huge, *deep;
+};
+
+static void read_as(const struct sweep *sweep) {
+    char path[SUPPORT_PATH_CHARS];
+    char *text = json_dumps(sweep->root, 0);
+    assert_non_null(text);
+    support_write(sweep->state, sweep->name, text, strlen(text), path);
+    (void)sweep->takes(sweep->state);
+    free(text);
+}
+
+static void sweep_values(const struct sweep *sweep, json_t *within);
+
+/* Puts each value in the place of one member, or of one element of a list, and what is in it. */
+static void sweep_one(const struct sweep *sweep, json_t *within, const char *key, size_t index) {
+    const char *values[] = {"null", "[]",         "{}",  "\"\"",      "-1",       "1e400", "9223372036854775807",
+                            "true", "[[[null]]]", "0.5", sweep->huge, sweep->deep};
+    json_t *old = key != NULL ? json_object_get(within, key) : json_array_get(within, index);
+    json_incref(old);
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        struct sw_json_source source = {
+            .text = values[i], .bytes = strlen(values[i]), .name = "a value", .bad = SW_ERR_ARG, .kind = SW_JSON_DATA};
+        json_t *value;
+        support_expect_ok(sw_json_decode(source, &value), values[i]);
+        assert_int_equal(
+            key != NULL ? json_object_set_new(within, key, value) : json_array_set_new(within, index, value), 0);
+        read_as(sweep);
+    }
+    if (key != NULL) {
+        json_object_del(within, key);
+        read_as(sweep);
+    }
+    assert_int_equal(key != NULL ? json_object_set(within, key, old) : json_array_set(within, index, old), 0);
+    sweep_values(sweep, old);
+    json_decref(old);
+}
+
+static void sweep_values(const struct sweep *sweep, json_t *within) {
+    enum { MOST_MEMBERS = 256 };
+    const char *key, *keys[MOST_MEMBERS];
+    json_t *value;
+    size_t count = 0;
+    json_object_foreach(within, key, value) {
+        assert_true(count < MOST_MEMBERS);
+        keys[count] = strdup(key);
+        assert_non_null(keys[count++]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        sweep_one(sweep, within, keys[i], 0);
+        free((char *)(uintptr_t)keys[i]);
+    }
+    for (size_t i = 0; i < json_array_size(within); i++)
+        sweep_one(sweep, within, NULL, i);
+}
+
+static void sweep_all(void *const *state, const char *name, reader takes) {
+    char text[TEXT_BYTES];
+    struct sweep sweep = {.state = state, .name = name, .takes = takes};
+    const size_t bytes = load(state, name, text);
+    support_expect_ok(sw_json_try(text, bytes, &sweep.root), name);
+    sweep.huge = malloc(HUGE_CHARS + 1);
+    sweep.deep = malloc(2 * LEVELS + 1);
+    assert_true(sweep.root != NULL && sweep.huge != NULL && sweep.deep != NULL);
+    json_object_del(sweep.root, "checksum");
+    memset(sweep.huge, 'x', HUGE_CHARS);
+    sweep.huge[0] = sweep.huge[HUGE_CHARS - 1] = '"';
+    sweep.huge[HUGE_CHARS] = '\0';
+    memset(sweep.deep, '[', LEVELS);
+    memset(sweep.deep + LEVELS, ']', LEVELS);
+    sweep.deep[2 * LEVELS] = '\0';
+    read_as(&sweep);
+    sweep_values(&sweep, sweep.root);
+    json_decref(sweep.root);
+    free(sweep.huge);
+    free(sweep.deep);
+}
+
+static void test_each_value_of_run_json_may_be_any_other(void **state) {
+    write_run(state);
+    sweep_all(state, "run.json", takes_run);
+}
+
+static void test_each_value_of_starting_json_may_be_any_other(void **state) {
+    write_start(state);
+    sweep_all(state, SW_START_FILE_NAME, takes_start);
+}
+
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, support_remove_folder)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(test_flipped_bits_of_run_json_are_seen),
+        IN_FOLDER(test_flipped_bits_of_starting_json_are_seen),
+        IN_FOLDER(test_who_edits_takes_the_checksum_out),
+        IN_FOLDER(test_each_value_of_run_json_may_be_any_other),
+        IN_FOLDER(test_each_value_of_starting_json_may_be_any_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

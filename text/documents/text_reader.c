@@ -1,0 +1,383 @@
+#include "text/documents/text_reader.h"
+
+#include "core/files/files.h"
+#include "core/files/hub.h"
+#include "core/files/json_file.h"
+#include "core/files/model_files.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/number.h"
+#include "text/documents/json_document.h"
+#include "text/documents/text_file.h"
+#include "text/documents/text_inputs.h"
+#include "text/documents/text_pieces.h"
+#include "text/text_cut.h"
+#include "text/utf8.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_SKIPS_SAID = 5, MOST_CONFIG_BYTES = 64 << 20, PART_BYTES = 1 << 20 };
+
+struct sw_text_reader {
+    const char *const *files;
+    int file_count, next_file;
+    struct sw_text_rules rules;
+    struct sw_text_pieces *pieces; /* of the open file; NULL: none is open */
+    const char *path;
+    int64_t skipped;
+    int64_t empty;             /* documents without any text, and empty files */
+    int64_t crlf_files;        /* files of text with lines that end in CR LF, of which one is said */
+    bool crlf;                 /* the open file has such lines */
+    int64_t replaced;          /* in the files that were closed */
+    struct sw_chat_style chat; /* chosen when the first chat is read */
+    bool chat_failed;          /* the model has no chat format */
+    enum { NOT_LOOKED, NO_TEMPLATE, HAS_TEMPLATE } template;
+    struct sw_json_passed passed; /* members of objects that were not read */
+    struct sw_text_buffer rest;   /* of the document, behind the part that was read last */
+    bool within;                  /* more of a document follows */
+    int64_t bytes, bytes_before;  /* of all files, and of those before the open one, as they lie on the drive */
+};
+
+static sw_status check_file(const char *path, int64_t *bytes) {
+    struct stat info;
+    if (strcmp(path, SW_TEXT_STDIN) == 0)
+        return SW_OK;
+    if (stat(path, &info) != 0) {
+        const int error = errno;
+        SW_TRY(error == ENOENT ? sw_hub_refuse_data(path) : SW_OK);
+        return sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(error));
+    }
+    if (S_ISFIFO(info.st_mode))
+        return SW_OK;
+    if (!S_ISREG(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "%s is not a regular file; name the files in it", path);
+    if (!sw_text_is_readable(path))
+        SW_TRY(sw_text_refuse_foreign(path, (struct sw_text){0}));
+    if (!sw_text_is_readable(path))
+        return sw_fail(SW_ERR_ARG, "%s: text files end in .txt, .md, .jsonl or .json, or these with .gz or .zst", path);
+    *bytes += info.st_size;
+    return SW_OK;
+}
+
+sw_status sw_text_reader_open(const char *const *files, int file_count, const struct sw_text_rules *rules,
+                              struct sw_text_reader **out) {
+    struct sw_text_reader *reader = calloc(1, sizeof *reader);
+    if (reader == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read text");
+    *reader = (struct sw_text_reader){.files = files, .file_count = file_count, .rules = *rules};
+    for (int i = 0; i < file_count; i++) {
+        const sw_status status = check_file(files[i], &reader->bytes);
+        if (status != SW_OK) {
+            sw_text_reader_close(reader);
+            return status;
+        }
+    }
+    *out = reader;
+    return SW_OK;
+}
+
+void sw_text_reader_close(struct sw_text_reader *reader) {
+    if (reader == NULL)
+        return;
+    sw_text_pieces_close(reader->pieces);
+    sw_chat_style_release(&reader->chat);
+    sw_json_passed_release(&reader->passed);
+    free(reader->rest.data);
+    free(reader);
+}
+
+int64_t sw_text_reader_bytes(const struct sw_text_reader *reader) {
+    return reader->bytes;
+}
+
+int64_t sw_text_reader_skipped(const struct sw_text_reader *reader) {
+    return reader->skipped;
+}
+
+int64_t sw_text_reader_replaced(const struct sw_text_reader *reader) {
+    return reader->replaced + (reader->pieces != NULL ? sw_text_file_replaced(sw_text_pieces_file(reader->pieces)) : 0);
+}
+
+void sw_text_reader_say_passed(const struct sw_text_reader *reader) {
+    sw_json_passed_say(&reader->passed);
+    if (reader->empty > 0)
+        sw_log_warn("%s without text %s left out", SW_COUNT(reader->empty, "document"),
+                    reader->empty == 1 ? "was" : "were");
+    if (reader->crlf_files > 0)
+        sw_log_info("lines of %s of text end in CR LF, and both are learnt; dos2unix removes the CR",
+                    SW_COUNT(reader->crlf_files, "file"));
+    if (reader->template == NO_TEMPLATE)
+        sw_log_info("lines with 'instruction' are written in Alpaca's prompt, as the model has no chat template");
+}
+
+const struct sw_chat_style *sw_text_reader_chat_style(const struct sw_text_reader *reader) {
+    return reader->chat.parsed != NULL ? &reader->chat : NULL;
+}
+
+int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader) {
+    return reader->bytes_before +
+           (reader->pieces != NULL ? sw_text_file_offset(sw_text_pieces_file(reader->pieces)) : 0);
+}
+
+static struct sw_text without_end(struct sw_text line) {
+    while (line.bytes > 0 && (line.data[line.bytes - 1] == '\n' || line.data[line.bytes - 1] == '\r'))
+        line.bytes--;
+    return line;
+}
+
+static sw_status choose_chat_style(struct sw_text_reader *reader) {
+    const struct sw_text_rules *rules = &reader->rules;
+    if (reader->chat.parsed != NULL)
+        return SW_OK;
+    reader->chat_failed = true;
+    SW_TRY(sw_chat_style_open(rules->model, rules->chat_format, rules->tokenizer, &reader->chat));
+    reader->chat_failed = false;
+    return SW_OK;
+}
+
+/* Looks once whether the model's folder has a chat template. */
+static sw_status look_for_template(struct sw_text_reader *reader) {
+    char path[PATH_MAX];
+    json_t *config;
+    bool is_there;
+    if (reader->template != NOT_LOOKED)
+        return SW_OK;
+    reader->template = NO_TEMPLATE;
+    SW_TRY(sw_model_file_find(reader->rules.model, "chat_template.jinja", path, &is_there));
+    if (is_there)
+        reader->template = HAS_TEMPLATE;
+    SW_TRY(sw_model_file_find(reader->rules.model, "tokenizer_config.json", path, &is_there));
+    if (!is_there)
+        return SW_OK;
+    SW_TRY(sw_json_read_file(path, MOST_CONFIG_BYTES, SW_ERR_ARG, &config));
+    if (sw_json_member(config, "chat_template") != NULL)
+        reader->template = HAS_TEMPLATE;
+    json_decref(config);
+    return SW_OK;
+}
+
+static sw_status chat_style(void *context, const char *where, bool needed, const struct sw_chat_style **out) {
+    struct sw_text_reader *reader = context;
+    const bool has_tokenizer = reader->rules.tokenizer != NULL;
+    *out = NULL;
+    if (!has_tokenizer)
+        return needed ? sw_fail(SW_ERR_ARG, "%s is a chat, which needs a model with a tokenizer.json", where) : SW_OK;
+    if (!needed && reader->chat.parsed == NULL && strcmp(reader->rules.chat_format, "auto") == 0) {
+        SW_TRY(look_for_template(reader));
+        if (reader->template == NO_TEMPLATE)
+            return SW_OK;
+    }
+    SW_TRY(choose_chat_style(reader));
+    *out = &reader->chat;
+    return SW_OK;
+}
+
+static sw_status check_utf8(struct sw_text line, const char *where) {
+    const size_t valid = sw_utf8_valid_bytes(line);
+    if (valid == line.bytes)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "%s is not UTF-8: there is 0x%02X at byte %zu of the line; say what it is, such as --encoding "
+                   "latin-1 or gbk, or replace such bytes by U+FFFD with --lossy",
+                   where, (unsigned char)line.data[valid], valid);
+}
+
+static sw_status append_json(struct sw_text_reader *reader, const struct sw_text_piece_read *piece,
+                             struct sw_marked_text *out) {
+    char where[PATH_MAX + 32];
+    const struct sw_json_rules rules = {
+        .field = reader->rules.field, .all_loss = reader->rules.all_loss, .chat_style = chat_style, .context = reader};
+    (void)snprintf(where, sizeof where, "%s:%lld", reader->path, (long long)piece->line);
+    if (piece->too_long)
+        return sw_fail(SW_ERR_ARG, "%s is longer than %d MiB, which is the most that a document of JSON may have",
+                       where, SW_TEXT_MOST_JSON_BYTES >> 20);
+    SW_TRY(check_utf8(piece->text, where));
+    json_t *object;
+    const struct sw_json_source source = {
+        .text = piece->text.data, .bytes = piece->text.bytes, .name = where, .bad = SW_ERR_ARG, .kind = SW_JSON_DATA};
+    SW_TRY(sw_json_decode(source, &object));
+    const sw_status status = sw_json_append_document(object, &rules, where, &reader->passed, out);
+    json_decref(object);
+    return status;
+}
+
+/* Leaves a line out that is wrong, and says why of the first few. */
+static void skip_line(struct sw_text_reader *reader, sw_status status, struct sw_marked_text *out) {
+    if (reader->skipped++ < MOST_SKIPS_SAID)
+        sw_log_warn("left out: %s", sw_error_message(status));
+    sw_error_clear();
+    sw_marked_text_clear(out);
+}
+
+/* Tells whether a document is white space alone, which teaches nothing. */
+static bool is_blank(struct sw_text text) {
+    for (size_t i = 0; i < text.bytes; i++)
+        if (memchr(" \t\r\n\f\v", text.data[i], 6) == NULL)
+            return false;
+    return true;
+}
+
+static bool ends_in_crlf(struct sw_text line) {
+    return line.bytes >= 2 && memcmp(line.data + line.bytes - 2, "\r\n", 2) == 0;
+}
+
+/* Refuses a long document, with the command that divides it. The tokens that this makes are data for every command. */
+static sw_status fail_long(const struct sw_text_reader *reader) {
+    const struct sw_text_rules *rules = &reader->rules;
+    const int most_mib = SW_TEXT_MOST_PART_BYTES >> 20;
+    const char *why = rules->parts != SW_TEXT_WHOLE ? " without a space or the end of a line between words" : "";
+    if (rules->lines)
+        return sw_fail(SW_ERR_ARG,
+                       "%s has a line of more than %d MiB%s, which is the most of a document; divide the line",
+                       reader->path, most_mib, why);
+    return sw_fail(SW_ERR_ARG,
+                   "%s has a document of more than %d MiB%s, which is the most; divide it with `spillway tokenize "
+                   "--model %s --data %s --lines --out lines.bin`, or with --separator LINE in the place of --lines, "
+                   "and give train or eval lines.bin in its place",
+                   reader->path, most_mib, why, rules->model, reader->files[reader->next_file - 1]);
+}
+
+/* Cuts what was read of a document, so that what is behind the place stays for the next part. `from`: no place is
+ * before it. *out_cut: there is one. */
+static sw_status cut_part(struct sw_text_reader *reader, size_t from, struct sw_text_buffer *out, bool *out_cut) {
+    const struct sw_text_cut at = sw_text_cut(sw_text_of_buffer(out), reader->rules.parts, from);
+    *out_cut = at.end > 0;
+    if (!*out_cut)
+        return out->bytes > SW_TEXT_MOST_PART_BYTES ? fail_long(reader) : SW_OK;
+    SW_TRY(sw_text_buffer_append(&reader->rest, (struct sw_text){out->data + at.begin, out->bytes - at.begin}));
+    out->bytes = at.end;
+    return SW_OK;
+}
+
+/* Tells whether a piece is a line that ends a document. */
+static bool is_separator(const struct sw_text_reader *reader, const struct sw_text_piece_read *piece) {
+    const char *separator = reader->rules.separator;
+    const struct sw_text line = without_end(piece->text);
+    return separator != NULL && line.bytes == strlen(separator) && memcmp(line.data, separator, line.bytes) == 0;
+}
+
+/* Reads one document of a file of text, or a part of one, behind what is left of the part before. *out_end: the file
+ * ended, perhaps behind a document. */
+static sw_status read_text(struct sw_text_reader *reader, struct sw_text_buffer *out, bool *out_end) {
+    size_t searched = 0;
+    bool begins_line = reader->rest.bytes == 0 || reader->rest.data[reader->rest.bytes - 1] == '\n';
+    SW_TRY(sw_text_buffer_append(out, sw_text_of_buffer(&reader->rest)));
+    reader->rest.bytes = 0;
+    reader->within = false;
+    for (;;) {
+        struct sw_text_piece_read piece;
+        SW_TRY(sw_text_pieces_next(reader->pieces, &piece, out_end));
+        if (*out_end)
+            return SW_OK;
+        reader->crlf |= !reader->rules.lines && ends_in_crlf(piece.text);
+        if (!reader->rules.lines && begins_line && !piece.unended && is_separator(reader, &piece))
+            return SW_OK;
+        begins_line = !piece.unended;
+        SW_TRY(sw_text_buffer_append(out, piece.text));
+        if (reader->rules.lines && !piece.unended) {
+            out->bytes = without_end(sw_text_of_buffer(out)).bytes;
+            return SW_OK;
+        }
+        if (reader->rules.most_text_bytes > 0 && out->bytes >= reader->rules.most_text_bytes)
+            return SW_OK;
+        if (out->bytes - searched < PART_BYTES)
+            continue;
+        SW_TRY(cut_part(reader, searched, out, &reader->within));
+        if (reader->within)
+            return SW_OK;
+        searched = out->bytes;
+    }
+}
+
+static sw_status read_json(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end) {
+    struct sw_text_piece_read piece;
+    SW_TRY(sw_text_pieces_next(reader->pieces, &piece, out_end));
+    if (*out_end)
+        return SW_OK;
+    /* A model without a chat format fails every chat, so the first one ends the reading. */
+    const sw_status status = append_json(reader, &piece, out);
+    const bool is_bad = status == SW_ERR_ARG || status == SW_ERR_UNSUPPORTED;
+    reader->empty += status == SW_OK && out->text.bytes == 0;
+    if (!is_bad || !reader->rules.skip_bad || reader->chat_failed)
+        return status;
+    skip_line(reader, status, out);
+    return SW_OK;
+}
+
+static sw_status open_next(struct sw_text_reader *reader) {
+    const char *path = reader->files[reader->next_file++];
+    SW_TRY(sw_text_pieces_open(path, &reader->rules.coding, &reader->pieces));
+    reader->path = sw_text_file_name(sw_text_pieces_file(reader->pieces));
+    return SW_OK;
+}
+
+static void close_file(struct sw_text_reader *reader) {
+    const struct sw_text_file *file = sw_text_pieces_file(reader->pieces);
+    reader->empty += sw_text_file_offset(file) == 0;
+    reader->crlf_files += reader->crlf;
+    reader->crlf = false;
+    reader->bytes_before += sw_text_file_offset(file);
+    reader->replaced += sw_text_file_replaced(file);
+    sw_text_pieces_close(reader->pieces);
+    reader->pieces = NULL;
+}
+
+sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end) {
+    *out_end = false;
+    sw_marked_text_clear(out);
+    while (out->text.bytes == 0) {
+        bool file_ended;
+        if (reader->pieces == NULL && reader->next_file == reader->file_count) {
+            *out_end = true;
+            return SW_OK;
+        }
+        if (reader->pieces == NULL)
+            SW_TRY(open_next(reader));
+        const bool is_plain = sw_text_pieces_form(reader->pieces) == SW_TEXT_PLAIN;
+        out->continues = reader->within;
+        SW_TRY(is_plain ? read_text(reader, &out->text, &file_ended) : read_json(reader, out, &file_ended));
+        out->goes_on = reader->within;
+        out->from = reader->path;
+        if (is_plain && out->text.bytes > 0 && !out->continues && is_blank(sw_text_of_buffer(&out->text))) {
+            reader->empty++;
+            sw_marked_text_clear(out);
+        }
+        if (file_ended)
+            close_file(reader);
+    }
+    return SW_OK;
+}
+
+struct sw_text_position sw_text_reader_position(const struct sw_text_reader *reader) {
+    const bool is_open = reader->pieces != NULL;
+    const struct sw_text_pieces_position nowhere = {0};
+    return (struct sw_text_position){.file = reader->next_file - (is_open ? 1 : 0),
+                                     .within = is_open ? sw_text_pieces_position(reader->pieces) : nowhere,
+                                     .skipped = reader->skipped,
+                                     .replaced = reader->replaced,
+                                     .empty = reader->empty,
+                                     .beside = reader->passed.beside,
+                                     .has_chats = reader->chat.parsed != NULL};
+}
+
+sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_text_position *position) {
+    reader->skipped = position->skipped;
+    reader->replaced = position->replaced;
+    reader->empty = position->empty;
+    reader->passed.beside = position->beside;
+    if (position->has_chats)
+        SW_TRY(choose_chat_style(reader));
+    for (; reader->next_file < position->file && reader->next_file < reader->file_count; reader->next_file++)
+        SW_TRY(check_file(reader->files[reader->next_file], &reader->bytes_before));
+    if (reader->next_file == reader->file_count || position->within.form == 0)
+        return SW_OK;
+    SW_TRY(open_next(reader));
+    return sw_text_pieces_go_to(reader->pieces, &position->within);
+}

@@ -1,0 +1,71 @@
+/* Documents out of text files, one after the other, in memory for the longest of them. */
+#ifndef SW_TEXT_DOCUMENTS_TEXT_READER_H
+#define SW_TEXT_DOCUMENTS_TEXT_READER_H
+
+#include "text/documents/chat_render.h"
+#include "text/documents/text_pieces.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sw_text_reader;
+
+/* The choices of --loss: which tokens of chats and completions have a loss. */
+#define SW_LOSS_CHOICES "completions|all"
+enum { SW_LOSS_COMPLETIONS, SW_LOSS_ALL };
+
+/* How files become documents. A .txt or .md file is one document, unless a separator or `lines` divides it; each line
+ * of a .jsonl file, and each value of a .json file's list, is one. Each may be packed (.gz, .zst). */
+struct sw_text_rules {
+    const char *separator; /* lines that are just this divide a file; NULL: none do */
+    bool lines;            /* each line of a file is a document */
+    const char *field;     /* member of objects that has the text, or the messages; NULL: by schema (json_document.h) */
+    /* Rules for objects that are chats or prompts with completions (json_document.h): */
+    const struct sw_tokenizer *tokenizer; /* NULL: chats are refused; borrowed */
+    const char *model;                    /* folder whose chat template is the chats' format */
+    const char *chat_format;              /* a format's name, or "auto" for the template's */
+    bool all_loss;                        /* all of their tokens have a loss, not the replies' and completions' alone */
+    bool skip_bad;                        /* an object that is wrong is counted and left out */
+    struct sw_text_coding coding;         /* of all files */
+    size_t most_text_bytes;               /* a file of text is cut into documents of about so many; 0: it is not */
+    enum sw_text_parts parts;             /* how a long document of text is cut into parts (text_cut.h) */
+};
+
+/* The most bytes of a document of text, or of a part where documents come in parts. Encoding takes several times as
+ * much. */
+enum { SW_TEXT_MOST_PART_BYTES = 64 << 20 };
+
+/* Checks that all files are there and of a known kind. Borrows the names and the rules. The caller closes the reader.
+ */
+sw_status sw_text_reader_open(const char *const *files, int file_count, const struct sw_text_rules *rules,
+                              struct sw_text_reader **out);
+void sw_text_reader_close(struct sw_text_reader *reader);
+
+/* Replaces *out by the next document that is not empty, or by a part of one, without a byte order mark; *out_end is set
+ * where there is none. Errors name the file, and the line where one is wrong. */
+sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end);
+
+/* Where a reader stands between two documents. */
+struct sw_text_position {
+    int64_t file; /* its index; the number of files at the end of all */
+    struct sw_text_pieces_position within;
+    int64_t skipped, empty;
+    int64_t replaced;  /* in the files before it */
+    int64_t beside;    /* sw_json_passed */
+    int64_t has_chats; /* 1: chats were read, in the format of sw_text_reader_chat_style */
+};
+struct sw_text_position sw_text_reader_position(const struct sw_text_reader *reader);
+/* Takes a reader from which nothing was read to a position. */
+sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_text_position *position);
+
+int64_t sw_text_reader_bytes(const struct sw_text_reader *reader);      /* of all files */
+int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader); /* so far */
+int64_t sw_text_reader_skipped(const struct sw_text_reader *reader);    /* lines that were left out so far */
+/* Returns how often U+FFFD was put in the place of what the encoding does not have. */
+int64_t sw_text_reader_replaced(const struct sw_text_reader *reader);
+/* Says in the log which members of objects were not read, and how instructions were written. */
+void sw_text_reader_say_passed(const struct sw_text_reader *reader);
+/* Returns what the chats that were read are rendered by, or NULL where there were none. */
+const struct sw_chat_style *sw_text_reader_chat_style(const struct sw_text_reader *reader);
+
+#endif

@@ -1,0 +1,484 @@
+#include "text/documents/tokenize_files.h"
+
+#include "core/clock.h"
+#include "core/error_scope.h"
+#include "core/log.h"
+#include "core/long_work.h"
+#include "core/number.h"
+#include "core/size.h"
+#include "core/team.h"
+#include "text/documents/packer.h"
+#include "text/documents/text_inputs.h"
+#include "text/documents/token_writer.h"
+#include "text/documents/tokenize_digest.h"
+#include "text/documents/tokenize_journal.h"
+#include "text/model_text.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A batch is what all threads encode before it is written. */
+enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16 };
+/* A place of a batch keeps the memory of documents of so many bytes; that of longer ones would add up over batches. */
+enum { KEPT_BYTES = 16 << 10 };
+
+/* The journal is written every 0.2 s, and takes at most a fiftieth of the time. */
+#define SAVE_EVERY_NS INT64_C(200000000)
+enum { LEAST_PAUSE_SAVES = 50 };
+
+struct document {
+    struct sw_marked_text text;
+    struct sw_token_list tokens;
+    struct sw_text_buffer loss; /* a byte a token */
+    sw_status status;
+    char message[256]; /* of a failure, which its thread keeps to itself */
+};
+
+struct work {
+    const struct sw_tokenize_spec *spec;
+    struct sw_model_text model;
+    struct sw_text_reader *reader;
+    struct sw_token_writer *writer;
+    struct sw_packer *packer; /* NULL: documents are not packed */
+    struct sw_text_inputs inputs;
+    struct sw_team *team;
+    struct sw_text_encoder **encoder; /* one a document of a batch is in work; taken and given back */
+    int encoders;
+    struct document *document;
+    int64_t documents; /* of this batch */
+    struct sw_document_frame frame;
+    bool within;  /* more of the document that was put last follows, so that nothing can be saved */
+    bool unended; /* a document that was put has no token behind it, though --end is auto */
+    /* How far the work is: digests from the beginning, the rest where it is written down. */
+    struct sw_tokenize_journal journal;
+    bool has_journal;          /* else it cannot go on, as it reads a pipe */
+    bool keeps;                /* what is done stays for another call */
+    bool blocked;              /* all is done, and a file is in the way of the output */
+    int64_t text_bytes_before; /* text that an earlier call encoded */
+    int64_t save_ns;           /* when the journal is to be written next */
+};
+
+static sw_status find_end(struct work *w) {
+    const char *end = w->spec->end;
+    w->frame.end = -1;
+    if (strcmp(end, "auto") == 0) {
+        w->frame.end = w->spec->old_rules ? w->model.old_end : w->model.end;
+        return SW_OK;
+    }
+    if (strcmp(end, "none") == 0)
+        return SW_OK;
+    w->frame.end = sw_tokenizer_find(w->model.tokenizer, end);
+    if (w->frame.end < 0)
+        return sw_fail(SW_ERR_ARG, "--end: the tokenizer has no token '%s'", end);
+    return SW_OK;
+}
+
+/* Finds the tokens around documents, and says those that no flag names. */
+static sw_status find_frame(struct work *w) {
+    const struct sw_tokenize_spec *spec = w->spec;
+    SW_TRY(find_end(w));
+    SW_TRY(sw_model_text_begin(&w->model, spec->old_rules ? SW_BOS_NO : spec->bos, &w->frame.begin));
+    w->frame.begins_chats = spec->bos == SW_BOS_YES;
+    w->frame.parse_special = spec->parse_special;
+    if (w->frame.end != w->model.old_end && strcmp(spec->end, "auto") == 0) {
+        const struct sw_text end = sw_tokenizer_text(w->model.tokenizer, w->frame.end);
+        sw_log_info("documents end with %.*s (%d), as %s says: config.json names no end in the vocabulary",
+                    (int)end.bytes, end.data, w->frame.end, w->model.end_from);
+    }
+    return SW_OK;
+}
+
+static void release_document(struct document *document) {
+    sw_marked_text_release(&document->text);
+    free(document->tokens.id);
+    free(document->loss.data);
+    *document = (struct document){0};
+}
+
+static sw_status refuse_stale_documents(const struct work *w) {
+    char path[PATH_MAX];
+    const int chars = snprintf(path, sizeof path, "%s.doc", w->spec->out);
+    if (w->spec->joined && chars > 0 && chars < (int)sizeof path && access(path, F_OK) == 0)
+        return sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", path);
+    return SW_OK;
+}
+
+static sw_status encode(struct work *w, struct sw_text_encoder *encoder, struct document *document) {
+    document->tokens.count = document->loss.bytes = 0;
+    return sw_document_encode(encoder, &document->text, &w->frame, &document->tokens, &document->loss);
+}
+
+/* Encodes the documents of the batch whose number is `index` modulo the encoders. */
+static void encode_share(void *context, int64_t index, int thread) {
+    (void)thread;
+    struct work *w = context;
+    for (int64_t i = index; i < w->documents; i += w->encoders) {
+        struct document *document = &w->document[i];
+        document->status = encode(w, w->encoder[index], document);
+        if (document->status == SW_OK)
+            continue;
+        (void)snprintf(document->message, sizeof document->message, "%s", sw_error_message(document->status));
+        sw_error_clear();
+        return;
+    }
+}
+
+static sw_status read_batch(struct work *w, bool *out_end) {
+    size_t bytes = 0;
+    for (w->documents = 0; w->documents < BATCH_DOCUMENTS && bytes < BATCH_BYTES; w->documents++) {
+        struct document *document = &w->document[w->documents];
+        document->status = SW_OK;
+        SW_TRY(sw_text_reader_next(w->reader, &document->text, out_end));
+        if (*out_end)
+            return SW_OK;
+        bytes += document->text.text.bytes;
+        w->journal.text_bytes += (int64_t)document->text.text.bytes;
+    }
+    return SW_OK;
+}
+
+static sw_status put(struct work *w, const struct document *document) {
+    const struct sw_marked_text *text = &document->text;
+    const struct sw_text loss = sw_text_of_buffer(&document->loss);
+    w->journal.put += document->tokens.count > 0 && !text->continues;
+    w->unended |= w->frame.end < 0 && document->tokens.count > 0 && !text->closed;
+    w->within = text->goes_on;
+    if (w->packer != NULL && (text->continues || text->goes_on))
+        return sw_packer_add_part(w->packer, &document->tokens, loss, !text->goes_on);
+    if (w->packer != NULL)
+        return sw_packer_add(w->packer, &document->tokens, loss);
+    return text->continues ? sw_token_writer_add_more(w->writer, &document->tokens, loss)
+                           : sw_token_writer_add(w->writer, &document->tokens, loss);
+}
+
+/* Flushes what was written, and writes down how far the work is. */
+static sw_status save(struct work *w) {
+    struct sw_text_buffer packed = {0};
+    if (!w->has_journal)
+        return SW_OK;
+    sw_status status = sw_token_writer_flush(w->writer);
+    if (status == SW_OK && w->packer != NULL)
+        status = sw_packer_save(w->packer, &packed);
+    w->journal.read = sw_text_reader_position(w->reader);
+    w->journal.written = sw_token_writer_position(w->writer);
+    if (status == SW_OK)
+        status = sw_tokenize_journal_write(w->spec->out, &w->journal, sw_text_of_buffer(&packed));
+    free(packed.data);
+    return status;
+}
+
+/* Saves now and then, less often where that takes long. */
+static sw_status save_sometimes(struct work *w) {
+    const int64_t begin_ns = sw_now_ns();
+    if (begin_ns < w->save_ns || w->within)
+        return SW_OK;
+    SW_TRY(save(w));
+    const int64_t end_ns = sw_now_ns(), pause_ns = (end_ns - begin_ns) * LEAST_PAUSE_SAVES;
+    w->save_ns = end_ns + (pause_ns > SAVE_EVERY_NS ? pause_ns : SAVE_EVERY_NS);
+    return SW_OK;
+}
+
+static bool read_journal(const struct work *w, struct sw_tokenize_journal *out, struct sw_text_buffer *packed) {
+    const struct sw_tokenize_limits limits = {.files = w->inputs.count,
+                                              .packed_bytes = w->packer != NULL ? sw_packer_most_bytes(w->packer) : 0};
+    return sw_tokenize_journal_read(w->spec->out, limits, out, packed);
+}
+
+/* Tells whether the journal is there and has work of this call or one like it. */
+static bool has_kept(const struct work *w) {
+    SW_HANDLES_ERRORS();
+    struct sw_tokenize_journal found;
+    struct sw_text_buffer packed = {0};
+    const bool is_there = read_journal(w, &found, &packed);
+    free(packed.data);
+    return is_there && found.rules == w->journal.rules && found.inputs == w->journal.inputs;
+}
+
+/* Keeps what is done where the user has asked to stop: within a document, what was before. */
+static sw_status stop_here(struct work *w, sw_status status) {
+    if (status == SW_ERR_STOPPED && w->has_journal)
+        w->keeps = w->within ? has_kept(w) : save(w) == SW_OK;
+    return status;
+}
+
+/* Keeps what the journal has of the work where something in the output's folder is in its way, such as a full disk. */
+static void keep_for_later(struct work *w, sw_status status) {
+    /* Files that fill a disk must not stay in a cache. */
+    if (((status == SW_ERR_SPACE && w->spec->confirm == NULL) || w->blocked) && w->has_journal && w->writer != NULL)
+        w->keeps = has_kept(w);
+    if (w->keeps)
+        sw_log_info("what is done is kept; the same command goes on from there");
+}
+
+/* Refuses an old mask before the work where no token can get one: without packing, chats and completions have masks. A
+ * pipe can bring those, but nothing of its work can be kept: so the mask must be that of tokens that are replaced. */
+static sw_status refuse_stale_mask(const struct work *w) {
+    bool may_mask = w->spec->pack_seq > 0 || !w->has_journal;
+    for (int i = 0; i < w->inputs.count; i++)
+        may_mask |= sw_text_is_json(w->inputs.path[i]);
+    const bool may_keep = w->has_journal || access(w->spec->out, F_OK) == 0;
+    return may_mask && may_keep ? SW_OK : sw_token_writer_refuse_mask(w->writer);
+}
+
+/* Gives the files their names. The journal has all of them before, so that what is in the way costs no work. */
+static sw_status publish(struct work *w) {
+    const bool needs_none = sw_token_writer_position(w->writer).masked == 0;
+    if (w->spec->confirm != NULL)
+        SW_TRY(w->spec->confirm(w->spec->confirm_context));
+    if (needs_none && w->packer == NULL && sw_token_writer_refuse_mask(w->writer) != SW_OK) {
+        SW_TRY(save(w));
+        w->blocked = true;
+    }
+    return sw_token_writer_publish(w->writer);
+}
+
+static sw_status encode_all(struct work *w) {
+    struct sw_long_work progress = sw_long_work_begin("encoding text", sw_text_reader_bytes(w->reader));
+    for (bool end = false; !end;) {
+        SW_TRY(read_batch(w, &end));
+        sw_team_begin(w->team, encode_share, w, w->encoders);
+        sw_team_finish(w->team);
+        for (int64_t i = 0; i < w->documents; i++) {
+            struct document *document = &w->document[i];
+            if (document->status != SW_OK)
+                return sw_fail(document->status, "%s: %s", document->text.from, document->message);
+            SW_TRY(put(w, document));
+            if (document->text.text.room > KEPT_BYTES || document->tokens.room > KEPT_BYTES)
+                release_document(document);
+        }
+        SW_TRY(save_sometimes(w));
+        SW_TRY(stop_here(w, sw_long_work_at(&progress, sw_text_reader_bytes_read(w->reader))));
+    }
+    sw_long_work_end(&progress);
+    if (strcmp(w->spec->rules.chat_format, "auto") != 0 && sw_text_reader_chat_style(w->reader) == NULL)
+        sw_log_warn("--chat-format %s changes nothing: the data has no chats", w->spec->rules.chat_format);
+    if (w->journal.put == 0)
+        return sw_fail(SW_ERR_ARG, "%s%s no text, so there is nothing to write", w->inputs.path[0],
+                       w->inputs.count > 1 ? " and the other files hold" : " holds");
+    sw_text_reader_say_passed(w->reader);
+    if (w->packer != NULL)
+        SW_TRY(sw_packer_finish(w->packer));
+    SW_TRY(publish(w));
+    sw_tokenize_journal_remove(w->spec->out);
+    return SW_OK;
+}
+
+static void digest_flags(const struct work *w, XXH3_state_t *hash) {
+    const struct sw_tokenize_spec *spec = w->spec;
+    const struct sw_text_rules *rules = &spec->rules;
+    const char *const texts[] = {SW_TOKENIZE_VERSION, rules->separator, rules->field,
+                                 rules->chat_format,  spec->end,        rules->coding.encoding};
+    const int64_t numbers[] = {rules->lines,    rules->all_loss,     rules->skip_bad, rules->coding.lossy, spec->bos,
+                               spec->old_rules, spec->parse_special, spec->joined,    spec->pack_seq};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        sw_digest_text(hash, texts[i]);
+    XXH3_64bits_update(hash, numbers, sizeof numbers);
+}
+
+static sw_status digest_inputs(const struct work *w, XXH3_state_t *hash) {
+    for (int i = 0; i < w->inputs.count; i++) {
+        struct stat info;
+        if (stat(w->inputs.path[i], &info) != 0)
+            return sw_fail(SW_ERR_ARG, "%s: %s", w->inputs.path[i], strerror(errno));
+        const int64_t numbers[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
+        sw_digest_text(hash, w->inputs.path[i]);
+        XXH3_64bits_update(hash, numbers, sizeof numbers);
+    }
+    return SW_OK;
+}
+
+static sw_status digest(struct work *w) {
+    XXH3_state_t *hash = XXH3_createState();
+    if (hash == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
+    XXH3_64bits_reset(hash);
+    digest_flags(w, hash);
+    sw_status status = sw_digest_model(hash, w->spec->model);
+    w->journal.rules = XXH3_64bits_digest(hash);
+    XXH3_64bits_reset(hash);
+    if (status == SW_OK)
+        status = digest_inputs(w, hash);
+    w->journal.inputs = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    return status;
+}
+
+static sw_status open_packer(struct work *w) {
+    sw_packer_close(w->packer);
+    w->packer = NULL;
+    if (w->spec->pack_seq == 0)
+        return SW_OK;
+    return sw_packer_open(w->writer, w->spec->pack_seq, w->frame.end >= 0 ? w->frame.end : 0, &w->packer);
+}
+
+static sw_status begin_anew(struct work *w) {
+    sw_tokenize_journal_remove(w->spec->out);
+    SW_TRY(open_packer(w));
+    return sw_token_writer_begin(w->writer, &(struct sw_token_position){0});
+}
+
+/* Goes on where an earlier call was cut off, or begins anew and says why. */
+static sw_status begin_by_journal(struct work *w, const struct sw_tokenize_journal *found, struct sw_text packed) {
+    char done[SW_SIZE_CHARS], all[SW_SIZE_CHARS];
+    const char *changed = found->inputs != w->journal.inputs ? "the input" : NULL;
+    if (found->rules != w->journal.rules)
+        changed = "the flags or the model";
+    sw_status status = changed == NULL ? sw_token_writer_begin(w->writer, &found->written) : SW_OK;
+    if (changed == NULL && status == SW_OK && w->packer != NULL)
+        status = sw_packer_restore(w->packer, w->model.vocab, packed);
+    if (status == SW_ERR_CORRUPT) {
+        sw_error_clear();
+        changed = "its partial file";
+    } else if (status != SW_OK) {
+        return status;
+    }
+    if (changed != NULL) {
+        sw_log_info("an earlier call was cut off before %s was whole, but %s changed since: beginning anew",
+                    w->spec->out, changed);
+        return begin_anew(w);
+    }
+    SW_TRY(sw_text_reader_go_to(w->reader, &found->read));
+    w->journal = *found;
+    w->text_bytes_before = found->text_bytes;
+    sw_log_info("an earlier call was cut off before %s was whole: going on behind %s of %s", w->spec->out,
+                sw_format_size(sw_text_reader_bytes_read(w->reader), done),
+                sw_format_size(sw_text_reader_bytes(w->reader), all));
+    return SW_OK;
+}
+
+static bool can_be_read_again(const char *path) {
+    struct stat info;
+    return strcmp(path, SW_TEXT_STDIN) != 0 && stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static sw_status begin(struct work *w) {
+    struct sw_tokenize_journal found;
+    struct sw_text_buffer packed = {0};
+    w->has_journal = true;
+    for (int i = 0; i < w->inputs.count; i++)
+        w->has_journal &= can_be_read_again(w->inputs.path[i]);
+    w->save_ns = sw_now_ns() + SAVE_EVERY_NS;
+    if (w->has_journal)
+        SW_TRY(digest(w));
+    const bool is_there = w->has_journal && read_journal(w, &found, &packed);
+    const sw_status status = is_there ? begin_by_journal(w, &found, sw_text_of_buffer(&packed)) : begin_anew(w);
+    free(packed.data);
+    return status;
+}
+
+static sw_status open_files(struct work *w) {
+    const struct sw_tokenize_spec *spec = w->spec;
+    struct sw_text_rules rules = spec->rules;
+    rules.tokenizer = w->model.tokenizer;
+    rules.model = spec->model;
+    rules.parts = sw_tokenizer_parts(w->model.tokenizer);
+    SW_TRY(refuse_stale_documents(w));
+    SW_TRY(sw_text_inputs_expand(spec->names, spec->name_count, &w->inputs));
+    sw_text_inputs_say(&w->inputs);
+    SW_TRY(sw_text_reader_open((const char *const *)w->inputs.path, w->inputs.count, &rules, &w->reader));
+    const struct sw_token_files files = {
+        .token_bytes = w->model.vocab <= UINT16_VOCAB ? 2 : 4, .documents = !spec->joined, .digests = spec->digests};
+    SW_TRY(sw_token_writer_open(spec->out, &files, &w->writer));
+    SW_TRY(open_packer(w));
+    SW_TRY(begin(w));
+    return refuse_stale_mask(w);
+}
+
+static sw_status open_all(struct work *w) {
+    SW_TRY(sw_model_text_open(w->spec->model, &w->model));
+    SW_TRY(find_frame(w));
+    SW_TRY(open_files(w));
+    w->encoders = w->spec->threads;
+    w->encoder = calloc((size_t)w->encoders, sizeof(struct sw_text_encoder *));
+    w->document = calloc(BATCH_DOCUMENTS, sizeof *w->document);
+    if (w->encoder == NULL || w->document == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to encode text");
+    for (int i = 0; i < w->encoders; i++)
+        SW_TRY(sw_text_encoder_create(w->model.tokenizer, &w->encoder[i]));
+    return sw_team_open(w->encoders, &w->team);
+}
+
+static void close_all(struct work *w) {
+    if (w->team != NULL)
+        sw_team_close(w->team);
+    for (int i = 0; w->encoder != NULL && i < w->encoders; i++)
+        sw_text_encoder_destroy(w->encoder[i]);
+    for (int i = 0; w->document != NULL && i < BATCH_DOCUMENTS; i++)
+        release_document(&w->document[i]);
+    free(w->encoder);
+    free(w->document);
+    free(w->frame.begin.id);
+    sw_packer_close(w->packer);
+    if (w->writer != NULL && !w->keeps)
+        sw_tokenize_journal_remove(w->spec->out);
+    sw_token_writer_close(w->writer, w->keeps);
+    sw_text_reader_close(w->reader);
+    sw_text_inputs_release(&w->inputs);
+    sw_model_text_close(&w->model);
+}
+
+static void describe(const struct work *w, struct sw_tokenized *out) {
+    const struct sw_chat_style *style = sw_text_reader_chat_style(w->reader);
+    const struct sw_token_position written = sw_token_writer_position(w->writer);
+    *out = (struct sw_tokenized){.tokens = written.tokens,
+                                 .learnt = written.learnt,
+                                 .masked = written.masked,
+                                 .documents = w->journal.put,
+                                 .skipped = sw_text_reader_skipped(w->reader),
+                                 .replaced = sw_text_reader_replaced(w->reader),
+                                 .split = w->packer != NULL ? sw_packer_split(w->packer) : 0,
+                                 .padding = w->packer != NULL ? sw_packer_padding(w->packer) : 0,
+                                 .text_bytes = w->journal.text_bytes - w->text_bytes_before,
+                                 .unended = w->unended && strcmp(w->spec->end, "auto") == 0,
+                                 .token_bytes = w->model.vocab <= UINT16_VOCAB ? 2 : 4,
+                                 .has_chats = style != NULL,
+                                 .chat_format = style != NULL ? style->format : NULL};
+}
+
+sw_status sw_tokenize_files(const struct sw_tokenize_spec *spec, struct sw_tokenized *out) {
+    struct work w = {.spec = spec};
+    sw_status status = open_all(&w);
+    const int64_t begin_ns = sw_now_ns();
+    if (status == SW_OK)
+        status = encode_all(&w);
+    if (status == SW_OK) {
+        describe(&w, out);
+        out->seconds = (double)(sw_now_ns() - begin_ns) * 1e-9;
+    }
+    keep_for_later(&w, status);
+    close_all(&w);
+    return status;
+}
+
+void sw_tokenized_say(const struct sw_tokenized *made, const char *out) {
+    const double percent = 100.0 / (double)made->tokens;
+    sw_log_info("wrote %s: %s of %s, uint%d, in %.2f s (%.1f MB/s of text)", out, SW_COUNT(made->tokens, "token"),
+                SW_COUNT(made->documents, "document"), made->token_bytes * 8, made->seconds,
+                (double)made->text_bytes / made->seconds * 1e-6);
+    if (made->chat_format != NULL)
+        sw_log_info("chats are written in the format %s", made->chat_format);
+    else if (made->has_chats)
+        sw_log_info("chats are written by the model's own chat template");
+    if (made->unended)
+        sw_log_warn("nothing ends a document, so a model learns no end: neither config.json nor tokenizer_config.json "
+                    "names an eos_token that the vocabulary has; spillway tokenize --end TOKEN names one");
+    if (made->masked > 0)
+        sw_log_info("%s %s a loss (%.3g%%)", SW_COUNT(made->learnt, "token"), made->learnt == 1 ? "has" : "have",
+                    percent * (double)made->learnt);
+    if (made->split > 0)
+        sw_log_info("%s %s longer than a sequence and split", SW_COUNT(made->split, "document"),
+                    made->split == 1 ? "was" : "were");
+    if (made->padding > 0)
+        sw_log_info("%s %s sequences up (%.3g%%)", SW_COUNT(made->padding, "token"),
+                    made->padding == 1 ? "fills" : "fill", percent * (double)made->padding);
+    if (made->replaced > 0)
+        sw_log_warn("%s, bytes that the encoding does not have became U+FFFD", SW_COUNT(made->replaced, "time"));
+    if (made->skipped > 0)
+        sw_log_warn("%s %s wrong and left out", SW_COUNT(made->skipped, "JSON document"),
+                    made->skipped == 1 ? "was" : "were");
+}

@@ -1,0 +1,73 @@
+/* Text to tokens and back by a model's tokenizer.json, with the ids of Hugging Face's package `tokenizers`: byte-level
+ * byte pair encoding (GPT-2, Llama 3, Qwen, SmolLM) and that of characters with bytes to fall back to (Llama 2,
+ * Mistral). What a file asks for and we do not have is refused by name. */
+#ifndef SW_TEXT_TOKENIZER_H
+#define SW_TEXT_TOKENIZER_H
+
+#include "core/status.h"
+#include "text/buffer.h"
+#include "text/text_cut.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Read by any number of threads. */
+struct sw_tokenizer;
+
+/* Reads a tokenizer.json, or the one of a folder. The caller destroys the tokenizer. */
+sw_status sw_tokenizer_load(const char *path, struct sw_tokenizer **out);
+void sw_tokenizer_destroy(struct sw_tokenizer *tokenizer);
+
+/* One more than the largest id: the vocabulary that a model needs. */
+int32_t sw_tokenizer_ids(const struct sw_tokenizer *tokenizer);
+/* Returns the id of a token by its spelling in the file, or -1. */
+int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spelled);
+/* Returns the text of a token, which the tokenizer owns; empty where no token has the id. */
+struct sw_text sw_tokenizer_text(const struct sw_tokenizer *tokenizer, int32_t id);
+/* Returns the special tokens that the file puts before a text (`single` of its TemplateProcessing). */
+const struct sw_token_list *sw_tokenizer_before(const struct sw_tokenizer *tokenizer);
+/* Tells whether an id is of a special token. */
+bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id);
+
+/* A special token that a text spells. */
+struct sw_special_match {
+    int32_t id; /* -1: there is none */
+    size_t begin, end;
+    bool strips_left, strips_right; /* it takes the white space beside it */
+};
+/* Finds the first special token at `from` or later. */
+struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tokenizer, struct sw_text text,
+                                                  size_t from);
+
+/* Returns how a text may be cut into parts whose tokens, one after the other, are those of the whole (text_cut.h). */
+enum sw_text_parts sw_tokenizer_parts(const struct sw_tokenizer *tokenizer);
+
+/* Scratch memory of one thread that encodes. */
+struct sw_text_encoder;
+/* The tokenizer is borrowed and outlives the encoder. */
+sw_status sw_text_encoder_create(const struct sw_tokenizer *tokenizer, struct sw_text_encoder **out);
+void sw_text_encoder_destroy(struct sw_text_encoder *encoder);
+const struct sw_tokenizer *sw_text_encoder_tokenizer(const struct sw_text_encoder *encoder);
+
+struct sw_encode_options {
+    /* Special tokens in the text are these tokens. Else they are text like any other, as a user's text must be, which
+     * may not end a turn. */
+    bool parse_special;
+    bool add_special; /* what the file puts around a text, such as the token that begins it */
+    bool continues;   /* the text follows others: nothing is put before it that only begins a whole text */
+};
+/* Appends the tokens of a text. What is not UTF-8 becomes U+FFFD, one for each maximal subpart (Unicode, 3.9). */
+sw_status sw_text_encode(struct sw_text_encoder *encoder, struct sw_text text, struct sw_encode_options options,
+                         struct sw_token_list *out);
+
+/* Tokens to text, as they come. */
+struct sw_text_decoder;
+/* The tokenizer is borrowed and outlives the decoder. skip_special: special tokens are left out. */
+sw_status sw_text_decoder_create(const struct sw_tokenizer *tokenizer, bool skip_special, struct sw_text_decoder **out);
+void sw_text_decoder_destroy(struct sw_text_decoder *decoder);
+/* Appends what a token completes: whole characters only. An id that no token has is left out. */
+sw_status sw_text_decode(struct sw_text_decoder *decoder, int32_t id, struct sw_text_buffer *out);
+/* Appends what is left, with U+FFFD for what did not become a character, and begins a new text. */
+sw_status sw_text_decode_end(struct sw_text_decoder *decoder, struct sw_text_buffer *out);
+
+#endif
