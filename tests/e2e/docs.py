@@ -15,7 +15,7 @@ PAGES = [os.path.join(ROOT, name) for name in ("README.md", "CONTRIBUTING.md", "
 PAGES += sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
-PATH = re.compile(r"`((?:core|io|kernels|offload|train|bench|tests|tools|docs)/[\w./-]*)`")
+PATH = re.compile(r"`((?:core|io|kernels|offload|text|model|report|job|run|cli|bench|tests|tools|docs)/[\w./-]*)`")
 STEPS = re.compile(r"(--steps) (\d+)")
 # Runs are as long as a reader's; a test's are shorter by this.
 SHORTER = 250
