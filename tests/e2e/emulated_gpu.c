@@ -1,5 +1,6 @@
 /* Linked to a `spillway` of the tests, whose GPU is the emulated one. SW_EMULATED_GPU is what is wrong with it, words
- * of the table with a comma between; where it is not set, nothing is. */
+ * of the table with a comma between; where it is not set, nothing is. Where SW_EMULATED_DELAY_NS is set, each task of a
+ * stream runs up to so much late, drawn from SW_TEST_SEED and the rank. */
 #include "core/size.h"
 #include "tests/equipment/cuda/runtime.h"
 
@@ -105,6 +106,11 @@ static const struct {
                {"off-the-bus", off_the_bus}};
 enum { DEFECTS = sizeof defects / sizeof defects[0] };
 
+static uint64_t number_of(const char *variable) {
+    const char *given = getenv(variable);
+    return given != NULL ? strtoull(given, NULL, 10) : 0;
+}
+
 __attribute__((constructor)) static void make_gpu(void) {
     struct sw_emulation_gpu gpu = sw_emulation_default_gpu;
     const char *given = getenv("SW_EMULATED_GPU");
@@ -121,6 +127,8 @@ __attribute__((constructor)) static void make_gpu(void) {
     }
     free(words);
     sw_emulation_set_gpu(&gpu);
+    sw_emulation_set_delays((int64_t)number_of("SW_EMULATED_DELAY_NS"),
+                            number_of("SW_TEST_SEED") + number_of("OMPI_COMM_WORLD_RANK"));
     pthread_t thread;
     char *when = getenv("SW_EMULATED_FAULT_WHEN");
     if (fault != cudaSuccess && when != NULL && pthread_create(&thread, NULL, wait_and_break, when) == 0)

@@ -50,6 +50,10 @@ void sw_emulation_set_shared(size_t bytes);
  * waits. */
 void sw_emulation_set_delays(int64_t most_ns, uint64_t seed);
 
+/* Makes cudaStreamWaitEvent do nothing from now on where this stream is to wait (before), or where an event was last
+ * recorded in it (after): tests that it then changes bits show that they would see a wait that is missing. */
+void sw_emulation_forget_waits(cudaStream_t stream, bool before, bool after);
+
 /* Returns the bytes of host memory that are registered with CUDA. */
 size_t sw_emulation_pinned_bytes(void);
 

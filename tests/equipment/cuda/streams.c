@@ -4,6 +4,7 @@
 #include "core/rng.h"
 #include "tests/equipment/cuda/machine.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -23,6 +24,7 @@ struct CUstream_st {
     struct task *first, *last;
     int64_t given, done;
     bool closing;
+    _Atomic bool forgets, is_forgotten; /* waits in it, and waits for what is recorded in it, do nothing */
 };
 
 struct CUevent_st {
@@ -30,6 +32,7 @@ struct CUevent_st {
     pthread_cond_t reached_more;
     int64_t recorded, reached; /* the numbers of the newest record and of the last one reached */
     int64_t time_ns;           /* the time of the last record reached */
+    _Atomic bool is_forgotten; /* the stream of the last record has its waits forgotten */
 };
 
 /* Lets other threads go first, by chance. */
@@ -239,12 +242,20 @@ static int64_t last_record(struct CUevent_st *event, int64_t more) {
     return record;
 }
 
+void sw_emulation_forget_waits(cudaStream_t stream, bool before, bool after) {
+    stream->forgets = before;
+    stream->is_forgotten = after;
+}
+
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    event->is_forgotten = stream->is_forgotten;
     return give_mark(stream, reach, event, last_record(event, 1));
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
     (void)flags;
+    if (stream->forgets || (event->is_forgotten && !stream->is_forgotten))
+        return sw_emulated_state();
     return give_mark(stream, await_mark, event, last_record(event, 0));
 }
 
