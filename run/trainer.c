@@ -190,6 +190,7 @@ sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {
         .trace_ops = traces ? SW_TRACE_OPS : sw_timeline_file_ops(trainer->timeline),
         .trace_step = traces ? 0 : sw_timeline_file_step(trainer->timeline),
         .comm = sw_ranks_comm(trainer->ranks),
+        .comm_stream = sw_ranks_stream(trainer->ranks),
         .watch = sw_ranks_watch(trainer->ranks),
     };
     return sw_engine_open(&spec, &trainer->engine);

@@ -27,6 +27,7 @@ static sw_status open_engine(struct sw_contender *contender) {
         .host = given->devices->host,
         .store = contender->store,
         .comm = sw_ranks_comm(given->ranks),
+        .comm_stream = sw_ranks_stream(given->ranks),
         .watch = sw_ranks_watch(given->ranks),
         .io_depth = SW_STORE_IO_DEPTH,
         .speculation = given->speculation,

@@ -164,6 +164,14 @@ static sw_status look_around(struct sw_comm_request *request) {
     return comm->bulk != comm->host && comm->bulk->poll != NULL ? comm->bulk->poll(comm->bulk_state) : SW_OK;
 }
 
+/* Tells the observer of a request. One on a stream is told of when the host waits for it, or by whoever sees that the
+ * device has begun it. */
+static void tell_entered(const struct sw_comm_request *request) {
+    struct sw_comm_left left = {.index = request->index};
+    name_request(request, left.what);
+    sw_comm_note_begun(request->comm, &left);
+}
+
 sw_status sw_comm_begin_request(struct sw_comm_request *request) {
     struct sw_comm *comm = request->comm;
     SW_TRY(enter(comm));
@@ -174,11 +182,8 @@ sw_status sw_comm_begin_request(struct sw_comm_request *request) {
     request->open = true;
     request->moved_ns = sw_now_ns();
     comm->begun++;
-    if (comm->observer.enter != NULL) {
-        char what[SW_COMM_WHAT_CHARS];
-        name_request(request, what);
-        comm->observer.enter(comm->observer.context, what, request->index);
-    }
+    if (!on_stream(request))
+        tell_entered(request);
     const sw_status status = leave(comm, advance(comm));
     request->open = status == SW_OK;
     return status;
@@ -217,12 +222,51 @@ static void pause_between_polls(const struct sw_comm_request *request, int polls
 
 sw_status sw_comm_wait(struct sw_comm_request *request) {
     bool done = false;
+    if (on_stream(request))
+        tell_entered(request);
     for (int polls = 0; !done; polls++) {
         SW_TRY(test(request, &done));
         if (!done)
             pause_between_polls(request, polls);
     }
     return SW_OK;
+}
+
+void sw_comm_leave(struct sw_comm_request *request, struct sw_comm_left *out) {
+    assert(request->open && request->given && on_stream(request));
+    out->index = request->index;
+    name_request(request, out->what);
+    request->open = false;
+}
+
+void sw_comm_note_begun(const struct sw_comm *comm, const struct sw_comm_left *left) {
+    if (comm->observer.enter != NULL)
+        comm->observer.enter(comm->observer.context, left->what, left->index);
+}
+
+void sw_comm_note_ended(const struct sw_comm *comm) {
+    if (comm->observer.leave != NULL)
+        comm->observer.leave(comm->observer.context);
+}
+
+sw_status sw_comm_check(struct sw_comm *comm) {
+    SW_TRY(first_error(comm));
+    SW_TRY(enter(comm));
+    sw_status status = comm->observer.verdict != NULL ? comm->observer.verdict(comm->observer.context) : SW_OK;
+    if (status == SW_OK && comm->bulk->poll != NULL)
+        status = comm->bulk->poll(comm->bulk_state);
+    return leave(comm, status);
+}
+
+void sw_comm_withdraw(struct sw_comm *comm) {
+    if (comm->bulk == comm->host || comm->bulk->withdraw == NULL)
+        return;
+    if (comm->failed == SW_OK) {
+        comm->failed = SW_ERR_STOPPED;
+        snprintf(comm->failure, sizeof comm->failure,
+                 "the exchanges of GPUs' memory were ended, because this rank failed");
+    }
+    comm->bulk->withdraw(comm->bulk_state);
 }
 
 const struct sw_comm_identity *sw_comm_identity(const struct sw_comm *comm) {

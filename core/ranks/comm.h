@@ -28,6 +28,7 @@ enum {
     SW_COMM_REQUESTS = 16, /* the most requests that may be begun and not yet waited for */
     SW_COMM_VALUES = 16,   /* the most values of one host reduction */
     SW_COMM_NAME_CHARS = 64,
+    SW_COMM_WHAT_CHARS = 128, /* the most characters of a collective's name in messages, its scope included */
 };
 
 /* Opens the comm, once in a rank and on all ranks. Alone (no launcher, or a job of one) it touches neither MPI nor
@@ -205,6 +206,25 @@ sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast
  * gone.
  */
 sw_status sw_comm_wait(struct sw_comm_request *request);
+
+/* The name of a collective that was left to the device, for messages. */
+struct sw_comm_left {
+    char what[SW_COMM_WHAT_CHARS];
+    int64_t index;
+};
+/* Leaves a request to the GPU of sw_comm_use_nccl instead of waiting for it: all of its work is on that GPU's stream,
+ * and work that the stream is given from now on begins behind it. The request is gone. The device's owner notices when
+ * the stream gets there, and calls sw_comm_check until then. */
+void sw_comm_leave(struct sw_comm_request *request, struct sw_comm_left *out);
+/* Tell the watch, on any thread, that the device has begun a collective that was left to it, and that it has ended the
+ * last one that it began. All ranks tell of the same collectives in the same order. */
+void sw_comm_note_begun(const struct sw_comm *comm, const struct sw_comm_left *left);
+void sw_comm_note_ended(const struct sw_comm *comm);
+/* Returns the watch's verdict, or an error that the GPU's collectives have met. Does not wait. */
+sw_status sw_comm_check(struct sw_comm *comm);
+/* Ends the GPU's collectives that are under way, so that whoever waits behind them goes on; their results are
+ * worthless, and the comm has failed. Does nothing where no GPU's memory is exchanged. */
+void sw_comm_withdraw(struct sw_comm *comm);
 
 /* The calls below exchange host memory, whatever moves the rest, and return when that is done. `what` is as above. */
 /* Waits until every rank has called it. */

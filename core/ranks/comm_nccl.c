@@ -71,7 +71,7 @@ static sw_status check(ncclResult_t result, const char *what) {
 }
 
 struct nccl {
-    ncclComm_t comm;
+    ncclComm_t comm; /* NULL: aborted */
     cudaStream_t stream;
 };
 
@@ -139,13 +139,21 @@ static sw_status poll_errors(void *state) {
     return error == ncclInProgress ? SW_OK : check(error, "go on");
 }
 
+/* Kernels that wait for messages of other ranks end too, and with them what the stream has behind them. */
+static void abort_nccl(void *state) {
+    struct nccl *nccl = state;
+    if (nccl->comm != NULL)
+        library.CommAbort(nccl->comm);
+    nccl->comm = NULL;
+}
+
 static void close_nccl(void *state, bool orderly) {
     struct nccl *nccl = state;
     /* Destroying waits for the other ranks. */
     if (orderly)
         library.CommDestroy(nccl->comm);
     else
-        library.CommAbort(nccl->comm);
+        abort_nccl(nccl);
     free(nccl);
 }
 
@@ -155,6 +163,7 @@ static const struct sw_comm_transport transport = {.name = "NCCL",
                                                    .post_sums = post_sums,
                                                    .done = done,
                                                    .poll = poll_errors,
+                                                   .withdraw = abort_nccl,
                                                    .close = close_nccl};
 
 sw_status sw_comm_nccl_name(char *out, size_t chars) {

@@ -51,8 +51,8 @@ struct sw_comm_transport {
     sw_status (*poll)(void *state);
     /* Waits a moment, or until messages may have arrived. NULL: the transport cannot tell, and the comm sleeps. */
     void (*doze)(void *state);
-    /* Takes back the messages that are under way, so that their memory may be freed. Called once the comm has failed.
-     * NULL: the process will end, and the messages with it. */
+    /* Takes back the messages that are under way, so that their memory may be freed, and the device goes on. Called
+     * once the comm has failed. NULL: the process will end, and the messages with it. */
     void (*withdraw)(void *state);
     /* Implements sw_comm_abandon. NULL: the ranks are not threads. */
     bool (*abandon)(void *state, const char *message);
@@ -141,7 +141,7 @@ struct sw_comm {
     _Atomic bool inside; /* a thread is in a call */
 };
 
-enum { SW_COMM_SCOPE_CHARS = 64, SW_COMM_WHAT_CHARS = 128 };
+enum { SW_COMM_SCOPE_CHARS = 64 };
 /* Writes the name of this rank's scope for messages: "node 1". */
 void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char out[SW_COMM_SCOPE_CHARS]);
 

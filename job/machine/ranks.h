@@ -84,6 +84,8 @@ sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devi
 /* Compares NCCL's collectives on small buffers with the expected results. All ranks call it together, on an idle comm.
  */
 sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *devices);
+/* Returns the stream to which NCCL's collectives are given, for an engine; NULL: the comm exchanges host memory. */
+struct sw_stream *sw_ranks_stream(const struct sw_ranks *ranks);
 bool sw_ranks_hold(const struct sw_ranks *ranks, const struct sw_devices *devices);
 /* Closes the GPU objects. Call it once the comm is closed. */
 void sw_ranks_release_gpu(struct sw_ranks *ranks);

@@ -17,6 +17,10 @@ sw_status sw_ranks_use_gpu(struct sw_ranks *ranks, const struct sw_devices *devi
     return sw_ranks_check_gpu(ranks, devices);
 }
 
+struct sw_stream *sw_ranks_stream(const struct sw_ranks *ranks) {
+    return ranks != NULL ? ranks->gpu.stream : NULL;
+}
+
 bool sw_ranks_hold(const struct sw_ranks *ranks, const struct sw_devices *devices) {
     return ranks != NULL && devices->compute != NULL && ranks->gpu.devices.compute == devices->compute;
 }

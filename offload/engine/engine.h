@@ -135,6 +135,9 @@ struct sw_engine_spec {
     /* Collectives of a plan for several ranks, whose ranks and rank it has; NULL for a rank alone. Nobody else uses it
      * while a step is under way. */
     struct sw_comm *comm;
+    /* The stream to which the comm gives its collectives of the device's memory (sw_ranks_stream); NULL: they exchange
+     * the host's memory. The caller keeps it, and gives it no other work while a step is under way. */
+    struct sw_stream *comm_stream;
     struct sw_watch *watch; /* is told of each lane's ops, under 1 + the lane's number; may be NULL */
     int io_depth;           /* requests that an I/O lane keeps in flight */
     sw_speculation speculation;

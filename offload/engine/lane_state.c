@@ -32,10 +32,21 @@ int64_t sw_wait_target(const struct sw_engine *engine, const struct sw_wait *wai
     return target_step < 0 ? -1 : target_step * engine->program->lane_count[wait->lane] + wait->position;
 }
 
-/* Returns how many ops of a lane are far enough for an op of lane `by` to follow. Work of one device follows its other
- * work on the device itself. */
-static int64_t followed(const struct lane *lane, const struct lane *by) {
-    return lane->device != NULL && by->device != NULL ? lane->given : lane->done;
+sw_status sw_lane_end_collective(const struct lane *lane, struct sw_comm_request *request) {
+    if (lane->left == NULL)
+        return sw_comm_wait(request);
+    sw_comm_leave(request, lane->left);
+    return SW_OK;
+}
+
+bool sw_lane_op_is_of_host(const struct lane *lane, const struct sw_op *op) {
+    return lane->device == NULL || op->kind == SW_OP_EXCHANGE_SUMMARY;
+}
+
+/* Returns how many ops of a lane are far enough for an op to follow. Work of one device follows its other work on the
+ * device itself. */
+static int64_t followed(const struct lane *lane, bool by_host) {
+    return lane->device == NULL || by_host ? lane->done : lane->given;
 }
 
 bool sw_lane_ready(const struct sw_engine *engine, const struct lane *lane) {
@@ -48,9 +59,12 @@ bool sw_lane_ready(const struct sw_engine *engine, const struct lane *lane) {
     if (engine->program_first + step >= engine->begun)
         return false;
     const struct sw_op *op = sw_lane_op(engine, lane, lane->number);
+    const bool by_host = sw_lane_op_is_of_host(lane, op);
+    if (by_host && lane->done < lane->given)
+        return false;
     for (int32_t w = 0; w < op->wait_count; w++) {
         const struct sw_wait *wait = &engine->program->wait[op->first_wait + w];
-        if (followed(&engine->lane[wait->lane], lane) <= sw_wait_target(engine, wait, step))
+        if (followed(&engine->lane[wait->lane], by_host) <= sw_wait_target(engine, wait, step))
             return false;
     }
     return op->kind != SW_OP_COMMIT || engine->pending.step <= engine->described_step;

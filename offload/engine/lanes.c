@@ -1,6 +1,7 @@
 /* The lanes' threads: each takes its ops in order, starts them when their waits are met, and counts them done in order.
  */
 #include "core/clock.h"
+#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
@@ -167,6 +168,10 @@ static void *run_io_lane(void *argument) {
 
 static sw_status open_lane(struct sw_engine *engine, struct lane *lane) {
     const struct sw_plan *plan = engine->plan;
+    if (lane->which == SW_LANE_COMM && engine->spec.comm_stream != NULL) {
+        lane->stream = engine->spec.comm_stream;
+        return sw_device_lane_open(lane);
+    }
     if (lane->which == SW_LANE_COMM)
         return sw_plan_quantizes_weights(plan) || sw_plan_quantizes_grads(plan)
                    ? sw_stream_open(engine->spec.device, &lane->stream)
@@ -181,11 +186,20 @@ static sw_status open_lane(struct sw_engine *engine, struct lane *lane) {
                : sw_store_lane_open(engine->spec.store, engine->spec.io_depth, &lane->store_lane);
 }
 
+/* A wait with a limit counts by the clock that nobody sets. */
+static void init_wake(struct lane *lane) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&lane->wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
 sw_status sw_engine_start_lanes(struct sw_engine *engine) {
     for (int which = 0; which < SW_LANES; which++) {
         struct lane *lane = &engine->lane[which];
         *lane = (struct lane){.engine = engine, .which = (sw_lane)which};
-        pthread_cond_init(&lane->wake, NULL);
+        init_wake(lane);
         SW_TRY(open_lane(engine, lane));
     }
     for (int which = 0; which < SW_LANES; which++) {
@@ -210,11 +224,31 @@ void sw_engine_restart_lane(struct lane *lane) {
     lane->number = lane->given = lane->done = 0;
 }
 
+/* Joins the thread that begins collectives, and ends those that other ranks may never join. */
+static void end_collectives(struct sw_engine *engine) {
+    struct lane *lane = &engine->lane[SW_LANE_COMM];
+    if (!lane->started || lane->device == NULL)
+        return;
+    pthread_join(lane->thread, NULL);
+    lane->started = false;
+    sw_device_lane_withdraw(lane);
+}
+
+static void close_stream(const struct sw_engine *engine, struct sw_stream *stream) {
+    if (stream == NULL || stream != engine->spec.comm_stream) {
+        sw_stream_close(stream);
+        return;
+    }
+    SW_HANDLES_ERRORS();
+    (void)sw_stream_synchronize(stream);
+}
+
 void sw_engine_stop_lanes(struct sw_engine *engine) {
     pthread_mutex_lock(&engine->mutex);
     engine->stopping = true;
     sw_engine_wake(engine);
     pthread_mutex_unlock(&engine->mutex);
+    end_collectives(engine);
     for (int which = 0; which < SW_LANES; which++) {
         struct lane *lane = &engine->lane[which];
         if (lane->started)
@@ -225,7 +259,7 @@ void sw_engine_stop_lanes(struct sw_engine *engine) {
     /* Only now: a lane that ends looks at the others. */
     for (int which = 0; which < SW_LANES; which++) {
         struct lane *lane = &engine->lane[which];
-        sw_stream_close(lane->stream);
+        close_stream(engine, lane->stream);
         if (lane->device != NULL)
             sw_device_lane_close(lane);
         if (lane->store_lane != NULL)

@@ -8,11 +8,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* How often a lane of collectives looks around while it has nothing to give: a lost rank is noticed within this time.
+ */
+#define CHECK_NS INT64_C(20000000)
+/* How long collectives that were given before one that was refused may take to end well. */
+#define GRACE_NS INT64_C(1000000000)
+#define NS_PER_S INT64_C(1000000000)
 
 struct device_lane {
     /* Marks around each op, indexed by the op's serial number modulo the window. */
     struct sw_event *start[SW_DEVICE_WINDOW], *end[SW_DEVICE_WINDOW];
-    bool skipped[SW_DEVICE_WINDOW]; /* the op did nothing */
+    bool skipped[SW_DEVICE_WINDOW];             /* the op did nothing */
+    bool host_wait[SW_DEVICE_WINDOW];           /* the op was given once the host had seen what it waits for */
+    struct sw_comm_left left[SW_DEVICE_WINDOW]; /* the op's collective; an empty name: it has none on the device */
     int64_t first_serial;    /* serial number of the program's first op; lane numbers begin anew with each program */
     struct sw_event *last;   /* a mark that was reached at last_ns of the host's clock, from which times are counted */
     struct sw_event *origin; /* the first such mark */
@@ -87,6 +97,17 @@ static int ends_to_follow(const struct sw_engine *engine, const struct lane *lan
     return count;
 }
 
+/* Tells whether an op waits for work that the host alone follows, or is such work. Needs the mutex. */
+static bool waits_on_host(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op) {
+    const int64_t step = lane->number / engine->program->lane_count[lane->which];
+    for (int32_t w = 0; w < op->wait_count; w++) {
+        const struct sw_wait *wait = &engine->program->wait[op->first_wait + w];
+        if (engine->lane[wait->lane].device == NULL && sw_wait_target(engine, wait, step) >= 0)
+            return true;
+    }
+    return sw_lane_op_is_of_host(lane, op);
+}
+
 /* Gives the lane's next op to the device. */
 static sw_status give(struct sw_engine *engine, struct lane *lane, int slot, const struct sw_op *op,
                       struct step_context *context, struct sw_event *const *follow, int follow_count) {
@@ -94,6 +115,8 @@ static sw_status give(struct sw_engine *engine, struct lane *lane, int slot, con
     for (int i = 0; i < follow_count; i++)
         SW_TRY(sw_stream_wait(lane->stream, follow[i]));
     d->skipped[slot] = sw_lane_skips(engine, op);
+    lane->left = &d->left[slot];
+    lane->left->what[0] = '\0';
     SW_TRY(sw_event_record(d->start[slot], lane->stream));
     if (!d->skipped[slot])
         SW_TRY(sw_engine_start_op(engine, lane, op, context));
@@ -107,20 +130,86 @@ static void refuse(struct device_lane *d, sw_status status) {
     snprintf(d->refused_text, sizeof d->refused_text, "%s", sw_error_message(status));
 }
 
+void sw_device_lane_withdraw(struct lane *lane) {
+    struct sw_engine *engine = lane->engine;
+    pthread_mutex_lock(&engine->mutex);
+    const bool under_way = lane->done < lane->given;
+    pthread_mutex_unlock(&engine->mutex);
+    if (under_way)
+        sw_comm_withdraw(engine->spec.comm);
+}
+
+/* Fails the engine, so that no lane starts anything more, and then ends the lane's collectives, which may never end by
+ * themselves. Needs the mutex, and releases it meanwhile: other threads may have to go on for NCCL to end. */
+static void fail_collectives(struct sw_engine *engine, struct lane *lane, sw_status status) {
+    sw_engine_fail(engine, status);
+    pthread_mutex_unlock(&engine->mutex);
+    sw_device_lane_withdraw(lane);
+    pthread_mutex_lock(&engine->mutex);
+}
+
+/* Sleeps for a while at most. Returns true if the lane is still not ready. Needs the mutex. */
+static bool sleep_a_while(struct sw_engine *engine, struct lane *lane) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += CHECK_NS;
+    until.tv_sec += until.tv_nsec / NS_PER_S;
+    until.tv_nsec %= NS_PER_S;
+    lane->asleep = true;
+    while (lane->asleep && pthread_cond_timedwait(&lane->wake, &engine->mutex, &until) == 0)
+        ;
+    const bool late = lane->asleep;
+    lane->asleep = false;
+    return late;
+}
+
+/* Sleeps until the lane is ready, or the lanes end. A collective that another rank never joins never ends, so the comm
+ * is asked meanwhile. It is asked under the mutex: once the last collective is counted done, the comm is the owner's.
+ * Needs the mutex. */
+static void sleep_until_ready(struct sw_engine *engine, struct lane *lane) {
+    if (lane->which != SW_LANE_COMM || lane->done == lane->given) {
+        sw_lane_sleep(engine, lane);
+        return;
+    }
+    if (!sleep_a_while(engine, lane) || lane->done == lane->given)
+        return;
+    const sw_status status = sw_comm_check(engine->spec.comm);
+    if (status == SW_OK)
+        return;
+    fail_collectives(
+        engine, lane,
+        sw_engine_fail_while(status, sw_lane_op(engine, lane, lane->done), sw_lane_context(engine, lane, lane->done)));
+}
+
+/* Waits for the collectives before one that was refused, whose errors go first, but not without end. Needs the mutex.
+ */
+static void await_earlier(struct sw_engine *engine, struct lane *lane) {
+    const struct device_lane *d = lane->device;
+    for (const int64_t until_ns = sw_now_ns() + GRACE_NS; sw_now_ns() < until_ns && lane->done < lane->given;) {
+        if (sw_engine_ended(engine))
+            return;
+        (void)sleep_a_while(engine, lane);
+    }
+    if (!sw_engine_ended(engine) && lane->done < lane->given)
+        fail_collectives(engine, lane, sw_fail(d->refused, "%s", d->refused_text));
+}
+
 void *sw_device_lane_run(void *argument) {
     struct lane *lane = argument;
     struct sw_engine *engine = lane->engine;
     pthread_mutex_lock(&engine->mutex);
     while (!sw_engine_ended(engine)) {
         if (!sw_lane_ready(engine, lane)) {
-            sw_lane_sleep(engine, lane);
+            sleep_until_ready(engine, lane);
             continue;
         }
         struct sw_event *follow[SW_LANES];
         const struct sw_op *op = sw_lane_op(engine, lane, lane->number);
         struct step_context *context = sw_lane_context(engine, lane, lane->number);
         const int follow_count = ends_to_follow(engine, lane, op, follow);
+        const bool host_wait = waits_on_host(engine, lane, op);
         const int slot = slot_of(lane, lane->number++);
+        lane->device->host_wait[slot] = host_wait;
         pthread_mutex_unlock(&engine->mutex);
         const sw_status status = give(engine, lane, slot, op, context, follow, follow_count);
         pthread_mutex_lock(&engine->mutex);
@@ -133,14 +222,37 @@ void *sw_device_lane_run(void *argument) {
         sw_engine_wake(engine);
     }
     pthread_cond_signal(&lane->device->given);
+    if (lane->which == SW_LANE_COMM && lane->device->refused != SW_OK)
+        await_earlier(engine, lane);
     pthread_mutex_unlock(&engine->mutex);
     return NULL;
 }
 
-/* Waits for an op's end and returns when it began and ended. */
-static sw_status finish(struct device_lane *d, int slot, struct sw_op_times *out) {
-    int64_t idle_ns, busy_ns;
+/* Waits for the end of a collective, and tells the watch of it. It begins where the device's earlier work lets it: a
+ * rank that is late has not joined it, though the device has been given it. */
+static sw_status wait_for_collective(const struct sw_engine *engine, const struct device_lane *d, int slot) {
+    SW_TRY(sw_event_wait(d->start[slot]));
+    sw_comm_note_begun(engine->spec.comm, &d->left[slot]);
     SW_TRY(sw_event_wait(d->end[slot]));
+    sw_comm_note_ended(engine->spec.comm);
+    return SW_OK;
+}
+
+/* Waits for an op's end, and tells the watch what the lane does until then. */
+static sw_status wait_for_end(const struct sw_engine *engine, const struct lane *lane, int slot,
+                              const struct sw_op *op) {
+    const struct device_lane *d = lane->device;
+    if (d->left[slot].what[0] != '\0')
+        return wait_for_collective(engine, d, slot);
+    sw_lane_tell(engine, lane, op);
+    const sw_status status = sw_event_wait(d->end[slot]);
+    sw_lane_tell(engine, lane, NULL);
+    return status;
+}
+
+/* Returns when an op began and ended that the device has done. */
+static sw_status find_times(struct device_lane *d, int slot, struct sw_op_times *out) {
+    int64_t idle_ns, busy_ns;
     SW_TRY(sw_event_elapsed_ns(d->last, d->start[slot], &idle_ns));
     SW_TRY(sw_event_elapsed_ns(d->start[slot], d->end[slot], &busy_ns));
     out->start_ns = d->last_ns + idle_ns;
@@ -182,9 +294,10 @@ static void *complete_ops(void *argument) {
         struct step_context *context = sw_lane_context(engine, lane, lane->done);
         const int slot = slot_of(lane, lane->done);
         pthread_mutex_unlock(&engine->mutex);
-        sw_lane_tell(engine, lane, op);
-        const sw_status status = finish(d, slot, &times);
-        sw_lane_tell(engine, lane, NULL);
+        sw_status status = wait_for_end(engine, lane, slot, op);
+        if (status == SW_OK)
+            status = find_times(d, slot, &times);
+        times.host_wait = d->host_wait[slot];
         pthread_mutex_lock(&engine->mutex);
         if (status != SW_OK) {
             sw_engine_fail(engine, fail_in_flight(engine, status));

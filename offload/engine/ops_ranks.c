@@ -91,7 +91,7 @@ static sw_status exchange_gradients(struct sw_engine *engine, const struct sw_op
                                               .scope = scopes[op->level]};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_exchange(engine->spec.comm, &exchange, &request));
-    return sw_comm_wait(request);
+    return sw_lane_end_collective(&engine->lane[SW_LANE_COMM], request);
 }
 
 static sw_status dequantize_gradients(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
@@ -153,7 +153,7 @@ sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op) {
                                           .scope = SW_SCOPE_DATA};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
-    return sw_comm_wait(request);
+    return sw_lane_end_collective(&engine->lane[SW_LANE_COMM], request);
 }
 
 /* Returns where the secondary shard of each rank of a part of a node begins, in bytes. Valid until the next call. */
@@ -183,7 +183,7 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
-    return sw_comm_wait(request);
+    return sw_lane_end_collective(&engine->lane[SW_LANE_COMM], request);
 }
 
 /* Copies the square sums of this rank's shards to its summary. */

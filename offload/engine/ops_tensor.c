@@ -43,7 +43,7 @@ static sw_status reduce(struct sw_engine *engine, const struct sw_op *op, void *
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
-    return sw_comm_wait(request);
+    return sw_lane_end_collective(&engine->lane[SW_LANE_COMM], request);
 }
 
 static sw_status gather(struct sw_engine *engine, const struct sw_op *op, void *data, const int64_t *bounds_bytes) {
@@ -55,7 +55,7 @@ static sw_status gather(struct sw_engine *engine, const struct sw_op *op, void *
                                           .scope = SW_SCOPE_TENSOR};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
-    return sw_comm_wait(request);
+    return sw_lane_end_collective(&engine->lane[SW_LANE_COMM], request);
 }
 
 static sw_status gather_softmax(struct sw_engine *engine, const struct sw_op *op) {

@@ -58,7 +58,7 @@ sw_status sw_trace_create(const struct sw_plan *plan, int64_t ops, const char *p
     }
     /* Touched now, so that the system need not find pages for it during a step. */
     for (int64_t i = 0; i < ops; i++)
-        trace->times[i] = (struct sw_op_times){SW_TRACE_NOT_RUN, SW_TRACE_NOT_RUN};
+        trace->times[i] = (struct sw_op_times){.start_ns = SW_TRACE_NOT_RUN, .end_ns = SW_TRACE_NOT_RUN};
     *out = trace;
     return SW_OK;
 }
@@ -171,7 +171,9 @@ static void write_name(const struct sw_plan *plan, const struct sw_op *op, FILE 
         fprintf(out, " m%d", op->micro);
 }
 
-static void write_args(const struct kept_program *kept, const struct sw_op *op, int64_t duration_ns, FILE *out) {
+static void write_args(const struct kept_program *kept, const struct sw_op *op, const struct sw_op_times *times,
+                       FILE *out) {
+    const int64_t duration_ns = times->end_ns - times->start_ns;
     fprintf(out, "{\"step\":%" PRId64 ",\"program\":\"%s\"", kept->step, kept->flush ? "flush" : "step");
     if (op->unit >= 0)
         fprintf(out, ",\"unit\":%d", op->unit);
@@ -181,6 +183,8 @@ static void write_args(const struct kept_program *kept, const struct sw_op *op, 
         fprintf(out, ",\"chunk\":%d", op->chunk);
     if (op->bytes > 0)
         fprintf(out, ",\"bytes\":%" PRId64, op->bytes);
+    if (times->host_wait)
+        fputs(",\"host_wait\":true", out);
     if (op->bytes > 0 && duration_ns > 0)
         fprintf(out, ",\"GB/s\":%.3f", (double)op->bytes / (double)duration_ns);
     if (op->flops > 0.0 && duration_ns > 0)
@@ -206,7 +210,7 @@ static void write_event(const struct sw_trace *trace, const struct kept_program 
     fputs(",\"dur\":", out);
     write_microseconds(duration_ns, out);
     fputs(",\"args\":", out);
-    write_args(kept, op, duration_ns, out);
+    write_args(kept, op, times, out);
     fputc('}', out);
 }
 

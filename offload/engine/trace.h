@@ -14,6 +14,7 @@ struct sw_trace;
  * skipped (a redo without need) keeps SW_TRACE_NOT_RUN. */
 struct sw_op_times {
     int64_t start_ns, end_ns;
+    bool host_wait; /* a GPU was given the op once the host had seen the end of work that only the host follows */
 };
 enum { SW_TRACE_NOT_RUN = -1 };
 

@@ -283,7 +283,8 @@ static void end_op(struct simulator *s, sw_lane which) {
     struct lane_state *lane = &s->lane[which];
     const int32_t number = s->program->lane_op[which][lane->end.position];
     if (s->times[lane->end.step] != NULL && !lane->price.skipped)
-        s->times[lane->end.step][number] = (struct sw_op_times){ns_of(lane->started_s), ns_of(s->total.now)};
+        s->times[lane->end.step][number] =
+            (struct sw_op_times){.start_ns = ns_of(lane->started_s), .end_ns = ns_of(s->total.now)};
     lane->running = false;
     lane->ready_s = s->total.now;
     move_on(s, which, &lane->end);

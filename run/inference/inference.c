@@ -193,6 +193,7 @@ static sw_status open_engine(const struct sw_inference_spec *spec, struct sw_inf
                                           .io_depth = IO_DEPTH,
                                           .ops = sw_model_ops(out->model),
                                           .comm = sw_ranks_comm(spec->ranks),
+                                          .comm_stream = sw_ranks_stream(spec->ranks),
                                           .watch = sw_ranks_watch(spec->ranks)};
     SW_TRY(sw_engine_open(&engine, &out->engine));
     const struct sw_load load = sw_source_load(spec->source);

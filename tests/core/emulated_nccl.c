@@ -10,6 +10,7 @@
  *   early      groups do not wait for what the stream was told to wait for
  *   unawaited  nothing waits for groups that was told to
  *   errs       the group of number ERRING_GROUP, and all after it, never end, and the error is told asynchronously
+ *   refuses    groups after that number cannot be started
  * SW_EMULATED_NCCL_FAILS names a function that fails, and SW_EMULATED_NCCL_ONE_RANK_A_GPU refuses ranks that share one,
  * as NCCL does. */
 #include "core/dtype.h"
@@ -35,7 +36,7 @@ ncclResult_t ncclGroupEnd(void);   /* NOLINT(readability-redundant-declaration) 
 #pragma weak sw_emulation_forget_waits
 
 enum { MOST_MESSAGES = 64, MOST_SUMS = 8, NAME_BYTES = 16, FILLER = 0x17, ERRING_GROUP = 40 };
-enum { MOST_LATE_US = 3000, IDLE_US = 1000, SPOILT_BYTES = 8, NAME_CHARS = 2 * NAME_BYTES + 1 };
+enum { MOST_LATE_US = 20000, IDLE_US = 1000, SPOILT_BYTES = 8, NAME_CHARS = 2 * NAME_BYTES + 1 };
 
 struct ncclComm {
     int rank, ranks;
@@ -292,6 +293,10 @@ ncclResult_t ncclGroupEnd(void) {
         return empty ? ncclSuccess : ncclInvalidUsage;
     }
     group->number = group->comm->groups++;
+    if (is_told("refuses") && group->number > ERRING_GROUP) {
+        free_group(group);
+        return ncclRemoteError;
+    }
     if (group->stream == NULL) {
         const ncclResult_t result = move(group);
         free_group(group);

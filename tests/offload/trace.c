@@ -89,9 +89,9 @@ static void test_names_times_and_rates(void **state) {
     struct fixture f;
     open_trace(&f, 8);
     struct sw_op_times *times = sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, 3, 1000000);
-    times[0] = (struct sw_op_times){1002000, 1004000};
-    times[1] = (struct sw_op_times){1003000, 1004005};
-    times[2] = (struct sw_op_times){1004000, 1005000};
+    times[0] = (struct sw_op_times){.start_ns = 1002000, .end_ns = 1004000};
+    times[1] = (struct sw_op_times){.start_ns = 1003000, .end_ns = 1004005};
+    times[2] = (struct sw_op_times){.start_ns = 1004000, .end_ns = 1005000, .host_wait = true};
     char *text = written(f.trace);
     static const char *const lines[] = {
         "{\"ph\":\"X\",\"name\":\"read optimizer block 0 c7\",\"cat\":\"read\",\"pid\":1,\"tid\":769,\"ts\":2.000,"
@@ -99,7 +99,7 @@ static void test_names_times_and_rates(void **state) {
         "\"GB/s\":2.000}}",
         "\"name\":\"read gradients embedding c0\",\"cat\":\"read\",\"pid\":1,\"tid\":770,\"ts\":3.000,\"dur\":1.005,",
         ("\"name\":\"forward block 1 m1\",\"cat\":\"compute\",\"pid\":1,\"tid\":1,\"ts\":4.000,\"dur\":1.000,"
-         "\"args\":{\"step\":3,\"program\":\"step\",\"unit\":2,\"micro\":1,\"GFLOP/s\":5.000}}"),
+         "\"args\":{\"step\":3,\"program\":\"step\",\"unit\":2,\"micro\":1,\"host_wait\":true,\"GFLOP/s\":5.000}}"),
         "\"tid\":770,\"args\":{\"name\":\"read (2)\"}",
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
@@ -116,8 +116,8 @@ static void test_rows_are_reused(void **state) {
     open_trace(&f, 8);
     for (int64_t step = 1; step <= 2; step++) {
         struct sw_op_times *times = sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, step, 0);
-        times[0] = (struct sw_op_times){100 * step, 100 * step + 10};
-        times[1] = (struct sw_op_times){100 * step + 10, 100 * step + 20};
+        times[0] = (struct sw_op_times){.start_ns = 100 * step, .end_ns = 100 * step + 10};
+        times[1] = (struct sw_op_times){.start_ns = 100 * step + 10, .end_ns = 100 * step + 20};
     }
     char *text = written(f.trace);
     assert_int_equal(count_of(text, "\"cat\":\"read\""), 4);
@@ -133,7 +133,7 @@ static void test_only_what_ran(void **state) {
     assert_null(sw_trace_begin(f.trace, SW_PROGRAM_LOSS, 1, 0));
     assert_non_null(sw_trace_begin(f.trace, SW_PROGRAM_FLUSH_REDO, 1, 0));
     struct sw_op_times *times = sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, 2, 0);
-    times[2] = (struct sw_op_times){5, 6};
+    times[2] = (struct sw_op_times){.start_ns = 5, .end_ns = 6};
     char *text = written(f.trace);
     assert_int_equal(count_of(text, "\"ph\":\"X\""), 1);
     assert_int_equal(count_of(text, "redo"), 0);
@@ -152,7 +152,7 @@ static void test_keeps_whole_programs_until_full(void **state) {
             struct sw_op_times *times = sw_trace_begin(f.trace, SW_PROGRAM_UPDATE, step, 0);
             assert_int_equal(times != NULL, step <= ops / STEP_OPS);
             for (int i = 0; times != NULL && i < STEP_OPS; i++)
-                times[i] = (struct sw_op_times){step, step};
+                times[i] = (struct sw_op_times){.start_ns = step, .end_ns = step};
         }
         assert_null(sw_trace_begin(f.trace, SW_PROGRAM_FLUSH_REDO, 5, 0));
         assert_int_equal(sw_trace_steps(f.trace), ops / STEP_OPS);
@@ -178,7 +178,9 @@ static void test_timeline_of_a_step(void **state) {
     (void)state;
     struct fixture f;
     open_trace(&f, 8);
-    struct sw_op_times times[STEP_OPS] = {{1002000, 1004000}, {1003000, 1004005}, {1004000, 1005000}};
+    struct sw_op_times times[STEP_OPS] = {{.start_ns = 1002000, .end_ns = 1004000},
+                                          {.start_ns = 1003000, .end_ns = 1004005},
+                                          {.start_ns = 1004000, .end_ns = 1005000}};
     char *text = timeline_of(&f.plan, &f.plan.program[SW_PROGRAM_UPDATE], times);
     assert_string_equal(
         text,
@@ -187,7 +189,7 @@ static void test_timeline_of_a_step(void **state) {
         "\"read\":[[0.0,2.0,\"optimizer\",1,1,1,4000],[2.0,0.0,\"gradients\",0,0,1,10]],\"write\":[],\"update\":[],"
         "\"comm\":[]}}");
     free(text);
-    times[2] = (struct sw_op_times){SW_TRACE_NOT_RUN, SW_TRACE_NOT_RUN};
+    times[2] = (struct sw_op_times){.start_ns = SW_TRACE_NOT_RUN, .end_ns = SW_TRACE_NOT_RUN};
     text = timeline_of(&f.plan, &f.plan.program[SW_PROGRAM_UPDATE], times);
     assert_int_equal(count_of(text, "forward"), 0);
     free(text);
@@ -210,7 +212,7 @@ static void test_timelines_are_bounded(void **state) {
                                 .unit = i / 100,
                                 .bytes = 3};
         order[i] = i;
-        times[i] = (struct sw_op_times){i * 1000 + i % 7 * 50, i * 1000 + 900 + i % 5 * 1000};
+        times[i] = (struct sw_op_times){.start_ns = i * 1000 + i % 7 * 50, .end_ns = i * 1000 + 900 + i % 5 * 1000};
     }
     const struct sw_program program = {
         .op = ops, .op_count = OPS, .lane_op = {[SW_LANE_READ] = order}, .lane_count = {[SW_LANE_READ] = OPS}};
