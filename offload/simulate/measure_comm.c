@@ -45,6 +45,8 @@ struct sw_measure_comm {
     sw_dtype type;
     int64_t most_bytes;
     sw_comm_scope scope;
+    bool queues;          /* a device does collectives on its own */
+    int64_t times, begun; /* collectives of a round, and those begun so far */
     struct sw_memory *vector, *share;
     int64_t *bounds, *bounds_bytes; /* of the scope's ranks */
 };
@@ -56,7 +58,8 @@ sw_status sw_measure_comm_open(struct sw_comm *comm, struct sw_device *device, s
     struct sw_measure_comm *measure = calloc(1, sizeof *measure);
     if (measure == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to measure the ranks' collectives");
-    *measure = (struct sw_measure_comm){.comm = comm, .type = type, .most_bytes = most_bytes};
+    *measure = (struct sw_measure_comm){
+        .comm = comm, .type = type, .most_bytes = most_bytes, .queues = sw_device_info(device).asynchronous};
     measure->bounds = calloc(2 * bounds, sizeof *measure->bounds);
     if (measure->bounds == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to measure the ranks' collectives"), failed);
@@ -79,8 +82,18 @@ void sw_measure_comm_close(struct sw_measure_comm *measure) {
     free(measure);
 }
 
+/* Ends a collective as the engine does: a device's follow each other without the host, which waits for a round's last.
+ */
+static sw_status end_collective(struct sw_measure_comm *measure, struct sw_comm_request *request) {
+    struct sw_comm_left left;
+    if (++measure->begun % measure->times == 0 || !measure->queues)
+        return sw_comm_wait(request);
+    sw_comm_leave(request, &left);
+    return SW_OK;
+}
+
 static sw_status gather(void *context) {
-    const struct sw_measure_comm *measure = context;
+    struct sw_measure_comm *measure = context;
     struct sw_comm_request *request;
     const struct sw_comm_gather gather = {.what = "measured gather",
                                           .data = sw_memory_base(measure->vector),
@@ -88,11 +101,11 @@ static sw_status gather(void *context) {
                                           .bounds_bytes = measure->bounds_bytes,
                                           .scope = measure->scope};
     SW_TRY(sw_comm_all_gather(measure->comm, &gather, &request));
-    return sw_comm_wait(request);
+    return end_collective(measure, request);
 }
 
 static sw_status reduce(void *context) {
-    const struct sw_measure_comm *measure = context;
+    struct sw_measure_comm *measure = context;
     struct sw_comm_request *request;
     const struct sw_comm_reduce reduce = {.what = "measured reduction",
                                           .from = sw_memory_base(measure->vector),
@@ -102,7 +115,7 @@ static sw_status reduce(void *context) {
                                           .to_type = measure->type,
                                           .scope = measure->scope};
     SW_TRY(sw_comm_reduce_scatter(measure->comm, &reduce, &request));
-    return sw_comm_wait(request);
+    return end_collective(measure, request);
 }
 
 static void set_bounds(struct sw_measure_comm *measure, int64_t bytes) {
@@ -119,10 +132,17 @@ static int64_t share_bytes(const struct sw_measure_comm *measure, int rank) {
     return measure->bounds_bytes[rank + 1] - measure->bounds_bytes[rank];
 }
 
+static sw_status measure_rounds(struct sw_measure_comm *measure, sw_status (*run)(void *context), int64_t times,
+                                struct sw_together *out) {
+    measure->times = times;
+    measure->begun = 0;
+    return sw_measure_together(measure->comm, run, measure, times, out);
+}
+
 static sw_status rate_of(struct sw_measure_comm *measure, sw_status (*run)(void *context), int64_t bytes,
                          int64_t given_bytes, struct sw_rate *out) {
     struct sw_together together;
-    SW_TRY(sw_measure_together(measure->comm, run, measure, sw_measure_comm_times(bytes), &together));
+    SW_TRY(measure_rounds(measure, run, sw_measure_comm_times(bytes), &together));
     *out = (struct sw_rate){.bytes_per_s = (double)given_bytes / together.seconds, .cores = together.cores};
     return SW_OK;
 }
@@ -146,7 +166,7 @@ static sw_status measure_scope(struct sw_measure_comm *measure, sw_comm_scope sc
     SW_TRY(sw_measure_gather(measure, WORKING_BYTES, &out->gather));
     SW_TRY(sw_measure_reduce(measure, WORKING_BYTES, &out->reduce));
     set_bounds(measure, sw_comm_scope_ranks(measure->comm, scope) * sw_dtype_bytes(measure->type));
-    SW_TRY(sw_measure_together(measure->comm, gather, measure, MOST_TIMES, &least));
+    SW_TRY(measure_rounds(measure, gather, MOST_TIMES, &least));
     out->latency_s = least.seconds;
     return SW_OK;
 }

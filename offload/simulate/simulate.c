@@ -252,23 +252,25 @@ static int64_t ns_of(double seconds) {
 }
 
 /* Returns what an op takes beside its work; never less where it waited. I/O is queued ahead, so that its handover goes
- * unseen. */
-static double handover_s(const struct sw_rates *rates, sw_lane lane, bool waited) {
-    const bool gpu = rates->compute_cores <= 0.0, of_device = sw_lane_is_of_device(lane);
+ * unseen. Exchanges are of the device too, but for the summary, which is of host memory. */
+static double handover_s(const struct sw_rates *rates, const struct sw_op *op, bool waited) {
+    const bool gpu = rates->compute_cores <= 0.0, exchange = op->lane == SW_LANE_COMM;
+    const bool of_device = sw_lane_is_of_device(op->lane) || (exchange && op->kind != SW_OP_EXCHANGE_SUMMARY);
     const double least_s = gpu && !of_device ? 0.0 : rates->queued_op_s;
-    if (sw_lane_is_io(lane))
+    if (sw_lane_is_io(op->lane))
         return 0.0;
     return waited && !(gpu && of_device) ? greater(least_s, rates->op_s) : least_s;
 }
 
 static void begin_op(struct simulator *s, sw_lane which) {
     struct lane_state *lane = &s->lane[which];
+    const struct sw_op *op = next_op(s, which);
     const bool idle = s->total.now > lane->ready_s;
-    lane->price = price_of(s, next_op(s, which), idle);
+    lane->price = price_of(s, op, idle);
     lane->running = true;
     lane->started_s = s->total.now;
     if (!lane->price.skipped)
-        lane->price.seconds += handover_s(s->rates, which, idle);
+        lane->price.seconds += handover_s(s->rates, op, idle);
     lane->left_s = lane->price.seconds;
     move_on(s, which, &lane->next);
 }
@@ -276,7 +278,7 @@ static void begin_op(struct simulator *s, sw_lane which) {
 double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op) {
     const struct simulator s = {.plan = plan, .rates = rates};
     const struct price price = price_of(&s, op, false);
-    return price.skipped ? 0.0 : price.seconds + handover_s(rates, op->lane, false);
+    return price.skipped ? 0.0 : price.seconds + handover_s(rates, op, false);
 }
 
 static void end_op(struct simulator *s, sw_lane which) {

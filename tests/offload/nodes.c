@@ -136,6 +136,17 @@ static void groups_take_the_slower_of_their_links(void **state) {
     assert_true(near(tensor_s(&slow_network, 16, SW_OP_GATHER_TENSOR, 1500), across_s + 20.0));
 }
 
+/* GPUs do exchanges of their memory one after the other as they do kernels. The summary is the host's. */
+static void exchanges_of_gpus_are_queued(void **state) {
+    (void)state;
+    struct sw_rates rates = grouped(8);
+    const double gather_s = tensor_s(&rates, 8, SW_OP_GATHER_TENSOR, 700);
+    const double summary_s = tensor_s(&rates, 8, SW_OP_EXCHANGE_SUMMARY, 700);
+    rates.queued_op_s = 0.25;
+    assert_true(near(tensor_s(&rates, 8, SW_OP_GATHER_TENSOR, 700), gather_s + 0.25));
+    assert_true(near(tensor_s(&rates, 8, SW_OP_EXCHANGE_SUMMARY, 700), summary_s));
+}
+
 /* Measured: 16 ranks on 2 nodes, in groups of `group` ranks. */
 static struct sw_rates measured(int64_t group) {
     struct sw_rates rates = {.cores = 1.0,
@@ -210,6 +221,7 @@ int main(void) {
         cmocka_unit_test(unknown_nodes_change_nothing),
         cmocka_unit_test(data_ranks_use_the_network_between_groups),
         cmocka_unit_test(groups_take_the_slower_of_their_links),
+        cmocka_unit_test(exchanges_of_gpus_are_queued),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
