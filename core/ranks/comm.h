@@ -2,10 +2,10 @@
  *
  * A rank alone needs no launcher. Under mpirun or srun the ranks find each other by MPI, which then also moves their
  * bytes; sw_comm_use_nccl lets NCCL move those of device memory. Ranks may also be threads of one process
- * (sw_comm_run_threads), which need neither. Collectives are begun in one order on all ranks, and
- * done in that order; a request is waited for. All calls on a comm belong to one thread at a time, that of
- * the `comm` lane once there is one. Nothing is allocated after sw_comm_open: sums pass through a staging memory of
- * constant size.
+ * (sw_comm_run_threads), which need neither. Collectives are begun in one order on all ranks, and done in that order; a
+ * request is waited for, or left to a GPU. Unless they say otherwise, all calls on a comm belong to one thread at a
+ * time, that of the `comm` lane once there is one. Nothing is allocated after sw_comm_open: sums pass through a staging
+ * memory of constant size.
  *
  * Sums are the design's, but for sw_comm_use_library_reduction: slices are exchanged all-to-all and added in fp32 in
  * the order of the ranks, then rounded once. So the bits do not depend on timing, on the staging or on the transport.

@@ -115,6 +115,20 @@ def a_lost_rank_ends_the_job():
     return problems
 
 
+def a_gpu_that_hangs_is_named():
+    """Though its host has given it the collective that the other rank waits in: it has not begun it."""
+    problems = []
+    for name in ("zero", "tensor"):
+        run = f"{name}-hangs"
+        done = job(train(run, *SHAPES[name], "--rank-timeout", TIMEOUT_S, steps=ENDLESS), SW_EMULATED_GPU="hangs",
+                   SW_EMULATED_FAULT_RANK="1", SW_EMULATED_FAULT_WHEN=path(f"{run}/log.jsonl"))
+        said = said_by(done.stderr)
+        if done.returncode == 0 or len(said) != 1 or not re.search(
+                r"rank 1 .* has done nothing for .* it has not entered '.*', where rank 0 waits; its lane \S+ was in '", said[0]):
+            problems.append(f"{name}: status {done.returncode}: {done.stderr[-1500:]}")
+    return problems
+
+
 def a_wish_to_stop_ends_all_ranks():
     running = Job(path("job.log"), 2, train("stopped", *SHAPES["away"], steps=ENDLESS)).wait_for(" loss ")
     os.kill(running.processes()[1], signal.SIGUSR1)
@@ -125,4 +139,5 @@ def a_wish_to_stop_ends_all_ranks():
 
 
 script_test.run(late_exchanges_give_the_same_bits, a_missing_wait_would_be_seen, only_the_summary_of_a_step_waits_for_the_host,
-                an_error_of_nccl_ends_the_run, a_lost_rank_ends_the_job, a_wish_to_stop_ends_all_ranks)
+                an_error_of_nccl_ends_the_run, a_lost_rank_ends_the_job, a_gpu_that_hangs_is_named,
+                a_wish_to_stop_ends_all_ranks)

@@ -61,8 +61,14 @@ static void fewer_algorithms(struct sw_emulation_gpu *gpu) {
 }
 
 /* The errors that end a GPU's work for good, and come in the middle of a step: once the file that
- * SW_EMULATED_FAULT_WHEN names is there and not empty. */
+ * SW_EMULATED_FAULT_WHEN names is there and not empty, and on the rank that SW_EMULATED_FAULT_RANK names, or on all. */
 static cudaError_t fault;
+static bool hangs;
+
+static void hang(struct sw_emulation_gpu *gpu) {
+    (void)gpu;
+    hangs = true;
+}
 
 static void ecc(struct sw_emulation_gpu *gpu) {
     (void)gpu;
@@ -83,7 +89,10 @@ static void *wait_and_break(void *path) {
     struct stat info;
     while (stat(path, &info) != 0 || info.st_size == 0)
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
-    sw_emulation_break_as(fault, cudaGetErrorString(fault));
+    if (hangs)
+        sw_emulation_hang();
+    else
+        sw_emulation_break_as(fault, cudaGetErrorString(fault));
     return NULL;
 }
 
@@ -103,7 +112,8 @@ static const struct {
                {"fewer-algorithms", fewer_algorithms},
                {"ecc", ecc},
                {"launch-failure", launch_failure},
-               {"off-the-bus", off_the_bus}};
+               {"off-the-bus", off_the_bus},
+               {"hangs", hang}};
 enum { DEFECTS = sizeof defects / sizeof defects[0] };
 
 static uint64_t number_of(const char *variable) {
@@ -131,6 +141,9 @@ __attribute__((constructor)) static void make_gpu(void) {
                             number_of("SW_TEST_SEED") + number_of("OMPI_COMM_WORLD_RANK"));
     pthread_t thread;
     char *when = getenv("SW_EMULATED_FAULT_WHEN");
-    if (fault != cudaSuccess && when != NULL && pthread_create(&thread, NULL, wait_and_break, when) == 0)
+    const bool here = getenv("SW_EMULATED_FAULT_RANK") == NULL ||
+                      number_of("SW_EMULATED_FAULT_RANK") == number_of("OMPI_COMM_WORLD_RANK");
+    if ((fault != cudaSuccess || hangs) && here && when != NULL &&
+        pthread_create(&thread, NULL, wait_and_break, when) == 0)
         pthread_detach(thread);
 }

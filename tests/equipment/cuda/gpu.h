@@ -30,6 +30,7 @@ struct sw_emulated_machine {
     cudaError_t broken;                /* the error that ended the GPU's work; cudaSuccess: none */
     char error[SW_EMULATED_ERROR_CHARS];
     int64_t delay_ns; /* longest wait before a task; 0: none */
+    bool hangs;       /* no task begins any more */
     uint64_t delay_seed, tasks;
     cudaStream_t default_stream; /* the stream named NULL; NULL until its first task */
 };

@@ -59,6 +59,8 @@ size_t sw_emulation_pinned_bytes(void);
 
 /* Ends the GPU's work with cudaErrorLaunchFailure, which every call then returns, as CUDA's own errors do. */
 void sw_emulation_break(const char *text);
+/* Lets no task of any stream begin any more, without an error. */
+void sw_emulation_hang(void);
 /* Ends the GPU's work with another error. */
 void sw_emulation_break_as(cudaError_t error, const char *text);
 

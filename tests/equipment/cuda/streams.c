@@ -35,9 +35,19 @@ struct CUevent_st {
     _Atomic bool is_forgotten; /* the stream of the last record has its waits forgotten */
 };
 
+static pthread_cond_t never = PTHREAD_COND_INITIALIZER; /* nobody signals it */
+
+void sw_emulation_hang(void) {
+    pthread_mutex_lock(&sw_emulated_machine.mutex);
+    sw_emulated_machine.hangs = true;
+    pthread_mutex_unlock(&sw_emulated_machine.mutex);
+}
+
 /* Lets other threads go first, by chance. */
 static void delay(void) {
     pthread_mutex_lock(&sw_emulated_machine.mutex);
+    while (sw_emulated_machine.hangs)
+        pthread_cond_wait(&never, &sw_emulated_machine.mutex);
     const int64_t most_ns = sw_emulated_machine.delay_ns;
     const uint32_t drawn = sw_rng(sw_emulated_machine.delay_seed, DELAY_STREAM, sw_emulated_machine.tasks++).word[0];
     pthread_mutex_unlock(&sw_emulated_machine.mutex);
