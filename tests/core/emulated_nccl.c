@@ -35,7 +35,7 @@ ncclResult_t ncclGroupEnd(void);   /* NOLINT(readability-redundant-declaration) 
 #pragma weak sw_emulation_give
 #pragma weak sw_emulation_forget_waits
 
-enum { MOST_MESSAGES = 64, MOST_SUMS = 8, NAME_BYTES = 16, FILLER = 0x17, ERRING_GROUP = 40 };
+enum { MOST_MESSAGES = 64, MOST_SUMS = 8, NAME_BYTES = 16, FILLER = 0x17, ERRING_GROUP = 26 };
 enum { MOST_LATE_US = 20000, IDLE_US = 1000, SPOILT_BYTES = 8, NAME_CHARS = 2 * NAME_BYTES + 1 };
 
 struct ncclComm {

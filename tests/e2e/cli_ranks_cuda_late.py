@@ -90,15 +90,28 @@ def said_by(done):
     return [line for line in done.splitlines() if line.startswith("spillway ")]
 
 
+def ends_by_nccl(what, arguments, words, sentence):
+    done = job(arguments, SW_EMULATED_NCCL=words)
+    said = said_by(done.stderr)
+    if done.returncode != 0 and len(said) == 1 and re.search(rf"NCCL cannot {sentence}: .*while running \S+.* in step \d", said[0]):
+        return []
+    return [f"{what}, {words}: status {done.returncode}: {done.stderr[-1500:]}"]
+
+
 def an_error_of_nccl_ends_the_run():
     """It may come asynchronously or at what is given next, and what was given before never ends by itself."""
     problems = []
-    for name, words, what in (("zero", "errs", "go on"), ("tensor", "errs", "go on"), ("tensor", "errs,refuses", "(go on|start a round)")):
-        done = job(train(f"{name}-{words}", *SHAPES[name], steps=ENDLESS), SW_EMULATED_NCCL=words)
-        said = said_by(done.stderr)
-        if done.returncode == 0 or len(said) != 1 or not re.search(rf"NCCL cannot {what}: .*while running \S+.* in step \d", said[0]):
-            problems.append(f"{name}, {words}: status {done.returncode}: {done.stderr[-1500:]}")
+    for name, words, sentence in (("zero", "errs", "go on"), ("tensor", "errs", "go on"),
+                                  ("tensor", "errs,refuses", "(go on|start a round)")):
+        problems += ends_by_nccl(name, train(f"{name}-{words}", *SHAPES[name], steps=ENDLESS), words, sentence)
     return problems
+
+
+def an_error_of_nccl_ends_an_evaluation():
+    """It closes its engine, with all that hangs in it, before it says why."""
+    arguments = command("eval", path("tensor-plain"), "--data", DATA, "--seq", SEQ, "--precision", "fp32", "--threads", 1, "--tensor", 2,
+                        "--device", "cuda", "--device-memory", "256MiB")
+    return ends_by_nccl("eval", arguments, "errs", "go on")
 
 
 def a_lost_rank_ends_the_job():
@@ -139,5 +152,5 @@ def a_wish_to_stop_ends_all_ranks():
 
 
 script_test.run(late_exchanges_give_the_same_bits, a_missing_wait_would_be_seen, only_the_summary_of_a_step_waits_for_the_host,
-                an_error_of_nccl_ends_the_run, a_lost_rank_ends_the_job, a_gpu_that_hangs_is_named,
+                an_error_of_nccl_ends_the_run, an_error_of_nccl_ends_an_evaluation, a_lost_rank_ends_the_job, a_gpu_that_hangs_is_named,
                 a_wish_to_stop_ends_all_ranks)
