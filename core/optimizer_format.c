@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static const char *const format_names[SW_OPTIMIZER_FORMATS] = {"fp32", "bf16", "8bit"};
+static const char *const format_names[SW_OPTIMIZER_LAYOUTS] = {"fp32", "bf16", "8bit", "fp32 apart"};
 static const char *const rounding_names[SW_ROUNDINGS] = {"nearest", "stochastic"};
 
 /* Bytes of a grain's master weights, and of its scales: one float of each moment for a block. */
@@ -18,7 +18,7 @@ static_assert(3 * 4 * SW_WIDE_GRAIN_ELEMS <= MASTER + 2 * SW_GRAIN_ELEMS + SCALE
 static_assert(SW_GRAIN_ELEMS % SW_MOMENT_BLOCK_ELEMS == 0, "a grain is a whole number of blocks");
 
 int64_t sw_optimizer_grain_bytes(sw_optimizer_format format) {
-    return sw_round_up(content_bytes[format], SW_BUFFER_ALIGN_BYTES);
+    return sw_round_up(content_bytes[sw_optimizer_records(format)], SW_BUFFER_ALIGN_BYTES);
 }
 
 const char *sw_optimizer_format_name(sw_optimizer_format format) {

@@ -20,7 +20,16 @@
 extern "C" {
 #endif
 
-typedef enum { SW_OPTIMIZER_FP32 = 0, SW_OPTIMIZER_BF16, SW_OPTIMIZER_8BIT, SW_OPTIMIZER_FORMATS } sw_optimizer_format;
+typedef enum {
+    SW_OPTIMIZER_FP32 = 0,
+    SW_OPTIMIZER_BF16,
+    SW_OPTIMIZER_8BIT,
+    SW_OPTIMIZER_FORMATS, /* the number of those above, among which a user chooses */
+    /* fp32 for units whose weights lie in 8 bits: the records of fp32, and wide grains, which have two bytes for each
+     * of their weights. */
+    SW_OPTIMIZER_FP32_APART = SW_OPTIMIZER_FORMATS,
+    SW_OPTIMIZER_LAYOUTS
+} sw_optimizer_format;
 
 /* The rounding of moments that are narrower than fp32: to the nearer number, or to one of the two neighbours with the
  * probability of the distance from the other. */
@@ -31,10 +40,15 @@ enum {
     SW_WIDE_GRAIN_ELEMS = 8192,  /* elements of a wide grain that are not padding */
 };
 
+/* Returns the format of the records alone, whatever grains the units have. */
+static inline sw_optimizer_format sw_optimizer_records(sw_optimizer_format format) {
+    return format == SW_OPTIMIZER_FP32_APART ? SW_OPTIMIZER_FP32 : format;
+}
+
 /* Returns the bytes of a grain's record, a multiple of SW_BUFFER_ALIGN_BYTES. */
 int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
 
-/* Return the name as flags and messages have it: "fp32", "bf16", "8bit"; "nearest", "stochastic". */
+/* Return the name as flags and messages have it: "fp32", "bf16", "8bit", or "fp32 apart"; "nearest", "stochastic". */
 const char *sw_optimizer_format_name(sw_optimizer_format format);
 const char *sw_rounding_name(sw_rounding rounding);
 

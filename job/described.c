@@ -47,13 +47,15 @@ static sw_status read_device(const json_t *object, const char *path, struct sw_d
                    {"attention_backward_flops_per_s", &out->attention_backward_flops_per_s, false},
                    {"attention_tile_rows", &tile_rows, true},
                    {"op_s", &out->op_s, true}};
-    const char *names[2 + sizeof numbers / sizeof numbers[0]] = {"name", "memory_bytes"};
+    const char *names[3 + sizeof numbers / sizeof numbers[0]] = {"name", "memory_bytes", "fp8_flops_per_s"};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        names[2 + i] = numbers[i].name;
+        names[3 + i] = numbers[i].name;
     SW_TRY(sw_json_refuse_unknown(object, path, "device", names, sizeof names / sizeof names[0]));
     SW_TRY(read_bytes(object, "memory_bytes", path, &out->memory_bytes));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         SW_TRY(sw_json_positive(object, numbers[i].name, path, numbers[i].may_be_zero, numbers[i].value));
+    if (json_object_get(object, "fp8_flops_per_s") != NULL)
+        SW_TRY(sw_json_positive(object, "fp8_flops_per_s", path, false, &out->fp8_flops_per_s));
     if (tile_rows > MOST_TILE_ROWS || tile_rows != floor(tile_rows))
         return sw_fail(SW_ERR_ARG, "%s: attention_tile_rows must be a whole number of at most %d", path,
                        (int)MOST_TILE_ROWS);

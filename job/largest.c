@@ -123,7 +123,8 @@ static sw_status plan_size(struct sw_sizing *s, const struct shapes *shapes, int
                                          .batch = out->settings.micro_batch,
                                          .seq = out->settings.seq,
                                          .tiles = out->settings.tiles,
-                                         .optimizer = sw_settings_optimizer(&out->settings)};
+                                         .optimizer = sw_settings_optimizer(&out->settings),
+                                         .fp8 = sw_settings_fp8(&out->settings)};
     SW_TRY(sw_model_create(&out->config, &out->shape, s->machine.devices.compute, &out->model));
     const sw_status status = sw_plan_fit(&out->settings, out->model, &out->plan);
     if (status != SW_ERR_BUDGET)

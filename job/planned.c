@@ -28,7 +28,8 @@ struct sw_model_shape sw_planned_shape(const struct sw_planned *p) {
                                    .tiles = p->settings.tiles,
                                    .tensor_ranks = (int)sw_settings_tensor_ranks(&p->settings),
                                    .tensor_rank = (int)sw_settings_tensor_rank(&p->settings),
-                                   .optimizer = sw_settings_optimizer(&p->settings)};
+                                   .optimizer = sw_settings_optimizer(&p->settings),
+                                   .fp8 = sw_settings_fp8(&p->settings)};
 }
 
 /* Resolves the settings and opens the devices. */

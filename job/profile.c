@@ -333,13 +333,16 @@ sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rat
                                          .seq = target->settings->seq,
                                          .tiles = target->settings->tiles,
                                          .tensor_ranks = (int)sw_settings_tensor_ranks(target->settings),
-                                         .tensor_rank = (int)sw_settings_tensor_rank(target->settings)};
+                                         .tensor_rank = (int)sw_settings_tensor_rank(target->settings),
+                                         .optimizer = sw_settings_optimizer(target->settings),
+                                         .fp8 = sw_settings_fp8(target->settings)};
     /* The rates stand for ops that were not timed, because the units that have them took too much memory or time. */
     const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
     struct sw_device_description description = {.name = "this machine",
                                                 .memory_bytes_per_s = profile->rates.update_on_device.bytes_per_s,
                                                 .product_flops_per_s = {flops_per_s, flops_per_s, flops_per_s},
                                                 .tf32_flops_per_s = flops_per_s,
+                                                .fp8_flops_per_s = flops_per_s,
                                                 .attention_forward_flops_per_s = flops_per_s,
                                                 .attention_backward_flops_per_s = flops_per_s,
                                                 .host_memory = sw_device_info(target->devices->compute).host_memory,

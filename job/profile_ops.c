@@ -112,8 +112,13 @@ static sw_status time_units(struct timing *timing, struct sw_unit_run *run, int6
     return SW_OK;
 }
 
-static sw_status time_cell(struct timing *timing, const struct cell *cell, sw_dtype type, int64_t most_bytes) {
-    const struct sw_model_shape shape = {.type = type, .batch = cell->batch, .seq = cell->seq};
+static sw_status time_cell(struct timing *timing, const struct cell *cell, const struct sw_settings *settings,
+                           int64_t most_bytes) {
+    const struct sw_model_shape shape = {.type = sw_settings_type(settings),
+                                         .batch = cell->batch,
+                                         .seq = cell->seq,
+                                         .optimizer = sw_settings_optimizer(settings),
+                                         .fp8 = sw_settings_fp8(settings)};
     const double start_s = passed_s(timing);
     struct sw_model_config config;
     struct sw_model *model = NULL;
@@ -157,7 +162,7 @@ static sw_status time_cells(struct timing *timing, const struct sw_rates_target 
             SW_TRY(sw_rates_sample_memory(target, samples));
         if (sw_op_times_count(timing->times) == 0 ||
             timing->s_per_flop * cell_flops(&cells[i]) <= until_s - passed_s(timing))
-            SW_TRY(time_cell(timing, &cells[i], sw_settings_type(target->settings), most_bytes));
+            SW_TRY(time_cell(timing, &cells[i], target->settings, most_bytes));
     }
     return SW_OK;
 }

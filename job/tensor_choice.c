@@ -50,6 +50,7 @@ static sw_status make_outline(struct attempt *a) {
                                          .tensor_ranks = (int)sw_settings_tensor_ranks(&a->settings),
                                          .tensor_rank = (int)sw_settings_tensor_rank(&a->settings),
                                          .optimizer = sw_settings_optimizer(&a->settings),
+                                         .fp8 = sw_settings_fp8(&a->settings),
                                          .documents = question->documents};
     SW_TRY(sw_model_create(question->config, &shape, question->devices->compute, &a->model));
     return sw_plan_fit(&a->settings, a->model, &a->plan);

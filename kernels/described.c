@@ -91,6 +91,16 @@ static void use_tf32(struct sw_device *device) {
     described->what.product_flops_per_s[SW_F32] = described->what.tf32_flops_per_s;
 }
 
+static sw_status check_fp8(struct sw_device *device) {
+    const struct described *described = device->backend;
+    if (described->what.fp8_flops_per_s > 0.0)
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "--precision fp8 needs products in 8 bits, which GPUs have from compute capability 8.9 on, and the "
+                   "description of %s has no fp8_flops_per_s; give --precision bf16",
+                   described->what.name);
+}
+
 static void release_gemm(struct sw_device *device, struct sw_gemm_entry *entry) {
     (void)device;
     (void)entry;
@@ -105,9 +115,16 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
         return SW_OK;
     const double m = (double)s->m, n = (double)s->n, k = (double)s->k;
     const double out_passes = s->accumulate || addend != NULL ? 2.0 : 1.0;
-    const double bytes =
-        (m * k + k * n) * (double)sw_dtype_bytes(s->in) + out_passes * m * n * (double)sw_dtype_bytes(s->out);
-    return count(stream, 2.0 * m * n * k, description_of(stream)->product_flops_per_s[s->in], bytes);
+    const struct sw_device_description *what = description_of(stream);
+    const double in = (m * k + k * n) * (double)sw_dtype_bytes(s->in);
+    double bytes = in + out_passes * m * n * (double)sw_dtype_bytes(s->out), rate = what->product_flops_per_s[s->in];
+    if (s->a_as != SW_FP8_NONE) {
+        /* The operands are read twice and their codes written before they are multiplied. */
+        SW_TRY(count(stream, 0.0, 1.0, 2.0 * in + m * k + k * n));
+        bytes += m * k + k * n - in;
+        rate = what->fp8_flops_per_s;
+    }
+    return count(stream, 2.0 * m * n * k, rate, bytes);
 }
 
 static int64_t attention_scratch_bytes(const struct sw_device *device, const struct sw_attention *shape,
@@ -186,6 +203,8 @@ sw_status sw_device_open_described(const struct sw_device_description *descripti
     described->what = *description;
     device->backend = described;
     fill_table(&device->ops);
+    if (!description->host_memory) /* a CPU multiplies what the codes stand for */
+        device->ops.check_fp8 = check_fp8;
     device->info = (struct sw_device_info){.name = "described",
                                            .isa = "",
                                            .model = described->what.name,

@@ -16,6 +16,7 @@ struct sw_device_description {
     double memory_bytes_per_s;             /* Rate of kernels that only move memory, which is below that of a copy. */
     double product_flops_per_s[SW_DTYPES]; /* Rate of matrix products, by the type of their operands. */
     double tf32_flops_per_s;               /* Rate of products of fp32 operands that are rounded to TF32. */
+    double fp8_flops_per_s;                /* Rate of products in 8 bits; 0: it has none, as GPUs before 8.9. */
     /* Rates of attention, counted as its papers count: two products forward and five backward over the pairs that
      * whole tiles hold. Products that a kernel makes twice lower the rate and do not raise the count. */
     double attention_forward_flops_per_s, attention_backward_flops_per_s;

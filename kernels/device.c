@@ -3,6 +3,7 @@
 
 #include "core/size.h"
 #include "kernels/device_ops.h"
+#include "kernels/fp8_product.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -44,7 +45,8 @@ void sw_device_close(struct sw_device *device) {
     if (device == NULL)
         return;
     for (int64_t i = 0; i < device->gemms.count; i++)
-        device->ops.release_gemm(device, device->gemms.entries[i]);
+        if (!sw_fp8_is_apart(device, &device->gemms.entries[i]->shape))
+            device->ops.release_gemm(device, device->gemms.entries[i]);
     sw_gemm_cache_free(&device->gemms);
     device->ops.close(device);
     free(device);
@@ -61,6 +63,11 @@ sw_status sw_device_use_tf32(struct sw_device *device) {
                        "--precision tf32 is for GPUs, whose tensor cores round fp32; here fp32 is as fast, use that");
     device->ops.use_tf32(device);
     return SW_OK;
+}
+
+sw_status sw_device_use_fp8(struct sw_device *device) {
+    assert(device->gemms.count == 0);
+    return device->ops.check_fp8 == NULL ? SW_OK : device->ops.check_fp8(device);
 }
 
 sw_status sw_device_use_warpgroups(struct sw_device *device, bool on) {
@@ -109,6 +116,8 @@ static void check_gemm(const struct sw_gemm *shape) {
     assert(sw_gemm_a_stride(shape) >= sw_gemm_a_cols(shape));
     assert(sw_gemm_c_stride(shape) >= shape->n);
     assert(!shape->addend || sw_gemm_c_stride(shape) == shape->n);
+    assert((shape->a_as == SW_FP8_NONE) == (shape->b_as == SW_FP8_NONE));
+    assert(shape->a_as == SW_FP8_NONE || (shape->in != SW_F32 && sw_gemm_a_stride(shape) == sw_gemm_a_cols(shape)));
     (void)shape;
 }
 
@@ -130,7 +139,8 @@ sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm 
     struct sw_gemm_entry *entry = sw_gemm_cache_find(&device->gemms, shape);
     if (entry == NULL) {
         SW_TRY(sw_gemm_cache_add(&device->gemms, shape, &entry));
-        const sw_status status = device->ops.prepare_gemm(device, entry);
+        const sw_status status =
+            sw_fp8_is_apart(device, shape) ? sw_fp8_prepare(device, entry) : device->ops.prepare_gemm(device, entry);
         if (status != SW_OK) {
             sw_gemm_cache_remove(&device->gemms, entry);
             return status;
@@ -151,7 +161,10 @@ sw_status sw_gemm_add(struct sw_stream *stream, const struct sw_gemm *shape, con
         return sw_fail(SW_ERR_INTERNAL, "a matrix product of %lld x %lld x %lld was not prepared before the first step",
                        (long long)shape->m, (long long)shape->n, (long long)shape->k);
     assert(entry->scratch_bytes == 0 || (scratch != NULL && (uintptr_t)scratch % SW_BUFFER_ALIGN_BYTES == 0));
-    const sw_status status = stream->device->ops.gemm(stream, entry, a, b, bias, addend, c, scratch);
+    const struct sw_gemm_operands at = {.a = a, .b = b, .bias = bias, .addend = addend, .c = c, .scratch = scratch};
+    const sw_status status = sw_fp8_is_apart(stream->device, shape)
+                                 ? sw_fp8_multiply(stream, entry, &at)
+                                 : stream->device->ops.gemm(stream, entry, a, b, bias, addend, c, scratch);
     if (stream->first_error == SW_OK)
         stream->first_error = status;
     return status;

@@ -12,6 +12,7 @@
 #define SW_KERNELS_DEVICE_H
 
 #include "core/dtype.h"
+#include "core/fp8.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -61,6 +62,10 @@ struct sw_device_info sw_device_info(const struct sw_device *device);
 /* Rounds fp32 operands of matrix products to TF32, 10 bits of mantissa, from now on, for tensor cores. Called before
  * any product is prepared. SW_ERR_UNSUPPORTED: the device has no such products. */
 sw_status sw_device_use_tf32(struct sw_device *device);
+
+/* Makes products in 8 bits possible, as sw_gemm's a_as and b_as ask for them. Called before any product is prepared.
+ * SW_ERR_UNSUPPORTED: the device has no such products; the message names it. */
+sw_status sw_device_use_fp8(struct sw_device *device);
 
 /* Sets whether attention of 16-bit types is computed by products of warpgroups from now on, where shape and alignment
  * allow it; a device begins without. Called between ops only: scratch that was asked for before may be too small
@@ -120,7 +125,8 @@ sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes);
  * product to `out` before it adds an addend, and after. A bias needs equal types, and accumulate excludes bias and
  * addend. a_stride and c_stride are the elements from one stored row of A, and of C, to the next; 0: rows follow each
  * other without a gap, as those of B and of an addend do. What lies in a gap is neither read nor written. An addend
- * needs a C without gaps. */
+ * needs a C without gaps. a_as and b_as: A and B are rounded to these types of 8 bits, each with a scale of its own
+ * values (core/fp8.h), before they are multiplied; both or neither, from operands of 16 bits without gaps. */
 struct sw_gemm {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
@@ -129,6 +135,7 @@ struct sw_gemm {
     bool addend;
     sw_dtype in, out;
     int64_t a_stride, c_stride;
+    sw_fp8 a_as, b_as;
 };
 
 /* Return the columns of the stored A, and the elements from one stored row of A, and of C, to the next. */

@@ -52,6 +52,9 @@ struct sw_device_ops {
     sw_status (*check_warpgroups)(const struct sw_device *device);
     /* NULL: the device has no TF32. */
     void (*use_tf32)(struct sw_device *device);
+    /* Says whether the device itself multiplies in 8 bits, in products that it is asked to prepare. NULL: operands are
+     * rounded to 8 bits, and what they stand for is multiplied (fp8_product.h). */
+    sw_status (*check_fp8)(struct sw_device *device);
     /* prepare_gemm fills entry->scratch_bytes and may keep data in entry->prepared, which release_gemm frees. */
     sw_status (*prepare_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
     void (*release_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);

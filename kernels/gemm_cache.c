@@ -9,13 +9,14 @@ enum { SW_GEMM_CACHE_FIRST_CAPACITY = 32 };
 /* The fields of a shape as one comparable row, so that padding in the struct never matters, nor how a stride without
  * gaps is given. */
 struct gemm_key {
-    int64_t field[12];
+    int64_t field[14];
 };
 
 static struct gemm_key key_of(const struct sw_gemm *shape) {
     return (struct gemm_key){{shape->m, shape->n, shape->k, shape->transpose_a, shape->transpose_b, shape->bias,
                               shape->accumulate, shape->addend, (int64_t)shape->in, (int64_t)shape->out,
-                              sw_gemm_a_stride(shape), sw_gemm_c_stride(shape)}};
+                              sw_gemm_a_stride(shape), sw_gemm_c_stride(shape), (int64_t)shape->a_as,
+                              (int64_t)shape->b_as}};
 }
 
 static int compare(const struct sw_gemm *a, const struct sw_gemm *b) {

@@ -51,6 +51,7 @@ const struct sw_moment_map sw_moment_maps[SW_MOMENTS] = {
 
 struct sw_record_parts sw_record_parts(sw_optimizer_format format, bool wide, void *record) {
     static const int64_t moment_bytes[SW_OPTIMIZER_FORMATS] = {4, 2, 1};
+    assert(format < SW_OPTIMIZER_FORMATS);
     const int64_t elems = wide ? SW_WIDE_GRAIN_ELEMS : SW_GRAIN_ELEMS, bytes = wide ? 4 : moment_bytes[format];
     struct sw_record_parts parts = {.master = record, .m = (char *)record + 4 * elems, .elems = elems};
     parts.v = parts.m + bytes * elems;
@@ -189,7 +190,9 @@ void sw_moments_round(sw_optimizer_format format, const struct sw_moment_roundin
     }
 }
 
-void sw_record_to_fp32(sw_optimizer_format format, bool wide, const void *record, float *fp32) {
+void sw_record_to_fp32(sw_optimizer_format units_format, bool wide_grain, const void *record, float *fp32) {
+    const sw_optimizer_format format = sw_optimizer_records(units_format);
+    const bool wide = wide_grain && format != SW_OPTIMIZER_FP32;
     const struct sw_record_parts from = sw_record_parts(format, wide, (void *)record);
     float *m = fp32 + SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;
     const size_t bytes = (size_t)from.elems * sizeof(float);
@@ -204,8 +207,10 @@ void sw_record_to_fp32(sw_optimizer_format format, bool wide, const void *record
         sw_moments_widen(format, &from, at, m + at, v + at);
 }
 
-void sw_record_from_fp32(sw_optimizer_format format, bool wide, const struct sw_moment_rounding *how, const float *fp32,
-                         void *record) {
+void sw_record_from_fp32(sw_optimizer_format units_format, bool wide_grain, const struct sw_moment_rounding *how,
+                         const float *fp32, void *record) {
+    const sw_optimizer_format format = sw_optimizer_records(units_format);
+    const bool wide = wide_grain && format != SW_OPTIMIZER_FP32;
     memset(record, 0, (size_t)sw_optimizer_grain_bytes(format));
     const struct sw_record_parts to = sw_record_parts(format, wide, record);
     const float *m = fp32 + SW_GRAIN_ELEMS, *v = m + SW_GRAIN_ELEMS;

@@ -233,9 +233,10 @@ static double update_adamw(const void *args) {
     const double elems = (double)(op->grains * SW_GRAIN_ELEMS);
     assert(op->adamw != NULL && (op->adamw->skip || (op->adamw->step >= 1 && op->grads != NULL)));
     assert(op->first_elem >= 0 && op->first_elem % SW_GRAIN_ELEMS == 0 && op->grains >= 0 && op->run_count >= 0);
-    assert((op->runs != NULL || op->run_count == 0) && op->records != NULL && op->weights != NULL);
+    assert((op->runs != NULL || op->run_count == 0) && op->records != NULL);
     assert(op->format == SW_OPTIMIZER_FP32 || op->wide_elem % SW_GRAIN_ELEMS == 0);
-    return bytes_of(op->type, elems, 0.0) + kept_bytes(op->grads_format, op->type, op->grains) +
+    return bytes_of(op->type, op->weights != NULL ? elems : 0.0, 0.0) +
+           kept_bytes(op->grads_format, op->type, op->grains) +
            2.0 * (double)(op->grains * sw_optimizer_grain_bytes(op->format));
 }
 
@@ -261,6 +262,36 @@ static double dequantize(const void *args) {
     assert(is_aligned(op->own) && is_aligned(op->others) && is_aligned(op->to));
     return bytes_of(op->type, (double)(op->grains * SW_GRAIN_ELEMS), 0.0) +
            op->ranks * record_bytes(op->quant, op->grains);
+}
+
+static double encode_fp8(const void *args) {
+    const struct sw_encode_fp8 *op = args;
+    const double elems = (double)op->rows * (double)op->cols;
+    assert(op->rows >= 0 && op->cols > 0 && op->as != SW_FP8_NONE);
+    assert(op->from != NULL && op->codes != NULL && op->scale != NULL);
+    /* The largest magnitude must be known before the first code. */
+    return bytes_of(op->type, 2.0 * elems, 0.0) + elems;
+}
+
+static double decode_fp8(const void *args) {
+    const struct sw_decode_fp8 *op = args;
+    assert(op->elems >= 0 && op->as != SW_FP8_NONE);
+    assert(op->codes != NULL && op->scale != NULL && op->to != NULL);
+    return bytes_of(op->type, (double)op->elems, 0.0) + (double)op->elems;
+}
+
+static double pack_weights(const void *args) {
+    const struct sw_pack_weights *op = args;
+    const double elems = (double)(op->grains * SW_GRAIN_ELEMS);
+    assert(op->type != SW_F32 && op->grains >= 0 && op->first_elem >= 0 && op->first_elem % SW_GRAIN_ELEMS == 0);
+    assert(op->wide_elem % SW_GRAIN_ELEMS == 0 && op->records != NULL && op->weights != NULL);
+    return bytes_of(op->type, 0.0, elems) + elems;
+}
+
+static double unpack_weights(const void *args) {
+    const struct sw_unpack_weights *op = args;
+    assert(op->first_elem >= 0 && op->elems >= 0 && op->weights != NULL && op->to != NULL);
+    return bytes_of(op->type, (double)op->elems, 0.0) + (double)op->elems;
 }
 
 static double rank_sum(const void *args) {
@@ -307,6 +338,10 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_UPDATE_ADAMW] = ROW(update_adamw, grads, weights),
     [SW_DEVICE_QUANTIZE] = ROW(quantize, from, to),
     [SW_DEVICE_DEQUANTIZE] = ROW(dequantize, own, to),
+    [SW_DEVICE_ENCODE_FP8] = ROW(encode_fp8, from, scale),
+    [SW_DEVICE_DECODE_FP8] = ROW(decode_fp8, codes, to),
+    [SW_DEVICE_PACK_WEIGHTS] = ROW(pack_weights, records, weights),
+    [SW_DEVICE_UNPACK_WEIGHTS] = ROW(unpack_weights, weights, to),
     [SW_DEVICE_RANK_SUM] = ROW_OF(rank_sum, sw_comm_sum, own, to),
 };
 

@@ -9,6 +9,7 @@
 #define SW_KERNELS_OPS_H
 
 #include "core/dtype.h"
+#include "core/fp8.h"
 #include "core/optimizer_format.h"
 #include "core/quant.h"
 #include "core/status.h"
@@ -49,6 +50,10 @@ typedef enum {
     SW_DEVICE_UPDATE_ADAMW,
     SW_DEVICE_QUANTIZE,
     SW_DEVICE_DEQUANTIZE,
+    SW_DEVICE_ENCODE_FP8,
+    SW_DEVICE_DECODE_FP8,
+    SW_DEVICE_PACK_WEIGHTS,
+    SW_DEVICE_UNPACK_WEIGHTS,
     SW_DEVICE_RANK_SUM, /* takes struct sw_comm_sum of core/ranks/comm.h; only GPUs have it */
     SW_DEVICE_OPS
 } sw_device_op;
@@ -451,7 +456,7 @@ struct sw_update_adamw {
     int64_t run_count;
     const void *grads; /* [grains·SW_GRAIN_ELEMS], or records as grads_format says; NULL if the step is skipped */
     void *records;     /* the optimizer state, sw_optimizer_grain_bytes(format) a grain (core/optimizer_format.h) */
-    void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights */
+    void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights; NULL: nobody needs them */
     sw_optimizer_format format;
     sw_rounding rounding;
     uint64_t seed;     /* of stochastic rounding */
@@ -488,5 +493,57 @@ struct sw_dequantize {
 };
 #define sw_dequantize(stream, ...)                                                                                     \
     sw_device_run(stream, SW_DEVICE_DEQUANTIZE, &(const struct sw_dequantize){__VA_ARGS__})
+
+/* Encodes a matrix in 8 bits with one scale (core/fp8.h). codes: [rows, cols], or [cols, rows] with `transpose`. Every
+ * implementation has the bits of ref/fp8.c. */
+struct sw_encode_fp8 {
+    sw_dtype type;
+    sw_fp8 as;
+    int64_t rows, cols;
+    bool transpose;
+    const void *from;
+    uint8_t *codes;
+    float *scale; /* [2] receives the scale, and then the largest magnitude */
+};
+#define sw_encode_fp8(stream, ...)                                                                                     \
+    sw_device_run(stream, SW_DEVICE_ENCODE_FP8, &(const struct sw_encode_fp8){__VA_ARGS__})
+
+/* to (of type) = what codes stand for, times *scale. */
+struct sw_decode_fp8 {
+    sw_dtype type;
+    sw_fp8 as;
+    int64_t elems;
+    const uint8_t *codes;
+    const float *scale;
+    void *to;
+};
+#define sw_decode_fp8(stream, ...)                                                                                     \
+    sw_device_run(stream, SW_DEVICE_DECODE_FP8, &(const struct sw_decode_fp8){__VA_ARGS__})
+
+/* Makes the weights of a unit's grains from the masters in their records: SW_GRAIN_ELEMS bytes a grain, which hold its
+ * elements in e4m3 with the grain's scale (core/fp8.h), or, from element wide_elem on, the first SW_WIDE_GRAIN_ELEMS
+ * elements of a wide grain in `type`, of 16 bits. Every implementation has the bits of ref/fp8.c. */
+struct sw_pack_weights {
+    sw_dtype type;
+    int64_t first_elem; /* a multiple of SW_GRAIN_ELEMS */
+    int64_t grains;
+    int64_t wide_elem; /* the first element of the unit's wide grains; the unit's elements where it has none */
+    sw_optimizer_format format;
+    const void *records;
+    void *weights;
+};
+#define sw_pack_weights(stream, ...)                                                                                   \
+    sw_device_run(stream, SW_DEVICE_PACK_WEIGHTS, &(const struct sw_pack_weights){__VA_ARGS__})
+
+/* to (of type) = elements [first_elem, first_elem + elems) of a unit, whose weights lie as sw_pack_weights leaves them
+ * and which are before its wide grains. Loses nothing in bf16. */
+struct sw_unpack_weights {
+    sw_dtype type;
+    int64_t first_elem, elems;
+    const void *weights; /* of the unit's first grain */
+    void *to;
+};
+#define sw_unpack_weights(stream, ...)                                                                                 \
+    sw_device_run(stream, SW_DEVICE_UNPACK_WEIGHTS, &(const struct sw_unpack_weights){__VA_ARGS__})
 
 #endif

@@ -67,6 +67,25 @@ static const void *weights_of(const struct sw_model *model, const struct sw_unit
     return at < 0 ? NULL : tensor_at(model, call, at);
 }
 
+sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor weight,
+                          const void **out) {
+    const struct sw_unit *unit = &model->units->unit[call->unit];
+    const int at = sw_block_tensor_in(model, call->unit, weight);
+    if (!sw_units_packs(model->units, call->unit) || is_collected(model, (int)weight)) {
+        *out = weights_of(model, call, (int)weight);
+        return SW_OK;
+    }
+    int64_t end = at + 1;
+    while (end < unit->tensor_count && unit->tensor[end].part.joined)
+        end++;
+    void *to = area_at(call->work, model->work.matrix);
+    const struct sw_tensor *last = &unit->tensor[end - 1];
+    *out = to;
+    return sw_unpack_weights(call->stream, .type = model->shape.type, .first_elem = unit->tensor[at].offset,
+                             .elems = last->offset + last->elems - unit->tensor[at].offset, .weights = call->weights,
+                             .to = to);
+}
+
 static float *acc_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
     if (at >= 0 && is_collected(model, tensor))
@@ -78,9 +97,10 @@ sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_c
                             enum sw_block_tensor weight, const void *x, const void *addend, void *y) {
     const struct linear *linear = &model->linear[name];
     /* Only the first tile adds the bias, because the tiles add up to one product. */
-    const void *bias = weights_of(model, call, (int)weight + 1);
-    return sw_gemm_add(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x,
-                       weights_of(model, call, weight), bias, addend, y, area_at(call->work, model->work.scratch));
+    const void *bias = weights_of(model, call, (int)weight + 1), *matrix;
+    SW_TRY(sw_block_matrix(model, call, weight, &matrix));
+    return sw_gemm_add(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x, matrix, bias, addend,
+                       y, area_at(call->work, model->work.scratch));
 }
 
 /* Returns the rows that count in the gradient of a bias. A bias behind a sum over a tensor group is on every rank, and
@@ -109,7 +129,9 @@ static sw_status linear_weight_gradient(const struct sw_model *model, const stru
 /* Computes the gradient of a product's input. dx and dy must not overlap. */
 static sw_status linear_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                        enum linear_name name, enum sw_block_tensor weight, const void *dy, void *dx) {
-    return sw_gemm(call->stream, &model->linear[name].input_gradient, dy, weights_of(model, call, weight), NULL, dx,
+    const void *matrix;
+    SW_TRY(sw_block_matrix(model, call, weight, &matrix));
+    return sw_gemm(call->stream, &model->linear[name].input_gradient, dy, matrix, NULL, dx,
                    area_at(call->work, model->work.scratch));
 }
 

@@ -80,6 +80,9 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     sw_status status = model->cut.ranks > 1 ? sw_model_rank_units(config, model->cut.ranks, model->cut.rank,
                                                                   model->cut.tiles, shape->optimizer, &model->units)
                                             : sw_model_units(config, model->cut.tiles, shape->optimizer, &model->units);
+    assert(!shape->fp8 || (shape->type == SW_BF16 && shape->optimizer != SW_OPTIMIZER_FP32));
+    if (status == SW_OK)
+        model->units->fp8 = shape->fp8;
     if (status == SW_OK)
         status = sw_model_prepare(model);
     if (status == SW_OK)

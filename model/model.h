@@ -21,7 +21,9 @@ struct sw_model_shape {
     /* Tensor parallelism: the ranks of a tensor group and this rank's number among them, which say what part of each
      * matrix the units have. 0 or 1 ranks: the units are whole. */
     int tensor_ranks, tensor_rank;
-    sw_optimizer_format optimizer; /* of the units' optimizer state */
+    sw_optimizer_format optimizer; /* of the units' optimizer state; where fp8 is set, not SW_OPTIMIZER_FP32 */
+    /* The products of blocks are of operands in 8 bits, of which the weights lie so (struct sw_units). type is bf16. */
+    bool fp8;
     /* Tokens that the KV cache holds; 0: no cache. With a cache the model computes only logits, of one sequence, in
      * passes of `seq` tokens or one token. */
     int64_t context;

@@ -62,6 +62,7 @@ struct work_layout {
     /* Where key-value heads are copied: the weights and biases of this rank's queries, keys and values, and their
      * gradients, in fp32. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
+    int64_t matrix;                                    /* the matrix of a product, of weights that lie in 8 bits */
     int64_t rotation;                                  /* the table of rotary positions */
     int64_t scratch;                                   /* memory for matrix products and attention */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
@@ -144,10 +145,14 @@ static inline const int32_t *sw_token_part(const struct sw_model *model, const s
     return part < sw_token_parts(model) ? call->tokens + part * model->rows : NULL;
 }
 
-/* Return the address of a tensor in the unit's weights, and in its fp32 accumulator. */
+/* Return the address of a tensor in the unit's weights, and in its fp32 accumulator. Of a unit in 8 bits only the
+ * tensors of wide grains, which are in the compute type, can be used where they lie; sw_block_matrix has the others. */
 static inline const void *tensor_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int64_t offset = model->units->unit[call->unit].tensor[tensor].offset;
-    return (const char *)call->weights + offset * sw_dtype_bytes(model->shape.type);
+    const int64_t typed = sw_dtype_bytes(model->shape.type), grain = offset / SW_GRAIN_ELEMS;
+    if (sw_units_packs(model->units, call->unit))
+        return (const char *)call->weights + grain * SW_GRAIN_ELEMS + offset % SW_GRAIN_ELEMS * typed;
+    return (const char *)call->weights + offset * typed;
 }
 
 static inline float *acc_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
@@ -205,6 +210,11 @@ sw_status sw_model_norm_forward(const struct sw_model *model, struct sw_stream *
 sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream *stream,
                                  const struct sw_norm_call *norm, const void *dy, const void *x, bool add_to_dx,
                                  void *dx);
+
+/* Returns in *out the matrix of a block's product in the compute type: where it lies or was collected, or unpacked into
+ * the work area, where the next call replaces it. */
+sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor weight,
+                          const void **out);
 
 /* Helpers that a block and its tiles share. */
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,

@@ -63,6 +63,14 @@ int64_t sw_product_bytes(const struct sw_model *model) {
     return model->rows * widest * sw_dtype_bytes(model->shape.type);
 }
 
+/* Returns the elements of a block's largest matrix, as a product takes it. */
+static int64_t largest_matrix(const struct sw_model *model) {
+    int64_t most = 0;
+    for (int name = 0; name < LINEARS; name++)
+        most = sw_max_i64(most, model->linear[name].forward.n * model->linear[name].forward.k);
+    return most;
+}
+
 static void lay_work(struct sw_model *model) {
     const struct sw_model_config *c = &model->config;
     const struct head_tiles *tiles = &model->head;
@@ -82,6 +90,8 @@ static void lay_work(struct sw_model *model) {
     if (!sw_model_splits_backward(model))
         w->wide = place(&block, sw_product_bytes(model));
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
+    if (model->shape.fp8)
+        w->matrix = place(&block, largest_matrix(model) * typed);
     if (sw_cut_copies_kv(c, &model->cut)) {
         w->own_qkv = place(&block, wide->qkv * c->hidden * typed);
         w->own_qkv_bias = place(&block, wide->qkv * typed);
@@ -144,6 +154,8 @@ static sw_status prepare_linear(struct sw_model *model, enum linear_name name, e
                                        .addend = meets_residual(model, name),
                                        .in = type,
                                        .out = type};
+    if (model->shape.fp8)
+        linear->forward.a_as = linear->forward.b_as = SW_FP8_E4M3;
     linear->forward_plain = linear->forward;
     linear->forward_plain.bias = false;
     linear->forward_continued = linear->forward_plain;
@@ -157,6 +169,12 @@ static sw_status prepare_linear(struct sw_model *model, enum linear_name name, e
                                                .accumulate = true,
                                                .in = type,
                                                .out = SW_F32};
+    if (model->shape.fp8) {
+        linear->input_gradient.a_as = SW_FP8_E5M2;
+        linear->input_gradient.b_as = SW_FP8_E4M3;
+        linear->weight_gradient.a_as = out_first ? SW_FP8_E5M2 : SW_FP8_E4M3;
+        linear->weight_gradient.b_as = out_first ? SW_FP8_E4M3 : SW_FP8_E5M2;
+    }
     SW_TRY(prepare(model, &linear->forward));
     if (sw_cut_parts(&model->cut) > 1)
         SW_TRY(prepare(model, &linear->forward_plain));

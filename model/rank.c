@@ -25,12 +25,14 @@ static int64_t row_bytes(const struct sw_model *model) {
 static sw_status begin_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x) {
     char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes(model);
-    if (model->cut.rank == 0)
+    const void *matrix;
+    if (model->cut.rank == 0) {
         SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
-    else
-        SW_TRY(sw_gemm(call->stream, &model->linear[name].forward_plain, x,
-                       tensor_at(model, call, sw_block_tensor_in(model, call->unit, weight)), NULL, call->out,
+    } else {
+        SW_TRY(sw_block_matrix(model, call, weight, &matrix));
+        SW_TRY(sw_gemm(call->stream, &model->linear[name].forward_plain, x, matrix, NULL, call->out,
                        area_at(call->work, model->work.scratch)));
+    }
     return sw_add(call->stream, .type = model->shape.type, .elems = call->own_rows.grains * model->config.hidden,
                   .a = own_out, .b = call->own_in, .y = own_out);
 }
@@ -40,8 +42,9 @@ static sw_status add_half(const struct sw_model *model, const struct sw_unit_cal
                           enum sw_block_tensor weight, const void *x) {
     if (sw_tile_of(&model->cut, call->unit).first)
         return begin_half(model, call, name, weight, x);
-    return sw_gemm_add(call->stream, &model->linear[name].forward_continued, x,
-                       tensor_at(model, call, sw_block_tensor_in(model, call->unit, weight)), NULL, call->in, call->out,
+    const void *matrix;
+    SW_TRY(sw_block_matrix(model, call, weight, &matrix));
+    return sw_gemm_add(call->stream, &model->linear[name].forward_continued, x, matrix, NULL, call->in, call->out,
                        area_at(call->work, model->work.scratch));
 }
 

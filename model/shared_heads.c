@@ -34,8 +34,14 @@ static sw_status collect(const struct sw_model *model, const struct sw_unit_call
     const int first = first_piece(model, call, tensor);
     for (int piece = 0; first >= 0 && piece < QKV_PIECES; piece++) {
         const struct own_rows own = own_rows_of(model, tensor, piece);
+        const int64_t elem = model->units->unit[call->unit].tensor[first + piece].offset + own.first * row_elems;
         const char *from = (const char *)tensor_at(model, call, first + piece) + own.first * bytes;
-        SW_TRY(sw_copy_on_device(call->stream, to + own.collected * bytes, from, own.rows * bytes));
+        if (sw_units_packs(model->units, call->unit) && tensor == QKV_WEIGHT)
+            SW_TRY(sw_unpack_weights(call->stream, .type = model->shape.type, .first_elem = elem,
+                                     .elems = own.rows * row_elems, .weights = call->weights,
+                                     .to = to + own.collected * bytes));
+        else
+            SW_TRY(sw_copy_on_device(call->stream, to + own.collected * bytes, from, own.rows * bytes));
     }
     return SW_OK;
 }

@@ -167,6 +167,17 @@ static void fill_grain(void *context, int64_t g, int thread) {
     (void)sw_model_fill_random(&box->run->init, box->unit, box->first + at, SW_GRAIN_ELEMS, box->to + at);
 }
 
+/* Makes a box's weights in 8 bits from their fp32 values on the device, grain by grain: these have no records. */
+static sw_status pack_box(const struct box *box, const float *fp32, void *to) {
+    const struct sw_units *units = box->run->units;
+    for (int64_t at = 0; at < box->elems; at += SW_GRAIN_ELEMS)
+        SW_TRY(sw_pack_weights(box->run->stream, .type = sw_model_type(box->run->model), .first_elem = box->first + at,
+                               .grains = 1, .wide_elem = units->unit[box->unit].wide_grain * SW_GRAIN_ELEMS,
+                               .format = units->optimizer, .records = fp32 + at,
+                               .weights = (char *)to + box->first + at));
+    return SW_OK;
+}
+
 static sw_status send_box(const struct box *box, void *to) {
     struct sw_unit_run *run = box->run;
     float *fp32 = (float *)run->call.acc + box->first;
@@ -174,6 +185,8 @@ static sw_status send_box(const struct box *box, void *to) {
     /* Waits until the last copy has read the box that the threads fill next. */
     SW_TRY(sw_stream_synchronize(run->stream));
     SW_TRY(sw_copy_to_device(run->stream, fp32, box->to, box->elems * (int64_t)sizeof(float)));
+    if (sw_units_packs(run->units, box->unit))
+        return pack_box(box, fp32, to);
     return sw_cast_from_f32(run->stream, type, box->elems, fp32, (char *)to + box->first * sw_dtype_bytes(type));
 }
 

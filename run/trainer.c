@@ -110,6 +110,7 @@ struct sw_model_shape sw_trainer_shape(const struct sw_trainer *trainer) {
                                    .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                    .tensor_rank = (int)sw_settings_tensor_rank(settings),
                                    .optimizer = sw_settings_optimizer(settings),
+                                   .fp8 = sw_settings_fp8(settings),
                                    .documents = sw_data_has_documents(trainer->data)};
 }
 

@@ -297,7 +297,7 @@ static sw_status take_format(struct sw_store *store, const void *label) {
     store->optimizer = SW_OPTIMIZER_FP32;
     if (store->version != SW_FORMAT_NARROW_VERSION)
         return SW_OK;
-    for (int format = SW_OPTIMIZER_BF16; format < SW_OPTIMIZER_FORMATS; format++)
+    for (int format = SW_OPTIMIZER_BF16; format < SW_OPTIMIZER_LAYOUTS; format++)
         if (sw_optimizer_grain_bytes((sw_optimizer_format)format) == grain_bytes)
             store->optimizer = (sw_optimizer_format)format;
     return store->optimizer != SW_OPTIMIZER_FP32

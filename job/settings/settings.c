@@ -54,6 +54,10 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     if (settings->rounding == SW_OPTION_ROUNDING_STOCHASTIC && settings->optimizer_state == SW_OPTIMIZER_FP32)
         return sw_fail(SW_ERR_ARG, "--rounding stochastic is for narrow moments, and --optimizer-state fp32 rounds "
                                    "none; leave it out, or give --optimizer-state bf16 or 8bit");
+    if (sw_settings_fp8(settings) && settings->gather != SW_GATHER_EXACT)
+        return sw_fail(SW_ERR_ARG,
+                       "--gather int8 does not go with --precision fp8, whose weights already cross links as "
+                       "one byte each; leave it out");
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
     struct sw_freeze freeze;
@@ -64,15 +68,19 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
 }
 
 sw_dtype sw_settings_type(const struct sw_settings *settings) {
-    static const sw_dtype types[] = {[SW_PRECISION_AUTO] = SW_F32,
-                                     [SW_PRECISION_BF16] = SW_BF16,
-                                     [SW_PRECISION_FP16] = SW_F16,
-                                     [SW_PRECISION_FP32] = SW_F32,
-                                     [SW_PRECISION_TF32] = SW_F32};
+    static const sw_dtype types[] = {
+        [SW_PRECISION_AUTO] = SW_F32, [SW_PRECISION_BF16] = SW_BF16, [SW_PRECISION_FP16] = SW_F16,
+        [SW_PRECISION_FP32] = SW_F32, [SW_PRECISION_TF32] = SW_F32,  [SW_PRECISION_FP8] = SW_BF16};
     return types[settings->precision];
 }
 
+bool sw_settings_fp8(const struct sw_settings *settings) {
+    return settings->precision == SW_PRECISION_FP8;
+}
+
 sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
+    if (sw_settings_fp8(settings) && settings->optimizer_state == SW_OPTIMIZER_FP32)
+        return SW_OPTIMIZER_FP32_APART;
     return (sw_optimizer_format)settings->optimizer_state;
 }
 
@@ -84,11 +92,17 @@ sw_rounding sw_settings_rounding(const struct sw_settings *settings) {
 }
 
 const char *sw_settings_precision_name(const struct sw_settings *settings) {
-    return settings->precision == SW_PRECISION_TF32 ? "tf32" : sw_dtype_name(sw_settings_type(settings));
+    return settings->precision == SW_PRECISION_TF32  ? "tf32"
+           : settings->precision == SW_PRECISION_FP8 ? "fp8"
+                                                     : sw_dtype_name(sw_settings_type(settings));
 }
 
 sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct sw_device *device) {
-    return settings->precision == SW_PRECISION_TF32 ? sw_device_use_tf32(device) : SW_OK;
+    switch (settings->precision) {
+    case SW_PRECISION_TF32: return sw_device_use_tf32(device);
+    case SW_PRECISION_FP8: return sw_device_use_fp8(device);
+    default: return SW_OK;
+    }
 }
 
 int64_t sw_settings_micro_batches(const struct sw_settings *settings) {

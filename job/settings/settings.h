@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP32, SW_PRECISION_TF32 };
+enum { SW_PRECISION_AUTO, SW_PRECISION_BF16, SW_PRECISION_FP16, SW_PRECISION_FP32, SW_PRECISION_TF32, SW_PRECISION_FP8 };
 enum { SW_DURABILITY_STEP, SW_DURABILITY_NONE };
 enum { SW_UPDATE_AUTO, SW_UPDATE_HOST, SW_UPDATE_DEVICE };
 enum { SW_OPTION_RECOMPUTE_AUTO, SW_OPTION_RECOMPUTE_ALL, SW_OPTION_RECOMPUTE_NONE };
@@ -187,6 +187,8 @@ sw_status sw_settings_prepare_device(const struct sw_settings *settings, struct 
 /* Returns the value of --precision, once it is resolved. */
 const char *sw_settings_precision_name(const struct sw_settings *settings);
 sw_dtype sw_settings_type(const struct sw_settings *settings);
+/* Tells whether the products of blocks are of operands in 8 bits, and their weights lie so (--precision fp8). */
+bool sw_settings_fp8(const struct sw_settings *settings);
 /* Return how ranks exchange weights and gradients. */
 sw_quant sw_settings_gather(const struct sw_settings *settings);
 sw_quant sw_settings_reduce(const struct sw_settings *settings);

@@ -264,9 +264,10 @@ static const struct sw_option options[] = {
     {.name = "--device", CHOICE(device), .commands = SHAPES, .group = DEVICE, .initial = "auto",
      .choices = "auto|cpu|cuda", .what = "device that computes; auto: the CUDA GPU, or the CPU where there is no GPU"},
     {.name = "--precision", CHOICE(precision), .commands = SHAPES, .group = DEVICE, .initial = "auto",
-     .choices = "auto|bf16|fp16|fp32|tf32",
-     .what = "type of weights, gradients and activations; tf32: fp32, which a GPU multiplies as TF32; auto: bf16 if "
-             "the device has it"},
+     .choices = "auto|bf16|fp16|fp32|tf32|fp8",
+     .what = "type of weights, gradients and activations; tf32: fp32, which a GPU multiplies as TF32; fp8: bf16, but "
+             "blocks multiply in 8 bits and their weights lie and travel as one byte each; auto: bf16 if the device "
+             "has it"},
     {.name = "--threads", INT(threads), .commands = ALL, .group = DEVICE, .initial = "auto", .value = "N", .int_min = 1,
      .int_max = 4096, .allow_auto = true, .own = true,
      .what = "CPU threads of each rank; auto: all cores, or as many as a cgroup's quota allows, divided among the ranks "

@@ -103,7 +103,172 @@ static sw_status dequantize(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
+/* A tensor that threads encode, and the bits of its largest magnitude, which they find together. */
+struct encoding {
+    const struct sw_encode_fp8 *op;
+    int64_t elems;
+    uint32_t *largest;
+    float inverse;
+};
+
+static int64_t tiles_of(int64_t elems) {
+    return sw_div_up(elems, SW_TILE_ELEMS);
+}
+
+SW_INLINE uint32_t largest_of(const float *values, int64_t count, uint32_t largest) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t bits = sw_fp8_bits(values[i]) & 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    return largest;
+}
+
+static void find_largest(const void *context, int64_t first, int64_t end, int thread) {
+    const struct encoding *e = context;
+    struct sw_tile tile;
+    uint32_t largest = 0, before = 0;
+    (void)thread;
+    for (int64_t t = first; t < end; t++) {
+        const int64_t at = t * SW_TILE_ELEMS, count = sw_min_i64(SW_TILE_ELEMS, e->elems - at);
+        largest = largest_of(sw_tile_load(e->op->type, e->op->from, at, count, &tile), count, largest);
+    }
+    while (before < largest &&
+           !__atomic_compare_exchange_n(e->largest, &before, largest, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+SW_INLINE void encode_values(const sw_fp8 as, const float *values, int64_t count, float inverse, uint8_t *codes) {
+    for (int64_t i = 0; i < count; i++)
+        codes[i] = sw_fp8_code(as, values[i] * inverse);
+}
+
+static void encode_tiles(const void *context, int64_t first, int64_t end, int thread) {
+    const struct encoding *e = context;
+    struct sw_tile tile;
+    (void)thread;
+    for (int64_t t = first; t < end; t++) {
+        const int64_t at = t * SW_TILE_ELEMS, count = sw_min_i64(SW_TILE_ELEMS, e->elems - at);
+        const float *values = sw_tile_load(e->op->type, e->op->from, at, count, &tile);
+        if (e->op->as == SW_FP8_E4M3)
+            encode_values(SW_FP8_E4M3, values, count, e->inverse, e->op->codes + at);
+        else
+            encode_values(SW_FP8_E5M2, values, count, e->inverse, e->op->codes + at);
+    }
+}
+
+/* Encodes whole rows of the transpose, which are columns. */
+static void encode_columns(const void *context, int64_t first, int64_t end, int thread) {
+    const struct encoding *e = context;
+    const struct sw_encode_fp8 *op = e->op;
+    (void)thread;
+    for (int64_t col = first; col < end; col++)
+        for (int64_t row = 0; row < op->rows; row++)
+            op->codes[col * op->rows + row] =
+                sw_fp8_code(op->as, sw_dtype_load(op->type, op->from, row * op->cols + col) * e->inverse);
+}
+
+static sw_status encode_fp8(struct sw_stream *stream, const void *args) {
+    const struct sw_encode_fp8 *op = args;
+    uint32_t largest = 0;
+    struct encoding e = {.op = op, .elems = op->rows * op->cols, .largest = &largest};
+    const bool enough = e.elems >= SW_PARALLEL_MIN_ELEMS;
+    sw_cpu_share(stream, enough, tiles_of(e.elems), find_largest, &e);
+    op->scale[0] = sw_fp8_scale(op->as, largest, &e.inverse);
+    op->scale[1] = sw_fp8_float(largest);
+    if (op->transpose)
+        sw_cpu_share(stream, enough, op->cols, encode_columns, &e);
+    else
+        sw_cpu_share(stream, enough, tiles_of(e.elems), encode_tiles, &e);
+    return SW_OK;
+}
+
+SW_INLINE void decode_values(const sw_fp8 as, const uint8_t *codes, int64_t count, float scale, float *to) {
+    for (int64_t i = 0; i < count; i++)
+        to[i] = sw_fp8_value(as, codes[i]) * scale;
+}
+
+static void decode_tiles(const void *context, int64_t first, int64_t end, int thread) {
+    const struct sw_decode_fp8 *op = context;
+    struct sw_tile tile;
+    (void)thread;
+    for (int64_t t = first; t < end; t++) {
+        const int64_t at = t * SW_TILE_ELEMS, count = sw_min_i64(SW_TILE_ELEMS, op->elems - at);
+        float *to = sw_tile_target(op->type, op->to, at, &tile);
+        if (op->as == SW_FP8_E4M3)
+            decode_values(SW_FP8_E4M3, op->codes + at, count, *op->scale, to);
+        else
+            decode_values(SW_FP8_E5M2, op->codes + at, count, *op->scale, to);
+        sw_tile_store(op->type, op->to, at, count, &tile);
+    }
+}
+
+static sw_status decode_fp8(struct sw_stream *stream, const void *args) {
+    const struct sw_decode_fp8 *op = args;
+    sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, tiles_of(op->elems), decode_tiles, op);
+    return SW_OK;
+}
+
+static void pack_grain(const struct sw_pack_weights *op, int64_t grain) {
+    const char *record = (const char *)op->records + grain * sw_optimizer_grain_bytes(op->format);
+    const float *master = (const float *)(const void *)record;
+    uint8_t *codes = (uint8_t *)op->weights + grain * SW_GRAIN_ELEMS;
+    if (op->first_elem + grain * SW_GRAIN_ELEMS >= op->wide_elem) {
+        sw_narrow(op->type, codes, 0, SW_WIDE_GRAIN_ELEMS, master);
+        return;
+    }
+    const unsigned scale = sw_fp8_scale_byte(largest_of(master, SW_GRAIN_ELEMS, 0));
+    if (scale == (unsigned)SW_FP8_EXPONENT_NAN) {
+        memset(codes, SW_FP8_NAN, SW_GRAIN_ELEMS);
+        return;
+    }
+    encode_values(SW_FP8_E4M3, master, SW_GRAIN_ELEMS, sw_fp8_power(SW_FP8_EXPONENT_BYTE - (int)scale), codes);
+    for (int64_t i = 0; i < SW_FP8_EXPONENT_CODES; i++)
+        codes[i] = sw_fp8_grain_code(scale, i, master[i]);
+}
+
+static void pack_grains(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    for (int64_t grain = first; grain < end; grain++)
+        pack_grain(args, grain);
+}
+
+static sw_status pack_weights(struct sw_stream *stream, const void *args) {
+    const struct sw_pack_weights *op = args;
+    sw_cpu_share(stream, true, op->grains, pack_grains, op);
+    return SW_OK;
+}
+
+/* Tiles are counted from the element at which the tile of the first one begins, so that none meets two grains. */
+static void unpack_tiles(const void *context, int64_t first, int64_t end, int thread) {
+    const struct sw_unpack_weights *op = context;
+    const uint8_t *codes = op->weights;
+    const int64_t behind = op->first_elem + op->elems;
+    struct sw_tile tile;
+    (void)thread;
+    for (int64_t t = first; t < end; t++) {
+        const int64_t start = (op->first_elem / SW_TILE_ELEMS + t) * SW_TILE_ELEMS;
+        const int64_t elem = sw_max_i64(start, op->first_elem),
+                      count = sw_min_i64(start + SW_TILE_ELEMS, behind) - elem;
+        const int64_t at = elem - op->first_elem;
+        float *to = sw_tile_target(op->type, op->to, at, &tile);
+        const float scale = sw_fp8_grain_scale(codes + elem / SW_GRAIN_ELEMS * SW_GRAIN_ELEMS);
+        decode_values(SW_FP8_E4M3, codes + elem, count, scale, to);
+        sw_tile_store(op->type, op->to, at, count, &tile);
+    }
+}
+
+static sw_status unpack_weights(struct sw_stream *stream, const void *args) {
+    const struct sw_unpack_weights *op = args;
+    const int64_t tiles = tiles_of(op->first_elem % SW_TILE_ELEMS + op->elems);
+    sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, tiles, unpack_tiles, op);
+    return SW_OK;
+}
+
 void SW_ISA_NAME(sw_cpu_add_quant)(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_QUANTIZE] = quantize;
     ops->op[SW_DEVICE_DEQUANTIZE] = dequantize;
+    ops->op[SW_DEVICE_ENCODE_FP8] = encode_fp8;
+    ops->op[SW_DEVICE_DECODE_FP8] = decode_fp8;
+    ops->op[SW_DEVICE_PACK_WEIGHTS] = pack_weights;
+    ops->op[SW_DEVICE_UNPACK_WEIGHTS] = unpack_weights;
 }

@@ -14,7 +14,7 @@ struct update {
 struct call {
     struct sw_adamw_scalars scalars;
     const void *grads;
-    void *weights;
+    void *weights; /* NULL: nobody needs them */
 };
 
 /* Elements side by side: where they begin in the chunk and in the record's three parts, and their decay and step size.
@@ -62,6 +62,8 @@ SW_INLINE void update_vector(const sw_dtype type, const bool in_8bit, const stru
     sw_store_up_to(SW_F32, run->master, i, rest, master);
     sw_store_up_to(SW_F32, run->m, i, rest, m);
     sw_store_up_to(SW_F32, run->v, i, rest, v);
+    if (call->weights == NULL)
+        return;
     if (rest >= SW_LANES)
         sw_stream(type, call->weights, run->at + i, master);
     else
@@ -132,7 +134,8 @@ SW_INLINE void update_whole(const sw_dtype type, const bool in_8bit, const sw_op
         sw_vec_store(run.master + i, master);
         sw_vec_store(to->m + i, m);
         sw_vec_store(to->v + i, v);
-        sw_stream(type, call.weights, run.at + i, master);
+        if (call.weights != NULL)
+            sw_stream(type, call.weights, run.at + i, master);
     }
     to->largest_m = largest_m;
     to->largest_v = largest_v;
@@ -196,6 +199,8 @@ static void update_grain(const struct update *u, int64_t chunk_elem) {
     const bool narrow = op->format != SW_OPTIMIZER_FP32, wide = narrow && op->first_elem + chunk_elem >= op->wide_elem;
     char *at = (char *)op->records + chunk_elem / SW_GRAIN_ELEMS * sw_optimizer_grain_bytes(op->format);
     const struct sw_record_parts record = sw_record_parts(op->format, wide, at);
+    if (op->adamw->skip && op->weights == NULL)
+        return;
     if (op->adamw->skip)
         sw_narrow(op->type, op->weights, chunk_elem, record.elems, record.master);
     else if (narrow && !wide)
@@ -203,8 +208,9 @@ static void update_grain(const struct update *u, int64_t chunk_elem) {
     else
         update_elems(u, chunk_elem, 0, record.elems, record.master, (float *)record.m, (float *)record.v);
     const int64_t bytes = sw_dtype_bytes(op->type);
-    memset((char *)op->weights + (chunk_elem + record.elems) * bytes, 0,
-           (size_t)((SW_GRAIN_ELEMS - record.elems) * bytes));
+    if (op->weights != NULL)
+        memset((char *)op->weights + (chunk_elem + record.elems) * bytes, 0,
+               (size_t)((SW_GRAIN_ELEMS - record.elems) * bytes));
     sw_end_streams();
 }
 

@@ -61,7 +61,7 @@ static void update_grain(const struct update *u) {
         update_narrow(u, &record);
     else
         update_elems(u, 0, record.elems, record.master, (float *)record.m, (float *)record.v);
-    for (int64_t i = 0; i < SW_GRAIN_ELEMS; i++)
+    for (int64_t i = 0; i < SW_GRAIN_ELEMS && op->weights != NULL; i++)
         sw_dtype_store(op->type, op->weights, u->at + i, i < record.elems ? record.master[i] : 0.0f);
 }
 

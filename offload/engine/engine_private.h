@@ -122,6 +122,10 @@ void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, i
 double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context);
 double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context);
 
+/* Makes the weights of grains that lie in 8 bits from their records. */
+sw_status sw_engine_pack(const struct sw_engine *engine, struct sw_stream *stream, int64_t unit, struct sw_span at,
+                         const void *records, void *weights);
+
 /* Run the ops between ranks, and the rounding before them (ops_ranks.c). */
 sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
 sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op);

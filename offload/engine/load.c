@@ -44,8 +44,9 @@ struct loader {
     int64_t done_grains, total_grains;
 };
 
+/* Returns the room of a grain's weights in a box, whatever its unit. */
 static int64_t typed_grain_bytes(const struct sw_plan *plan) {
-    return SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    return sw_plan_typed_bytes(plan, 1);
 }
 
 static int64_t ring_grains(const struct sw_plan *plan, int32_t slot, int64_t grain_bytes) {
@@ -91,12 +92,13 @@ static sw_status reap(struct loader *self, bool wait) {
 
 static sw_status write(struct loader *self, struct box *box, sw_store_kind kind, void *buf) {
     const bool records = kind == SW_STORE_OPTIMIZER;
+    const int64_t each = records ? 1 : sw_plan_stored_grains(self->engine->plan, box->unit);
     const struct sw_store_transfer transfer = {.write = true,
                                                .kind = kind,
                                                .generation = records ? sw_engine_working(self->engine) : 0,
                                                .unit = box->unit,
-                                               .first_grain = box->first_grain,
-                                               .grains = box->grains,
+                                               .first_grain = box->first_grain * each,
+                                               .grains = box->grains * each,
                                                .buf = buf,
                                                .tag = (uint64_t)(box - self->box),
                                                .zeros_from_bytes = records ? MASTER_BYTES : 0};
@@ -113,12 +115,11 @@ static char *home_of(const struct sw_engine *engine, int32_t slot, const struct 
 static sw_status put_weights(struct loader *self, struct box *box) {
     struct sw_engine *engine = self->engine;
     const struct sw_plan *plan = engine->plan;
-    const int64_t grain_bytes = typed_grain_bytes(plan);
+    const int64_t bytes = sw_plan_weights_bytes(plan, box->unit, box->grains);
     const int32_t slot = sw_plan_resident(plan, SW_WEIGHTS, box->unit);
     switch (plan->placement[box->unit].tier[SW_WEIGHTS]) {
     case SW_NVME: return write(self, box, SW_STORE_WEIGHTS, box->rounded);
-    case SW_DEVICE:
-        return sw_engine_put(engine, slot, home_of(engine, slot, box), box->rounded, box->grains * grain_bytes);
+    case SW_DEVICE: return sw_engine_put(engine, slot, home_of(engine, slot, box), box->rounded, bytes);
     default: return SW_OK; /* made at home */
     }
 }
@@ -200,10 +201,14 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
     const struct sw_plan *plan = fill->loader->engine->plan;
     const int64_t state_bytes = sw_plan_optimizer_bytes(plan, 1);
     float *master = (float *)(box->records + g * state_bytes);
-    char *rounded = box->rounded + g * typed_grain_bytes(plan);
+    char *rounded = box->rounded + sw_plan_weights_bytes(plan, box->unit, g);
     struct sw_stream *stream = fill->loader->stream[g];
     SW_TRY(load->fill(load->context, box->unit, (box->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, master));
-    for (int64_t at = 0; at < SW_GRAIN_ELEMS; at += ROUNDED_AT_ONCE)
+    const bool packs = sw_units_packs(plan->spec.units, box->unit);
+    if (packs)
+        SW_TRY(sw_engine_pack(fill->loader->engine, stream, box->unit, (struct sw_span){box->first_grain + g, 1},
+                              master, rounded));
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS && !packs; at += ROUNDED_AT_ONCE)
         SW_TRY(sw_cast_from_f32(stream, plan->spec.type, ROUNDED_AT_ONCE, master + at,
                                 rounded + at * sw_dtype_bytes(plan->spec.type)));
     SW_TRY(sw_stream_synchronize(stream));

@@ -179,6 +179,14 @@ static sw_status run_compute_norm(struct sw_engine *engine, const struct sw_op *
     return SW_OK;
 }
 
+sw_status sw_engine_pack(const struct sw_engine *engine, struct sw_stream *stream, int64_t unit, struct sw_span at,
+                         const void *records, void *weights) {
+    const struct sw_plan_spec *spec = &engine->plan->spec;
+    return sw_pack_weights(stream, .type = spec->type, .first_elem = at.first_grain * SW_GRAIN_ELEMS,
+                           .grains = at.grains, .wide_elem = spec->units->unit[unit].wide_grain * SW_GRAIN_ELEMS,
+                           .format = spec->units->optimizer, .records = records, .weights = weights);
+}
+
 static sw_status run_update(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                             const struct step_context *context) {
     const struct sw_unit *unit = &engine->plan->spec.units->unit[op->unit];
@@ -189,14 +197,18 @@ static sw_status run_update(struct sw_engine *engine, struct lane *lane, const s
         adamw.step = engine->applied_steps + 1;
         adamw.grad_scale = unscaling(engine);
     }
-    return sw_update_adamw(lane->stream, .type = engine->plan->spec.type, .adamw = &adamw,
-                           .first_elem = op->first_grain * SW_GRAIN_ELEMS, .grains = op->grains, .runs = unit->run,
-                           .run_count = unit->run_count, .grads = sw_engine_operand(engine, op, SW_ROLE_GRADS),
-                           .records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER),
-                           .weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS),
-                           .format = engine->plan->spec.units->optimizer, .rounding = engine->spec.rounding,
-                           .seed = engine->spec.seed, .unit = op->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS,
-                           .grads_format = engine->plan->spec.grads);
+    const struct sw_units *units = engine->plan->spec.units;
+    const bool packs = sw_units_packs(units, op->unit);
+    void *records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER);
+    void *weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS);
+    SW_TRY(sw_update_adamw(
+        lane->stream, .type = engine->plan->spec.type, .adamw = &adamw, .first_elem = op->first_grain * SW_GRAIN_ELEMS,
+        .grains = op->grains, .runs = unit->run, .run_count = unit->run_count,
+        .grads = sw_engine_operand(engine, op, SW_ROLE_GRADS), .records = records, .weights = packs ? NULL : weights,
+        .format = sw_optimizer_records(units->optimizer), .rounding = engine->spec.rounding, .seed = engine->spec.seed,
+        .unit = op->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS, .grads_format = engine->plan->spec.grads));
+    const struct sw_span at = {op->first_grain, op->grains};
+    return packs ? sw_engine_pack(engine, lane->stream, op->unit, at, records, weights) : SW_OK;
 }
 
 static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {
@@ -294,13 +306,14 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
     const int generation = !optimizer                                         ? 0
                            : !write && home->generation == SW_GENERATION_NONE ? context->in_place_from
                                                                               : context->generation[home->generation];
+    const int64_t each = op->content == SW_CONTENT_WEIGHTS ? sw_plan_stored_grains(engine->plan, op->unit) : 1;
     return (struct sw_store_transfer){
         .write = write,
         .kind = kinds[op->content],
         .generation = generation,
         .unit = engine->plan->slot[home->slot].unit,
-        .first_grain = op->first_grain,
-        .grains = op->grains,
+        .first_grain = op->first_grain * each,
+        .grains = op->grains * each,
         .buf = sw_engine_address(engine, memory),
         .step = context->input.step,
     };

@@ -52,7 +52,7 @@ static sw_status quantize_gradients(struct sw_engine *engine, struct lane *lane,
             continue;
         SW_TRY(sw_quantize(lane->stream, SW_F32, plan->spec.reduce, at.grains,
                            sw_engine_grain(engine, from->slot, at.first_grain), to));
-        to += at.grains * sw_plan_grain_bytes(plan, SW_CONTENT_QUANT_GRADS);
+        to += at.grains * sw_plan_grain_bytes(plan, SW_CONTENT_QUANT_GRADS, op->unit);
     }
     return SW_OK;
 }
@@ -163,7 +163,7 @@ static const int64_t *secondary_bounds(struct sw_engine *engine, const struct sw
     bounds[0] = 0;
     for (int number = 0; number < plan->spec.secondary_ranks; number++)
         bounds[number + 1] =
-            bounds[number] + sw_plan_typed_bytes(plan, sw_plan_secondary_of(plan, op->unit, number).grains);
+            bounds[number] + sw_plan_weights_bytes(plan, op->unit, sw_plan_secondary_of(plan, op->unit, number).grains);
     return bounds;
 }
 
@@ -178,7 +178,7 @@ sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op)
         .data = sw_engine_address(engine, to),
         .own = apart ? sw_engine_address(engine, from) : NULL,
         .bounds_bytes = op->secondary ? secondary_bounds(engine, op)
-                                      : bounds_of(engine, op, sw_plan_grain_bytes(engine->plan, op->content)),
+                                      : bounds_of(engine, op, sw_plan_grain_bytes(engine->plan, op->content, op->unit)),
         .scope = op->secondary ? SW_SCOPE_PART : SW_SCOPE_DATA,
     };
     struct sw_comm_request *request;

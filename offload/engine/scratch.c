@@ -36,10 +36,9 @@ static struct sw_span span_of(const struct sw_plan *plan, const struct kept *kep
 
 sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
     const int64_t units = plan->spec.units->count;
-    const int64_t typed_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const struct kept kept[KINDS] = {
-        {SW_GRADS, SW_STORE_GRADS, sw_plan_grain_bytes(plan, SW_CONTENT_GRADS), true},
-        {SW_WEIGHTS, SW_STORE_WEIGHTS, typed_bytes, true},
+        {SW_GRADS, SW_STORE_GRADS, sw_plan_grain_bytes(plan, SW_CONTENT_GRADS, 0), true},
+        {SW_WEIGHTS, SW_STORE_WEIGHTS, sw_plan_stored_grain_bytes(plan), true},
         {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES, false},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float), false},
     };
@@ -53,8 +52,9 @@ sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
         bool any = false;
         for (int64_t u = 0; u < units; u++) {
             const struct sw_span span = span_of(plan, &kept[k], u);
-            first[u] = span.first_grain;
-            grains[u] = span.grains;
+            const int64_t each = kept[k].kind == SW_STORE_WEIGHTS ? sw_plan_stored_grains(plan, u) : 1;
+            first[u] = span.first_grain * each;
+            grains[u] = span.grains * each;
             any |= grains[u] > 0;
         }
         if (any)

@@ -58,13 +58,14 @@ static void *optimizer_staging(struct sw_engine *engine) {
 /* Copies a chunk of rounded weights from the staging ring to where the unit's weights live. */
 static sw_status place_weights(struct sw_engine *engine, const struct chunk *chunk, void *staging) {
     const struct sw_plan *plan = engine->plan;
-    const int64_t bytes = chunk->grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const int64_t bytes = sw_plan_weights_bytes(plan, chunk->unit, chunk->grains);
+    const int64_t each = sw_plan_stored_grains(plan, chunk->unit);
     if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_NVME) {
         const struct sw_store_transfer write = {.write = true,
                                                 .kind = SW_STORE_WEIGHTS,
                                                 .unit = chunk->unit,
-                                                .first_grain = chunk->first_grain,
-                                                .grains = chunk->grains,
+                                                .first_grain = chunk->first_grain * each,
+                                                .grains = chunk->grains * each,
                                                 .buf = staging,
                                                 .step = engine->step};
         return sw_store_transfer(engine->setup_lane, &write);
@@ -84,11 +85,15 @@ static sw_status put_weights(struct sw_engine *engine, const struct chunk *chunk
     void *staging = weights_staging(engine);
     /* A skipped update changes nothing and rounds the masters. */
     const struct sw_adamw round_only = {.skip = true, .grad_scale = 1.0f, .step = 1};
-    SW_TRY(sw_update_adamw(engine->host_stream, .type = plan->spec.type, .adamw = &round_only,
-                           .first_elem = chunk->first_grain * SW_GRAIN_ELEMS, .grains = chunk->grains,
-                           .runs = unit->run, .run_count = unit->run_count, .grads = staging, .records = records,
-                           .weights = staging, .format = plan->spec.units->optimizer, .unit = chunk->unit,
-                           .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS));
+    if (sw_units_packs(plan->spec.units, chunk->unit))
+        SW_TRY(sw_engine_pack(engine, engine->host_stream, chunk->unit,
+                              (struct sw_span){chunk->first_grain, chunk->grains}, records, staging));
+    else
+        SW_TRY(sw_update_adamw(engine->host_stream, .type = plan->spec.type, .adamw = &round_only,
+                               .first_elem = chunk->first_grain * SW_GRAIN_ELEMS, .grains = chunk->grains,
+                               .runs = unit->run, .run_count = unit->run_count, .grads = staging, .records = records,
+                               .weights = staging, .format = sw_optimizer_records(plan->spec.units->optimizer),
+                               .unit = chunk->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS));
     SW_TRY(sw_stream_synchronize(engine->host_stream));
     return place_weights(engine, chunk, staging);
 }
@@ -126,7 +131,7 @@ static sw_status restore_chunk(struct sw_engine *engine, const struct chunk *chu
  * was. */
 static sw_status join_weights(struct sw_engine *engine, int64_t unit, int64_t number) {
     const struct sw_plan *plan = engine->plan;
-    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+    const int64_t grain_bytes = sw_plan_weights_bytes(plan, unit, 1);
     const struct sw_span own = sw_plan_shard_chunk(plan, unit, plan->spec.rank, number);
     memcpy(optimizer_staging(engine), weights_staging(engine), (size_t)(own.grains * grain_bytes));
     for (int rank = 0; rank < sw_plan_ranks(plan); rank++) {
@@ -256,7 +261,7 @@ sw_status sw_engine_read_grads(struct sw_engine *engine, int64_t unit, int64_t f
                                float *out) {
     assert(idle(engine));
     const struct sw_plan *plan = engine->plan;
-    const int64_t grain_bytes = sw_plan_grain_bytes(plan, SW_CONTENT_GRADS);
+    const int64_t grain_bytes = sw_plan_grain_bytes(plan, SW_CONTENT_GRADS, unit);
     const int32_t slot = sw_plan_resident(plan, SW_GRADS, unit);
     void *staging = optimizer_staging(engine);
     for (int64_t g = 0; g < grains; g++) {

@@ -110,9 +110,9 @@ static struct extent extent_of(const struct sw_builder *b, const struct sw_op *o
     const int64_t start = place.piece * slot->piece_bytes;
     struct extent extent = {start + place.offset_bytes, place.bytes};
     if (content == SW_CONTENT_SQUARE_SUMS)
-        extent.offset_bytes += op->first_grain * sw_plan_grain_bytes(b->plan, content);
+        extent.offset_bytes += op->first_grain * sw_plan_grain_bytes(b->plan, content, op->unit);
     if (extent.bytes == 0 && op->grains > 0)
-        extent.bytes = op->grains * sw_plan_grain_bytes(b->plan, content);
+        extent.bytes = op->grains * sw_plan_grain_bytes(b->plan, content, op->unit);
     if (extent.bytes == 0)
         extent.bytes = sw_min_i64(start + slot->piece_bytes, slot->bytes) - extent.offset_bytes;
     return extent;
@@ -272,11 +272,15 @@ void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_opera
 }
 
 int64_t sw_build_grads_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
-    return chunk->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_GRADS);
+    return chunk->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_GRADS, chunk->unit);
 }
 
 int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
     return sw_plan_typed_bytes(b->plan, chunk->at.grains);
+}
+
+int64_t sw_build_weights_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
+    return sw_plan_weights_bytes(b->plan, chunk->unit, chunk->at.grains);
 }
 
 float sw_build_forward_flops(const struct sw_builder *b, int64_t unit) {
@@ -318,7 +322,7 @@ void sw_build_download_square_sums(struct sw_builder *b, int64_t unit) {
     const struct sw_span own = sw_plan_shard(b->plan, unit);
     op->first_grain = own.first_grain;
     op->grains = own.grains;
-    op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SQUARE_SUMS);
+    op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SQUARE_SUMS, unit);
     sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_device, .piece = unit}, sums);
     sw_build_write(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = unit}, sums);
 }

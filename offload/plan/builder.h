@@ -78,9 +78,9 @@ struct sw_builder {
     int64_t most_bytes; /* bytes of ops and accesses that the plan's other programs leave for this one */
     int32_t ring_next[RINGS];
     int32_t unit_slot_next;
-    int64_t unit_slot_holds[UNIT_SLOTS_MAX]; /* unit, or -1 */
-    bool table_held;                         /* the table slot has this step's weights */
-    bool rows_held;                          /* rows of the embedding are gathered */
+    int64_t unit_slot_holds[UNIT_SLOTS_MAX], typed_slot_holds; /* unit, or -1 */
+    bool table_held;                                           /* the table slot has this step's weights */
+    bool rows_held;                                            /* rows of the embedding are gathered */
     int64_t secondary_units; /* units before this one have had their forward pass, and their secondary shards kept */
     int work_acc_next;
     int64_t sums_unit; /* unit whose shard is reduced and has no square sums yet; -1: none */
@@ -127,6 +127,8 @@ void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_opera
 int64_t sw_build_grads_bytes(const struct sw_builder *b, const struct sw_chunk *chunk);
 /* Returns the bytes of a chunk in the compute type. */
 int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *chunk);
+/* Returns the bytes of a chunk's weights, as they lie and cross links. */
+int64_t sw_build_weights_bytes(const struct sw_builder *b, const struct sw_chunk *chunk);
 
 /* Makes a unit's weights ready on the device and returns their slot: where they live, where they still are, or fetched
  * (fetch.c). */

@@ -101,7 +101,7 @@ static bool is_idle(const struct sw_op *op) {
 
 /* Returns the bytes of the chunks that lie in an op's bucket before the chunk of `rank`. */
 static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, sw_content content, int rank) {
-    return sw_plan_bucket_grains(plan, op->unit, op->chunk, rank) * sw_plan_grain_bytes(plan, content);
+    return sw_plan_bucket_grains(plan, op->unit, op->chunk, rank) * sw_plan_grain_bytes(plan, content, op->unit);
 }
 
 static struct extent of_grains(const struct sw_slot *slot, struct sw_span at) {
@@ -163,7 +163,7 @@ static struct extent of_quantized(const struct sw_plan *plan, const struct sw_op
         grains = (node_ranks - 1) * part;
     if (access->content == SW_CONTENT_NODE_PARTS)
         grains = (nodes - 1) * own;
-    const int64_t grain_bytes = sw_plan_grain_bytes(plan, access->content);
+    const int64_t grain_bytes = sw_plan_grain_bytes(plan, access->content, op->unit);
     return of_piece(&plan->slot[access->slot], access->first, first * grain_bytes, grains * grain_bytes);
 }
 
@@ -180,7 +180,7 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
     const struct sw_span own = sw_plan_shard_chunk(plan, op->unit, plan->spec.rank, op->chunk);
     const bool dequantizes = op->kind == SW_OP_DEQUANTIZE_GRADIENTS;
     const bool result = (dequantizes || op->kind == SW_OP_REDUCE_GRADIENTS) && access->write;
-    const int64_t own_bytes = own.grains * sw_plan_grain_bytes(plan, access->content);
+    const int64_t own_bytes = own.grains * sw_plan_grain_bytes(plan, access->content, op->unit);
     if (is_quantized(access->content))
         return of_quantized(plan, op, access);
     if (result && slot->grain_bytes > 0)
@@ -203,7 +203,7 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
         return of_grains(slot, (struct sw_span){op->first_grain, op->grains});
     if (op->grains > 0)
         return of_piece(slot, access->first, offset_in_piece(plan, op, access),
-                        op->grains * sw_plan_grain_bytes(plan, access->content));
+                        op->grains * sw_plan_grain_bytes(plan, access->content, op->unit));
     if (shard)
         return of_grains(slot, op->secondary ? sw_plan_secondary(plan, op->unit) : sw_plan_shard(plan, op->unit));
     if (slot->grain_bytes > 0)

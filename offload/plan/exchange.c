@@ -142,7 +142,7 @@ static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t num
                             .own = {unit, number, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, number)},
                             .content = quant ? SW_CONTENT_QUANT_GRADS : SW_CONTENT_GRADS,
                             .at = sw_build_ring(b, quant ? RING_QUANT_BUCKETS : RING_BUCKETS)};
-    const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, bucket.content);
+    const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, bucket.content, unit);
     struct sw_op *op =
         sw_build_op(b, quant ? SW_OP_QUANTIZE_GRADIENTS : SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, unit, -1);
     op->chunk = (int32_t)number;
@@ -181,7 +181,7 @@ struct exchange {
  * reduction does: the compute lane need not wait for the links. Returns the op, to which the caller adds where the sum
  * goes. */
 static struct sw_op *exchange(struct sw_builder *b, const struct bucket *bucket, struct exchange *x) {
-    const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, x->content);
+    const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, x->content, bucket->unit);
     const struct sw_what own = {
         .content = x->content, .unit = bucket->unit, .index = bucket->number, .version = SW_VERSION_LOCAL};
     struct sw_what theirs = own;
@@ -216,7 +216,7 @@ static struct sw_operand quantize_node_sum(struct sw_builder *b, const struct bu
     struct sw_op *op = own_op(b, SW_OP_QUANTIZE_GRADIENTS, bucket);
     op->level = SW_LEVEL_ACROSS;
     op->grains = grains;
-    to.bytes = grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_NODE_QUANT);
+    to.bytes = grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_NODE_QUANT, bucket->unit);
     if (grains > 0) {
         sw_build_read(b, sums, what);
         what.content = SW_CONTENT_NODE_QUANT;
@@ -231,7 +231,7 @@ static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket 
     const struct sw_plan *plan = b->plan;
     const int nodes = sw_plan_reduce_nodes(plan), node_ranks = sw_plan_reduce_node_ranks(plan);
     const int number = plan->spec.rank % node_ranks, node = plan->spec.rank / node_ranks;
-    const int64_t grain_bytes = sw_plan_grain_bytes(plan, bucket->content);
+    const int64_t grain_bytes = sw_plan_grain_bytes(plan, bucket->content, bucket->unit);
     const int64_t part = sw_plan_part_grains(plan, bucket->unit, bucket->number, number);
     struct exchange x = {.level = first_level(b),
                          .content = SW_CONTENT_QUANT_GRADS,
@@ -247,7 +247,7 @@ static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket 
     if (nodes == 1)
         return op;
     struct sw_operand sums = sw_build_ring(b, RING_NODE_SUMS);
-    sums.bytes = part * sw_plan_grain_bytes(plan, SW_CONTENT_NODE_SUM);
+    sums.bytes = part * sw_plan_grain_bytes(plan, SW_CONTENT_NODE_SUM, bucket->unit);
     if (part > 0)
         sw_build_write(b, sums,
                        (struct sw_what){.content = SW_CONTENT_NODE_SUM,
@@ -350,7 +350,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
     const struct sw_what reduced = {.content = SW_CONTENT_BUCKET_SUM, .unit = bucket->unit, .index = bucket->number};
     struct sw_op *op = begin_reduce(b, bucket);
     op->wide = true;
-    sum.bytes = own->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_BUCKET_SUM);
+    sum.bytes = own->at.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_BUCKET_SUM, bucket->unit);
     if (own->at.grains > 0 || bucket->content == SW_CONTENT_GRADS)
         sw_build_write(b, sum, reduced);
     if (own->at.grains == 0)

@@ -7,6 +7,10 @@ int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit) {
         b->table_held = true;
         return b->index->table_slot;
     }
+    if (sw_plan_has_typed_slot(b->plan, unit)) {
+        b->typed_slot_holds = unit;
+        return b->index->typed_slot;
+    }
     const int32_t k = b->unit_slot_next++ % (int32_t)b->plan->spec.unit_slots;
     b->unit_slot_holds[k] = unit;
     return b->index->unit_slot[k];
@@ -18,6 +22,8 @@ static int32_t held(const struct sw_builder *b, int64_t unit) {
         return b->index->weights[unit];
     if (unit == 0 && sw_plan_fetches_table(b->plan))
         return b->table_held ? b->index->table_slot : -1;
+    if (b->typed_slot_holds == unit)
+        return b->index->typed_slot;
     for (int64_t k = 0; k < b->plan->spec.unit_slots; k++)
         if (b->unit_slot_holds[k] == unit)
             return b->index->unit_slot[k];
@@ -51,7 +57,7 @@ static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chu
     if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
         return home;
     const struct sw_operand staging = sw_build_ring(b, RING_WEIGHTS_IN);
-    sw_build_move(b, home, staging, what, chunk, sw_build_typed_bytes(b, chunk));
+    sw_build_move(b, home, staging, what, chunk, sw_build_weights_bytes(b, chunk));
     return staging;
 }
 
@@ -76,7 +82,7 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
         const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, c, 0, b->state_age, 0};
         const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sharded};
-        sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_typed_bytes(b, &chunk));
+        sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_weights_bytes(b, &chunk));
     }
     if (sharded)
         sw_build_all_gather(b, unit, is_there ? b->index->weights[unit] : slot, slot);

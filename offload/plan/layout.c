@@ -116,19 +116,24 @@ static void lay_weights(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     struct sw_plan_index *index = plan->index;
     const struct sw_units *units = plan->spec.units;
-    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
-    int64_t largest = 0;
+    int64_t largest = 0, largest_typed = 0;
     for (int64_t u = 0; u < units->count; u++) {
         const sw_tier tier = tier_of(layout, SW_WEIGHTS, u);
-        index->weights[u] = add_state(layout, SW_WEIGHTS, tier, u, grain_bytes, SW_CONTENT_WEIGHTS);
+        int64_t *most = sw_plan_has_typed_slot(plan, u) ? &largest_typed : &largest;
+        index->weights[u] =
+            add_state(layout, SW_WEIGHTS, tier, u, sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
         if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
-            largest = sw_max_i64(largest, units->unit[u].grains);
+            *most = sw_max_i64(*most, units->unit[u].grains);
     }
+    const int64_t grain_bytes = sw_plan_stored_grain_bytes(plan), typed_bytes = sw_plan_typed_bytes(plan, 1);
     for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
         index->unit_slot[k] =
             largest > 0 && k < plan->spec.unit_slots
                 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
                 : UNUSED;
+    index->typed_slot = largest_typed > 0 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest_typed,
+                                                     typed_bytes, SW_CONTENT_NONE)
+                                          : UNUSED;
     int64_t most_grains = 0;
     for (int64_t u = 0; sw_plan_quantizes_weights(plan) && u < units->count; u++)
         most_grains = sw_max_i64(most_grains, units->unit[u].grains);
@@ -142,7 +147,7 @@ static void lay_weights(struct layout *layout) {
     /* With two generations the table stays: a speculated update leaves it there for the next step. */
     index->table_slot =
         sw_plan_fetches_table(plan)
-            ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, grain_bytes,
+            ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, typed_bytes,
                        plan->commit_every_step && sw_plan_trains(plan, 0) ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
             : UNUSED;
 }
@@ -150,8 +155,9 @@ static void lay_weights(struct layout *layout) {
 /* Adds the slots of secondary shards. One takes as much on every rank. */
 static void lay_secondary(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
-    const int64_t grain_bytes = SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type), chunk = plan->spec.chunk_grains;
+    const int64_t chunk = plan->spec.chunk_grains;
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const int64_t grain_bytes = sw_plan_weights_bytes(plan, u, 1);
         if (!sw_plan_keeps_secondary(plan, u))
             continue;
         const int64_t grains = sw_shard_most_grains(plan->spec.units->unit[u].grains, plan->spec.secondary_ranks);
@@ -394,7 +400,7 @@ static void lay_rings(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = traffic_of(layout);
     const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
-    const int64_t grads = spec->chunk_grains * sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS);
+    const int64_t grads = spec->chunk_grains * sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS, 0);
     const int64_t optimizer = sw_plan_optimizer_bytes(layout->plan, spec->chunk_grains);
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
     index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, grads, device_ring);
@@ -431,7 +437,7 @@ static void lay_optimizer(struct layout *layout, int64_t unit) {
 static void lay_gradients(struct layout *layout) {
     struct sw_plan_index *index = layout->plan->index;
     const struct sw_units *units = layout->plan->spec.units;
-    const int64_t grain_bytes = sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS);
+    const int64_t grain_bytes = sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS, 0);
     for (int64_t u = layout->plan->spec.frozen_units; u < units->count; u++) {
         index->grads[u] = add_state(layout, SW_GRADS, tier_of(layout, SW_GRADS, u), u, grain_bytes, SW_CONTENT_GRADS);
         lay_optimizer(layout, u);

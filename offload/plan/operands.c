@@ -140,9 +140,9 @@ sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access) {
     return other && role == SW_ROLE_ACC ? SW_ROLE_TABLE_ACC : role;
 }
 
-int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content) {
+int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content, int64_t unit) {
     switch (content) {
-    case SW_CONTENT_WEIGHTS: return sw_plan_typed_bytes(plan, 1);
+    case SW_CONTENT_WEIGHTS: return sw_plan_weights_bytes(plan, unit, 1);
     case SW_CONTENT_GRADS: return sw_grads_grain_bytes(plan->spec.grads, sw_dtype_bytes(plan->spec.type));
     case SW_CONTENT_ACC:
     case SW_CONTENT_NODE_SUM:

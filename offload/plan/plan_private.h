@@ -18,16 +18,18 @@ struct sw_plan_index {
     int32_t *arrays; /* the block that all arrays lie in */
     /* Homes of states, on whatever tier. An optimizer in two generations has the next slot too. */
     int32_t *weights, *grads, *optimizer;
-    int32_t *secondary;                   /* this rank's secondary shards of weights */
-    int32_t *saved_optimizer;             /* where a commit keeps state of device or host, if not every step commits */
-    int32_t *acc_shard;                   /* device: accumulators of shards, where groups are reduced one by one */
-    int32_t *acc;                         /* homes of accumulators between groups; -1: only the working one */
-    int32_t *input;                       /* homes of kept inputs; pieces: micro-batches of a group */
-    int32_t *cache;                       /* device: KV caches */
-    int32_t *saved, *derived;             /* device: intermediates kept; pieces: micro-batches of a group */
-    int32_t unit_slot[UNIT_SLOTS_MAX];    /* device: weights of units that live elsewhere */
-    int32_t rows, rows_ring;              /* gathered rows: host, of all micro-batches; device ring */
-    int32_t table_slot;                   /* device: a tied table that lives elsewhere, kept from embedding to head */
+    int32_t *secondary;                /* this rank's secondary shards of weights */
+    int32_t *saved_optimizer;          /* where a commit keeps state of device or host, if not every step commits */
+    int32_t *acc_shard;                /* device: accumulators of shards, where groups are reduced one by one */
+    int32_t *acc;                      /* homes of accumulators between groups; -1: only the working one */
+    int32_t *input;                    /* homes of kept inputs; pieces: micro-batches of a group */
+    int32_t *cache;                    /* device: KV caches */
+    int32_t *saved, *derived;          /* device: intermediates kept; pieces: micro-batches of a group */
+    int32_t unit_slot[UNIT_SLOTS_MAX]; /* device: weights of units that live elsewhere */
+    int32_t typed_slot;                /* device: weights of embedding or head that live elsewhere, where blocks' lie in
+                                          8 bits and so fit no slot of theirs */
+    int32_t rows, rows_ring;           /* gathered rows: host, of all micro-batches; device ring */
+    int32_t table_slot;                /* device: a tied table that lives elsewhere, kept from embedding to head */
     int32_t saved_shared, derived_shared; /* device: intermediates that are computed again */
     int32_t output_ring;                  /* device: outputs between two units, whose home is elsewhere */
     int32_t input_back;                   /* device ring: kept inputs on their way to the backward pass */
@@ -100,6 +102,8 @@ struct sw_span sw_plan_secondary(const struct sw_plan *plan, int64_t unit);
 
 /* Tells whether a unit's optimizer state passes through the device for its update. */
 bool sw_plan_streams_optimizer(const struct sw_plan *plan, int64_t unit);
+/* Tells whether a unit that lives elsewhere has the slot of embedding and head, rather than one of those of blocks. */
+bool sw_plan_has_typed_slot(const struct sw_plan *plan, int64_t unit);
 /* Tells whether the host gathers the embedding's rows that a step's tokens name, and only these go to the device. */
 bool sw_plan_gathers_rows(const struct sw_plan *plan);
 /* Tells whether a tied embedding's weights live elsewhere and have the table slot on the device. */

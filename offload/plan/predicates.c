@@ -68,16 +68,34 @@ bool sw_plan_keeps_whole_weights(const struct sw_plan *plan) {
     return sw_plan_all_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
 }
 
+bool sw_plan_has_typed_slot(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.units->fp8 && !sw_units_packs(plan->spec.units, unit);
+}
+
+/* The units that take turns in the same slots: how many they are, their slots, and the first unit behind the last. */
+struct turns {
+    int64_t units, slots, end;
+};
+
+static struct turns turns_of(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_units *units = plan->spec.units;
+    const int64_t table = units->tied;
+    if (!units->fp8)
+        return (struct turns){.units = units->count - table, .slots = plan->spec.unit_slots, .end = units->count};
+    return sw_plan_has_typed_slot(plan, unit)
+               ? (struct turns){.units = 2 - table, .slots = 1, .end = units->count}
+               : (struct turns){.units = units->count - 2, .slots = plan->spec.unit_slots, .end = units->count - 1};
+}
+
 /* A unit is gathered again in the backward pass, unless the device still holds it: the last blocks, and a tied table,
  * which has a slot of its own. The head runs once for each group of micro-batches, as all units do. */
 bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit) {
     const struct sw_plan_spec *spec = &plan->spec;
-    const bool table = spec->units->tied;
-    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_is_sharded(plan, SW_WEIGHTS) || (unit == 0 && table) ||
-        spec->units->count - table <= spec->unit_slots)
+    const struct turns turns = turns_of(plan, unit);
+    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_is_sharded(plan, SW_WEIGHTS) ||
+        (unit == 0 && spec->units->tied) || turns.units <= turns.slots)
         return false;
-    return sw_plan_groups(plan) > 1 ||
-           (unit > 0 && sw_plan_trains(plan, unit) && unit + spec->unit_slots < spec->units->count);
+    return sw_plan_groups(plan) > 1 || (unit > 0 && sw_plan_trains(plan, unit) && unit + turns.slots < turns.end);
 }
 
 bool sw_plan_reduces_groups(const struct sw_plan *plan) {

@@ -123,6 +123,7 @@ static sw_status emit(struct sw_builder *b, sw_program_kind kind) {
     const struct sw_plan *plan = b->plan;
     for (int k = 0; k < UNIT_SLOTS_MAX; k++)
         b->unit_slot_holds[k] = -1;
+    b->typed_slot_holds = -1;
     struct sw_group group = {0};
     group.at = calloc((size_t)sw_plan_group(plan), sizeof *group.at);
     if (group.at == NULL)

@@ -18,7 +18,7 @@ static void move_chunks(struct sw_builder *b, int64_t unit, int32_t slot, bool o
     for (int64_t c = 0; c < chunks; c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_secondary_chunk(b->plan, unit, c)};
         const struct sw_operand from = by_grains(out ? slot : home, false), to = by_grains(out ? home : slot, !out);
-        sw_build_move(b, from, to, weights_of(b, unit), &chunk, sw_build_typed_bytes(b, &chunk));
+        sw_build_move(b, from, to, weights_of(b, unit), &chunk, sw_build_weights_bytes(b, &chunk));
     }
 }
 
@@ -33,7 +33,7 @@ void sw_build_keep_secondary(struct sw_builder *b, int64_t unit, int32_t slot) {
         const struct sw_chunk shard = {unit, -1, own};
         struct sw_op *op = sw_build_chunk_op(b, SW_OP_KEEP_SECONDARY, SW_LANE_COMPUTE, &shard);
         op->content = SW_CONTENT_WEIGHTS;
-        op->bytes = 2 * sw_plan_typed_bytes(b->plan, own.grains);
+        op->bytes = 2 * sw_plan_weights_bytes(b->plan, unit, own.grains);
         sw_build_read(b, by_grains(slot, false), weights_of(b, unit));
         sw_build_write(b, by_grains(b->index->secondary[unit], false), weights_of(b, unit));
     }
@@ -52,7 +52,7 @@ void sw_build_gather_secondary(struct sw_builder *b, int64_t unit, int32_t slot)
     struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
     op->content = what.content;
     op->secondary = true;
-    op->bytes = sw_plan_typed_bytes(b->plan, own.grains) * (b->plan->spec.secondary_ranks - 1);
+    op->bytes = sw_plan_weights_bytes(b->plan, unit, own.grains) * (b->plan->spec.secondary_ranks - 1);
     what.version = on_host ? SW_VERSION_OWN : 0;
     if (own.grains > 0)
         sw_build_read_grains(b, on_host ? slot : b->index->secondary[unit], own, what);

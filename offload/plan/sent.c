@@ -37,7 +37,7 @@ static int64_t share_bytes(const struct sw_plan *plan, const struct sw_op *op, i
                                                  : sw_plan_rows_of(plan, number).grains * sw_plan_row_bytes(plan);
     const struct sw_span at =
         op->bucket ? sw_plan_shard_chunk(plan, op->unit, number, op->chunk) : sw_plan_shard_of(plan, op->unit, number);
-    return at.grains * sw_plan_grain_bytes(plan, op->content);
+    return at.grains * sw_plan_grain_bytes(plan, op->content, op->unit);
 }
 
 /* Tells whether an op gathers in two levels, as core/ranks/comm_rounds.c does. */

@@ -6,7 +6,8 @@
  * In a unit of a rank of a tensor group, the tensors that every rank of it has lie behind all others, in grains of
  * their own, so that they lie alike on all ranks.
  *
- * Where the optimizer state is narrow, norms and biases keep fp32 moments: the tensors of one dimension, of at most
+ * Where the optimizer state is narrow, norms and biases keep fp32 moments, and where weights lie in 8 bits, norms and
+ * biases do not: the tensors of one dimension, of at most
  * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind the others in grains of their own, the wide
  * grains, before those that every rank has, which are wide too. Matrices that every rank has are not wide. They lie
  * before the wide grains, so a unit with such matrices has no vector that its rank alone has. Only the first
@@ -69,10 +70,24 @@ struct sw_units {
     /* Format of the optimizer state that the units are laid out for, and so of every plan and store of them. It is set
      * before the units are sealed. */
     sw_optimizer_format optimizer;
+    /* The weights of blocks lie in e4m3 with a scale for each grain (core/fp8.h), those of their wide grains and of the
+     * embedding and the head in the compute type. The optimizer's format is not SW_OPTIMIZER_FP32, which has no wide
+     * grains. */
+    bool fp8;
 };
 
 sw_status sw_units_create(int64_t count, struct sw_units **out);
 void sw_units_destroy(struct sw_units *units);
+
+/* Tells whether a unit is a block whose weights lie in e4m3. */
+static inline bool sw_units_packs(const struct sw_units *units, int64_t unit) {
+    return units->fp8 && unit > 0 && unit + 1 < units->count;
+}
+
+/* Returns the bytes of one grain of a unit's weights. type: the compute type. */
+static inline int64_t sw_units_weights_bytes(const struct sw_units *units, int64_t unit, sw_dtype type) {
+    return sw_units_packs(units, unit) ? SW_GRAIN_ELEMS : SW_GRAIN_ELEMS * sw_dtype_bytes(type);
+}
 
 /* Adds a tensor at the end of a unit, or a part of one. Fails with SW_ERR_ARG when sizes overflow. */
 sw_status sw_unit_add_tensor(struct sw_unit *unit, const char *name, int dims, const int64_t *dim, bool decay);

@@ -134,7 +134,7 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     struct sw_what before = optimizer_what(b, u, false), after = optimizer_what(b, u, true);
     before.generation = after.generation = SW_GENERATION_NONE; /* the state is in memory here */
     op->bytes = 2 * sw_plan_optimizer_bytes(b->plan, op->grains) + sw_build_grads_bytes(b, &u->chunk) +
-                sw_build_typed_bytes(b, &u->chunk);
+                sw_build_weights_bytes(b, &u->chunk);
     op->speculates = u->speculative;
     /* One that speculates counts the steps that were applied by it, and the norm of its own step comes after. */
     sw_build_read_norm(b);
@@ -166,7 +166,7 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
     const int64_t unit = u->chunk.unit;
     const struct sw_operand home = home_of_weights(b, unit);
     const struct sw_what what = weights_what(u);
-    const int64_t bytes = sw_build_typed_bytes(b, &u->chunk);
+    const int64_t bytes = sw_build_weights_bytes(b, &u->chunk);
     const sw_tier made_in = b->plan->slot[made.slot].tier, home_tier = tier_of(b, SW_WEIGHTS, unit);
     const bool goes_home = !joins_away(b, unit);
     struct sw_operand on_host = made;
@@ -277,7 +277,7 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
         const struct sw_operand home = home_of(b->index->weights[unit]), at = home_of(update->slot);
         const struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .index = c};
-        const int64_t bytes = sw_build_typed_bytes(b, &chunk);
+        const int64_t bytes = sw_build_weights_bytes(b, &chunk);
         const bool nvme = tier_of(b, SW_WEIGHTS, unit) == SW_NVME;
         const struct sw_operand on_host = nvme ? sw_build_ring(b, RING_WEIGHTS) : home;
         sw_build_move(b, at, on_host, what, &chunk, bytes);

@@ -158,7 +158,7 @@ static struct price of_update(const struct simulator *s, const struct sw_op *op,
                               const struct sw_rate *fp32) {
     const struct sw_rate narrow[SW_OPTIMIZER_FORMATS] = {
         [SW_OPTIMIZER_BF16] = s->rates->update_bf16, [SW_OPTIMIZER_8BIT] = s->rates->update_8bit};
-    const struct sw_rate *own = &narrow[s->plan->spec.units->optimizer];
+    const struct sw_rate *own = &narrow[sw_optimizer_records(s->plan->spec.units->optimizer)];
     const int64_t saved = sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32) - sw_plan_optimizer_bytes(s->plan, 1);
     if (by_cores && own->bytes_per_s > 0.0)
         return of_rate(*own, (double)op->bytes, s->rates->cores);

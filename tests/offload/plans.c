@@ -250,7 +250,7 @@ static int64_t gathered_share(const struct sw_plan *plan, const struct sw_op *op
                    : sw_shard(tensor->rows, ranks, number).grains * sw_plan_row_bytes(plan);
     const struct sw_span at =
         op->bucket ? sw_plan_shard_chunk(plan, op->unit, number, op->chunk) : sw_plan_shard_of(plan, op->unit, number);
-    return at.grains * sw_plan_grain_bytes(plan, op->content);
+    return at.grains * sw_plan_grain_bytes(plan, op->content, op->unit);
 }
 
 int64_t plans_bytes_apart(const struct sw_plan *plan, const struct sw_op *op, int node_ranks) {
