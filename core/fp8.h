@@ -36,6 +36,7 @@ enum {
     SW_FP8_EXPONENT_CODES = 8,  /* codes of a grain that hold a bit of its scale */
     SW_FP8_EXPONENT_BYTE = 101, /* the byte of the scale 1; the byte of NaN has all its bits set */
     SW_FP8_EXPONENT_NAN = 0xff,
+    SW_FP8_PARTS = 256, /* parts of a tensor whose largest magnitudes a device may keep while it encodes the tensor */
 };
 
 SW_FP8_INLINE uint32_t sw_fp8_bits(float value) {

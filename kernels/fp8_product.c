@@ -3,7 +3,8 @@
 #include "core/size.h"
 
 bool sw_fp8_is_apart(const struct sw_device *device, const struct sw_gemm *shape) {
-    return shape->a_as != SW_FP8_NONE && device->ops.check_fp8 == NULL;
+    const bool odd = (shape->m | shape->n | shape->k) % SW_FP8_SIDE_MULTIPLE != 0;
+    return shape->a_as != SW_FP8_NONE && (device->ops.check_fp8 == NULL || odd);
 }
 
 /* The parts of the scratch memory: what the product of rounded operands needs, then the operand's scale, and codes and
@@ -21,7 +22,7 @@ static int64_t place(int64_t *used_bytes, int64_t bytes) {
 static struct parts parts_of(const struct sw_gemm *shape, int64_t product_bytes) {
     const int64_t a = shape->m * shape->k, b = shape->k * shape->n, typed = sw_dtype_bytes(shape->in);
     struct parts parts = {.bytes = sw_round_up(product_bytes, SW_BUFFER_ALIGN_BYTES)};
-    parts.scale = place(&parts.bytes, 2 * (int64_t)sizeof(float));
+    parts.scale = place(&parts.bytes, SW_FP8_SCALE_BYTES);
     parts.codes = place(&parts.bytes, sw_max_i64(a, b));
     parts.a = place(&parts.bytes, a * typed);
     parts.b = place(&parts.bytes, b * typed);

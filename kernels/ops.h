@@ -503,7 +503,7 @@ struct sw_encode_fp8 {
     bool transpose;
     const void *from;
     uint8_t *codes;
-    float *scale; /* [2] receives the scale, and then the largest magnitude */
+    float *scale; /* [1 + SW_FP8_PARTS] the first receives the scale, and the device may use the others */
 };
 #define sw_encode_fp8(stream, ...)                                                                                     \
     sw_device_run(stream, SW_DEVICE_ENCODE_FP8, &(const struct sw_encode_fp8){__VA_ARGS__})

@@ -21,6 +21,9 @@ void sw_algorithm_record_release(struct sw_algorithm_record *record) {
 
 static const char *const type_names[SW_DTYPES] = {[SW_F32] = "fp32", [SW_BF16] = "bf16", [SW_F16] = "fp16"};
 
+/* By sw_fp8; a product of other operands has no such names. */
+static const char *const code_names[] = {[SW_FP8_E4M3] = "e4m3", [SW_FP8_E5M2] = "e5m2"};
+
 static json_t *algorithm_to_json(const struct sw_gemm_algorithm *a) {
     const struct sw_gemm *s = &a->shape;
     char words[SW_ALGORITHM_WORDS * WORD_CHARS] = "";
@@ -30,6 +33,10 @@ static json_t *algorithm_to_json(const struct sw_gemm_algorithm *a) {
                   (json_int_t)sw_gemm_c_stride(s), "in", type_names[s->in], "out", type_names[s->out], "transpose_a",
                   s->transpose_a, "transpose_b", s->transpose_b, "bias", s->bias, "accumulate", s->accumulate, "addend",
                   s->addend, "tf32", a->tf32, "workspace", (json_int_t)a->workspace_bytes);
+    if (s->a_as != SW_FP8_NONE) {
+        json_object_set_new(object, "a_as", json_string(code_names[s->a_as]));
+        json_object_set_new(object, "b_as", json_string(code_names[s->b_as]));
+    }
     for (int i = 0; i < SW_ALGORITHM_FIELDS; i++)
         json_object_set_new(object, sw_algorithm_field_names[i], json_integer((json_int_t)a->field[i]));
     for (int i = 0; i < SW_ALGORITHM_WORDS; i++)
@@ -45,6 +52,14 @@ static bool read_type(const char *name, sw_dtype *out) {
             return true;
         }
     return false;
+}
+
+static bool read_codes(const json_t *name, sw_fp8 *out) {
+    *out = SW_FP8_NONE;
+    for (int type = SW_FP8_E4M3; json_is_string(name) && type <= SW_FP8_E5M2; type++)
+        if (strcmp(code_names[type], json_string_value(name)) == 0)
+            *out = (sw_fp8)type;
+    return name == NULL || *out != SW_FP8_NONE;
 }
 
 static bool read_words(const char *text, uint64_t out[SW_ALGORITHM_WORDS]) {
@@ -83,7 +98,9 @@ static bool read_shape(json_t *from, struct sw_gemm_algorithm *out) {
     out->tf32 = flags[5];
     out->workspace_bytes = workspace;
     return m > 0 && n > 0 && k > 0 && read_type(in, &out->shape.in) && read_type(to, &out->shape.out) &&
-           read_words(words, out->word);
+           read_codes(json_object_get(from, "a_as"), &out->shape.a_as) &&
+           read_codes(json_object_get(from, "b_as"), &out->shape.b_as) &&
+           (out->shape.a_as == SW_FP8_NONE) == (out->shape.b_as == SW_FP8_NONE) && read_words(words, out->word);
 }
 
 static bool read_algorithm(json_t *from, struct sw_gemm_algorithm *out) {

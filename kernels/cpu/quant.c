@@ -173,8 +173,7 @@ static sw_status encode_fp8(struct sw_stream *stream, const void *args) {
     struct encoding e = {.op = op, .elems = op->rows * op->cols, .largest = &largest};
     const bool enough = e.elems >= SW_PARALLEL_MIN_ELEMS;
     sw_cpu_share(stream, enough, tiles_of(e.elems), find_largest, &e);
-    op->scale[0] = sw_fp8_scale(op->as, largest, &e.inverse);
-    op->scale[1] = sw_fp8_float(largest);
+    *op->scale = sw_fp8_scale(op->as, largest, &e.inverse);
     if (op->transpose)
         sw_cpu_share(stream, enough, op->cols, encode_columns, &e);
     else

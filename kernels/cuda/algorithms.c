@@ -162,6 +162,8 @@ static bool open_timing(struct timing *t, const struct sw_gemm *s) {
                                             .addend = s->addend ? t->memory + at[3] : NULL,
                                             .c = t->memory + at[4],
                                             .workspace = t->memory + at[5]};
+    if (s->a_as != SW_FP8_NONE) /* any numbers are codes, and scales */
+        t->operands.a_scale = t->operands.b_scale = (const float *)(void *)(t->memory + at[2]);
     return true;
 }
 

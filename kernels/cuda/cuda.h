@@ -14,7 +14,8 @@ struct sw_cuda {
     int number;    /* the GPU's number in CUDA */
     int numa_node; /* the NUMA node that the GPU is attached to; -1: not known */
     int multiprocessors;
-    int driver; /* the CUDA version of the driver, in the form of CUDART_VERSION */
+    int capability; /* the compute capability: 89 for 8.9 */
+    int driver;     /* the CUDA version of the driver, in the form of CUDART_VERSION */
     int64_t total_bytes;
     char name[256], isa[16], bus[SW_CUDA_BUS_CHARS];
     char library_name[SW_CUDA_LIBRARY_CHARS]; /* version and file of cuBLASLt */

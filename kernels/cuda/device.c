@@ -97,6 +97,7 @@ static sw_status read_gpu(struct sw_cuda *cuda) {
     struct cudaDeviceProp gpu;
     SW_TRY(sw_cuda_check(cudaGetDeviceProperties(&gpu, cuda->number), "asking for a GPU's properties"));
     snprintf(cuda->name, sizeof cuda->name, "%s", gpu.name);
+    cuda->capability = gpu.major * 10 + gpu.minor;
     snprintf(cuda->isa, sizeof cuda->isa, "sm_%d%d", gpu.major, gpu.minor);
     cuda->total_bytes = (int64_t)gpu.totalGlobalMem;
     cuda->multiprocessors = gpu.multiProcessorCount;

@@ -35,6 +35,10 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_UPDATE_ADAMW] = sw_cuda_update_adamw,
     [SW_DEVICE_QUANTIZE] = sw_cuda_quantize,
     [SW_DEVICE_DEQUANTIZE] = sw_cuda_dequantize,
+    [SW_DEVICE_ENCODE_FP8] = sw_cuda_encode_fp8,
+    [SW_DEVICE_DECODE_FP8] = sw_cuda_decode_fp8,
+    [SW_DEVICE_PACK_WEIGHTS] = sw_cuda_pack_weights,
+    [SW_DEVICE_UNPACK_WEIGHTS] = sw_cuda_unpack_weights,
     [SW_DEVICE_RANK_SUM] = sw_cuda_rank_sum,
 };
 

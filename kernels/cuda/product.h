@@ -18,6 +18,7 @@ struct sw_cuda_product {
 struct sw_cuda_operands {
     const void *a, *b, *bias, *addend; /* bias and addend are NULL where the shape has none */
     void *c, *workspace;
+    const float *a_scale, *b_scale; /* of operands in 8 bits, which are codes then; NULL: none are */
 };
 
 /* Starts a product on a stream, by an algorithm in the library's own form. */

@@ -41,7 +41,8 @@ static __device__ __forceinline__ void update_whole(const update &u, float decay
     sw_store_whole(record, master);
     sw_store_whole(record + u.plane_elems, m);
     sw_store_whole(record + 2 * u.plane_elems, v);
-    sw_store_whole(weights + at, master);
+    if (weights != NULL)
+        sw_store_whole(weights + at, master);
 }
 
 /* Updates the elements [begin, end) of a vector, one by one. */
@@ -58,7 +59,8 @@ static __device__ __forceinline__ void update_part(const update &u, const sw_str
             sw_update_elem(u.scalars, s.factors[span], s.minus_step_sizes[span], grads.at(at + i), &master, m, v);
             record[i] = master;
         }
-        sw_round(master, &weights[at + i]);
+        if (weights != NULL)
+            sw_round(master, &weights[at + i]);
     }
 }
 

@@ -217,7 +217,8 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
         sw_update_elem(u.scalars, s.factors[span], s.minus_step_sizes[span], gradients[i], &master[i], &m[i], &v[i]);
     }
     sw_store_whole(masters, master);
-    sw_store_elems(weights + at, SW_ELEMS, u.aligned, master);
+    if (weights != NULL)
+        sw_store_elems(weights + at, SW_ELEMS, u.aligned, master);
     __syncwarp();
     moments.round(u, m, v, words[warp], lane);
 }

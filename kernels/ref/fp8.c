@@ -13,8 +13,7 @@ static sw_status encode(struct sw_stream *stream, const void *args) {
     (void)stream;
     for (int64_t i = 0; i < op->rows * op->cols; i++)
         largest = largest_bits(largest, sw_dtype_load(op->type, op->from, i));
-    op->scale[0] = sw_fp8_scale(op->as, largest, &inverse);
-    op->scale[1] = sw_fp8_float(largest);
+    *op->scale = sw_fp8_scale(op->as, largest, &inverse);
     for (int64_t row = 0; row < op->rows; row++) {
         for (int64_t col = 0; col < op->cols; col++) {
             const float value = sw_dtype_load(op->type, op->from, row * op->cols + col);

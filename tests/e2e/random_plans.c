@@ -93,7 +93,7 @@ static void run_one(const struct same_trace *reference, const struct harness_spe
 
 /* Groups of one to three micro-batches in whole blocks; some plans in tiles, whose boundaries are of two sizes; and
  * with an embedding that is not tied, of which only rows go to the device; optimizer state in every
- * format; and gradients in 8 bits. */
+ * format; gradients in 8 bits; and weights and products in 8 bits. */
 static const struct {
     int64_t tiles, group;
     int runs;
@@ -101,20 +101,25 @@ static const struct {
     sw_optimizer_format optimizer;
     sw_rounding rounding;
     sw_grads_format grads;
+    bool fp8; /* in bf16 alone */
 } series[] = {
-    {1, 1, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {1, 2, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {1, 3, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {TILES, 2, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {TILES, 3, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {1, 2, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {1, 3, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED},
-    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {TILES, 2, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED},
-    {1, 1, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, SW_GRADS_TYPED},
-    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_8BIT},
-    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_8BIT},
+    {1, 1, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {1, 2, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {1, 3, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {TILES, 2, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {TILES, 3, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {1, 2, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {1, 3, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false},
+    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {TILES, 2, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false},
+    {1, 1, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
+    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_8BIT, false},
+    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_8BIT, false},
+    {1, 1, NARROW_RUNS, true, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_TYPED, true},
+    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_TYPED, true},
+    {TILES, 3, NARROW_RUNS, false, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_8BIT, true},
+    {1, 2, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, true},
 };
 
 static void run_all(sw_dtype type, const char *directory) {
@@ -127,6 +132,9 @@ static void run_all(sw_dtype type, const char *directory) {
     for (size_t i = 0; i < sizeof series / sizeof series[0]; i++) {
         struct harness_spec spec = same_narrow_spec(type, series[i].optimizer, series[i].rounding);
         struct same_trace reference;
+        if (series[i].fp8 && type != SW_BF16)
+            continue;
+        spec.shape.fp8 = series[i].fp8;
         spec.group = series[i].group;
         spec.grads = series[i].grads;
         spec.shape.tiles = series[i].tiles;

@@ -25,6 +25,7 @@ struct training {
     int node_ranks, part_ranks;
     sw_quant gather, reduce;
     sw_optimizer_format optimizer;
+    bool fp8;
 };
 
 /* The most by which losses and norms in fp32 may differ from those of one rank, as a share. */
@@ -37,6 +38,7 @@ struct job {
     const char *directory; /* of this rank */
     sw_dtype type;
     sw_optimizer_format optimizer;
+    bool fp8;
     int64_t frozen_units;
     sw_quant gather, reduce;
     int reduce_nodes;        /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
@@ -51,6 +53,7 @@ static int ranks_of(const struct job *job) {
 static struct harness_spec spec_of(const struct job *job, bool alone) {
     const struct sw_comm_nodes *nodes = sw_comm_nodes(job->comm);
     struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
+    spec.shape.fp8 = job->fp8;
     spec.comm = alone ? NULL : job->comm;
     spec.frozen_units = job->frozen_units;
     spec.gather = job->gather;
@@ -170,6 +173,17 @@ static double element_bytes(const struct job *job, sw_quant quant) {
     return quant == SW_QUANT_NONE ? (double)sw_dtype_bytes(job->type) : code + 4.0 / 256;
 }
 
+/* Returns the bytes of an element of a unit's weights that ranks exchange, and how often a step of stage 3 gathers the
+ * unit: twice, but for what is held from the forward pass to the backward pass. That is the tied table, and the last
+ * two units, or the head in a slot of its own and the last two blocks where blocks are in 8 bits. */
+static double weight_bytes(const struct job *job, int64_t unit, int64_t units) {
+    return job->fp8 && unit > 0 && unit + 1 < units ? 1.0 : element_bytes(job, job->gather);
+}
+
+static int gathers_of(const struct job *job, int64_t unit, int64_t units) {
+    return unit == 0 || unit + (job->fp8 ? 3 : 2) >= units ? 1 : 2;
+}
+
 static double shard_elems(const struct sw_plan *plan, int64_t unit, int rank) {
     return (double)(sw_plan_shard_of(plan, unit, rank).grains * SW_GRAIN_ELEMS);
 }
@@ -187,16 +201,14 @@ static double gathered_elems(const struct job *job, const struct sw_plan *plan, 
     return elems;
 }
 
-/* Returns what the formulas give for a step of stage 3 on this rank: all units are gathered twice, but for the tied
- * table, the last block and the head, which are held from the forward pass to the backward pass. */
+/* Returns what the formulas give for a step of stage 3 on this rank. */
 static double formula_bytes(const struct job *job, const struct sw_plan *plan) {
     const struct sw_units *units = plan->spec.units;
     const double others = ranks_of(job) - 1;
     double bytes = others * (double)sw_plan_summary_bytes(plan, true);
     for (int64_t u = 0; u < units->count; u++) {
         const double whole = (double)(units->unit[u].grains * SW_GRAIN_ELEMS);
-        const int gathers = u == 0 || u + 2 >= units->count ? 1 : 2;
-        bytes += gathers * gathered_elems(job, plan, u) * element_bytes(job, job->gather);
+        bytes += gathers_of(job, u, units->count) * gathered_elems(job, plan, u) * weight_bytes(job, u, units->count);
         bytes += (whole - shard_elems(plan, u, plan->spec.rank)) * element_bytes(job, job->reduce);
     }
     return bytes;
@@ -207,10 +219,11 @@ static double between_bytes(const struct job *job, const struct sw_plan *plan) {
     const struct sw_comm_nodes *nodes = sw_comm_nodes(job->comm);
     const int apart = ranks_of(job) - nodes->ranks, levels = job->reduce_nodes > 1 ? 2 : 1;
     double bytes = apart * (double)sw_plan_summary_bytes(plan, true);
-    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+    const int64_t units = plan->spec.units->count;
+    for (int64_t u = 0; u < units; u++) {
         const double own = shard_elems(plan, u, plan->spec.rank);
-        const int gathers = u == 0 || u + 2 >= plan->spec.units->count ? 1 : 2;
-        bytes += gathers * own * (plan->spec.fills_nodes ? nodes->nodes - 1 : apart) * element_bytes(job, job->gather);
+        bytes += gathers_of(job, u, units) * own * (plan->spec.fills_nodes ? nodes->nodes - 1 : apart) *
+                 weight_bytes(job, u, units);
         for (int rank = 0; rank < ranks_of(job); rank++) {
             const bool gives = levels == 1 || rank % nodes->ranks == nodes->rank;
             if (rank / nodes->ranks != nodes->node && gives)
@@ -309,6 +322,7 @@ static void train_rank(void *context, int rank) {
     struct job job = {.directory = directory,
                       .type = training->type,
                       .optimizer = training->optimizer,
+                      .fp8 = training->fp8,
                       .frozen_units = training->frozen_units,
                       .gather = training->gather,
                       .reduce = training->reduce,
@@ -411,6 +425,19 @@ static void narrow_optimizer_state_gives_the_same_bits(void **state) {
           {.ranks = 2, .type = SW_F32, .variants = 3, .optimizer = SW_OPTIMIZER_BF16});
 }
 
+/* With secondary shards, with frozen units, and on nodes. */
+static void weights_in_8_bits_give_the_same_bits(void **state) {
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 6, .optimizer = SW_OPTIMIZER_FP32_APART, .fp8 = true},
+          {.ranks = 4,
+           .type = SW_BF16,
+           .variants = 3,
+           .node_ranks = 2,
+           .part_ranks = 2,
+           .optimizer = SW_OPTIMIZER_FP32_APART,
+           .fp8 = true},
+          {.ranks = 3, .type = SW_BF16, .variants = 3, .frozen_units = 3, .optimizer = SW_OPTIMIZER_8BIT, .fp8 = true});
+}
+
 #define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
 
 int main(void) {
@@ -426,6 +453,7 @@ int main(void) {
         in_directory(gradients_reduced_within_nodes_first_give_the_same_bits),
         in_directory(both_quantized_give_the_same_bits),
         in_directory(narrow_optimizer_state_gives_the_same_bits),
+        in_directory(weights_in_8_bits_give_the_same_bits),
     };
     return cmocka_run_group_tests_name("e2e ranks bits", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Matrix products as cuBLASLt defines them, plainly. */
 #include "core/dtype.h"
+#include "core/fp8.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/equipment/cuda/gpu.h"
 #include "tests/equipment/vectors.h"
@@ -99,6 +100,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
         {CUBLASLT_MATMUL_DESC_TRANSB, &d->transpose_b, sizeof d->transpose_b},
         {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, sizeof d->epilogue},
         {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, sizeof d->bias},
+        {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &d->a_scale, sizeof d->a_scale},
+        {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &d->b_scale, sizeof d->b_scale},
         {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &d->bias_type, sizeof d->bias_type},
     };
     return set_field(fields, sizeof fields / sizeof fields[0], (int)attribute, value, bytes);
@@ -156,11 +159,25 @@ static uint64_t inner_side(const struct product *p) {
     return p->d.transpose_a == CUBLAS_OP_T ? p->a.rows : p->a.cols;
 }
 
+static int is_code(cudaDataType_t type) {
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
+/* What cuBLASLt asks of products in 8 bits: the first operand transposed and the second not, sides of multiples of 16,
+ * one operand at least in e4m3, and scales in the GPU's memory. */
+static int codes_fit(const struct product *p) {
+    return is_code(p->a.type) && is_code(p->b.type) && p->d.transpose_a == CUBLAS_OP_T &&
+           p->d.transpose_b == CUBLAS_OP_N && (p->c.rows | p->c.cols | inner_side(p)) % 16 == 0 &&
+           (p->a.type == CUDA_R_8F_E4M3 || p->b.type == CUDA_R_8F_E4M3) &&
+           sw_emulated_owns(p->d.a_scale, sizeof *p->d.a_scale) && sw_emulated_owns(p->d.b_scale, sizeof *p->d.b_scale);
+}
+
 static int fits_together(const struct product *p) {
     const uint64_t rows = p->d.transpose_a == CUBLAS_OP_T ? p->a.cols : p->a.rows;
     const uint64_t b_inner = p->d.transpose_b == CUBLAS_OP_T ? p->b.cols : p->b.rows;
     const uint64_t cols = p->d.transpose_b == CUBLAS_OP_T ? p->b.rows : p->b.cols;
-    return rows == p->c.rows && cols == p->c.cols && inner_side(p) == b_inner && p->a.type == p->b.type;
+    return rows == p->c.rows && cols == p->c.cols && inner_side(p) == b_inner &&
+           (is_code(p->a.type) || is_code(p->b.type) ? codes_fit(p) : p->a.type == p->b.type);
 }
 
 /* cuBLASLt's table of types: the bias has the result's. An algorithm is chosen and checked for the bias's address, so
@@ -259,7 +276,10 @@ static float to_tf32(float value) {
 static float element(const struct product *p, const cublasLtMatrixLayoutOpaque_t *layout, const void *at,
                      cublasOperation_t transpose, uint64_t row, uint64_t col) {
     const uint64_t r = transpose == CUBLAS_OP_T ? col : row, c = transpose == CUBLAS_OP_T ? row : col;
-    const float value = sw_dtype_load(type_of(layout->type), at, (int64_t)(r + c * (uint64_t)layout->stride));
+    const int64_t index = (int64_t)(r + c * (uint64_t)layout->stride);
+    if (is_code(layout->type))
+        return sw_fp8_value(layout->type == CUDA_R_8F_E4M3 ? SW_FP8_E4M3 : SW_FP8_E5M2, ((const uint8_t *)at)[index]);
+    const float value = sw_dtype_load(type_of(layout->type), at, index);
     return p->d.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? to_tf32(value) : value;
 }
 
@@ -278,6 +298,8 @@ static void finish_column(const struct product *p, uint64_t col, const double *s
     for (uint64_t row = 0; row < p->c.rows; row++) {
         const int64_t at = (int64_t)(row + col * (uint64_t)p->c.stride);
         double sum = sums[row];
+        if (is_code(p->a.type))
+            sum *= (double)*p->d.a_scale * (double)*p->d.b_scale;
         if (p->beta != 0.0f)
             sum += (double)p->beta * (double)sw_dtype_load(type, p->c_at, at);
         if (p->d.epilogue == CUBLASLT_EPILOGUE_BIAS)
