@@ -57,7 +57,7 @@ static void print_groups(const struct sw_settings *s, FILE *to) {
 
 void sw_answer_print_plan(const struct sw_answer *answer, FILE *to) {
     const struct sw_settings *s = answer->settings;
-    const sw_optimizer_format optimizer = answer->plan->spec.units->optimizer;
+    const sw_optimizer_format optimizer = sw_optimizer_records(answer->plan->spec.units->optimizer);
     const bool narrow = optimizer != SW_OPTIMIZER_FP32;
     char parameters[SW_COUNT_CHARS];
     const char *grads = narrow ? " and gradients in 8bit" : " with gradients in 8bit";

@@ -301,7 +301,8 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_helps *h
         update_prices_json(p), "lanes", lanes_json(plan), "ops", plan->program[SW_PROGRAM_UPDATE].op_count, "waits",
         plan->program[SW_PROGRAM_UPDATE].wait_count, "predicted", prediction_json(p), "saves", saves_json(p), "writes",
         writes_json(p));
-    json_object_set_new(root, "optimizer_state", json_string(sw_optimizer_format_name(plan->spec.units->optimizer)));
+    json_object_set_new(root, "optimizer_state",
+                        json_string(sw_optimizer_format_name(sw_optimizer_records(plan->spec.units->optimizer))));
     json_object_set_new(root, "grads_state", json_string(plan->spec.grads == SW_GRADS_8BIT ? "8bit" : "compute"));
     json_object_set_new(root, "placement_prices", placement_prices_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static const char *const format_names[SW_OPTIMIZER_LAYOUTS] = {"fp32", "bf16", "8bit", "fp32 apart"};
+static const char *const format_names[SW_OPTIMIZER_LAYOUTS] = {"fp32", "bf16", "8bit", "fp32-apart"};
 static const char *const rounding_names[SW_ROUNDINGS] = {"nearest", "stochastic"};
 
 /* Bytes of a grain's master weights, and of its scales: one float of each moment for a block. */

@@ -124,7 +124,7 @@ static bool has_room_with(const struct drives *drives, struct sw_settings settin
 static sw_optimizer_format find_format(const struct drives *drives, const struct sw_settings *settings,
                                        const struct sw_model_config *config, const struct sw_model_shape *shape,
                                        struct sw_device *device) {
-    const sw_optimizer_format given = sw_settings_optimizer(settings);
+    const sw_optimizer_format given = (sw_optimizer_format)settings->optimizer_state;
     struct sw_settings tried = *settings; /* a shallow copy: the caller keeps the strings */
     for (int format = (int)given + 1; format < SW_OPTIMIZER_FORMATS; format++) {
         tried.optimizer_state = format;
@@ -149,7 +149,7 @@ sw_status sw_plan_check_drives(const struct sw_plan *plan, const struct sw_plan_
     snprintf(message, sizeof message, "%s", sw_error_message(status));
     sw_error_clear();
     const sw_optimizer_format format = find_format(&drives, settings, sw_model_get_config(model), shape, device);
-    if (format != sw_settings_optimizer(settings))
+    if ((int)format != settings->optimizer_state)
         return sw_fail(status, "%s; with --optimizer-state %s it fits, or name a larger drive by --nvme", message,
                        sw_optimizer_format_name(format));
     return sw_fail(status, "%s; no --optimizer-state fits there, so name a larger drive, or several, by --nvme",

@@ -18,7 +18,7 @@ static struct change no_change(const struct sw_planned *p) {
                            .host_memory = p->settings.host_memory,
                            .drives = 1.0,
                            .batches = 1.0,
-                           .optimizer = sw_settings_optimizer(&p->settings),
+                           .optimizer = (sw_optimizer_format)p->settings.optimizer_state,
                            .grads = (sw_grads_format)p->settings.grads_state};
 }
 
@@ -101,7 +101,9 @@ static sw_status plan_format(const struct sw_planned *p, sw_optimizer_format for
     struct sw_model_shape shape = sw_planned_shape(p);
     struct change change = no_change(p);
     struct sw_model *model;
-    shape.optimizer = change.optimizer = format;
+    change.optimizer = format;
+    const struct sw_settings changed = change_settings(p, &change);
+    shape.optimizer = sw_settings_optimizer(&changed);
     SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &model));
     const sw_status status = plan_model(p, model, names[format], &change, out);
     sw_model_destroy(model);
@@ -143,7 +145,7 @@ static bool may_double(const struct sw_planned *p) {
     bool on_nvme = false;
     for (int64_t u = p->plan->spec.frozen_units; u < p->plan->spec.units->count; u++)
         on_nvme |= p->plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
-    return on_nvme && sw_settings_optimizer(&p->settings) == SW_OPTIMIZER_FP32 && sw_what_helps_is_quick(p) &&
+    return on_nvme && p->settings.optimizer_state == SW_OPTIMIZER_FP32 && sw_what_helps_is_quick(p) &&
            step->lane_busy_s[SW_LANE_COMPUTE] < MOST_COMPUTING * step->step_s;
 }
 

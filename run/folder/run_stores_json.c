@@ -114,7 +114,7 @@ void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root) {
 static sw_status optimizer_from_json(const json_t *root, const char *path, struct sw_run *run) {
     const json_t *name = json_object_get(root, "optimizer");
     run->optimizer = SW_OPTIMIZER_FP32;
-    for (int format = 0; name != NULL && format < SW_OPTIMIZER_FORMATS; format++)
+    for (int format = 0; name != NULL && format < SW_OPTIMIZER_LAYOUTS; format++)
         if (json_is_string(name) &&
             strcmp(json_string_value(name), sw_optimizer_format_name((sw_optimizer_format)format)) == 0)
             run->optimizer = (sw_optimizer_format)format;

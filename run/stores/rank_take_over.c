@@ -304,8 +304,8 @@ static void say_changed(const struct change *change) {
         return;
     if (changes_format(change))
         sw_log_info("converted the optimizer state of step %lld from %s to %s, once; moments are rounded to nearest",
-                    (long long)change->step, sw_optimizer_format_name(change->before.optimizer),
-                    sw_optimizer_format_name(now));
+                    (long long)change->step, sw_optimizer_format_name(sw_optimizer_records(change->before.optimizer)),
+                    sw_optimizer_format_name(sw_optimizer_records(now)));
     if (changes_groups(change))
         sw_log_info("laid out the optimizer state of step %lld for --tensor %lld instead of %lld, once%s",
                     (long long)change->step, (long long)sw_settings_tensor_ranks(&change->self->run->settings),
