@@ -171,6 +171,23 @@ def tf32_rounds_a_little():
     return problems + program.refused("tf32 on the CPU", on_cpu, "--precision tf32", "fp32")
 
 
+def fp8_is_multiplied_from_8_9_on():
+    """The products of blocks are of codes; losses are those of the CPU, which multiplies what codes stand for."""
+    losses, problems = {}, []
+    for device, place in (("cuda", "optimizer=device"), ("cpu", "optimizer=host"), ("cuda", "weights=host,optimizer=nvme")):
+        run = os.path.join(SCRATCH, f"fp8 by {device}, {place}")
+        program.must(*(device if word == "cuda" else word for word in train(run, "--precision", "fp8", place=place)))
+        losses[device, place] = [line["loss"] for line in program.steps_of(run)]
+    first, on_cpu, again = losses.values()
+    if first != again:
+        problems.append(f"the bits depend on the placement: {losses}")
+    far = max(abs(a / b - 1) for a, b in zip(first, on_cpu))
+    problems += [f"losses {losses}"] if far > ROUNDING else []
+    ended = with_defect("without-fp8", train(os.path.join(SCRATCH, "fp8 on 8.6"), "--precision", "fp8"))
+    return problems + program.wrong_refusal("fp8 on a GPU of capability 8.6", ended, 1,
+                                            ("--precision fp8", "8.9", "8.6", "--precision bf16"), ["train"])
+
+
 def doctor_names_the_libraries():
     facts = next(finding for finding in json.loads(program.must("doctor", "--quick", "--json").out)["findings"]
                  if finding["what"] == "gpu")
@@ -381,4 +398,4 @@ def pairs_with_a_peer():
 
 
 script_test.run(what_a_day_with_a_gpu_runs, pairs_with_a_peer, doctor_names_the_libraries, gpus_that_cannot_be_used, memory_that_is_not_there, auto_takes_the_gpu_or_says_why_not, losses_and_texts, odd_lengths, predictions_are_kept, tf32_rounds_a_little,
-                benches_of_parts, bench_of_steps)
+                fp8_is_multiplied_from_8_9_on,                 benches_of_parts, bench_of_steps)

@@ -32,6 +32,11 @@ static void too_old(struct sw_emulation_gpu *gpu) {
     gpu->major = 7;
 }
 
+static void without_fp8(struct sw_emulation_gpu *gpu) {
+    gpu->major = 8;
+    gpu->minor = 6;
+}
+
 static void held(struct sw_emulation_gpu *gpu) {
     gpu->held_bytes = gpu->memory_bytes;
 }
@@ -103,6 +108,7 @@ static const struct {
                {"old-driver", old_driver},
                {"no-gpu", no_gpu},
                {"too-old", too_old},
+               {"without-fp8", without_fp8},
                {"held", held},
                {"mostly-held", mostly_held},
                {"small", small},

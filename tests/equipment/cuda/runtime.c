@@ -26,9 +26,9 @@ static void start_machine(void) {
     const char *capability = getenv("SW_EMULATED_CAPABILITY");
     struct sw_emulation_gpu *gpu = &sw_emulated_machine.gpu;
     *gpu = sw_emulation_default_gpu;
-    if (capability != NULL && (strcmp(capability, "8.6") == 0 || strcmp(capability, "8.9") == 0)) {
+    if (capability != NULL && strcmp(capability, "8.9") == 0) {
         gpu->major = 8;
-        gpu->minor = capability[2] - '0';
+        gpu->minor = 9;
         gpu->shared_bytes = SW_EMULATION_LEAST_SHARED_BYTES;
     }
     sw_emulation_set_most_shared(gpu->shared_bytes - SW_EMULATED_RESERVED_BYTES);
