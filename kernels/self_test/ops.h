@@ -30,6 +30,8 @@ sw_status trial_square_sums(struct trial *trial);
 sw_status trial_update(struct trial *trial);
 sw_status trial_quantize(struct trial *trial);
 sw_status trial_dequantize(struct trial *trial);
+sw_status trial_encode_fp8(struct trial *trial);
+sw_status trial_pack_weights(struct trial *trial);
 
 /* struct test_heads */
 sw_status trial_rmsnorm_forward(struct trial *trial);
@@ -43,5 +45,7 @@ sw_status trial_attention_backward(struct trial *trial);
 /* struct sw_gemm */
 sw_status trial_gemm(struct trial *trial);
 sw_status trial_gemm_tf32(struct trial *trial);
+/* struct sw_gemm with operands in 8 bits; the device must multiply them. */
+sw_status trial_gemm_fp8(struct trial *trial);
 
 #endif

@@ -1,6 +1,7 @@
 /* Matrix products: some rows and columns of each, which meet every tile that an algorithm has, are computed in double,
  * and all other elements must be there. */
 #include "core/size.h"
+#include "kernels/fp8_product.h"
 #include "kernels/self_test/ops.h"
 
 #include <math.h>
@@ -83,6 +84,51 @@ static sw_status run(struct trial *trial, bool tf32) {
     if (trial->pass != TRIAL_DEVICE)
         return SW_OK;
     return sw_gemm_add(trial->stream, &s, of.a, of.b, of.bias, of.addend, of.c, trial->scratch);
+}
+
+/* Names an operand in 8 bits: what its codes stand for, so that the device's own codes stand for the same. */
+static sw_status rounded_input(struct trial *trial, const char *name, sw_fp8 as, int64_t elems, const void **out) {
+    void *at = trial_operand(trial, (struct trial_operand){.name = name,
+                                                           .type = (trial_type)trial->type,
+                                                           .elems = elems,
+                                                           .fill = FILL_NORMAL,
+                                                           .deviation = 1.0f,
+                                                           .compare = COMPARE_NOT});
+    *out = at;
+    if (trial->pass != TRIAL_PREPARE)
+        return SW_OK;
+    uint8_t *codes = (uint8_t *)trial->scratch + SW_FP8_SCALE_BYTES;
+    float *scale = (float *)(void *)trial->scratch;
+    SW_TRY(sw_encode_fp8(trial->stream, .type = trial->type, .as = as, .rows = 1, .cols = elems, .from = at,
+                         .codes = codes, .scale = scale));
+    return sw_decode_fp8(trial->stream, trial->type, as, elems, codes, scale, at);
+}
+
+sw_status trial_gemm_fp8(struct trial *trial) {
+    struct sw_gemm s = *(const struct sw_gemm *)trial->shape;
+    struct operands of = {.bias = NULL};
+    int64_t scratch_bytes = 0;
+    s.in = trial->type;
+    s.out = s.accumulate ? SW_F32 : trial->type;
+    if (trial->pass == TRIAL_DECLARE) {
+        SW_TRY(sw_device_prepare_gemm(trial->device, &s, &scratch_bytes));
+        trial_needs_scratch(trial, scratch_bytes, SW_FP8_SCALE_BYTES + sw_max_i64(s.m * s.k, s.k * s.n));
+    }
+    SW_TRY(rounded_input(trial, "A", s.a_as, s.m * s.k, &of.a));
+    SW_TRY(rounded_input(trial, "B", s.b_as, s.k * s.n, &of.b));
+    of.bias = s.bias ? trial_input(trial, "the bias", s.in, s.n, 1.0f) : NULL;
+    of.c = trial_operand(trial, (struct trial_operand){.name = "C",
+                                                       .type = (trial_type)s.out,
+                                                       .elems = s.m * s.n,
+                                                       .fill = s.accumulate ? FILL_NORMAL : FILL_POISON,
+                                                       .deviation = 1.0f,
+                                                       .compare = COMPARE_SAMPLED,
+                                                       .tolerance = tolerance_of(&s, false)});
+    if (trial->pass == TRIAL_REFERENCE)
+        sample(&s, &of);
+    if (trial->pass != TRIAL_DEVICE)
+        return SW_OK;
+    return sw_gemm_add(trial->stream, &s, of.a, of.b, of.bias, NULL, of.c, trial->scratch);
 }
 
 sw_status trial_gemm(struct trial *trial) {

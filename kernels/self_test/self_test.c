@@ -1,5 +1,6 @@
 /* The tables of the self-test: its ops, their shapes, and the ways of attention; and the run over them. */
 #include "kernels/self_test.h"
+#include "kernels/fp8_product.h"
 
 #include "core/clock.h"
 #include "core/error_scope.h"
@@ -95,6 +96,8 @@ static const struct op ops[] = {
     {"update", trial_update, GRAINS, false},
     {"quantization", trial_quantize, GRAINS, false},
     {"sum of quantized grains", trial_dequantize, GRAINS, false},
+    {"encoding in 8 bits", trial_encode_fp8, GRAINS, false},
+    {"weights in 8 bits", trial_pack_weights, GRAINS, true},
     {"sum over ranks", trial_rank_sum, ROWS, false},
 };
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
@@ -226,6 +229,38 @@ static sw_status run_products(struct trial_bench *bench, struct sw_self_test_rep
     return SW_OK;
 }
 
+/* The products of a linear layer whose operands are in 8 bits. */
+static const struct linear fp8_linears[] = {
+    {"product in 8 bits", false, {.transpose_b = true, .bias = true, .a_as = SW_FP8_E4M3, .b_as = SW_FP8_E4M3}},
+    {"product in 8 bits for an input's gradient", false, {.a_as = SW_FP8_E5M2, .b_as = SW_FP8_E4M3}},
+    {"product in 8 bits for a weight's gradient",
+     false,
+     {.transpose_a = true, .accumulate = true, .a_as = SW_FP8_E4M3, .b_as = SW_FP8_E5M2}},
+};
+
+/* Tells whether a device multiplies in 8 bits. A GPU that does not can be trusted with all else. */
+static bool multiplies_fp8(struct sw_device *device) {
+    SW_HANDLES_ERRORS();
+    const bool can = device->ops.check_fp8 == NULL || device->ops.check_fp8(device) == SW_OK;
+    return can;
+}
+
+static sw_status run_fp8_products(struct trial_bench *bench, struct sw_self_test_report *report) {
+    const struct table *table = table_of(bench->device);
+    for (int i = 0; i < COUNT(fp8_linears) && multiplies_fp8(bench->device); i++) {
+        struct sw_self_test_op *op = add_op(report, fp8_linears[i].name);
+        for (int s = 0; s < MOST_SHAPES && table->products[s].m > 0; s++) {
+            /* One of the sides that a GPU multiplies codes of, which the first shape has but for small tables. */
+            struct sw_gemm shape = fp8_linears[i].shape;
+            shape.m = s > 0 ? table->products[s].m : sw_round_up(table->products[s].m, SW_FP8_SIDE_MULTIPLE);
+            shape.n = s > 0 ? table->products[s].n : sw_round_up(table->products[s].n, SW_FP8_SIDE_MULTIPLE);
+            shape.k = table->products[s].k;
+            SW_TRY(trial_run(bench, op, trial_gemm_fp8, &shape, SW_BF16));
+        }
+    }
+    return SW_OK;
+}
+
 static sw_status run(struct sw_device *device, struct sw_self_test_report *report, bool tf32) {
     struct trial_bench bench;
     const int64_t start_ns = sw_now_ns();
@@ -235,6 +270,8 @@ static sw_status run(struct sw_device *device, struct sw_self_test_report *repor
         status = run_attention(&bench, report);
     if (status == SW_OK)
         status = run_products(&bench, report, tf32);
+    if (status == SW_OK && !tf32)
+        status = run_fp8_products(&bench, report);
     trial_bench_close(&bench);
     report->seconds += (double)(sw_now_ns() - start_ns) * 1e-9;
     return status;
