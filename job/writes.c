@@ -19,11 +19,11 @@ static int64_t records_elsewhere_bytes(const struct sw_plan *plan) {
 }
 
 static int64_t weights_bytes(const struct sw_plan *plan) {
-    int64_t elems = 0;
+    int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->placement[u].tier[SW_WEIGHTS] == SW_NVME)
-            elems += sw_plan_span(plan, SW_WEIGHTS, u).grains * SW_GRAIN_ELEMS;
-    return elems * sw_dtype_bytes(plan->spec.type);
+            bytes += sw_plan_weights_bytes(plan, u, sw_plan_span(plan, SW_WEIGHTS, u).grains);
+    return bytes;
 }
 
 /* Only masters and weights are written: the store's zeros already are the first moments. */

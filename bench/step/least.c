@@ -38,7 +38,8 @@ static int64_t embedding_elems(const struct sw_least_shape *shape) {
 /* Returns how often a step needs a unit's weights on the device at different times. */
 static int visits_of(const struct sw_least_shape *shape, int64_t unit) {
     const int64_t head = shape->units->count - 1;
-    return unit == 0 || unit >= head - 1 ? 1 : 2;
+    /* Blocks in 8 bits have the slots of units for themselves, so that two of them stay. */
+    return unit == 0 || unit >= head - (shape->units->fp8 ? 2 : 1) ? 1 : 2;
 }
 
 static bool streams(const struct sw_least_shape *shape, int64_t unit) {
@@ -50,13 +51,13 @@ static bool updated_on_device(const struct sw_least_shape *shape, int64_t unit) 
     return shape->placement[unit].tier[SW_OPTIMIZER] == SW_DEVICE || streams(shape, unit);
 }
 
-static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_t typed_bytes,
+static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_t weights_bytes,
                         int64_t bytes[SW_LANES]) {
     const struct sw_unit_placement at = shape->placement[unit];
     const bool on_device = updated_on_device(shape, unit);
-    const int64_t fetched_bytes = unit == 0 ? embedding_elems(shape) * sw_dtype_bytes(shape->type) : typed_bytes;
+    const int64_t fetched_bytes = unit == 0 ? embedding_elems(shape) * sw_dtype_bytes(shape->type) : weights_bytes;
     if (at.tier[SW_WEIGHTS] == SW_DEVICE) {
-        bytes[SW_LANE_UPLOAD] += on_device ? 0 : typed_bytes;
+        bytes[SW_LANE_UPLOAD] += on_device ? 0 : weights_bytes;
         return;
     }
     /* An update on the device makes the weights that the next forward pass reads there, unless it is speculated: its
@@ -66,17 +67,18 @@ static void add_weights(const struct sw_least_shape *shape, int64_t unit, int64_
     const bool feeds = !shape->speculated || (unit == 0 && shape->units->tied);
     bytes[SW_LANE_UPLOAD] += later * fetched_bytes;
     bytes[SW_LANE_UPLOAD] += on_device && feeds ? 0 : fetched_bytes;
-    bytes[SW_LANE_DOWNLOAD] += on_device ? typed_bytes : 0;
+    bytes[SW_LANE_DOWNLOAD] += on_device ? weights_bytes : 0;
     if (at.tier[SW_WEIGHTS] != SW_NVME)
         return;
-    bytes[SW_LANE_WRITE] += typed_bytes;
+    bytes[SW_LANE_WRITE] += weights_bytes;
     bytes[SW_LANE_READ] += (later + (feeds ? 0 : 1)) * fetched_bytes;
 }
 
-static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t typed_bytes, int64_t bytes[SW_LANES]) {
+static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t weights_bytes,
+                       int64_t bytes[SW_LANES]) {
     const int64_t state_bytes = state_bytes_of(shape->units, unit), type_bytes = sw_dtype_bytes(shape->type);
-    const int64_t grads_bytes =
-        sw_div_up(typed_bytes / type_bytes * sw_grads_grain_bytes(shape->grads, type_bytes), SW_GRAIN_ELEMS);
+    const int64_t elems = parameters_of(&shape->units->unit[unit]);
+    const int64_t grads_bytes = sw_div_up(elems * sw_grads_grain_bytes(shape->grads, type_bytes), SW_GRAIN_ELEMS);
     const struct sw_unit_placement at = shape->placement[unit];
     const bool on_device = updated_on_device(shape, unit), kept = at.tier[SW_GRADS] == SW_DEVICE;
     const int64_t streamed_bytes = streams(shape, unit) ? state_bytes : 0;
@@ -90,7 +92,7 @@ static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t
         bytes[SW_LANE_READ] += state_bytes;
         bytes[SW_LANE_WRITE] += state_bytes;
     }
-    bytes[SW_LANE_UPDATE] += on_device ? 0 : 2 * state_bytes + grads_bytes + typed_bytes;
+    bytes[SW_LANE_UPDATE] += on_device ? 0 : 2 * state_bytes + grads_bytes + weights_bytes;
 }
 
 static void add_inputs(const struct sw_least_shape *shape, int64_t unit, int64_t bytes[SW_LANES]) {
@@ -109,9 +111,10 @@ void sw_least_bytes(const struct sw_least_shape *shape, int64_t out[SW_LANES]) {
         out[lane] = 0;
     for (int64_t u = 0; u < shape->units->count; u++) {
         const int64_t elems = parameters_of(&shape->units->unit[u]);
-        const int64_t typed_bytes = elems * sw_dtype_bytes(shape->type);
-        add_weights(shape, u, typed_bytes, out);
-        add_update(shape, u, typed_bytes, out);
+        /* Norms and biases of blocks in 8 bits have two bytes each, which are too few to count. */
+        const int64_t weights_bytes = elems * sw_units_weights_bytes(shape->units, u, shape->type) / SW_GRAIN_ELEMS;
+        add_weights(shape, u, weights_bytes, out);
+        add_update(shape, u, weights_bytes, out);
         if (u > 0 && u + 1 < shape->units->count && !shape->shares_input[u])
             add_inputs(shape, u, out);
     }

@@ -203,7 +203,7 @@ sw_status sw_step_bench_json(const struct sw_step_bench *b) {
     return sw_bench_print_json(
         json_pack("{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:s, s:o, s:o}",
                   "bench", "step", "device", sw_devices_info(&b->planned.devices).name, "rounds", (int)s->rounds,
-                  "model", s->model, "precision", sw_dtype_name(sw_settings_type(s)), "batch_tokens",
+                  "model", s->model, "precision", sw_settings_precision_name(s), "batch_tokens",
                   (json_int_t)s->batch_tokens, "micro_batch", (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq,
                   "threads", (json_int_t)s->threads, "place", s->place, "speculated", b->speculates, "peak_bytes",
                   "device", (json_int_t)peak[SW_DEVICE], "host", (json_int_t)peak[SW_HOST], "nvme",

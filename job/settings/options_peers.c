@@ -108,6 +108,7 @@ static const struct peer_word words[] = {
     {.word = "fp16", .flag = "--precision", .advice = "--precision fp16"},
     {.word = "fp32", .flag = "--precision", .advice = "--precision fp32"},
     {.word = "tf32", .flag = "--precision", .advice = "--precision tf32"},
+    {.word = "fp8", .flag = "--precision", .advice = "--precision fp8"},
     {.word = "dtype", .flag = "--precision"},
     {.word = "torch-dtype", .flag = "--precision"},
     {.word = "mixed-precision", .flag = "--precision"},
