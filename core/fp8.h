@@ -22,7 +22,7 @@
 
 typedef enum { SW_FP8_NONE = 0, SW_FP8_E4M3, SW_FP8_E5M2 } sw_fp8;
 
-/* What CUDA's compiler needs to call the functions of this header from kernels. */
+/* Kernels call the functions of this header too, which CUDA's compiler must be told. */
 #ifdef __CUDACC__
 #define SW_FP8_INLINE static __host__ __device__ __forceinline__
 #else

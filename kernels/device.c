@@ -132,6 +132,15 @@ static sw_status check_sides(const struct sw_gemm *shape) {
         (long long)shape->m, (long long)shape->n, (long long)shape->k, (long long)SW_GEMM_MOST_SIDE);
 }
 
+/* Prepares the product of rounded operands that stands for one in 8 bits. */
+static sw_status prepare_rounded(struct sw_device *device, struct sw_gemm_entry *entry) {
+    const struct sw_gemm rounded = sw_fp8_rounded(&entry->shape);
+    int64_t rounded_bytes;
+    SW_TRY(sw_device_prepare_gemm(device, &rounded, &rounded_bytes));
+    entry->scratch_bytes = sw_fp8_scratch_bytes(&entry->shape, rounded_bytes);
+    return SW_OK;
+}
+
 sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm *shape, int64_t *out_scratch_bytes) {
     assert(device != NULL && shape != NULL && out_scratch_bytes != NULL);
     check_gemm(shape);
@@ -140,7 +149,7 @@ sw_status sw_device_prepare_gemm(struct sw_device *device, const struct sw_gemm 
     if (entry == NULL) {
         SW_TRY(sw_gemm_cache_add(&device->gemms, shape, &entry));
         const sw_status status =
-            sw_fp8_is_apart(device, shape) ? sw_fp8_prepare(device, entry) : device->ops.prepare_gemm(device, entry);
+            sw_fp8_is_apart(device, shape) ? prepare_rounded(device, entry) : device->ops.prepare_gemm(device, entry);
         if (status != SW_OK) {
             sw_gemm_cache_remove(&device->gemms, entry);
             return status;

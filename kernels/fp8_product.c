@@ -29,19 +29,14 @@ static struct parts parts_of(const struct sw_gemm *shape, int64_t product_bytes)
     return parts;
 }
 
-/* Returns the product of the rounded operands. */
-static struct sw_gemm rounded(const struct sw_gemm *shape) {
+struct sw_gemm sw_fp8_rounded(const struct sw_gemm *shape) {
     struct sw_gemm of_type = *shape;
     of_type.a_as = of_type.b_as = SW_FP8_NONE;
     return of_type;
 }
 
-sw_status sw_fp8_prepare(struct sw_device *device, struct sw_gemm_entry *entry) {
-    const struct sw_gemm of_type = rounded(&entry->shape);
-    int64_t product_bytes;
-    SW_TRY(sw_device_prepare_gemm(device, &of_type, &product_bytes));
-    entry->scratch_bytes = parts_of(&entry->shape, product_bytes).bytes;
-    return SW_OK;
+int64_t sw_fp8_scratch_bytes(const struct sw_gemm *shape, int64_t rounded_bytes) {
+    return parts_of(shape, rounded_bytes).bytes;
 }
 
 static sw_status round_operand(struct sw_stream *stream, sw_dtype type, sw_fp8 as, int64_t elems, const void *from,
@@ -54,7 +49,7 @@ static sw_status round_operand(struct sw_stream *stream, sw_dtype type, sw_fp8 a
 }
 
 sw_status sw_fp8_multiply(struct sw_stream *stream, struct sw_gemm_entry *entry, const struct sw_gemm_operands *at) {
-    const struct sw_gemm *shape = &entry->shape, of_type = rounded(shape);
+    const struct sw_gemm *shape = &entry->shape, of_type = sw_fp8_rounded(shape);
     struct sw_gemm_entry *product = sw_gemm_cache_find(&stream->device->gemms, &of_type);
     const struct parts parts = parts_of(shape, product->scratch_bytes);
     char *scratch = at->scratch, *a = scratch + parts.a, *b = scratch + parts.b;

@@ -19,8 +19,11 @@ enum { SW_FP8_SIDE_MULTIPLE = 16 };
 
 /* Tells whether a product is of operands in 8 bits and the device does not multiply their codes. */
 bool sw_fp8_is_apart(const struct sw_device *device, const struct sw_gemm *shape);
-/* Prepare such a product, and run it. */
-sw_status sw_fp8_prepare(struct sw_device *device, struct sw_gemm_entry *entry);
+/* Returns the product of rounded operands that such a product needs prepared, and the scratch of a call, where that
+ * product takes so much. */
+struct sw_gemm sw_fp8_rounded(const struct sw_gemm *shape);
+int64_t sw_fp8_scratch_bytes(const struct sw_gemm *shape, int64_t rounded_bytes);
+/* Runs such a product. */
 sw_status sw_fp8_multiply(struct sw_stream *stream, struct sw_gemm_entry *entry, const struct sw_gemm_operands *at);
 
 #endif

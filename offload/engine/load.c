@@ -92,7 +92,8 @@ static sw_status reap(struct loader *self, bool wait) {
 
 static sw_status write(struct loader *self, struct box *box, sw_store_kind kind, void *buf) {
     const bool records = kind == SW_STORE_OPTIMIZER;
-    const int64_t each = records ? 1 : sw_plan_stored_grains(self->engine->plan, box->unit);
+    const int64_t each =
+        records ? 1 : sw_units_stored_grains(self->engine->plan->spec.units, box->unit, self->engine->plan->spec.type);
     const struct sw_store_transfer transfer = {.write = true,
                                                .kind = kind,
                                                .generation = records ? sw_engine_working(self->engine) : 0,

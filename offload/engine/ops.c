@@ -306,7 +306,9 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
     const int generation = !optimizer                                         ? 0
                            : !write && home->generation == SW_GENERATION_NONE ? context->in_place_from
                                                                               : context->generation[home->generation];
-    const int64_t each = op->content == SW_CONTENT_WEIGHTS ? sw_plan_stored_grains(engine->plan, op->unit) : 1;
+    const int64_t each = op->content == SW_CONTENT_WEIGHTS
+                             ? sw_units_stored_grains(engine->plan->spec.units, op->unit, engine->plan->spec.type)
+                             : 1;
     return (struct sw_store_transfer){
         .write = write,
         .kind = kinds[op->content],

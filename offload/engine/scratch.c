@@ -38,7 +38,7 @@ sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
     const int64_t units = plan->spec.units->count;
     const struct kept kept[KINDS] = {
         {SW_GRADS, SW_STORE_GRADS, sw_plan_grain_bytes(plan, SW_CONTENT_GRADS, 0), true},
-        {SW_WEIGHTS, SW_STORE_WEIGHTS, sw_plan_stored_grain_bytes(plan), true},
+        {SW_WEIGHTS, SW_STORE_WEIGHTS, sw_units_stored_bytes(plan->spec.units, plan->spec.type), true},
         {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES, false},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float), false},
     };
@@ -52,7 +52,8 @@ sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
         bool any = false;
         for (int64_t u = 0; u < units; u++) {
             const struct sw_span span = span_of(plan, &kept[k], u);
-            const int64_t each = kept[k].kind == SW_STORE_WEIGHTS ? sw_plan_stored_grains(plan, u) : 1;
+            const int64_t each =
+                kept[k].kind == SW_STORE_WEIGHTS ? sw_units_stored_grains(plan->spec.units, u, plan->spec.type) : 1;
             first[u] = span.first_grain * each;
             grains[u] = span.grains * each;
             any |= grains[u] > 0;

@@ -59,7 +59,7 @@ static void *optimizer_staging(struct sw_engine *engine) {
 static sw_status place_weights(struct sw_engine *engine, const struct chunk *chunk, void *staging) {
     const struct sw_plan *plan = engine->plan;
     const int64_t bytes = sw_plan_weights_bytes(plan, chunk->unit, chunk->grains);
-    const int64_t each = sw_plan_stored_grains(plan, chunk->unit);
+    const int64_t each = sw_units_stored_grains(plan->spec.units, chunk->unit, plan->spec.type);
     if (plan->placement[chunk->unit].tier[SW_WEIGHTS] == SW_NVME) {
         const struct sw_store_transfer write = {.write = true,
                                                 .kind = SW_STORE_WEIGHTS,

@@ -125,7 +125,8 @@ static void lay_weights(struct layout *layout) {
         if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
             *most = sw_max_i64(*most, units->unit[u].grains);
     }
-    const int64_t grain_bytes = sw_plan_stored_grain_bytes(plan), typed_bytes = sw_plan_typed_bytes(plan, 1);
+    const int64_t grain_bytes = sw_units_stored_bytes(plan->spec.units, plan->spec.type),
+                  typed_bytes = sw_plan_typed_bytes(plan, 1);
     for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
         index->unit_slot[k] =
             largest > 0 && k < plan->spec.unit_slots

@@ -448,18 +448,11 @@ int64_t sw_plan_store_bytes(const struct sw_plan *plan);
 int64_t sw_plan_disk_bytes(const struct sw_plan *plan);
 /* Returns the memory through which reductions between so many ranks pass: enough that their messages are large. */
 int64_t sw_plan_staging_bytes(int ranks);
-/* Returns the bytes of one grain of a unit in memory where only this content lies; 0: the content is not counted in
- * grains. The unit matters for weights alone. */
+/* Returns the bytes of a unit's grain where only this content lies; 0: the content is not counted in grains. */
 int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content, int64_t unit);
-/* Returns the bytes of grains in the compute type. */
+/* Return the bytes of grains in the compute type, of a unit's weights as they lie and cross links, and of records. */
 int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
-/* Returns the bytes of grains of a unit's weights, as they lie and cross links. */
 int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t grains);
-/* The store keeps the weights of all units in grains of one size, that of the smallest: returns how many of these a
- * grain of a unit's weights takes, and the bytes of one. */
-int64_t sw_plan_stored_grains(const struct sw_plan *plan, int64_t unit);
-int64_t sw_plan_stored_grain_bytes(const struct sw_plan *plan);
-/* Returns the bytes of the optimizer state of grains. */
 int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains);
 
 /* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. A frozen

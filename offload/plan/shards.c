@@ -26,14 +26,6 @@ int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t 
     return grains * sw_units_weights_bytes(plan->spec.units, unit, plan->spec.type);
 }
 
-int64_t sw_plan_stored_grain_bytes(const struct sw_plan *plan) {
-    return plan->spec.units->fp8 ? SW_GRAIN_ELEMS : sw_plan_typed_bytes(plan, 1);
-}
-
-int64_t sw_plan_stored_grains(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_weights_bytes(plan, unit, 1) / sw_plan_stored_grain_bytes(plan);
-}
-
 int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
 }

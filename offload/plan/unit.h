@@ -89,6 +89,16 @@ static inline int64_t sw_units_weights_bytes(const struct sw_units *units, int64
     return sw_units_packs(units, unit) ? SW_GRAIN_ELEMS : SW_GRAIN_ELEMS * sw_dtype_bytes(type);
 }
 
+/* The store keeps the weights of all units in grains of one size, that of the smallest. Return the bytes of one, and
+ * how many of them a grain of a unit's weights takes. */
+static inline int64_t sw_units_stored_bytes(const struct sw_units *units, sw_dtype type) {
+    return units->fp8 ? SW_GRAIN_ELEMS : SW_GRAIN_ELEMS * sw_dtype_bytes(type);
+}
+
+static inline int64_t sw_units_stored_grains(const struct sw_units *units, int64_t unit, sw_dtype type) {
+    return sw_units_weights_bytes(units, unit, type) / sw_units_stored_bytes(units, type);
+}
+
 /* Adds a tensor at the end of a unit, or a part of one. Fails with SW_ERR_ARG when sizes overflow. */
 sw_status sw_unit_add_tensor(struct sw_unit *unit, const char *name, int dims, const int64_t *dim, bool decay);
 sw_status sw_unit_add_part(struct sw_unit *unit, const char *name, int dims, const int64_t *dim,

@@ -163,8 +163,8 @@ static int is_code(cudaDataType_t type) {
     return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
 }
 
-/* What cuBLASLt asks of products in 8 bits: the first operand transposed and the second not, sides of multiples of 16,
- * one operand at least in e4m3, and scales in the GPU's memory. */
+/* cuBLASLt's conditions for products in 8 bits: the first operand transposed and the second not, sides of multiples of
+ * 16, one operand at least in e4m3, and scales in the GPU's memory. */
 static int codes_fit(const struct product *p) {
     return is_code(p->a.type) && is_code(p->b.type) && p->d.transpose_a == CUBLAS_OP_T &&
            p->d.transpose_b == CUBLAS_OP_N && (p->c.rows | p->c.cols | inner_side(p)) % 16 == 0 &&
