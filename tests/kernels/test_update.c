@@ -326,6 +326,34 @@ static void gradients_in_8_bits(void **state) {
     for_each_device(from_8_bits_in_all_formats);
 }
 
+/* An update whose weights nobody needs leaves the records of one that writes them, also where the step is skipped. */
+static void without_weights(struct pair *pair) {
+    struct buffer grads = make_grads(SW_BF16, 4), weights = buffer_make(ELEMS * 2);
+    for (int which = 0; which < 2 * SW_OPTIMIZER_FORMATS; which++) {
+        const sw_optimizer_format format = (sw_optimizer_format)(which / 2);
+        struct buffer got = format == SW_OPTIMIZER_FP32 ? make_records(GRAINS, 1e-3f) : make_narrow_records(format);
+        struct buffer want = buffer_copy(&got);
+        struct sw_adamw adamw = SETTINGS;
+        adamw.skip = which % 2 == 1;
+        for (int s = 0; s < 2; s++)
+            assert_ok(sw_update_adamw(s == 0 ? pair->ref : pair->stream, .type = SW_BF16, .adamw = &adamw,
+                                      .grains = GRAINS, .runs = runs, .run_count = RUNS, .grads = grads.data,
+                                      .records = s == 0 ? want.data : got.data, .weights = s == 0 ? weights.data : NULL,
+                                      .format = format, .rounding = SW_ROUND_STOCHASTIC, .seed = 7,
+                                      .wide_elem = (int64_t)FIRST_WIDE * SW_GRAIN_ELEMS));
+        assert_same_bits("records without weights", pair, got.bytes, got.data, want.data);
+        buffer_free(&got);
+        buffer_free(&want);
+    }
+    buffer_free(&grads);
+    buffer_free(&weights);
+}
+
+static void weights_may_be_left_out(void **state) {
+    (void)state;
+    for_each_device(without_weights);
+}
+
 /* The moments of a wide grain and their masters are those of fp32 state, and its padding stays zeros. */
 static void wide(struct pair *pair) {
     const struct narrow narrow = {.format = SW_OPTIMIZER_8BIT, .rounding = SW_ROUND_STOCHASTIC, .type = SW_BF16};
@@ -427,7 +455,8 @@ int main(void) {
                                             cmocka_unit_test(skipped_step),
                                             cmocka_unit_test(same_bits_of_narrow_state),
                                             cmocka_unit_test(wide_grains),
-                                            cmocka_unit_test(gradients_in_8_bits)};
+                                            cmocka_unit_test(gradients_in_8_bits),
+                                            cmocka_unit_test(weights_may_be_left_out)};
     const struct CMUnitTest others[] = {cmocka_unit_test(reference_follows_textbook),
                                         cmocka_unit_test(scalars_keep_their_digits)};
     return RUN_TESTS(on_devices, others);
