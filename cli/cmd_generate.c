@@ -8,7 +8,7 @@
 #include "run/folder/source.h"
 #include "run/inference/decoder.h"
 #include "run/inference/sampler.h"
-#include "text/documents/chat_render.h"
+#include "text/documents/chat_template.h"
 #include "text/model_text.h"
 
 #include <math.h>

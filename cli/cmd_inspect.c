@@ -5,7 +5,7 @@
 #include "run/data/token_counts.h"
 #include "run/data/token_stream.h"
 #include "run/folder/run_model.h"
-#include "text/documents/chat_format.h"
+#include "text/documents/chat_template.h"
 #include "text/documents/text_inputs.h"
 #include "text/documents/text_reader.h"
 #include "text/model_text.h"

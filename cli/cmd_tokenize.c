@@ -4,7 +4,7 @@
 #include "core/machine.h"
 #include "run/folder/run_model.h"
 #include "run/signals.h"
-#include "text/documents/chat_format.h"
+#include "text/documents/chat_template.h"
 #include "text/documents/tokenize_files.h"
 #include "text/model_text.h"
 

@@ -2,7 +2,7 @@
 
 #include "job/settings/places.h"
 #include "job/settings/settings.h"
-#include "text/documents/chat_format.h"
+#include "text/documents/chat_template.h"
 #include "text/documents/text_reader.h"
 #include "text/model_text.h"
 

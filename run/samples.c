@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "run/inference/logits.h"
 #include "run/inference/sampler.h"
-#include "text/documents/chat_render.h"
+#include "text/documents/chat_template.h"
 #include "text/model_text.h"
 #include "text/utf8.h"
 

@@ -1,13 +1,296 @@
 #include "text/bpe.h"
 
-#include "text/merges.h"
+#include "text/buffer.h"
+#include "text/number_map.h"
 #include "text/utf8.h"
+#include "text/vocabulary.h"
 
 #include <assert.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+
+struct sw_merges;
+
+/* Memory of one thread that grows to what the longest piece needed. A zeroed struct is empty. */
+struct sw_merge_scratch {
+    struct sw_merge_symbol *symbol;
+    size_t symbols;
+    uint64_t *heap; /* of rank and position */
+    size_t heap_used, heap_room;
+};
+
+struct sw_merges {
+    struct sw_number_map of_pair; /* left and right id → rank and id of what they become */
+};
+
+/* A symbol of a piece; those that were joined to their left neighbour have the id -1. */
+struct sw_merge_symbol {
+    int32_t id, before, after; /* before, after: positions of the neighbours; -1: none */
+};
+
+enum { HALF_BITS = 32 };
+
+static uint64_t pair_of(int32_t left, int32_t right) {
+    return (uint64_t)(uint32_t)left << HALF_BITS | (uint32_t)right;
+}
+
+static uint32_t rank_of(uint64_t merge) {
+    return (uint32_t)(merge >> HALF_BITS);
+}
+
+static sw_status find_token(const struct sw_vocabulary *vocabulary, const char *token, size_t rank, const char *path,
+                            int32_t *out_id) {
+    SW_TRY(sw_vocabulary_find_spelled(vocabulary, (struct sw_text){token, strlen(token)}, out_id));
+    return *out_id >= 0 ? SW_OK
+                        : sw_fail(SW_ERR_ARG, "%s: merge %zu names the token '%.60s', which is not in the vocabulary",
+                                  path, rank + 1, token);
+}
+
+/* Adds the merge of `rank`. `both` is scratch memory. */
+static sw_status add(struct sw_merges *merges, const struct sw_vocabulary *vocabulary, const char *left,
+                     const char *right, size_t rank, const char *path, struct sw_text_buffer *both) {
+    int32_t left_id, right_id, id;
+    both->bytes = 0;
+    SW_TRY(sw_text_buffer_append(both, (struct sw_text){left, strlen(left)}));
+    SW_TRY(sw_text_buffer_append(both, (struct sw_text){right, strlen(right) + 1}));
+    SW_TRY(find_token(vocabulary, left, rank, path, &left_id));
+    SW_TRY(find_token(vocabulary, right, rank, path, &right_id));
+    SW_TRY(find_token(vocabulary, both->data, rank, path, &id));
+    return sw_number_map_put(&merges->of_pair, pair_of(left_id, right_id), (uint64_t)rank << HALF_BITS | (uint32_t)id);
+}
+
+/* Splits "left right", in scratch memory. */
+static sw_status split(const json_t *merge, size_t rank, const char *path, struct sw_text_buffer *buffer,
+                       const char **out_left, const char **out_right) {
+    if (json_is_array(merge) && json_array_size(merge) == 2) {
+        *out_left = json_string_value(json_array_get(merge, 0));
+        *out_right = json_string_value(json_array_get(merge, 1));
+        if (*out_left != NULL && *out_right != NULL)
+            return SW_OK;
+    }
+    const char *text = json_string_value(merge);
+    const char *space = text == NULL ? NULL : strchr(text, ' ');
+    if (space == NULL || strchr(space + 1, ' ') != NULL)
+        return sw_fail(SW_ERR_ARG, "%s: merge %zu is not two tokens", path, rank + 1);
+    buffer->bytes = 0;
+    SW_TRY(sw_text_buffer_append(buffer, (struct sw_text){text, strlen(text) + 1}));
+    buffer->data[space - text] = 0;
+    *out_left = buffer->data;
+    *out_right = buffer->data + (space - text) + 1;
+    return SW_OK;
+}
+
+/* Merges that are being read. */
+struct reading {
+    struct sw_merges *merges;
+    const struct sw_vocabulary *vocabulary;
+    const char *path;
+    size_t rank; /* of the next one */
+    struct sw_text_buffer parts, both;
+};
+
+static sw_status take_part(void *context, const json_t *part) {
+    struct reading *r = context;
+    for (size_t i = 0; i < json_array_size(part); i++, r->rank++) {
+        const char *left, *right;
+        SW_TRY(split(json_array_get(part, i), r->rank, r->path, &r->parts, &left, &right));
+        SW_TRY(add(r->merges, r->vocabulary, left, right, r->rank, r->path, &r->both));
+    }
+    return SW_OK;
+}
+
+static void merges_destroy(struct sw_merges *merges);
+
+/* Reads the array `merges` of a tokenizer.json: "left right" or ["left", "right"], the first of them of rank 0. */
+static sw_status merges_create(const struct sw_large_member *list, const struct sw_vocabulary *vocabulary,
+                               struct sw_merges **out) {
+    if (list->text.data == NULL)
+        return sw_fail(SW_ERR_ARG, "%s: its model has no list of merges", list->path);
+    struct sw_merges *merges = calloc(1, sizeof *merges);
+    if (merges == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the merges of a tokenizer");
+    struct reading reading = {.merges = merges, .vocabulary = vocabulary, .path = list->path};
+    const sw_status status = sw_large_member_read(list, take_part, &reading);
+    free(reading.parts.data);
+    free(reading.both.data);
+    if (status != SW_OK) {
+        merges_destroy(merges);
+        return status;
+    }
+    *out = merges;
+    return SW_OK;
+}
+
+static void merges_destroy(struct sw_merges *merges) {
+    if (merges == NULL)
+        return;
+    sw_number_map_release(&merges->of_pair);
+    free(merges);
+}
+
+static void merge_scratch_release(struct sw_merge_scratch *scratch) {
+    free(scratch->symbol);
+    free(scratch->heap);
+    *scratch = (struct sw_merge_scratch){0};
+}
+
+static uint64_t merge_of(const struct sw_merges *merges, int32_t left, int32_t right) {
+    return sw_number_map_get(&merges->of_pair, pair_of(left, right));
+}
+
+/* A short piece: looks through all pairs for each merge, which beats a heap. `merge` has the merge of each pair. */
+enum { SHORT_SYMBOLS = 24 };
+static void apply_to_short(const struct sw_merges *merges, struct sw_token_list *symbols) {
+    uint64_t merge[SHORT_SYMBOLS];
+    int32_t *id = symbols->id;
+    size_t count = symbols->count;
+    for (size_t i = 0; i + 1 < count; i++)
+        merge[i] = merge_of(merges, id[i], id[i + 1]);
+    while (count > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < count; i++)
+            if (rank_of(merge[i]) < rank_of(merge[best]))
+                best = i;
+        if (merge[best] == SW_NUMBER_NONE)
+            break;
+        id[best] = (int32_t)(uint32_t)merge[best];
+        count--;
+        memmove(&id[best + 1], &id[best + 2], (count - best - 1) * sizeof *id);
+        memmove(&merge[best], &merge[best + 1], (count - best - 1) * sizeof *merge);
+        if (best + 1 < count)
+            merge[best] = merge_of(merges, id[best], id[best + 1]);
+        if (best > 0)
+            merge[best - 1] = merge_of(merges, id[best - 1], id[best]);
+    }
+    symbols->count = count;
+}
+
+/* A heap of rank and position, the least first. */
+static sw_status heap_push(struct sw_merge_scratch *scratch, uint64_t entry) {
+    if (scratch->heap_used == scratch->heap_room) {
+        const size_t room = scratch->heap_room == 0 ? 256 : 2 * scratch->heap_room;
+        uint64_t *heap = reallocarray(scratch->heap, room, sizeof *heap);
+        if (heap == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory to encode a long piece of text");
+        scratch->heap = heap;
+        scratch->heap_room = room;
+    }
+    size_t at = scratch->heap_used++;
+    for (; at > 0 && entry < scratch->heap[(at - 1) / 2]; at = (at - 1) / 2)
+        scratch->heap[at] = scratch->heap[(at - 1) / 2];
+    scratch->heap[at] = entry;
+    return SW_OK;
+}
+
+static uint64_t heap_pop(struct sw_merge_scratch *scratch) {
+    uint64_t *heap = scratch->heap;
+    const uint64_t least = heap[0], last = heap[--scratch->heap_used];
+    size_t at = 0;
+    for (size_t child; (child = 2 * at + 1) < scratch->heap_used; at = child) {
+        if (child + 1 < scratch->heap_used && heap[child + 1] < heap[child])
+            child++;
+        if (last <= heap[child])
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = last;
+    return least;
+}
+
+/* Pushes the merge of the pair that begins at a position, where there is one. */
+static sw_status push_pair(const struct sw_merges *merges, struct sw_merge_scratch *scratch, int32_t at) {
+    const struct sw_merge_symbol *symbol = scratch->symbol;
+    if (at < 0 || symbol[at].after < 0)
+        return SW_OK;
+    const uint64_t merge = merge_of(merges, symbol[at].id, symbol[symbol[at].after].id);
+    return merge == SW_NUMBER_NONE ? SW_OK : heap_push(scratch, (uint64_t)rank_of(merge) << HALF_BITS | (uint32_t)at);
+}
+
+static sw_status link_symbols(struct sw_merge_scratch *scratch, const struct sw_token_list *symbols) {
+    if (scratch->symbols < symbols->count) {
+        struct sw_merge_symbol *symbol = reallocarray(scratch->symbol, symbols->count, sizeof *symbol);
+        if (symbol == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory to encode a long piece of text");
+        scratch->symbol = symbol;
+        scratch->symbols = symbols->count;
+    }
+    for (size_t i = 0; i < symbols->count; i++)
+        scratch->symbol[i] = (struct sw_merge_symbol){
+            .id = symbols->id[i], .before = (int32_t)i - 1, .after = i + 1 < symbols->count ? (int32_t)i + 1 : -1};
+    return SW_OK;
+}
+
+/* Joins the pair at a position, unless it is no longer the one that was pushed with this rank. */
+static sw_status join(const struct sw_merges *merges, struct sw_merge_scratch *scratch, int32_t at, uint32_t rank) {
+    struct sw_merge_symbol *symbol = scratch->symbol;
+    const int32_t right = symbol[at].after;
+    if (symbol[at].id < 0 || right < 0)
+        return SW_OK;
+    const uint64_t merge = merge_of(merges, symbol[at].id, symbol[right].id);
+    if (merge == SW_NUMBER_NONE || rank_of(merge) != rank)
+        return SW_OK;
+    symbol[at].id = (int32_t)(uint32_t)merge;
+    symbol[at].after = symbol[right].after;
+    symbol[right].id = -1;
+    if (symbol[at].after >= 0)
+        symbol[symbol[at].after].before = at;
+    SW_TRY(push_pair(merges, scratch, symbol[at].before));
+    return push_pair(merges, scratch, at);
+}
+
+static sw_status apply_to_long(const struct sw_merges *merges, struct sw_merge_scratch *scratch,
+                               struct sw_token_list *symbols) {
+    scratch->heap_used = 0;
+    SW_TRY(link_symbols(scratch, symbols));
+    for (size_t i = 0; i < symbols->count; i++)
+        SW_TRY(push_pair(merges, scratch, (int32_t)i));
+    while (scratch->heap_used > 0) {
+        const uint64_t entry = heap_pop(scratch);
+        SW_TRY(join(merges, scratch, (int32_t)(uint32_t)entry, (uint32_t)(entry >> HALF_BITS)));
+    }
+    symbols->count = 0;
+    for (int32_t at = 0; at >= 0; at = scratch->symbol[at].after)
+        symbols->id[symbols->count++] = scratch->symbol[at].id;
+    return SW_OK;
+}
+
+/* Joins symbols in place until no merge applies. At most 2^30 of them. */
+static sw_status merges_apply(const struct sw_merges *merges, struct sw_merge_scratch *scratch,
+                              struct sw_token_list *symbols) {
+    if (symbols->count > SHORT_SYMBOLS)
+        return apply_to_long(merges, scratch, symbols);
+    apply_to_short(merges, symbols);
+    return SW_OK;
+}
+
+static bool follows_another(struct sw_text text, struct sw_text character) {
+    bool other = false;
+    for (size_t at = 0; at < text.bytes;) {
+        const bool is =
+            text.bytes - at >= character.bytes && memcmp(text.data + at, character.data, character.bytes) == 0;
+        if (is && other)
+            return true;
+        other = other || !is;
+        at += is ? character.bytes : 1;
+    }
+    return false;
+}
+
+/* Tells whether no merge makes a token in which this character follows another one. */
+static bool merges_never_join_before(const struct sw_merges *merges, const struct sw_vocabulary *vocabulary,
+                                     struct sw_text character) {
+    for (size_t i = 0; i < merges->of_pair.slots; i++) {
+        const uint64_t merge = merges->of_pair.slot[i].value;
+        if (merge != SW_NUMBER_NONE &&
+            follows_another(sw_vocabulary_text(vocabulary, (int32_t)(uint32_t)merge), character))
+            return false;
+    }
+    return true;
+}
 
 enum { BYTES = 256, NO_ID = -1 };
 
@@ -99,7 +382,7 @@ static sw_status read_model(struct sw_bpe *bpe, const json_t *model, const struc
             return sw_fail(SW_ERR_ARG, "%s: its unk_token '%.60s' is not in the vocabulary", path, unknown);
     }
     SW_TRY(find_byte_tokens(bpe, path));
-    return sw_merges_create(merges, bpe->vocabulary, &bpe->merges);
+    return merges_create(merges, bpe->vocabulary, &bpe->merges);
 }
 
 sw_status sw_bpe_create(const json_t *model, const struct sw_large_member *merges,
@@ -121,13 +404,13 @@ sw_status sw_bpe_create(const json_t *model, const struct sw_large_member *merge
 void sw_bpe_destroy(struct sw_bpe *bpe) {
     if (bpe == NULL)
         return;
-    sw_merges_destroy(bpe->merges);
+    merges_destroy(bpe->merges);
     free(bpe);
 }
 
 bool sw_bpe_may_cut_before(const struct sw_bpe *bpe, struct sw_text character) {
     return !bpe->whole_first && sw_vocabulary_find(bpe->vocabulary, character) >= 0 &&
-           sw_merges_never_join_before(bpe->merges, bpe->vocabulary, character);
+           merges_never_join_before(bpe->merges, bpe->vocabulary, character);
 }
 
 sw_status sw_bpe_scratch_create(struct sw_bpe_scratch **out) {
@@ -147,7 +430,7 @@ void sw_bpe_scratch_destroy(struct sw_bpe_scratch *scratch) {
         return;
     free(scratch->cached);
     free(scratch->symbols.id);
-    sw_merge_scratch_release(&scratch->merge);
+    merge_scratch_release(&scratch->merge);
     free(scratch);
 }
 
@@ -201,7 +484,7 @@ static sw_status merge(const struct sw_bpe *bpe, struct sw_bpe_scratch *scratch,
         take_bytes(bpe, piece, symbols);
     else
         take_characters(bpe, piece, symbols);
-    SW_TRY(sw_merges_apply(bpe->merges, &scratch->merge, symbols));
+    SW_TRY(merges_apply(bpe->merges, &scratch->merge, symbols));
     return sw_token_list_append(out, symbols->id, symbols->count);
 }
 

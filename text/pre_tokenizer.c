@@ -46,7 +46,7 @@ static const char gpt2_expression[] =
 
 /* Expressions of Llama 3, Qwen and GPT-4o. Each of them, and GPT-2's, matches every character, never looks behind, and
  * ends a match before a space between two letters, and behind the end of a line between what is no space, whether the
- * text goes on there or not: so a text may be cut there (text_cut.h). */
+ * text goes on there or not: so a text may be cut there (tokenizer.h). */
 static const char *const part_expressions[] = {
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",

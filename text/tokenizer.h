@@ -6,10 +6,26 @@
 
 #include "core/status.h"
 #include "text/buffer.h"
-#include "text/text_cut.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* The ways in which a tokenizer takes a text in parts (sw_tokenizer_parts). */
+enum sw_text_parts {
+    SW_TEXT_WHOLE,    /* it may not be cut */
+    SW_TEXT_IN_PARTS, /* at any of these places */
+    /* At spaces, each of which is left out: the tokenizer puts what stands for a space before each text. */
+    SW_TEXT_IN_WORDS
+};
+
+/* A place. */
+struct sw_text_cut {
+    size_t end;   /* of the first part; 0: there is no place */
+    size_t begin; /* of the second part */
+};
+
+/* Returns the last place that is not before `from`, which is in the text. The text is valid UTF-8. */
+struct sw_text_cut sw_text_cut(struct sw_text text, enum sw_text_parts parts, size_t from);
 
 /* Read by any number of threads. */
 struct sw_tokenizer;
@@ -39,7 +55,7 @@ struct sw_special_match {
 struct sw_special_match sw_tokenizer_next_special(const struct sw_tokenizer *tokenizer, struct sw_text text,
                                                   size_t from);
 
-/* Returns how a text may be cut into parts whose tokens, one after the other, are those of the whole (text_cut.h). */
+/* Returns how a text may be cut into parts whose tokens, one after the other, are those of the whole. */
 enum sw_text_parts sw_tokenizer_parts(const struct sw_tokenizer *tokenizer);
 
 /* Scratch memory of one thread that encodes. */

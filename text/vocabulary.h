@@ -3,9 +3,31 @@
 #define SW_TEXT_VOCABULARY_H
 
 #include "text/buffer.h"
-#include "text/large_members.h"
 
+#include <jansson.h>
 #include <stdbool.h>
+
+/* The inside of an object or a list, without its brackets. */
+struct sw_large_member {
+    struct sw_text text; /* borrowed from the file's text; NULL: not found */
+    int line;            /* where it begins, from 1 */
+    const char *path;    /* of the file, for messages; borrowed */
+    char begin, end;     /* its brackets */
+};
+
+struct sw_large_members {
+    struct sw_large_member vocab, merges;
+};
+
+/* Finds `vocab` and `merges` of `model`, and appends the text without their insides, but with its lines, to *rest. What
+ * is not found by its name as it is written here stays in the rest; so do errors. */
+sw_status sw_large_members_cut(struct sw_text text, const char *path, struct sw_large_members *out,
+                               struct sw_text_buffer *rest);
+
+/* Calls `take` for one part of the member after the other: an object, or a list, with some of its elements. Refuses
+ * what is not JSON, with its line, and stops at the first error. */
+sw_status sw_large_member_read(const struct sw_large_member *member,
+                               sw_status (*take)(void *context, const json_t *part), void *context);
 
 /* Ids are below this, which keeps two of them and a rank in 64 bits. */
 enum { SW_VOCABULARY_MOST_IDS = 1 << 24 };

@@ -3,7 +3,7 @@
 #include "job/machine/shipped_machines.h"
 #include "job/settings/settings.h"
 #include "model/hf/config.h"
-#include "text/documents/chat_format.h"
+#include "text/documents/chat_template.h"
 #include "text/documents/text_reader.h"
 #include "text/model_text.h"
 

@@ -12,7 +12,6 @@
 #include "run/data/token_stream.h"
 #include "text/documents/text_inputs.h"
 #include "text/documents/token_writer.h"
-#include "text/documents/tokenize_digest.h"
 #include "text/documents/tokenize_files.h"
 #include "text/model_text.h"
 

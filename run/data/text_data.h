@@ -3,8 +3,8 @@
 #define SW_RUN_DATA_TEXT_DATA_H
 
 #include "job/settings/settings.h"
-#include "text/documents/text_coding.h"
-#include "text/documents/tokenize_estimate.h"
+#include "text/documents/text_file.h"
+#include "text/documents/tokenize_files.h"
 
 #include <limits.h>
 

@@ -6,7 +6,7 @@
 #include "core/files/model_files.h"
 #include "core/log.h"
 #include "run/folder/run.h"
-#include "text/documents/tokenize_digest.h"
+#include "text/documents/tokenize_files.h"
 #include "text/model_text.h"
 
 #include <inttypes.h>

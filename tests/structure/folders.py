@@ -8,7 +8,7 @@ import subprocess
 import script_test
 import sources
 
-MAX_LINES = 500
+MAX_LINES = 1000
 QUOTED_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 
 

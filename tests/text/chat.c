@@ -2,8 +2,8 @@
  * tests/data/jinja.json, made by tests/parity/jinja_rendering.py), and what of a chat has a loss. */
 #include "tests/equipment/support.h"
 
-#include "text/documents/chat_format.h"
-#include "text/documents/chat_json.h"
+#include "text/documents/chat_template.h"
+#include "text/documents/json_document.h"
 
 #include <jansson.h>
 

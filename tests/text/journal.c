@@ -2,7 +2,7 @@
  * are as they were written; and digests tell of token files that are whole. */
 #include "tests/equipment/support.h"
 #include "text/documents/packer.h"
-#include "text/documents/tokenize_journal.h"
+#include "text/documents/tokenize_files.h"
 
 #include <fcntl.h>
 #include <stdbool.h>

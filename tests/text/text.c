@@ -3,7 +3,6 @@
 #include "tests/equipment/support.h"
 
 #include "core/rng.h"
-#include "text/text_cut.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 

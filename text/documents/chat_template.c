@@ -4,12 +4,114 @@
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/files/model_files.h"
-#include "text/documents/chat_format.h"
 
 #include <assert.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define CHATML_TURN "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+#define CHATML_REPLY "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+#define CHATML "{% for m in messages %}" CHATML_TURN "{% endfor %}" CHATML_REPLY
+#define CHATML_WITH(system)                                                                                            \
+    "{% if messages[0].role != 'system' %}<|im_start|>system\n" system "<|im_end|>\n{% endif %}" CHATML
+
+/* Only replies behind the last question keep their thoughts, and the last one has a block of them even where it is
+ * empty. What a tool answers is no question. */
+#define QWEN3                                                                                                          \
+    "{% set ns = namespace(question=messages|length - 1) %}{% for m in messages %}{% if m.role == 'user' and "         \
+    "not (m.content.startswith('<tool_response>') and m.content.endswith('</tool_response>')) %}"                      \
+    "{% set ns.question = loop.index0 %}{% endif %}{% endfor %}"                                                       \
+    "{% for m in messages %}{% if m.role != 'assistant' %}" CHATML_TURN "{% else %}"                                   \
+    "{% set said = m.content %}{% set thoughts = '' %}{% if '</think>' in said %}"                                     \
+    "{% set thoughts = said.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}"                  \
+    "{% set said = said.split('</think>')[-1].lstrip('\\n') %}{% endif %}<|im_start|>assistant\n"                      \
+    "{% if loop.index0 > ns.question and (loop.last or thoughts) %}<think>\n{{ thoughts.strip('\\n') }}\n</think>\n\n" \
+    "{{ said.lstrip('\\n') }}{% else %}{{ said }}{% endif %}<|im_end|>\n{% endif %}{% endfor %}" CHATML_REPLY
+
+#define HEADER(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
+#define LLAMA3                                                                                                         \
+    "{% for m in messages %}" HEADER("{{ m.role }}") "{{ m.content | trim }}<|eot_id|>{% endfor %}"                    \
+                                                     "{% if add_generation_prompt %}" HEADER(                          \
+                                                         "assistant") "{% endif %}"
+/* Each chat begins with a system turn, whose date is the one that the published template has by default. */
+#define LLAMA31                                                                                                        \
+    "{{ bos_token }}{% set system = '' %}{% if messages[0].role == 'system' %}"                                        \
+    "{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}{% endif %}" HEADER(                \
+        "system") "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n{{ system }}<|eot_id|>" LLAMA3
+
+#define ZEPHYR                                                                                                         \
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n{% endfor %}"                            \
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+
+/* Takes the system turn off the messages. */
+#define TAKE_SYSTEM                                                                                                    \
+    "{% set system = none %}{% if messages[0].role == 'system' %}{% set system = messages[0].content %}"               \
+    "{% set messages = messages[1:] %}{% endif %}"
+#define ALTERNATE                                                                                                      \
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"                                                            \
+    "{{ raise_exception('turns of user and assistant must alternate') }}{% endif %}"
+#define EACH_TURN "{% for m in messages %}" ALTERNATE
+#define LLAMA2                                                                                                         \
+    TAKE_SYSTEM EACH_TURN                                                                                              \
+        "{% set content = m.content %}{% if loop.first and system is not none %}"                                      \
+        "{% set content = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + content %}{% endif %}{% if m.role == 'user' "  \
+        "%}{{ bos_token }}[INST] {{ content.strip() }} [/INST]{% else %} {{ content.strip() }} {{ eos_token }}"        \
+        "{% endif %}{% endfor %}"
+#define MISTRAL                                                                                                        \
+    "{% if messages[0].role == 'system' %}{{ raise_exception('there is no system turn in this format') }}{% endif %}"  \
+    "{{ bos_token }}" EACH_TURN "{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}"                    \
+    "{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+#define MISTRAL_SPACED                                                                                                 \
+    TAKE_SYSTEM "{{ bos_token }}" EACH_TURN                                                                            \
+                "{% if m.role == 'user' %} [INST] {% if loop.first and system is not none %}{{ system }}\n\n"          \
+                "{% endif %}{{ m.content }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+/* The system turn is within the last question. */
+#define MISTRAL_V3(before_question, reply)                                                                             \
+    TAKE_SYSTEM                                                                                                        \
+    "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 "   \
+    "%}{% endif %}{% endfor %}{{ bos_token }}" EACH_TURN "{% if m.role == 'user' %}[INST]" before_question             \
+    "{% if loop.index0 == ns.last and system is not none %}{{ system }}\n\n{% endif %}{{ m.content }}[/INST]"          \
+    "{% else %}" reply "{{ eos_token }}{% endif %}{% endfor %}"
+
+static const struct sw_chat_format formats[] = {
+    {"chatml", CHATML, "<s>"},
+    {"qwen2", CHATML_WITH("You are a helpful assistant."), "<s>"},
+    {"qwen2.5", CHATML_WITH("You are Qwen, created by Alibaba Cloud. You are a helpful assistant."), "<s>"},
+    {"qwen3", QWEN3, "<s>"},
+    {"smollm2", CHATML_WITH("You are a helpful AI assistant named SmolLM, trained by Hugging Face"), "<s>"},
+    {"llama3", "{{ bos_token }}" LLAMA3, "<|begin_of_text|>"},
+    {"llama3.1", LLAMA31, "<|begin_of_text|>"},
+    {"zephyr", ZEPHYR, "<s>"},
+    {"llama2", LLAMA2, "<s>"},
+    {"mistral", MISTRAL, "<s>"},
+    {"mistral-spaced", MISTRAL_SPACED, "<s>"},
+    {"mistral-v3", MISTRAL_V3(" ", " {{ m.content | trim }}"), "<s>"},
+    {"mistral-tekken", MISTRAL_V3("", "{{ m.content }}"), "<s>"},
+    {"ministral", MISTRAL_V3("", " {{ m.content | trim }}"), "<s>"},
+};
+enum { FORMATS = sizeof formats / sizeof formats[0] };
+
+/* Returns a format by its name, or NULL. */
+static const struct sw_chat_format *chat_format_find(const char *name) {
+    for (int i = 0; i < FORMATS; i++)
+        if (strcmp(formats[i].name, name) == 0)
+            return &formats[i];
+    return NULL;
+}
+
+/* The names of all formats, for messages: "chatml, qwen2, ...". */
+static const char *chat_format_names(void) {
+    return "chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, mistral-spaced, "
+           "mistral-v3, mistral-tekken, ministral";
+}
+
+sw_status sw_chat_format_check(const char *name) {
+    if (strcmp(name, "auto") == 0 || chat_format_find(name) != NULL)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "there is no chat format '%s'; the formats are %s", name, chat_format_names());
+}
 
 enum { MOST_CONFIG_BYTES = 16 << 20 };
 
@@ -62,7 +164,7 @@ static sw_status find_template(const char *folder, const struct chat_files *file
         return sw_fail(SW_ERR_ARG,
                        "%s/%s: its chat_template is neither a string nor a list of templates of which one has "
                        "the name 'default'; name a format with --chat-format: %s",
-                       folder, is_own ? "tokenizer_config.json" : "chat_template.json", sw_chat_format_names());
+                       folder, is_own ? "tokenizer_config.json" : "chat_template.json", chat_format_names());
     return SW_OK;
 }
 
@@ -101,8 +203,9 @@ static sw_status add_tokens(struct sw_chat_style *style, const struct sw_chat_fo
     return add_token(style, "eos_token", token_text(json_object_get(config, "eos_token")) == NULL ? "</s>" : NULL);
 }
 
-sw_status sw_chat_style_render(const struct sw_chat_style *style, const struct sw_jinja_message *message,
-                               size_t messages, bool asks, struct sw_jinja_text *out) {
+/* Renders messages. `asks`: what begins a reply follows them (add_generation_prompt). */
+static sw_status chat_style_render(const struct sw_chat_style *style, const struct sw_jinja_message *message,
+                                   size_t messages, bool asks, struct sw_jinja_text *out) {
     const struct sw_jinja_input input = {.message = message,
                                          .messages = messages,
                                          .token = style->token,
@@ -111,7 +214,8 @@ sw_status sw_chat_style_render(const struct sw_chat_style *style, const struct s
     return sw_jinja_render(style->parsed, &input, out);
 }
 
-size_t sw_chat_content_end(const struct sw_jinja_text *text, unsigned char mark) {
+/* Returns where the last byte with a message's mark ends, or 0. */
+static size_t chat_content_end(const struct sw_jinja_text *text, unsigned char mark) {
     size_t end = text->marks.bytes;
     while (end > 0 && ((unsigned char)text->marks.data[end - 1] & SW_JINJA_CONTENT) != mark)
         end--;
@@ -121,7 +225,7 @@ size_t sw_chat_content_end(const struct sw_jinja_text *text, unsigned char mark)
 /* Finds the special token that ends a reply: the first one behind the content of the last message. */
 static sw_status find_end_of_turn(struct sw_chat_style *style, const struct sw_tokenizer *tokenizer,
                                   const struct sw_jinja_text *text, size_t reply) {
-    const size_t end = sw_chat_content_end(text, sw_jinja_mark_of(reply));
+    const size_t end = chat_content_end(text, sw_jinja_mark_of(reply));
     struct sw_text tail = {text->bytes.data + end, text->bytes.bytes - end};
     const struct sw_special_match match = sw_tokenizer_next_special(tokenizer, tail, 0);
     if (end == 0)
@@ -138,7 +242,7 @@ static sw_status find_end_of_turn(struct sw_chat_style *style, const struct sw_t
 /* Finds what stands between a question, the last message, and the reply. */
 static sw_status find_opening(struct sw_chat_style *style, const struct sw_jinja_text *asked,
                               const struct sw_jinja_text *told, size_t question) {
-    const size_t end = sw_chat_content_end(asked, sw_jinja_mark_of(question));
+    const size_t end = chat_content_end(asked, sw_jinja_mark_of(question));
     const bool goes_on = told->bytes.bytes <= asked->bytes.bytes && told->bytes.bytes > 0 &&
                          memcmp(asked->bytes.data, told->bytes.data, told->bytes.bytes) == 0;
     style->opening =
@@ -151,11 +255,11 @@ static sw_status find_opening(struct sw_chat_style *style, const struct sw_jinja
 static sw_status probe(struct sw_chat_style *style, const struct sw_tokenizer *tokenizer,
                        const struct sw_jinja_message *message, size_t messages) {
     struct sw_jinja_text whole = {0}, asked = {0}, told = {0};
-    sw_status status = sw_chat_style_render(style, message, messages, false, &whole);
+    sw_status status = chat_style_render(style, message, messages, false, &whole);
     if (status == SW_OK)
-        status = sw_chat_style_render(style, message, messages - 1, true, &asked);
+        status = chat_style_render(style, message, messages - 1, true, &asked);
     if (status == SW_OK)
-        status = sw_chat_style_render(style, message, messages - 1, false, &told);
+        status = chat_style_render(style, message, messages - 1, false, &told);
     if (status == SW_OK)
         status = find_end_of_turn(style, tokenizer, &whole, messages - 1);
     if (status == SW_OK)
@@ -197,7 +301,7 @@ static sw_status refuse(sw_status status, const char *folder) {
                   "the chat template of %s cannot be used: %s; if one of these formats writes the same, name it with "
                   "--chat-format: %s; else write chats as the template does, one 'text' a line, and give them to "
                   "spillway tokenize --special",
-                  folder, said, sw_chat_format_names());
+                  folder, said, chat_format_names());
     free(said);
     return status;
 }
@@ -209,14 +313,14 @@ static sw_status open_template(struct sw_chat_style *style, struct sw_text text,
 
 static sw_status choose(const char *folder, const char *name, const struct chat_files *files,
                         const struct sw_tokenizer *tokenizer, struct sw_chat_style *style) {
-    const struct sw_chat_format *format = strcmp(name, "auto") == 0 ? NULL : sw_chat_format_find(name);
+    const struct sw_chat_format *format = strcmp(name, "auto") == 0 ? NULL : chat_format_find(name);
     struct sw_text own = {0};
     SW_TRY(sw_chat_format_check(name));
     if (format == NULL)
         SW_TRY(find_template(folder, files, &own));
     if (format == NULL && own.data == NULL)
         return sw_fail(SW_ERR_ARG, "%s has no chat template; name the format with --chat-format: %s", folder,
-                       sw_chat_format_names());
+                       chat_format_names());
     SW_TRY(add_tokens(style, format, files->config));
     if (format == NULL) {
         const sw_status status = open_template(style, own, tokenizer);
@@ -254,4 +358,217 @@ void sw_chat_style_release(struct sw_chat_style *style) {
     free(style->opening);
     free(style->behind_question);
     *style = (struct sw_chat_style){0};
+}
+
+/* Which bytes of a rendered chat are replies: one begins where the rendering of the turns before it, with what the
+ * template puts before a reply that is asked for, ends. Where the template writes earlier turns otherwise once later
+ * ones follow, that text is looked for right before the reply's content. */
+
+/* Renderings of a chat's beginning cost as much as the chat, so a long one has them for its first replies alone. */
+enum { MOST_BEGINNINGS = 64 };
+
+/* A chat on its way to text. */
+struct rendering {
+    const struct sw_chat_style *style;
+    const struct sw_chat_turn *turn;
+    const struct sw_jinja_message *message; /* [messages]: the turns */
+    size_t messages;
+    struct sw_jinja_text text; /* all of it */
+    bool *loss;                /* [text.bytes.bytes] */
+};
+
+static unsigned char content_at(const struct rendering *r, size_t at) {
+    return (unsigned char)r->text.marks.data[at] & SW_JINJA_CONTENT;
+}
+
+/* The bytes of a message's content in the text, perhaps with text of the template between. */
+struct range {
+    size_t begin, end; /* both SIZE_MAX: there are none */
+};
+
+/* Finds a message's content at `from` or later, and before that of the next messages. */
+static struct range find_content(const struct rendering *r, size_t message, size_t from) {
+    const unsigned char mark = sw_jinja_mark_of(message);
+    struct range found = {SIZE_MAX, SIZE_MAX};
+    for (size_t at = from; at < r->text.bytes.bytes; at++) {
+        if (content_at(r, at) == mark)
+            found = (struct range){found.begin == SIZE_MAX ? at : found.begin, at + 1};
+        else if (content_at(r, at) != 0 &&
+                 (found.begin != SIZE_MAX || content_at(r, at) == sw_jinja_mark_of(message + 1) ||
+                  content_at(r, at) == sw_jinja_mark_of(message + 2)))
+            break;
+    }
+    return found;
+}
+
+/* Tells whether the template itself has a text at `at`. */
+static bool template_has(const struct rendering *r, size_t at, const char *text) {
+    const size_t bytes = strlen(text);
+    if (r->text.bytes.bytes - at < bytes || memcmp(r->text.bytes.data + at, text, bytes) != 0)
+        return false;
+    for (size_t i = 0; i < bytes; i++)
+        if (content_at(r, at + i) != 0)
+            return false;
+    return true;
+}
+
+static size_t shared_bytes(struct sw_text left, struct sw_text right) {
+    size_t shared = 0;
+    while (shared < left.bytes && shared < right.bytes && left.data[shared] == right.data[shared])
+        shared++;
+    return shared;
+}
+
+/* Returns where the reply begins if what the template puts before a reply that is asked for goes on otherwise than the
+ * text, as a <think> may: behind the last whole tag or line of it that the text has, or with the content. */
+static size_t begin_where_they_part(struct sw_text whole, struct sw_text asked, struct sw_text told, size_t content) {
+    size_t shared = shared_bytes(whole, asked);
+    if (shared < told.bytes || shared_bytes(whole, told) < told.bytes || asked.bytes == told.bytes)
+        return SIZE_MAX;
+    if (shared >= content)
+        return content;
+    while (shared > told.bytes && strchr(">]}\n", whole.data[shared - 1]) == NULL)
+        shared--;
+    return shared;
+}
+
+/* Stores where reply `i` begins, as the rendering of the turns before it tells; SIZE_MAX: it does not. */
+static sw_status begin_by_turns_before(const struct rendering *r, size_t i, size_t content, size_t *out) {
+    const struct sw_text whole = sw_text_of_buffer(&r->text.bytes);
+    struct sw_jinja_text asked = {0}, told = {0};
+    sw_status status = chat_style_render(r->style, r->message, i, true, &asked);
+    *out = SIZE_MAX;
+    if (status == SW_OK && shared_bytes(whole, sw_text_of_buffer(&asked.bytes)) == asked.bytes.bytes) {
+        *out = asked.bytes.bytes;
+    } else if (status == SW_OK) {
+        status = chat_style_render(r->style, r->message, i, false, &told);
+        if (status == SW_OK)
+            *out =
+                begin_where_they_part(whole, sw_text_of_buffer(&asked.bytes), sw_text_of_buffer(&told.bytes), content);
+    }
+    sw_jinja_text_release(&asked);
+    sw_jinja_text_release(&told);
+    if (status == SW_OK || status == SW_ERR_NOMEM)
+        return status;
+    sw_error_clear(); /* the template refuses the chat's beginning alone, such as one without a question */
+    return SW_OK;
+}
+
+/* Returns where the text that opens replies ends: the last place of it before the content, behind other content. */
+static size_t begin_by_opening(const struct rendering *r, size_t from, size_t content) {
+    const char *opening = *r->style->opening != 0 ? r->style->opening : r->style->behind_question;
+    size_t found = SIZE_MAX;
+    if (*opening == 0)
+        return SIZE_MAX;
+    for (size_t at = from; at < content && at < r->text.bytes.bytes; at++) {
+        if (content_at(r, at) != 0)
+            found = content == SIZE_MAX ? found : SIZE_MAX;
+        else if ((content != SIZE_MAX || found == SIZE_MAX) && template_has(r, at, opening))
+            found = at + strlen(opening);
+    }
+    return found <= content ? found : SIZE_MAX;
+}
+
+/* Returns where the token that ends a turn ends: the first one at `from` or later, before other content. */
+static size_t end_of_reply(const struct rendering *r, size_t from) {
+    for (size_t at = from; at < r->text.bytes.bytes && content_at(r, at) == 0; at++)
+        if (template_has(r, at, r->style->end_of_turn))
+            return at + strlen(r->style->end_of_turn);
+    return SIZE_MAX;
+}
+
+static sw_status find_reply(const struct rendering *r, size_t i, size_t from, struct range *out) {
+    const struct range content = find_content(r, i, from);
+    size_t begin = SIZE_MAX;
+    if (i < MOST_BEGINNINGS)
+        SW_TRY(begin_by_turns_before(r, i, content.begin, &begin));
+    if (begin == SIZE_MAX || begin < from || begin > content.begin)
+        begin = begin_by_opening(r, from, content.begin);
+    if (begin == SIZE_MAX)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "the chat template writes earlier turns otherwise once later ones follow, so that it is not "
+                       "known where the reply in message %zu begins",
+                       i + 1);
+    const size_t end = end_of_reply(r, content.begin != SIZE_MAX ? content.end : begin);
+    if (end == SIZE_MAX)
+        return sw_fail(SW_ERR_UNSUPPORTED, "the chat template does not end the reply in message %zu with %s", i + 1,
+                       r->style->end_of_turn);
+    *out = (struct range){begin, end};
+    return SW_OK;
+}
+
+/* Marks what is within {% generation %}, where the template has that. */
+static bool mark_generated(struct rendering *r) {
+    bool any = false;
+    for (size_t at = 0; at < r->text.bytes.bytes; at++) {
+        r->loss[at] = ((unsigned char)r->text.marks.data[at] & SW_JINJA_GENERATED) != 0;
+        any |= r->loss[at];
+    }
+    return any;
+}
+
+static sw_status mark_replies(struct rendering *r) {
+    struct range reply = {0};
+    if (mark_generated(r))
+        return SW_OK;
+    for (size_t i = 0; i < r->messages; i++) {
+        if (r->turn[i].role != SW_CHAT_ASSISTANT)
+            continue;
+        SW_TRY(find_reply(r, i, reply.end, &reply));
+        memset(r->loss + reply.begin, true, reply.end - reply.begin);
+    }
+    return SW_OK;
+}
+
+/* Appends the text from `from` on, in parts that are the template's or not, and have a loss or not. */
+static sw_status append(const struct rendering *r, size_t from, struct sw_marked_text *out) {
+    for (size_t end = from; from < r->text.bytes.bytes; from = end) {
+        const struct sw_text_part how = {.special = content_at(r, from) == 0, .loss = r->loss[from]};
+        while (end < r->text.bytes.bytes && (content_at(r, end) == 0) == how.special && r->loss[end] == how.loss)
+            end++;
+        SW_TRY(sw_marked_text_append(out, (struct sw_text){r->text.bytes.data + from, end - from}, how));
+    }
+    return SW_OK;
+}
+
+/* Finds where a chat goes on behind the reply of its second message. */
+static sw_status find_continuation(const struct rendering *r, size_t *out) {
+    const struct range reply = find_content(r, 1, 0);
+    *out = reply.begin != SIZE_MAX ? end_of_reply(r, reply.end) : SIZE_MAX;
+    return *out != SIZE_MAX
+               ? SW_OK
+               : sw_fail(SW_ERR_UNSUPPORTED, "the chat template does not end a reply with %s", r->style->end_of_turn);
+}
+
+static sw_status render(struct rendering *r, struct sw_chat_rendering how, struct sw_marked_text *out) {
+    size_t from = 0;
+    SW_TRY(chat_style_render(r->style, r->message, r->messages, how.opens_reply, &r->text));
+    r->loss = calloc(r->text.bytes.bytes + 1, sizeof *r->loss);
+    if (r->loss == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a chat");
+    if (how.continues)
+        SW_TRY(find_continuation(r, &from));
+    else if (!how.opens_reply)
+        SW_TRY(mark_replies(r));
+    return append(r, from, out);
+}
+
+sw_status sw_chat_render(const struct sw_chat_style *style, const struct sw_chat_turn *turn, size_t turns,
+                         struct sw_chat_rendering how, struct sw_marked_text *out) {
+    static const char *const role_names[] = {"system", "user", "assistant"};
+    /* A chat that goes on is rendered behind a question and a reply, of which nothing is kept. */
+    const size_t before = how.continues ? 2 : 0;
+    struct sw_jinja_message *message = calloc(turns + 2, sizeof *message);
+    if (message == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for a chat");
+    message[0] = (struct sw_jinja_message){"user", {"?", 1}};
+    message[1] = (struct sw_jinja_message){"assistant", {".", 1}};
+    for (size_t i = 0; i < turns; i++)
+        message[before + i] = (struct sw_jinja_message){role_names[turn[i].role], turn[i].content};
+    struct rendering r = {.style = style, .turn = turn, .message = message, .messages = turns + before};
+    const sw_status status = render(&r, how, out);
+    sw_jinja_text_release(&r.text);
+    free(r.loss);
+    free(message);
+    return status;
 }

@@ -2,6 +2,8 @@
 #ifndef SW_TEXT_DOCUMENTS_CHAT_TEMPLATE_H
 #define SW_TEXT_DOCUMENTS_CHAT_TEMPLATE_H
 
+#include "core/status.h"
+#include "text/documents/marked_text.h"
 #include "text/jinja/jinja.h"
 #include "text/tokenizer.h"
 
@@ -23,10 +25,33 @@ sw_status sw_chat_style_open(const char *folder, const char *name, const struct 
                              struct sw_chat_style *out);
 void sw_chat_style_release(struct sw_chat_style *style);
 
-/* Renders messages. `asks`: what begins a reply follows them (add_generation_prompt). */
-sw_status sw_chat_style_render(const struct sw_chat_style *style, const struct sw_jinja_message *message,
-                               size_t messages, bool asks, struct sw_jinja_text *out);
-/* Returns where the last byte with a message's mark ends, or 0. */
-size_t sw_chat_content_end(const struct sw_jinja_text *text, unsigned char mark);
+/* Formats of chats for models whose folder has no chat template. */
+struct sw_chat_format {
+    const char *name;
+    const char *chat_template; /* Jinja */
+    const char *begin;         /* bos_token, where the model's folder names none */
+};
+
+/* Refuses a name that is neither a format's nor "auto", and lists the formats. */
+sw_status sw_chat_format_check(const char *name);
+
+/* Chats as the text that a model was taught them in. */
+typedef enum { SW_CHAT_SYSTEM, SW_CHAT_USER, SW_CHAT_ASSISTANT } sw_chat_role;
+
+struct sw_chat_turn {
+    sw_chat_role role;
+    struct sw_text content; /* borrowed */
+};
+
+struct sw_chat_rendering {
+    bool opens_reply; /* what begins a reply follows the turns, for the model to go on; nothing has a loss */
+    bool continues;   /* the turns follow a reply that ended: nothing is put that only begins a chat */
+};
+
+/* Appends a chat. Turns of the assistant have a loss, with the token that ends them: from where the template's
+ * generation prompt ends, or what is within {% generation %} where the template has that. Contents are never special
+ * tokens. Refuses chats that the template refuses, and those in which it is not known where a reply begins. */
+sw_status sw_chat_render(const struct sw_chat_style *style, const struct sw_chat_turn *turn, size_t turns,
+                         struct sw_chat_rendering how, struct sw_marked_text *out);
 
 #endif

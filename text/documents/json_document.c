@@ -1,9 +1,445 @@
 #include "text/documents/json_document.h"
 
+#include "core/log.h"
+#include "core/number.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { LEAST_ROOM = 8, MOST_NAMES = 64, SAID_CHARS = 600 };
+
+/* Members of a line or a message that change what is learnt and that nothing here renders. */
+static const char *const matters[] = {"tools",
+                                      "functions",
+                                      "tool_calls",
+                                      "function_call",
+                                      "tool_call_id",
+                                      "images",
+                                      "image",
+                                      "videos",
+                                      "video",
+                                      "audios",
+                                      "audio",
+                                      "chosen",
+                                      "rejected",
+                                      "rejected_response",
+                                      "rejected_messages",
+                                      "chosen_messages",
+                                      "input_ids",
+                                      "labels",
+                                      "weights",
+                                      "history",
+                                      "system_prompt",
+                                      "reasoning_content",
+                                      "reasoning",
+                                      "thinking",
+                                      "documents",
+                                      "channel",
+                                      "chat_template",
+                                      "sample_weight",
+                                      "chat_template_kwargs"};
+
+static const struct {
+    const char *name;
+    bool on_is_off; /* true takes the loss off */
+} switches[] = {{"loss", false},      {"train", false},  {"training", false}, {"trainable", false},
+                {"loss_mask", false}, {"weight", false}, {"masked", true}};
+enum { SWITCHES = sizeof switches / sizeof switches[0] };
+
+void sw_json_passed_release(struct sw_json_passed *passed) {
+    for (int i = 0; i < passed->count; i++)
+        free(passed->name[i]);
+    free(passed->name);
+    *passed = (struct sw_json_passed){0};
+}
+
+void sw_json_passed_say(const struct sw_json_passed *passed) {
+    if (passed->beside > 0)
+        sw_log_warn("the 'text' of %s is not read, as messages or a prompt stand beside it; --field text "
+                    "reads it in their place",
+                    SW_COUNT(passed->beside, "document"));
+    char names[SAID_CHARS] = "";
+    size_t used = 0;
+    int named = 0;
+    for (; named < passed->count && used + strlen(passed->name[named]) + 3 < sizeof names; named++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", named > 0 ? ", " : "", passed->name[named]);
+    if (passed->count > 0)
+        sw_log_info("members of the data that are not read: %s%s", names,
+                    passed->more || named < passed->count ? ", and others" : "");
+}
+
+static sw_status note(struct sw_json_passed *passed, struct sw_json_place place, const char *name) {
+    char full[96];
+    (void)snprintf(full, sizeof full, "%s%.60s", place.what != NULL ? "(of messages) " : "", name);
+    for (int i = 0; i < passed->count; i++)
+        if (strcmp(passed->name[i], full) == 0)
+            return SW_OK;
+    if (passed->count == MOST_NAMES) {
+        passed->more = true;
+        return SW_OK;
+    }
+    if (passed->count == passed->room) {
+        const int room = passed->room == 0 ? LEAST_ROOM : passed->room * 2;
+        char **grown = reallocarray(passed->name, (size_t)room, sizeof *grown);
+        if (grown == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the names of members");
+        passed->name = grown;
+        passed->room = room;
+    }
+    passed->name[passed->count] = strdup(full);
+    return passed->name[passed->count++] != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for a member's name");
+}
+
+const json_t *sw_json_member(const json_t *object, const char *name) {
+    const json_t *member = json_object_get(object, name);
+    return json_is_null(member) ? NULL : member;
+}
+
+static bool is_in(const char *name, const char *const *names) {
+    for (; *names != NULL; names++)
+        if (strcmp(name, *names) == 0)
+            return true;
+    return false;
+}
+
+static bool does_matter(const char *name) {
+    for (size_t i = 0; i < sizeof matters / sizeof matters[0]; i++)
+        if (strcasecmp(name, matters[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Names that may be another tool's word for a loss that is not whole. On a message, its value says so whatever it is;
+ * on a line, most of them count only as true or false, because a 'train' may be the name of a part of the data. */
+static bool concerns_loss(const char *name, bool is_switch) {
+    static const char *const parts[] = {"mask",     "loss",   "train", "weight", "learn",
+                                        "supervis", "ignore", "skip",  "exclude"};
+    const size_t count = is_switch ? sizeof parts / sizeof parts[0] : 2;
+    for (size_t i = 0; i < count; i++)
+        if (strcasestr(name, parts[i]) != NULL)
+            return true;
+    return false;
+}
+
+/* Returns the number of a switch, whose name may have capitals, or -1. */
+static int find_switch(const char *name) {
+    for (int i = 0; i < SWITCHES; i++)
+        if (strcasecmp(name, switches[i].name) == 0)
+            return i;
+    return -1;
+}
+
+/* A string may be a list or an object that was written as text, as columns of tables have them. */
+static bool says_something(const json_t *member) {
+    const char *text = json_string_value(member);
+    if (text != NULL && (strcmp(text, "[]") == 0 || strcmp(text, "{}") == 0 || strcmp(text, "null") == 0))
+        return false;
+    if (json_is_array(member) || json_is_object(member) || json_is_string(member))
+        return json_array_size(member) > 0 || json_object_size(member) > 0 || json_string_length(member) > 0;
+    return !json_is_null(member) && !json_is_false(member);
+}
+
+/* Looks at all members but those in `known`, which ends with NULL, and the loss switches. Refuses what could change
+ * what is learnt (tools, images, pairs of preferences), and notes the rest in `passed`. */
+static sw_status json_check_members(const json_t *object, const char *const *known, struct sw_json_place place,
+                                    struct sw_json_passed *passed) {
+    json_t *iterable = (json_t *)(uintptr_t)object; /* iterating does not change it, but Jansson wants it writable */
+    const char *name;
+    json_t *member;
+    json_object_foreach(iterable, name, member) {
+        if (json_is_null(member) || is_in(name, known) || (find_switch(name) >= 0 && !place.chosen))
+            continue;
+        const bool matters_if_said = !place.chosen && does_matter(name);
+        if (matters_if_said && !says_something(member))
+            continue;
+        if (matters_if_said || (!place.chosen && concerns_loss(name, place.what != NULL || json_is_boolean(member))))
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "%s has %s%s'%s', which this version does not read; take it out of the data, or leave such "
+                           "lines out with --skip-bad",
+                           place.where, place.what != NULL ? place.what : "", place.what != NULL ? " with " : "", name);
+        SW_TRY(note(passed, place, name));
+    }
+    return SW_OK;
+}
+
+/* Reads a value as 0 or 1. Columns of tables have booleans and numbers as text. */
+static bool read_boolean(const json_t *value, bool *out) {
+    static const char *const words[][2] = {{"false", "true"}, {"no", "yes"}, {"off", "on"}, {"0", "1"}, {"0.0", "1.0"}};
+    const char *text = json_string_value(value);
+    *out = json_is_true(value) || json_number_value(value) == 1.0;
+    if (text == NULL)
+        return json_is_boolean(value) || *out || (json_is_number(value) && json_number_value(value) == 0.0);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        *out = strcasecmp(text, words[i][1]) == 0;
+        if (*out || strcasecmp(text, words[i][0]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Reads one switch. */
+static sw_status read_switch(const json_t *value, int number, struct sw_json_place place, sw_loss_switch *out) {
+    const char *name = switches[number].name, *what = place.what != NULL ? place.what : "a line";
+    bool is_true;
+    if (read_boolean(value, &is_true)) {
+        *out = is_true != switches[number].on_is_off ? SW_LOSS_ON : SW_LOSS_OFF;
+        return SW_OK;
+    }
+    if (json_is_number(value))
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s has %s with a '%s' of %g, but a reply counts as 0 or 1 here",
+                       place.where, what, name, json_number_value(value));
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "%s has %s with a '%s' that is no switch; write true, false, 0 or 1, or leave it out", place.where,
+                   what, name);
+}
+
+/* Reads the members by which data sets switch the loss of a message, or a line, off or on: loss, train, training,
+ * trainable, loss_mask and weight (true or 1: on), and masked (true or 1: off). Their letters may be capitals, and the
+ * values strings: "True", "no", "off", "0". Refuses other values, switches that differ, and weights between. *out_name
+ * is the switch. */
+static sw_status json_loss_switch(const json_t *object, struct sw_json_place place, sw_loss_switch *out,
+                                  const char **out_name) {
+    json_t *iterable = (json_t *)(uintptr_t)object;
+    const char *name;
+    json_t *value;
+    *out = SW_LOSS_NOT_SAID;
+    *out_name = NULL;
+    json_object_foreach(iterable, name, value) {
+        const int number = json_is_null(value) ? -1 : find_switch(name);
+        sw_loss_switch said;
+        if (number < 0)
+            continue;
+        SW_TRY(read_switch(value, number, place, &said));
+        if (*out != SW_LOSS_NOT_SAID && said != *out)
+            return sw_fail(SW_ERR_ARG, "%s has %s whose '%s' and '%s' contradict each other; take one of them out",
+                           place.where, place.what != NULL ? place.what : "a line", *out_name, switches[number].name);
+        *out = said;
+        *out_name = switches[number].name;
+    }
+    return SW_OK;
+}
+
+static struct sw_text text_of(const json_t *string) {
+    return (struct sw_text){json_string_value(string), json_string_length(string)};
+}
+
+/* A chat on its way from JSON. */
+struct chat {
+    const struct sw_chat_reading *how;
+    struct sw_chat_turn *turn;
+    bool *is_off; /* of each turn: it is a reply without a loss */
+    size_t turns;
+    json_t *kept; /* texts that were put together of parts */
+};
+
+/* Returns the member of a message that has one of two names; *out is NULL where it has none. */
+static sw_status either(const json_t *message, const char *name, const char *other, const char *where,
+                        const json_t **out) {
+    const json_t *first = sw_json_member(message, name), *second = sw_json_member(message, other);
+    *out = first != NULL ? first : second;
+    return first == NULL || second == NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG, "%s has a message with both '%s' and '%s'; keep one", where, name, other);
+}
+
+static sw_status read_role(const json_t *message, const char *where, sw_chat_role *out) {
+    static const struct {
+        const char *name;
+        sw_chat_role role;
+    } names[] = {{"system", SW_CHAT_SYSTEM},     {"user", SW_CHAT_USER},           {"human", SW_CHAT_USER},
+                 {"prompter", SW_CHAT_USER},     {"assistant", SW_CHAT_ASSISTANT}, {"gpt", SW_CHAT_ASSISTANT},
+                 {"chatgpt", SW_CHAT_ASSISTANT}, {"bot", SW_CHAT_ASSISTANT},       {"chatbot", SW_CHAT_ASSISTANT},
+                 {"model", SW_CHAT_ASSISTANT},   {"ai", SW_CHAT_ASSISTANT},        {"bard", SW_CHAT_ASSISTANT},
+                 {"bing", SW_CHAT_ASSISTANT}};
+    const json_t *member;
+    if (!json_is_object(message))
+        return sw_fail(SW_ERR_ARG, "%s has a message that is no object with 'role' and 'content'", where);
+    SW_TRY(either(message, "role", "from", where, &member));
+    const char *role = json_string_value(member);
+    if (member == NULL)
+        return sw_fail(SW_ERR_ARG, "%s has a message without a 'role' (or ShareGPT's 'from')", where);
+    if (role == NULL)
+        return sw_fail(SW_ERR_ARG, "%s has a message whose 'role' (or ShareGPT's 'from') is no string", where);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcasecmp(role, names[i].name) != 0)
+            continue;
+        *out = names[i].role;
+        return SW_OK;
+    }
+    return sw_fail(SW_ERR_ARG,
+                   "%s has a message of the role '%.40s'; the roles are system, user (or human) and assistant (or gpt, "
+                   "bot, model)",
+                   where, role);
+}
+
+/* Joins the parts of a content, which are all text. */
+static sw_status join_parts(struct chat *chat, const json_t *parts, struct sw_text *out) {
+    struct sw_text_buffer joined = {0};
+    sw_status status = SW_OK;
+    for (size_t i = 0; status == SW_OK && i < json_array_size(parts); i++) {
+        const json_t *part = json_array_get(parts, i), *text = sw_json_member(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        if (type != NULL && strcmp(type, "text") != 0)
+            status = sw_fail(SW_ERR_UNSUPPORTED,
+                             "%s has a message with a part of the type '%.40s'; only text is trained here",
+                             chat->how->where, type);
+        else if (!json_is_string(text))
+            status = sw_fail(SW_ERR_ARG,
+                             "%s has a message whose 'content' has a part that is no text, such as "
+                             "{\"type\": \"text\", \"text\": \"...\"}",
+                             chat->how->where);
+        else
+            status = sw_text_buffer_append(&joined, text_of(text));
+    }
+    json_t *whole = status == SW_OK ? json_stringn(joined.bytes > 0 ? joined.data : "", joined.bytes) : NULL;
+    if (status == SW_OK && (whole == NULL || json_array_append_new(chat->kept, whole) != 0))
+        status = sw_fail(SW_ERR_NOMEM, "no memory for a chat");
+    if (status == SW_OK)
+        *out = text_of(whole);
+    free(joined.data);
+    return status;
+}
+
+/* A switch must agree with --loss. */
+static sw_status take_switch(struct chat *chat, const struct sw_chat_turn *turn, bool in_prompt, sw_loss_switch said,
+                             const char *name) {
+    const char *where = chat->how->where;
+    const bool is_reply = turn->role == SW_CHAT_ASSISTANT, all = chat->how->all_loss;
+    if (said == SW_LOSS_ON && !is_reply && !all)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s switches the loss of a message on that is no reply ('%s'); take the switch out, or give all "
+                       "messages a loss with --loss all",
+                       where, name);
+    if (said == SW_LOSS_OFF && all)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s switches the loss of a message off ('%s'), but --loss all gives all of them one; leave one "
+                       "of the two out",
+                       where, name);
+    chat->is_off[chat->turns] = is_reply && (said == SW_LOSS_OFF || (in_prompt && said == SW_LOSS_NOT_SAID));
+    return SW_OK;
+}
+
+static sw_status read_turn(struct chat *chat, const json_t *message, bool in_prompt) {
+    static const char *const known[] = {"role", "content", "from", "value", NULL};
+    struct sw_chat_turn *turn = &chat->turn[chat->turns];
+    const char *where = chat->how->where, *name;
+    const struct sw_json_place place = {.where = where, .what = "a message"};
+    const json_t *content;
+    sw_loss_switch said;
+    SW_TRY(read_role(message, where, &turn->role));
+    SW_TRY(json_check_members(message, known, place, chat->how->passed));
+    SW_TRY(json_loss_switch(message, place, &said, &name));
+    SW_TRY(take_switch(chat, turn, in_prompt, said, name));
+    SW_TRY(either(message, "content", "value", where, &content));
+    if (json_is_array(content))
+        SW_TRY(join_parts(chat, content, &turn->content));
+    else if (json_is_string(content))
+        turn->content = text_of(content);
+    else
+        return sw_fail(SW_ERR_ARG, "%s has a message whose 'content' (or ShareGPT's 'value') is no string", where);
+    chat->turns++;
+    return SW_OK;
+}
+
+static sw_status read_turns(struct chat *chat, const json_t *messages, bool in_prompt) {
+    for (size_t i = 0; i < json_array_size(messages); i++)
+        SW_TRY(read_turn(chat, json_array_get(messages, i), in_prompt));
+    return SW_OK;
+}
+
+static sw_status check_turns(const struct chat *chat) {
+    const char *where = chat->how->where;
+    size_t replies = 0, off = 0;
+    for (size_t i = 0; i < chat->turns; i++) {
+        if (i > 0 && chat->turn[i].role == SW_CHAT_SYSTEM)
+            return sw_fail(SW_ERR_ARG, "%s has a system message that is not the first", where);
+        replies += chat->turn[i].role == SW_CHAT_ASSISTANT;
+        off += chat->is_off[i];
+    }
+    if (chat->turns == 0)
+        return sw_fail(SW_ERR_ARG, "%s has no messages", where);
+    if (chat->how->all_loss || replies > off)
+        return SW_OK;
+    if (replies > 0)
+        return sw_fail(SW_ERR_ARG, "%s has a loss of no reply, so there is nothing to learn", where);
+    return sw_fail(SW_ERR_ARG, "%s has no message of the assistant, so there is nothing to learn", where);
+}
+
+/* Takes the loss off replies. Each reply is one run of parts with a loss: a turn's beginning, which has none, stands
+ * between two. */
+static sw_status mask_replies(const struct chat *chat, size_t first_part, struct sw_marked_text *out) {
+    size_t turn = 0, runs = 0, replies = 0;
+    for (size_t i = 0; i < chat->turns; i++)
+        replies += chat->turn[i].role == SW_CHAT_ASSISTANT;
+    for (size_t i = first_part; i < out->parts; i++)
+        runs += out->part[i].loss && (i == first_part || !out->part[i - 1].loss);
+    if (runs != replies)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "%s switches the loss of a reply off, but the chat format does not keep replies apart",
+                       chat->how->where);
+    for (size_t i = first_part; i < out->parts; turn++) {
+        while (i < out->parts && !out->part[i].loss)
+            i++;
+        while (turn < chat->turns && chat->turn[turn].role != SW_CHAT_ASSISTANT)
+            turn++;
+        const bool is_off = turn < chat->turns && chat->is_off[turn];
+        for (; i < out->parts && out->part[i].loss; i++)
+            out->part[i].loss = !is_off;
+    }
+    return SW_OK;
+}
+
+static sw_status render(const struct chat *chat, struct sw_marked_text *out) {
+    const struct sw_chat_reading *how = chat->how;
+    const size_t first_part = out->parts;
+    bool any_off = false;
+    SW_TRY(sw_fail_while(sw_chat_render(how->style, chat->turn, chat->turns, (struct sw_chat_rendering){0}, out),
+                         "rendering %s", how->where));
+    for (size_t i = 0; i < chat->turns; i++)
+        any_off |= chat->is_off[i];
+    if (any_off && !how->all_loss)
+        SW_TRY(mask_replies(chat, first_part, out));
+    for (size_t i = first_part; how->all_loss && i < out->parts; i++)
+        out->part[i].loss = true;
+    out->closed = true;
+    return SW_OK;
+}
+
+static sw_status read_and_render(struct chat *chat, const struct sw_chat_lists *lists, struct sw_marked_text *out) {
+    if (lists->system != NULL)
+        chat->turn[chat->turns++] = (struct sw_chat_turn){SW_CHAT_SYSTEM, text_of(lists->system)};
+    SW_TRY(read_turns(chat, lists->prompt, true));
+    SW_TRY(read_turns(chat, lists->messages, false));
+    SW_TRY(check_turns(chat));
+    return render(chat, out);
+}
+
+sw_status sw_chat_append_json(const struct sw_chat_lists *lists, const struct sw_chat_reading *how,
+                              struct sw_marked_text *out) {
+    const size_t room = json_array_size(lists->prompt) + json_array_size(lists->messages) + 1;
+    struct chat chat = {.how = how,
+                        .turn = calloc(room, sizeof *chat.turn),
+                        .is_off = calloc(room, sizeof *chat.is_off),
+                        .kept = json_array()};
+    const sw_status status = chat.turn == NULL || chat.is_off == NULL || chat.kept == NULL
+                                 ? sw_fail(SW_ERR_NOMEM, "no memory for a chat")
+                                 : read_and_render(&chat, lists, out);
+    json_decref(chat.kept);
+    free(chat.is_off);
+    free(chat.turn);
+    return status;
+}
+
+/* Appends a prompt, which has a loss only where `all_loss` is set, and its completion, which must not be empty. */
+static sw_status completion_append_json(const json_t *prompt, const json_t *completion, bool all_loss,
+                                        const char *where, struct sw_marked_text *out) {
+    if (json_string_length(completion) == 0)
+        return sw_fail(SW_ERR_ARG, "%s has an empty 'completion', so there is nothing to learn", where);
+    SW_TRY(sw_marked_text_append(out, text_of(prompt), (struct sw_text_part){.loss = all_loss}));
+    return sw_marked_text_append(out, text_of(completion), (struct sw_text_part){.loss = true});
+}
 
 enum { SHOWN_MEMBERS = 8, SHOWN_CHARS = 400 };
 
@@ -121,8 +557,7 @@ static sw_status refuse_schema(const struct reading *r) {
     const char *name;
     json_t *value;
     struct sw_json_passed passed = {0}; /* is not said, as the line is not read */
-    const sw_status status =
-        sw_json_check_members(r->object, known, (struct sw_json_place){.where = r->where}, &passed);
+    const sw_status status = json_check_members(r->object, known, (struct sw_json_place){.where = r->where}, &passed);
     sw_json_passed_release(&passed);
     SW_TRY(status);
     json_object_foreach(iterable, name, value) {
@@ -142,9 +577,9 @@ static sw_status check_members(const struct reading *r, const char *const *known
     const struct sw_json_place place = {.where = r->where, .chosen = chosen};
     const char *name;
     sw_loss_switch said = SW_LOSS_NOT_SAID;
-    SW_TRY(sw_json_check_members(r->object, known, place, r->passed));
+    SW_TRY(json_check_members(r->object, known, place, r->passed));
     if (!chosen)
-        SW_TRY(sw_json_loss_switch(r->object, place, &said, &name));
+        SW_TRY(json_loss_switch(r->object, place, &said, &name));
     return said != SW_LOSS_OFF
                ? SW_OK
                : sw_fail(SW_ERR_ARG,
@@ -220,7 +655,7 @@ static sw_status append_prompt(const struct reading *r) {
         return sw_fail(SW_ERR_ARG, "%s: 'prompt' and 'completion' are both strings or both lists of messages",
                        r->where);
     SW_TRY(refuse_system(r, "a 'prompt' of text"));
-    return sw_completion_append_json(prompt, completion, r->rules->all_loss, r->where, r->out);
+    return completion_append_json(prompt, completion, r->rules->all_loss, r->where, r->out);
 }
 
 /* The prompt that Stanford Alpaca's data were made for, without an input and with one. */
@@ -256,7 +691,7 @@ static sw_status write_question(const json_t *instruction, const json_t *input, 
 static sw_status append_question(const struct reading *r, const json_t *question, const json_t *output, bool is_chat) {
     struct sw_chat_lists lists = {0};
     if (!is_chat)
-        return sw_completion_append_json(question, output, r->rules->all_loss, r->where, r->out);
+        return completion_append_json(question, output, r->rules->all_loss, r->where, r->out);
     SW_TRY(read_system(r, &lists.system));
     json_t *messages = json_pack("[{s:s, s:O}, {s:s, s:O}]", "role", "user", "content", question, "role", "assistant",
                                  "content", output);

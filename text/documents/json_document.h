@@ -2,7 +2,56 @@
 #ifndef SW_TEXT_DOCUMENTS_JSON_DOCUMENT_H
 #define SW_TEXT_DOCUMENTS_JSON_DOCUMENT_H
 
-#include "text/documents/chat_json.h"
+#include "core/status.h"
+#include "text/documents/chat_template.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Names of members that were passed over. A zeroed struct has none; sw_json_passed_release frees it. */
+struct sw_json_passed {
+    char **name;
+    int count, room;
+    bool more;      /* there were more names than are kept */
+    int64_t beside; /* documents of another schema that had a 'text', too */
+};
+void sw_json_passed_release(struct sw_json_passed *passed);
+/* Says in the log which members were passed over, if any. */
+void sw_json_passed_say(const struct sw_json_passed *passed);
+
+/* Returns a member, or NULL where it is absent or null, which is the same in training data. */
+const json_t *sw_json_member(const json_t *object, const char *name);
+
+/* Where an object stands, for messages. */
+struct sw_json_place {
+    const char *where; /* "chat.jsonl:12" */
+    const char *what;  /* "a message"; NULL: the line's object itself */
+    bool chosen;       /* --field names what is read, so that no other member matters */
+};
+
+typedef enum { SW_LOSS_NOT_SAID, SW_LOSS_OFF, SW_LOSS_ON } sw_loss_switch;
+
+/* The turns of a chat: lists of messages, each with 'role' and 'content' or, as ShareGPT has them, 'from' and 'value'.
+ * Borrowed. */
+struct sw_chat_lists {
+    const json_t *prompt;   /* its replies have no loss, unless a switch of theirs says so; NULL: none */
+    const json_t *messages; /* the turns behind the prompt, or all */
+    const json_t *system;   /* text of a system turn before all others; NULL: none */
+};
+
+struct sw_chat_reading {
+    const struct sw_chat_style *style;
+    bool all_loss;                 /* all of the chat has a loss */
+    const char *where;             /* "chat.jsonl:12", which begins the messages of errors */
+    struct sw_json_passed *passed; /* receives members of messages that were passed over */
+};
+
+/* Appends a chat. A reply whose loss is switched off stays as context. Refuses roles other than
+ * system, user and assistant, contents that are neither strings nor lists of parts with text, switches that ask for
+ * what --loss does not give, and chats without a reply to learn unless `all_loss` is set. */
+sw_status sw_chat_append_json(const struct sw_chat_lists *lists, const struct sw_chat_reading *how,
+                              struct sw_marked_text *out);
 
 struct sw_json_rules {
     const char *field; /* the member that has the text, or a list of messages; NULL: by the schemas below */
@@ -21,7 +70,7 @@ struct sw_json_rules {
  *  - 'question', 'query' or 'input' with 'output', 'response' or 'answer', which may follow an 'instruction' too: a
  * chat of one question;
  *  - 'text'. Beside one of the others it is passed over, as a rendered copy.
- * Refuses an object that has two schemas or none, and members that could matter (json_members.h). */
+ * Refuses an object that has two schemas or none, and members that could matter. */
 sw_status sw_json_append_document(const json_t *object, const struct sw_json_rules *rules, const char *where,
                                   struct sw_json_passed *passed, struct sw_marked_text *out);
 

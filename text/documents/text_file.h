@@ -2,8 +2,33 @@
 #ifndef SW_TEXT_DOCUMENTS_TEXT_FILE_H
 #define SW_TEXT_DOCUMENTS_TEXT_FILE_H
 
+#include "core/status.h"
 #include "text/buffer.h"
-#include "text/documents/text_coding.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* How the bytes of text files become characters. A zeroed struct reads UTF-8 and refuses all else. */
+struct sw_text_coding {
+    const char *encoding; /* a name that iconv knows; NULL: UTF-8. Borrowed */
+    bool lossy;           /* what the encoding does not have becomes U+FFFD; else it is an error */
+};
+
+/* Refuses the name of an encoding that this machine's C library does not know. NULL is UTF-8. */
+sw_status sw_text_coding_check(const char *encoding);
+
+/* Converts one file. */
+struct sw_text_converter;
+
+struct sw_text_piece {
+    const char *in;
+    size_t in_bytes;
+    bool last; /* no bytes follow in the file */
+    char *out;
+    size_t room; /* of `out`, at least SW_TEXT_PIECE_ROOM bytes */
+};
+enum { SW_TEXT_PIECE_ROOM = 16 };
 
 struct sw_text_file;
 

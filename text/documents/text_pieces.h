@@ -3,7 +3,7 @@
 #define SW_TEXT_DOCUMENTS_TEXT_PIECES_H
 
 #include "text/buffer.h"
-#include "text/documents/text_coding.h"
+#include "text/documents/text_file.h"
 
 /* Forms of a file. What a file of JSON has is seen at its beginning: [ begins one list, { alone in a line values that
  * are spread over lines, and anything else lines of one value each. */

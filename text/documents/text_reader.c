@@ -11,7 +11,7 @@
 #include "text/documents/text_file.h"
 #include "text/documents/text_inputs.h"
 #include "text/documents/text_pieces.h"
-#include "text/text_cut.h"
+#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 #include <errno.h>

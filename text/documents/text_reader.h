@@ -2,7 +2,7 @@
 #ifndef SW_TEXT_DOCUMENTS_TEXT_READER_H
 #define SW_TEXT_DOCUMENTS_TEXT_READER_H
 
-#include "text/documents/chat_render.h"
+#include "text/documents/chat_template.h"
 #include "text/documents/text_pieces.h"
 
 #include <stdbool.h>
@@ -28,7 +28,7 @@ struct sw_text_rules {
     bool skip_bad;                        /* an object that is wrong is counted and left out */
     struct sw_text_coding coding;         /* of all files */
     size_t most_text_bytes;               /* a file of text is cut into documents of about so many; 0: it is not */
-    enum sw_text_parts parts;             /* how a long document of text is cut into parts (text_cut.h) */
+    enum sw_text_parts parts;             /* how a long document of text is cut into parts (tokenizer.h) */
 };
 
 /* The most bytes of a document of text, or of a part where documents come in parts. Encoding takes several times as

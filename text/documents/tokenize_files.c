@@ -2,25 +2,267 @@
 
 #include "core/clock.h"
 #include "core/error_scope.h"
+#include "core/files/files.h"
+#include "core/files/model_files.h"
 #include "core/log.h"
 #include "core/long_work.h"
 #include "core/number.h"
 #include "core/size.h"
 #include "core/team.h"
+#include "io/queue/file.h"
 #include "text/documents/packer.h"
 #include "text/documents/text_inputs.h"
 #include "text/documents/token_writer.h"
-#include "text/documents/tokenize_digest.h"
-#include "text/documents/tokenize_journal.h"
 #include "text/model_text.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
+
+/* The digest says of so many files of a model, too, that they are not there. It did not know the others at first, and
+ * stays what it was where they are not there. */
+enum { READ_BYTES = 1 << 20, ALWAYS_NAMED = 6 };
+
+void sw_digest_text(XXH3_state_t *hash, const char *text) {
+    static const char none[] = "\0none";
+    if (text == NULL)
+        XXH3_64bits_update(hash, none, sizeof none);
+    else
+        XXH3_64bits_update(hash, text, strlen(text) + 1);
+}
+
+sw_status sw_digest_file(XXH3_state_t *hash, const char *path) {
+    char *bytes = malloc(READ_BYTES);
+    int fd = -1;
+    ssize_t count = -1;
+    sw_status status =
+        bytes != NULL ? sw_file_open_to_read(path, &fd) : sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    while (fd >= 0 && (count = read(fd, bytes, READ_BYTES)) > 0)
+        XXH3_64bits_update(hash, bytes, (size_t)count);
+    if (status == SW_OK && count < 0)
+        status = sw_fail(SW_ERR_ARG, "%s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    free(bytes);
+    return status;
+}
+
+sw_status sw_digest_model(XXH3_state_t *hash, const char *model) {
+    struct stat info;
+    if (stat(model, &info) == 0 && S_ISREG(info.st_mode))
+        return sw_digest_file(hash, model);
+    for (int i = 0; i < SW_MODEL_TEXT_FILES; i++) {
+        char path[PATH_MAX];
+        bool is_there;
+        SW_TRY(sw_model_file_find(model, sw_model_file_names[i], path, &is_there));
+        if (is_there || i < ALWAYS_NAMED)
+            sw_digest_text(hash, sw_model_file_names[i]);
+        if (is_there)
+            SW_TRY(sw_digest_file(hash, path));
+    }
+    return SW_OK;
+}
+
+enum { SAMPLE_BYTES = 512 << 10 };
+
+struct sample {
+    const struct sw_tokenize_spec *spec;
+    struct sw_model_text model;
+    struct sw_text_inputs inputs;
+    struct sw_text_reader *reader;
+    struct sw_text_encoder *encoder;
+    struct sw_packer *packer; /* NULL: documents are not packed */
+    struct sw_document_frame frame;
+    struct sw_marked_text text;
+    struct sw_token_list tokens; /* of one document */
+    struct sw_text_buffer loss;  /* likewise */
+    double encoded;              /* tokens of the sample */
+    int64_t bytes;               /* of the files, whose tokens these are */
+    bool ended;                  /* the sample is all there is */
+};
+
+static sw_status open_sample(struct sample *s) {
+    const struct sw_tokenize_spec *spec = s->spec;
+    SW_TRY(sw_model_text_open(spec->model, &s->model));
+    s->frame.end = spec->old_rules ? s->model.old_end : s->model.end;
+    s->frame.begins_chats = spec->bos == SW_BOS_YES;
+    s->frame.parse_special = spec->parse_special;
+    SW_TRY(sw_model_text_begin(&s->model, spec->old_rules ? SW_BOS_NO : spec->bos, &s->frame.begin));
+    struct sw_text_rules rules = spec->rules;
+    rules.tokenizer = s->model.tokenizer;
+    rules.model = spec->model;
+    rules.most_text_bytes = SAMPLE_BYTES;
+    SW_TRY(sw_text_inputs_expand(spec->names, spec->name_count, &s->inputs));
+    SW_TRY(sw_text_reader_open((const char *const *)s->inputs.path, s->inputs.count, &rules, &s->reader));
+    if (spec->pack_seq > 0)
+        SW_TRY(sw_packer_open(NULL, spec->pack_seq, 0, &s->packer));
+    return sw_text_encoder_create(s->model.tokenizer, &s->encoder);
+}
+
+static sw_status encode_sample(struct sample *s) {
+    s->tokens.count = s->loss.bytes = 0;
+    return sw_document_encode(s->encoder, &s->text, &s->frame, &s->tokens, &s->loss);
+}
+
+/* Reads documents until the sample is large enough. Files are read ahead by blocks, so how many bytes the documents
+ * took is known only when the next block is read. The document in which that happens counts half: on the average, half
+ * of it is in the block before. */
+static sw_status read_sample(struct sample *s) {
+    for (;;) {
+        const int64_t before = sw_text_reader_bytes_read(s->reader);
+        SW_TRY(sw_text_reader_next(s->reader, &s->text, &s->ended));
+        s->bytes = sw_text_reader_bytes_read(s->reader);
+        if (s->ended)
+            return SW_OK;
+        SW_TRY(encode_sample(s));
+        const bool is_last = before >= SAMPLE_BYTES && s->bytes > before;
+        s->encoded += is_last ? 0.5 * (double)s->tokens.count : (double)s->tokens.count;
+        if (is_last) {
+            s->bytes = before;
+            return SW_OK;
+        }
+        if (s->packer != NULL)
+            SW_TRY(sw_packer_add(s->packer, &s->tokens, sw_text_of_buffer(&s->loss)));
+    }
+}
+
+static sw_status estimate(struct sample *s, struct sw_token_estimate *out) {
+    SW_TRY(open_sample(s));
+    SW_TRY(read_sample(s));
+    if (s->encoded == 0.0)
+        return sw_fail(SW_ERR_ARG, "%s%s no text", s->inputs.path[0],
+                       s->inputs.count > 1 ? " and the other files hold" : " holds");
+    if (s->packer != NULL) {
+        SW_TRY(sw_packer_finish(s->packer));
+        s->encoded += (double)sw_packer_padding(s->packer);
+    }
+    const double all = (double)sw_text_reader_bytes(s->reader);
+    *out = (struct sw_token_estimate){
+        .tokens = (int64_t)(s->ended ? s->encoded : s->encoded / (double)s->bytes * all),
+        .read_bytes = s->ended ? 0 : s->bytes,
+    };
+    return SW_OK;
+}
+
+sw_status sw_tokenize_estimate(const struct sw_tokenize_spec *spec, struct sw_token_estimate *out) {
+    struct sample s = {.spec = spec};
+    const sw_status status = estimate(&s, out);
+    sw_text_encoder_destroy(s.encoder);
+    sw_packer_close(s.packer);
+    sw_text_reader_close(s.reader);
+    sw_text_inputs_release(&s.inputs);
+    sw_marked_text_release(&s.text);
+    free(s.tokens.id);
+    free(s.loss.data);
+    free(s.frame.begin.id);
+    sw_model_text_close(&s.model);
+    return status;
+}
+
+/* The file: this head, the packer's state, and the XXH3 of both. It is read on the machine that wrote it, so numbers
+ * are as they lie in memory. */
+struct head {
+    char magic[8];
+    struct sw_tokenize_journal journal;
+};
+static const char magic[sizeof(((struct head *)0)->magic)] = "SWTOKJ4";
+enum { DIGEST_BYTES = sizeof(uint64_t) };
+/* The bound is far beyond any file, and sums of such counts stay in range. */
+#define MOST_COUNT (INT64_C(1) << 56)
+
+static bool name_of(const char *out, char path[PATH_MAX]) {
+    return snprintf(path, PATH_MAX, "%s.journal", out) < PATH_MAX;
+}
+
+sw_status sw_tokenize_journal_write(const char *out, const struct sw_tokenize_journal *journal, struct sw_text packed) {
+    struct sw_text_buffer text = {0};
+    struct head head = {.journal = *journal};
+    char path[PATH_MAX];
+    memcpy(head.magic, magic, sizeof magic);
+    if (!name_of(out, path))
+        return sw_fail(SW_ERR_ARG, "the path of the token file is too long");
+    sw_status status = sw_text_buffer_append(&text, (struct sw_text){(const char *)&head, sizeof head});
+    if (status == SW_OK && packed.bytes > 0)
+        status = sw_text_buffer_append(&text, packed);
+    if (status == SW_OK) {
+        const uint64_t digest = XXH3_64bits(text.data, text.bytes);
+        status = sw_text_buffer_append(&text, (struct sw_text){(const char *)&digest, sizeof digest});
+    }
+    if (status == SW_OK)
+        status = sw_file_replace(path, text.data, text.bytes, SW_FILE_SHARED);
+    free(text.data);
+    return status;
+}
+
+static bool read_all(int fd, size_t most_bytes, struct sw_text_buffer *out) {
+    struct stat info;
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > (off_t)most_bytes ||
+        sw_text_buffer_reserve(out, (size_t)info.st_size) != SW_OK)
+        return false;
+    for (ssize_t count = 1; count > 0 && out->bytes < (size_t)info.st_size; out->bytes += (size_t)count) {
+        count = read(fd, out->data + out->bytes, (size_t)info.st_size - out->bytes);
+        if (count < 0)
+            return false;
+    }
+    return out->bytes == (size_t)info.st_size;
+}
+
+static bool is_whole(const struct sw_text_buffer *text) {
+    uint64_t digest;
+    if (text->bytes < sizeof(struct head) + DIGEST_BYTES || memcmp(text->data, magic, sizeof magic) != 0)
+        return false;
+    memcpy(&digest, text->data + text->bytes - DIGEST_BYTES, sizeof digest);
+    return XXH3_64bits(text->data, text->bytes - DIGEST_BYTES) == digest;
+}
+
+/* Tells whether a journal may be one of these files. Anyone may have written it who may write beside the token file, so
+ * its digest alone is no reason to believe it; what it says of the token file is checked by the token writer. */
+static bool is_possible(const struct sw_tokenize_journal *journal, int64_t files) {
+    const struct sw_text_position *read = &journal->read;
+    const struct sw_text_pieces_position *within = &read->within;
+    const int64_t counts[] = {within->lines, read->skipped, read->empty, read->replaced, read->beside, journal->put};
+    bool is_possible = read->file >= 0 && read->file <= files && within->form >= 0 &&
+                       within->form <= SW_TEXT_JSON_LIST && within->offset >= 0 && within->offset <= MOST_COUNT &&
+                       (within->form > 0 || within->offset == 0) && within->lines <= within->offset &&
+                       (read->has_chats == 0 || read->has_chats == 1) && journal->text_bytes >= 0 &&
+                       journal->text_bytes <= MOST_COUNT;
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        is_possible &= counts[i] >= 0 && counts[i] <= MOST_COUNT;
+    return is_possible;
+}
+
+bool sw_tokenize_journal_read(const char *out, struct sw_tokenize_limits limits, struct sw_tokenize_journal *journal,
+                              struct sw_text_buffer *packed) {
+    SW_HANDLES_ERRORS();
+    struct sw_text_buffer text = {0};
+    struct head head;
+    char path[PATH_MAX];
+    const int fd = name_of(out, path) ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+    const size_t most_bytes = sizeof head + limits.packed_bytes + DIGEST_BYTES;
+    bool found = fd >= 0 && read_all(fd, most_bytes, &text) && is_whole(&text);
+    if (found) {
+        memcpy(&head, text.data, sizeof head);
+        *journal = head.journal;
+        const struct sw_text rest = {text.data + sizeof head, text.bytes - sizeof head - DIGEST_BYTES};
+        found = is_possible(journal, limits.files) && sw_text_buffer_append(packed, rest) == SW_OK;
+    }
+    if (fd >= 0)
+        close(fd);
+    free(text.data);
+    return found;
+}
+
+static void tokenize_journal_remove(const char *out) {
+    char path[PATH_MAX];
+    if (name_of(out, path))
+        (void)unlink(path);
+}
 
 /* A batch is what all threads encode before it is written. */
 enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16 };
@@ -264,7 +506,7 @@ static sw_status encode_all(struct work *w) {
     if (w->packer != NULL)
         SW_TRY(sw_packer_finish(w->packer));
     SW_TRY(publish(w));
-    sw_tokenize_journal_remove(w->spec->out);
+    tokenize_journal_remove(w->spec->out);
     return SW_OK;
 }
 
@@ -317,7 +559,7 @@ static sw_status open_packer(struct work *w) {
 }
 
 static sw_status begin_anew(struct work *w) {
-    sw_tokenize_journal_remove(w->spec->out);
+    tokenize_journal_remove(w->spec->out);
     SW_TRY(open_packer(w));
     return sw_token_writer_begin(w->writer, &(struct sw_token_position){0});
 }
@@ -415,7 +657,7 @@ static void close_all(struct work *w) {
     free(w->frame.begin.id);
     sw_packer_close(w->packer);
     if (w->writer != NULL && !w->keeps)
-        sw_tokenize_journal_remove(w->spec->out);
+        tokenize_journal_remove(w->spec->out);
     sw_token_writer_close(w->writer, w->keeps);
     sw_text_reader_close(w->reader);
     sw_text_inputs_release(&w->inputs);

@@ -98,21 +98,7 @@ struct sw_jinja_parser {
     int depth, loops;                   /* of nested nodes; of loops around the statement */
 };
 
-sw_status sw_jinja_new_node(struct sw_jinja_parser *parser, sw_jinja_node_kind kind, struct sw_jinja_node **out);
-sw_status sw_jinja_add_child(struct sw_jinja_parser *parser, struct sw_jinja_node *node, struct sw_jinja_node *child);
-/* Counts a level of nesting, and refuses too many. The caller takes 1 off `depth` behind it. */
-sw_status sw_jinja_descend(struct sw_jinja_parser *parser);
-bool sw_jinja_next_is(const struct sw_jinja_parser *parser, sw_jinja_token_kind kind, const char *text);
-/* Goes behind a token where it is the next one. */
-bool sw_jinja_skip(struct sw_jinja_parser *parser, sw_jinja_token_kind kind, const char *text);
-sw_status sw_jinja_expect(struct sw_jinja_parser *parser, sw_jinja_token_kind kind, const char *text);
-/* Refuses the next token. */
-sw_status sw_jinja_unexpected(const struct sw_jinja_parser *parser);
-
 sw_status sw_jinja_parse_statements(struct sw_jinja_parser *parser, struct sw_jinja_node **out);
-/* Parses an expression, or several with commas between them as a tuple. */
-sw_status sw_jinja_parse_tuple(struct sw_jinja_parser *parser, bool with_condition, struct sw_jinja_node **out);
-sw_status sw_jinja_parse_expression(struct sw_jinja_parser *parser, bool with_condition, struct sw_jinja_node **out);
 
 /* Returns the number of a filter, a test or a global function, or -1. */
 int sw_jinja_find_filter(struct sw_text name);
