@@ -5,7 +5,7 @@
 #include "core/number.h"
 #include "core/size.h"
 #include "job/settings/places.h"
-#include "run/steplog_text.h"
+#include "run/steplog.h"
 
 /* Repeated data are worth about as much as new data for four passes, and soon less after (Muennighoff et al., 2023). */
 #define MANY_EPOCHS 5.0

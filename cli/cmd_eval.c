@@ -1,5 +1,5 @@
 #include "cli/commands.h"
-#include "cli/read_ranks.h"
+#include "cli/read_options.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"

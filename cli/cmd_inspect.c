@@ -2,7 +2,6 @@
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/number.h"
-#include "run/data/token_counts.h"
 #include "run/data/token_stream.h"
 #include "run/folder/run_model.h"
 #include "text/documents/chat_template.h"

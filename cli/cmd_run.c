@@ -1,15 +1,26 @@
-#include "cli/cmd_run.h"
-
 #include "cli/answer_text.h"
 #include "cli/cmd_ranks.h"
+#include "cli/commands.h"
 #include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/number.h"
 #include "run/signals.h"
+#include "run/trainer.h"
 
 #include <math.h>
 #include <unistd.h>
+
+/* A command's arguments, behind its name. */
+struct sw_arguments {
+    int argc;
+    char **argv;
+};
+
+/* Makes a run or continues one. `settings` hold the flags of the command line; the callee may move them. */
+typedef sw_status (*sw_run_opener)(struct sw_ranks *ranks, struct sw_settings *settings,
+                                   const struct sw_arguments *arguments, const volatile sig_atomic_t *stop,
+                                   struct sw_trainer **out);
 
 enum { BASELINE_VOCAB = 4096 };
 
@@ -199,7 +210,9 @@ static int open_and_train(struct sw_ranks *ranks, struct sw_settings *settings, 
     return code;
 }
 
-int sw_command_trains(const struct sw_command_line *line, struct sw_arguments arguments, sw_run_opener open) {
+/* Runs a command that trains: joins the ranks, parses the flags, opens the run, trains, logs how it ended and how to
+ * continue. Returns the exit status. */
+static int command_trains(const struct sw_command_line *line, struct sw_arguments arguments, sw_run_opener open) {
     struct sw_settings settings = {0};
     struct sw_ranks ranks;
     int code;
@@ -210,4 +223,49 @@ int sw_command_trains(const struct sw_command_line *line, struct sw_arguments ar
     sw_options_release(line, &settings);
     sw_command_end(&ranks, code);
     return code;
+}
+
+static sw_status make_run(struct sw_ranks *ranks, struct sw_settings *settings, const struct sw_arguments *arguments,
+                          const volatile sig_atomic_t *stop, struct sw_trainer **out) {
+    (void)arguments;
+    return sw_trainer_create(settings, ranks, stop, out);
+}
+
+int sw_command_train(int argc, char **argv) {
+    return command_trains(&sw_train_command, (struct sw_arguments){argc, argv}, make_run);
+}
+
+/* Returns the schedule's length where --schedule-steps is not given. A run that ends within its schedule and now goes
+ * on beyond it takes the schedule along: steps at the end's rate, which is usually 0, would change nothing. A run that
+ * was told to go on beyond its schedule keeps it. */
+static int64_t steps_of_schedule(const struct sw_schedule *before, int64_t steps_before,
+                                 const struct sw_settings *settings) {
+    const bool goes_beyond = steps_before <= before->steps && settings->steps > before->steps;
+    return goes_beyond && before->kind != SW_SCHEDULE_CONSTANT ? settings->steps : before->steps;
+}
+
+/* Parses the arguments again, over the settings of the run. */
+static sw_status apply_change(void *context, struct sw_settings *settings) {
+    enum { NOT_GIVEN = 0 };
+    const struct sw_arguments *arguments = context;
+    const struct sw_schedule before = sw_settings_schedule(settings);
+    const int64_t steps_before = settings->steps;
+    bool help;
+    settings->schedule_steps = NOT_GIVEN;
+    SW_TRY(sw_options_parse(&sw_resume_command, arguments->argc, arguments->argv, settings, &help));
+    if (settings->schedule_steps == NOT_GIVEN)
+        settings->schedule_steps = steps_of_schedule(&before, steps_before, settings);
+    return SW_OK;
+}
+
+static sw_status continue_run(struct sw_ranks *ranks, struct sw_settings *asked, const struct sw_arguments *arguments,
+                              const volatile sig_atomic_t *stop, struct sw_trainer **out) {
+    const sw_status status =
+        sw_trainer_resume(asked->run, ranks, stop, apply_change, (void *)(uintptr_t)arguments, out);
+    /* The flags were right by themselves: what does not go together is theirs and the run's. */
+    return status == SW_ERR_USAGE ? SW_ERR_ARG : status;
+}
+
+int sw_command_resume(int argc, char **argv) {
+    return command_trains(&sw_resume_command, (struct sw_arguments){argc, argv}, continue_run);
 }

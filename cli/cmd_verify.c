@@ -4,8 +4,8 @@
 #include "core/size.h"
 #include "io/store/store.h"
 #include "run/folder/frozen.h"
+#include "run/folder/run.h"
 #include "run/folder/run_model.h"
-#include "run/folder/run_stores.h"
 
 #include <jansson.h>
 #include <stdio.h>

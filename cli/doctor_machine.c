@@ -3,9 +3,15 @@
 #include "core/number.h"
 #include "core/size.h"
 #include "core/system_file.h"
+#include "io/queue/file.h"
+#include "job/machine/drives.h"
 
+#include <errno.h>
+#include <liburing.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 /* If less than one part in LEAST_AVAILABLE_PART of the memory is available, plans get small. */
@@ -144,4 +150,196 @@ void sw_doctor_huge_pages(struct sw_doctor *doctor) {
                                                     "/sys/kernel/mm/transparent_hugepage/enabled`"
                                                   : NULL},
                    "transparent: %s; %lld reserved, which are not used", mode, (long long)sw_max_i64(0, reserved));
+}
+
+/* Checks that io_uring works, and finds out who forbids it. */
+
+/* Causes of a failure, by errno and by kernel.io_uring_disabled, which Linux has since 6.6. */
+static const struct cause {
+    int error;
+    int64_t disabled; /* value of the setting; -1: any */
+    const char *what, *fix;
+} causes[] = {
+    {EPERM, 2, "forbidden to all by kernel.io_uring_disabled", "`sysctl kernel.io_uring_disabled=0`"},
+    {EPERM, 1, "forbidden to ordinary users by kernel.io_uring_disabled",
+     "`sysctl kernel.io_uring_disabled=0`, or join the group of kernel.io_uring_group"},
+    {EPERM, -1, "forbidden, as by a container's seccomp profile",
+     "start the container with a seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register"},
+    {ENOSYS, -1, "not there: an older kernel, or hidden by a container",
+     "use Linux 5.6 or later, and a seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register"},
+    {ENOMEM, -1, "no memory may be locked for it", "`ulimit -l 8192` or more"},
+    {EMFILE, -1, "too many files are open", "`ulimit -n 4096` or more"},
+    {0, -1, "not available", "look at `dmesg`; Linux 5.6 or later is needed"},
+};
+
+static const struct cause *cause_of(int error, int64_t disabled) {
+    const struct cause *cause = causes;
+    while (cause->error != 0 && (cause->error != error || (cause->disabled >= 0 && cause->disabled != disabled)))
+        cause++;
+    return cause;
+}
+
+void sw_doctor_io_uring(struct sw_doctor *doctor) {
+    struct io_uring ring;
+    const int64_t disabled = sw_system_number(doctor->root, "/proc/sys/kernel/io_uring_disabled");
+    const int error = -io_uring_queue_init(8, &ring, 0);
+    json_t *facts = json_pack("{s:b, s:o, s:o}", "allowed", error == 0, "disabled_setting", sw_fact_number(disabled),
+                              "error", sw_fact_text(error == 0 ? NULL : strerror(error)));
+    if (error == 0) {
+        io_uring_queue_exit(&ring);
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "allowed");
+        return;
+    }
+    const struct cause *cause = cause_of(error, disabled);
+    sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .fix = cause->fix}, "%s (%s)", cause->what,
+                   strerror(error));
+}
+
+/* Checks of a folder for the store: its space, its file system, and the drives behind it. */
+
+/* Bytes that the store takes for a parameter: two generations of master weight and both moments, in fp32. */
+enum { STATE_BYTES_PER_PARAMETER = 24 };
+/* Less space than this is a problem: the smallest model that anybody would place here needs it. */
+#define LEAST_FREE_BYTES (4 * SW_GIB)
+
+void sw_doctor_space(struct sw_doctor *doctor) {
+    struct statvfs space;
+    struct stat info;
+    char size[SW_SIZE_CHARS], parameters[SW_COUNT_CHARS];
+    if (statvfs(doctor->folder, &space) != 0 || stat(doctor->folder, &info) != 0) {
+        sw_doctor_find(doctor, (struct sw_finding){.fix = "name a folder that exists"}, "%s", strerror(errno));
+        return;
+    }
+    if (!S_ISDIR(info.st_mode)) {
+        sw_doctor_find(doctor, (struct sw_finding){.fix = "name a folder on the drive"}, "this is not a folder");
+        return;
+    }
+    const int64_t free_bytes = (int64_t)space.f_bavail * (int64_t)space.f_frsize;
+    json_t *facts = json_pack("{s:I}", "free_bytes", (json_int_t)free_bytes);
+    sw_doctor_find(
+        doctor,
+        (struct sw_finding){.facts = facts,
+                            .fix = free_bytes < LEAST_FREE_BYTES ? "free some space, or name another folder" : NULL},
+        "%s free: room for the optimizer of %s parameters", sw_format_size(free_bytes, size),
+        sw_format_large((int64_t)((double)free_bytes / STATE_BYTES_PER_PARAMETER), parameters));
+}
+
+/* File systems that cannot hold a store, or need a setting. */
+static const struct advice {
+    const char *type, *what, *fix;
+} advice[] = {
+    {"tmpfs", "in memory", "name a folder on a drive: this one takes memory and is gone after a restart"},
+    {"ramfs", "in memory", "name a folder on a drive: this one takes memory and is gone after a restart"},
+    {"btrfs", "which copies what is written again elsewhere",
+     "`chattr +C` on an empty folder, before the store is made, or a folder on ext4 or xfs"},
+    {"zfs", "which copies what is written again elsewhere", "name a folder on ext4 or xfs"},
+    {"overlay", "a container's layers", "mount a folder of the machine's ext4 or xfs into the container and name that"},
+    {"nfs", "over the network", "name a folder on a drive of this machine"},
+    {"nfs4", "over the network", "name a folder on a drive of this machine"},
+    {"cifs", "over the network", "name a folder on a drive of this machine"},
+    {"smb3", "over the network", "name a folder on a drive of this machine"},
+    {"ceph", "over the network", "name a folder on a drive of this machine"},
+    {"lustre", "over the network", "name a folder on a drive of this machine"},
+    {"9p", "a folder of the host machine", "name a folder on a drive that this machine has itself"},
+    {"virtiofs", "a folder of the host machine", "name a folder on a drive that this machine has itself"},
+    {"fuseblk", "through a process", "name a folder on ext4 or xfs"},
+};
+
+static const struct advice *advice_on(const char *type) {
+    for (size_t i = 0; i < sizeof advice / sizeof advice[0]; i++)
+        if (strcmp(advice[i].type, type) == 0)
+            return &advice[i];
+    return NULL;
+}
+
+void sw_doctor_file_system(struct sw_doctor *doctor) {
+    struct sw_mount mount;
+    struct sw_drives drives;
+    sw_drives_of_folder(doctor->root, doctor->folder, &mount, &drives);
+    const struct advice *found = advice_on(mount.type);
+    json_t *facts = json_pack("{s:o, s:o}", "type", sw_fact_text(mount.type), "source", sw_fact_text(mount.source));
+    if (mount.type[0] == '\0')
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .unknown = true}, "not known");
+    else
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .fix = found != NULL ? found->fix : NULL},
+                       "%s on %s%s%s", mount.type, mount.source, found != NULL ? ", " : "",
+                       found != NULL ? found->what : "");
+}
+
+/* Checks direct I/O in the way in which the store uses it. */
+void sw_doctor_direct(struct sw_doctor *doctor) {
+    int file;
+    const bool works = sw_file_create_unnamed(doctor->folder, false, &file) == SW_OK;
+    json_t *facts = json_pack("{s:b}", "works", works);
+    if (works) {
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "direct I/O works");
+        sw_file_close(file);
+        return;
+    }
+    sw_doctor_find(doctor,
+                   (struct sw_finding){.facts = facts,
+                                       .fix = "name a folder on ext4 or xfs that you may write to, or accept the page "
+                                              "cache with --allow-buffered, which is slower"},
+                   "%s", sw_error_message(SW_ERR_UNSUPPORTED));
+    sw_error_clear();
+}
+
+static void find_drives(struct sw_doctor *doctor, struct sw_drives *out) {
+    struct sw_mount mount;
+    sw_drives_of_folder(doctor->root, doctor->folder, &mount, out);
+    if (out->count == 0)
+        sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "the system does not tell which drive is behind");
+}
+
+/* Tells whether a drive is virtual (virtio or Xen), with an unknown drive behind it. */
+static bool is_virtual(const struct sw_drive *drive) {
+    return strncmp(drive->name, "vd", 2) == 0 || strncmp(drive->name, "xvd", 3) == 0;
+}
+
+void sw_doctor_drive(struct sw_doctor *doctor) {
+    struct sw_drives drives;
+    find_drives(doctor, &drives);
+    for (int i = 0; i < drives.count; i++) {
+        const struct sw_drive *drive = &drives.drive[i];
+        const bool known = drive->rotational == 0 || (drive->rotational > 0 && !is_virtual(drive));
+        const bool turns = known && drive->rotational > 0;
+        json_t *facts = json_pack("{s:s, s:o, s:o}", "name", drive->name, "model", sw_fact_text(drive->model),
+                                  "rotational", known ? json_boolean(turns) : json_null());
+        sw_doctor_find(
+            doctor,
+            (struct sw_finding){.facts = facts, .fix = turns ? "name a folder on an SSD" : NULL, .unknown = !known},
+            "%s%s%s, %s", drive->name, drive->model[0] != '\0' ? ", " : "", drive->model,
+            !known  ? "not known whether it is a rotating disk: see its rates"
+            : turns ? "a rotating disk"
+                    : "an SSD");
+    }
+}
+
+void sw_doctor_scheduler(struct sw_doctor *doctor) {
+    struct sw_drives drives;
+    char fix[2 * SW_DRIVE_CHARS + 64];
+    find_drives(doctor, &drives);
+    for (int i = 0; i < drives.count; i++) {
+        const struct sw_drive *drive = &drives.drive[i];
+        json_t *facts = json_pack("{s:s, s:o}", "name", drive->name, "scheduler", sw_fact_text(drive->scheduler));
+        /* bfq orders requests for fairness, which costs fast drives most of their rate. */
+        const bool slow = strcmp(drive->scheduler, "bfq") == 0;
+        snprintf(fix, sizeof fix, "it slows fast drives: `echo none > /sys/block/%s/queue/scheduler`", drive->name);
+        sw_doctor_find(
+            doctor,
+            (struct sw_finding){.facts = facts, .fix = slow ? fix : NULL, .unknown = drive->scheduler[0] == '\0'},
+            "%s: %s", drive->name, drive->scheduler[0] != '\0' ? drive->scheduler : "not known");
+    }
+}
+
+void sw_doctor_write_cache(struct sw_doctor *doctor) {
+    struct sw_drives drives;
+    find_drives(doctor, &drives);
+    for (int i = 0; i < drives.count; i++) {
+        const struct sw_drive *drive = &drives.drive[i];
+        const bool known = drive->write_cache[0] != '\0', back = strcmp(drive->write_cache, "write back") == 0;
+        json_t *facts = json_pack("{s:s, s:o}", "name", drive->name, "write_cache", sw_fact_text(drive->write_cache));
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .unknown = !known}, "%s: %s%s", drive->name,
+                       known ? drive->write_cache : "not known", back ? ", which every commit flushes" : "");
+    }
 }

@@ -2,16 +2,327 @@
 
 #include "core/confine.h"
 #include "core/files/files.h"
+#include "core/json.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* A reader of its own: the log of a long run has a gigabyte, which a general reader, that allocates each value, takes
+ * several times as long for. */
+
+enum { MOST_DEPTH = 8 };
+/* A number beyond it is damaged and counts as missing: sums over a log would leave the range of double. */
+static const double most_value = 1e100;
+
+static const struct {
+    const char *group, *name;
+} columns[SW_LOG_COLUMNS] = {
+    {"", "step"},
+    {"", "loss"},
+    {"", "loss_tokens"},
+    {"", "grad_norm"},
+    {"", "lr"},
+    {"", "tokens"},
+    {"", "seconds"},
+    {"", "tokens_per_second"},
+    {"", "mfu"},
+    {"", "skipped"},
+    {"", "saved"},
+    {"", "ranks"},
+    {"", "zero"},
+    {"", "eta_seconds"},
+    {"lanes", "compute"},
+    {"lanes", "upload"},
+    {"lanes", "download"},
+    {"lanes", "read"},
+    {"lanes", "write"},
+    {"lanes", "update"},
+    {"lanes", "comm"},
+    {"bytes", "nvme_read"},
+    {"bytes", "nvme_write"},
+    {"bytes", "upload"},
+    {"bytes", "download"},
+    {"bytes", "comm"},
+    {"peak", "device"},
+    {"peak", "host"},
+    {"peak", "nvme"},
+    {"", "val_loss"},
+    {"", "val_tokens"},
+};
+
+const char *sw_log_column_name(int column) {
+    return columns[column].name;
+}
+
+/* A text in double quotes; its escapes are left as they are, since no name of ours has one. */
+struct word {
+    const char *text;
+    size_t chars;
+};
+
+struct parser {
+    const char *at;
+    struct sw_log_line *line;
+    int next; /* the column behind the last one: lines have their members in this order */
+};
+
+static bool is_word(struct word word, const char *text) {
+    return strncmp(word.text, text, word.chars) == 0 && text[word.chars] == 0;
+}
+
+static int find_column(struct parser *p, struct word group, struct word name) {
+    for (int tried = 0; tried < SW_LOG_COLUMNS; tried++) {
+        const int column = (p->next + tried) % SW_LOG_COLUMNS;
+        if (is_word(name, columns[column].name) && is_word(group, columns[column].group)) {
+            p->next = column + 1;
+            return column;
+        }
+    }
+    return -1;
+}
+
+static void skip_space(struct parser *p) {
+    while (*p->at == ' ' || *p->at == '\t' || *p->at == '\r' || *p->at == '\n')
+        p->at++;
+}
+
+static bool take(struct parser *p, char wanted) {
+    skip_space(p);
+    if (*p->at != wanted)
+        return false;
+    p->at++;
+    return true;
+}
+
+static bool parse_word(struct parser *p, struct word *out) {
+    if (!take(p, '"'))
+        return false;
+    out->text = p->at;
+    while (*p->at != '"') {
+        if ((unsigned char)*p->at < ' ' || (*p->at == '\\' && *++p->at == 0))
+            return false;
+        p->at++;
+    }
+    out->chars = (size_t)(p->at - out->text);
+    p->at++;
+    return true;
+}
+
+/* Reads a number, true, false or null. A number that is too large is read as null. */
+static bool parse_scalar(struct parser *p, double *out) {
+    static const struct {
+        const char *text;
+        double value;
+    } names[] = {{"true", 1}, {"false", 0}, {"null", NAN}};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const size_t chars = strlen(names[i].text);
+        if (strncmp(p->at, names[i].text, chars) == 0) {
+            *out = names[i].value;
+            p->at += chars;
+            return true;
+        }
+    }
+    /* strtod would also take hexadecimal digits, spaces, inf and nan. */
+    const char *digits = p->at + (*p->at == '-');
+    if (!isdigit((unsigned char)*digits) || (digits[0] == '0' && tolower((unsigned char)digits[1]) == 'x'))
+        return false;
+    char *end = NULL;
+    *out = strtod(p->at, &end);
+    if (fabs(*out) > most_value)
+        *out = NAN;
+    p->at = end;
+    return true;
+}
+
+/* No member of ours is in a group of this name. */
+static const struct word other_group = {.text = "[]", .chars = 2};
+
+static bool parse_value(struct parser *p, struct word group, struct word name, int depth);
+
+static bool parse_members(struct parser *p, struct word group, int depth) {
+    if (take(p, '}'))
+        return true;
+    do {
+        struct word name;
+        if (!parse_word(p, &name) || !take(p, ':') || !parse_value(p, group, name, depth))
+            return false;
+    } while (take(p, ','));
+    return take(p, '}');
+}
+
+static bool parse_items(struct parser *p, int depth) {
+    if (take(p, ']'))
+        return true;
+    do {
+        if (!parse_value(p, other_group, other_group, depth))
+            return false;
+    } while (take(p, ','));
+    return take(p, ']');
+}
+
+static bool parse_text(struct parser *p, bool is_time) {
+    struct word text;
+    if (!parse_word(p, &text))
+        return false;
+    if (is_time && text.chars < SW_LOG_TIME_CHARS) {
+        memcpy(p->line->time, text.text, text.chars);
+        p->line->time[text.chars] = 0;
+    }
+    return true;
+}
+
+/* Reads the value of the member `name` of `group`, whose text is empty for the line itself. */
+static bool parse_value(struct parser *p, struct word group, struct word name, int depth) {
+    skip_space(p);
+    const int column = find_column(p, group, name);
+    if (*p->at == '{' || *p->at == '[' || *p->at == '"') {
+        if (column >= 0 || depth == MOST_DEPTH)
+            return false;
+        if (*p->at == '"')
+            return parse_text(p, depth == 1 && is_word(name, "time"));
+        const bool is_object = *p->at++ == '{';
+        p->line->is_sample |= depth == 1 && is_word(name, "sample");
+        if (!is_object)
+            return parse_items(p, depth + 1);
+        /* The group without a name is the line itself. */
+        return parse_members(p, depth == 1 && name.chars > 0 ? name : other_group, depth + 1);
+    }
+    double value;
+    if (!parse_scalar(p, &value))
+        return false;
+    if (column >= 0)
+        p->line->value[column] = value;
+    return true;
+}
+
+bool sw_log_line_parse(const char *text, struct sw_log_line *out) {
+    struct parser p = {.at = text, .line = out};
+    const struct word none = {.text = "", .chars = 0};
+    for (int i = 0; i < SW_LOG_COLUMNS; i++)
+        out->value[i] = NAN;
+    out->time[0] = 0;
+    out->is_sample = false;
+    if (!take(&p, '{') || !parse_members(&p, none, 1))
+        return false;
+    skip_space(&p);
+    return *p.at == 0 && out->value[SW_LOG_STEP] >= 1 && out->value[SW_LOG_STEP] <= 1e15 &&
+           floor(out->value[SW_LOG_STEP]) == out->value[SW_LOG_STEP];
+}
+
+/* Returns the text's beginning as a string that the caller owns. */
+static json_t *cut(const json_t *text) {
+    const char *value = json_string_value(text);
+    size_t bytes = json_string_length(text);
+    if (bytes > SW_SAMPLE_CHARS) {
+        for (bytes = SW_SAMPLE_CHARS; bytes > 0 && ((unsigned char)value[bytes] & 0xc0) == 0x80;)
+            bytes--;
+        char shown[SW_SAMPLE_CHARS + sizeof " [...]"];
+        memcpy(shown, value, bytes);
+        memcpy(shown + bytes, " [...]", sizeof " [...]");
+        return json_stringn(shown, bytes + strlen(" [...]"));
+    }
+    return json_stringn(value, bytes);
+}
+
+/* Returns the bytes of a string in the page, which writes angle brackets and ampersands as six characters. */
+static int64_t page_bytes_of(const json_t *text) {
+    char *written = json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+    int64_t bytes = 0;
+    for (const char *at = written; at != NULL && *at != '\0'; at++)
+        bytes += strchr("<>&", *at) != NULL ? 6 : 1;
+    free(written);
+    return bytes;
+}
+
+static void release(struct sw_sample *sample) {
+    json_decref(sample->prompt);
+    json_decref(sample->text);
+}
+
+/* Leaves out the steps between those that are kept. */
+static void thin(struct sw_samples *samples) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < samples->count; i++) {
+        struct sw_sample *sample = &samples->sample[i];
+        if (sample->number % samples->stride == 0 || sample->number == samples->newest)
+            samples->sample[kept++] = *sample;
+        else
+            release(sample);
+    }
+    samples->count = kept;
+}
+
+static bool is_too_much(const struct sw_samples *samples) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < samples->count; i++)
+        bytes += samples->sample[i].page_bytes;
+    return samples->count > SW_SAMPLES || bytes > samples->most_page_bytes;
+}
+
+/* Begins a step, if the newest sample is of another one. */
+static void begin_step(struct sw_samples *samples, int64_t step) {
+    if (samples->count > 0 && samples->sample[samples->count - 1].step == step)
+        return;
+    samples->newest = samples->stride > 0 ? samples->newest + 1 : 0;
+    samples->stride = samples->stride > 0 ? samples->stride : 1;
+    thin(samples);
+}
+
+static int64_t of_newest_step(const struct sw_samples *samples) {
+    int64_t count = 0;
+    while (count < samples->count && samples->sample[samples->count - 1 - count].number == samples->newest)
+        count++;
+    return count;
+}
+
+/* Adds a sample. Keeps the newest step whatever it takes, which is little by the bounds of a step and of a text. */
+static sw_status add_sample(struct sw_samples *samples, int64_t step, const json_t *prompt, const json_t *text) {
+    begin_step(samples, step);
+    if (of_newest_step(samples) == SW_SAMPLES_OF_STEP)
+        return SW_OK;
+    struct sw_sample made = {.step = step, .number = samples->newest, .prompt = cut(prompt), .text = cut(text)};
+    if (made.prompt == NULL || made.text == NULL) {
+        release(&made);
+        return sw_fail(SW_ERR_NOMEM, "no memory for the samples of a log");
+    }
+    made.page_bytes = page_bytes_of(made.prompt) + page_bytes_of(made.text);
+    samples->sample[samples->count++] = made;
+    while (is_too_much(samples) && samples->stride <= samples->newest) {
+        samples->stride *= 2;
+        thin(samples);
+    }
+    return SW_OK;
+}
+
+/* Adds the sample of a log's line. A line whose sample is not readable is only counted. */
+static sw_status samples_add(struct sw_samples *samples, const char *line) {
+    json_t *root;
+    SW_TRY(sw_json_try(line, strlen(line), &root));
+    const json_t *sample = json_object_get(root, "sample");
+    const json_t *prompt = json_object_get(sample, "prompt"), *text = json_object_get(sample, "text");
+    const bool readable = json_is_string(prompt) && json_is_string(text);
+    samples->seen++;
+    samples->unreadable += !readable;
+    const sw_status status =
+        readable ? add_sample(samples, json_integer_value(json_object_get(root, "step")), prompt, text) : SW_OK;
+    json_decref(root);
+    return status;
+}
+
+static void samples_release(struct sw_samples *samples) {
+    for (int64_t i = 0; i < samples->count; i++)
+        release(&samples->sample[i]);
+    samples->count = 0;
+}
 
 /* Far beyond SW_STEPLOG_LINE_CHARS, for long samples and the lines of later versions. */
 enum { LINE_CHARS = 1 << 20 };
@@ -130,7 +441,7 @@ static sw_status add_line(struct sw_curves *curves, const char *text, double cli
         return SW_OK;
     }
     if (line.is_sample)
-        return sw_samples_add(&curves->samples, text);
+        return samples_add(&curves->samples, text);
     const bool is_evaluation = !isnan(line.value[SW_LOG_VAL_LOSS]) || !isnan(line.value[SW_LOG_VAL_TOKENS]);
     if (is_evaluation)
         add_evaluation(curves, &line);
@@ -205,7 +516,7 @@ sw_status sw_curves_read(const char *folder, const struct sw_curve_spec *spec, s
 void sw_curves_free(struct sw_curves *curves) {
     if (curves == NULL)
         return;
-    sw_samples_release(&curves->samples);
+    samples_release(&curves->samples);
     free(curves);
 }
 

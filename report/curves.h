@@ -3,11 +3,73 @@
 #define SW_REPORT_CURVES_H
 
 #include "core/status.h"
-#include "report/log_line.h"
-#include "report/samples.h"
 
+#include <jansson.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+
+/* The numbers of a line that a report uses. Their names are in curves.c, and in docs/json.md. */
+enum {
+    SW_LOG_STEP,
+    SW_LOG_LOSS,
+    SW_LOG_LOSS_TOKENS,
+    SW_LOG_GRAD_NORM,
+    SW_LOG_LR,
+    SW_LOG_TOKENS,
+    SW_LOG_SECONDS,
+    SW_LOG_TOKENS_PER_SECOND,
+    SW_LOG_MFU,
+    SW_LOG_SKIPPED,
+    SW_LOG_SAVED,
+    SW_LOG_RANKS,
+    SW_LOG_ZERO,
+    SW_LOG_ETA_SECONDS,
+    SW_LOG_LANES, /* the first of SW_LOG_LANE_COUNT */
+    SW_LOG_LANE_COUNT = 7,
+    SW_LOG_BYTES = SW_LOG_LANES + SW_LOG_LANE_COUNT,
+    SW_LOG_BYTE_COUNT = 5,
+    SW_LOG_PEAKS = SW_LOG_BYTES + SW_LOG_BYTE_COUNT,
+    SW_LOG_PEAK_COUNT = 3,
+    SW_LOG_VAL_LOSS = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT,
+    SW_LOG_VAL_TOKENS,
+    SW_LOG_COLUMNS,
+};
+
+enum { SW_LOG_TIME_CHARS = 32 };
+
+struct sw_log_line {
+    double value[SW_LOG_COLUMNS]; /* NaN: none, null or beyond 1e100; booleans are 0 and 1 */
+    bool is_sample;               /* the line has a text that the run wrote (curves.h) */
+    char time[SW_LOG_TIME_CHARS]; /* UTC in ISO 8601, zero-terminated; empty: not known */
+};
+
+/* Returns the name of a column, such as "grad_norm" or, in a group, "compute". */
+const char *sw_log_column_name(int column);
+
+/* Reads the zero-terminated JSON object of a line. Members with other names are checked and left out. Returns false
+ * where the text is no object of a log: it is no JSON, a number has another type, or it has no step. */
+bool sw_log_line_parse(const char *text, struct sw_log_line *out);
+
+/* The most samples of a run, those of one step, and bytes of a text; the rest of a longer one is cut off. */
+enum { SW_SAMPLES = 240, SW_SAMPLES_OF_STEP = 12, SW_SAMPLE_CHARS = 2000 };
+
+struct sw_sample {
+    int64_t step;
+    int64_t number;        /* of the step among those with samples, from 0 */
+    int64_t page_bytes;    /* that it takes in the page */
+    json_t *prompt, *text; /* strings, owned */
+};
+
+/* The samples of a step are kept or left out together. Those of the newest step are always kept. */
+struct sw_samples {
+    struct sw_sample sample[SW_SAMPLES + SW_SAMPLES_OF_STEP];
+    int64_t count;
+    int64_t newest;           /* number of the newest step */
+    int64_t stride;           /* every stride-th step is kept, and the newest; 0: there was no sample yet */
+    int64_t most_page_bytes;  /* of all samples in the page; set by the caller before the first is added */
+    int64_t seen, unreadable; /* samples of the log; those of them that are no text */
+};
 
 /* The most points of a curve: a chart has hardly more columns of pixels. An even number. And the newest steps whose
  * single values are kept. */

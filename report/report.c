@@ -1,11 +1,10 @@
 #include "report/report.h"
 
+#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "report/curves.h"
-#include "report/details.h"
 #include "report/page.h"
-#include "report/page_data.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -16,11 +15,121 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* Digits are more than a curve shows, and few enough for a small page: of what the page states as numbers, and of what
+ * it only draws. */
+enum { SW_STATED_DIGITS = 6, SW_DRAWN_DIGITS = 4 };
+
+/* Numbers and texts of the page's data, which is JSON. */
+
+/* Writes a number; null: it is not finite. */
+static void put_digits(FILE *to, double value, int digits) {
+    if (isfinite(value))
+        fprintf(to, "%.*g", digits, value);
+    else
+        fputs("null", to);
+}
+
+/* Writes a member that is a whole number of any size, with all digits. */
+static void put_whole(FILE *to, const char *name, double value) {
+    fprintf(to, "\"%s\":%.0f,", name, isfinite(value) ? value : 0);
+}
+
+/* Write a value, or a member; NULL is null. */
+static void put_value(FILE *to, const json_t *value) {
+    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII;
+    if (value == NULL || json_dumpf(value, to, flags) != 0)
+        fputs("null", to);
+}
+
+static void put_json(FILE *to, const char *name, const json_t *value) {
+    fprintf(to, "\"%s\":", name);
+    put_value(to, value);
+    fputc(',', to);
+}
+
+/* Writes a text as a member. Names of folders may have any bytes, so those that are no UTF-8 become question marks. */
+static void put_text(FILE *to, const char *name, const char *text) {
+    char shown[PATH_MAX];
+    json_t *value = json_string(text);
+    if (value == NULL) {
+        size_t chars = 0;
+        for (; text[chars] != 0 && chars + 1 < sizeof shown; chars++)
+            shown[chars] = (unsigned char)text[chars] < 0x80 ? text[chars] : '?';
+        shown[chars] = 0;
+        value = json_string(shown);
+    }
+    put_json(to, name, value);
+    json_decref(value);
+}
+
+enum { TIMELINE_JSON_BYTES = 1 << 20 };
+
+/* Writes a group of medians as a member. */
+static void put_medians(FILE *to, const char *name, const struct sw_curves *curves, int first, int count,
+                        int64_t after_step) {
+    fprintf(to, "\"%s\":{", name);
+    for (int i = first; i < first + count; i++) {
+        fprintf(to, "%s\"%s\":", i > first ? "," : "", sw_log_column_name(i));
+        put_digits(to, sw_curves_median(curves, i, after_step, NULL), SW_STATED_DIGITS);
+    }
+    fputs("},", to);
+}
+
+/* The first step of a start fills the pipeline, so it is no measure of those after it. */
+/* Writes machine and prediction of run.json, and the medians of the steps since then. */
+static void put_start(FILE *to, const json_t *run, const struct sw_curves *curves) {
+    const json_t *prediction = json_object_get(run, "prediction");
+    const json_t *first = json_object_get(prediction, "first_step");
+    const int64_t after_step = json_is_integer(first) ? json_integer_value(first) : curves->first_step;
+    int64_t steps;
+    put_json(to, "machine", json_object_get(run, "machine"));
+    put_json(to, "prediction", prediction);
+    fputs("\"measured\":{\"step_seconds\":", to);
+    put_digits(to, sw_curves_median(curves, SW_LOG_SECONDS, after_step, &steps), SW_STATED_DIGITS);
+    fputs(",\"tokens_per_second\":", to);
+    put_digits(to, sw_curves_median(curves, SW_LOG_TOKENS_PER_SECOND, after_step, NULL), SW_STATED_DIGITS);
+    fputc(',', to);
+    put_medians(to, "lanes", curves, SW_LOG_LANES, SW_LOG_LANE_COUNT, after_step);
+    put_medians(to, "bytes", curves, SW_LOG_BYTES, SW_LOG_BYTE_COUNT, after_step);
+    put_medians(to, "peak", curves, SW_LOG_PEAKS, SW_LOG_PEAK_COUNT, after_step);
+    fprintf(to, "\"steps\":%lld},", (long long)steps);
+}
+
+/* Writes the run's timeline.json; null: there is none that can be read. A timeline of more than most_bytes is left out,
+ * and its place says so. */
+static void put_timeline(FILE *to, const char *folder, size_t most_bytes) {
+    SW_HANDLES_ERRORS();
+    char path[PATH_MAX], *text = NULL;
+    json_t *timeline = NULL;
+    if (sw_path_join(path, sizeof path, folder, "timeline.json") == SW_OK)
+        (void)sw_json_read_own_file(path, TIMELINE_JSON_BYTES, SW_ERR_CORRUPT, &timeline);
+    if (timeline != NULL)
+        text = json_dumps(timeline, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(7));
+    if (text != NULL && strlen(text) > most_bytes)
+        fputs("\"timeline\":\"left out\",", to);
+    else
+        fprintf(to, "\"timeline\":%s,", text != NULL ? text : "null");
+    free(text);
+    json_decref(timeline);
+}
+
+static void put_samples(FILE *to, const struct sw_samples *samples) {
+    put_whole(to, "samples_seen", (double)samples->seen);
+    put_whole(to, "samples_unreadable", (double)samples->unreadable);
+    fputs("\"samples\":[", to);
+    for (int64_t i = 0; i < samples->count; i++) {
+        fprintf(to, "%s[%lld,", i > 0 ? "," : "", (long long)samples->sample[i].step);
+        put_value(to, samples->sample[i].prompt);
+        fputc(',', to);
+        put_value(to, samples->sample[i].text);
+        fputc(']', to);
+    }
+    fputs("],", to);
+}
+
 /* A page stays below 2 MB: with more runs than WIDE_RUNS, curves have half as many points; and the runs share these
  * bytes of samples and timelines. */
 enum { WIDE_RUNS = 3, SAMPLES_BYTES = 200000, TIMELINES_BYTES = 280000 };
-
-/* --- Curves ------------------------------------------------------------------------------------------------------ */
 
 typedef double (*column_value)(const struct sw_curve_point *point, int column);
 
@@ -97,8 +206,7 @@ static void put_column(FILE *to, const char *name, const struct sw_curves *curve
         if (value == step_of || value == tokens_of)
             fprintf(to, "%.0f", value(&curves->point[i], column));
         else
-            sw_put_digits(to, value(&curves->point[i], column),
-                          value == by_second ? SW_DRAWN_DIGITS : SW_STATED_DIGITS);
+            put_digits(to, value(&curves->point[i], column), value == by_second ? SW_DRAWN_DIGITS : SW_STATED_DIGITS);
         comma = ",";
     }
     fputs("]", to);
@@ -129,7 +237,7 @@ static void put_evaluations(FILE *to, const struct sw_curves *curves) {
     fputs("\"evaluations\":[", to);
     for (int64_t i = 0; i < curves->evaluations; i++) {
         fprintf(to, "%s[%lld,", i > 0 ? "," : "", (long long)curves->evaluation[i].step);
-        sw_put_digits(to, curves->evaluation[i].loss, SW_STATED_DIGITS);
+        put_digits(to, curves->evaluation[i].loss, SW_STATED_DIGITS);
         fputc(']', to);
     }
     fputs("],", to);
@@ -141,7 +249,7 @@ static void put_evaluations(FILE *to, const struct sw_curves *curves) {
             continue;
         }
         fprintf(to, "[%lld,", (long long)ends[i]->step);
-        sw_put_digits(to, ends[i]->loss, SW_STATED_DIGITS);
+        put_digits(to, ends[i]->loss, SW_STATED_DIGITS);
         fputs("],", to);
     }
 }
@@ -155,35 +263,33 @@ static void put_totals(FILE *to, const struct sw_curves *curves) {
         skipped += curves->point[i].skipped;
         empty += curves->point[i].empty;
     }
-    sw_put_whole(to, "steps", (double)curves->steps);
-    sw_put_whole(to, "width", (double)curves->width);
-    sw_put_whole(to, "saved", (double)curves->saved);
-    sw_put_whole(to, "clipped", (double)clipped);
-    sw_put_whole(to, "skipped", (double)skipped);
-    sw_put_whole(to, "empty", (double)empty);
-    sw_put_whole(to, "tokens", last != NULL ? last->tokens : 0);
+    put_whole(to, "steps", (double)curves->steps);
+    put_whole(to, "width", (double)curves->width);
+    put_whole(to, "saved", (double)curves->saved);
+    put_whole(to, "clipped", (double)clipped);
+    put_whole(to, "skipped", (double)skipped);
+    put_whole(to, "empty", (double)empty);
+    put_whole(to, "tokens", last != NULL ? last->tokens : 0);
     fputs("\"seconds\":", to);
-    sw_put_digits(to, last != NULL ? last->seconds : 0, SW_STATED_DIGITS);
+    put_digits(to, last != NULL ? last->seconds : 0, SW_STATED_DIGITS);
     fputs(",\"bytes\":{", to);
     for (int i = 0; i < SW_LOG_BYTE_COUNT; i++)
         fprintf(to, "%s\"%s\":%.0f", i > 0 ? "," : "", sw_log_column_name(SW_LOG_BYTES + i), curves->bytes[i]);
     fputs("},\"lane_seconds\":{", to);
     for (int i = 0; i < SW_LOG_LANE_COUNT; i++) {
         fprintf(to, "%s\"%s\":", i > 0 ? "," : "", sw_log_column_name(SW_LOG_LANES + i));
-        sw_put_digits(to, curves->lane_seconds[i], SW_STATED_DIGITS);
+        put_digits(to, curves->lane_seconds[i], SW_STATED_DIGITS);
     }
     fputs("},", to);
     static const int of_last[] = {SW_LOG_RANKS, SW_LOG_ZERO, SW_LOG_ETA_SECONDS};
     for (size_t i = 0; curves->steps > 0 && i < sizeof of_last / sizeof of_last[0]; i++) {
         fprintf(to, "\"%s\":", sw_log_column_name(of_last[i]));
-        sw_put_digits(to, curves->last.value[of_last[i]], SW_STATED_DIGITS);
+        put_digits(to, curves->last.value[of_last[i]], SW_STATED_DIGITS);
         fputc(',', to);
     }
-    sw_put_text(to, "first_time", curves->first_time);
-    sw_put_text(to, "last_time", curves->last_time);
+    put_text(to, "first_time", curves->first_time);
+    put_text(to, "last_time", curves->last_time);
 }
-
-/* --- Runs -------------------------------------------------------------------------------------------------------- */
 
 /* How much of each run fits into a page of so many runs. */
 static struct sw_curve_spec spec_of(int count) {
@@ -205,17 +311,17 @@ static sw_status put_run(FILE *to, const char *folder, int count) {
                                  : sw_fail(SW_ERR_CORRUPT, "%s has no settings, so it is no run of this program", path);
     if (status == SW_OK) {
         fputc('{', to);
-        sw_put_text(to, "folder", folder);
-        sw_put_json(to, "version", json_object_get(run, "spillway"));
-        sw_put_json(to, "settings", settings);
-        sw_put_json(to, "architecture", json_object_get(json_object_get(run, "config"), "model_type"));
-        sw_put_json(to, "gpu", json_object_get(json_object_get(run, "products"), "gpu"));
+        put_text(to, "folder", folder);
+        put_json(to, "version", json_object_get(run, "spillway"));
+        put_json(to, "settings", settings);
+        put_json(to, "architecture", json_object_get(json_object_get(run, "config"), "model_type"));
+        put_json(to, "gpu", json_object_get(json_object_get(run, "products"), "gpu"));
         put_totals(to, curves);
         put_columns(to, curves);
         put_evaluations(to, curves);
-        sw_put_start(to, run, curves);
-        sw_put_timeline(to, folder, TIMELINES_BYTES / count);
-        sw_put_samples(to, &curves->samples);
+        put_start(to, run, curves);
+        put_timeline(to, folder, TIMELINES_BYTES / count);
+        put_samples(to, &curves->samples);
         fputs("\"end\":0}", to);
     }
     sw_curves_free(curves);

@@ -4,7 +4,7 @@
 #include "core/log.h"
 #include "core/number.h"
 #include "job/writes.h"
-#include "run/steplog_text.h"
+#include "run/steplog.h"
 #include "run/trainer.h"
 
 #include <stdio.h>

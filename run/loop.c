@@ -6,14 +6,379 @@
 #include "core/log.h"
 #include "core/number.h"
 #include "core/size.h"
-#include "run/commit_text.h"
+#include "run/eval.h"
 #include "run/exports.h"
-#include "run/loop_private.h"
+#include "run/folder/run_names.h"
+#include "run/samples.h"
 #include "run/signals.h"
+#include "run/steplog.h"
 #include "run/trace_file.h"
+#include "run/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+/* The evaluations of --eval-every, in this start and before it. */
+struct best_evaluation {
+    int64_t step; /* the step of the least loss; 0: there is none */
+    double loss;
+    int64_t since; /* evaluations after it */
+};
+
+/* A training loop. Steps are numbered from 1. */
+struct loop {
+    struct sw_trainer *trainer;
+    struct sw_steplog *log; /* NULL on ranks other than 0 */
+    struct sw_schedule schedule;
+    int64_t first_step, last_step;                /* first step of this start, and last step of the run */
+    int64_t begun;                                /* last step that was begun */
+    struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* last steps that ended, oldest first */
+    sw_status failure;                            /* first failure outside the engine (keep_failure); SW_OK: none */
+    char failure_text[SW_WATCH_TEXT_CHARS];       /* message of that failure */
+    struct sw_run_names *names;                   /* of the run's files */
+    int64_t looked_ns;                            /* when these names were last looked at */
+    bool saved;                                   /* the final save has succeeded */
+    int64_t evaluated, sampled;                   /* last steps that the log has an evaluation and samples of */
+    struct best_evaluation best;                  /* the same on all ranks */
+    unsigned heard;                               /* requests of all ranks, up to the last step that ended */
+    int64_t ended_ns;                             /* when the last step ended, or this loop began */
+    int64_t bad_steps;                            /* steps without finite loss or gradients in a row, up to now */
+    int64_t good_steps;                           /* steps of this start with finite loss and gradients */
+    int64_t empty_steps;                          /* steps of this start without any token that has a loss */
+    int64_t applied_steps;                        /* steps of the whole run that changed the weights */
+    double seconds_per_step;                      /* smoothed */
+    double longest_pause_seconds;                 /* longest evaluation or export between two steps */
+    bool out_of_time;                             /* --time-limit ends the run */
+    bool stopped_early;                           /* --early-stop ends the run */
+    int64_t nvme_bytes;                           /* size of the store's files */
+    int64_t saved_ns;  /* when the last save began; with several ranks, rank 0's clock decides */
+    int64_t save_step; /* first step that began after that save; requests of earlier steps are answered by it */
+    bool save_is_due;  /* the time between saves is over; all ranks agree on it */
+    bool saves[SW_ENGINE_STEPS_AHEAD]; /* indexed by step modulo its length: a begun step carries a save */
+};
+
+/* Functions that the steps of the training loop and its ends share. */
+
+/* The time between two looks at the names of the run's files. */
+#define LOOK_NS INT64_C(1000000000)
+
+/* Fills in this rank's sequences of a step, and counts the targets of all ranks that masks and documents leave. */
+static sw_status loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
+    const int64_t own = micros * batch, all = own * sw_settings_data_ranks(settings);
+    const int64_t first = sw_settings_data_rank(settings) * own;
+    *out_loss_tokens = 0;
+    for (int64_t s = 0; s < all; s++) {
+        const uint64_t position = (uint64_t)((step - 1) * all + s);
+        const int64_t mine = s - first;
+        int64_t targets;
+        if (mine >= 0 && mine < own) {
+            const struct sw_tokens tokens =
+                sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, mine / batch));
+            SW_TRY(sw_data_train_window(trainer->data, position, sw_tokens_from(tokens, mine % batch * seq)));
+        }
+        SW_TRY(sw_data_train_targets(trainer->data, position, &targets));
+        *out_loss_tokens += targets;
+    }
+    return SW_OK;
+}
+
+/* Tell whether an evaluation, samples or an export follow this step. With --early-stop an export follows each step
+ * whose evaluation was the best, which is known once it was evaluated. */
+static bool loop_evaluates_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.eval_every;
+    return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
+}
+
+static bool loop_samples_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.sample_every;
+    return every > 0 && step % every == 0;
+}
+
+static bool loop_exports_after(const struct loop *loop, int64_t step) {
+    const int64_t every = loop->trainer->run.settings.export_every;
+    const bool is_best = loop->trainer->run.settings.early_stop > 0 && loop->best.step == step;
+    return (every > 0 && step % every == 0) || (is_best && step > 0);
+}
+
+/* Tells whether a step's gradient was scaled down to --clip. */
+static bool loop_clips(const struct loop *loop, double grad_norm, bool skipped) {
+    const double clip = loop->trainer->run.settings.clip;
+    return clip > 0.0 && grad_norm > clip && !skipped;
+}
+
+/* Counts an evaluation of --eval-every for --early-stop. A loss that is not finite is no improvement. */
+static void loop_note_evaluation(struct loop *loop, int64_t step, double loss) {
+    struct best_evaluation *best = &loop->best;
+    best->since++;
+    if (isfinite(loss) && (best->step == 0 || loss < best->loss))
+        *best = (struct best_evaluation){.step = step, .loss = loss};
+}
+
+/* Keeps a failure until the final save: a full disk, a failed export or unreadable data must not cost the steps since
+ * the last commit. It ends the run like a stop request, and is returned after the save. A failure of the engine is
+ * returned at once, since nothing can be saved then. Later failures are dropped. */
+static sw_status loop_keep_failure(struct loop *loop, sw_status status) {
+    if (status == SW_OK || sw_engine_has_failed(loop->trainer->engine))
+        return status;
+    if (loop->failure == SW_OK)
+        snprintf(loop->failure_text, sizeof loop->failure_text, "%s", sw_error_message(status));
+    if (loop->failure == SW_OK)
+        loop->failure = status;
+    sw_ranks_forget_error(loop->trainer->ranks);
+    return SW_OK;
+}
+
+/* Make sure that the names of the run's files lead to them. The first does so once a second, between two steps; the
+ * second after the final save, on all ranks together, and writes removed files anew. The failure of that makes
+ * loop->saved false. */
+static sw_status loop_keep_names(struct loop *loop) {
+    const int64_t now_ns = sw_now_ns();
+    if (loop->failure != SW_OK || now_ns - loop->looked_ns < LOOK_NS)
+        return SW_OK;
+    loop->looked_ns = now_ns;
+    sw_steplog_keep_name(loop->log);
+    return sw_run_names_keep(loop->names);
+}
+
+static sw_status loop_put_back_names(struct loop *loop) {
+    struct sw_ranks *ranks = loop->trainer->ranks;
+    sw_ranks_relax_timeout(ranks, true);
+    sw_status status = sw_run_names_put_back(loop->names);
+    sw_steplog_keep_name(loop->log);
+    status = sw_ranks_agree_on_error(ranks, status);
+    sw_ranks_relax_timeout(ranks, false);
+    loop->saved = loop->saved && status == SW_OK;
+    return status == SW_OK ? sw_ranks_agree_on_error(ranks, sw_run_names_keep(loop->names)) : status;
+}
+
+static double seconds_since(int64_t begin_ns) {
+    return (double)(sw_now_ns() - begin_ns) * 1e-9;
+}
+
+/* Returns the mean loss over the whole validation part. The engine must be idle. */
+static sw_status loop_validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_evaluation evaluation = {.engine = trainer->engine,
+                                             .model = trainer->model,
+                                             .data = trainer->data,
+                                             .batch = settings->micro_batch,
+                                             .seq = settings->seq,
+                                             .micro_batches = sw_settings_micro_batches(settings),
+                                             .max_tokens = INT64_MAX,
+                                             .tensor_ranks = sw_settings_tensor_ranks(settings),
+                                             .ranks = trainer->ranks};
+    return sw_evaluate(&evaluation, out_loss, out_tokens);
+}
+
+/* Evaluates and logs the loss. *out_loss is unchanged if the evaluation fails. The engine must be idle. */
+static sw_status loop_evaluate(struct loop *loop, int64_t step, double *out_loss) {
+    const int64_t begin_ns = sw_now_ns();
+    struct sw_eval_record record = {.step = step};
+    SW_TRY(loop_validate(loop->trainer, out_loss, &record.val_tokens));
+    record.val_loss = loop->trainer->validation_loss = *out_loss;
+    record.seconds = seconds_since(begin_ns);
+    sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_EVALUATION, record.seconds);
+    if (loop_evaluates_after(loop, step) && step > loop->evaluated)
+        loop_note_evaluation(loop, step, record.val_loss);
+    loop->trainer->log_decides = true;
+    return sw_steplog_evaluation(loop->log, record);
+}
+
+/* Logs samples after a step that the log has none of. The engine must be idle. */
+static sw_status loop_sample(struct loop *loop, int64_t step) {
+    const int64_t begin_ns = sw_now_ns();
+    if (loop->sampled >= step)
+        return SW_OK;
+    loop->trainer->log_decides = true;
+    SW_TRY(sw_samples_write(loop->trainer->samples, loop->trainer, loop->log, step));
+    sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_SAMPLES, seconds_since(begin_ns));
+    return SW_OK;
+}
+
+/* Exports and logs the weights after a step. loss: of the validation data, NAN: none. The engine must be idle. */
+static sw_status loop_export(struct loop *loop, int64_t step, double loss) {
+    const int64_t begin_ns = sw_now_ns();
+    SW_TRY(sw_exports_write(loop->trainer, step, loss));
+    sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_EXPORT, seconds_since(begin_ns));
+    loop->trainer->log_decides = true;
+    return sw_steplog_export(loop->log, step, seconds_since(begin_ns));
+}
+
+/* The ends of the training loop: before the first step, the work that a killed process left undone; after the last, the
+ * final save and the checks of the result. */
+
+/* Writes the log line of a step whose process committed it and was killed before it wrote the line. The times of the
+ * step are not known. */
+static sw_status restore_line(struct loop *loop, const struct sw_run_step *step) {
+    const double lr = isfinite(step->lr) ? step->lr : sw_schedule_lr(&loop->trainer->past_schedule, step->step);
+    return sw_steplog_restore(loop->log, (struct sw_step_record){
+                                             .step = step->step,
+                                             .loss = step->loss,
+                                             .loss_tokens = step->loss_tokens,
+                                             .grad_norm = step->grad_norm,
+                                             .clipped = loop_clips(loop, step->grad_norm, step->skipped),
+                                             .lr = lr,
+                                             .tokens = loop->trainer->run.settings.batch_tokens,
+                                             .seconds = NAN,
+                                             .tokens_per_second = NAN,
+                                             .mfu = NAN,
+                                             .skipped = step->skipped,
+                                             .saved = true,
+                                             .ranks = sw_ranks_count(loop->trainer->ranks),
+                                             .zero = loop->trainer->plan->spec.zero,
+                                             .eta_seconds = NAN,
+                                         });
+}
+
+/* Returns the validation loss of a step that the log ends with; NAN: it has none, or another rank has the log. */
+static double logged_loss(const struct loop *loop, int64_t step) {
+    int64_t count;
+    const struct sw_eval_record *evaluation = sw_steplog_evaluations(loop->log, &count);
+    return count > 0 && evaluation[count - 1].step == step ? evaluation[count - 1].val_loss : (double)NAN;
+}
+
+/* Writes an export that may be missing. Only rank 0 needs the loss. */
+static sw_status export_again(struct loop *loop, int64_t step, double loss) {
+    bool has;
+    SW_TRY(sw_exports_has(loop->trainer, step, &has));
+    return has ? SW_OK : loop_export(loop, step, loss);
+}
+
+/* Does what a killed process should have done after the last commit: log lines, an evaluation, samples, an export. */
+static sw_status loop_catch_up(struct loop *loop) {
+    const struct sw_run_position *position = &loop->trainer->position;
+    for (int i = 0; i < SW_RUN_RECENT_STEPS; i++)
+        if (position->recent[i].step > sw_steplog_last_step(loop->log))
+            SW_TRY(restore_line(loop, &position->recent[i]));
+    const bool evaluated = loop->evaluated >= position->step;
+    double loss = logged_loss(loop, position->step);
+    if ((loop_evaluates_after(loop, position->step) || loop_exports_after(loop, position->step)) && !evaluated &&
+        sw_data_validation_windows(loop->trainer->data) > 0)
+        SW_TRY(loop_evaluate(loop, position->step, &loss));
+    const bool exports = position->step > 0 && loop_exports_after(loop, position->step);
+    if (position->step > 0 && loop_samples_after(loop, position->step))
+        SW_TRY(loop_sample(loop, position->step));
+    return exports ? export_again(loop, position->step, loss) : SW_OK;
+}
+
+/* Saves the final state, under the names by which a resume finds it. */
+static sw_status save(struct loop *loop) {
+    struct sw_trainer *trainer = loop->trainer;
+    if (loop->last[SW_RUN_RECENT_STEPS - 1].step > 0)
+        sw_commit_text_flush_log(trainer, loop->last);
+    sw_status status = sw_engine_save(trainer->engine);
+    loop->saved = status == SW_OK;
+    if (status == SW_OK)
+        status = loop_put_back_names(loop);
+    if (status == SW_OK || loop->failure == SW_OK)
+        return status;
+    char text[SW_WATCH_TEXT_CHARS];
+    snprintf(text, sizeof text, "%s", sw_error_message(status));
+    sw_error_clear();
+    return sw_fail(loop->failure, "%s; then saving failed too: %s", loop->failure_text, text);
+}
+
+/* Returns the failure that was kept on any rank. */
+static sw_status kept_failure(const struct loop *loop) {
+    return sw_ranks_agree_on_error(loop->trainer->ranks,
+                                   loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
+}
+
+/* Returns the mean loss of the current weights on the tokens of a step, 0 where none has a loss. The engine must be
+ * idle. */
+static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss) {
+    struct sw_trainer *trainer = loop->trainer;
+    struct sw_step_input input = {.kind = SW_STEP_LOSS};
+    struct sw_step_result result;
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, loop_fill_tokens(trainer, step, &input.loss_tokens)));
+    SW_TRY(sw_engine_begin(trainer->engine, &input));
+    SW_TRY(sw_engine_wait(trainer->engine, &result));
+    *out_loss = result.loss_tokens > 0 ? sw_step_mean_loss(&result) : result.loss_sum;
+    return SW_OK;
+}
+
+/* Fails if too many steps were not finite. The state is saved already. */
+static sw_status refuse_bad_steps(const struct loop *loop, int64_t step) {
+    if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
+        return sw_fail(
+            SW_ERR_NOT_FINITE,
+            "loss or gradients were not finite in %d steps in a row; the run stopped after step %lld, and the state "
+            "before these steps is saved; check the data, --lr, --warmup and --precision",
+            SW_BAD_STEPS_LIMIT, (long long)step);
+    if (step >= loop->first_step && (loop->good_steps == 0 || loop->applied_steps == 0))
+        return sw_fail(
+            SW_ERR_NOT_FINITE,
+            "loss or gradients were not finite in any step from %lld to %lld, so nothing was learned; check the "
+            "initial weights, the data, --lr and --precision",
+            (long long)loop->first_step, (long long)step);
+    return SW_OK;
+}
+
+static sw_status refuse_bad_weights(int64_t step, double loss) {
+    return isfinite(loss) ? SW_OK
+                          : sw_fail(SW_ERR_NOT_FINITE,
+                                    "the weights after step %lld, which is saved, give no finite loss: they have "
+                                    "diverged; start a new run with a lower --lr or a longer --warmup",
+                                    (long long)step);
+}
+
+/* Says how many steps of this start trained on nothing. */
+static void say_empty(const struct loop *loop, int64_t step) {
+    if (loop->empty_steps > 0 && loop->log != NULL)
+        sw_log_warn("%lld of %s had no token with a loss and learnt nothing", (long long)loop->empty_steps,
+                    SW_COUNT(step - loop->first_step + 1, "step"));
+}
+
+static sw_run_end end_of(const struct loop *loop, int64_t step) {
+    if (step >= loop->last_step)
+        return SW_END_DONE;
+    if (loop->stopped_early)
+        return SW_END_EARLY;
+    return loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
+}
+
+/* Says which step --early-stop has kept. It keeps nothing of a run that was trained without it. */
+static sw_status say_best(const struct loop *loop) {
+    const struct best_evaluation *best = &loop->best;
+    bool has;
+    if (loop->trainer->run.settings.early_stop == 0 || best->step == 0)
+        return SW_OK;
+    SW_TRY(sw_exports_has(loop->trainer, best->step, &has));
+    if (has)
+        sw_log_info("the validation loss was least after step %lld, %.4f: its weights are in %s/exports/step-%lld",
+                    (long long)best->step, best->loss, loop->trainer->folder, (long long)best->step);
+    else
+        sw_log_info("the validation loss was least after step %lld, %.4f, of whose weights there is no export",
+                    (long long)best->step, best->loss);
+    return SW_OK;
+}
+
+/* Saves the state after the last step, and checks that the run has learned: evaluates it, and fails if too many steps,
+ * or the final weights, were not finite. */
+static sw_status loop_finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
+    double loss = loop->trainer->validation_loss;
+    say_empty(loop, step);
+    SW_TRY(save(loop));
+    SW_TRY(kept_failure(loop));
+    SW_TRY(refuse_bad_steps(loop, step));
+    *out_end = end_of(loop, step);
+    SW_TRY(say_best(loop));
+    const bool evaluated = loop_evaluates_after(loop, step) || loop_exports_after(loop, step);
+    const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
+    /* A user who stops a run waits for it, so the weights are checked only if the last steps were bad. */
+    if (*out_end == SW_END_STOPPED && loop->bad_steps == 0)
+        return SW_OK;
+    if (validates && !evaluated)
+        SW_TRY(loop_evaluate(loop, step, &loss));
+    else if (!validates && step >= loop->first_step)
+        SW_TRY(loss_of_step(loop, step, &loss));
+    if (loop->trainer->samples != NULL && !loop_samples_after(loop, step))
+        SW_TRY(loop_sample(loop, step));
+    return refuse_bad_weights(step, loss);
+}
 
 #define NS_PER_S INT64_C(1000000000)
 
@@ -52,10 +417,10 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     int64_t loss_tokens;
     expect_stop_after(loop, step);
-    const sw_status filled = sw_loop_fill_tokens(loop->trainer, step, &loss_tokens);
+    const sw_status filled = loop_fill_tokens(loop->trainer, step, &loss_tokens);
     /* With several ranks, others may have begun this step already, so a failure here ends the job at once. */
     if (filled != SW_OK)
-        return sw_ranks_count(loop->trainer->ranks) == 1 ? sw_loop_keep_failure(loop, filled) : filled;
+        return sw_ranks_count(loop->trainer->ranks) == 1 ? loop_keep_failure(loop, filled) : filled;
     loop->save_is_due |= sw_ranks_count(loop->trainer->ranks) == 1 && save_time_is_over(loop);
     const struct sw_step_input input = {
         .kind = SW_STEP_TRAIN,
@@ -127,7 +492,7 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
         .loss = sw_step_mean_loss(result),
         .loss_tokens = result->loss_tokens,
         .grad_norm = result->grad_norm,
-        .clipped = sw_loop_clips(loop, result->grad_norm, result->skipped),
+        .clipped = loop_clips(loop, result->grad_norm, result->skipped),
         .lr = sw_schedule_lr(&loop->schedule, result->step),
         .tokens = tokens,
         .seconds = result->seconds,
@@ -204,8 +569,8 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     const struct sw_step_record record = record_of(loop, &result);
     const bool plain =
         sw_costs_note(&loop->trainer->costs, record.carries_save, record.seconds, record.bytes.nvme_write);
-    SW_TRY(sw_loop_keep_failure(loop, sw_steplog_step(loop->log, record)));
-    SW_TRY(sw_loop_keep_failure(loop, sw_loop_keep_names(loop)));
+    SW_TRY(loop_keep_failure(loop, sw_steplog_step(loop->log, record)));
+    SW_TRY(loop_keep_failure(loop, loop_keep_names(loop)));
     if (plain)
         sw_departure_after(loop->trainer, record.seconds, result.busy_seconds);
     return describe(loop, &result);
@@ -217,12 +582,12 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
     loop->trainer->costs.paused = true;
     double loss = NAN;
     if (sw_data_validation_windows(loop->trainer->data) > 0 &&
-        (sw_loop_evaluates_after(loop, step) || sw_loop_exports_after(loop, step)))
-        SW_TRY(sw_loop_keep_failure(loop, sw_loop_evaluate(loop, step, &loss)));
-    if (sw_loop_samples_after(loop, step))
-        SW_TRY(sw_loop_keep_failure(loop, sw_loop_sample(loop, step)));
-    if (sw_loop_exports_after(loop, step))
-        SW_TRY(sw_loop_keep_failure(loop, sw_loop_export(loop, step, loss)));
+        (loop_evaluates_after(loop, step) || loop_exports_after(loop, step)))
+        SW_TRY(loop_keep_failure(loop, loop_evaluate(loop, step, &loss)));
+    if (loop_samples_after(loop, step))
+        SW_TRY(loop_keep_failure(loop, loop_sample(loop, step)));
+    if (loop_exports_after(loop, step))
+        SW_TRY(loop_keep_failure(loop, loop_export(loop, step, loss)));
     /* Both wait for the update, so the next step cannot carry the save and it is made here. */
     if (saves_after(loop, step)) {
         note_save(loop, step + 1);
@@ -235,15 +600,15 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
 
 static sw_status run_steps(struct loop *loop, int64_t *out_step) {
     int64_t step = loop->first_step - 1;
-    SW_TRY(sw_loop_catch_up(loop));
+    SW_TRY(loop_catch_up(loop));
     for (;;) {
         if (loop->begun == step && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
         if (loop->begun == step)
             break;
         step++;
-        const bool pauses = sw_loop_evaluates_after(loop, step) || sw_loop_samples_after(loop, step) ||
-                            sw_loop_exports_after(loop, step);
+        const bool pauses =
+            loop_evaluates_after(loop, step) || loop_samples_after(loop, step) || loop_exports_after(loop, step);
         if (!pauses && may_begin(loop, step + 1))
             SW_TRY(begin_step(loop, step + 1));
         SW_TRY(end_step(loop, step));
@@ -286,8 +651,8 @@ static sw_status open_log(struct loop *loop) {
     int64_t count;
     const struct sw_eval_record *evaluation = sw_steplog_evaluations(loop->log, &count);
     for (int64_t i = 0; i < count; i++)
-        if (sw_loop_evaluates_after(loop, evaluation[i].step))
-            sw_loop_note_evaluation(loop, evaluation[i].step, evaluation[i].val_loss);
+        if (loop_evaluates_after(loop, evaluation[i].step))
+            loop_note_evaluation(loop, evaluation[i].step, evaluation[i].val_loss);
     return SW_OK;
 }
 
@@ -313,11 +678,11 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->sampled, sizeof loop->sampled));
     SW_TRY(sw_ranks_spread(ranks, "log", &loop->best, sizeof loop->best));
     SW_TRY(run_steps(loop, &step));
-    sw_status status = sw_loop_finish(loop, step, out_end);
+    sw_status status = loop_finish(loop, step, out_end);
     if (status == SW_OK && sw_ranks_rank(ranks) == 0)
         status = write_trace(loop, step);
     if (status == SW_OK)
-        status = sw_loop_put_back_names(loop);
+        status = loop_put_back_names(loop);
     const char *folder = sw_run_names_folder(loop->names);
     if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved || folder == NULL)
         return status;

@@ -4,7 +4,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "run/inference/logits.h"
+#include "run/inference/inference.h"
 #include "run/inference/sampler.h"
 #include "text/documents/chat_template.h"
 #include "text/model_text.h"

@@ -4,6 +4,7 @@
 #define SW_RUN_STEPLOG_H
 
 #include "core/status.h"
+#include "run/trainer.h"
 #include "text/buffer.h"
 
 #include <stdbool.h>
@@ -86,5 +87,32 @@ const struct sw_eval_record *sw_steplog_evaluations(const struct sw_steplog *log
 /* Writes the line of a step that was committed by a process that was killed before it could write one. What only that
  * process knew is null, or 0 bytes. Prints nothing for people. */
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
+
+/* Room for the longest line; a static assertion beside the writer checks it. */
+enum { SW_STEPLOG_LINE_CHARS = 2048 };
+
+/* Write a line without its end into buffer and return its length. */
+int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
+int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]);
+int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
+
+/* Writes a time in UTC to the second, as in RFC 3339. Returns buffer, or NULL where the time is 0 (not known). */
+enum { SW_TIME_CHARS = 32 };
+
+/* Returns the mean loss of a step, in nats a token; NaN where no token of it has a loss. */
+double sw_step_mean_loss(const struct sw_step_result *result);
+/* Returns the part of a finished training step, made with this learning rate, that a commit keeps. */
+struct sw_run_step sw_commit_text_step(const struct sw_step_result *result, double lr);
+
+/* Hands the engine the text of step 0. */
+sw_status sw_commit_text_begin(struct sw_trainer *trainer);
+/* Hands the engine the text of a training step that was waited for. recent: the last steps, this one last. */
+sw_status sw_commit_text_hand(struct sw_trainer *trainer, const struct sw_step_result *result,
+                              const struct sw_run_step recent[SW_RUN_RECENT_STEPS]);
+
+/* Flushes the log before the commit of a step that it ends with, so that no resume finds a commit whose steps the log
+ * lacks. It is called before the text of a step that commits is handed, and before sw_engine_save. A log that cannot be
+ * flushed is no reason to stop training. */
+void sw_commit_text_flush_log(struct sw_trainer *trainer, const struct sw_run_step recent[SW_RUN_RECENT_STEPS]);
 
 #endif

@@ -1,14 +1,103 @@
 #include "run/trace_file.h"
 
 #include "core/confine.h"
+#include "core/error_scope.h"
 #include "core/files/files.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "offload/engine/timeline.h"
+#include "run/folder/run.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* Steps of a start until it runs evenly; the most ops that a step may have, whose times take 16 MiB; and the room for
+ * two timelines, each of which takes up to 100 kB. */
+enum { WARM_STEPS = 9, MOST_OPS = 1 << 20, TEXT_BYTES = 1 << 18 };
+
+struct sw_timeline_file {
+    const struct sw_plan *plan;
+    int64_t step, ops;
+    bool written;
+    FILE *to; /* writes `text` */
+    char text[TEXT_BYTES];
+};
+
+static int64_t most_ops(const struct sw_plan *plan) {
+    int64_t ops = 0;
+    for (int kind = 0; kind < SW_PROGRAMS; kind++)
+        if (sw_program_repeats((sw_program_kind)kind))
+            ops = sw_max_i64(ops, plan->program[kind].op_count);
+    return ops;
+}
+
+sw_status sw_timeline_file_open(const struct sw_timeline_spec *spec, struct sw_timeline_file **out) {
+    const int64_t ops = most_ops(spec->plan);
+    *out = NULL;
+    if (spec->first_step > spec->last_step || ops > MOST_OPS)
+        return SW_OK;
+    struct sw_timeline_file *file = calloc(1, sizeof *file);
+    FILE *to = file != NULL ? fmemopen(file->text, sizeof file->text, "w") : NULL;
+    if (to == NULL) {
+        free(file);
+        return sw_fail(SW_ERR_NOMEM, "no memory for the timeline of a step");
+    }
+    file->plan = spec->plan;
+    file->step = sw_min_i64(spec->first_step + WARM_STEPS, spec->last_step);
+    file->ops = ops;
+    file->to = to;
+    /* A stream takes its buffer when it is first written to. */
+    fprintf(to, "{\"predicted\":%s,\n", spec->predicted != NULL ? spec->predicted : "null");
+    *out = file;
+    return SW_OK;
+}
+
+void sw_timeline_file_close(struct sw_timeline_file *file) {
+    if (file == NULL)
+        return;
+    fclose(file->to);
+    free(file);
+}
+
+int64_t sw_timeline_file_step(const struct sw_timeline_file *file) {
+    return file != NULL ? file->step : 0;
+}
+
+int64_t sw_timeline_file_ops(const struct sw_timeline_file *file) {
+    return file != NULL ? file->ops : 0;
+}
+
+static sw_status write_file(struct sw_timeline_file *file, const char *folder, const struct sw_trace *trace,
+                            int64_t number) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, folder, "timeline.json"));
+    fprintf(file->to, "\"step\":%lld,\n\"measured\":", (long long)sw_trace_step(trace, number));
+    sw_timeline_write(file->plan, sw_trace_program(trace, number), sw_trace_times(trace, number), file->to);
+    fputs("}\n", file->to);
+    if (fflush(file->to) != 0 || ferror(file->to))
+        return sw_fail(SW_ERR_INTERNAL, "it is longer than %d bytes", TEXT_BYTES);
+    return sw_file_replace(path, file->text, (size_t)ftell(file->to), SW_FILE_PRIVATE);
+}
+
+void sw_timeline_file_after(struct sw_timeline_file *file, const char *folder, const struct sw_trace *trace,
+                            int64_t step) {
+    SW_HANDLES_ERRORS();
+    if (file->written || step < file->step)
+        return;
+    const int64_t number = sw_trace_find_steady(trace, file->step);
+    if (number < 0 || sw_trace_step(trace, number) > step)
+        return;
+    file->written = true;
+    const sw_status status = write_file(file, folder, trace, number);
+    if (status == SW_OK)
+        return;
+    sw_log_warn("the timeline of step %lld is not kept: %s", (long long)step, sw_error_message(status));
+}
 
 enum { PATH_CHARS = 4096 };
 

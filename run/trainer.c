@@ -1,31 +1,135 @@
-#include "run/trainer_private.h"
+#include "run/trainer.h"
 
 #include "core/clock.h"
 #include "core/confine.h"
 #include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/log.h"
+#include "core/long_work.h"
+#include "core/number.h"
+#include "core/size.h"
 #include "job/machine/algorithms.h"
 #include "job/machine/gpu_verdict.h"
 #include "job/machine/machine_record.h"
+#include "job/new_store.h"
 #include "job/plan_advice.h"
 #include "job/plan_start.h"
 #include "job/settings/places.h"
 #include "job/settings/room.h"
 #include "job/settings/tensor_rates.h"
 #include "job/settings_plan.h"
+#include "job/tensor_choice.h"
+#include "job/writes.h"
 #include "run/agreement.h"
-#include "run/commit_text.h"
 #include "run/data/text_data.h"
 #include "run/folder/frozen.h"
-#include "run/folder/run_starts.h"
+#include "run/folder/run.h"
+#include "run/folder/run_model.h"
+#include "run/progress.h"
 #include "run/samples.h"
+#include "run/steplog.h"
+#include "run/stores/rank_store.h"
 #include "run/trace_file.h"
+#include "text/documents/chat_template.h"
+#include "text/model_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define GB 1e-9
+
+struct loading {
+    const struct sw_trainer *trainer;
+    struct sw_progress progress;
+    int64_t total_bytes; /* bytes to read and to write */
+};
+
+/* Shows the progress. A request to stop ends the loading at once, because before the first commit nothing is worth
+ * finishing. */
+static sw_status show_progress(void *context, int64_t done_grains, int64_t total_grains) {
+    struct loading *loading = context;
+    if (*loading->trainer->stop)
+        return sw_fail(SW_ERR_STOPPED, "stopped before the first commit, so nothing is left of the run");
+    const double share = (double)done_grains / (double)total_grains;
+    sw_progress_at(&loading->progress, (int64_t)(share * (double)loading->total_bytes), loading->total_bytes,
+                   sw_now_ns());
+    return SW_OK;
+}
+
+static void say_rate(int64_t read_bytes, int64_t written_bytes, int64_t nanoseconds) {
+    const double seconds = (double)nanoseconds * 1e-9, total = (double)(read_bytes + written_bytes);
+    sw_log_info("loaded the weights in %.2f s: %.2f GB read and %.2f GB written, %.2f GB/s", seconds,
+                GB * (double)read_bytes, GB * (double)written_bytes, GB * total / seconds);
+}
+
+/* Loads the trainer's source into its engine, commits the weights as step 0, and closes the source. */
+static sw_status load_weights(struct sw_trainer *trainer) {
+    const int64_t start_ns = sw_now_ns(), written_before = sw_store_counters(trainer->store).write_bytes;
+    struct loading loading = {
+        .trainer = trainer,
+        .progress = sw_progress_begin("loading the weights", stderr, sw_log_takes_escapes(STDERR_FILENO), start_ns),
+        .total_bytes = sw_source_bytes_to_read(trainer->source) + sw_writes_of_loading(trainer->plan)};
+    const struct sw_load source = sw_source_load(trainer->source);
+    struct sw_load load = sw_frozen_load(trainer->frozen, &source);
+    load.progress = show_progress;
+    load.progress_context = &loading;
+    const sw_status status = sw_engine_load(trainer->engine, &load);
+    sw_progress_break(&loading.progress);
+    if (status == SW_OK)
+        say_rate(sw_source_bytes_read(trainer->source), sw_store_counters(trainer->store).write_bytes - written_before,
+                 sw_now_ns() - start_ns);
+    sw_source_close(trainer->source);
+    trainer->source = NULL;
+    return status;
+}
+
+/* Opens the model's tokenizer. A run of token files does not need it, so one that this program cannot read is no error.
+ */
+static bool opens(const char *folder, struct sw_model_text *model) {
+    SW_HANDLES_ERRORS();
+    return sw_model_text_is_there(folder) && sw_model_text_open(folder, model) == SW_OK;
+}
+
+/* Returns the token that ends a turn by the model's chat template, or -1 where its chats cannot be written. */
+static int32_t end_of_turn(const struct sw_trainer *trainer, const struct sw_model_text *model) {
+    SW_HANDLES_ERRORS();
+    struct sw_chat_style chat = {0};
+    int32_t id = -1;
+    if (sw_chat_style_open(trainer->model_folder, trainer->run.settings.chat_format, model->tokenizer, &chat) == SW_OK)
+        id = sw_tokenizer_find(model->tokenizer, chat.end_of_turn);
+    sw_chat_style_release(&chat);
+    return id;
+}
+
+static sw_status note(struct sw_trainer *trainer, const struct sw_model_text *model, int32_t id) {
+    const struct sw_text token = sw_tokenizer_text(model->tokenizer, id);
+    trainer->run.turn_end = (struct sw_turn_end){.id = id, .token = strndup(token.data, token.bytes)};
+    if (trainer->run.turn_end.token == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the token that ends turns");
+    sw_log_info("turns end with %s (%d), which is not the model's eos_token; exports name it as theirs, so that other "
+                "programs stop there too",
+                trainer->run.turn_end.token, id);
+    return SW_OK;
+}
+
+/* Finds the token that ends a turn of the model's chats, where the training data teach it and the model's files do not
+ * name it as an end, notes it for exports in trainer->run, and says it. */
+static sw_status turns_find(struct sw_trainer *trainer) {
+    struct sw_model_text model;
+    bool learns = false;
+    if (!opens(trainer->model_folder, &model))
+        return SW_OK;
+    const int32_t id = end_of_turn(trainer, &model);
+    sw_status status = SW_OK;
+    if (id >= 0 && !sw_model_text_ends(&model, id))
+        status = sw_data_learns(trainer->data, id, &learns);
+    if (status == SW_OK && learns)
+        status = note(trainer, &model, id);
+    sw_model_text_close(&model);
+    return status;
+}
 
 static sw_status open_data(struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
@@ -101,7 +205,8 @@ static sw_status open_tokens(struct sw_trainer *trainer) {
     return sw_ranks_agree_on_error(ranks, open_windows(trainer));
 }
 
-struct sw_model_shape sw_trainer_shape(const struct sw_trainer *trainer) {
+/* Returns the shape of the trainer's model. */
+static struct sw_model_shape trainer_shape(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     return (struct sw_model_shape){.type = sw_settings_type(settings),
                                    .batch = settings->micro_batch,
@@ -115,12 +220,12 @@ struct sw_model_shape sw_trainer_shape(const struct sw_trainer *trainer) {
 }
 
 static void lower_micro_batch(struct sw_trainer *trainer) {
-    const struct sw_model_shape shape = sw_trainer_shape(trainer);
+    const struct sw_model_shape shape = trainer_shape(trainer);
     sw_plan_lower_micro_batch(&trainer->run.settings, &trainer->run.config, &shape, trainer->devices.compute);
 }
 
 static sw_status make_model(struct sw_trainer *trainer) {
-    const struct sw_model_shape shape = sw_trainer_shape(trainer);
+    const struct sw_model_shape shape = trainer_shape(trainer);
     SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
     return sw_tensor_rates_apply(&trainer->run.settings, sw_model_tunable_units(trainer->model));
 }
@@ -128,12 +233,14 @@ static sw_status make_model(struct sw_trainer *trainer) {
 static sw_status make_plan(struct sw_trainer *trainer) {
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_model_shape shape = sw_trainer_shape(trainer);
+    const struct sw_model_shape shape = trainer_shape(trainer);
     SW_TRY(sw_plan_fit_or_advise(settings, trainer->model, &shape, trainer->devices.compute, &trainer->plan));
     return sw_room_check(trainer->plan, &info, settings);
 }
 
-sw_status sw_trainer_prepare_inputs(struct sw_trainer *trainer) {
+/* Do everything that can be refused before anything is written: trainer_prepare_inputs opens device and data and
+ * resolves the settings, trainer_prepare_plan makes the model and outlines the plan. */
+static sw_status trainer_prepare_inputs(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, check_settings(trainer)));
     SW_TRY(sw_agree_on_settings(ranks, &trainer->run.settings));
@@ -151,7 +258,7 @@ sw_status sw_trainer_prepare_inputs(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-sw_status sw_trainer_prepare_plan(struct sw_trainer *trainer) {
+static sw_status trainer_prepare_plan(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     /* Rank 0 chooses algorithms for its matrix products first, and the others take the same. */
     SW_TRY(sw_ranks_first(ranks, make_model(trainer)));
@@ -171,7 +278,8 @@ static void open_timeline(struct sw_trainer *trainer) {
         (void)sw_timeline_file_open(&spec, &trainer->timeline);
 }
 
-sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {
+/* Opens the engine, with nothing loaded. */
+static sw_status trainer_open_engine(struct sw_trainer *trainer) {
     const bool traces = trainer->run.settings.trace != NULL && sw_ranks_rank(trainer->ranks) == 0;
     open_timeline(trainer);
     const struct sw_engine_spec spec = {
@@ -197,7 +305,9 @@ sw_status sw_trainer_open_engine(struct sw_trainer *trainer) {
     return sw_engine_open(&spec, &trainer->engine);
 }
 
-sw_status sw_trainer_choose_plan(struct sw_trainer *trainer) {
+/* Chooses and completes the cheapest plan. Checks its memory again, as it may take more than the plan that was checked,
+ * and that all ranks have the same collectives. */
+static sw_status trainer_choose_plan(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->devices);
     const struct sw_plan_start start = {.settings = settings,
@@ -227,7 +337,8 @@ static sw_status describe_start(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-sw_status sw_trainer_add_start(struct sw_trainer *trainer) {
+/* Adds the id of this start to the run, before its first commit, which carries the id. */
+static sw_status trainer_add_start(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     char id[SW_STORE_ID_CHARS];
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_new_id(id)));
@@ -236,8 +347,9 @@ sw_status sw_trainer_add_start(struct sw_trainer *trainer) {
     return sw_ranks_first(ranks, describe_start(trainer));
 }
 
-sw_status sw_trainer_make(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
-                          struct sw_trainer **out) {
+/* Allocates a trainer with nothing open. *stop is the request to stop. */
+static sw_status trainer_make(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                              struct sw_trainer **out) {
     struct sw_trainer *trainer = calloc(1, sizeof *trainer);
     if (trainer == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the run");
@@ -274,4 +386,473 @@ void sw_trainer_close(struct sw_trainer *trainer) {
         close(trainer->lock);
     sw_confine_end(trainer->confined);
     free(trainer);
+}
+
+/* Makes a new run: checks everything, makes the folder and the store, loads the weights and commits them as step 0. */
+
+/* The work while a store is made: progress is shown, and a stop request is obeyed. */
+struct making {
+    struct sw_progress progress;
+    struct sw_ranks *ranks;
+    const volatile sig_atomic_t *stop;
+};
+
+static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) {
+    struct making *making = context;
+    sw_progress_at(&making->progress, done_bytes, total_bytes, sw_now_ns());
+    sw_ranks_tick(making->ranks);
+    return !*making->stop;
+}
+
+/* Makes the store. Every byte of it is written once, which takes a while if it is large. */
+static sw_status make_store(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
+    struct sw_trainer *trainer = context;
+    const struct sw_new_store wanted = {.plan = trainer->plan,
+                                        .places = places,
+                                        .id = id,
+                                        .allow_buffered = trainer->run.settings.allow_buffered,
+                                        .allow_overwrite_device = trainer->run.settings.allow_overwrite_device};
+    struct making making = {.progress = sw_progress_begin("taking the store's space", stderr,
+                                                          sw_log_takes_escapes(STDERR_FILENO), sw_now_ns()),
+                            .ranks = trainer->ranks,
+                            .stop = trainer->stop};
+    sw_ranks_enter(trainer->ranks, "taking the store's space", 0);
+    const sw_status status = sw_new_store_create(&wanted, on_progress, &making, out);
+    sw_ranks_leave(trainer->ranks);
+    if (status == SW_OK)
+        sw_progress_end(&making.progress, sw_store_file_bytes(*out), sw_now_ns());
+    else
+        sw_progress_break(&making.progress);
+    trainer->made_store = status == SW_OK;
+    return status;
+}
+
+/* Returns how this run's stores are made and opened. */
+static struct sw_rank_stores trainer_stores(struct sw_trainer *trainer) {
+    return (struct sw_rank_stores){.ranks = trainer->ranks,
+                                   .folder = trainer->folder,
+                                   .run = &trainer->run,
+                                   .make = make_store,
+                                   .context = trainer};
+}
+
+static sw_status create_store(struct sw_trainer *trainer) {
+    const struct sw_rank_stores stores = trainer_stores(trainer);
+    SW_TRY(sw_rank_places_agree(&stores));
+    SW_TRY(sw_start_announce(&stores, &trainer->start));
+    return sw_rank_store_create(&stores, trainer->start.id, &trainer->store);
+}
+
+static sw_status open_model(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_source_spec spec = {.model = settings->model,
+                                        .init = settings->init,
+                                        .seed = (uint64_t)settings->seed,
+                                        .tiles = settings->tiles,
+                                        .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
+                                        .tensor_rank = (int)sw_settings_tensor_rank(settings),
+                                        .optimizer = sw_settings_optimizer(settings)};
+    SW_TRY(sw_source_open_model(&spec, &trainer->source));
+    trainer->run.config = *sw_source_config(trainer->source);
+    return sw_run_model_folder(NULL, settings->model, &trainer->model_folder);
+}
+
+/* Makes the folder with mode 0700, because it will hold weights. */
+static sw_status make_folder(struct sw_trainer *trainer) {
+    SW_TRY(sw_ranks_first(trainer->ranks, sw_folder_make_with_parents(trainer->folder, 0700, &trainer->made_folders)));
+    return sw_ranks_spread(trainer->ranks, "who has made the folder", &trainer->made_folders,
+                           sizeof trainer->made_folders);
+}
+
+static sw_status write_recipe(const struct sw_trainer *trainer) {
+    char path[SW_RUN_PATH_CHARS], *text;
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, SW_RECIPE_NAME));
+    SW_TRY(sw_settings_recipe(&trainer->run.settings, trainer->given, &text));
+    const sw_status status = sw_file_replace(path, text, strlen(text), SW_FILE_PRIVATE);
+    free(text);
+    return status;
+}
+
+static sw_status keep_model(struct sw_trainer *trainer) {
+    const char *model = trainer->run.settings.model;
+    SW_TRY(sw_run_keep_model(trainer->folder, model, &trainer->run.model_files));
+    return sw_run_model_folder(trainer->folder, model, &trainer->model_folder);
+}
+
+static sw_status begin_run(struct sw_trainer *trainer) {
+    SW_TRY(write_recipe(trainer));
+    SW_TRY(keep_model(trainer));
+    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    return trainer->run.settings.trace != NULL ? sw_trace_file_check(trainer->run.settings.trace) : SW_OK;
+}
+
+static sw_status on_frozen(void *context, int64_t done_grains, int64_t total_grains) {
+    const int64_t bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    return on_progress(context, done_grains * bytes, total_grains * bytes)
+               ? SW_OK
+               : sw_fail(SW_ERR_STOPPED, "stopped before the first commit, so nothing is left of the run");
+}
+
+static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units *units) {
+    struct making making = {.progress = sw_progress_begin("writing the frozen weights", stderr,
+                                                          sw_log_takes_escapes(STDERR_FILENO), sw_now_ns()),
+                            .ranks = trainer->ranks,
+                            .stop = trainer->stop};
+    struct sw_load from = sw_source_load(trainer->source);
+    from.progress = on_frozen;
+    from.progress_context = &making;
+    sw_ranks_enter(trainer->ranks, "writing the frozen weights", 0);
+    const sw_status status = sw_frozen_write(trainer->folder, units, trainer->plan->spec.frozen_units, &from);
+    sw_ranks_leave(trainer->ranks);
+    sw_progress_break(&making.progress);
+    return status;
+}
+
+/* Puts the weights of units that are not trained into a file of the run, from which all ranks load them. */
+static sw_status keep_frozen(struct sw_trainer *trainer) {
+    const struct sw_units *units = sw_model_get_units(trainer->model);
+    if (trainer->plan->spec.frozen_units == 0)
+        return SW_OK;
+    SW_TRY(sw_ranks_first(trainer->ranks, write_frozen(trainer, units)));
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks,
+                                   sw_frozen_open(trainer->folder, &trainer->run, units, &trainer->frozen)));
+    trainer->run.frozen_digest = sw_frozen_digest(trainer->frozen);
+    return SW_OK;
+}
+
+/* Finds what is there of the path to the run's folder. */
+static sw_status find_folder(const struct sw_trainer *trainer, char folder[SW_RUN_PATH_CHARS]) {
+    SW_TRY(sw_path_join(folder, SW_RUN_PATH_CHARS, trainer->folder, "."));
+    while (access(folder, F_OK) != 0 && strchr(folder, '/') != NULL)
+        *strrchr(folder, '/') = '\0';
+    if (access(folder, F_OK) != 0)
+        snprintf(folder, SW_RUN_PATH_CHARS, "%s", trainer->folder[0] == '/' ? "/" : ".");
+    return SW_OK;
+}
+
+/* Checks that this machine's drives have room for the store: in the folders of --nvme, else where the run's folder is
+ * or will be. What a start that was cut off has left there is removed before a store is made, so a dry run beside it
+ * looks at the sizes in --nvme alone. */
+static sw_status check_places(const struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_store_owner owner = sw_settings_owner(settings);
+    const struct sw_model_shape shape = trainer_shape(trainer);
+    char folder[SW_RUN_PATH_CHARS];
+    struct sw_places places;
+    SW_TRY(find_folder(trainer, folder));
+    SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
+    const struct sw_plan_drives where = {.settings = settings, .places = &places, .of_run = true};
+    const sw_status status =
+        settings->dry_run && sw_start_is_unfinished(trainer->folder)
+            ? sw_new_store_check(&(struct sw_new_store){.plan = trainer->plan, .places = &places})
+            : sw_plan_check_drives(trainer->plan, &where, trainer->model, &shape, trainer->devices.compute);
+    sw_places_release(&places);
+    return status;
+}
+
+/* Chooses the size of tensor groups where it is open. The source was opened as if there were none. */
+static sw_status choose_groups(struct sw_trainer *trainer) {
+    struct sw_tensor_prices prices;
+    char folder[SW_RUN_PATH_CHARS], text[SW_TENSOR_CHOICE_CHARS];
+    const struct sw_tensor_question question = {.settings = &trainer->run.settings,
+                                                .config = &trainer->run.config,
+                                                .devices = &trainer->devices,
+                                                .folder = folder,
+                                                .documents = sw_data_has_documents(trainer->data),
+                                                .ranks = trainer->ranks};
+    if (!sw_tensor_is_open(&trainer->run.settings))
+        return SW_OK;
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, find_folder(trainer, folder)));
+    SW_TRY(sw_tensor_choose(&question, &prices));
+    if (sw_ranks_rank(trainer->ranks) == 0)
+        sw_log_info("%s", sw_tensor_choice_text(&prices, text));
+    sw_source_close(trainer->source);
+    trainer->source = NULL;
+    return sw_ranks_agree_on_error(trainer->ranks, open_model(trainer));
+}
+
+static sw_status create(struct sw_trainer *trainer) {
+    struct sw_settings *settings = &trainer->run.settings;
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_settings_check_names(settings));
+    SW_TRY(sw_options_to_json(&sw_train_command, settings, &trainer->given));
+    SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
+    /* The rank says which part of the weights its source has. */
+    sw_settings_take_ranks(settings, ranks);
+    SW_TRY(sw_ranks_agree_on_error(ranks, open_model(trainer)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_check(settings, trainer->run.config.vocab)));
+    SW_TRY(trainer_prepare_inputs(trainer));
+    SW_TRY(sw_ranks_first(ranks, turns_find(trainer)));
+    SW_TRY(choose_groups(trainer));
+    SW_TRY(trainer_prepare_plan(trainer));
+    if (settings->dry_run)
+        return sw_ranks_agree_on_error(ranks, check_places(trainer));
+    trainer->run.data_digest = sw_data_digest(trainer->data);
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_beside(trainer->data, &trainer->run.beside)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_settings_make_paths_absolute(settings)));
+    SW_TRY(make_folder(trainer));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
+    SW_TRY(sw_ranks_first(ranks, sw_run_lock(trainer->folder, &trainer->lock)));
+    SW_TRY(sw_start_clear(ranks, trainer->folder));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(trainer_choose_plan(trainer));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_places(trainer)));
+    SW_TRY(create_store(trainer));
+    SW_TRY(trainer_add_start(trainer));
+    SW_TRY(keep_frozen(trainer));
+    SW_TRY(sw_ranks_first(ranks, begin_run(trainer)));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(trainer_open_engine(trainer));
+    SW_TRY(sw_commit_text_begin(trainer));
+    SW_TRY(load_weights(trainer));
+    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
+    sw_ranks_keep(ranks);
+    return SW_OK;
+}
+
+/* Removes everything that a failed start made. */
+static void undo_create(struct sw_trainer *trainer) {
+    sw_engine_close(trainer->engine);
+    trainer->engine = NULL;
+    const struct sw_rank_stores stores = trainer_stores(trainer);
+    if (trainer->start.announced) {
+        sw_rank_store_undo(&stores, trainer->store);
+        trainer->store = NULL;
+    }
+    sw_start_undo(&stores, &trainer->start);
+    if (trainer->lock >= 0)
+        sw_run_lock_remove(trainer->folder);
+    sw_confine_end(trainer->confined);
+    trainer->confined = NULL;
+    sw_folder_unmake(trainer->folder, trainer->made_folders);
+}
+
+sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            struct sw_trainer **out) {
+    struct sw_trainer *trainer = NULL;
+    SW_TRY(trainer_make(settings->run, ranks, stop, &trainer));
+    trainer->run.settings = *settings;
+    trainer->run.settings.memory_named[SW_DEVICE] = settings->device_memory != SW_OPTION_AUTO;
+    trainer->run.settings.memory_named[SW_HOST] = settings->host_memory != SW_OPTION_AUTO;
+    *settings = (struct sw_settings){0};
+    sw_long_work_stop_by(stop);
+    const sw_status status = create(trainer);
+    sw_long_work_stop_by(NULL);
+    if (status != SW_OK) {
+        undo_create(trainer);
+        sw_trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return SW_OK;
+}
+
+/* Continues a run from its last commit. */
+
+static sw_status check_store(const struct sw_trainer *trainer) {
+    if (!sw_run_store_is_of(trainer->store, sw_model_get_units(trainer->model)))
+        return sw_fail(
+            SW_ERR_CORRUPT,
+            "the store was made for another model than run.json describes; restore the one that belongs to it");
+    if ((sw_store_generations(trainer->store) == 1) != trainer->plan->spec.one_generation)
+        return sw_fail(
+            SW_ERR_ARG,
+            "the store was made with another --durability than run.json names; restore the one that belongs to it");
+    return SW_OK;
+}
+
+/* Edits the settings of a run that is resumed; apply NULL: no edit. */
+struct change {
+    sw_status (*apply)(void *context, struct sw_settings *settings);
+    void *context;
+};
+
+/* Keeps the run's rounding where the edit names none; fp32 state has none. */
+static void keep_rounding(int before, int unnamed, struct sw_settings *settings) {
+    if (settings->rounding == unnamed)
+        settings->rounding = settings->optimizer_state == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
+}
+
+/* Leaves open the settings that depend on how ranks share out the work, if that changes. A run of one data rank has not
+ * chosen its stage, which was `zero_before` until the edit could name one. Groups whose parts of a layer cannot be cut
+ * into as many tiles have none. */
+static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struct sw_settings *settings) {
+    const struct sw_run *run = &trainer->run;
+    const int64_t tensor_ranks = sw_settings_tensor_ranks(settings), zero = settings->zero;
+    if (run->ranks != sw_ranks_count(trainer->ranks) || run->tensor_ranks != tensor_ranks) {
+        sw_settings_regroup(settings, run->ranks / run->tensor_ranks);
+        settings->zero = zero;
+    } else if (zero == SW_OPTION_AUTO && run->ranks == run->tensor_ranks) {
+        settings->zero = zero_before;
+    }
+    if (tensor_ranks > 1 && !sw_model_tiles_fit(&run->config, (int)tensor_ranks, settings->tiles))
+        settings->tiles = 1;
+}
+
+/* The rows that a tensor group's ranks keep; a run without groups leaves them open. */
+struct rows_kept {
+    int partition, sequence;
+};
+
+static struct rows_kept leave_rows_open(struct sw_settings *settings) {
+    const struct rows_kept before = {settings->partition, settings->sequence};
+    settings->partition = SW_PARTITION_AUTO;
+    settings->sequence = SW_SEQUENCE_AUTO;
+    return before;
+}
+
+/* Goes on as before where there still are groups and the edit named nothing else. */
+static void keep_rows(struct rows_kept before, struct sw_settings *settings) {
+    if (sw_settings_tensor_ranks(settings) == 1)
+        return;
+    if (settings->partition == SW_PARTITION_AUTO)
+        settings->partition = before.partition;
+    if (settings->sequence == SW_SEQUENCE_AUTO)
+        settings->sequence = before.sequence;
+}
+
+/* Applies the edit, and notes what the user named now: only budgets that are named may exceed the available memory, and
+ * only a chunk size that is not named may be raised. */
+static sw_status apply_change(const struct change *change, const struct sw_trainer *trainer,
+                              struct sw_settings *settings) {
+    enum { UNNAMED = INT32_MIN };
+    enum { CHUNK_GRAINS, DEVICE_MEMORY, HOST_MEMORY, THREADS, NUMBERS };
+    int64_t *const number[] = {[CHUNK_GRAINS] = &settings->chunk_grains,
+                               [DEVICE_MEMORY] = &settings->device_memory,
+                               [HOST_MEMORY] = &settings->host_memory,
+                               [THREADS] = &settings->threads};
+    int64_t before[NUMBERS], named[NUMBERS];
+    const int rounding = settings->rounding;
+    const int64_t zero = settings->zero;
+    if (trainer->run.ranks == trainer->run.tensor_ranks)
+        settings->zero = SW_OPTION_AUTO;
+    for (int i = 0; i < NUMBERS; i++) {
+        before[i] = *number[i];
+        *number[i] = UNNAMED;
+    }
+    settings->rounding = UNNAMED;
+    const struct rows_kept rows = leave_rows_open(settings);
+    const sw_status status = change->apply != NULL ? change->apply(change->context, settings) : SW_OK;
+    if (sw_tensor_is_open(settings))
+        settings->tensor = trainer->run.tensor_ranks;
+    for (int i = 0; i < NUMBERS; i++) {
+        named[i] = *number[i];
+        *number[i] = before[i];
+    }
+    keep_rows(rows, settings);
+    regroup(trainer, zero, settings);
+    for (int i = 0; i < NUMBERS; i++)
+        if (named[i] != UNNAMED)
+            *number[i] = named[i];
+    keep_rounding(rounding, UNNAMED, settings);
+    settings->chunk_may_grow = change->apply != NULL && named[CHUNK_GRAINS] == UNNAMED;
+    settings->memory_named[SW_DEVICE] = named[DEVICE_MEMORY] != UNNAMED && named[DEVICE_MEMORY] != SW_OPTION_AUTO;
+    settings->memory_named[SW_HOST] = named[HOST_MEMORY] != UNNAMED && named[HOST_MEMORY] != SW_OPTION_AUTO;
+    return status;
+}
+
+/* Ends a run's --zero-secondary, which has no meaning for one rank. */
+static sw_status leave_secondary(struct sw_settings *settings) {
+    if (strcmp(settings->zero_secondary, SW_NO_SECONDARY) == 0)
+        return SW_OK;
+    sw_log_info("one rank keeps no second shard of weights: going on with --zero-secondary " SW_NO_SECONDARY);
+    free(settings->zero_secondary);
+    settings->zero_secondary = strdup(SW_NO_SECONDARY);
+    return settings->zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
+}
+
+static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
+    struct sw_settings *settings = &trainer->run.settings;
+    SW_TRY(sw_run_read(trainer->folder, &trainer->run));
+    SW_TRY(sw_run_model_folder(trainer->folder, settings->model, &trainer->model_folder));
+    trainer->past_schedule = sw_settings_schedule(settings);
+    if (sw_ranks_count(trainer->ranks) == 1)
+        SW_TRY(leave_secondary(settings));
+    SW_TRY(apply_change(change, trainer, settings));
+    return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
+}
+
+static sw_status open_store(struct sw_trainer *trainer) {
+    struct sw_rank_stores stores = trainer_stores(trainer);
+    stores.previous = trainer->run.settings.previous;
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_settings_make_paths_absolute(&trainer->run.settings)));
+    SW_TRY(sw_rank_places_agree(&stores));
+    return sw_rank_store_open(&stores, &trainer->store);
+}
+
+static sw_status read_position(struct sw_trainer *trainer) {
+    SW_TRY(check_store(trainer));
+    return sw_run_position_read(sw_store_last_commit(trainer->store)->meta, trainer->run.data_digest,
+                                &trainer->position);
+}
+
+/* Locks the run. A folder without a run gets no lock file: reading it fails with a better error. */
+static sw_status lock_run(struct sw_trainer *trainer) {
+    return sw_run_is_one(trainer->folder) ? sw_run_lock(trainer->folder, &trainer->lock) : SW_OK;
+}
+
+/* Says that a run keeps its threads where there are fewer cores for them now, and whether another number changes its
+ * bits. */
+static sw_status say_threads(const struct sw_trainer *trainer) {
+    const int64_t threads = trainer->run.settings.threads;
+    const bool keeps_bits =
+        sw_devices_info(&trainer->devices).threads_keep_bits[sw_settings_type(&trainer->run.settings)];
+    int64_t cores;
+    SW_TRY(sw_ranks_cores(trainer->ranks, &cores));
+    if (threads > cores)
+        sw_log_info("going on with %s on %s, as %s; --threads %lld may be faster%s", SW_COUNT(threads, "thread"),
+                    SW_COUNT(cores, "core"), keeps_bits ? "before" : "the last bits of a product depend on them",
+                    (long long)cores, keeps_bits ? " and changes no bit" : "");
+    return SW_OK;
+}
+
+/* Compares the data with those that the run began with, and names the text where they are tokens of one. */
+static sw_status check_data(const struct sw_trainer *trainer) {
+    const struct sw_option_list *text = &trainer->run.texts.data;
+    const sw_status status = sw_data_check_digest(trainer->data, trainer->run.data_digest);
+    return text->count == 0 ? status : sw_fail_while(status, "comparing the tokens of %s", text->items[0]);
+}
+
+static sw_status resume(struct sw_trainer *trainer, const struct change *change) {
+    struct sw_ranks *ranks = trainer->ranks;
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_confine(trainer->folder, &trainer->confined)));
+    SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
+    SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
+    SW_TRY(sw_ranks_agree_on_error(ranks, read_run(trainer, change)));
+    SW_TRY(trainer_prepare_inputs(trainer));
+    SW_TRY(say_threads(trainer));
+    SW_TRY(trainer_prepare_plan(trainer));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_data(trainer)));
+    SW_TRY(trainer_choose_plan(trainer));
+    SW_TRY(sw_ranks_agree_on_error(
+        ranks, sw_frozen_open(trainer->folder, &trainer->run, sw_model_get_units(trainer->model), &trainer->frozen)));
+    SW_TRY(open_store(trainer));
+    SW_TRY(sw_ranks_agree_on_error(ranks, read_position(trainer)));
+    SW_TRY(trainer_add_start(trainer));
+    SW_TRY(sw_ranks_first(ranks, sw_run_write(trainer->folder, &trainer->run)));
+    SW_TRY(sw_start_finish(ranks, trainer->folder, &trainer->start));
+    sw_ranks_keep(ranks);
+    SW_TRY(trainer_open_engine(trainer));
+    SW_TRY(sw_engine_restore(trainer->engine));
+    const struct sw_load frozen = sw_frozen_load(trainer->frozen, &(struct sw_load){0});
+    return sw_engine_load_frozen(trainer->engine, &frozen);
+}
+
+sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
+                            sw_status (*change)(void *context, struct sw_settings *settings), void *context,
+                            struct sw_trainer **out) {
+    struct sw_trainer *trainer = NULL;
+    SW_TRY(trainer_make(folder, ranks, stop, &trainer));
+    sw_long_work_stop_by(stop);
+    const sw_status status = resume(trainer, &(struct change){change, context});
+    sw_long_work_stop_by(NULL);
+    if (status != SW_OK && status != SW_ERR_BUSY && sw_run_is_one(folder) && sw_start_is_unfinished(folder))
+        (void)sw_fail_while(status, "resuming a run whose start was cut off; start it again with train");
+    if (status != SW_OK) {
+        sw_trainer_close(trainer);
+        return status;
+    }
+    *out = trainer;
+    return SW_OK;
 }

@@ -16,7 +16,7 @@
 #include "run/folder/run.h"
 #include "run/folder/source.h"
 #include "run/stores/start.h"
-#include "run/timeline_file.h"
+#include "run/trace_file.h"
 
 #include <signal.h>
 

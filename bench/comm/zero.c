@@ -1,18 +1,397 @@
 /* `spillway bench zero`: a model trained at each stage of ZeRO, on several nodes also with ZeRO++, in tensor groups
  * with and without partitioned activations, and what a rank holds and sends meanwhile. Run by mpirun. */
-#include "bench/comm/zero.h"
 #include "bench/commands.h"
 #include "bench/options.h"
-#include "bench/step/contender.h"
+#include "bench/step/step.h"
+#include "bench/table.h"
 #include "cli/cmd_ranks.h"
+#include "core/ranks/comm.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "job/planned_ranks.h"
 #include "job/settings_plan.h"
+#include "offload/plan/plan.h"
 #include "run/trainer.h"
 
+#include <assert.h>
 #include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The results of `bench zero`: the bytes that a rank holds and sends at each stage of ZeRO, beside the papers'
+ * formulas: with parts of ZeRO++ at stage 3, or, in tensor groups, with and without partitioned activations. */
+enum { SW_ZERO_STAGES = SW_ZERO_WEIGHTS + 1, SW_ZERO_BUFFERS = 32 };
+/* Rows: the stages, then stage 3 with secondary shards (hpZ), with weights gathered as int8 (qwZ), with gradients
+ * reduced as int4 (qgZ), and with all three. */
+enum { SW_ZERO_HPZ = SW_ZERO_STAGES, SW_ZERO_QWZ, SW_ZERO_QGZ, SW_ZERO_PLUS, SW_ZERO_ROWS };
+/* Rows of a job with tensor groups: the stages, then the stages again with partitioned activations (ZeRO-R's Pa). */
+enum { SW_ZERO_TENSOR_ROWS = 2 * SW_ZERO_STAGES, SW_ZERO_MOST_ROWS = SW_ZERO_ROWS };
+static_assert((int)SW_ZERO_TENSOR_ROWS <= (int)SW_ZERO_MOST_ROWS, "both kinds of rows have room");
+
+typedef enum {
+    SW_ZERO_HELD_WEIGHTS,
+    SW_ZERO_HELD_GRADS,
+    SW_ZERO_HELD_OPTIMIZER,
+    SW_ZERO_HELD,      /* all three */
+    SW_ZERO_HELD_ACTS, /* inputs of blocks that are kept for the backward pass */
+    SW_ZERO_SENT,      /* a step */
+    /* In tensor groups; else -1: */
+    SW_ZERO_SENT_TENSOR, /* of what is sent, to ranks of the same tensor group */
+    SW_ZERO_SENT_DATA,   /* of what is sent, to ranks of other groups */
+    /* Where there are several nodes, of as many ranks each; else -1: */
+    SW_ZERO_INSIDE,         /* of what is sent, to ranks of the same node */
+    SW_ZERO_BETWEEN,        /* of what is sent, to ranks of other nodes */
+    SW_ZERO_HELD_SECONDARY, /* secondary shards; -1 without them */
+    SW_ZERO_FIGURES
+} sw_zero_figure;
+
+/* Bytes of all slots of one name in a tier. They hold no state. */
+struct sw_zero_buffer {
+    const char *name;
+    sw_tier tier;
+    int64_t bytes;
+};
+
+/* The job that the formulas are about. */
+struct sw_zero_job {
+    double parameters;     /* of the whole model */
+    double layers, hidden; /* blocks of the model, and elements of a token's hidden state */
+    double tokens;         /* that a rank computes in a step */
+    double type_bytes;     /* bytes of an element in the compute type */
+    double tensor_ranks;   /* ranks of a tensor group; 1: each rank has whole layers */
+    double data_ranks;     /* ranks that share the state of one part of the layers */
+    bool recomputes;       /* with tensor groups: blocks are computed again in the backward pass */
+};
+
+struct sw_zero_stage {
+    int stage;
+    bool partitioned;               /* each rank of a tensor group keeps its rows of inputs alone */
+    const char *name;               /* "3", "3 hpZ", "3 Pa" */
+    int64_t bytes[SW_ZERO_FIGURES]; /* on the rank that has the most; its communicator counts the bytes sent */
+    double formula_bytes[SW_ZERO_FIGURES];
+    double ratio[SW_ZERO_FIGURES]; /* bytes over the formula's; NAN: that is 0, as a rank alone sends nothing */
+    double deviation_percent[SW_ZERO_FIGURES]; /* 100 (ratio - 1); NAN as there */
+    /* In tensor groups, else NAN: what the kept inputs take, and what goes within the group, by the paper's account of
+     * one kept input for each block (zero.c). */
+    double paper_acts_bytes, paper_tensor_bytes;
+    /* The share that partitioned activations add to the bytes within the group, over these bytes without them: as
+     * measured, by the formula, and by the paper's account. NAN in other rows. */
+    double added_share, formula_added_share, paper_added_share;
+    int64_t planned_bytes;         /* sent by the ops of a step, on the rank that sends the most */
+    int64_t planned_between_bytes; /* of these to other nodes; -1: there is one node */
+    double between_times; /* bytes between nodes over those of one gather of all weights: 3 at stage 3; NAN: one node */
+    struct sw_zero_buffer buffer[SW_ZERO_BUFFERS]; /* this rank's */
+    int buffers;
+};
+
+struct sw_zero_report {
+    const struct sw_comm *comm;
+    const char *device, *model;
+    sw_dtype type;
+    struct sw_zero_job job;
+    struct sw_zero_stage stage[SW_ZERO_MOST_ROWS];
+    int rows; /* SW_ZERO_TENSOR_ROWS with tensor groups; else SW_ZERO_ROWS, or SW_ZERO_STAGES where nodes have one rank,
+               * or there is one node, or they are uneven */
+};
+
+/* Counts the bytes that a plan's memory holds, and the bytes that formulas give: ZeRO's (arXiv 1910.02054, table 1 and
+ * sections 7 and 8), and ZeRO++'s (arXiv 2306.10209, sections 3 and 4) for shards of finite numbers of ranks and nodes.
+ *
+ * The formulas know the model's shapes and the numbers of ranks, and nothing of grains, alignment or buffers. P are the
+ * parameters of the whole model, w the bytes of an element in the compute type, N the ranks of a tensor group, D the
+ * ranks that share the state of one part; N D are the ranks of the job. A rank holds, in bytes:
+ *   weights      w P / N, at stage 3 over D
+ *   gradients    w P / N, at stages 2 and 3 over D
+ *   optimizer    12 P / N, at stages 1 to 3 over D
+ *   activations  C M, with partitioned activations (Pa) over N
+ * M = w t h are the bytes of the hidden state of the t tokens that a rank computes in a step, L the blocks, and C the
+ * inputs that are kept: L, and 2 L in tensor groups, where attention and MLP are units of their own.
+ *
+ * A rank sends in a step, in bytes:
+ *   data ranks    (D-1)/D w P / N, times 2, at stage 3 times 3 (section 7)
+ *   tensor group  (N-1)/N M (2 A + G)
+ * An all-reduce moves twice its message and an all-gather moves it once (section 8). A are the all-reduces: two in each
+ * block's forward pass and two in its backward pass (Shoeybi et al., arXiv 1909.08053, section 3), one of the
+ * embedding's output and one of the gradient at the head's input. G are the all-gathers of Pa: one for each kept input
+ * where blocks are computed again in the backward pass, else none.
+ *
+ * Section 8 counts 12 M for a block, and 13 M with Pa: it keeps one input for each block, so that two all-reduces more
+ * belong to the recomputation. Here a half block is computed again from its own kept input, which needs no other rank:
+ * 8 M, and 10 M with Pa, for twice the kept inputs. */
+
+/* The optimizer state of a parameter: fp32 master and two moments. */
+enum { OPTIMIZER_BYTES = 12 };
+
+/* Returns the figure that a slot's content belongs to, or SW_ZERO_FIGURES for none. */
+static sw_zero_figure figure_of(const struct sw_slot *slot) {
+    if (!slot->resident)
+        return SW_ZERO_FIGURES;
+    switch (slot->content) {
+    case SW_CONTENT_WEIGHTS: return SW_ZERO_HELD_WEIGHTS;
+    case SW_CONTENT_GRADS: return SW_ZERO_HELD_GRADS;
+    case SW_CONTENT_OPTIMIZER: return SW_ZERO_HELD_OPTIMIZER;
+    default: return SW_ZERO_FIGURES;
+    }
+}
+
+static bool is_kept_input(const struct sw_plan *plan, int32_t slot) {
+    const int64_t unit = plan->slot[slot].unit;
+    return unit >= 0 && sw_plan_kept_input(plan, unit) == slot;
+}
+
+static void add_buffer(struct sw_zero_stage *stage, const struct sw_slot *slot) {
+    int at = 0;
+    while (at < stage->buffers &&
+           (stage->buffer[at].tier != slot->tier || strcmp(stage->buffer[at].name, slot->name) != 0))
+        at++;
+    if (at == stage->buffers) {
+        assert(stage->buffers < SW_ZERO_BUFFERS);
+        stage->buffer[stage->buffers++] = (struct sw_zero_buffer){.name = slot->name, .tier = slot->tier};
+    }
+    stage->buffer[at].bytes += slot->bytes;
+}
+
+/* Adds the bytes of a plan's slots to the figures of what they hold, or to the buffers. */
+static void zero_count_held(const struct sw_plan *plan, struct sw_zero_stage *out) {
+    out->bytes[SW_ZERO_HELD_SECONDARY] = plan->spec.secondary_ranks > 1 ? sw_plan_secondary_bytes(plan) : -1;
+    for (int32_t s = 0; s < plan->slot_count; s++) {
+        const struct sw_slot *slot = &plan->slot[s];
+        const sw_zero_figure figure = figure_of(slot);
+        if (slot->tier == SW_NVME)
+            continue;
+        if (is_kept_input(plan, s)) {
+            out->bytes[SW_ZERO_HELD_ACTS] += slot->bytes;
+            continue;
+        }
+        if (figure == SW_ZERO_FIGURES) {
+            add_buffer(out, slot);
+            continue;
+        }
+        out->bytes[figure] += slot->bytes;
+        out->bytes[SW_ZERO_HELD] += slot->bytes;
+    }
+}
+
+/* Returns the bytes of a gather, or a reduction, over those in the compute type. A quantized block has an fp32 scale.
+ */
+static double quantized(const struct sw_plan *plan, sw_quant quant) {
+    const double typed = SW_GRAIN_ELEMS * (double)sw_dtype_bytes(plan->spec.type);
+    return quant == SW_QUANT_NONE ? 1.0 : (double)sw_quant_grain_bytes(quant) / typed;
+}
+
+/* Splits what is sent into what stays in the node and what leaves it, where there are no tensor groups. In a reduction
+ * of W bytes among n ranks, L of them in a node, a rank gives W/n to each other rank: (n-L)/n W to other nodes. In a
+ * gather it gives W/n to one rank of each of the n/L-1 other nodes, and W/L to each of the L-1 others in its own. With
+ * secondary shards the gather of the backward pass is of W/L to each of these. A reduction in two levels gives them
+ * W/L, and then W/n to one rank of each other node. */
+static void find_nodes_formulas(const struct sw_plan *plan, double typed_bytes, struct sw_zero_stage *out) {
+    const double ranks = plan->spec.ranks, node = plan->spec.node_ranks;
+    const bool secondary = plan->spec.secondary_ranks > 1;
+    const double gather = quantized(plan, plan->spec.gather), reduce = quantized(plan, plan->spec.reduce);
+    const double gathers = plan->spec.zero >= SW_ZERO_WEIGHTS && !secondary ? 2.0 : 1.0;
+    const bool two_levels = sw_plan_reduce_nodes(plan) > 1;
+    const double gathered_bytes = typed_bytes * gathers * gather, reduced_bytes = typed_bytes * reduce;
+    const double node_share = (node - 1.0) / node, nodes_share = (ranks / node - 1.0) / ranks;
+    double *formula = out->formula_bytes;
+    formula[SW_ZERO_INSIDE] = formula[SW_ZERO_BETWEEN] = formula[SW_ZERO_HELD_SECONDARY] = NAN;
+    if (node == 0.0 || node >= ranks || sw_plan_tensor_ranks(plan) > 1)
+        return;
+    formula[SW_ZERO_BETWEEN] = gathered_bytes * nodes_share;
+    formula[SW_ZERO_INSIDE] = gathered_bytes * node_share;
+    formula[SW_ZERO_BETWEEN] += reduced_bytes * (two_levels ? nodes_share : (ranks - node) / ranks);
+    formula[SW_ZERO_INSIDE] += reduced_bytes * (two_levels ? node_share : (node - 1.0) / ranks);
+    if (secondary) {
+        formula[SW_ZERO_INSIDE] += typed_bytes * node_share;
+        formula[SW_ZERO_HELD_SECONDARY] = typed_bytes / node;
+    }
+    formula[SW_ZERO_SENT] = formula[SW_ZERO_INSIDE] + formula[SW_ZERO_BETWEEN];
+}
+
+/* The all-reduces of a tensor group within a block, and outside of blocks. */
+enum { BLOCK_SUMS = 4, OTHER_SUMS = 2 };
+/* The paper's account of a block: hidden states moved without and with partitioned activations. */
+enum { PAPER_BLOCK = 12, PAPER_BLOCK_PARTITIONED = 13 };
+
+/* Returns the inputs of a block that are kept for the backward pass. */
+static double block_inputs(const struct sw_zero_job *job) {
+    return job->tensor_ranks > 1.0 ? 2.0 : 1.0;
+}
+
+static double hidden_bytes(const struct sw_zero_job *job) {
+    return job->type_bytes * job->tokens * job->hidden;
+}
+
+/* Returns the bytes that a rank sends within its tensor group. */
+static double tensor_bytes(const struct sw_zero_job *job, bool partitioned) {
+    const double sums = BLOCK_SUMS * job->layers + OTHER_SUMS;
+    const double gathers = partitioned && job->recomputes ? block_inputs(job) * job->layers : 0.0;
+    return (1.0 - 1.0 / job->tensor_ranks) * hidden_bytes(job) * (2.0 * sums + gathers);
+}
+
+static void find_tensor_formulas(const struct sw_zero_job *job, struct sw_zero_stage *out) {
+    const double paper_block = out->partitioned ? PAPER_BLOCK_PARTITIONED : PAPER_BLOCK;
+    double *formula = out->formula_bytes;
+    out->paper_acts_bytes = out->paper_tensor_bytes = NAN;
+    out->formula_added_share = out->paper_added_share = NAN;
+    formula[SW_ZERO_SENT_TENSOR] = formula[SW_ZERO_SENT_DATA] = NAN;
+    if (job->tensor_ranks == 1.0)
+        return;
+    formula[SW_ZERO_SENT_DATA] = formula[SW_ZERO_SENT];
+    formula[SW_ZERO_SENT_TENSOR] = tensor_bytes(job, out->partitioned);
+    formula[SW_ZERO_SENT] += formula[SW_ZERO_SENT_TENSOR];
+    out->paper_acts_bytes = formula[SW_ZERO_HELD_ACTS] / block_inputs(job);
+    out->paper_tensor_bytes = (1.0 - 1.0 / job->tensor_ranks) * hidden_bytes(job) * paper_block * job->layers;
+    if (!out->partitioned)
+        return;
+    out->formula_added_share = tensor_bytes(job, true) / tensor_bytes(job, false) - 1.0;
+    out->paper_added_share = (double)PAPER_BLOCK_PARTITIONED / PAPER_BLOCK - 1.0;
+}
+
+/* Computes the formulas for a row whose stage is set. The plan says how ranks lie on nodes, and nothing else. */
+static void zero_find_formulas(const struct sw_zero_job *job, const struct sw_plan *plan, struct sw_zero_stage *out) {
+    const int zero = out->stage;
+    const double ranks = job->data_ranks, parameters = job->parameters / job->tensor_ranks;
+    const double typed_bytes = parameters * job->type_bytes;
+    double *formula = out->formula_bytes;
+    formula[SW_ZERO_HELD_WEIGHTS] = zero >= SW_ZERO_WEIGHTS ? typed_bytes / ranks : typed_bytes;
+    formula[SW_ZERO_HELD_GRADS] = zero >= SW_ZERO_GRADS ? typed_bytes / ranks : typed_bytes;
+    formula[SW_ZERO_HELD_OPTIMIZER] = parameters * OPTIMIZER_BYTES / (zero >= SW_ZERO_OPTIMIZER ? ranks : 1.0);
+    formula[SW_ZERO_HELD] =
+        formula[SW_ZERO_HELD_WEIGHTS] + formula[SW_ZERO_HELD_GRADS] + formula[SW_ZERO_HELD_OPTIMIZER];
+    formula[SW_ZERO_HELD_ACTS] =
+        block_inputs(job) * job->layers * hidden_bytes(job) / (out->partitioned ? job->tensor_ranks : 1.0);
+    formula[SW_ZERO_SENT] = (zero >= SW_ZERO_WEIGHTS ? 3.0 : 2.0) * typed_bytes * (ranks - 1.0) / ranks;
+    find_tensor_formulas(job, out);
+    find_nodes_formulas(plan, typed_bytes, out);
+}
+
+/* Compares what the rank that has the most of each figure has with the formulas; `whole` is the row of the same stage
+ * without partitioned activations. */
+static void zero_compare(struct sw_zero_stage *stage, const struct sw_zero_stage *whole) {
+    for (int f = 0; f < SW_ZERO_FIGURES; f++) {
+        stage->ratio[f] = stage->formula_bytes[f] > 0.0 ? (double)stage->bytes[f] / stage->formula_bytes[f] : NAN;
+        stage->deviation_percent[f] = 100.0 * (stage->ratio[f] - 1.0);
+    }
+    stage->added_share =
+        stage->partitioned ? (double)stage->bytes[SW_ZERO_SENT_TENSOR] / (double)whole->bytes[SW_ZERO_SENT_TENSOR] - 1.0
+                           : NAN;
+}
+
+/* The report of `bench zero`, for people and for programs. */
+
+#define ROW struct sw_zero_stage
+#define MB .scale = 1e-6, .digits = 2
+#define FIGURE(name_, heading_, at)                                                                                    \
+    {.name = name_ ".bytes", .heading = (heading_), SW_AT(SW_FIELD_COUNT, bytes[at]), MB},                             \
+        {.name = name_ ".formula_bytes", .heading = "formula", SW_AT(SW_FIELD_REAL, formula_bytes[at]), MB},           \
+        {.name = name_ ".ratio", SW_AT(SW_FIELD_REAL, ratio[at]), .nullable = true}, {                                 \
+        .name = name_ ".deviation_percent", .heading = "% off", SW_AT(SW_FIELD_REAL, deviation_percent[at]),           \
+        .digits = 2, .nullable = true                                                                                  \
+    }
+/* A figure that not all jobs have. */
+#define SOME_FIGURE(name_, heading_, at)                                                                               \
+    {.name = name_ ".bytes", .heading = (heading_), SW_AT(SW_FIELD_COUNT, bytes[at]), MB},                             \
+        {.name = name_ ".formula_bytes", .heading = "formula", SW_AT(SW_FIELD_REAL, formula_bytes[at]), MB},           \
+        {.name = name_ ".ratio", SW_AT(SW_FIELD_REAL, ratio[at])}, {                                                   \
+        .name = name_ ".deviation_percent", .heading = "% off", SW_AT(SW_FIELD_REAL, deviation_percent[at]),           \
+        .digits = 2                                                                                                    \
+    }
+#define PAPER_FIELD(name_, member)                                                                                     \
+    { .name = (name_), .heading = "paper", SW_AT(SW_FIELD_REAL, member), MB }
+#define SHARE_FIELD(name_, heading_, member)                                                                           \
+    { .name = (name_), .heading = (heading_), SW_AT(SW_FIELD_REAL, member), .scale = 100.0, .digits = 1 }
+static const struct sw_bench_field fields[] = {
+    {.name = "stage", SW_AT(SW_FIELD_INT, stage)},
+    {.name = "name", .heading = "stage", SW_AT(SW_FIELD_TEXT, name), .key = true},
+    FIGURE("weights", "weights", SW_ZERO_HELD_WEIGHTS),
+    FIGURE("grads", "grads", SW_ZERO_HELD_GRADS),
+    FIGURE("optimizer", "optimizer", SW_ZERO_HELD_OPTIMIZER),
+    FIGURE("states", "states", SW_ZERO_HELD),
+    FIGURE("acts", "acts", SW_ZERO_HELD_ACTS),
+    PAPER_FIELD("acts.paper_bytes", paper_acts_bytes),
+    FIGURE("sent", "sent", SW_ZERO_SENT),
+    SOME_FIGURE("tensor_sent", "tensor", SW_ZERO_SENT_TENSOR),
+    PAPER_FIELD("tensor_sent.paper_bytes", paper_tensor_bytes),
+    SOME_FIGURE("data_sent", "data", SW_ZERO_SENT_DATA),
+    SHARE_FIELD("partition.added_share", "Pa adds %", added_share),
+    SHARE_FIELD("partition.formula_share", "formula", formula_added_share),
+    SHARE_FIELD("partition.paper_share", "paper", paper_added_share),
+    {.name = "planned_sent_bytes", SW_AT(SW_FIELD_COUNT, planned_bytes)},
+    SOME_FIGURE("secondary", "secondary", SW_ZERO_HELD_SECONDARY),
+    SOME_FIGURE("inside", "inside", SW_ZERO_INSIDE),
+    SOME_FIGURE("between", "between", SW_ZERO_BETWEEN),
+    {.name = "planned_between_bytes", .heading = "planned", SW_AT(SW_FIELD_COUNT, planned_between_bytes), MB},
+    {.name = "between_times", .heading = "times W", SW_AT(SW_FIELD_REAL, between_times), .digits = 2},
+};
+
+static void print_buffers(const struct sw_zero_stage *stage, sw_tier tier) {
+    int64_t all = 0;
+    for (int i = 0; i < stage->buffers; i++)
+        all += stage->buffer[i].tier == tier ? stage->buffer[i].bytes : 0;
+    printf("  %s, no state: %.2f MB\n", sw_tier_name(tier), (double)all * 1e-6);
+    for (int i = 0; i < stage->buffers; i++)
+        if (stage->buffer[i].tier == tier && stage->buffer[i].bytes > 0)
+            printf("    %s %.2f\n", stage->buffer[i].name, (double)stage->buffer[i].bytes * 1e-6);
+}
+
+static void zero_print(const struct sw_zero_report *report) {
+    const struct sw_comm_identity *identity = sw_comm_identity(report->comm);
+    const int nodes = sw_comm_nodes(report->comm)->nodes;
+    printf("%s, %.2f million parameters, %s, %d ranks on %d %s%s by %s,\n%s; everything on the device\n"
+           "MB that a rank holds and sends a step, what formulas give, and the deviation\n"
+           "acts: kept inputs of blocks\n",
+           report->model, report->job.parameters * 1e-6, sw_dtype_name(report->type), identity->ranks, nodes,
+           nodes == identity->nodes ? "machine" : "node", nodes == 1 ? "" : "s", sw_comm_transport_name(report->comm),
+           report->device);
+    if (report->job.tensor_ranks > 1.0)
+        printf("tensor groups of %.0f ranks: %.0f\n"
+               "tensor, data: what is sent within a group and to other groups; Pa: each rank\n"
+               "keeps its rows of inputs alone; paper: its account of one kept input a block\n",
+               report->job.tensor_ranks, report->job.data_ranks);
+    else if (nodes > 1)
+        puts("inside, between: what is sent within a node and to other nodes; times W: between\nnodes, over one gather "
+             "of "
+             "all weights");
+    sw_table_print(SW_TABLE(fields, report->stage, report->rows));
+    for (int row = 0; row < report->rows; row++) {
+        printf("stage %s\n", report->stage[row].name);
+        print_buffers(&report->stage[row], SW_DEVICE);
+        print_buffers(&report->stage[row], SW_HOST);
+    }
+}
+
+static json_t *buffers_json(const struct sw_zero_stage *stage, sw_tier tier) {
+    json_t *object = json_object();
+    for (int i = 0; i < stage->buffers; i++)
+        if (stage->buffer[i].tier == tier)
+            json_object_set_new(object, stage->buffer[i].name, json_integer(stage->buffer[i].bytes));
+    return object;
+}
+
+static json_t *row_json(const struct sw_zero_report *report, int row) {
+    const struct sw_zero_stage *stage = &report->stage[row];
+    return sw_bench_join(sw_table_row_json(SW_TABLE(fields, report->stage, report->rows), row),
+                         json_pack("{s:{s:o, s:o}}", "buffers", "device", buffers_json(stage, SW_DEVICE), "host",
+                                   buffers_json(stage, SW_HOST)));
+}
+
+static sw_status zero_print_json(const struct sw_zero_report *report) {
+    const struct sw_comm_identity *identity = sw_comm_identity(report->comm);
+    json_t *stages = json_array(), *plus = json_array(), *partitioned = json_array();
+    for (int row = 0; row < report->rows; row++) {
+        json_t *more = report->stage[row].partitioned ? partitioned : plus;
+        json_array_append_new(row < SW_ZERO_STAGES ? stages : more, row_json(report, row));
+    }
+    return sw_bench_print_json(
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:s, s:o, s:o, s:o}", "bench", "zero", "device",
+                  report->device, "model", report->model, "precision", sw_dtype_name(report->type), "parameters",
+                  (json_int_t)report->job.parameters, "ranks", identity->ranks, "tensor", (int)report->job.tensor_ranks,
+                  "nodes", sw_comm_nodes(report->comm)->nodes, "transport", sw_comm_transport_name(report->comm),
+                  "stages", stages, "plus", plus, "partitioned", partitioned));
+}
 
 /* One step of one micro-batch is enough: the bytes held and sent do not depend on how much is computed. */
 enum { STEPS = 1, SEQ = 16 };
@@ -204,7 +583,7 @@ static sw_status take_most(struct zero_bench *b, struct sw_zero_stage *stage) {
     stage->between_times = stage->bytes[SW_ZERO_BETWEEN] < 0
                                ? NAN
                                : (double)stage->bytes[SW_ZERO_BETWEEN] / (weights * (1.0 - 1.0 / nodes->nodes));
-    sw_zero_compare(stage, &b->report.stage[stage->stage]);
+    zero_compare(stage, &b->report.stage[stage->stage]);
     return SW_OK;
 }
 
@@ -261,8 +640,8 @@ static sw_status measure_row(struct zero_bench *b, int number) {
     SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_row(b, row)));
     sw_status status = sw_ranks_agree_on_error(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));
     if (status == SW_OK) {
-        sw_zero_count_held(plan, stage);
-        sw_zero_find_formulas(&b->report.job, plan, stage);
+        zero_count_held(plan, stage);
+        zero_find_formulas(&b->report.job, plan, stage);
         status = train(b, plan, stage);
     }
     sw_plan_destroy(plan);
@@ -297,8 +676,8 @@ static sw_status run(struct zero_bench *b) {
     if (sw_ranks_rank(b->ranks) > 0)
         return SW_OK;
     if (b->given->settings.json)
-        return sw_zero_print_json(&b->report);
-    sw_zero_print(&b->report);
+        return zero_print_json(&b->report);
+    zero_print(&b->report);
     return SW_OK;
 }
 

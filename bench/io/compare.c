@@ -1,13 +1,219 @@
 /* Measures ours and fio in turn: the cells of a way, and the best settings round by round. */
+#include "bench/io/compare.h"
+
 #include "bench/io/pass.h"
 #include "bench/io/sweep.h"
+#include "core/clock.h"
+#include "core/files/files.h"
+#include "core/json.h"
 #include "core/rng.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+enum { JOB, OUT, ERRORS, CHILD_FILES, NOT_FOUND = 127, OUTPUT_LIMIT_BYTES = 16 << 20, PROBE_BYTES = 4096 };
+
+/* Our arenas are on huge pages where the kernel has them, and a drive behind a virtual machine moves those up to twice
+ * as fast; so fio's memory gets the same. A setting of the user's own stays. */
+#define HUGE_PAGES "glibc.malloc.hugetlb=1"
+
+/* Turns the child into fio, which dies with this program, so that it does not go on writing. */
+static void become_fio(const int file[CHILD_FILES], const char *argument, pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || dup2(file[OUT], STDOUT_FILENO) < 0 || dup2(file[ERRORS], STDERR_FILENO) < 0)
+        _exit(NOT_FOUND);
+    setenv("GLIBC_TUNABLES", HUGE_PAGES, 0);
+    execlp("fio", "fio", "--output-format=json", "--eta=never", argument, (char *)NULL);
+    _exit(NOT_FOUND);
+}
+
+/* Reads a whole file; the caller frees it. NULL: there is no memory, or far too much text. */
+static char *read_all(int fd) {
+    const off_t bytes = lseek(fd, 0, SEEK_END);
+    char *text = bytes < 0 || bytes > OUTPUT_LIMIT_BYTES ? NULL : calloc(1, (size_t)bytes + 1);
+    if (text != NULL && pread(fd, text, (size_t)bytes, 0) != bytes)
+        text[0] = '\0';
+    return text;
+}
+
+static sw_status wait_for(pid_t child, const int file[CHILD_FILES]) {
+    int status;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR)
+            return sw_fail(SW_ERR_INTERNAL, "fio was lost: %s", strerror(errno));
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (code == 0)
+        return SW_OK;
+    char *text = read_all(file[ERRORS]);
+    if (text != NULL)
+        text[strcspn(text, "\n")] = '\0';
+    const sw_status failed = sw_fail(code == NOT_FOUND ? SW_ERR_UNSUPPORTED : SW_ERR_IO,
+                                     "fio failed (status %d: %.200s); --no-fio measures without it", code,
+                                     text != NULL && text[0] != '\0' ? text : "no message");
+    free(text);
+    return failed;
+}
+
+/* Runs fio by a job file, or with job NULL by one argument. Its files live in memory alone. Fails with
+ * SW_ERR_UNSUPPORTED where fio is not installed. The caller frees *out_text. */
+static sw_status run_fio(const char *job, const char *argument, char **out_text) {
+    int file[CHILD_FILES];
+    char path[64];
+    sw_status status = SW_OK;
+    for (int i = 0; i < CHILD_FILES; i++) {
+        file[i] = memfd_create("fio", MFD_CLOEXEC);
+        if (file[i] < 0)
+            status = sw_fail(SW_ERR_NOMEM, "no memory to run fio: %s", strerror(errno));
+    }
+    if (status == SW_OK && job != NULL && write(file[JOB], job, strlen(job)) != (ssize_t)strlen(job))
+        status = sw_fail(SW_ERR_NOMEM, "no memory for fio's job file: %s", strerror(errno));
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)getpid(), file[JOB]);
+    const pid_t parent = getpid(), child = status == SW_OK ? fork() : -1;
+    if (child == 0)
+        become_fio(file, job != NULL ? path : argument, parent);
+    if (status == SW_OK)
+        status = child < 0 ? sw_fail(SW_ERR_NOMEM, "cannot start fio: %s", strerror(errno)) : wait_for(child, file);
+    *out_text = status == SW_OK ? read_all(file[OUT]) : NULL;
+    if (status == SW_OK && *out_text == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory for fio's report");
+    for (int i = 0; i < CHILD_FILES; i++)
+        if (file[i] >= 0)
+            close(file[i]);
+    return status;
+}
+
+/* The reader of a pass that also writes has no bytes of its own: it ends with the writer (exitall). */
+static void write_job(FILE *to, const struct sw_io_turn *turn, int index, bool write, bool random) {
+    const int64_t block_bytes = turn->cell.block_bytes;
+    const int64_t most_bytes = write || turn->cell.way == SW_IO_READ ? turn->most_bytes : INT64_MAX;
+    const bool first = !write || turn->cell.way == SW_IO_WRITE;
+    fprintf(to, "[%d]\n%srw=%s%s\nbs=%lld\niodepth=%d\nruntime=%lldms\nio_size=%lld\n", index,
+            first ? "stonewall\n" : "", random ? "rand" : "", write ? "write" : "read", (long long)block_bytes,
+            turn->cell.depth, (long long)(turn->seconds * 1e3),
+            (long long)sw_max_i64(block_bytes, most_bytes / block_bytes * block_bytes));
+}
+
+/* Our files have no names, so fio opens them by way of this process. `thread` leaves nothing in shared memory when fio
+ * is killed. */
+static void write_jobs(FILE *to, const struct sw_fio *fio, const struct sw_io_target *target, bool random,
+                       const struct sw_io_turn *turns, int count) {
+    fprintf(to,
+            "[global]\nioengine=io_uring\ndirect=%d\nfixedbufs=%d\nregisterfiles=1\nthread=1\noverwrite=1\n"
+            "exitall=1\ninvalidate=0\nfallocate=none\nscramble_buffers=0\nallow_mounted_write=1\nsize=%lld\n",
+            target->direct, fio->fixed_buffers, (long long)(target->file_bytes * target->count));
+    for (int i = 0; i < target->count; i++)
+        fprintf(to, "%s/proc/%d/fd/%d", i == 0 ? "filename=" : ":", (int)getpid(), target->fd[i]);
+    fputc('\n', to);
+    for (int i = 0; i < count; i++) {
+        if (turns[i].cell.way != SW_IO_WRITE)
+            write_job(to, &turns[i], i, false, random);
+        if (turns[i].cell.way != SW_IO_READ)
+            write_job(to, &turns[i], i, true, random);
+    }
+}
+
+static double number_at(const json_t *object, const char *name) {
+    return json_number_value(json_object_get(object, name));
+}
+
+/* fio rounds the milliseconds of a job up, so that on average the job took half of one less. */
+static double seconds_of(const json_t *direction) {
+    return fmax(0.0, (number_at(direction, "runtime") - 0.5) * 1e-3);
+}
+
+static double rate_of(const json_t *direction) {
+    return seconds_of(direction) > 0.0 ? number_at(direction, "io_bytes") / seconds_of(direction) : 0.0;
+}
+
+/* Adds a job to the rate of its turn. */
+static sw_status take_job(const json_t *job, int count, struct sw_io_rate *out, int64_t *written) {
+    const char *name = json_string_value(json_object_get(job, "jobname"));
+    char *end = NULL;
+    const long index = name != NULL ? strtol(name, &end, 10) : -1;
+    if (index < 0 || index >= count || end == name || number_at(job, "error") != 0.0)
+        return sw_fail(SW_ERR_IO, "fio's report has a job '%s' that failed or was not asked for",
+                       name != NULL ? name : "");
+    const json_t *read = json_object_get(job, "read"), *write = json_object_get(job, "write");
+    struct sw_io_rate *rate = &out[index];
+    rate->read_bytes_per_s += rate_of(read);
+    rate->write_bytes_per_s += rate_of(write);
+    rate->bytes_per_s = rate->read_bytes_per_s + rate->write_bytes_per_s;
+    rate->cores += (number_at(job, "usr_cpu") + number_at(job, "sys_cpu")) * 1e-2;
+    rate->seconds = fmax(rate->seconds, fmax(seconds_of(read), seconds_of(write)));
+    *written += (int64_t)number_at(write, "io_bytes");
+    return SW_OK;
+}
+
+static sw_status take_report(const char *text, int count, struct sw_io_rate *out, int64_t *written) {
+    const char *start = strchr(text, '{'), *end = strrchr(text, '}'); /* notes may stand around it */
+    json_t *root = NULL;
+    if (start != NULL && end > start)
+        SW_TRY(sw_json_try(start, (size_t)(end - start) + 1, &root));
+    const json_t *jobs = json_object_get(root, "jobs");
+    sw_status status = json_is_array(jobs) ? SW_OK : sw_fail(SW_ERR_IO, "fio's report cannot be read: it is not JSON");
+    for (size_t i = 0; status == SW_OK && i < json_array_size(jobs); i++)
+        status = take_job(json_array_get(jobs, i), count, out, written);
+    for (int i = 0; status == SW_OK && i < count; i++)
+        if (out[i].bytes_per_s <= 0.0)
+            status = sw_fail(SW_ERR_IO, "fio's report lacks a rate that was asked for; --no-fio measures without it");
+    json_decref(root);
+    return status;
+}
+
+/* Runs fio once, for one turn after another. The target counts the bytes that it writes. */
+static sw_status fio_run(const struct sw_fio *fio, struct sw_io_target *target, bool random,
+                         const struct sw_io_turn *turns, int count, struct sw_io_rate *out) {
+    char *job = NULL, *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&job, &bytes);
+    memset(out, 0, (size_t)count * sizeof *out);
+    if (to == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for fio's job file");
+    write_jobs(to, fio, target, random, turns, count);
+    sw_status status = sw_text_stream_end(to, &job) ? run_fio(job, NULL, &text)
+                                                    : sw_fail(SW_ERR_NOMEM, "no memory for fio's job file");
+    if (status == SW_OK)
+        status = take_report(text, count, out, &target->written_bytes);
+    free(job);
+    free(text);
+    return status;
+}
+
+static sw_status probe(struct sw_fio *fio, struct sw_io_target *target) {
+    const struct sw_io_turn turn = {{SW_IO_READ, PROBE_BYTES, 1}, 1e-3, PROBE_BYTES};
+    const int64_t start_ns = sw_now_ns();
+    struct sw_io_rate rate;
+    SW_TRY(fio_run(fio, target, false, &turn, 1, &rate));
+    fio->start_s = (double)(sw_now_ns() - start_ns) * 1e-9;
+    return SW_OK;
+}
+
+sw_status sw_fio_find(struct sw_io_target *target, struct sw_fio *out) {
+    char *text = NULL;
+    *out = (struct sw_fio){.fixed_buffers = true};
+    const sw_status status = run_fio(NULL, "--version", &text);
+    if (status == SW_OK)
+        snprintf(out->version, sizeof out->version, "%.*s", (int)strcspn(text, "\n"), text);
+    free(text);
+    if (status == SW_ERR_UNSUPPORTED)
+        sw_error_clear();
+    if (status != SW_OK || probe(out, target) == SW_OK)
+        return status == SW_ERR_UNSUPPORTED ? SW_OK : status;
+    sw_error_clear();
+    out->fixed_buffers = false;
+    return probe(out, target);
+}
 
 /* A pass of both ways runs longer: fio's reader begins before its writer has filled its memory, and its reads alone
  * until then must not count for much. */
@@ -38,7 +244,7 @@ static sw_status run_turns(struct sw_io_report *report, bool fio, const struct s
     struct sw_io_bench *bench = report->bench;
     SW_TRY(sw_long_work_at(&bench->progress, 0));
     if (fio)
-        return sw_fio_run(&report->fio, &bench->target, bench->given->random, turns, count, out);
+        return fio_run(&report->fio, &bench->target, bench->given->random, turns, count, out);
     for (int i = 0; i < count; i++) {
         const struct sw_io_pass pass = {.turn = turns[i], .random = bench->given->random};
         struct sw_io_done done;

@@ -2,7 +2,7 @@
 #ifndef SW_BENCH_IO_SWEEP_H
 #define SW_BENCH_IO_SWEEP_H
 
-#include "bench/io/fio.h"
+#include "bench/io/compare.h"
 
 #include <assert.h>
 

@@ -1,6 +1,6 @@
 #include "bench/io/target.h"
 
-#include "bench/io/discards.h"
+#include "bench/io/sustain.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "io/queue/file.h"

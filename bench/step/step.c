@@ -1,20 +1,213 @@
 /* `spillway bench step`: a training step as placed, in turn with the same step wholly resident and with its own I/O
  * alone. */
 #include "bench/step/step.h"
+
 #include "bench/commands.h"
-#include "bench/step/speed.h"
+#include "bench/step/report.h"
 #include "cli/cmd_ranks.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
+#include "core/rng.h"
 #include "core/size.h"
+#include "job/new_store.h"
+#include "job/planned.h"
 #include "job/planned_ranks.h"
 #include "job/settings_plan.h"
 #include "offload/simulate/measure.h"
 #include "run/agreement.h"
 #include "run/trace_file.h"
 
+#include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+/* Finds the time in which ranks exchange data in a step, and the part of it behind arithmetic. */
+
+/* Simulates the plan by these rates. The first step does not count, because no step ran ahead of it. */
+static sw_status predict_exchange(const struct sw_plan *plan, const struct sw_rates *rates,
+                                  struct sw_step_exchange *out) {
+    struct sw_simulation simulation;
+    struct sw_trace *trace;
+    SW_TRY(sw_trace_create(plan, SW_TRACE_OPS, "spillway, predicted", &trace));
+    sw_status status = sw_simulate(plan, SW_PROGRAM_UPDATE, false, rates, trace, &simulation);
+    if (status == SW_OK)
+        status = sw_overlap_find(trace, 1, sw_trace_programs(trace), &out->overlap);
+    out->step_s = simulation.step_s;
+    sw_trace_destroy(trace);
+    return status;
+}
+
+/* Fills `exchange` once everything is measured and predicted. */
+static sw_status step_find_exchange(struct sw_step_bench *b) {
+    struct sw_step_exchange *placed = &b->exchange[SW_STEP_COMM_PLACED];
+    struct sw_rates more = b->planned.rates.rates;
+    if (sw_ranks_comm(&b->ranks) == NULL)
+        return SW_OK;
+    placed->step_s = b->median_s[SW_STEP_PLACED];
+    SW_TRY(sw_overlap_find(sw_engine_trace(b->placed.engine), b->traced_from, b->traced_to, &placed->overlap));
+    SW_TRY(predict_exchange(b->planned.plan, &more, &b->exchange[SW_STEP_COMM_PREDICTED]));
+    more.cores = (double)b->planned.settings.threads + 1.0;
+    return predict_exchange(b->planned.plan, &more, &b->exchange[SW_STEP_COMM_ONE_CORE_MORE]);
+}
+
+/* Times of a lane's ops, in the order of their starts. */
+struct course {
+    struct sw_op_times *times;
+    int64_t count;
+};
+
+static int by_start(const void *a, const void *b) {
+    const struct sw_op_times *left = a, *right = b;
+    return (left->start_ns > right->start_ns) - (left->start_ns < right->start_ns);
+}
+
+/* Takes a lane's ops of some programs, which run one after the other, in the order of their starts: a trace has them in
+ * the order of their program. */
+static sw_status take_lane(const struct sw_trace *trace, sw_lane lane, int64_t first, int64_t end, struct course *out) {
+    int64_t room = 1;
+    for (int64_t p = first; p < end; p++)
+        room += sw_trace_program(trace, p)->lane_count[lane];
+    out->count = 0;
+    out->times = calloc((size_t)room, sizeof *out->times);
+    if (out->times == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the times of %lld ops", (long long)room);
+    for (int64_t p = first; p < end; p++) {
+        const struct sw_program *program = sw_trace_program(trace, p);
+        const struct sw_op_times *times = sw_trace_times(trace, p);
+        for (int32_t i = 0; i < program->lane_count[lane]; i++) {
+            const struct sw_op_times *op = &times[program->lane_op[lane][i]];
+            if (op->start_ns != SW_TRACE_NOT_RUN && op->end_ns != SW_TRACE_NOT_RUN)
+                out->times[out->count++] = *op;
+        }
+    }
+    qsort(out->times, (size_t)out->count, sizeof *out->times, by_start);
+    return SW_OK;
+}
+
+static int64_t common_ns(const struct course *a, const struct course *b) {
+    int64_t common = 0;
+    for (int64_t i = 0, j = 0; i < a->count && j < b->count;) {
+        const struct sw_op_times *left = &a->times[i], *right = &b->times[j];
+        common += sw_max_i64(0, sw_min_i64(left->end_ns, right->end_ns) - sw_max_i64(left->start_ns, right->start_ns));
+        if (left->end_ns < right->end_ns)
+            i++;
+        else
+            j++;
+    }
+    return common;
+}
+
+sw_status sw_overlap_find(const struct sw_trace *trace, int64_t first, int64_t end, struct sw_overlap *out) {
+    struct course comm = {0}, compute = {0};
+    int64_t comm_ns = 0;
+    sw_status status;
+    *out = (struct sw_overlap){0};
+    SW_TRY_GOTO(take_lane(trace, SW_LANE_COMM, first, end, &comm), end);
+    SW_TRY_GOTO(take_lane(trace, SW_LANE_COMPUTE, 0, sw_trace_programs(trace), &compute), end);
+    for (int64_t i = 0; i < comm.count; i++)
+        comm_ns += comm.times[i].end_ns - comm.times[i].start_ns;
+    if (end > first) {
+        out->comm_s = (double)comm_ns * 1e-9 / (double)(end - first);
+        out->hidden_s = (double)common_ns(&comm, &compute) * 1e-9 / (double)(end - first);
+    }
+end:
+    free(comm.times);
+    free(compute.times);
+    return status;
+}
+
+static sw_status open_store(struct sw_contender *contender) {
+    const struct sw_new_store wanted = {.plan = contender->spec.plan,
+                                        .places = contender->spec.places,
+                                        .allow_buffered = contender->spec.settings->allow_buffered,
+                                        .unnamed = true};
+    return sw_new_store_create(&wanted, NULL, NULL, &contender->store);
+}
+
+static sw_status open_engine(struct sw_contender *contender) {
+    const struct sw_contender_spec *given = &contender->spec;
+    const struct sw_engine_spec spec = {
+        .plan = given->plan,
+        .device = given->devices->compute,
+        .host = given->devices->host,
+        .store = contender->store,
+        .comm = sw_ranks_comm(given->ranks),
+        .comm_stream = sw_ranks_stream(given->ranks),
+        .watch = sw_ranks_watch(given->ranks),
+        .io_depth = SW_STORE_IO_DEPTH,
+        .speculation = given->speculation,
+        .rounding = sw_settings_rounding(given->settings),
+        .ops = sw_model_ops(given->model),
+        .trace_ops = given->traced ? SW_TRACE_OPS : 0,
+    };
+    struct sw_model_init init = {.config = sw_model_get_config(given->model),
+                                 .units = sw_model_get_units(given->model)};
+    SW_TRY(sw_engine_open(&spec, &contender->engine));
+    const struct sw_load random = {.fill = sw_model_fill_random, .context = &init};
+    const int64_t start_ns = sw_now_ns();
+    SW_TRY(sw_engine_load(contender->engine, given->load != NULL ? given->load : &random));
+    contender->load_s = (double)(sw_now_ns() - start_ns) * 1e-9;
+    return SW_OK;
+}
+
+sw_status sw_contender_open(const struct sw_contender_spec *spec, struct sw_contender *out) {
+    *out = (struct sw_contender){.spec = *spec};
+    sw_status status = sw_plan_uses_nvme(spec->plan) ? open_store(out) : SW_OK;
+    if (status == SW_OK)
+        status = open_engine(out);
+    if (status != SW_OK)
+        sw_contender_close(out);
+    return status;
+}
+
+void sw_contender_close(struct sw_contender *contender) {
+    sw_engine_close(contender->engine);
+    sw_store_close(contender->store);
+    *contender = (struct sw_contender){0};
+}
+
+/* Fills in random tokens: a step takes the same time whatever they are. */
+static void fill_tokens(struct sw_contender *contender) {
+    const struct sw_settings *settings = contender->spec.settings;
+    const int64_t vocab = sw_model_get_config(contender->spec.model)->vocab;
+    const uint64_t rank = (uint64_t)sw_ranks_rank(contender->spec.ranks);
+    for (int64_t m = 0; m < sw_settings_micro_batches(settings); m++) {
+        int32_t *tokens = sw_engine_tokens(contender->engine, m);
+        for (int64_t t = 0; t < 2 * settings->micro_batch * settings->seq; t++)
+            tokens[t] = (int32_t)(sw_rng(0, rank, contender->next_token++).word[0] % (uint64_t)vocab);
+    }
+}
+
+/* Begins a step of a small learning rate without clipping, so that the training does not diverge and its time does not
+ * depend on the random weights. */
+static sw_status begin(struct sw_contender *contender) {
+    const struct sw_step_input input = {
+        .kind = SW_STEP_TRAIN,
+        .step = ++contender->step,
+        .adamw = {.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
+        .loss_tokens = contender->spec.settings->batch_tokens,
+    };
+    fill_tokens(contender);
+    return sw_engine_begin(contender->engine, &input);
+}
+
+sw_status sw_contender_run(struct sw_contender *contender, int64_t steps, struct sw_step_times *times) {
+    SW_TRY(begin(contender));
+    for (int64_t i = 0; i <= steps; i++) {
+        struct sw_step_result result;
+        if (i < steps)
+            SW_TRY(begin(contender));
+        SW_TRY(sw_engine_wait(contender->engine, &result));
+        if (i == 0)
+            continue;
+        assert(times->count < SW_CONTENDER_MAX_STEPS);
+        times->seconds[times->count++] = result.seconds;
+        times->last = result;
+    }
+    return SW_OK;
+}
 
 enum { WARM_UP_STEPS = 1, MOST_STEPS = 10000, MOST_ROUNDS = 3 };
 static_assert((int)SW_CONTENDER_MAX_STEPS >= MOST_ROUNDS * MOST_STEPS, "--steps and --rounds allow so many");
@@ -215,7 +408,7 @@ static sw_status run(struct sw_step_bench *b) {
     SW_TRY(measure(b));
     SW_TRY(sw_engine_settle(b->placed.engine));
     SW_TRY(write_trace(b));
-    SW_TRY(sw_step_find_exchange(b));
+    SW_TRY(step_find_exchange(b));
     if (sw_ranks_rank(&b->ranks) > 0)
         return SW_OK;
     if (b->planned.settings.json)

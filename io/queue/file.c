@@ -1,17 +1,20 @@
 #include "io/queue/file.h"
 
+#include "core/clock.h"
 #include "core/confine.h"
 #include "core/log.h"
 #include "core/size.h"
-#include "io/queue/lock.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/quota.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -114,8 +117,10 @@ sw_status sw_file_create(const char *directory, const char *path, bool allow_buf
     return SW_OK;
 }
 
+static void lock_release(int fd);
+
 void sw_file_close(int fd) {
-    sw_lock_release(fd);
+    lock_release(fd);
     close(fd);
 }
 
@@ -380,4 +385,246 @@ sw_status sw_file_sync_directory(const char *directory) {
     if (result != 0)
         return sw_fail(SW_ERR_IO, "the directory %s cannot be flushed: %s", directory, strerror(error));
     return SW_OK;
+}
+
+/* Locks on open file descriptions: a second open in the same process is refused too, and a ring that has the file
+ * registered keeps the lock. The lock of a killed process therefore lasts until its last write and flush have landed.
+ * Hence a new owner tries for a while, and much longer where nobody is left who could be asked to stop. */
+
+enum { POLL_US = 10000 };
+#define TIMEOUT_NS INT64_C(2000000000)
+#define DEAD_OWNER_TIMEOUT_NS INT64_C(60000000000)
+/* The lock is on the first byte. Two more name its owner: the byte of OWNER_START plus its process id, and that of
+ * SPACE_START plus the number of the PID namespace that the id is of, where the system tells it. */
+#define OWNER_START (INT64_C(1) << 62)
+#define MOST_OWNERS (INT64_C(1) << 22) /* process ids are smaller */
+#define SPACE_START (OWNER_START + (INT64_C(1) << 32))
+#define MOST_SPACES (INT64_C(1) << 32)
+
+static int lock_byte(int fd, int64_t start) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
+    return fcntl(fd, F_OFD_SETLK, &lock);
+}
+
+/* Returns the number of the byte in a range that another open file has locked, counted from the range's start, or -1.
+ */
+static int64_t find_locked(int fd, int64_t start, int64_t bytes) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = bytes};
+    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK ? lock.l_start - start : -1;
+}
+
+/* Returns the number of this process's PID namespace, or -1. */
+static int64_t own_space(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 && (int64_t)info.st_ino < MOST_SPACES ? (int64_t)info.st_ino : -1;
+}
+
+/* Returns the process that has the lock, or -1 where it is not known: the id of a process in another container means
+ * nothing here. */
+static pid_t find_owner(int fd) {
+    const int64_t space = find_locked(fd, SPACE_START, MOST_SPACES);
+    const int64_t owner = find_locked(fd, OWNER_START, MOST_OWNERS);
+    return owner > 0 && space >= 0 && space == own_space() ? (pid_t)owner : -1;
+}
+
+static bool is_dead(pid_t owner) {
+    return owner > 0 && kill(owner, 0) != 0 && errno == ESRCH;
+}
+
+bool sw_lock_is_held(int fd) {
+    return find_locked(fd, 0, 1) == 0;
+}
+
+struct sw_lock_timeout sw_lock_timeout_begin(void) {
+    const int64_t now_ns = sw_now_ns();
+    return (struct sw_lock_timeout){.start_ns = now_ns, .counted_from_ns = now_ns};
+}
+
+bool sw_lock_wait(struct sw_lock_timeout *timeout, int fd) {
+    usleep(POLL_US);
+    const int64_t now_ns = sw_now_ns();
+    if (now_ns - timeout->start_ns < DEAD_OWNER_TIMEOUT_NS && is_dead(find_owner(fd)))
+        timeout->counted_from_ns = now_ns;
+    return now_ns - timeout->counted_from_ns < TIMEOUT_NS;
+}
+
+sw_status sw_lock_refusal(int fd, const char *path) {
+    const pid_t owner = find_owner(fd);
+    if (is_dead(owner))
+        return sw_fail(SW_ERR_BUSY,
+                       "%s is still held by writes of a process that has ended: see whether its drive hangs", path);
+    if (owner > 0)
+        return sw_fail(SW_ERR_BUSY, "%s is in use by another process (%lld): wait for it to end, or stop it", path,
+                       (long long)owner);
+    return sw_fail(SW_ERR_BUSY,
+                   "%s is in use by another process, whose id is not known here, as it may be in another container or "
+                   "on another machine: wait for it to end, or stop it",
+                   path);
+}
+
+/* Refuses a file whose previous owner has removed it: what is written to it would be lost. */
+static sw_status check_name(int fd, const char *path) {
+    struct stat info;
+    if (fstat(fd, &info) != 0 || info.st_nlink > 0)
+        return SW_OK;
+    lock_release(fd);
+    return sw_fail(SW_ERR_BUSY, "%s was removed by the process that had it: begin again", path);
+}
+
+static int name_owner(int fd) {
+    const int64_t space = own_space();
+    const int named = space < 0 ? 0 : lock_byte(fd, SPACE_START + space);
+    return named == 0 ? lock_byte(fd, OWNER_START + getpid()) : named;
+}
+
+sw_status sw_lock_take(int fd, const char *path) {
+    struct sw_lock_timeout timeout = sw_lock_timeout_begin();
+    do {
+        if (lock_byte(fd, 0) == 0 && name_owner(fd) == 0)
+            return check_name(fd, path);
+        if (errno != EAGAIN && errno != EACCES)
+            return sw_fail(SW_ERR_IO, "%s cannot be locked: %s", path, strerror(errno));
+    } while (sw_lock_wait(&timeout, fd));
+    return sw_lock_refusal(fd, path);
+}
+
+static void lock_release(int fd) {
+    struct flock unlock = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    fcntl(fd, F_OFD_SETLK, &unlock);
+}
+
+enum { COPY_BYTES = 8 << 20 };
+
+/* Returns whether the path leads to the open file. */
+static bool name_holds(int fd, const char *path) {
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && sw_path_lstat(path, &named) == 0 && held.st_dev == named.st_dev &&
+           held.st_ino == named.st_ino;
+}
+
+/* Flushes the folder of a name. */
+static sw_status flush_name(const char *path) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        return sw_file_sync_directory(".");
+    slash[slash == folder ? 1 : 0] = '\0';
+    return sw_file_sync_directory(folder);
+}
+
+/* Says why the path does not lead to the file, which cannot be linked to it either. */
+static sw_status explain(int fd, const char *path, int error) {
+    char now[PATH_MAX];
+    struct stat held;
+    if (sw_path_exists(path))
+        return sw_fail(SW_ERR_IO, "%s was replaced by another file while it was in use: move that one away", path);
+    if (fstat(fd, &held) == 0 && held.st_nlink == 0)
+        return sw_fail(SW_ERR_IO, "%s was removed while it was in use", path);
+    if (sw_path_of(fd, now))
+        return sw_fail(SW_ERR_IO,
+                       "%s was moved to %s while it was in use, and its name cannot be restored (%s): move "
+                       "it back",
+                       path, now, strerror(error));
+    return sw_fail(
+        SW_ERR_IO,
+        "%s cannot be found any more (%s): its folder was moved or removed, or its drive was unmounted, while "
+        "it was in use",
+        path, strerror(error));
+}
+
+/* Finds whether the path leads to the file. Fails where the system cannot tell: then the name is not lost. */
+static sw_status find_held(int fd, const char *path, bool *out) {
+    errno = 0;
+    *out = name_holds(fd, path);
+    return !*out && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO)
+               ? sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(errno))
+               : SW_OK;
+}
+
+sw_status sw_name_keep(int fd, const char *path) {
+    char now[PATH_MAX];
+    bool held;
+    SW_TRY(find_held(fd, path, &held));
+    if (held)
+        return SW_OK;
+    const bool is_elsewhere = sw_path_of(fd, now);
+    if (sw_path_link(fd, path) != 0)
+        return explain(fd, path, errno);
+    SW_TRY(flush_name(path));
+    sw_log_warn("%s lost its name while it was in use, and has it again%s%s", path,
+                is_elsewhere ? "; it is the same file as " : "", now);
+    return SW_OK;
+}
+
+static sw_status copy_bytes(int from, int to, const char *path, int64_t bytes) {
+    char *box = malloc(COPY_BYTES);
+    sw_status status = box != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to copy %s", path);
+    for (int64_t at = 0, run; at < bytes && status == SW_OK; at += run) {
+        run = sw_min_i64(bytes - at, COPY_BYTES);
+        status = sw_file_read(from, path, at, box, run);
+        for (int64_t done = 0; done < run && status == SW_OK;) {
+            const ssize_t put = pwrite(to, box + done, (size_t)(run - done), at + done);
+            if (put < 0 && errno != EINTR)
+                status = sw_fail(sw_file_write_error(errno), "%s cannot be written: %s", path, strerror(errno));
+            done += put > 0 ? put : 0;
+        }
+    }
+    free(box);
+    return status;
+}
+
+/* Copies a file by sharing its blocks where the file system can do so. */
+static sw_status copy(int from, int to, const char *path) {
+    int64_t bytes;
+    SW_TRY(sw_file_size(from, path, &bytes));
+    if (ioctl(to, FICLONE, from) != 0) {
+        SW_TRY(sw_file_allocate(to, path, bytes));
+        SW_TRY(copy_bytes(from, to, path, bytes));
+    }
+    return fsync(to) == 0 ? SW_OK
+                          : sw_fail(sw_file_write_error(errno), "%s cannot be flushed: %s", path, strerror(errno));
+}
+
+/* Makes the copy under a name of its own, and gives it the other one when it is whole. */
+static sw_status put_copy(int fd, int from, const char *path) {
+    char partial[PATH_MAX];
+    if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
+        return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
+    (void)sw_path_unlink(partial);
+    const int to = sw_path_open(partial, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (to < 0)
+        return sw_fail(sw_file_write_error(errno), "%s cannot be made: %s", partial, strerror(errno));
+    sw_status status = copy(from, to, path);
+    if (status == SW_OK && (fcntl(to, F_SETFL, fcntl(fd, F_GETFL)) != 0 || sw_path_link(to, path) != 0))
+        status = sw_fail(SW_ERR_IO, "%s cannot be made: %s", path, strerror(errno));
+    (void)sw_path_unlink(partial);
+    if (status == SW_OK)
+        status = flush_name(path);
+    if (status == SW_OK && dup3(to, fd, O_CLOEXEC) < 0)
+        status = sw_fail(SW_ERR_IO, "%s cannot be opened: %s", path, strerror(errno));
+    close(to);
+    return status;
+}
+
+sw_status sw_name_put_back(int fd, const char *path) {
+    char self[32], size[SW_SIZE_CHARS];
+    struct stat held;
+    bool is_held;
+    SW_TRY(find_held(fd, path, &is_held));
+    if (is_held)
+        return SW_OK;
+    if (fstat(fd, &held) != 0 || held.st_nlink > 0 || sw_path_exists(path))
+        return sw_name_keep(fd, path);
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    /* Opened anew, a file that is written with direct I/O can be read into any memory, and one that is only written can
+     * be read at all. */
+    const int from = sw_path_open(self, O_RDONLY | O_CLOEXEC, 0);
+    if (from < 0)
+        return sw_fail(SW_ERR_IO, "%s was removed, and its open file cannot be read: %s", path, strerror(errno));
+    sw_log_warn("%s was removed while it was in use: writing its %s to a new file of this name", path,
+                sw_format_size(held.st_size, size));
+    const sw_status status = put_copy(fd, from, path);
+    close(from);
+    return status;
 }

@@ -67,4 +67,32 @@ sw_status sw_file_read(int fd, const char *path, int64_t offset_bytes, void *out
 /* Makes names that were created or renamed in the directory durable. */
 sw_status sw_file_sync_directory(const char *directory);
 
+/* Locks an open file; SW_ERR_BUSY when another open file of it has the lock, in whichever process, or when the file has
+ * lost its name while this waited. */
+sw_status sw_lock_take(int fd, const char *path);
+
+/* How long a process goes on trying to take a lock: for a while, and much longer while the writes of a dead owner are
+ * still under way. Times are those of sw_now_ns. */
+struct sw_lock_timeout {
+    int64_t start_ns, counted_from_ns;
+};
+struct sw_lock_timeout sw_lock_timeout_begin(void);
+
+/* Waits before another attempt to lock the file that fd, any descriptor of it, is open on. Returns false when the time
+ * to try is over. */
+bool sw_lock_wait(struct sw_lock_timeout *timeout, int fd);
+
+/* Fails with SW_ERR_BUSY and says that another process has the lock, or still holds it though it is dead. */
+sw_status sw_lock_refusal(int fd, const char *path);
+/* Returns whether another open file has the lock. */
+bool sw_lock_is_held(int fd);
+
+/* Makes sure that the path leads to the open file. A file that has another name, such as one that was moved, gets this
+ * one again, with a warning. SW_ERR_IO says what became of the name where the file cannot have it again. */
+sw_status sw_name_keep(int fd, const char *path);
+
+/* Does the same, and puts a durable copy in the place of a file that was removed. From then on fd is open on the copy;
+ * a ring that has registered the file still writes to the removed one, whose room stays taken as long. */
+sw_status sw_name_put_back(int fd, const char *path);
+
 #endif

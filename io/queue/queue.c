@@ -1,12 +1,196 @@
 #include "io/queue/queue.h"
 
+#include "core/log.h"
 #include "core/size.h"
+#include "io/queue/ring.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <liburing.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+enum { SUBMIT_RETRIES = 1000 };
+
+struct uring {
+    struct sw_ring base;
+    struct io_uring ring;
+    struct sw_ring_buffer buffers[SW_RING_MAX_BUFFERS];
+    int first_piece[SW_RING_MAX_BUFFERS]; /* index of each region's first registered piece */
+    int buffer_count;                     /* 0 where nothing is registered */
+};
+
+static struct uring *as_uring(struct sw_ring *ring) {
+    return (struct uring *)ring;
+}
+
+/* Returns the index of the registered piece that holds all of the request's memory, or -1. */
+static int registered_piece(const struct uring *self, const struct sw_ring_request *request) {
+    const uintptr_t from = (uintptr_t)request->buf;
+    for (int i = 0; i < self->buffer_count; i++) {
+        const uintptr_t base = (uintptr_t)self->buffers[i].base;
+        const uintptr_t end = base + (uintptr_t)self->buffers[i].bytes;
+        if (from < base || from + (uintptr_t)request->bytes > end)
+            continue;
+        const uintptr_t piece = (from - base) / SW_RING_PIECE_BYTES;
+        const uintptr_t last = (from + (uintptr_t)request->bytes - 1 - base) / SW_RING_PIECE_BYTES;
+        return piece == last ? self->first_piece[i] + (int)piece : -1;
+    }
+    return -1;
+}
+
+static void uring_put(struct sw_ring *ring, const struct sw_ring_request *request) {
+    struct uring *self = as_uring(ring);
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&self->ring);
+    assert(sqe != NULL && request->bytes >= 0 && request->bytes <= SW_RING_MAX_REQUEST_BYTES);
+    const unsigned bytes = (unsigned)request->bytes;
+    const uint64_t offset = (uint64_t)request->offset_bytes;
+    const int piece = request->op == SW_RING_FLUSH ? -1 : registered_piece(self, request);
+    if (request->op == SW_RING_FLUSH)
+        io_uring_prep_fsync(sqe, request->file, IORING_FSYNC_DATASYNC);
+    else if (request->op == SW_RING_READ && piece >= 0)
+        io_uring_prep_read_fixed(sqe, request->file, request->buf, bytes, offset, piece);
+    else if (request->op == SW_RING_READ)
+        io_uring_prep_read(sqe, request->file, request->buf, bytes, offset);
+    else if (piece >= 0)
+        io_uring_prep_write_fixed(sqe, request->file, request->buf, bytes, offset, piece);
+    else
+        io_uring_prep_write(sqe, request->file, request->buf, bytes, offset);
+    sqe->flags |= IOSQE_FIXED_FILE;
+    io_uring_sqe_set_data64(sqe, request->tag);
+}
+
+static bool is_transient(int error) {
+    return error == -EINTR || error == -EAGAIN || error == -EBUSY;
+}
+
+/* Submits until no request is left in the ring, because the kernel may take a part of them. */
+static sw_status uring_submit(struct sw_ring *ring, bool wait) {
+    struct uring *self = as_uring(ring);
+    for (int attempt = 0; attempt < SUBMIT_RETRIES; attempt++) {
+        const bool ready = io_uring_cq_ready(&self->ring) > 0;
+        const int result = wait && !ready ? io_uring_submit_and_wait(&self->ring, 1) : io_uring_submit(&self->ring);
+        if (result < 0 && !is_transient(result))
+            return sw_fail(SW_ERR_IO, "io_uring refused a batch of requests: %s", strerror(-result));
+        if (result == -EINTR)
+            attempt = 0;
+        /* The kernel asks for its completions to be taken before it accepts more. */
+        if (result == -EBUSY && io_uring_cq_ready(&self->ring) > 0)
+            return SW_OK;
+        if (result >= 0 && io_uring_sq_ready(&self->ring) == 0 && (!wait || io_uring_cq_ready(&self->ring) > 0))
+            return SW_OK;
+    }
+    return sw_fail(SW_ERR_IO, "io_uring did not accept a batch of requests after %d attempts", SUBMIT_RETRIES);
+}
+
+static int uring_take(struct sw_ring *ring, struct sw_ring_completion *out, int max) {
+    struct uring *self = as_uring(ring);
+    int count = 0;
+    struct io_uring_cqe *cqe;
+    while (count < max && io_uring_peek_cqe(&self->ring, &cqe) == 0) {
+        out[count++] = (struct sw_ring_completion){.tag = cqe->user_data, .result = cqe->res};
+        io_uring_cqe_seen(&self->ring, cqe);
+    }
+    return count;
+}
+
+static void uring_close(struct sw_ring *ring) {
+    struct uring *self = as_uring(ring);
+    io_uring_queue_exit(&self->ring);
+    free(self);
+}
+
+static const struct sw_ring_ops uring_ops = {
+    .put = uring_put,
+    .submit = uring_submit,
+    .take = uring_take,
+    .close = uring_close,
+};
+
+static void warn_unregistered(const struct sw_ring_spec *spec, int error) {
+    if (spec->warned == NULL || *spec->warned)
+        return;
+    *spec->warned = true;
+    int64_t bytes = 0;
+    for (int i = 0; i < spec->buffer_count; i++)
+        bytes += spec->buffers[i].bytes;
+    struct rlimit limit = {0};
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    const int64_t limit_bytes = (int64_t)(limit.rlim_cur > INT64_MAX ? INT64_MAX : limit.rlim_cur);
+    char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
+    sw_log_info(
+        "io_uring did not register %s of buffers (%s; the memlock limit is %s): direct I/O goes on unregistered, "
+        "at some more CPU time; 'ulimit -l unlimited' or LimitMEMLOCK=infinity lifts it",
+        sw_format_size(bytes, need), strerror(error), sw_format_size(limit_bytes, have));
+}
+
+/* Registers memory in pieces, all or none. Failing is no error: unregistered requests work as well. */
+static void register_buffers(struct uring *self, const struct sw_ring_spec *spec) {
+    int pieces = 0;
+    for (int i = 0; i < spec->buffer_count; i++)
+        pieces += (int)sw_div_up(spec->buffers[i].bytes, SW_RING_PIECE_BYTES);
+    if (pieces == 0)
+        return;
+    struct iovec *list = calloc((size_t)pieces, sizeof *list);
+    int used = 0;
+    for (int i = 0; list != NULL && i < spec->buffer_count; i++) {
+        const struct sw_ring_buffer *buffer = &spec->buffers[i];
+        self->buffers[i] = *buffer;
+        self->first_piece[i] = used;
+        for (int64_t at = 0; at < buffer->bytes; at += SW_RING_PIECE_BYTES)
+            list[used++] = (struct iovec){.iov_base = (char *)buffer->base + at,
+                                          .iov_len = (size_t)sw_min_i64(buffer->bytes - at, SW_RING_PIECE_BYTES)};
+    }
+    const int result = list != NULL ? io_uring_register_buffers(&self->ring, list, (unsigned)used) : -ENOMEM;
+    free(list);
+    if (result == 0)
+        self->buffer_count = spec->buffer_count;
+    else
+        warn_unregistered(spec, -result);
+}
+
+static sw_status explain_refusal(int error) {
+    if (error == ENOSYS || error == EPERM || error == EACCES)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "io_uring is not allowed here (%s): set the sysctl kernel.io_uring_disabled to 0, or, in a "
+                       "container, let its seccomp profile allow io_uring_setup",
+                       strerror(error));
+    if (error == ENOMEM)
+        return sw_fail(SW_ERR_NOMEM, "io_uring got no memory for its ring: raise the memlock limit ('ulimit -l') or "
+                                     "free some memory");
+    return sw_fail(SW_ERR_IO, "io_uring could not be set up: %s", strerror(error));
+}
+
+/* Opens a ring whose completions do not interrupt its owner. Kernels before 5.19 do not know the flags for that. */
+static int set_up(struct io_uring *ring, unsigned depth) {
+    const int result = io_uring_queue_init(depth, ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
+    return result == -EINVAL ? io_uring_queue_init(depth, ring, 0) : result;
+}
+
+sw_status sw_ring_open_uring(void *context, const struct sw_ring_spec *spec, struct sw_ring **out) {
+    (void)context;
+    assert(spec->depth > 0 && spec->buffer_count <= SW_RING_MAX_BUFFERS);
+    struct uring *self = calloc(1, sizeof *self);
+    if (self == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for an I/O ring");
+    self->base.ops = &uring_ops;
+    int result = set_up(&self->ring, (unsigned)spec->depth);
+    if (result < 0) {
+        free(self);
+        return explain_refusal(-result);
+    }
+    result = io_uring_register_files(&self->ring, spec->files, (unsigned)spec->file_count);
+    if (result < 0) {
+        uring_close(&self->base);
+        return sw_fail(SW_ERR_IO, "io_uring could not register %d files: %s", spec->file_count, strerror(-result));
+    }
+    register_buffers(self, spec);
+    *out = &self->base;
+    return SW_OK;
+}
 
 enum { TAKE_BATCH = 64, RETRY_PAUSE_US = 200, HUGE_PAGE_BYTES = 2 << 20 };
 

@@ -39,13 +39,7 @@ struct sw_safetensors {
 /* Returns the format's name of an element type. */
 const char *sw_safetensors_type_name(sw_dtype type);
 
-/* Parses text from outside with bounded memory. The caller releases *out with json_decref; NULL after a failure. */
-sw_status sw_safetensors_parse_json(const char *name, const char *text, int64_t bytes, struct json_t **out);
-
 /* Counts the elements of a tensor that is to be written. Refuses a name or shape that no header could have. */
 sw_status sw_safetensors_count_elems(const struct sw_safetensors_declared *tensor, int64_t *out);
-
-/* Reads the header of paths[file], checks it, and appends its tensors in the order of their bytes. */
-sw_status sw_safetensors_add_file(struct sw_safetensors *tensors, int file);
 
 #endif

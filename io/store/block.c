@@ -4,7 +4,6 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "io/queue/file.h"
-#include "io/queue/lock.h"
 #include "io/store/store_private.h"
 
 #include <errno.h>

@@ -1,7 +1,6 @@
 /* Removes a store by its identity. */
 #include "core/confine.h"
 #include "io/queue/file.h"
-#include "io/queue/lock.h"
 #include "io/store/block.h"
 #include "io/store/store_private.h"
 

@@ -3,7 +3,6 @@
 #include "core/confine.h"
 #include "core/log.h"
 #include "io/queue/file.h"
-#include "io/queue/name.h"
 #include "io/store/block.h"
 
 #include <assert.h>

@@ -176,7 +176,7 @@ struct sw_store_bad_record {
 /* Returns the number of damaged records; *out is the store's own array of them. */
 int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
 
-/* Makes sure that each file's path still leads to the file (io/queue/name.h). Belongs to the thread that owns the
+/* Makes sure that each file's path still leads to the file (io/queue/file.h). Belongs to the thread that owns the
  * store. */
 sw_status sw_store_keep_names(const struct sw_store *store);
 /* Does the same after the last commit, and puts durable copies in the place of files that were removed. */

@@ -91,9 +91,6 @@ sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, str
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
 /* Makes the file at least this long; a device must be. Refuses more than it may have. */
 sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes);
-/* Sets the identity, sizes and layout of a new store, and what it needs with all its scratch. Refuses what exceeds a
- * limit. */
-sw_status sw_store_lay_out(struct sw_store *store, const struct sw_store_spec *spec);
 
 /* Closes and frees; with remove, unlinks the files that are open and wipes the devices that were written to. */
 void sw_store_free(struct sw_store *store, bool remove);

@@ -8,7 +8,6 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "io/queue/file.h"
-#include "io/queue/lock.h"
 #include "io/safetensors/safetensors.h"
 #include "model/hf/family.h"
 

@@ -1,16 +1,496 @@
 #include "run/data/data.h"
 
+#include "core/error_scope.h"
+#include "core/files/cache.h"
+#include "core/files/files.h"
 #include "core/number.h"
 #include "core/rng.h"
 #include "core/size.h"
 #include "run/data/data_internal.h"
-#include "run/data/kept_scan.h"
 
 #include <assert.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 #include <xxhash.h>
+
+/* Reading fewer tokens than these takes no longer than looking for what was kept. */
+enum { FEWEST_TOKENS = 4 << 20 };
+/* A file that was written within this time of its opening may be written again without another time, since file systems
+ * count times in ticks of up to two seconds. */
+enum { TICK_S = 3 };
+enum { DAY_S = 24 * 60 * 60, MOST_UNUSED_S = 30 * DAY_S, RANGES = 2 * SW_DATA_PARTS };
+#define KIND "scan"
+#define ENDING "bin"
+
+/* The front of the file. The block digests of each range follow, and behind them the XXH3 of all that stands before it.
+ */
+struct front {
+    char name[8]; /* "SWSCAN1\0" */
+    XXH128_hash_t key;
+    uint64_t digest;
+    struct {
+        int64_t tokens, learnt, documents, split, padding, is_padding;
+    } counts[SW_DATA_PARTS];
+    struct {
+        int64_t first, end; /* end 0: the range was not read */
+    } range[RANGES];
+};
+static const char front_name[8] = "SWSCAN1";
+
+static struct sw_data_digests *range_of(struct sw_data *data, int range) {
+    return range < SW_DATA_PARTS ? &data->token_digests[range] : &data->mark_digests[range - SW_DATA_PARTS];
+}
+
+static int64_t blocks_of(int64_t first, int64_t end) {
+    return sw_div_up(end - first, SW_DATA_BLOCK);
+}
+
+/* Computes the key of the data's scan. False: there is no memory for it. */
+static bool key_of(const struct sw_data *data, XXH128_hash_t *out) {
+    const struct sw_token_stream *streams[] = {data->stream, data->validation_stream};
+    const int64_t division[] = {data->train_tokens, data->validation_first, data->validation_tokens, SW_DATA_BLOCK};
+    XXH3_state_t *hash = XXH3_createState();
+    if (hash == NULL)
+        return false;
+    XXH3_128bits_reset(hash);
+    XXH3_128bits_update(hash, division, sizeof division);
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
+        const bool is_there = streams[i] != NULL;
+        XXH3_128bits_update(hash, &is_there, sizeof is_there);
+        if (is_there)
+            sw_token_stream_hash_identity(streams[i], hash);
+    }
+    *out = XXH3_128bits_digest(hash);
+    XXH3_freeState(hash);
+    return true;
+}
+
+static int64_t tokens_of(const struct sw_data *data) {
+    return (data->stream != NULL ? sw_token_stream_tokens(data->stream) : 0) +
+           (data->validation_stream != NULL ? sw_token_stream_tokens(data->validation_stream) : 0);
+}
+
+/* Reads a whole file of the cache. The caller frees the result; NULL: there is none that can be read. */
+static char *read_kept(const char *path, size_t *out_bytes) {
+    struct stat info;
+    char *content = NULL;
+    size_t done = 0;
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0)
+        return NULL;
+    if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
+        content = malloc((size_t)info.st_size);
+    while (content != NULL && done < (size_t)info.st_size) {
+        const ssize_t got = read(file, content + done, (size_t)info.st_size - done);
+        if (got <= 0)
+            break;
+        done += (size_t)got;
+    }
+    close(file);
+    *out_bytes = done;
+    return content;
+}
+
+/* Tells whether a file is whole, of this key, and as long as its ranges say. */
+static bool is_sound(const char *content, size_t bytes, const XXH128_hash_t *key, struct front *out) {
+    uint64_t sum;
+    size_t blocks = 0;
+    if (bytes < sizeof *out + sizeof sum)
+        return false;
+    memcpy(out, content, sizeof *out);
+    memcpy(&sum, content + bytes - sizeof sum, sizeof sum);
+    if (memcmp(out->name, front_name, sizeof front_name) != 0 || !XXH128_isEqual(out->key, *key) ||
+        XXH3_64bits(content, bytes - sizeof sum) != sum)
+        return false;
+    for (int i = 0; i < RANGES; i++)
+        if (out->range[i].end > 0)
+            blocks += (size_t)blocks_of(out->range[i].first, out->range[i].end);
+    return bytes == sizeof *out + blocks * sizeof(uint64_t) + sizeof sum;
+}
+
+static sw_status data_digests_alloc(struct sw_data_digests *digests, int64_t first, int64_t end);
+
+/* Takes over the block digests behind the front. */
+static sw_status take_ranges(struct sw_data *data, const struct front *front, const char *blocks) {
+    for (int i = 0; i < RANGES; i++) {
+        const int64_t first = front->range[i].first, end = front->range[i].end;
+        if (end == 0)
+            continue;
+        struct sw_data_digests *digests = range_of(data, i);
+        const size_t bytes = (size_t)blocks_of(first, end) * sizeof *digests->block;
+        SW_TRY(data_digests_alloc(digests, first, end));
+        digests->unread = malloc((size_t)blocks_of(first, end) + 1);
+        if (digests->unread == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the digests of the data");
+        memset(digests->unread, 1, (size_t)blocks_of(first, end) + 1);
+        memcpy(digests->block, blocks, bytes);
+        blocks += bytes;
+    }
+    return SW_OK;
+}
+
+static void take_counts(struct sw_data *data, const struct front *front) {
+    for (int i = 0; i < SW_DATA_PARTS; i++)
+        data->counts[i] = (struct sw_token_counts){
+            .tokens = front->counts[i].tokens,
+            .learnt = front->counts[i].learnt,
+            .documents = front->counts[i].documents,
+            .split = front->counts[i].split,
+            .padding = front->counts[i].padding,
+            .is_padding = front->counts[i].is_padding != 0,
+        };
+    data->digest = front->digest;
+}
+
+static bool path_of(const XXH128_hash_t *key, char path[PATH_MAX]) {
+    return sw_cache_file(KIND, key->low64, ENDING, path, PATH_MAX) == SW_OK;
+}
+
+static void data_digests_free(struct sw_data *data);
+
+/* Fills in the digest, the counts and the block digests of data whose streams are open and divided, if an earlier
+ * opening kept them. Returns whether it did; where not, the caller scans. */
+static bool kept_scan_load(struct sw_data *data) {
+    SW_HANDLES_ERRORS();
+    char path[PATH_MAX];
+    XXH128_hash_t key;
+    struct front front;
+    size_t bytes = 0;
+    char *content = NULL;
+    if (tokens_of(data) >= FEWEST_TOKENS && key_of(data, &key) && path_of(&key, path))
+        content = read_kept(path, &bytes);
+    const bool is_kept = content != NULL && is_sound(content, bytes, &key, &front) &&
+                         take_ranges(data, &front, content + sizeof front) == SW_OK;
+    free(content);
+    if (!is_kept) {
+        data_digests_free(data);
+        return false;
+    }
+    take_counts(data, &front);
+    (void)utimensat(AT_FDCWD, path, NULL, 0);
+    return true;
+}
+
+/* Tells whether a write to a file could still go unseen by its times, or went on during the scan. */
+static bool is_in_flux(const struct sw_data *data) {
+    const struct sw_token_stream *streams[] = {data->stream, data->validation_stream};
+    struct sw_data_file changed;
+    for (size_t i = 0; i < sizeof streams / sizeof streams[0]; i++) {
+        if (streams[i] == NULL)
+            continue;
+        if (sw_token_stream_newest_file(streams[i])->written.tv_sec + TICK_S >= time(NULL) ||
+            sw_token_stream_changed(streams[i], 0, sw_token_stream_tokens(streams[i]), &changed))
+            return true;
+    }
+    return false;
+}
+
+/* Removes scans that were not used for long from the folder that holds `path`. */
+static void remove_old(const char *path) {
+    char folder[PATH_MAX];
+    struct stat info;
+    memccpy(folder, path, '\0', sizeof folder);
+    *strrchr(folder, '/') = '\0';
+    DIR *list = opendir(folder);
+    for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;)
+        if (strncmp(entry->d_name, KIND "-", sizeof KIND) == 0 &&
+            fstatat(dirfd(list), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+            time(NULL) - info.st_mtime > MOST_UNUSED_S)
+            (void)unlinkat(dirfd(list), entry->d_name, 0);
+    if (list != NULL)
+        closedir(list);
+}
+
+static void fill_front(const struct sw_data *data, const XXH128_hash_t *key, struct front *out) {
+    memset(out, 0, sizeof *out);
+    memcpy(out->name, front_name, sizeof front_name);
+    out->key = *key;
+    out->digest = data->digest;
+    for (int i = 0; i < SW_DATA_PARTS; i++) {
+        const struct sw_token_counts *counts = &data->counts[i];
+        out->counts[i].tokens = counts->tokens;
+        out->counts[i].learnt = counts->learnt;
+        out->counts[i].documents = counts->documents;
+        out->counts[i].split = counts->split;
+        out->counts[i].padding = counts->padding;
+        out->counts[i].is_padding = counts->is_padding;
+    }
+}
+
+/* Writes the whole file into memory. The caller frees it; NULL: there is no memory. */
+static char *make_content(struct sw_data *data, const XXH128_hash_t *key, size_t *out_bytes) {
+    struct front front;
+    size_t bytes = sizeof front, at = sizeof front;
+    fill_front(data, key, &front);
+    for (int i = 0; i < RANGES; i++) {
+        const struct sw_data_digests *digests = range_of(data, i);
+        if (digests->block == NULL)
+            continue;
+        front.range[i].first = digests->first;
+        front.range[i].end = digests->end;
+        bytes += (size_t)blocks_of(digests->first, digests->end) * sizeof *digests->block;
+    }
+    char *content = malloc(bytes + sizeof(uint64_t));
+    if (content == NULL)
+        return NULL;
+    memcpy(content, &front, sizeof front);
+    for (int i = 0; i < RANGES; i++) {
+        const struct sw_data_digests *digests = range_of(data, i);
+        if (digests->block == NULL)
+            continue;
+        const size_t part = (size_t)blocks_of(digests->first, digests->end) * sizeof *digests->block;
+        memcpy(content + at, digests->block, part);
+        at += part;
+    }
+    const uint64_t sum = XXH3_64bits(content, bytes);
+    memcpy(content + bytes, &sum, sizeof sum);
+    *out_bytes = bytes + sizeof sum;
+    return content;
+}
+
+/* Keeps the scan of these data for later openings, unless they are small, or a file was written so lately that a later
+ * write might have the same time. Removes scans that were not used for 30 days. A cache that cannot be written keeps
+ * nothing. */
+static void kept_scan_save(struct sw_data *data) {
+    SW_HANDLES_ERRORS();
+    char path[PATH_MAX];
+    XXH128_hash_t key;
+    size_t bytes = 0;
+    if (tokens_of(data) < FEWEST_TOKENS || is_in_flux(data))
+        return;
+    char *content = key_of(data, &key) && path_of(&key, path) ? make_content(data, &key, &bytes) : NULL;
+    if (content != NULL && sw_cache_replace(path, content, bytes) == SW_OK)
+        remove_old(path);
+    free(content);
+}
+
+/* The files beside those of the data, F.mask and F.doc: what is said of them, and what a run remembers. A data file
+ * that is moved without them is another task: losses count where none belonged, and documents see each other. */
+
+/* The files of training, and then the one of validation. */
+static int count_files(const struct sw_data *data) {
+    return (data->stream != NULL ? sw_token_stream_files(data->stream) : 0) +
+           (data->validation_stream != NULL ? sw_token_stream_files(data->validation_stream) : 0);
+}
+
+static struct sw_token_beside beside_of(const struct sw_data *data, int i) {
+    const int trained = data->stream != NULL ? sw_token_stream_files(data->stream) : 0;
+    return i < trained ? sw_token_stream_beside(data->stream, i)
+                       : sw_token_stream_beside(data->validation_stream, i - trained);
+}
+
+bool sw_data_has_masks(const struct sw_data *data) {
+    for (int i = 0; i < count_files(data); i++)
+        if (beside_of(data, i).mask)
+            return true;
+    return false;
+}
+
+static const char *name_of(const struct sw_token_beside *beside) {
+    if (beside->mask)
+        return beside->documents ? "mask,doc" : "mask";
+    return beside->documents ? "doc" : "";
+}
+
+sw_status sw_data_beside(const struct sw_data *data, struct sw_option_list *out) {
+    for (int i = 0; i < count_files(data); i++) {
+        const struct sw_token_beside beside = beside_of(data, i);
+        SW_TRY(sw_option_list_add(out, name_of(&beside)));
+    }
+    return SW_OK;
+}
+
+static sw_status check_one(const char *file, const char *suffix, bool before, bool now) {
+    if (before && !now)
+        return sw_fail(SW_ERR_ARG, "%s.%s, which the run began with, is not there: put it beside %s again", file,
+                       suffix, file);
+    if (!before && now)
+        return sw_fail(SW_ERR_ARG, "the run began without %s.%s, which is there now: move it away, or start a new run",
+                       file, suffix);
+    return SW_OK;
+}
+
+sw_status sw_data_check_beside(const struct sw_data *data, const struct sw_option_list *before) {
+    for (int i = 0; i < before->count && i < count_files(data); i++) {
+        const struct sw_token_beside beside = beside_of(data, i);
+        const char *names = before->items[i];
+        SW_TRY(check_one(beside.file, "mask", strstr(names, "mask") != NULL, beside.mask));
+        SW_TRY(check_one(beside.file, "doc", strstr(names, "doc") != NULL, beside.documents));
+    }
+    return SW_OK;
+}
+
+static const char *last_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+/* Appends what fits. */
+#define APPEND(text, ...)                                                                                              \
+    do {                                                                                                               \
+        const size_t used_ = strlen(text);                                                                             \
+        snprintf((text) + used_, SW_DATA_TEXT_CHARS - used_, __VA_ARGS__);                                             \
+    } while (0)
+
+static void add_beside(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]) {
+    int found = 0;
+    for (int i = 0; i < count_files(data); i++) {
+        const struct sw_token_beside beside = beside_of(data, i);
+        const char *name = last_name(beside.file);
+        if (beside.mask)
+            APPEND(text, "%s %s.mask", found++ == 0 ? "; beside them" : ",", name);
+        if (beside.documents)
+            APPEND(text, "%s %s.doc", found++ == 0 ? "; beside them" : ",", name);
+    }
+    if (found == 0)
+        APPEND(text, "; no .mask and no .doc beside them");
+}
+
+const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]) {
+    const sw_data_part part = data->stream != NULL ? SW_DATA_TRAINING : SW_DATA_VALIDATION;
+    sw_token_counts_text(&data->counts[part], text, SW_DATA_TEXT_CHARS);
+    add_beside(data, text);
+    return text;
+}
+
+int64_t sw_data_train_windows(const struct sw_data *data) {
+    return (data->train_tokens - 1) / data->seq;
+}
+
+/* Data that are changed in place while a run uses them: a run of days must not learn from half of an old file and half
+ * of a new one. The times of the files are looked at with every window; where they are new, the blocks that the window
+ * lies in are read again and compared with what they were, so that a file which was only touched goes on. Blocks that
+ * an earlier process read are compared once. */
+
+enum { TIME_CHARS = 32 };
+
+struct sw_token_stream *sw_data_part_stream(const struct sw_data *data, sw_data_part part) {
+    return part == SW_DATA_VALIDATION && data->validation_stream != NULL ? data->validation_stream : data->stream;
+}
+
+static sw_status data_digests_alloc(struct sw_data_digests *digests, int64_t first, int64_t end) {
+    digests->first = first;
+    digests->end = end;
+    digests->block = calloc((size_t)sw_div_up(end - first, SW_DATA_BLOCK) + 1, sizeof *digests->block);
+    return digests->block != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the digests of the data");
+}
+
+/* Frees all digests of the data. */
+static void data_digests_free(struct sw_data *data) {
+    struct sw_data_digests *const of[] = {data->token_digests, data->mark_digests};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++)
+        for (int part = 0; part < SW_DATA_PARTS; part++) {
+            free(of[i][part].block);
+            free(of[i][part].unread);
+            of[i][part] = (struct sw_data_digests){0};
+        }
+}
+
+/* Tells whether a block of the range was never read by this process. */
+static bool has_unread(const struct sw_data_digests *digests, int64_t first, int64_t count) {
+    if (digests->unread == NULL)
+        return false;
+    const int64_t from = (first - digests->first) / SW_DATA_BLOCK,
+                  last = (first + count - 1 - digests->first) / SW_DATA_BLOCK;
+    return memchr(digests->unread + from, 1, (size_t)(last - from + 1)) != NULL;
+}
+
+/* Returns SW_ERR_CORRUPT with the place of the first block that is not what it was. */
+static sw_status check_blocks(struct sw_data *data, struct sw_token_stream *stream,
+                              const struct sw_data_digests *digests, bool marks, int64_t first, int64_t count,
+                              int64_t *out_changed) {
+    const int64_t last = (first + count - 1 - digests->first) / SW_DATA_BLOCK;
+    for (int64_t b = (first - digests->first) / SW_DATA_BLOCK; b <= last; b++) {
+        const int64_t start = digests->first + b * SW_DATA_BLOCK;
+        const int64_t length = sw_min_i64(SW_DATA_BLOCK, digests->end - start);
+        const size_t bytes = (size_t)length * (marks ? sizeof *data->marks : sizeof *data->block);
+        if (marks)
+            SW_TRY(sw_token_stream_read_marks(stream, start, length, (uint8_t *)data->block));
+        else
+            SW_TRY(sw_token_stream_read(stream, start, length, data->block));
+        *out_changed = start;
+        if (XXH3_64bits(data->block, bytes) != digests->block[b])
+            return SW_ERR_CORRUPT;
+        if (digests->unread != NULL)
+            digests->unread[b] = 0;
+    }
+    return SW_OK;
+}
+
+static const char *text_of_time(const struct timespec *time, char text[TIME_CHARS]) {
+    struct tm parts;
+    if (gmtime_r(&time->tv_sec, &parts) == NULL || strftime(text, TIME_CHARS, "%Y-%m-%d %H:%M:%S UTC", &parts) == 0)
+        snprintf(text, TIME_CHARS, "at an unknown time");
+    return text;
+}
+
+/* Says that a block is not what an earlier process read, although its files have the same times. */
+static sw_status explain_silent(const struct sw_token_stream *stream, bool marks, int64_t block) {
+    const struct sw_token_place place = sw_token_stream_place(stream, block);
+    return sw_fail(
+        SW_ERR_ARG,
+        "the data file %s%s reads differently from token %lld on than when it was first read, though its time "
+        "of writing is the same: its drive may be failing; restore it and resume, or `touch` it and start a "
+        "new run",
+        place.file, marks ? ".mask or .doc" : "", (long long)place.index);
+}
+
+static sw_status explain(const struct sw_token_stream *stream, const struct sw_data_file *now, int64_t block) {
+    char time[TIME_CHARS];
+    const struct sw_token_place place = sw_token_stream_place(stream, block);
+    return sw_fail(SW_ERR_ARG,
+                   "the data file %s%s was changed while it was in use (it has %lld bytes, written %s): what it says "
+                   "from token %lld of %s on is not what the run began with; restore it and resume, or start a new run",
+                   now->path, now->suffix, (long long)now->bytes, text_of_time(&now->written, time),
+                   (long long)place.index, place.file);
+}
+
+/* Refuses a range of a part, and the marks behind its first token, if the blocks that hold the range are no longer what
+ * they were when they were first read. Reads only blocks of files that were changed after the opening, and blocks that
+ * this process has not read before (data.h). */
+static sw_status data_check_unchanged(struct sw_data *data, sw_data_part part, int64_t first, int64_t count) {
+    struct sw_token_stream *stream = sw_data_part_stream(data, part);
+    struct sw_data_file now;
+    int64_t block = first;
+    const bool own_stream = part == SW_DATA_VALIDATION && data->validation_stream != NULL;
+    const struct sw_data_digests *tokens = &data->token_digests[own_stream ? SW_DATA_VALIDATION : SW_DATA_TRAINING];
+    const struct sw_data_digests *marks = &data->mark_digests[part];
+    const bool is_read = !has_unread(tokens, first, count) && !has_unread(marks, first + 1, count - 1);
+    const bool is_changed = sw_token_stream_changed(stream, first, count, &now);
+    if (!is_changed && is_read)
+        return SW_OK;
+    sw_status status = check_blocks(data, stream, tokens, false, first, count, &block);
+    const bool tokens_are_right = status == SW_OK;
+    if (tokens_are_right && marks->block != NULL)
+        status = check_blocks(data, stream, marks, true, first + 1, count - 1, &block);
+    if (status != SW_ERR_CORRUPT)
+        return status;
+    return is_changed ? explain(stream, &now, block) : explain_silent(stream, tokens_are_right, block);
+}
+
+sw_status sw_data_check_digest(const struct sw_data *data, uint64_t digest) {
+    char time[TIME_CHARS];
+    if (data->digest == digest)
+        return SW_OK;
+    const struct sw_data_file *newest =
+        sw_token_stream_newest_file(data->stream != NULL ? data->stream : data->validation_stream);
+    if (data->stream != NULL && data->validation_stream != NULL) {
+        const struct sw_data_file *other = sw_token_stream_newest_file(data->validation_stream);
+        newest = other->written.tv_sec > newest->written.tv_sec ? other : newest;
+    }
+    return sw_fail(
+        SW_ERR_ARG,
+        "the data files are not those that the run began with: the newest is %s%s, of %lld bytes and written "
+        "%s; restore them, or start a new run",
+        newest->path, newest->suffix, (long long)newest->bytes, text_of_time(&newest->written, time));
+}
 
 #define VALIDATION_MAX_PERCENT 50.0
 
@@ -94,7 +574,7 @@ static sw_status check_lengths(const struct sw_data *data, const struct sw_data_
 static sw_status scan_stream(struct sw_data *data, struct sw_token_stream *stream, struct sw_data_digests *digests,
                              XXH3_state_t *hash) {
     const int64_t tokens = sw_token_stream_tokens(stream);
-    SW_TRY(sw_data_digests_alloc(digests, 0, tokens));
+    SW_TRY(data_digests_alloc(digests, 0, tokens));
     for (int64_t first = 0; first < tokens; first += SW_DATA_BLOCK) {
         const int64_t count = sw_min_i64(SW_DATA_BLOCK, tokens - first);
         const size_t bytes = (size_t)count * sizeof *data->block;
@@ -130,7 +610,7 @@ static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const s
     struct sw_token_stream *stream = sw_data_part_stream(data, index);
     struct sw_token_counts *counts = &data->counts[index];
     *counts = (struct sw_token_counts){0};
-    SW_TRY(sw_data_digests_alloc(digests, start, end));
+    SW_TRY(data_digests_alloc(digests, start, end));
     SW_TRY(count_first(stream, part->first, counts));
     for (int64_t first = start; first < end; first += SW_DATA_BLOCK) {
         const int64_t count = sw_min_i64(SW_DATA_BLOCK, end - first);
@@ -190,10 +670,10 @@ static sw_status scan(struct sw_data *data) {
     data->block = malloc(SW_DATA_BLOCK * sizeof *data->block);
     if (data->block == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read the data");
-    if (sw_kept_scan_load(data))
+    if (kept_scan_load(data))
         return SW_OK;
     SW_TRY(scan_all(data));
-    sw_kept_scan_save(data);
+    kept_scan_save(data);
     return SW_OK;
 }
 
@@ -242,7 +722,7 @@ void sw_data_close(struct sw_data *data) {
     free(data->window);
     free(data->marks);
     free(data->block);
-    sw_data_digests_free(data);
+    data_digests_free(data);
     free(data);
 }
 
@@ -295,7 +775,7 @@ static sw_status read_window(struct sw_data *data, sw_data_part part, int64_t fi
             find_starts(data->marks, count, out.document_start);
     }
     /* Afterwards, so that a change while this read is seen. */
-    return sw_data_check_unchanged(data, part, first, count + 1);
+    return data_check_unchanged(data, part, first, count + 1);
 }
 
 /* Where the window at a position of the endless training stream begins. */

@@ -28,7 +28,7 @@ struct sw_data_spec {
 /* Opens and checks: files exist, are not empty, hold at least one window of training (and of validation where asked),
  * lengths are whole tokens, no token lies outside the vocabulary (all of it is read once), and masks and documents
  * leave something to learn. F.mask beside a file F: a byte a token, 0 where no loss belongs. F.doc: where documents
- * begin (documents.h); the first token of a document has no loss. */
+ * begin (token_stream.h); the first token of a document has no loss. */
 sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out);
 void sw_data_close(struct sw_data *data);
 /* Counts the tokens of the training part by the lengths of the files, without reading the tokens. Checks what
@@ -43,7 +43,7 @@ bool sw_data_has_documents(const struct sw_data *data);
 /* Returns whether a mask lies beside one of these files, as beside the tokens of chats. */
 bool sw_data_has_masks(const struct sw_data *data);
 /* Writes and returns a description such as "40000 tokens in 12 documents, 87.3% of them with a loss; beside them
- * d.txt.mask, d.txt.doc", of the training part, or of validation where there is nothing to train on (token_counts.h).
+ * d.txt.mask, d.txt.doc", of the training part, or of validation where there is nothing to train on (token_stream.h).
  */
 enum { SW_DATA_TEXT_CHARS = 1024 };
 const char *sw_data_text(const struct sw_data *data, char text[SW_DATA_TEXT_CHARS]);

@@ -19,7 +19,7 @@ struct sw_data_file {
 };
 
 /* Opens a file and, if the file system can, locks it as shared: tokens in use are not removed from the cache
- * (token_cache.h). Data must be there, what is beside them need not. The caller closes it, also after a failure; zeroed
+ * (text_data.h). Data must be there, what is beside them need not. The caller closes it, also after a failure; zeroed
  * memory is not a closed file, SW_DATA_FILE_CLOSED is. */
 #define SW_DATA_FILE_CLOSED ((struct sw_data_file){.fd = -1})
 sw_status sw_data_file_open(const char *path, const char *suffix, struct sw_data_file *out);

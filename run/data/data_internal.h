@@ -3,7 +3,6 @@
 #define SW_RUN_DATA_DATA_INTERNAL_H
 
 #include "run/data/data.h"
-#include "run/data/token_counts.h"
 #include "run/data/token_stream.h"
 
 /* Tokens, or marks, are read at once so many at a time where all of them are. */
@@ -15,7 +14,6 @@ struct sw_data_digests {
     uint64_t *block;    /* owned; NULL where nothing was read */
     uint8_t *unread;    /* per block, owned: 1 until this process has read and compared it; NULL: it has read all */
 };
-sw_status sw_data_digests_alloc(struct sw_data_digests *digests, int64_t first, int64_t end);
 
 /* The training part and the validation part of the data. */
 typedef enum { SW_DATA_TRAINING, SW_DATA_VALIDATION, SW_DATA_PARTS } sw_data_part;
@@ -37,14 +35,6 @@ struct sw_data {
     int32_t *block;  /* SW_DATA_BLOCK */
 };
 
-/* Frees all digests of the data. */
-void sw_data_digests_free(struct sw_data *data);
-
 struct sw_token_stream *sw_data_part_stream(const struct sw_data *data, sw_data_part part);
-
-/* Refuses a range of a part, and the marks behind its first token, if the blocks that hold the range are no longer what
- * they were when they were first read. Reads only blocks of files that were changed after the opening, and blocks that
- * this process has not read before (kept_scan.h). */
-sw_status sw_data_check_unchanged(struct sw_data *data, sw_data_part part, int64_t first, int64_t count);
 
 #endif

@@ -3,16 +3,213 @@
 #include "core/files/files.h"
 #include "core/files/hub.h"
 #include "core/log.h"
+#include "core/number.h"
 #include "core/size.h"
-#include "run/data/documents.h"
-#include "run/data/llmc_header.h"
+#include "run/data/data_file.h"
 #include "text/documents/text_inputs.h"
 #include "text/documents/token_writer.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+/* The file F.doc beside a token file F lists where each document begins, in tokens: little-endian uint64 that rise from
+ * 0.
+ */
+struct sw_documents {
+    struct sw_data_file file;
+    int64_t count; /* 0: there is no such file */
+};
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "document starts are read as they lie on disk");
+
+enum { START_BYTES = sizeof(uint64_t), PIECE_STARTS = 1024 };
+
+/* A run of the file's entries. */
+struct piece {
+    int64_t first, count;
+    uint64_t start[PIECE_STARTS];
+};
+
+static sw_status read_piece(const struct sw_documents *documents, int64_t first, struct piece *out) {
+    out->first = first;
+    out->count = sw_min_i64(PIECE_STARTS, documents->count - first);
+    return sw_data_file_read(&documents->file, first * START_BYTES, out->count * START_BYTES, out->start);
+}
+
+/* Documents are counted from 1 in messages. */
+static sw_status check_start(const char *path, int64_t tokens, int64_t number, uint64_t before, uint64_t start) {
+    if (number == 1 && start != 0)
+        return sw_fail(SW_ERR_ARG, "%s.doc: the first document begins at token %" PRIu64 "; it must begin at 0", path,
+                       start);
+    if (number > 1 && start <= before)
+        return sw_fail(SW_ERR_ARG,
+                       "%s.doc: document %lld begins at token %" PRIu64 ", and the one before it at %" PRIu64
+                       "; starts must rise",
+                       path, (long long)number, start, before);
+    if (start >= (uint64_t)tokens)
+        return sw_fail(SW_ERR_ARG,
+                       "%s.doc: document %lld begins at token %" PRIu64
+                       ", beyond the %lld tokens of %s; make both from "
+                       "the same text",
+                       path, (long long)number, start, (long long)tokens, path);
+    return SW_OK;
+}
+
+static sw_status check_all(const struct sw_documents *documents, int64_t tokens) {
+    uint64_t before = 0;
+    for (int64_t first = 0; first < documents->count; first += PIECE_STARTS) {
+        struct piece piece;
+        SW_TRY(read_piece(documents, first, &piece));
+        for (int64_t i = 0; i < piece.count; i++) {
+            SW_TRY(check_start(documents->file.path, tokens, first + i + 1, before, piece.start[i]));
+            before = piece.start[i];
+        }
+    }
+    return SW_OK;
+}
+
+/* Opens F.doc at `path` and checks all of it: the first document begins at 0, each other after the one before, and none
+ * beyond `tokens`. The caller closes `out`, also after a failure. */
+static sw_status documents_open(const char *path, int64_t tokens, struct sw_documents *out) {
+    out->count = 0;
+    SW_TRY(sw_data_file_open(path, ".doc", &out->file));
+    if (!sw_data_file_is_there(&out->file))
+        return SW_OK;
+    if (out->file.bytes == 0 || out->file.bytes % START_BYTES != 0)
+        return sw_fail(SW_ERR_ARG, "%s.doc has %lld bytes; it must hold %d bytes for each document's start, and one",
+                       path, (long long)out->file.bytes, START_BYTES);
+    out->count = out->file.bytes / START_BYTES;
+    return check_all(out, tokens);
+}
+
+static void documents_close(struct sw_documents *documents) {
+    sw_data_file_close(&documents->file);
+}
+
+/* The first document that begins at a token or after it. */
+static sw_status find_document(const struct sw_documents *documents, int64_t token, int64_t *out) {
+    int64_t low = 0, high = documents->count;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        uint64_t start;
+        SW_TRY(sw_data_file_read(&documents->file, middle * START_BYTES, START_BYTES, &start));
+        if (start < (uint64_t)token)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *out = low;
+    return SW_OK;
+}
+
+/* Sets marks[i] to `mark` where a document begins at token first + i, for i in [0, count); other entries stay. */
+static sw_status documents_mark(const struct sw_documents *documents, int64_t first, int64_t count, uint8_t mark,
+                                uint8_t *marks) {
+    int64_t next;
+    SW_TRY(find_document(documents, first, &next));
+    for (; next < documents->count; next += PIECE_STARTS) {
+        struct piece piece;
+        SW_TRY(read_piece(documents, next, &piece));
+        for (int64_t i = 0; i < piece.count; i++) {
+            const uint64_t at = piece.start[i] - (uint64_t)first;
+            if (at >= (uint64_t)count)
+                return SW_OK;
+            marks[at] = mark;
+        }
+    }
+    return SW_OK;
+}
+
+/* The header of token files that the scripts of llm.c write (dev/data/data_common.py of github.com/karpathy/llm.c): 256
+ * int32, of which the first three are a magic number, a version and the count of the tokens behind the header. */
+struct sw_llmc_header {
+    int64_t bytes;   /* of the header; 0: the file has none, and nothing else is set */
+    int width_bytes; /* of a token */
+};
+
+enum { HEADER_INTS = 256, HEADER_BYTES = HEADER_INTS * sizeof(int32_t) };
+
+/* The kinds of files with such a header. */
+static const struct kind {
+    int32_t magic, version;
+    int width_bytes; /* 0: the file has no stream of tokens */
+    const char *what;
+} kinds[] = {
+    {20240520, 1, 2, "uint16 tokens of GPT-2"},
+    {20240801, 7, 4, "uint32 tokens of Llama 3"},
+    {20240522, 1, 0, "questions with several answers"},
+};
+
+static const struct kind *find_kind(int32_t magic) {
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (kinds[i].magic == magic)
+            return &kinds[i];
+    return NULL;
+}
+
+/* Recognizes the header by its magic number. Refuses a version that is not known, and a count that does not fit the
+ * file's size. */
+static sw_status llmc_header_read(const struct sw_data_file *file, struct sw_llmc_header *out) {
+    int32_t header[3]; /* magic number, version, count */
+    *out = (struct sw_llmc_header){0};
+    if (file->bytes < (int64_t)sizeof header)
+        return SW_OK;
+    SW_TRY(sw_data_file_read(file, 0, sizeof header, header));
+    const struct kind *kind = find_kind(header[0]);
+    if (kind == NULL)
+        return SW_OK;
+    if (kind->width_bytes == 0)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "the data file %s begins with llm.c's header for %s, which are no tokens to "
+                       "train on; give a file of tokens",
+                       file->path, kind->what);
+    if (header[1] != kind->version)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "the data file %s begins with llm.c's header for %s of version %d, but this program reads "
+                       "version %d; write it anew with a llm.c of that version",
+                       file->path, kind->what, header[1], kind->version);
+    const int64_t wanted = HEADER_BYTES + (int64_t)header[2] * kind->width_bytes;
+    if (header[2] < 0 || file->bytes != wanted)
+        return sw_fail(SW_ERR_ARG,
+                       "the data file %s has %lld bytes, but llm.c's header says %d tokens, which are %lld bytes with "
+                       "it; the file is cut off or damaged, so write it anew",
+                       file->path, (long long)file->bytes, header[2], (long long)wanted);
+    *out = (struct sw_llmc_header){.bytes = HEADER_BYTES, .width_bytes = kind->width_bytes};
+    return SW_OK;
+}
+
+void sw_token_counts_add(struct sw_token_counts *counts, const uint8_t *marks, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const bool begins = (marks[i] & SW_TOKEN_BEGINS_DOCUMENT) != 0;
+        if (begins)
+            counts->is_padding = (marks[i] & SW_TOKEN_PADDING) != 0;
+        counts->documents += begins && (marks[i] & (SW_TOKEN_PADDING | SW_TOKEN_CONTINUES)) == 0;
+        counts->split += (marks[i] & SW_TOKEN_SPLIT) != 0;
+        counts->padding += counts->is_padding;
+        counts->learnt += marks[i] == SW_TOKEN_LEARNT;
+    }
+    counts->tokens += count;
+}
+
+const char *sw_token_counts_text(const struct sw_token_counts *counts, char *text, size_t chars) {
+    /* The first token is never a target. */
+    const double percent = 100.0 / (double)(counts->tokens > 1 ? counts->tokens - 1 : 1);
+    char documents[48] = "", split[48] = "", padding[48] = "";
+    if (counts->documents > 0)
+        snprintf(documents, sizeof documents, " in %s", SW_COUNT(counts->documents, "document"));
+    if (counts->split > 0)
+        snprintf(split, sizeof split, ", %s split", SW_COUNT(counts->split, "document"));
+    if (counts->padding > 0)
+        snprintf(padding, sizeof padding, ", %.3g%% padding", percent * (double)counts->padding);
+    snprintf(text, chars, "%s%s, %.3g%% of them with a loss%s%s", SW_COUNT(counts->tokens, "token"), documents,
+             percent * (double)counts->learnt, padding, split);
+    return text;
+}
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read as they lie on disk");
 
@@ -148,7 +345,7 @@ static sw_status refuse_wide_tokens(const struct source *source, int64_t vocab, 
 /* A header says how wide the tokens are; --tokens may only say the same. */
 static sw_status look_at_header(struct source *source, struct sw_token_format format) {
     struct sw_llmc_header header;
-    SW_TRY(sw_llmc_header_read(&source->file, &header));
+    SW_TRY(llmc_header_read(&source->file, &header));
     if (header.bytes == 0)
         return SW_OK;
     if (format.type != SW_TOKENS_AUTO && (format.type == SW_TOKENS_U32) != (header.width_bytes == 4))
@@ -179,7 +376,7 @@ static sw_status open_source(const char *path, int64_t vocab, struct sw_token_fo
         SW_TRY(refuse_wide_tokens(out, vocab, format.flag));
     out->tokens = (out->file.bytes - out->head_bytes) / out->width_bytes;
     SW_TRY(open_mask(out));
-    return sw_documents_open(out->path, out->tokens, &out->documents);
+    return documents_open(out->path, out->tokens, &out->documents);
 }
 
 sw_status sw_token_stream_open(const char *const *files, int file_count, int64_t vocab, struct sw_token_format format,
@@ -216,7 +413,7 @@ void sw_token_stream_close(struct sw_token_stream *stream) {
     for (int i = 0; i < stream->source_count; i++) {
         sw_data_file_close(&stream->sources[i].file);
         sw_data_file_close(&stream->sources[i].mask);
-        sw_documents_close(&stream->sources[i].documents);
+        documents_close(&stream->sources[i].documents);
         free(stream->sources[i].path);
     }
     free(stream->sources);
@@ -391,7 +588,7 @@ sw_status sw_token_stream_read_marks(struct sw_token_stream *stream, int64_t fir
                       piece = sw_min_i64(sw_min_i64(count, source->tokens - index), BOUNCE_BYTES);
         memset(begins, 0, (size_t)piece);
         begins[0] = documents && index == 0;
-        SW_TRY(sw_documents_mark(&source->documents, index, piece, 1, begins));
+        SW_TRY(documents_mark(&source->documents, index, piece, 1, begins));
         SW_TRY(read_masks(source, index, piece, out));
         make_marks(begins, piece, out);
         first += piece;

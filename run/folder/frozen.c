@@ -5,7 +5,6 @@
 #include "core/files/files.h"
 #include "core/size.h"
 #include "io/queue/file.h"
-#include "io/queue/name.h"
 #include "io/queue/write_behind.h"
 
 #include <assert.h>

@@ -5,16 +5,430 @@
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/json.h"
-#include "run/folder/run_stores.h"
+#include "core/log.h"
+#include "core/size.h"
+#include "io/queue/file.h"
+#include "offload/plan/unit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+static sw_status lock(int file, const char *folder, const char *path) {
+    struct stat info;
+    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "%s is not a regular file: remove it", path);
+    (void)fchmod(file, 0600);
+    const sw_status status = sw_lock_take(file, folder);
+    if (status != SW_ERR_IO)
+        return status;
+    sw_log_warn("%s: see yourself that no other process uses this run", sw_error_message(status));
+    sw_error_clear();
+    return SW_OK;
+}
+
+sw_status sw_run_lock(const char *folder, int *out) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(sw_path_join(path, sizeof path, folder, SW_RUN_LOCK_NAME));
+    const int file = sw_path_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (file < 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be opened for writing: %s", path, strerror(errno));
+    const sw_status status = lock(file, folder, path);
+    if (status != SW_OK) {
+        close(file);
+        return status;
+    }
+    *out = file;
+    return SW_OK;
+}
+
+/* Tells whether a process has locked the run. */
+static bool run_is_locked(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    const int chars = snprintf(path, sizeof path, "%s/" SW_RUN_LOCK_NAME, folder);
+    const int file =
+        chars < (int)sizeof path ? sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0) : -1;
+    const bool locked = file >= 0 && sw_lock_is_held(file);
+    if (file >= 0)
+        close(file);
+    return locked;
+}
+
+void sw_run_lock_remove(const char *folder) {
+    char path[SW_RUN_PATH_CHARS];
+    if (sw_path_join(path, sizeof path, folder, SW_RUN_LOCK_NAME) == SW_OK)
+        sw_path_unlink(path);
+}
+
+static int find(const struct sw_run *run, const char *id) {
+    for (int i = 0; i < run->starts.count; i++)
+        if (strcmp(run->starts.items[i], id) == 0)
+            return i;
+    return -1;
+}
+
+sw_status sw_run_add_start(struct sw_run *run, const char *found, const char *id) {
+    struct sw_option_list kept = {0};
+    sw_status status = SW_OK;
+    const int end = find(run, found) + 1, begin = end < SW_RUN_KEPT_STARTS ? 0 : end - SW_RUN_KEPT_STARTS + 1;
+    for (int i = begin; status == SW_OK && i < end; i++)
+        status = sw_option_list_add(&kept, run->starts.items[i]);
+    if (status == SW_OK)
+        status = sw_option_list_add(&kept, id);
+    sw_option_list_release(&run->starts);
+    run->starts = kept;
+    return status;
+}
+
+int sw_run_start_age(const struct sw_run *run, const char *id) {
+    const int found = find(run, id);
+    return found < 0 ? -1 : run->starts.count - 1 - found;
+}
+
+const char *sw_run_last_start(const struct sw_run *run) {
+    return run->starts.count > 0 ? run->starts.items[run->starts.count - 1] : "";
+}
+
+/* Refuses a store whose last commit was made by a start that run.json does not list. */
+static sw_status run_check_start(const struct sw_run *run, const struct sw_store *store, const char *place) {
+    const struct sw_store_commit *commit = sw_store_last_commit(store);
+    json_t *root;
+    SW_TRY(sw_json_try(commit->meta, strlen(commit->meta), &root));
+    const char *start = json_string_value(json_object_get(root, "start"));
+    const bool known = start == NULL || start[0] == '\0' || find(run, start) >= 0;
+    json_decref(root);
+    return known
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "the store in %s was trained up to step %lld by way of another copy of this run's folder, or "
+                         "by a later one: go on with that one, or bring its run.json here",
+                         place, (long long)commit->step);
+}
+
+/* The stores of a run in run.json. */
+
+/* Appends a store with one number of it to the array. Returns the array, or NULL, with the array released, on failure.
+ */
+static json_t *append(json_t *array, const struct sw_run_store *store, const char *name, int64_t number) {
+    json_t *entry = json_pack("{s:s, s:I, s:o}", "id", store->id, name, (json_int_t)number, "places",
+                              sw_option_list_to_json(&store->places));
+    if (json_array_append_new(array, entry) == 0)
+        return array;
+    json_decref(array);
+    return NULL;
+}
+
+json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count) {
+    json_t *array = json_array();
+    for (int64_t i = 0; stores != NULL && array != NULL && i < count; i++)
+        array = append(array, &stores[i], "local_rank", stores[i].local_rank);
+    return array;
+}
+
+static json_t *run_left_to_json(const struct sw_run *run) {
+    json_t *array = json_array();
+    for (int64_t i = 0; array != NULL && i < run->left_count; i++)
+        array = append(array, &run->left[i], "last_step", run->left[i].last_step);
+    return array;
+}
+
+/* Reads a list of strings, which is empty where the object lacks it. */
+static sw_status run_list_from_json(const json_t *object, const char *name, const char *path,
+                                    struct sw_option_list *out) {
+    const json_t *list = json_object_get(object, name);
+    const size_t count = list == NULL || json_is_array(list) ? json_array_size(list) : 1;
+    for (size_t i = 0; i < count; i++) {
+        const char *item = json_string_value(json_array_get(list, i));
+        if (item == NULL)
+            return sw_fail(SW_ERR_CORRUPT, "%s: '%s' is not a list of strings; restore the file", path, name);
+        SW_TRY(sw_option_list_add(out, item));
+    }
+    return SW_OK;
+}
+
+static sw_status store_from_json(const json_t *entry, const char *path, struct sw_run_store *out) {
+    const char *id = json_string_value(json_object_get(entry, "id"));
+    const json_t *local_rank = json_object_get(entry, "local_rank"), *places = json_object_get(entry, "places");
+    if (id == NULL || !json_is_integer(local_rank) || !json_is_array(places) || strlen(id) >= SW_STORE_ID_CHARS)
+        return sw_fail(SW_ERR_CORRUPT, "%s does not give the id, local_rank and places of each store; restore the file",
+                       path);
+    snprintf(out->id, sizeof out->id, "%s", id);
+    out->local_rank = json_integer_value(local_rank);
+    return run_list_from_json(entry, "places", path, &out->places);
+}
+
+/* Reads the list of stores that are left behind. Old versions wrote only a path, where another run's store may be now.
+ */
+static sw_status left_from_json(const json_t *array, const char *path, struct sw_run *run) {
+    const size_t count = array == NULL || json_is_array(array) ? json_array_size(array) : 1;
+    run->left = calloc(count + 1, sizeof *run->left);
+    if (run->left == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *entry = json_array_get(array, i), *places = json_object_get(entry, "places");
+        const json_t *last_step = json_object_get(entry, "last_step");
+        const char *id = json_string_value(json_object_get(entry, "id"));
+        if (json_is_string(entry)) {
+            sw_log_warn(
+                "%s lists %.200s as no longer needed, but not the id of its store, so it stays; remove it if it "
+                "is this run's",
+                path, json_string_value(entry));
+            continue;
+        }
+        if (id == NULL || strlen(id) != SW_STORE_ID_CHARS - 1 || !json_is_integer(last_step) || !json_is_array(places))
+            return sw_fail(SW_ERR_CORRUPT,
+                           "%s does not give the id, last_step and places of each store that is left behind", path);
+        struct sw_run_store *left = &run->left[run->left_count++];
+        memcpy(left->id, id, SW_STORE_ID_CHARS);
+        left->last_step = json_integer_value(last_step);
+        SW_TRY(run_list_from_json(entry, "places", path, &left->places));
+    }
+    return SW_OK;
+}
+
+/* Reads the only store of a run.json from a version that had one store a run. */
+static sw_status take_only_store(const json_t *root, struct sw_run *run) {
+    const char *id = json_string_value(json_object_get(root, "store_id"));
+    snprintf(run->store->id, sizeof run->store->id, "%s", id != NULL ? id : "");
+    struct sw_places places;
+    if (run->settings.nvme.count == 0)
+        return SW_OK;
+    SW_TRY(sw_places_of(&run->settings.nvme, "", NULL, &places));
+    sw_status status = SW_OK;
+    for (int i = 0; status == SW_OK && i < places.count; i++)
+        status = sw_option_list_add(&run->store->places, places.path[i]);
+    sw_places_release(&places);
+    return status;
+}
+
+static sw_status make_stores(int64_t ranks, struct sw_run *run) {
+    run->store = calloc((size_t)ranks, sizeof *run->store);
+    if (run->store == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the stores of %lld ranks", (long long)ranks);
+    run->ranks = ranks;
+    return SW_OK;
+}
+
+void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root) {
+    if (run->optimizer != SW_OPTIMIZER_FP32)
+        json_object_set_new(root, "optimizer", json_string(sw_optimizer_format_name(run->optimizer)));
+}
+
+static sw_status optimizer_from_json(const json_t *root, const char *path, struct sw_run *run) {
+    const json_t *name = json_object_get(root, "optimizer");
+    run->optimizer = SW_OPTIMIZER_FP32;
+    for (int format = 0; name != NULL && format < SW_OPTIMIZER_LAYOUTS; format++)
+        if (json_is_string(name) &&
+            strcmp(json_string_value(name), sw_optimizer_format_name((sw_optimizer_format)format)) == 0)
+            run->optimizer = (sw_optimizer_format)format;
+    return name == NULL || run->optimizer != SW_OPTIMIZER_FP32
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT, "%s names a format of its stores that does not exist; restore the file", path);
+}
+
+sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run) {
+    const json_t *stores = json_object_get(root, "stores"), *count = json_object_get(root, "ranks");
+    run->tensor_ranks = sw_settings_tensor_ranks(&run->settings);
+    run->tiles = run->settings.tiles;
+    if (stores == NULL && count == NULL) {
+        SW_TRY(make_stores(1, run));
+        return take_only_store(root, run);
+    }
+    const json_int_t ranks = json_integer_value(count);
+    if (ranks < 1 || ranks > SW_SETTINGS_MOST_RANKS || json_array_size(stores) != (size_t)ranks)
+        return sw_fail(SW_ERR_CORRUPT, "%s does not give the number of ranks of its stores; restore the file", path);
+    if (ranks % run->tensor_ranks != 0)
+        return sw_fail(SW_ERR_CORRUPT, "%s gives %lld stores for tensor groups of %lld ranks; restore the file", path,
+                       (long long)ranks, (long long)run->tensor_ranks);
+    SW_TRY(make_stores(ranks, run));
+    run->whole = json_is_true(json_object_get(root, "whole"));
+    SW_TRY(optimizer_from_json(root, path, run));
+    for (int64_t rank = 0; rank < ranks; rank++)
+        SW_TRY(store_from_json(json_array_get(stores, (size_t)rank), path, &run->store[rank]));
+    SW_TRY(run_list_from_json(root, "starts", path, &run->starts));
+    return left_from_json(json_object_get(root, "left"), path, run);
+}
+
+void sw_run_stores_release(struct sw_run_store *store, int64_t ranks) {
+    for (int64_t rank = 0; store != NULL && rank < ranks; rank++)
+        sw_option_list_release(&store[rank].places);
+    free(store);
+}
+
+enum { LOST_CHARS = 32 };
+
+/* Warns of commit records that are damaged: a step that is or may be lost must be reported. */
+static void warn_of_bad_records(const struct sw_store *store) {
+    static const char *const meanings[] = {
+        [SW_STORE_RECORD_HARMLESS] = "it is that of an earlier commit, or of one that never finished",
+        [SW_STORE_RECORD_LOST] = "its commit had finished, and it has been damaged since",
+        [SW_STORE_RECORD_UNSURE] = "its commit never finished, or it has been damaged since"};
+    const struct sw_store_bad_record *bad;
+    const int count = sw_store_bad_records(store, &bad);
+    const long long opened = (long long)sw_store_last_commit(store)->step;
+    for (int i = 0; i < count; i++) {
+        char lost[LOST_CHARS] = "a later step";
+        if (bad[i].step >= 0)
+            snprintf(lost, sizeof lost, "step %lld", (long long)bad[i].step);
+        if (bad[i].loss == SW_STORE_RECORD_HARMLESS)
+            sw_log_info(
+                "%s: a commit record at offset %lld is not whole: %s; nothing is lost, step %lld is whole, and the "
+                "next commit replaces it",
+                bad[i].path, (long long)bad[i].offset_bytes, meanings[bad[i].loss], opened);
+        else
+            sw_log_warn(
+                "%s: a commit record at offset %lld is damaged: %s %s lost: %s; the store is opened at step %lld",
+                bad[i].path, (long long)bad[i].offset_bytes, lost,
+                bad[i].loss == SW_STORE_RECORD_LOST ? "is" : "may be", meanings[bad[i].loss], opened);
+    }
+}
+
+sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t rank, const struct sw_option_list *moved,
+                        struct sw_places *out) {
+    const struct sw_run_store *store = &run->store[rank];
+    const struct sw_store_owner owner = {.rank = rank,
+                                         .ranks = run->ranks,
+                                         .local_rank = store->local_rank,
+                                         .tensor_ranks = run->tensor_ranks,
+                                         .whole = run->whole,
+                                         .optimizer = run->optimizer};
+    static const struct sw_option_list none = {0};
+    if (moved != NULL && moved->count > 0)
+        return sw_places_of_rank(moved, folder, &owner, out);
+    return store->places.count == 0 ? sw_places_of_rank(&none, folder, &owner, out)
+                                    : sw_places_exactly(&store->places, out);
+}
+
+static sw_status check_id(const struct sw_store *store, const struct sw_places *places, const struct sw_run *run,
+                          int64_t rank) {
+    char id[SW_STORE_ID_CHARS];
+    const char *wanted = run->store[rank].id;
+    if (wanted[0] == '\0' || strcmp(sw_store_id(store, id), wanted) == 0)
+        return SW_OK;
+    for (int64_t other = 0; other < run->ranks; other++)
+        if (strcmp(id, run->store[other].id) == 0)
+            return sw_fail(SW_ERR_ARG, "the store in %s is that of rank %lld, not of rank %lld", places->path[0],
+                           (long long)other, (long long)rank);
+    return sw_fail(SW_ERR_ARG, "the store in %s is another run's: name the place of this run's by --nvme",
+                   places->path[0]);
+}
+
+static sw_status check_opened(struct sw_store *store, const struct sw_places *places, const struct sw_run *run,
+                              int64_t rank) {
+    for (int i = 0; i < places->count; i++)
+        SW_TRY(sw_store_limit(store, places->path[i], places->most_bytes[i]));
+    SW_TRY(check_id(store, places, run, rank));
+    if (sw_store_optimizer(store) != run->optimizer)
+        return sw_fail(
+            SW_ERR_CORRUPT,
+            "the store in %s holds optimizer state of %s, but run.json says %s: restore the file that belongs "
+            "to the other",
+            places->path[0], sw_optimizer_format_name(sw_store_optimizer(store)),
+            sw_optimizer_format_name(run->optimizer));
+    SW_TRY(run_check_start(run, store, places->path[0]));
+    warn_of_bad_records(store);
+    return SW_OK;
+}
+
+static sw_status keep_checked(struct sw_store *store, const struct sw_places *places, const struct sw_run *run,
+                              int64_t rank, struct sw_store **out) {
+    const sw_status status = check_opened(store, places, run, rank);
+    if (status != SW_OK)
+        sw_store_close(store);
+    else
+        *out = store;
+    return status;
+}
+
+sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
+                             struct sw_store **out) {
+    struct sw_store *store;
+    SW_TRY(sw_store_open(places->path, places->count, run->settings.allow_buffered, most_step, &store));
+    return keep_checked(store, places, run, rank, out);
+}
+
+static sw_status open_to_read(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
+                              struct sw_store **out) {
+    struct sw_store *store;
+    SW_TRY(sw_store_open_to_read(places->path, places->count, most_step, &store));
+    return keep_checked(store, places, run, rank, out);
+}
+
+static sw_status open_one(const char *folder, const struct sw_run *run, int64_t rank,
+                          const struct sw_option_list *moved, int64_t most_step, struct sw_store **out) {
+    struct sw_places places;
+    SW_TRY(sw_run_places(folder, run, rank, moved, &places));
+    const sw_status status = open_to_read(&places, run, rank, most_step, out);
+    sw_places_release(&places);
+    return status == SW_OK || run->ranks == 1 ? status
+                                              : sw_fail_while(status, "opening the store of rank %lld of %lld",
+                                                              (long long)rank, (long long)run->ranks);
+}
+
+static sw_status open_set(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+                          struct sw_store_set *out) {
+    int64_t step = SW_STORE_NEWEST;
+    for (int64_t rank = 0; rank < run->ranks; rank++) {
+        SW_TRY(open_one(folder, run, rank, moved, SW_STORE_NEWEST, &out->store[rank]));
+        step = sw_min_i64(step, sw_store_last_commit(out->store[rank])->step);
+    }
+    for (int64_t rank = 0; rank < run->ranks; rank++) {
+        if (sw_store_last_commit(out->store[rank])->step == step)
+            continue;
+        sw_store_close(out->store[rank]);
+        out->store[rank] = NULL;
+        SW_TRY(open_one(folder, run, rank, moved, step, &out->store[rank]));
+        if (sw_store_last_commit(out->store[rank])->step != step)
+            return sw_fail(SW_ERR_CORRUPT, "the store of rank %lld has no commit of step %lld, the newest of all ranks",
+                           (long long)rank, (long long)step);
+    }
+    return SW_OK;
+}
+
+sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+                             struct sw_store_set *out) {
+    *out =
+        (struct sw_store_set){.count = (int)run->ranks, .store = calloc((size_t)run->ranks, sizeof(struct sw_store *))};
+    const sw_status status = out->store == NULL
+                                 ? sw_fail(SW_ERR_NOMEM, "no memory to open %lld stores", (long long)run->ranks)
+                                 : open_set(folder, run, moved, out);
+    if (status != SW_OK)
+        sw_store_set_close(out);
+    return status;
+}
+
+sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
+                              struct sw_store_set *out) {
+    struct sw_confined *confined = NULL;
+    sw_status status = sw_confine(folder, &confined);
+    if (status == SW_OK)
+        status = sw_run_read(folder, run);
+    if (status == SW_OK)
+        status = sw_run_open_stores(folder, run, moved, out);
+    sw_confine_end(confined);
+    return status != SW_OK && run_is_locked(folder) ? SW_ERR_OVERTAKEN : status;
+}
+
+bool sw_run_store_is_of(const struct sw_store *store, const struct sw_units *units) {
+    bool same = sw_store_unit_count(store) == units->count;
+    for (int64_t unit = 0; same && unit < units->count; unit++)
+        same = sw_store_unit_whole_grains(store, unit) == units->unit[unit].grains;
+    return same;
+}
+
+void sw_store_set_close(struct sw_store_set *set) {
+    for (int i = 0; set->store != NULL && i < set->count; i++)
+        sw_store_close(set->store[i]);
+    free(set->store);
+    *set = (struct sw_store_set){0};
+}
 
 #define MOST_STEPS (1LL << 53)
 /* A run keeps the curve of its learning rate. In version 1, and in files without one, the last step has min_lr. */
@@ -49,7 +463,7 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
         "spillway", SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "text_version",
         run->settings.old_text ? 0 : SW_RUN_TEXT_VERSION, "settings", settings, "config", model, "data_digest", digest,
         "ranks", (json_int_t)run->ranks, "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks),
-        "left", sw_run_left_to_json(run), "starts", sw_option_list_to_json(&run->starts), "beside",
+        "left", run_left_to_json(run), "starts", sw_option_list_to_json(&run->starts), "beside",
         sw_option_list_to_json(&run->beside), "data_text", sw_option_list_to_json(&run->texts.data), "val_text",
         sw_option_list_to_json(&run->texts.val));
     free(config);
@@ -134,9 +548,9 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
         return sw_fail(SW_ERR_CORRUPT, "%s does not name the model; restore the file", path);
     for (int i = 0; i < run->settings.nvme.count; i++)
         SW_TRY(sw_option_list_add(&run->nvme, run->settings.nvme.items[i]));
-    SW_TRY(sw_run_list_from_json(root, "beside", path, &run->beside));
-    SW_TRY(sw_run_list_from_json(root, "data_text", path, &run->texts.data));
-    SW_TRY(sw_run_list_from_json(root, "val_text", path, &run->texts.val));
+    SW_TRY(run_list_from_json(root, "beside", path, &run->beside));
+    SW_TRY(run_list_from_json(root, "data_text", path, &run->texts.data));
+    SW_TRY(run_list_from_json(root, "val_text", path, &run->texts.val));
     read_files(root, "data_files", &run->texts.data_files);
     read_files(root, "val_files", &run->texts.val_files);
     SW_TRY(read_turn_end(root, run));

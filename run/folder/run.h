@@ -7,6 +7,7 @@
 #include "io/store/store.h"
 #include "job/machine/algorithms.h"
 #include "job/settings/options.h"
+#include "job/settings/places.h"
 #include "job/settings/settings.h"
 #include "model/hf/config.h"
 #include "model/hf/turn_end.h"
@@ -14,6 +15,7 @@
 #include "run/data/text_data.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
@@ -49,7 +51,7 @@ struct sw_run {
      * Their places are relative to the folder of the run if they lie in it. */
     struct sw_run_store *left;
     int64_t left_count;
-    struct sw_option_list starts;        /* ids of the processes that trained the run, newest last (run_starts.h) */
+    struct sw_option_list starts;        /* ids of the processes that trained the run, newest last */
     struct sw_algorithm_record products; /* algorithms of the GPU's matrix products; empty on a CPU */
     json_t *model_files; /* digests of the run's copies of the model's files (run_model.h); NULL: it has none */
     json_t *machine, *prediction; /* of the newest start, for reports alone; NULL: an older version wrote run.json */
@@ -84,10 +86,62 @@ enum { SW_RUN_RECENT_STEPS = 32 };
 struct sw_run_position {
     int64_t step, applied_steps, skipped_steps;
     struct sw_loss_scale loss_scale;
-    char start[SW_STORE_ID_CHARS]; /* id of the process that committed (run_starts.h); empty in old commits */
+    char start[SW_STORE_ID_CHARS];                  /* id of the process that committed; empty in old commits */
     struct sw_run_step recent[SW_RUN_RECENT_STEPS]; /* the last steps, oldest first; step 0: none */
 };
 sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text, size_t chars);
 sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out);
+
+/* The lock on a run, in addition to those on its stores. A process that writes to the run holds it from before it reads
+ * run.json until it ends. It is on a file of its own, because run.json is replaced. */
+#define SW_RUN_LOCK_NAME "run.lock"
+
+/* Locks the folder of a run. *out is a descriptor that the caller closes. SW_ERR_BUSY if another process has the lock.
+ */
+sw_status sw_run_lock(const char *folder, int *out);
+/* Removes the lock file, after a start that made no run. */
+void sw_run_lock_remove(const char *folder);
+
+/* Adds a start. found is the id of the start that made the last commit, or empty; starts after it never committed, and
+ * are dropped. */
+sw_status sw_run_add_start(struct sw_run *run, const char *found, const char *id);
+/* Returns how many starts the run lists after this one, 0 for the newest; -1: the start is not one of the run's. A run
+ * forgets a start when SW_RUN_KEPT_STARTS newer ones have committed. */
+enum { SW_RUN_KEPT_STARTS = 16 };
+int sw_run_start_age(const struct sw_run *run, const char *id);
+/* Returns the id of the newest start, or an empty text. */
+const char *sw_run_last_start(const struct sw_run *run);
+
+/* Returns where a rank's store is: in the places of `moved` if it has any (it may be NULL), else where run.json says.
+ */
+sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t rank, const struct sw_option_list *moved,
+                        struct sw_places *out);
+
+/* Opens a rank's store in these places to train with it. Refuses a store of another run. */
+sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
+                             struct sw_store **out);
+
+/* Tells whether a store holds the units of this model. */
+struct sw_units;
+bool sw_run_store_is_of(const struct sw_store *store, const struct sw_units *units);
+
+/* All stores of a run, opened to be read (sw_store_open_to_read) at the newest step that every one has. */
+struct sw_store_set {
+    int count;
+    struct sw_store **store;
+};
+sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
+                             struct sw_store_set *out);
+/* Reads run.json and opens its stores. run must be zero; the caller releases it in any case. Any failure while another
+ * process trains the run is SW_ERR_OVERTAKEN. */
+sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
+                              struct sw_store_set *out);
+void sw_store_set_close(struct sw_store_set *set);
+
+/* Convert the stores of a run to and from run.json. */
+json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
+/* Adds the format of the stores to run.json, where it is not fp32. */
+void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root);
+sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run);
 
 #endif

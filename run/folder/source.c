@@ -8,7 +8,7 @@
 #include "run/folder/cut_reader.h"
 #include "run/folder/frozen.h"
 #include "run/folder/group_reader.h"
-#include "run/folder/run_stores.h"
+#include "run/folder/run.h"
 #include "run/folder/store_reader.h"
 #include "text/model_text.h"
 

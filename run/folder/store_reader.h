@@ -5,7 +5,7 @@
 
 #include "core/status.h"
 #include "offload/engine/engine.h"
-#include "run/folder/run_stores.h"
+#include "run/folder/run.h"
 
 #include <stdint.h>
 

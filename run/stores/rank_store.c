@@ -2,7 +2,7 @@
 
 #include "core/log.h"
 #include "core/number.h"
-#include "run/folder/run_stores.h"
+#include "run/folder/run.h"
 #include "run/stores/rank_store_private.h"
 
 #include <string.h>

@@ -17,9 +17,6 @@ sw_status sw_rank_record_own(const struct sw_rank_stores *self, const char *id, 
 /* Checks that the commits of one step say the same on all ranks. */
 sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit);
 
-/* Refuses places that have a store: what is made there may have to be removed, and must not be another run's. */
-sw_status sw_rank_refuse_taken(const struct sw_places *places);
-
 /* Adds the stores of `of` to the list of stores that run leaves behind, to be removed if they have no later step than
  * last_step. */
 sw_status sw_rank_leave(const char *folder, const struct sw_run *of, int64_t last_step, struct sw_run *run);

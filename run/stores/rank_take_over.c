@@ -6,7 +6,7 @@
 #include "core/size.h"
 #include "io/store/block.h"
 #include "offload/plan/shard.h"
-#include "run/folder/run_stores.h"
+#include "run/folder/run.h"
 #include "run/stores/rank_store_private.h"
 
 #include "core/error_scope.h"

@@ -4,17 +4,200 @@
 #include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/model_files.h"
+#include "core/json.h"
 #include "core/log.h"
+#include "io/store/block.h"
 #include "run/folder/frozen.h"
-#include "run/folder/run_lock.h"
+#include "run/folder/run.h"
 #include "run/stores/rank_store_private.h"
-#include "run/stores/start_left.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { START_VERSION = 1 };
+#define START_LIMIT_BYTES ((size_t)16 << 20)
+
+static sw_status write_and_flush(int file, const char *path, const char *text) {
+    SW_TRY(sw_file_write_all(file, path, text, strlen(text)));
+    return fsync(file) == 0 ? SW_OK : sw_fail(SW_ERR_IO, "cannot flush %s: %s", path, strerror(errno));
+}
+
+sw_status sw_start_left_write(int file, const char *path, const struct sw_run *run) {
+    json_t *root = json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks",
+                             (json_int_t)run->ranks, "tensor", (json_int_t)run->tensor_ranks, "whole", run->whole,
+                             "stores", sw_run_stores_to_json(run->store, run->ranks));
+    if (root != NULL)
+        sw_run_optimizer_to_json(run, root);
+    char *text = root == NULL ? NULL : sw_json_checked_text(root);
+    const sw_status status =
+        text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_and_flush(file, path, text);
+    free(text);
+    json_decref(root);
+    return status;
+}
+
+/* The names of the ranks' folders have the size of tensor groups. Older versions did not write it. */
+static void read_tensor(const json_t *root, struct sw_run *run) {
+    const json_int_t ranks = json_integer_value(json_object_get(root, "tensor"));
+    run->settings.tensor = ranks > 1 && ranks <= SW_SETTINGS_MOST_RANKS ? ranks : 1;
+}
+
+/* An incomplete text was never flushed, and nothing was made before the flush. */
+static sw_status parse(const char *text, const char *path, struct sw_start_left *out) {
+    json_t *root;
+    SW_TRY(sw_json_try(text, strlen(text), &root));
+    if (root == NULL)
+        return SW_OK;
+    sw_status status;
+    read_tensor(root, &out->run);
+    if (!sw_json_is_as_written(text, root))
+        status = sw_fail(SW_ERR_CORRUPT,
+                         "%s does not match its checksum, so what an unfinished start has left is not known: name "
+                         "another folder, or remove this one",
+                         path);
+    else if (json_integer_value(json_object_get(root, "spillway_start")) != START_VERSION ||
+             json_object_get(root, "ranks") == NULL)
+        status = sw_fail(SW_ERR_UNSUPPORTED,
+                         "%s is not of a start that this program knows: name another folder, or remove this one", path);
+    else
+        status = sw_run_stores_from_json(root, path, &out->run);
+    out->whole = status == SW_OK;
+    json_decref(root);
+    return status;
+}
+
+sw_status sw_start_left_read(const char *folder, struct sw_start_left *out) {
+    char path[SW_RUN_PATH_CHARS], *text;
+    *out = (struct sw_start_left){0};
+    SW_TRY(sw_path_join(path, sizeof path, folder, SW_START_FILE_NAME));
+    out->found = sw_path_exists(path);
+    if (!out->found)
+        return SW_OK;
+    SW_TRY(sw_file_read_own_text(path, START_LIMIT_BYTES, &text));
+    const sw_status status = parse(text, path, out);
+    free(text);
+    return status;
+}
+
+void sw_start_left_release(struct sw_start_left *left) {
+    sw_run_release(&left->run);
+    *left = (struct sw_start_left){0};
+}
+
+/* Calls back for the place of each store, until one call fails. */
+typedef sw_status (*visit_function)(void *context, const char *place, const char *id);
+
+static sw_status visit_places(const char *folder, const struct sw_run *run, visit_function visit, void *context) {
+    for (int64_t rank = 0; rank < run->ranks; rank++) {
+        struct sw_places places;
+        SW_TRY(sw_run_places(folder, run, rank, NULL, &places));
+        sw_status status = SW_OK;
+        for (int i = 0; status == SW_OK && i < places.count; i++)
+            status = visit(context, places.path[i], run->store[rank].id);
+        sw_places_release(&places);
+        SW_TRY(status);
+    }
+    return SW_OK;
+}
+
+static bool is_among(const char *name, const char *const *names) {
+    for (int i = 0; names[i] != NULL; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Tells whether a name is that of the folder of one of the run's ranks. */
+static bool is_of_rank(const char *name, const struct sw_run *run) {
+    char wanted[SW_OWNER_FOLDER_CHARS];
+    long long rank;
+    if (sscanf(name, "rank-%lld-of-", &rank) != 1 || rank < 0 || rank >= run->ranks)
+        return false;
+    const struct sw_store_owner owner = {.rank = rank,
+                                         .ranks = run->ranks,
+                                         .tensor_ranks = run->tensor_ranks,
+                                         .whole = run->whole,
+                                         .optimizer = run->optimizer};
+    sw_places_folder_name(&owner, wanted);
+    return strcmp(name, wanted) == 0;
+}
+
+/* Checks that a folder holds only these names and, unless ranks is NULL, the run's copies of the model's files and
+ * folders of its ranks that hold only a store. */
+static sw_status check_names(const char *folder, const char *const *names, const struct sw_run *ranks) {
+    static const char *const in_rank[] = {SW_STORE_FILE_NAME, NULL};
+    char path[SW_RUN_PATH_CHARS];
+    sw_status status = SW_OK;
+    DIR *directory = sw_folder_list(folder);
+    if (directory == NULL)
+        return sw_fail(SW_ERR_ARG, "%s cannot be used as a folder: %s", folder, strerror(errno));
+    for (const struct dirent *entry = readdir(directory); status == SW_OK && entry != NULL;
+         entry = readdir(directory)) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || is_among(name, names) ||
+            (ranks != NULL && is_among(name, sw_model_file_names)))
+            continue;
+        if (ranks == NULL || !is_of_rank(name, ranks))
+            status = sw_fail(SW_ERR_ARG,
+                             "the folder %s is not empty: beside what an unfinished start has left there is %s; move "
+                             "that away, or name a new folder",
+                             folder, name);
+        else if ((status = sw_path_join(path, sizeof path, folder, name)) == SW_OK)
+            status = check_names(path, in_rank, NULL);
+    }
+    closedir(directory);
+    return status;
+}
+
+sw_status sw_start_left_check(const char *folder, const struct sw_start_left *left) {
+    static const char *const alone[] = {SW_START_FILE_NAME, SW_RUN_LOCK_NAME, NULL};
+    static const char *const made[] = {SW_START_FILE_NAME,
+                                       SW_RUN_LOCK_NAME,
+                                       SW_STORE_FILE_NAME,
+                                       SW_FROZEN_NAME,
+                                       "run.json",
+                                       "run.json.partial",
+                                       SW_RECIPE_NAME,
+                                       (SW_RECIPE_NAME ".partial"),
+                                       NULL};
+    return left->whole ? check_names(folder, made, &left->run) : check_names(folder, alone, NULL);
+}
+
+static sw_status remove_store(void *context, const char *place, const char *id) {
+    /* The first commit is that of step 0. */
+    SW_TRY(sw_store_remove(place, id, 0));
+    const struct sw_run *run = context;
+    const char *slash = strrchr(place, '/');
+    if (slash != NULL && is_of_rank(slash + 1, run))
+        sw_folder_remove_empty(place);
+    return SW_OK;
+}
+
+/* Removes the stores of the start, as far as this machine sees them, and their folders. */
+static sw_status start_left_remove(const char *folder, const struct sw_start_left *left) {
+    return left->whole ? visit_places(folder, &left->run, remove_store, (void *)&left->run) : SW_OK;
+}
+
+static sw_status look(void *context, const char *place, const char *id) {
+    (void)id;
+    bool *found = context;
+    bool is_device;
+    SW_TRY(sw_block_find(place, &is_device));
+    *found = *found || (!is_device && sw_store_is_at(place));
+    return SW_OK;
+}
+
+/* Tells whether this machine sees any file of the run's stores. */
+static bool start_left_has_stores(const char *folder, const struct sw_run *run) {
+    bool found = false;
+    return visit_places(folder, run, look, &found) != SW_OK || found;
+}
 
 static sw_status path_of(const char *folder, char path[SW_RUN_PATH_CHARS]) {
     return sw_path_join(path, SW_RUN_PATH_CHARS, folder, SW_START_FILE_NAME);
@@ -78,7 +261,7 @@ static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const
     const struct sw_comm_identity alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_identity(comm) : &alone;
     for (int node = 0; node < place->nodes; node++) {
         const bool own = place->node == node && place->local_rank == 0;
-        SW_TRY(sw_ranks_agree_on_error(ranks, own ? sw_start_left_remove(folder, left) : SW_OK));
+        SW_TRY(sw_ranks_agree_on_error(ranks, own ? start_left_remove(folder, left) : SW_OK));
     }
     return SW_OK;
 }
@@ -154,7 +337,7 @@ sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_
 void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) {
     SW_HANDLES_ERRORS(); /* the error of the start stays */
     char path[SW_RUN_PATH_CHARS];
-    if (start->announced && !sw_start_left_has_stores(stores->folder, stores->run))
+    if (start->announced && !start_left_has_stores(stores->folder, stores->run))
         (void)remove_files(stores->folder, path);
     *start = (struct sw_start){0};
 }

@@ -2,10 +2,11 @@
  * folder lists the id and the places of every rank's store, as run.json will; it is removed when every rank has its
  * first commit. A folder with starting.json therefore holds nothing that was trained, and the next start removes what
  * it lists, there and in the folders of --nvme. A process that starts a run, or clears what a start left, holds the
- * lock on the run (run_lock.h). */
+ * lock on the run (run.h). */
 #ifndef SW_RUN_STORES_START_H
 #define SW_RUN_STORES_START_H
 
+#include "run/folder/run.h"
 #include "run/stores/rank_store.h"
 
 struct sw_start {
@@ -26,5 +27,22 @@ sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_
 /* Cleans up after a failed start, once this rank's store is removed. The rank that sees no other store any more removes
  * the rest. */
 void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start);
+
+/* Reads starting.json, and finds and removes what else an unfinished start has left. */
+#define SW_START_FILE_NAME "starting.json"
+
+struct sw_start_left {
+    bool found;
+    bool whole;        /* starting.json is complete; if not, the start was cut off before it made anything else */
+    struct sw_run run; /* only its stores are filled in */
+};
+
+sw_status sw_start_left_write(int file, const char *path, const struct sw_run *run);
+/* Reads starting.json. The caller releases *out, also after a failure. */
+sw_status sw_start_left_read(const char *folder, struct sw_start_left *out);
+void sw_start_left_release(struct sw_start_left *left);
+
+/* Refuses a folder that holds anything that the start did not make. */
+sw_status sw_start_left_check(const char *folder, const struct sw_start_left *left);
 
 #endif

@@ -1,5 +1,5 @@
 /* The part of the ranks' exchange that is hidden, against courses made by hand. */
-#include "bench/step/overlap.h"
+#include "bench/step/step.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

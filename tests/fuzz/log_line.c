@@ -1,7 +1,7 @@
 /* A line of a run's log: what is read has the numbers that a general reader of JSON finds. */
 #include "tests/fuzz/target.h"
 
-#include "report/log_line.h"
+#include "report/curves.h"
 
 #include <assert.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* starting.json: what it names is removed, so nothing that it did not make may be taken for its own. */
 #include "tests/fuzz/target.h"
 
-#include "run/stores/start_left.h"
+#include "run/stores/start.h"
 
 #include <assert.h>
 

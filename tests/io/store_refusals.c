@@ -2,7 +2,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "io/queue/lock.h"
+#include "io/queue/file.h"
 #include "io/store/format.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
 #include "core/rng.h"
 #include "core/size.h"
 #include "job/settings/settings.h"
-#include "run/inference/decoder.h"
+#include "run/inference/inference.h"
 
 enum { SEED = 3, MOST_TEXT = 1200, MOST_VOCAB = 600, THREADS = 2 };
 #define FP32_TOLERANCE 1e-5 /* of the largest logit */

@@ -3,7 +3,7 @@
 
 #include "core/json.h"
 #include "run/folder/run.h"
-#include "run/stores/start_left.h"
+#include "run/stores/start.h"
 
 #include <fcntl.h>
 

@@ -1,6 +1,5 @@
 /* log.jsonl: its fields, numbers that are not finite, and what a resumed run finds. */
 #include "run/steplog.h"
-#include "run/steplog_text.h"
 #include "tests/equipment/support.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* A token file F.bin and, beside it, F.bin.doc with where its documents begin (run/data/documents.h) and F.bin.mask
+/* A token file F.bin and, beside it, F.bin.doc with where its documents begin (run/data/token_stream.h) and F.bin.mask
  * with a byte a token, 0 where it has no loss. In the cache, F.bin.xxh3 has the digest of each. They appear under their
  * names only when they are whole. */
 #ifndef SW_TEXT_DOCUMENTS_TOKEN_WRITER_H

@@ -1,7 +1,7 @@
 /* The speed of a step beside the device's: its arithmetic over the device's peak and over the rate of its matrix
  * products, and the time that no plan can go below. */
-#ifndef SW_BENCH_STEP_SPEED_H
-#define SW_BENCH_STEP_SPEED_H
+#ifndef SW_BENCH_STEP_REPORT_H
+#define SW_BENCH_STEP_REPORT_H
 
 #include "bench/step/step.h"
 
@@ -18,6 +18,5 @@ struct sw_step_speed {
     double light_s, of_light;
     const char *light_lane;
 };
-struct sw_step_speed sw_step_speed(const struct sw_step_bench *bench);
 
 #endif

@@ -1,7 +1,7 @@
 /* Waiting for a drive's discards: a deleted file's space is given back to the drive for seconds after, at a cost to
  * whatever is measured meanwhile. */
-#ifndef SW_BENCH_IO_DISCARDS_H
-#define SW_BENCH_IO_DISCARDS_H
+#ifndef SW_BENCH_IO_SUSTAIN_H
+#define SW_BENCH_IO_SUSTAIN_H
 
 #include <stdbool.h>
 #include <stdint.h>
