@@ -230,5 +230,5 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_changed_file_is_read_again, support_make_folder, support_remove_folder),
         cmocka_unit_test_setup_teardown(test_a_damaged_scan_is_not_used, support_make_folder, support_remove_folder),
     };
-    return cmocka_run_group_tests_name("train/data_changes", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("run/data_changes", tests, NULL, NULL);
 }
