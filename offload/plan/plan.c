@@ -193,6 +193,7 @@ static void check_tensor(const struct sw_plan_spec *spec) {
 }
 
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
+    assert(!spec->units->fp8 || spec->gather == SW_QUANT_NONE);
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(spec->shares_input == NULL || !spec->shares_input[1]);
     assert(spec->frozen_units >= 0 && spec->frozen_units < spec->units->count &&

@@ -293,7 +293,7 @@ static void draw_secondary(struct plans_random *random, struct sw_plan_spec *spe
 static void draw_quantized(struct plans_random *random, struct sw_plan_spec *spec) {
     if (plans_draw(random, 0, 1) == 0)
         return;
-    spec->gather = SW_QUANT_INT8;
+    spec->gather = spec->units->fp8 ? SW_QUANT_NONE : SW_QUANT_INT8;
     spec->reduce = plans_draw(random, 0, 1) == 0 ? SW_QUANT_INT8 : SW_QUANT_INT4;
     spec->reduce_nodes = spec->ranks % 2 == 0 && spec->ranks > 2 ? 2 : 0;
 }

@@ -60,8 +60,9 @@ struct need {
     struct work work;
     int64_t slot[UNIT_SLOTS_MAX]; /* unit in each device slot, or -1 */
     int64_t next_slot;
-    bool table; /* a tied table is on the device */
-    bool rows;  /* those of an embedding that is not tied are gathered */
+    int64_t typed; /* unit in the slot of embedding and head, where the weights of blocks are in 8 bits; -1: none */
+    bool table;    /* a tied table is on the device */
+    bool rows;     /* those of an embedding that is not tied are gathered */
 };
 
 static sw_tier tier_of(const struct need *need, sw_state state, int64_t unit) {
@@ -80,10 +81,22 @@ static int64_t typed_grain(const struct need *need) {
     return SW_GRAIN_ELEMS * sw_dtype_bytes(need->plan->spec.type);
 }
 
-/* A unit that lives elsewhere takes the slot whose unit came first; the tied table has one of its own. */
+static bool has_bytes(const struct need *need, int64_t unit) {
+    const struct sw_units *units = need->plan->spec.units;
+    return units->fp8 && unit > 0 && unit + 1 < units->count;
+}
+
+static int64_t weights_grain(const struct need *need, int64_t unit) {
+    return has_bytes(need, unit) ? SW_GRAIN_ELEMS : typed_grain(need);
+}
+
+/* A unit that lives elsewhere takes the slot whose unit came first; the tied table has one of its own, and embedding
+ * and head share one where they are not as blocks are. */
 static void occupy(struct need *need, int64_t unit) {
     if (unit == 0 && need->plan->spec.units->tied)
         need->table = true;
+    else if (need->plan->spec.units->fp8 && !has_bytes(need, unit))
+        need->typed = unit;
     else
         need->slot[need->next_slot++ % need->plan->spec.unit_slots] = unit;
 }
@@ -91,6 +104,8 @@ static void occupy(struct need *need, int64_t unit) {
 static bool is_on_device(const struct need *need, int64_t unit) {
     if (unit == 0 && need->plan->spec.units->tied)
         return need->table;
+    if (need->typed == unit)
+        return true;
     for (int64_t k = 0; k < need->plan->spec.unit_slots; k++)
         if (need->slot[k] == unit)
             return true;
@@ -112,7 +127,7 @@ static void need_weights(struct need *need, int64_t unit) {
     if (unit == 0 && gathers(need)) {
         if (!need->rows) {
             need_unit(need, SW_OP_GATHER_ROWS, SW_CONTENT_NONE, unit, 0, 1);
-            need_unit(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, typed_grain(need), tier == SW_NVME);
+            need_unit(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), tier == SW_NVME);
         }
         need->rows = true;
         return;
@@ -120,8 +135,8 @@ static void need_weights(struct need *need, int64_t unit) {
     if (tier == SW_DEVICE || is_on_device(need, unit))
         return;
     occupy(need, unit);
-    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, typed_grain(need), 1);
-    need_unit(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, typed_grain(need), tier == SW_NVME);
+    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), 1);
+    need_unit(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), tier == SW_NVME);
 }
 
 static void need_update(struct need *need, int64_t unit) {
@@ -141,9 +156,10 @@ static void need_update(struct need *need, int64_t unit) {
     const bool gathered = unit == 0 && gathers(need);
     need_unit(need, SW_OP_GATHER_ROWS, SW_CONTENT_NONE, unit, 0, gathered);
     need->rows |= gathered;
-    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, typed, !here && !gathered);
-    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_WEIGHTS, unit, typed, here && weights != SW_DEVICE);
-    need_unit(need, SW_OP_WRITE, SW_CONTENT_WEIGHTS, unit, typed, weights == SW_NVME);
+    const int64_t made = weights_grain(need, unit);
+    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, made, !here && !gathered);
+    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_WEIGHTS, unit, made, here && weights != SW_DEVICE);
+    need_unit(need, SW_OP_WRITE, SW_CONTENT_WEIGHTS, unit, made, weights == SW_NVME);
     if (weights != SW_DEVICE && !gathered)
         occupy(need, unit);
 }
@@ -198,7 +214,7 @@ static void need_group(struct need *need, bool updates) {
 static struct work needed_work(const struct sw_plan *plan) {
     const int64_t units = plan->spec.units->count, micros = plan->spec.micro_batches;
     const int64_t groups = sw_div_up(micros, sw_min_i64(plan->spec.group, micros));
-    struct need need = {.plan = plan};
+    struct need need = {.plan = plan, .typed = -1};
     bool commits = !plan->spec.one_generation;
     memset(need.slot, -1, sizeof need.slot);
     for (int64_t g = 0; g < groups; g++)

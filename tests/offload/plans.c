@@ -128,6 +128,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     spec.one_generation = plans_draw(random, 0, 7) == 0;
     spec.update_on_device = draw_streams(random, units->count);
     draw_frozen(random, &spec);
+    units->fp8 = spec.type == SW_BF16 && plans_draw(random, 0, 1) == 1;
     return spec;
 }
 
