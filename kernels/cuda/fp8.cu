@@ -122,10 +122,16 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     const int64_t first_row = (int64_t)blockIdx.y * TILE, first_col = (int64_t)blockIdx.x * TILE;
     const float inverse = inverse_scale(e.as, e.scale, e.parts, blockIdx.x == 0 && blockIdx.y == 0);
     const int col = (int)threadIdx.x % TILE;
-    for (int row = (int)threadIdx.x / TILE; row < TILE; row += SW_BLOCK_THREADS / TILE) {
-        const bool inside = first_row + row < rows && first_col + col < cols;
-        const float value = inside ? sw_widen(from[(first_row + row) * cols + first_col + col]) : 0.0f;
-        ((uint8_t *)tile[col])[row] = sw_fp8_code(e.as, value * inverse);
+    for (int word = (int)threadIdx.x / TILE; word < TILE_WORDS; word += SW_BLOCK_THREADS / TILE) {
+        uint32_t codes = 0;
+        SW_UNROLL
+        for (int i = 0; i < WORD_CODES; i++) {
+            const int64_t row = first_row + word * WORD_CODES + i;
+            const bool inside = row < rows && first_col + col < cols;
+            const float value = inside ? sw_widen(from[row * cols + first_col + col]) : 0.0f;
+            codes |= (uint32_t)sw_fp8_code(e.as, value * inverse) << (i * CODE_BITS);
+        }
+        tile[col][word] = codes;
     }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < TILE * TILE_WORDS; i += SW_BLOCK_THREADS) {
