@@ -48,7 +48,8 @@ static inline sw_optimizer_format sw_optimizer_records(sw_optimizer_format forma
 /* Returns the bytes of a grain's record, a multiple of SW_BUFFER_ALIGN_BYTES. */
 int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
 
-/* Return the name as flags and messages have it: "fp32", "bf16", "8bit", or "fp32-apart", which only files name; "nearest", "stochastic". */
+/* Return the name as flags and messages have it: "fp32", "bf16", "8bit", or "fp32-apart", which only files name;
+ * "nearest", "stochastic". */
 const char *sw_optimizer_format_name(sw_optimizer_format format);
 const char *sw_rounding_name(sw_rounding rounding);
 
