@@ -258,7 +258,8 @@ static void same_bits_for_any_threads(void **state) {
                                               .accumulate = !same_type || s == 3,
                                               .in = types[t][0],
                                               .out = types[t][1]};
-                const bool row_of_best = shape.m == 1 && strcmp(cpus[cpu], "cpu") == 0;
+                /* A row that is added to what is there is oneDNN's where the processor has the type. */
+                const bool row_of_best = shape.m == 1 && !shape.accumulate && strcmp(cpus[cpu], "cpu") == 0;
                 if (row_of_best || keeps_bits(cpus[cpu], shape.in))
                     expect_same_bits(cpus[cpu], &shape);
             }
