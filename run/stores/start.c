@@ -184,19 +184,29 @@ static sw_status start_left_remove(const char *folder, const struct sw_start_lef
     return left->whole ? visit_places(folder, &left->run, remove_store, (void *)&left->run) : SW_OK;
 }
 
+/* Whether this machine sees any file of the run's stores, or a folder of a rank with anything in it. */
+struct rest {
+    const struct sw_run *run;
+    bool found;
+};
+
+/* A rank that was killed may have made its folder and no store yet, which only others can remove. */
 static sw_status look(void *context, const char *place, const char *id) {
     (void)id;
-    bool *found = context;
+    struct rest *rest = context;
     bool is_device;
     SW_TRY(sw_block_find(place, &is_device));
-    *found = *found || (!is_device && sw_store_is_at(place));
+    const char *slash = strrchr(place, '/');
+    const bool of_rank = slash != NULL && is_of_rank(slash + 1, rest->run);
+    if (of_rank)
+        sw_folder_remove_empty(place);
+    rest->found = rest->found || (!is_device && (of_rank ? sw_path_exists(place) : sw_store_is_at(place)));
     return SW_OK;
 }
 
-/* Tells whether this machine sees any file of the run's stores. */
 static bool start_left_has_stores(const char *folder, const struct sw_run *run) {
-    bool found = false;
-    return visit_places(folder, run, look, &found) != SW_OK || found;
+    struct rest rest = {.run = run};
+    return visit_places(folder, run, look, &rest) != SW_OK || rest.found;
 }
 
 static sw_status path_of(const char *folder, char path[SW_RUN_PATH_CHARS]) {

@@ -25,7 +25,7 @@ sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start
 /* Removes starting.json, since the run can now be resumed. All ranks call it together. */
 sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start);
 /* Cleans up after a failed start, once this rank's store is removed. The rank that sees no other store any more removes
- * the rest. */
+ * the rest, with empty folders of ranks that were killed. */
 void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start);
 
 /* Reads starting.json, and finds and removes what else an unfinished start has left. */

@@ -6,6 +6,7 @@
 #include "run/stores/start.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 enum { BITS = 8, TEXT_BYTES = 1 << 16, HUGE_CHARS = 70000, LEVELS = 300 };
 #define ID "0123456789abcdef0123456789abcdef"
@@ -281,6 +282,44 @@ static void test_each_value_of_starting_json_may_be_any_other(void **state) {
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, support_make_folder, support_remove_folder)
 
+/* Makes the folder of a rank in the run's, and tells run.json's description that its store lies there. */
+static void make_rank_folder(void *const *state, struct sw_run *run, int rank, char path[SUPPORT_PATH_CHARS]) {
+    char name[SW_OWNER_FOLDER_CHARS];
+    const struct sw_store_owner owner = {
+        .rank = rank, .ranks = run->ranks, .tensor_ranks = run->tensor_ranks, .optimizer = run->optimizer};
+    sw_places_folder_name(&owner, name);
+    assert_int_equal(mkdir(support_path(state, name, path), 0700), 0);
+    sw_option_list_release(&run->store[rank].places);
+    add(&run->store[rank].places, path);
+}
+
+/* The rank that undoes a start sees the folders of ranks that were killed before they made a store. */
+static void test_a_start_that_failed_leaves_no_folder_of_a_rank(void **state) {
+    const char *folder = ((struct support_folder *)*state)->path;
+    char path[2][SUPPORT_PATH_CHARS], store[SUPPORT_PATH_CHARS + 32];
+    struct sw_run run = {0};
+    describe(&run);
+    for (int full = 1; full >= 0; full--) {
+        struct sw_start start = {.announced = true};
+        const struct sw_rank_stores stores = {.folder = folder, .run = &run};
+        for (int rank = 0; rank < 2 && full == 1; rank++)
+            make_rank_folder(state, &run, rank, path[rank]);
+        snprintf(store, sizeof store, "%s/" SW_STORE_FILE_NAME, path[1]);
+        if (full == 1) {
+            write_start(state);
+            close(open(store, O_RDWR | O_CREAT | O_EXCL, 0600));
+        } else {
+            unlink(store);
+        }
+        sw_start_undo(&stores, &start);
+        assert_int_equal(access(path[0], F_OK), -1);
+        assert_int_equal(access(path[1], F_OK), full == 1 ? 0 : -1);
+        assert_int_equal(sw_start_is_unfinished(folder), full == 1);
+    }
+    support_expect_ok(sw_start_check(folder), "another start");
+    sw_run_release(&run);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_flipped_bits_of_run_json_are_seen),
@@ -288,6 +327,7 @@ int main(void) {
         IN_FOLDER(test_who_edits_takes_the_checksum_out),
         IN_FOLDER(test_each_value_of_run_json_may_be_any_other),
         IN_FOLDER(test_each_value_of_starting_json_may_be_any_other),
+        IN_FOLDER(test_a_start_that_failed_leaves_no_folder_of_a_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
