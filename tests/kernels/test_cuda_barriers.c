@@ -3,9 +3,11 @@
  * any one of them. */
 #include "tests/kernels/support.h"
 
+#include "core/fp8.h"
 #include "core/size.h"
 #include "kernels/cuda/kernel_ops.h"
 #include "kernels/device_ops.h"
+#include "kernels/fp8_product.h"
 #include "tests/equipment/cuda/machine.h"
 #include "tests/equipment/cuda/runtime.h"
 
@@ -72,6 +74,20 @@ static void gradients(struct digest *digest) {
         take(digest, results[i]);
 }
 
+/* The largest number is behind the first warps. */
+static void codes(struct digest *digest) {
+    enum { ROWS = 70, COLS = 200 };
+    struct buffer from = buffer_random(SW_BF16, ROWS * COLS, 9, 1.0f), scale = buffer_zeros(SW_FP8_SCALE_BYTES);
+    struct buffer turned = buffer_zeros(ROWS * COLS);
+    for (int64_t i = ROWS * COLS / 2; i < ROWS * COLS; i++)
+        set_element(SW_BF16, from.data, i, 1e3f * (float)(i % 7));
+    take_status(digest, sw_encode_fp8(digest->stream, .type = SW_BF16, .as = SW_FP8_E4M3, .rows = ROWS, .cols = COLS,
+                                      .transpose = true, .from = from.data, .codes = turned.data, .scale = scale.data));
+    struct buffer *results[] = {&from, &turned, &scale};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
 /* Three groups of blocks of columns: the third writes where the first was. */
 static void losses(struct digest *digest) {
     enum { ROWS = 2, VOCAB = 34007 };
@@ -134,6 +150,7 @@ static uint64_t run_all(struct sw_device *device, bool of_attention, uint64_t se
         norms(&digest);
         embeddings(&digest);
         gradients(&digest);
+        codes(&digest);
         losses(&digest);
     }
     sw_stream_close(digest.stream);
