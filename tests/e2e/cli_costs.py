@@ -13,6 +13,7 @@ from program import script_test
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(9, 20000))
 STEPS, EVERY, ENDURANCE = 8, 3, 0.5
+ON_DRIVE = "weights=nvme,grads=nvme,optimizer=nvme"
 MIXED = "grads=host,optimizer=host:60%/nvme"
 PLACES = {"device": "grads=device,optimizer=device", "mixed": MIXED, "mixed grads": "grads=nvme,optimizer=host",
           "nvme": "weights=nvme,grads=nvme,optimizer=nvme"}
@@ -146,7 +147,8 @@ def a_save_by_the_rates():
 
 
 def narrow_state_that_doubles_the_speed_is_named():
-    """Where only the drive takes time, and fp32 moments alone have no room beside it."""
+    """Where only the drive takes time, and fp32 moments alone have no room beside it. With all state on the drive, narrow moments save
+    less than half of it."""
     shape = ("plan", "--model", "gpt2-demo", *program.SHAPE, "--nvme", SCRATCH, "--rates", path("slow.json"))
     program.must(*shape)
     rates = program.read_json(path("slow.json"))
@@ -156,10 +158,10 @@ def narrow_state_that_doubles_the_speed_is_named():
     rates.update(op_s=0, queued_op_s=0, commit_s=0, io_latency_s=0, read=slow, write=slow)
     program.write(path("slow.json"), json.dumps(rates))
     problems = []
-    for device, flags, named in (("64MiB", (), True), ("24MiB", (), False), ("64MiB", ("--optimizer-state", "8bit"), False)):
-        err = program.must(*shape, "--device-memory", device, "--host-memory", "8MiB", "--json", *flags).err
+    for flags, named in (((), True), (("--place", ON_DRIVE), False), (("--optimizer-state", "8bit"), False)):
+        err = program.must(*shape, "--device-memory", "64MiB", "--host-memory", "8MiB", "--json", *flags).err
         if ("warning: with --optimizer-state 8bit a step is predicted to take" in err) != named:
-            problems.append(f"{device} {flags}: {err}")
+            problems.append(f"{flags}: {err}")
     return problems
 
 
