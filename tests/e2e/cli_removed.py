@@ -59,6 +59,16 @@ def removed_files_are_written_anew():
     return problems
 
 
+def a_store_on_the_second_drive_is_looked_at_too():
+    drives = [path("drive-1"), path("drive-2")]
+    for drive in drives:
+        os.makedirs(drive)
+    more = [word for drive in drives for word in ("--nvme", drive)]
+    code, last, _ = ended_after("two-drives", lambda: os.remove(os.path.join(drives[1], program.STORE)), *more)
+    problems = wrong("two-drives", code, last, 1, os.path.join(drives[1], program.STORE) + " was removed", "is saved")
+    return problems + ([] if program.run("verify", path("two-drives")).code == 0 else ["two-drives: verify finds damage"])
+
+
 def moved_folders_are_said():
     code, last, _ = ended_after("moved", lambda: os.rename(path("moved"), path("elsewhere")))
     problems = wrong("moved", code, last, 1, "was moved to " + path("elsewhere"),
@@ -102,5 +112,5 @@ def run_json_and_log_are_written_anew():
     return problems
 
 
-script_test.run(removed_files_are_written_anew, moved_folders_are_said, nothing_is_saved_in_a_removed_folder,
-                a_moved_store_has_its_name_again, run_json_and_log_are_written_anew)
+script_test.run(removed_files_are_written_anew, a_store_on_the_second_drive_is_looked_at_too, moved_folders_are_said,
+                nothing_is_saved_in_a_removed_folder, a_moved_store_has_its_name_again, run_json_and_log_are_written_anew)
