@@ -184,7 +184,8 @@ static sw_status start_left_remove(const char *folder, const struct sw_start_lef
     return left->whole ? visit_places(folder, &left->run, remove_store, (void *)&left->run) : SW_OK;
 }
 
-/* Whether this machine sees any file of the run's stores, or a folder of a rank with anything in it. */
+/* A search for what is left: `found` tells whether this machine sees any file of the run's stores, or a folder of a
+ * rank with anything in it. */
 struct rest {
     const struct sw_run *run;
     bool found;
