@@ -1,7 +1,7 @@
 #include "bench/io/pass.h"
 
-#include "core/checksum.h"
 #include "core/clock.h"
+#include "core/files/checksum.h"
 #include "core/size.h"
 #include "core/team.h"
 #include "io/queue/queue.h"

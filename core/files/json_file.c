@@ -1,6 +1,6 @@
 #include "core/files/json_file.h"
 
-#include "core/checksum.h"
+#include "core/files/checksum.h"
 #include "core/files/files.h"
 #include "core/files/nearest.h"
 #include "core/json.h"

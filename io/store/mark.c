@@ -1,7 +1,7 @@
 /* The mark: which commit was the last to finish. It is written when a record has been made durable everywhere, so that
  * a record that is damaged later can be told from one whose writing never ended. It is not flushed: the next commit's
  * first flush does that, and a mark that power took away only says less. */
-#include "core/checksum.h"
+#include "core/files/checksum.h"
 #include "io/store/store_private.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Superblocks: commit records with their sums. Two in each file, written in turn, so that one is always whole. */
-#include "core/checksum.h"
 #include "core/error_scope.h"
+#include "core/files/checksum.h"
 #include "core/log.h"
 #include "io/queue/file.h"
 #include "io/store/store_private.h"

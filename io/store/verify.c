@@ -1,6 +1,6 @@
 /* Reads every committed grain and goes on past those that are bad: several runs of grains are under way, and judged in
  * their order. */
-#include "core/checksum.h"
+#include "core/files/checksum.h"
 #include "io/store/store_private.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 #include "run/folder/frozen.h"
 
-#include "core/checksum.h"
 #include "core/confine.h"
+#include "core/files/checksum.h"
 #include "core/files/files.h"
 #include "core/size.h"
 #include "io/queue/file.h"

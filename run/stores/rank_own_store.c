@@ -1,6 +1,6 @@
 /* This rank's own store: where it shall be, made there, checked, and of the same commit as the others'. */
-#include "core/checksum.h"
 #include "core/confine.h"
+#include "core/files/checksum.h"
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/number.h"

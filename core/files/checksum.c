@@ -1,4 +1,4 @@
-#include "core/checksum.h"
+#include "core/files/checksum.h"
 
 #include <stddef.h>
 #include <xxhash.h>

@@ -1,6 +1,6 @@
 /* XXH3-64, with the widest vector instructions that the CPU has. */
-#ifndef SW_CORE_CHECKSUM_H
-#define SW_CORE_CHECKSUM_H
+#ifndef SW_CORE_FILES_CHECKSUM_H
+#define SW_CORE_FILES_CHECKSUM_H
 
 #include <stdint.h>
 
