@@ -5,7 +5,7 @@
 
 #include "job/profile_rates.h"
 #include "job/settings/settings.h"
-#include "job/writes.h"
+#include "job/store.h"
 #include "offload/plan/plan.h"
 #include "offload/simulate/simulate.h"
 

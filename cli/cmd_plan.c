@@ -4,12 +4,11 @@
 #include "core/log.h"
 #include "core/number.h"
 #include "core/size.h"
+#include "job/job.h"
 #include "job/largest.h"
-#include "job/new_store.h"
-#include "job/plan_advice.h"
-#include "job/planned.h"
 #include "job/settings/room.h"
 #include "job/settings/settings.h"
+#include "job/store.h"
 #include "job/what_if.h"
 #include "report/timeline_svg.h"
 #include "run/agreement.h"
@@ -25,7 +24,6 @@
 #include <string.h>
 
 /* Prints the least budgets with which the model trains, and how fast. The plan was made and predicted. */
-struct sw_planned;
 
 enum { INDENT = 2 };
 /* The speed of --largest auto, in tokens a second: a day for some ten million tokens. */
@@ -137,19 +135,19 @@ static json_t *budgets_json(const struct sw_what_if *row) {
                      known ? json_string(row->step.bottleneck) : json_null());
 }
 
-static sw_status plan_print_smallest(const struct sw_planned *p) {
+static sw_status plan_print_smallest(const struct sw_job *p) {
     struct sw_what_if row[SW_LEASTS];
     SW_TRY(sw_least_memory(p, row));
-    if (p->settings.json) {
+    if (p->settings->json) {
         json_t *rows = json_array();
         for (int i = 0; i < SW_LEASTS; i++)
             json_array_append_new(rows, budgets_json(&row[i]));
-        return sw_command_print_json(json_pack("{s:s, s:o}", "model", p->settings.model, "smallest", rows));
+        return sw_command_print_json(json_pack("{s:s, s:o}", "model", p->settings->model, "smallest", rows));
     }
     sw_command_print(0, INDENT,
                      "%s trains with these budgets of --device-memory and --host-memory and --micro-batch %lld, "
                      "predicted",
-                     p->settings.model, (long long)p->settings.micro_batch);
+                     p->settings->model, (long long)p->settings->micro_batch);
     printf("%*s%-20s%12s%12s%12s%11s  %s\n", INDENT, "", "budgets", "device", "host", "disk", "tokens/s", "busiest");
     for (int i = 0; i < SW_LEASTS; i++)
         print_budgets(&row[i]);
@@ -161,7 +159,7 @@ struct sw_helps;
 
 enum { SENTENCE_CHARS = 1024, LANES_INDENT = 4, GROUP_COLUMN = 10, GROUP_INDENT = 12 };
 
-static void print_simulation(const struct sw_planned *p, const char *name, const struct sw_simulation *s) {
+static void print_simulation(const struct sw_job *p, const char *name, const struct sw_simulation *s) {
     char lanes[SENTENCE_CHARS] = "", time[SW_TIME_TEXT_CHARS], rate[SW_COUNT_CHARS];
     int length = 0;
     for (int lane = 0; lane < SW_LANES; lane++)
@@ -169,12 +167,12 @@ static void print_simulation(const struct sw_planned *p, const char *name, const
             length += snprintf(lanes + length, sizeof lanes - (size_t)length, "%s %.0f%%, ",
                                sw_lane_name((sw_lane)lane), 100.0 * s->lane_busy_s[lane] / s->step_s);
     printf("%*s%-26s%11s%12s tokens/s\n%*s", INDENT, "", name, sw_format_seconds(s->step_s, time),
-           sw_format_rate((double)p->settings.batch_tokens / s->step_s, rate), LANES_INDENT, "");
+           sw_format_rate((double)p->settings->batch_tokens / s->step_s, rate), LANES_INDENT, "");
     sw_command_print(LANES_INDENT, LANES_INDENT, "busy: %slimited by %s", lanes, s->bottleneck);
 }
 
 /* Prints how long recomputing takes in a step, and how long it would take if nothing were kept. */
-static void print_recompute_price(const struct sw_planned *p) {
+static void print_recompute_price(const struct sw_job *p) {
     const struct sw_rates *rates = &p->rates.rates;
     const double micros = (double)p->plan->spec.micro_batches;
     double again_s = 0.0, all_s = 0.0;
@@ -189,24 +187,24 @@ static void print_recompute_price(const struct sw_planned *p) {
                      sw_format_seconds(again_s, again), sw_format_seconds(all_s, all));
 }
 
-static void print_writes(const struct sw_planned *p) {
-    const struct sw_settings *s = &p->settings;
+static void print_writes(const struct sw_job *p) {
+    const struct sw_settings *s = p->settings;
     char step[SW_WRITES_CHARS], save[SW_WRITES_CHARS], steps[SW_COUNT_CHARS];
     char thousand[SW_WRITES_SHARE_CHARS], all[SW_WRITES_SHARE_CHARS];
-    printf("written to the store: %s a step", sw_writes_text((double)p->writes.step_bytes, step));
-    if (p->writes.save_every > 0)
-        printf(", %s more every %s", sw_writes_text((double)p->writes.save_bytes, save),
-               sw_format_count(p->writes.save_every, "step", steps));
+    printf("written to the store: %s a step", sw_writes_text((double)p->price.writes.step_bytes, step));
+    if (p->price.writes.save_every > 0)
+        printf(", %s more every %s", sw_writes_text((double)p->price.writes.save_bytes, save),
+               sw_format_count(p->price.writes.save_every, "step", steps));
     printf("\n  %s every thousand steps\n",
-           sw_writes_share_text(sw_writes_per_thousand(&p->writes), s->endurance, thousand));
+           sw_writes_share_text(sw_writes_per_thousand(&p->price.writes), s->endurance, thousand));
     printf("  %s in a run of %s, with making its store\n",
-           sw_writes_share_text(sw_writes_of_run(&p->writes, s->steps), s->endurance, all),
+           sw_writes_share_text(sw_writes_of_run(&p->price.writes, s->steps), s->endurance, all),
            sw_format_count(s->steps, "step", steps));
 }
 
 /* Prints the predicted steps by which the order was chosen. */
-static void print_order_prices(const struct sw_planned *p) {
-    const struct sw_search_prices *prices = &p->prices;
+static void print_order_prices(const struct sw_job *p) {
+    const struct sw_search_prices *prices = &p->price.choices;
     char step[SW_TIME_TEXT_CHARS], chosen[SW_TIME_TEXT_CHARS];
     if (prices->orders == 0)
         return;
@@ -228,8 +226,8 @@ static void print_order_prices(const struct sw_planned *p) {
 }
 
 /* Prints the predicted steps by which the places of updates were chosen. */
-static void print_update_prices(const struct sw_planned *p) {
-    const struct sw_update_prices *prices = &p->prices.update;
+static void print_update_prices(const struct sw_job *p) {
+    const struct sw_update_prices *prices = &p->price.choices.update;
     char chosen[SW_TIME_TEXT_CHARS], side[SW_TIME_TEXT_CHARS];
     if (!prices->known)
         return;
@@ -242,8 +240,8 @@ static void print_update_prices(const struct sw_planned *p) {
 }
 
 /* Prints what the search for a placement gained. */
-static void print_placement_price(const struct sw_planned *p) {
-    const struct sw_placement_price *price = &p->prices.placement;
+static void print_placement_price(const struct sw_job *p) {
+    const struct sw_placement_price *price = &p->price.choices.placement;
     char chosen[SW_TIME_TEXT_CHARS], usual[SW_TIME_TEXT_CHARS], tried[SW_COUNT_CHARS];
     if (price->known)
         sw_command_print(0, INDENT, "placement by predicted step: %s, %s with the usual one; %s tried, %lld simulated",
@@ -251,19 +249,19 @@ static void print_placement_price(const struct sw_planned *p) {
                          sw_format_count(price->tried, "plan", tried), (long long)price->simulated);
 }
 
-static void print_prediction(const struct sw_planned *p) {
+static void print_prediction(const struct sw_job *p) {
     char cost[SW_TIME_TEXT_CHARS], every[SW_COUNT_CHARS];
     puts("predicted step");
-    print_simulation(p, "update under forward", &p->prediction.plain);
-    if (p->may_save) {
-        print_simulation(p, "with a save", &p->save.step);
+    print_simulation(p, "update under forward", &p->price.prediction.plain);
+    if (p->price.may_save) {
+        print_simulation(p, "with a save", &p->price.save.step);
         printf("  a save costs %s, slower steps beside it included: every %s, %.1f%% more\n",
-               sw_format_seconds(p->save.cost_s, cost), sw_format_count(p->writes.save_every, "step", every),
-               100.0 * sw_planned_save_share(p));
+               sw_format_seconds(p->price.save.cost_s, cost),
+               sw_format_count(p->price.writes.save_every, "step", every), 100.0 * sw_job_save_share(p));
     }
-    if (p->prediction.may_speculate) {
-        print_simulation(p, "speculated in backward", &p->prediction.speculated);
-        print_simulation(p, "speculated and redone", &p->prediction.redone);
+    if (p->price.prediction.may_speculate) {
+        print_simulation(p, "speculated in backward", &p->price.prediction.speculated);
+        print_simulation(p, "speculated and redone", &p->price.prediction.redone);
     }
 }
 
@@ -282,8 +280,8 @@ static void take_rival(struct rival *best, const char *what, double step_s, bool
     best->at_least = at_least;
 }
 
-static struct rival find_rival(const struct sw_planned *p) {
-    const struct sw_search_prices *prices = &p->prices;
+static struct rival find_rival(const struct sw_job *p) {
+    const struct sw_search_prices *prices = &p->price.choices;
     const struct sw_update_prices *update = &prices->update;
     struct rival best = {.step_s = INFINITY};
     for (int i = 0; i < prices->orders; i++) {
@@ -304,10 +302,10 @@ static struct rival find_rival(const struct sw_planned *p) {
 }
 
 /* Prints why this plan was taken: how much slower the next best of the compared ones is. */
-static void print_rival(const struct sw_planned *p) {
+static void print_rival(const struct sw_job *p) {
     const struct rival best = find_rival(p);
     char time[SW_TIME_TEXT_CHARS];
-    const double step_s = p->prediction.plain.step_s;
+    const double step_s = p->price.prediction.plain.step_s;
     if (isfinite(best.step_s) && best.step_s > step_s)
         sw_command_print(0, INDENT, "this plan and not the next best, %s: %s%s, %.1f%% slower", best.what,
                          best.at_least ? "at least " : "", sw_format_seconds(best.step_s, time),
@@ -327,9 +325,9 @@ static void print_help(const struct sw_what_if *row, double tokens_per_s) {
                row->step.bottleneck);
 }
 
-static void plan_print_helps(const struct sw_planned *p, const struct sw_helps *helps) {
-    const struct sw_simulation *step = &p->prediction.plain;
-    const double tokens_per_s = (double)p->settings.batch_tokens / step->step_s;
+static void plan_print_helps(const struct sw_job *p, const struct sw_helps *helps) {
+    const struct sw_simulation *step = &p->price.prediction.plain;
+    const double tokens_per_s = (double)p->settings->batch_tokens / step->step_s;
     char time[SW_TIME_TEXT_CHARS], rate[SW_COUNT_CHARS];
     if (helps == NULL) {
         puts("what would help: not tried, as plans of so many operations take long");
@@ -343,7 +341,7 @@ static void plan_print_helps(const struct sw_planned *p, const struct sw_helps *
 }
 
 /* Prints where everything lives, what each lane moves, and what the choices were compared with. */
-static void plan_explain(const struct sw_planned *p) {
+static void plan_explain(const struct sw_job *p) {
     putchar('\n');
     print_prediction(p);
     sw_plan_print(p->plan, stdout);
@@ -363,12 +361,12 @@ static int64_t plan_frozen_bytes(const struct sw_plan *plan) {
     return elems * (int64_t)sizeof(float);
 }
 
-static struct sw_unfrozen row_of(const struct sw_planned *p) {
+static struct sw_unfrozen row_of(const struct sw_job *p) {
     return (struct sw_unfrozen){
-        .step_s = p->prediction.plain.step_s,
+        .step_s = p->price.prediction.plain.step_s,
         .peak_bytes = {[SW_DEVICE] = p->plan->tier_bytes[SW_DEVICE], [SW_HOST] = p->plan->tier_bytes[SW_HOST]},
         .disk_bytes = sw_plan_disk_bytes(p->plan),
-        .step_write_bytes = p->writes.step_bytes};
+        .step_write_bytes = p->price.writes.step_bytes};
 }
 
 static void print_frozen_row(const char *name, const struct sw_unfrozen *row) {
@@ -382,7 +380,7 @@ static void print_frozen_row(const char *name, const struct sw_unfrozen *row) {
 }
 
 /* Prints what --freeze saves, as the two plans side by side. */
-static void print_frozen(const struct sw_planned *p) {
+static void print_frozen(const struct sw_job *p) {
     const struct sw_unfrozen with = row_of(p);
     char size[SW_SIZE_CHARS], units[SW_COUNT_CHARS], parameters[SW_COUNT_CHARS];
     if (p->plan->spec.frozen_units == 0)
@@ -394,8 +392,8 @@ static void print_frozen(const struct sw_planned *p) {
         sw_format_size(plan_frozen_bytes(p->plan), size));
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row("with --freeze", &with);
-    if (p->unfrozen.fits)
-        print_frozen_row("without", &p->unfrozen);
+    if (p->price.unfrozen.fits)
+        print_frozen_row("without", &p->price.unfrozen);
     else
         puts("  without it the model does not fit");
 }
@@ -443,17 +441,17 @@ static void print_command(const struct sw_settings *settings, int argc, char *co
 }
 
 /* Returns what the step is predicted for. */
-static const char *machine_text(const struct sw_planned *p, char text[SENTENCE_CHARS]) {
+static const char *machine_text(const struct sw_job *p, char text[SENTENCE_CHARS]) {
     const struct sw_device_info info = sw_devices_info(&p->devices);
-    if (p->settings.machine == NULL)
+    if (p->settings->machine == NULL)
         return info.model != NULL ? info.model : "this CPU";
     snprintf(text, SENTENCE_CHARS, "a machine with %s", p->described.device.name);
     return text;
 }
 
 /* Prints how many tokens --data has, and what the steps are of them. */
-static void print_data(const struct sw_planned *p) {
-    const struct sw_settings *s = &p->settings;
+static void print_data(const struct sw_job *p) {
+    const struct sw_settings *s = p->settings;
     char tokens[SW_COUNT_CHARS], run[SW_COUNT_CHARS], steps[SW_COUNT_CHARS], sample[SW_SIZE_CHARS];
     char source[SENTENCE_CHARS] = "";
     const bool estimated = p->data.sample_bytes > 0;
@@ -463,22 +461,21 @@ static void print_data(const struct sw_planned *p) {
         snprintf(source, sizeof source, ", estimated from the first %s", sw_format_size(p->data.sample_bytes, sample));
     sw_command_print(0, INDENT, "data: %s%s tokens%s; %s %s %.3g epochs, %s tokens", estimated ? "about " : "",
                      sw_format_large(p->data.tokens, tokens), source, sw_format_count(s->steps, "step", steps),
-                     s->steps == 1 ? "is" : "are", sw_data_pass_epochs(&p->data, s),
-                     sw_format_large(s->steps * s->batch_tokens, run));
+                     s->steps == 1 ? "is" : "are", sw_job_epochs(p), sw_format_large(s->steps * s->batch_tokens, run));
 }
 
 /* Prints what each GPU of a described cluster does, and what the ranks of one node take together. */
-static void print_nodes(const struct sw_planned *p) {
-    const int64_t ranks = sw_settings_ranks(&p->settings), of_node = ranks / sw_max_i64(1, p->settings.nodes);
-    const double tokens_per_s = (double)p->settings.batch_tokens / p->prediction.plain.step_s / (double)ranks;
+static void print_nodes(const struct sw_job *p) {
+    const int64_t ranks = sw_settings_ranks(p->settings), of_node = ranks / sw_max_i64(1, p->settings->nodes);
+    const double tokens_per_s = (double)p->settings->batch_tokens / p->price.prediction.plain.step_s / (double)ranks;
     char host[SW_SIZE_CHARS], disk[SW_SIZE_CHARS], nodes[SW_COUNT_CHARS];
-    if (p->settings.machine == NULL || ranks == 1)
+    if (p->settings->machine == NULL || ranks == 1)
         return;
     sw_command_print(0, INDENT,
                      "%lld ranks on %s: each GPU does %.3g tokens/s, %.3g TFLOP/s of the model; each node takes "
                      "%s of host memory and %s of disk",
-                     (long long)ranks, sw_format_count(p->settings.nodes, "node", nodes), tokens_per_s,
-                     1e-12 * tokens_per_s * sw_planned_token_flops(p),
+                     (long long)ranks, sw_format_count(p->settings->nodes, "node", nodes), tokens_per_s,
+                     1e-12 * tokens_per_s * sw_job_token_flops(p),
                      sw_format_size(of_node * p->plan->tier_bytes[SW_HOST], host),
                      sw_format_size(of_node * sw_plan_disk_bytes(p->plan), disk));
 }
@@ -508,21 +505,21 @@ static void print_group_prices(const struct sw_tensor_prices *prices) {
 
 /* Prints that the plan fits and with what, how long a step and the run take, what is written, and the command that
  * trains so: the arguments of `plan` that `train` has, too. */
-static void plan_answer_print(const struct sw_planned *p, int argc, char *const *argv) {
-    const struct sw_settings *s = &p->settings;
+static void plan_answer_print(const struct sw_job *p, int argc, char *const *argv) {
+    const struct sw_settings *s = p->settings;
     const char *file = s->machine != NULL ? s->machine : s->rates;
     char machine[SENTENCE_CHARS];
     const struct sw_answer answer = {.settings = s,
                                      .plan = p->plan,
-                                     .writes = p->writes,
+                                     .writes = p->price.writes,
                                      .steps = s->steps,
-                                     .step = &p->prediction.plain,
-                                     .fast_s = p->fast_s,
-                                     .slow_s = p->slow_s,
-                                     .save_s = p->may_save ? p->save.cost_s : 0.0,
+                                     .step = &p->price.prediction.plain,
+                                     .fast_s = p->price.fast_s,
+                                     .slow_s = p->price.slow_s,
+                                     .save_s = p->price.may_save ? p->price.save.cost_s : 0.0,
                                      .machine = machine_text(p, machine),
                                      .file = file,
-                                     .profile = &p->source};
+                                     .profile = &p->price.source};
     sw_answer_print_plan(&answer, stdout);
     print_frozen(p);
     print_data(p);
@@ -535,33 +532,33 @@ static void plan_answer_print(const struct sw_planned *p, int argc, char *const 
 }
 
 /* Writes the predicted timeline, of speculated steps unless --speculate never: most steps are not clipped. */
-static sw_status write_trace(struct sw_planned *p) {
-    const bool speculates = p->prediction.may_speculate && p->settings.speculate != SW_SPECULATE_NEVER;
+static sw_status write_trace(struct sw_job *p) {
+    const bool speculates = p->price.prediction.may_speculate && p->settings->speculate != SW_SPECULATE_NEVER;
     struct sw_simulation simulation;
     struct sw_trace *trace;
     SW_TRY(sw_trace_create(p->plan, SW_TRACE_OPS, "spillway, predicted", &trace));
     sw_status status = sw_simulate(p->plan, speculates ? SW_PROGRAM_REDO_SPECULATE : SW_PROGRAM_UPDATE, false,
                                    &p->rates.rates, trace, &simulation);
     if (status == SW_OK)
-        status = sw_trace_file_write(p->settings.trace, trace);
+        status = sw_trace_file_write(p->settings->trace, trace);
     if (status == SW_OK)
-        sw_log_info("the trace %s holds %lld predicted steps", p->settings.trace, (long long)sw_trace_steps(trace));
+        sw_log_info("the trace %s holds %lld predicted steps", p->settings->trace, (long long)sw_trace_steps(trace));
     sw_trace_destroy(trace);
     return status;
 }
 
 /* Draws the timeline of a step, with updates under the next forward pass. */
-static sw_status write_svg(const struct sw_planned *p) {
+static sw_status write_svg(const struct sw_job *p) {
     enum { TITLE_CHARS = 512 };
     char title[TITLE_CHARS], time[SW_TIME_TEXT_CHARS];
     struct sw_forecast forecast;
-    sw_status status = sw_forecast_make(p->plan, &p->rates.rates, &p->settings.save_every, &forecast);
+    sw_status status = sw_forecast_make(p->plan, &p->rates.rates, &p->settings->save_every, &forecast);
     if (status == SW_OK && forecast.timeline == NULL)
         status = sw_fail(SW_ERR_ARG, "a step has too many operations for --svg; use larger --chunk-grains");
-    snprintf(title, sizeof title, "%s: a step takes %s, predicted", p->settings.model,
+    snprintf(title, sizeof title, "%s: a step takes %s, predicted", p->settings->model,
              sw_format_seconds(forecast.step.step_s, time));
     if (status == SW_OK)
-        status = sw_timeline_svg_write(p->settings.svg, forecast.timeline, title);
+        status = sw_timeline_svg_write(p->settings->svg, forecast.timeline, title);
     sw_forecast_release(&forecast);
     return status;
 }
@@ -621,17 +618,18 @@ static json_t *simulation_json(const struct sw_simulation *s, int64_t tokens) {
                      "bottleneck", s->bottleneck, "bottleneck_share", s->bottleneck_share, "lane_busy_s", lanes);
 }
 
-static json_t *prediction_json(const struct sw_planned *p) {
-    const struct sw_prediction *prediction = &p->prediction;
-    json_t *object = json_pack("{s:o}", "plain", simulation_json(&prediction->plain, p->settings.batch_tokens));
+static json_t *prediction_json(const struct sw_job *p) {
+    const struct sw_prediction *prediction = &p->price.prediction;
+    json_t *object = json_pack("{s:o}", "plain", simulation_json(&prediction->plain, p->settings->batch_tokens));
     if (prediction->may_speculate) {
-        json_object_set_new(object, "speculated", simulation_json(&prediction->speculated, p->settings.batch_tokens));
-        json_object_set_new(object, "redone", simulation_json(&prediction->redone, p->settings.batch_tokens));
+        json_object_set_new(object, "speculated", simulation_json(&prediction->speculated, p->settings->batch_tokens));
+        json_object_set_new(object, "redone", simulation_json(&prediction->redone, p->settings->batch_tokens));
     }
-    if (p->slow_s > 0.0)
-        json_object_set_new(object, "bounds", json_pack("{s:f, s:f}", "fast_s", p->fast_s, "slow_s", p->slow_s));
-    if (p->may_save)
-        json_object_set_new(object, "saving", simulation_json(&p->save.step, p->settings.batch_tokens));
+    if (p->price.slow_s > 0.0)
+        json_object_set_new(object, "bounds",
+                            json_pack("{s:f, s:f}", "fast_s", p->price.fast_s, "slow_s", p->price.slow_s));
+    if (p->price.may_save)
+        json_object_set_new(object, "saving", simulation_json(&p->price.save.step, p->settings->batch_tokens));
     return object;
 }
 
@@ -648,24 +646,24 @@ static json_t *unfrozen_json(const struct sw_unfrozen *u) {
                      (json_int_t)u->disk_bytes, "step_bytes", (json_int_t)u->step_write_bytes);
 }
 
-static json_t *frozen_json(const struct sw_planned *p) {
+static json_t *frozen_json(const struct sw_job *p) {
     if (p->plan->spec.frozen_units == 0)
         return json_null();
     return json_pack("{s:I, s:I, s:I, s:o}", "units", (json_int_t)p->plan->spec.frozen_units, "parameters",
                      (json_int_t)sw_units_first_parameters(p->plan->spec.units, p->plan->spec.frozen_units), "bytes",
-                     (json_int_t)plan_frozen_bytes(p->plan), "without", unfrozen_json(&p->unfrozen));
+                     (json_int_t)plan_frozen_bytes(p->plan), "without", unfrozen_json(&p->price.unfrozen));
 }
 
-static json_t *update_prices_json(const struct sw_planned *p) {
-    const struct sw_update_prices *prices = &p->prices.update;
+static json_t *update_prices_json(const struct sw_job *p) {
+    const struct sw_update_prices *prices = &p->price.choices.update;
     if (!prices->known)
         return json_null();
     return json_pack("{s:f, s:f, s:o}", "chosen_s", prices->chosen_s, "host_s", prices->host_s, "device_s",
                      real_or_null(prices->device_s));
 }
 
-static json_t *placement_prices_json(const struct sw_planned *p) {
-    const struct sw_placement_price *price = &p->prices.placement;
+static json_t *placement_prices_json(const struct sw_job *p) {
+    const struct sw_placement_price *price = &p->price.choices.placement;
     if (!price->known)
         return json_null();
     return json_pack("{s:o, s:f, s:I, s:I}", "usual_s", real_or_null(price->usual_s), "chosen_s", price->chosen_s,
@@ -673,38 +671,39 @@ static json_t *placement_prices_json(const struct sw_planned *p) {
 }
 
 /* Returns one entry for each group size that was priced; the first is all micro-batches. */
-static json_t *order_prices_json(const struct sw_planned *p) {
+static json_t *order_prices_json(const struct sw_job *p) {
     json_t *orders = json_array();
-    for (int i = 0; i < p->prices.orders; i++)
-        json_array_append_new(orders, json_pack("{s:I, s:o, s:o, s:o}", "group", (json_int_t)p->prices.order[i].group,
-                                                "step_s", real_or_null(p->prices.order[i].step_s), "least_s",
-                                                real_or_null(p->prices.order[i].bound_s), "chosen_s",
-                                                real_or_null(p->prices.order[i].chosen_s)));
+    for (int i = 0; i < p->price.choices.orders; i++)
+        json_array_append_new(orders,
+                              json_pack("{s:I, s:o, s:o, s:o}", "group", (json_int_t)p->price.choices.order[i].group,
+                                        "step_s", real_or_null(p->price.choices.order[i].step_s), "least_s",
+                                        real_or_null(p->price.choices.order[i].bound_s), "chosen_s",
+                                        real_or_null(p->price.choices.order[i].chosen_s)));
     return orders;
 }
 
 /* Returns null for this machine, whose nodes are not known. */
-static json_t *nodes_json(const struct sw_planned *p) {
-    const int64_t ranks = sw_settings_ranks(&p->settings), nodes = p->settings.nodes;
-    if (p->settings.machine == NULL)
+static json_t *nodes_json(const struct sw_job *p) {
+    const int64_t ranks = sw_settings_ranks(p->settings), nodes = p->settings->nodes;
+    if (p->settings->machine == NULL)
         return json_null();
-    const double tokens_per_s = (double)p->settings.batch_tokens / p->prediction.plain.step_s / (double)ranks;
+    const double tokens_per_s = (double)p->settings->batch_tokens / p->price.prediction.plain.step_s / (double)ranks;
     const json_int_t of_node = ranks / nodes;
     return json_pack("{s:I, s:f, s:f, s:I, s:I}", "count", (json_int_t)nodes, "rank_tokens_per_second", tokens_per_s,
-                     "rank_model_flops_per_second", tokens_per_s * sw_planned_token_flops(p), "node_host_bytes",
+                     "rank_model_flops_per_second", tokens_per_s * sw_job_token_flops(p), "node_host_bytes",
                      of_node * p->plan->tier_bytes[SW_HOST], "node_disk_bytes", of_node * sw_plan_disk_bytes(p->plan));
 }
 
 /* Returns the tensor groups, or null where each rank has whole layers. */
-static json_t *tensor_json(const struct sw_planned *p) {
-    const struct sw_settings *settings = &p->settings;
+static json_t *tensor_json(const struct sw_job *p) {
+    const struct sw_settings *settings = p->settings;
     const int64_t nodes = sw_settings_tensor_nodes(settings);
     if (sw_settings_tensor_ranks(settings) == 1)
         return json_null();
     return json_pack("{s:I, s:I, s:o, s:o}", "ranks", (json_int_t)sw_settings_tensor_ranks(settings), "groups",
                      (json_int_t)sw_settings_data_ranks(settings), "nodes",
                      nodes > 0 ? json_integer(nodes) : json_null(), "within_node_step_s",
-                     p->groups_in_nodes_s > 0.0 ? json_real(p->groups_in_nodes_s) : json_null());
+                     p->price.groups_in_nodes_s > 0.0 ? json_real(p->price.groups_in_nodes_s) : json_null());
 }
 
 /* Returns what --tensor auto compared, or null where the size of groups was given. */
@@ -740,31 +739,33 @@ static json_t *sent_json(const struct sw_plan *plan) {
     return json_pack("{s:I, s:I}", "bytes", (json_int_t)sent.bytes, "between_bytes", (json_int_t)sent.between_bytes);
 }
 
-static json_t *saves_json(const struct sw_planned *p) {
-    if (!p->may_save)
+static json_t *saves_json(const struct sw_job *p) {
+    if (!p->price.may_save)
         return json_null();
-    return json_pack("{s:I, s:f, s:f}", "every_steps", (json_int_t)p->writes.save_every, "cost_s", p->save.cost_s,
-                     "share", sw_planned_save_share(p));
+    return json_pack("{s:I, s:f, s:f}", "every_steps", (json_int_t)p->price.writes.save_every, "cost_s",
+                     p->price.save.cost_s, "share", sw_job_save_share(p));
 }
 
 /* Returns null without --data. */
-static json_t *data_json(const struct sw_planned *p) {
-    const struct sw_settings *s = &p->settings;
+static json_t *data_json(const struct sw_job *p) {
+    const struct sw_settings *s = p->settings;
     if (p->data.tokens == 0)
         return json_null();
     return json_pack("{s:I, s:o, s:f, s:I, s:I, s:f}", "tokens", (json_int_t)p->data.tokens, "estimated_from_bytes",
                      p->data.sample_bytes > 0 ? json_integer(p->data.sample_bytes) : json_null(), "epochs",
-                     sw_data_pass_epochs(&p->data, s), "steps", (json_int_t)s->steps, "run_tokens",
-                     (json_int_t)(s->steps * s->batch_tokens), "run_s", sw_planned_run_s(p));
+                     sw_job_epochs(p), "steps", (json_int_t)s->steps, "run_tokens",
+                     (json_int_t)(s->steps * s->batch_tokens), "run_s", sw_job_run_s(p));
 }
 
-static json_t *writes_json(const struct sw_planned *p) {
-    const struct sw_settings *s = &p->settings;
-    const double thousand = sw_writes_per_thousand(&p->writes), all = sw_writes_of_run(&p->writes, s->steps);
+static json_t *writes_json(const struct sw_job *p) {
+    const struct sw_settings *s = p->settings;
+    const double thousand = sw_writes_per_thousand(&p->price.writes),
+                 all = sw_writes_of_run(&p->price.writes, s->steps);
     return json_pack("{s:I, s:I, s:I, s:I, s:f, s:I, s:f, s:o, s:o, s:o}", "start_bytes",
-                     (json_int_t)p->writes.start_bytes, "step_bytes", (json_int_t)p->writes.step_bytes, "save_bytes",
-                     (json_int_t)p->writes.save_bytes, "save_every", (json_int_t)p->writes.save_every,
-                     "bytes_per_1000_steps", thousand, "steps", (json_int_t)s->steps, "run_bytes", all, "endurance_tb",
+                     (json_int_t)p->price.writes.start_bytes, "step_bytes", (json_int_t)p->price.writes.step_bytes,
+                     "save_bytes", (json_int_t)p->price.writes.save_bytes, "save_every",
+                     (json_int_t)p->price.writes.save_every, "bytes_per_1000_steps", thousand, "steps",
+                     (json_int_t)s->steps, "run_bytes", all, "endurance_tb",
                      s->endurance > 0.0 ? json_real(s->endurance) : json_null(), "share_per_1000_steps",
                      real_or_null(sw_writes_share(thousand, s->endurance)), "run_share",
                      real_or_null(sw_writes_share(all, s->endurance)));
@@ -794,16 +795,16 @@ static json_t *quantized_json(const struct sw_plan *plan) {
                      grads ? sw_quant_name(plan->spec.reduce) : NULL, "reduce_nodes", sw_plan_reduce_nodes(plan));
 }
 
-static sw_status print_json(const struct sw_planned *p, const struct sw_helps *helps) {
+static sw_status print_json(const struct sw_job *p, const struct sw_helps *helps) {
     const struct sw_plan *plan = p->plan;
     json_t *root = json_pack(
         "{s:s, s:I, s:I, s:I, s:I, s:s, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:o, s:o, s:I, s:o, s:o, s:o, s:i, s:i, "
         "s:o, "
         "s:o, s:o}",
-        "model", p->settings.model, "parameters",
-        (json_int_t)sw_settings_parameters(&p->settings, sw_model_get_units(p->model)), "batch_tokens",
-        (json_int_t)p->settings.batch_tokens, "micro_batch", (json_int_t)p->settings.micro_batch, "seq",
-        (json_int_t)p->settings.seq, "precision", sw_settings_precision_name(&p->settings), "recompute",
+        "model", p->settings->model, "parameters",
+        (json_int_t)sw_settings_parameters(p->settings, sw_model_get_units(p->model)), "batch_tokens",
+        (json_int_t)p->settings->batch_tokens, "micro_batch", (json_int_t)p->settings->micro_batch, "seq",
+        (json_int_t)p->settings->seq, "precision", sw_settings_precision_name(p->settings), "recompute",
         recompute_json(plan), "commit_every_step", plan->commit_every_step, "store_bytes",
         (json_int_t)sw_plan_store_bytes(plan), "disk_bytes", (json_int_t)sw_plan_disk_bytes(plan), "peak_bytes",
         "device", (json_int_t)plan->tier_bytes[SW_DEVICE], "host", (json_int_t)plan->tier_bytes[SW_HOST], "nvme",
@@ -817,9 +818,9 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_helps *h
     json_object_set_new(root, "grads_state", json_string(plan->spec.grads == SW_GRADS_8BIT ? "8bit" : "compute"));
     json_object_set_new(root, "placement_prices", placement_prices_json(p));
     json_object_set_new(root, "frozen", frozen_json(p));
-    json_object_set_new(root, "ranks", json_integer(sw_settings_ranks(&p->settings)));
+    json_object_set_new(root, "ranks", json_integer(sw_settings_ranks(p->settings)));
     json_object_set_new(root, "zero",
-                        sw_settings_data_ranks(&p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
+                        sw_settings_data_ranks(p->settings) > 1 ? json_integer(p->plan->spec.zero) : json_null());
     json_object_set_new(root, "tensor", tensor_json(p));
     json_object_set_new(root, "tensor_choice", tensor_choice_json(&p->tensor_prices));
     json_object_set_new(root, "nodes", nodes_json(p));
@@ -833,61 +834,65 @@ static sw_status print_json(const struct sw_planned *p, const struct sw_helps *h
 
 /* Refuses, as training would, a plan for which this machine has not the memory or the drives. A machine that is
  * described by --machine or --rates is not this one, and --smallest-machine asks which machine it takes. */
-static sw_status check_here(const struct sw_planned *p) {
+static sw_status check_here(const struct sw_job *p) {
     const struct sw_device_info info = sw_devices_info(&p->devices);
-    const struct sw_plan_drives where = {.settings = &p->settings, .places = &p->places};
-    const struct sw_model_shape shape = sw_planned_shape(p);
-    if (p->settings.machine != NULL || p->settings.rates != NULL || p->settings.smallest_machine)
+    if (p->settings->machine != NULL || p->settings->rates != NULL || p->settings->smallest_machine)
         return SW_OK;
-    SW_TRY(sw_room_check(p->plan, &info, &p->settings));
-    return sw_plan_check_drives(p->plan, &where, p->model, &shape, p->devices.compute);
+    SW_TRY(sw_room_check(p->plan, &info, p->settings));
+    return sw_job_check_drives(p, false);
 }
 
 /* Warns of what the run would do to its drives, and of state that slows it down. */
-static sw_status warn(const struct sw_planned *p) {
+static sw_status warn(const struct sw_job *p) {
     double narrow_s;
-    sw_answer_warn_writes(&p->settings, p->plan, &p->writes, p->settings.steps);
+    sw_answer_warn_writes(p->settings, p->plan, &p->price.writes, p->settings->steps);
     SW_TRY(sw_what_if_narrow(p, &narrow_s));
-    sw_answer_warn_state(p->prediction.plain.step_s, narrow_s);
+    sw_answer_warn_state(p->price.prediction.plain.step_s, narrow_s);
     return SW_OK;
 }
 
-static sw_status run(struct sw_planned *p, int argc, char **argv) {
-    if (p->settings.trace != NULL)
-        SW_TRY(sw_trace_file_check(p->settings.trace));
-    if (p->settings.svg != NULL)
-        SW_TRY(sw_timeline_svg_check(p->settings.svg));
-    if (!p->settings.init)
-        SW_TRY(sw_ranks_agree_on_error(p->ranks, sw_source_check_weights(p->settings.model)));
-    SW_TRY(sw_planned_make(p));
+static sw_status open_job(struct sw_settings *settings, struct sw_ranks *ranks, struct sw_job *out) {
+    const struct sw_job_spec spec = {
+        .settings = settings, .ranks = ranks, .folder = ".", .open_data = sw_data_pass_measure};
+    if (settings->trace != NULL)
+        SW_TRY(sw_trace_file_check(settings->trace));
+    if (settings->svg != NULL)
+        SW_TRY(sw_timeline_svg_check(settings->svg));
+    if (!settings->init)
+        SW_TRY(sw_ranks_agree_on_error(ranks, sw_source_check_weights(settings->model)));
+    return sw_job_open(&spec, out);
+}
+
+/* Prices the plan of a job that was opened, and prints what was asked for. */
+static sw_status answer(struct sw_job *p, int argc, char **argv) {
     SW_TRY(sw_ranks_agree_on_error(p->ranks,
                                    sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places})));
     /* A plan that does not fit is refused before this machine is measured for it. */
     SW_TRY(sw_ranks_agree_on_error(p->ranks, check_here(p)));
-    SW_TRY(sw_planned_predict(p));
+    SW_TRY(sw_job_predict(p));
     SW_TRY(sw_ranks_agree_on_error(p->ranks, check_here(p)));
     if (sw_ranks_rank(p->ranks) > 0)
         return SW_OK;
     if (p->data.tokens > 0)
-        sw_answer_warn_epochs(sw_data_pass_epochs(&p->data, &p->settings), p->settings.steps);
-    sw_answer_warn_groups(&p->settings, p->prediction.plain.step_s, p->groups_in_nodes_s);
-    if (!p->settings.smallest_machine)
+        sw_answer_warn_epochs(sw_job_epochs(p), p->settings->steps);
+    sw_answer_warn_groups(p->settings, p->price.prediction.plain.step_s, p->price.groups_in_nodes_s);
+    if (!p->settings->smallest_machine)
         SW_TRY(warn(p));
-    if (p->settings.trace != NULL)
+    if (p->settings->trace != NULL)
         SW_TRY(write_trace(p));
-    if (p->settings.svg != NULL)
+    if (p->settings->svg != NULL)
         SW_TRY(write_svg(p));
-    if (p->settings.smallest_machine)
+    if (p->settings->smallest_machine)
         return plan_print_smallest(p);
-    const bool tries = p->settings.explain && sw_what_helps_is_quick(p);
+    const bool tries = p->settings->explain && sw_what_helps_is_quick(p);
     struct sw_helps helps;
-    if (p->settings.json) {
+    if (p->settings->json) {
         if (tries)
             SW_TRY(sw_what_helps(p, &helps));
         return print_json(p, tries ? &helps : NULL);
     }
     plan_answer_print(p, argc, argv);
-    if (!p->settings.explain)
+    if (!p->settings->explain)
         return SW_OK;
     plan_explain(p);
     if (tries)
@@ -897,19 +902,31 @@ static sw_status run(struct sw_planned *p, int argc, char **argv) {
 }
 
 /* Refuses a plan for other ranks than those that were started, which measure as many as they are. */
-static sw_status check_ranks(const struct sw_planned *p) {
-    const int count = sw_ranks_count(p->ranks);
-    if (count > 1 && sw_settings_ranks(&p->settings) > 1 && sw_settings_ranks(&p->settings) != count)
+static sw_status check_ranks(const struct sw_settings *settings, struct sw_ranks *ranks) {
+    const int count = sw_ranks_count(ranks);
+    if (count > 1 && sw_settings_ranks(settings) > 1 && sw_settings_ranks(settings) != count)
         return sw_fail(SW_ERR_USAGE, "--ranks %lld is not the %d ranks that were started; leave it out, or start one",
-                       (long long)sw_settings_ranks(&p->settings), count);
-    return sw_agree_on_settings(p->ranks, &p->settings);
+                       (long long)sw_settings_ranks(settings), count);
+    return sw_agree_on_settings(ranks, settings);
 }
 
 /* Each model is planned for one rank, as no ranks are asked to plan and measure together for every model. */
-static sw_status find_largest(const struct sw_planned *p) {
-    if (sw_ranks_count(p->ranks) > 1)
+static sw_status find_largest(const struct sw_settings *settings, const struct sw_ranks *ranks) {
+    if (sw_ranks_count(ranks) > 1)
         return sw_fail(SW_ERR_USAGE, "--largest plans on one rank; start it without mpirun");
-    return plan_print_largest(&p->settings);
+    return plan_print_largest(settings);
+}
+
+static sw_status plan(struct sw_settings *settings, struct sw_ranks *ranks, int argc, char **argv) {
+    struct sw_job job = {0};
+    SW_TRY(check_ranks(settings, ranks));
+    if (settings->largest != 0)
+        return find_largest(settings, ranks);
+    sw_status status = open_job(settings, ranks, &job);
+    if (status == SW_OK)
+        status = answer(&job, argc, argv);
+    sw_job_release(&job);
+    return status;
 }
 
 /* A search makes and drops programs of some MiB by the hundred. Memory that stays with the process for the next one
@@ -921,21 +938,18 @@ static void keep_memory(void) {
 
 int sw_command_plan(int argc, char **argv) {
     struct sw_ranks ranks;
-    struct sw_planned p = {.ranks = &ranks, .measure_data = sw_data_pass_measure};
+    struct sw_settings settings = {0};
     int code;
     keep_memory();
     if (!sw_command_begin(&ranks, "plan", &code))
         return code;
-    if (sw_command_parse_ranks(&ranks, &sw_plan_command, argc, argv, &p.settings, &code)) {
-        p.settings.memory_named[SW_DEVICE] = p.settings.device_memory != SW_OPTION_AUTO;
-        p.settings.memory_named[SW_HOST] = p.settings.host_memory != SW_OPTION_AUTO;
-        sw_status status = check_ranks(&p);
-        if (status == SW_OK)
-            status = p.settings.largest != 0 ? find_largest(&p) : run(&p, argc, argv);
+    if (sw_command_parse_ranks(&ranks, &sw_plan_command, argc, argv, &settings, &code)) {
+        settings.memory_named[SW_DEVICE] = settings.device_memory != SW_OPTION_AUTO;
+        settings.memory_named[SW_HOST] = settings.host_memory != SW_OPTION_AUTO;
+        const sw_status status = plan(&settings, &ranks, argc, argv);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&ranks, status);
-        sw_planned_release(&p);
     }
-    sw_options_release(&sw_plan_command, &p.settings);
+    sw_options_release(&sw_plan_command, &settings);
     sw_command_end(&ranks, code);
     return code;
 }

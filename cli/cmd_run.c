@@ -38,7 +38,7 @@ static void say_data(const struct sw_trainer *trainer) {
 /* Returns what the steps that are left write. A resume does not make the store again. */
 static struct sw_writes writes_of(const struct sw_trainer *trainer) {
     const struct sw_option_every *every = &trainer->run.settings.save_every;
-    struct sw_writes writes = sw_writes_of(trainer->plan, sw_writes_save_steps(every, trainer->forecast.step.step_s));
+    struct sw_writes writes = sw_writes_of(trainer->job.plan, sw_writes_save_steps(every, trainer->forecast.step.step_s));
     if (trainer->position.step > 0)
         writes.start_bytes = 0;
     return writes;
@@ -47,17 +47,17 @@ static struct sw_writes writes_of(const struct sw_trainer *trainer) {
 static void say_writes(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_writes writes = writes_of(trainer);
-    sw_answer_warn_writes(settings, trainer->plan, &writes, settings->steps - trainer->position.step);
+    sw_answer_warn_writes(settings, trainer->job.plan, &writes, settings->steps - trainer->position.step);
 }
 
 /* Returns what plan would answer about the steps that are left. A --dry-run does not complete its plan. */
 static struct sw_answer answer_of(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_forecast *forecast = &trainer->forecast;
-    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    const struct sw_device_info info = sw_devices_info(&trainer->job.devices);
     const bool known = forecast->step.step_s > 0.0;
     return (struct sw_answer){.settings = settings,
-                              .plan = trainer->plan,
+                              .plan = trainer->job.plan,
                               .writes = writes_of(trainer),
                               .steps = settings->dry_run ? 0 : settings->steps - trainer->position.step,
                               .step = known ? &forecast->step : NULL,
@@ -92,24 +92,24 @@ static void say_schedule(const struct sw_schedule *before, const struct sw_sched
 
 static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_device_info info = sw_devices_info(&trainer->devices);
+    const struct sw_device_info info = sw_devices_info(&trainer->job.devices);
     say_answer(trainer);
     sw_answer_warn_groups(settings, 0.0, 0.0);
     sw_answer_warn_state(trainer->forecast.step.step_s, trainer->forecast.narrow_step_s);
     say_writes(trainer);
     sw_log_info("computed on %s (%s, %s); %s", info.name, info.isa, SW_COUNT(info.threads, "thread"),
-                sw_plan_commits(trainer->plan));
+                sw_plan_commits(trainer->job.plan));
     if (settings->freeze != NULL)
         sw_log_info(
             "frozen: %s, %lld of the parameters", settings->freeze,
-            (long long)sw_units_first_parameters(sw_model_get_units(trainer->model), trainer->plan->spec.frozen_units));
+            (long long)sw_units_first_parameters(sw_model_get_units(trainer->job.model), trainer->job.plan->spec.frozen_units));
     if (sw_settings_ranks(settings) > 1)
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
                     (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),
-                    trainer->plan->spec.zero);
-    if (trainer->plan->spec.secondary_ranks > 1)
+                    trainer->job.plan->spec.zero);
+    if (trainer->job.plan->spec.secondary_ranks > 1)
         sw_log_info("a second shard of the weights is kept among every %d ranks, on the %s",
-                    trainer->plan->spec.secondary_ranks, sw_tier_name(trainer->plan->secondary_tier));
+                    trainer->job.plan->spec.secondary_ranks, sw_tier_name(trainer->job.plan->secondary_tier));
     say_data(trainer);
     if (settings->lr_was_open)
         sw_log_info("learning rate: %g, as --lr auto is for %s; --lr sets another", settings->lr,

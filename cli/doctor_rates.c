@@ -6,7 +6,7 @@
 #include "core/team.h"
 #include "io/queue/file.h"
 #include "io/queue/queue.h"
-#include "job/planned.h"
+#include "job/job.h"
 #include "kernels/device.h"
 #include "kernels/op_times.h"
 #include "offload/simulate/measure.h"
@@ -50,15 +50,16 @@ static sw_status settings_of(const struct sw_doctor *doctor, struct sw_settings 
 }
 
 void sw_doctor_profile(struct sw_doctor *doctor) {
-    struct sw_planned planned = {0};
+    struct sw_settings settings = {0};
+    struct sw_job job = {0};
     struct sw_profile profile;
     if (!doctor->profiles)
         return;
-    sw_status status = settings_of(doctor, &planned.settings);
+    sw_status status = settings_of(doctor, &settings);
     if (status == SW_OK)
-        status = sw_planned_make(&planned);
+        status = sw_job_open(&(struct sw_job_spec){.settings = &settings, .folder = "."}, &job);
     if (status == SW_OK)
-        status = sw_planned_profile(&planned, &(struct sw_profile_need){.drives = true, .again = true}, &profile);
+        status = sw_job_find_profile(&job, &(struct sw_profile_need){.drives = true, .again = true}, &profile);
     if (status == SW_OK) {
         tell(doctor, &profile);
         sw_profile_release(&profile);
@@ -66,8 +67,8 @@ void sw_doctor_profile(struct sw_doctor *doctor) {
         sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "not measured: %s", sw_error_message(status));
         sw_error_clear();
     }
-    sw_planned_release(&planned);
-    sw_options_release(&sw_plan_command, &planned.settings);
+    sw_job_release(&job);
+    sw_options_release(&sw_plan_command, &settings);
 }
 
 /* Measures a folder's drive: writes a file without a name once, then reads, writes, and does both at once, through the

@@ -2,7 +2,7 @@
 
 #include "core/files/files.h"
 #include "job/rates.h"
-#include "job/writes.h"
+#include "job/store.h"
 #include "offload/engine/timeline.h"
 #include "offload/simulate/outline_price.h"
 

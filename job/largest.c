@@ -13,9 +13,9 @@
 #define ANY_MODEL "llama-1b"
 
 struct sw_sizing {
-    struct sw_settings settings; /* with resolved budgets; borrows its texts */
-    struct sw_planned machine;
-    struct sw_profile profile; /* of this machine; empty for a described one */
+    struct sw_settings settings; /* with resolved budgets and nodes, and nothing else; borrows its texts */
+    struct sw_settings any;      /* of a model that stands for all */
+    struct sw_job machine;       /* a job of that model; has the profile of this machine */
 };
 
 const char *sw_size_limit_name(sw_size_limit limit) {
@@ -32,15 +32,17 @@ sw_status sw_sizing_open(const struct sw_settings *settings, struct sw_sizing **
     struct sw_sizing *s = calloc(1, sizeof *s);
     if (s == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to search the largest model");
-    char any_model[] = ANY_MODEL;
-    s->settings = s->machine.settings = *settings;
-    s->machine.settings.model = any_model;
-    sw_status status = sw_planned_open(&s->machine);
-    if (status == SW_OK && settings->machine == NULL)
-        status = sw_planned_profile(&s->machine, &(struct sw_profile_need){.drives = true}, &s->profile);
-    s->settings.device_memory = s->machine.settings.device_memory;
-    s->settings.host_memory = s->machine.settings.host_memory;
-    s->machine.settings.model = settings->model;
+    static char any_model[] = ANY_MODEL;
+    s->settings = s->any = *settings;
+    s->any.model = any_model;
+    struct sw_job *machine = &s->machine;
+    sw_status status =
+        sw_job_open(&(struct sw_job_spec){.settings = &s->any, .folder = ".", .unplanned = true}, machine);
+    if (status == SW_OK && !machine->is_described)
+        status = sw_job_find_profile(machine, &(struct sw_profile_need){.drives = true}, &machine->profile);
+    s->settings.device_memory = s->any.device_memory;
+    s->settings.host_memory = s->any.host_memory;
+    s->settings.nodes = s->any.nodes;
     *out = s;
     if (status != SW_OK) {
         sw_sizing_close(s);
@@ -52,35 +54,23 @@ sw_status sw_sizing_open(const struct sw_settings *settings, struct sw_sizing **
 void sw_sizing_close(struct sw_sizing *s) {
     if (s == NULL)
         return;
-    if (s->profile.times != NULL)
-        sw_profile_release(&s->profile);
-    sw_planned_release(&s->machine);
+    sw_job_release(&s->machine);
     free(s);
 }
 
 const char *sw_sizing_device_name(const struct sw_sizing *s) {
     const char *here = sw_devices_info(&s->machine.devices).model;
-    if (s->settings.machine != NULL)
+    if (s->machine.is_described)
         return s->machine.described.device.name;
     return here != NULL ? here : "this CPU";
 }
 
-/* One size of a model: its outline, or why there is none. */
+/* One size of a model: its job, or why there is none. */
 struct size {
-    struct sw_model_config config;
-    struct sw_settings settings; /* resolved for the model */
-    struct sw_model_shape shape;
-    struct sw_model *model;
-    struct sw_plan *plan; /* NULL: it does not fit */
-    sw_size_limit limit;  /* if it does not */
+    struct sw_job job;
+    bool fits;
+    sw_size_limit limit; /* if it does not fit */
 };
-
-static void release_size(struct size *size) {
-    sw_plan_destroy(size->plan);
-    sw_model_destroy(size->model);
-    size->plan = NULL;
-    size->model = NULL;
-}
 
 /* Tells which budget is too small from the message, which names the flag of each. */
 static sw_size_limit limit_of(sw_status status) {
@@ -109,24 +99,18 @@ static bool make_config(const struct shapes *shapes, int64_t layers, struct sw_m
     return made;
 }
 
-/* Makes the outline of the plan for a model of so many layers. A size that does not fit is no error. */
-static sw_status plan_size(struct sw_sizing *s, const struct shapes *shapes, int64_t layers, struct size *out) {
-    const struct sw_device_info info = sw_devices_info(&s->machine.devices);
-    *out = (struct size){.settings = s->settings, .limit = SW_LIMIT_SIZE};
-    if (!make_config(shapes, layers, &out->config))
+/* Makes the outline of the plan for a model of so many layers. A size that does not fit is no error. The caller
+ * releases the size's job, also after a failure. */
+static sw_status plan_size(const struct sw_sizing *s, const struct shapes *shapes, int64_t layers, struct size *out) {
+    struct sw_model_config config;
+    const struct sw_job_change change = {.settings = s->settings, .resolves = true, .config = &config};
+    *out = (struct size){.limit = SW_LIMIT_SIZE};
+    if (!make_config(shapes, layers, &config))
         return SW_OK;
     /* A longer --seq asks for a model that was made for it. */
-    out->config.max_positions = sw_max_i64(out->config.max_positions, out->settings.seq);
-    SW_TRY(sw_settings_resolve(&out->settings, &out->config, &info));
-    SW_TRY(sw_settings_resolve_steps(&out->settings, 0));
-    out->shape = (struct sw_model_shape){.type = sw_settings_type(&out->settings),
-                                         .batch = out->settings.micro_batch,
-                                         .seq = out->settings.seq,
-                                         .tiles = out->settings.tiles,
-                                         .optimizer = sw_settings_optimizer(&out->settings),
-                                         .fp8 = sw_settings_fp8(&out->settings)};
-    SW_TRY(sw_model_create(&out->config, &out->shape, s->machine.devices.compute, &out->model));
-    const sw_status status = sw_plan_fit(&out->settings, out->model, &out->plan);
+    config.max_positions = sw_max_i64(config.max_positions, s->settings.seq);
+    const sw_status status = sw_job_with(&s->machine, &change, &out->job);
+    out->fits = status == SW_OK;
     if (status != SW_ERR_BUDGET)
         return status;
     out->limit = limit_of(status);
@@ -136,27 +120,23 @@ static sw_status plan_size(struct sw_sizing *s, const struct shapes *shapes, int
 
 /* Predicts a size's step by the plan that a search of so many ops finds, which replaces the outline; 0: by the outline
  * itself. Keeps the faster of it and *out. */
-static sw_status price_plan(const struct sw_sizing *s, struct size *size, const struct sw_rates *rates,
-                            int64_t most_ops, struct sw_largest *out) {
-    struct sw_search_prices prices;
+static sw_status price_plan(struct sw_job *job, int64_t most_ops, struct sw_largest *out) {
     struct sw_outline_price found;
-    sw_status status = SW_OK;
-    if (most_ops > 0 && sw_plan_choice_is_open(&size->settings, &s->machine.devices, size->plan))
-        status = sw_plan_choose(&size->settings, size->model, rates, most_ops, &prices, &size->plan);
+    sw_status status = most_ops > 0 ? sw_job_choose(job, most_ops) : SW_OK;
     if (status == SW_OK)
-        status = sw_outline_simulate(size->plan, rates, INFINITY, &found);
+        status = sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, &found);
     if (status == SW_ERR_BUDGET || status == SW_ERR_ARG || (status == SW_OK && !found.simulated)) {
         /* Each group of micro-batches that fits has too many ops, so there is no such plan. */
         sw_error_clear();
         return SW_OK;
     }
     SW_TRY(status);
-    const double tokens_per_s = (double)size->settings.batch_tokens / found.step.step_s;
+    const double tokens_per_s = (double)job->settings->batch_tokens / found.step.step_s;
     if (tokens_per_s <= out->tokens_per_s)
         return SW_OK;
-    out->config = size->config;
-    out->parameters = sw_units_parameters(sw_model_get_units(size->model));
-    out->disk_bytes = sw_plan_disk_bytes(size->plan);
+    out->config = job->config;
+    out->parameters = sw_units_parameters(sw_model_get_units(job->model));
+    out->disk_bytes = sw_plan_disk_bytes(job->plan);
     out->tokens_per_s = tokens_per_s;
     out->step = found.step;
     return SW_OK;
@@ -164,16 +144,16 @@ static sw_status price_plan(const struct sw_sizing *s, struct size *size, const 
 
 /* Prices the usual plans with all updates on one side. The search takes ten times as long or more, and finds a plan
  * that is at least as fast. */
-static sw_status price_sides(const struct sw_sizing *s, struct size *size, const struct sw_rates *rates,
-                             struct sw_largest *out) {
+static sw_status price_sides(const struct sw_job *job, struct sw_largest *out) {
     for (int update = SW_UPDATE_HOST; update <= SW_UPDATE_DEVICE; update++) {
-        sw_plan_destroy(size->plan);
-        size->plan = NULL;
-        size->settings.update = update;
-        const sw_status status = sw_plan_fit(&size->settings, size->model, &size->plan);
+        struct sw_job_change side = sw_job_same(job);
+        struct sw_job varied;
+        side.settings.update = update;
+        sw_status status = sw_job_with(job, &side, &varied);
         if (status == SW_OK)
-            SW_TRY(price_plan(s, size, rates, 0, out));
-        else if (status != SW_ERR_BUDGET)
+            status = price_plan(&varied, 0, out);
+        sw_job_release(&varied);
+        if (status != SW_OK && status != SW_ERR_BUDGET)
             return status;
         sw_error_clear();
     }
@@ -183,19 +163,10 @@ static sw_status price_sides(const struct sw_sizing *s, struct size *size, const
 /* Predicts the speed of a size that fits, by a search of so many ops; 0: roughly, by plans with all updates on one
  * side.
  */
-static sw_status price_size(const struct sw_sizing *s, struct size *size, int64_t most_ops, struct sw_largest *out) {
-    const struct sw_devices *devices = &s->machine.devices;
-    const struct sw_rates_target target = {.settings = &size->settings, .model = size->model, .devices = devices};
-    struct sw_machine_rates rates = {0};
-    sw_status status = s->settings.machine != NULL
-                           ? sw_rates_describe(&s->machine.described.rates, size->model, devices->compute, &rates)
-                           : sw_profile_price(&s->profile, &target, &rates);
-    if (status == SW_OK)
-        status = most_ops == 0 && size->settings.update == SW_UPDATE_AUTO
-                     ? price_sides(s, size, &rates.rates, out)
-                     : price_plan(s, size, &rates.rates, most_ops, out);
-    sw_rates_release(&rates);
-    return status;
+static sw_status price_size(struct sw_job *job, int64_t most_ops, struct sw_largest *out) {
+    SW_TRY(sw_job_count_rates(job));
+    return most_ops == 0 && job->settings->update == SW_UPDATE_AUTO ? price_sides(job, out)
+                                                                    : price_plan(job, most_ops, out);
 }
 
 /* The sizes between which the largest lies, by their layers: `good` trains, `bad` does not. */
@@ -213,10 +184,9 @@ static sw_status find_fitting(struct sw_sizing *s, const struct shapes *shapes, 
         const int64_t layers = open ? twice : between->good + (between->bad - between->good) / 2;
         struct size size;
         const sw_status status = plan_size(s, shapes, layers, &size);
-        const bool fits = size.plan != NULL;
-        release_size(&size);
+        sw_job_release(&size.job);
         SW_TRY(status);
-        if (fits) {
+        if (size.fits) {
             between->good = layers;
         } else {
             between->bad = layers;
@@ -255,9 +225,9 @@ static sw_status find_fast(struct sw_sizing *s, const struct speed_search *searc
         struct sw_largest tried = {.limit = out->limit};
         struct size size;
         sw_status status = plan_size(s, &search->shapes, layers, &size);
-        if (status == SW_OK && size.plan != NULL)
-            status = price_size(s, &size, search->most_ops, &tried);
-        release_size(&size);
+        if (status == SW_OK && size.fits)
+            status = price_size(&size.job, search->most_ops, &tried);
+        sw_job_release(&size.job);
         SW_TRY(status);
         if (tried.tokens_per_s >= search->least_tokens_per_s) {
             *out = tried;
@@ -277,9 +247,9 @@ static sw_status predict_as_plan(struct sw_sizing *s, const struct speed_search 
     struct sw_largest found = {.limit = out->limit};
     struct size size;
     sw_status status = plan_size(s, &search->shapes, layers, &size);
-    if (status == SW_OK && size.plan != NULL)
-        status = price_size(s, &size, SW_SEARCH_OPS, &found);
-    release_size(&size);
+    if (status == SW_OK && size.fits)
+        status = price_size(&size.job, SW_SEARCH_OPS, &found);
+    sw_job_release(&size.job);
     if (status == SW_OK && found.tokens_per_s > 0.0)
         *out = found;
     return status;

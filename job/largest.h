@@ -2,7 +2,7 @@
 #ifndef SW_JOB_LARGEST_H
 #define SW_JOB_LARGEST_H
 
-#include "job/planned.h"
+#include "job/job.h"
 #include "model/hf/scale.h"
 
 /* The limit that keeps the next size from training. */

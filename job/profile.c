@@ -9,6 +9,7 @@
 #include "job/described.h"
 #include "job/machine/driver_version.h"
 #include "job/rates_json.h"
+#include "job/settings_plan.h"
 #include "offload/simulate/measure.h"
 
 #include <jansson.h>
@@ -328,14 +329,7 @@ void sw_profile_release(struct sw_profile *profile) {
 
 sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rates_target *target,
                            struct sw_machine_rates *out) {
-    const struct sw_model_shape shape = {.type = sw_settings_type(target->settings),
-                                         .batch = target->settings->micro_batch,
-                                         .seq = target->settings->seq,
-                                         .tiles = target->settings->tiles,
-                                         .tensor_ranks = (int)sw_settings_tensor_ranks(target->settings),
-                                         .tensor_rank = (int)sw_settings_tensor_rank(target->settings),
-                                         .optimizer = sw_settings_optimizer(target->settings),
-                                         .fp8 = sw_settings_fp8(target->settings)};
+    const struct sw_model_shape shape = sw_settings_shape(target->settings, false);
     /* The rates stand for ops that were not timed, because the units that have them took too much memory or time. */
     const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
     struct sw_device_description description = {.name = "this machine",

@@ -4,6 +4,7 @@
 #include "core/machine.h"
 #include "core/size.h"
 #include "job/profile.h"
+#include "job/settings_plan.h"
 #include "model/unit_run.h"
 #include "offload/simulate/measure.h"
 
@@ -114,15 +115,15 @@ static sw_status time_units(struct timing *timing, struct sw_unit_run *run, int6
 
 static sw_status time_cell(struct timing *timing, const struct cell *cell, const struct sw_settings *settings,
                            int64_t most_bytes) {
-    const struct sw_model_shape shape = {.type = sw_settings_type(settings),
-                                         .batch = cell->batch,
-                                         .seq = cell->seq,
-                                         .optimizer = sw_settings_optimizer(settings),
-                                         .fp8 = sw_settings_fp8(settings)};
+    struct sw_model_shape shape = sw_settings_shape(settings, false);
     const double start_s = passed_s(timing);
     struct sw_model_config config;
     struct sw_model *model = NULL;
     struct sw_unit_run *run = NULL;
+    shape.batch = cell->batch;
+    shape.seq = cell->seq;
+    shape.tiles = shape.tensor_ranks = 1;
+    shape.tensor_rank = 0;
     SW_TRY(config_of(cell, &config));
     sw_status status = sw_model_create(&config, &shape, timing->device, &model);
     if (status == SW_OK && sw_unit_run_bytes(model) <= most_bytes) {

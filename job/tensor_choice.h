@@ -4,9 +4,8 @@
 #ifndef SW_JOB_TENSOR_CHOICE_H
 #define SW_JOB_TENSOR_CHOICE_H
 
-#include "job/described.h"
-#include "job/machine/ranks.h"
-#include "model/hf/config.h"
+#include "core/status.h"
+#include "job/settings/settings.h"
 
 enum { SW_TENSOR_MOST_SIZES = 64, SW_TENSOR_REFUSAL_CHARS = 512, SW_TENSOR_CHOICE_CHARS = 1024 };
 
@@ -25,23 +24,14 @@ struct sw_tensor_prices {
     int chosen;                                        /* index of the size that was taken */
 };
 
-/* A training whose groups are to be chosen. Everything is borrowed. */
-struct sw_tensor_question {
-    struct sw_settings *settings; /* resolved, as if each rank had whole layers */
-    const struct sw_model_config *config;
-    const struct sw_devices *devices;
-    const struct sw_described_machine *machine; /* NULL: this machine, by its profile */
-    const char *folder;                         /* an existing folder on the drive of the store */
-    bool documents;                             /* as in struct sw_model_shape */
-    struct sw_ranks *ranks;
-};
-
 /* Tells whether the size of groups is to be chosen. */
 bool sw_tensor_is_open(const struct sw_settings *settings);
 
-/* Sets settings->tensor, resolves what depends on it, and groups the ranks. Rank 0 decides; all ranks call it together.
- * SW_ERR_BUDGET or SW_ERR_ARG: no size has a plan. */
-sw_status sw_tensor_choose(const struct sw_tensor_question *question, struct sw_tensor_prices *out);
+/* Chooses the size for a job that has no model yet and whose settings were resolved as if each rank had whole layers:
+ * sets settings->tensor, resolves what depends on it, groups the ranks, and fills job->tensor_prices. Rank 0 decides;
+ * all ranks call it together. SW_ERR_BUDGET or SW_ERR_ARG: no size has a plan. */
+struct sw_job;
+sw_status sw_tensor_choose(struct sw_job *job);
 
 /* Writes the choice and its reason in one sentence. */
 const char *sw_tensor_choice_text(const struct sw_tensor_prices *prices, char out[SW_TENSOR_CHOICE_CHARS]);

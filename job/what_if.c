@@ -1,85 +1,53 @@
+/* Each question is a varied job (sw_job_with), planned by the planner's own code. */
 #include "job/what_if.h"
 
+#include "core/error_scope.h"
 #include "core/size.h"
 #include "offload/simulate/outline_price.h"
 
 #include <math.h>
-
-/* The difference to a plan that was made. The batch may differ, but not the micro-batch, which the model knows. */
-struct change {
-    int64_t device_memory, host_memory;
-    double drives, batches; /* factors */
-    sw_optimizer_format optimizer;
-    sw_grads_format grads;
-};
-
-static struct change no_change(const struct sw_planned *p) {
-    return (struct change){.device_memory = p->settings.device_memory,
-                           .host_memory = p->settings.host_memory,
-                           .drives = 1.0,
-                           .batches = 1.0,
-                           .optimizer = (sw_optimizer_format)p->settings.optimizer_state,
-                           .grads = (sw_grads_format)p->settings.grads_state};
-}
-
-static struct sw_settings change_settings(const struct sw_planned *p, const struct change *change) {
-    struct sw_settings settings = p->settings; /* borrows its texts */
-    settings.device_memory = change->device_memory;
-    settings.host_memory = change->host_memory;
-    settings.batch_tokens = (int64_t)(change->batches * (double)settings.batch_tokens);
-    settings.group = 0;
-    if (settings.auto_chunk_grains > 0)
-        settings.chunk_grains = settings.auto_chunk_grains; /* and not those that the plan at hand was found with */
-    settings.optimizer_state = (int)change->optimizer;
-    settings.grads_state = (int)change->grads;
-    return settings;
-}
+#include <stdio.h>
 
 /* Where memory and batch are at least what they were, the plan that was made works as well, and a short search may find
  * none that is faster. */
-static sw_status keep_faster(const struct sw_planned *p, const struct sw_settings *settings,
-                             const struct sw_rates *rates, struct sw_simulation *step) {
+static sw_status keep_faster(const struct sw_job *varied, struct sw_simulation *step) {
+    const struct sw_settings *now = varied->settings, *before = varied->of->settings;
     struct sw_simulation same;
-    if (settings->device_memory < p->settings.device_memory || settings->host_memory < p->settings.host_memory ||
-        settings->batch_tokens != p->settings.batch_tokens ||
-        settings->optimizer_state != p->settings.optimizer_state || settings->grads_state != p->settings.grads_state)
+    if (now->device_memory < before->device_memory || now->host_memory < before->host_memory ||
+        now->batch_tokens != before->batch_tokens || now->optimizer_state != before->optimizer_state ||
+        now->grads_state != before->grads_state)
         return SW_OK;
-    SW_TRY(sw_simulate(p->plan, SW_PROGRAM_UPDATE, false, rates, NULL, &same));
+    SW_TRY(sw_simulate(varied->of->plan, SW_PROGRAM_UPDATE, false, &varied->rates.rates, NULL, &same));
     if (same.step_s < step->step_s)
         *step = same;
     return SW_OK;
 }
 
-static sw_status predict(const struct sw_planned *p, struct sw_settings *settings, const struct sw_model *model,
-                         const struct sw_rates *rates, struct sw_plan **plan, struct sw_what_if *out) {
-    struct sw_search_prices prices;
+static sw_status predict(struct sw_job *varied, struct sw_what_if *out) {
     struct sw_outline_price found;
-    if (sw_plan_choice_is_open(settings, &p->devices, *plan))
-        SW_TRY(sw_plan_choose(settings, model, rates, SW_SEARCH_QUICK_OPS, &prices, plan));
-    out->disk_bytes = sw_plan_disk_bytes(*plan);
-    if (sw_plan_uses_nvme(*plan) && !(rates->read.bytes_per_s > 0.0 && rates->write.bytes_per_s > 0.0))
+    SW_TRY(sw_job_choose(varied, SW_SEARCH_QUICK_OPS));
+    out->disk_bytes = sw_plan_disk_bytes(varied->plan);
+    if (sw_plan_uses_nvme(varied->plan) && !sw_rates_know_drives(&varied->rates.rates))
         return SW_OK;
-    SW_TRY(sw_outline_simulate(*plan, rates, INFINITY, &found));
+    SW_TRY(sw_outline_simulate(varied->plan, &varied->rates.rates, INFINITY, &found));
     out->step = found.step;
-    SW_TRY(keep_faster(p, settings, rates, &out->step));
-    out->tokens_per_s = (double)settings->batch_tokens / out->step.step_s;
+    SW_TRY(keep_faster(varied, &out->step));
+    out->tokens_per_s = (double)varied->settings->batch_tokens / out->step.step_s;
     return SW_OK;
 }
 
-/* Plans a model with a change, and predicts the step. */
-static sw_status plan_model(const struct sw_planned *p, const struct sw_model *model, const char *what,
-                            const struct change *change, struct sw_what_if *out) {
-    struct sw_settings settings = change_settings(p, change);
-    struct sw_rates rates = p->rates.rates;
-    struct sw_plan *plan = NULL;
-    *out = (struct sw_what_if){
-        .what = what, .device_memory = change->device_memory, .host_memory = change->host_memory, .tokens_per_s = NAN};
-    rates.read.bytes_per_s *= change->drives;
-    rates.write.bytes_per_s *= change->drives;
-    sw_status status = sw_plan_fit(&settings, model, &plan);
+/* Plans with a change, and predicts the step. */
+static sw_status plan_again(const struct sw_job *job, const char *what, const struct sw_job_change *change,
+                            struct sw_what_if *out) {
+    struct sw_job varied;
+    *out = (struct sw_what_if){.what = what,
+                               .device_memory = change->settings.device_memory,
+                               .host_memory = change->settings.host_memory,
+                               .tokens_per_s = NAN};
+    sw_status status = sw_job_with(job, change, &varied);
     if (status == SW_OK)
-        status = predict(p, &settings, model, &rates, &plan, out);
-    sw_plan_destroy(plan);
+        status = predict(&varied, out);
+    sw_job_release(&varied);
     out->fits = status == SW_OK;
     /* SW_ERR_ARG: each group that fits has too many ops. */
     if (status != SW_ERR_BUDGET && status != SW_ERR_ARG)
@@ -88,51 +56,40 @@ static sw_status plan_model(const struct sw_planned *p, const struct sw_model *m
     return SW_OK;
 }
 
-static sw_status plan_again(const struct sw_planned *p, const char *what, const struct change *change,
-                            struct sw_what_if *out) {
-    return plan_model(p, p->model, what, change, out);
-}
-
-/* Plans with another format of the optimizer state, for which the model's units are laid out. */
-static sw_status plan_format(const struct sw_planned *p, sw_optimizer_format format, struct sw_what_if *out) {
+/* Plans with another format of the optimizer state. */
+static sw_status plan_format(const struct sw_job *job, sw_optimizer_format format, struct sw_what_if *out) {
     static const char *const names[SW_OPTIMIZER_FORMATS] = {[SW_OPTIMIZER_FP32] = "optimizer state fp32",
                                                             [SW_OPTIMIZER_BF16] = "optimizer state bf16",
                                                             [SW_OPTIMIZER_8BIT] = "optimizer state 8bit"};
-    struct sw_model_shape shape = sw_planned_shape(p);
-    struct change change = no_change(p);
-    struct sw_model *model;
-    change.optimizer = format;
-    const struct sw_settings changed = change_settings(p, &change);
-    shape.optimizer = sw_settings_optimizer(&changed);
-    SW_TRY(sw_model_create(&p->config, &shape, p->devices.compute, &model));
-    const sw_status status = plan_model(p, model, names[format], &change, out);
-    sw_model_destroy(model);
-    return status;
+    struct sw_job_change change = sw_job_same(job);
+    change.settings.optimizer_state = (int)format;
+    return plan_again(job, names[format], &change, out);
 }
 
-bool sw_what_helps_is_quick(const struct sw_planned *p) {
+bool sw_what_helps_is_quick(const struct sw_job *job) {
     enum { MOST_OPS = 200000 };
-    return p->plan->program[SW_PROGRAM_UPDATE].op_count <= MOST_OPS;
+    return job->plan->program[SW_PROGRAM_UPDATE].op_count <= MOST_OPS;
 }
 
-sw_status sw_what_helps(const struct sw_planned *p, struct sw_helps *out) {
-    struct change drive = no_change(p), host = no_change(p), device = no_change(p), batch = no_change(p);
-    struct change grads = no_change(p);
-    const bool typed = grads.grads == SW_GRADS_TYPED;
-    drive.drives = batch.batches = 2.0;
-    host.host_memory *= 2;
-    device.device_memory *= 2;
+sw_status sw_what_helps(const struct sw_job *job, struct sw_helps *out) {
+    const struct sw_job_change same = sw_job_same(job);
+    struct sw_job_change drive = same, host = same, device = same, batch = same, grads = same;
+    const bool typed = same.settings.grads_state == SW_GRADS_TYPED;
+    drive.drives = 2.0;
+    host.settings.host_memory *= 2;
+    device.settings.device_memory *= 2;
+    batch.settings.batch_tokens *= 2;
     out->count = 0;
-    SW_TRY(plan_again(p, "one more drive", &drive, &out->row[out->count++]));
-    SW_TRY(plan_again(p, "host memory doubled", &host, &out->row[out->count++]));
-    SW_TRY(plan_again(p, "device memory doubled", &device, &out->row[out->count++]));
-    SW_TRY(plan_again(p, "batch doubled", &batch, &out->row[out->count++]));
+    SW_TRY(plan_again(job, "one more drive", &drive, &out->row[out->count++]));
+    SW_TRY(plan_again(job, "host memory doubled", &host, &out->row[out->count++]));
+    SW_TRY(plan_again(job, "device memory doubled", &device, &out->row[out->count++]));
+    SW_TRY(plan_again(job, "batch doubled", &batch, &out->row[out->count++]));
     for (int format = 0; format < SW_OPTIMIZER_FORMATS; format++)
-        if ((sw_optimizer_format)format != no_change(p).optimizer)
-            SW_TRY(plan_format(p, (sw_optimizer_format)format, &out->row[out->count++]));
-    grads.grads = typed ? SW_GRADS_8BIT : SW_GRADS_TYPED;
-    if (sw_settings_ranks(&p->settings) == 1)
-        SW_TRY(plan_again(p, typed ? "gradients in 8 bits" : "gradients in full", &grads, &out->row[out->count++]));
+        if (format != same.settings.optimizer_state)
+            SW_TRY(plan_format(job, (sw_optimizer_format)format, &out->row[out->count++]));
+    grads.settings.grads_state = typed ? SW_GRADS_8BIT : SW_GRADS_TYPED;
+    if (sw_settings_ranks(job->settings) == 1)
+        SW_TRY(plan_again(job, typed ? "gradients in 8 bits" : "gradients in full", &grads, &out->row[out->count++]));
     return SW_OK;
 }
 
@@ -140,22 +97,22 @@ sw_status sw_what_helps(const struct sw_planned *p, struct sw_helps *out) {
  * So steps whose compute lane is busy for two thirds of them cannot become half as long. */
 #define MOST_COMPUTING (2.0 / 3.0)
 
-static bool may_double(const struct sw_planned *p) {
-    const struct sw_simulation *step = &p->prediction.plain;
+static bool may_double(const struct sw_job *job) {
+    const struct sw_simulation *step = &job->price.prediction.plain;
     bool on_nvme = false;
-    for (int64_t u = p->plan->spec.frozen_units; u < p->plan->spec.units->count; u++)
-        on_nvme |= p->plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
-    return on_nvme && p->settings.optimizer_state == SW_OPTIMIZER_FP32 && sw_what_helps_is_quick(p) &&
+    for (int64_t u = job->plan->spec.frozen_units; u < job->plan->spec.units->count; u++)
+        on_nvme |= job->plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
+    return on_nvme && job->settings->optimizer_state == SW_OPTIMIZER_FP32 && sw_what_helps_is_quick(job) &&
            step->lane_busy_s[SW_LANE_COMPUTE] < MOST_COMPUTING * step->step_s;
 }
 
-sw_status sw_what_if_narrow(const struct sw_planned *p, double *out_step_s) {
+sw_status sw_what_if_narrow(const struct sw_job *job, double *out_step_s) {
     struct sw_what_if narrow;
     *out_step_s = 0.0;
-    if (!may_double(p))
+    if (!may_double(job))
         return SW_OK;
-    SW_TRY(plan_format(p, SW_OPTIMIZER_8BIT, &narrow));
-    if (narrow.fits && narrow.step.step_s < p->prediction.plain.step_s / 2.0)
+    SW_TRY(plan_format(job, SW_OPTIMIZER_8BIT, &narrow));
+    if (narrow.fits && narrow.step.step_s < job->price.prediction.plain.step_s / 2.0)
         *out_step_s = narrow.step.step_s;
     return SW_OK;
 }
@@ -184,14 +141,18 @@ static bool are_near(struct budgets low, struct budgets high) {
     return high.device - low.device <= high.device / SHARE && high.host - low.host <= high.host / SHARE;
 }
 
-static sw_status fits(const struct sw_planned *p, struct budgets budgets, bool *out) {
-    struct change change = no_change(p);
-    struct sw_plan *plan = NULL;
-    change.device_memory = budgets.device;
-    change.host_memory = budgets.host;
-    struct sw_settings settings = change_settings(p, &change);
-    const sw_status status = sw_plan_fit(&settings, p->model, &plan);
-    sw_plan_destroy(plan);
+static struct sw_job_change with_budgets(const struct sw_job *job, struct budgets budgets) {
+    struct sw_job_change change = sw_job_same(job);
+    change.settings.device_memory = budgets.device;
+    change.settings.host_memory = budgets.host;
+    return change;
+}
+
+static sw_status fits_budgets(const struct sw_job *job, struct budgets budgets, bool *out) {
+    const struct sw_job_change change = with_budgets(job, budgets);
+    struct sw_job varied;
+    const sw_status status = sw_job_with(job, &change, &varied);
+    sw_job_release(&varied);
     *out = status == SW_OK;
     if (status != SW_ERR_BUDGET)
         return status;
@@ -200,41 +161,156 @@ static sw_status fits(const struct sw_planned *p, struct budgets budgets, bool *
 }
 
 /* Halves the way from `high`, which fits, to `low`, which need not, until both are near. */
-static sw_status find_least(const struct sw_planned *p, struct budgets low, struct budgets high, struct budgets *out) {
+static sw_status find_least(const struct sw_job *job, struct budgets low, struct budgets high, struct budgets *out) {
     enum { MOST_TRIES = 40 };
     for (int tries = 0; tries < MOST_TRIES && !are_near(low, high); tries++) {
         const struct budgets tried = between(low, high);
         bool fit;
         if (tried.device == high.device && tried.host == high.host)
             break;
-        SW_TRY(fits(p, tried, &fit));
+        SW_TRY(fits_budgets(job, tried, &fit));
         *(fit ? &high : &low) = tried;
     }
     *out = high;
     return SW_OK;
 }
 
-static sw_status price_budgets(const struct sw_planned *p, const char *what, struct budgets budgets,
+static sw_status price_budgets(const struct sw_job *job, const char *what, struct budgets budgets,
                                struct sw_what_if *out) {
-    struct change change = no_change(p);
-    change.device_memory = budgets.device;
-    change.host_memory = budgets.host;
-    return plan_again(p, what, &change, out);
+    const struct sw_job_change change = with_budgets(job, budgets);
+    return plan_again(job, what, &change, out);
 }
 
-sw_status sw_least_memory(const struct sw_planned *p, struct sw_what_if out[SW_LEASTS]) {
-    const struct budgets all = {.device = p->settings.device_memory, .host = p->settings.host_memory};
+sw_status sw_least_memory(const struct sw_job *job, struct sw_what_if out[SW_LEASTS]) {
+    const struct budgets all = {.device = job->settings->device_memory, .host = job->settings->host_memory};
     struct budgets device, host, both;
-    SW_TRY(find_least(p, (struct budgets){.host = all.host}, all, &device));
-    SW_TRY(find_least(p, (struct budgets){.device = all.device}, all, &host));
+    SW_TRY(find_least(job, (struct budgets){.host = all.host}, all, &device));
+    SW_TRY(find_least(job, (struct budgets){.device = all.device}, all, &host));
     const struct budgets corner = {.device = device.device, .host = host.host};
     bool fit;
-    SW_TRY(fits(p, corner, &fit));
+    SW_TRY(fits_budgets(job, corner, &fit));
     both = corner;
     if (!fit)
-        SW_TRY(find_least(p, corner, all, &both));
-    SW_TRY(price_budgets(p, "as they are", all, &out[0]));
-    SW_TRY(price_budgets(p, "least device memory", device, &out[1]));
-    SW_TRY(price_budgets(p, "least host memory", host, &out[2]));
-    return price_budgets(p, "both small", both, &out[3]);
+        SW_TRY(find_least(job, corner, all, &both));
+    SW_TRY(price_budgets(job, "as they are", all, &out[0]));
+    SW_TRY(price_budgets(job, "least device memory", device, &out[1]));
+    SW_TRY(price_budgets(job, "least host memory", host, &out[2]));
+    return price_budgets(job, "both small", both, &out[3]);
+}
+
+enum { LEAST_SEQ = 64, MESSAGE_CHARS = 1024, FLAGS_CHARS = 128 };
+
+/* Tells whether the plan fits with a change. */
+static bool fits(const struct sw_job *job, const struct sw_job_change *change) {
+    SW_HANDLES_ERRORS();
+    struct sw_job varied;
+    const sw_status status = sw_job_with(job, change, &varied);
+    sw_job_release(&varied);
+    return status == SW_OK;
+}
+
+/* Shrinks settings in the order in which a user gives them up most easily: the micro-batch, which changes only the
+ * order of sums, then kept intermediates, then the length of sequences. Fills flags with the first settings that fit;
+ * returns false if none do. */
+static bool find_smaller(const struct sw_job *job, char flags[FLAGS_CHARS]) {
+    const struct sw_settings *given = job->settings;
+    struct sw_job_change change = sw_job_same(job);
+    struct sw_settings *tried = &change.settings;
+    tried->micro_batch = 1;
+    bool found = given->micro_batch > 1 && fits(job, &change);
+    if (!found && given->recompute != SW_OPTION_RECOMPUTE_ALL) {
+        tried->recompute = SW_OPTION_RECOMPUTE_ALL;
+        found = fits(job, &change);
+    }
+    while (!found && tried->seq / 2 >= LEAST_SEQ && tried->seq % 2 == 0) {
+        tried->seq /= 2;
+        found = fits(job, &change);
+    }
+    int chars = 0;
+    if (tried->micro_batch != given->micro_batch)
+        chars += snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --micro-batch 1");
+    if (tried->recompute != given->recompute)
+        chars += snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --recompute all");
+    if (tried->seq != given->seq)
+        snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --seq %lld", (long long)tried->seq);
+    return found;
+}
+
+/* Returns the next smaller micro-batch of which a step has a whole number, or 0. */
+static int64_t next_micro_batch(const struct sw_settings *settings) {
+    const int64_t sequences = settings->batch_tokens / settings->seq;
+    int64_t next = settings->micro_batch - 1;
+    while (next > 0 && sequences % next != 0)
+        next--;
+    return next;
+}
+
+void sw_job_lower_micro_batch(struct sw_job *job) {
+    struct sw_job_change change = sw_job_same(job);
+    struct sw_settings *tried = &change.settings;
+    if (!tried->micro_batch_open || tried->micro_batch <= 1 || sw_settings_ranks(tried) > 1)
+        return;
+    while (tried->micro_batch > 0 && !fits(job, &change))
+        tried->micro_batch = next_micro_batch(tried);
+    if (tried->micro_batch > 0)
+        job->settings->micro_batch = tried->micro_batch;
+}
+
+sw_status sw_job_fit_or_advise(struct sw_job *job) {
+    char message[MESSAGE_CHARS], flags[FLAGS_CHARS] = "";
+    const sw_status status = sw_plan_fit(job->settings, job->model, &job->plan);
+    if (status != SW_ERR_BUDGET)
+        return status;
+    snprintf(message, sizeof message, "%s", sw_error_message(status));
+    sw_error_clear();
+    if (find_smaller(job, flags))
+        return sw_fail(status, "%s; with%s it fits", message, flags);
+    return sw_fail(status, "%s", message);
+}
+
+static sw_status check_store(const struct sw_job *job, bool of_run) {
+    const struct sw_settings *settings = job->settings;
+    const struct sw_drive_look look = {.named = settings->nvme.count > 0 || of_run,
+                                       .ranks = sw_places_are_shared(&settings->nvme) ? settings->local_ranks : 1};
+    const struct sw_new_store wanted = {
+        .plan = job->plan, .places = &job->places, .allow_buffered = settings->allow_buffered};
+    return sw_new_store_check_drives(&wanted, &look);
+}
+
+/* Tells whether the drives have room for the plan with another format of the optimizer state. */
+static bool has_room_with(const struct sw_job *job, sw_optimizer_format format, bool of_run) {
+    SW_HANDLES_ERRORS();
+    struct sw_job_change change = sw_job_same(job);
+    struct sw_job varied;
+    change.settings.optimizer_state = (int)format;
+    sw_status status = sw_job_with(job, &change, &varied);
+    if (status == SW_OK)
+        status = check_store(&varied, of_run);
+    sw_job_release(&varied);
+    return status == SW_OK;
+}
+
+/* Returns the format of the optimizer state nearest to the one at hand with which the drives have room, or the one at
+ * hand. */
+static sw_optimizer_format find_format(const struct sw_job *job, bool of_run) {
+    const sw_optimizer_format given = (sw_optimizer_format)job->settings->optimizer_state;
+    for (int format = (int)given + 1; format < SW_OPTIMIZER_FORMATS; format++)
+        if (has_room_with(job, (sw_optimizer_format)format, of_run))
+            return (sw_optimizer_format)format;
+    return given;
+}
+
+sw_status sw_job_check_drives(const struct sw_job *job, bool of_run) {
+    char message[MESSAGE_CHARS];
+    const sw_status status = check_store(job, of_run);
+    if (status != SW_ERR_SPACE)
+        return status;
+    snprintf(message, sizeof message, "%s", sw_error_message(status));
+    sw_error_clear();
+    const sw_optimizer_format format = find_format(job, of_run);
+    if ((int)format != job->settings->optimizer_state)
+        return sw_fail(status, "%s; with --optimizer-state %s it fits, or name a larger drive by --nvme", message,
+                       sw_optimizer_format_name(format));
+    return sw_fail(status, "%s; no --optimizer-state fits there, so name a larger drive, or several, by --nvme",
+                   message);
 }

@@ -55,7 +55,7 @@ sw_status sw_agree_on_settings(struct sw_ranks *ranks, const struct sw_settings 
 static sw_status agree_on_run(struct sw_trainer *trainer, const char *config) {
     const uint64_t data = sw_data_digest(trainer->data);
     const int64_t weights = trainer->source != NULL ? sw_source_bytes_to_read(trainer->source) : 0;
-    const char *device = sw_devices_info(&trainer->devices).name;
+    const char *device = sw_devices_info(&trainer->job.devices).name;
     const struct sw_comm_claim claims[] = {
         {.what = "run folder",
          .remedy = SAME_FLAGS,
@@ -77,7 +77,7 @@ static sw_status agree_on_run(struct sw_trainer *trainer, const char *config) {
 
 /* Checks that no two ranks have the same GPU. Its bus address counts only with the name of its machine. */
 static sw_status agree_on_gpus(struct sw_trainer *trainer) {
-    const char *bus = sw_devices_info(&trainer->devices).bus;
+    const char *bus = sw_devices_info(&trainer->job.devices).bus;
     char gpu[GPU_CHARS] = "";
     if (bus != NULL && bus[0] != '\0' && !trainer->run.settings.allow_shared_gpu)
         snprintf(gpu, sizeof gpu, "%s of %s", bus, sw_comm_identity(trainer->ranks->comm)->host);
@@ -125,7 +125,7 @@ static uint64_t digest_of(const struct sw_plan *plan) {
 }
 
 sw_status sw_agree_on_plan(struct sw_trainer *trainer) {
-    const uint64_t digest = digest_of(trainer->plan);
+    const uint64_t digest = digest_of(trainer->job.plan);
     const struct sw_comm_claim claim = {
         .what = "plan",
         .remedy = "name --precision, --place and --update, so that different machines choose alike",

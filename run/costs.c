@@ -3,7 +3,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/number.h"
-#include "job/writes.h"
+#include "job/store.h"
 #include "run/steplog.h"
 #include "run/trainer.h"
 
@@ -61,9 +61,9 @@ void sw_costs_say_kill(const struct sw_trainer *trainer) {
     const double step_s = trainer->forecast.step.step_s;
     const int64_t steps = sw_writes_save_steps(every, step_s);
     char interval[INTERVAL_CHARS], time[SW_TIME_TEXT_CHARS], count[SW_COUNT_CHARS];
-    if (trainer->plan->spec.one_generation)
+    if (trainer->job.plan->spec.one_generation)
         sw_log_info("a kill or a power loss would cost the whole run (--durability none)");
-    else if (trainer->plan->commit_every_step)
+    else if (trainer->job.plan->commit_every_step)
         sw_log_info("a kill or a power loss would cost the running step");
     else if (step_s > 0.0 && every->steps > 0)
         sw_log_info("a kill or a power loss would cost up to %s, %s, and the running step (--save-every)",
@@ -114,7 +114,7 @@ void sw_costs_say_end(const struct sw_trainer *trainer) {
     if (costs->steps == 0)
         return;
     say_saves(costs);
-    const int64_t made_bytes = trainer->made_store ? sw_plan_store_bytes(trainer->plan) : 0;
+    const int64_t made_bytes = trainer->made_store ? sw_plan_store_bytes(trainer->job.plan) : 0;
     const double written = (double)(sw_store_counters(trainer->store).write_bytes + made_bytes);
     const char *said = sw_writes_share_text(written, endurance_tb, all);
     if (costs->written_bytes == 0)

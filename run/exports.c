@@ -66,7 +66,7 @@ static struct sw_load load_of(struct part *part) {
 static sw_status make_part(struct sw_gathered_masters *self, int tensor_rank) {
     const struct sw_trainer *trainer = self->trainer;
     struct part *part = &self->part[tensor_rank];
-    *part = (struct part){.masters = self, .tensor_rank = tensor_rank, .units = sw_model_get_units(trainer->model)};
+    *part = (struct part){.masters = self, .tensor_rank = tensor_rank, .units = sw_model_get_units(trainer->job.model)};
     if (self->tensor_ranks == 1)
         return SW_OK;
     SW_TRY(sw_model_rank_units(&trainer->run.config, (int)self->tensor_ranks, tensor_rank, trainer->run.tiles,
@@ -97,7 +97,7 @@ static sw_status make(struct sw_gathered_masters *self) {
     const struct sw_trainer *trainer = self->trainer;
     self->shared = sw_ranks_count(trainer->ranks) > 1;
     self->tensor_ranks = sw_settings_tensor_ranks(&trainer->run.settings);
-    self->records = malloc((size_t)sw_plan_optimizer_bytes(trainer->plan, GATHERED_GRAINS));
+    self->records = malloc((size_t)sw_plan_optimizer_bytes(trainer->job.plan, GATHERED_GRAINS));
     self->all = calloc((size_t)sw_ranks_count(trainer->ranks), GATHERED_GRAINS * MASTER_BYTES);
     if (self->records == NULL || self->all == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to export");
@@ -139,8 +139,8 @@ static float *part_of(struct sw_gathered_masters *self, int64_t rank) {
 
 /* Reads the requested grains that this rank has, into its part of `all`. */
 static sw_status read_own(struct sw_gathered_masters *self, const struct request *request) {
-    const struct sw_unit *unit = &self->trainer->plan->spec.units->unit[request->unit];
-    const struct sw_span has = sw_plan_span(self->trainer->plan, SW_OPTIMIZER, request->unit);
+    const struct sw_unit *unit = &self->trainer->job.plan->spec.units->unit[request->unit];
+    const struct sw_span has = sw_plan_span(self->trainer->job.plan, SW_OPTIMIZER, request->unit);
     const int64_t first = sw_max_i64(request->first, has.first_grain);
     const int64_t end = sw_min_i64(request->first + request->count, has.first_grain + has.grains);
     float *own = part_of(self, sw_ranks_rank(self->trainer->ranks));
@@ -148,7 +148,7 @@ static sw_status read_own(struct sw_gathered_masters *self, const struct request
         return SW_OK;
     SW_TRY(sw_engine_read_optimizer(self->trainer->engine, request->unit, first, end - first, self->records));
     for (int64_t g = first; g < end; g++)
-        sw_unit_masters(unit, g, self->records + sw_plan_optimizer_bytes(self->trainer->plan, g - first),
+        sw_unit_masters(unit, g, self->records + sw_plan_optimizer_bytes(self->trainer->job.plan, g - first),
                         own + (g - request->first) * SW_GRAIN_ELEMS);
     return SW_OK;
 }

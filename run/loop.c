@@ -76,7 +76,7 @@ static sw_status loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int6
         int64_t targets;
         if (mine >= 0 && mine < own) {
             const struct sw_tokens tokens =
-                sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, mine / batch));
+                sw_model_tokens(trainer->job.model, sw_engine_tokens(trainer->engine, mine / batch));
             SW_TRY(sw_data_train_window(trainer->data, position, sw_tokens_from(tokens, mine % batch * seq)));
         }
         SW_TRY(sw_data_train_targets(trainer->data, position, &targets));
@@ -162,7 +162,7 @@ static double seconds_since(int64_t begin_ns) {
 static sw_status loop_validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_evaluation evaluation = {.engine = trainer->engine,
-                                             .model = trainer->model,
+                                             .model = trainer->job.model,
                                              .data = trainer->data,
                                              .batch = settings->micro_batch,
                                              .seq = settings->seq,
@@ -228,7 +228,7 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                              .skipped = step->skipped,
                                              .saved = true,
                                              .ranks = sw_ranks_count(loop->trainer->ranks),
-                                             .zero = loop->trainer->plan->spec.zero,
+                                             .zero = loop->trainer->job.plan->spec.zero,
                                              .eta_seconds = NAN,
                                          });
 }
@@ -388,14 +388,14 @@ enum { REQUEST_STOP = 1, REQUEST_TIME = 2, REQUEST_SAVE = 4 };
 /* Tells whether the time between saves is over. */
 static bool save_time_is_over(const struct loop *loop) {
     const int64_t seconds = loop->trainer->run.settings.save_every.seconds;
-    return sw_plan_saves(loop->trainer->plan) && seconds > 0 && sw_now_ns() - loop->saved_ns >= seconds * NS_PER_S;
+    return sw_plan_saves(loop->trainer->job.plan) && seconds > 0 && sw_now_ns() - loop->saved_ns >= seconds * NS_PER_S;
 }
 
 /* Tells whether the state after this step is to be saved. False where every step commits. */
 static bool saves_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.save_every.steps;
     const bool counted = every > 0 && step % every == 0;
-    return sw_plan_saves(loop->trainer->plan) && (counted || loop->save_is_due);
+    return sw_plan_saves(loop->trainer->job.plan) && (counted || loop->save_is_due);
 }
 
 static void note_save(struct loop *loop, int64_t next_step) {
@@ -499,10 +499,10 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
         .tokens_per_second = (double)tokens / result->seconds,
         .mfu = NAN,
         .skipped = result->skipped,
-        .saved = trainer->plan->commit_every_step || loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
+        .saved = trainer->job.plan->commit_every_step || loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
         .carries_save = loop->saves[result->step % SW_ENGINE_STEPS_AHEAD],
         .ranks = sw_ranks_count(trainer->ranks),
-        .zero = trainer->plan->spec.zero,
+        .zero = trainer->job.plan->spec.zero,
         .eta_seconds = loop->seconds_per_step * (double)(loop->last_step - result->step),
         .lanes = {.compute = busy[SW_LANE_COMPUTE],
                   .upload = busy[SW_LANE_UPLOAD],
@@ -516,8 +516,8 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
                   .upload = bytes[SW_LANE_UPLOAD],
                   .download = bytes[SW_LANE_DOWNLOAD],
                   .comm = bytes[SW_LANE_COMM]},
-        .peak = {.device = trainer->plan->tier_bytes[SW_DEVICE],
-                 .host = trainer->plan->tier_bytes[SW_HOST],
+        .peak = {.device = trainer->job.plan->tier_bytes[SW_DEVICE],
+                 .host = trainer->job.plan->tier_bytes[SW_HOST],
                  .nvme = loop->nvme_bytes},
     };
 }
@@ -531,7 +531,7 @@ static void remember(struct loop *loop, const struct sw_step_result *result) {
 static sw_status describe(struct loop *loop, const struct sw_step_result *result) {
     const int64_t step = result->step;
     const bool saved = loop->begun > step && loop->saves[(step + 1) % SW_ENGINE_STEPS_AHEAD];
-    if (loop->trainer->plan->commit_every_step || saved)
+    if (loop->trainer->job.plan->commit_every_step || saved)
         sw_commit_text_flush_log(loop->trainer, loop->last);
     return sw_commit_text_hand(loop->trainer, result, loop->last);
 }

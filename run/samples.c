@@ -193,7 +193,7 @@ void sw_samples_close(struct sw_samples *samples) {
 
 /* Computes the logits after the last token of the text, the same on all ranks of the first tensor group. */
 static sw_status compute_logits(struct sw_samples *samples, struct sw_trainer *trainer) {
-    const struct sw_tokens tokens = sw_model_tokens(trainer->model, sw_engine_tokens(trainer->engine, 0));
+    const struct sw_tokens tokens = sw_model_tokens(trainer->job.model, sw_engine_tokens(trainer->engine, 0));
     const struct sw_token_list *text = &samples->text;
     const size_t rows = (size_t)(samples->batch * samples->seq);
     memset(tokens.inputs, 0, rows * sizeof *tokens.inputs);

@@ -8,18 +8,10 @@
 #include "core/long_work.h"
 #include "core/number.h"
 #include "core/size.h"
-#include "job/machine/algorithms.h"
-#include "job/machine/gpu_verdict.h"
 #include "job/machine/machine_record.h"
-#include "job/new_store.h"
-#include "job/plan_advice.h"
-#include "job/plan_start.h"
-#include "job/settings/places.h"
 #include "job/settings/room.h"
-#include "job/settings/tensor_rates.h"
-#include "job/settings_plan.h"
-#include "job/tensor_choice.h"
-#include "job/writes.h"
+#include "job/store.h"
+#include "job/what_if.h"
 #include "run/agreement.h"
 #include "run/data/text_data.h"
 #include "run/folder/frozen.h"
@@ -70,7 +62,7 @@ static sw_status load_weights(struct sw_trainer *trainer) {
     struct loading loading = {
         .trainer = trainer,
         .progress = sw_progress_begin("loading the weights", stderr, sw_log_takes_escapes(STDERR_FILENO), start_ns),
-        .total_bytes = sw_source_bytes_to_read(trainer->source) + sw_writes_of_loading(trainer->plan)};
+        .total_bytes = sw_source_bytes_to_read(trainer->source) + sw_writes_of_loading(trainer->job.plan)};
     const struct sw_load source = sw_source_load(trainer->source);
     struct sw_load load = sw_frozen_load(trainer->frozen, &source);
     load.progress = show_progress;
@@ -160,25 +152,6 @@ static sw_status check_settings(struct sw_trainer *trainer) {
     return sw_as_usage(sw_settings_check(settings));
 }
 
-static sw_status share_cores(struct sw_trainer *trainer) {
-    struct sw_settings *settings = &trainer->run.settings;
-    int64_t cores;
-    SW_TRY(sw_ranks_cores(trainer->ranks, &cores));
-    if (settings->threads == SW_OPTION_AUTO)
-        settings->threads = cores;
-    return sw_ranks_least(trainer->ranks, &settings->threads, 1);
-}
-
-static sw_status open_inputs(struct sw_trainer *trainer) {
-    struct sw_settings *settings = &trainer->run.settings;
-    SW_TRY(sw_settings_open_devices(settings, &trainer->devices));
-    SW_TRY(sw_gpu_verdict_require(&trainer->devices));
-    SW_TRY(sw_algorithms_begin(trainer->devices.compute, &trainer->run.products));
-    const struct sw_device_info info = sw_devices_info(&trainer->devices);
-    sw_ranks_keep_to_node(trainer->ranks, info.bus);
-    return sw_settings_resolve(settings, &trainer->run.config, &info);
-}
-
 /* Opens the data, which says how many steps --epochs are. */
 static sw_status open_windows(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
@@ -205,72 +178,91 @@ static sw_status open_tokens(struct sw_trainer *trainer) {
     return sw_ranks_agree_on_error(ranks, open_windows(trainer));
 }
 
-/* Returns the shape of the trainer's model. */
-static struct sw_model_shape trainer_shape(const struct sw_trainer *trainer) {
-    const struct sw_settings *settings = &trainer->run.settings;
-    return (struct sw_model_shape){.type = sw_settings_type(settings),
-                                   .batch = settings->micro_batch,
-                                   .seq = settings->seq,
-                                   .tiles = settings->tiles,
-                                   .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
-                                   .tensor_rank = (int)sw_settings_tensor_rank(settings),
-                                   .optimizer = sw_settings_optimizer(settings),
-                                   .fp8 = sw_settings_fp8(settings),
-                                   .documents = sw_data_has_documents(trainer->data)};
-}
-
-static void lower_micro_batch(struct sw_trainer *trainer) {
-    const struct sw_model_shape shape = trainer_shape(trainer);
-    sw_plan_lower_micro_batch(&trainer->run.settings, &trainer->run.config, &shape, trainer->devices.compute);
-}
-
-static sw_status make_model(struct sw_trainer *trainer) {
-    const struct sw_model_shape shape = trainer_shape(trainer);
-    SW_TRY(sw_model_create(&trainer->run.config, &shape, trainer->devices.compute, &trainer->model));
-    return sw_tensor_rates_apply(&trainer->run.settings, sw_model_tunable_units(trainer->model));
-}
-
-static sw_status make_plan(struct sw_trainer *trainer) {
-    const struct sw_device_info info = sw_devices_info(&trainer->devices);
-    struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_model_shape shape = trainer_shape(trainer);
-    SW_TRY(sw_plan_fit_or_advise(settings, trainer->model, &shape, trainer->devices.compute, &trainer->plan));
-    return sw_room_check(trainer->plan, &info, settings);
-}
-
-/* Do everything that can be refused before anything is written: trainer_prepare_inputs opens device and data and
- * resolves the settings, trainer_prepare_plan makes the model and outlines the plan. */
-static sw_status trainer_prepare_inputs(struct sw_trainer *trainer) {
-    struct sw_ranks *ranks = trainer->ranks;
-    SW_TRY(sw_ranks_agree_on_error(ranks, check_settings(trainer)));
-    SW_TRY(sw_agree_on_settings(ranks, &trainer->run.settings));
-    SW_TRY(sw_settings_group_ranks(&trainer->run.settings, ranks));
-    SW_TRY(sw_ranks_begin_watch(ranks, trainer->run.settings.rank_timeout));
-    SW_TRY(share_cores(trainer));
-    SW_TRY(sw_ranks_agree_on_error(ranks, open_inputs(trainer)));
+/* Opens the data for the job (struct sw_job_spec). */
+static sw_status open_job_data(void *context, struct sw_job *job) {
+    struct sw_trainer *trainer = context;
     SW_TRY(open_tokens(trainer));
-    lower_micro_batch(trainer);
-    SW_TRY(sw_agree_on_inputs(trainer));
-    SW_TRY(sw_samples_open(trainer, &trainer->samples));
-    SW_TRY(sw_ranks_use_gpu(ranks, &trainer->devices));
-    if (sw_ranks_comm(ranks) != NULL)
-        sw_comm_use_library_reduction(ranks->comm, trainer->run.settings.reduce == SW_REDUCE_LIBRARY);
+    job->documents = sw_data_has_documents(trainer->data);
     return SW_OK;
 }
 
-static sw_status trainer_prepare_plan(struct sw_trainer *trainer) {
+/* Finds what is there of the path to the run's folder. */
+static sw_status find_folder(const struct sw_trainer *trainer, char folder[SW_RUN_PATH_CHARS]) {
+    SW_TRY(sw_path_join(folder, SW_RUN_PATH_CHARS, trainer->folder, "."));
+    while (access(folder, F_OK) != 0 && strchr(folder, '/') != NULL)
+        *strrchr(folder, '/') = '\0';
+    if (access(folder, F_OK) != 0)
+        snprintf(folder, SW_RUN_PATH_CHARS, "%s", trainer->folder[0] == '/' ? "/" : ".");
+    return SW_OK;
+}
+
+/* Says where the store will be: in the folders of --nvme, else where the run's folder is or will be. */
+static sw_status place_job(struct sw_trainer *trainer) {
+    char folder[SW_RUN_PATH_CHARS];
+    SW_TRY(find_folder(trainer, folder));
+    return sw_job_place(&trainer->job, folder);
+}
+
+/* Compares the job with those of the other ranks (struct sw_job_spec). */
+static sw_status agree_on_job(void *context, struct sw_job *job) {
+    struct sw_trainer *trainer = context;
+    SW_TRY(sw_agree_on_inputs(trainer));
+    SW_TRY(sw_samples_open(trainer, &trainer->samples));
+    return sw_tensor_is_open(job->settings) ? sw_ranks_agree_on_error(job->ranks, place_job(trainer)) : SW_OK;
+}
+
+static sw_status open_model(struct sw_trainer *trainer) {
+    const struct sw_settings *settings = &trainer->run.settings;
+    const struct sw_source_spec spec = {.model = settings->model,
+                                        .init = settings->init,
+                                        .seed = (uint64_t)settings->seed,
+                                        .tiles = settings->tiles,
+                                        .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
+                                        .tensor_rank = (int)sw_settings_tensor_rank(settings),
+                                        .optimizer = sw_settings_optimizer(settings)};
+    SW_TRY(sw_source_open_model(&spec, &trainer->source));
+    trainer->run.config = *sw_source_config(trainer->source);
+    return sw_run_model_folder(NULL, settings->model, &trainer->model_folder);
+}
+
+/* Opens the source again for the tensor groups that were chosen (struct sw_job_spec): it was opened as if there were
+ * none. */
+static sw_status regroup_source(void *context, struct sw_job *job) {
+    struct sw_trainer *trainer = context;
+    char text[SW_TENSOR_CHOICE_CHARS];
+    if (sw_ranks_rank(job->ranks) == 0)
+        sw_log_info("%s", sw_tensor_choice_text(&job->tensor_prices, text));
+    sw_source_close(trainer->source);
+    trainer->source = NULL;
+    return sw_ranks_agree_on_error(job->ranks, open_model(trainer));
+}
+
+/* Does everything that can be refused before anything is written: opens the job with its data, and checks its memory.
+ */
+static sw_status trainer_open_job(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
-    /* Rank 0 chooses algorithms for its matrix products first, and the others take the same. */
-    SW_TRY(sw_ranks_first(ranks, make_model(trainer)));
-    SW_TRY(sw_algorithms_agree(ranks, trainer->devices.compute, &trainer->run.products));
-    SW_TRY(sw_ranks_agree_on_error(ranks, trainer->model == NULL ? make_model(trainer) : SW_OK));
-    return sw_ranks_agree_on_error(ranks, make_plan(trainer));
+    struct sw_job *job = &trainer->job;
+    const struct sw_job_spec spec = {.settings = &trainer->run.settings,
+                                     .ranks = ranks,
+                                     .config = &trainer->run.config,
+                                     .products = &trainer->run.products,
+                                     .context = trainer,
+                                     .open_data = open_job_data,
+                                     .agree = agree_on_job,
+                                     .regroup = regroup_source};
+    SW_TRY(sw_ranks_agree_on_error(ranks, check_settings(trainer)));
+    SW_TRY(sw_agree_on_settings(ranks, spec.settings));
+    SW_TRY(sw_job_open(&spec, job));
+    if (sw_ranks_comm(ranks) != NULL)
+        sw_comm_use_library_reduction(ranks->comm, spec.settings->reduce == SW_REDUCE_LIBRARY);
+    const struct sw_device_info info = sw_devices_info(&job->devices);
+    return sw_ranks_agree_on_error(ranks, sw_room_check(job->plan, &info, spec.settings));
 }
 
 /* Prepares the timeline of a step, which a run can do without. */
 static void open_timeline(struct sw_trainer *trainer) {
     SW_HANDLES_ERRORS();
-    const struct sw_timeline_spec spec = {.plan = trainer->plan,
+    const struct sw_timeline_spec spec = {.plan = trainer->job.plan,
                                           .predicted = trainer->forecast.timeline,
                                           .first_step = trainer->position.step + 1,
                                           .last_step = trainer->run.settings.steps};
@@ -283,15 +275,15 @@ static sw_status trainer_open_engine(struct sw_trainer *trainer) {
     const bool traces = trainer->run.settings.trace != NULL && sw_ranks_rank(trainer->ranks) == 0;
     open_timeline(trainer);
     const struct sw_engine_spec spec = {
-        .plan = trainer->plan,
-        .device = trainer->devices.compute,
-        .host = trainer->devices.host,
+        .plan = trainer->job.plan,
+        .device = trainer->job.devices.compute,
+        .host = trainer->job.devices.host,
         .store = trainer->store,
         .io_depth = SW_STORE_IO_DEPTH,
         .speculation = (sw_speculation)trainer->run.settings.speculate,
         .rounding = sw_settings_rounding(&trainer->run.settings),
         .seed = (uint64_t)trainer->run.settings.seed,
-        .ops = sw_model_ops(trainer->model),
+        .ops = sw_model_ops(trainer->job.model),
         .described = true,
         .applied_steps = trainer->position.applied_steps,
         .skipped_steps = trainer->position.skipped_steps,
@@ -309,31 +301,25 @@ static sw_status trainer_open_engine(struct sw_trainer *trainer) {
  * and that all ranks have the same collectives. */
 static sw_status trainer_choose_plan(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_device_info info = sw_devices_info(&trainer->devices);
-    const struct sw_plan_start start = {.settings = settings,
-                                        .model = trainer->model,
-                                        .devices = &trainer->devices,
-                                        .folder = trainer->folder,
-                                        .ranks = trainer->ranks};
-    SW_TRY(sw_plan_choose_at_start(&start, &trainer->plan, &trainer->forecast));
-    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_room_check(trainer->plan, &info, settings)));
-    SW_TRY(sw_room_say(trainer->plan, &info, settings));
+    struct sw_job *job = &trainer->job;
+    const struct sw_device_info info = sw_devices_info(&job->devices);
+    SW_TRY(sw_job_start(job, trainer->folder, &trainer->forecast));
+    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, sw_room_check(job->plan, &info, settings)));
+    SW_TRY(sw_room_say(job->plan, &info, settings));
     return sw_agree_on_plan(trainer);
 }
 
 /* Describes machine and plan in run.json, for reports. */
 static sw_status describe_start(struct sw_trainer *trainer) {
     struct sw_run *run = &trainer->run;
-    const struct sw_device_info info = sw_devices_info(&trainer->devices);
-    const struct sw_store_owner owner = sw_settings_owner(&run->settings);
-    struct sw_places places;
-    SW_TRY(sw_places_of(&run->settings.nvme, trainer->folder, &owner, &places));
+    struct sw_job *job = &trainer->job;
+    const struct sw_device_info info = sw_devices_info(&job->devices);
+    SW_TRY(sw_job_place(job, trainer->folder));
     json_decref(run->machine);
     json_decref(run->prediction);
-    run->machine = sw_machine_record(&info, places.path, places.count);
+    run->machine = sw_machine_record(&info, job->places.path, job->places.count);
     run->prediction =
-        sw_forecast_to_json(&trainer->forecast, trainer->plan, trainer->position.step + 1, run->settings.batch_tokens);
-    sw_places_release(&places);
+        sw_forecast_to_json(&trainer->forecast, job->plan, trainer->position.step + 1, run->settings.batch_tokens);
     return SW_OK;
 }
 
@@ -371,10 +357,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     if (trainer->data != NULL)
         sw_data_close(trainer->data);
     sw_samples_close(trainer->samples);
-    sw_plan_destroy(trainer->plan);
-    sw_model_destroy(trainer->model);
-    if (!sw_ranks_hold(trainer->ranks, &trainer->devices))
-        sw_devices_close(&trainer->devices);
+    sw_job_release(&trainer->job);
     sw_source_close(trainer->source);
     sw_frozen_close(trainer->frozen);
     json_decref(trainer->given);
@@ -407,7 +390,7 @@ static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) 
 /* Makes the store. Every byte of it is written once, which takes a while if it is large. */
 static sw_status make_store(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
     struct sw_trainer *trainer = context;
-    const struct sw_new_store wanted = {.plan = trainer->plan,
+    const struct sw_new_store wanted = {.plan = trainer->job.plan,
                                         .places = places,
                                         .id = id,
                                         .allow_buffered = trainer->run.settings.allow_buffered,
@@ -441,20 +424,6 @@ static sw_status create_store(struct sw_trainer *trainer) {
     SW_TRY(sw_rank_places_agree(&stores));
     SW_TRY(sw_start_announce(&stores, &trainer->start));
     return sw_rank_store_create(&stores, trainer->start.id, &trainer->store);
-}
-
-static sw_status open_model(struct sw_trainer *trainer) {
-    const struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_source_spec spec = {.model = settings->model,
-                                        .init = settings->init,
-                                        .seed = (uint64_t)settings->seed,
-                                        .tiles = settings->tiles,
-                                        .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
-                                        .tensor_rank = (int)sw_settings_tensor_rank(settings),
-                                        .optimizer = sw_settings_optimizer(settings)};
-    SW_TRY(sw_source_open_model(&spec, &trainer->source));
-    trainer->run.config = *sw_source_config(trainer->source);
-    return sw_run_model_folder(NULL, settings->model, &trainer->model_folder);
 }
 
 /* Makes the folder with mode 0700, because it will hold weights. */
@@ -502,7 +471,7 @@ static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units 
     from.progress = on_frozen;
     from.progress_context = &making;
     sw_ranks_enter(trainer->ranks, "writing the frozen weights", 0);
-    const sw_status status = sw_frozen_write(trainer->folder, units, trainer->plan->spec.frozen_units, &from);
+    const sw_status status = sw_frozen_write(trainer->folder, units, trainer->job.plan->spec.frozen_units, &from);
     sw_ranks_leave(trainer->ranks);
     sw_progress_break(&making.progress);
     return status;
@@ -510,8 +479,8 @@ static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units 
 
 /* Puts the weights of units that are not trained into a file of the run, from which all ranks load them. */
 static sw_status keep_frozen(struct sw_trainer *trainer) {
-    const struct sw_units *units = sw_model_get_units(trainer->model);
-    if (trainer->plan->spec.frozen_units == 0)
+    const struct sw_units *units = sw_model_get_units(trainer->job.model);
+    if (trainer->job.plan->spec.frozen_units == 0)
         return SW_OK;
     SW_TRY(sw_ranks_first(trainer->ranks, write_frozen(trainer, units)));
     SW_TRY(sw_ranks_agree_on_error(trainer->ranks,
@@ -520,55 +489,14 @@ static sw_status keep_frozen(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* Finds what is there of the path to the run's folder. */
-static sw_status find_folder(const struct sw_trainer *trainer, char folder[SW_RUN_PATH_CHARS]) {
-    SW_TRY(sw_path_join(folder, SW_RUN_PATH_CHARS, trainer->folder, "."));
-    while (access(folder, F_OK) != 0 && strchr(folder, '/') != NULL)
-        *strrchr(folder, '/') = '\0';
-    if (access(folder, F_OK) != 0)
-        snprintf(folder, SW_RUN_PATH_CHARS, "%s", trainer->folder[0] == '/' ? "/" : ".");
-    return SW_OK;
-}
-
-/* Checks that this machine's drives have room for the store: in the folders of --nvme, else where the run's folder is
- * or will be. What a start that was cut off has left there is removed before a store is made, so a dry run beside it
- * looks at the sizes in --nvme alone. */
-static sw_status check_places(const struct sw_trainer *trainer) {
-    const struct sw_settings *settings = &trainer->run.settings;
-    const struct sw_store_owner owner = sw_settings_owner(settings);
-    const struct sw_model_shape shape = trainer_shape(trainer);
-    char folder[SW_RUN_PATH_CHARS];
-    struct sw_places places;
-    SW_TRY(find_folder(trainer, folder));
-    SW_TRY(sw_places_of(&settings->nvme, folder, &owner, &places));
-    const struct sw_plan_drives where = {.settings = settings, .places = &places, .of_run = true};
-    const sw_status status =
-        settings->dry_run && sw_start_is_unfinished(trainer->folder)
-            ? sw_new_store_check(&(struct sw_new_store){.plan = trainer->plan, .places = &places})
-            : sw_plan_check_drives(trainer->plan, &where, trainer->model, &shape, trainer->devices.compute);
-    sw_places_release(&places);
-    return status;
-}
-
-/* Chooses the size of tensor groups where it is open. The source was opened as if there were none. */
-static sw_status choose_groups(struct sw_trainer *trainer) {
-    struct sw_tensor_prices prices;
-    char folder[SW_RUN_PATH_CHARS], text[SW_TENSOR_CHOICE_CHARS];
-    const struct sw_tensor_question question = {.settings = &trainer->run.settings,
-                                                .config = &trainer->run.config,
-                                                .devices = &trainer->devices,
-                                                .folder = folder,
-                                                .documents = sw_data_has_documents(trainer->data),
-                                                .ranks = trainer->ranks};
-    if (!sw_tensor_is_open(&trainer->run.settings))
-        return SW_OK;
-    SW_TRY(sw_ranks_agree_on_error(trainer->ranks, find_folder(trainer, folder)));
-    SW_TRY(sw_tensor_choose(&question, &prices));
-    if (sw_ranks_rank(trainer->ranks) == 0)
-        sw_log_info("%s", sw_tensor_choice_text(&prices, text));
-    sw_source_close(trainer->source);
-    trainer->source = NULL;
-    return sw_ranks_agree_on_error(trainer->ranks, open_model(trainer));
+/* Checks that this machine's drives have room for the store. What a start that was cut off has left there is removed
+ * before a store is made, so a dry run beside it looks at the sizes in --nvme alone. */
+static sw_status check_places(struct sw_trainer *trainer) {
+    const struct sw_job *job = &trainer->job;
+    SW_TRY(place_job(trainer));
+    return job->settings->dry_run && sw_start_is_unfinished(trainer->folder)
+               ? sw_new_store_check(&(struct sw_new_store){.plan = job->plan, .places = &job->places})
+               : sw_job_check_drives(job, true);
 }
 
 static sw_status create(struct sw_trainer *trainer) {
@@ -581,10 +509,8 @@ static sw_status create(struct sw_trainer *trainer) {
     sw_settings_take_ranks(settings, ranks);
     SW_TRY(sw_ranks_agree_on_error(ranks, open_model(trainer)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_check(settings, trainer->run.config.vocab)));
-    SW_TRY(trainer_prepare_inputs(trainer));
+    SW_TRY(trainer_open_job(trainer));
     SW_TRY(sw_ranks_first(ranks, turns_find(trainer)));
-    SW_TRY(choose_groups(trainer));
-    SW_TRY(trainer_prepare_plan(trainer));
     if (settings->dry_run)
         return sw_ranks_agree_on_error(ranks, check_places(trainer));
     trainer->run.data_digest = sw_data_digest(trainer->data);
@@ -650,11 +576,11 @@ sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks
 /* Continues a run from its last commit. */
 
 static sw_status check_store(const struct sw_trainer *trainer) {
-    if (!sw_run_store_is_of(trainer->store, sw_model_get_units(trainer->model)))
+    if (!sw_run_store_is_of(trainer->store, sw_model_get_units(trainer->job.model)))
         return sw_fail(
             SW_ERR_CORRUPT,
             "the store was made for another model than run.json describes; restore the one that belongs to it");
-    if ((sw_store_generations(trainer->store) == 1) != trainer->plan->spec.one_generation)
+    if ((sw_store_generations(trainer->store) == 1) != trainer->job.plan->spec.one_generation)
         return sw_fail(
             SW_ERR_ARG,
             "the store was made with another --durability than run.json names; restore the one that belongs to it");
@@ -796,7 +722,7 @@ static sw_status lock_run(struct sw_trainer *trainer) {
 static sw_status say_threads(const struct sw_trainer *trainer) {
     const int64_t threads = trainer->run.settings.threads;
     const bool keeps_bits =
-        sw_devices_info(&trainer->devices).threads_keep_bits[sw_settings_type(&trainer->run.settings)];
+        sw_devices_info(&trainer->job.devices).threads_keep_bits[sw_settings_type(&trainer->run.settings)];
     int64_t cores;
     SW_TRY(sw_ranks_cores(trainer->ranks, &cores));
     if (threads > cores)
@@ -819,14 +745,13 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(sw_ranks_first(ranks, lock_run(trainer)));
     SW_TRY(sw_rank_agree_on_folder(ranks, trainer->folder));
     SW_TRY(sw_ranks_agree_on_error(ranks, read_run(trainer, change)));
-    SW_TRY(trainer_prepare_inputs(trainer));
+    SW_TRY(trainer_open_job(trainer));
     SW_TRY(say_threads(trainer));
-    SW_TRY(trainer_prepare_plan(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_agree_on_error(ranks, check_data(trainer)));
     SW_TRY(trainer_choose_plan(trainer));
-    SW_TRY(sw_ranks_agree_on_error(
-        ranks, sw_frozen_open(trainer->folder, &trainer->run, sw_model_get_units(trainer->model), &trainer->frozen)));
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_frozen_open(trainer->folder, &trainer->run,
+                                                         sw_model_get_units(trainer->job.model), &trainer->frozen)));
     SW_TRY(open_store(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, read_position(trainer)));
     SW_TRY(trainer_add_start(trainer));

@@ -3,13 +3,8 @@
 #define SW_RUN_TRAINER_H
 
 #include "core/status.h"
-#include "job/forecast.h"
-#include "job/machine/devices.h"
-#include "job/machine/ranks.h"
-#include "job/settings/settings.h"
-#include "model/model.h"
+#include "job/job.h"
 #include "offload/engine/engine.h"
-#include "offload/simulate/search.h"
 #include "run/costs.h"
 #include "run/data/data.h"
 #include "run/departure.h"
@@ -30,9 +25,7 @@ struct sw_trainer {
     json_t *given;            /* a new run's settings before anything was resolved; NULL in a resume */
     struct sw_frozen *frozen; /* weights of units that are not trained; NULL: every unit is */
     struct sw_source *source; /* weights of a new run until they are loaded; NULL afterwards and in a resume */
-    struct sw_devices devices;
-    struct sw_model *model;
-    struct sw_plan *plan;
+    struct sw_job job;        /* of run.settings and run.config */
     struct sw_data *data;
     struct sw_store *store;
     struct sw_engine *engine;

@@ -8,8 +8,7 @@
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "core/status.h"
-#include "job/planned_ranks.h"
-#include "job/settings_plan.h"
+#include "job/job.h"
 #include "offload/plan/plan.h"
 #include "run/trainer.h"
 
@@ -443,8 +442,7 @@ struct zero_bench {
     struct sw_ranks *ranks;
     struct sw_settings settings;
     struct sw_model_config config;
-    struct sw_devices devices;
-    struct sw_model *model;
+    struct sw_job job; /* has no plan: each row varies it */
     struct sw_zero_report report;
 };
 
@@ -501,21 +499,12 @@ static int rows_of(const struct zero_bench *b) {
     return nodes->even && nodes->nodes > 1 && nodes->ranks > 1 ? SW_ZERO_ROWS : SW_ZERO_STAGES;
 }
 
-static sw_status open_model(struct zero_bench *b) {
-    struct sw_settings *settings = &b->settings;
+/* Finds the rows, and the blocks that a made model has for them, once the ranks know their nodes. */
+static void choose_rows(struct zero_bench *b) {
+    sw_settings_take_ranks(&b->settings, b->ranks);
     b->report.rows = rows_of(b);
     if (b->report.rows == SW_ZERO_ROWS && !has_groups(b) && is_made(b))
         b->config.layers *= NODES_LAYERS_TIMES;
-    SW_TRY(sw_settings_open_devices(settings, &b->devices));
-    const struct sw_device_info info = sw_devices_info(&b->devices);
-    SW_TRY(sw_settings_resolve(settings, &b->config, &info));
-    const struct sw_model_shape shape = {.type = sw_settings_type(settings),
-                                         .batch = settings->micro_batch,
-                                         .seq = settings->seq,
-                                         .tiles = 1,
-                                         .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
-                                         .tensor_rank = (int)sw_settings_tensor_rank(settings)};
-    return sw_model_create(&b->config, &shape, b->devices.compute, &b->model);
 }
 
 /* The communicator's counters: all that this rank has sent, and what of it went to other nodes and within its group. */
@@ -549,13 +538,8 @@ static void note_sent(struct sw_zero_stage *out, const struct sw_plan *plan, str
 
 /* Counts the bytes that are sent in whole steps: from a moment when nothing is on its way until the last step's update
  * has ended. */
-static sw_status train(struct zero_bench *b, struct sw_plan *plan, struct sw_zero_stage *out) {
-    const struct sw_contender_spec spec = {.settings = &b->settings,
-                                           .model = b->model,
-                                           .devices = &b->devices,
-                                           .plan = plan,
-                                           .speculation = SW_SPECULATE_NEVER,
-                                           .ranks = b->ranks};
+static sw_status train(struct zero_bench *b, const struct sw_job *row, struct sw_zero_stage *out) {
+    const struct sw_contender_spec spec = {.job = row, .speculation = SW_SPECULATE_NEVER};
     double seconds[STEPS];
     struct sw_step_times times = {.seconds = seconds};
     struct sw_contender contender;
@@ -564,7 +548,7 @@ static sw_status train(struct zero_bench *b, struct sw_plan *plan, struct sw_zer
     const struct sent before = sent_so_far(b);
     SW_TRY_GOTO(sw_contender_run(&contender, STEPS, &times), end);
     SW_TRY_GOTO(sw_engine_settle(contender.engine), end);
-    note_sent(out, plan, sent_since(b, before), contender.step);
+    note_sent(out, row->plan, sent_since(b, before), contender.step);
     out->planned_bytes = times.last.lane_bytes[SW_LANE_COMM];
 end:
     sw_contender_close(&contender);
@@ -619,39 +603,45 @@ static const struct row group_rows[SW_ZERO_TENSOR_ROWS] = {
     GROUP_ROW("2 Pa", SW_ZERO_GRADS, SW_PARTITION_YES), GROUP_ROW("3 Pa", SW_ZERO_WEIGHTS, SW_PARTITION_YES),
 };
 
-static sw_status choose_row(struct zero_bench *b, const struct row *row) {
-    free(b->settings.zero_secondary);
-    b->settings.zero = row->zero;
-    b->settings.gather = row->gather;
-    b->settings.reduce = row->reduce;
-    b->settings.partition = row->partition;
-    b->settings.zero_secondary = strdup(row->secondary);
-    return b->settings.zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
+static struct sw_job_change change_to(const struct zero_bench *b, const struct row *row) {
+    struct sw_job_change change = sw_job_same(&b->job);
+    change.settings.zero = row->zero;
+    change.settings.gather = row->gather;
+    change.settings.reduce = row->reduce;
+    change.settings.partition = row->partition;
+    change.settings.zero_secondary = (char *)row->secondary;
+    return change;
+}
+
+static sw_status plan_row(struct zero_bench *b, const struct row *row, struct sw_job *out) {
+    const struct sw_job_change change = change_to(b, row);
+    SW_TRY(sw_job_with(&b->job, &change, out));
+    return sw_settings_complete_plan(out->plan);
 }
 
 static sw_status measure_row(struct zero_bench *b, int number) {
     sw_ranks_relax_timeout(b->ranks, false);
     const struct row *row = has_groups(b) ? &group_rows[number] : &rows[number];
     struct sw_zero_stage *stage = &b->report.stage[number];
+    struct sw_job job;
     stage->stage = row->zero;
     stage->name = row->name;
     stage->partitioned = has_groups(b) && row->partition == SW_PARTITION_YES;
-    struct sw_plan *plan = NULL;
-    SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_row(b, row)));
-    sw_status status = sw_ranks_agree_on_error(b->ranks, sw_settings_plan(&b->settings, b->model, &plan));
+    sw_status status = sw_ranks_agree_on_error(b->ranks, plan_row(b, row, &job));
     if (status == SW_OK) {
-        zero_count_held(plan, stage);
-        zero_find_formulas(&b->report.job, plan, stage);
-        status = train(b, plan, stage);
+        zero_count_held(job.plan, stage);
+        zero_find_formulas(&b->report.job, job.plan, stage);
+        status = train(b, &job, stage);
     }
-    sw_plan_destroy(plan);
+    sw_job_release(&job);
     SW_TRY(status);
     return take_most(b, stage);
 }
 
 static struct sw_zero_job job_of(const struct zero_bench *b) {
     const struct sw_settings *settings = &b->settings;
-    return (struct sw_zero_job){.parameters = (double)sw_settings_parameters(settings, sw_model_get_units(b->model)),
+    return (struct sw_zero_job){.parameters =
+                                    (double)sw_settings_parameters(settings, sw_model_get_units(b->job.model)),
                                 .layers = (double)b->config.layers,
                                 .hidden = (double)b->config.hidden,
                                 .tokens = (double)(settings->micro_batch * settings->seq),
@@ -663,14 +653,16 @@ static struct sw_zero_job job_of(const struct zero_bench *b) {
 
 static sw_status run(struct zero_bench *b) {
     SW_TRY(sw_ranks_agree_on_error(b->ranks, choose_settings(b)));
-    SW_TRY(sw_planned_begin_ranks(b->ranks, &b->settings));
-    SW_TRY(sw_ranks_agree_on_error(b->ranks, open_model(b)));
-    SW_TRY(sw_planned_agree(b->ranks, &b->settings, &b->config, &b->devices));
+    choose_rows(b);
+    SW_TRY(sw_job_open(
+        &(struct sw_job_spec){
+            .settings = &b->settings, .ranks = b->ranks, .config = &b->config, .folder = ".", .unplanned = true},
+        &b->job));
     b->report.job = job_of(b);
     for (int number = 0; number < b->report.rows; number++)
         SW_TRY(measure_row(b, number));
     b->report.comm = b->ranks->comm;
-    b->report.device = sw_devices_info(&b->devices).name;
+    b->report.device = sw_devices_info(&b->job.devices).name;
     b->report.model = b->given->settings.model;
     b->report.type = sw_settings_type(&b->settings);
     if (sw_ranks_rank(b->ranks) > 0)
@@ -682,9 +674,7 @@ static sw_status run(struct zero_bench *b) {
 }
 
 static void close_bench(struct zero_bench *b) {
-    sw_model_destroy(b->model);
-    if (!sw_ranks_hold(b->ranks, &b->devices))
-        sw_devices_close(&b->devices);
+    sw_job_release(&b->job);
     sw_options_release(&sw_bench_step_command, &b->settings);
 }
 

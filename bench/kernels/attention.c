@@ -27,7 +27,7 @@ struct attention_bench {
 
 /* Returns the attention of a block: queries, keys and values lie beside each other in a row. */
 static struct sw_attention shape_of(const struct attention_bench *b) {
-    const struct sw_model_config *c = &b->of.config;
+    const struct sw_model_config *c = &b->of.job.config;
     const int64_t wide = c->heads * c->head_dim, narrow = c->kv_heads * c->head_dim;
     return (struct sw_attention){.batch = b->of.settings.micro_batch,
                                  .seq = b->of.settings.seq,

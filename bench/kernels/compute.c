@@ -49,7 +49,7 @@ static const struct sw_bench_field fields[] = {
 };
 
 static void name_parts(struct compute_bench *bench) {
-    const int64_t layers = bench->of.config.layers;
+    const int64_t layers = bench->of.job.config.layers;
     bench->part[EMBEDDING] = (struct part){.name = "embedding", .unit = 0, .times = 1};
     bench->part[BLOCK] = (struct part){.name = "block", .unit = 1, .times = layers};
     bench->part[HEAD] = (struct part){.name = "head", .unit = 1 + layers, .times = 1};
@@ -72,7 +72,7 @@ static sw_status check_memory(const struct compute_bench *bench) {
             in_bytes + sw_gemm_c_elems(shape) * sw_dtype_bytes(shape->out);
     }
     return sw_bench_check_memory("a unit of this model and the operands of its products",
-                                 sw_unit_run_bytes(bench->of.model) + sw_max_i64(bytes[BLOCK], bytes[HEAD]));
+                                 sw_unit_run_bytes(bench->of.job.model) + sw_max_i64(bytes[BLOCK], bytes[HEAD]));
 }
 
 static sw_status time_pass(struct compute_bench *bench, sw_unit_pass pass, double *out_s) {
@@ -164,7 +164,7 @@ static sw_status run(struct compute_bench *bench) {
     } else {
         SW_TRY(sw_bench_products_open(bench->of.device, bench->of.product, bench->of.count, &bench->products));
     }
-    SW_TRY(sw_unit_run_open(bench->of.model, bench->of.device, &bench->run));
+    SW_TRY(sw_unit_run_open(bench->of.job.model, bench->of.device, &bench->run));
     name_parts(bench);
     struct sw_long_work work = sw_long_work_begin("measuring arithmetic", 0);
     for (int part = 0; part < PARTS; part++) {

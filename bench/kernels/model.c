@@ -7,6 +7,8 @@
 
 #include <omp.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Ours widens types that oneDNN cannot multiply on this CPU; a user of oneDNN alone would take fp32. */
 sw_status sw_bench_choose_bound_type(struct sw_bench_model *m) {
@@ -20,28 +22,35 @@ sw_status sw_bench_choose_bound_type(struct sw_bench_model *m) {
     return SW_OK;
 }
 
+static sw_status choose_settings(const struct sw_settings *given, struct sw_settings *s) {
+    SW_TRY(sw_options_defaults(&sw_bench_step_command, s));
+    free(s->model);
+    s->model = strdup(given->model);
+    s->device = given->device;
+    s->threads = given->threads;
+    s->precision = given->precision;
+    s->micro_batch = given->micro_batch;
+    s->seq = given->seq;
+    s->json = given->json;
+    return s->model != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
+}
+
 sw_status sw_bench_model_open(const struct sw_settings *given, struct sw_bench_model *out) {
-    *out = (struct sw_bench_model){.settings = *given};
-    out->settings.batch_tokens = SW_OPTION_AUTO;
-    SW_TRY(sw_config_load(given->model, &out->config));
-    SW_TRY(sw_bench_open_devices(given->device, given->threads, &out->devices));
-    out->device = out->devices.compute;
-    SW_TRY(sw_settings_prepare_device(&out->settings, out->device));
-    const struct sw_device_info info = sw_devices_info(&out->devices);
-    SW_TRY(sw_settings_resolve(&out->settings, &out->config, &info));
-    out->type = out->bound_type = sw_settings_type(&out->settings);
-    const struct sw_model_shape shape = {
-        .type = out->type, .batch = out->settings.micro_batch, .seq = out->settings.seq};
-    SW_TRY(sw_model_create(&out->config, &shape, out->device, &out->model));
-    out->count = sw_model_products(out->model, out->product);
+    struct sw_job *job = &out->job;
+    *out = (struct sw_bench_model){0};
+    SW_TRY(choose_settings(given, &out->settings));
+    SW_TRY(sw_job_open(&(struct sw_job_spec){.settings = &out->settings, .folder = ".", .unplanned = true}, job));
+    out->device = job->devices.compute;
+    out->type = out->bound_type = sw_settings_type(job->settings);
+    out->count = sw_model_products(job->model, out->product);
     omp_set_dynamic(0);
-    omp_set_num_threads(info.threads);
+    omp_set_num_threads(sw_devices_info(&job->devices).threads);
     return SW_OK;
 }
 
 void sw_bench_model_close(struct sw_bench_model *model) {
-    sw_model_destroy(model->model);
-    sw_devices_close(&model->devices);
+    sw_job_release(&model->job);
+    sw_options_release(&sw_bench_step_command, &model->settings);
 }
 
 struct sw_gemm sw_bench_bound_shape(const struct sw_bench_model *model, int product) {
@@ -53,7 +62,7 @@ struct sw_gemm sw_bench_bound_shape(const struct sw_bench_model *model, int prod
 
 json_t *sw_bench_model_json(const struct sw_bench_model *model, const char *bench, int64_t rounds) {
     const struct sw_settings *s = &model->settings;
-    const struct sw_device_info info = sw_devices_info(&model->devices);
+    const struct sw_device_info info = sw_devices_info(&model->job.devices);
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:I, s:I, s:I}", "bench", bench, "device", info.name, "isa",
                      info.isa, "model", s->model, "precision", sw_dtype_name(model->type), "threads", info.threads,
                      "rounds", (json_int_t)rounds, "micro_batch", (json_int_t)s->micro_batch, "seq",
@@ -62,7 +71,7 @@ json_t *sw_bench_model_json(const struct sw_bench_model *model, const char *benc
 
 void sw_bench_model_print(const struct sw_bench_model *model, int64_t rounds) {
     const struct sw_settings *s = &model->settings;
-    const struct sw_device_info info = sw_devices_info(&model->devices);
+    const struct sw_device_info info = sw_devices_info(&model->job.devices);
     printf("%s, micro-batch of %lld x %lld tokens, %s\n", s->model, (long long)s->micro_batch, (long long)s->seq,
            sw_dtype_name(model->type));
     if (info.host_memory)

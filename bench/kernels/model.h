@@ -3,17 +3,14 @@
 #define SW_BENCH_KERNELS_MODEL_H
 
 #include "bench/options.h"
-#include "job/settings/settings.h"
-#include "model/model.h"
+#include "job/job.h"
 
 struct sw_bench_model {
-    struct sw_settings settings; /* resolved; strings are borrowed from the given settings */
-    struct sw_model_config config;
-    struct sw_devices devices;
-    struct sw_device *device; /* the one of `devices` that computes */
-    struct sw_model *model;
-    sw_dtype type, bound_type; /* bound_type: fp32 where oneDNN does not multiply `type` on this CPU */
-    int count;                 /* entries of `product` in use */
+    struct sw_settings settings; /* resolved */
+    struct sw_job job;           /* has no plan */
+    struct sw_device *device;    /* the one that computes */
+    sw_dtype type, bound_type;   /* bound_type: fp32 where oneDNN does not multiply `type` on this CPU */
+    int count;                   /* entries of `product` in use */
     struct sw_model_product product[SW_MODEL_MAX_PRODUCTS];
 };
 

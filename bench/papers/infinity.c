@@ -41,7 +41,7 @@ static void name_row(int model, struct sw_paper_row *out) {
 
 /* Section 3: a checkpoint of 16 bits for each block. */
 static double inputs_bytes(const struct sw_paper_plan *plan) {
-    return 2.0 * plan->tokens * (double)plan->config.hidden * (double)plan->config.layers;
+    return 2.0 * plan->tokens * (double)plan->job.config.hidden * (double)plan->job.config.layers;
 }
 
 static sw_status fill_memory(int model, struct sw_paper_row *out) {
@@ -53,10 +53,11 @@ static sw_status fill_memory(int model, struct sw_paper_row *out) {
     if (status == SW_OK) {
         out->number[0] = (struct sw_paper_number){.printed = models[model].states_tib,
                                                   .paper = 240.0 * layers * hidden * hidden / TIB,
-                                                  .ours = sw_paper_states_bytes(plan.plan) / TIB};
-        out->number[1] = (struct sw_paper_number){.printed = models[model].checkpoints_tib,
-                                                  .paper = inputs_bytes(&plan) / TIB,
-                                                  .ours = sw_paper_slot_bytes(plan.plan, "block input", false) / TIB};
+                                                  .ours = sw_paper_states_bytes(plan.job.plan) / TIB};
+        out->number[1] =
+            (struct sw_paper_number){.printed = models[model].checkpoints_tib,
+                                     .paper = inputs_bytes(&plan) / TIB,
+                                     .ours = sw_paper_slot_bytes(plan.job.plan, "block input", false) / TIB};
     }
     sw_paper_close(&plan);
     return status;
@@ -90,19 +91,21 @@ static sw_status fill_working(int model, struct sw_paper_row *out) {
     const sw_status status = sw_paper_open(&which, &plan);
     name_row(model, out);
     if (status == SW_OK) {
-        out->number[0] = (struct sw_paper_number){.printed = models[model].states_gib,
-                                                  .paper = 16.0 * hidden * hidden / GIB,
-                                                  .ours = (sw_paper_slot_bytes(plan.plan, "weights of a unit", true) +
-                                                           sw_paper_slot_bytes(plan.plan, "accumulator", true)) /
-                                                          GIB};
-        out->number[1] = (struct sw_paper_number){
-            .printed = models[model].activations_gib,
-            .paper = plan.tokens * (16.0 * hidden + 2.0 * heads * SW_PAPER_SEQ) / GIB,
-            .ours = (sw_paper_slot_bytes(plan.plan, "saved", true) + sw_paper_slot_bytes(plan.plan, "derived", true) +
-                     sw_paper_slot_bytes(plan.plan, "work", true)) /
-                    GIB};
-        out->number[2] = (struct sw_paper_number){.paper = inputs_bytes(&plan) / GIB,
-                                                  .ours = sw_paper_slot_bytes(plan.plan, "block input", false) / GIB};
+        out->number[0] =
+            (struct sw_paper_number){.printed = models[model].states_gib,
+                                     .paper = 16.0 * hidden * hidden / GIB,
+                                     .ours = (sw_paper_slot_bytes(plan.job.plan, "weights of a unit", true) +
+                                              sw_paper_slot_bytes(plan.job.plan, "accumulator", true)) /
+                                             GIB};
+        out->number[1] =
+            (struct sw_paper_number){.printed = models[model].activations_gib,
+                                     .paper = plan.tokens * (16.0 * hidden + 2.0 * heads * SW_PAPER_SEQ) / GIB,
+                                     .ours = (sw_paper_slot_bytes(plan.job.plan, "saved", true) +
+                                              sw_paper_slot_bytes(plan.job.plan, "derived", true) +
+                                              sw_paper_slot_bytes(plan.job.plan, "work", true)) /
+                                             GIB};
+        out->number[2] = (struct sw_paper_number){
+            .paper = inputs_bytes(&plan) / GIB, .ours = sw_paper_slot_bytes(plan.job.plan, "block input", false) / GIB};
     }
     sw_paper_close(&plan);
     return status;

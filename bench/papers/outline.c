@@ -1,8 +1,5 @@
 #include "bench/papers/outline.h"
 
-#include "job/settings_plan.h"
-#include "kernels/described.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,16 +9,17 @@
 #define EVERYTHING_HERE "weights=device,grads=device,optimizer=device,acts=device"
 enum { HEAD_DIM = 128, BLOCK_PARAMETERS = 12, BACKWARD_FLOPS = 2 };
 
-static sw_status open_device(struct sw_paper_plan *p) {
-    struct sw_device_description device = {.name = "a device of any size",
-                                           .memory_bytes = UNLIMITED_BYTES,
-                                           .memory_bytes_per_s = FAST,
-                                           .tf32_flops_per_s = FAST,
-                                           .attention_forward_flops_per_s = FAST,
-                                           .attention_backward_flops_per_s = FAST};
+static struct sw_described_machine boundless(void) {
+    struct sw_described_machine machine = {.device = {.name = "a device of any size",
+                                                      .memory_bytes = UNLIMITED_BYTES,
+                                                      .memory_bytes_per_s = FAST,
+                                                      .tf32_flops_per_s = FAST,
+                                                      .attention_forward_flops_per_s = FAST,
+                                                      .attention_backward_flops_per_s = FAST},
+                                           .host_bytes = UNLIMITED_BYTES};
     for (int type = 0; type < SW_DTYPES; type++)
-        device.product_flops_per_s[type] = FAST;
-    return sw_device_open_described(&device, &p->device);
+        machine.device.product_flops_per_s[type] = FAST;
+    return machine;
 }
 
 static sw_status choose_config(const struct sw_paper_case *which, struct sw_model_config *c) {
@@ -37,8 +35,7 @@ static sw_status choose_config(const struct sw_paper_case *which, struct sw_mode
     return SW_OK;
 }
 
-static sw_status choose_settings(const struct sw_paper_case *which, struct sw_paper_plan *p) {
-    struct sw_settings *s = &p->settings;
+static sw_status choose_settings(const struct sw_paper_case *which, struct sw_settings *s) {
     SW_TRY(sw_options_defaults(&sw_plan_command, s));
     free(s->place);
     s->place = strdup(which->place != NULL ? which->place : EVERYTHING_HERE);
@@ -57,27 +54,25 @@ static sw_status choose_settings(const struct sw_paper_case *which, struct sw_pa
     s->batch_tokens = s->seq * s->micro_batch * sw_settings_ranks(s);
     s->device_memory = which->device_bytes > 0 ? which->device_bytes : UNLIMITED_BYTES;
     s->host_memory = UNLIMITED_BYTES;
-    const struct sw_device_info info = sw_device_info(p->device);
-    return sw_settings_resolve(s, &p->config, &info);
+    return SW_OK;
 }
 
 sw_status sw_paper_open(const struct sw_paper_case *which, struct sw_paper_plan *out) {
+    const struct sw_described_machine machine = boundless();
+    struct sw_model_config config;
+    const struct sw_job_spec spec = {.settings = &out->settings, .config = &config, .machine = &machine, .folder = "."};
+    struct sw_job *job = &out->job;
     *out = (struct sw_paper_plan){0};
-    SW_TRY(open_device(out));
-    SW_TRY(choose_config(which, &out->config));
-    SW_TRY(choose_settings(which, out));
-    const struct sw_settings *s = &out->settings;
-    const struct sw_model_shape shape = {.type = SW_BF16, .batch = s->micro_batch, .seq = s->seq, .tiles = s->tiles};
-    SW_TRY(sw_model_create(&out->config, &shape, out->device, &out->model));
-    out->parameters = (double)sw_units_parameters(sw_model_get_units(out->model));
-    out->tokens = (double)(s->micro_batch * s->seq);
-    return sw_settings_outline(s, out->model, NULL, &out->plan);
+    SW_TRY(choose_config(which, &config));
+    SW_TRY(choose_settings(which, &out->settings));
+    SW_TRY(sw_job_open(&spec, job));
+    out->parameters = (double)sw_units_parameters(sw_model_get_units(job->model));
+    out->tokens = (double)(job->settings->micro_batch * job->settings->seq);
+    return SW_OK;
 }
 
 void sw_paper_close(struct sw_paper_plan *plan) {
-    sw_plan_destroy(plan->plan);
-    sw_model_destroy(plan->model);
-    sw_device_close(plan->device);
+    sw_job_release(&plan->job);
     sw_options_release(&sw_plan_command, &plan->settings);
 }
 
@@ -106,7 +101,7 @@ static struct sw_rate rate_of(double bytes_per_s) {
 
 sw_status sw_paper_simulate(struct sw_paper_plan *p, sw_program_kind kind, const struct sw_paper_machine *machine,
                             struct sw_simulation *out) {
-    const struct sw_plan *plan = p->plan;
+    const struct sw_plan *plan = p->job.plan;
     const int64_t count = plan->spec.units->count;
     const double flops_per_s = machine->flops_per_s > 0.0 ? machine->flops_per_s : FAST;
     double *seconds = calloc((size_t)count * 3, sizeof *seconds), *backward = seconds + count;
@@ -132,7 +127,7 @@ sw_status sw_paper_simulate(struct sw_paper_plan *p, sw_program_kind kind, const
                                    .backward_s = backward,
                                    .recompute_s = seconds,
                                    .derive_s = backward + count};
-    sw_status status = sw_plan_complete(p->plan);
+    sw_status status = sw_plan_complete(p->job.plan);
     if (status == SW_OK)
         status = sw_simulate(plan, kind, false, &rates, NULL, out);
     free(seconds);

@@ -2,8 +2,7 @@
 #ifndef SW_BENCH_PAPERS_OUTLINE_H
 #define SW_BENCH_PAPERS_OUTLINE_H
 
-#include "job/settings/settings.h"
-#include "model/model.h"
+#include "job/job.h"
 #include "offload/simulate/simulate.h"
 
 /* A model of the GPT-2 family, how it is trained and where its state lives. Members that are 0 take the default. */
@@ -22,10 +21,7 @@ enum { SW_PAPER_SEQ = 1024 };
 
 struct sw_paper_plan {
     struct sw_settings settings;
-    struct sw_model_config config;
-    struct sw_device *device;
-    struct sw_model *model;
-    struct sw_plan *plan; /* an outline, until it is simulated */
+    struct sw_job job; /* its plan is an outline, until it is simulated */
     double parameters;
     double tokens; /* of a step and rank */
 };

@@ -1,7 +1,7 @@
 /* Published runs of other programs, and what our planner predicts for this program on machines that are described and
  * not here. */
 #include "bench/papers/papers.h"
-#include "job/planned.h"
+#include "job/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,32 +46,42 @@ static sw_status choose_settings(const char *machines, const struct training *tr
     return SW_OK;
 }
 
-/* Drives add up. The bounds, which are read from the machine's file, then hold no more. */
-static void add_drives(int drives, struct sw_rates *rates) {
-    rates->read.bytes_per_s *= drives;
-    rates->write.bytes_per_s *= drives;
+/* Reads the machine. Its drives add up. The bounds, which are read from the machine's file, then hold no more. */
+static sw_status read_machine(const struct training *training, const char *path, struct sw_described_machine *out) {
+    SW_TRY(sw_described_machine_read(path, SW_MACHINE_EXPECTED, out));
+    if (training->drives > 1) {
+        out->rates.read.bytes_per_s *= training->drives;
+        out->rates.write.bytes_per_s *= training->drives;
+    }
+    return SW_OK;
+}
+
+static sw_status predict_by(const struct training *training, struct sw_settings *settings, struct sw_job *job,
+                            struct prediction *out) {
+    struct sw_described_machine machine;
+    const struct sw_job_spec spec = {.settings = settings, .folder = ".", .machine = &machine};
+    const double tokens = (double)training->batch_tokens;
+    SW_TRY(read_machine(training, settings->machine, &machine));
+    SW_TRY(sw_job_open(&spec, job));
+    SW_TRY(sw_job_predict(job));
+    const struct sw_job_price *price = &job->price;
+    *out = (struct prediction){.tokens_per_s = tokens / price->prediction.plain.step_s,
+                               .flops_per_token = sw_model_flops_per_token(&job->config, SEQ)};
+    if (training->drives <= 1 && price->slow_s > 0.0 && price->fast_s > 0.0) {
+        out->slow_tokens_per_s = tokens / price->slow_s;
+        out->fast_tokens_per_s = tokens / price->fast_s;
+    }
+    return SW_OK;
 }
 
 static sw_status predict(const char *machines, const struct training *training, struct prediction *out) {
-    struct sw_planned planned = {0};
-    sw_status status = choose_settings(machines, training, &planned.settings);
+    struct sw_settings settings = {0};
+    struct sw_job job = {0};
+    sw_status status = choose_settings(machines, training, &settings);
     if (status == SW_OK)
-        status = sw_planned_make(&planned);
-    if (training->drives > 1)
-        add_drives(training->drives, &planned.described.rates);
-    if (status == SW_OK)
-        status = sw_planned_predict(&planned);
-    if (status == SW_OK) {
-        const double tokens = (double)training->batch_tokens;
-        *out = (struct prediction){.tokens_per_s = tokens / planned.prediction.plain.step_s,
-                                   .flops_per_token = sw_model_flops_per_token(&planned.config, SEQ)};
-        if (training->drives <= 1 && planned.slow_s > 0.0 && planned.fast_s > 0.0) {
-            out->slow_tokens_per_s = tokens / planned.slow_s;
-            out->fast_tokens_per_s = tokens / planned.fast_s;
-        }
-    }
-    sw_planned_release(&planned);
-    sw_options_release(&sw_plan_command, &planned.settings);
+        status = predict_by(training, &settings, &job, out);
+    sw_job_release(&job);
+    sw_options_release(&sw_plan_command, &settings);
     return status;
 }
 

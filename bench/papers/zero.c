@@ -58,7 +58,7 @@ static sw_status fill_memory(int model, int at, int stage, struct sw_paper_numbe
     if (status == SW_OK) {
         out->printed = printed_gb[model][at][stage];
         out->paper = states_by_equation((double)models[model].parameters, stage + 1, ranks_of[at]) / GB;
-        out->ours = sw_paper_states_bytes(plan.plan) / GB;
+        out->ours = sw_paper_states_bytes(plan.job.plan) / GB;
     }
     sw_paper_close(&plan);
     return status;

@@ -9,8 +9,7 @@
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"
-#include "job/planned.h"
-#include "job/settings_plan.h"
+#include "job/job.h"
 #include "model/hf/checkpoint.h"
 #include "run/folder/run.h"
 #include "run/folder/source.h"
@@ -38,8 +37,8 @@ static const struct sw_io_cell cells[CONTENDERS] = {[DRIVE] = {SW_IO_BOTH, 256 *
 
 struct load_bench {
     const struct sw_bench_options *given;
-    struct sw_planned planned;
-    struct sw_places places;
+    struct sw_settings settings;
+    struct sw_job job;
     char made[SW_RUN_PATH_CHARS]; /* the checkpoint's folder; empty: it is the user's */
     const char *folder;
     struct sw_io_target drive;
@@ -47,23 +46,26 @@ struct load_bench {
     struct sw_bench_rounds rounds;
 };
 
-/* Makes a plan whose steps never run: their shape only has to be possible. */
-static sw_status plan(struct load_bench *b) {
-    struct sw_settings *settings = &b->planned.settings;
+/* Opens a job whose steps never run: their shape only has to be possible. */
+static sw_status open_job(struct load_bench *b) {
+    const struct sw_bench_options *given = b->given;
+    struct sw_settings *settings = &b->settings;
     SW_TRY(sw_options_defaults(&sw_bench_step_command, settings));
     free(settings->model);
     free(settings->place);
-    settings->model = strdup(b->given->settings.model);
+    settings->model = strdup(given->settings.model);
     settings->place = strdup("weights=nvme,grads=nvme,optimizer=nvme,acts=nvme");
     if (settings->model == NULL || settings->place == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan");
-    settings->device = b->given->settings.device;
-    settings->threads = b->given->settings.threads;
-    settings->allow_buffered = b->given->settings.allow_buffered;
+    for (int i = 0; i < given->nvme.count; i++)
+        SW_TRY(sw_option_list_add(&settings->nvme, given->nvme.items[i]));
+    settings->device = given->settings.device;
+    settings->threads = given->settings.threads;
+    settings->allow_buffered = given->settings.allow_buffered;
     settings->seq = settings->batch_tokens = 16;
     settings->micro_batch = 1;
-    SW_TRY(sw_planned_make(&b->planned));
-    return sw_settings_complete_plan(b->planned.plan);
+    SW_TRY(sw_job_open(&(struct sw_job_spec){.settings = settings, .folder = "."}, &b->job));
+    return sw_settings_complete_plan(b->job.plan);
 }
 
 /* Fills in values of a pattern: a load takes the same time whatever they are. */
@@ -80,20 +82,20 @@ static sw_status find_checkpoint(struct load_bench *b) {
     if (stat(b->given->settings.model, &info) == 0 && S_ISDIR(info.st_mode))
         return SW_OK;
     char path[SW_RUN_PATH_CHARS];
-    SW_TRY(sw_path_join(path, sizeof path, b->places.path[0], "spillway-bench-load-XXXXXX"));
+    SW_TRY(sw_path_join(path, sizeof path, b->job.places.path[0], "spillway-bench-load-XXXXXX"));
     if (mkdtemp(path) == NULL)
-        return sw_fail(SW_ERR_IO, "no folder can be made in %s", b->places.path[0]);
+        return sw_fail(SW_ERR_IO, "no folder can be made in %s", b->job.places.path[0]);
     memcpy(b->made, path, sizeof path);
     b->folder = b->made;
     const struct sw_checkpoint_format format = {.type = SW_BF16, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES};
     const struct sw_load from = {.fill = fill_plain};
-    return sw_checkpoint_write(b->made, &b->planned.config, sw_model_get_units(b->planned.model), &format, &from, NULL);
+    return sw_checkpoint_write(b->made, &b->job.config, sw_model_get_units(b->job.model), &format, &from, NULL);
 }
 
 static sw_status open_drive(struct load_bench *b) {
-    const int64_t bytes = sw_writes_of_loading(b->planned.plan);
-    const struct sw_io_target_spec spec = {.paths = b->places.path,
-                                           .count = b->places.count,
+    const int64_t bytes = sw_writes_of_loading(b->job.plan);
+    const struct sw_io_target_spec spec = {.paths = b->job.places.path,
+                                           .count = b->job.places.count,
                                            .size_bytes =
                                                sw_max_i64(DRIVE_LEAST_BYTES, sw_min_i64(DRIVE_LARGEST_BYTES, bytes)),
                                            .allow_buffered = b->given->settings.allow_buffered};
@@ -107,13 +109,7 @@ static sw_status load_once(struct load_bench *b, double *out_rate) {
     struct sw_contender contender;
     SW_TRY(sw_source_open_model(&(struct sw_source_spec){.model = b->folder, .tiles = 1}, &source));
     const struct sw_load load = sw_source_load(source);
-    const struct sw_contender_spec spec = {.settings = &b->planned.settings,
-                                           .model = b->planned.model,
-                                           .devices = &b->planned.devices,
-                                           .plan = b->planned.plan,
-                                           .places = &b->places,
-                                           .speculation = SW_SPECULATE_NEVER,
-                                           .load = &load};
+    const struct sw_contender_spec spec = {.job = &b->job, .speculation = SW_SPECULATE_NEVER, .load = &load};
     const sw_status status = sw_contender_open(&spec, &contender);
     if (status == SW_OK) {
         b->read_bytes = sw_source_bytes_read(source);
@@ -122,7 +118,8 @@ static sw_status load_once(struct load_bench *b, double *out_rate) {
         sw_contender_close(&contender);
     }
     sw_source_close(source);
-    sw_discards_wait(b->places.path, b->places.count); /* the store is gone, but the drive still discards its space */
+    sw_discards_wait(b->job.places.path,
+                     b->job.places.count); /* the store is gone, but the drive still discards its space */
     return status;
 }
 
@@ -147,7 +144,7 @@ static const struct sw_bench_field fields[] = {
 };
 
 static sw_status report(const struct load_bench *b) {
-    const struct sw_device_info info = sw_devices_info(&b->planned.devices);
+    const struct sw_device_info info = sw_devices_info(&b->job.devices);
     if (b->given->settings.json)
         return sw_bench_print_json(
             sw_bench_join(json_pack("{s:s, s:s, s:s, s:i, s:i}", "bench", "load", "device", info.name, "model",
@@ -161,7 +158,7 @@ static sw_status report(const struct load_bench *b) {
 }
 
 static sw_status measure(struct load_bench *b) {
-    SW_TRY(plan(b));
+    SW_TRY(open_job(b));
     SW_TRY(find_checkpoint(b));
     SW_TRY(open_drive(b));
     for (int round = 0; round < b->rounds.rounds; round++) {
@@ -175,14 +172,11 @@ static sw_status measure(struct load_bench *b) {
 sw_status sw_bench_load(const void *given_options) {
     const struct sw_bench_options *given = given_options;
     struct load_bench b = {.given = given, .rounds = {.rounds = (int)given->rounds}};
-    sw_status status = sw_places_of(&given->nvme, ".", NULL, &b.places);
-    if (status == SW_OK)
-        status = measure(&b);
+    const sw_status status = measure(&b);
     sw_io_target_close(&b.drive);
     if (b.made[0] != '\0')
         sw_folder_remove(b.made);
-    sw_planned_release(&b.planned);
-    sw_places_release(&b.places);
-    sw_options_release(&sw_bench_step_command, &b.planned.settings);
+    sw_job_release(&b.job);
+    sw_options_release(&sw_bench_step_command, &b.settings);
     return status;
 }

@@ -15,15 +15,15 @@
 sw_status sw_step_measure_products(struct sw_step_bench *b) {
     struct sw_model_product product[SW_MODEL_MAX_PRODUCTS];
     struct sw_bench_products products;
-    double *rate = &b->planned.rates.products_flops_per_s;
+    double *rate = &b->job.rates.products_flops_per_s;
     if (*rate > 0.0)
         return SW_OK;
-    const int count = sw_model_products(b->planned.model, product);
-    sw_status status = sw_bench_products_open(b->planned.devices.compute, product, count, &products);
+    const int count = sw_model_products(b->job.model, product);
+    sw_status status = sw_bench_products_open(b->job.devices.compute, product, count, &products);
     if (status == SW_OK)
         status = sw_bench_products_rate(&products, product, count, rate);
     sw_bench_products_close(&products);
-    return status == SW_OK ? sw_planned_keep_rates(&b->planned) : status;
+    return status == SW_OK ? sw_job_keep_rates(&b->job) : status;
 }
 
 static void slower(struct sw_step_speed *speed, sw_lane lane, double seconds) {
@@ -34,11 +34,11 @@ static void slower(struct sw_step_speed *speed, sw_lane lane, double seconds) {
 }
 
 static struct sw_step_speed step_speed(const struct sw_step_bench *b) {
-    const struct sw_settings *s = &b->planned.settings;
-    const struct sw_rates *rates = &b->planned.rates.rates;
-    const struct sw_device_info info = sw_devices_info(&b->planned.devices);
+    const struct sw_settings *s = &b->settings;
+    const struct sw_rates *rates = &b->job.rates.rates;
+    const struct sw_device_info info = sw_devices_info(&b->job.devices);
     const int64_t tokens = s->batch_tokens / sw_settings_ranks(s); /* this rank's, per step */
-    const double flops = sw_model_flops_per_token(&b->planned.config, s->seq) * (double)tokens;
+    const double flops = sw_model_flops_per_token(&b->job.config, s->seq) * (double)tokens;
     const double placed_s = b->median_s[SW_STEP_PLACED];
     const struct {
         sw_lane lane;
@@ -51,8 +51,8 @@ static struct sw_step_speed step_speed(const struct sw_step_bench *b) {
                                   .peak_flops_per_s = sw_peak_flops_per_s(&info, sw_settings_type(s))};
     const bool known = speed.peak_flops_per_s > 0.0;
     speed.of_peak = known ? speed.flops_per_s / speed.peak_flops_per_s : NAN;
-    speed.of_products = speed.flops_per_s / b->planned.rates.products_flops_per_s;
-    slower(&speed, SW_LANE_COMPUTE, flops / (known ? speed.peak_flops_per_s : b->planned.rates.products_flops_per_s));
+    speed.of_products = speed.flops_per_s / b->job.rates.products_flops_per_s;
+    slower(&speed, SW_LANE_COMPUTE, flops / (known ? speed.peak_flops_per_s : b->job.rates.products_flops_per_s));
     for (size_t i = 0; i < sizeof links / sizeof links[0]; i++)
         if (b->least[links[i].lane] > 0 && links[i].bytes_per_s > 0.0)
             slower(&speed, links[i].lane, (double)b->least[links[i].lane] / links[i].bytes_per_s);
@@ -61,7 +61,7 @@ static struct sw_step_speed step_speed(const struct sw_step_bench *b) {
 }
 
 static const struct sw_simulation *prediction_of(const struct sw_step_bench *b) {
-    return b->speculates ? &b->planned.prediction.speculated : &b->planned.prediction.plain;
+    return b->speculates ? &b->job.price.prediction.speculated : &b->job.price.prediction.plain;
 }
 
 /* Returns the lane that worked for the largest part of the step. */
@@ -99,7 +99,7 @@ static int list_times(const struct sw_step_bench *b, struct time_row rows[SW_STE
     static const char *const keys[] = {"resident", "placed", "io_alone"};
     static const char *const texts[] = {"resident", "as placed", "its own I/O alone"};
     const struct sw_simulation *predicted = prediction_of(b);
-    const double tokens = (double)b->planned.settings.batch_tokens, placed_s = b->median_s[SW_STEP_PLACED];
+    const double tokens = (double)b->settings.batch_tokens, placed_s = b->median_s[SW_STEP_PLACED];
     int count = 0;
     for (int k = 0; k < SW_STEP_KINDS; k++)
         if (b->median_s[k] > 0.0)
@@ -188,14 +188,14 @@ static void print_speed(const struct sw_step_bench *b) {
     if (isfinite(speed.of_peak))
         printf(", %.3f of the peak of %.0f", speed.of_peak, speed.peak_flops_per_s * 1e-12);
     printf("\n%.3f of its matrix products' %.2f Tflop/s\n%.3f of the speed of light (%.3f s, by %s)\n",
-           speed.of_products, b->planned.rates.products_flops_per_s * 1e-12, speed.of_light, speed.light_s,
+           speed.of_products, b->job.rates.products_flops_per_s * 1e-12, speed.of_light, speed.light_s,
            speed.light_lane);
 }
 
 void sw_step_bench_print(const struct sw_step_bench *b) {
-    const struct sw_settings *s = &b->planned.settings;
+    const struct sw_settings *s = &b->settings;
     char device[SW_SIZE_CHARS], host[SW_SIZE_CHARS], nvme[SW_SIZE_CHARS];
-    const int64_t *peak = b->planned.plan->tier_bytes;
+    const int64_t *peak = b->job.plan->tier_bytes;
     struct time_row times[SW_STEP_KINDS + 1];
     struct lane_row lanes[SW_LANES];
     struct exchange_row exchange[SW_STEP_COMMS];
@@ -218,7 +218,7 @@ void sw_step_bench_print(const struct sw_step_bench *b) {
         return;
     list_exchange(b, exchange);
     printf("%d ranks by %s, ZeRO stage %d\n", sw_ranks_count(&b->ranks), sw_comm_transport_name(b->ranks.comm),
-           b->planned.plan->spec.zero);
+           b->job.plan->spec.zero);
     sw_table_print(SW_TABLE(exchange_fields, exchange, SW_STEP_COMMS));
 }
 
@@ -226,8 +226,8 @@ static json_t *speed_json(const struct sw_step_bench *b) {
     const struct sw_step_speed speed = step_speed(b);
     const bool known = isfinite(speed.of_peak);
     return json_pack("{s:f, s:f, s:f, s:f, s:o, s:o, s:{s:f, s:f, s:s}}", "tokens_per_s",
-                     (double)b->planned.settings.batch_tokens / b->median_s[SW_STEP_PLACED], "model_flops_per_s",
-                     speed.flops_per_s, "products_flops_per_s", b->planned.rates.products_flops_per_s, "of_products",
+                     (double)b->settings.batch_tokens / b->median_s[SW_STEP_PLACED], "model_flops_per_s",
+                     speed.flops_per_s, "products_flops_per_s", b->job.rates.products_flops_per_s, "of_products",
                      speed.of_products, "peak_flops_per_s", known ? json_real(speed.peak_flops_per_s) : json_null(),
                      "of_peak", known ? json_real(speed.of_peak) : json_null(), "speed_of_light", "step_s",
                      speed.light_s, "share", speed.of_light, "lane", speed.light_lane);
@@ -240,25 +240,25 @@ static json_t *exchange_json(const struct sw_step_bench *b) {
         return json_null();
     list_exchange(b, rows);
     return sw_bench_join(json_pack("{s:i, s:s, s:i}", "ranks", sw_ranks_count(&b->ranks), "transport",
-                                   sw_comm_transport_name(b->ranks.comm), "zero", b->planned.plan->spec.zero),
+                                   sw_comm_transport_name(b->ranks.comm), "zero", b->job.plan->spec.zero),
                          sw_table_named_json(SW_TABLE(exchange_fields, rows, SW_STEP_COMMS)));
 }
 
 sw_status sw_step_bench_json(const struct sw_step_bench *b) {
-    const struct sw_settings *s = &b->planned.settings;
-    const int64_t *peak = b->planned.plan->tier_bytes;
+    const struct sw_settings *s = &b->settings;
+    const int64_t *peak = b->job.plan->tier_bytes;
     struct time_row times[SW_STEP_KINDS + 1];
     struct lane_row lanes[SW_LANES];
     const int time_count = list_times(b, times);
     list_lanes(b, lanes);
     return sw_bench_print_json(
         json_pack("{s:s, s:s, s:i, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:b, s:{s:I, s:I, s:I}, s:o, s:o, s:s, s:o, s:o}",
-                  "bench", "step", "device", sw_devices_info(&b->planned.devices).name, "rounds", (int)s->rounds,
-                  "model", s->model, "precision", sw_settings_precision_name(s), "batch_tokens",
-                  (json_int_t)s->batch_tokens, "micro_batch", (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq,
-                  "threads", (json_int_t)s->threads, "place", s->place, "speculated", b->speculates, "peak_bytes",
-                  "device", (json_int_t)peak[SW_DEVICE], "host", (json_int_t)peak[SW_HOST], "nvme",
-                  (json_int_t)peak[SW_NVME], "steps", sw_table_named_json(SW_TABLE(time_fields, times, time_count)),
-                  "speed", speed_json(b), "busiest", sw_lane_name(busiest_lane(b)), "lanes",
+                  "bench", "step", "device", sw_devices_info(&b->job.devices).name, "rounds", (int)s->rounds, "model",
+                  s->model, "precision", sw_settings_precision_name(s), "batch_tokens", (json_int_t)s->batch_tokens,
+                  "micro_batch", (json_int_t)s->micro_batch, "seq", (json_int_t)s->seq, "threads",
+                  (json_int_t)s->threads, "place", s->place, "speculated", b->speculates, "peak_bytes", "device",
+                  (json_int_t)peak[SW_DEVICE], "host", (json_int_t)peak[SW_HOST], "nvme", (json_int_t)peak[SW_NVME],
+                  "steps", sw_table_named_json(SW_TABLE(time_fields, times, time_count)), "speed", speed_json(b),
+                  "busiest", sw_lane_name(busiest_lane(b)), "lanes",
                   sw_table_named_json(SW_TABLE(lane_fields, lanes, SW_LANES)), "exchange", exchange_json(b)));
 }

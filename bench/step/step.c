@@ -10,10 +10,6 @@
 #include "core/machine.h"
 #include "core/rng.h"
 #include "core/size.h"
-#include "job/new_store.h"
-#include "job/planned.h"
-#include "job/planned_ranks.h"
-#include "job/settings_plan.h"
 #include "offload/simulate/measure.h"
 #include "run/agreement.h"
 #include "run/trace_file.h"
@@ -42,14 +38,14 @@ static sw_status predict_exchange(const struct sw_plan *plan, const struct sw_ra
 /* Fills `exchange` once everything is measured and predicted. */
 static sw_status step_find_exchange(struct sw_step_bench *b) {
     struct sw_step_exchange *placed = &b->exchange[SW_STEP_COMM_PLACED];
-    struct sw_rates more = b->planned.rates.rates;
+    struct sw_rates more = b->job.rates.rates;
     if (sw_ranks_comm(&b->ranks) == NULL)
         return SW_OK;
     placed->step_s = b->median_s[SW_STEP_PLACED];
     SW_TRY(sw_overlap_find(sw_engine_trace(b->placed.engine), b->traced_from, b->traced_to, &placed->overlap));
-    SW_TRY(predict_exchange(b->planned.plan, &more, &b->exchange[SW_STEP_COMM_PREDICTED]));
-    more.cores = (double)b->planned.settings.threads + 1.0;
-    return predict_exchange(b->planned.plan, &more, &b->exchange[SW_STEP_COMM_ONE_CORE_MORE]);
+    SW_TRY(predict_exchange(b->job.plan, &more, &b->exchange[SW_STEP_COMM_PREDICTED]));
+    more.cores = (double)b->settings.threads + 1.0;
+    return predict_exchange(b->job.plan, &more, &b->exchange[SW_STEP_COMM_ONE_CORE_MORE]);
 }
 
 /* Times of a lane's ops, in the order of their starts. */
@@ -119,31 +115,30 @@ end:
 }
 
 static sw_status open_store(struct sw_contender *contender) {
-    const struct sw_new_store wanted = {.plan = contender->spec.plan,
-                                        .places = contender->spec.places,
-                                        .allow_buffered = contender->spec.settings->allow_buffered,
-                                        .unnamed = true};
+    const struct sw_job *job = contender->spec.job;
+    const struct sw_new_store wanted = {
+        .plan = job->plan, .places = &job->places, .allow_buffered = job->settings->allow_buffered, .unnamed = true};
     return sw_new_store_create(&wanted, NULL, NULL, &contender->store);
 }
 
 static sw_status open_engine(struct sw_contender *contender) {
     const struct sw_contender_spec *given = &contender->spec;
+    const struct sw_job *job = given->job;
     const struct sw_engine_spec spec = {
-        .plan = given->plan,
-        .device = given->devices->compute,
-        .host = given->devices->host,
+        .plan = job->plan,
+        .device = job->devices.compute,
+        .host = job->devices.host,
         .store = contender->store,
-        .comm = sw_ranks_comm(given->ranks),
-        .comm_stream = sw_ranks_stream(given->ranks),
-        .watch = sw_ranks_watch(given->ranks),
+        .comm = sw_ranks_comm(job->ranks),
+        .comm_stream = sw_ranks_stream(job->ranks),
+        .watch = sw_ranks_watch(job->ranks),
         .io_depth = SW_STORE_IO_DEPTH,
         .speculation = given->speculation,
-        .rounding = sw_settings_rounding(given->settings),
-        .ops = sw_model_ops(given->model),
+        .rounding = sw_settings_rounding(job->settings),
+        .ops = sw_model_ops(job->model),
         .trace_ops = given->traced ? SW_TRACE_OPS : 0,
     };
-    struct sw_model_init init = {.config = sw_model_get_config(given->model),
-                                 .units = sw_model_get_units(given->model)};
+    struct sw_model_init init = {.config = &job->config, .units = sw_model_get_units(job->model)};
     SW_TRY(sw_engine_open(&spec, &contender->engine));
     const struct sw_load random = {.fill = sw_model_fill_random, .context = &init};
     const int64_t start_ns = sw_now_ns();
@@ -154,7 +149,7 @@ static sw_status open_engine(struct sw_contender *contender) {
 
 sw_status sw_contender_open(const struct sw_contender_spec *spec, struct sw_contender *out) {
     *out = (struct sw_contender){.spec = *spec};
-    sw_status status = sw_plan_uses_nvme(spec->plan) ? open_store(out) : SW_OK;
+    sw_status status = sw_plan_uses_nvme(spec->job->plan) ? open_store(out) : SW_OK;
     if (status == SW_OK)
         status = open_engine(out);
     if (status != SW_OK)
@@ -170,9 +165,9 @@ void sw_contender_close(struct sw_contender *contender) {
 
 /* Fills in random tokens: a step takes the same time whatever they are. */
 static void fill_tokens(struct sw_contender *contender) {
-    const struct sw_settings *settings = contender->spec.settings;
-    const int64_t vocab = sw_model_get_config(contender->spec.model)->vocab;
-    const uint64_t rank = (uint64_t)sw_ranks_rank(contender->spec.ranks);
+    const struct sw_settings *settings = contender->spec.job->settings;
+    const int64_t vocab = contender->spec.job->config.vocab;
+    const uint64_t rank = (uint64_t)sw_ranks_rank(contender->spec.job->ranks);
     for (int64_t m = 0; m < sw_settings_micro_batches(settings); m++) {
         int32_t *tokens = sw_engine_tokens(contender->engine, m);
         for (int64_t t = 0; t < 2 * settings->micro_batch * settings->seq; t++)
@@ -187,7 +182,7 @@ static sw_status begin(struct sw_contender *contender) {
         .kind = SW_STEP_TRAIN,
         .step = ++contender->step,
         .adamw = {.lr = 1e-6, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1},
-        .loss_tokens = contender->spec.settings->batch_tokens,
+        .loss_tokens = contender->spec.job->settings->batch_tokens,
     };
     fill_tokens(contender);
     return sw_engine_begin(contender->engine, &input);
@@ -218,8 +213,8 @@ static_assert((int)SW_CONTENDER_MAX_STEPS >= MOST_ROUNDS * MOST_STEPS, "--steps 
 /* Returns whether the resident and the placed contender, which run in turn, fit into memory together, with those of all
  * ranks of this machine. */
 static bool both_fit(const struct sw_step_bench *b, const struct sw_machine *machine) {
-    const int64_t *resident = b->resident_plan->tier_bytes, *placed = b->planned.plan->tier_bytes;
-    const struct sw_device_info info = sw_devices_info(&b->planned.devices);
+    const int64_t *resident = b->resident.plan->tier_bytes, *placed = b->job.plan->tier_bytes;
+    const struct sw_device_info info = sw_devices_info(&b->job.devices);
     const int64_t device_bytes = resident[SW_DEVICE] + placed[SW_DEVICE];
     const int64_t host_bytes = resident[SW_HOST] + placed[SW_HOST];
     const int64_t share_bytes = machine->available_bytes / sw_ranks_local_count(&b->ranks);
@@ -229,8 +224,8 @@ static bool both_fit(const struct sw_step_bench *b, const struct sw_machine *mac
 }
 
 static void say_what_does_not_fit(const struct sw_step_bench *b, const struct sw_machine *machine) {
-    const struct sw_device_info info = sw_devices_info(&b->planned.devices);
-    const int64_t *resident = b->resident_plan->tier_bytes, *placed = b->planned.plan->tier_bytes;
+    const struct sw_device_info info = sw_devices_info(&b->job.devices);
+    const int64_t *resident = b->resident.plan->tier_bytes, *placed = b->job.plan->tier_bytes;
     const int64_t need_bytes =
         resident[SW_DEVICE] + placed[SW_DEVICE] + (info.host_memory ? resident[SW_HOST] + placed[SW_HOST] : 0);
     char need[SW_SIZE_CHARS], have[SW_SIZE_CHARS];
@@ -243,14 +238,16 @@ static void say_what_does_not_fit(const struct sw_step_bench *b, const struct sw
  * together or not at all. */
 static sw_status plan_resident(struct sw_step_bench *b) {
     static char everything_there[] = "weights=device,grads=device,optimizer=device,acts=device";
+    struct sw_job_change change = {.settings = *b->job.settings};
     struct sw_machine machine;
-    b->resident_settings = b->planned.settings;
-    b->resident_settings.place = everything_there;
-    b->resident_settings.trace = NULL;
-    b->resident_settings.recompute = SW_OPTION_RECOMPUTE_NONE;
-    b->resident_settings.device_memory = b->resident_settings.host_memory = INT64_MAX / 2;
-    SW_TRY(sw_ranks_agree_on_error(&b->ranks,
-                                   sw_settings_plan(&b->resident_settings, b->planned.model, &b->resident_plan)));
+    change.settings.place = everything_there;
+    change.settings.trace = NULL;
+    change.settings.recompute = SW_OPTION_RECOMPUTE_NONE;
+    change.settings.device_memory = change.settings.host_memory = INT64_MAX / 2;
+    sw_status status = sw_job_with(&b->job, &change, &b->resident);
+    if (status == SW_OK)
+        status = sw_settings_complete_plan(b->resident.plan);
+    SW_TRY(sw_ranks_agree_on_error(&b->ranks, status));
     SW_TRY(sw_machine_read(&machine));
     int64_t fits = both_fit(b, &machine);
     SW_TRY(sw_ranks_least(&b->ranks, &fits, 1));
@@ -258,37 +255,26 @@ static sw_status plan_resident(struct sw_step_bench *b) {
         return SW_OK;
     if (sw_ranks_rank(&b->ranks) == 0)
         say_what_does_not_fit(b, &machine);
-    sw_plan_destroy(b->resident_plan);
-    b->resident_plan = NULL;
+    sw_plan_destroy(b->resident.plan);
+    b->resident.plan = NULL;
     return SW_OK;
 }
 
 /* Chooses for --speculate auto what the prediction says is faster. No step is clipped in this bench. */
 static void choose_speculation(struct sw_step_bench *b) {
-    const struct sw_prediction *p = &b->planned.prediction;
-    const int asked = b->planned.settings.speculate;
+    const struct sw_prediction *p = &b->job.price.prediction;
+    const int asked = b->settings.speculate;
     b->speculates = p->may_speculate && (asked == SW_SPECULATE_ALWAYS ||
                                          (asked == SW_SPECULATE_AUTO && p->speculated.step_s < p->plain.step_s));
 }
 
 static sw_status open_contenders(struct sw_step_bench *b) {
-    const struct sw_contender_spec placed = {.settings = &b->planned.settings,
-                                             .model = b->planned.model,
-                                             .devices = &b->planned.devices,
-                                             .plan = b->planned.plan,
-                                             .places = &b->planned.places,
+    const struct sw_contender_spec placed = {.job = &b->job,
                                              .speculation = b->speculates ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER,
-                                             .traced =
-                                                 b->planned.settings.trace != NULL || sw_ranks_comm(&b->ranks) != NULL,
-                                             .ranks = &b->ranks};
-    const struct sw_contender_spec resident = {.settings = &b->resident_settings,
-                                               .model = b->planned.model,
-                                               .devices = &b->planned.devices,
-                                               .plan = b->resident_plan,
-                                               .speculation = SW_SPECULATE_NEVER,
-                                               .ranks = &b->ranks};
+                                             .traced = b->settings.trace != NULL || sw_ranks_comm(&b->ranks) != NULL};
+    const struct sw_contender_spec whole = {.job = &b->resident, .speculation = SW_SPECULATE_NEVER};
     SW_TRY(sw_contender_open(&placed, &b->placed));
-    return b->resident_plan == NULL ? SW_OK : sw_contender_open(&resident, &b->resident);
+    return b->resident.plan == NULL ? SW_OK : sw_contender_open(&whole, &b->whole);
 }
 
 static sw_status allocate_times(struct sw_step_bench *b) {
@@ -316,8 +302,8 @@ static sw_status run_placed(struct sw_step_bench *b, int64_t steps) {
 }
 
 static sw_status run_round(struct sw_step_bench *b, int64_t steps) {
-    if (b->resident_plan != NULL)
-        SW_TRY(sw_contender_run(&b->resident, steps, &b->times[SW_STEP_RESIDENT]));
+    if (b->resident.plan != NULL)
+        SW_TRY(sw_contender_run(&b->whole, steps, &b->times[SW_STEP_RESIDENT]));
     SW_TRY(run_placed(b, steps));
     if (b->placed.store == NULL)
         return SW_OK;
@@ -332,8 +318,8 @@ static sw_status measure(struct sw_step_bench *b) {
     SW_TRY(run_round(b, WARM_UP_STEPS));
     for (int k = 0; k < SW_STEP_KINDS; k++)
         b->times[k].count = 0;
-    for (int round = 0; round < b->planned.settings.rounds; round++)
-        SW_TRY(run_round(b, b->planned.settings.steps));
+    for (int round = 0; round < b->settings.rounds; round++)
+        SW_TRY(run_round(b, b->settings.steps));
     for (int k = 0; k < SW_STEP_KINDS; k++)
         if (b->times[k].count > 0)
             b->median_s[k] = sw_median(b->times[k].seconds, b->times[k].count);
@@ -342,13 +328,13 @@ static sw_status measure(struct sw_step_bench *b) {
 
 /* Finds the least bytes of a rank alone. Those of ranks that share state are not known. */
 static void find_least(struct sw_step_bench *b) {
-    const struct sw_settings *settings = &b->planned.settings;
+    const struct sw_settings *settings = &b->settings;
     const struct sw_least_shape shape = {
-        .units = sw_model_get_units(b->planned.model),
-        .placement = b->planned.plan->placement,
-        .update_on_device = b->planned.plan->spec.update_on_device,
-        .output_bytes = sw_model_bytes(b->planned.model).output,
-        .shares_input = sw_model_bytes(b->planned.model).shares_input,
+        .units = sw_model_get_units(b->job.model),
+        .placement = b->job.plan->placement,
+        .update_on_device = b->job.plan->spec.update_on_device,
+        .output_bytes = sw_model_bytes(b->job.model).output,
+        .shares_input = sw_model_bytes(b->job.model).shares_input,
         .type = sw_settings_type(settings),
         .grads = (sw_grads_format)settings->grads_state,
         .micro_batches = sw_settings_micro_batches(settings),
@@ -361,35 +347,29 @@ static void find_least(struct sw_step_bench *b) {
 }
 
 static sw_status write_trace(struct sw_step_bench *b) {
-    if (b->planned.settings.trace == NULL || sw_ranks_rank(&b->ranks) > 0)
+    if (b->settings.trace == NULL || sw_ranks_rank(&b->ranks) > 0)
         return SW_OK;
-    return sw_trace_file_write(b->planned.settings.trace, sw_engine_trace(b->placed.engine));
+    return sw_trace_file_write(b->settings.trace, sw_engine_trace(b->placed.engine));
 }
 
 static sw_status check_trace(const struct sw_step_bench *b) {
-    return b->planned.settings.trace == NULL ? SW_OK : sw_trace_file_check(b->planned.settings.trace);
+    return b->settings.trace == NULL ? SW_OK : sw_trace_file_check(b->settings.trace);
 }
 
-/* Opens the model and makes the plan. All ranks make the same plan, each for its own shard. */
-static sw_status plan(struct sw_step_bench *b) {
-    struct sw_planned *planned = &b->planned;
-    planned->ranks = &b->ranks;
-    planned->measures = true;
-    SW_TRY(sw_agree_on_settings(&b->ranks, &planned->settings));
-    SW_TRY(sw_planned_begin_ranks(&b->ranks, &planned->settings));
-    SW_TRY(sw_ranks_agree_on_error(&b->ranks, sw_planned_open(planned)));
-    SW_TRY(sw_planned_agree(&b->ranks, &planned->settings, &planned->config, &planned->devices));
-    return sw_ranks_agree_on_error(&b->ranks, sw_plan_fit(&planned->settings, planned->model, &planned->plan));
+/* Opens the job. All ranks make the same plan, each for its own shard. */
+static sw_status open_job(struct sw_step_bench *b) {
+    const struct sw_job_spec spec = {.settings = &b->settings, .ranks = &b->ranks, .folder = ".", .measures = true};
+    SW_TRY(sw_agree_on_settings(&b->ranks, &b->settings));
+    return sw_job_open(&spec, &b->job);
 }
 
 static sw_status predict(struct sw_step_bench *b) {
-    struct sw_planned *planned = &b->planned;
-    const char *rates = planned->settings.rates;
-    const bool kept = rates != NULL && access(rates, F_OK) == 0, says = !planned->settings.json;
+    const char *rates = b->settings.rates;
+    const bool kept = rates != NULL && access(rates, F_OK) == 0, says = !b->settings.json;
     if (says && !kept)
         sw_log_info("measuring this machine for the prediction; %s keeps what is measured",
                     rates != NULL ? rates : "--rates FILE");
-    SW_TRY(sw_planned_predict(planned));
+    SW_TRY(sw_job_predict(&b->job));
     if (says && kept)
         sw_log_info("predicted by the rates kept in %s; remove it to measure this machine again", rates);
     return SW_OK;
@@ -397,7 +377,7 @@ static sw_status predict(struct sw_step_bench *b) {
 
 static sw_status run(struct sw_step_bench *b) {
     SW_TRY(sw_ranks_first(&b->ranks, check_trace(b)));
-    SW_TRY(plan(b));
+    SW_TRY(open_job(b));
     SW_TRY(predict(b));
     SW_TRY(plan_resident(b));
     SW_TRY(sw_ranks_agree_on_error(&b->ranks, sw_step_measure_products(b)));
@@ -411,7 +391,7 @@ static sw_status run(struct sw_step_bench *b) {
     SW_TRY(step_find_exchange(b));
     if (sw_ranks_rank(&b->ranks) > 0)
         return SW_OK;
-    if (b->planned.settings.json)
+    if (b->settings.json)
         return sw_step_bench_json(b);
     sw_step_bench_print(b);
     return SW_OK;
@@ -419,24 +399,24 @@ static sw_status run(struct sw_step_bench *b) {
 
 static void close_bench(struct sw_step_bench *b) {
     sw_contender_close(&b->placed);
-    sw_contender_close(&b->resident);
-    sw_plan_destroy(b->resident_plan);
+    sw_contender_close(&b->whole);
+    sw_job_release(&b->resident);
     for (int k = 0; k < SW_STEP_KINDS; k++)
         free(b->times[k].seconds);
-    sw_planned_release(&b->planned);
+    sw_job_release(&b->job);
 }
 
 int sw_bench_step(int argc, char **argv) {
     struct sw_step_bench b = {0};
     int code;
     if (sw_command_begin(&b.ranks, sw_bench_step_command.command, &code)) {
-        if (sw_command_parse_ranks(&b.ranks, &sw_bench_step_command, argc, argv, &b.planned.settings, &code)) {
+        if (sw_command_parse_ranks(&b.ranks, &sw_bench_step_command, argc, argv, &b.settings, &code)) {
             const sw_status status = run(&b);
             code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail_ranks(&b.ranks, status);
             close_bench(&b);
         }
         sw_command_end(&b.ranks, code);
     }
-    sw_options_release(&sw_bench_step_command, &b.planned.settings);
+    sw_options_release(&sw_bench_step_command, &b.settings);
     return code;
 }

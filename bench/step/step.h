@@ -4,12 +4,7 @@
 
 #include "bench/step/least.h"
 #include "core/status.h"
-#include "job/machine/devices.h"
-#include "job/machine/ranks.h"
-#include "job/planned.h"
-#include "job/settings/places.h"
-#include "job/settings/settings.h"
-#include "model/model.h"
+#include "job/job.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/trace.h"
 
@@ -28,15 +23,10 @@ enum { SW_CONTENDER_MAX_STEPS = 30000 };
 
 /* Borrows all that it points to for the time of the training. */
 struct sw_contender_spec {
-    const struct sw_settings *settings;
-    struct sw_model *model;
-    const struct sw_devices *devices;
-    struct sw_plan *plan;
-    const struct sw_places *places; /* directories of the store; NULL for a plan without one */
+    const struct sw_job *job; /* with a complete plan; its ranks train together */
     sw_speculation speculation;
     bool traced;
     const struct sw_load *load; /* source of the weights; NULL: they are random */
-    struct sw_ranks *ranks;     /* ranks that train together; NULL: this process trains alone */
 };
 
 struct sw_contender {
@@ -74,14 +64,14 @@ struct sw_step_exchange {
 };
 
 struct sw_step_bench {
-    struct sw_planned planned;
     struct sw_ranks ranks;
-    int64_t traced_from, traced_to;                  /* the last round's programs in the trace */
+    struct sw_settings settings;
+    struct sw_job job;              /* of the placed step */
+    struct sw_job resident;         /* with everything on the device; no plan: it does not fit beside the placed one */
+    int64_t traced_from, traced_to; /* the last round's programs in the trace */
     struct sw_step_exchange exchange[SW_STEP_COMMS]; /* zero for a rank alone */
-    struct sw_settings resident_settings;            /* strings are borrowed from `planned`, or literals */
-    struct sw_plan *resident_plan;                   /* NULL: the resident step does not fit beside the placed one */
     bool speculates;                                 /* the placed step updates in the backward pass */
-    struct sw_contender placed, resident;
+    struct sw_contender placed, whole;               /* whole: the resident one */
     struct sw_step_times times[SW_STEP_KINDS];
     double median_s[SW_STEP_KINDS]; /* 0: not measured */
     int64_t least[SW_LANES];        /* least bytes a step, by lane; 0 where ranks run together */

@@ -32,7 +32,7 @@ static sw_status count_tokens(const struct sw_settings *settings, double percent
     return sw_data_count_train_tokens(&spec, &out->tokens);
 }
 
-sw_status sw_data_pass_measure(const struct sw_settings *settings, int64_t vocab, struct sw_data_pass *out) {
+static sw_status measure(const struct sw_settings *settings, int64_t vocab, struct sw_data_pass *out) {
     struct sw_token_estimate estimate;
     double percent;
     const char *validation_file;
@@ -43,4 +43,15 @@ sw_status sw_data_pass_measure(const struct sw_settings *settings, int64_t vocab
                                : count_tokens(settings, percent, vocab, out));
     out->windows = (out->tokens - 1) / settings->seq;
     return SW_OK;
+}
+
+static sw_status measure_and_resolve(struct sw_job *job) {
+    if (job->settings->data.count > 0)
+        SW_TRY(measure(job->settings, job->config.vocab, &job->data));
+    return sw_settings_resolve_steps(job->settings, job->data.windows);
+}
+
+sw_status sw_data_pass_measure(void *context, struct sw_job *job) {
+    (void)context;
+    return sw_ranks_agree_on_error(job->ranks, measure_and_resolve(job));
 }
