@@ -150,7 +150,7 @@ static sw_status print_result(const struct evaluator *e, const struct measured *
 static sw_status measure(struct evaluator *e, struct measured *out) {
     const struct sw_evaluation evaluation = {
         .engine = e->inference.engine,
-        .model = e->inference.model,
+        .model = e->inference.job.model,
         .data = e->data,
         .batch = e->batch,
         .seq = e->seq,

@@ -105,7 +105,7 @@ static sw_status agree_on_inputs(struct sw_job *job) {
 }
 
 static sw_status make_model(struct sw_job *job) {
-    const struct sw_model_shape shape = sw_settings_shape(job->settings, job->documents);
+    const struct sw_model_shape shape = sw_job_shape(job);
     SW_TRY(sw_model_create(&job->config, &shape, job->devices.compute, &job->model));
     return sw_tensor_rates_apply(job->settings, sw_model_tunable_units(job->model));
 }
@@ -114,7 +114,7 @@ static sw_status make_model(struct sw_job *job) {
  * others take the same. */
 static sw_status make_models(struct sw_job *job, struct sw_algorithm_record *products) {
     struct sw_ranks *ranks = job->ranks;
-    if (products == NULL) {
+    if (products == NULL || job->forward_only) {
         SW_TRY(sw_ranks_agree_on_error(ranks, make_model(job)));
         sw_algorithms_keep(job->devices.compute);
         return SW_OK;
@@ -126,19 +126,24 @@ static sw_status make_models(struct sw_job *job, struct sw_algorithm_record *pro
 
 sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
     struct sw_ranks *ranks = spec->ranks;
-    *out = (struct sw_job){.settings = spec->settings, .ranks = ranks, .measures = spec->measures};
+    *out = (struct sw_job){.settings = spec->settings,
+                           .ranks = ranks,
+                           .documents = spec->documents,
+                           .forward_only = spec->forward_only,
+                           .context = spec->context,
+                           .measures = spec->measures};
     SW_TRY(begin_ranks(out));
     SW_TRY(sw_ranks_agree_on_error(ranks, open_inputs(out, spec)));
-    SW_TRY(spec->open_data != NULL ? spec->open_data(spec->context, out)
+    SW_TRY(spec->open_data != NULL ? spec->open_data(spec->caller, out)
                                    : sw_ranks_agree_on_error(ranks, sw_settings_resolve_steps(spec->settings, 0)));
     if (!spec->unplanned)
         sw_job_lower_micro_batch(out);
-    SW_TRY(spec->agree != NULL ? spec->agree(spec->context, out) : agree_on_inputs(out));
+    SW_TRY(spec->agree != NULL ? spec->agree(spec->caller, out) : agree_on_inputs(out));
     SW_TRY(sw_ranks_use_gpu(ranks, &out->devices));
     if (sw_tensor_is_open(spec->settings)) {
         SW_TRY(sw_tensor_choose(out));
         if (spec->regroup != NULL)
-            SW_TRY(spec->regroup(spec->context, out));
+            SW_TRY(spec->regroup(spec->caller, out));
     }
     SW_TRY(make_models(out, spec->products));
     return spec->unplanned ? SW_OK : sw_ranks_agree_on_error(ranks, sw_job_fit_or_advise(out));

@@ -49,6 +49,8 @@ struct sw_job {
     struct sw_ranks *ranks;       /* ranks that open the job together; NULL: this process alone */
     struct sw_model_config config;
     bool documents;           /* micro-batches come with the starts of documents */
+    bool forward_only;        /* there is no training; the caller makes the plan */
+    int64_t context;          /* tokens that the KV cache of forward passes holds; 0: there is none */
     struct sw_data_pass data; /* one pass over --data, where a plan measures it */
     struct sw_places places;  /* where the store would be */
     struct sw_devices devices;
@@ -74,11 +76,13 @@ struct sw_job_spec {
     const char *folder; /* an existing folder on the drive of the store, for --nvme that names none; NULL: sw_job_place
                            says it later */
     bool measures;      /* as in struct sw_job */
-    bool unplanned;     /* the job has a model and no plan, because the caller varies it */
-    /* A job that trains: the GPU must have passed its self-test, and its products take the algorithms of this record,
-     * which then has those of rank 0. NULL: a job that only plans. */
+    bool unplanned;     /* the job has a model and no plan, because the caller varies it or makes one */
+    bool documents, forward_only; /* as in struct sw_job */
+    int64_t context;              /* as in struct sw_job */
+    /* A job that computes: the GPU must have passed its self-test, and its products take the algorithms of this record,
+     * which in training then has those of rank 0. NULL: a job that only plans. */
     struct sw_algorithm_record *products;
-    void *context; /* of the functions below, any of which may be NULL */
+    void *caller; /* given to the functions below, any of which may be NULL */
     /* Opens the data once the settings are resolved but for the steps, and resolves the steps. May set `documents` and
      * `data`. */
     sw_status (*open_data)(void *context, struct sw_job *job);
@@ -94,6 +98,9 @@ struct sw_job_spec {
 sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out);
 /* Releases everything but the settings. */
 void sw_job_release(struct sw_job *job);
+
+/* Returns the shape of the job's model. */
+struct sw_model_shape sw_job_shape(const struct sw_job *job);
 
 /* Says where the store is, as --nvme names it or in a folder that exists. */
 sw_status sw_job_place(struct sw_job *job, const char *folder);

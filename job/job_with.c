@@ -8,6 +8,14 @@ sw_status sw_job_place(struct sw_job *job, const char *folder) {
     return sw_places_of(&job->settings->nvme, folder, &owner, &job->places);
 }
 
+struct sw_model_shape sw_job_shape(const struct sw_job *job) {
+    struct sw_model_shape shape = sw_settings_shape(job->settings);
+    shape.documents = job->documents;
+    shape.forward_only = job->forward_only;
+    shape.context = job->context;
+    return shape;
+}
+
 struct sw_job_change sw_job_same(const struct sw_job *job) {
     struct sw_job_change same = {.settings = *job->settings};
     same.settings.group = 0;
@@ -43,8 +51,7 @@ static sw_status resolve(struct sw_job *job) {
 /* Takes the first job's model where it would be the same. */
 static sw_status make_model(struct sw_job *job, bool another) {
     const struct sw_job *of = job->of;
-    const struct sw_model_shape shape = sw_settings_shape(job->settings, job->documents);
-    const struct sw_model_shape before = sw_settings_shape(of->settings, of->documents);
+    const struct sw_model_shape shape = sw_job_shape(job), before = sw_job_shape(of);
     job->model = another || !same_shape(&shape, &before) ? NULL : of->model;
     return job->model != NULL ? SW_OK : sw_model_create(&job->config, &shape, job->devices.compute, &job->model);
 }

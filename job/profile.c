@@ -329,7 +329,7 @@ void sw_profile_release(struct sw_profile *profile) {
 
 sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rates_target *target,
                            struct sw_machine_rates *out) {
-    const struct sw_model_shape shape = sw_settings_shape(target->settings, false);
+    const struct sw_model_shape shape = sw_settings_shape(target->settings);
     /* The rates stand for ops that were not timed, because the units that have them took too much memory or time. */
     const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
     struct sw_device_description description = {.name = "this machine",

@@ -115,7 +115,7 @@ static sw_status time_units(struct timing *timing, struct sw_unit_run *run, int6
 
 static sw_status time_cell(struct timing *timing, const struct cell *cell, const struct sw_settings *settings,
                            int64_t most_bytes) {
-    struct sw_model_shape shape = sw_settings_shape(settings, false);
+    struct sw_model_shape shape = sw_settings_shape(settings);
     const double start_s = passed_s(timing);
     struct sw_model_config config;
     struct sw_model *model = NULL;

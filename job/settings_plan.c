@@ -19,7 +19,7 @@ struct unit_flops {
     double *forward, *last_product, *first_product;
 };
 
-struct sw_model_shape sw_settings_shape(const struct sw_settings *settings, bool documents) {
+struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
     return (struct sw_model_shape){.type = sw_settings_type(settings),
                                    .batch = settings->micro_batch,
                                    .seq = settings->seq,
@@ -27,8 +27,7 @@ struct sw_model_shape sw_settings_shape(const struct sw_settings *settings, bool
                                    .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                    .tensor_rank = (int)sw_settings_tensor_rank(settings),
                                    .optimizer = sw_settings_optimizer(settings),
-                                   .fp8 = sw_settings_fp8(settings),
-                                   .documents = documents};
+                                   .fp8 = sw_settings_fp8(settings)};
 }
 
 /* Returns the elements of a tensor that multiply each token: none of a vector. */

@@ -12,9 +12,8 @@
 /* I/O requests that each lane of the store keeps in flight. */
 enum { SW_STORE_IO_DEPTH = 32 };
 
-/* Returns the shape of the model that these settings train, once they are resolved. documents: its micro-batches come
- * with the starts of documents. */
-struct sw_model_shape sw_settings_shape(const struct sw_settings *settings, bool documents);
+/* Returns the shape of the model that these settings train, once they are resolved. */
+struct sw_model_shape sw_settings_shape(const struct sw_settings *settings);
 
 /* Makes the outline of the plan (sw_plan_outline). Updates that --update leaves open run on the host, and
  * states that --place leaves open rise in the usual order. *out_lack (may be

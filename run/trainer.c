@@ -246,7 +246,7 @@ static sw_status trainer_open_job(struct sw_trainer *trainer) {
                                      .ranks = ranks,
                                      .config = &trainer->run.config,
                                      .products = &trainer->run.products,
-                                     .context = trainer,
+                                     .caller = trainer,
                                      .open_data = open_job_data,
                                      .agree = agree_on_job,
                                      .regroup = regroup_source};

@@ -3,9 +3,6 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
-#include "job/machine/algorithms.h"
-#include "job/machine/gpu_verdict.h"
-#include "job/settings/settings.h"
 #include "offload/engine/scratch.h"
 #include "offload/plan/shard.h"
 
@@ -98,29 +95,15 @@ sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int
         const int64_t past = sw_max_i64(0, sw_min_i64(decoder->kept, seen - count));
         SW_TRY(pass(decoder, tokens, past, sw_min_i64(count, seen - past), count, logits));
     }
-    struct sw_ranks *ranks = decoder->inference.ranks;
-    return sw_logits_share(ranks, sw_ranks_count(ranks), sw_model_get_config(decoder->inference.model)->vocab, logits);
+    const struct sw_job *job = &decoder->inference.job;
+    return sw_logits_share(job->ranks, sw_ranks_count(job->ranks), job->config.vocab, logits);
 }
 
-enum { CHUNK_GRAINS = 16, UNIT_SLOTS = 2, LEAST_RING_CHUNKS = 2, IO_DEPTH = 32 };
+enum { CHUNK_GRAINS = 16, UNIT_SLOTS = 2, LEAST_RING_CHUNKS = 2 };
 /* Budgets of "auto" as shares of available memory. Beside a GPU, host memory only takes what the GPU cannot hold. */
 #define AUTO_DEVICE_SHARE 0.85
 #define AUTO_HOST_SHARE 0.1
 #define AUTO_GPU_HOST_SHARE 0.8
-
-static sw_status open_devices(const struct sw_inference_options *options, int64_t cores, struct sw_inference *out,
-                              sw_dtype *out_type) {
-    const int threads = (int)(options->threads == SW_OPTION_AUTO ? cores : options->threads);
-    SW_TRY(sw_devices_open((sw_device_choice)options->device, threads, sw_ranks_local_rank(out->ranks), &out->devices));
-    SW_TRY(sw_gpu_verdict_require(&out->devices));
-    SW_TRY(sw_algorithms_begin(out->devices.compute, &(struct sw_algorithm_record){0}));
-    const sw_dtype types[] = {[SW_PRECISION_AUTO] = sw_devices_info(&out->devices).bf16_fast ? SW_BF16 : SW_F32,
-                              [SW_PRECISION_BF16] = SW_BF16,
-                              [SW_PRECISION_FP16] = SW_F16,
-                              [SW_PRECISION_FP32] = SW_F32};
-    *out_type = types[options->precision];
-    return SW_OK;
-}
 
 /* Returns the folders for weights that memory cannot hold. If there are none, memory must hold all. */
 static const struct sw_option_list *scratch_of(const struct sw_inference_spec *spec) {
@@ -178,22 +161,19 @@ static sw_status explain(sw_status status, const struct sw_inference_spec *spec,
     return in_memory ? sw_fail_while(status, "keeping all weights in memory, as without --scratch FOLDER") : status;
 }
 
-static int tensor_ranks_of(const struct sw_inference_spec *spec) {
-    return spec->tensor_ranks > 1 ? spec->tensor_ranks : 1;
-}
-
-static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, struct sw_inference *inference) {
-    const struct sw_device_info device = sw_devices_info(&inference->devices);
-    const int tensor_ranks = tensor_ranks_of(spec);
+static sw_status make_plan(const struct sw_inference_spec *spec, struct sw_job *job) {
+    const struct sw_settings *settings = job->settings;
+    const struct sw_device_info device = sw_devices_info(&job->devices);
+    const int tensor_ranks = (int)sw_settings_tensor_ranks(settings);
     struct sw_machine machine;
     SW_TRY(sw_machine_read(&machine));
     machine.available_bytes /= sw_ranks_local_count(spec->ranks);
-    const struct sw_model_bytes bytes = sw_model_bytes(inference->model);
+    const struct sw_model_bytes bytes = sw_model_bytes(job->model);
     struct sw_plan_spec plan = {
-        .units = sw_model_get_units(inference->model),
-        .type = type,
-        .ranks = sw_ranks_count(spec->ranks) / tensor_ranks,
-        .rank = sw_ranks_rank(spec->ranks) / tensor_ranks,
+        .units = sw_model_get_units(job->model),
+        .type = sw_settings_type(settings),
+        .ranks = (int)sw_settings_data_ranks(settings),
+        .rank = (int)sw_settings_data_rank(settings),
         .scratch_store = scratch_of(spec)->count > 0,
         .micro_batches = 1,
         .group = 1,
@@ -212,21 +192,21 @@ static sw_status make_plan(const struct sw_inference_spec *spec, sw_dtype type, 
     };
     if (tensor_ranks > 1)
         plan.tensor = (struct sw_plan_tensor){.ranks = tensor_ranks,
-                                              .rank = sw_ranks_rank(spec->ranks) % tensor_ranks,
+                                              .rank = (int)sw_settings_tensor_rank(settings),
                                               .rows = bytes.rows,
                                               .softmax_bytes = bytes.softmax};
     choose_budgets(spec->options, &device, &machine, plan.budget_bytes);
     SW_TRY(sw_placement_parse("auto", &plan.place));
-    SW_TRY(explain(sw_plan_create(&plan, &inference->plan), spec, inference->model));
-    SW_TRY(sw_plan_check(inference->plan));
-    return check_memory(spec->options, inference->plan, &device, &machine);
+    SW_TRY(explain(sw_plan_create(&plan, &job->plan), spec, job->model));
+    SW_TRY(sw_plan_check(job->plan));
+    return check_memory(spec->options, job->plan, &device, &machine);
 }
 
 /* Makes the store for weights that memory cannot hold. Its files have no name, so that nothing is left of them however
  * the process ends. A store must hold at least one grain; the weights are the scratch area behind it. */
 static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_inference *inference) {
     const struct sw_option_list *folders = scratch_of(inferred);
-    const struct sw_plan *plan = inference->plan;
+    const struct sw_plan *plan = inference->job.plan;
     const int64_t bytes = plan->tier_bytes[SW_NVME];
     char size[SW_SIZE_CHARS];
     if (bytes == 0)
@@ -256,34 +236,50 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
     return status;
 }
 
-/* Makes the model and its plan, with nothing in memory yet. */
-static sw_status make_model(const struct sw_inference_spec *spec, sw_dtype type, struct sw_inference *out) {
-    const int tensor_ranks = tensor_ranks_of(spec);
+/* Cuts the source for the rank's group, and says what is to be computed as the settings of a job. */
+static sw_status choose_settings(const struct sw_inference_spec *spec, struct sw_settings *s) {
+    const struct sw_inference_options *options = spec->options;
+    const int tensor_ranks = spec->tensor_ranks > 1 ? spec->tensor_ranks : 1;
     if (tensor_ranks > 1)
         SW_TRY(sw_source_cut(spec->source, tensor_ranks, sw_ranks_rank(spec->ranks) % tensor_ranks));
-    const struct sw_model_shape shape = {.type = type,
-                                         .batch = spec->batch,
-                                         .seq = spec->seq,
-                                         .tiles = sw_source_tiles(spec->source),
-                                         .tensor_ranks = tensor_ranks,
-                                         .tensor_rank = sw_ranks_rank(spec->ranks) % tensor_ranks,
-                                         .optimizer = sw_source_units(spec->source)->optimizer,
-                                         .documents = spec->documents,
-                                         .context = spec->context,
-                                         .forward_only = true};
-    SW_TRY(sw_model_create(sw_source_config(spec->source), &shape, out->devices.compute, &out->model));
-    sw_algorithms_keep(out->devices.compute);
-    SW_TRY(make_plan(spec, type, out));
+    SW_TRY(sw_options_defaults(&sw_plan_command, s));
+    s->precision = options->precision;
+    s->device = options->device;
+    s->threads = options->threads;
+    s->device_memory = options->device_memory;
+    s->host_memory = options->host_memory;
+    s->rank_timeout = options->rank_timeout;
+    s->tensor = tensor_ranks;
+    s->tiles = sw_source_tiles(spec->source);
+    s->optimizer_state = (int)sw_source_units(spec->source)->optimizer;
+    s->chunk_grains = CHUNK_GRAINS;
+    s->micro_batch = spec->batch;
+    s->seq = spec->seq;
+    s->batch_tokens = spec->batch * spec->seq * (sw_ranks_count(spec->ranks) / tensor_ranks);
+    return SW_OK;
+}
+
+/* Ranks that compute forward passes agree on their arguments before, and may differ in their devices. */
+static sw_status agree_on_nothing(void *context, struct sw_job *job) {
+    (void)context;
+    (void)job;
+    return SW_OK;
+}
+
+/* Makes the plan and the store, with nothing in memory yet. */
+static sw_status prepare(const struct sw_inference_spec *spec, struct sw_inference *out) {
+    SW_TRY(make_plan(spec, &out->job));
     return make_store(spec, out);
 }
 
 static sw_status open_engine(const struct sw_inference_spec *spec, struct sw_inference *out) {
-    const struct sw_engine_spec engine = {.plan = out->plan,
-                                          .device = out->devices.compute,
-                                          .host = out->devices.host,
+    const struct sw_job *job = &out->job;
+    const struct sw_engine_spec engine = {.plan = job->plan,
+                                          .device = job->devices.compute,
+                                          .host = job->devices.host,
                                           .store = out->store,
-                                          .io_depth = IO_DEPTH,
-                                          .ops = sw_model_ops(out->model),
+                                          .io_depth = SW_STORE_IO_DEPTH,
+                                          .ops = sw_model_ops(job->model),
                                           .comm = sw_ranks_comm(spec->ranks),
                                           .comm_stream = sw_ranks_stream(spec->ranks),
                                           .watch = sw_ranks_watch(spec->ranks)};
@@ -294,14 +290,19 @@ static sw_status open_engine(const struct sw_inference_spec *spec, struct sw_inf
 
 sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_inference *out) {
     struct sw_ranks *ranks = spec->ranks;
-    int64_t cores = sw_machine_cores();
-    sw_dtype type = SW_F32;
-    out->ranks = ranks;
-    if (sw_ranks_count(ranks) > 1)
-        SW_TRY(sw_ranks_cores(ranks, &cores));
-    SW_TRY(sw_ranks_agree_on_error(ranks, open_devices(spec->options, cores, out, &type)));
-    SW_TRY(sw_ranks_use_gpu(ranks, &out->devices));
-    SW_TRY(sw_ranks_agree_on_error(ranks, make_model(spec, type, out)));
+    struct sw_algorithm_record kept = {0};
+    const struct sw_job_spec job = {.settings = &out->settings,
+                                    .ranks = ranks,
+                                    .config = sw_source_config(spec->source),
+                                    .documents = spec->documents,
+                                    .forward_only = true,
+                                    .context = spec->context,
+                                    .unplanned = true,
+                                    .products = &kept,
+                                    .agree = agree_on_nothing};
+    SW_TRY(sw_ranks_agree_on_error(ranks, choose_settings(spec, &out->settings)));
+    SW_TRY(sw_job_open(&job, &out->job));
+    SW_TRY(sw_ranks_agree_on_error(ranks, prepare(spec, out)));
     SW_TRY(sw_ranks_agree_on_error(ranks, open_engine(spec, out)));
     sw_ranks_relax_timeout(ranks, false);
     return SW_OK;
@@ -311,9 +312,7 @@ void sw_inference_close(struct sw_inference *inference) {
     sw_engine_close(inference->engine);
     if (inference->store != NULL)
         sw_store_close(inference->store);
-    sw_plan_destroy(inference->plan);
-    sw_model_destroy(inference->model);
-    if (!sw_ranks_hold(inference->ranks, &inference->devices))
-        sw_devices_close(&inference->devices);
+    sw_job_release(&inference->job);
+    sw_options_release(&sw_plan_command, &inference->settings);
     *inference = (struct sw_inference){0};
 }

@@ -6,10 +6,7 @@
 
 #include "core/status.h"
 #include "io/store/store.h"
-#include "job/machine/devices.h"
-#include "job/machine/ranks.h"
-#include "job/settings/options.h"
-#include "model/model.h"
+#include "job/job.h"
 #include "offload/engine/engine.h"
 #include "run/folder/source.h"
 
@@ -36,10 +33,8 @@ struct sw_inference_spec {
 };
 
 struct sw_inference {
-    struct sw_ranks *ranks; /* borrowed; may be NULL */
-    struct sw_devices devices;
-    struct sw_model *model;
-    struct sw_plan *plan;
+    struct sw_settings settings; /* of the job */
+    struct sw_job job;
     struct sw_store *store; /* holds the weights that memory cannot; NULL: there are none */
     struct sw_engine *engine;
 };
