@@ -3,7 +3,7 @@
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/rng.h"
-#include "job/machine/gpu_verdict.h"
+#include "job/machine/gpu_trust.h"
 #include "job/settings/options.h"
 #include "offload/simulate/measure.h"
 

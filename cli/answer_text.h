@@ -3,7 +3,7 @@
 #ifndef SW_CLI_ANSWER_TEXT_H
 #define SW_CLI_ANSWER_TEXT_H
 
-#include "job/profile_rates.h"
+#include "job/profile.h"
 #include "job/settings/settings.h"
 #include "job/store.h"
 #include "offload/plan/plan.h"

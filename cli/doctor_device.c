@@ -3,8 +3,8 @@
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "core/system_file.h"
-#include "job/machine/driver_version.h"
-#include "job/machine/gpu_verdict.h"
+#include "job/machine/devices.h"
+#include "job/machine/gpu_trust.h"
 #include "kernels/device.h"
 
 #include <glob.h>

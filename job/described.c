@@ -5,7 +5,7 @@
 #include "core/number.h"
 #include "core/size.h"
 #include "job/machine/shipped_machines.h"
-#include "job/rates_json.h"
+#include "job/rates.h"
 #include "job/settings/options.h"
 
 #include <math.h>

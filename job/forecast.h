@@ -3,7 +3,7 @@
 #ifndef SW_JOB_FORECAST_H
 #define SW_JOB_FORECAST_H
 
-#include "job/profile_rates.h"
+#include "job/profile.h"
 #include "job/settings/options.h"
 #include "offload/simulate/simulate.h"
 

@@ -4,8 +4,8 @@
 #include "core/error_scope.h"
 #include "core/log.h"
 #include "core/number.h"
-#include "job/machine/gpu_verdict.h"
-#include "job/settings/tensor_rates.h"
+#include "job/machine/gpu_trust.h"
+#include "job/settings/schedule.h"
 #include "job/what_if.h"
 
 #include <math.h>

@@ -6,7 +6,7 @@
 
 #include "job/described.h"
 #include "job/forecast.h"
-#include "job/machine/algorithms.h"
+#include "job/machine/gpu_trust.h"
 #include "job/machine/ranks.h"
 #include "job/profile.h"
 #include "job/settings/places.h"

@@ -3,7 +3,7 @@
 #define SW_JOB_LARGEST_H
 
 #include "job/job.h"
-#include "model/hf/scale.h"
+#include "model/hf/config.h"
 
 /* The limit that keeps the next size from training. */
 typedef enum {

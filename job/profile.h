@@ -47,9 +47,21 @@ void sw_profile_doubt(const char *path);
 sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rates_target *target,
                            struct sw_machine_rates *out);
 
-/* Times the ops of small models of all kinds on the compute device, largest last, within some half a minute, and
- * samples the memory between them. Fills in the cores that the ops keep busy. */
-sw_status sw_profile_time_ops(const struct sw_rates_target *target, struct sw_op_times *times,
-                              struct sw_memory_samples *samples, double *out_compute_cores);
+/* The profile that rates are from. */
+struct sw_profile_source {
+    char machine_path[SW_CACHE_PATH_CHARS], drives_path[SW_CACHE_PATH_CHARS]; /* its parts; "": not kept */
+    bool doubted;                                                             /* an earlier run has departed from it */
+};
+
+struct sw_profile_rates {
+    struct sw_machine_rates rates;
+    struct sw_profile_source source;
+    bool known; /* false: only_kept was asked for, and no profile is kept */
+};
+
+/* Finds the profile and prices the target's model by it. Ranks call this together, and fail together. The caller
+ * releases the rates. */
+sw_status sw_profile_rates(const struct sw_rates_target *target, const struct sw_profile_need *need,
+                           struct sw_profile_rates *out);
 
 #endif

@@ -1,12 +1,14 @@
 #include "job/rates.h"
 
+#include "core/clock.h"
 #include "core/error_scope.h"
 #include "core/files/json_file.h"
 #include "core/long_work.h"
 #include "core/machine.h"
 #include "core/size.h"
-#include "job/rates_json.h"
 #include "job/settings_plan.h"
+#include "kernels/described.h"
+#include "model/unit_run.h"
 #include "offload/simulate/measure.h"
 #include "offload/simulate/measure_comm.h"
 #include "offload/simulate/nodes.h"
@@ -14,9 +16,308 @@
 #include <assert.h>
 #include <jansson.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* A number of struct sw_rates in the file: its name, and which set it belongs to. */
+struct number {
+    const char *name;
+    size_t offset;
+    sw_rate_set set;
+};
+#define MACHINE(member)                                                                                                \
+    { #member, offsetof(struct sw_rates, member), SW_RATES_OF_MACHINE }
+#define DRIVES(member)                                                                                                 \
+    { #member, offsetof(struct sw_rates, member), SW_RATES_OF_DRIVES }
+static const struct number numbers[] = {MACHINE(cores),       MACHINE(compute_cores), DRIVES(read_write_slowdown),
+                                        DRIVES(io_latency_s), DRIVES(commit_s),       MACHINE(op_s),
+                                        MACHINE(queued_op_s), MACHINE(comm_latency_s)};
+static const struct number moves[] = {MACHINE(upload), MACHINE(download), MACHINE(update), MACHINE(update_on_device),
+                                      MACHINE(finish), MACHINE(zero),     DRIVES(read),    DRIVES(write),
+                                      MACHINE(gather), MACHINE(reduce)};
+/* A file may lack these, which are 0 then. */
+static const struct number further_moves[] = {MACHINE(update_bf16), MACHINE(update_8bit)};
+#define COUNT(table) (sizeof(table) / sizeof(table)[0])
+
+static void add_number(const struct sw_rates *rates, const struct number *number, json_t *object) {
+    json_object_set_new(object, number->name, json_real(*(const double *)((const char *)rates + number->offset)));
+}
+
+static const struct sw_rate *rate_at(const struct sw_rates *rates, const struct number *move) {
+    return (const void *)((const char *)rates + move->offset);
+}
+
+static json_t *rate_to_json(const struct sw_rate *rate) {
+    return json_pack("{s:f, s:f}", "bytes_per_s", rate->bytes_per_s, "cores", rate->cores);
+}
+
+static void add_move(const struct sw_rates *rates, const struct number *move, json_t *object) {
+    json_object_set_new(object, move->name, rate_to_json(rate_at(rates, move)));
+}
+
+void sw_rates_to_json(const struct sw_rates *rates, sw_rate_set set, json_t *object) {
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if ((numbers[i].set & set) != 0)
+            add_number(rates, &numbers[i], object);
+    for (size_t i = 0; i < COUNT(moves); i++)
+        if ((moves[i].set & set) != 0)
+            add_move(rates, &moves[i], object);
+    for (size_t i = 0; i < COUNT(further_moves); i++)
+        if ((further_moves[i].set & set) != 0 && rate_at(rates, &further_moves[i])->bytes_per_s > 0.0)
+            add_move(rates, &further_moves[i], object);
+}
+
+static bool is_amount(const json_t *value, bool may_be_zero) {
+    const double number = json_number_value(value);
+    return json_is_number(value) && isfinite(number) && (number > 0.0 || (may_be_zero && number == 0.0));
+}
+
+/* Checks that an assumed number has its range and its reason. */
+static bool is_assumption(const json_t *value, bool may_be_zero) {
+    const json_t *low = json_object_get(value, "low"), *high = json_object_get(value, "high");
+    const json_t *expected = json_object_get(value, "expected");
+    return is_amount(low, may_be_zero) && is_amount(expected, may_be_zero) && is_amount(high, may_be_zero) &&
+           json_number_value(low) <= json_number_value(expected) &&
+           json_number_value(expected) <= json_number_value(high) &&
+           json_string_length(json_object_get(value, "why")) > 0;
+}
+
+sw_status sw_json_positive(const json_t *object, const char *name, const char *path, bool may_be_zero, double *out) {
+    const json_t *value = json_object_get(object, name);
+    const bool assumed = json_is_object(value);
+    *out = json_number_value(assumed ? json_object_get(value, "expected") : value);
+    if (assumed ? is_assumption(value, may_be_zero) : is_amount(value, may_be_zero))
+        return SW_OK;
+    if (assumed)
+        return sw_fail(SW_ERR_ARG, "%s: %s must have positive numbers low <= expected <= high, and why", path, name);
+    return sw_fail(SW_ERR_ARG, "%s: %s must be a positive number%s", path, name, may_be_zero ? ", or 0" : "");
+}
+
+static sw_status read_number(const json_t *object, const struct number *number, const char *path,
+                             struct sw_rates *out) {
+    return sw_json_positive(object, number->name, path, strcmp(number->name, "cores") != 0,
+                            (double *)((char *)out + number->offset));
+}
+
+static sw_status read_rate(const json_t *object, const char *name, const char *path, struct sw_rate *out) {
+    const json_t *value = json_object_get(object, name);
+    if (!json_is_object(value))
+        return sw_fail(SW_ERR_ARG, "%s: %s must be an object of bytes_per_s and cores", path, name);
+    SW_TRY(sw_json_positive(value, "bytes_per_s", path, false, &out->bytes_per_s));
+    return sw_json_positive(value, "cores", path, true, &out->cores);
+}
+
+static sw_status read_move(const json_t *object, const struct number *move, const char *path, struct sw_rates *out) {
+    return read_rate(object, move->name, path, (void *)((char *)out + move->offset));
+}
+
+sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *path, struct sw_rates *out) {
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if ((numbers[i].set & set) != 0)
+            SW_TRY(read_number(object, &numbers[i], path, out));
+    for (size_t i = 0; i < COUNT(moves); i++)
+        if ((moves[i].set & set) != 0)
+            SW_TRY(read_move(object, &moves[i], path, out));
+    for (size_t i = 0; i < COUNT(further_moves); i++)
+        if ((further_moves[i].set & set) != 0 && json_object_get(object, further_moves[i].name) != NULL)
+            SW_TRY(read_move(object, &further_moves[i], path, out));
+    return SW_OK;
+}
+
+/* Bounds of a profile's rates, and of its numbers, which are cores, factors and seconds. */
+#define LEAST_BYTES_PER_S 1e3
+#define MOST_BYTES_PER_S 1e16
+#define MOST_NUMBER 1e6
+
+static bool is_plausible(const struct sw_rate *rate) {
+    return rate->bytes_per_s > LEAST_BYTES_PER_S && rate->bytes_per_s < MOST_BYTES_PER_S && rate->cores < MOST_NUMBER;
+}
+
+bool sw_rates_are_plausible(const struct sw_rates *rates, sw_rate_set set) {
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        if ((numbers[i].set & set) != 0 && !(*(const double *)((const char *)rates + numbers[i].offset) < MOST_NUMBER))
+            return false;
+    for (size_t i = 0; i < COUNT(moves); i++)
+        if ((moves[i].set & set) != 0 && !is_plausible(rate_at(rates, &moves[i])))
+            return false;
+    for (size_t i = 0; i < COUNT(further_moves); i++) {
+        const struct sw_rate *rate = rate_at(rates, &further_moves[i]);
+        if ((further_moves[i].set & set) != 0 && rate->bytes_per_s != 0.0 && !is_plausible(rate))
+            return false;
+    }
+    return true;
+}
+
+json_t *sw_scope_rates_to_json(const struct sw_scope_rates *rates) {
+    return json_pack("{s:o, s:o, s:f}", "gather", rate_to_json(&rates->gather), "reduce", rate_to_json(&rates->reduce),
+                     "latency_s", rates->latency_s);
+}
+
+sw_status sw_scope_rates_from_json(const json_t *object, const char *path, struct sw_scope_rates *out) {
+    SW_TRY(read_rate(object, "gather", path, &out->gather));
+    SW_TRY(read_rate(object, "reduce", path, &out->reduce));
+    SW_TRY(sw_json_positive(object, "latency_s", path, true, &out->latency_s));
+    return is_plausible(&out->gather) && is_plausible(&out->reduce) && out->latency_s < MOST_NUMBER
+               ? SW_OK
+               : sw_fail(SW_ERR_CORRUPT, "%s: a rate is one that no machine has", path);
+}
+
+sw_status sw_rates_refuse_unknown(const json_t *object, const char *path) {
+    static const char *const move_names[] = {"bytes_per_s", "cores"};
+    enum { MOVES = COUNT(moves), ALL_MOVES = MOVES + COUNT(further_moves) };
+    const char *names[COUNT(numbers) + ALL_MOVES];
+    for (size_t i = 0; i < COUNT(numbers); i++)
+        names[i] = numbers[i].name;
+    for (size_t i = 0; i < ALL_MOVES; i++)
+        names[COUNT(numbers) + i] = i < MOVES ? moves[i].name : further_moves[i - MOVES].name;
+    SW_TRY(sw_json_refuse_unknown(object, path, "rates", names, COUNT(names)));
+    for (size_t i = COUNT(numbers); i < COUNT(names); i++)
+        SW_TRY(
+            sw_json_refuse_unknown(json_object_get(object, names[i]), path, names[i], move_names, COUNT(move_names)));
+    return SW_OK;
+}
+
+/* Measures how long each unit of a model takes: one unit of each shape runs alone, or a described device counts it. */
+
+/* Rounds that are timed: three, and more while they are short. */
+enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 25 };
+#define ENOUGH_S 0.3
+#define LONG_S 0.9
+
+/* The units' runner, and the processor time and wall time of all rounds. */
+struct bench {
+    struct sw_unit_run *run;
+    const struct sw_device *device;
+    const struct sw_units *units;
+    struct sw_ranks *ranks;
+    struct sw_long_work *progress;
+    double cpu_s, wall_s;
+};
+
+static sw_status count_pass(struct bench *bench, sw_unit_pass pass, double *out_s) {
+    const double before_s = sw_device_counted_s(bench->device);
+    SW_TRY(sw_unit_run_pass(bench->run, pass));
+    *out_s = sw_device_counted_s(bench->device) - before_s;
+    return SW_OK;
+}
+
+static sw_status time_pass(struct bench *bench, sw_unit_pass pass, double *out_s) {
+    double seconds[MOST_ROUNDS], total_s = 0.0;
+    int rounds = 0;
+    for (bool first = true; rounds < MOST_ROUNDS && total_s < (rounds < LEAST_ROUNDS ? LONG_S : ENOUGH_S);
+         first = false) {
+        const double start_cpu_s = sw_cpu_seconds();
+        const int64_t start_ns = sw_now_ns();
+        SW_TRY(sw_unit_run_pass(bench->run, pass));
+        sw_ranks_tick(bench->ranks);
+        SW_TRY(sw_long_work_at(bench->progress, 0));
+        seconds[rounds] = (double)(sw_now_ns() - start_ns) * 1e-9;
+        /* The first round touches memory and fills caches. That matters only if a round is short. */
+        if (first && seconds[rounds] < LONG_S / LEAST_ROUNDS)
+            continue;
+        bench->cpu_s += sw_cpu_seconds() - start_cpu_s;
+        total_s += seconds[rounds++];
+    }
+    bench->wall_s += total_s;
+    *out_s = sw_median(seconds, rounds);
+    return SW_OK;
+}
+
+static bool same_shape(const struct sw_unit *a, const struct sw_unit *b) {
+    if (a->tensor_count != b->tensor_count || a->elems != b->elems)
+        return false;
+    for (int64_t t = 0; t < a->tensor_count; t++)
+        if (a->tensor[t].elems != b->tensor[t].elems || a->tensor[t].dims != b->tensor[t].dims)
+            return false;
+    return true;
+}
+
+/* Returns an earlier unit of the same shape, or -1. The embedding and the head are always measured. */
+static int64_t alike(const struct sw_units *units, int64_t unit) {
+    for (int64_t u = 1; unit > 0 && unit + 1 < units->count && u < unit; u++)
+        if (same_shape(&units->unit[u], &units->unit[unit]))
+            return u;
+    return -1;
+}
+
+/* Adds the time to recompute derived intermediates in the backward pass. It is counted, because it is too short to be
+ * measured as the difference of two passes. */
+static sw_status count_deriving(struct bench *bench, int64_t unit, struct sw_unit_seconds *out) {
+    double deriving_s;
+    SW_TRY(count_pass(bench, SW_UNIT_BACKWARD_DERIVING, &deriving_s));
+    out->recompute[unit] += deriving_s - out->backward[unit];
+    out->derive[unit] += deriving_s - out->backward[unit];
+    return SW_OK;
+}
+
+static sw_status measure_unit(struct bench *bench, int64_t unit, struct sw_unit_seconds *out) {
+    const bool described = sw_device_info(bench->device).described;
+    sw_status (*const price)(struct bench *, sw_unit_pass, double *) = described ? count_pass : time_pass;
+    const bool block = unit > 0 && unit + 1 < bench->units->count;
+    SW_TRY(sw_unit_run_choose(bench->run, unit));
+    SW_TRY(price(bench, SW_UNIT_FORWARD, &out->forward[unit]));
+    SW_TRY(price(bench, SW_UNIT_BACKWARD, &out->backward[unit]));
+    if (!block)
+        return SW_OK;
+    SW_TRY(price(bench, SW_UNIT_RECOMPUTE, &out->recompute[unit]));
+    SW_TRY(price(bench, SW_UNIT_DERIVE, &out->derive[unit]));
+    if (described)
+        SW_TRY(count_deriving(bench, unit, out));
+    if (!sw_unit_run_has_products(bench->run))
+        return SW_OK;
+    SW_TRY(price(bench, SW_UNIT_LAST_PRODUCT, &out->last_product[unit]));
+    SW_TRY(price(bench, SW_UNIT_FIRST_PRODUCT, &out->first_product[unit]));
+    out->backward[unit] += out->last_product[unit] + out->first_product[unit];
+    return SW_OK;
+}
+
+static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
+    for (int64_t u = 0; u < bench->units->count; u++) {
+        const int64_t like = alike(bench->units, u);
+        if (like < 0) {
+            SW_TRY(measure_unit(bench, u, out));
+            continue;
+        }
+        out->forward[u] = out->forward[like];
+        out->backward[u] = out->backward[like];
+        out->recompute[u] = out->recompute[like];
+        out->derive[u] = out->derive[like];
+        out->last_product[u] = out->last_product[like];
+        out->first_product[u] = out->first_product[like];
+    }
+    return SW_OK;
+}
+
+static sw_status measure_units(struct sw_model *model, struct sw_device *device, struct sw_ranks *ranks,
+                               struct sw_long_work *progress, struct sw_unit_seconds *out, double *out_cores) {
+    struct bench bench = {.device = device, .units = sw_model_get_units(model), .ranks = ranks, .progress = progress};
+    sw_status status = sw_unit_run_open(model, device, &bench.run);
+    if (status == SW_OK)
+        status = measure_all(&bench, out);
+    *out_cores = bench.wall_s > 0.0 ? bench.cpu_s / bench.wall_s : 0.0;
+    sw_unit_run_close(bench.run);
+    return status;
+}
+
+static sw_status unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out) {
+    double *all = calloc(SW_UNIT_SECONDS_ARRAYS * (size_t)units, sizeof *all);
+    *out = (struct sw_unit_seconds){0};
+    if (all == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the units' times");
+    double **const arrays[SW_UNIT_SECONDS_ARRAYS] = {&out->forward, &out->backward,     &out->recompute,
+                                                     &out->derive,  &out->last_product, &out->first_product};
+    for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++)
+        *arrays[i] = all + i * units;
+    return SW_OK;
+}
+
+static void unit_seconds_free(struct sw_unit_seconds *seconds) {
+    free(seconds->forward);
+    *seconds = (struct sw_unit_seconds){0};
+}
 
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
 enum { RATES_VERSION = 6, SHAPE_CHARS = 512 };
@@ -105,7 +406,7 @@ static void use_units(struct sw_machine_rates *rates) {
 }
 
 static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
-    SW_TRY(sw_unit_seconds_alloc(units, &rates->units));
+    SW_TRY(unit_seconds_alloc(units, &rates->units));
     use_units(rates);
     return SW_OK;
 }
@@ -127,8 +428,8 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
     rates->cores = (double)sw_machine_cores();
     SW_TRY(sw_rates_sample_memory(target, &samples));
-    SW_TRY(sw_measure_units(target->model, target->devices->compute, target->ranks, &progress, &out->units,
-                            &rates->compute_cores));
+    SW_TRY(measure_units(target->model, target->devices->compute, target->ranks, &progress, &out->units,
+                         &rates->compute_cores));
     SW_TRY(sw_rates_sample_memory(target, &samples));
     SW_TRY(sw_long_work_at(&progress, 0));
     if (store)
@@ -156,7 +457,7 @@ sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *m
     struct sw_long_work progress = sw_long_work_begin("counting what the units take", SW_LONG_WORK_SILENT);
     sw_status status = allocate_units(sw_model_get_units(model)->count, out);
     if (status == SW_OK)
-        status = sw_measure_units(model, device, NULL, &progress, &out->units, &out->rates.compute_cores);
+        status = measure_units(model, device, NULL, &progress, &out->units, &out->rates.compute_cores);
     out->rates = *described;
     use_units(out);
     if (status != SW_OK)
@@ -169,7 +470,7 @@ bool sw_rates_know_drives(const struct sw_rates *rates) {
 }
 
 void sw_rates_release(struct sw_machine_rates *rates) {
-    sw_unit_seconds_free(&rates->units);
+    unit_seconds_free(&rates->units);
     *rates = (struct sw_machine_rates){0};
 }
 

@@ -2,6 +2,7 @@
 #ifndef SW_JOB_RATES_H
 #define SW_JOB_RATES_H
 
+#include "core/status.h"
 #include "job/machine/devices.h"
 #include "job/machine/ranks.h"
 #include "job/settings/settings.h"
@@ -9,20 +10,19 @@
 #include "offload/plan/plan.h"
 #include "offload/simulate/rates.h"
 
+#include <jansson.h>
+#include <stdbool.h>
+
 /* Seconds that one micro-batch takes in each unit, as in struct sw_rates. Each array has units->count entries. The
  * arrays follow each other in memory, which `forward` owns. */
 enum { SW_UNIT_SECONDS_ARRAYS = 6 };
 struct sw_unit_seconds {
     double *forward, *backward, *recompute, *derive, *last_product, *first_product;
 };
-sw_status sw_unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out);
-void sw_unit_seconds_free(struct sw_unit_seconds *seconds);
 
 /* Measures one unit of each shape on random weights, in memory that is freed afterwards; a described device counts the
  * seconds instead. ranks (may be NULL): ranks that wait meanwhile. *out_cores: the cores that were busy. */
 struct sw_long_work;
-sw_status sw_measure_units(struct sw_model *model, struct sw_device *device, struct sw_ranks *ranks,
-                           struct sw_long_work *progress, struct sw_unit_seconds *out, double *out_cores);
 
 struct sw_machine_rates {
     struct sw_rates rates; /* its unit arrays point into `units` */
@@ -83,5 +83,30 @@ void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rat
 /* Reads rates from a file, or measures them and writes the file if it does not exist. A file belongs to the shape of
  * one model and to how it runs; with another it is refused. Users may edit its numbers to ask about another machine. */
 sw_status sw_rates_load(const char *path, const struct sw_rates_target *target, struct sw_machine_rates *out);
+
+/* Sets of rates, which may be joined by |. None has the units' seconds. */
+typedef enum {
+    SW_RATES_OF_MACHINE = 1,
+    SW_RATES_OF_DRIVES = 2,
+    SW_RATES_ALL = SW_RATES_OF_MACHINE | SW_RATES_OF_DRIVES
+} sw_rate_set;
+
+/* Adds a set of rates to the object. */
+void sw_rates_to_json(const struct sw_rates *rates, sw_rate_set set, json_t *object);
+/* Reads a set of rates, and leaves the others as they are. Errors name `path` and the rate that is missing or wrong. */
+sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *path, struct sw_rates *out);
+/* Tells whether a set of rates may be those of a machine: faster or slower than any by orders of magnitude, they are
+ * damaged. */
+bool sw_rates_are_plausible(const struct sw_rates *rates, sw_rate_set set);
+/* Refuses an object with a field that sw_rates_from_json does not read. Errors name `path`. */
+sw_status sw_rates_refuse_unknown(const json_t *object, const char *path);
+
+/* Write the rates of some ranks' collectives, and read them. SW_ERR_ARG or SW_ERR_CORRUPT names `path`. */
+json_t *sw_scope_rates_to_json(const struct sw_scope_rates *rates);
+sw_status sw_scope_rates_from_json(const json_t *object, const char *path, struct sw_scope_rates *out);
+
+/* Reads a member that must be a finite number above 0, or 0 if it may be. It is the number alone or, for a machine that
+ * nobody measured, {"low", "expected", "high", "why"}, of which the expected number counts. */
+sw_status sw_json_positive(const json_t *object, const char *name, const char *path, bool may_be_zero, double *out);
 
 #endif

@@ -2,7 +2,7 @@
 #include "job/settings_plan.h"
 
 #include "core/machine.h"
-#include "job/machine/gpu_verdict.h"
+#include "job/machine/gpu_trust.h"
 
 #include <math.h>
 #include <stdlib.h>

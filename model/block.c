@@ -2,6 +2,89 @@
  * names. The tiles of a block use the same parts. */
 #include "model/model_private.h"
 
+/* The product of queries, keys and values of a rank that shares its key-value head with others of its tensor group. The
+ * unit has the weights of all keys and values, because the group keeps them alike on all ranks (model_units.c). The
+ * rank collects the rows that it computes with as one matrix, and adds the gradient of that matrix to these rows. */
+
+/* The tensors of queries, keys and values, in the order of their pieces in the unit. */
+enum { QKV_PIECES = 3 };
+
+/* Rows of one of these that this rank computes with. A row is that of a weight, or an element of a bias. */
+struct own_rows {
+    int64_t first;     /* in the rank's part of the tensor */
+    int64_t collected; /* in the matrix that has queries, keys and values */
+    int64_t rows;
+};
+
+/* As many neighbouring ranks as there are for each key-value head share it. A bias of queries is on all ranks, a weight
+ * is not. */
+static struct own_rows own_rows_of(const struct sw_model *model, enum sw_block_tensor tensor, int piece) {
+    const struct widths *w = &model->widths;
+    const int64_t kv_head = model->cut.rank / (model->cut.ranks / model->config.kv_heads);
+    if (piece == 0)
+        return (struct own_rows){.first = tensor == QKV_BIAS ? model->cut.rank * w->q : 0, .rows = w->q};
+    return (struct own_rows){.first = kv_head * w->kv, .collected = w->q + (piece - 1) * w->kv, .rows = w->kv};
+}
+
+/* Returns the unit's number of the first of the three tensors, or -1 where this rank need not collect them. */
+static int first_piece(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor) {
+    return sw_cut_copies_kv(&model->config, &model->cut) ? sw_block_tensor_in(model, call->unit, tensor) : -1;
+}
+
+static sw_status collect(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor,
+                         int64_t row_elems, char *to) {
+    const int64_t bytes = row_elems * sw_dtype_bytes(model->shape.type);
+    const int first = first_piece(model, call, tensor);
+    for (int piece = 0; first >= 0 && piece < QKV_PIECES; piece++) {
+        const struct own_rows own = own_rows_of(model, tensor, piece);
+        const int64_t elem = model->units->unit[call->unit].tensor[first + piece].offset + own.first * row_elems;
+        const char *from = (const char *)tensor_at(model, call, first + piece) + own.first * bytes;
+        if (sw_units_packs(model->units, call->unit) && tensor == QKV_WEIGHT)
+            SW_TRY(sw_unpack_weights(call->stream, .type = model->shape.type, .first_elem = elem,
+                                     .elems = own.rows * row_elems, .weights = call->weights,
+                                     .to = to + own.collected * bytes));
+        else
+            SW_TRY(sw_copy_on_device(call->stream, to + own.collected * bytes, from, own.rows * bytes));
+    }
+    return SW_OK;
+}
+
+/* Where a rank copies key-value heads: collects the weights of its queries, keys and values as one matrix in the work
+ * area, with their biases; zeroes the gradients of these there; and adds these gradients to the unit's. Else each does
+ * nothing. */
+static sw_status collect_qkv(const struct sw_model *model, const struct sw_unit_call *call) {
+    SW_TRY(collect(model, call, QKV_WEIGHT, model->config.hidden, area_at(call->work, model->work.own_qkv)));
+    return collect(model, call, QKV_BIAS, 1, area_at(call->work, model->work.own_qkv_bias));
+}
+
+static sw_status zero_acc(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor,
+                          int64_t row_elems, float *acc) {
+    const int64_t bytes = model->widths.qkv * row_elems * (int64_t)sizeof *acc;
+    return first_piece(model, call, tensor) < 0 ? SW_OK : sw_zero(call->stream, acc, bytes);
+}
+
+static sw_status zero_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call) {
+    SW_TRY(zero_acc(model, call, QKV_WEIGHT, model->config.hidden, area_at(call->work, model->work.own_qkv_acc)));
+    return zero_acc(model, call, QKV_BIAS, 1, area_at(call->work, model->work.own_qkv_bias_acc));
+}
+
+static sw_status add_acc(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor,
+                         int64_t row_elems, const float *from) {
+    const int first = first_piece(model, call, tensor);
+    for (int piece = 0; first >= 0 && piece < QKV_PIECES; piece++) {
+        const struct own_rows own = own_rows_of(model, tensor, piece);
+        float *acc = acc_at(model, call, first + piece) + own.first * row_elems;
+        SW_TRY(sw_add(call->stream, .type = SW_F32, .elems = own.rows * row_elems, .a = acc,
+                      .b = from + own.collected * row_elems, .y = acc));
+    }
+    return SW_OK;
+}
+
+static sw_status add_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call) {
+    SW_TRY(add_acc(model, call, QKV_WEIGHT, model->config.hidden, area_at(call->work, model->work.own_qkv_acc)));
+    return add_acc(model, call, QKV_BIAS, 1, area_at(call->work, model->work.own_qkv_bias_acc));
+}
+
 struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved_layout *at = &model->saved[sw_tile_of(&model->cut, call->unit).kind];
     return (struct saved){
@@ -161,8 +244,9 @@ sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_cal
     return sw_model_norm_forward(model, call->stream, &norm, x, y);
 }
 
-sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
-                           const void *dy, const void *x, float *mean, float *rstd) {
+/* Adds the gradient of the norm's input to call->grad. */
+static sw_status norm_backward(const struct sw_model *model, const struct sw_unit_call *call,
+                               enum sw_block_tensor scale, const void *dy, const void *x, float *mean, float *rstd) {
     struct sw_norm_call norm = norm_call(model, call, scale, mean, rstd);
     sw_block_norm_accumulate(model, call, scale, &norm);
     return sw_model_norm_backward(model, call->stream, &norm, dy, x, true, call->grad);
@@ -293,7 +377,7 @@ sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_c
                             const struct saved *s) {
     struct sw_attention attention = attention_of(model, call);
     struct head_rows rows = head_rows(model, s->qkv, s->heads);
-    SW_TRY(sw_collect_qkv(model, call));
+    SW_TRY(collect_qkv(model, call));
     SW_TRY(sw_linear_forward(model, call, LINEAR_QKV, QKV_WEIGHT, n, NULL, s->qkv));
     SW_TRY(turn_heads(model, call, s));
     SW_TRY(keep_keys(model, call, &attention, &rows));
@@ -313,7 +397,7 @@ sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw
                                  area_at(call->work, model->work.scratch)));
     SW_TRY(rotate(model, call, grads.q, true));
     SW_TRY(norm_heads_backward(model, call, s, d_heads, d_qkv));
-    SW_TRY(sw_collect_qkv(model, call));
+    SW_TRY(collect_qkv(model, call));
     return linear_input_gradient(model, call, LINEAR_QKV, QKV_WEIGHT, d_qkv, dn);
 }
 
@@ -323,9 +407,9 @@ sw_status sw_attend_last_product(const struct sw_model *model, const struct sw_u
 
 sw_status sw_attend_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                   const void *product_grad) {
-    SW_TRY(sw_zero_qkv_acc(model, call));
+    SW_TRY(zero_qkv_acc(model, call));
     SW_TRY(linear_weight_gradient(model, call, LINEAR_QKV, QKV_WEIGHT, n, product_grad));
-    return sw_add_qkv_acc(model, call);
+    return add_qkv_acc(model, call);
 }
 
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
@@ -425,7 +509,74 @@ sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *c
     const struct saved s = sw_saved_of(model, call);
     void *narrow = area_at(call->work, model->work.narrow);
     SW_TRY(sw_mlp_backward(model, call, s.norm2_out, &s, narrow));
-    SW_TRY(sw_norm_backward(model, call, NORM2_SCALE, narrow, s.residual, s.norm2_mean, s.norm2_rstd));
+    SW_TRY(norm_backward(model, call, NORM2_SCALE, narrow, s.residual, s.norm2_mean, s.norm2_rstd));
     SW_TRY(sw_attend_backward(model, call, s.norm1_out, &s, narrow));
-    return sw_norm_backward(model, call, NORM1_SCALE, narrow, call->in, s.norm1_mean, s.norm1_rstd);
+    return norm_backward(model, call, NORM1_SCALE, narrow, call->in, s.norm1_mean, s.norm1_rstd);
+}
+
+/* A tile of one half of a block, forward and backward: some heads of the attention, or some columns of the MLP's inner
+ * layer. Each adds its share to the residual, so that the device holds the weights of one tile at a time. The first
+ * tile also computes the half's normalised input and hands it on; in the backward pass the gradient there is summed on
+ * the way back to the first tile, which then runs the norm's backward. */
+
+struct tile_call {
+    struct sw_tile tile;
+    bool mlp;
+    struct saved s;
+    const void *n; /* the half's normalised input */
+    void *norm_out;
+    float *mean, *rstd;
+};
+
+static struct tile_call describe(const struct sw_model *model, const struct sw_unit_call *call) {
+    struct tile_call t = {.tile = sw_tile_of(&model->cut, call->unit), .s = sw_saved_of(model, call)};
+    t.mlp = t.tile.kind == MLP_FIRST || t.tile.kind == MLP_NEXT;
+    t.norm_out = t.mlp ? t.s.norm2_out : t.s.norm1_out;
+    t.mean = t.mlp ? t.s.norm2_mean : t.s.norm1_mean;
+    t.rstd = t.mlp ? t.s.norm2_rstd : t.s.norm1_rstd;
+    t.n = t.tile.first ? t.norm_out : (const char *)call->in + sw_norm_offset(model);
+    return t;
+}
+
+static int64_t hidden_elems(const struct sw_model *model) {
+    return model->rows * model->config.hidden;
+}
+
+static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_call *call, const struct tile_call *t) {
+    const enum sw_block_tensor scale = t->mlp ? NORM2_SCALE : NORM1_SCALE;
+    return t->tile.first ? sw_norm_forward(model, call, scale, call->in, t->norm_out, t->mean, t->rstd) : SW_OK;
+}
+
+sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct tile_call t = describe(model, call);
+    SW_TRY(fill_norm(model, call, &t));
+    if (call->recompute == SW_RECOMPUTE_DERIVED)
+        return t.mlp ? SW_OK : sw_attend_derive(model, call, &t.s);
+    return t.mlp ? sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, t.n, NULL, t.s.up)
+                 : sw_attend_forward(model, call, t.n, &t.s);
+}
+
+sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct tile_call t = describe(model, call);
+    SW_TRY(fill_norm(model, call, &t));
+    SW_TRY(t.mlp ? sw_mlp_forward(model, call, t.n, &t.s) : sw_attend_forward(model, call, t.n, &t.s));
+    SW_TRY(t.mlp ? sw_linear_forward(model, call, LINEAR_DOWN, DOWN_WEIGHT, t.s.activated, call->in, call->out)
+                 : sw_linear_forward(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, t.s.attention_out, call->in,
+                                     call->out));
+    return t.tile.last ? SW_OK
+                       : sw_copy_on_device(call->stream, area_at(call->out, sw_norm_offset(model)), t.n,
+                                           hidden_elems(model) * sw_dtype_bytes(model->shape.type));
+}
+
+sw_status sw_tile_backward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct tile_call t = describe(model, call);
+    void *narrow = area_at(call->work, model->work.narrow);
+    void *norm_grad = area_at(call->grad, sw_norm_offset(model));
+    void *dn = t.tile.last ? norm_grad : narrow; /* the backward pass begins with the last tile */
+    SW_TRY(t.mlp ? sw_mlp_backward(model, call, t.n, &t.s, dn) : sw_attend_backward(model, call, t.n, &t.s, dn));
+    if (!t.tile.last)
+        SW_TRY(sw_add(call->stream, model->shape.type, hidden_elems(model), norm_grad, narrow, norm_grad));
+    return t.tile.first
+               ? norm_backward(model, call, t.mlp ? NORM2_SCALE : NORM1_SCALE, norm_grad, call->in, t.mean, t.rstd)
+               : SW_OK;
 }

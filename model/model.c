@@ -9,6 +9,342 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Lists the matrix products of a training step, from the products that the model has prepared. */
+
+enum pass { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT };
+static const char *const passes[] = {
+    [FORWARD] = "forward", [INPUT_GRADIENT] = "input gradient", [WEIGHT_GRADIENT] = "weight gradient"};
+
+/* Adds a product and its two gradients to the list. Returns the new count. */
+static int add(struct sw_model_product *out, int count, const char *layer, const struct sw_gemm shapes[3],
+               int64_t times) {
+    for (int i = FORWARD; i <= WEIGHT_GRADIENT; i++)
+        out[count++] = (struct sw_model_product){.layer = layer, .pass = passes[i], .shape = shapes[i], .times = times};
+    return count;
+}
+
+/* The sizes of tiles along one side of the head, and how many tiles have each: the last tile may be smaller. */
+struct sizes {
+    int64_t size[2], times[2];
+    int count;
+};
+
+static struct sizes cut(int64_t all, int64_t tile) {
+    struct sizes sizes = {.count = 0};
+    if (all >= tile)
+        sizes = (struct sizes){.size = {tile}, .times = {all / tile}, .count = 1};
+    if (all % tile != 0) {
+        sizes.size[sizes.count] = all % tile;
+        sizes.times[sizes.count++] = 1;
+    }
+    return sizes;
+}
+
+/* Adds a product of the head, or counts it with an equal one that is listed already. Returns the new count. */
+static int add_of_head(struct sw_model_product *out, int count, enum pass pass, struct sw_gemm shape, int64_t times) {
+    const struct sw_model_product added = {
+        .layer = "head", .pass = passes[pass], .head = true, .shape = shape, .times = times};
+    for (int i = 0; i < count; i++) {
+        const struct sw_gemm *there = &out[i].shape;
+        if (out[i].head && out[i].pass == added.pass && there->m == shape.m && there->n == shape.n &&
+            there->k == shape.k) {
+            out[i].times += times;
+            return count;
+        }
+    }
+    out[count] = added;
+    return count + 1;
+}
+
+static int add_head(struct sw_model_product *out, int count, const struct sw_model *model) {
+    const struct sizes rows = cut(model->rows, model->head.rows), cols = cut(model->vocab.grains, model->head.cols);
+    for (int r = 0; r < rows.count; r++) {
+        const struct sizes parts = cut(rows.size[r], model->head.logits_rows);
+        for (int c = 0; c < cols.count; c++) {
+            const struct head_products tile = sw_head_products(model, rows.size[r], cols.size[c]);
+            const int64_t times = rows.times[r] * cols.times[c];
+            /* With a cut vocabulary, the logits of all tiles but the last are computed again for the gradients; those
+             * of a tensor rank's last tile too, as its softmax waits for the other ranks. */
+            const int64_t kept = model->cut.ranks == 1 && c + 1 == cols.count ? rows.times[r] : 0;
+            const int64_t again = model->head.cut ? times - kept : 0;
+            for (int p = 0; p < parts.count; p++)
+                count = add_of_head(out, count, FORWARD, sw_head_products(model, parts.size[p], cols.size[c]).logits,
+                                    (times + again) * parts.times[p]);
+            count = add_of_head(out, count, INPUT_GRADIENT, tile.input_gradient, times);
+            count = add_of_head(out, count, WEIGHT_GRADIENT, tile.table_gradient, times);
+        }
+    }
+    return count;
+}
+
+int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]) {
+    static const char *const names[LINEARS] = {"qkv", "projection", "up", "down"};
+    static_assert(3 * (LINEARS + 4) <= SW_MODEL_MAX_PRODUCTS, "there is room for each product");
+    int count = 0;
+    for (int i = 0; i < LINEARS; i++) {
+        const struct linear *linear = &model->linear[i];
+        struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
+        /* The sum with the residual is no part of the product. */
+        shapes[0].addend = false;
+        count = add(out, count, names[i], shapes, model->config.layers * model->cut.tiles);
+    }
+    return add_head(out, count, model);
+}
+
+/* Computes the part that a rank of a tensor group has (Shoeybi et al., arXiv 1909.08053) of a half of a block, in one
+ * tile or several, of the embedding and of the head. The plan adds up the parts between these calls; those of one
+ * rank's tiles are added up here. */
+
+/* Floats of a row in a record of the softmax: the largest logit, the sum of exponentials, the target's logit. */
+enum { SOFTMAX_FLOATS = 3, SOFTMAX_ALIGN_BYTES = 64 };
+
+/* Returns the bytes of a rank's record of the softmax: the largest logit of every row, the sum of exponentials, and the
+ * target's logit. */
+static int64_t softmax_bytes(const struct sw_model *model) {
+    return sw_round_up(SOFTMAX_FLOATS * model->rows * (int64_t)sizeof(float), SOFTMAX_ALIGN_BYTES);
+}
+
+static bool is_mlp(const struct sw_model *model, const struct sw_unit_call *call) {
+    const enum block_kind kind = sw_tile_of(&model->cut, call->unit).kind;
+    return kind == MLP_FIRST || kind == MLP_NEXT;
+}
+
+static int64_t row_bytes(const struct sw_model *model) {
+    return model->config.hidden * sw_dtype_bytes(model->shape.type);
+}
+
+/* Computes the last product of the first tile of a rank's part of a half. The first rank's part has the bias, and each
+ * has its rows of the residual, of which it need not have others. */
+static sw_status begin_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                            enum sw_block_tensor weight, const void *x) {
+    char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes(model);
+    const void *matrix;
+    if (model->cut.rank == 0) {
+        SW_TRY(sw_linear_forward(model, call, name, weight, x, NULL, call->out));
+    } else {
+        SW_TRY(sw_block_matrix(model, call, weight, &matrix));
+        SW_TRY(sw_gemm(call->stream, &model->linear[name].forward_plain, x, matrix, NULL, call->out,
+                       area_at(call->work, model->work.scratch)));
+    }
+    return sw_add(call->stream, .type = model->shape.type, .elems = call->own_rows.grains * model->config.hidden,
+                  .a = own_out, .b = call->own_in, .y = own_out);
+}
+
+/* Computes a tile's last product, and adds it to what the rank's tiles before have. */
+static sw_status add_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                          enum sw_block_tensor weight, const void *x) {
+    if (sw_tile_of(&model->cut, call->unit).first)
+        return begin_half(model, call, name, weight, x);
+    const void *matrix;
+    SW_TRY(sw_block_matrix(model, call, weight, &matrix));
+    return sw_gemm_add(call->stream, &model->linear[name].forward_continued, x, matrix, NULL, call->in, call->out,
+                       area_at(call->work, model->work.scratch));
+}
+
+/* Tells whether the unit has the norm of its half: its first tile. */
+static bool has_norm(const struct sw_model *model, const struct sw_unit_call *call) {
+    return sw_tile_of(&model->cut, call->unit).first;
+}
+
+/* Returns a half's normalised input, which the plan has, which the first tile hands on, or which fill_norm computes.
+ * Not for calls with sequence parallelism that do not read it. */
+static const void *normed_of(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    if (call->normed != NULL)
+        return call->normed;
+    if (!has_norm(model, call))
+        return (const char *)call->in + sw_norm_offset(model);
+    return is_mlp(model, call) ? s->norm2_out : s->norm1_out;
+}
+
+static sw_status fill_norm(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
+    if (call->in == NULL || !has_norm(model, call))
+        return SW_OK;
+    return is_mlp(model, call)
+               ? sw_norm_forward(model, call, NORM2_SCALE, call->in, s->norm2_out, s->norm2_mean, s->norm2_rstd)
+               : sw_norm_forward(model, call, NORM1_SCALE, call->in, s->norm1_out, s->norm1_mean, s->norm1_rstd);
+}
+
+/* Hands the normalised input on to the half's next tile, if there is one. */
+static sw_status hand_on(const struct sw_model *model, const struct sw_unit_call *call, const void *n) {
+    return sw_tile_of(&model->cut, call->unit).last
+               ? SW_OK
+               : sw_copy_on_device(call->stream, area_at(call->out, sw_norm_offset(model)), n,
+                                   model->rows * row_bytes(model));
+}
+
+/* Compute what a rank of a tensor group does (model.c; engine.h says what each leaves to the plan). */
+static sw_status rank_forward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    const void *n = normed_of(model, call, &s);
+    SW_TRY(fill_norm(model, call, &s));
+    if (is_mlp(model, call)) {
+        SW_TRY(sw_mlp_forward(model, call, n, &s));
+        SW_TRY(add_half(model, call, LINEAR_DOWN, DOWN_WEIGHT, s.activated));
+    } else {
+        SW_TRY(sw_attend_forward(model, call, n, &s));
+        SW_TRY(add_half(model, call, LINEAR_PROJECTION, PROJECTION_WEIGHT, s.attention_out));
+    }
+    return hand_on(model, call, n);
+}
+
+static sw_status rank_recompute(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    const void *n = normed_of(model, call, &s);
+    const bool mlp = is_mlp(model, call);
+    SW_TRY(fill_norm(model, call, &s));
+    if (call->recompute == SW_RECOMPUTE_DERIVED)
+        return mlp ? SW_OK : sw_attend_derive(model, call, &s);
+    return mlp ? sw_linear_forward(model, call, LINEAR_UP, UP_WEIGHT, n, NULL, s.up)
+               : sw_attend_forward(model, call, n, &s);
+}
+
+/* The backward pass of a half in tiles begins with the last tile. The gradients of its tiles at the norm add up beside
+ * the gradient at its output, and the first tile, which has the norm, leaves their sum in its place. */
+static sw_status rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    const struct sw_tile tile = sw_tile_of(&model->cut, call->unit);
+    if (model->cut.tiles == 1)
+        return is_mlp(model, call) ? sw_mlp_input_gradient(model, call, &s, call->product_grad, call->norm_grad)
+                                   : sw_attend_input_gradient(model, call, &s, call->product_grad, call->norm_grad);
+    const void *n = normed_of(model, call, &s);
+    void *sum = area_at(call->grad, sw_norm_offset(model)), *out = tile.first ? call->norm_grad : sum;
+    void *dn = tile.first || tile.last ? out : area_at(call->work, model->work.narrow);
+    SW_TRY(is_mlp(model, call) ? sw_mlp_backward(model, call, n, &s, dn) : sw_attend_backward(model, call, n, &s, dn));
+    return tile.last ? SW_OK
+                     : sw_add(call->stream, .type = model->shape.type, .elems = model->rows * model->config.hidden,
+                              .a = sum, .b = dn, .y = out);
+}
+
+static sw_status rank_last_product(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    return is_mlp(model, call) ? sw_mlp_last_product(model, call, &s) : sw_attend_last_product(model, call, &s);
+}
+
+static sw_status rank_first_product(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct saved s = sw_saved_of(model, call);
+    const void *n = normed_of(model, call, &s);
+    return is_mlp(model, call) ? sw_mlp_first_product(model, call, n, call->product_grad)
+                               : sw_attend_first_product(model, call, n, call->product_grad);
+}
+
+/* The norm of a block's half, or the final norm. */
+struct own_norm {
+    bool head;
+    enum sw_block_tensor scale; /* of a half */
+    struct sw_norm_call call;
+};
+
+static struct own_norm own_norm_of(const struct sw_model *model, const struct sw_unit_call *call) {
+    struct own_norm norm = {.head = call->unit + 1 == model->units->count};
+    norm.scale = !norm.head && is_mlp(model, call) ? NORM2_SCALE : NORM1_SCALE;
+    norm.call = norm.head ? sw_final_norm_call(model, call, call->own_rows.grains)
+                          : sw_block_norm_call(model, call, norm.scale);
+    norm.call.rows = call->own_rows.grains;
+    norm.call.mean = area_at(call->work, model->work.norm_mean);
+    norm.call.rstd = area_at(call->work, model->work.norm_rstd);
+    return norm;
+}
+
+static sw_status rank_norm_forward(struct sw_model *model, const struct sw_unit_call *call) {
+    const struct own_norm norm = own_norm_of(model, call);
+    return sw_model_norm_forward(model, call->stream, &norm.call, call->own_in,
+                                 (char *)call->out + call->own_rows.first_grain * row_bytes(model));
+}
+
+/* Statistics of the rank's rows are computed again, from the input: what the backward pass computed may be gone. */
+static sw_status rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call) {
+    const int64_t offset = call->own_rows.first_grain * row_bytes(model);
+    struct own_norm norm = own_norm_of(model, call);
+    SW_TRY(sw_model_norm_forward(model, call->stream, &norm.call, call->own_in,
+                                 area_at(call->work, model->work.norm_out)));
+    if (norm.head)
+        sw_final_norm_accumulate(model, call, &norm.call);
+    else
+        sw_block_norm_accumulate(model, call, norm.scale, &norm.call);
+    return sw_model_norm_backward(model, call->stream, &norm.call, (const char *)call->norm_grad + offset, call->own_in,
+                                  !norm.head, call->own_grad);
+}
+
+/* Takes one tile of rows through this rank's part of the vocabulary, up to its record of the softmax. */
+static sw_status note_softmax(const struct sw_model *model, const struct sw_unit_call *call,
+                              const struct head_tile *t) {
+    float *record = area_at(call->softmax, model->cut.rank * softmax_bytes(model));
+    float *largest = record + t->first, *sums = largest + model->rows, *target_logits = sums + model->rows;
+    const int64_t begin = model->vocab.first_grain;
+    for (int64_t col = 0; col < model->vocab.grains; col += model->head.cols) {
+        const int64_t cols = sw_head_cols_at(model, col);
+        SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
+        SW_TRY(sw_softmax_partial(call->stream, .rows = t->rows, .tile_cols = cols,
+                                  .stride = sw_head_stride(model, cols), .first_col = begin + col, .begin_col = begin,
+                                  .logits = t->logits, .targets = t->targets, .max = largest, .sum = sums,
+                                  .target_logit = target_logits));
+    }
+    return SW_OK;
+}
+
+static sw_status rank_head_logits(struct sw_model *model, const struct sw_unit_call *call) {
+    if (call->normed == NULL)
+        SW_TRY(sw_final_norm(model, call, model->rows, call->in));
+    for (int64_t first = 0; first < model->rows; first += model->head.rows) {
+        const struct head_tile t = sw_head_tile_at(model, call, first, false);
+        SW_TRY(note_softmax(model, call, &t));
+    }
+    return SW_OK;
+}
+
+/* Combines the records of all ranks for a tile of rows, and computes the losses of these. */
+static sw_status combine(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t) {
+    SW_TRY(sw_softmax_combine(call->stream, .rows = t->rows, .parts = model->cut.ranks,
+                              .part_stride = softmax_bytes(model) / (int64_t)sizeof(float), .row_stride = model->rows,
+                              .part = (const float *)call->softmax + t->first, .max = t->largest, .sum = t->sums,
+                              .target_logit = t->target_logits));
+    return sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = 1, .stride = 1,
+                                 .targets = t->targets, .max = t->largest, .sum = t->sums,
+                                 .target_logit = t->target_logits, .loss = t->losses);
+}
+
+/* Computes the gradients of a tile of rows from this rank's part of the logits, which are computed again. */
+static sw_status tile_backward(const struct sw_model *model, const struct sw_unit_call *call,
+                               const struct head_tile *t) {
+    const int64_t elems = t->rows * model->config.hidden;
+    SW_TRY(sw_zero(call->stream, t->hidden_grad, elems * (int64_t)sizeof(float)));
+    for (int64_t col = 0; col < model->vocab.grains; col += model->head.cols) {
+        const int64_t cols = sw_head_cols_at(model, col);
+        SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
+        SW_TRY(sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = cols,
+                                     .stride = sw_head_stride(model, cols), .first_col = model->vocab.first_grain + col,
+                                     .scale = call->loss_scale, .logits = t->logits, .targets = t->targets,
+                                     .max = t->largest, .sum = t->sums, .target_logit = t->target_logits,
+                                     .d_logits = t->logits_grad));
+        SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
+    }
+    return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad,
+                            area_at(call->norm_grad, t->first * row_bytes(model)));
+}
+
+static sw_status run_head(struct sw_model *model, const struct sw_unit_call *call, bool train) {
+    double *loss = area_at(call->work, model->work.loss);
+    if (train && call->normed == NULL)
+        SW_TRY(sw_final_norm(model, call, model->rows, call->in));
+    SW_TRY(sw_zero(call->stream, loss, sizeof *loss));
+    for (int64_t first = 0; first < model->rows; first += model->head.rows) {
+        const struct head_tile t = sw_head_tile_at(model, call, first, train);
+        SW_TRY(combine(model, call, &t));
+        if (train)
+            SW_TRY(tile_backward(model, call, &t));
+        SW_TRY(sw_sum_losses(call->stream, t.rows, t.losses, loss));
+    }
+    return sw_copy_to_host(call->stream, call->loss, loss, sizeof *loss);
+}
+
+static sw_status rank_head_train(struct sw_model *model, const struct sw_unit_call *call) {
+    return run_head(model, call, true);
+}
+
+static sw_status rank_head_loss(struct sw_model *model, const struct sw_unit_call *call) {
+    return run_head(model, call, false);
+}
+
 static sw_status list_sizes(struct sw_model *model) {
     const size_t count = (size_t)model->units->count;
     model->output_bytes = calloc(count, sizeof *model->output_bytes);
@@ -144,7 +480,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
         .gathered = model->config.tied_embeddings || model->cut.ranks > 1 ? 0 : sw_gathered_layout(model).bytes,
         .product = sw_model_splits_backward(model) ? sw_product_bytes(model) : 0,
-        .softmax = model->cut.ranks > 1 ? sw_softmax_bytes(model) : 0,
+        .softmax = model->cut.ranks > 1 ? softmax_bytes(model) : 0,
         .rows = model->rows,
     };
 }
@@ -176,7 +512,7 @@ static sw_status forward(void *context, const struct sw_unit_call *call) {
     if (call->unit == 0)
         return sw_embedding_unit_forward(model, call);
     if (model->cut.ranks > 1)
-        return sw_rank_forward(model, call);
+        return rank_forward(model, call);
     return model->cut.tiles == 1 ? sw_block_forward(model, call) : sw_tile_forward(model, call);
 }
 
@@ -185,45 +521,45 @@ static sw_status backward(void *context, const struct sw_unit_call *call) {
     if (call->unit == 0)
         return sw_embedding_unit_backward(model, call);
     if (model->cut.ranks > 1)
-        return sw_rank_backward(model, call);
+        return rank_backward(model, call);
     return model->cut.tiles == 1 ? sw_block_backward(model, call) : sw_tile_backward(model, call);
 }
 
 static sw_status recompute(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
     if (model->cut.ranks > 1)
-        return sw_rank_recompute(model, call);
+        return rank_recompute(model, call);
     return model->cut.tiles == 1 ? sw_block_recompute(model, call) : sw_tile_recompute(model, call);
 }
 
 static sw_status head(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
-    return model->cut.ranks > 1 ? sw_rank_head_train(model, call) : sw_head_train(model, call);
+    return model->cut.ranks > 1 ? rank_head_train(model, call) : sw_head_train(model, call);
 }
 
 static sw_status loss(void *context, const struct sw_unit_call *call) {
     struct sw_model *model = context;
-    return model->cut.ranks > 1 ? sw_rank_head_loss(model, call) : sw_head_loss(model, call);
+    return model->cut.ranks > 1 ? rank_head_loss(model, call) : sw_head_loss(model, call);
 }
 
 static sw_status norm_forward(void *context, const struct sw_unit_call *call) {
-    return sw_rank_norm_forward(context, call);
+    return rank_norm_forward(context, call);
 }
 
 static sw_status norm_backward(void *context, const struct sw_unit_call *call) {
-    return sw_rank_norm_backward(context, call);
+    return rank_norm_backward(context, call);
 }
 
 static sw_status last_product(void *context, const struct sw_unit_call *call) {
-    return sw_rank_last_product(context, call);
+    return rank_last_product(context, call);
 }
 
 static sw_status first_product(void *context, const struct sw_unit_call *call) {
-    return sw_rank_first_product(context, call);
+    return rank_first_product(context, call);
 }
 
 static sw_status head_logits(void *context, const struct sw_unit_call *call) {
-    return sw_rank_head_logits(context, call);
+    return rank_head_logits(context, call);
 }
 
 static sw_status logits(void *context, const struct sw_unit_call *call) {

@@ -30,7 +30,7 @@ struct sw_model_shape {
     bool forward_only;       /* there is no backward pass, so nothing is kept for one */
     int64_t head_tile_bytes; /* bytes of the largest tile of the head's logits and their gradient; 0: chosen by the
                                 device */
-    bool head_logits_apart;  /* the head's tiles and their rows are laid out as on a GPU (head_tiles.c) */
+    bool head_logits_apart;  /* the head's tiles and their rows are laid out as on a GPU (model_shapes.c) */
     bool documents;          /* tokens come with the starts of documents, across which attention does not look */
 };
 

@@ -92,8 +92,6 @@ struct head_tiles {
     int64_t cols_multiple;
     bool cut;
 };
-/* Returns the head's tiles. The model's rows, configuration and device must be set. */
-struct head_tiles sw_head_tiles(const struct sw_model *model);
 /* Returns the elements from one row of a tile's logits, and of their gradient, to the next. What lies behind the
  * columns of a row is never read or written. */
 int64_t sw_head_stride(const struct sw_model *model, int64_t cols);
@@ -219,9 +217,6 @@ sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_cal
 /* Helpers that a block and its tiles share. */
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                           const void *x, void *y, float *mean, float *rstd);
-/* Adds the gradient of the norm's input to call->grad. */
-sw_status sw_norm_backward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
-                           const void *dy, const void *x, float *mean, float *rstd);
 /* Compute a half from its normalised input to the input of its last product (attention output, activated values). */
 sw_status sw_attend_forward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                             const struct saved *s);
@@ -252,31 +247,10 @@ sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                           const struct saved *s, void *dn);
 
-/* Where a rank copies key-value heads: collects the weights of its queries, keys and values as one matrix in the work
- * area, with their biases; zeroes the gradients of these there; and adds these gradients to the unit's. Else each does
- * nothing. */
-sw_status sw_collect_qkv(const struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_zero_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_add_qkv_acc(const struct sw_model *model, const struct sw_unit_call *call);
-
-/* Compute what a rank of a tensor group does (rank.c; engine.h says what each leaves to the plan). */
-sw_status sw_rank_forward(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_recompute(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_backward(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_last_product(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_first_product(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_norm_forward(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_head_logits(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_head_train(struct sw_model *model, const struct sw_unit_call *call);
-sw_status sw_rank_head_loss(struct sw_model *model, const struct sw_unit_call *call);
 /* Tells whether a block's backward pass leaves the gradients of its products' weights to calls of their own. */
 bool sw_model_splits_backward(const struct sw_model *model);
 /* Returns the bytes of the gradient at the result of a block's first product. */
 int64_t sw_product_bytes(const struct sw_model *model);
-/* Returns the bytes of a rank's record of the softmax: the largest logit of every row, the sum of exponentials, and the
- * target's logit. */
-int64_t sw_softmax_bytes(const struct sw_model *model);
 
 sw_status sw_tile_forward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_tile_recompute(struct sw_model *model, const struct sw_unit_call *call);
@@ -329,5 +303,9 @@ sw_status sw_final_norm(struct sw_model *model, const struct sw_unit_call *call,
 sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call);
+
+/* Fills the table that sw_rotate reads: for each of `seq` positions the cosines and then the sines of head_dim/2
+ * angles, scaled as the configuration says. */
+void sw_rope_table(const struct sw_model_config *config, int64_t seq, float *table);
 
 #endif

@@ -1,10 +1,221 @@
 /* Prepares a model's arithmetic: its matrix products by shape, and the offset of each intermediate. */
 #include "core/size.h"
+#include "kernels/tiling.h"
 #include "model/model_private.h"
-#include "model/rope.h"
 
 #include <math.h>
 #include <stdlib.h>
+
+/* Rounds the frequency to fp32 as torch does, because an angle's error is the frequency's error times the position. */
+static double base_frequency(const struct sw_model_config *config, int64_t i) {
+    const float power = (float)(2 * i) / (float)config->head_dim;
+    return 1.0f / (float)pow(config->rope.theta, power);
+}
+
+/* Divides low frequencies by the factor, keeps high ones, and mixes both in between, as Llama 3.1 does. */
+static double llama3_frequency(const struct sw_rope *rope, double frequency) {
+    const double wavelength = 2.0 * M_PI / frequency, original = (double)rope->original_positions;
+    if (wavelength < original / rope->high_freq_factor)
+        return frequency;
+    if (wavelength > original / rope->low_freq_factor)
+        return frequency / rope->factor;
+    const double smooth =
+        (original / wavelength - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
+    return (1.0 - smooth) * frequency / rope->factor + smooth * frequency;
+}
+
+/* Returns the index of the frequency that turns this many times over the original positions. */
+static double index_of_turns(const struct sw_model_config *config, double turns) {
+    const double original = (double)config->rope.original_positions;
+    return (double)config->head_dim * log(original / (turns * 2.0 * M_PI)) / (2.0 * log(config->rope.theta));
+}
+
+static double yarn_frequency(const struct sw_model_config *config, int64_t i, double frequency) {
+    const struct sw_rope *rope = &config->rope;
+    double low = index_of_turns(config, rope->beta_fast), high = index_of_turns(config, rope->beta_slow);
+    if (rope->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0.0);
+    high = fmin(high, (double)(config->head_dim - 1));
+    const double width = low == high ? 0.001 : high - low;
+    const double slowed = fmin(fmax(((double)i - low) / width, 0.0), 1.0);
+    return slowed * frequency / rope->factor + (1.0 - slowed) * frequency;
+}
+
+static double frequency_of(const struct sw_model_config *config, int64_t i) {
+    const double frequency = base_frequency(config, i);
+    switch (config->rope.kind) {
+    case SW_ROPE_LINEAR: return frequency / config->rope.factor;
+    case SW_ROPE_LLAMA3: return llama3_frequency(&config->rope, frequency);
+    case SW_ROPE_YARN: return yarn_frequency(config, i, frequency);
+    default: return frequency;
+    }
+}
+
+static double yarn_scale(double factor, double strength) {
+    return factor <= 1.0 ? 1.0 : 0.1 * strength * log(factor) + 1.0;
+}
+
+/* Returns the factor by which YaRN scales cosines and sines, so that attention over long texts stays sharp. */
+static double amplitude_of(const struct sw_rope *rope) {
+    if (rope->kind != SW_ROPE_YARN)
+        return 1.0;
+    if (rope->attention_factor != 0.0)
+        return rope->attention_factor;
+    if (rope->mscale != 0.0 && rope->mscale_all_dim != 0.0)
+        return yarn_scale(rope->factor, rope->mscale) / yarn_scale(rope->factor, rope->mscale_all_dim);
+    return yarn_scale(rope->factor, 1.0);
+}
+
+void sw_rope_table(const struct sw_model_config *config, int64_t seq, float *table) {
+    const int64_t half = config->head_dim / 2;
+    const double amplitude = amplitude_of(&config->rope);
+    for (int64_t i = 0; i < half; i++) {
+        const float frequency = (float)frequency_of(config, i);
+        for (int64_t t = 0; t < seq; t++) {
+            const double angle = frequency * (float)t; /* rounded to fp32 before it is widened */
+            table[t * config->head_dim + i] = (float)(cos(angle) * amplitude);
+            table[t * config->head_dim + half + i] = (float)(sin(angle) * amplitude);
+        }
+    }
+}
+
+/* How the head's rows and the vocabulary are cut into tiles, and the products of a tile. Both depend on the model, the
+ * micro-batch and the kind of device alone, so that budgets never change bits. */
+
+/* The bytes that a tile's logits and their gradient may take on a CPU, where all rows of a tile have both at once: as
+ * many as the gradient of the output table, within these. Each tile packs the table anew and adds to its gradient, so
+ * tiles of few rows cost time, and a model that is large anyway has the memory. With the most a vocabulary of 152,000
+ * has tiles of 256 rows. */
+#define HOST_LEAST_TILE_BYTES (64 * SW_MIB)
+#define HOST_MOST_TILE_BYTES (224 * SW_MIB)
+/* A GPU multiplies so fast that what crosses its memory counts. The gradient of logits is kept for all R rows of a
+ * tile, for each of which the table's fp32 gradient is read and written, and logits are of r rows at a time, for each
+ * of which the table is read. In bf16 that is R / 4 and r operations a byte, and an H100 multiplies some 250 in the
+ * time of one: with these bytes a vocabulary of 150,000 has tiles of about 1,500 and 500 rows. Least crosses memory
+ * where logits take two fifths of a tile. */
+#define GPU_TILE_BYTES (768 * SW_MIB)
+#define LOGITS_SHARE 0.4
+/* A GPU's products are made of tiles of 128 rows. So many rows of any vocabulary also end where a buffer may begin. */
+enum { ROWS_MULTIPLE = 16, GPU_ROWS_MULTIPLE = 128 };
+/* Rows of logits and of their gradient begin at multiples of so many elements on a GPU: 128 bytes in 16 bits. A product
+ * can load 16 bytes at once, and its tiles by the GPU's own copies (TMA), only where every row begins at a multiple of
+ * 16 bytes, which 50,257 tokens do not give; and where rows begin with a line of the caches, 64 columns are one line
+ * each instead of parts of two. So 50,257 columns take the memory of 50,304, 0.1% more. On a CPU rows follow each other
+ * without gaps: its own products gain nothing by gaps, and oneDNN has its fast ways for rows without
+ * (kernels/cpu/product.c). */
+enum { GPU_COLS_MULTIPLE = 64 };
+/* A tile of rows costs one pass over the output table and two over its gradient. With fewer rows than these that is
+ * more than to compute logits twice; where the tile of whole rows would have fewer, the vocabulary is cut instead, and
+ * the rows of a tile may be many. */
+enum { LEAST_ROWS = 128, CUT_ROWS = 1024 };
+static_assert((int)LEAST_ROWS >= (int)GPU_ROWS_MULTIPLE, "what is not cut has room for the least of a GPU's tiles");
+
+/* Bytes of one row of logits and of their gradient, over the whole vocabulary, with what lies behind it. */
+struct row_bytes {
+    int64_t logits, grad;
+};
+
+/* Returns the size of tiles that cut `whole` about evenly: a multiple of `multiple`, at most `most`. */
+static int64_t even_tile(int64_t whole, int64_t most, int64_t multiple) {
+    const int64_t tiles = sw_div_up(whole, most);
+    return sw_min_i64(whole, sw_round_up(sw_div_up(whole, tiles), multiple));
+}
+
+static struct head_tiles cut_vocabulary(int64_t tile_bytes, int64_t rows, int64_t vocab, int64_t logit_bytes) {
+    const int64_t most_rows = sw_max_i64(tile_bytes / (SW_SOFTMAX_BLOCK_COLUMNS * logit_bytes), ROWS_MULTIPLE);
+    const int64_t tile_rows = even_tile(rows, sw_min_i64(most_rows, CUT_ROWS), ROWS_MULTIPLE);
+    const int64_t blocks = sw_max_i64(tile_bytes / (tile_rows * logit_bytes) / SW_SOFTMAX_BLOCK_COLUMNS, 1);
+    return (struct head_tiles){
+        .rows = tile_rows,
+        .logits_rows = tile_rows,
+        .cols = even_tile(vocab, blocks * SW_SOFTMAX_BLOCK_COLUMNS, SW_SOFTMAX_BLOCK_COLUMNS),
+        .cut = true,
+    };
+}
+
+static struct head_tiles cut_rows(int64_t tile_bytes, int64_t rows, int64_t vocab, struct row_bytes row) {
+    const int64_t most_rows = sw_max_i64(tile_bytes / (row.logits + row.grad), ROWS_MULTIPLE);
+    const int64_t tile_rows = even_tile(rows, most_rows, ROWS_MULTIPLE);
+    return (struct head_tiles){.rows = tile_rows, .logits_rows = tile_rows, .cols = vocab};
+}
+
+/* Returns how many rows these bytes hold, rounded down to a multiple of GPU_ROWS_MULTIPLE, at least that. */
+static int64_t most_in(int64_t bytes, int64_t row_bytes) {
+    return sw_max_i64(bytes / row_bytes / GPU_ROWS_MULTIPLE, 1) * GPU_ROWS_MULTIPLE;
+}
+
+/* Cuts tiles with more rows of gradients than of logits. Rounding tiles to an even size leaves some memory of the
+ * gradients free, and the logits get it. */
+static struct head_tiles cut_rows_apart(int64_t tile_bytes, int64_t rows, int64_t vocab, struct row_bytes row) {
+    const int64_t least_logits = sw_min_i64(most_in((int64_t)(LOGITS_SHARE * (double)tile_bytes), row.logits), rows);
+    const int64_t most_rows = most_in(tile_bytes - least_logits * row.logits, row.grad);
+    const int64_t tile_rows = even_tile(rows, most_rows, GPU_ROWS_MULTIPLE);
+    const int64_t most_logits = most_in(tile_bytes - tile_rows * row.grad, row.logits);
+    return (struct head_tiles){
+        .rows = tile_rows, .logits_rows = even_tile(tile_rows, most_logits, GPU_ROWS_MULTIPLE), .cols = vocab};
+}
+
+static int64_t host_tile_bytes(int64_t vocab, int64_t hidden) {
+    const int64_t table_grad_bytes = vocab * hidden * (int64_t)sizeof(float);
+    return sw_min_i64(sw_max_i64(table_grad_bytes, HOST_LEAST_TILE_BYTES), HOST_MOST_TILE_BYTES);
+}
+
+/* Cuts the head into tiles whose rows are `stride` elements apart where they have the whole vocabulary. */
+static struct head_tiles cut_head(const struct sw_model *model, int64_t vocab, int64_t stride, bool as_gpu) {
+    const bool gpu = !sw_device_info(model->device).host_memory;
+    const int64_t kind_bytes = gpu ? GPU_TILE_BYTES : host_tile_bytes(vocab, model->config.hidden);
+    const int64_t tile_bytes = model->shape.head_tile_bytes > 0 ? model->shape.head_tile_bytes : kind_bytes;
+    const int64_t rows = model->shape.context > 0 ? 1 : model->rows;
+    const int64_t float_bytes = (int64_t)sizeof(float), typed_bytes = sw_dtype_bytes(model->shape.type);
+    const struct row_bytes row = {.logits = stride * float_bytes, .grad = stride * typed_bytes};
+    /* A rank of a tensor group knows the softmax of no row until the others have told theirs. */
+    if (model->cut.ranks > 1)
+        return cut_vocabulary(tile_bytes, rows, vocab, float_bytes + typed_bytes);
+    if (vocab > SW_SOFTMAX_BLOCK_COLUMNS && sw_min_i64(rows, LEAST_ROWS) * (row.logits + row.grad) > tile_bytes)
+        return cut_vocabulary(tile_bytes, rows, vocab, float_bytes + typed_bytes);
+    return as_gpu ? cut_rows_apart(tile_bytes, rows, vocab, row) : cut_rows(tile_bytes, rows, vocab, row);
+}
+
+/* Returns the head's tiles. The model's rows, configuration and device must be set. */
+static struct head_tiles sw_head_tiles(const struct sw_model *model) {
+    const bool as_gpu = !sw_device_info(model->device).host_memory || model->shape.head_logits_apart;
+    const int64_t multiple = as_gpu ? GPU_COLS_MULTIPLE : 1;
+    const int64_t vocab = sw_shard_most_grains(model->config.vocab, model->cut.ranks);
+    struct head_tiles tiles = cut_head(model, vocab, sw_round_up(vocab, multiple), as_gpu);
+    tiles.cols_multiple = multiple;
+    return tiles;
+}
+
+int64_t sw_head_stride(const struct sw_model *model, int64_t cols) {
+    return sw_round_up(cols, model->head.cols_multiple);
+}
+
+struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols) {
+    const int64_t hidden = model->config.hidden, stride = sw_head_stride(model, cols);
+    const sw_dtype type = model->shape.type;
+    return (struct head_products){
+        .logits =
+            {.m = rows, .n = cols, .k = hidden, .transpose_b = true, .in = type, .out = SW_F32, .c_stride = stride},
+        .input_gradient = {.m = rows,
+                           .n = hidden,
+                           .k = cols,
+                           .accumulate = model->head.cut,
+                           .in = type,
+                           .out = model->head.cut ? SW_F32 : type,
+                           .a_stride = stride},
+        .table_gradient = {.m = cols,
+                           .n = hidden,
+                           .k = rows,
+                           .transpose_a = true,
+                           .accumulate = true,
+                           .in = type,
+                           .out = SW_F32,
+                           .a_stride = stride},
+    };
+}
 
 enum { AREA_ALIGN_BYTES = 128 };
 

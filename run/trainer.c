@@ -8,7 +8,7 @@
 #include "core/long_work.h"
 #include "core/number.h"
 #include "core/size.h"
-#include "job/machine/machine_record.h"
+#include "job/machine/drives.h"
 #include "job/settings/room.h"
 #include "job/store.h"
 #include "job/what_if.h"

@@ -26,4 +26,11 @@ int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu);
 /* Returns the properties of the computing device, with the number of threads of the host. */
 struct sw_device_info sw_devices_info(const struct sw_devices *devices);
 
+/* Finds out which NVIDIA driver this machine has. */
+enum { SW_DRIVER_VERSION_CHARS = 256 };
+
+/* Writes "535.129.03", "of unknown version", or an empty text if there is no driver. root: the prefix of /proc
+ * (core/system_file.h). */
+void sw_driver_version(const char *root, char out[SW_DRIVER_VERSION_CHARS]);
+
 #endif

@@ -2,6 +2,9 @@
 #ifndef SW_JOB_MACHINE_DRIVES_H
 #define SW_JOB_MACHINE_DRIVES_H
 
+#include "kernels/device.h"
+
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -40,5 +43,9 @@ bool sw_mount_find(const char *root, uint64_t id, struct sw_mount *out);
 /* Returns the mount and the drives of an existing folder. A file system without a device of its own, such as an
  * overlay, is followed to the one below. */
 void sw_drives_of_folder(const char *root, const char *folder, struct sw_mount *out_mount, struct sw_drives *out);
+
+/* Returns the object "machine" of run.json, which the caller owns; NULL: no memory. It names neither the machine nor
+ * its user. places: the folders or block devices of this rank's store. */
+json_t *sw_machine_record(const struct sw_device_info *device, const char *const *places, int place_count);
 
 #endif

@@ -21,15 +21,6 @@ static inline void *sw_option_member(const struct sw_option *option, void *targe
 /* Returns the row of the command after `previous`, the first for NULL, or NULL after the last. */
 const struct sw_option *sw_option_next(const struct sw_command_line *line, const struct sw_option *previous);
 
-/* Returns the command's flag of this name, whose length is given, or NULL. */
-const struct sw_option *sw_option_find(const struct sw_command_line *line, const char *name, size_t length);
-/* Fails for a flag that the command does not have. Names the flag that does the same as another trainer's of this name
- * (options_peers.c), else the nearest. */
-sw_status sw_option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length);
-
-/* Sets what a recipe names, and marks it in `given`, which has an entry for each row of the table. */
-sw_status sw_options_read_recipe(const struct sw_command_line *line, const char *path, void *target, bool *given);
-
 /* Sets the member from text; a list grows by one. */
 sw_status sw_option_set(const struct sw_option *option, const char *text, void *target);
 
@@ -44,8 +35,5 @@ void sw_option_clear(const struct sw_option *option, void *target);
 
 /* Writes the choice's name; false where there is no such choice. */
 bool sw_option_choice_name(const struct sw_option *option, int index, char buffer[SW_OPTION_CHOICE_CHARS]);
-
-/* Returns the flag of the command that is most like the typed one, or NULL where none is near. */
-const char *sw_options_nearest(const struct sw_command_line *line, const char *typed, size_t length);
 
 #endif

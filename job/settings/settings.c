@@ -1,15 +1,406 @@
 #include "job/settings/settings.h"
 
+#include "core/json.h"
+#include "core/log.h"
+#include "core/machine.h"
+#include "core/number.h"
+#include "core/ranks/comm.h"
 #include "core/size.h"
+#include "core/status.h"
+#include "io/store/block.h"
 #include "job/machine/devices.h"
-#include "job/settings/freeze.h"
+#include "job/machine/ranks.h"
 #include "job/settings/places.h"
-#include "job/settings/tensor_rates.h"
+#include "job/settings/schedule.h"
 #include "model/hf/config.h"
+#include "model/model.h"
 #include "offload/plan/placement.h"
 
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* Ranks and nodes of a job, how they quantize what they exchange, and what --zero-secondary asks of them. */
+
+sw_quant sw_settings_gather(const struct sw_settings *settings) {
+    return settings->gather == SW_GATHER_INT8 ? SW_QUANT_INT8 : SW_QUANT_NONE;
+}
+
+sw_quant sw_settings_reduce(const struct sw_settings *settings) {
+    static const sw_quant quants[] = {[SW_REDUCE_ORDERED] = SW_QUANT_NONE,
+                                      [SW_REDUCE_LIBRARY] = SW_QUANT_NONE,
+                                      [SW_REDUCE_INT8] = SW_QUANT_INT8,
+                                      [SW_REDUCE_INT4] = SW_QUANT_INT4};
+    return quants[settings->reduce];
+}
+
+int64_t sw_settings_ranks(const struct sw_settings *settings) {
+    return sw_max_i64(1, settings->ranks);
+}
+
+void sw_settings_take_ranks(struct sw_settings *settings, struct sw_ranks *ranks) {
+    struct sw_comm *comm = sw_ranks_comm(ranks);
+    settings->ranks = sw_ranks_count(ranks);
+    settings->rank = sw_ranks_rank(ranks);
+    settings->local_ranks = sw_ranks_local_count(ranks);
+    settings->local_rank = sw_ranks_local_rank(ranks);
+    settings->node_ranks = 1;
+    settings->node_rank = 0;
+    if (comm == NULL)
+        return;
+    sw_comm_set_node_ranks(comm, settings->ranks_per_node == SW_OPTION_AUTO ? 0 : (int)settings->ranks_per_node);
+    const struct sw_comm_nodes *nodes = sw_comm_nodes(comm);
+    settings->node_ranks = nodes->even ? nodes->ranks : SW_NODES_UNEVEN;
+    settings->node_rank = nodes->rank;
+    settings->nodes_mixed = !nodes->in_order;
+}
+
+/* Returns the ranks of a node: of this job's nodes, or of those that the flags of a plan name; 0: they name none. */
+static int64_t node_ranks_of(const struct sw_settings *s) {
+    const int64_t ranks = sw_settings_ranks(s);
+    if (s->node_ranks != 0)
+        return s->node_ranks;
+    if (s->nodes > 0)
+        return ranks / s->nodes;
+    if (s->ranks_per_node <= 0)
+        return 0;
+    return ranks % s->ranks_per_node == 0 ? s->ranks_per_node : SW_NODES_UNEVEN;
+}
+
+int sw_settings_node_ranks(const struct sw_settings *settings) {
+    const int64_t ranks = node_ranks_of(settings);
+    return ranks > 0 ? (int)ranks : 0;
+}
+
+int sw_settings_reduce_nodes(const struct sw_settings *settings) {
+    const int ranks = (int)sw_settings_ranks(settings), node = sw_settings_node_ranks(settings);
+    return node > 1 && node < ranks && ranks % node == 0 && !settings->nodes_mixed ? ranks / node : 0;
+}
+
+/* Parses --zero-secondary into a number of ranks; 0: none, -1: those of a node. */
+static sw_status parse(const char *text, int64_t *out) {
+    char *end;
+    *out = 0;
+    if (text == NULL || strcmp(text, SW_NO_SECONDARY) == 0)
+        return SW_OK;
+    *out = -1;
+    if (strcmp(text, "node") == 0)
+        return SW_OK;
+    *out = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || *out < 1 || *out > SW_SETTINGS_MOST_RANKS)
+        return sw_fail(SW_ERR_ARG, "--zero-secondary '%s' must be none, node or a number of ranks", text);
+    return SW_OK;
+}
+
+/* Checks --zero-secondary as far as flags alone can be wrong. */
+static sw_status settings_check_secondary(const struct sw_settings *s) {
+    int64_t asked;
+    SW_TRY(parse(s->zero_secondary, &asked));
+    if (s->ranks_per_node > 0 && s->machine != NULL)
+        return sw_fail(SW_ERR_ARG, "--nodes says where the ranks of a described machine are; leave out "
+                                   "--ranks-per-node");
+    /* A resume learns the stage of its run later. */
+    if (asked != 0 && s->zero != SW_OPTION_AUTO && s->zero != SW_ZERO_WEIGHTS)
+        return sw_fail(SW_ERR_ARG,
+                       "--zero-secondary keeps a second shard of the weights that --zero 3 shares out, and "
+                       "this is --zero %lld; give --zero 3",
+                       (long long)s->zero);
+    return SW_OK;
+}
+
+sw_status sw_settings_check_quantized(const struct sw_settings *s) {
+    const sw_quant gather = sw_settings_gather(s), reduce = sw_settings_reduce(s);
+    const bool alone = sw_settings_ranks(s) == 1;
+    if (!alone && s->grads_state != SW_GRADS_TYPED)
+        return sw_fail(SW_ERR_ARG,
+                       "--grads-state 8bit is for one rank, and this job has %lld; give --grads-state "
+                       "compute, or --reduce int8 to exchange gradients in 8 bits",
+                       (long long)sw_settings_ranks(s));
+    if (alone && (gather != SW_QUANT_NONE || reduce != SW_QUANT_NONE))
+        return sw_fail(SW_ERR_ARG, "one rank exchanges nothing that %s %s could quantize; give %s",
+                       gather != SW_QUANT_NONE ? "--gather" : "--reduce",
+                       sw_quant_name(gather != SW_QUANT_NONE ? gather : reduce),
+                       gather != SW_QUANT_NONE ? "--gather exact" : "--reduce ordered");
+    return SW_OK;
+}
+
+/* Checks that so many ranks can keep secondary shards together, each group of them within a node. */
+static sw_status check_part(const struct sw_settings *s, int64_t node, int64_t part) {
+    const int64_t ranks = sw_settings_ranks(s);
+    if (ranks == 1)
+        return sw_fail(SW_ERR_ARG, "--zero-secondary is for several ranks, and this is one; start it with mpirun, or "
+                                   "give --zero-secondary none");
+    if (s->zero != SW_ZERO_WEIGHTS)
+        return sw_fail(SW_ERR_ARG,
+                       "--zero-secondary keeps a second shard of the weights that --zero 3 shares out; give --zero 3");
+    if (node == SW_NODES_UNEVEN)
+        return sw_fail(SW_ERR_ARG,
+                       "%lld ranks do not fill nodes evenly, which --zero-secondary needs; start as many "
+                       "on each node, or give --zero-secondary none",
+                       (long long)ranks);
+    if (part < 0)
+        return sw_fail(SW_ERR_ARG, "--zero-secondary node needs to know the ranks of a node; give --ranks-per-node, or "
+                                   "--machine with --nodes");
+    if (part == 1)
+        return sw_fail(SW_ERR_ARG,
+                       "--zero-secondary %s is one rank, which would keep all weights by itself; give it "
+                       "two ranks or more, or use --zero 2",
+                       s->zero_secondary);
+    if (node > 0 ? node % part != 0 : ranks % part != 0)
+        return sw_fail(SW_ERR_ARG, "--zero-secondary %lld does not divide the %lld ranks of %s", (long long)part,
+                       (long long)(node > 0 ? node : ranks), node > 0 ? "a node" : "the job");
+    return SW_OK;
+}
+
+sw_status sw_settings_secondary(const struct sw_settings *s, int *out_ranks) {
+    const int64_t node = node_ranks_of(s);
+    int64_t part;
+    *out_ranks = 0;
+    SW_TRY(parse(s->zero_secondary, &part));
+    if (part == 0)
+        return SW_OK;
+    part = part < 0 && node > 0 ? node : part;
+    SW_TRY(check_part(s, node, part));
+    *out_ranks = (int)part;
+    return SW_OK;
+}
+
+/* Tensor parallelism: the groups of neighbouring ranks that --tensor makes, and the flags that it excludes. */
+
+int64_t sw_settings_tensor_ranks(const struct sw_settings *settings) {
+    return sw_max_i64(1, settings->tensor);
+}
+
+int64_t sw_settings_tensor_rank(const struct sw_settings *settings) {
+    return settings->rank % sw_settings_tensor_ranks(settings);
+}
+
+int64_t sw_settings_data_ranks(const struct sw_settings *settings) {
+    return sw_settings_ranks(settings) / sw_settings_tensor_ranks(settings);
+}
+
+int64_t sw_settings_data_rank(const struct sw_settings *settings) {
+    return settings->rank / sw_settings_tensor_ranks(settings);
+}
+
+static int greatest_divisor(int a, int b) {
+    return b == 0 ? a : greatest_divisor(b, a % b);
+}
+
+/* Where groups and nodes divide each other badly, some group has no more ranks on one of its nodes than the greatest
+ * divisor of both. */
+int sw_settings_tensor_node_ranks(const struct sw_settings *settings) {
+    const int node = settings->nodes_mixed ? 0 : sw_settings_node_ranks(settings);
+    return node == 0 ? 0 : greatest_divisor((int)sw_settings_tensor_ranks(settings), node);
+}
+
+int sw_settings_data_node_ranks(const struct sw_settings *settings) {
+    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
+    return node == 0 || node >= group ? node / group : 1;
+}
+
+bool sw_settings_fills_nodes(const struct sw_settings *settings) {
+    const int node = sw_settings_node_ranks(settings), group = (int)sw_settings_tensor_ranks(settings);
+    return node > 0 && !settings->nodes_mixed && (node % group == 0 || group % node == 0);
+}
+
+/* The group that spans most has its first ranks, as few as a group has on any node, on the last places of one. */
+int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
+    const int64_t first = sw_settings_tensor_node_ranks(settings);
+    if (first == 0)
+        return 0;
+    return 1 + sw_div_up(sw_settings_tensor_ranks(settings) - first, sw_settings_node_ranks(settings));
+}
+
+/* Refuses flags that are for tensor groups where there are none. */
+static sw_status check_without_groups(const struct sw_settings *s) {
+    const bool sequence = s->sequence == SW_SEQUENCE_YES;
+    if (s->partition != SW_PARTITION_YES && !sequence)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "%s yes is for tensor groups; give --tensor N too, or leave it out",
+                   sequence ? "--sequence-parallel" : "--partition-activations");
+}
+
+/* Each of these flags needs a whole layer or a whole gradient on one rank, or has formats and shards of its own. */
+/* Refuses flags that --tensor excludes, whatever the ranks are. */
+static sw_status settings_check_tensor(const struct sw_settings *s) {
+    const struct {
+        bool given;
+        const char *flag, *without;
+    } flags[] = {
+        {s->freeze != NULL, "--freeze", NULL},
+        {s->gather != SW_GATHER_EXACT, "--gather int8", "--gather exact"},
+        {s->reduce == SW_REDUCE_LIBRARY, "--reduce library", "--reduce ordered"},
+        {s->reduce == SW_REDUCE_INT8, "--reduce int8", "--reduce ordered"},
+        {s->reduce == SW_REDUCE_INT4, "--reduce int4", "--reduce ordered"},
+        {s->grads_state != SW_GRADS_TYPED, "--grads-state 8bit", "--grads-state compute"},
+        {s->zero_secondary != NULL && strcmp(s->zero_secondary, SW_NO_SECONDARY) != 0, "--zero-secondary",
+         "--zero-secondary " SW_NO_SECONDARY},
+    };
+    if (s->tensor == SW_OPTION_AUTO)
+        return s->rates == NULL ? SW_OK
+                                : sw_fail(SW_ERR_ARG, "--rates has the rates of one model's parts, and --tensor auto "
+                                                      "compares several; give --tensor N, or leave --rates out");
+    if (sw_settings_tensor_ranks(s) == 1)
+        return check_without_groups(s);
+    if (s->sequence == SW_SEQUENCE_YES && s->partition == SW_PARTITION_NO)
+        return sw_fail(SW_ERR_ARG,
+                       "--sequence-parallel yes keeps a rank's rows alone, which --partition-activations no "
+                       "excludes; leave one of them out");
+    if (s->sequence == SW_SEQUENCE_YES && s->tiles > 1)
+        return sw_fail(
+            SW_ERR_ARG,
+            "--sequence-parallel yes does not work with --tiles %lld, because the tiles of a layer hand on all "
+            "rows; give --partition-activations yes instead, or --tiles 1",
+            (long long)s->tiles);
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (flags[i].given)
+            return sw_fail(SW_ERR_ARG, "%s does not work with --tensor %lld; leave one of them out%s%s", flags[i].flag,
+                           (long long)s->tensor, flags[i].without != NULL ? ", or give " : "",
+                           flags[i].without != NULL ? flags[i].without : "");
+    return SW_OK;
+}
+
+sw_status sw_settings_check_tensor_ranks(const struct sw_settings *s) {
+    const int64_t ranks = sw_settings_ranks(s), group = sw_settings_tensor_ranks(s);
+    if (ranks % group == 0)
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "--tensor %lld makes groups of %lld ranks, and this job has %lld; start a multiple of %lld with "
+                   "mpirun -n, plan for one with --ranks, or give another --tensor",
+                   (long long)group, (long long)group, (long long)ranks, (long long)group);
+}
+
+sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_ranks *ranks) {
+    SW_TRY(sw_ranks_agree_on_error(ranks, sw_as_usage(sw_settings_check_tensor_ranks(settings))));
+    if (sw_ranks_comm(ranks) != NULL)
+        sw_comm_set_tensor_ranks(sw_ranks_comm(ranks), (int)sw_settings_tensor_ranks(settings));
+    return SW_OK;
+}
+
+/* Tells whether a unit has a part of a tensor too. */
+static bool has_part(const struct sw_unit *unit, const char *name) {
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (strcmp(unit->tensor[t].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The tiles that a rank has of a tensor are in units that follow each other, and the tensor counts once. */
+int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
+    int64_t parameters = 0;
+    if (sw_settings_tensor_ranks(settings) == 1)
+        return sw_units_parameters(units);
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            if (u == 0 || !has_part(&units->unit[u - 1], tensor->name))
+                parameters += sw_tensor_whole_elems(tensor);
+        }
+    return parameters;
+}
+
+/* --freeze: the leading units of a model that are not trained. */
+struct sw_freeze {
+    bool embedding; /* wherever anything is frozen, the embedding is */
+    int64_t blocks; /* the first blocks that are frozen too */
+};
+
+#define EMBEDDING "embedding"
+#define BLOCKS "blocks:"
+
+/* The parts of --freeze as they are written. */
+struct parts {
+    bool embedding, blocks;
+    int64_t first_block, last_block;
+};
+
+static bool is_word(const char *part, size_t length, const char *word) {
+    return strlen(word) == length && strncmp(part, word, length) == 0;
+}
+
+/* Parses a block's number. Returns what is behind it, or NULL where there is none. */
+static const char *parse_number(const char *text, int64_t *out) {
+    char *end;
+    if (!isdigit((unsigned char)*text))
+        return NULL;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    return errno == 0 ? end : NULL;
+}
+
+/* Parses "0-11", or "0" for one block. */
+static bool parse_range(const char *range, const char *end, struct parts *out) {
+    const char *at = parse_number(range, &out->first_block);
+    out->last_block = out->first_block;
+    if (at != NULL && at != end && *at == '-')
+        at = parse_number(at + 1, &out->last_block);
+    return at == end && out->first_block <= out->last_block;
+}
+
+static sw_status parse_part(const char *part, size_t length, struct parts *out) {
+    const size_t prefix = strlen(BLOCKS);
+    const bool blocks = length > prefix && strncmp(part, BLOCKS, prefix) == 0;
+    bool *seen = blocks ? &out->blocks : &out->embedding;
+    if (!blocks && !is_word(part, length, EMBEDDING))
+        return sw_fail(SW_ERR_ARG,
+                       "'%.*s' in --freeze is neither embedding nor blocks:FIRST-LAST; only these whole units can be "
+                       "frozen, as in embedding,blocks:0-11",
+                       (int)length, part);
+    if (*seen)
+        return sw_fail(SW_ERR_ARG, "--freeze names %s twice; give it once, as in embedding,blocks:0-11",
+                       blocks ? "blocks" : EMBEDDING);
+    *seen = true;
+    if (blocks && !parse_range(part + prefix, part + length, out))
+        return sw_fail(SW_ERR_ARG, "'%.*s' in --freeze is not blocks:FIRST-LAST, counted from 0, as in blocks:0-11",
+                       (int)length, part);
+    return SW_OK;
+}
+
+/* Without the embedding, or with a gap below them, frozen blocks have trained units below. */
+static sw_status check_leading(const struct parts *parts) {
+    const long long last = (long long)parts->last_block;
+    if (!parts->blocks || (parts->embedding && parts->first_block == 0))
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "--freeze can only freeze blocks with everything below them, so that the backward pass ends there; "
+                   "give embedding,blocks:0-%lld",
+                   last);
+}
+
+/* Parses "embedding" or "embedding,blocks:0-11"; NULL freezes nothing. Refuses everything but the embedding with or
+ * without the first blocks, because gradients would have to pass through frozen units to trained ones below them. */
+static sw_status freeze_parse(const char *text, struct sw_freeze *out) {
+    struct parts parts = {0};
+    *out = (struct sw_freeze){0};
+    for (const char *part = text; part != NULL;) {
+        const size_t length = strcspn(part, ",");
+        SW_TRY(parse_part(part, length, &parts));
+        part = part[length] == ',' ? part + length + 1 : NULL;
+    }
+    SW_TRY(check_leading(&parts));
+    *out = (struct sw_freeze){.embedding = parts.embedding, .blocks = parts.blocks ? parts.last_block + 1 : 0};
+    return SW_OK;
+}
+
+/* Returns in *out the number of leading units that --freeze names, of a model with so many blocks, each of which has
+ * block_units units. Refuses blocks that the model does not have. */
+static sw_status freeze_units(const char *text, int64_t layers, int64_t block_units, int64_t *out) {
+    struct sw_freeze freeze;
+    SW_TRY(freeze_parse(text, &freeze));
+    if (freeze.blocks > layers)
+        return sw_fail(SW_ERR_ARG, "--freeze names block %lld, but the model has blocks 0 to %lld",
+                       (long long)(freeze.blocks - 1), (long long)(layers - 1));
+    *out = (freeze.embedding ? 1 : 0) + freeze.blocks * block_units;
+    return SW_OK;
+}
 
 /* Parses --order into the number of micro-batches that pass through a unit before the next unit is fetched. */
 static sw_status parse_order(const char *order, int64_t micros, int64_t *out) {
@@ -45,8 +436,8 @@ static sw_status check_machine(const struct sw_settings *settings) {
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
     SW_TRY(check_machine(settings));
-    SW_TRY(sw_settings_check_secondary(settings));
-    SW_TRY(sw_settings_check_tensor(settings));
+    SW_TRY(settings_check_secondary(settings));
+    SW_TRY(settings_check_tensor(settings));
     if (settings->order != NULL) /* resume has no --order */
         SW_TRY(parse_order(settings->order, 1, &group));
     SW_TRY(sw_tensor_rates_check(settings));
@@ -61,7 +452,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
     struct sw_freeze freeze;
-    SW_TRY(sw_freeze_parse(settings->freeze, &freeze));
+    SW_TRY(freeze_parse(settings->freeze, &freeze));
     double percent;
     const char *file;
     return settings->val == NULL ? SW_OK : sw_settings_validation(settings, &percent, &file);
@@ -131,7 +522,7 @@ sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out) {
 
 sw_status sw_settings_frozen_units(const struct sw_settings *settings, const struct sw_model_config *config,
                                    int64_t *out) {
-    return sw_freeze_units(settings->freeze, config->layers, settings->tiles == 1 ? 1 : 2 * settings->tiles, out);
+    return freeze_units(settings->freeze, config->layers, settings->tiles == 1 ? 1 : 2 * settings->tiles, out);
 }
 
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings) {
@@ -157,4 +548,277 @@ sw_status sw_settings_validation(const struct sw_settings *settings, double *out
     if (end != settings->val + length - 1 || end == settings->val || !(*out_percent >= 0.0 && *out_percent <= 50.0))
         return sw_fail(SW_ERR_ARG, "--val '%s' is neither a percentage from 0%% to 50%% nor a file", settings->val);
     return SW_OK;
+}
+
+/* Resolves settings that are "auto", for a model and a device. */
+
+/* Tokens of a micro-batch, a step and a sequence, and the share of the schedule that warms up, where they are "auto".
+ */
+enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
+enum { AUTO_STEPS = 1000, AUTO_MOST_WARMUP = 100 };
+/* Learning rates where --lr is "auto". What loaded weights have learnt outlasts only small steps; random weights have
+ * nothing to lose. */
+#define AUTO_LR_LOADED 1e-5
+#define AUTO_LR_RANDOM 3e-4
+/* Grains of a chunk where --chunk-grains is "auto". A GPU gets larger ones, because short copies keep its link busy
+ * only half of the time. AUTO_MOST_CHUNKS limits the chunks of a rank's part of the model, and with them the plan's
+ * ops. */
+enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16384 };
+/* Limit of --epochs: a double counts steps exactly up to here. */
+#define MOST_STEPS 0x1p53
+/* Budgets of "auto" as shares of available memory. A CPU device has both tiers in host memory. */
+#define AUTO_DEVICE_SHARE 0.6
+#define AUTO_HOST_SHARE 0.2
+/* Beside a GPU only the host tier is in host memory. */
+#define AUTO_GPU_HOST_SHARE 0.8
+
+static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
+    const int64_t ranks = sw_settings_data_ranks(s);
+    if (s->seq == SW_OPTION_AUTO)
+        s->seq = sw_min_i64(AUTO_SEQ, config->max_positions);
+    const bool batch_auto = s->batch_tokens == SW_OPTION_AUTO;
+    s->micro_batch_open |= s->micro_batch == SW_OPTION_AUTO;
+    if (s->micro_batch == SW_OPTION_AUTO) {
+        const int64_t sequences = (batch_auto ? AUTO_BATCH_TOKENS : s->batch_tokens) / s->seq / ranks;
+        s->micro_batch = sw_max_i64(1, sw_min_i64(sequences, AUTO_MICRO_BATCH_TOKENS / s->seq));
+        while (!batch_auto && sequences > 0 && sequences % s->micro_batch != 0)
+            s->micro_batch--;
+    }
+    const int64_t micro_tokens = s->micro_batch * s->seq * ranks;
+    if (batch_auto)
+        s->batch_tokens = micro_tokens * sw_max_i64(1, AUTO_BATCH_TOKENS / micro_tokens);
+}
+
+/* Lowers the micro-batch until each rank's sequences are a multiple of it. That changes the order of sums, but so does
+ * the new number of ranks. */
+static void fit_micro_batch(struct sw_settings *s) {
+    const int64_t sequences = s->batch_tokens / s->seq / sw_settings_data_ranks(s), before = s->micro_batch;
+    while (sequences > 0 && sequences % s->micro_batch != 0)
+        s->micro_batch--;
+    if (s->micro_batch != before)
+        sw_log_info("micro-batches of %s instead of %lld, for %s", SW_COUNT(s->micro_batch, "sequence"),
+                    (long long)before, SW_COUNT(sw_settings_ranks(s), "rank"));
+}
+
+void sw_settings_regroup(struct sw_settings *s, int64_t ranks_before) {
+    s->regrouped = true;
+    /* The stage has no effect with one rank, so the run has not chosen one. */
+    if (ranks_before <= 1)
+        s->zero = SW_OPTION_AUTO;
+    s->most_memory[SW_DEVICE] = s->device_memory;
+    s->most_memory[SW_HOST] = s->host_memory;
+    s->threads = s->device_memory = s->host_memory = SW_OPTION_AUTO;
+}
+
+static void limit_to(int64_t most_bytes, int64_t *bytes) {
+    if (most_bytes > 0)
+        *bytes = sw_min_i64(*bytes, most_bytes);
+}
+
+/* Checks that every data rank gets the same number of whole micro-batches. How many data ranks there are is not known
+ * while the size of tensor groups is open. */
+static sw_status check_batch(const struct sw_settings *s) {
+    const int64_t ranks = sw_settings_data_ranks(s);
+    const char *sharers = sw_settings_tensor_ranks(s) > 1 ? "groups of --tensor" : "ranks";
+    int64_t micro_tokens;
+    if (s->tensor == SW_OPTION_AUTO)
+        return SW_OK;
+    const bool counts =
+        sw_mul_i64(s->micro_batch, s->seq, &micro_tokens) && sw_mul_i64(micro_tokens, ranks, &micro_tokens);
+    if (counts && s->batch_tokens % micro_tokens == 0)
+        return SW_OK;
+    if (s->regrouped)
+        return sw_fail(
+            SW_ERR_ARG,
+            "%lld %s cannot share the %lld sequences of this run's steps evenly; resume with a number of them that "
+            "divides these",
+            (long long)ranks, sharers, (long long)(s->batch_tokens / s->seq));
+    if (ranks == 1 || !counts)
+        return sw_fail(SW_ERR_ARG, "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld",
+                       (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq);
+    return sw_fail(SW_ERR_ARG,
+                   "--batch-tokens %lld is not a multiple of --micro-batch %lld times --seq %lld for each of %lld "
+                   "%s; use %lld, another --micro-batch or another number of ranks",
+                   (long long)s->batch_tokens, (long long)s->micro_batch, (long long)s->seq, (long long)ranks, sharers,
+                   (long long)(sw_div_up(s->batch_tokens, micro_tokens) * micro_tokens));
+}
+
+void sw_settings_resolve_memory(struct sw_settings *s, const struct sw_device_info *device, int64_t host_bytes) {
+    const double share = (double)host_bytes / (double)sw_max_i64(1, s->local_ranks);
+    if (s->device_memory == SW_OPTION_AUTO) {
+        s->device_memory = device->host_memory ? (int64_t)(AUTO_DEVICE_SHARE * share) : sw_devices_gpu_budget(device);
+        limit_to(s->most_memory[SW_DEVICE], &s->device_memory);
+    }
+    if (s->host_memory == SW_OPTION_AUTO) {
+        s->host_memory = (int64_t)((device->host_memory ? AUTO_HOST_SHARE : AUTO_GPU_HOST_SHARE) * share);
+        limit_to(s->most_memory[SW_HOST], &s->host_memory);
+    }
+}
+
+static sw_status resolve_memory(struct sw_settings *s, const struct sw_device_info *device) {
+    if (s->device_memory != SW_OPTION_AUTO && s->host_memory != SW_OPTION_AUTO)
+        return SW_OK;
+    struct sw_machine machine;
+    SW_TRY(sw_machine_read(&machine));
+    sw_settings_resolve_memory(s, device, machine.available_bytes);
+    return SW_OK;
+}
+
+static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_config *config,
+                               const struct sw_device_info *device) {
+    struct sw_units *units;
+    int64_t grains = 0;
+    if (s->chunk_grains != SW_OPTION_AUTO)
+        return SW_OK;
+    SW_TRY(sw_model_units(config, s->tiles, sw_settings_optimizer(s), &units));
+    for (int64_t u = 0; u < units->count; u++)
+        grains += units->unit[u].grains;
+    sw_units_destroy(units);
+    s->chunk_grains = device->host_memory ? AUTO_CHUNK_GRAINS : AUTO_GPU_CHUNK_GRAINS;
+    while (grains / sw_settings_ranks(s) / s->chunk_grains > AUTO_MOST_CHUNKS)
+        s->chunk_grains *= 2;
+    s->auto_chunk_grains = s->chunk_grains;
+    return SW_OK;
+}
+
+static void resolve_lr(struct sw_settings *s) {
+    s->lr_was_open |= s->lr == (double)SW_OPTION_AUTO;
+    if (s->lr == (double)SW_OPTION_AUTO)
+        s->lr = s->init ? AUTO_LR_RANDOM : AUTO_LR_LOADED;
+}
+
+sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
+                              const struct sw_device_info *device) {
+    int64_t frozen_units;
+    if (s->tensor == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
+        s->tensor = 1;
+    SW_TRY(sw_settings_frozen_units(s, config, &frozen_units));
+    resolve_lr(s);
+    resolve_shape(s, config);
+    if (s->regrouped)
+        fit_micro_batch(s);
+    if (s->seq > config->max_positions)
+        return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)s->seq,
+                       (long long)config->max_positions);
+    SW_TRY(sw_as_usage(check_batch(s)));
+    if (s->precision == SW_PRECISION_AUTO)
+        s->precision = device->bf16_fast ? SW_PRECISION_BF16 : SW_PRECISION_FP32;
+    SW_TRY(resolve_chunk(s, config, device));
+    s->threads = device->threads;
+    s->device = device->host_memory ? SW_DEVICE_CPU : SW_DEVICE_CUDA;
+    return resolve_memory(s, device);
+}
+
+/* The last step of --epochs may reach into the next pass, because steps are whole. */
+static sw_status steps_of_epochs(const struct sw_settings *s, int64_t epoch_windows, int64_t *out) {
+    const int64_t step_windows = s->batch_tokens / s->seq;
+    const double steps = ceil(s->epochs * (double)epoch_windows / (double)step_windows);
+    if (!(steps >= 1.0 && steps < MOST_STEPS))
+        return sw_fail(SW_ERR_ARG, "--epochs %g of this data would be %.3g steps of --batch-tokens %lld", s->epochs,
+                       steps, (long long)s->batch_tokens);
+    *out = (int64_t)steps;
+    return SW_OK;
+}
+
+sw_status sw_settings_resolve_steps(struct sw_settings *s, int64_t epoch_windows) {
+    if (s->steps == SW_OPTION_AUTO && s->epochs > 0.0)
+        SW_TRY(steps_of_epochs(s, epoch_windows, &s->steps));
+    else if (s->steps == SW_OPTION_AUTO)
+        s->steps = AUTO_STEPS;
+    if (s->schedule_steps == SW_OPTION_AUTO)
+        s->schedule_steps = s->steps;
+    if (s->warmup == SW_OPTION_AUTO)
+        s->warmup = sw_min_i64(AUTO_MOST_WARMUP, s->schedule_steps / AUTO_WARMUP_SHARE);
+    return SW_OK;
+}
+
+/* A name with {rank} in it names no file yet, so it only gets the current folder before it. A link to a drive stays a
+ * link, because the drive may have another name after a reboot. */
+static sw_status make_absolute(char **path) {
+    if (**path == '/' && sw_block_is_one(*path))
+        return SW_OK;
+    char *absolute = realpath(*path, NULL);
+    if (absolute == NULL && errno == ENOMEM)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the path %s", *path);
+    if (absolute == NULL && **path != '/' && strchr(*path, '{') != NULL) {
+        char *here = getcwd(NULL, 0);
+        if (here == NULL || asprintf(&absolute, "%s/%s", here, *path) < 0)
+            absolute = NULL;
+        free(here);
+        if (absolute == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the path %s", *path);
+    }
+    if (absolute == NULL)
+        return SW_OK;
+    free(*path);
+    *path = absolute;
+    return SW_OK;
+}
+
+/* Makes DIR in "DIR:SIZE" absolute. If the new name itself ends like a limit, a slash behind it keeps it a name. */
+static sw_status make_place_absolute(char **place) {
+    const int chars = sw_place_path_chars(*place);
+    char *path = strndup(*place, (size_t)chars), *joined = NULL;
+    const sw_status status = path != NULL ? make_absolute(&path) : SW_ERR_NOMEM;
+    const bool ambiguous = status == SW_OK && !sw_block_is_one(path) && sw_place_ends_like_limit(path);
+    if (status != SW_OK || asprintf(&joined, "%s%s%s", path, ambiguous ? "/" : "", *place + chars) < 0) {
+        free(path);
+        return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");
+    }
+    free(path);
+    free(*place);
+    *place = joined;
+    return SW_OK;
+}
+
+/* Refuses names that are not UTF-8, because run.json is UTF-8 and could not hold them. */
+static sw_status check_name(const char *flag, const char *name) {
+    json_t *text = json_string(name);
+    if (text == NULL && sw_json_lacked_memory())
+        return sw_fail(SW_ERR_NOMEM, "no memory for the name %s", name);
+    if (text == NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "%s %s: the name, with the folders before it, is not UTF-8 and cannot be kept in run.json: "
+                       "rename it, or use another",
+                       flag, name);
+    json_decref(text);
+    return SW_OK;
+}
+
+/* Refuses more names than run.json and recipe.yaml may have. Each is counted with its line's other characters. */
+static sw_status check_room(const struct sw_option_list *data) {
+    enum { BESIDE_NAME_BYTES = 32 };
+    size_t bytes = 0;
+    for (int i = 0; i < data->count; i++)
+        bytes += strlen(data->items[i]) + BESIDE_NAME_BYTES;
+    return bytes <= SW_SETTINGS_MOST_NAME_BYTES
+               ? SW_OK
+               : sw_fail(SW_ERR_ARG,
+                         "the names of the %d files of --data take %zu bytes, and a run keeps at most %zu: give the "
+                         "folder that they are in if they are text for a tokenizer, else fewer and larger files",
+                         data->count, bytes, SW_SETTINGS_MOST_NAME_BYTES);
+}
+
+sw_status sw_settings_check_names(const struct sw_settings *settings) {
+    SW_TRY(check_room(&settings->data));
+    SW_TRY(check_name("--model", settings->model));
+    for (int i = 0; i < settings->data.count; i++)
+        SW_TRY(check_name("--data", settings->data.items[i]));
+    for (int i = 0; i < settings->nvme.count; i++)
+        SW_TRY(check_name("--nvme", settings->nvme.items[i]));
+    return settings->val != NULL ? check_name("--val", settings->val) : SW_OK;
+}
+
+sw_status sw_settings_make_paths_absolute(struct sw_settings *settings) {
+    SW_TRY(make_absolute(&settings->model));
+    for (int i = 0; i < settings->data.count; i++)
+        SW_TRY(make_absolute(&settings->data.items[i]));
+    for (int i = 0; i < settings->nvme.count; i++)
+        SW_TRY(make_place_absolute(&settings->nvme.items[i]));
+    double percent;
+    const char *file;
+    SW_TRY(sw_settings_validation(settings, &percent, &file));
+    if (file != NULL)
+        SW_TRY(make_absolute(&settings->val));
+    return sw_settings_check_names(settings);
 }

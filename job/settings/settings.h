@@ -97,7 +97,7 @@ struct sw_settings {
     struct sw_option_list nvme;
     char *place;
     char *val;
-    char *freeze;                           /* --freeze (freeze.h); NULL: every unit is trained */
+    char *freeze;                           /* --freeze (settings.h); NULL: every unit is trained */
     int64_t eval_every, export_every, keep; /* steps, steps, exports */
     int64_t early_stop;                     /* evaluations without improvement that end the run; 0: none do */
     int64_t sample_every, sample_tokens;    /* steps, tokens */
@@ -133,8 +133,6 @@ sw_status sw_settings_check(const struct sw_settings *settings);
 /* Notes which of the ranks this one is, and places them on nodes as --ranks-per-node says. */
 struct sw_ranks;
 void sw_settings_take_ranks(struct sw_settings *settings, struct sw_ranks *ranks);
-/* Checks --zero-secondary as far as flags alone can be wrong. */
-sw_status sw_settings_check_secondary(const struct sw_settings *settings);
 /* Checks that so many ranks exchange what --gather and --reduce quantize, and that --grads-state 8bit is one rank's. */
 sw_status sw_settings_check_quantized(const struct sw_settings *settings);
 /* Returns the ranks that keep secondary shards of weights together, 0 without --zero-secondary, and the ranks of a node
@@ -163,8 +161,6 @@ enum { SW_PARTITION_AUTO, SW_PARTITION_YES, SW_PARTITION_NO };
 /* Sequence parallelism, likewise. */
 enum { SW_SEQUENCE_AUTO, SW_SEQUENCE_YES, SW_SEQUENCE_NO };
 
-/* Refuses flags that --tensor excludes, whatever the ranks are. */
-sw_status sw_settings_check_tensor(const struct sw_settings *settings);
 /* Refuses a number of ranks that groups do not divide. */
 sw_status sw_settings_check_tensor_ranks(const struct sw_settings *settings);
 /* Groups the ranks as their settings say, in which all ranks have the same --tensor. */

@@ -2,15 +2,332 @@
 
 #include "core/log.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "io/safetensors/safetensors.h"
-#include "model/hf/checkpoint_names.h"
 #include "model/hf/folder_contents.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { PREFIX_CHARS = 256 };
+
+struct checkpoint_names {
+    const struct sw_safetensors *tensors;
+    const char *root;
+    char **bare;      /* the name of each tensor of the file, by its index */
+    int64_t *by_name; /* indices of tensors, in the order of their bare names */
+    int64_t count;
+    size_t prefix_chars; /* characters of the wrappers' prefix, which all tensors share */
+};
+
+/* Wrappers of a model and the prefix that each puts before the tensors' names. Where `within` is set, it is in the
+ * middle of names too, after a part of the model was wrapped. */
+static const struct wrapper {
+    const char *prefix, *what;
+    bool within;
+} wrappers[] = {
+    {"_orig_mod.", "torch.compile", true},
+    {"_fsdp_wrapped_module.", "FSDP", true},
+    {"_checkpoint_wrapped_module.", "activation checkpointing", true},
+    {"_forward_module.", "Lightning", true},
+    {"module.", "DataParallel, DDP or DeepSpeed", false},
+    {"base_model.model.", "PEFT", false},
+    {"language_model.", "a multimodal model", true},
+};
+enum { WRAPPERS = sizeof wrappers / sizeof wrappers[0] };
+
+/* Parts of names that no plain weights have. */
+enum sign_kind { ADAPTER, QUANTIZED, MULTIMODAL, VALUE_HEAD };
+static const struct sign {
+    const char *part;
+    enum sign_kind kind;
+    const char *what;
+    bool at_end;
+} signs[] = {
+    {".lora_", ADAPTER, "LoRA", false},
+    {".base_layer.", ADAPTER, "PEFT", false},
+    {".modules_to_save.", ADAPTER, "PEFT", false},
+    {".original_module.", ADAPTER, "PEFT", false},
+    {".hada_w", ADAPTER, "LoHa", false},
+    {".lokr_w", ADAPTER, "LoKr", false},
+    {".ia3_l", ADAPTER, "IA3", false},
+    {"prompt_embeddings", ADAPTER, "prompt tuning", false},
+    {".qweight", QUANTIZED, "GPTQ or AWQ", true},
+    {".qzeros", QUANTIZED, "GPTQ or AWQ", true},
+    {".g_idx", QUANTIZED, "GPTQ", true},
+    {".scales", QUANTIZED, "GPTQ or AWQ", true},
+    {".absmax", QUANTIZED, "bitsandbytes", false},
+    {".quant_map", QUANTIZED, "bitsandbytes", false},
+    {".quant_state.", QUANTIZED, "bitsandbytes", false},
+    {".SCB", QUANTIZED, "bitsandbytes", true},
+    {".weight_format", QUANTIZED, "bitsandbytes", true},
+    {".weight_scale", QUANTIZED, "fp8 or compressed-tensors", false},
+    {".input_scale", QUANTIZED, "fp8", true},
+    {".activation_scale", QUANTIZED, "fp8", true},
+    {".weight_packed", QUANTIZED, "compressed-tensors", true},
+    {".weight_zero_point", QUANTIZED, "compressed-tensors", true},
+    {"_blocks", QUANTIZED, "MXFP4", true},
+    {"_scales", QUANTIZED, "MXFP4", true},
+    {".codebooks", QUANTIZED, "AQLM", true},
+    {".W_q", QUANTIZED, "HQQ", true},
+    {"vision_tower.", MULTIMODAL, "vision", false},
+    {"vision_model.", MULTIMODAL, "vision", false},
+    {"vision_encoder.", MULTIMODAL, "vision", false},
+    {"visual.", MULTIMODAL, "vision", false},
+    {"multi_modal_projector.", MULTIMODAL, "vision", false},
+    {"multimodal_projector.", MULTIMODAL, "vision", false},
+    {"mm_projector.", MULTIMODAL, "vision", false},
+    {"image_newline", MULTIMODAL, "vision", false},
+    {"audio_tower.", MULTIMODAL, "audio", false},
+    {"v_head.", VALUE_HEAD, "a value head", false},
+    {"score.weight", VALUE_HEAD, "the head of a classifier or reward model", true},
+};
+enum { SIGNS = sizeof signs / sizeof signs[0] };
+
+static bool begins(const char *name, const char *prefix) {
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+static bool has_sign(const char *name, const struct sign *sign) {
+    const char *found = strstr(name, sign->part);
+    return found != NULL && (!sign->at_end || strcmp(name + strlen(name) - strlen(sign->part), sign->part) == 0);
+}
+
+static sw_status fail_sign(const char *folder, const char *name, const struct sign *sign, int64_t count) {
+    switch (sign->kind) {
+    case ADAPTER:
+        return sw_fail(SW_ERR_ARG,
+                       "the weights in %s hold an adapter (%s: tensors such as '%s', %lld in all): merge it into its "
+                       "model first, with PEFT's merge_and_unload() and save_pretrained(), and give the folder that "
+                       "this makes",
+                       folder, sign->what, name, (long long)count);
+    case QUANTIZED:
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "the weights in %s are quantized (%s: tensors such as '%s', %lld in all), and training needs them "
+            "in BF16, F16 or F32: give the model that they were made from, or write it so with "
+            "transformers' dequantize() and save_pretrained()",
+            folder, sign->what, name, (long long)count);
+    case MULTIMODAL:
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "the weights in %s are those of a multimodal model (%s: tensors such as '%s', %lld in all), and "
+                       "only models of text are supported: save its language model alone with save_pretrained() and "
+                       "give the folder that this makes",
+                       folder, sign->what, name, (long long)count);
+    case VALUE_HEAD: break;
+    }
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "the weights in %s have %s ('%s'), which training would drop: save the language model alone with "
+                   "save_pretrained() and give the folder that this makes",
+                   folder, sign->what, name);
+}
+
+/* Refuses tensors whose names say that they are no plain weights. The first kind of the list that is there is named. */
+static sw_status refuse_signs(const struct sw_safetensors *tensors, const char *folder) {
+    for (const struct sign *sign = signs; sign < signs + SIGNS; sign++) {
+        const char *first = NULL;
+        int64_t count = 0;
+        for (int64_t i = 0; i < sw_safetensors_count(tensors); i++) {
+            const char *name = sw_safetensors_at(tensors, i)->name;
+            if (!has_sign(name, sign))
+                continue;
+            first = first == NULL ? name : first;
+            count++;
+        }
+        if (first != NULL)
+            return fail_sign(folder, first, sign, count);
+    }
+    return SW_OK;
+}
+
+/* A tensor's name behind the prefix that all share. */
+static const char *rest_at(const struct checkpoint_names *names, int64_t index) {
+    return sw_safetensors_at(names->tensors, index)->name + names->prefix_chars;
+}
+
+/* Counts the tensors whose names go on with a prefix. *out_with and *out_without name one that does and one that does
+ * not; NULL: there is none. */
+static int64_t count_with(const struct checkpoint_names *names, const char *prefix, const char **out_with,
+                          const char **out_without) {
+    int64_t count = 0;
+    *out_with = *out_without = NULL;
+    for (int64_t i = 0; i < names->count; i++) {
+        const bool with = begins(rest_at(names, i), prefix);
+        *(with ? out_with : out_without) = sw_safetensors_at(names->tensors, i)->name;
+        count += with;
+    }
+    return count;
+}
+
+/* Tells whether `prefix`, with which all names go on and which is a root too, is a wrapper's attribute, such as the
+ * `model` of a Lightning module: a root, the output table or a wrapper's own prefix follows it. */
+static bool is_doubled(const struct checkpoint_names *names, const char *prefix) {
+    int64_t wrapped = 0;
+    for (int64_t i = 0; i < names->count; i++) {
+        const char *rest = rest_at(names, i) + strlen(prefix);
+        if (begins(rest, names->root) || begins(rest, "lm_head."))
+            return true;
+        for (int w = 0; w < WRAPPERS; w++)
+            wrapped += begins(rest, wrappers[w].prefix);
+    }
+    return wrapped == names->count;
+}
+
+/* Leaves out one prefix that all names share. *out_what says what wrote it; NULL: there was none. */
+static sw_status take_prefix(struct checkpoint_names *names, const char *folder, const char **out_what) {
+    const char *with, *without;
+    *out_what = NULL;
+    for (int w = 0; w < WRAPPERS; w++) {
+        const int64_t count = count_with(names, wrappers[w].prefix, &with, &without);
+        if (count == names->count) {
+            names->prefix_chars += strlen(wrappers[w].prefix);
+            *out_what = wrappers[w].what;
+            return SW_OK;
+        }
+        if (count > 0)
+            return sw_fail(SW_ERR_ARG,
+                           "the weights in %s are a mixture: %lld of %lld tensors have the prefix '%s' of %s, such as "
+                           "'%s', and others such as '%s' do not; save the model again without the wrapper",
+                           folder, (long long)count, (long long)names->count, wrappers[w].prefix, wrappers[w].what,
+                           with, without);
+    }
+    const char *const roots[] = {"model.", names->root};
+    for (int r = 0; r < 2; r++) {
+        if (count_with(names, roots[r], &with, &without) < names->count || !is_doubled(names, roots[r]))
+            continue;
+        names->prefix_chars += strlen(roots[r]);
+        *out_what = "a wrapper";
+        return SW_OK;
+    }
+    return SW_OK;
+}
+
+static sw_status take_prefixes(struct checkpoint_names *names, const char *folder) {
+    char whats[PREFIX_CHARS] = "";
+    size_t used = 0;
+    const char *what = NULL;
+    do {
+        SW_TRY(take_prefix(names, folder, &what));
+        if (what != NULL && used < sizeof whats)
+            used += (size_t)snprintf(whats + used, sizeof whats - used, "%s%s", used > 0 ? ", " : "", what);
+    } while (what != NULL && names->prefix_chars < SW_SAFETENSORS_NAME_CHARS);
+    if (names->prefix_chars > 0)
+        sw_log_info("%s: the prefix '%.*s' of %s is left out of the names of all %lld tensors", folder,
+                    (int)names->prefix_chars, sw_safetensors_at(names->tensors, 0)->name, whats,
+                    (long long)names->count);
+    return SW_OK;
+}
+
+/* Returns a family's name without the root. */
+static const char *checkpoint_names_bare(const struct checkpoint_names *names, const char *name) {
+    return begins(name, names->root) ? name + strlen(names->root) : name;
+}
+
+/* Removes what wrappers of a part of the model put into the middle of a name. */
+static void cut_inner(char *name) {
+    for (int w = 0; w < WRAPPERS; w++) {
+        const size_t chars = strlen(wrappers[w].prefix);
+        char *at = name;
+        while (wrappers[w].within && (at = strstr(at, wrappers[w].prefix)) != NULL) {
+            if (at == name || at[-1] == '.')
+                memmove(at, at + chars, strlen(at + chars) + 1);
+            else
+                at += chars;
+        }
+    }
+}
+
+static int by_name(const void *a, const void *b, void *context) {
+    char *const *bare = context;
+    return strcmp(bare[*(const int64_t *)a], bare[*(const int64_t *)b]);
+}
+
+static sw_status sort_names(struct checkpoint_names *names, const char *folder) {
+    for (int64_t i = 0; i < names->count; i++) {
+        char name[SW_SAFETENSORS_NAME_CHARS];
+        snprintf(name, sizeof name, "%s", rest_at(names, i));
+        cut_inner(name);
+        names->by_name[i] = i;
+        names->bare[i] = strdup(checkpoint_names_bare(names, name));
+        if (names->bare[i] == NULL)
+            return sw_fail(SW_ERR_NOMEM, "no memory for the names of the tensors in %s", folder);
+    }
+    qsort_r(names->by_name, (size_t)names->count, sizeof *names->by_name, by_name, names->bare);
+    for (int64_t i = 1; i < names->count; i++) {
+        const int64_t a = names->by_name[i - 1], b = names->by_name[i];
+        if (strcmp(names->bare[a], names->bare[b]) == 0)
+            return sw_fail(SW_ERR_ARG, "the weights in %s have '%s' twice: as '%s' and as '%s'", folder, names->bare[a],
+                           sw_safetensors_at(names->tensors, a)->name, sw_safetensors_at(names->tensors, b)->name);
+    }
+    return SW_OK;
+}
+
+static void checkpoint_names_destroy(struct checkpoint_names *names) {
+    if (names == NULL)
+        return;
+    for (int64_t i = 0; names->bare != NULL && i < names->count; i++)
+        free(names->bare[i]);
+    free(names->bare);
+    free(names->by_name);
+    free(names);
+}
+
+/* Reads the names. `root` is what the family puts before the names of its body ("model."), which a file may lack or
+ * have twice. A wrapper's prefix is left out, and said in a line of the log, where all tensors have it. Refuses tensors
+ * that are no plain weights (an adapter's, quantized ones, those of a vision tower), prefixes that only some tensors
+ * have, and two names that become one. Borrows `tensors`. */
+static sw_status checkpoint_names_create(const struct sw_safetensors *tensors, const char *folder, const char *root,
+                                         struct checkpoint_names **out) {
+    struct checkpoint_names *names = calloc(1, sizeof *names);
+    if (names == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the names of the tensors in %s", folder);
+    *names = (struct checkpoint_names){.tensors = tensors, .root = root, .count = sw_safetensors_count(tensors)};
+    names->bare = calloc((size_t)names->count + 1, sizeof *names->bare);
+    names->by_name = calloc((size_t)names->count + 1, sizeof *names->by_name);
+    sw_status status = names->bare != NULL && names->by_name != NULL
+                           ? SW_OK
+                           : sw_fail(SW_ERR_NOMEM, "no memory for the names of the tensors in %s", folder);
+    if (status == SW_OK && names->count == 0)
+        status = sw_fail(SW_ERR_ARG, "the weights in %s hold no tensor", folder);
+    if (status == SW_OK)
+        status = refuse_signs(tensors, folder);
+    if (status == SW_OK)
+        status = take_prefixes(names, folder);
+    if (status == SW_OK)
+        status = sort_names(names, folder);
+    if (status != SW_OK) {
+        checkpoint_names_destroy(names);
+        return status;
+    }
+    *out = names;
+    return SW_OK;
+}
+
+/* Returns the tensor that a family calls `name`, or NULL. */
+static const struct sw_safetensor *checkpoint_names_find(const struct checkpoint_names *names, const char *name) {
+    const char *sought = checkpoint_names_bare(names, name);
+    int64_t from = 0, to = names->count;
+    while (from < to) {
+        const int64_t middle = from + (to - from) / 2, index = names->by_name[middle];
+        const int order = strcmp(sought, names->bare[index]);
+        if (order == 0)
+            return sw_safetensors_at(names->tensors, index);
+        if (order < 0)
+            to = middle;
+        else
+            from = middle + 1;
+    }
+    return NULL;
+}
+
+/* Returns the name of the file's tensor `index` as the family has it, without the root. */
+static const char *checkpoint_names_at(const struct checkpoint_names *names, int64_t index) {
+    return names->bare[index];
+}
 
 #define OUTPUT_TABLE "lm_head.weight"
 enum { COMPARED_ELEMS = 1 << 20 }; /* elements of each table that are compared at once */
@@ -18,7 +335,7 @@ enum { COMPARED_ELEMS = 1 << 20 }; /* elements of each table that are compared a
 
 struct sw_checkpoint {
     struct sw_safetensors *tensors;
-    struct sw_checkpoint_names *names;
+    struct checkpoint_names *names;
     char root[SW_SAFETENSORS_NAME_CHARS]; /* what the family puts before the names of its body */
     const struct sw_units *units;
     const struct sw_safetensor ***found; /* indexed by unit and tensor */
@@ -66,7 +383,7 @@ static bool is_known(const struct sw_checkpoint *checkpoint, const char *name) {
     const struct sw_units *units = checkpoint->units;
     for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
-            if (strcmp(sw_checkpoint_names_bare(checkpoint->names, units->unit[u].tensor[t].name), name) == 0)
+            if (strcmp(checkpoint_names_bare(checkpoint->names, units->unit[u].tensor[t].name), name) == 0)
                 return true;
     return is_buffer(name) || (units->tied && strcmp(name, OUTPUT_TABLE) == 0);
 }
@@ -91,7 +408,7 @@ static sw_status fail_missing(const struct sw_checkpoint *checkpoint, const char
                        "for its input and output, set \"tie_word_embeddings\": true",
                        folder, name);
     for (int64_t i = 0; i < count; i++) {
-        if (is_known(checkpoint, sw_checkpoint_names_at(checkpoint->names, i)))
+        if (is_known(checkpoint, checkpoint_names_at(checkpoint->names, i)))
             known++;
         else
             other = other < 0 ? i : other;
@@ -116,7 +433,7 @@ static sw_status fail_missing(const struct sw_checkpoint *checkpoint, const char
 
 static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char *folder,
                               const struct sw_tensor *tensor, const struct sw_safetensor **out) {
-    *out = sw_checkpoint_names_find(checkpoint->names, tensor->name);
+    *out = checkpoint_names_find(checkpoint->names, tensor->name);
     if (*out == NULL)
         return fail_missing(checkpoint, folder, tensor->name);
     if (!(*out)->supported)
@@ -156,7 +473,7 @@ static sw_status compare_tables(struct sw_safetensors *tensors, const char *fold
 /* Checks that a second table of a tied model equals the first: a tied model has one table, so training would drop the
  * second. */
 static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
-    const struct sw_safetensor *output = sw_checkpoint_names_find(checkpoint->names, OUTPUT_TABLE);
+    const struct sw_safetensor *output = checkpoint_names_find(checkpoint->names, OUTPUT_TABLE);
     const struct sw_safetensor **embedding = checkpoint->found[0];
     assert(embedding != NULL && embedding[0] != NULL); /* match_all has found every tensor. */
     const struct sw_safetensor *input = embedding[0];
@@ -181,7 +498,7 @@ static void in_first_layer(const char *name, char *out, size_t capacity) {
 static sw_status fail_unknown(const struct sw_checkpoint *checkpoint, const char *folder, int64_t index) {
     const char *name = sw_safetensors_at(checkpoint->tensors, index)->name;
     char first[SW_SAFETENSORS_NAME_CHARS + 1];
-    in_first_layer(sw_checkpoint_names_at(checkpoint->names, index), first, sizeof first);
+    in_first_layer(checkpoint_names_at(checkpoint->names, index), first, sizeof first);
     if (is_known(checkpoint, first))
         return sw_fail(SW_ERR_ARG, "the weights in %s have a tensor '%s', and config.json asks for fewer layers",
                        folder, name);
@@ -194,7 +511,7 @@ static sw_status check_others(const struct sw_checkpoint *checkpoint, const char
     const char *buffer = NULL;
     int64_t buffers = 0;
     for (int64_t i = 0; i < sw_safetensors_count(checkpoint->tensors); i++) {
-        const char *name = sw_checkpoint_names_at(checkpoint->names, i);
+        const char *name = checkpoint_names_at(checkpoint->names, i);
         if (!is_known(checkpoint, name))
             return fail_unknown(checkpoint, folder, i);
         if (!is_buffer(name))
@@ -247,7 +564,7 @@ sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, s
         status = sw_safetensors_open(folder, &checkpoint->tensors);
     root_of(units, checkpoint->root);
     if (status == SW_OK)
-        status = sw_checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, &checkpoint->names);
+        status = checkpoint_names_create(checkpoint->tensors, folder, checkpoint->root, &checkpoint->names);
     if (status == SW_OK)
         status = match_all(checkpoint, folder);
     if (status != SW_OK) {
@@ -265,7 +582,7 @@ void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
         free(checkpoint->found[u]);
     free(checkpoint->found);
     free(checkpoint->first_grain);
-    sw_checkpoint_names_destroy(checkpoint->names);
+    checkpoint_names_destroy(checkpoint->names);
     if (checkpoint->tensors != NULL)
         sw_safetensors_close(checkpoint->tensors);
     free(checkpoint);

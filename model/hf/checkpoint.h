@@ -5,14 +5,27 @@
 #include "core/dtype.h"
 #include "core/status.h"
 #include "model/hf/config.h"
-#include "model/hf/turn_end.h"
 #include "offload/engine/engine.h"
 #include "offload/plan/unit.h"
+
+#include <stdint.h>
+
+/* The token that ends a turn in the files of an export, for models that learnt chats: other programs stop where these
+ * files say. */
+struct sw_turn_end {
+    int32_t id;
+    char *token; /* its spelling; owned by the user. NULL: texts end as the model's files say */
+};
+
+/* Makes the token the eos_token of a folder: eos_token_id of config.json, the first of generation_config.json's, where
+ * those that the model had follow, and eos_token of tokenizer_config.json and of special_tokens_map.json. Files that
+ * the first three name and that are not there are made. */
+sw_status sw_turn_end_write(const char *folder, const struct sw_turn_end *end);
 
 struct sw_checkpoint;
 
 /* Opens a folder's safetensors and matches them with the model's tensors. Fails if a tensor is missing, unknown or of
- * another shape. Names may lack the family's prefix ("model.") or have those of wrappers (checkpoint_names.h);
+ * another shape. Names may lack the family's prefix ("model.") or have those of wrappers (checkpoint.h);
  * causal-mask buffers and a tied lm_head are ignored. */
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint);

@@ -2,6 +2,423 @@
 
 #include <string.h>
 
+/* Llama and the families that share its tensors: Mistral, Qwen2, Qwen3. Root-mean-square norms, rotary positions, a
+ * gated MLP, matrices stored [out, in]. They differ in biases, in norms of queries and keys, and in windows. */
+
+/* The defaults of transformers' configuration classes for what config.json leaves out. */
+enum {
+    DEFAULT_WINDOW = 4096,
+    DEFAULT_FULL_LAYERS = 28,
+    QWEN3_HEAD_DIM = 128,
+    MISTRAL_KV_HEADS = 8,
+    QWEN_KV_HEADS = 32
+};
+
+#define INTO(member) .offset = offsetof(struct sw_model_config, member)
+#define WHOLE(most) .kind = SW_FIELD_INT, .int_min = 1, .int_max = (most)
+#define FLAG .kind = SW_FIELD_BOOL
+#define SHARED_FIELDS                                                                                                  \
+    {.name = "vocab_size", INTO(vocab), WHOLE(SW_CONFIG_MAX_VOCAB), .required = true},                                 \
+        {.name = "hidden_size", INTO(hidden), WHOLE(SW_CONFIG_MAX_WIDTH), .required = true},                           \
+        {.name = "num_hidden_layers", INTO(layers), WHOLE(SW_CONFIG_MAX_LAYERS), .required = true},                    \
+        {.name = "num_attention_heads", INTO(heads), WHOLE(SW_CONFIG_MAX_WIDTH), .required = true},                    \
+        {.name = "num_key_value_heads", INTO(kv_heads), WHOLE(SW_CONFIG_MAX_WIDTH)},                                   \
+        {.name = "head_dim", INTO(head_dim), WHOLE(SW_CONFIG_MAX_WIDTH)},                                              \
+        {.name = "intermediate_size", INTO(ffn), WHOLE(4 * SW_CONFIG_MAX_WIDTH), .required = true},                    \
+        {.name = "max_position_embeddings", INTO(max_positions), WHOLE(SW_CONFIG_MAX_POSITIONS), .required = true},    \
+        {.name = "rms_norm_eps", INTO(norm_epsilon), .kind = SW_FIELD_REAL, .real_min = 1e-12, .real_max = 1},         \
+        {.name = "initializer_range", INTO(init_std), .kind = SW_FIELD_REAL, .real_max = 1}, {                         \
+        .name = "tie_word_embeddings", INTO(tied_embeddings), FLAG                                                     \
+    }
+/* One field sets both biases. */
+#define ATTENTION_BIAS                                                                                                 \
+    {.name = "attention_bias", INTO(qkv_bias), FLAG}, {                                                                \
+        .name = "attention_bias", INTO(projection_bias), FLAG                                                          \
+    }
+
+static const struct sw_config_field llama_fields[] = {
+    SHARED_FIELDS, ATTENTION_BIAS, {.name = "mlp_bias", INTO(mlp_bias), FLAG}, {0}};
+static const struct sw_config_field shared_fields[] = {SHARED_FIELDS, {0}};
+static const struct sw_config_field qwen3_fields[] = {SHARED_FIELDS, ATTENTION_BIAS, {0}};
+
+static const struct sw_config_activation activations[] = {
+    {"silu", SW_SILU},
+    {"swish", SW_SILU},
+    {"gelu_pytorch_tanh", SW_GELU_TANH},
+    {"gelu_new", SW_GELU_TANH},
+    {"gelu", SW_GELU_ERF},
+    {"relu", SW_RELU},
+    {0},
+};
+
+#define SHARED_FIXED                                                                                                   \
+    {"is_encoder_decoder", SW_ONLY_FALSE}, {"tie_encoder_decoder", SW_ONLY_FALSE},                                     \
+        {"add_cross_attention", SW_ONLY_FALSE}, {"use_mrope", SW_ONLY_FALSE}, {"rope_interleaved", SW_ONLY_FALSE},     \
+        {"partial_rotary_factor", SW_ONLY_ONE}, {"pruned_heads", SW_ONLY_EMPTY},                                       \
+        {"quantization_config", SW_ONLY_EMPTY}, {"auto_map", SW_ONLY_EMPTY}, {                                         \
+        "cross_attention_hidden_size", SW_ONLY_EMPTY                                                                   \
+    }
+static const struct sw_config_fixed fixed[] = {SHARED_FIXED, {0}};
+/* Llama has no windows, so its list of layers may name only full attention. */
+static const struct sw_config_fixed llama_fixed[] = {SHARED_FIXED, {"layer_types", SW_ONLY_FULL_ATTENTION}, {0}};
+
+#define ROPE_NAMES "rope_theta", "rope_scaling", "rope_parameters"
+static const char *const llama_special[] = {ROPE_NAMES, NULL};
+static const char *const mistral_special[] = {ROPE_NAMES, "sliding_window", NULL};
+static const char *const qwen_special[] = {ROPE_NAMES,          "sliding_window", "use_sliding_window",
+                                           "max_window_layers", "layer_types",    NULL};
+/* This field only slices the same products. */
+static const char *const harmless[] = {"pretraining_tp", NULL};
+
+static sw_status derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
+                              struct sw_model_config *out) {
+    const int64_t absent = family->absent_kv_heads;
+    if (out->kv_heads == 0)
+        out->kv_heads = absent > 0 && json_object_get(root, "num_key_value_heads") == NULL ? absent : out->heads;
+    if (out->heads % out->kv_heads != 0)
+        return sw_fail(SW_ERR_ARG, "%s: 'num_key_value_heads' %lld does not divide 'num_attention_heads' %lld; it must",
+                       origin, (long long)out->kv_heads, (long long)out->heads);
+    if (out->head_dim == 0 && out->hidden % out->heads != 0)
+        return sw_fail(SW_ERR_ARG, "%s: 'num_attention_heads' %lld does not divide 'hidden_size' %lld; it must", origin,
+                       (long long)out->heads, (long long)out->hidden);
+    if (out->head_dim == 0)
+        out->head_dim = out->hidden / out->heads;
+    if (out->head_dim % 2 != 0)
+        return sw_fail(SW_ERR_ARG, "%s: a head has %lld elements; rotary positions need an even number", origin,
+                       (long long)out->head_dim);
+    return SW_OK;
+}
+
+static sw_status derive_llama(const struct sw_family *family, const json_t *root, const char *origin,
+                              struct sw_model_config *out) {
+    SW_TRY(derive_heads(family, root, origin, out));
+    return sw_config_read_rope(root, origin, out);
+}
+
+/* Reads the window. An absent field is the default of transformers; null is no window. */
+static sw_status read_window(const json_t *root, const char *origin, int64_t *out) {
+    const json_t *value = json_object_get(root, "sliding_window");
+    char shown[SW_SHOWN_CHARS];
+    *out = value == NULL ? DEFAULT_WINDOW : json_integer_value(value);
+    if (value == NULL || json_is_null(value) || (json_is_integer(value) && *out >= 1))
+        return SW_OK;
+    return sw_fail(SW_ERR_ARG, "%s: 'sliding_window' is %s; it must be null or a whole number from 1", origin,
+                   sw_config_show(value, shown));
+}
+
+static sw_status derive_mistral(const struct sw_family *family, const json_t *root, const char *origin,
+                                struct sw_model_config *out) {
+    SW_TRY(derive_llama(family, root, origin, out));
+    return read_window(root, origin, &out->window);
+}
+
+static const char full_attention[] = "full_attention", sliding_attention[] = "sliding_attention";
+
+static void set_full(struct sw_model_config *config, int64_t layer) {
+    config->full_layers[layer / 64] |= UINT64_C(1) << (layer % 64);
+}
+
+/* Reads from the list of layers which of them attend to all tokens. */
+static sw_status read_layer_types(const json_t *types, const char *origin, struct sw_model_config *out) {
+    if ((int64_t)json_array_size(types) != out->layers)
+        return sw_fail(SW_ERR_ARG, "%s: 'layer_types' has %zu entries for %lld layers; it must have one for each",
+                       origin, json_array_size(types), (long long)out->layers);
+    for (int64_t i = 0; i < out->layers; i++) {
+        const json_t *type = json_array_get(types, (size_t)i);
+        const char *text = json_is_string(type) ? json_string_value(type) : "";
+        char shown[SW_SHOWN_CHARS];
+        if (strcmp(text, full_attention) == 0)
+            set_full(out, i);
+        else if (strcmp(text, sliding_attention) != 0)
+            return sw_fail(SW_ERR_UNSUPPORTED, "%s: 'layer_types' has %s for layer %lld; supported: \"%s\" and \"%s\"",
+                           origin, sw_config_show(type, shown), (long long)i, full_attention, sliding_attention);
+    }
+    return SW_OK;
+}
+
+/* Reads max_window_layers: so many first layers attend to all tokens. */
+static sw_status read_full_layers(const json_t *root, const char *origin, struct sw_model_config *out) {
+    const json_t *full_layers = sw_config_field_of(root, "max_window_layers");
+    char shown[SW_SHOWN_CHARS];
+    if (full_layers != NULL && (!json_is_integer(full_layers) || json_integer_value(full_layers) < 0))
+        return sw_fail(SW_ERR_ARG, "%s: 'max_window_layers' is %s; it must be a whole number from 0", origin,
+                       sw_config_show(full_layers, shown));
+    const int64_t count = full_layers == NULL ? DEFAULT_FULL_LAYERS : json_integer_value(full_layers);
+    for (int64_t i = 0; i < count && i < out->layers; i++)
+        set_full(out, i);
+    return SW_OK;
+}
+
+/* Returns how many of the first layers attend to all tokens. */
+static int64_t full_in_front(const struct sw_model_config *config) {
+    int64_t count = 0;
+    while (count < config->layers && sw_config_in_full_layers(config, count))
+        count++;
+    return count;
+}
+
+static sw_status derive_qwen(const struct sw_family *family, const json_t *root, const char *origin,
+                             struct sw_model_config *out) {
+    const json_t *use = sw_config_field_of(root, "use_sliding_window"),
+                 *types = sw_config_field_of(root, "layer_types");
+    char shown[SW_SHOWN_CHARS];
+    SW_TRY(derive_llama(family, root, origin, out));
+    SW_TRY(read_window(root, origin, &out->window));
+    if (use != NULL && !json_is_boolean(use))
+        return sw_fail(SW_ERR_ARG, "%s: 'use_sliding_window' is %s; it must be true or false", origin,
+                       sw_config_show(use, shown));
+    SW_TRY(types != NULL ? read_layer_types(types, origin, out) : read_full_layers(root, origin, out));
+    const bool used = json_is_true(use) && out->window > 0, slides = full_in_front(out) < out->layers;
+    if (types != NULL && slides && !used)
+        return sw_fail(SW_ERR_ARG, "%s: 'layer_types' has sliding attention, but no sliding window is used", origin);
+    if (used && slides)
+        return SW_OK;
+    out->window = 0;
+    memset(out->full_layers, 0, sizeof out->full_layers);
+    return SW_OK;
+}
+
+/* Writes null for the tokens that begin and end a text: they are for the program that generates, and training does not
+ * know them. */
+static int write_llama(json_t *root, const struct sw_model_config *config) {
+    return json_object_set_new(root, "bos_token_id", json_null()) ||
+           json_object_set_new(root, "eos_token_id", json_null()) || sw_config_write_rope(root, config);
+}
+
+static json_t *window_json(const struct sw_model_config *config) {
+    return config->window == 0 ? json_null() : json_integer(config->window);
+}
+
+static int write_mistral(json_t *root, const struct sw_model_config *config) {
+    return write_llama(root, config) || json_object_set_new(root, "sliding_window", window_json(config));
+}
+
+/* Writes the list of layers. Versions of transformers that do not know it use max_window_layers. */
+static int write_layer_types(json_t *root, const struct sw_model_config *config) {
+    json_t *types = config->window == 0 ? NULL : json_array();
+    if (config->window == 0)
+        return 0;
+    for (int64_t i = 0; i < config->layers; i++) {
+        const char *type = sw_config_in_full_layers(config, i) ? full_attention : sliding_attention;
+        if (json_array_append_new(types, json_string(type)) != 0) {
+            json_decref(types);
+            return -1;
+        }
+    }
+    return json_object_set_new(root, "layer_types", types);
+}
+
+static int write_qwen(json_t *root, const struct sw_model_config *config) {
+    const int64_t in_front = config->window == 0 ? config->layers : full_in_front(config);
+    return write_llama(root, config) || json_object_set_new(root, "sliding_window", window_json(config)) ||
+           json_object_set_new(root, "use_sliding_window", json_boolean(config->window != 0)) ||
+           json_object_set_new(root, "max_window_layers", json_integer(in_front)) || write_layer_types(root, config);
+}
+
+#define WHEN(member) .when = offsetof(struct sw_model_config, member)
+static const struct sw_tensor_names names = {
+    .token_table = "model.embed_tokens.weight",
+    .final_norm_scale = "model.norm.weight",
+    .output_table = "lm_head.weight",
+    .block = "model.layers.",
+    .piece =
+        {
+            [NORM1_SCALE] = {{.name = "input_layernorm.weight"}},
+            [QKV_WEIGHT] = {{.name = "self_attn.q_proj.weight"},
+                            {.name = "self_attn.k_proj.weight"},
+                            {.name = "self_attn.v_proj.weight"}},
+            [QKV_BIAS] = {{.name = "self_attn.q_proj.bias", WHEN(qkv_bias)},
+                          {.name = "self_attn.k_proj.bias", WHEN(qkv_bias)},
+                          {.name = "self_attn.v_proj.bias", WHEN(qkv_bias)}},
+            [Q_NORM] = {{.name = "self_attn.q_norm.weight", WHEN(qk_norm)}},
+            [K_NORM] = {{.name = "self_attn.k_norm.weight", WHEN(qk_norm)}},
+            [PROJECTION_WEIGHT] = {{.name = "self_attn.o_proj.weight"}},
+            [PROJECTION_BIAS] = {{.name = "self_attn.o_proj.bias", WHEN(projection_bias)}},
+            [NORM2_SCALE] = {{.name = "post_attention_layernorm.weight"}},
+            [UP_WEIGHT] = {{.name = "mlp.gate_proj.weight"}, {.name = "mlp.up_proj.weight"}},
+            [UP_BIAS] = {{.name = "mlp.gate_proj.bias", WHEN(mlp_bias)}, {.name = "mlp.up_proj.bias", WHEN(mlp_bias)}},
+            [DOWN_WEIGHT] = {{.name = "mlp.down_proj.weight"}},
+            [DOWN_BIAS] = {{.name = "mlp.down_proj.bias", WHEN(mlp_bias)}},
+        },
+};
+
+#define SHARED_DEFAULTS                                                                                                \
+    .norm_epsilon = 1e-6, .init_std = 0.02, .activation = SW_SILU, .norm = SW_NORM_RMS,                                \
+    .positions = SW_POSITIONS_ROTARY, .gated = true, .out_first = true
+#define SHARED_PARTS .activation_field = "hidden_act", .activations = activations, .harmless = harmless, .names = &names
+
+const struct sw_family sw_llama_family = {
+    .name = "llama",
+    .title = "Llama",
+    .architecture = "LlamaForCausalLM",
+    .defaults = {.family = "llama", SHARED_DEFAULTS},
+    .fields = llama_fields,
+    .fixed = llama_fixed,
+    .special = llama_special,
+    .derive = derive_llama,
+    .write = write_llama,
+    SHARED_PARTS,
+};
+
+const struct sw_family sw_mistral_family = {
+    .name = "mistral",
+    .title = "Mistral",
+    .architecture = "MistralForCausalLM",
+    .defaults = {.family = "mistral", SHARED_DEFAULTS},
+    .absent_kv_heads = MISTRAL_KV_HEADS,
+    .fields = shared_fields,
+    .fixed = fixed,
+    .special = mistral_special,
+    .derive = derive_mistral,
+    .write = write_mistral,
+    SHARED_PARTS,
+};
+
+const struct sw_family sw_qwen2_family = {
+    .name = "qwen2",
+    .title = "Qwen2",
+    .architecture = "Qwen2ForCausalLM",
+    .defaults = {.family = "qwen2", SHARED_DEFAULTS, .qkv_bias = true},
+    .absent_kv_heads = QWEN_KV_HEADS,
+    .fields = shared_fields,
+    .fixed = fixed,
+    .special = qwen_special,
+    .derive = derive_qwen,
+    .write = write_qwen,
+    SHARED_PARTS,
+};
+
+const struct sw_family sw_qwen3_family = {
+    .name = "qwen3",
+    .title = "Qwen3",
+    .architecture = "Qwen3ForCausalLM",
+    .defaults = {.family = "qwen3", SHARED_DEFAULTS, .qk_norm = true, .head_dim = QWEN3_HEAD_DIM},
+    .absent_kv_heads = QWEN_KV_HEADS,
+    .fields = qwen3_fields,
+    .fixed = fixed,
+    .special = qwen_special,
+    .derive = derive_qwen,
+    .write = write_qwen,
+    SHARED_PARTS,
+};
+
+/* GPT-2: LayerNorm, learned positions, one fused matrix of queries, keys and values, matrices stored [in, out]. */
+
+enum { FFN_FACTOR = 4, VOCAB = 50257, END_OF_TEXT = 50256 };
+
+static const struct sw_config_field fields[] = {
+    {.name = "vocab_size", INTO(vocab), WHOLE(SW_CONFIG_MAX_VOCAB), .required = true},
+    {.name = "n_embd", INTO(hidden), WHOLE(SW_CONFIG_MAX_WIDTH), .required = true},
+    {.name = "n_layer", INTO(layers), WHOLE(SW_CONFIG_MAX_LAYERS), .required = true},
+    {.name = "n_head", INTO(heads), WHOLE(SW_CONFIG_MAX_WIDTH), .required = true},
+    {.name = "n_ctx", INTO(max_positions), WHOLE(SW_CONFIG_MAX_POSITIONS), .read_only = true},
+    {.name = "n_positions", INTO(max_positions), WHOLE(SW_CONFIG_MAX_POSITIONS)},
+    {.name = "n_inner", INTO(ffn), WHOLE(FFN_FACTOR *SW_CONFIG_MAX_WIDTH)},
+    {.name = "layer_norm_epsilon", INTO(norm_epsilon), .kind = SW_FIELD_REAL, .real_min = 1e-12, .real_max = 1},
+    {.name = "initializer_range", INTO(init_std), .kind = SW_FIELD_REAL, .real_max = 1},
+    {.name = "tie_word_embeddings", INTO(tied_embeddings), .kind = SW_FIELD_BOOL},
+    {0},
+};
+
+static const struct sw_config_activation gpt2_activations[] = {
+    {"gelu_new", SW_GELU_TANH},  {"gelu_pytorch_tanh", SW_GELU_TANH},
+    {"gelu_fast", SW_GELU_TANH}, {"gelu", SW_GELU_ERF},
+    {"relu", SW_RELU},           {0},
+};
+
+static const struct sw_config_fixed gpt2_fixed[] = {
+    {"scale_attn_weights", SW_ONLY_TRUE},
+    {"scale_attn_by_inverse_layer_idx", SW_ONLY_FALSE},
+    {"reorder_and_upcast_attn", SW_ONLY_FALSE},
+    {"add_cross_attention", SW_ONLY_FALSE},
+    {"is_encoder_decoder", SW_ONLY_FALSE},
+    {"tie_encoder_decoder", SW_ONLY_FALSE},
+    {"cross_attention_hidden_size", SW_ONLY_EMPTY},
+    {"pruned_heads", SW_ONLY_EMPTY},
+    {"quantization_config", SW_ONLY_EMPTY},
+    {"auto_map", SW_ONLY_EMPTY},
+    {0},
+};
+
+static const char *const gpt2_special[] = {NULL};
+static const char *const gpt2_harmless[] = {
+    "summary_type",           "summary_use_proj", "summary_activation",
+    "summary_first_dropout",  "n_special",        "summary_proj_to_labels",
+    "predict_special_tokens", "output_past",      NULL,
+};
+
+static sw_status derive(const struct sw_family *family, const json_t *root, const char *origin,
+                        struct sw_model_config *out) {
+    (void)family;
+    const json_t *old_positions = sw_config_field_of(root, "n_ctx");
+    if (out->max_positions == 0)
+        return sw_fail(SW_ERR_ARG, "%s has no 'n_positions'; a GPT-2 config.json must give it", origin);
+    if (old_positions != NULL && json_integer_value(old_positions) != out->max_positions)
+        return sw_fail(SW_ERR_ARG, "%s: 'n_ctx' is %lld but 'n_positions' is %lld; they must be equal", origin,
+                       (long long)json_integer_value(old_positions), (long long)out->max_positions);
+    if (out->hidden % out->heads != 0)
+        return sw_fail(SW_ERR_ARG, "%s: 'n_head' %lld does not divide 'n_embd' %lld; it must", origin,
+                       (long long)out->heads, (long long)out->hidden);
+    out->kv_heads = out->heads;
+    out->head_dim = out->hidden / out->heads;
+    if (out->ffn == 0)
+        out->ffn = FFN_FACTOR * out->hidden;
+    return SW_OK;
+}
+
+/* Writes GPT-2's end of text for its own vocabulary. For others null keeps transformers from using its default. */
+static int write(json_t *root, const struct sw_model_config *config) {
+    const bool has_end = config->vocab == VOCAB;
+    json_t *more =
+        json_pack("{s:b, s:f, s:f, s:f, s:o, s:o}", "scale_attn_weights", 1, "resid_pdrop", 0.0, "embd_pdrop", 0.0,
+                  "attn_pdrop", 0.0, "bos_token_id", has_end ? json_integer(END_OF_TEXT) : json_null(), "eos_token_id",
+                  has_end ? json_integer(END_OF_TEXT) : json_null());
+    const int result = more == NULL ? -1 : json_object_update(root, more);
+    json_decref(more);
+    return result;
+}
+
+static const struct sw_tensor_names gpt2_names = {
+    .token_table = "transformer.wte.weight",
+    .position_table = "transformer.wpe.weight",
+    .final_norm_scale = "transformer.ln_f.weight",
+    .final_norm_bias = "transformer.ln_f.bias",
+    .output_table = "lm_head.weight",
+    .block = "transformer.h.",
+    .piece =
+        {
+            [NORM1_SCALE] = {{.name = "ln_1.weight"}},
+            [NORM1_BIAS] = {{.name = "ln_1.bias"}},
+            [QKV_WEIGHT] = {{.name = "attn.c_attn.weight"}},
+            [QKV_BIAS] = {{.name = "attn.c_attn.bias"}},
+            [PROJECTION_WEIGHT] = {{.name = "attn.c_proj.weight"}},
+            [PROJECTION_BIAS] = {{.name = "attn.c_proj.bias"}},
+            [NORM2_SCALE] = {{.name = "ln_2.weight"}},
+            [NORM2_BIAS] = {{.name = "ln_2.bias"}},
+            [UP_WEIGHT] = {{.name = "mlp.c_fc.weight"}},
+            [UP_BIAS] = {{.name = "mlp.c_fc.bias"}},
+            [DOWN_WEIGHT] = {{.name = "mlp.c_proj.weight"}},
+            [DOWN_BIAS] = {{.name = "mlp.c_proj.bias"}},
+        },
+};
+
+const struct sw_family sw_gpt2_family = {
+    .name = "gpt2",
+    .title = "GPT-2",
+    .architecture = "GPT2LMHeadModel",
+    .defaults =
+        {.family = "gpt2", .norm_epsilon = 1e-5, .init_std = 0.02, .activation = SW_GELU_TANH, .tied_embeddings = true},
+    .fields = fields,
+    .activation_field = "activation_function",
+    .activations = gpt2_activations,
+    .fixed = gpt2_fixed,
+    .special = gpt2_special,
+    .harmless = gpt2_harmless,
+    .derive = derive,
+    .write = write,
+    .names = &gpt2_names,
+};
+
 static const struct sw_family *const families[] = {&sw_gpt2_family, &sw_llama_family, &sw_mistral_family,
                                                    &sw_qwen2_family, &sw_qwen3_family};
 

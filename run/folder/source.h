@@ -6,7 +6,7 @@
 #include "core/status.h"
 #include "job/settings/options.h"
 #include "model/hf/config.h"
-#include "model/hf/turn_end.h"
+#include "model/hf/checkpoint.h"
 #include "offload/engine/engine.h"
 #include "run/folder/run_model.h"
 

@@ -3,7 +3,7 @@
  * names another end keeps JSON in them that names it first. */
 #include "tests/fuzz/target.h"
 
-#include "model/hf/turn_end.h"
+#include "model/hf/checkpoint.h"
 #include "text/model_text.h"
 
 #include <assert.h>

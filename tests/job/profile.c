@@ -4,7 +4,7 @@
 
 #include "core/files/cache.h"
 #include "job/profile.h"
-#include "job/rates_json.h"
+#include "job/rates.h"
 #include "run/folder/run.h"
 #include "text/model_text.h"
 

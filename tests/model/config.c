@@ -1,6 +1,5 @@
 /* config.json: what is read, what is refused and how, and what is written. */
 #include "model/hf/config.h"
-#include "model/hf/scale.h"
 #include "tests/equipment/support.h"
 
 #include <sys/stat.h>

@@ -5,7 +5,7 @@
 #include "model/hf/checkpoint.h"
 #include "model/hf/config.h"
 #include "model/model.h"
-#include "model/rope.h"
+#include "model/model_private.h"
 
 #include <math.h>
 #include <stdlib.h>
