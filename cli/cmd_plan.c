@@ -445,7 +445,7 @@ static const char *machine_text(const struct sw_job *p, char text[SENTENCE_CHARS
     const struct sw_device_info info = sw_devices_info(&p->devices);
     if (p->settings->machine == NULL)
         return info.model != NULL ? info.model : "this CPU";
-    snprintf(text, SENTENCE_CHARS, "a machine with %s", p->described.device.name);
+    snprintf(text, SENTENCE_CHARS, "a machine with %s", p->profile.device.name);
     return text;
 }
 
@@ -519,7 +519,7 @@ static void plan_answer_print(const struct sw_job *p, int argc, char *const *arg
                                      .save_s = p->price.may_save ? p->price.save.cost_s : 0.0,
                                      .machine = machine_text(p, machine),
                                      .file = file,
-                                     .profile = &p->price.source};
+                                     .profile = &p->profile.source};
     sw_answer_print_plan(&answer, stdout);
     print_frozen(p);
     print_data(p);

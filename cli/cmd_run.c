@@ -38,7 +38,8 @@ static void say_data(const struct sw_trainer *trainer) {
 /* Returns what the steps that are left write. A resume does not make the store again. */
 static struct sw_writes writes_of(const struct sw_trainer *trainer) {
     const struct sw_option_every *every = &trainer->run.settings.save_every;
-    struct sw_writes writes = sw_writes_of(trainer->job.plan, sw_writes_save_steps(every, trainer->forecast.step.step_s));
+    struct sw_writes writes =
+        sw_writes_of(trainer->job.plan, sw_writes_save_steps(every, trainer->forecast.step.step_s));
     if (trainer->position.step > 0)
         writes.start_bytes = 0;
     return writes;
@@ -100,9 +101,9 @@ static void say_start(const struct sw_trainer *trainer) {
     sw_log_info("computed on %s (%s, %s); %s", info.name, info.isa, SW_COUNT(info.threads, "thread"),
                 sw_plan_commits(trainer->job.plan));
     if (settings->freeze != NULL)
-        sw_log_info(
-            "frozen: %s, %lld of the parameters", settings->freeze,
-            (long long)sw_units_first_parameters(sw_model_get_units(trainer->job.model), trainer->job.plan->spec.frozen_units));
+        sw_log_info("frozen: %s, %lld of the parameters", settings->freeze,
+                    (long long)sw_units_first_parameters(sw_model_get_units(trainer->job.model),
+                                                         trainer->job.plan->spec.frozen_units));
     if (sw_settings_ranks(settings) > 1)
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
                     (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),

@@ -22,18 +22,19 @@ static void tell(struct sw_doctor *doctor, const struct sw_profile *profile) {
     const struct sw_rates *rates = &profile->rates;
     const double products = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
     const double attention = sw_op_times_best_rate(profile->times, SW_DEVICE_ATTENTION_BACKWARD);
-    json_t *facts =
-        json_pack("{s:s?, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "file", profile->path[0] != '\0' ? profile->path : NULL,
-                  "op_sizes", (json_int_t)sw_op_times_count(profile->times), "products_flops_per_s", products,
-                  "attention_flops_per_s", attention, "update_bytes_per_s", rates->update.bytes_per_s,
-                  "upload_bytes_per_s", rates->upload.bytes_per_s, "read_bytes_per_s", rates->read.bytes_per_s,
-                  "write_bytes_per_s", rates->write.bytes_per_s);
+    json_t *facts = json_pack("{s:s?, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "file",
+                              profile->source.machine_path[0] != '\0' ? profile->source.machine_path : NULL, "op_sizes",
+                              (json_int_t)sw_op_times_count(profile->times), "products_flops_per_s", products,
+                              "attention_flops_per_s", attention, "update_bytes_per_s", rates->update.bytes_per_s,
+                              "upload_bytes_per_s", rates->upload.bytes_per_s, "read_bytes_per_s",
+                              rates->read.bytes_per_s, "write_bytes_per_s", rates->write.bytes_per_s);
     sw_doctor_find(doctor, (struct sw_finding){.facts = facts},
                    "products %.1f GFLOPS, attention %.1f GFLOPS, update %.1f GB/s, upload %.1f GB/s, drives read "
                    "%.2f GB/s, write %.2f GB/s at best; kept in %s",
                    products * 1e-9, attention * 1e-9, rates->update.bytes_per_s * 1e-9,
                    rates->upload.bytes_per_s * 1e-9, rates->read.bytes_per_s * 1e-9, rates->write.bytes_per_s * 1e-9,
-                   profile->path[0] != '\0' ? profile->path : "nothing, as there is no folder for caches");
+                   profile->source.machine_path[0] != '\0' ? profile->source.machine_path
+                                                           : "nothing, as there is no folder for caches");
 }
 
 /* Takes the settings of a plan whose model does not matter, as a profile is the same for all. */
@@ -52,17 +53,15 @@ static sw_status settings_of(const struct sw_doctor *doctor, struct sw_settings 
 void sw_doctor_profile(struct sw_doctor *doctor) {
     struct sw_settings settings = {0};
     struct sw_job job = {0};
-    struct sw_profile profile;
     if (!doctor->profiles)
         return;
     sw_status status = settings_of(doctor, &settings);
     if (status == SW_OK)
         status = sw_job_open(&(struct sw_job_spec){.settings = &settings, .folder = "."}, &job);
     if (status == SW_OK)
-        status = sw_job_find_profile(&job, &(struct sw_profile_need){.drives = true, .again = true}, &profile);
+        status = sw_job_find_profile(&job, &(struct sw_profile_need){.drives = true, .again = true});
     if (status == SW_OK) {
-        tell(doctor, &profile);
-        sw_profile_release(&profile);
+        tell(doctor, &job.profile);
     } else {
         sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "not measured: %s", sw_error_message(status));
         sw_error_clear();

@@ -34,21 +34,20 @@ static sw_status begin_ranks(struct sw_job *job) {
 static sw_status open_described(struct sw_job *job) {
     struct sw_settings *settings = job->settings;
     job->is_described = true;
-    SW_TRY(
-        sw_described_machine_nodes(&job->described, settings->machine, sw_settings_ranks(settings), &settings->nodes));
-    SW_TRY(sw_described_machine_devices(&job->described, &job->devices));
+    SW_TRY(sw_profile_fit_nodes(&job->profile, settings->machine, sw_settings_ranks(settings), &settings->nodes));
+    SW_TRY(sw_profile_open_devices(&job->profile, &job->devices));
     SW_TRY(sw_settings_prepare_device(settings, job->devices.compute));
     const struct sw_device_info info = sw_devices_info(&job->devices);
-    sw_settings_resolve_memory(settings, &info, job->described.host_bytes);
+    sw_settings_resolve_memory(settings, &info, job->profile.host_bytes);
     return SW_OK;
 }
 
 static sw_status open_devices(struct sw_job *job, const struct sw_job_spec *spec) {
     const char *machine = job->settings->machine;
     if (spec->machine != NULL)
-        job->described = *spec->machine;
+        job->profile = *spec->machine;
     else if (machine != NULL)
-        SW_TRY(sw_described_machine_read(machine, SW_MACHINE_EXPECTED, &job->described));
+        SW_TRY(sw_profile_describe(machine, SW_MACHINE_EXPECTED, &job->profile));
     if (spec->machine != NULL || machine != NULL)
         return open_described(job);
     SW_TRY(sw_settings_open_devices(job->settings, &job->devices));
@@ -149,15 +148,22 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
     return spec->unplanned ? SW_OK : sw_ranks_agree_on_error(ranks, sw_job_fit_or_advise(out));
 }
 
+/* Prices the job's model by the profile on rank 0, whose rates all ranks take. */
+static sw_status take_rates(struct sw_job *job) {
+    struct sw_ranks *ranks = job->ranks;
+    SW_TRY(sw_ranks_first(ranks, sw_job_count_rates(job)));
+    const sw_status status = sw_rates_spread(ranks, sw_model_get_units(job->model)->count, &job->rates);
+    if (status != SW_OK)
+        sw_rates_release(&job->rates);
+    return status;
+}
+
 /* Measures this machine, or takes its profile. drives: with the rates of the drives. */
 static sw_status find_here(struct sw_job *job, const struct sw_rates_target *target, bool drives) {
-    struct sw_profile_rates found;
     if (job->measures)
         return sw_rates_measure(target, drives, &job->rates);
-    SW_TRY(sw_profile_rates(target, &(struct sw_profile_need){.drives = drives}, &found));
-    job->rates = found.rates;
-    job->price.source = found.source;
-    return SW_OK;
+    SW_TRY(sw_job_find_profile(job, &(struct sw_profile_need){.drives = drives}));
+    return take_rates(job);
 }
 
 /* A plan with nothing on NVMe needs the drives' rates only to predict what saves cost, so it does without them if they
@@ -230,19 +236,15 @@ double sw_job_token_flops(const struct sw_job *job) {
 
 /* Predicts the plan's step on the described machine with all of its assumed numbers at one bound. */
 static sw_status predict_bound(const struct sw_job *job, sw_machine_bound bound, double *out_step_s) {
-    struct sw_described_machine machine;
-    const struct sw_job_change change = {.settings = *job->settings, .machine = &machine, .unplanned = true};
+    struct sw_profile machine;
+    struct sw_machine_rates rates;
     struct sw_simulation step;
-    struct sw_job varied;
-    SW_TRY(sw_described_machine_read(job->settings->machine, bound, &machine));
-    sw_status status = sw_job_with(job, &change, &varied);
-    if (status == SW_OK)
-        status = sw_job_count_rates(&varied);
-    if (status == SW_OK)
-        status = sw_simulate(job->plan, SW_PROGRAM_UPDATE, false, &varied.rates.rates, NULL, &step);
+    SW_TRY(sw_profile_describe(job->settings->machine, bound, &machine));
+    SW_TRY(sw_profile_price(&machine, job->settings, &job->config, &rates));
+    const sw_status status = sw_simulate(job->plan, SW_PROGRAM_UPDATE, false, &rates.rates, NULL, &step);
     if (status == SW_OK)
         *out_step_s = step.step_s;
-    sw_job_release(&varied);
+    sw_rates_release(&rates);
     return status;
 }
 
@@ -265,14 +267,14 @@ static sw_status predict_bounds(struct sw_job *job) {
 
 /* Predicts the step of the same plan as if each tensor group lay within one node, to show what its nodes cost. */
 static sw_status predict_groups_in_nodes(struct sw_job *job) {
-    struct sw_node_ranks nodes = sw_described_node_ranks(job->settings);
-    struct sw_rates described = job->described.rates, rates = job->rates.rates;
+    struct sw_node_ranks nodes = sw_rates_node_ranks(job->settings);
+    struct sw_rates described = job->profile.rates, rates = job->rates.rates;
     struct sw_plan plan = *job->plan;
     struct sw_simulation step;
     if (!job->is_described || sw_settings_tensor_nodes(job->settings) < 2)
         return SW_OK;
     nodes.tensor_node_ranks = nodes.tensor_ranks;
-    sw_rates_over_nodes(&job->described.node, &nodes, &described);
+    sw_rates_over_nodes(&job->profile.node, &nodes, &described);
     rates.in_group = described.in_group;
     plan.spec.tensor.node_ranks = 0;
     SW_TRY(sw_simulate(&plan, SW_PROGRAM_UPDATE, false, &rates, NULL, &step));
@@ -340,13 +342,9 @@ static sw_status find_at_start(struct sw_job *job, const char *folder, bool open
     const struct sw_profile_need need = {.drives = !open || sw_plan_uses_nvme(job->plan),
                                          .only_kept = !open,
                                          .why = ", to choose where state lives and updates run; it is kept"};
-    struct sw_profile_rates found;
     SW_TRY(sw_ranks_agree_on_error(job->ranks, sw_job_place(job, folder)));
-    const struct sw_rates_target target = sw_job_target(job);
-    SW_TRY(sw_profile_rates(&target, &need, &found));
-    job->rates = found.rates;
-    job->price.source = found.source;
-    return SW_OK;
+    SW_TRY(sw_job_find_profile(job, &need));
+    return job->profile.known ? take_rates(job) : SW_OK;
 }
 
 /* Does without rates where they cannot be found: if nothing is open, what is wrong stops the start later, or costs it
@@ -436,7 +434,7 @@ static void forecast(struct sw_job *job, struct sw_forecast *out) {
     job->price.prediction.plain = out->step;
     if (status == SW_OK)
         status = sw_what_if_narrow(job, &out->narrow_step_s);
-    out->source = job->price.source;
+    out->source = job->profile.source;
     if (status == SW_OK)
         return;
     sw_log_warn("the step time is not predicted: %s", sw_error_message(status));

@@ -4,7 +4,6 @@
 #ifndef SW_JOB_JOB_H
 #define SW_JOB_JOB_H
 
-#include "job/described.h"
 #include "job/forecast.h"
 #include "job/machine/gpu_trust.h"
 #include "job/machine/ranks.h"
@@ -32,7 +31,6 @@ struct sw_unfrozen {
 
 /* The price of a step, and of the choices that were not taken. */
 struct sw_job_price {
-    struct sw_profile_source source; /* the profile that the rates are from, if any */
     struct sw_search_prices choices; /* predicted times of the choices that settings left open */
     struct sw_prediction prediction;
     double fast_s, slow_s; /* bounds of prediction.plain.step_s on a described machine; 0: not known */
@@ -54,10 +52,9 @@ struct sw_job {
     struct sw_data_pass data; /* one pass over --data, where a plan measures it */
     struct sw_places places;  /* where the store would be */
     struct sw_devices devices;
-    bool is_described;                     /* the device is a described one, and nothing is measured */
-    struct sw_described_machine described; /* valid if is_described */
-    bool measures;                         /* measure this machine now, rather than take its profile */
-    struct sw_profile profile;             /* of this machine, where a search among jobs needs it; else empty */
+    bool is_described;         /* the device is a described one, and nothing is measured */
+    bool measures;             /* measure this machine now, rather than take its profile */
+    struct sw_profile profile; /* of the machine; empty as long as this one is not asked for it, and with --rates */
     struct sw_model *model;
     struct sw_plan *plan;                  /* an outline until it is priced */
     struct sw_machine_rates rates;         /* of the model's units; empty until the job is priced */
@@ -71,8 +68,8 @@ struct sw_job {
 struct sw_job_spec {
     struct sw_settings *settings; /* as they were given; the job resolves them, in place */
     struct sw_ranks *ranks;
-    const struct sw_model_config *config;       /* NULL: that of settings->model */
-    const struct sw_described_machine *machine; /* NULL: that of settings->machine, or this machine */
+    const struct sw_model_config *config; /* NULL: that of settings->model */
+    const struct sw_profile *machine;     /* a described one; NULL: that of settings->machine, or this machine */
     const char *folder; /* an existing folder on the drive of the store, for --nvme that names none; NULL: sw_job_place
                            says it later */
     bool measures;      /* as in struct sw_job */
@@ -110,9 +107,7 @@ struct sw_job_change {
     struct sw_settings settings;          /* from sw_job_same, and then edited; borrows its texts */
     double drives;                        /* factor of the drives' rates; 0: 1 */
     bool resolves;                        /* the settings are resolved again, as other ranks or another model ask for */
-    bool unplanned;                       /* as in struct sw_job_spec */
     const struct sw_model_config *config; /* NULL: the job's */
-    const struct sw_described_machine *machine; /* another machine, which counts the model's rates; NULL: the job's */
 };
 
 /* Returns no change. Order and size of chunks are open again where the settings had left them open. */
@@ -121,15 +116,15 @@ struct sw_job_change sw_job_same(const struct sw_job *job);
  * stays, and the rates of a job that was priced. The caller releases it before the job, also after a failure.
  * SW_ERR_BUDGET: it does not fit. */
 sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *change, struct sw_job *out);
-/* Counts the rates of the job's model by its description or by its profile. */
+/* Counts the rates of the job's model by the profile. */
 sw_status sw_job_count_rates(struct sw_job *job);
 /* Chooses by the job's rates what is open in the plan, which stays an outline. most_ops: SW_SEARCH_OPS or
  * SW_SEARCH_QUICK_OPS. */
 sw_status sw_job_choose(struct sw_job *job, int64_t most_ops);
 /* Returns what a measurement of the job's machine is about. */
 struct sw_rates_target sw_job_target(const struct sw_job *job);
-/* Finds the profile of the job's machine, or measures it; the caller releases it, unless it is job->profile. */
-sw_status sw_job_find_profile(const struct sw_job *job, const struct sw_profile_need *need, struct sw_profile *out);
+/* Finds the profile of this machine for the job, or measures it. */
+sw_status sw_job_find_profile(struct sw_job *job, const struct sw_profile_need *need);
 
 /* Takes the rates of this machine's profile, of --rates, or of --machine, or measures them; chooses by them what is
  * open; completes the plan and predicts its step. Several ranks measure at once, and all take the rates of rank 0. */

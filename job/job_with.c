@@ -31,16 +31,6 @@ static bool same_shape(const struct sw_model_shape *a, const struct sw_model_sha
            a->fp8 == b->fp8;
 }
 
-static sw_status change_machine(struct sw_job *job, const struct sw_described_machine *machine) {
-    struct sw_device *device;
-    job->described = *machine;
-    job->is_described = true;
-    job->rates = (struct sw_machine_rates){0};
-    SW_TRY(sw_device_open_described(&machine->device, &device));
-    job->devices.compute = device;
-    return sw_settings_prepare_device(job->settings, device);
-}
-
 static sw_status resolve(struct sw_job *job) {
     const struct sw_device_info info = sw_devices_info(&job->devices);
     SW_TRY(sw_settings_check(job->settings));
@@ -67,20 +57,15 @@ sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *chan
                            .places = job->places,
                            .devices = job->devices,
                            .is_described = job->is_described,
-                           .described = job->described,
                            .profile = job->profile,
                            .rates = job->rates};
     if (change->drives > 0.0) {
         out->rates.rates.read.bytes_per_s *= change->drives;
         out->rates.rates.write.bytes_per_s *= change->drives;
     }
-    if (change->machine != NULL)
-        SW_TRY(change_machine(out, change->machine));
     if (change->resolves)
         SW_TRY(resolve(out));
-    SW_TRY(make_model(out, change->config != NULL || change->machine != NULL));
-    if (change->unplanned)
-        return SW_OK;
+    SW_TRY(make_model(out, change->config != NULL));
     return out->settings->group > 0 ? sw_settings_outline(out->settings, out->model, NULL, &out->plan)
                                     : sw_plan_fit(out->settings, out->model, &out->plan);
 }
@@ -95,16 +80,14 @@ struct sw_rates_target sw_job_target(const struct sw_job *job) {
                                     .ranks = job->measures ? NULL : job->ranks};
 }
 
-sw_status sw_job_find_profile(const struct sw_job *job, const struct sw_profile_need *need, struct sw_profile *out) {
+sw_status sw_job_find_profile(struct sw_job *job, const struct sw_profile_need *need) {
     const struct sw_rates_target target = sw_job_target(job);
-    return sw_profile_find(&target, need, out);
+    sw_profile_release(&job->profile);
+    return sw_profile_find(&target, need, &job->profile);
 }
 
 sw_status sw_job_count_rates(struct sw_job *job) {
-    const struct sw_rates_target target = sw_job_target(job);
-    return job->is_described ? sw_described_machine_rates(&job->described, job->settings, job->model,
-                                                          job->devices.compute, &job->rates)
-                             : sw_profile_price(&job->profile, &target, &job->rates);
+    return sw_profile_price(&job->profile, job->settings, &job->config, &job->rates);
 }
 
 sw_status sw_job_choose(struct sw_job *job, int64_t most_ops) {
@@ -120,15 +103,12 @@ static void release_varied(struct sw_job *job) {
         sw_rates_release(&job->rates);
     if (job->model != of->model)
         sw_model_destroy(job->model);
-    if (job->devices.compute != of->devices.compute)
-        sw_device_close(job->devices.compute);
 }
 
 static void release_opened(struct sw_job *job) {
     sw_rates_release(&job->rates);
     sw_model_destroy(job->model);
-    if (job->profile.times != NULL)
-        sw_profile_release(&job->profile);
+    sw_profile_release(&job->profile);
     sw_places_release(&job->places);
     if (!sw_ranks_hold(job->ranks, &job->devices))
         sw_devices_close(&job->devices);

@@ -39,7 +39,7 @@ sw_status sw_sizing_open(const struct sw_settings *settings, struct sw_sizing **
     sw_status status =
         sw_job_open(&(struct sw_job_spec){.settings = &s->any, .folder = ".", .unplanned = true}, machine);
     if (status == SW_OK && !machine->is_described)
-        status = sw_job_find_profile(machine, &(struct sw_profile_need){.drives = true}, &machine->profile);
+        status = sw_job_find_profile(machine, &(struct sw_profile_need){.drives = true});
     s->settings.device_memory = s->any.device_memory;
     s->settings.host_memory = s->any.host_memory;
     s->settings.nodes = s->any.nodes;
@@ -61,7 +61,7 @@ void sw_sizing_close(struct sw_sizing *s) {
 const char *sw_sizing_device_name(const struct sw_sizing *s) {
     const char *here = sw_devices_info(&s->machine.devices).model;
     if (s->machine.is_described)
-        return s->machine.described.device.name;
+        return s->machine.profile.device.name;
     return here != NULL ? here : "this CPU";
 }
 

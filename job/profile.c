@@ -3,15 +3,18 @@
 #include "core/clock.h"
 #include "core/error_scope.h"
 #include "core/files/cache.h"
+#include "core/files/json_file.h"
+#include "core/files/nearest.h"
 #include "core/log.h"
 #include "core/long_work.h"
 #include "core/machine.h"
 #include "core/number.h"
 #include "core/ranks/comm.h"
 #include "core/size.h"
-#include "job/described.h"
 #include "job/machine/devices.h"
+#include "job/machine/shipped_machines.h"
 #include "job/rates.h"
+#include "job/settings/options.h"
 #include "job/settings_plan.h"
 #include "model/unit_run.h"
 #include "offload/simulate/measure.h"
@@ -460,7 +463,7 @@ static sw_status find_part(const struct sw_rates_target *target, const struct sw
         kept = read_part(part, out);
     SW_TRY(sw_ranks_spread(target->ranks, "profile", &kept, sizeof kept));
     *out_known = kept >= KEPT_IN_DOUBT;
-    out->doubted |= kept == KEPT_IN_DOUBT && need->only_kept;
+    out->source.doubted |= kept == KEPT_IN_DOUBT && need->only_kept;
     if (kept == KEPT_WELL || need->only_kept)
         return SW_OK;
     say_measuring(target, need, part, kept);
@@ -479,8 +482,8 @@ static void path_of(const struct part *part, char out[SW_CACHE_PATH_CHARS]) {
 static sw_status find_parts(const struct sw_rates_target *given, const struct sw_profile_need *need,
                             struct sw_profile *out) {
     enum { CHUNK_GRAINS = 32, RING_CHUNKS = 8 };
-    struct part machine = {.kind = machine_kind, .path = out->path};
-    struct part drives = {.kind = drives_kind, .path = out->drives_path};
+    struct part machine = {.kind = machine_kind, .path = out->source.machine_path};
+    struct part drives = {.kind = drives_kind, .path = out->source.drives_path};
     struct sw_settings settings = *given->settings;
     struct sw_rates_target target = *given;
     bool drives_known;
@@ -488,11 +491,27 @@ static sw_status find_parts(const struct sw_rates_target *given, const struct sw
     target.settings = &settings;
     target.ring_chunks = RING_CHUNKS;
     machine_key(&target, machine.key);
-    path_of(&machine, out->path);
+    path_of(&machine, out->source.machine_path);
     SW_TRY(find_part(&target, need, &machine, out, &out->known));
     drives_key(&target, drives.key);
-    path_of(&drives, out->drives_path);
+    path_of(&drives, out->source.drives_path);
     return need->drives ? find_part(&target, need, &drives, out, &drives_known) : SW_OK;
+}
+
+/* Describes the device that was measured. Its best rate stands for ops that were not timed, because the units that have
+ * them took too much memory or time. */
+static void describe_measured(const struct sw_rates_target *target, struct sw_profile *profile) {
+    const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
+    profile->device =
+        (struct sw_device_description){.name = "this machine",
+                                       .memory_bytes_per_s = profile->rates.update_on_device.bytes_per_s,
+                                       .product_flops_per_s = {flops_per_s, flops_per_s, flops_per_s},
+                                       .tf32_flops_per_s = flops_per_s,
+                                       .fp8_flops_per_s = flops_per_s,
+                                       .attention_forward_flops_per_s = flops_per_s,
+                                       .attention_backward_flops_per_s = flops_per_s,
+                                       .host_memory = sw_device_info(target->devices->compute).host_memory,
+                                       .times = profile->times};
 }
 
 sw_status sw_profile_find(const struct sw_rates_target *target, const struct sw_profile_need *need,
@@ -506,6 +525,8 @@ sw_status sw_profile_find(const struct sw_rates_target *target, const struct sw_
     sw_ranks_leave(target->ranks);
     if (status != SW_OK)
         sw_profile_release(out);
+    else if (out->known)
+        describe_measured(target, out);
     return status;
 }
 
@@ -514,52 +535,187 @@ void sw_profile_release(struct sw_profile *profile) {
     *profile = (struct sw_profile){0};
 }
 
-sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_rates_target *target,
-                           struct sw_machine_rates *out) {
-    const struct sw_model_shape shape = sw_settings_shape(target->settings);
-    /* The rates stand for ops that were not timed, because the units that have them took too much memory or time. */
-    const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
-    struct sw_device_description description = {.name = "this machine",
-                                                .memory_bytes_per_s = profile->rates.update_on_device.bytes_per_s,
-                                                .product_flops_per_s = {flops_per_s, flops_per_s, flops_per_s},
-                                                .tf32_flops_per_s = flops_per_s,
-                                                .fp8_flops_per_s = flops_per_s,
-                                                .attention_forward_flops_per_s = flops_per_s,
-                                                .attention_backward_flops_per_s = flops_per_s,
-                                                .host_memory = sw_device_info(target->devices->compute).host_memory,
-                                                .times = profile->times};
+/* A described machine. */
+
+#define FILE_LIMIT_BYTES ((size_t)1 << 20)
+enum { NAMES_CHARS = 256 };
+enum { DESCRIPTION_VERSION = 2, MOST_TILE_ROWS = 1 << 16, MOST_DEVICES = 1024 };
+
+static sw_status read_bytes(const json_t *object, const char *name, const char *path, int64_t *out) {
+    static const double most = 0x1p62;
+    double value;
+    SW_TRY(sw_json_positive(object, name, path, false, &value));
+    if (value < 1.0 || value > most)
+        return sw_fail(SW_ERR_ARG, "%s: %s must be bytes that a machine may have", path, name);
+    *out = (int64_t)value;
+    return SW_OK;
+}
+
+static sw_status read_device(const json_t *object, const char *path, struct sw_device_description *out) {
+    const char *name = json_string_value(json_object_get(object, "name"));
+    if (name == NULL || name[0] == '\0' || strlen(name) >= sizeof out->name)
+        return sw_fail(SW_ERR_ARG, "%s: the device's name must be a text of 1 to %zu characters", path,
+                       sizeof out->name - 1);
+    strcpy(out->name, name);
+    double tile_rows = 0.0;
+    const struct {
+        const char *name;
+        double *value;
+        bool may_be_zero;
+    } numbers[] = {{"memory_bytes_per_s", &out->memory_bytes_per_s, false},
+                   {"fp32_flops_per_s", &out->product_flops_per_s[SW_F32], false},
+                   {"tf32_flops_per_s", &out->tf32_flops_per_s, false},
+                   {"bf16_flops_per_s", &out->product_flops_per_s[SW_BF16], false},
+                   {"fp16_flops_per_s", &out->product_flops_per_s[SW_F16], false},
+                   {"attention_forward_flops_per_s", &out->attention_forward_flops_per_s, false},
+                   {"attention_backward_flops_per_s", &out->attention_backward_flops_per_s, false},
+                   {"attention_tile_rows", &tile_rows, true},
+                   {"op_s", &out->op_s, true}};
+    const char *names[3 + sizeof numbers / sizeof numbers[0]] = {"name", "memory_bytes", "fp8_flops_per_s"};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        names[3 + i] = numbers[i].name;
+    SW_TRY(sw_json_refuse_unknown(object, path, "device", names, sizeof names / sizeof names[0]));
+    SW_TRY(read_bytes(object, "memory_bytes", path, &out->memory_bytes));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        SW_TRY(sw_json_positive(object, numbers[i].name, path, numbers[i].may_be_zero, numbers[i].value));
+    if (json_object_get(object, "fp8_flops_per_s") != NULL)
+        SW_TRY(sw_json_positive(object, "fp8_flops_per_s", path, false, &out->fp8_flops_per_s));
+    if (tile_rows > MOST_TILE_ROWS || tile_rows != floor(tile_rows))
+        return sw_fail(SW_ERR_ARG, "%s: attention_tile_rows must be a whole number of at most %d", path,
+                       (int)MOST_TILE_ROWS);
+    out->attention_tile_rows = (int64_t)tile_rows;
+    return SW_OK;
+}
+
+/* Reads what several nodes have, which a description may leave out. */
+static sw_status read_node(const json_t *object, const char *path, struct sw_node *out) {
+    static const char *const names[] = {"devices", "hop_s", "network_bytes_per_s", "network_hop_s"};
+    double devices;
+    if (object == NULL)
+        return SW_OK;
+    SW_TRY(sw_json_refuse_unknown(object, path, "node", names, sizeof names / sizeof names[0]));
+    SW_TRY(sw_json_positive(object, "devices", path, false, &devices));
+    if (devices > MOST_DEVICES || devices != floor(devices))
+        return sw_fail(SW_ERR_ARG, "%s: devices must be a whole number of at most %d", path, (int)MOST_DEVICES);
+    out->devices = (int64_t)devices;
+    SW_TRY(sw_json_positive(object, "hop_s", path, true, &out->hop_s));
+    SW_TRY(sw_json_positive(object, "network_bytes_per_s", path, false, &out->network_bytes_per_s));
+    return sw_json_positive(object, "network_hop_s", path, true, &out->network_hop_s);
+}
+
+static sw_status description_from_json(const json_t *root, const char *path, struct sw_profile *out) {
+    if (json_integer_value(json_object_get(root, "spillway_machine")) != DESCRIPTION_VERSION)
+        return sw_fail(SW_ERR_ARG, "%s does not describe a machine: it must have \"spillway_machine\": %d", path,
+                       (int)DESCRIPTION_VERSION);
+    static const char *const names[] = {"spillway_machine", "about", "device", "host_bytes", "node", "rates"};
+    SW_TRY(sw_json_refuse_unknown(root, path, "the machine", names, sizeof names / sizeof names[0]));
+    SW_TRY(sw_rates_refuse_unknown(json_object_get(root, "rates"), path));
+    SW_TRY(read_device(json_object_get(root, "device"), path, &out->device));
+    SW_TRY(read_bytes(root, "host_bytes", path, &out->host_bytes));
+    SW_TRY(read_node(json_object_get(root, "node"), path, &out->node));
+    return sw_rates_from_json(json_object_get(root, "rates"), SW_RATES_ALL, path, &out->rates);
+}
+
+/* Replaces each assumed number below an object by its slow or its fast bound. Of seconds, the high ones are slow. */
+static void take_bounds(json_t *object, bool fast) {
+    const char *name;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(object, next, name, value) {
+        const size_t length = strlen(name);
+        const bool rate = length >= 6 && strcmp(name + length - 6, "_per_s") == 0;
+        const bool seconds = !rate && length >= 2 && strcmp(name + length - 2, "_s") == 0;
+        json_t *bound = json_object_get(value, fast == seconds ? "low" : "high");
+        if (bound != NULL)
+            json_object_set(object, name, bound);
+        else
+            take_bounds(value, fast);
+    }
+}
+
+sw_status sw_profile_fit_nodes(const struct sw_profile *profile, const char *path, int64_t ranks, int64_t *nodes) {
+    const int64_t devices = profile->node.devices;
+    if (*nodes == SW_OPTION_AUTO) {
+        *nodes = devices > 0 ? sw_div_up(ranks, devices) : 1;
+        while (ranks % *nodes != 0)
+            ++*nodes;
+    }
+    if (devices == 0 && *nodes > 1)
+        return sw_fail(SW_ERR_ARG, "%s does not describe the network of several nodes; give it a \"node\"", path);
+    if (devices > 0 && ranks / *nodes > devices)
+        return sw_fail(SW_ERR_ARG, "a node of %s has %s, and --ranks %lld on --nodes %lld needs %lld of each", path,
+                       SW_COUNT(devices, "GPU"), (long long)ranks, (long long)*nodes, (long long)(ranks / *nodes));
+    return SW_OK;
+}
+
+static sw_status fail_unknown(const char *machine) {
+    char names[NAMES_CHARS] = "";
+    size_t used = 0;
+    struct sw_nearest nearest = sw_nearest_begin(machine, strlen(machine));
+    for (const struct sw_shipped_machine *m = sw_shipped_machines; m->name != NULL && used < sizeof names; m++) {
+        sw_nearest_consider(&nearest, m->name);
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", m->name);
+    }
+    const bool near = nearest.name != NULL;
+    return sw_fail(SW_ERR_ARG, "--machine '%s' is neither a file nor a known machine (%s)%s%s%s", machine, names,
+                   near ? "; did you mean " : "", near ? nearest.name : "", near ? "?" : "");
+}
+
+/* A name counts before a file of that name, which "./NAME" means. */
+static sw_status read_description(const char *machine, json_t **out) {
+    for (const struct sw_shipped_machine *m = sw_shipped_machines; m->name != NULL; m++)
+        if (strcmp(machine, m->name) == 0)
+            return sw_json_parse(m->text, machine, SW_ERR_ARG, out);
+    if (access(machine, F_OK) != 0)
+        return fail_unknown(machine);
+    return sw_json_read_file(machine, FILE_LIMIT_BYTES, SW_ERR_ARG, out);
+}
+
+sw_status sw_profile_describe(const char *machine, sw_machine_bound bound, struct sw_profile *out) {
+    *out = (struct sw_profile){.known = true};
+    json_t *root = NULL;
+    SW_TRY(read_description(machine, &root));
+    sw_status status = description_from_json(root, machine, out);
+    if (status == SW_OK && bound != SW_MACHINE_EXPECTED) {
+        take_bounds(root, bound == SW_MACHINE_FAST);
+        status = description_from_json(root, machine, out);
+    }
+    json_decref(root);
+    return status;
+}
+
+sw_status sw_profile_open_devices(const struct sw_profile *profile, struct sw_devices *out) {
+    SW_TRY(sw_devices_open(SW_DEVICE_CPU, 0, 0, out));
+    const sw_status status = sw_device_open_described(&profile->device, &out->compute);
+    if (status != SW_OK) {
+        out->compute = out->host;
+        sw_devices_close(out);
+    }
+    return status;
+}
+
+static void add_nodes(const struct sw_profile *profile, const struct sw_settings *settings, struct sw_rates *rates) {
+    const struct sw_node_ranks job = sw_rates_node_ranks(settings);
+    if (profile->node.devices > 0)
+        sw_rates_over_nodes(&profile->node, &job, rates);
+    else
+        sw_rates_over_measured_nodes(&job, rates);
+}
+
+sw_status sw_profile_price(const struct sw_profile *profile, const struct sw_settings *settings,
+                           const struct sw_model_config *config, struct sw_machine_rates *out) {
+    const struct sw_model_shape shape = sw_settings_shape(settings);
     struct sw_rates rates = profile->rates;
     struct sw_device *device;
-    struct sw_model *model;
-    sw_rates_fit_nodes(target->settings, &rates);
-    SW_TRY(sw_device_open_described(&description, &device));
-    sw_status status = sw_model_create(sw_model_get_config(target->model), &shape, device, &model);
+    struct sw_model *model = NULL;
+    add_nodes(profile, settings, &rates);
+    SW_TRY(sw_device_open_described(&profile->device, &device));
+    sw_status status = profile->times == NULL ? sw_settings_prepare_device(settings, device) : SW_OK;
+    if (status == SW_OK)
+        status = sw_model_create(config, &shape, device, &model);
     if (status == SW_OK)
         status = sw_rates_describe(&rates, model, device, out);
     sw_model_destroy(model);
     sw_device_close(device);
-    return status;
-}
-
-static sw_status price(const struct sw_rates_target *target, const struct sw_profile *profile,
-                       struct sw_profile_rates *out) {
-    const bool prices = sw_ranks_rank(target->ranks) == 0;
-    SW_TRY(sw_ranks_agree_on_error(target->ranks, prices ? sw_profile_price(profile, target, &out->rates) : SW_OK));
-    return sw_rates_spread(target->ranks, sw_model_get_units(target->model)->count, &out->rates);
-}
-
-sw_status sw_profile_rates(const struct sw_rates_target *target, const struct sw_profile_need *need,
-                           struct sw_profile_rates *out) {
-    struct sw_profile profile;
-    *out = (struct sw_profile_rates){0};
-    SW_TRY(sw_profile_find(target, need, &profile));
-    const sw_status status = profile.known ? price(target, &profile, out) : SW_OK;
-    if (status != SW_OK)
-        sw_rates_release(&out->rates);
-    out->known = profile.known;
-    out->source.doubted = profile.doubted;
-    memcpy(out->source.machine_path, profile.path, sizeof profile.path);
-    memcpy(out->source.drives_path, profile.drives_path, sizeof profile.drives_path);
-    sw_profile_release(&profile);
     return status;
 }

@@ -501,13 +501,17 @@ sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices
     return status;
 }
 
-void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rates) {
+struct sw_node_ranks sw_rates_node_ranks(const struct sw_settings *settings) {
     const int64_t ranks = sw_settings_ranks(settings), node_ranks = sw_settings_node_ranks(settings);
-    const struct sw_node_ranks job = {.ranks = ranks,
-                                      .nodes = node_ranks > 0 ? ranks / node_ranks : 1,
-                                      .tensor_ranks = sw_settings_tensor_ranks(settings),
-                                      .tensor_node_ranks = sw_settings_tensor_node_ranks(settings),
-                                      .data_node_ranks = sw_settings_data_node_ranks(settings)};
+    return (struct sw_node_ranks){.ranks = ranks,
+                                  .nodes = node_ranks > 0 ? ranks / node_ranks : 1,
+                                  .tensor_ranks = sw_settings_tensor_ranks(settings),
+                                  .tensor_node_ranks = sw_settings_tensor_node_ranks(settings),
+                                  .data_node_ranks = sw_settings_data_node_ranks(settings)};
+}
+
+void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rates) {
+    const struct sw_node_ranks job = sw_rates_node_ranks(settings);
     sw_rates_over_measured_nodes(&job, rates);
 }
 

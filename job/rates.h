@@ -8,6 +8,7 @@
 #include "job/settings/settings.h"
 #include "model/model.h"
 #include "offload/plan/plan.h"
+#include "offload/simulate/nodes.h"
 #include "offload/simulate/rates.h"
 
 #include <jansson.h>
@@ -76,6 +77,8 @@ sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machi
 sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
                                  struct sw_rates *rates);
 
+/* Returns where the ranks of a job are, as far as settings know their nodes. */
+struct sw_node_ranks sw_rates_node_ranks(const struct sw_settings *settings);
 /* Adds the rates between nodes and of tensor groups that follow from those of all ranks and of a node's, where ranks
  * have measured both. */
 void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rates);

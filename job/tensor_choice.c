@@ -143,7 +143,7 @@ static sw_status compare(struct attempts *all) {
     SW_TRY(sw_ranks_first(job->ranks, make_outlines(all, &need.drives)));
     SW_TRY(sw_ranks_spread(job->ranks, "use of drives", &need.drives, sizeof need.drives));
     if (!job->is_described)
-        SW_TRY(sw_job_find_profile(job, &need, &job->profile));
+        SW_TRY(sw_job_find_profile(job, &need));
     return sw_ranks_first(job->ranks, price_all(all));
 }
 

@@ -9,14 +9,14 @@
 #define EVERYTHING_HERE "weights=device,grads=device,optimizer=device,acts=device"
 enum { HEAD_DIM = 128, BLOCK_PARAMETERS = 12, BACKWARD_FLOPS = 2 };
 
-static struct sw_described_machine boundless(void) {
-    struct sw_described_machine machine = {.device = {.name = "a device of any size",
-                                                      .memory_bytes = UNLIMITED_BYTES,
-                                                      .memory_bytes_per_s = FAST,
-                                                      .tf32_flops_per_s = FAST,
-                                                      .attention_forward_flops_per_s = FAST,
-                                                      .attention_backward_flops_per_s = FAST},
-                                           .host_bytes = UNLIMITED_BYTES};
+static struct sw_profile boundless(void) {
+    struct sw_profile machine = {.device = {.name = "a device of any size",
+                                            .memory_bytes = UNLIMITED_BYTES,
+                                            .memory_bytes_per_s = FAST,
+                                            .tf32_flops_per_s = FAST,
+                                            .attention_forward_flops_per_s = FAST,
+                                            .attention_backward_flops_per_s = FAST},
+                                 .host_bytes = UNLIMITED_BYTES};
     for (int type = 0; type < SW_DTYPES; type++)
         machine.device.product_flops_per_s[type] = FAST;
     return machine;
@@ -58,7 +58,7 @@ static sw_status choose_settings(const struct sw_paper_case *which, struct sw_se
 }
 
 sw_status sw_paper_open(const struct sw_paper_case *which, struct sw_paper_plan *out) {
-    const struct sw_described_machine machine = boundless();
+    const struct sw_profile machine = boundless();
     struct sw_model_config config;
     const struct sw_job_spec spec = {.settings = &out->settings, .config = &config, .machine = &machine, .folder = "."};
     struct sw_job *job = &out->job;

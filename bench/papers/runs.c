@@ -47,8 +47,8 @@ static sw_status choose_settings(const char *machines, const struct training *tr
 }
 
 /* Reads the machine. Its drives add up. The bounds, which are read from the machine's file, then hold no more. */
-static sw_status read_machine(const struct training *training, const char *path, struct sw_described_machine *out) {
-    SW_TRY(sw_described_machine_read(path, SW_MACHINE_EXPECTED, out));
+static sw_status read_machine(const struct training *training, const char *path, struct sw_profile *out) {
+    SW_TRY(sw_profile_describe(path, SW_MACHINE_EXPECTED, out));
     if (training->drives > 1) {
         out->rates.read.bytes_per_s *= training->drives;
         out->rates.write.bytes_per_s *= training->drives;
@@ -58,7 +58,7 @@ static sw_status read_machine(const struct training *training, const char *path,
 
 static sw_status predict_by(const struct training *training, struct sw_settings *settings, struct sw_job *job,
                             struct prediction *out) {
-    struct sw_described_machine machine;
+    struct sw_profile machine;
     const struct sw_job_spec spec = {.settings = settings, .folder = ".", .machine = &machine};
     const double tokens = (double)training->batch_tokens;
     SW_TRY(read_machine(training, settings->machine, &machine));

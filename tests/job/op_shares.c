@@ -3,7 +3,7 @@
 #include "tests/equipment/support.h"
 
 #include "core/size.h"
-#include "job/described.h"
+#include "job/profile.h"
 #include "kernels/device_ops.h"
 
 enum { ROTATION, ACTIVATION, GRADIENT, KINDS };
@@ -83,12 +83,12 @@ static double own_products_s(const struct sw_model *model, double flops_per_s) {
  * the reading of the product's result, which is written all the same: the backward pass reads it. Before the gradient,
  * it spares the writing and the reading of the activated values' gradient. */
 static void count_block(const char *machine_name, const char *model_name, int64_t seq) {
-    struct sw_described_machine machine;
+    struct sw_profile machine;
     struct sw_model_config config;
     struct sw_device *device;
     struct sw_model *model;
     const struct sw_model_shape shape = {.type = SW_BF16, .batch = 1, .seq = seq};
-    support_expect_ok(sw_described_machine_read(machine_name, SW_MACHINE_EXPECTED, &machine), machine_name);
+    support_expect_ok(sw_profile_describe(machine_name, SW_MACHINE_EXPECTED, &machine), machine_name);
     support_expect_ok(sw_config_load(model_name, &config), model_name);
     config.layers = 1;
     config.max_positions = sw_max_i64(config.max_positions, seq);
