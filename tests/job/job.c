@@ -1,0 +1,188 @@
+/* A varied job is the job that would be opened with the changed settings: the same plan, by the same rates. It shares
+ * what stays the same. */
+#include "job/job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+#include "offload/simulate/outline_price.h"
+
+/* A search of so many ops tries only some candidates, which is enough to differ. */
+enum { SEARCH_OPS = 100000 };
+#define DEVICE_BYTES (160 * SW_MIB)
+
+/* An edit of settings, as a user would give other flags. */
+struct edit {
+    const char *name;
+    void (*apply)(struct sw_settings *settings);
+    bool same_model;
+};
+
+static void same(struct sw_settings *settings) {
+    (void)settings;
+}
+
+static void less_memory(struct sw_settings *settings) {
+    settings->device_memory = 130 * SW_MIB;
+    settings->host_memory = 180 * SW_MIB;
+}
+
+static void larger_batch(struct sw_settings *settings) {
+    settings->batch_tokens *= 2;
+}
+
+static void narrow_state(struct sw_settings *settings) {
+    settings->optimizer_state = SW_OPTIMIZER_8BIT;
+}
+
+static void narrow_grads(struct sw_settings *settings) {
+    settings->grads_state = SW_GRADS_8BIT;
+}
+
+static void smaller_micro_batch(struct sw_settings *settings) {
+    settings->micro_batch = 1;
+}
+
+static void updates_on_device(struct sw_settings *settings) {
+    settings->update = SW_UPDATE_DEVICE;
+}
+
+static const struct edit edits[] = {
+    {"nothing", same, true},
+    {"less memory", less_memory, true},
+    {"a larger batch", larger_batch, true},
+    {"narrow optimizer state", narrow_state, false},
+    {"narrow gradients", narrow_grads, true},
+    {"a smaller micro-batch", smaller_micro_batch, false},
+    {"updates on the device", updates_on_device, true},
+};
+enum { EDITS = sizeof edits / sizeof edits[0] };
+
+static void make_settings(struct sw_settings *out) {
+    *out = (struct sw_settings){0};
+    assert_int_equal(sw_options_defaults(&sw_plan_command, out), SW_OK);
+    free(out->model);
+    free(out->machine);
+    out->model = strdup("gpt2-demo");
+    out->machine = strdup("rtx4090");
+    out->device_memory = DEVICE_BYTES;
+    out->host_memory = 256 * SW_MIB;
+    out->seq = 128;
+    out->micro_batch = 2;
+    out->batch_tokens = 2048;
+}
+
+static void open_job(struct sw_settings *settings, struct sw_job *out) {
+    const struct sw_job_spec spec = {.settings = settings, .folder = "."};
+    if (sw_job_open(&spec, out) != SW_OK)
+        fail_msg("%s", sw_error_message(SW_ERR_ARG));
+}
+
+/* Chooses by the job's own rates. Returns the predicted step, and the complete plan as text. */
+static double price(struct sw_job *job, char **out_text) {
+    struct sw_outline_price found;
+    size_t bytes;
+    FILE *to = open_memstream(out_text, &bytes);
+    assert_non_null(to);
+    if (job->rates.units.forward == NULL)
+        assert_int_equal(sw_job_count_rates(job), SW_OK);
+    assert_int_equal(sw_job_choose(job, SEARCH_OPS), SW_OK);
+    assert_int_equal(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, &found), SW_OK);
+    assert_int_equal(sw_settings_complete_plan(job->plan), SW_OK);
+    sw_plan_print(job->plan, to);
+    fclose(to);
+    return found.step.step_s;
+}
+
+static void a_varied_job_is_the_job_that_would_be_opened(void **state) {
+    (void)state;
+    struct sw_settings settings;
+    struct sw_job job;
+    make_settings(&settings);
+    open_job(&settings, &job);
+    for (int i = 0; i < EDITS; i++) {
+        struct sw_job_change change = sw_job_same(&job);
+        struct sw_settings edited;
+        struct sw_job varied, opened;
+        char *of_varied, *of_opened;
+        make_settings(&edited);
+        edits[i].apply(&edited);
+        edits[i].apply(&change.settings);
+        open_job(&edited, &opened);
+        assert_int_equal(sw_job_with(&job, &change, &varied), SW_OK);
+        const double varied_s = price(&varied, &of_varied), opened_s = price(&opened, &of_opened);
+        if (varied_s != opened_s)
+            fail_msg("%s: a step of the varied job takes %.17g s, of the opened one %.17g s", edits[i].name, varied_s,
+                     opened_s);
+        if (strcmp(of_varied, of_opened) != 0)
+            fail_msg("%s: the varied job has another plan than the opened one", edits[i].name);
+        free(of_varied);
+        free(of_opened);
+        sw_job_release(&varied);
+        sw_job_release(&opened);
+        sw_options_release(&sw_plan_command, &edited);
+    }
+    sw_job_release(&job);
+    sw_options_release(&sw_plan_command, &settings);
+}
+
+static void a_varied_job_shares_what_stays_the_same(void **state) {
+    (void)state;
+    struct sw_settings settings;
+    struct sw_job job;
+    make_settings(&settings);
+    open_job(&settings, &job);
+    assert_int_equal(sw_job_predict(&job), SW_OK);
+    for (int i = 0; i < EDITS; i++) {
+        struct sw_job_change change = sw_job_same(&job);
+        struct sw_job varied;
+        edits[i].apply(&change.settings);
+        assert_int_equal(sw_job_with(&job, &change, &varied), SW_OK);
+        assert_ptr_equal(varied.devices.compute, job.devices.compute);
+        assert_ptr_equal(varied.rates.units.forward, job.rates.units.forward);
+        assert_int_equal(varied.model == job.model, edits[i].same_model);
+        sw_job_release(&varied);
+    }
+    assert_true(job.rates.units.forward[1] > 0.0);
+    sw_job_release(&job);
+    sw_options_release(&sw_plan_command, &settings);
+}
+
+/* Drives count by their factor, for the varied job alone. A job that does not fit leaves nothing behind. */
+static void the_first_job_stays_as_it_is(void **state) {
+    (void)state;
+    struct sw_settings settings;
+    struct sw_job job, varied;
+    make_settings(&settings);
+    open_job(&settings, &job);
+    assert_int_equal(sw_job_count_rates(&job), SW_OK);
+    const double read = job.rates.rates.read.bytes_per_s;
+    struct sw_job_change change = sw_job_same(&job);
+    change.drives = 2.0;
+    assert_int_equal(sw_job_with(&job, &change, &varied), SW_OK);
+    assert_true(varied.rates.rates.read.bytes_per_s == 2.0 * read && job.rates.rates.read.bytes_per_s == read);
+    sw_job_release(&varied);
+    change.settings.device_memory = SW_MIB;
+    assert_int_equal(sw_job_with(&job, &change, &varied), SW_ERR_BUDGET);
+    sw_job_release(&varied);
+    sw_error_clear();
+    assert_int_equal(job.settings->device_memory, DEVICE_BYTES);
+    sw_job_release(&job);
+    sw_options_release(&sw_plan_command, &settings);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_varied_job_is_the_job_that_would_be_opened),
+                                       cmocka_unit_test(a_varied_job_shares_what_stays_the_same),
+                                       cmocka_unit_test(the_first_job_stays_as_it_is)};
+    return cmocka_run_group_tests_name("job", tests, NULL, NULL);
+}
