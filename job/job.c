@@ -143,6 +143,8 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
         SW_TRY(sw_tensor_choose(out));
         if (spec->regroup != NULL)
             SW_TRY(spec->regroup(spec->caller, out));
+        if (out->plan != NULL)
+            return SW_OK;
     }
     SW_TRY(make_models(out, spec->products));
     return spec->unplanned ? SW_OK : sw_ranks_agree_on_error(ranks, sw_job_fit_or_advise(out));
@@ -322,8 +324,10 @@ sw_status sw_job_predict(struct sw_job *job) {
     struct sw_job_price *price = &job->price;
     const struct sw_rates_target target = sw_job_target(job);
     const bool together = sw_ranks_comm(job->ranks) != NULL && !takes_profile(job);
-    SW_TRY(together ? find_rates_together(job, &target) : find_rates(job, &target));
-    SW_TRY(sw_job_choose(job, SW_SEARCH_OPS));
+    if (job->rates.units.forward == NULL) {
+        SW_TRY(together ? find_rates_together(job, &target) : find_rates(job, &target));
+        SW_TRY(sw_job_choose(job, SW_SEARCH_OPS));
+    }
     SW_TRY(sw_settings_complete_plan(job->plan));
     SW_TRY(sw_predict(job->plan, rates, &price->prediction));
     SW_TRY(predict_bounds(job));

@@ -1,6 +1,7 @@
 /* Varies a job: everything that the change leaves alone is the first job's. */
-#include "core/status.h"
 #include "job/job.h"
+
+#include <assert.h>
 
 sw_status sw_job_place(struct sw_job *job, const char *folder) {
     const struct sw_store_owner owner = sw_settings_owner(job->settings);
@@ -20,8 +21,7 @@ struct sw_job_change sw_job_same(const struct sw_job *job) {
     struct sw_job_change same = {.settings = *job->settings};
     same.settings.group = 0;
     if (same.settings.auto_chunk_grains > 0)
-        same.settings.chunk_grains =
-            same.settings.auto_chunk_grains; /* and not those that the job's plan was found with */
+        same.settings.chunk_grains = same.settings.auto_chunk_grains; /* a search of the job may have raised it */
     return same;
 }
 
@@ -47,6 +47,7 @@ static sw_status make_model(struct sw_job *job, bool another) {
 }
 
 sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *change, struct sw_job *out) {
+    assert(change->config == NULL || job->rates.units.forward == NULL); /* rates are of one model's units */
     *out = (struct sw_job){.of = job,
                            .changed = change->settings,
                            .settings = &out->changed,

@@ -17,7 +17,8 @@
 /* The job with one size of groups. */
 struct attempt {
     struct sw_job job;
-    bool fits; /* false: there is no plan, for the reason in `price` */
+    bool fits;     /* false: there is no plan, for the reason in `price` */
+    bool searched; /* as thoroughly as the plan of one size */
     struct sw_tensor_price *price;
 };
 
@@ -45,12 +46,22 @@ static sw_status refuse(struct attempt *a, sw_status status) {
     return SW_OK;
 }
 
+/* A search begins with the usual outline, and not with what a search before has found. */
+static sw_status outline_again(struct sw_job *job) {
+    sw_plan_destroy(job->plan);
+    job->plan = NULL;
+    return sw_plan_fit(job->settings, job->model, &job->plan);
+}
+
 static sw_status simulate(struct attempt *a, int64_t most_ops) {
     struct sw_job *job = &a->job;
     struct sw_outline_price found;
     /* A search before may have raised the chunks. */
     if (job->settings->auto_chunk_grains > 0)
         job->settings->chunk_grains = job->settings->auto_chunk_grains;
+    a->searched = most_ops == SW_SEARCH_OPS;
+    if (a->searched)
+        SW_TRY(outline_again(job));
     SW_TRY(sw_job_choose(job, most_ops));
     SW_TRY(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, &found));
     if (!found.simulated)
@@ -171,6 +182,21 @@ static void end(struct attempts *all) {
     free(all->of_size);
 }
 
+/* Hands over the plan of the size that was taken, where it was searched as thoroughly as it would be now, by rates that
+ * stay. Ranks make theirs together. */
+static void hand_over(struct attempts *all) {
+    struct sw_job *job = all->job;
+    struct attempt *a = &all->of_size[all->prices->chosen];
+    if (!a->searched || !job->is_described || sw_ranks_comm(job->ranks) != NULL)
+        return;
+    *job->settings = *a->job.settings;
+    job->model = a->job.model;
+    job->plan = a->job.plan;
+    job->rates = a->job.rates;
+    job->price.choices = a->job.price.choices;
+    a->job.plan = NULL;
+}
+
 /* Takes the size on all ranks. */
 static sw_status take(struct sw_job *job, int64_t group) {
     const struct sw_device_info info = sw_devices_info(&job->devices);
@@ -188,11 +214,14 @@ sw_status sw_tensor_choose(struct sw_job *job) {
     if (status == SW_OK)
         status = compare(&all);
     sw_ranks_leave(job->ranks);
+    if (status == SW_OK)
+        hand_over(&all);
     end(&all);
     SW_TRY(status);
     int64_t group = prices->size[prices->chosen].ranks;
     SW_TRY(sw_ranks_spread(job->ranks, "size of tensor groups", &group, sizeof group));
-    SW_TRY(sw_ranks_agree_on_error(job->ranks, take(job, group)));
+    if (job->plan == NULL)
+        SW_TRY(sw_ranks_agree_on_error(job->ranks, take(job, group)));
     return sw_settings_group_ranks(job->settings, job->ranks);
 }
 

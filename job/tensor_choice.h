@@ -29,7 +29,8 @@ bool sw_tensor_is_open(const struct sw_settings *settings);
 
 /* Chooses the size for a job that has no model yet and whose settings were resolved as if each rank had whole layers:
  * sets settings->tensor, resolves what depends on it, groups the ranks, and fills job->tensor_prices. Rank 0 decides;
- * all ranks call it together. SW_ERR_BUDGET or SW_ERR_ARG: no size has a plan. */
+ * all ranks call it together. Where a described machine is planned for by a process alone, the job may get its model,
+ * rates and chosen outline, too. SW_ERR_BUDGET or SW_ERR_ARG: no size has a plan. */
 struct sw_job;
 sw_status sw_tensor_choose(struct sw_job *job);
 
