@@ -1,5 +1,5 @@
 """The instruction sets that SW_CPU_ISA names, and the best of this machine, which the program finds in the same way
-(core/machine_isa.c). Read from /proc/cpuinfo, so that a test run refuses a wrong one before anything is built."""
+(core/machine.c). Read from /proc/cpuinfo, so that a test run refuses a wrong one before anything is built."""
 
 import platform
 

@@ -29,4 +29,10 @@ void sw_model_file_look(const char *folder, const char *name, struct sw_model_fi
  * looked at, are errors: to pass them over would change what the model says. */
 sw_status sw_model_file_find(const char *folder, const char *name, char path[PATH_MAX], bool *out);
 
+/* Fails with the command that downloads a model if its name is "OWNER/NAME", or the address of its page; else returns
+ * SW_OK. Call it for paths that do not exist. */
+sw_status sw_hub_refuse_name(const char *model);
+/* Does the same for a data set. */
+sw_status sw_hub_refuse_data(const char *data);
+
 #endif

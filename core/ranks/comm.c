@@ -10,6 +10,183 @@
 #include <string.h>
 #include <time.h>
 
+/* Nodes, and the scopes of collectives that follow from them. */
+
+/* Adds a rank to a scope; ranks are added in their order. */
+static void join(const struct sw_comm *comm, struct sw_comm_members *members, int rank) {
+    if (rank == comm->place.rank)
+        members->rank = members->ranks;
+    members->rank_of[members->ranks++] = rank;
+}
+
+static void empty(struct sw_comm_members *members) {
+    *members = (struct sw_comm_members){.rank_of = members->rank_of};
+}
+
+/* Returns a rank's number within its node. */
+static int number_in_node(const struct sw_comm *comm, int rank) {
+    int number = 0;
+    for (int before = 0; before < rank; before++)
+        number += comm->node_of[before] == comm->node_of[rank];
+    return number;
+}
+
+/* Finds which ranks share the node, and how many nodes there are. */
+static void find_node(struct sw_comm *comm) {
+    struct sw_comm_members *node = &comm->scope[SW_SCOPE_NODE];
+    struct sw_comm_nodes *nodes = &comm->nodes;
+    *nodes = (struct sw_comm_nodes){.node = comm->node_of[comm->place.rank]};
+    empty(node);
+    for (int rank = 0; rank < comm->place.ranks; rank++) {
+        nodes->nodes = comm->node_of[rank] >= nodes->nodes ? comm->node_of[rank] + 1 : nodes->nodes;
+        if (comm->node_of[rank] == nodes->node)
+            join(comm, node, rank);
+    }
+    nodes->rank = node->rank;
+    nodes->ranks = node->ranks;
+}
+
+/* Finds the ranks of this rank's number in their nodes, and whether nodes are even: the last rank of each has the last
+ * number that an even node has. */
+static void find_across(struct sw_comm *comm) {
+    struct sw_comm_members *across = &comm->scope[SW_SCOPE_ACROSS];
+    struct sw_comm_nodes *nodes = &comm->nodes;
+    assert(nodes->nodes > 0 && nodes->nodes <= comm->place.ranks);
+    const int share = comm->place.ranks / nodes->nodes;
+    nodes->even = nodes->in_order = share * nodes->nodes == comm->place.ranks;
+    empty(across);
+    for (int rank = 0; rank < comm->place.ranks; rank++) {
+        const int number = number_in_node(comm, rank);
+        nodes->even = nodes->even && number < share;
+        nodes->in_order = nodes->in_order && comm->node_of[rank] == rank / share;
+        if (number == nodes->rank)
+            join(comm, across, rank);
+    }
+}
+
+void sw_comm_set_node_ranks(struct sw_comm *comm, int node_ranks) {
+    assert(comm->given == comm->begun && node_ranks >= 0);
+    for (int rank = 0; rank < comm->place.ranks; rank++)
+        comm->node_of[rank] = node_ranks > 0 ? rank / node_ranks : comm->machine_of[rank];
+    find_node(comm);
+    assert(comm->scope[SW_SCOPE_NODE].ranks > 0);
+    find_across(comm);
+    sw_comm_set_part_ranks(comm, 0);
+}
+
+void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks) {
+    const struct sw_comm_members *node = &comm->scope[SW_SCOPE_NODE];
+    struct sw_comm_members *part = &comm->scope[SW_SCOPE_PART];
+    const int size = part_ranks > 0 ? part_ranks : node->ranks, first = node->rank / size * size;
+    assert(comm->given == comm->begun && part_ranks >= 0);
+    empty(part);
+    for (int number = first; number < first + size && number < node->ranks; number++)
+        join(comm, part, node->rank_of[number]);
+}
+
+void sw_comm_set_tensor_ranks(struct sw_comm *comm, int tensor_ranks) {
+    struct sw_comm_members *tensor = &comm->scope[SW_SCOPE_TENSOR], *data = &comm->scope[SW_SCOPE_DATA];
+    const struct sw_comm_identity *self = &comm->place;
+    assert(comm->given == comm->begun && tensor_ranks > 0 && self->ranks % tensor_ranks == 0);
+    empty(tensor);
+    empty(data);
+    for (int rank = 0; rank < self->ranks; rank++) {
+        if (rank / tensor_ranks == self->rank / tensor_ranks)
+            join(comm, tensor, rank);
+        if (rank % tensor_ranks == self->rank % tensor_ranks)
+            join(comm, data, rank);
+    }
+}
+
+/* Returns how many of the members are on each node, where these are neighbours, several, and as many on each of
+ * several nodes; 0: they are not. */
+static int comm_node_members(const struct sw_comm *comm, const struct sw_comm_members *members) {
+    const int *node_of = comm->node_of, *rank_of = members->rank_of, ranks = members->ranks;
+    int each = 0;
+    for (int number = 0; number < ranks; number++)
+        each += node_of[rank_of[number]] == node_of[rank_of[0]];
+    if (each < 2 || each == ranks || ranks % each != 0)
+        return 0;
+    for (int number = 0; number < ranks; number++) {
+        const int node = node_of[rank_of[number]];
+        const bool joins = number % each > 0, same = number > 0 && node == node_of[rank_of[number - 1]];
+        if (joins != same)
+            return 0;
+    }
+    return each;
+}
+
+const struct sw_comm_nodes *sw_comm_nodes(const struct sw_comm *comm) {
+    return &comm->nodes;
+}
+
+int sw_comm_scope_ranks(const struct sw_comm *comm, sw_comm_scope scope) {
+    return comm->scope[scope].ranks;
+}
+
+int sw_comm_scope_rank(const struct sw_comm *comm, sw_comm_scope scope) {
+    return comm->scope[scope].rank;
+}
+
+/* Names the ranks of a group, whose numbers are equally far apart: "ranks 2 and 3", "ranks 0, 4, ..., 12". */
+static void name_group(const char *kind, const struct sw_comm_members *group, char out[SW_COMM_SCOPE_CHARS]) {
+    const int *rank_of = group->rank_of, last = rank_of[group->ranks - 1];
+    if (group->ranks == 1)
+        snprintf(out, SW_COMM_SCOPE_CHARS, "%s group of rank %d", kind, last);
+    else if (group->ranks == 2)
+        snprintf(out, SW_COMM_SCOPE_CHARS, "%s group of ranks %d and %d", kind, rank_of[0], last);
+    else if (rank_of[1] == rank_of[0] + 1)
+        snprintf(out, SW_COMM_SCOPE_CHARS, "%s group of ranks %d to %d", kind, rank_of[0], last);
+    else
+        snprintf(out, SW_COMM_SCOPE_CHARS, "%s group of ranks %d, %d%s %d", kind, rank_of[0], rank_of[1],
+                 group->ranks == 3 ? " and" : ", ...,", last);
+}
+
+void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char out[SW_COMM_SCOPE_CHARS]) {
+    const struct sw_comm_members *part = &comm->scope[SW_SCOPE_PART];
+    out[0] = '\0';
+    switch (scope) {
+    case SW_SCOPE_NODE: snprintf(out, SW_COMM_SCOPE_CHARS, "node %d", comm->nodes.node); break;
+    case SW_SCOPE_ACROSS: snprintf(out, SW_COMM_SCOPE_CHARS, "rank %d of each node", comm->nodes.rank); break;
+    case SW_SCOPE_PART:
+        snprintf(out, SW_COMM_SCOPE_CHARS, "ranks %d to %d", part->rank_of[0], part->rank_of[part->ranks - 1]);
+        break;
+    case SW_SCOPE_TENSOR: name_group("tensor", &comm->scope[scope], out); break;
+    case SW_SCOPE_DATA:
+        if (comm->scope[scope].ranks < comm->place.ranks)
+            name_group("data", &comm->scope[scope], out);
+        break;
+    case SW_SCOPE_ALL:
+    case SW_SCOPES: break;
+    }
+}
+
+/* Adds the contributions of all ranks in fp32, in the order of the ranks, and rounds the sum once. */
+
+/* A block's sums stay in the nearest cache. */
+enum { BLOCK_ELEMS = 1024 };
+
+static const char *contribution(const struct sw_comm_sum *sum, int rank) {
+    if (rank == sum->rank)
+        return sum->own;
+    return (const char *)sum->others + (rank - (rank > sum->rank)) * sum->stride_bytes;
+}
+
+void sw_comm_sum_host(const struct sw_comm_sum *sum) {
+    const int64_t bytes = sw_dtype_bytes(sum->type), to_bytes = sw_dtype_bytes(sum->to_type);
+    float total[BLOCK_ELEMS], next[BLOCK_ELEMS];
+    for (int64_t first = 0; first < sum->elems; first += BLOCK_ELEMS) {
+        const int64_t count = sw_min_i64(sum->elems - first, BLOCK_ELEMS);
+        sw_dtype_widen(sum->type, contribution(sum, 0) + first * bytes, count, total);
+        for (int rank = 1; rank < sum->ranks; rank++) {
+            sw_dtype_widen(sum->type, contribution(sum, rank) + first * bytes, count, next);
+            for (int64_t i = 0; i < count; i++)
+                total[i] += next[i];
+        }
+        sw_dtype_round(sum->to_type, total, count, (char *)sum->to + first * to_bytes);
+    }
+}
+
 /* A waiting rank leaves its core to whoever computes on it: it looks often at first, then less. */
 enum { POLLS_AT_ONCE = 200, PAUSE_NS = 50000 };
 
@@ -40,8 +217,11 @@ static sw_status leave(struct sw_comm *comm, sw_status status) {
     return status;
 }
 
-sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t index, bool on_host,
-                              struct sw_comm_request **out) {
+/* Takes the next request of the comm and sets its name and transport. Asserts that fewer than SW_COMM_REQUESTS are
+ * open.
+ */
+static sw_status comm_new_request(struct sw_comm *comm, const char *what, int64_t index, bool on_host,
+                                  struct sw_comm_request **out) {
     struct sw_comm_request *request = &comm->requests[comm->begun % SW_COMM_REQUESTS];
     assert(!request->open);
     SW_TRY(first_error(comm));
@@ -68,6 +248,9 @@ static void count_sent(struct sw_comm *comm, const struct sw_comm_message *messa
     comm->sent_tensor_bytes += message->peer >= first && message->peer < first + group->ranks ? message->bytes : 0;
 }
 
+static void comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                            struct sw_comm_round *round);
+
 static sw_status post_rounds(struct sw_comm_request *request, const struct sw_comm_phase *phase) {
     struct sw_comm *comm = request->comm;
     /* A round of a gather in two levels gives on what has come in the round before. */
@@ -75,7 +258,7 @@ static sw_status post_rounds(struct sw_comm_request *request, const struct sw_co
     while (request->posted < phase->rounds && request->posted - request->finished < most) {
         const int group = (int)(request->posted % SW_COMM_GROUPS);
         struct sw_comm_round *round = &comm->rounds[group];
-        sw_comm_fill_round(comm, phase, request->posted, round);
+        comm_fill_round(comm, phase, request->posted, round);
         SW_TRY(phase->by_library ? request->transport->post_sums(request->transport_state, group, phase->type, round)
                                  : request->transport->post(request->transport_state, group, request->sequence, round));
         for (int i = 0; i < round->send_count; i++)
@@ -84,6 +267,8 @@ static sw_status post_rounds(struct sw_comm_request *request, const struct sw_co
     }
     return SW_OK;
 }
+
+static sw_status comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number);
 
 /* Drives a request forward as far as it goes without waiting. */
 static sw_status advance_request(struct sw_comm_request *request) {
@@ -99,7 +284,7 @@ static sw_status advance_request(struct sw_comm_request *request) {
         SW_TRY(request->transport->done(request->transport_state, (int)(request->finished % SW_COMM_GROUPS), &done));
         if (!done)
             return SW_OK;
-        SW_TRY(sw_comm_finish_round(request->comm, phase, request->finished));
+        SW_TRY(comm_finish_round(request->comm, phase, request->finished));
         request->finished++;
         request->moved_ns = sw_now_ns();
         if (request->comm->observer.tick != NULL)
@@ -172,12 +357,16 @@ static void tell_entered(const struct sw_comm_request *request) {
     sw_comm_note_begun(request->comm, &left);
 }
 
-sw_status sw_comm_begin_request(struct sw_comm_request *request) {
+static void comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
+                            struct sw_comm_phase *phase);
+
+/* Starts a request whose phases are filled in. */
+static sw_status comm_begin_request(struct sw_comm_request *request) {
     struct sw_comm *comm = request->comm;
     SW_TRY(enter(comm));
     for (int i = 0; i < request->phase_count; i++) {
         request->phases[i].members = &comm->scope[request->scope];
-        sw_comm_plan_phase(comm, request->transport, &request->phases[i]);
+        comm_plan_phase(comm, request->transport, &request->phases[i]);
     }
     request->open = true;
     request->moved_ns = sw_now_ns();
@@ -307,4 +496,362 @@ int sw_comm_absent(const struct sw_comm *comm) {
 
 void sw_comm_set_observer(struct sw_comm *comm, const struct sw_comm_observer *observer) {
     comm->observer = *observer;
+}
+
+/* A phase as rounds: which bytes go from whom to whom at once. */
+
+/* Slices are cut at multiples of this, so that parts of them stay aligned. */
+enum { PIECE_ELEMS = 64 };
+
+int64_t sw_comm_least_staging_bytes(int ranks) {
+    return (int64_t)SW_COMM_GROUPS * sw_max_i64(ranks - 1, 1) * PIECE_ELEMS * (int64_t)sizeof(float);
+}
+
+void sw_comm_even_bounds(int64_t elems, int64_t granule, int ranks, int64_t *bounds) {
+    const int64_t granules = sw_div_up(elems, granule);
+    const int64_t each = granules / ranks, rest = granules % ranks;
+    for (int rank = 0; rank <= ranks; rank++)
+        bounds[rank] = sw_min_i64((each * rank + sw_min_i64(rank, rest)) * granule, elems);
+}
+
+static int64_t share_units(const struct sw_comm_phase *phase, int rank) {
+    return phase->bounds[rank + 1] - phase->bounds[rank];
+}
+
+/* Returns how many units of each rank's share a reduction's round can hold in the staging buffer, which receives a part
+ * of the own slice from each other rank. */
+static int64_t staged_units(const struct sw_comm *comm, const struct sw_comm_phase *phase) {
+    const int64_t pieces = (int64_t)SW_COMM_GROUPS * (phase->members->ranks - 1);
+    return comm->staging_bytes / pieces / phase->unit_bytes / PIECE_ELEMS * PIECE_ELEMS;
+}
+
+/* Returns whether the library may sum for these: it sums over all ranks, and is the design's choice only for scopes
+ * that are all ranks by definition. A node that happens to be all of them keeps the design's sums. */
+static bool is_whole_job(const struct sw_comm *comm, const struct sw_comm_members *members) {
+    return members == &comm->scope[SW_SCOPE_ALL] ||
+           (members == &comm->scope[SW_SCOPE_DATA] && members->ranks == comm->place.ranks);
+}
+
+/* Returns the rounds in which a part of each share is moved: over two levels one for each node. */
+static int64_t part_rounds(const struct sw_comm_phase *phase) {
+    return phase->node_ranks > 0 ? phase->members->ranks / phase->node_ranks : 1;
+}
+
+/* Fills in round_units and rounds of a phase whose other fields are set. */
+static void comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
+                            struct sw_comm_phase *phase) {
+    int64_t largest = 0;
+    const int ranks = phase->members->ranks;
+    for (int rank = 0; rank < ranks; rank++)
+        largest = sw_max_i64(largest, share_units(phase, rank));
+    phase->round_units = transport->most_message_bytes / phase->unit_bytes;
+    if (phase->kind == SW_PHASE_REDUCE && ranks > 1)
+        phase->round_units = sw_min_i64(phase->round_units, staged_units(comm, phase));
+    assert(phase->round_units > 0);
+    phase->by_library = comm->library_sums && ranks > 1 && phase->kind == SW_PHASE_REDUCE &&
+                        is_whole_job(comm, phase->members) && phase->type == phase->to_type &&
+                        transport->post_sums != NULL;
+    phase->node_ranks =
+        phase->kind == SW_PHASE_GATHER && !phase->straight ? comm_node_members(comm, phase->members) : 0;
+    phase->rounds = sw_div_up(largest, phase->round_units) * part_rounds(phase);
+}
+
+/* The part of a rank's share that one round moves. */
+struct part {
+    int64_t first, units; /* of the whole */
+};
+
+static struct part part_of(const struct sw_comm_phase *phase, int64_t number, int rank) {
+    const int64_t begin = phase->bounds[rank] + number * phase->round_units;
+    const int64_t left = phase->bounds[rank + 1] - begin;
+    return (struct part){.first = begin, .units = sw_max_i64(sw_min_i64(left, phase->round_units), 0)};
+}
+
+static char *staged(const struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number, int peer) {
+    const int64_t piece_bytes = phase->round_units * phase->unit_bytes;
+    const int64_t place = peer - (peer > phase->members->rank);
+    return comm->staging + (number % SW_COMM_GROUPS * (phase->members->ranks - 1) + place) * piece_bytes;
+}
+
+static void add(struct sw_comm_message *messages, int *count, int peer, char *data, int64_t bytes) {
+    if (bytes > 0)
+        messages[(*count)++] = (struct sw_comm_message){.peer = peer, .data = data, .bytes = bytes};
+}
+
+/* Returns the part that this rank sends in a gather. It is not const because messages have one type for both
+ * directions; a message that is sent is only read. */
+static char *own_part(const struct sw_comm_phase *phase, struct part own) {
+    const int64_t in_share = own.first - phase->bounds[phase->members->rank];
+    return phase->own != NULL ? (char *)phase->own + in_share * phase->unit_bytes
+                              : phase->data + own.first * phase->unit_bytes;
+}
+
+static char *reduced(const struct sw_comm_phase *phase, int64_t number) {
+    return phase->to + number * phase->round_units * sw_dtype_bytes(phase->to_type);
+}
+
+/* Returns where a round of an exchange receives what a peer has for this rank. */
+static char *taken_part(const struct sw_comm_phase *phase, int64_t number, int peer) {
+    const int64_t place = peer - (peer > phase->members->rank);
+    const int64_t units = place * share_units(phase, phase->members->rank) + number * phase->round_units;
+    return phase->to + units * phase->unit_bytes;
+}
+
+/* The library's sums are collectives, so that their order is the same on all ranks. */
+static void fill_sums(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                      struct sw_comm_round *round) {
+    for (int rank = 0; rank < comm->place.ranks; rank++) {
+        const struct part part = part_of(phase, number, rank);
+        const int64_t bytes = part.units * phase->unit_bytes;
+        add(round->sends, &round->send_count, rank, phase->data + part.first * phase->unit_bytes, bytes);
+        if (rank == comm->place.rank)
+            add(round->receives, &round->receive_count, rank, reduced(phase, number), bytes);
+    }
+}
+
+static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                          struct sw_comm_round *round) {
+    const int self = phase->members->rank, ranks = phase->members->ranks;
+    const int *rank_of = phase->members->rank_of;
+    const struct part own = part_of(phase, number, self);
+    /* Each begins with the rank after it, so that not all of them talk to the same one. */
+    for (int distance = 1; distance < ranks; distance++) {
+        const int to = (self + distance) % ranks, from = (self + ranks - distance) % ranks;
+        const struct part theirs = part_of(phase, number, from), taken = part_of(phase, number, to);
+        const int64_t unit = phase->unit_bytes;
+        switch (phase->kind) {
+        case SW_PHASE_GATHER:
+            add(round->sends, &round->send_count, rank_of[to], own_part(phase, own), own.units * unit);
+            add(round->receives, &round->receive_count, rank_of[from], phase->data + theirs.first * unit,
+                theirs.units * unit);
+            break;
+        case SW_PHASE_SCATTER:
+            if (self == phase->root)
+                add(round->sends, &round->send_count, rank_of[to], phase->data + taken.first * unit,
+                    taken.units * unit);
+            if (from == phase->root)
+                add(round->receives, &round->receive_count, rank_of[from], phase->data + own.first * unit,
+                    own.units * unit);
+            break;
+        case SW_PHASE_EXCHANGE:
+            add(round->sends, &round->send_count, rank_of[to], phase->data + taken.first * unit, taken.units * unit);
+            add(round->receives, &round->receive_count, rank_of[from], taken_part(phase, number, from),
+                own.units * unit);
+            break;
+        case SW_PHASE_REDUCE:
+            add(round->sends, &round->send_count, rank_of[to], phase->data + taken.first * unit, taken.units * unit);
+            add(round->receives, &round->receive_count, rank_of[from], staged(comm, phase, number, from),
+                own.units * unit);
+            break;
+        }
+    }
+}
+
+/* A gather in two levels: in round number `away` of a part of the shares, a rank gives its own to the rank of its
+ * number `away` + 1 nodes on, and that which has come from `away` nodes back, or at first its own, to the others of its
+ * node. So a share crosses to another node once, however many ranks that has, while others go on within nodes. */
+static void fill_levels(const struct sw_comm_phase *phase, int64_t number, struct sw_comm_round *round) {
+    const int ranks = phase->members->ranks, self = phase->members->rank, *rank_of = phase->members->rank_of;
+    const int each = phase->node_ranks, first = self / each * each, place = self % each;
+    const int64_t part = number / part_rounds(phase), away = number % part_rounds(phase), unit = phase->unit_bytes;
+    const int back = (int)(away * each), next = back + each;
+    if (next < ranks) {
+        const int to = (self + next) % ranks, from = (self + ranks - next) % ranks;
+        const struct part own = part_of(phase, part, self), theirs = part_of(phase, part, from);
+        add(round->sends, &round->send_count, rank_of[to], own_part(phase, own), own.units * unit);
+        add(round->receives, &round->receive_count, rank_of[from], phase->data + theirs.first * unit,
+            theirs.units * unit);
+    }
+    const struct part given = part_of(phase, part, (self + ranks - back) % ranks);
+    char *data = away == 0 ? own_part(phase, given) : phase->data + given.first * unit;
+    for (int distance = 1; distance < each; distance++) {
+        const int to = first + (place + distance) % each, from = first + (place + each - distance) % each;
+        const struct part taken = part_of(phase, part, (from + ranks - back) % ranks);
+        add(round->sends, &round->send_count, rank_of[to], data, given.units * unit);
+        add(round->receives, &round->receive_count, rank_of[from], phase->data + taken.first * unit,
+            taken.units * unit);
+    }
+}
+
+/* comm_fill_round lists the messages of a round. comm_finish_round does the work, such as a sum, that remains
+ * once they have arrived. */
+static void comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
+                            struct sw_comm_round *round) {
+    round->send_count = round->receive_count = 0;
+    if (phase->by_library)
+        fill_sums(comm, phase, number, round);
+    else if (phase->node_ranks > 0)
+        fill_levels(phase, number, round);
+    else
+        fill_messages(comm, phase, number, round);
+}
+
+static sw_status copy_part(struct sw_comm *comm, const struct sw_comm_phase *phase, struct part own) {
+    char *to = phase->data + own.first * phase->unit_bytes;
+    const char *from = own_part(phase, own);
+    const int64_t bytes = own.units * phase->unit_bytes;
+    if (comm->device.copy != NULL)
+        return comm->device.copy(comm->device.context, to, from, bytes);
+    memcpy(to, from, (size_t)bytes);
+    return SW_OK;
+}
+
+static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number, struct part own) {
+    const struct sw_comm_sum sum = {
+        .type = phase->type,
+        .to_type = phase->to_type,
+        .elems = own.units,
+        .rank = phase->members->rank,
+        .ranks = phase->members->ranks,
+        .own = phase->data + own.first * phase->unit_bytes,
+        /* The first of the others: rank 0, or on rank 0 rank 1. */
+        .others = phase->members->ranks > 1 ? staged(comm, phase, number, phase->members->rank == 0) : NULL,
+        .stride_bytes = phase->round_units * phase->unit_bytes,
+        .to = reduced(phase, number),
+    };
+    if (comm->device.sum != NULL)
+        return comm->device.sum(comm->device.context, &sum);
+    sw_comm_sum_host(&sum);
+    return SW_OK;
+}
+
+static sw_status comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number) {
+    const struct part own = part_of(phase, number / part_rounds(phase), phase->members->rank);
+    if (own.units == 0 || phase->kind == SW_PHASE_EXCHANGE || number % part_rounds(phase) > 0)
+        return SW_OK;
+    if (phase->kind == SW_PHASE_REDUCE)
+        return phase->by_library ? SW_OK : sum_part(comm, phase, number, own);
+    return phase->own != NULL ? copy_part(comm, phase, own) : SW_OK;
+}
+
+/* The collectives, as the phases that they are made of. */
+
+/* The granule of a broadcast's shares: nothing smaller is worth a message of its own. */
+enum { BROADCAST_GRANULE_BYTES = 4096 };
+
+sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *gather, struct sw_comm_request **out) {
+    struct sw_comm_request *request;
+    SW_TRY(comm_new_request(comm, gather->what, gather->index, false, &request));
+    request->scope = gather->scope;
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_GATHER,
+        .data = gather->data,
+        .own = gather->own,
+        .bounds = gather->bounds_bytes,
+        .unit_bytes = 1,
+    };
+    request->phase_count = 1;
+    *out = request;
+    return comm_begin_request(request);
+}
+
+sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_reduce *reduce,
+                                 struct sw_comm_request **out) {
+    assert(comm->place.ranks == 1 || comm->staging != NULL);
+    struct sw_comm_request *request;
+    SW_TRY(comm_new_request(comm, reduce->what, reduce->index, false, &request));
+    request->scope = reduce->scope;
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_REDUCE,
+        .data = (char *)reduce->from, /* only read */
+        .bounds = reduce->bounds,
+        .unit_bytes = sw_dtype_bytes(reduce->type),
+        .to = reduce->to,
+        .type = reduce->type,
+        .to_type = reduce->to_type,
+    };
+    request->phase_count = 1;
+    *out = request;
+    return comm_begin_request(request);
+}
+
+sw_status sw_comm_exchange(struct sw_comm *comm, const struct sw_comm_exchange *exchange,
+                           struct sw_comm_request **out) {
+    struct sw_comm_request *request;
+    SW_TRY(comm_new_request(comm, exchange->what, exchange->index, false, &request));
+    request->scope = exchange->scope;
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_EXCHANGE,
+        .data = (char *)exchange->data, /* only read */
+        .bounds = exchange->bounds_bytes,
+        .unit_bytes = 1,
+        .to = exchange->to,
+    };
+    request->phase_count = 1;
+    *out = request;
+    return comm_begin_request(request);
+}
+
+sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast *broadcast,
+                            struct sw_comm_request **out) {
+    const int ranks = sw_comm_scope_ranks(comm, broadcast->scope);
+    assert(broadcast->root >= 0 && broadcast->root < ranks);
+    struct sw_comm_request *request;
+    SW_TRY(comm_new_request(comm, broadcast->what, broadcast->index, broadcast->on_host, &request));
+    request->scope = broadcast->scope;
+    sw_comm_even_bounds(broadcast->bytes, BROADCAST_GRANULE_BYTES, ranks, request->bounds);
+    /* Each rank gets a share and gives it to the others, so that the root does not send everything ranks times. */
+    for (int i = 0; i < SW_COMM_PHASES; i++)
+        request->phases[i] = (struct sw_comm_phase){.kind = i == 0 ? SW_PHASE_SCATTER : SW_PHASE_GATHER,
+                                                    .data = broadcast->data,
+                                                    .bounds = request->bounds,
+                                                    .unit_bytes = 1,
+                                                    .root = broadcast->root};
+    request->phase_count = SW_COMM_PHASES;
+    *out = request;
+    return comm_begin_request(request);
+}
+
+/* Exchanges small values between all ranks by host memory: every rank then computes the same from them. */
+
+sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *records, int64_t record_bytes) {
+    struct sw_comm_request *request;
+    SW_TRY(comm_new_request(comm, what, 0, true, &request));
+    for (int rank = 0; rank <= comm->place.ranks; rank++)
+        request->bounds[rank] = rank * record_bytes;
+    request->phases[0] = (struct sw_comm_phase){
+        .kind = SW_PHASE_GATHER, .data = records, .bounds = request->bounds, .unit_bytes = 1, .straight = true};
+    request->phase_count = 1;
+    SW_TRY(comm_begin_request(request));
+    return sw_comm_wait(request);
+}
+
+/* Shares `bytes` of every rank and gives those of rank r at *out + r·bytes. */
+static sw_status share(struct sw_comm *comm, const char *what, const void *own, size_t bytes, char **out) {
+    assert(bytes <= SW_COMM_VALUES * sizeof(int64_t));
+    *out = (char *)comm->records;
+    memcpy(*out + (size_t)comm->place.rank * bytes, own, bytes);
+    return sw_comm_share_records(comm, what, *out, (int64_t)bytes);
+}
+
+sw_status sw_comm_barrier(struct sw_comm *comm, const char *what) {
+    char *all;
+    return share(comm, what, &(char){0}, 1, &all);
+}
+
+sw_status sw_comm_sum_doubles(struct sw_comm *comm, const char *what, double *values, int count) {
+    char *all;
+    SW_TRY(share(comm, what, values, (size_t)count * sizeof *values, &all));
+    for (int i = 0; i < count; i++)
+        values[i] = ((const double *)all)[i];
+    for (int rank = 1; rank < comm->place.ranks; rank++)
+        for (int i = 0; i < count; i++)
+            values[i] += ((const double *)all)[rank * count + i];
+    return SW_OK;
+}
+
+sw_status sw_comm_max(struct sw_comm *comm, const char *what, int64_t *values, int count) {
+    char *all;
+    SW_TRY(share(comm, what, values, (size_t)count * sizeof *values, &all));
+    for (int rank = 0; rank < comm->place.ranks; rank++)
+        for (int i = 0; i < count; i++)
+            values[i] = sw_max_i64(values[i], ((const int64_t *)all)[rank * count + i]);
+    return SW_OK;
+}
+
+sw_status sw_comm_all_true(struct sw_comm *comm, const char *what, bool *value) {
+    int64_t wrong = !*value;
+    SW_TRY(sw_comm_max(comm, what, &wrong, 1));
+    *value = wrong == 0;
+    return SW_OK;
 }

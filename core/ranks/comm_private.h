@@ -145,27 +145,8 @@ enum { SW_COMM_SCOPE_CHARS = 64 };
 /* Writes the name of this rank's scope for messages: "node 1". */
 void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char out[SW_COMM_SCOPE_CHARS]);
 
-/* Fills in round_units and rounds of a phase whose other fields are set. */
-void sw_comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_transport *transport,
-                        struct sw_comm_phase *phase);
-/* sw_comm_fill_round lists the messages of a round. sw_comm_finish_round does the work, such as a sum, that remains
- * once they have arrived. */
-void sw_comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
-                        struct sw_comm_round *round);
-sw_status sw_comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number);
-/* Returns how many of the members are on each node, where these are neighbours, several, and as many on each of
- * several nodes; 0: they are not. */
-int sw_comm_node_members(const struct sw_comm *comm, const struct sw_comm_members *members);
 /* Sums on the host as struct sw_comm_sum describes. */
 void sw_comm_sum_host(const struct sw_comm_sum *sum);
-
-/* Takes the next request of the comm and sets its name and transport. Asserts that fewer than SW_COMM_REQUESTS are
- * open.
- */
-sw_status sw_comm_new_request(struct sw_comm *comm, const char *what, int64_t index, bool on_host,
-                              struct sw_comm_request **out);
-/* Starts a request whose phases are filled in. */
-sw_status sw_comm_begin_request(struct sw_comm_request *request);
 
 /* Sets the observer, which is copied; one of zeros removes it. */
 void sw_comm_set_observer(struct sw_comm *comm, const struct sw_comm_observer *observer);

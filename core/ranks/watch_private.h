@@ -140,20 +140,6 @@ typedef enum {
     SW_REACH_ALL,      /* no such addresses were found for some rank */
 } sw_watch_reach;
 
-void sw_watch_read_network(struct sw_watch_network *out);
-bool sw_watch_same_network(const struct sw_watch_network *one, const struct sw_watch_network *other);
-bool sw_watch_is_loopback(const struct in6_addr *address);
-/* Writes the address with a port as sockets take it, and returns its bytes. */
-socklen_t sw_watch_socket_address(const struct in6_addr *address, int port, struct sockaddr_storage *out);
-void sw_watch_show_address(const struct in6_addr *address, char out[INET6_ADDRSTRLEN]);
-/* Answers, on a rank whose network is `own`, to that of rank 0. */
-void sw_watch_answer(const struct sw_watch_network *first, const struct sw_watch_network *own,
-                     struct sw_watch_answer *out);
-/* Finds, on rank 0, how the `count` ranks that have answered reach it. used: false everywhere; marks are valid with
- * SW_REACH_USED. */
-sw_watch_reach sw_watch_choose(const struct sw_watch_network *own, const struct sw_watch_answer *answers, int count,
-                               bool used[SW_WATCH_ADDRESSES]);
-
 /* Sockets that listen for one job. */
 struct sw_watch_listeners {
     int count;
@@ -169,13 +155,7 @@ sw_status sw_watch_connect(struct sw_watch *watch);
 sw_status sw_watch_accept(struct sw_watch *watch, const struct sw_watch_listeners *listeners, int64_t ms);
 /* Rank 0 proves that it knows the key; both ends prove it by the token of their connection. */
 typedef enum { SW_PROOF_OF_FIRST, SW_PROOF_OF_CONNECTION } sw_watch_proof;
-/* Returns a proof for the nonces of a rank and of rank 0: SipHash-2-4 of both with the key, which does not show in it.
- */
-struct sw_watch_token sw_watch_prove(const struct sw_watch_token *key, sw_watch_proof proof,
-                                     const struct sw_watch_token *of_rank, const struct sw_watch_token *of_first);
 uint64_t sw_watch_siphash(const struct sw_watch_token *key, const uint64_t *words, int count);
-/* Makes a nonce. */
-sw_status sw_watch_token_make(struct sw_watch_token *out);
 /* Proves to whoever has answered at an address that this is a rank of the job, once that has proved to be rank 0.
  * Returns whether it has welcomed this rank in time. */
 bool sw_watch_greet(const struct sw_watch *watch, struct sw_watch_peer *peer, int64_t ms);
@@ -184,9 +164,5 @@ void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_
 /* Reads the bytes that a peer has sent. Returns 1 if a whole note is in peer->incoming, 0 if not yet, -1 if the
  * connection has ended. */
 int sw_watch_receive(const struct sw_watch *watch, struct sw_watch_peer *peer);
-/* The main function of the watch's thread; `argument` is its struct sw_watch. */
-void *sw_watch_run(void *argument);
-/* Copies the present state of the lanes and the group's name into watch->own. */
-void sw_watch_snapshot(struct sw_watch *watch);
 
 #endif

@@ -15,8 +15,6 @@
 
 /* Each of these functions adds the ops of one file to a table; sw_cpu_add_ops calls them all. */
 void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops);
-void SW_ISA_NAME(sw_cpu_add_layernorm_backward)(struct sw_device_ops *ops);
-void SW_ISA_NAME(sw_cpu_add_rotate)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_pack)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_block_product)(struct sw_device_ops *ops);
 void SW_ISA_NAME(sw_cpu_add_row_product)(struct sw_device_ops *ops);

@@ -1,7 +1,12 @@
-#include "kernels/cpu/norm.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/tile.h"
 
 #include <math.h>
+
+/* The position of the rows of a norm; those of a LayerNorm are the plain case of those of a root-mean-square norm. */
+static inline int64_t sw_rmsnorm_row(const struct sw_rmsnorm *shape, int64_t stride, int64_t row) {
+    return shape->groups == 1 ? row * stride : row / shape->groups * stride + row % shape->groups * shape->cols;
+}
 
 /* Sums that run side by side, so that none waits for the one before. */
 enum { SUMS = 4 };
@@ -128,8 +133,204 @@ static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
     return all_rows(stream, op->type, &f);
 }
 
+/* Sums that run side by side, so that none waits for the one before. */
+enum { BACKWARD_SUMS = 2 };
+
+/* A root-mean-square norm has no mean, no beta, and nothing to subtract but what the scale gives: `centred` is a
+ * constant wherever it is given. */
+struct backward {
+    struct sw_rmsnorm shape;
+    const void *dy, *x, *gamma;
+    const float *mean, *rstd;
+    bool add_to_dx;
+    void *dx;
+    float *gamma_acc, *beta_acc;
+};
+
+/* The row's averages of g = dy·gamma and of g·n, with n = (x - mean)·rstd. */
+struct row_averages {
+    float g, g_normal;
+};
+
+SW_INLINE struct row_averages averages(const sw_dtype type, const struct backward *b, int64_t row, const bool centred) {
+    const int64_t y_at = sw_rmsnorm_row(&b->shape, b->shape.y_stride, row);
+    const int64_t x_at = sw_rmsnorm_row(&b->shape, b->shape.x_stride, row);
+    const float mean = centred ? b->mean[row] : 0.0f;
+    sw_vec sum[BACKWARD_SUMS] = {{0}}, sum_centred[BACKWARD_SUMS] = {{0}};
+    int64_t i = 0;
+    for (; i + BACKWARD_SUMS * SW_LANES <= b->shape.cols; i += BACKWARD_SUMS * SW_LANES) {
+        for (int j = 0; j < BACKWARD_SUMS; j++) {
+            const int64_t col = i + j * SW_LANES;
+            const sw_vec g = sw_load(type, b->dy, y_at + col) * sw_load(type, b->gamma, col);
+            sum[j] += g;
+            sum_centred[j] = sw_vec_fma(g, sw_load(type, b->x, x_at + col) - mean, sum_centred[j]);
+        }
+    }
+    for (; i < b->shape.cols; i += SW_LANES) {
+        const int64_t rest = b->shape.cols - i;
+        const sw_vec gamma = sw_load_up_to(type, b->gamma, i, rest, 0.0f);
+        const sw_vec g = sw_load_up_to(type, b->dy, y_at + i, rest, 0.0f) * gamma;
+        sum[0] += g;
+        sum_centred[0] = sw_vec_fma(g, sw_load_up_to(type, b->x, x_at + i, rest, mean) - mean, sum_centred[0]);
+    }
+    return (struct row_averages){.g = sw_vec_sum(sum[0] + sum[1]) / (float)b->shape.cols,
+                                 .g_normal =
+                                     sw_vec_sum(sum_centred[0] + sum_centred[1]) * b->rstd[row] / (float)b->shape.cols};
+}
+
+/* dx = rstd·(g - average(g) - n·average(g·n)), average(g) only where centred. */
+SW_INLINE void row_dx(const sw_dtype type, const struct backward *b, int64_t row, const bool centred) {
+    const struct row_averages average = averages(type, b, row, centred);
+    const float mean = centred ? b->mean[row] : 0.0f, rstd = b->rstd[row];
+    const sw_vec minus_g = sw_vec_splat(centred ? -average.g : 0.0f), minus_g_normal = sw_vec_splat(-average.g_normal);
+    const int64_t y_at = sw_rmsnorm_row(&b->shape, b->shape.y_stride, row);
+    const int64_t x_at = sw_rmsnorm_row(&b->shape, b->shape.x_stride, row);
+    for (int64_t i = 0; i < b->shape.cols; i += SW_LANES) {
+        const int64_t rest = b->shape.cols - i;
+        const sw_vec normal = (sw_load_up_to(type, b->x, x_at + i, rest, mean) - mean) * rstd;
+        const sw_vec gamma = sw_load_up_to(type, b->gamma, i, rest, 0.0f);
+        const sw_vec g = sw_vec_fma(sw_load_up_to(type, b->dy, y_at + i, rest, 0.0f), gamma, minus_g);
+        const sw_vec inner = sw_vec_fma(normal, minus_g_normal, g);
+        const sw_vec before = b->add_to_dx ? sw_load_up_to(type, b->dx, x_at + i, rest, 0.0f) : (sw_vec){0};
+        sw_store_up_to(type, b->dx, x_at + i, rest, sw_vec_fma(inner, sw_vec_splat(rstd), before));
+    }
+}
+
+/* Columns whose accumulators stay in registers while rows are added to them, and the most columns of a thread's turn.
+ */
+enum { STRIP_VECTORS = 4, STRIP = STRIP_VECTORS * SW_LANES, MOST_COLUMNS = 128 };
+static_assert(MOST_COLUMNS % STRIP == 0, "a thread's columns are whole strips");
+
+/* Few columns, as the heads' norms have, are shared by vectors, so that every thread has some. */
+static int64_t column_tile(int64_t cols, int threads) {
+    return sw_min_i64(MOST_COLUMNS, sw_round_up(sw_div_up(cols, threads), SW_LANES));
+}
+
+/* Rows in order, one by one, into the accumulators: the order that the contract fixes. vectors is a constant. */
+SW_INLINE void strip_sums(const sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row, int64_t at,
+                          int64_t count, const int vectors, const bool centred) {
+    sw_vec gamma_sum[STRIP_VECTORS], beta_sum[STRIP_VECTORS];
+    for (int j = 0; j < vectors; j++) {
+        const int64_t col = at + j * SW_LANES, rest = count - j * SW_LANES;
+        gamma_sum[j] = sw_load_up_to(SW_F32, b->gamma_acc, col, rest, 0.0f);
+        beta_sum[j] = centred ? sw_load_up_to(SW_F32, b->beta_acc, col, rest, 0.0f) : (sw_vec){0};
+    }
+    for (int64_t row = first_row; row < end_row; row++) {
+        const float mean = centred ? b->mean[row] : 0.0f, rstd = b->rstd[row];
+        const int64_t y_at = sw_rmsnorm_row(&b->shape, b->shape.y_stride, row) + at;
+        const int64_t x_at = sw_rmsnorm_row(&b->shape, b->shape.x_stride, row) + at;
+        for (int j = 0; j < vectors; j++) {
+            const int64_t rest = count - j * SW_LANES;
+            const sw_vec gradient = sw_load_up_to(type, b->dy, y_at + j * SW_LANES, rest, 0.0f);
+            const sw_vec normal = (sw_load_up_to(type, b->x, x_at + j * SW_LANES, rest, mean) - mean) * rstd;
+            gamma_sum[j] = sw_vec_fma(gradient, normal, gamma_sum[j]);
+            beta_sum[j] += gradient;
+        }
+    }
+    for (int j = 0; j < vectors; j++) {
+        const int64_t col = at + j * SW_LANES, rest = count - j * SW_LANES;
+        sw_store_up_to(SW_F32, b->gamma_acc, col, rest, gamma_sum[j]);
+        if (centred)
+            sw_store_up_to(SW_F32, b->beta_acc, col, rest, beta_sum[j]);
+    }
+}
+
+SW_INLINE void column_sums(const sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row,
+                           int64_t at, int64_t end, const bool centred) {
+    for (; at + STRIP <= end; at += STRIP)
+        strip_sums(type, b, first_row, end_row, at, STRIP, STRIP_VECTORS, centred);
+    for (; at < end; at += SW_LANES)
+        strip_sums(type, b, first_row, end_row, at, end - at, 1, centred);
+}
+
+/* Rows whose dx is made before their share of gamma_acc and beta_acc: as many as a second-level cache keeps of dy and
+ * x, so that the second reading finds them there and threads seldom wait for each other. */
+static int64_t rows_in_cache(sw_dtype type, int64_t cols) {
+    enum { CACHE_BYTES = 512 * 1024 };
+    return sw_max_i64(1, CACHE_BYTES / (2 * cols * sw_dtype_bytes(type)));
+}
+
+/* Rows that are worked on together, first along rows and then along columns. */
+struct backward_rows {
+    sw_dtype type;
+    const struct backward *backward;
+    int64_t first, end, tile;
+};
+
+static void dx_of(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct backward_rows *rows = context;
+    const struct backward *b = rows->backward;
+    for (int64_t row = rows->first + first; row < rows->first + end; row++) {
+        if (b->mean != NULL)
+            SW_FOR_TYPE(row_dx, rows->type, b, row, true);
+        else
+            SW_FOR_TYPE(row_dx, rows->type, b, row, false);
+    }
+}
+
+static void columns_of(const void *context, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct backward_rows *rows = context;
+    const struct backward *b = rows->backward;
+    const int64_t at = first * rows->tile, to = sw_min_i64(end * rows->tile, b->shape.cols);
+    if (b->mean != NULL)
+        SW_FOR_TYPE(column_sums, rows->type, b, rows->first, rows->end, at, to, true);
+    else
+        SW_FOR_TYPE(column_sums, rows->type, b, rows->first, rows->end, at, to, false);
+}
+
+static void all_rows_backward(struct sw_stream *stream, sw_dtype type, const struct backward *b) {
+    const int threads = stream->device->info.threads;
+    const int64_t rows = b->shape.rows, cols = b->shape.cols, block_rows = rows_in_cache(type, cols) * threads;
+    const bool enough = rows * cols >= SW_PARALLEL_MIN_ELEMS;
+    for (int64_t first = 0; first < rows; first += block_rows) {
+        const struct backward_rows block = {.type = type,
+                                            .backward = b,
+                                            .first = first,
+                                            .end = sw_min_i64(rows, first + block_rows),
+                                            .tile = column_tile(cols, threads)};
+        sw_cpu_share(stream, enough, block.end - first, dx_of, &block);
+        sw_cpu_share(stream, enough, sw_div_up(cols, block.tile), columns_of, &block);
+    }
+}
+
+static sw_status layernorm_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_layernorm_backward *op = args;
+    const struct backward b = {
+        .shape = sw_plain_rows(op->rows, op->cols, 0.0f),
+        .dy = op->dy,
+        .x = op->x,
+        .gamma = op->gamma,
+        .mean = op->mean,
+        .rstd = op->rstd,
+        .add_to_dx = op->add_to_dx,
+        .dx = op->dx,
+        .gamma_acc = op->gamma_acc,
+        .beta_acc = op->beta_acc,
+    };
+    all_rows_backward(stream, op->type, &b);
+    return SW_OK;
+}
+
+static sw_status rmsnorm_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_rmsnorm_backward *op = args;
+    const struct backward b = {.shape = *op->shape,
+                               .dy = op->dy,
+                               .x = op->x,
+                               .gamma = op->gamma,
+                               .rstd = op->rstd,
+                               .add_to_dx = op->add_to_dx,
+                               .dx = op->dx,
+                               .gamma_acc = op->gamma_acc};
+    all_rows_backward(stream, op->type, &b);
+    return SW_OK;
+}
+
 void SW_ISA_NAME(sw_cpu_add_layernorm)(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_LAYERNORM_FORWARD] = layernorm_forward;
     ops->op[SW_DEVICE_RMSNORM_FORWARD] = rmsnorm_forward;
     ops->op[SW_DEVICE_ADD_NORM_FORWARD] = add_norm_forward;
+    ops->op[SW_DEVICE_LAYERNORM_BACKWARD] = layernorm_backward;
+    ops->op[SW_DEVICE_RMSNORM_BACKWARD] = rmsnorm_backward;
 }

@@ -2,8 +2,6 @@
 
 void SW_ISA_NAME(sw_cpu_add_ops)(struct sw_device_ops *ops) {
     SW_ISA_NAME(sw_cpu_add_layernorm)(ops);
-    SW_ISA_NAME(sw_cpu_add_layernorm_backward)(ops);
-    SW_ISA_NAME(sw_cpu_add_rotate)(ops);
     SW_ISA_NAME(sw_cpu_add_pack)(ops);
     SW_ISA_NAME(sw_cpu_add_block_product)(ops);
     SW_ISA_NAME(sw_cpu_add_row_product)(ops);

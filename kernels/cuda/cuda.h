@@ -48,8 +48,6 @@ sw_status sw_cublaslt_load(void);
 /* Returns the version and the file of the library that was loaded, valid until the calling thread's next call. */
 const char *sw_cublaslt_name(void);
 
-void sw_cuda_add_memory(struct sw_device_ops *ops);
-void sw_cuda_add_streams(struct sw_device_ops *ops);
 void sw_cuda_add_gemm(struct sw_device_ops *ops);
 
 #endif

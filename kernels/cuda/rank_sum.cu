@@ -1,5 +1,5 @@
 /* Contributions of all ranks, added in fp32 in the order of the ranks and rounded once: the bits of
- * core/ranks/comm_sum.c. */
+ * core/ranks/comm.c. */
 #include "kernels/cuda/grid.cuh"
 
 #include "core/ranks/comm.h"

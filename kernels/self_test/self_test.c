@@ -5,7 +5,7 @@
 #include "core/clock.h"
 #include "core/error_scope.h"
 #include "core/size.h"
-#include "kernels/self_test/ops.h"
+#include "kernels/self_test/cases.h"
 
 #include <stdio.h>
 #include <string.h>

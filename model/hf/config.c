@@ -1,7 +1,6 @@
 #include "model/hf/config.h"
 
 #include "core/files/files.h"
-#include "core/files/hub.h"
 #include "core/files/model_files.h"
 #include "core/json.h"
 #include "core/log.h"

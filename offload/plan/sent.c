@@ -40,7 +40,7 @@ static int64_t share_bytes(const struct sw_plan *plan, const struct sw_op *op, i
     return at.grains * sw_plan_grain_bytes(plan, op->content, op->unit);
 }
 
-/* Tells whether an op gathers in two levels, as core/ranks/comm_rounds.c does. */
+/* Tells whether an op gathers in two levels, as core/ranks/comm.c does. */
 static bool gathers_in_levels(const struct sw_plan *plan, const struct sw_op *op, struct among among) {
     const bool gathers =
         op->kind == SW_OP_ALL_GATHER || op->kind == SW_OP_GATHER_TENSOR || op->kind == SW_OP_SUM_REPLICATED;

@@ -1,7 +1,7 @@
 #include "run/data/token_stream.h"
 
 #include "core/files/files.h"
-#include "core/files/hub.h"
+#include "core/files/model_files.h"
 #include "core/log.h"
 #include "core/number.h"
 #include "core/size.h"

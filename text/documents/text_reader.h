@@ -2,11 +2,41 @@
 #ifndef SW_TEXT_DOCUMENTS_TEXT_READER_H
 #define SW_TEXT_DOCUMENTS_TEXT_READER_H
 
+#include "text/buffer.h"
 #include "text/documents/chat_template.h"
-#include "text/documents/text_pieces.h"
+#include "text/documents/text_file.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Forms of a file. What a file of JSON has is seen at its beginning: [ begins one list, { alone in a line values that
+ * are spread over lines, and anything else lines of one value each. */
+typedef enum {
+    SW_TEXT_PLAIN = 1, /* lines of text, with their ends */
+    SW_TEXT_JSON_LINES,
+    SW_TEXT_JSON_VALUES,
+    SW_TEXT_JSON_LIST
+} sw_text_form;
+
+/* A value of JSON that is longer is no document but a mistake, and would fill the memory. */
+enum { SW_TEXT_MOST_JSON_BYTES = 64 << 20 };
+
+struct sw_text_pieces;
+
+struct sw_text_piece_read {
+    struct sw_text text; /* borrowed until the next call; no piece of JSON is blank */
+    int64_t line;        /* where it begins, from 1 */
+    bool unended;        /* plain text: the line goes on, as it is longer than a part that is read at once */
+    bool too_long;       /* JSON of more than SW_TEXT_MOST_JSON_BYTES, whose text was left out */
+};
+
+/* Where the next piece begins. A zeroed struct is the beginning of a file. */
+struct sw_text_pieces_position {
+    int64_t offset; /* bytes of text that were read */
+    int64_t lines;  /* ends of lines among them */
+    int64_t form;   /* 0: nothing was read */
+};
+struct sw_text_pieces_position sw_text_pieces_position(const struct sw_text_pieces *pieces);
 
 struct sw_text_reader;
 

@@ -60,8 +60,6 @@ sw_status sw_jinja_bind(const struct sw_jinja_signature *signature, const struct
 
 /* Takes steps off those that are left: one, and more for work on so many bytes or members. */
 sw_status sw_jinja_charge(struct sw_jinja_run *run, size_t amount);
-sw_status sw_jinja_evaluate(struct sw_jinja_run *run, const struct sw_jinja_node *node, struct sw_jinja_value *out);
-sw_status sw_jinja_assign(struct sw_jinja_run *run, struct sw_text name, struct sw_jinja_value value);
 
 /* value.name and value[key]; what is not there is undefined. */
 sw_status sw_jinja_get_attribute(struct sw_jinja_run *run, struct sw_jinja_value of, struct sw_text name,
@@ -82,8 +80,6 @@ sw_status sw_jinja_test(struct sw_jinja_run *run, int test, struct sw_jinja_valu
                         const struct sw_jinja_arguments *arguments, bool *out);
 sw_status sw_jinja_call_function(struct sw_jinja_run *run, int function, const struct sw_jinja_arguments *arguments,
                                  struct sw_jinja_value *out);
-/* Tells whether values of a kind have a method. */
-bool sw_jinja_has_method(sw_jinja_kind kind, struct sw_text name);
 sw_status sw_jinja_call_method(struct sw_jinja_run *run, const struct sw_jinja_method *method,
                                const struct sw_jinja_arguments *arguments, struct sw_jinja_value *out);
 

@@ -2,6 +2,71 @@
 
 #include <math.h>
 
+static sw_status layernorm_forward(struct sw_stream *stream, const void *args) {
+    const struct sw_layernorm_forward *op = args;
+    (void)stream;
+    for (int64_t row = 0; row < op->rows; row++) {
+        const int64_t at = row * op->cols;
+        double sum = 0.0, squares = 0.0;
+        for (int64_t col = 0; col < op->cols; col++)
+            sum += sw_dtype_load(op->type, op->x, at + col);
+        const double centre = sum / (double)op->cols;
+        for (int64_t col = 0; col < op->cols; col++) {
+            const double centred = sw_dtype_load(op->type, op->x, at + col) - centre;
+            squares += centred * centred;
+        }
+        const double scale = 1.0 / sqrt(squares / (double)op->cols + op->epsilon);
+        op->mean[row] = (float)centre;
+        op->rstd[row] = (float)scale;
+        for (int64_t col = 0; col < op->cols; col++) {
+            const double normal = (sw_dtype_load(op->type, op->x, at + col) - centre) * scale;
+            const double value =
+                normal * sw_dtype_load(op->type, op->gamma, col) + sw_dtype_load(op->type, op->beta, col);
+            sw_dtype_store(op->type, op->y, at + col, (float)value);
+        }
+    }
+    return SW_OK;
+}
+
+/* With n = (x - mean)·rstd and g = dy·gamma, dx = rstd·(g - average(g) - n·average(g·n)) over the row. */
+static void row_dx(sw_dtype type, int64_t cols, int64_t at, const void *dy, const void *x, const void *gamma,
+                   double mean, double rstd, bool add_to_dx, void *dx) {
+    double sum = 0.0, sum_normal = 0.0;
+    for (int64_t col = 0; col < cols; col++) {
+        const double g = (double)sw_dtype_load(type, dy, at + col) * sw_dtype_load(type, gamma, col);
+        sum += g;
+        sum_normal += g * (sw_dtype_load(type, x, at + col) - mean) * rstd;
+    }
+    for (int64_t col = 0; col < cols; col++) {
+        const double g = (double)sw_dtype_load(type, dy, at + col) * sw_dtype_load(type, gamma, col);
+        const double normal = (sw_dtype_load(type, x, at + col) - mean) * rstd;
+        const double value = rstd * (g - sum / (double)cols - normal * sum_normal / (double)cols);
+        const double before = add_to_dx ? sw_dtype_load(type, dx, at + col) : 0.0;
+        sw_dtype_store(type, dx, at + col, (float)(before + value));
+    }
+}
+
+static sw_status layernorm_backward(struct sw_stream *stream, const void *args) {
+    const struct sw_layernorm_backward *op = args;
+    (void)stream;
+    for (int64_t row = 0; row < op->rows; row++) {
+        const int64_t at = row * op->cols;
+        for (int64_t col = 0; col < op->cols; col++) {
+            const float gradient = sw_dtype_load(op->type, op->dy, at + col);
+            const float normal = (sw_dtype_load(op->type, op->x, at + col) - op->mean[row]) * op->rstd[row];
+            op->gamma_acc[col] += gradient * normal;
+            op->beta_acc[col] += gradient;
+        }
+        row_dx(op->type, op->cols, at, op->dy, op->x, op->gamma, op->mean[row], op->rstd[row], op->add_to_dx, op->dx);
+    }
+    return SW_OK;
+}
+
+void sw_ref_add_layernorm(struct sw_device_ops *ops) {
+    ops->op[SW_DEVICE_LAYERNORM_FORWARD] = layernorm_forward;
+    ops->op[SW_DEVICE_LAYERNORM_BACKWARD] = layernorm_backward;
+}
+
 static int64_t row_at(const struct sw_rmsnorm *shape, int64_t stride, int64_t row) {
     return row / shape->groups * stride + row % shape->groups * shape->cols;
 }
@@ -39,7 +104,7 @@ static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
 }
 
 /* With n = x·rstd and g = dy·gamma, dx = rstd·(g - n·average(g·n)) over the row. */
-static void row_dx(sw_dtype type, int64_t cols, const void *dy, int64_t y_at, const void *x, int64_t x_at,
+static void rms_row_dx(sw_dtype type, int64_t cols, const void *dy, int64_t y_at, const void *x, int64_t x_at,
                    const void *gamma, double rstd, bool add_to_dx, void *dx) {
     double sum_normal = 0.0;
     for (int64_t col = 0; col < cols; col++) {
@@ -63,7 +128,7 @@ static sw_status rmsnorm_backward(struct sw_stream *stream, const void *args) {
         for (int64_t col = 0; col < op->shape->cols; col++)
             op->gamma_acc[col] += sw_dtype_load(op->type, op->dy, y_at + col) *
                                   (sw_dtype_load(op->type, op->x, x_at + col) * op->rstd[row]);
-        row_dx(op->type, op->shape->cols, op->dy, y_at, op->x, x_at, op->gamma, op->rstd[row], op->add_to_dx, op->dx);
+        rms_row_dx(op->type, op->shape->cols, op->dy, y_at, op->x, x_at, op->gamma, op->rstd[row], op->add_to_dx, op->dx);
     }
     return SW_OK;
 }

@@ -1,9 +1,11 @@
 /* The ops that the self-test compares. Each function takes a shape of the type that its comment names. */
-#ifndef SW_KERNELS_SELF_TEST_OPS_H
-#define SW_KERNELS_SELF_TEST_OPS_H
+#ifndef SW_KERNELS_SELF_TEST_CASES_H
+#define SW_KERNELS_SELF_TEST_CASES_H
 
-#include "kernels/self_test/shapes.h"
 #include "kernels/self_test/trial.h"
+
+#include <stdbool.h>
+#include <stdint.h>
 
 /* struct test_rows */
 sw_status trial_layernorm_forward(struct trial *trial);
@@ -47,5 +49,21 @@ sw_status trial_gemm(struct trial *trial);
 sw_status trial_gemm_tf32(struct trial *trial);
 /* struct sw_gemm with operands in 8 bits; the device must multiply them. */
 sw_status trial_gemm_fp8(struct trial *trial);
+
+/* Rows of `cols` elements: of activations, of norms, of a vocabulary. */
+struct test_rows {
+    int64_t rows, cols;
+};
+
+struct test_heads {
+    int64_t batch, seq, past, heads, kv_heads, head_dim;
+    int64_t gap; /* columns between rows, which belong to other tensors */
+    int64_t window;
+    int64_t document; /* the most tokens of a document; 0: no documents */
+};
+
+struct test_product {
+    int64_t m, n, k;
+};
 
 #endif
