@@ -105,7 +105,7 @@ enum { ROWS_MULTIPLE = 16, GPU_ROWS_MULTIPLE = 128 };
  * 16 bytes, which 50,257 tokens do not give; and where rows begin with a line of the caches, 64 columns are one line
  * each instead of parts of two. So 50,257 columns take the memory of 50,304, 0.1% more. On a CPU rows follow each other
  * without gaps: its own products gain nothing by gaps, and oneDNN has its fast ways for rows without
- * (kernels/cpu/product.c). */
+ * (kernels/cpu/gemm.c). */
 enum { GPU_COLS_MULTIPLE = 64 };
 /* A tile of rows costs one pass over the output table and two over its gradient. With fewer rows than these that is
  * more than to compute logits twice; where the tile of whole rows would have fewer, the vocabulary is cut instead, and

@@ -5,7 +5,6 @@
 #include "core/files/json_file.h"
 #include "core/files/model_files.h"
 #include "core/log.h"
-#include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes text/unicode_categories.c and unicode_scripts.c: general categories and some scripts of Unicode 16, which the package `tokenizers`
+"""Makes text/unicode_tables.c: general categories and some scripts of Unicode 16, which the package `tokenizers`
 goes by (its Oniguruma), from the Python package unicodedataplus 16. Categories that Unicode 15 or 16 changed are marked
 by comparing with Python's own unicodedata, which must be that of Unicode 14 (Python 3.11).
 
@@ -52,14 +52,13 @@ def main():
     moved = [code for code in CODES if unicodedata.category(chr(code)) not in ("Cn", unicodedataplus.category(chr(code)))]
     assert moved == [0x1171E], moved  # SW_MOVED in unicode.h
     table = [f"0x{first << 7 | number << 2 | since:08x}" for first, (number, since) in runs(category)]
-    write("unicode_categories.c", [f"const uint32_t sw_category_run[SW_CATEGORY_RUNS] = {{ /* {len(table)} runs */",
-                                   *lines(table, 9), "};"])
+    categories = [f"const uint32_t sw_category_run[SW_CATEGORY_RUNS] = {{ /* {len(table)} runs */", *lines(table, 9), "};", ""]
     scripts = ["const struct sw_script sw_scripts[] = {"]
     for name in SCRIPTS:
         pairs = script_runs(name)
         scripts += [f'    {{"{name}", {len(pairs)}, (const struct sw_code_range[]){{',
                     *("    " + line for line in lines((f"{{0x{a:x}, 0x{b:x}}}" for a, b in pairs), 5)), "    }},"]
-    write("unicode_scripts.c", [*scripts, "    {0},", "};"])
+    write("unicode_tables.c", [*categories, *scripts, "    {0},", "};"])
 
 
 def write(name, body):

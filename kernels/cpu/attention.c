@@ -1,12 +1,104 @@
 #include "core/size.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pairs.h"
-#include "kernels/cpu/small_product.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"
 
 #include <float.h>
 #include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The part of a product that is needed, where a triangle of zeros or of unwanted results is known. */
+typedef enum {
+    PART_ALL,
+    PART_COLUMNS_FROM_ROW, /* only C[i][j] with j >= i; others may keep what they held */
+    PART_TERMS_FROM_ROW,   /* A[i][k] is zero for k < i */
+    PART_TERMS_UP_TO_ROW   /* A[i][k] is zero for k > i */
+} sw_part;
+
+enum {
+    SMALL_PRODUCT_ROWS = 8,    /* m is rounded up to this: A and C have that many rows */
+    SMALL_PRODUCT_COLUMNS = 16 /* n is a multiple of this */
+};
+
+/* C[m,n] = or += A[m,k]·B[k,n] in fp32. A and B are words: fp32 numbers; or `pairs` of bf16 numbers, two terms each,
+ * and k is even. The word of A[i][k] is a[i·a_row + t·a_term] and that of B[k][j] is b[t·b_row + j], with t = k, or k/2
+ * of pairs. Rows of C are contiguous. */
+struct small_product {
+    int64_t m, n, k;
+    bool pairs;
+    const void *a;
+    int64_t a_row, a_term;
+    const void *b;
+    int64_t b_row;
+    float *c;
+    int64_t c_row;
+    bool accumulate;
+    sw_part part;
+};
+
+/* The accumulators of a register tile, a row of B and a broadcast of A together fill the vector registers. */
+#if defined(__AVX512F__)
+enum { TILE_ROWS = 8, TILE_VECTORS = 2 };
+#else
+enum { TILE_ROWS = 4, TILE_VECTORS = 2 };
+#endif
+static_assert(SMALL_PRODUCT_ROWS % TILE_ROWS == 0, "rows are a whole number of register tiles");
+static_assert(SMALL_PRODUCT_COLUMNS % SW_LANES == 0, "columns are a whole number of vectors");
+static_assert(TILE_ROWS % 2 == 0, "a register tile's triangle is a whole number of pairs");
+
+/* One register tile over the words of the terms [first, end). pairs and vectors are constants where this is inlined. */
+SW_INLINE void register_tile(const struct small_product *p, int64_t row, int64_t col, int64_t first, int64_t end,
+                             const bool pairs, const int vectors) {
+    sw_vec sum[TILE_ROWS][TILE_VECTORS];
+    float *c = p->c + row * p->c_row + col;
+    for (int i = 0; i < TILE_ROWS; i++) {
+        for (int j = 0; j < vectors; j++)
+            sum[i][j] = p->accumulate ? sw_vec_load(c + i * p->c_row + j * SW_LANES) : (sw_vec){0};
+    }
+    const int64_t a_row = p->a_row;
+    const sw_word *a = (const sw_word *)p->a + row * a_row + first * p->a_term;
+    const sw_word *b = (const sw_word *)p->b + first * p->b_row + col;
+    for (int64_t word = first; word < end; word++, a += p->a_term, b += p->b_row) {
+        sw_vec_bits right[TILE_VECTORS];
+        for (int j = 0; j < vectors; j++)
+            right[j] = sw_load_words(b + j * SW_LANES);
+        for (int i = 0; i < TILE_ROWS; i++) {
+            const sw_vec_bits left = a[i * a_row] - (sw_vec_bits){0};
+            for (int j = 0; j < vectors; j++)
+                sum[i][j] = pairs ? sw_vec_fma_pairs(left, right[j], sum[i][j])
+                                  : sw_vec_fma((sw_vec)left, (sw_vec)right[j], sum[i][j]);
+        }
+    }
+    for (int i = 0; i < TILE_ROWS; i++) {
+        for (int j = 0; j < vectors; j++)
+            sw_vec_store(c + i * p->c_row + j * SW_LANES, sum[i][j]);
+    }
+}
+
+SW_INLINE void row_of_tiles(const struct small_product *p, int64_t row, const bool pairs) {
+    const int64_t terms = pairs ? 2 : 1;
+    const int64_t first = p->part == PART_TERMS_FROM_ROW ? sw_min_i64(row, p->k) / terms : 0;
+    const int64_t end = (p->part == PART_TERMS_UP_TO_ROW ? sw_min_i64(row + TILE_ROWS, p->k) : p->k) / terms;
+    const int64_t wide = TILE_VECTORS * SW_LANES;
+    int64_t col = 0;
+    if (p->part == PART_COLUMNS_FROM_ROW)
+        col = sw_min_i64(row / wide * wide, p->n);
+    for (; col + wide <= p->n; col += wide)
+        register_tile(p, row, col, first, end, pairs, TILE_VECTORS);
+    for (; col < p->n; col += SW_LANES)
+        register_tile(p, row, col, first, end, pairs, 1);
+}
+
+static void small_product(const struct small_product *product) {
+    for (int64_t row = 0; row < product->m; row += TILE_ROWS) {
+        if (product->pairs)
+            row_of_tiles(product, row, true);
+        else
+            row_of_tiles(product, row, false);
+    }
+}
 
 /* Helpers that attention forward and backward share: blocks of queries and keys as the words of small products, with
  * the queries of a score block along the vector lanes, so that a row's statistics are lanes and no sum runs across a
@@ -47,7 +139,7 @@ static inline struct block positions_of(const struct call *call, struct block qu
 
 /* Returns count rounded up to what a small product wants of its columns (and so of its rows). */
 static inline int64_t padded(int64_t count) {
-    return (count + SW_SMALL_PRODUCT_COLUMNS - 1) / SW_SMALL_PRODUCT_COLUMNS * SW_SMALL_PRODUCT_COLUMNS;
+    return (count + SMALL_PRODUCT_COLUMNS - 1) / SMALL_PRODUCT_COLUMNS * SMALL_PRODUCT_COLUMNS;
 }
 
 /* A head's rows in a tensor: element (token, i) is at first + token·stride + i. */
@@ -157,7 +249,7 @@ static void block_words(const struct call *call, const void *tensor, struct head
 /* Transposes by squares, so that both sides stay in the first-level cache. */
 /* Transposes such words into rows of BLOCK, a word of each token: to[i][token] = from[token][i]. */
 static void block_transpose(const struct call *call, struct block block, const void *from, void *to) {
-    enum { SQUARE = SW_SMALL_PRODUCT_COLUMNS };
+    enum { SQUARE = SMALL_PRODUCT_COLUMNS };
     const sw_word *in = from;
     sw_word *out = to;
     for (int64_t token = 0; token < padded(block.count); token += SQUARE) {
@@ -188,19 +280,18 @@ static const void *block_stack(const struct call *call, struct block block, cons
 /* Computes scores[key, query] = rows·transposed, of blocks of which some are on the diagonal. */
 static void block_scores(const struct call *call, const void *rows, const void *transposed, int64_t keys,
                          int64_t queries, bool diagonal, float *scores) {
-    SW_ISA_NAME(sw_small_product)
-    (&(struct sw_small_product){.m = keys,
-                                .n = queries,
-                                .k = call->terms,
-                                .pairs = call->pairs,
-                                .a = rows,
-                                .a_row = call->row_words,
-                                .a_term = 1,
-                                .b = transposed,
-                                .b_row = BLOCK,
-                                .c = scores,
-                                .c_row = BLOCK,
-                                .part = diagonal ? SW_PART_COLUMNS_FROM_ROW : SW_PART_ALL});
+    small_product(&(struct small_product){.m = keys,
+                                          .n = queries,
+                                          .k = call->terms,
+                                          .pairs = call->pairs,
+                                          .a = rows,
+                                          .a_row = call->row_words,
+                                          .a_term = 1,
+                                          .b = transposed,
+                                          .b_row = BLOCK,
+                                          .c = scores,
+                                          .c_row = BLOCK,
+                                          .part = diagonal ? PART_COLUMNS_FROM_ROW : PART_ALL});
 }
 
 /* Sets scores[key][query] to value where the key comes after the query, whose position is given. */
@@ -409,19 +500,18 @@ static void take_keys(const struct call *call, const struct forward_space *s, in
         block_mask_before(&call->shape, batch, query_block, key_block, -INFINITY, s->scores);
     raise_largest(call, s, keys, queries);
     exponentials(call, s, keys, queries);
-    SW_ISA_NAME(sw_small_product)
-    (&(struct sw_small_product){.m = queries,
-                                .n = dim,
-                                .k = keys,
-                                .a = s->scores,
-                                .a_row = 1,
-                                .a_term = BLOCK,
-                                .b = s->v,
-                                .b_row = dim,
-                                .c = s->o,
-                                .c_row = dim,
-                                .accumulate = true,
-                                .part = diagonal ? SW_PART_TERMS_UP_TO_ROW : SW_PART_ALL});
+    small_product(&(struct small_product){.m = queries,
+                                          .n = dim,
+                                          .k = keys,
+                                          .a = s->scores,
+                                          .a_row = 1,
+                                          .a_term = BLOCK,
+                                          .b = s->v,
+                                          .b_row = dim,
+                                          .c = s->o,
+                                          .c_row = dim,
+                                          .accumulate = true,
+                                          .part = diagonal ? PART_TERMS_UP_TO_ROW : PART_ALL});
 }
 
 static void start_queries(const struct call *call, const struct forward_space *s) {
@@ -642,39 +732,37 @@ static void pack_gradients(const struct backward_space *s, int64_t keys, int64_t
 /* sum[key, dim] += weights[key, query]·stacked[query, dim]. */
 static void add_over_queries(const struct call *call, const void *weights, const void *stacked, int64_t keys,
                              int64_t queries, bool diagonal, float *sum) {
-    SW_ISA_NAME(sw_small_product)
-    (&(struct sw_small_product){.m = keys,
-                                .n = call->padded_dim,
-                                .k = queries,
-                                .pairs = call->pairs,
-                                .a = weights,
-                                .a_row = call->pairs ? BLOCK / 2 : BLOCK,
-                                .a_term = 1,
-                                .b = stacked,
-                                .b_row = call->padded_dim,
-                                .c = sum,
-                                .c_row = call->padded_dim,
-                                .accumulate = true,
-                                .part = diagonal ? SW_PART_TERMS_FROM_ROW : SW_PART_ALL});
+    small_product(&(struct small_product){.m = keys,
+                                          .n = call->padded_dim,
+                                          .k = queries,
+                                          .pairs = call->pairs,
+                                          .a = weights,
+                                          .a_row = call->pairs ? BLOCK / 2 : BLOCK,
+                                          .a_term = 1,
+                                          .b = stacked,
+                                          .b_row = call->padded_dim,
+                                          .c = sum,
+                                          .c_row = call->padded_dim,
+                                          .accumulate = true,
+                                          .part = diagonal ? PART_TERMS_FROM_ROW : PART_ALL});
 }
 
 /* dq[query, dim] += ds[query, key]·k[key, dim]. */
 static void add_over_keys(const struct call *call, const struct backward_space *s, const void *k_stacked, int64_t keys,
                           int64_t queries, bool diagonal) {
-    SW_ISA_NAME(sw_small_product)
-    (&(struct sw_small_product){.m = queries,
-                                .n = call->padded_dim,
-                                .k = keys,
-                                .pairs = call->pairs,
-                                .a = s->ds_columns,
-                                .a_row = 1,
-                                .a_term = BLOCK,
-                                .b = k_stacked,
-                                .b_row = call->padded_dim,
-                                .c = s->dq,
-                                .c_row = call->padded_dim,
-                                .accumulate = true,
-                                .part = diagonal ? SW_PART_TERMS_UP_TO_ROW : SW_PART_ALL});
+    small_product(&(struct small_product){.m = queries,
+                                          .n = call->padded_dim,
+                                          .k = keys,
+                                          .pairs = call->pairs,
+                                          .a = s->ds_columns,
+                                          .a_row = 1,
+                                          .a_term = BLOCK,
+                                          .b = k_stacked,
+                                          .b_row = call->padded_dim,
+                                          .c = s->dq,
+                                          .c_row = call->padded_dim,
+                                          .accumulate = true,
+                                          .part = diagonal ? PART_TERMS_UP_TO_ROW : PART_ALL});
 }
 
 /* Adds the gradients of a pair of blocks. dk and dv begin with the key at first_key. */

@@ -82,5 +82,10 @@ struct trial_bench {
     float *normals;           /* TRIAL_NORMALS drawn numbers, from which operands are filled */
     uint64_t trials;
 };
+sw_status trial_bench_open(struct sw_device *device, struct trial_bench *out);
+void trial_bench_close(struct trial_bench *bench);
+/* Runs a function on both devices, and notes in `op` what came out. */
+sw_status trial_run(struct trial_bench *bench, struct sw_self_test_op *op, trial_function function, const void *shape,
+                    sw_dtype type);
 
 #endif

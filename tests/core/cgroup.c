@@ -14,7 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/cgroup.h"
 #include "core/machine.h"
 
 enum { FILES = 16, PATH_CHARS = 1024 };
