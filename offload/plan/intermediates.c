@@ -81,10 +81,10 @@ static sw_status keep_by_runs(struct sw_plan *plan, int64_t changes, sw_recomput
         const struct change change = find_change(plan, least);
         most = sw_min_i64(most, changes);
         if (change.unit < 0 || changes <= 0)
-            return sw_plan_layout(plan);
+            return SW_OK;
         const sw_recompute before = plan->recompute[change.unit];
         const int64_t count = change_run(plan, least, &change, most, run);
-        SW_TRY(sw_plan_layout(plan));
+        SW_TRY(sw_plan_measure(plan));
         if (sw_plan_fits(plan)) {
             changes -= count;
             most *= 2;

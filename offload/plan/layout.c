@@ -4,6 +4,7 @@
 #include "offload/plan/plan_private.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Block inputs beyond one group that the device keeps between two units, so that the next is computed while the last
  * leaves. */
@@ -445,6 +446,14 @@ static void lay_gradients(struct layout *layout) {
     }
 }
 
+/* Tells whether the whole optimizer is on NVMe, in two generations. */
+static bool commits_every_step(const struct sw_plan *plan) {
+    bool all = plan->spec.train && !plan->spec.one_generation;
+    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
+        all &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
+    return all;
+}
+
 sw_status sw_plan_layout(struct sw_plan *plan) {
     struct sw_plan_index *index = plan->index;
     struct layout layout = {.plan = plan};
@@ -455,9 +464,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     for (int t = 0; t < SW_TIERS; t++)
         plan->tier_bytes[t] = 0;
     SW_TRY(allocate_index(plan));
-    plan->commit_every_step = plan->spec.train && !plan->spec.one_generation;
-    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
-        plan->commit_every_step &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
+    plan->commit_every_step = commits_every_step(plan);
     lay_weights(&layout);
     lay_secondary(&layout);
     lay_block_inputs(&layout);
@@ -477,4 +484,69 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     lay_ranks(&layout);
     lay_rings(&layout);
     return layout.status;
+}
+
+/* Peaks that are remembered: more than the layouts of a search. */
+enum { PEAKS_CAPACITY = 1 << 15, PEAKS_MOST = PEAKS_CAPACITY / 2 };
+
+/* The peaks of a layout, by a hash of all that it depends on. */
+struct peaks {
+    uint64_t hash; /* 0: a free entry */
+    int64_t tier_bytes[SW_TIERS];
+};
+
+struct sw_layout_peaks {
+    struct peaks known[PEAKS_CAPACITY];
+    int count;
+};
+
+sw_status sw_layout_peaks_create(struct sw_layout_peaks **out) {
+    *out = calloc(1, sizeof **out);
+    return *out != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to compare plans");
+}
+
+void sw_layout_peaks_destroy(struct sw_layout_peaks *peaks) {
+    free(peaks);
+}
+
+static uint64_t mix(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 32;
+}
+
+uint64_t sw_plan_hash(const struct sw_plan *plan) {
+    uint64_t hash = mix(0, (uint64_t)plan->spec.chunk_grains);
+    hash = mix(hash, (uint64_t)plan->spec.ring_chunks);
+    hash = mix(hash, (uint64_t)plan->stream_chunks);
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const struct sw_unit_placement *at = &plan->placement[u];
+        uint64_t word = sw_plan_updates_on_device(plan, u);
+        for (int state = 0; state < SW_STATES; state++)
+            word = word * SW_TIERS + at->tier[state];
+        word = (word * SW_TIERS + at->accumulator) * SW_RECOMPUTES + plan->recompute[u];
+        hash = mix(hash, word);
+    }
+    return hash != 0 ? hash : 1;
+}
+
+sw_status sw_plan_measure(struct sw_plan *plan) {
+    struct sw_layout_peaks *all = plan->spec.peaks;
+    if (all == NULL)
+        return sw_plan_layout(plan);
+    const uint64_t hash = mix(mix(sw_plan_hash(plan), plan->secondary_tier), (uint64_t)plan->spec.rank) | 1;
+    struct peaks *peaks = &all->known[hash % PEAKS_CAPACITY];
+    while (peaks->hash != 0 && peaks->hash != hash)
+        peaks = peaks == &all->known[PEAKS_CAPACITY - 1] ? all->known : peaks + 1;
+    if (peaks->hash == hash) {
+        memcpy(plan->tier_bytes, peaks->tier_bytes, sizeof plan->tier_bytes);
+        plan->commit_every_step = commits_every_step(plan);
+        return SW_OK;
+    }
+    SW_TRY(sw_plan_layout(plan));
+    if (all->count == PEAKS_MOST)
+        return SW_OK;
+    all->count++;
+    peaks->hash = hash;
+    memcpy(peaks->tier_bytes, plan->tier_bytes, sizeof peaks->tier_bytes);
+    return SW_OK;
 }

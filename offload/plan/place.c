@@ -56,7 +56,7 @@ static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_ST
         place_state(plan, (sw_state)state, automatic[state]);
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
         plan->recompute[u] = sw_plan_trains(plan, u) ? recompute : SW_RECOMPUTE_NOTHING;
-    SW_TRY(sw_plan_layout(plan));
+    SW_TRY(sw_plan_measure(plan));
     *out_fits = sw_plan_fits(plan);
     return SW_OK;
 }
@@ -180,6 +180,7 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
             least_way = way;
     }
     SW_TRY(try_way(plan, least_way, tiers, recompute, &fit));
+    SW_TRY(sw_plan_layout(plan));
     return refuse_budget(plan, &least);
 }
 
@@ -211,13 +212,13 @@ static sw_status grow_rings(struct sw_plan *plan, int64_t *chunks, int64_t most)
     while (plan->spec.ring_auto && *chunks < most) {
         const int64_t before = *chunks;
         *chunks = sw_min_i64(2 * before, most);
-        SW_TRY(sw_plan_layout(plan));
+        SW_TRY(sw_plan_measure(plan));
         if (sw_plan_fits(plan))
             continue;
         *chunks = before;
         break;
     }
-    return sw_plan_layout(plan);
+    return SW_OK;
 }
 
 /* Puts everything on the device if it fits, else everything as low as it may go, and then raises what fits. */
@@ -253,5 +254,6 @@ sw_status sw_plan_place(struct sw_plan *plan) {
     SW_TRY(place_with_secondary(plan));
     /* The rest of the host's budget goes to its rings: the drive can then work ahead of the arithmetic. */
     SW_TRY(grow_rings(plan, &plan->spec.ring_chunks, most_ring_chunks(plan)));
-    return grow_rings(plan, &plan->stream_chunks, most_stream_chunks(plan));
+    SW_TRY(grow_rings(plan, &plan->stream_chunks, most_stream_chunks(plan)));
+    return sw_plan_layout(plan);
 }

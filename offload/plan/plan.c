@@ -226,6 +226,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     SW_TRY_GOTO(sw_plan_place(plan), fail);
     plan->spec.lack = NULL; /* an answer to the caller, which the plan does not keep */
     plan->spec.rises = NULL;
+    plan->spec.peaks = NULL;
     *out = plan;
     return SW_OK;
 fail:

@@ -353,6 +353,9 @@ struct sw_plan_spec {
     int64_t budget_bytes[SW_TIERS];                         /* device and host; nvme is not limited here */
     struct sw_placement_request place;
     const struct sw_rise_order *rises; /* what rises first where `place` leaves it open; NULL: the usual. Not kept */
+    /* Peaks of the layouts that outlines tried. Outlines whose specifications differ in chunk_grains, rank,
+     * update_on_device and rises alone may share them and are made faster. NULL: shared with none. Not kept */
+    struct sw_layout_peaks *peaks;
 };
 
 struct sw_plan {
@@ -381,6 +384,10 @@ sw_status sw_plan_create(const struct sw_plan_spec *spec, struct sw_plan **out);
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out);
 sw_status sw_plan_complete(struct sw_plan *plan);
 void sw_plan_destroy(struct sw_plan *plan);
+
+/* Makes room for peaks that outlines share (layout.c). */
+sw_status sw_layout_peaks_create(struct sw_layout_peaks **out);
+void sw_layout_peaks_destroy(struct sw_layout_peaks *peaks);
 
 /* Proves a plan: every read finds the content that it expects and every conflicting pair of accesses is ordered, over
  * three unrolled steps; no deadlock; slots do not overlap; peaks within budgets. SW_ERR_INTERNAL names the first

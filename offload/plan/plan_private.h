@@ -111,8 +111,14 @@ bool sw_plan_fetches_table(const struct sw_plan *plan);
 /* Tells whether the plan has this program. */
 bool sw_plan_has_program(const struct sw_plan *plan, sw_program_kind kind);
 
+/* Returns a hash of all that outlines of one specification differ in, its chunk_grains, update_on_device and rises
+ * being open; never 0. */
+uint64_t sw_plan_hash(const struct sw_plan *plan);
+
 /* Lays out all slots for plan->placement and plan->recompute and sets tier_bytes. Replaces an earlier layout. */
 sw_status sw_plan_layout(struct sw_plan *plan);
+/* Sets tier_bytes as sw_plan_layout does, without laying out slots where the peaks are known. */
+sw_status sw_plan_measure(struct sw_plan *plan);
 
 /* Tells whether the layout is within the budgets. */
 bool sw_plan_fits(const struct sw_plan *plan);

@@ -118,8 +118,8 @@ static sw_status raise_runs(struct rising *r) {
     for (;;) {
         const int64_t next = raise_run(r, u, most);
         if (r->run_count == 0)
-            return sw_plan_layout(r->plan);
-        SW_TRY(sw_plan_layout(r->plan));
+            return SW_OK;
+        SW_TRY(sw_plan_measure(r->plan));
         if (sw_plan_fits(r->plan)) {
             u = next;
             r->left -= r->run_count;

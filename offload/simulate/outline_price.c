@@ -79,23 +79,12 @@ bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops) {
     return ops > SW_PLAN_MOST_OPS / (sw_plan_may_speculate(plan) ? STEPS_WITH_SPECULATION : STEPS_OF_PROGRAMS);
 }
 
-/* Returns the time of the busiest lane of a program, which its step does not undercut. */
-static double busiest_lane_s(const struct sw_plan *plan, const struct sw_program *program,
-                             const struct sw_rates *rates) {
-    struct bounding b = {.plan = plan, .rates = rates, .enough = {INFINITY, INFINITY, 0}};
-    for (int32_t i = 0; i < program->op_count; i++)
-        b.lane_s[program->op[i].lane] += sw_simulate_op(plan, rates, &program->op[i]);
-    return bound_of(&b).step_s;
-}
-
-/* Simulates a program that was emitted, without its accesses, as a simulation needs only the waits that follow from
- * them. */
 static sw_status simulate(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_program *program,
-                          struct sw_simulation *out) {
+                          double enough_s, struct sw_outline_price *out) {
     SW_TRY(sw_plan_derive_waits(plan, program));
-    free(program->access);
-    program->access = NULL;
-    return sw_simulate_program(plan, program, rates, out);
+    SW_TRY(sw_simulate_program(plan, program, rates, enough_s, &out->least_s, &out->step));
+    out->simulated = isfinite(out->step.step_s);
+    return SW_OK;
 }
 
 sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
@@ -104,16 +93,15 @@ sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates 
     *out = (struct sw_outline_price){.step.step_s = INFINITY};
     sw_status status = sw_plan_emit(plan, SW_PROGRAM_UPDATE, &program);
     out->ops = sw_max_i64(program.op_count, program.access_count / ACCESSES_OF_OP);
-    if (status == SW_OK)
-        out->least_s = busiest_lane_s(plan, &program, rates);
-    out->simulated = status == SW_OK && out->least_s < enough_s && !sw_outline_is_too_long(plan, program.op_count);
-    if (out->simulated)
-        status = simulate(plan, rates, &program, &out->step);
-    else if (status == SW_ERR_ARG) { /* too many ops, or too many bytes of them */
+    if (status == SW_ERR_ARG) { /* too many ops, or too many bytes of them */
         sw_error_clear();
         status = SW_OK;
         out->least_s = INFINITY;
         out->ops = SW_PLAN_MOST_OPS;
+    } else if (status == SW_OK) {
+        if (sw_outline_is_too_long(plan, program.op_count))
+            enough_s = 0.0;
+        status = simulate(plan, rates, &program, enough_s, out);
     }
     sw_program_destroy(&program);
     return status;

@@ -58,7 +58,7 @@ sw_status sw_search_begin(const struct sw_plan_spec *spec, const struct sw_rates
     s->spec.rank = 0;
     s->spec.update_on_device = s->next.streams;
     s->spec.rises = &s->next.rises;
-    return SW_OK;
+    return sw_layout_peaks_create(&s->spec.peaks);
 }
 
 void sw_search_end(struct sw_search *s) {
@@ -66,29 +66,7 @@ void sw_search_end(struct sw_search *s) {
     free(s->next.streams);
     free(s->best.streams);
     free(s->seen);
-}
-
-/* Mixes bytes into a hash (FNV-1a, 64 bits). */
-static uint64_t mix(uint64_t hash, const void *bytes, size_t count) {
-    const unsigned char *byte = bytes;
-    for (size_t i = 0; i < count; i++)
-        hash = (hash ^ byte[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
-/* Returns a hash of all that outlines of one specification differ in; never 0. */
-static uint64_t hash_of(const struct sw_plan *plan) {
-    const int64_t count = plan->spec.units->count;
-    uint64_t hash = mix(UINT64_C(0xcbf29ce484222325), &plan->spec.chunk_grains, sizeof plan->spec.chunk_grains);
-    hash = mix(hash, &plan->spec.ring_chunks, sizeof plan->spec.ring_chunks);
-    hash = mix(hash, &plan->stream_chunks, sizeof plan->stream_chunks);
-    hash = mix(hash, plan->placement, (size_t)count * sizeof *plan->placement);
-    hash = mix(hash, plan->recompute, (size_t)count * sizeof *plan->recompute);
-    for (int64_t u = 0; u < count; u++) {
-        const bool streams = sw_plan_updates_on_device(plan, u);
-        hash = mix(hash, &streams, sizeof streams);
-    }
-    return hash != 0 ? hash : 1;
+    sw_layout_peaks_destroy(s->spec.peaks);
 }
 
 /* Returns the entry of a plan, which is free if the plan was not tried yet; NULL where no more are remembered. */
@@ -115,7 +93,7 @@ static sw_status price(struct sw_search *s, const struct sw_plan *plan, bool alw
 
 /* Prices a plan, or finds its price where it was tried before. */
 static sw_status find_price(struct sw_search *s, const struct sw_plan *plan, bool always, double *out_s) {
-    const uint64_t hash = hash_of(plan);
+    const uint64_t hash = sw_plan_hash(plan);
     struct sw_seen *entry = entry_of(s, hash), none;
     if (entry == NULL)
         none = (struct sw_seen){0}, entry = &none;

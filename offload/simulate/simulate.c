@@ -17,6 +17,9 @@ static_assert((int)STEPS == (int)SW_SIMULATE_MOST_STEPS, "times of all steps hav
 /* The longest time simulated: rates that lead beyond it are mistaken, and times must fit a trace. */
 #define LONGEST_S 1e9
 
+/* Rounding leaves so much of an op that has ended. */
+#define NEGLIGIBLE 1e-9
+
 /* The most cores that a measurement of one busy thread may count. */
 #define ONE_CORE 1.05
 
@@ -29,24 +32,32 @@ struct price {
     bool skipped; /* a redo that is not needed */
 };
 
-/* An op of a lane: its number over all steps, its step, and its position in the lane. All three are kept, since
- * dividing would take most of a simulation's time. */
-struct cursor {
-    int64_t number, step;
-    int32_t position;
+/* What prices depend on beside the op. */
+struct pricing {
+    const struct sw_plan *plan;
+    const struct sw_rates *rates;
+    bool redone; /* redo ops run */
+};
+
+/* An op in the order of its lane. A step runs several times and an op has one of two prices, so both are known before.
+ */
+struct timed_op {
+    double seconds[2]; /* alone, its handover included: on a lane that was busy before, and on one that was idle */
+    double cores;
+    int32_t first_wait;
+    int8_t wait_count;
+    bool drive, moves, skipped;
 };
 
 struct lane_state {
-    struct cursor next;   /* op to start */
-    struct cursor end;    /* op to end: all before it are done */
-    bool running;         /* the op before `next` runs */
-    double left_s;        /* seconds that the running op still takes alone */
-    double slowdown;      /* by which it takes longer now */
-    struct price price;   /* price of the running op */
-    double ready_s;       /* when the lane may take the next op */
-    double started_s;     /* of the running op */
-    sw_lane awaited;      /* the lane that `next` was last seen to wait for, ... */
-    int64_t awaited_ends; /* ... until it has ended so many ops */
+    const struct timed_op *op; /* the lane's ops of one step, `count` of them */
+    int64_t count;
+    int64_t next, next_step; /* position and step of the op to start */
+    int64_t end, end_step;   /* position and step of the op to end: all before it are done */
+    int64_t ends;            /* ops that have ended, over all steps */
+    int64_t awaited_ends;    /* where `next` waits for another lane: the ends there that it waits for */
+    double ready_s;          /* when the lane may take the next op */
+    double started_s;        /* of the running op */
 };
 
 /* Seconds since the beginning: the clock, and what was busy for how long. */
@@ -54,30 +65,58 @@ struct totals {
     double now, cores, drive, lane[SW_LANES];
 };
 
+/* The most ops using cores at a time in an event that may be repeated. */
+enum { MOST_ON_CORES = 3 };
+
+/* Time that passed until an op ended, and the lanes that were running, with whether one kept the drive busy. */
+struct event {
+    double passes_s;
+    double cores_s[MOST_ON_CORES]; /* core-seconds of each of the on_cores ops that used cores, in the order of lanes */
+    unsigned running;
+    int8_t on_cores;
+    bool drive;
+};
+
+/* A simulation when it has ended so many steps, counted from that step, but for the times that it has summed up. */
+struct snapshot {
+    int64_t next[SW_LANES], next_step[SW_LANES], end[SW_LANES], end_step[SW_LANES];
+    double left_s[SW_LANES];
+    unsigned running, idle; /* idle: lanes that have waited before they begin an op now */
+};
+
+/* Lanes are bits of the sets. An op that may not start is looked at again only when what it waits for has happened:
+ * `awaiting` and `held` say which lanes that concerns. */
 struct simulator {
-    const struct sw_plan *plan;
     const struct sw_program *program;
     const struct sw_rates *rates;
-    bool redone;                      /* redo ops run */
+    struct timed_op *op;              /* lane after lane */
     struct sw_op_times *times[STEPS]; /* NULL: not traced */
     int64_t steps, first, last;       /* steps in all; the answer is about those after `first`, up to `last` */
     int64_t steps_done;
     struct totals total, before, after; /* totals so far, and at both ends of the steps that answer */
     struct lane_state lane[SW_LANES];
-    int active[SW_LANES], actives; /* the lanes that have ops, as most programs leave some without */
+    double left_s[SW_LANES];       /* seconds that the running op still takes alone; infinite: none runs */
+    double negligible_s[SW_LANES]; /* what rounding leaves of an op that has ended */
+    unsigned active;               /* lanes that have ops, as most programs leave some without */
+    unsigned running;              /* lanes whose op before `next` runs */
+    unsigned on_cores, moving;     /* those of them whose op uses cores, or moves bytes to or from the drive */
+    unsigned due;                  /* lanes whose next op may be ready */
+    unsigned held;                 /* lanes whose next op belongs to a step that may not begin yet */
+    unsigned awaiting[SW_LANES];   /* lanes whose next op waits for an end on this lane */
+    struct event *event;           /* since the last step was done; one for each op at most, or NULL */
+    int32_t event_count;           /* more than the ops: they were too many, or some do not repeat */
+    struct snapshot before_events; /* the simulation when that step was done */
 };
 
-static const struct sw_op *next_op(const struct simulator *s, sw_lane lane) {
-    return &s->program->op[s->program->lane_op[lane][s->lane[lane].next.position]];
+static unsigned bit_of(int lane) {
+    return 1U << lane;
 }
 
-static void move_on(const struct simulator *s, sw_lane lane, struct cursor *cursor) {
-    cursor->number++;
-    cursor->position++;
-    if (cursor->position == s->program->lane_count[lane]) {
-        cursor->position = 0;
-        cursor->step++;
-    }
+/* Takes the lowest lane out of a set that has one. */
+static int take_lane(unsigned *set) {
+    const int lane = __builtin_ctz(*set);
+    *set &= *set - 1;
+    return lane;
 }
 
 /* Returns the part of all cores, at most 1: no op is slower alone than when it was measured alone. */
@@ -142,7 +181,7 @@ static double quantized_bytes(const struct sw_plan *plan, const struct sw_op *op
 
 /* Prices an exchange by the slower of the links within nodes, whose rates are those of a scope, and between them.
  * latency_s: of an exchange that leaves the node. */
-static struct price of_levels(const struct simulator *s, const struct sw_op *op, const struct sw_scope_rates *within,
+static struct price of_levels(const struct pricing *s, const struct sw_op *op, const struct sw_scope_rates *within,
                               enum collective kind, double latency_s) {
     const double network_bytes_per_s = s->rates->between_bytes_per_s;
     const double between = network_bytes_per_s > 0.0 ? (double)sw_plan_between_bytes(s->plan, op) : 0.0;
@@ -154,7 +193,7 @@ static struct price of_levels(const struct simulator *s, const struct sw_op *op,
 
 /* Prices an update by the rate of its state's form. Where that is not known, a parameter takes as long as in fp32:
  * narrow state saves traffic and costs arithmetic. */
-static struct price of_update(const struct simulator *s, const struct sw_op *op, bool by_cores,
+static struct price of_update(const struct pricing *s, const struct sw_op *op, bool by_cores,
                               const struct sw_rate *fp32) {
     const struct sw_rate narrow[SW_OPTIMIZER_FORMATS] = {
         [SW_OPTIMIZER_BF16] = s->rates->update_bf16, [SW_OPTIMIZER_8BIT] = s->rates->update_8bit};
@@ -165,7 +204,7 @@ static struct price of_update(const struct simulator *s, const struct sw_op *op,
     return of_rate(*fp32, (double)(op->bytes + 2 * op->grains * saved), s->rates->cores);
 }
 
-static struct price price_of(const struct simulator *s, const struct sw_op *op, bool lane_was_idle) {
+static struct price price_of(const struct pricing *s, const struct sw_op *op, bool lane_was_idle) {
     const struct sw_rates *r = s->rates;
     const double bytes = (double)op->bytes;
     if (op->redo && !s->redone)
@@ -212,45 +251,6 @@ static struct price price_of(const struct simulator *s, const struct sw_op *op, 
     }
 }
 
-/* Returns the number of steps that may have begun. */
-static int64_t steps_begun(const struct simulator *s) {
-    return sw_min_i64(s->steps, s->steps_done + STEPS_IN_FLIGHT);
-}
-
-static bool ready(struct simulator *s, sw_lane which) {
-    struct lane_state *lane = &s->lane[which];
-    if (lane->running || s->program->lane_count[which] == 0 || s->lane[lane->awaited].end.number < lane->awaited_ends ||
-        lane->next.step >= steps_begun(s))
-        return false;
-    const struct sw_op *op = next_op(s, which);
-    for (int32_t w = 0; w < op->wait_count; w++) {
-        const struct sw_wait *wait = &s->program->wait[op->first_wait + w];
-        const int64_t target_step = lane->next.step - wait->steps_back;
-        const int64_t ends = target_step * s->program->lane_count[wait->lane] + wait->position + 1;
-        if (target_step < 0 || s->lane[wait->lane].end.number >= ends)
-            continue;
-        lane->awaited = wait->lane;
-        lane->awaited_ends = ends;
-        return false;
-    }
-    return true;
-}
-
-static void note_steps(struct simulator *s) {
-    int64_t done = s->steps;
-    for (int i = 0; i < s->actives; i++)
-        done = sw_min_i64(done, s->lane[s->active[i]].end.step);
-    if (s->steps_done < s->first && done >= s->first)
-        s->before = s->total;
-    if (s->steps_done < s->last && done >= s->last)
-        s->after = s->total;
-    s->steps_done = done;
-}
-
-static int64_t ns_of(double seconds) {
-    return (int64_t)llround(seconds * 1e9);
-}
-
 /* Returns what an op takes beside its work; never less where it waited. I/O is queued ahead, so that its handover goes
  * unseen. Exchanges are of the device too, but for the summary, which is of host memory. */
 static double handover_s(const struct sw_rates *rates, const struct sw_op *op, bool waited) {
@@ -262,36 +262,151 @@ static double handover_s(const struct sw_rates *rates, const struct sw_op *op, b
     return waited && !(gpu && of_device) ? greater(least_s, rates->op_s) : least_s;
 }
 
-static void begin_op(struct simulator *s, sw_lane which) {
-    struct lane_state *lane = &s->lane[which];
-    const struct sw_op *op = next_op(s, which);
-    const bool idle = s->total.now > lane->ready_s;
-    lane->price = price_of(s, op, idle);
-    lane->running = true;
-    lane->started_s = s->total.now;
-    if (!lane->price.skipped)
-        lane->price.seconds += handover_s(s->rates, op, idle);
-    lane->left_s = lane->price.seconds;
-    move_on(s, which, &lane->next);
+static struct timed_op time_op(const struct pricing *pricing, const struct sw_op *op) {
+    const struct price price = price_of(pricing, op, false);
+    struct timed_op timed = {.seconds = {price.seconds, price_of(pricing, op, true).seconds},
+                             .cores = price.cores,
+                             .first_wait = op->first_wait,
+                             .wait_count = op->wait_count,
+                             .drive = price.drive,
+                             .moves = price.moves,
+                             .skipped = price.skipped};
+    for (int idle = 0; idle < 2 && !price.skipped; idle++)
+        timed.seconds[idle] += handover_s(pricing->rates, op, idle == 1);
+    return timed;
+}
+
+/* Prices of ops that were priced last, as many ops are alike but for what prices do not depend on. */
+enum { RECENT_PRICES = 64 };
+struct recent_prices {
+    const struct sw_op *op[RECENT_PRICES];
+    struct timed_op timed[RECENT_PRICES];
+};
+
+/* Tells whether ops have the same price. Which chunk it is matters between nodes alone. */
+static bool are_alike(const struct sw_op *a, const struct sw_op *b) {
+    return a->kind == b->kind && a->unit == b->unit && a->bytes == b->bytes && a->grains == b->grains &&
+           a->content == b->content && a->redo == b->redo && a->wide == b->wide && a->bucket == b->bucket &&
+           a->level == b->level && a->secondary == b->secondary && a->lane == b->lane &&
+           (a->chunk == b->chunk || a->lane != SW_LANE_COMM);
+}
+
+/* Does the same as time_op, for one of many ops. */
+static struct timed_op time_next(const struct pricing *pricing, const struct sw_op *op, struct recent_prices *recent) {
+    const unsigned at = ((unsigned)op->kind * 5 + (unsigned)op->unit * 3 + (unsigned)op->grains) % RECENT_PRICES;
+    if (recent->op[at] == NULL || !are_alike(recent->op[at], op))
+        recent->timed[at] = time_op(pricing, op);
+    recent->op[at] = op;
+    struct timed_op timed = recent->timed[at];
+    timed.first_wait = op->first_wait;
+    timed.wait_count = op->wait_count;
+    return timed;
 }
 
 double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op) {
-    const struct simulator s = {.plan = plan, .rates = rates};
-    const struct price price = price_of(&s, op, false);
-    return price.skipped ? 0.0 : price.seconds + handover_s(rates, op, false);
+    return time_op(&(struct pricing){.plan = plan, .rates = rates}, op).seconds[0];
 }
 
-static void end_op(struct simulator *s, sw_lane which) {
+/* Returns the number of steps that may have begun. */
+static int64_t steps_begun(const struct simulator *s) {
+    return sw_min_i64(s->steps, s->steps_done + STEPS_IN_FLIGHT);
+}
+
+/* Tells whether a lane's next op may start. If not, notes what it waits for. */
+static bool ready(struct simulator *s, int which) {
     struct lane_state *lane = &s->lane[which];
-    const int32_t number = s->program->lane_op[which][lane->end.position];
-    if (s->times[lane->end.step] != NULL && !lane->price.skipped)
-        s->times[lane->end.step][number] =
+    if (lane->next_step >= steps_begun(s)) {
+        s->held |= bit_of(which);
+        return false;
+    }
+    const struct timed_op *op = &lane->op[lane->next];
+    for (int32_t w = 0; w < op->wait_count; w++) {
+        const struct sw_wait *wait = &s->program->wait[op->first_wait + w];
+        const int64_t target_step = lane->next_step - wait->steps_back;
+        const int64_t ends = target_step * s->lane[wait->lane].count + wait->position + 1;
+        if (target_step < 0 || s->lane[wait->lane].ends >= ends)
+            continue;
+        lane->awaited_ends = ends;
+        s->awaiting[wait->lane] |= bit_of(which);
+        return false;
+    }
+    return true;
+}
+
+/* Notes that so many steps are done, and keeps the totals at both ends of the steps that answer. */
+static void note_done(struct simulator *s, int64_t done) {
+    if (s->steps_done < s->first && done >= s->first)
+        s->before = s->total;
+    if (s->steps_done < s->last && done >= s->last)
+        s->after = s->total;
+    s->steps_done = done;
+}
+
+static void note_steps(struct simulator *s) {
+    int64_t done = s->steps;
+    for (unsigned set = s->active; set != 0;)
+        done = sw_min_i64(done, s->lane[take_lane(&set)].end_step);
+    if (done == s->steps_done)
+        return;
+    note_done(s, done);
+    s->due |= s->held;
+    s->held = 0;
+}
+
+static int64_t ns_of(double seconds) {
+    return (int64_t)llround(seconds * 1e9);
+}
+
+static void begin_op(struct simulator *s, int which) {
+    struct lane_state *lane = &s->lane[which];
+    const struct timed_op *op = &lane->op[lane->next];
+    s->left_s[which] = op->seconds[s->total.now > lane->ready_s];
+    s->negligible_s[which] = NEGLIGIBLE * s->left_s[which];
+    lane->started_s = s->total.now;
+    s->running |= bit_of(which);
+    s->on_cores |= op->cores > 0.0 ? bit_of(which) : 0;
+    s->moving |= op->moves ? bit_of(which) : 0;
+    if (++lane->next == lane->count) {
+        lane->next = 0;
+        lane->next_step++;
+    }
+}
+
+/* Tells whether a running op has ended. The difference of two infinite times is not a number, so an op of infinite time
+ * never ends. */
+static bool has_ended(const struct simulator *s, int which) {
+    return s->left_s[which] - s->negligible_s[which] <= 0.0;
+}
+
+static void end_op(struct simulator *s, int which) {
+    struct lane_state *lane = &s->lane[which];
+    if (s->times[lane->end_step] != NULL && !lane->op[lane->end].skipped)
+        s->times[lane->end_step][s->program->lane_op[which][lane->end]] =
             (struct sw_op_times){.start_ns = ns_of(lane->started_s), .end_ns = ns_of(s->total.now)};
-    lane->running = false;
+    s->left_s[which] = INFINITY;
+    s->running &= ~bit_of(which);
+    s->on_cores &= ~bit_of(which);
+    s->moving &= ~bit_of(which);
     lane->ready_s = s->total.now;
-    move_on(s, which, &lane->end);
-    if (lane->end.position == 0)
+    lane->ends++;
+    s->due |= bit_of(which);
+    for (unsigned set = s->awaiting[which]; set != 0;) {
+        const int other = take_lane(&set);
+        if (lane->ends < s->lane[other].awaited_ends)
+            continue;
+        s->awaiting[which] &= ~bit_of(other);
+        s->due |= bit_of(other);
+    }
+    if (++lane->end == lane->count) {
+        lane->end = 0;
+        lane->end_step++;
         note_steps(s);
+    }
+}
+
+/* Returns the op that a lane runs. */
+static const struct timed_op *running_op(const struct simulator *s, int which) {
+    return &s->lane[which].op[s->lane[which].end];
 }
 
 /* Factors by which ops are slower than alone, for want of cores and where reads and writes share the drive. */
@@ -303,9 +418,8 @@ struct crowding {
  * cores end with their last thread, so one thread of another op in the way of one of theirs delays them as a whole. */
 static double crowding_of_cores(const struct simulator *s) {
     double wide = 0.0, narrow = 0.0, narrowest_way = 0.0;
-    for (int i = 0; i < s->actives; i++) {
-        const int which = s->active[i];
-        const double part = s->lane[which].running ? s->lane[which].price.cores : 0.0;
+    for (unsigned set = s->on_cores; set != 0;) {
+        const double part = running_op(s, take_lane(&set))->cores;
         const double cores = part * s->rates->cores;
         if (cores > ONE_CORE) {
             wide += part;
@@ -320,69 +434,72 @@ static double crowding_of_cores(const struct simulator *s) {
 }
 
 static struct crowding measure_crowding(const struct simulator *s) {
-    int moving = 0;
-    for (int i = 0; i < s->actives; i++)
-        moving += s->lane[s->active[i]].running && s->lane[s->active[i]].price.moves;
+    const bool several_move = (s->moving & (s->moving - 1)) != 0;
     return (struct crowding){.cores = crowding_of_cores(s),
-                             .drive = moving > 1 ? greater(1.0, s->rates->read_write_slowdown) : 1.0};
+                             .drive = several_move ? greater(1.0, s->rates->read_write_slowdown) : 1.0};
 }
 
-static double slowdown_of(const struct lane_state *lane, struct crowding crowding) {
-    return greater(lane->price.cores > 0.0 ? crowding.cores : 1.0, lane->price.moves ? crowding.drive : 1.0);
+static double slowdown_of(const struct simulator *s, int which, struct crowding crowding) {
+    return greater(s->on_cores & bit_of(which) ? crowding.cores : 1.0,
+                   s->moving & bit_of(which) ? crowding.drive : 1.0);
+}
+
+/* Remembers an event that may come again in the next step. */
+static void note_event(struct simulator *s, struct event event) {
+    if (s->event == NULL)
+        return;
+    if (event.on_cores > MOST_ON_CORES || s->event_count >= s->program->op_count)
+        s->event_count = INT32_MAX;
+    else
+        s->event[s->event_count++] = event;
 }
 
 /* Lets time pass until the first running op ends. */
 static void advance(struct simulator *s) {
     const struct crowding crowding = measure_crowding(s);
-    double passes_s = INFINITY;
-    for (int i = 0; i < s->actives; i++) {
-        const int which = s->active[i];
-        struct lane_state *lane = &s->lane[which];
-        if (!lane->running)
-            continue;
-        lane->slowdown = slowdown_of(lane, crowding);
-        const double ends_s = lane->left_s * lane->slowdown;
+    double slowdown[SW_LANES], passes_s = INFINITY;
+    for (unsigned set = s->running; set != 0;) {
+        const int which = take_lane(&set);
+        slowdown[which] = slowdown_of(s, which, crowding);
+        const double ends_s = s->left_s[which] * slowdown[which];
         passes_s = ends_s < passes_s ? ends_s : passes_s;
     }
     s->total.now += passes_s;
-    bool drive = false;
-    for (int i = 0; i < s->actives; i++) {
-        const int which = s->active[i];
-        struct lane_state *lane = &s->lane[which];
-        if (!lane->running)
-            continue;
-        const double alone_s = lane->slowdown > 1.0 ? passes_s / lane->slowdown : passes_s;
-        s->total.cores += alone_s * lane->price.cores * s->rates->cores;
-        drive |= lane->price.drive;
+    struct event event = {.passes_s = passes_s, .running = s->running};
+    for (unsigned set = s->running; set != 0;) {
+        const int which = take_lane(&set);
+        const struct timed_op *op = running_op(s, which);
+        const double alone_s = slowdown[which] > 1.0 ? passes_s / slowdown[which] : passes_s;
+        if (s->on_cores & bit_of(which)) {
+            const double cores_s = alone_s * op->cores * s->rates->cores;
+            s->total.cores += cores_s;
+            if (event.on_cores < MOST_ON_CORES)
+                event.cores_s[event.on_cores] = cores_s;
+            event.on_cores++;
+        }
+        event.drive |= op->drive;
         s->total.lane[which] += passes_s;
-        lane->left_s -= alone_s;
+        s->left_s[which] -= alone_s;
     }
-    s->total.drive += drive ? passes_s : 0.0;
+    s->total.drive += event.drive ? passes_s : 0.0;
+    note_event(s, event);
 }
 
-/* Starts ops that may start and ends ops that have ended, until nothing changes. Returns whether anything did. */
-static bool settle(struct simulator *s) {
-    /* Rounding leaves so much of an op that has ended. */
-    const double nothing = 1e-9;
-    bool any = false, changed = true;
-    while (changed) {
-        changed = false;
-        for (int i = 0; i < s->actives; i++) {
-            const int which = s->active[i];
-            struct lane_state *lane = &s->lane[which];
-            /* The difference of two infinite times is not a number, so an op of infinite time never ends. */
-            if (lane->running && lane->left_s - nothing * lane->price.seconds <= 0.0) {
-                end_op(s, (sw_lane)which);
-                changed = true;
-            }
-            if (ready(s, (sw_lane)which)) {
-                begin_op(s, (sw_lane)which);
-                changed = true;
-            }
-        }
-        any |= changed;
+/* Ends ops that have ended and starts ops that may start, until nothing changes. */
+static void settle(struct simulator *s) {
+    for (unsigned set = s->running; set != 0;) {
+        const int which = take_lane(&set);
+        if (has_ended(s, which))
+            end_op(s, which);
     }
-    return any;
+    while (s->due != 0) {
+        const int which = take_lane(&s->due);
+        if (!ready(s, which))
+            continue;
+        begin_op(s, which);
+        if (has_ended(s, which))
+            end_op(s, which);
+    }
 }
 
 /* Names what is busiest: a lane, the drive that two lanes share, or the cores, where several lanes together keep them
@@ -411,23 +528,98 @@ static void sum_up(const struct simulator *s, struct sw_simulation *out) {
     name_bottleneck(s, out);
 }
 
-static void find_active(struct simulator *s) {
-    s->actives = 0;
-    for (int which = 0; which < SW_LANES; which++)
-        if (s->program->lane_count[which] > 0)
-            s->active[s->actives++] = which;
+static struct snapshot take_snapshot(const struct simulator *s) {
+    struct snapshot shot = {.running = s->running};
+    for (int which = 0; which < SW_LANES; which++) {
+        const struct lane_state *lane = &s->lane[which];
+        shot.next[which] = lane->next;
+        shot.next_step[which] = lane->next_step - s->steps_done;
+        shot.end[which] = lane->end;
+        shot.end_step[which] = lane->end_step - s->steps_done;
+        shot.left_s[which] = s->left_s[which];
+        shot.idle |= lane->ready_s < s->total.now ? bit_of(which) & ~s->running : 0;
+    }
+    return shot;
+}
+
+static bool are_same(const struct snapshot *a, const struct snapshot *b) {
+    bool same = a->running == b->running && a->idle == b->idle;
+    for (int which = 0; which < SW_LANES && same; which++)
+        same = a->next[which] == b->next[which] && a->next_step[which] == b->next_step[which] &&
+               a->end[which] == b->end[which] && a->end_step[which] == b->end_step[which] &&
+               a->left_s[which] == b->left_s[which];
+    return same;
+}
+
+/* Lets the events of the step that was done last come again, which sums times up in the same order and so to the same
+ * bits as if ops were started and ended. */
+static void repeat_step(struct simulator *s) {
+    for (int32_t i = 0; i < s->event_count; i++) {
+        const struct event *event = &s->event[i];
+        s->total.now += event->passes_s;
+        for (int k = 0; k < event->on_cores; k++)
+            s->total.cores += event->cores_s[k];
+        s->total.drive += event->drive ? event->passes_s : 0.0;
+        for (unsigned set = event->running; set != 0;)
+            s->total.lane[take_lane(&set)] += event->passes_s;
+    }
+    note_done(s, s->steps_done + 1);
+}
+
+/* Called when a step is done: if all is as when the step before was done, the steps that follow repeat what has
+ * happened since. */
+static void repeat_steps(struct simulator *s) {
+    const struct snapshot now = take_snapshot(s);
+    const bool same = s->event_count <= s->program->op_count && are_same(&now, &s->before_events);
+    while (same && s->steps_done < s->last)
+        repeat_step(s);
+    s->event_count = 0;
+    s->before_events = now;
+}
+
+/* Sets up the lanes, of which those with ops are active, and returns the time of the busiest. */
+static sw_status begin(struct simulator *s, const struct pricing *pricing, double *out_busiest_s) {
+    const struct sw_program *program = s->program;
+    struct recent_prices recent = {0};
+    *out_busiest_s = 0.0;
+    s->rates = pricing->rates;
+    s->op = malloc(((size_t)program->op_count + 1) * sizeof *s->op);
+    if (s->op == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to simulate a plan");
+    struct timed_op *at = s->op;
+    for (int which = 0; which < SW_LANES; which++) {
+        const int32_t count = program->lane_count[which];
+        s->lane[which] = (struct lane_state){.op = at, .count = count};
+        s->left_s[which] = INFINITY;
+        s->active |= count > 0 ? bit_of(which) : 0;
+        double busy_s = 0.0;
+        for (int32_t i = 0; i < count; i++, at++) {
+            *at = time_next(pricing, &program->op[program->lane_op[which][i]], &recent);
+            busy_s += at->seconds[0];
+        }
+        *out_busiest_s = greater(*out_busiest_s, busy_s);
+    }
+    s->due = s->active;
+    s->before_events = take_snapshot(s);
+    /* The last steps of all are followed by none, and so differ from those before. */
+    if (s->last < s->steps && s->times[0] == NULL)
+        s->event = malloc(((size_t)program->op_count + 1) * sizeof *s->event);
+    return SW_OK;
 }
 
 /* Runs the steps and sums up those that answer. Those after them are begun, as they take their share, but ended only
  * for a trace. */
 static sw_status run(struct simulator *s, struct sw_simulation *out) {
     const int64_t ends = s->times[s->steps - 1] != NULL ? s->steps : s->last;
-    find_active(s);
+    int64_t noted = 0;
     while (settle(s), s->steps_done < ends) {
-        bool running = false;
-        for (int i = 0; i < s->actives; i++)
-            running |= s->lane[s->active[i]].running;
-        if (!running)
+        if (s->event != NULL && s->steps_done != noted) {
+            repeat_steps(s);
+            noted = s->steps_done;
+            if (noted >= ends)
+                break;
+        }
+        if (s->running == 0)
             return sw_fail(SW_ERR_INTERNAL, "the simulated plan stands still after %lld steps",
                            (long long)s->steps_done);
         advance(s);
@@ -439,34 +631,50 @@ static sw_status run(struct simulator *s, struct sw_simulation *out) {
     return SW_OK;
 }
 
+static void end(struct simulator *s) {
+    free(s->event);
+    free(s->op);
+}
+
+static sw_status simulate(struct simulator *s, const struct pricing *pricing, struct sw_simulation *out) {
+    double busiest_s;
+    sw_status status = begin(s, pricing, &busiest_s);
+    if (status == SW_OK)
+        status = run(s, out);
+    end(s);
+    return status;
+}
+
 sw_status sw_simulate(const struct sw_plan *plan, sw_program_kind kind, bool redone, const struct sw_rates *rates,
                       struct sw_trace *trace, struct sw_simulation *out) {
     assert(sw_program_repeats(kind) && plan->program[kind].op_count > 0);
-    struct simulator s = {.plan = plan,
-                          .program = &plan->program[kind],
-                          .rates = rates,
-                          .redone = redone,
-                          .steps = STEPS,
-                          .first = ANSWER - 1,
-                          .last = ANSWER};
+    const struct pricing pricing = {.plan = plan, .rates = rates, .redone = redone};
+    struct simulator s = {.program = &plan->program[kind], .steps = STEPS, .first = ANSWER - 1, .last = ANSWER};
     for (int64_t step = 0; step < STEPS; step++)
         s.times[step] = sw_trace_begin(trace, kind, step + 1, 0);
-    return run(&s, out);
+    return simulate(&s, &pricing, out);
 }
 
 sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
-                              const struct sw_rates *rates, struct sw_simulation *out) {
-    struct simulator s = {
-        .plan = plan, .program = program, .rates = rates, .steps = STEPS, .first = ANSWER - 1, .last = ANSWER};
-    return run(&s, out);
+                              const struct sw_rates *rates, double enough_s, double *out_busiest_s,
+                              struct sw_simulation *out) {
+    const struct pricing pricing = {.plan = plan, .rates = rates};
+    struct simulator s = {.program = program, .steps = STEPS, .first = ANSWER - 1, .last = ANSWER};
+    *out = (struct sw_simulation){.step_s = INFINITY};
+    sw_status status = begin(&s, &pricing, out_busiest_s);
+    if (status == SW_OK && *out_busiest_s < enough_s)
+        status = run(&s, out);
+    end(&s);
+    return status;
 }
 
 sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
                             const struct sw_rates *rates, struct sw_simulation *out) {
     assert(plan->program[kind].op_count > 0 && steps >= 1 && steps <= STEPS);
     assert(steps == 1 || sw_program_repeats(kind));
-    struct simulator s = {.plan = plan, .program = &plan->program[kind], .rates = rates, .steps = steps, .last = steps};
-    return run(&s, out);
+    const struct pricing pricing = {.plan = plan, .rates = rates};
+    struct simulator s = {.program = &plan->program[kind], .steps = steps, .last = steps};
+    return simulate(&s, &pricing, out);
 }
 
 sw_status sw_predict(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_prediction *out) {

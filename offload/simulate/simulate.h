@@ -31,9 +31,12 @@ enum { SW_SIMULATE_MOST_STEPS = 6 };
 sw_status sw_simulate_apart(const struct sw_plan *plan, sw_program_kind kind, int64_t steps,
                             const struct sw_rates *rates, struct sw_simulation *out);
 
-/* Simulates, without a trace, a program that is not one of the plan's: that of an outline. */
+/* Simulates, without a trace, a program that is not one of the plan's: that of an outline. *out_busiest_s: the time of
+ * its busiest lane, which a step does not undercut. Where that is enough_s or more, nothing is simulated, and the step
+ * of *out is infinite. */
 sw_status sw_simulate_program(const struct sw_plan *plan, const struct sw_program *program,
-                              const struct sw_rates *rates, struct sw_simulation *out);
+                              const struct sw_rates *rates, double enough_s, double *out_busiest_s,
+                              struct sw_simulation *out);
 
 /* Returns the least seconds for which an op keeps its lane busy: alone, and on a lane that was busy before. */
 double sw_simulate_op(const struct sw_plan *plan, const struct sw_rates *rates, const struct sw_op *op);
