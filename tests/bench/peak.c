@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "bench/kernels/model.h"
+#include "bench/kernels/peak.h"
 
 static void names(void **state) {
     (void)state;
