@@ -61,6 +61,10 @@ enum { WIDE_MODEL = 768 };
 #define FIRST_S 18.0
 #define PASS_S 0.06
 
+static double share_of(double seconds) {
+    return sw_measure_share() * seconds;
+}
+
 struct timing {
     struct sw_device *device;
     struct sw_op_times *times;
@@ -106,7 +110,7 @@ static sw_status displace_caches(const struct timing *timing) {
 
 static sw_status time_pass(struct timing *timing, struct sw_unit_run *run, sw_unit_pass pass, bool displace) {
     double wall_s = 0.0;
-    for (int round = 0; round < MOST_ROUNDS && (round < LEAST_ROUNDS || wall_s < PASS_S); round++) {
+    for (int round = 0; round < MOST_ROUNDS && (round < LEAST_ROUNDS || wall_s < share_of(PASS_S)); round++) {
         if (displace)
             SW_TRY(displace_caches(timing));
         const double start_cpu_s = sw_cpu_seconds();
@@ -177,7 +181,7 @@ static sw_status time_cells(struct timing *timing, const struct sw_rates_target 
                             struct sw_memory_samples *samples) {
     const int64_t most_bytes = most_cell_bytes(timing->device);
     for (int i = 0; i < CELLS; i++) {
-        const double due_s = samples->count * ALL_S / (SW_MEMORY_SAMPLES - 1);
+        const double due_s = samples->count * share_of(ALL_S) / (SW_MEMORY_SAMPLES - 1);
         if (samples->count < SW_MEMORY_SAMPLES && passed_s(timing) >= due_s)
             SW_TRY(sw_rates_sample_memory(target, samples));
         if (sw_op_times_count(timing->times) == 0 ||
@@ -201,9 +205,9 @@ static sw_status profile_time_ops(const struct sw_rates_target *target, struct s
     if (status == SW_OK)
         status = sw_memory_open(timing.device, "measurement", SW_MEMORY_DEVICE, 2 * CACHES_BYTES, &timing.other);
     if (status == SW_OK)
-        status = time_cells(&timing, target, FIRST_S, samples);
+        status = time_cells(&timing, target, share_of(FIRST_S), samples);
     if (status == SW_OK)
-        status = time_cells(&timing, target, ALL_S, samples);
+        status = time_cells(&timing, target, share_of(ALL_S), samples);
     sw_memory_close(timing.other);
     sw_stream_close(timing.stream);
     SW_TRY(status);

@@ -11,6 +11,12 @@
 enum { ROUNDS = 3 };
 #define WORKING_BYTES (256 * SW_MIB)
 
+double sw_measure_share(void) {
+    const char *text = getenv("SW_MEASURE_SHARE");
+    const double share = text != NULL ? strtod(text, NULL) : 1.0;
+    return share > 0.0 && share < 1.0 ? share : 1.0;
+}
+
 double sw_cpu_seconds(void) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
@@ -50,7 +56,8 @@ typedef sw_status (*chunk_function)(struct bench *bench, int64_t chunk);
 static sw_status open_bench(struct bench *bench, struct sw_device *device, const struct sw_measure_shape *shape,
                             const sw_memory_side side[3], const int64_t grain_bytes[3]) {
     const int64_t all_bytes = grain_bytes[0] + grain_bytes[1] + grain_bytes[2];
-    const int64_t chunks = sw_max_i64(2, WORKING_BYTES / (shape->chunk_grains * all_bytes));
+    const int64_t working_bytes = (int64_t)(sw_measure_share() * (double)WORKING_BYTES);
+    const int64_t chunks = sw_max_i64(2, working_bytes / (shape->chunk_grains * all_bytes));
     const int64_t grains = chunks * shape->chunk_grains;
     void **areas[] = {&bench->a, &bench->b, &bench->c};
     *bench = (struct bench){.device = device,

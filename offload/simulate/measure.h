@@ -53,6 +53,10 @@ sw_status sw_measure_handover(struct sw_device *device, const struct sw_measure_
  * sets around it. */
 sw_status sw_measure_queued(struct sw_device *device, double *out_s);
 
+/* Returns the share of their usual time and memory that measurements take: 1, or less where SW_MEASURE_SHARE in the
+ * environment says so. Rates are then coarse; tests that need some rates and no good ones are fast. */
+double sw_measure_share(void);
+
 /* Returns the median of some values, and sorts them. */
 double sw_median(double *values, int count);
 

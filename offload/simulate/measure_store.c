@@ -169,7 +169,7 @@ static sw_status with_store(struct sw_store *store, int depth, const struct sw_m
                               .depth = depth,
                               .grains = grains,
                               .chunk_grains = shape->chunk_grains,
-                              .least_s = PASS_S,
+                              .least_s = PASS_S * sw_measure_share(),
                               .ring_chunks = sw_min_i64(shape->ring_chunks, SW_STORE_LANE_TRANSFERS)};
     if (status == SW_OK)
         status = measure(pass, other, out);
@@ -179,7 +179,8 @@ static sw_status with_store(struct sw_store *store, int depth, const struct sw_m
 
 sw_status sw_measure_store(const char *const *directories, int directory_count, bool allow_buffered, int depth,
                            const struct sw_measure_shape *shape, struct sw_store_rates *out) {
-    const int64_t grains = sw_max_i64(shape->chunk_grains, SW_MEASURE_STORE_BYTES / SW_OPTIMIZER_GRAIN_BYTES);
+    const int64_t bytes = (int64_t)(sw_measure_share() * (double)SW_MEASURE_STORE_BYTES);
+    const int64_t grains = sw_max_i64(shape->chunk_grains, bytes / SW_OPTIMIZER_GRAIN_BYTES);
     const struct sw_store_spec spec = {.directories = directories,
                                        .directory_count = directory_count,
                                        .unit_grains = &grains,
