@@ -28,6 +28,8 @@ TESTS = ("io:store", "io:layout", "run:rank_stores", "run:departure", "job:room"
          "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state")
 SLOWER = 3  # a mutant's test may take so many times its seconds, and STILL_S more
 STILL_S = 10
+WRITE_S = 60
+OUTCOMES = ("caught", "survived", "not reached", "late")
 LOOK_S = 0.02  # between two looks at what a test has printed
 
 
@@ -68,8 +70,8 @@ def passes(output, ended):
 
 
 def run(test, more, limit_s):
-    """Returns whether the test passed within limit_s. It has a folder of its own, and ends with all that it started when its first case
-    has failed."""
+    """Returns "passed", "failed", or "late" where the test had to be ended after limit_s. It has a folder of its own, and ends with all
+    that it started when its first case has failed."""
     with tempfile.TemporaryDirectory(prefix="spillway-mutant-", ignore_cleanup_errors=True) as folder:
         env = os.environ | test["env"] | {"PYTHONUNBUFFERED": "1"} | more
         path, work = os.path.join(folder, "output"), os.path.join(folder, "work")
@@ -86,7 +88,9 @@ def run(test, more, limit_s):
         except ProcessLookupError:
             pass
         program.wait()
-        return right and status == 0
+        if right and status is None:
+            return "late"
+        return "passed" if right and status == 0 else "failed"
 
 
 def record(tests, most_s):
@@ -96,7 +100,7 @@ def record(tests, most_s):
         with tempfile.NamedTemporaryFile("r", prefix="spillway-seen-") as notes:
             os.chmod(notes.name, 0o666)  # some tests go on as another user
             begun = time.monotonic()
-            if not run(test, {"SW_MUTANTS_SEEN": notes.name}, most_s):
+            if run(test, {"SW_MUTANTS_SEEN": notes.name}, most_s) != "passed":
                 print(f"{label} is left out: it fails or takes more than {most_s} s", flush=True)
                 continue
             seconds[label] = time.monotonic() - begun
@@ -122,17 +126,48 @@ def text_of(condition):
         return file.read().splitlines()[int(number) - 1].strip()
 
 
+def known(path, chosen):
+    """Reads which mutants an earlier run caught. A condition that has moved since is found by its file and its text, where these tell it
+    apart. The others are judged again, as this run may have more tests."""
+    def named(condition, text):
+        return condition.split(":")[0], text
+
+    times = collections.Counter(named(condition, text_of(condition)) for condition in conditions())
+    with open(path, encoding="utf-8") as file:
+        results = {named(result["condition"], result["text"]) + (result["forced"],): result for result in json.load(file)["mutants"]}
+    found = {}
+    for condition in chosen:
+        name = named(condition, text_of(condition))
+        for forced in (True, False):
+            result = results.get(name + (forced,), {"outcome": "late"})
+            if times[name] == 1 and result["outcome"] == "caught":
+                found[condition, forced] = result | {"condition": condition}
+    return found
+
+
 def judge(condition, forced, tests, seconds, seen):
-    """Returns what became of a mutant, and the test that noticed it."""
+    """Returns what became of a mutant, and the test that noticed it. "Late" is a test that took too long: the mutant may hang, or the
+    machine was busy."""
     against = f"{condition}:{1 - forced}"
     reached = sorted((label for label in seen if against in seen[label]), key=seconds.get)
     for label in reached:
-        if not run(tests[label], {"SW_MUTANT": f"{condition}:{forced}"}, SLOWER * seconds[label] + STILL_S):
-            return "caught", label
+        ended = run(tests[label], {"SW_MUTANT": f"{condition}:{forced}"}, SLOWER * seconds[label] + STILL_S)
+        if ended != "passed":
+            return {"failed": "caught", "late": "late"}[ended], label
     return ("survived" if reached else "not reached"), None
 
 
-def main():
+def write(path, seed, conditions_count, results):
+    counts = collections.Counter(result["outcome"] for result in results)
+    if path:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            json.dump({"seed": seed, "conditions": conditions_count, "counts": counts, "mutants": results}, file, indent=1)
+            file.write("\n")
+        os.replace(path + ".new", path)
+    return counts
+
+
+def options_of():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="conditions whose path begins so, such as io/store/commit.c")
     parser.add_argument("--tests", default="", help="only those whose AREA:NAME begins so, such as io:")
@@ -141,8 +176,13 @@ def main():
     parser.add_argument("--most-seconds", type=float, default=60.0, help="tests that take longer are left out")
     parser.add_argument("--minutes", type=float, default=0, help="begin no mutant after so many; 0: no limit")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants that are judged at a time")
-    parser.add_argument("--json", metavar="FILE", help="write all results")
-    options = parser.parse_args()
+    parser.add_argument("--json", metavar="FILE", help="write all results, and every minute those that are there")
+    parser.add_argument("--go-on", metavar="FILE", help="judge only what this file of --json has not as caught")
+    return parser.parse_args()
+
+
+def main():
+    options = options_of()
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
     tests = {label: test for label, test in declared() if label.startswith(options.tests)}
     build(tests.values())
@@ -150,6 +190,8 @@ def main():
     chosen = [c for c in dict.fromkeys(conditions()) if c.startswith(options.only)]
     random.Random(options.seed).shuffle(chosen)
     chosen = chosen[:round(options.share * len(chosen))]
+    judged = known(options.go_on, chosen) if options.go_on else {}
+    results = list(judged.values())
 
     def result_of(mutant):
         condition, forced = mutant
@@ -160,15 +202,17 @@ def main():
             print(f"{condition} always {bool(forced)}: {outcome}: {text_of(condition)}", flush=True)
         return {"condition": condition, "text": text_of(condition), "forced": bool(forced), "outcome": outcome, "by": by}
 
+    written = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        mutants = [(condition, forced) for condition in chosen for forced in (1, 0)]
-        results = [result for result in pool.map(result_of, mutants) if result is not None]
-    counts = collections.Counter(result["outcome"] for result in results)
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"seed": options.seed, "conditions": len(chosen), "counts": counts, "mutants": results}, file, indent=1)
-            file.write("\n")
-    print(f"{len(results)} mutants: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("caught", "survived", "not reached")))
+        mutants = [(condition, forced) for condition in chosen for forced in (1, 0) if (condition, bool(forced)) not in judged]
+        for result in pool.map(result_of, mutants):
+            if result is not None:
+                results.append(result)
+            if time.monotonic() > written + WRITE_S:
+                write(options.json, options.seed, len(chosen), results)
+                written = time.monotonic()
+    counts = write(options.json, options.seed, len(chosen), results)
+    print(f"{len(results)} mutants: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES))
     return 0
 
 
