@@ -285,11 +285,11 @@ static bool is_near(const struct sw_watch_network *own, const struct in6_addr *s
 
 /* Answers, on a rank whose network is `own`, to that of rank 0. */
 static void fill_answer(const struct sw_watch_network *first, const struct sw_watch_network *own,
-                         struct sw_watch_answer *out) {
+                        struct sw_watch_answer *out) {
     enum { REACHED = 1, NEAR = 2, PREFERRED = 4 };
     int merit[SW_WATCH_ADDRESSES] = {0}, best = 0;
-    *out =
-        (struct sw_watch_answer){.shares = own->boot[0] != '\0' && own->name[0] != '\0' && watch_same_network(first, own)};
+    *out = (struct sw_watch_answer){.shares =
+                                        own->boot[0] != '\0' && own->name[0] != '\0' && watch_same_network(first, own)};
     for (int i = 0; i < first->count && !out->shares; i++) {
         const struct in6_addr *address = &first->addresses[i];
         /* An address that this machine has itself, such as that of a container bridge, does not lead to rank 0. */
@@ -629,8 +629,8 @@ static sw_status broadcast(const struct sw_watch *watch, const char *what, void 
 }
 
 /* Gives rank 0 the answers of the others; `all` receives them, in the order of the ranks. */
-static sw_status gather_answers(const struct sw_watch *watch, const struct sw_watch_answer *own, struct sw_watch_answer *all,
-                                int64_t *bounds) {
+static sw_status gather_answers(const struct sw_watch *watch, const struct sw_watch_answer *own,
+                                struct sw_watch_answer *all, int64_t *bounds) {
     struct sw_comm_request *request;
     bounds[0] = 0;
     for (int rank = 1; rank <= watch->ranks; rank++)

@@ -1,6 +1,7 @@
-/* The learning rate as a function of the step, and its factors by the names of tensors. The curves are those of PyTorch's CosineAnnealingLR and LinearLR and of
- * transformers' get_cosine_schedule_with_warmup and its linear one: they reach min_lr one step after the last, so that
- * every step trains. The warm-up's first step has lr/warmup, where transformers' first step has a rate of 0. */
+/* The learning rate as a function of the step, and its factors by the names of tensors. The curves are those of
+ * PyTorch's CosineAnnealingLR and LinearLR and of transformers' get_cosine_schedule_with_warmup and its linear one:
+ * they reach min_lr one step after the last, so that every step trains. The warm-up's first step has lr/warmup, where
+ * transformers' first step has a rate of 0. */
 #ifndef SW_JOB_SETTINGS_SCHEDULE_H
 #define SW_JOB_SETTINGS_SCHEDULE_H
 

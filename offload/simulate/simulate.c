@@ -32,7 +32,7 @@ struct price {
     bool skipped; /* a redo that is not needed */
 };
 
-/* What prices depend on beside the op. */
+/* The prices of ops depend on this beside the op itself. */
 struct pricing {
     const struct sw_plan *plan;
     const struct sw_rates *rates;

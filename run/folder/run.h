@@ -9,8 +9,8 @@
 #include "job/settings/options.h"
 #include "job/settings/places.h"
 #include "job/settings/settings.h"
-#include "model/hf/config.h"
 #include "model/hf/checkpoint.h"
+#include "model/hf/config.h"
 #include "offload/engine/engine.h"
 #include "run/data/text_data.h"
 

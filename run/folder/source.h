@@ -5,8 +5,8 @@
 #include "core/optimizer_format.h"
 #include "core/status.h"
 #include "job/settings/options.h"
-#include "model/hf/config.h"
 #include "model/hf/checkpoint.h"
+#include "model/hf/config.h"
 #include "offload/engine/engine.h"
 #include "run/folder/run_model.h"
 
