@@ -3,31 +3,10 @@
 #ifndef SW_KERNELS_DEVICE_OPS_H
 #define SW_KERNELS_DEVICE_OPS_H
 
-#include "core/size.h"
 #include "kernels/device.h"
+#include "kernels/gemm_cache.h"
 
 #include <stddef.h>
-
-/* The scratch that a product on a GPU may take: as much as Hopper's best algorithms want. */
-#define SW_GPU_GEMM_SCRATCH_BYTES (32 * SW_MIB)
-
-struct sw_gemm_entry {
-    struct sw_gemm shape;
-    int64_t scratch_bytes; /* of device memory, that a call needs */
-    void *prepared;        /* the device's data, which its release_gemm frees; NULL: none */
-};
-
-/* An entry never moves. `entries` is sorted by shape. */
-struct sw_gemm_cache {
-    struct sw_gemm_entry **entries;
-    int64_t count, capacity;
-};
-
-/* Returns whether two shapes are equal. */
-bool sw_gemm_same(const struct sw_gemm *a, const struct sw_gemm *b);
-
-/* Returns the entry of a shape; NULL: the shape was not prepared. */
-struct sw_gemm_entry *sw_gemm_cache_find(const struct sw_gemm_cache *cache, const struct sw_gemm *shape);
 
 struct sw_gemm_algorithm;
 struct sw_gemm_algorithms;
