@@ -119,7 +119,7 @@ def a_lost_rank_ends_the_job():
     for name, how, what in (("zero", signal.SIGKILL, "has died"), ("tensor", signal.SIGKILL, "has died"),
                             ("tensor", signal.SIGSTOP, "has not answered")):
         run = f"{name}-{how.name}"
-        running = Job(path("job.log"), 2, train(run, *SHAPES[name], "--rank-timeout", TIMEOUT_S, steps=ENDLESS)).wait_for(" loss ")
+        running = Job(path("job.log"), 2, train(run, *SHAPES[name], "--rank-timeout", TIMEOUT_S, steps=ENDLESS)).wait_for("  loss ")
         os.kill(running.processes()[1], how)
         begun = time.monotonic()
         code, said = running.end(), said_by(running.said())
@@ -144,7 +144,7 @@ def a_gpu_that_hangs_is_named():
 
 
 def a_wish_to_stop_ends_all_ranks():
-    running = Job(path("job.log"), 2, train("stopped", *SHAPES["away"], steps=ENDLESS)).wait_for(" loss ")
+    running = Job(path("job.log"), 2, train("stopped", *SHAPES["away"], steps=ENDLESS)).wait_for("  loss ")
     os.kill(running.processes()[1], signal.SIGUSR1)
     code = running.end()
     steps = [line["step"] for line in steps_of(path("stopped"))]

@@ -163,7 +163,7 @@ def a_killed_rank_loses_nothing():
     flags = ("--tensor", 2, "--place", "weights=host,grads=nvme,optimizer=nvme")
     for turn in range(ROUNDS):
         arguments = train("lost", *flags, steps=100000, timeout_s=TIMEOUT_S) if turn == 0 else command("resume", path("lost"))
-        job = Job(path("job.log"), 4, arguments).wait_for(" loss ")
+        job = Job(path("job.log"), 4, arguments).wait_for("  loss ")
         time.sleep(draw.random())
         victim, processes = draw.randrange(4), job.processes()
         os.kill(processes[victim], signal.SIGKILL)

@@ -138,7 +138,7 @@ def long_job():
     """Begins or goes on with a long training, and is somewhere in it."""
     begun = os.path.exists(path("lost"))
     arguments = resume("lost") if begun else train("lost", "--place", NVME, steps=100000, timeout_s=TIMEOUT_S)
-    return Job(path("job.log"), 3, arguments).wait_for(" loss ")
+    return Job(path("job.log"), 3, arguments).wait_for("  loss ")
 
 
 def launcher_told(how, draw):
