@@ -165,7 +165,7 @@ def a_drive_that_cannot_be_measured():
     """A plan that has nothing on it needs it for nothing else, and is made."""
     memory = os.path.join(SCRATCH, "unmeasured")
     os.mkdir(memory)
-    disks.mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", memory)
+    disks.mount("-t", "tmpfs", "-o", "size=6m", "tmpfs", memory)
     ended = program.run("plan", "--model", "gpt2-tiny", *program.SHAPE, "--nvme", memory, "--allow-buffered", "--place",
                         "optimizer=device,grads=device,weights=device,acts=device", "--json")
     found = json.loads(ended.out) if ended.code == 0 else {"saves": ended.err, "predicted": {}}
