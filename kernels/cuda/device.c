@@ -1,4 +1,4 @@
-/* Opening a GPU: whether there is one, a driver that is new enough, and kernels for it. */
+/* A GPU: whether there is one, a driver that is new enough, and kernels for it; its memory, streams and events. */
 #include "core/arena.h"
 #include "core/long_work.h"
 #include "core/machine.h"
@@ -188,44 +188,6 @@ int sw_device_gpus(void) {
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-static void cuda_add_streams(struct sw_device_ops *ops);
-
-static void cuda_add_memory(struct sw_device_ops *ops);
-
-sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
-    int64_t free_bytes = 0;
-    struct sw_cuda *cuda = calloc(1, sizeof *cuda);
-    if (cuda == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to open the CUDA device");
-    const sw_status status = open_cuda(cuda, number, &free_bytes);
-    if (status != SW_OK) {
-        free(cuda);
-        return status;
-    }
-    device->backend = cuda;
-    device->ops.close = close_cuda;
-    device->ops.check_warpgroups = check_warpgroups;
-    cuda_add_memory(&device->ops);
-    cuda_add_streams(&device->ops);
-    sw_cuda_add_gemm(&device->ops);
-    sw_cuda_add_kernels(&device->ops);
-    device->info = (struct sw_device_info){.name = "cuda",
-                                           .isa = cuda->isa,
-                                           .model = cuda->name,
-                                           .bus = cuda->bus,
-                                           .library_name = cuda->library_name,
-                                           .threads = 0,
-                                           .number = cuda->number,
-                                           .multiprocessors = cuda->multiprocessors,
-                                           .driver = cuda->driver,
-                                           .library = (int64_t)cublasLtGetVersion(),
-                                           .bf16_fast = true,
-                                           .threads_keep_bits = {true, true, true},
-                                           .asynchronous = true,
-                                           .memory_bytes = free_bytes};
-    return SW_OK;
-}
-
 /* Memory of the GPU, pinned memory of the host, and copies between them. */
 
 /* CUDA clears memory after it has returned, on its default stream, and our streams do not wait for that one: what they
@@ -367,7 +329,7 @@ static sw_status zero(struct sw_stream *stream, void *to, int64_t bytes) {
     return sw_cuda_check(cudaMemsetAsync(to, 0, (size_t)bytes, sw_cuda_stream(stream)), "clearing memory of the GPU");
 }
 
-static void cuda_add_memory(struct sw_device_ops *ops) {
+static void add_memory(struct sw_device_ops *ops) {
     ops->open_memory = open_memory;
     ops->close_memory = close_memory;
     ops->copy_to_device = copy_to_device;
@@ -464,7 +426,7 @@ static sw_status use(const struct sw_device *device) {
     return sw_cuda_use(device);
 }
 
-static void cuda_add_streams(struct sw_device_ops *ops) {
+static void add_streams(struct sw_device_ops *ops) {
     ops->use = use;
     ops->open_stream = open_stream;
     ops->close_stream = close_stream;
@@ -476,4 +438,38 @@ static void cuda_add_streams(struct sw_device_ops *ops) {
     ops->event_reached = event_reached;
     ops->stream_wait = stream_wait;
     ops->elapsed_ns = elapsed_ns;
+}
+
+sw_status sw_cuda_device_init(struct sw_device *device, const char *number) {
+    int64_t free_bytes = 0;
+    struct sw_cuda *cuda = calloc(1, sizeof *cuda);
+    if (cuda == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open the CUDA device");
+    const sw_status status = open_cuda(cuda, number, &free_bytes);
+    if (status != SW_OK) {
+        free(cuda);
+        return status;
+    }
+    device->backend = cuda;
+    device->ops.close = close_cuda;
+    device->ops.check_warpgroups = check_warpgroups;
+    add_memory(&device->ops);
+    add_streams(&device->ops);
+    sw_cuda_add_gemm(&device->ops);
+    sw_cuda_add_kernels(&device->ops);
+    device->info = (struct sw_device_info){.name = "cuda",
+                                           .isa = cuda->isa,
+                                           .model = cuda->name,
+                                           .bus = cuda->bus,
+                                           .library_name = cuda->library_name,
+                                           .threads = 0,
+                                           .number = cuda->number,
+                                           .multiprocessors = cuda->multiprocessors,
+                                           .driver = cuda->driver,
+                                           .library = (int64_t)cublasLtGetVersion(),
+                                           .bf16_fast = true,
+                                           .threads_keep_bits = {true, true, true},
+                                           .asynchronous = true,
+                                           .memory_bytes = free_bytes};
+    return SW_OK;
 }
