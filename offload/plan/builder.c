@@ -44,12 +44,27 @@ void sw_build_hand_on(struct sw_builder *b) {
     b->program->op_count = b->program->access_count = 0;
 }
 
+void sw_build_pass_accesses(struct sw_builder *b) {
+    struct sw_program *program = b->program;
+    if (b->hazards == NULL || b->status != SW_OK || program->op_count == 0)
+        return;
+    b->status = sw_hazards_add(b->hazards, program->op_count - 1, program->access, program->access_count);
+    b->passed_accesses += program->access_count;
+    program->access_count = 0;
+}
+
+/* Returns the bytes of the program that is written down, of accesses that were passed on too. */
+static int64_t bytes_so_far(const struct sw_builder *b) {
+    return sw_program_bytes(b->program) + b->passed_accesses * (int64_t)sizeof *b->program->access;
+}
+
 struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro) {
     struct sw_program *program = b->program;
     if (b->take != NULL && program->op_count == TAKEN_OPS)
         sw_build_hand_on(b);
+    sw_build_pass_accesses(b);
     if (b->take == NULL && b->status == SW_OK &&
-        (program->op_count == SW_PLAN_MOST_OPS || sw_program_bytes(program) > b->most_bytes))
+        (program->op_count == SW_PLAN_MOST_OPS || bytes_so_far(b) > b->most_bytes))
         b->status = sw_plan_refuse_ops(&b->plan->spec);
     if (!grow(b, (void **)&program->op, program->op_count, &b->op_capacity, sizeof *program->op))
         return &b->dropped;
@@ -98,7 +113,8 @@ static void add_access(struct sw_builder *b, bool write, struct sw_operand place
                                  .age = (int8_t)what.age,
                                  .write = write,
                                  .generation = what.generation};
-    access->role = sw_role_of(op, access);
+    if (b->hazards == NULL)
+        access->role = sw_role_of(op, access);
     op->access_count++;
 }
 
@@ -106,6 +122,8 @@ static void add_access(struct sw_builder *b, bool write, struct sw_operand place
  * a piece holds the op's grains alone. */
 static struct extent extent_of(const struct sw_builder *b, const struct sw_op *op, struct sw_operand place,
                                sw_content content) {
+    if (b->hazards != NULL)
+        return (struct extent){0};
     const struct sw_slot *slot = &b->plan->slot[place.slot];
     const int64_t start = place.piece * slot->piece_bytes;
     struct extent extent = {start + place.offset_bytes, place.bytes};

@@ -92,13 +92,19 @@ struct sw_builder {
     bool redo;        /* ops that are being written down belong to a redo */
     sw_take_ops take; /* takes ops and their accesses away as they become many; NULL: all are kept */
     void *take_context;
-    bool enough;          /* `take` wants no more */
-    struct sw_op dropped; /* receives ops once memory ran out, which the status says, or once there are enough */
+    bool enough; /* `take` wants no more */
+    /* Where these are given, they get the accesses of each op, and of its accesses none is kept. NULL: all are kept,
+     * with their roles and addresses. */
+    struct sw_hazards *hazards;
+    int64_t passed_accesses; /* accesses that they got */
+    struct sw_op dropped;    /* receives ops once memory ran out, which the status says, or once there are enough */
     sw_status status;
 };
 
 /* Hands the ops that were written down since the last time to `take`. */
 void sw_build_hand_on(struct sw_builder *b);
+/* Hands the accesses of the last op to the hazards, if these are given. */
+void sw_build_pass_accesses(struct sw_builder *b);
 /* Writes down an op, to which accesses are then added. The pointer is valid until the next op. unit, micro: -1 for
  * none.
  */

@@ -1,22 +1,24 @@
 /* Derives waits from accesses: a read waits for the last write of its pieces, a write for the last write and for all
  * reads since.
  *
- * The ops are walked in order as several steps; conflicts that the last walk finds become its waits, those with earlier
- * walks as waits for steps before. Two steps show all of them, as a step touches the pieces that the one before
- * touched; where generations swap roles from step to step, it takes three. */
+ * The ops are walked once, in order. A conflict with an op of the same step is seen at once. An access to a piece that
+ * its step has not written yet also conflicts with the step before, which leaves its pieces as this one leaves them:
+ * such accesses are kept and looked at again at the end. Where generations swap roles from step to step, the step
+ * before has left there what this step leaves in the other generation, and the one before that may count too. */
 #include "offload/plan/plan_private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { WALKS = 2, WALKS_WITH_GENERATIONS = 3 };
+/* The most steps back that an op waits for. */
+enum { MOST_BACK = 2 };
 
-/* Count of ops of a lane, over all walks, that must be done; 0: none. */
+/* Count of ops of a lane, in a step, that must be done; 0: none. */
 typedef int32_t done_count;
 
 struct piece_state {
     done_count reader[SW_LANES];
-    done_count writer;
+    done_count writer; /* 0: not written in this step */
     sw_lane writer_lane;
 };
 
@@ -25,20 +27,30 @@ struct piece_state {
  * follow each other, and only the first has to visit each piece. The pieces themselves get what was recorded here when
  * an access to the slot names other pieces. */
 struct run_state {
-    int32_t first, count;        /* numbers of the pieces among all of the plan; count 0: nothing is known, else > 1 */
+    int32_t slot_first;          /* number of the slot's first piece among all of the plan */
+    int32_t first, count;        /* numbers of the pieces; count 0: nothing is known, else > 1 */
+    int32_t unwritten;           /* pieces that this step has not written */
     done_count writer[SW_LANES]; /* last write of any of the pieces, by lane */
     done_count reader[SW_LANES]; /* last read of any of the pieces since its last write, by lane */
     bool written;                /* all pieces were written since their states were gathered */
     bool read[SW_LANES];         /* all pieces were read by this lane since then */
 };
 
-struct hazards {
+/* An access to pieces that its step had not written: all of them, of which there is one where it has a generation. */
+struct early_access {
+    int32_t op, slot, first, count;
+    bool write;
+    sw_generation generation;
+};
+
+struct sw_hazards {
     struct sw_program *program;
-    const struct sw_plan *plan;
     struct piece_state *piece;
     struct run_state *run; /* one for each slot */
-    int walks;
-    int32_t wait_capacity;
+    struct sw_wait *wait;  /* for ops of the same step */
+    int32_t wait_count, wait_capacity;
+    struct early_access *early;
+    int32_t early_count, early_capacity;
 };
 
 static void need(done_count needed[SW_LANES], sw_lane lane, done_count count) {
@@ -47,7 +59,7 @@ static void need(done_count needed[SW_LANES], sw_lane lane, done_count count) {
 }
 
 /* Gives each piece of a run what was recorded for all of them. */
-static void spread(const struct hazards *h, struct run_state *run) {
+static void spread(const struct sw_hazards *h, struct run_state *run) {
     for (int32_t p = run->first; p < run->first + run->count; p++) {
         struct piece_state *piece = &h->piece[p];
         for (int lane = 0; lane < SW_LANES; lane++) {
@@ -62,51 +74,95 @@ static void spread(const struct hazards *h, struct run_state *run) {
     run->count = 0;
 }
 
-static void collect(const struct hazards *h, int32_t first, int32_t count, struct run_state *out) {
-    *out = (struct run_state){.first = first, .count = count};
+static void collect(const struct sw_hazards *h, int32_t first, int32_t count, struct run_state *out) {
+    *out = (struct run_state){.slot_first = out->slot_first, .first = first, .count = count};
     for (int32_t p = first; p < first + count; p++) {
         const struct piece_state *piece = &h->piece[p];
+        out->unwritten += piece->writer == 0;
         need(out->writer, piece->writer_lane, piece->writer);
         for (int lane = 0; lane < SW_LANES; lane++)
             need(out->reader, (sw_lane)lane, piece->reader[lane]);
     }
 }
 
-/* Returns the state of an access's piece; NULL: the access names several, and *out_run is theirs. */
-static struct piece_state *find_pieces(const struct hazards *h, const struct sw_access *access, int step,
-                                       struct run_state **out_run) {
-    const int32_t slot = sw_access_slot(access, step), first = h->plan->slot[slot].first_piece + access->first;
-    struct run_state *run = *out_run = &h->run[slot];
-    if (run->count > 0 && (run->first != first || run->count != access->count))
+/* Returns the state of a piece; NULL: there are several, and that of the slot's run is theirs. */
+static struct piece_state *find_pieces(const struct sw_hazards *h, int32_t slot, int32_t first_piece, int32_t count) {
+    struct run_state *run = &h->run[slot];
+    const int32_t first = run->slot_first + first_piece;
+    if (run->count > 0 && (run->first != first || run->count != count))
         spread(h, run);
-    if (access->count == 1)
+    if (count == 1)
         return &h->piece[first];
     if (run->count == 0)
-        collect(h, first, access->count, run);
+        collect(h, first, count, run);
     return NULL;
 }
 
-static void gather(const struct hazards *h, const struct sw_access *access, int step, done_count needed[SW_LANES]) {
-    struct run_state *run;
-    const struct piece_state *piece = find_pieces(h, access, step, &run);
+/* Gathers what an access conflicts with in the state that ops have left. */
+static void gather(const struct piece_state *piece, const struct run_state *run, bool write,
+                   done_count needed[SW_LANES]) {
     const done_count *reader = piece != NULL ? piece->reader : run->reader;
     if (piece != NULL)
         need(needed, piece->writer_lane, piece->writer);
     for (int lane = 0; piece == NULL && lane < SW_LANES; lane++)
         need(needed, (sw_lane)lane, run->writer[lane]);
-    for (int lane = 0; access->write && lane < SW_LANES; lane++)
+    for (int lane = 0; write && lane < SW_LANES; lane++)
         need(needed, (sw_lane)lane, reader[lane]);
 }
 
-static void record(struct hazards *h, const struct sw_access *access, int step, sw_lane lane, done_count count) {
-    struct run_state *run;
-    struct piece_state *piece = find_pieces(h, access, step, &run);
+/* Makes room for so many more entries of an array. */
+static sw_status reserve(void **array, int32_t count, int32_t more, int32_t *capacity, size_t size) {
+    if (count + more <= *capacity)
+        return SW_OK;
+    const int32_t wanted = *capacity * 2 + more + 256;
+    void *grown = realloc(*array, (size_t)wanted * size);
+    if (grown == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the plan's waits");
+    *array = grown;
+    *capacity = wanted;
+    return SW_OK;
+}
+
+/* Keeps an access for the end. Where this step has written some of its pieces, or where it has a generation, each of
+ * the others is kept by itself. */
+static sw_status keep_early(struct sw_hazards *h, int32_t op, const struct sw_access *access, int32_t slot) {
+    const struct run_state *run = &h->run[slot];
+    const bool whole = access->count > 1 && access->generation == SW_GENERATION_NONE && run->unwritten == run->count;
+    struct early_access early = {op, access->slot, access->first, 1, access->write, access->generation};
+    SW_TRY(reserve((void **)&h->early, h->early_count, access->count, &h->early_capacity, sizeof *h->early));
+    if (whole) {
+        early.count = access->count;
+        h->early[h->early_count++] = early;
+        return SW_OK;
+    }
+    for (int32_t p = access->first; p < access->first + access->count; p++) {
+        early.first = p;
+        if (find_pieces(h, slot, p, 1)->writer == 0)
+            h->early[h->early_count++] = early;
+    }
+    return SW_OK;
+}
+
+static sw_status look_up(struct sw_hazards *h, int32_t op, const struct sw_access *access,
+                         done_count needed[SW_LANES]) {
+    const int32_t slot = sw_access_slot(access, 0);
+    const struct piece_state *piece = find_pieces(h, slot, access->first, access->count);
+    const struct run_state *run = &h->run[slot];
+    gather(piece, run, access->write, needed);
+    return (piece != NULL ? piece->writer == 0 : run->unwritten > 0) ? keep_early(h, op, access, slot) : SW_OK;
+}
+
+static void record(struct sw_hazards *h, const struct sw_access *access, sw_lane lane, done_count count) {
+    const int32_t slot = sw_access_slot(access, 0);
+    struct piece_state *piece = find_pieces(h, slot, access->first, access->count);
+    struct run_state *run = &h->run[slot];
     if (piece != NULL && access->write) {
         *piece = (struct piece_state){.writer = count, .writer_lane = lane};
     } else if (piece != NULL) {
         piece->reader[lane] = count;
     } else if (access->write) {
-        *run = (struct run_state){.first = run->first, .count = run->count, .written = true};
+        *run = (struct run_state){
+            .slot_first = run->slot_first, .first = run->first, .count = run->count, .written = true};
         run->writer[lane] = count;
     } else {
         run->reader[lane] = count;
@@ -114,73 +170,111 @@ static void record(struct hazards *h, const struct sw_access *access, int step, 
     }
 }
 
-static sw_status add_wait(struct hazards *h, struct sw_op *op, struct sw_wait wait) {
-    struct sw_program *program = h->program;
-    if (program->wait_count == h->wait_capacity) {
-        h->wait_capacity = h->wait_capacity * 2 + 256;
-        struct sw_wait *grown = realloc(program->wait, (size_t)h->wait_capacity * sizeof *grown);
-        if (grown == NULL)
-            return sw_fail(SW_ERR_NOMEM, "no memory for the plan's waits");
-        program->wait = grown;
-    }
-    program->wait[program->wait_count++] = wait;
-    op->wait_count++;
+/* Tells whether a lane's order alone makes an op of it wait for those before. */
+static bool is_implied(const struct sw_op *op, int lane) {
+    return (sw_lane)lane == op->lane && !sw_lane_is_io(op->lane);
+}
+
+sw_status sw_hazards_add(struct sw_hazards *h, int32_t number, const struct sw_access *access, int32_t count) {
+    struct sw_op *op = &h->program->op[number];
+    done_count needed[SW_LANES] = {0};
+    for (int32_t a = 0; a < count; a++)
+        SW_TRY(look_up(h, number, &access[a], needed));
+    for (int32_t a = 0; a < count; a++)
+        record(h, &access[a], op->lane, op->position + 1);
+    SW_TRY(reserve((void **)&h->wait, h->wait_count, SW_LANES, &h->wait_capacity, sizeof *h->wait));
+    op->first_wait = h->wait_count;
+    for (int lane = 0; lane < SW_LANES; lane++)
+        if (needed[lane] > 0 && !is_implied(op, lane))
+            h->wait[h->wait_count++] = (struct sw_wait){.lane = (sw_lane)lane, .position = needed[lane] - 1};
+    op->wait_count = (int8_t)(h->wait_count - op->first_wait);
     return SW_OK;
 }
 
-static sw_status store_waits(struct hazards *h, struct sw_op *op, const done_count needed[SW_LANES]) {
-    op->first_wait = h->program->wait_count;
-    op->wait_count = 0;
+/* Gathers what an access conflicts with in the steps before, by how many steps back they are. */
+static void look_back(const struct sw_hazards *h, const struct early_access *early,
+                      done_count needed[MOST_BACK + 1][SW_LANES]) {
+    if (early->generation == SW_GENERATION_NONE) {
+        const struct piece_state *piece = find_pieces(h, early->slot, early->first, early->count);
+        gather(piece, &h->run[early->slot], early->write, needed[1]);
+        return;
+    }
+    const bool other = early->generation == SW_GENERATION_OTHER;
+    const struct piece_state *before = find_pieces(h, early->slot + !other, early->first, 1);
+    gather(before, NULL, early->write, needed[1]);
+    if (before->writer == 0)
+        gather(find_pieces(h, early->slot + other, early->first, 1), NULL, early->write, needed[MOST_BACK]);
+}
+
+/* Gives an op its waits: on each lane for the latest op that it conflicts with. */
+static void merge_waits(struct sw_hazards *h, struct sw_op *op, done_count earlier[MOST_BACK + 1][SW_LANES]) {
+    struct sw_program *program = h->program;
+    const struct sw_wait *own = &h->wait[op->first_wait], *own_end = own + op->wait_count;
+    op->first_wait = program->wait_count;
     for (int lane = 0; lane < SW_LANES; lane++) {
-        const bool implied = (sw_lane)lane == op->lane && !sw_lane_is_io(op->lane);
-        if (needed[lane] == 0 || implied)
+        int back = 1;
+        if (own < own_end && (int)own->lane == lane) {
+            program->wait[program->wait_count++] = *own++;
             continue;
-        const int32_t per_step = h->program->lane_count[lane];
-        const int32_t position = needed[lane] - 1;
-        SW_TRY(add_wait(h, op,
-                        (struct sw_wait){.lane = (sw_lane)lane,
-                                         .position = position % per_step,
-                                         .steps_back = (int8_t)(h->walks - 1 - position / per_step)}));
+        }
+        while (back <= MOST_BACK && earlier[back][lane] == 0)
+            back++;
+        if (back <= MOST_BACK && !is_implied(op, lane))
+            program->wait[program->wait_count++] = (struct sw_wait){
+                .lane = (sw_lane)lane, .position = earlier[back][lane] - 1, .steps_back = (int8_t)back};
     }
-    return SW_OK;
+    op->wait_count = (int8_t)(program->wait_count - op->first_wait);
 }
 
-/* Walks through a step. The state of pieces is the same whether or not waits are gathered, so only the last does. */
-static sw_status walk(struct hazards *h, int step) {
+sw_status sw_hazards_end(struct sw_hazards *h) {
     struct sw_program *program = h->program;
-    const bool last = step == h->walks - 1;
+    const struct early_access *early = h->early, *early_end = early + h->early_count;
+    const size_t most = (size_t)h->wait_count + (size_t)h->early_count * SW_LANES + 1;
+    free(program->wait);
+    program->wait_count = 0;
+    program->wait = malloc(most * sizeof *program->wait);
+    if (program->wait == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the plan's waits");
     for (int32_t i = 0; i < program->op_count; i++) {
-        struct sw_op *op = &program->op[i];
-        const struct sw_access *access = &program->access[op->first_access];
-        const done_count own = step * program->lane_count[op->lane] + op->position + 1;
-        done_count needed[SW_LANES] = {0};
-        for (int32_t a = 0; last && a < op->access_count; a++)
-            gather(h, &access[a], step, needed);
-        for (int32_t a = 0; a < op->access_count; a++)
-            record(h, &access[a], step, op->lane, own);
-        if (last)
-            SW_TRY(store_waits(h, op, needed));
+        done_count earlier[MOST_BACK + 1][SW_LANES] = {0};
+        for (; early < early_end && early->op == i; early++)
+            look_back(h, early, earlier);
+        merge_waits(h, &program->op[i], earlier);
     }
     return SW_OK;
 }
 
-static int walks_of(const struct sw_program *program) {
-    for (int32_t a = 0; a < program->access_count; a++)
-        if (program->access[a].generation != SW_GENERATION_NONE)
-            return WALKS_WITH_GENERATIONS;
-    return WALKS;
+sw_status sw_hazards_begin(const struct sw_plan *plan, struct sw_program *program, struct sw_hazards **out) {
+    struct sw_hazards *h = *out = calloc(1, sizeof *h);
+    if (h == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
+    h->program = program;
+    h->piece = calloc((size_t)plan->piece_count + 1, sizeof *h->piece);
+    h->run = calloc((size_t)plan->slot_count + 1, sizeof *h->run);
+    if (h->piece == NULL || h->run == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
+    for (int32_t slot = 0; slot < plan->slot_count; slot++)
+        h->run[slot].slot_first = plan->slot[slot].first_piece;
+    return SW_OK;
+}
+
+void sw_hazards_destroy(struct sw_hazards *h) {
+    if (h == NULL)
+        return;
+    free(h->piece);
+    free(h->run);
+    free(h->wait);
+    free(h->early);
+    free(h);
 }
 
 sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *program) {
-    struct hazards h = {.program = program, .plan = plan, .walks = walks_of(program)};
-    h.piece = calloc((size_t)plan->piece_count + 1, sizeof *h.piece);
-    h.run = calloc((size_t)plan->slot_count + 1, sizeof *h.run);
-    program->wait_count = 0;
-    sw_status status =
-        h.piece != NULL && h.run != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to derive the plan's waits");
-    for (int step = 0; step < h.walks && status == SW_OK; step++)
-        status = walk(&h, step);
-    free(h.piece);
-    free(h.run);
+    struct sw_hazards *h;
+    sw_status status = sw_hazards_begin(plan, program, &h);
+    for (int32_t i = 0; i < program->op_count && status == SW_OK; i++)
+        status = sw_hazards_add(h, i, &program->access[program->op[i].first_access], program->op[i].access_count);
+    if (status == SW_OK)
+        status = sw_hazards_end(h);
+    sw_hazards_destroy(h);
     return status;
 }

@@ -155,6 +155,10 @@ static inline int64_t sw_program_bytes(const struct sw_program *program) {
  * SW_PLAN_MOST_BYTES. */
 sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out);
 
+/* Emits the ops of a program with their waits and keeps no accesses, of which it returns the number. */
+sw_status sw_plan_emit_waits(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out,
+                             int64_t *out_accesses);
+
 /* Hands the ops of a program to `take` as they are emitted, some at a time, and keeps none. They have no waits. `take`
  * returns false where it wants no more. */
 typedef bool (*sw_take_ops)(void *context, const struct sw_op *op, int32_t count);
@@ -165,6 +169,14 @@ sw_status sw_plan_refuse_ops(const struct sw_plan_spec *spec);
 
 /* Derives the waits of a program from its accesses. */
 sw_status sw_plan_derive_waits(const struct sw_plan *plan, struct sw_program *program);
+
+/* Does the same op by op, so that no more accesses than one op's need be kept. The ops are added in order, all of them.
+ * sw_hazards_end gives them their waits. The caller destroys the hazards, also after an error. */
+struct sw_hazards;
+sw_status sw_hazards_begin(const struct sw_plan *plan, struct sw_program *program, struct sw_hazards **out);
+sw_status sw_hazards_add(struct sw_hazards *h, int32_t number, const struct sw_access *access, int32_t count);
+sw_status sw_hazards_end(struct sw_hazards *h);
+void sw_hazards_destroy(struct sw_hazards *h);
 
 void sw_program_destroy(struct sw_program *program);
 

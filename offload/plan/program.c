@@ -169,6 +169,22 @@ sw_status sw_plan_emit(const struct sw_plan *plan, sw_program_kind kind, struct 
     return index_lanes(out);
 }
 
+sw_status sw_plan_emit_waits(const struct sw_plan *plan, sw_program_kind kind, struct sw_program *out,
+                             int64_t *out_accesses) {
+    struct sw_builder b = begin_program(plan, kind, out);
+    sw_status status = sw_hazards_begin(plan, out, &b.hazards);
+    if (status == SW_OK) {
+        (void)emit(&b, kind);
+        sw_build_pass_accesses(&b);
+        status = b.status;
+    }
+    if (status == SW_OK)
+        status = sw_hazards_end(b.hazards);
+    sw_hazards_destroy(b.hazards);
+    *out_accesses = b.passed_accesses;
+    return status == SW_OK ? index_lanes(out) : status;
+}
+
 sw_status sw_plan_emit_through(const struct sw_plan *plan, sw_program_kind kind, sw_take_ops take, void *context) {
     struct sw_program program;
     struct sw_builder b = begin_program(plan, kind, &program);

@@ -79,20 +79,13 @@ bool sw_outline_is_too_long(const struct sw_plan *plan, int64_t ops) {
     return ops > SW_PLAN_MOST_OPS / (sw_plan_may_speculate(plan) ? STEPS_WITH_SPECULATION : STEPS_OF_PROGRAMS);
 }
 
-static sw_status simulate(const struct sw_plan *plan, const struct sw_rates *rates, struct sw_program *program,
-                          double enough_s, struct sw_outline_price *out) {
-    SW_TRY(sw_plan_derive_waits(plan, program));
-    SW_TRY(sw_simulate_program(plan, program, rates, enough_s, &out->least_s, &out->step));
-    out->simulated = isfinite(out->step.step_s);
-    return SW_OK;
-}
-
 sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates *rates, double enough_s,
                               struct sw_outline_price *out) {
     struct sw_program program = {0};
+    int64_t accesses;
     *out = (struct sw_outline_price){.step.step_s = INFINITY};
-    sw_status status = sw_plan_emit(plan, SW_PROGRAM_UPDATE, &program);
-    out->ops = sw_max_i64(program.op_count, program.access_count / ACCESSES_OF_OP);
+    sw_status status = sw_plan_emit_waits(plan, SW_PROGRAM_UPDATE, &program, &accesses);
+    out->ops = sw_max_i64(program.op_count, accesses / ACCESSES_OF_OP);
     if (status == SW_ERR_ARG) { /* too many ops, or too many bytes of them */
         sw_error_clear();
         status = SW_OK;
@@ -101,7 +94,8 @@ sw_status sw_outline_simulate(const struct sw_plan *plan, const struct sw_rates 
     } else if (status == SW_OK) {
         if (sw_outline_is_too_long(plan, program.op_count))
             enough_s = 0.0;
-        status = simulate(plan, rates, &program, enough_s, out);
+        status = sw_simulate_program(plan, &program, rates, enough_s, &out->least_s, &out->step);
+        out->simulated = status == SW_OK && isfinite(out->step.step_s);
     }
     sw_program_destroy(&program);
     return status;
