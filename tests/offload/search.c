@@ -200,8 +200,64 @@ static void near_the_best_of_all(void **state) {
     assert_true(usual_worse > 0);
 }
 
+/* Draws an order of rises and their shares. */
+static struct sw_rise_order draw_rises(struct plans_random *random) {
+    struct sw_rise_order rises = sw_rises_usual;
+    for (int i = SW_RISES - 1; i > 0; i--) {
+        const int64_t other = plans_draw(random, 0, i);
+        const sw_rise rise = rises.rise[i];
+        rises.rise[i] = rises.rise[other];
+        rises.rise[other] = rise;
+    }
+    for (int rise = 0; rise < SW_RISES; rise++)
+        rises.share[rise] = (double)plans_draw(random, 0, 2) / 2.0;
+    return rises;
+}
+
+/* Outlines a plan; NULL: it does not fit. */
+static struct sw_plan *outline(const struct sw_plan_spec *spec, uint64_t seed) {
+    struct sw_plan *plan;
+    const sw_status status = sw_plan_outline(spec, &plan);
+    if (status == SW_ERR_BUDGET) {
+        sw_error_clear();
+        return NULL;
+    }
+    must(status, seed);
+    return plan;
+}
+
+/* A search remembers the peaks of layouts: outlines are those that are laid out each time. */
+static void remembered_layouts_change_no_outline(void **state) {
+    (void)state;
+    enum { OUTLINES = 40 };
+    int64_t compared = 0;
+    for (uint64_t seed = SEED; seed < SEED + MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan_spec laid_out = draw_spec(&random, &units), remembered = laid_out;
+        must(sw_layout_peaks_create(&remembered.peaks), seed);
+        for (int i = 0; i < OUTLINES; i++) {
+            const struct sw_rise_order rises = draw_rises(&random);
+            laid_out.rises = remembered.rises = &rises;
+            struct sw_plan *expected = outline(&laid_out, seed), *found = outline(&remembered, seed);
+            if ((expected == NULL) != (found == NULL) ||
+                (found != NULL && (sw_plan_hash(found) != sw_plan_hash(expected) ||
+                                   found->commit_every_step != expected->commit_every_step ||
+                                   memcmp(found->tier_bytes, expected->tier_bytes, sizeof found->tier_bytes) != 0)))
+                fail_msg("seed %llu: outline %d differs where layouts are remembered", (unsigned long long)seed, i);
+            compared += found != NULL;
+            sw_plan_destroy(expected);
+            sw_plan_destroy(found);
+        }
+        sw_layout_peaks_destroy(remembered.peaks);
+        sw_units_destroy(units);
+    }
+    assert_true(compared > MODELS * OUTLINES / 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(remembered_layouts_change_no_outline),
         cmocka_unit_test(near_the_best_of_all),
     };
     return cmocka_run_group_tests_name("offload search", tests, NULL, NULL);
