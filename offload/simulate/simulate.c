@@ -530,7 +530,8 @@ static void sum_up(const struct simulator *s, struct sw_simulation *out) {
 
 static struct snapshot take_snapshot(const struct simulator *s) {
     struct snapshot shot = {.running = s->running};
-    for (int which = 0; which < SW_LANES; which++) {
+    for (unsigned set = s->active; set != 0;) {
+        const int which = take_lane(&set);
         const struct lane_state *lane = &s->lane[which];
         shot.next[which] = lane->next;
         shot.next_step[which] = lane->next_step - s->steps_done;
