@@ -138,9 +138,16 @@ static void a_commit_that_never_finished(void **state) {
         for (int file = 0; file < count; file++)
             copy_bytes(store_file(&directories, file), records.mark, marks[file], SW_FORMAT_MARK_BYTES, true);
         overwrite(store_file(&directories, count - 1), records.before + records.bytes / 2, records.bytes / 2, 0);
-        CHECK(open_with(&directories, 3, count - 1, records.before).loss == SW_STORE_RECORD_HARMLESS);
+        struct sw_store_bad_record bad = open_with(&directories, 3, count - 1, records.before);
+        CHECK(bad.loss == SW_STORE_RECORD_HARMLESS && bad.step == 4);
+        /* Where the record tells nothing, those of the other files tell which step it was. */
+        overwrite(store_file(&directories, count - 1), records.before, records.bytes, 0xff);
+        bad = open_with(&directories, 3, count - 1, records.before);
+        CHECK(bad.loss == SW_STORE_RECORD_HARMLESS && bad.step == (count > 1 ? 4 : -1));
         store = reopen_store(&directories);
         check_at_step(store, 3);
+        /* The number of a record that is whole in some file is not given to another. */
+        CHECK(store->sequence == (count > 1 ? 4 : 3));
         commit_steps(store, 4, 5);
         sw_store_close(store);
         open_with(&directories, 5, 0, 0);
@@ -163,6 +170,17 @@ static void a_damaged_mark(void **state) {
     }
     flip(file, records.mark + SW_FORMAT_MARK_BYTES - 1, 0);
     open_with(&directories, 4, 0, 0);
+}
+
+/* A power failure may take the mark of the first commit, and with it nothing is lost: it was not flushed yet. */
+static void a_mark_that_was_never_written(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    const struct records records = make_steps(&directories, 2, 0);
+    const char *file = store_file(&directories, 0);
+    overwrite(file, records.mark, SW_FORMAT_MARK_BYTES, 0);
+    overwrite(file, records.last + records.bytes / 2, records.bytes / 2, 0);
+    const struct sw_store_bad_record bad = open_with(&directories, 1, 0, records.last);
+    CHECK(bad.loss == SW_STORE_RECORD_HARMLESS && bad.step == 2);
 }
 
 /* A file that is put back from an older copy lacks what the others have finished. */
@@ -270,6 +288,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_bit_of_the_record_before, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_commit_that_never_finished, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_damaged_mark, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_mark_that_was_never_written, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(an_older_copy_of_one_file, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_record_of_one_file_of_several, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(an_emptied_record, make_directory, remove_directory),

@@ -155,6 +155,44 @@ static void names_a_damaged_grain(void **state) {
     free(buf);
 }
 
+static void read_bad(struct sw_store *store, int generation, char *buf, const char *words) {
+    struct sw_store_lane *lane;
+    CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
+    CHECK_FAILS(
+        sw_store_transfer(
+            lane, &(struct sw_store_transfer){.generation = generation, .unit = 3, .grains = 6, .buf = buf, .step = 3}),
+        SW_ERR_CORRUPT, words);
+    sw_store_lane_close(lane);
+}
+
+/* The commit before can be gone back to until its generation is written to. */
+static void says_what_to_go_back_to(void **state) {
+    const struct store_directories directories = make_store_directories(*state, 1);
+    struct sw_store *store = create_store(&directories);
+    commit_steps(store, 1, 3);
+    CHECK(sw_store_previous_step(store) == 2);
+    const int generation = sw_store_last_commit(store)->generation;
+    int file;
+    const int64_t offset = grain_offset(store, generation, 3, 4, &file);
+    sw_store_close(store);
+    flip_bit(store_file(&directories, file), offset);
+    store = reopen_store(&directories);
+    struct sw_store_lane *lane;
+    char *buf = io_buffer(6 * SW_OPTIMIZER_GRAIN_BYTES);
+    struct sw_store_transfer other = {.generation = generation, .unit = 1, .grains = 1, .buf = buf, .step = 3};
+    CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
+    CHECK_OK(sw_store_transfer(lane, &other));
+    read_bad(store, generation, buf,
+             "it belongs to the last commit (step 3): resume --previous goes back to step 2 if that is still whole");
+    other.write = true;
+    other.generation = 1 - generation;
+    CHECK_OK(sw_store_transfer(lane, &other));
+    read_bad(store, generation, buf, "it belongs to the last commit (step 3): go back to an export or another copy");
+    sw_store_lane_close(lane);
+    sw_store_close(store);
+    free(buf);
+}
+
 static void survives_being_moved(void **state) {
     struct store_directories directories = make_store_directories(*state, 2);
     struct sw_store *store = create_store(&directories);
@@ -330,6 +368,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(falls_back_from_a_torn_superblock, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(takes_the_commit_that_all_files_have, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(names_a_damaged_grain, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(says_what_to_go_back_to, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(survives_being_moved, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_files_that_do_not_belong_together, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(refuses_truncated_and_foreign_files, make_directory, remove_directory),

@@ -278,6 +278,7 @@ static void takes_away_only_what_was_begun(void **state) {
         struct sw_store *store = create_store(&directories);
         sw_store_id(store, id);
         CHECK_FAILS(sw_store_remove(directories.path[0], id, 0), SW_ERR_BUSY, directories.path[0]);
+        CHECK_OK(sw_store_remove(directories.path[0], other, 0)); /* another's is left alone, also while in use */
         commit_steps(store, 0, step);
         sw_store_close(store);
         if (step == 0) {

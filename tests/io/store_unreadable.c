@@ -151,6 +151,21 @@ static void writes_a_damaged_mark_again(void **state) {
     sw_store_close(store);
 }
 
+/* It is not taken for one that was never written, which would say that no commit is lost. */
+static void a_mark_that_cannot_be_read_tells_nothing(void **state) {
+    struct part parts[PARTS];
+    int slot;
+    const struct store_directories directories = make_steps(*state, 1, parts, &slot);
+    struct unreadable at = unreadable_byte(parts[MARK].offset_bytes, EIO);
+    struct sw_store *store;
+    const struct sw_store_bad_record *bad;
+    flip_bit(store_file(&directories, 0), parts[RECORD_0 + slot].offset_bytes + SW_SUPER_META_OFFSET);
+    CHECK_OK(open_without(&directories, &at, &store));
+    check_at_step(store, STEPS - 1);
+    CHECK(sw_store_bad_records(store, &bad) == 1 && bad->loss == SW_STORE_RECORD_UNSURE && bad->step == STEPS);
+    sw_store_close(store);
+}
+
 /* A start that failed leaves zeros; a drive that lost a sector may too, and then the second label tells whose it is. */
 static void a_store_without_its_first_label_is_not_removed(void **state) {
     struct part parts[PARTS];
@@ -241,6 +256,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(other_errors_are_no_damage, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(says_where_nothing_is_left, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(writes_a_damaged_mark_again, make_directory, remove_directory),
+        cmocka_unit_test_setup_teardown(a_mark_that_cannot_be_read_tells_nothing, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(a_store_without_its_first_label_is_not_removed, make_directory,
                                         remove_directory),
         cmocka_unit_test_setup_teardown(an_old_store_goes_on_in_its_layout, make_directory, remove_directory),
