@@ -47,7 +47,7 @@ sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op o
 void sw_store_count(struct sw_store *store, sw_ring_op op, int64_t bytes) {
     if (op == SW_RING_READ)
         atomic_fetch_add_explicit(&store->read_bytes, bytes, memory_order_relaxed);
-    else if (op == SW_RING_WRITE)
+    else
         atomic_fetch_add_explicit(&store->write_bytes, bytes, memory_order_relaxed);
 }
 

@@ -19,8 +19,7 @@ sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scr
     SW_TRY(sw_area_finish(area));
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
-        if (ends[file] > target->end_bytes)
-            SW_TRY(sw_store_extend(store, file, ends[file]));
+        SW_TRY(sw_store_extend(store, file, ends[file]));
         target->end_bytes = ends[file];
     }
     return SW_OK;

@@ -624,8 +624,7 @@ static sw_status adopt(struct sw_store *store, const file_records *records, cons
         store->files[file].committed_slot = slot;
         SW_TRY(each_sum_run(store, file, commit->generation, table_of(slot_buffer(store, file, slot)), get_sums));
         for (int other = 0; other < SW_STORE_SLOTS; other++)
-            if (records[file][other].state == SLOT_WHOLE)
-                store->sequence = sw_max_i64(store->sequence, records[file][other].sequence);
+            store->sequence = sw_max_i64(store->sequence, records[file][other].sequence);
     }
     store->committed_sequence = commit->sequence;
     sw_store_set_commit(store, commit->step, commit->generation, commit->meta);
