@@ -1,5 +1,5 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
-#include "bench/commands.h"
+#include "bench/options.h"
 #include "cli/cmd_ranks.h"
 #include "core/files/nearest.h"
 #include "core/log.h"

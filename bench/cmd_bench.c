@@ -1,4 +1,3 @@
-#include "bench/commands.h"
 #include "bench/options.h"
 #include "cli/cmd_ranks.h"
 #include "core/log.h"

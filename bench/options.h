@@ -1,4 +1,5 @@
-/* The flags of the benches but `io` and `step`, which have tables of their own. */
+/* The benches, each of which measures one thing beside the machine's own limit, and the flags of all but `io` and
+ * `step`, which have tables of their own. */
 #ifndef SW_BENCH_OPTIONS_H
 #define SW_BENCH_OPTIONS_H
 
@@ -50,5 +51,22 @@ struct sw_bench_size_row {
 /* Makes a row for each size to measure, without rates. The caller frees the rows. */
 sw_status sw_bench_size_rows(const struct sw_bench_options *given, const struct sw_bench_sizes *sizes,
                              struct sw_bench_size_row **out, int *out_count);
+
+/* Runs `spillway bench NAME`: gets the arguments after `bench` and returns the exit status. */
+int sw_command_bench(int argc, char **argv);
+
+/* Benches of one process, with the flags above: each gets a struct sw_bench_options. */
+sw_status sw_bench_attention(const void *given_options);
+sw_status sw_bench_compute(const void *given_options);
+sw_status sw_bench_copy(const void *given_options);
+sw_status sw_bench_gemm(const void *given_options);
+sw_status sw_bench_load(const void *given_options);
+sw_status sw_bench_papers(const void *given_options);
+sw_status sw_bench_update(const void *given_options);
+/* Benches that parse their own arguments: those of several ranks, and those with flags of their own. */
+int sw_bench_comm(int argc, char **argv);
+int sw_bench_io(int argc, char **argv);
+int sw_bench_step(int argc, char **argv);
+int sw_bench_zero(int argc, char **argv);
 
 #endif

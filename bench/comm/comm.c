@@ -1,18 +1,27 @@
 /* Collectives of ranks, beside plain sends and receives of the same bytes and copies within memory. Run by mpirun. */
 #include "core/ranks/comm.h"
-#include "bench/comm/plain.h"
-#include "bench/commands.h"
 #include "bench/options.h"
-#include "bench/table.h"
+#include "bench/report.h"
 #include "cli/cmd_ranks.h"
 #include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/measure_comm.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef SW_HAVE_MPI
+#include <mpi.h>
+#endif
+
+#ifdef SW_HAVE_MPI
+static const bool has_mpi = true;
+#else
+static const bool has_mpi = false;
+#endif
+enum { PLAIN_RANKS = 64 }; /* the most ranks that exchange plainly */
 
 /* A rank works alone for far less than this between two exchanges. */
 enum { RANK_TIMEOUT_S = 60 };
@@ -66,10 +75,30 @@ static sw_status copy(void *context) {
     return sw_stream_synchronize(bench->stream);
 }
 
+/* Gathers by MPI's own sends and receives, as a program would write it that has nothing else: the limit of the
+ * transport. Each rank receives the others' shares in the order of the ranks. */
 static sw_status exchange(void *context) {
+#ifdef SW_HAVE_MPI
     const struct comm_bench *bench = context;
-    return sw_comm_plain_exchange(bench->identity->rank, bench->identity->ranks, sw_memory_base(bench->from),
-                                  sw_memory_base(bench->to), bench->share_bytes);
+    const char *own = sw_memory_base(bench->from);
+    char *all = sw_memory_base(bench->to);
+    const int64_t share_bytes = bench->share_bytes;
+    const int rank = bench->identity->rank, ranks = bench->identity->ranks;
+    MPI_Request requests[2 * PLAIN_RANKS];
+    int count = 0;
+    assert(ranks <= PLAIN_RANKS && share_bytes <= INT32_MAX);
+    for (int distance = 1; distance < ranks; distance++) {
+        const int to = (rank + distance) % ranks, from = (rank + ranks - distance) % ranks;
+        MPI_Irecv(all + from * share_bytes, (int)share_bytes, MPI_BYTE, from, 0, MPI_COMM_WORLD, &requests[count++]);
+        MPI_Isend(own, (int)share_bytes, MPI_BYTE, to, 0, MPI_COMM_WORLD, &requests[count++]);
+    }
+    /* NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker): the loop has begun them */
+    const int code = MPI_Waitall(count, requests, MPI_STATUSES_IGNORE);
+    return code == MPI_SUCCESS ? SW_OK : sw_fail(SW_ERR_IO, "MPI cannot send and receive %d shares", ranks);
+#else
+    (void)context;
+    return sw_fail(SW_ERR_UNSUPPORTED, "this program was built without MPI");
+#endif
 }
 
 static sw_status rate_of(struct comm_bench *bench, sw_status (*run)(void *context), int64_t given_bytes, double *out) {
@@ -176,7 +205,7 @@ static sw_status open_bench(struct comm_bench *bench) {
         SW_TRY(sw_device_comm_open(bench->stream, &bench->gpu));
         SW_TRY(sw_comm_use_nccl(bench->comm, &bench->gpu));
     }
-    bench->plain = on_host && sw_comm_plain_is_there() && bench->identity->ranks <= SW_COMM_PLAIN_RANKS;
+    bench->plain = on_host && has_mpi && bench->identity->ranks <= PLAIN_RANKS;
     SW_TRY(sw_bench_size_rows(bench->given, &sw_bench_comm_sizes, &bench->rows, &bench->count));
     return take_memory(bench);
 }

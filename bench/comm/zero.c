@@ -1,9 +1,8 @@
 /* `spillway bench zero`: a model trained at each stage of ZeRO, on several nodes also with ZeRO++, in tensor groups
  * with and without partitioned activations, and what a rank holds and sends meanwhile. Run by mpirun. */
-#include "bench/commands.h"
 #include "bench/options.h"
+#include "bench/report.h"
 #include "bench/step/step.h"
-#include "bench/table.h"
 #include "cli/cmd_ranks.h"
 #include "core/ranks/comm.h"
 #include "core/size.h"

@@ -1,7 +1,6 @@
-#include "bench/io/io.h"
+#include "bench/io/drive.h"
 
-#include "bench/commands.h"
-#include "bench/io/pass.h"
+#include "bench/options.h"
 #include "cli/commands.h"
 #include "core/size.h"
 #include "io/queue/queue.h"

@@ -3,91 +3,88 @@
  * computes them, so that the cores are those of a training. */
 #include "bench/io/sustain.h"
 
-#include "bench/io/pass.h"
-#include "bench/io/samples.h"
-#include "core/clock.h"
-#include "core/log.h"
+#include "bench/io/drive.h"
 #include "core/size.h"
 
-#include <fcntl.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
-#include <unistd.h>
+#include <stdlib.h>
 
-#define QUIET_NS INT64_C(300000000)
-#define LATEST_NS INT64_C(60000000000)
-enum { LOOK_EVERY_US = 20000, STAT_CHARS = 512, PATH_CHARS = 64 };
+/* Samples beyond one a second: a phase may end a little after its limit. */
+enum { SPARE = 8 };
+#define SETTLED_PART 0.05
+#define FALLEN_PART 0.8
 
-/* The columns of the kernel's Documentation/block/stat.rst, from 0. */
-enum { READS_DONE = 0, WRITES_DONE = 4, IN_FLIGHT = 8, DISCARDS_DONE = 11, COLUMNS };
-
-bool sw_drive_counts_parse(const char *stat_line, struct sw_drive_counts *out) {
-    int64_t column[COLUMNS] = {0};
-    int count = 0, used = 0;
-    while (count < COLUMNS && sscanf(stat_line, "%" SCNd64 "%n", &column[count], &used) == 1) {
-        stat_line += used;
-        count++;
-    }
-    *out = (struct sw_drive_counts){.transfers = column[READS_DONE] + column[WRITES_DONE],
-                                    .discards = column[DISCARDS_DONE],
-                                    .in_flight = column[IN_FLIGHT]};
-    return count == COLUMNS;
+sw_status sw_io_samples_open(double seconds, double start_s, struct sw_io_samples *out) {
+    const int room = (int)fmin(seconds, 1e7) + SPARE;
+    *out = (struct sw_io_samples){.at_s = calloc((size_t)room, sizeof(double)),
+                                  .bytes_per_s = calloc((size_t)room, sizeof(double)),
+                                  .room = room,
+                                  .start_s = start_s};
+    return out->at_s != NULL && out->bytes_per_s != NULL
+               ? SW_OK
+               : sw_fail(SW_ERR_NOMEM, "no memory for the rates of %.0f seconds", seconds);
 }
 
-bool sw_drive_discarded(const struct sw_drive_counts *before, const struct sw_drive_counts *now) {
-    return now->discards != before->discards || (now->in_flight > 0 && now->transfers == before->transfers);
+void sw_io_samples_close(struct sw_io_samples *samples) {
+    free(samples->at_s);
+    free(samples->bytes_per_s);
+    *samples = (struct sw_io_samples){0};
 }
 
-static bool look(dev_t device, struct sw_drive_counts *out) {
-    char path[PATH_CHARS], text[STAT_CHARS];
-    snprintf(path, sizeof path, "/sys/dev/block/%u:%u/stat", major(device), minor(device));
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
-        return false;
-    const bool known = fgets(text, sizeof text, file) != NULL && sw_drive_counts_parse(text, out);
-    fclose(file);
-    return known;
-}
-
-/* Deletions are discarded once the journal has them, hence syncfs. Errors are left to the measurement, which reports
- * them. */
-static bool settle_journal(const char *directory, dev_t *out_device) {
-    struct stat info;
-    const int fd = open(directory, O_RDONLY | O_CLOEXEC);
-    const bool found = fd >= 0 && fstat(fd, &info) == 0 && !S_ISBLK(info.st_mode) && syncfs(fd) == 0;
-    if (found)
-        *out_device = info.st_dev;
-    if (fd >= 0)
-        close(fd);
-    return found;
-}
-
-static void wait_for(const char *directory) {
-    dev_t device;
-    struct sw_drive_counts before, now;
-    if (!settle_journal(directory, &device) || !look(device, &before))
+void sw_io_samples_add(struct sw_io_samples *samples, double seconds, int64_t bytes) {
+    const double passed_s = seconds - samples->last_s;
+    if (samples->count == samples->room || passed_s <= 0.0)
         return;
-    const int64_t start_ns = sw_now_ns();
-    for (int64_t last_ns = start_ns; sw_now_ns() - last_ns < QUIET_NS;) {
-        usleep(LOOK_EVERY_US);
-        if (!look(device, &now))
-            return;
-        if (sw_drive_discarded(&before, &now))
-            last_ns = sw_now_ns();
-        before = now;
-        if (last_ns - start_ns > LATEST_NS) {
-            sw_log_info("the drive of %s is still discarding deleted files: what is measured on it suffers", directory);
-            return;
-        }
-    }
+    samples->at_s[samples->count] = samples->start_s + seconds;
+    samples->bytes_per_s[samples->count++] = (double)(bytes - samples->last_bytes) / passed_s;
+    samples->last_s = seconds;
+    samples->last_bytes = bytes;
 }
 
-void sw_discards_wait(const char *const *directories, int count) {
-    for (int i = 0; i < count; i++)
-        wait_for(directories[i]);
+/* Adds the whole phase as a sample where it was too short to have another. */
+static void io_samples_end(struct sw_io_samples *samples, double seconds, int64_t bytes) {
+    if (samples->count == 0)
+        sw_io_samples_add(samples, seconds, bytes);
+}
+
+static double mean(const struct sw_io_samples *samples, int first, int count) {
+    double sum = 0.0;
+    for (int i = first; i < first + count; i++)
+        sum += samples->bytes_per_s[i];
+    return count > 0 ? sum / count : 0.0;
+}
+
+static int window_of(const struct sw_io_samples *samples) {
+    return (int)sw_min_i64(samples->count, SW_IO_WINDOW);
+}
+
+/* Return the mean rate of the first and of the last window, or of the samples that there are. */
+static double io_samples_burst(const struct sw_io_samples *samples) {
+    return mean(samples, 0, window_of(samples));
+}
+
+double sw_io_samples_last(const struct sw_io_samples *samples) {
+    const int window = window_of(samples);
+    return mean(samples, samples->count - window, window);
+}
+
+bool sw_io_samples_settled(const struct sw_io_samples *samples) {
+    if (samples->count < 2 * SW_IO_WINDOW)
+        return false;
+    const double last = sw_io_samples_last(samples);
+    const double before = mean(samples, samples->count - 2 * SW_IO_WINDOW, SW_IO_WINDOW);
+    return fabs(last - before) <= SETTLED_PART * before;
+}
+
+int sw_io_samples_fall(const struct sw_io_samples *samples) {
+    const double below = FALLEN_PART * io_samples_burst(samples);
+    if (samples->count < 2 * SW_IO_WINDOW || sw_io_samples_last(samples) >= below)
+        return -1;
+    int first = 1;
+    while (samples->bytes_per_s[first] >= below || mean(samples, first, samples->count - first) >= below)
+        first++;
+    return first;
 }
 
 /* Part of the time and of the bytes that the first phase may take; the rest is for the two after it. */
@@ -158,10 +155,9 @@ static sw_status run_phase(struct sustain *self, sw_io_way way, double seconds, 
     SW_TRY(sw_io_run(target, &pass, &done));
     self->rate[way] = done.rate;
     if (read >= 0)
-        sw_io_samples_end(&self->lines[read], (double)done.read_bytes / done.rate.read_bytes_per_s, done.read_bytes);
+        io_samples_end(&self->lines[read], (double)done.read_bytes / done.rate.read_bytes_per_s, done.read_bytes);
     if (write >= 0)
-        sw_io_samples_end(&self->lines[write], (double)done.write_bytes / done.rate.write_bytes_per_s,
-                          done.write_bytes);
+        io_samples_end(&self->lines[write], (double)done.write_bytes / done.rate.write_bytes_per_s, done.write_bytes);
     self->now_s = end_s(&self->lines[read >= 0 ? read : write]);
     return SW_OK;
 }
@@ -203,7 +199,7 @@ static void print(const struct sustain *self) {
     const struct sw_io_rate *both = &self->rate[SW_IO_BOTH];
     char size[SW_SIZE_CHARS];
     printf("writing: %.2f GB/s at first, %.2f GB/s at last, after %.0f s",
-           sw_io_samples_burst(&self->lines[WRITING]) * 1e-9, self->rate[SW_IO_WRITE].bytes_per_s * 1e-9,
+           io_samples_burst(&self->lines[WRITING]) * 1e-9, self->rate[SW_IO_WRITE].bytes_per_s * 1e-9,
            end_s(&self->lines[WRITING]));
     if (self->fall >= 0)
         printf("; it fell after %s", sw_format_size((int64_t)bytes_before_fall(self), size));
@@ -230,7 +226,7 @@ static sw_status print_json(const struct sustain *self) {
         json_pack("{s:s, s:i, s:I, s:b, s:I, s:i, s:f, s:f, s:b, s:b, s:f, s:f, s:f, s:I}", "bench", "io", "files",
                   target->count, "file_bytes", (json_int_t)target->file_bytes, "direct", target->direct, "block_bytes",
                   (json_int_t)self->cell.block_bytes, "depth", self->cell.depth, "burst_bytes_per_s",
-                  sw_io_samples_burst(&self->lines[WRITING]), "settled_bytes_per_s", rate[SW_IO_WRITE].bytes_per_s,
+                  io_samples_burst(&self->lines[WRITING]), "settled_bytes_per_s", rate[SW_IO_WRITE].bytes_per_s,
                   "settled", self->settled, "fell", self->fall >= 0, "bytes_before_fall", bytes_before_fall(self),
                   "both_read_bytes_per_s", rate[SW_IO_BOTH].read_bytes_per_s, "both_write_bytes_per_s",
                   rate[SW_IO_BOTH].write_bytes_per_s, "written_bytes", (json_int_t)target->written_bytes);

@@ -1,27 +1,32 @@
-/* Waiting for a drive's discards: a deleted file's space is given back to the drive for seconds after, at a cost to
- * whatever is measured meanwhile. */
+/* A rate over time, second by second, and whether it has settled. */
 #ifndef SW_BENCH_IO_SUSTAIN_H
 #define SW_BENCH_IO_SUSTAIN_H
+
+#include "core/status.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Counts from a line of /sys/dev/block/MAJOR:MINOR/stat. */
-struct sw_drive_counts {
-    int64_t transfers; /* reads and writes that are done */
-    int64_t discards;  /* done */
-    int64_t in_flight; /* of all kinds */
+enum { SW_IO_WINDOW = 10 }; /* samples whose mean is compared with the mean of the window before */
+
+struct sw_io_samples {
+    double *at_s, *bytes_per_s; /* of each sample: its end, from the run's begin, and its rate */
+    int count, room;
+    double start_s; /* of the phase, from the run's begin */
+    double last_s;  /* end of the last sample, from the phase's begin */
+    int64_t last_bytes;
 };
 
-/* Returns false for a line without discards, as kernels before 4.18 have it. */
-bool sw_drive_counts_parse(const char *stat_line, struct sw_drive_counts *out);
+sw_status sw_io_samples_open(double seconds, double start_s, struct sw_io_samples *out);
+void sw_io_samples_close(struct sw_io_samples *samples);
 
-/* Returns whether the drive worked on discards between two looks: some were done, or requests are in flight and no
- * transfer was done. */
-bool sw_drive_discarded(const struct sw_drive_counts *before, const struct sw_drive_counts *now);
+/* Adds a sample: the time and the bytes of the phase so far. */
+void sw_io_samples_add(struct sw_io_samples *samples, double seconds, int64_t bytes);
 
-/* Makes deletions reach the drives of the directories, and waits until each has discarded nothing for a while, at most
- * a minute. A drive that cannot be asked is not waited for. */
-void sw_discards_wait(const char *const *directories, int count);
+double sw_io_samples_last(const struct sw_io_samples *samples);
+/* Returns whether the last two windows differ by at most a twentieth. */
+bool sw_io_samples_settled(const struct sw_io_samples *samples);
+/* Returns the first sample of a lasting fall below four fifths of the first window's rate, or -1. */
+int sw_io_samples_fall(const struct sw_io_samples *samples);
 
 #endif

@@ -1,9 +1,8 @@
 /* Attention of a model's micro-batch, forward and backward, beside the two matrix products of one of its heads by the
  * device's library, without a mask: what the same multiplications cost where scores are kept whole. */
-#include "bench/commands.h"
-#include "bench/kernels/model.h"
-#include "bench/kernels/products.h"
-#include "bench/table.h"
+#include "bench/kernels/harness.h"
+#include "bench/options.h"
+#include "bench/report.h"
 #include "core/size.h"
 
 #include <math.h>

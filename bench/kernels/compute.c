@@ -1,11 +1,9 @@
 /* The arithmetic of a micro-batch, one unit of each kind forward and backward, in turn with oneDNN alone, called
  * directly for the same matrix products with operands that already lie in the layouts that it chose: how much of the
  * library's own speed a step keeps. On a GPU the products are those of its library, one after the other. */
-#include "bench/commands.h"
-#include "bench/kernels/model.h"
-#include "bench/kernels/onednn.h"
-#include "bench/kernels/products.h"
-#include "bench/table.h"
+#include "bench/kernels/harness.h"
+#include "bench/options.h"
+#include "bench/report.h"
 #include "core/clock.h"
 #include "core/long_work.h"
 #include "core/size.h"

@@ -1,8 +1,7 @@
 /* Copies between host and device, beside memcpy of the same sizes by one thread and by all. */
-#include "bench/commands.h"
-#include "bench/kernels/memory.h"
+#include "bench/kernels/harness.h"
 #include "bench/options.h"
-#include "bench/table.h"
+#include "bench/report.h"
 #include "core/clock.h"
 #include "core/long_work.h"
 #include "core/number.h"

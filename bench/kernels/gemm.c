@@ -3,11 +3,9 @@
  * The bounds: oneDNN called directly with the same row-major operands, and oneDNN with operands that already lie in the
  * layouts that it chose, which a training step would have to make first. A GPU's products, which are the vendor's
  * library, stand alone. */
-#include "bench/commands.h"
-#include "bench/kernels/model.h"
-#include "bench/kernels/onednn.h"
-#include "bench/kernels/products.h"
-#include "bench/table.h"
+#include "bench/kernels/harness.h"
+#include "bench/options.h"
+#include "bench/report.h"
 #include "core/long_work.h"
 #include "core/size.h"
 

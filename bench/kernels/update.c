@@ -1,10 +1,9 @@
 /* The fused optimizer update, beside a loop over the same layout that moves the same bytes and computes nothing, and
  * that of narrow optimizer state beside that of fp32. Where a GPU computes, the update of state in its memory is
  * measured too, beside copies within that memory. */
-#include "bench/commands.h"
-#include "bench/kernels/memory.h"
+#include "bench/kernels/harness.h"
 #include "bench/options.h"
-#include "bench/table.h"
+#include "bench/report.h"
 #include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"

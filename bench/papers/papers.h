@@ -36,20 +36,10 @@ struct sw_paper_table {
     struct sw_paper_row row[SW_PAPER_ROWS];
 };
 
-/* Returns the paper's number: that of its equation, or the printed one. */
-double sw_paper_value(const struct sw_paper_number *number);
-/* Returns ours / paper - 1. */
-double sw_paper_deviation(const struct sw_paper_number *number);
-/* Tells whether the equation gives what the paper prints, to one unit of the last digit: papers round and cut. */
-bool sw_paper_equation_holds(const struct sw_paper_number *number);
 /* Tells whether the equation holds and ours deviates from it by no more than the column's bound. */
 bool sw_paper_within(const struct sw_paper_column *column, const struct sw_paper_number *number);
 /* Returns the numbers of a table that are not within their bounds. */
 int sw_paper_count_outside(const struct sw_paper_table *table);
-
-/* Prints a table on standard output, and returns one as an object, which the caller releases. */
-void sw_paper_print(const struct sw_paper_table *table);
-json_t *sw_paper_json(const struct sw_paper_table *table);
 
 /* Each fills a table, which is all zero before. */
 sw_status sw_paper_zero_memory(struct sw_paper_table *out);

@@ -14,7 +14,7 @@ import sys
 import threading
 
 TURNS = 2  # of ours, then PyTorch's
-# As bench/kernels/products.c has it: the rounds of a call, of which the one before the first only touches the memory,
+# As bench/kernels/harness.c has it: the rounds of a call, of which the one before the first only touches the memory,
 # and how long the calls of a run take.
 ROUNDS, LEAST_S, MOST_CALLS = 9, 5e-3, 1000
 NUMBERS = "normal"

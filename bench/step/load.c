@@ -1,11 +1,9 @@
 /* `spillway bench load`: a checkpoint loaded into a new store, everything on NVMe, in turn with the same drive read and
  * written at once by the queue alone: in large blocks, and in requests of the size that most of a load's have. */
-#include "bench/commands.h"
-#include "bench/io/pass.h"
-#include "bench/io/sustain.h"
+#include "bench/io/drive.h"
 #include "bench/options.h"
+#include "bench/report.h"
 #include "bench/step/step.h"
-#include "bench/table.h"
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"

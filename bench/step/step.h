@@ -2,11 +2,40 @@
 #ifndef SW_BENCH_STEP_STEP_H
 #define SW_BENCH_STEP_STEP_H
 
-#include "bench/step/least.h"
+#include "core/dtype.h"
 #include "core/status.h"
 #include "job/job.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/trace.h"
+#include "offload/plan/placement.h"
+#include "offload/plan/plan.h"
+#include "offload/plan/unit.h"
+
+/* The least bytes that a training step can move, by lane: from the model's shape and where its state lives, without a
+ * look at any plan.
+ *
+ * These hold for a step by layer on one device:
+ * - A block's weights that live elsewhere cross the link for the forward and for the backward pass. The last block's
+ * and the head's cross it once, because there the passes meet.
+ * - A tied embedding table crosses once. An untied one needs no more than the rows that the step's tokens can name.
+ * - Each gradient leaves the device once. Optimizer state, as its format has it, is read once and written once. New
+ * weights feed the next forward pass without a detour.
+ * - Block inputs that do not stay on the device leave it and come back once. Their gradients need not leave it.
+ * - Optimizer state that lives elsewhere but is updated on the device crosses the link both ways.
+ * ZeRO-Infinity (arXiv 2104.07857, sections 4 and 5) counts by the same items. */
+struct sw_least_shape {
+    const struct sw_units *units;
+    const struct sw_unit_placement *placement; /* one entry per unit */
+    const int64_t *output_bytes;               /* one entry per unit, bytes of its output per micro-batch */
+    const bool *shares_input; /* `[u]`: unit u's backward pass reads the kept input of an earlier unit */
+    sw_dtype type;
+    sw_grads_format grads; /* form of rounded gradients */
+    int64_t micro_batches, tokens, seq;
+    const bool *update_on_device; /* one entry per unit, as in struct sw_plan; NULL: no unit does */
+    bool speculated; /* updates run in the backward pass: the forward pass reads weights from where they live */
+};
+
+void sw_least_bytes(const struct sw_least_shape *shape, int64_t out[SW_LANES]);
 
 /* The time in which ranks exchange data, and the part of it behind arithmetic, from a trace that was measured or
  * predicted. */
@@ -76,8 +105,5 @@ struct sw_step_bench {
     double median_s[SW_STEP_KINDS]; /* 0: not measured */
     int64_t least[SW_LANES];        /* least bytes a step, by lane; 0 where ranks run together */
 };
-
-void sw_step_bench_print(const struct sw_step_bench *bench);
-sw_status sw_step_bench_json(const struct sw_step_bench *bench);
 
 #endif

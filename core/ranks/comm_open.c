@@ -37,6 +37,15 @@ static void close_self(void *state, bool orderly) {
 const struct sw_comm_transport sw_comm_self = {
     .name = "self", .most_message_bytes = SW_GIB, .post = post, .done = done, .close = close_self};
 
+#ifndef SW_HAVE_MPI
+/* The place holder of comm_mpi.c, where MPI was not found. */
+sw_status sw_comm_mpi_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state) {
+    (void)out_rank, (void)out_ranks, (void)out, (void)out_state;
+    return sw_fail(SW_ERR_UNSUPPORTED, "this is one of several ranks, and spillway was built without MPI; install it "
+                                       "(Debian: libopenmpi-dev) and build again, or start one process");
+}
+#endif
+
 /* Checks, before the ranks begin, the values that must be equal on all ranks and those that must differ. */
 
 enum { SHOWN_CHARS = 160, NAMED_RANKS = 8 };

@@ -1,5 +1,5 @@
 /* The kernel's counts of a drive's discards are read, and a drive that cannot be asked is not waited for. */
-#include "bench/io/sustain.h"
+#include "bench/io/drive.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

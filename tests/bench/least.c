@@ -1,5 +1,5 @@
 /* The least bytes of a step: against numbers computed by hand, and beneath what plans move, which is not much more. */
-#include "bench/step/least.h"
+#include "bench/step/step.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

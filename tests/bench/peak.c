@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "bench/kernels/peak.h"
+#include "bench/kernels/harness.h"
 
 static void names(void **state) {
     (void)state;

@@ -1,5 +1,5 @@
 /* When a drive's rate counts as fallen and as settled, by series of drives that are known. */
-#include "bench/io/samples.h"
+#include "bench/io/sustain.h"
 #include "core/rng.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Tables of reports: columns within 80, absent values, and the members of the JSON objects. */
-#include "bench/table.h"
+#include "bench/report.h"
 
 #include <math.h>
 #include <setjmp.h>
