@@ -25,7 +25,7 @@ struct image {
     int rows;
     double zero_s;       /* the step's first work on the device, which the axis calls 0 */
     double from_s, to_s; /* of the first and the last span, counted from zero_s */
-    bool works[SW_TIMELINE_WORKS];
+    bool works[SW_WORKS];
 };
 
 static double seconds_of(const json_t *span, int member) {
@@ -35,7 +35,7 @@ static double seconds_of(const json_t *span, int member) {
 static int work_of(const json_t *span) {
     const char *name = json_string_value(json_array_get(span, WORK));
     int work = 0;
-    while (work + 1 < SW_TIMELINE_WORKS && strcmp(sw_timeline_work_name(work), name) != 0)
+    while (work + 1 < SW_WORKS && strcmp(sw_work_name((sw_work)work), name) != 0)
         work++;
     return work;
 }
@@ -56,7 +56,7 @@ static void measure(struct image *image) {
             first_s = fmin(first_s, start_s);
             last_s = fmax(last_s, start_s + seconds_of(span, LENGTH_US));
             image->works[work_of(span)] = true;
-            if (lane == SW_LANE_COMPUTE && work_of(span) <= SW_TIMELINE_LAST_PASS)
+            if (lane == SW_LANE_COMPUTE && work_of(span) <= SW_WORK_HEAD)
                 zero_s = fmin(zero_s, start_s);
         }
     }
@@ -131,7 +131,7 @@ static void put_lane(const struct image *image, int lane, int y) {
         fprintf(image->to,
                 "<rect class=\"w%d\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\"><title>%s, %s: %.3g s from "
                 "%.4g s</title></rect>\n",
-                work_of(span), x, y, width, BAR, sw_timeline_work_name(work_of(span)),
+                work_of(span), x, y, width, BAR, sw_work_name(work_of(span)),
                 SW_COUNT(json_integer_value(json_array_get(span, OPS)), "op"), length_s, start_s);
     }
 }
@@ -139,7 +139,7 @@ static void put_lane(const struct image *image, int lane, int y) {
 static void put_legend(const struct image *image) {
     const int y = TOP + image->rows * ROW + 46;
     int shown = 0;
-    for (int work = 0; work < SW_TIMELINE_WORKS; work++) {
+    for (int work = 0; work < SW_WORKS; work++) {
         const int x = LEFT + shown * LEGEND_STEP;
         if (!image->works[work])
             continue;
@@ -147,7 +147,7 @@ static void put_legend(const struct image *image) {
         fprintf(image->to,
                 "<rect class=\"w%d\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/><text class=\"ink\" x=\"%d\" "
                 "y=\"%d\">%s</text>\n",
-                work, x, y, LEGEND_BOX, LEGEND_BOX, x + LEGEND_BOX + 5, y + 11, sw_timeline_work_name(work));
+                work, x, y, LEGEND_BOX, LEGEND_BOX, x + LEGEND_BOX + 5, y + 11, sw_work_name((sw_work)work));
     }
 }
 

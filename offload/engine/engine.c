@@ -76,6 +76,8 @@ static sw_status prepare_store(struct sw_engine *engine) {
 
 sw_status sw_engine_open(const struct sw_engine_spec *spec, struct sw_engine **out) {
     sw_status status = SW_OK;
+    for (int kind = 0; kind < SW_OP_KINDS; kind++)
+        assert(sw_engine_runs((sw_op_kind)kind));
     struct sw_engine *engine = calloc(1, sizeof *engine);
     if (engine == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the engine");

@@ -126,16 +126,8 @@ double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_cont
 sw_status sw_engine_pack(const struct sw_engine *engine, struct sw_stream *stream, int64_t unit, struct sw_span at,
                          const void *records, void *weights);
 
-/* Run the ops between ranks, and the rounding before them (ops_ranks.c). */
-sw_status sw_engine_round(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
-sw_status sw_engine_reduce(struct sw_engine *engine, const struct sw_op *op);
-/* Runs an op on quantized weights or gradients. */
-sw_status sw_engine_run_quantized(struct sw_engine *engine, struct lane *lane, const struct sw_op *op);
-/* Runs an exchange of a tensor group (ops_tensor.c). */
-sw_status sw_engine_run_tensor(struct sw_engine *engine, const struct sw_op *op, const struct step_context *context);
-sw_status sw_engine_all_gather(struct sw_engine *engine, const struct sw_op *op);
-sw_status sw_engine_exchange_summary(struct sw_engine *engine, const struct sw_op *op, struct step_context *context);
-
+/* Tells whether the engine knows how to run a kind of op. */
+bool sw_engine_runs(sw_op_kind kind);
 /* Runs an op that is no transfer of an I/O lane; on an asynchronous device, gives it to the lane's stream. */
 sw_status sw_engine_start_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                              struct step_context *context);

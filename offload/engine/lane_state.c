@@ -40,7 +40,7 @@ sw_status sw_lane_end_collective(const struct lane *lane, struct sw_comm_request
 }
 
 bool sw_lane_op_is_of_host(const struct lane *lane, const struct sw_op *op) {
-    return lane->device == NULL || op->kind == SW_OP_EXCHANGE_SUMMARY;
+    return lane->device == NULL || sw_ops[op->kind].of_host;
 }
 
 /* Returns how many ops of a lane are far enough for an op to follow. Work of one device follows its other work on the

@@ -1,12 +1,22 @@
-/* Runs each kind of op. */
+/* Runs each kind of op. Exchanges of a tensor group are in place but for a rank's rows that lie in a slot of their own.
+ */
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 /* torch.nn.utils.clip_grad_norm_ divides by the norm plus this. */
 #define CLIP_EPSILON 1e-6
+
+/* The surroundings that an op runs in. */
+struct op_run {
+    struct sw_engine *engine;
+    struct lane *lane;
+    const struct sw_op *op;
+    struct step_context *context;
+};
 
 static sw_status run_backward(const struct sw_unit_ops *ops, const struct sw_unit_call *call) {
     if (call->recompute != SW_RECOMPUTE_NOTHING)
@@ -28,12 +38,14 @@ static bool recalls_rows(const struct sw_engine *engine, const struct sw_op *op)
     return op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(engine->plan, op->unit);
 }
 
-static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
-                          struct step_context *context) {
+static sw_status run_unit(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    const struct step_context *context = run->context;
     const struct sw_unit_ops *ops = &engine->spec.ops;
     void *in = sw_engine_operand(engine, op, SW_ROLE_INPUT), *grad = sw_engine_operand(engine, op, SW_ROLE_OUTPUT_GRAD);
     const struct sw_unit_call call = {
-        .stream = lane->stream,
+        .stream = run->lane->stream,
         .unit = op->unit,
         .micro = op->micro,
         .weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS),
@@ -78,51 +90,60 @@ static sw_status run_unit(struct sw_engine *engine, struct lane *lane, const str
     }
 }
 
-static sw_status run_tokens(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
-                            struct step_context *context) {
+static sw_status run_tokens(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
     const struct sw_access *to = NULL;
-    while ((to = sw_engine_next_operand(engine, op, SW_ROLE_TO, to)) != NULL)
-        SW_TRY(sw_copy_to_device(lane->stream, sw_engine_address(engine, to),
-                                 sw_engine_staged_tokens(engine, context - engine->context, to->first_index),
+    while ((to = sw_engine_next_operand(engine, run->op, SW_ROLE_TO, to)) != NULL)
+        SW_TRY(sw_copy_to_device(run->lane->stream, sw_engine_address(engine, to),
+                                 sw_engine_staged_tokens(engine, run->context - engine->context, to->first_index),
                                  engine->plan->spec.token_bytes));
     return SW_OK;
 }
 
-static sw_status run_gather_rows(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
+static sw_status run_gather_rows(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
     const void *weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS);
     const struct sw_access *rows = NULL;
     while ((rows = sw_engine_next_operand(engine, op, SW_ROLE_ROWS, rows)) != NULL)
-        engine->spec.ops.gather(engine->spec.ops.context, &(struct sw_gather_call){
-                                                              .tokens = sw_engine_staged_tokens(
-                                                                  engine, context - engine->context, rows->first_index),
-                                                              .weights = weights,
-                                                              .first_elem = op->first_grain * SW_GRAIN_ELEMS,
-                                                              .elems = op->grains * SW_GRAIN_ELEMS,
-                                                              .out = sw_engine_address(engine, rows),
-                                                          });
+        engine->spec.ops.gather(
+            engine->spec.ops.context,
+            &(struct sw_gather_call){
+                .tokens = sw_engine_staged_tokens(engine, run->context - engine->context, rows->first_index),
+                .weights = weights,
+                .first_elem = op->first_grain * SW_GRAIN_ELEMS,
+                .elems = op->grains * SW_GRAIN_ELEMS,
+                .out = sw_engine_address(engine, rows),
+            });
     return SW_OK;
 }
 
-static sw_status run_zero_accumulator(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
-    const struct sw_access *to = sw_engine_next_operand(engine, op, SW_ROLE_TO, NULL);
-    return sw_zero(lane->stream, sw_engine_address(engine, to), to->bytes);
+static sw_status run_zero_accumulator(const struct op_run *run) {
+    const struct sw_access *to = sw_engine_next_operand(run->engine, run->op, SW_ROLE_TO, NULL);
+    return sw_zero(run->lane->stream, sw_engine_address(run->engine, to), to->bytes);
 }
 
-static sw_status run_round_gradients(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+static sw_status run_round_gradients(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
     return sw_finish_gradient(
-        lane->stream, .type = engine->plan->spec.type, .elems = op->grains * SW_GRAIN_ELEMS,
+        run->lane->stream, .type = engine->plan->spec.type, .elems = op->grains * SW_GRAIN_ELEMS,
         .acc = sw_engine_operand(engine, op, SW_ROLE_FROM), .grads = sw_engine_operand(engine, op, SW_ROLE_TO),
         .sums = sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS), .format = engine->plan->spec.grads);
 }
 
-static sw_status run_add_to_accumulator(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
+static sw_status run_add_to_accumulator(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
     float *acc = sw_engine_operand(engine, op, SW_ROLE_TO);
-    return sw_add(lane->stream, SW_F32, op->grains * SW_GRAIN_ELEMS, acc, sw_engine_operand(engine, op, SW_ROLE_FROM),
-                  acc);
+    return sw_add(run->lane->stream, SW_F32, op->grains * SW_GRAIN_ELEMS, acc,
+                  sw_engine_operand(engine, op, SW_ROLE_FROM), acc);
 }
 
-static sw_status run_sum_squares(struct sw_engine *engine, struct lane *lane, const struct sw_op *op) {
-    return sw_square_sums(lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
+static sw_status run_sum_squares(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    return sw_square_sums(run->lane->stream, engine->plan->spec.type, op->grains * SW_GRAIN_ELEMS,
                           sw_engine_operand(engine, op, SW_ROLE_FROM),
                           sw_engine_operand(engine, op, SW_ROLE_SQUARE_SUMS));
 }
@@ -143,11 +164,13 @@ static struct sw_loss_scale next_scale(sw_dtype type, struct sw_loss_scale now, 
 }
 
 /* Adds up the square sums in unit and grain order, and derives the update's clip factor, or that it is skipped. */
-static sw_status run_compute_norm(struct sw_engine *engine, const struct sw_op *op, struct step_context *context) {
+static sw_status run_compute_norm(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    struct step_context *context = run->context;
     const struct sw_units *units = engine->plan->spec.units;
     const struct sw_access *sums_of_unit = NULL;
     double total = 0.0;
-    while ((sums_of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, sums_of_unit)) != NULL) {
+    while ((sums_of_unit = sw_engine_next_operand(engine, run->op, SW_ROLE_SQUARE_SUMS, sums_of_unit)) != NULL) {
         const double *sums = sw_engine_address(engine, sums_of_unit);
         for (int64_t g = 0; g < units->unit[sums_of_unit->first_index].grains; g++)
             total += sums[g];
@@ -187,13 +210,14 @@ sw_status sw_engine_pack(const struct sw_engine *engine, struct sw_stream *strea
                            .format = spec->units->optimizer, .records = records, .weights = weights);
 }
 
-static sw_status run_update(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
-                            const struct step_context *context) {
+static sw_status run_update(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
     const struct sw_unit *unit = &engine->plan->spec.units->unit[op->unit];
     struct sw_adamw adamw = engine->pending.adamw;
     if (op->speculates) {
         /* The norm will say the same if nothing is clipped or skipped. */
-        adamw = context->input.adamw;
+        adamw = run->context->input.adamw;
         adamw.step = engine->applied_steps + 1;
         adamw.grad_scale = unscaling(engine);
     }
@@ -201,75 +225,436 @@ static sw_status run_update(struct sw_engine *engine, struct lane *lane, const s
     const bool packs = sw_units_packs(units, op->unit);
     void *records = sw_engine_operand(engine, op, SW_ROLE_OPTIMIZER);
     void *weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS);
-    SW_TRY(sw_update_adamw(
-        lane->stream, .type = engine->plan->spec.type, .adamw = &adamw, .first_elem = op->first_grain * SW_GRAIN_ELEMS,
-        .grains = op->grains, .runs = unit->run, .run_count = unit->run_count,
-        .grads = sw_engine_operand(engine, op, SW_ROLE_GRADS), .records = records, .weights = packs ? NULL : weights,
-        .format = sw_optimizer_records(units->optimizer), .rounding = engine->spec.rounding, .seed = engine->spec.seed,
-        .unit = op->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS, .grads_format = engine->plan->spec.grads));
+    SW_TRY(sw_update_adamw(run->lane->stream, .type = engine->plan->spec.type, .adamw = &adamw,
+                           .first_elem = op->first_grain * SW_GRAIN_ELEMS, .grains = op->grains, .runs = unit->run,
+                           .run_count = unit->run_count, .grads = sw_engine_operand(engine, op, SW_ROLE_GRADS),
+                           .records = records, .weights = packs ? NULL : weights,
+                           .format = sw_optimizer_records(units->optimizer), .rounding = engine->spec.rounding,
+                           .seed = engine->spec.seed, .unit = op->unit, .wide_elem = unit->wide_grain * SW_GRAIN_ELEMS,
+                           .grads_format = engine->plan->spec.grads));
     const struct sw_span at = {op->first_grain, op->grains};
-    return packs ? sw_engine_pack(engine, lane->stream, op->unit, at, records, weights) : SW_OK;
+    return packs ? sw_engine_pack(engine, run->lane->stream, op->unit, at, records, weights) : SW_OK;
 }
 
-static sw_status run_copy(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {
-    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
-    void *to = sw_engine_operand(engine, op, SW_ROLE_TO);
-    return op->kind == SW_OP_UPLOAD ? sw_copy_to_device(lane->stream, to, sw_engine_address(engine, from), from->bytes)
-                                    : sw_copy_to_host(lane->stream, to, sw_engine_address(engine, from), from->bytes);
+static sw_status run_upload(const struct op_run *run) {
+    const struct sw_access *from = sw_engine_next_operand(run->engine, run->op, SW_ROLE_FROM, NULL);
+    return sw_copy_to_device(run->lane->stream, sw_engine_operand(run->engine, run->op, SW_ROLE_TO),
+                             sw_engine_address(run->engine, from), from->bytes);
 }
 
-static sw_status run_keep_secondary(struct lane *lane, const struct sw_op *op, const struct sw_engine *engine) {
-    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
-    return sw_copy_on_device(lane->stream, sw_engine_operand(engine, op, SW_ROLE_TO), sw_engine_address(engine, from),
-                             from->bytes);
+static sw_status run_download(const struct op_run *run) {
+    const struct sw_access *from = sw_engine_next_operand(run->engine, run->op, SW_ROLE_FROM, NULL);
+    return sw_copy_to_host(run->lane->stream, sw_engine_operand(run->engine, run->op, SW_ROLE_TO),
+                           sw_engine_address(run->engine, from), from->bytes);
 }
 
-static sw_status run_commit(const struct sw_engine *engine, const struct step_context *context) {
-    return sw_store_commit(engine->spec.store, engine->pending.step, context->generation[SW_GENERATION_COMMITTED],
+static sw_status run_keep_secondary(const struct op_run *run) {
+    const struct sw_access *from = sw_engine_next_operand(run->engine, run->op, SW_ROLE_FROM, NULL);
+    return sw_copy_on_device(run->lane->stream, sw_engine_operand(run->engine, run->op, SW_ROLE_TO),
+                             sw_engine_address(run->engine, from), from->bytes);
+}
+
+static sw_status run_commit(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    return sw_store_commit(engine->spec.store, engine->pending.step, run->context->generation[SW_GENERATION_COMMITTED],
                            engine->text);
+}
+
+/* Returns a rank's part of the unit that an op works on: a chunk, for an op on a bucket, else the rank's shard. */
+static struct sw_span span_of(const struct sw_engine *engine, const struct sw_op *op, int rank) {
+    const struct sw_plan *plan = engine->plan;
+    return op->bucket ? sw_plan_shard_chunk(plan, op->unit, rank, op->chunk) : sw_plan_shard_of(plan, op->unit, rank);
+}
+
+/* Returns where each rank's part begins, in grains times `scale`. Valid until the next call. */
+static const int64_t *bounds_of(struct sw_engine *engine, const struct sw_op *op, int64_t scale) {
+    int64_t *bounds = engine->bounds;
+    bounds[0] = 0;
+    for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++)
+        bounds[rank + 1] = bounds[rank] + span_of(engine, op, rank).grains * scale;
+    return bounds;
+}
+
+/* Rounds every rank's part of the gradient into the bucket, one after the other. */
+static sw_status round_bucket(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
+    for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++) {
+        const struct sw_span at = span_of(engine, op, rank);
+        if (at.grains == 0)
+            continue;
+        SW_TRY(sw_round_gradient(run->lane->stream, engine->plan->spec.type, at.grains * SW_GRAIN_ELEMS,
+                                 sw_engine_grain(engine, from->slot, at.first_grain), to));
+        to += sw_plan_typed_bytes(engine->plan, at.grains);
+    }
+    return SW_OK;
+}
+
+static sw_status run_round_own_gradients(const struct op_run *run) {
+    if (run->op->bucket)
+        return round_bucket(run);
+    return sw_round_gradient(run->lane->stream, run->engine->plan->spec.type, run->op->grains * SW_GRAIN_ELEMS,
+                             sw_engine_operand(run->engine, run->op, SW_ROLE_FROM),
+                             sw_engine_operand(run->engine, run->op, SW_ROLE_TO));
+}
+
+/* Quantizes every rank's part of the gradient into the bucket, by its number within its node and then by node. */
+static sw_status run_quantize_gradients(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    const struct sw_plan *plan = engine->plan;
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    const int nodes = sw_plan_reduce_nodes(plan), node_ranks = sw_plan_reduce_node_ranks(plan);
+    char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
+    for (int place = 0; place < sw_plan_ranks(plan); place++) {
+        const struct sw_span at = span_of(engine, op, place % nodes * node_ranks + place / nodes);
+        if (at.grains == 0)
+            continue;
+        SW_TRY(sw_quantize(run->lane->stream, SW_F32, plan->spec.reduce, at.grains,
+                           sw_engine_grain(engine, from->slot, at.first_grain), to));
+        to += at.grains * sw_plan_grain_bytes(plan, SW_CONTENT_QUANT_GRADS, op->unit);
+    }
+    return SW_OK;
+}
+
+/* Quantizes what a node has summed for the ranks of this one's number. */
+static sw_status run_quantize_node_sum(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    if (op->grains == 0) /* this rank has none of the unit, or of the bucket */
+        return SW_OK;
+    return sw_quantize(run->lane->stream, SW_F32, engine->plan->spec.reduce, op->grains,
+                       sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO));
+}
+
+/* Returns where the parts begin that the ranks of a level exchange, in bytes. Valid until the next call. */
+static const int64_t *bounds_of_level(struct sw_engine *engine, const struct sw_op *op) {
+    const struct sw_plan *plan = engine->plan;
+    const int node_ranks = sw_plan_reduce_node_ranks(plan), number = plan->spec.rank % node_ranks;
+    const bool across = op->level == SW_LEVEL_ACROSS;
+    const int ranks = across ? sw_plan_reduce_nodes(plan) : node_ranks;
+    int64_t *bounds = engine->bounds;
+    bounds[0] = 0;
+    for (int r = 0; r < ranks; r++) {
+        const int64_t grains = across ? span_of(engine, op, r * node_ranks + number).grains
+                                      : sw_plan_part_grains(plan, op->unit, op->chunk, r);
+        bounds[r + 1] = bounds[r] + grains * sw_quant_grain_bytes(plan->spec.reduce);
+    }
+    return bounds;
+}
+
+static sw_status run_exchange_gradients(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    static const sw_comm_scope scopes[] = {
+        [SW_LEVEL_ALL] = SW_SCOPE_ALL, [SW_LEVEL_NODE] = SW_SCOPE_NODE, [SW_LEVEL_ACROSS] = SW_SCOPE_ACROSS};
+    void *from = sw_engine_operand(engine, op, SW_ROLE_FROM), *to = sw_engine_operand(engine, op, SW_ROLE_TO);
+    const struct sw_comm_exchange exchange = {.what = sw_op_name(op->kind),
+                                              .index = op->unit,
+                                              .data = from,
+                                              .bounds_bytes = bounds_of_level(engine, op),
+                                              .to = to != NULL ? to : from, /* without a part it receives nothing */
+                                              .scope = scopes[op->level]};
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_exchange(engine->spec.comm, &exchange, &request));
+    return sw_lane_end_collective(run->lane, request);
+}
+
+static sw_status run_dequantize_gradients(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    if (op->grains == 0) /* this rank has none of the unit, or of the bucket */
+        return SW_OK;
+    const struct sw_plan_spec *spec = &engine->plan->spec;
+    const int node_ranks = sw_plan_reduce_node_ranks(engine->plan);
+    const bool across = op->level == SW_LEVEL_ACROSS, wide = op->wide || op->level == SW_LEVEL_NODE;
+    const struct sw_dequantize args = {.type = wide ? SW_F32 : spec->type,
+                                       .quant = spec->reduce,
+                                       .grains = op->grains,
+                                       .rank = across ? spec->rank / node_ranks : spec->rank % node_ranks,
+                                       .ranks = across ? sw_plan_reduce_nodes(engine->plan) : node_ranks,
+                                       .stride_bytes = op->grains * sw_quant_grain_bytes(spec->reduce),
+                                       .own = sw_engine_operand(engine, op, SW_ROLE_GRADS),
+                                       .others = sw_engine_operand(engine, op, SW_ROLE_FROM),
+                                       .to = sw_engine_operand(engine, op, SW_ROLE_TO)};
+    return sw_device_run(run->lane->stream, SW_DEVICE_DEQUANTIZE, &args);
+}
+
+static sw_status run_quantize_weights(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    if (op->grains == 0) /* this rank has none of the unit, or of the bucket */
+        return SW_OK;
+    return sw_quantize(run->lane->stream, engine->plan->spec.type, engine->plan->spec.gather, op->grains,
+                       sw_engine_operand(engine, op, SW_ROLE_FROM), sw_engine_operand(engine, op, SW_ROLE_TO));
+}
+
+static sw_status run_dequantize_weights(const struct op_run *run) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    if (op->grains == 0) /* this rank has none of the unit, or of the bucket */
+        return SW_OK;
+    return sw_dequantize(run->lane->stream, .type = engine->plan->spec.type, .quant = engine->plan->spec.gather,
+                         .grains = op->grains, .ranks = 1, .own = sw_engine_operand(engine, op, SW_ROLE_FROM),
+                         .to = sw_engine_operand(engine, op, SW_ROLE_TO));
+}
+
+static sw_status run_reduce_gradients(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    const int64_t *bounds = bounds_of(engine, op, SW_GRAIN_ELEMS);
+    void *from = sw_engine_operand(engine, op, SW_ROLE_FROM), *to = sw_engine_operand(engine, op, SW_ROLE_TO);
+    const struct sw_comm_reduce reduce = {.what = sw_op_name(op->kind),
+                                          .index = op->unit,
+                                          .from = from,
+                                          .bounds = bounds,
+                                          .to = to != NULL ? to : from, /* a rank without a part receives nothing */
+                                          .type = engine->plan->spec.type,
+                                          .to_type = op->wide ? SW_F32 : engine->plan->spec.type,
+                                          .scope = SW_SCOPE_DATA};
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
+    return sw_lane_end_collective(run->lane, request);
+}
+
+/* Returns where the secondary shard of each rank of a part of a node begins, in bytes. Valid until the next call. */
+static const int64_t *secondary_bounds(struct sw_engine *engine, const struct sw_op *op) {
+    const struct sw_plan *plan = engine->plan;
+    int64_t *bounds = engine->bounds;
+    bounds[0] = 0;
+    for (int number = 0; number < plan->spec.secondary_ranks; number++)
+        bounds[number + 1] =
+            bounds[number] + sw_plan_weights_bytes(plan, op->unit, sw_plan_secondary_of(plan, op->unit, number).grains);
+    return bounds;
+}
+
+/* Gathers a whole unit, or all chunks of a bucket. This rank's part may lie in a slot of its own. */
+static sw_status run_all_gather(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    const struct sw_access *to = sw_engine_next_operand(engine, op, SW_ROLE_TO, NULL);
+    const bool apart = from != NULL && from->slot != to->slot;
+    const struct sw_comm_gather gather = {
+        .what = sw_op_name(op->kind),
+        .index = op->unit,
+        .data = sw_engine_address(engine, to),
+        .own = apart ? sw_engine_address(engine, from) : NULL,
+        .bounds_bytes = op->secondary ? secondary_bounds(engine, op)
+                                      : bounds_of(engine, op, sw_plan_grain_bytes(engine->plan, op->content, op->unit)),
+        .scope = op->secondary ? SW_SCOPE_PART : SW_SCOPE_DATA,
+    };
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
+    return sw_lane_end_collective(run->lane, request);
+}
+
+/* Copies the square sums of this rank's shards to its summary. */
+static void note_sums(struct sw_engine *engine, const struct sw_op *op, double *record) {
+    const struct sw_access *of_unit = NULL;
+    while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
+        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, engine->plan->spec.rank);
+        const double *sums = (const double *)sw_engine_address(engine, of_unit) + at.first_grain;
+        memcpy(record, sums, (size_t)at.grains * sizeof *sums);
+        record += at.grains;
+    }
+}
+
+/* Takes the square sums of a rank's shards from its summary. The ranks of a tensor group come one after the other: the
+ * first sets the sum of a grain and the others add theirs, but for grains that are the same on all of them. */
+static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_rank, const double *record) {
+    const int tensor_ranks = sw_plan_tensor_ranks(engine->plan);
+    const bool adds = job_rank % tensor_ranks > 0;
+    const struct sw_access *of_unit = NULL;
+    while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
+        const struct sw_unit *unit = &engine->plan->spec.units->unit[of_unit->first_index];
+        const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, job_rank / tensor_ranks);
+        double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain;
+        for (int64_t g = 0; g < at.grains; g++)
+            if (!adds)
+                sums[g] = record[g];
+            else if (!sw_unit_grain_copies(unit, at.first_grain + g))
+                sums[g] += record[g];
+        record += at.grains;
+    }
+}
+
+static sw_status run_exchange_summary(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    struct step_context *context = run->context;
+    const struct sw_plan *plan = engine->plan;
+    const bool sums = op->content == SW_CONTENT_SQUARE_SUMS;
+    const int64_t bytes = sw_plan_summary_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
+    double *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_SUMMARIES), 0),
+           *mine = records + sw_plan_job_rank(plan) * doubles;
+    mine[SW_SUMMARY_LOSS] = sw_engine_own_loss(engine, context);
+    mine[SW_SUMMARY_REQUESTS] = (double)atomic_load(&engine->requests);
+    if (sums)
+        note_sums(engine, op, mine + SW_SUMMARY_SQUARE_SUMS);
+    SW_TRY(sw_comm_share_records(engine->spec.comm, sw_op_name(op->kind), records, bytes));
+    unsigned requests = 0;
+    context->shared_loss = 0.0;
+    for (int rank = 0; rank < sw_plan_job_ranks(plan); rank++) {
+        const double *record = records + rank * doubles;
+        /* The ranks of a tensor group have the same loss. */
+        context->shared_loss += rank % sw_plan_tensor_ranks(plan) == 0 ? record[SW_SUMMARY_LOSS] : 0.0;
+        requests |= (unsigned)record[SW_SUMMARY_REQUESTS];
+        if (sums)
+            take_sums(engine, op, rank, record + SW_SUMMARY_SQUARE_SUMS);
+    }
+    context->result.requests = requests;
+    return SW_OK;
+}
+
+/* Returns the piece that an op of a tensor group makes whole, or takes apart. */
+static void *piece_of(const struct sw_engine *engine, const struct sw_op *op) {
+    return sw_engine_operand(engine, op, op->kind == SW_OP_REDUCE_TENSOR ? SW_ROLE_FROM : SW_ROLE_TO);
+}
+
+/* Returns where this rank's rows are, or go, if not to their place in the piece; else NULL. */
+static void *rows_apart(const struct sw_engine *engine, const struct sw_op *op) {
+    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
+    const struct sw_access *to = sw_engine_next_operand(engine, op, SW_ROLE_TO, NULL);
+    if (from->slot == to->slot)
+        return NULL;
+    return sw_engine_address(engine, op->kind == SW_OP_REDUCE_TENSOR ? to : from);
+}
+
+/* Returns where each rank's rows begin, in `scale` for each row; a pass of fewer tokens than a micro-batch has has
+ * fewer rows. Valid until the next call. */
+static const int64_t *row_bounds(struct sw_engine *engine, int64_t pass_tokens, int64_t scale) {
+    const int ranks = sw_plan_tensor_ranks(engine->plan);
+    const int64_t rows = pass_tokens > 0 ? pass_tokens : engine->plan->spec.tensor.rows;
+    int64_t *bounds = engine->bounds;
+    bounds[0] = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        bounds[rank + 1] = bounds[rank] + sw_shard(rows, ranks, rank).grains * scale;
+    return bounds;
+}
+
+/* Sums a vector of the group's ranks; each gets its part. */
+static sw_status reduce_in_group(const struct op_run *run, void *data, const int64_t *bounds, sw_dtype type) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    void *apart = rows_apart(engine, op);
+    const struct sw_comm_reduce reduce = {
+        .what = sw_op_name(op->kind),
+        .index = op->unit,
+        .from = data,
+        .bounds = bounds,
+        .to = apart != NULL ? apart : (char *)data + bounds[engine->plan->spec.tensor.rank] * sw_dtype_bytes(type),
+        .type = type,
+        .to_type = type,
+        .scope = SW_SCOPE_TENSOR,
+    };
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
+    return sw_lane_end_collective(run->lane, request);
+}
+
+static sw_status gather_in_group(const struct op_run *run, void *data, const int64_t *bounds_bytes) {
+    const struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    const struct sw_comm_gather gather = {.what = sw_op_name(op->kind),
+                                          .index = op->unit,
+                                          .data = data,
+                                          .own = rows_apart(engine, op),
+                                          .bounds_bytes = bounds_bytes,
+                                          .scope = SW_SCOPE_TENSOR};
+    struct sw_comm_request *request;
+    SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
+    return sw_lane_end_collective(run->lane, request);
+}
+
+/* Sums the fp32 accumulators of what every rank has, and gives the sums to all. */
+static sw_status run_sum_replicated(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    const struct sw_op *op = run->op;
+    const struct sw_plan *plan = engine->plan;
+    const int ranks = sw_plan_tensor_ranks(plan);
+    float *acc = (float *)piece_of(engine, op) + plan->spec.units->unit[op->unit].replicated_grain * SW_GRAIN_ELEMS;
+    int64_t *bounds = engine->bounds;
+    for (int rank = 0; rank < ranks; rank++) {
+        const struct sw_span at = sw_plan_replicated_of(plan, op->unit, rank);
+        bounds[rank] = at.first_grain;
+        bounds[rank + 1] = at.first_grain + at.grains;
+    }
+    SW_TRY(reduce_in_group(run, acc, bounds, SW_F32));
+    for (int rank = 0; rank <= ranks; rank++)
+        bounds[rank] *= (int64_t)sizeof(float);
+    return gather_in_group(run, acc, bounds);
+}
+
+static sw_status run_reduce_tensor(const struct op_run *run) {
+    const sw_dtype type = run->engine->plan->spec.type;
+    const int64_t row_elems = sw_plan_row_bytes(run->engine->plan) / sw_dtype_bytes(type);
+    return reduce_in_group(run, piece_of(run->engine, run->op),
+                           row_bounds(run->engine, run->context->input.count, row_elems), type);
+}
+
+static sw_status run_gather_tensor(const struct op_run *run) {
+    struct sw_engine *engine = run->engine;
+    const struct sw_plan *plan = engine->plan;
+    void *piece = piece_of(engine, run->op);
+    if (run->op->content != SW_CONTENT_SOFTMAX)
+        return gather_in_group(run, piece, row_bounds(engine, run->context->input.count, sw_plan_row_bytes(plan)));
+    for (int rank = 0; rank <= sw_plan_tensor_ranks(plan); rank++)
+        engine->bounds[rank] = rank * plan->spec.tensor.softmax_bytes;
+    return gather_in_group(run, piece, engine->bounds);
+}
+
+/* Runs an op of each kind. Reads and writes have none: the lanes of the store give them to the drives. */
+typedef sw_status (*run_function)(const struct op_run *run);
+static const run_function run_of[SW_OP_KINDS] = {
+    [SW_OP_UPLOAD_TOKENS] = run_tokens,
+    [SW_OP_FORWARD] = run_unit,
+    [SW_OP_FORWARD_NORM] = run_unit,
+    [SW_OP_HEAD_LOGITS] = run_unit,
+    [SW_OP_COMPUTE_LOSS] = run_unit,
+    [SW_OP_COMPUTE_LOGITS] = run_unit,
+    [SW_OP_ZERO_ACCUMULATOR] = run_zero_accumulator,
+    [SW_OP_FORWARD_BACKWARD_HEAD] = run_unit,
+    [SW_OP_BACKWARD] = run_unit,
+    [SW_OP_BACKWARD_LAST] = run_unit,
+    [SW_OP_BACKWARD_FIRST] = run_unit,
+    [SW_OP_BACKWARD_NORM] = run_unit,
+    [SW_OP_ROUND_GRADIENTS] = run_round_gradients,
+    [SW_OP_ROUND_OWN_GRADIENTS] = run_round_own_gradients,
+    [SW_OP_REDUCE_GRADIENTS] = run_reduce_gradients,
+    [SW_OP_ADD_TO_ACCUMULATOR] = run_add_to_accumulator,
+    [SW_OP_QUANTIZE_GRADIENTS] = run_quantize_gradients,
+    [SW_OP_QUANTIZE_NODE_SUM] = run_quantize_node_sum,
+    [SW_OP_EXCHANGE_GRADIENTS] = run_exchange_gradients,
+    [SW_OP_DEQUANTIZE_GRADIENTS] = run_dequantize_gradients,
+    [SW_OP_SUM_SQUARES] = run_sum_squares,
+    [SW_OP_ALL_GATHER] = run_all_gather,
+    [SW_OP_QUANTIZE_WEIGHTS] = run_quantize_weights,
+    [SW_OP_DEQUANTIZE_WEIGHTS] = run_dequantize_weights,
+    [SW_OP_KEEP_SECONDARY] = run_keep_secondary,
+    [SW_OP_REDUCE_TENSOR] = run_reduce_tensor,
+    [SW_OP_GATHER_TENSOR] = run_gather_tensor,
+    [SW_OP_SUM_REPLICATED] = run_sum_replicated,
+    [SW_OP_EXCHANGE_SUMMARY] = run_exchange_summary,
+    [SW_OP_DOWNLOAD_SQUARE_SUMS] = run_download,
+    [SW_OP_COMPUTE_NORM] = run_compute_norm,
+    [SW_OP_UPDATE_ON_HOST] = run_update,
+    [SW_OP_UPDATE_ON_DEVICE] = run_update,
+    [SW_OP_GATHER_ROWS] = run_gather_rows,
+    [SW_OP_UPLOAD] = run_upload,
+    [SW_OP_DOWNLOAD] = run_download,
+    [SW_OP_COMMIT] = run_commit,
+};
+
+bool sw_engine_runs(sw_op_kind kind) {
+    return run_of[kind] != NULL || kind == SW_OP_READ || kind == SW_OP_WRITE;
 }
 
 static sw_status run_op(struct sw_engine *engine, struct lane *lane, const struct sw_op *op,
                         struct step_context *context) {
-    switch (op->kind) {
-    case SW_OP_FORWARD:
-    case SW_OP_FORWARD_NORM:
-    case SW_OP_BACKWARD:
-    case SW_OP_BACKWARD_LAST:
-    case SW_OP_BACKWARD_FIRST:
-    case SW_OP_FORWARD_BACKWARD_HEAD:
-    case SW_OP_BACKWARD_NORM:
-    case SW_OP_HEAD_LOGITS:
-    case SW_OP_COMPUTE_LOSS:
-    case SW_OP_COMPUTE_LOGITS: return run_unit(engine, lane, op, context);
-    case SW_OP_UPLOAD_TOKENS: return run_tokens(engine, lane, op, context);
-    case SW_OP_GATHER_ROWS: return run_gather_rows(engine, op, context);
-    case SW_OP_ZERO_ACCUMULATOR: return run_zero_accumulator(engine, lane, op);
-    case SW_OP_ROUND_GRADIENTS: return run_round_gradients(engine, lane, op);
-    case SW_OP_ROUND_OWN_GRADIENTS: return sw_engine_round(engine, lane, op);
-    case SW_OP_ADD_TO_ACCUMULATOR: return run_add_to_accumulator(engine, lane, op);
-    case SW_OP_SUM_SQUARES: return run_sum_squares(engine, lane, op);
-    case SW_OP_REDUCE_GRADIENTS: return sw_engine_reduce(engine, op);
-    case SW_OP_ALL_GATHER: return sw_engine_all_gather(engine, op);
-    case SW_OP_REDUCE_TENSOR:
-    case SW_OP_GATHER_TENSOR:
-    case SW_OP_SUM_REPLICATED: return sw_engine_run_tensor(engine, op, context);
-    case SW_OP_QUANTIZE_GRADIENTS:
-    case SW_OP_EXCHANGE_GRADIENTS:
-    case SW_OP_DEQUANTIZE_GRADIENTS:
-    case SW_OP_QUANTIZE_WEIGHTS:
-    case SW_OP_DEQUANTIZE_WEIGHTS: return sw_engine_run_quantized(engine, lane, op);
-    case SW_OP_KEEP_SECONDARY: return run_keep_secondary(lane, op, engine);
-    case SW_OP_EXCHANGE_SUMMARY: return sw_engine_exchange_summary(engine, op, context);
-    case SW_OP_DOWNLOAD_SQUARE_SUMS:
-    case SW_OP_UPLOAD:
-    case SW_OP_DOWNLOAD: return run_copy(lane, op, engine);
-    case SW_OP_COMPUTE_NORM: return run_compute_norm(engine, op, context);
-    case SW_OP_UPDATE_ON_HOST:
-    case SW_OP_UPDATE_ON_DEVICE: return run_update(engine, lane, op, context);
-    case SW_OP_COMMIT: return run_commit(engine, context);
-    default: return sw_fail(SW_ERR_INTERNAL, "the op %s does not run on a thread", sw_op_name(op->kind));
-    }
+    return run_of[op->kind](&(struct op_run){.engine = engine, .lane = lane, .op = op, .context = context});
 }
 
 sw_status sw_engine_fail_while(sw_status status, const struct sw_op *op, const struct step_context *context) {

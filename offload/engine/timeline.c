@@ -7,76 +7,9 @@
 /* At first, what is shorter than this part of the step is too short to be seen. */
 enum { FINEST_PART = 1 << 14 };
 
-/* The kinds of work that ops do, or of bytes that they move, in so few classes that each can have a color. */
-enum work { FORWARD, BACKWARD, HEAD, UPDATE, WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, COMMIT, OTHER };
-static const char *const work_names[] = {
-    [FORWARD] = "forward", [BACKWARD] = "backward",   [HEAD] = "head",           [UPDATE] = "update",
-    [WEIGHTS] = "weights", [GRADIENTS] = "gradients", [OPTIMIZER] = "optimizer", [ACTIVATIONS] = "activations",
-    [COMMIT] = "commit",   [OTHER] = "other",
-};
-
-_Static_assert(sizeof work_names / sizeof work_names[0] == SW_TIMELINE_WORKS, "each kind of work has a name");
-_Static_assert((int)HEAD == (int)SW_TIMELINE_LAST_PASS, "forward, backward and head come first");
-
-const char *sw_timeline_work_name(int work) {
-    return work_names[work];
-}
-
-static enum work work_on(sw_content content) {
-    switch (content) {
-    case SW_CONTENT_WEIGHTS:
-    case SW_CONTENT_QUANT_WEIGHTS:
-    case SW_CONTENT_ROWS: return WEIGHTS;
-    case SW_CONTENT_ACC:
-    case SW_CONTENT_GRADS:
-    case SW_CONTENT_BUCKET_SUM: return GRADIENTS;
-    case SW_CONTENT_OPTIMIZER: return OPTIMIZER;
-    case SW_CONTENT_BLOCK_OUTPUT:
-    case SW_CONTENT_BLOCK_OUTPUT_GRAD:
-    case SW_CONTENT_NORMED:
-    case SW_CONTENT_NORM_GRAD:
-    case SW_CONTENT_SOFTMAX:
-    case SW_CONTENT_SAVED:
-    case SW_CONTENT_DERIVED: return ACTIVATIONS;
-    default: return OTHER;
-    }
-}
-
-static enum work work_of(const struct sw_op *op) {
-    switch (op->kind) {
-    case SW_OP_FORWARD_NORM:
-    case SW_OP_FORWARD: return FORWARD;
-    case SW_OP_BACKWARD_NORM:
-    case SW_OP_BACKWARD_LAST:
-    case SW_OP_BACKWARD_FIRST:
-    case SW_OP_BACKWARD: return BACKWARD;
-    case SW_OP_COMPUTE_LOSS:
-    case SW_OP_COMPUTE_LOGITS:
-    case SW_OP_HEAD_LOGITS:
-    case SW_OP_FORWARD_BACKWARD_HEAD: return HEAD;
-    case SW_OP_UPDATE_ON_HOST:
-    case SW_OP_UPDATE_ON_DEVICE: return UPDATE;
-    case SW_OP_ZERO_ACCUMULATOR:
-    case SW_OP_ROUND_GRADIENTS:
-    case SW_OP_ROUND_OWN_GRADIENTS:
-    case SW_OP_REDUCE_GRADIENTS:
-    case SW_OP_SUM_REPLICATED:
-    case SW_OP_ADD_TO_ACCUMULATOR:
-    case SW_OP_QUANTIZE_GRADIENTS:
-    case SW_OP_EXCHANGE_GRADIENTS:
-    case SW_OP_DEQUANTIZE_GRADIENTS:
-    case SW_OP_SUM_SQUARES: return GRADIENTS;
-    case SW_OP_QUANTIZE_WEIGHTS:
-    case SW_OP_DEQUANTIZE_WEIGHTS:
-    case SW_OP_GATHER_ROWS: return WEIGHTS;
-    case SW_OP_COMMIT: return COMMIT;
-    default: return work_on(op->content);
-    }
-}
-
 struct span {
     int64_t start_ns, end_ns;
-    enum work work;
+    sw_work work;
     int32_t first_unit, last_unit; /* -1: ops of no unit */
     int64_t ops, bytes;
 };
@@ -99,7 +32,7 @@ static struct span span_of(const struct sw_op *op, const struct sw_op_times *tim
     const int64_t start_ns = sw_max_i64(times->start_ns, free_ns);
     return (struct span){.start_ns = start_ns,
                          .end_ns = sw_max_i64(start_ns, times->end_ns),
-                         .work = work_of(op),
+                         .work = sw_op_work(op),
                          .first_unit = op->unit,
                          .last_unit = op->unit,
                          .ops = 1,
@@ -128,7 +61,7 @@ static void put_span(const struct walk *walk, const struct span *span, int64_t n
     if (walk->out != NULL)
         fprintf(walk->out, "%s[%.1f,%.1f,\"%s\",%d,%d,%" PRId64 ",%" PRId64 "]", number > 0 ? "," : "",
                 (double)(span->start_ns - walk->origin_ns) * 1e-3, (double)(span->end_ns - span->start_ns) * 1e-3,
-                work_names[span->work], span->first_unit, span->last_unit, span->ops, span->bytes);
+                sw_work_name(span->work), span->first_unit, span->last_unit, span->ops, span->bytes);
 }
 
 /* Returns the number of spans. The ops of a lane start in its order; those of an I/O lane overlap, and each then counts

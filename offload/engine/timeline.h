@@ -7,11 +7,6 @@
 /* The most spans of a lane; all lanes together have less than 2,000. */
 enum { SW_TIMELINE_LANE_SPANS = 220 };
 
-/* The number of kinds of work, and the last of the first kinds, which are passes of the model's arithmetic. */
-enum { SW_TIMELINE_WORKS = 10, SW_TIMELINE_LAST_PASS = 2 };
-/* Returns the name of a kind of work, from 0: the "what" of a span. */
-const char *sw_timeline_work_name(int work);
-
 /* Writes the ops of a program that ran as a JSON object:
  *     {"seconds": from the first start to the last end, "ops": how many ran, "units": of the model, "lanes": {"read":
  * [SPAN, ...], ...}} A span is [start_us, duration_us, "what", first unit, last unit, ops, bytes]; unit -1: ops of no

@@ -161,10 +161,9 @@ static void write_name(const struct sw_plan *plan, const struct sw_op *op, FILE 
     if (op->redo || op->speculates)
         fputs(op->redo ? "redo " : "speculative ", out);
     fputs(sw_op_name(op->kind), out);
-    if (sw_op_is_transfer(op->kind))
+    if (sw_ops[op->kind].transfers)
         fprintf(out, " %s", sw_content_name(op->content));
-    if (op->kind != SW_OP_FORWARD_BACKWARD_HEAD)
-        write_unit(plan, op->unit, out);
+    write_unit(plan, op->unit, out);
     if (op->chunk >= 0)
         fprintf(out, " c%d", op->chunk);
     if (op->micro >= 0)

@@ -39,7 +39,7 @@ struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, con
     else if (!on_device)
         acc.slot = b->index->work_acc[b->index->work_acc[1] < 0 ? 0 : b->work_acc_next++ % 2];
     if (anew) {
-        struct sw_op *op = sw_build_op(b, SW_OP_ZERO_ACCUMULATOR, SW_LANE_COMPUTE, unit, -1);
+        struct sw_op *op = sw_build_op(b, SW_OP_ZERO_ACCUMULATOR, unit, -1);
         op->grains = b->plan->spec.units->unit[unit].grains;
         sw_build_write_unit(b, acc.slot, acc_of(unit, 0, 0));
     } else if (!on_device && !sw_build_is_table(b, unit)) {
@@ -61,7 +61,7 @@ static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumul
     const int64_t elems = sw_plan_replicated_elems(b->plan, unit);
     if (sw_plan_tensor_ranks(b->plan) == 1 || elems == 0)
         return;
-    struct sw_op *op = sw_build_op(b, SW_OP_SUM_REPLICATED, SW_LANE_COMM, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_SUM_REPLICATED, unit, -1);
     op->bytes = (elems - own.grains) * (int64_t)sizeof(float) + sw_plan_gathered_bytes(b->plan, op);
     sw_build_accumulate(b, unit, acc);
 }

@@ -58,8 +58,9 @@ static int64_t bytes_so_far(const struct sw_builder *b) {
     return sw_program_bytes(b->program) + b->passed_accesses * (int64_t)sizeof *b->program->access;
 }
 
-struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro) {
+struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, int64_t unit, int64_t micro) {
     struct sw_program *program = b->program;
+    const sw_lane lane = sw_ops[kind].lane;
     if (b->take != NULL && program->op_count == TAKEN_OPS)
         sw_build_hand_on(b);
     sw_build_pass_accesses(b);
@@ -80,8 +81,8 @@ struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, i
     return op;
 }
 
-struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, const struct sw_chunk *chunk) {
-    struct sw_op *op = sw_build_op(b, kind, lane, chunk->unit, -1);
+struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, const struct sw_chunk *chunk) {
+    struct sw_op *op = sw_build_op(b, kind, chunk->unit, -1);
     op->chunk = (int32_t)chunk->number;
     op->first_grain = chunk->at.first_grain;
     op->grains = chunk->at.grains;
@@ -238,12 +239,11 @@ struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
 static const struct {
     sw_tier from, to;
     sw_op_kind kind;
-    sw_lane lane;
 } moves[] = {
-    {SW_HOST, SW_DEVICE, SW_OP_UPLOAD, SW_LANE_UPLOAD},
-    {SW_DEVICE, SW_HOST, SW_OP_DOWNLOAD, SW_LANE_DOWNLOAD},
-    {SW_NVME, SW_HOST, SW_OP_READ, SW_LANE_READ},
-    {SW_HOST, SW_NVME, SW_OP_WRITE, SW_LANE_WRITE},
+    {SW_HOST, SW_DEVICE, SW_OP_UPLOAD},
+    {SW_DEVICE, SW_HOST, SW_OP_DOWNLOAD},
+    {SW_NVME, SW_HOST, SW_OP_READ},
+    {SW_HOST, SW_NVME, SW_OP_WRITE},
 };
 
 /* Returns the index in `moves` of the op that moves a piece between two slots. */
@@ -273,7 +273,7 @@ static void describe_move(struct sw_builder *b, struct sw_op *op, struct sw_oper
 void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                        int64_t micro, int64_t bytes) {
     const size_t m = find_move(b, from, to);
-    struct sw_op *op = sw_build_op(b, moves[m].kind, moves[m].lane, what.unit, micro);
+    struct sw_op *op = sw_build_op(b, moves[m].kind, what.unit, micro);
     if (what.content == SW_CONTENT_BLOCK_OUTPUT && (moves[m].from == SW_NVME || moves[m].to == SW_NVME)) {
         /* The store counts an input of a unit in pages, those of one micro-batch after those of another. */
         const struct sw_operand home = moves[m].from == SW_NVME ? from : to;
@@ -286,7 +286,7 @@ void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_o
 void sw_build_move(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,
                    const struct sw_chunk *chunk, int64_t bytes) {
     const size_t m = find_move(b, from, to);
-    describe_move(b, sw_build_chunk_op(b, moves[m].kind, moves[m].lane, chunk), from, to, what, bytes);
+    describe_move(b, sw_build_chunk_op(b, moves[m].kind, chunk), from, to, what, bytes);
 }
 
 int64_t sw_build_grads_bytes(const struct sw_builder *b, const struct sw_chunk *chunk) {
@@ -335,7 +335,7 @@ void sw_build_download_square_sums(struct sw_builder *b, int64_t unit) {
     const int64_t chunks = sw_plan_shard_chunks(b->plan, unit);
     if (chunks == 0)
         return;
-    struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SQUARE_SUMS, SW_LANE_DOWNLOAD, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_DOWNLOAD_SQUARE_SUMS, unit, -1);
     const struct sw_what sums = {SW_CONTENT_SQUARE_SUMS, -1, unit, chunks, 0, 0};
     const struct sw_span own = sw_plan_shard(b->plan, unit);
     op->first_grain = own.first_grain;

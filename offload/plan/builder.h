@@ -108,8 +108,8 @@ void sw_build_pass_accesses(struct sw_builder *b);
 /* Writes down an op, to which accesses are then added. The pointer is valid until the next op. unit, micro: -1 for
  * none.
  */
-struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, int64_t unit, int64_t micro);
-struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, sw_lane lane, const struct sw_chunk *chunk);
+struct sw_op *sw_build_op(struct sw_builder *b, sw_op_kind kind, int64_t unit, int64_t micro);
+struct sw_op *sw_build_chunk_op(struct sw_builder *b, sw_op_kind kind, const struct sw_chunk *chunk);
 /* Adds to the last op that it reads, or writes, one piece. */
 void sw_build_read(struct sw_builder *b, struct sw_operand place, struct sw_what what);
 void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_what what);

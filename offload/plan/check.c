@@ -118,7 +118,7 @@ static bool deals_in_quant(const struct sw_op *op, const struct sw_access *acces
                               : op->kind == SW_OP_EXCHANGE_GRADIENTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS);
     case SW_CONTENT_NODE_QUANT:
         return op->level == SW_LEVEL_ACROSS &&
-               (access->write ? op->kind == SW_OP_QUANTIZE_GRADIENTS
+               (access->write ? op->kind == SW_OP_QUANTIZE_NODE_SUM
                               : op->kind == SW_OP_EXCHANGE_GRADIENTS || op->kind == SW_OP_DEQUANTIZE_GRADIENTS);
     case SW_CONTENT_QUANT_PARTS:
     case SW_CONTENT_NODE_PARTS:
@@ -126,7 +126,7 @@ static bool deals_in_quant(const struct sw_op *op, const struct sw_access *acces
                op->kind == (access->write ? SW_OP_EXCHANGE_GRADIENTS : SW_OP_DEQUANTIZE_GRADIENTS);
     case SW_CONTENT_NODE_SUM:
         return access->write ? op->kind == SW_OP_DEQUANTIZE_GRADIENTS && op->level == SW_LEVEL_NODE
-                             : op->kind == SW_OP_QUANTIZE_GRADIENTS && op->level == SW_LEVEL_ACROSS;
+                             : op->kind == SW_OP_QUANTIZE_NODE_SUM && op->level == SW_LEVEL_ACROSS;
     default: return true;
     }
 }

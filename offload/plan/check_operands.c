@@ -9,53 +9,6 @@ struct extent {
 
 #define ROLE(name) (1u << SW_ROLE_##name)
 
-/* Roles that an op of a kind must have. */
-static const unsigned needed[SW_OP_KINDS] = {
-    [SW_OP_FORWARD] = ROLE(TOKENS) | ROLE(OUTPUT) | ROLE(WORK),
-    [SW_OP_FORWARD_NORM] = ROLE(WEIGHTS) | ROLE(INPUT) | ROLE(OUTPUT) | ROLE(WORK),
-    [SW_OP_HEAD_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(SOFTMAX) | ROLE(WORK),
-    [SW_OP_BACKWARD_NORM] = ROLE(WEIGHTS) | ROLE(INPUT) | ROLE(NORM_GRAD) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
-    [SW_OP_REDUCE_TENSOR] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_GATHER_TENSOR] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_SUM_REPLICATED] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_COMPUTE_LOSS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(WORK),
-    [SW_OP_COMPUTE_LOGITS] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(WORK),
-    [SW_OP_ZERO_ACCUMULATOR] = ROLE(TO),
-    [SW_OP_FORWARD_BACKWARD_HEAD] = ROLE(WEIGHTS) | ROLE(TOKENS) | ROLE(ACC) | ROLE(WORK),
-    [SW_OP_BACKWARD] = ROLE(TOKENS) | ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
-    [SW_OP_BACKWARD_LAST] = ROLE(OUTPUT_GRAD) | ROLE(ACC) | ROLE(WORK),
-    [SW_OP_BACKWARD_FIRST] = ROLE(PRODUCT_GRAD) | ROLE(ACC) | ROLE(WORK),
-    [SW_OP_ROUND_GRADIENTS] = ROLE(FROM) | ROLE(TO) | ROLE(SQUARE_SUMS),
-    [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_REDUCE_GRADIENTS] = ROLE(FROM),
-    [SW_OP_QUANTIZE_GRADIENTS] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_EXCHANGE_GRADIENTS] = ROLE(FROM),
-    [SW_OP_DEQUANTIZE_GRADIENTS] = ROLE(GRADS) | ROLE(FROM) | ROLE(TO),
-    [SW_OP_ADD_TO_ACCUMULATOR] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_SUM_SQUARES] = ROLE(FROM) | ROLE(SQUARE_SUMS),
-    [SW_OP_ALL_GATHER] = ROLE(TO),
-    [SW_OP_QUANTIZE_WEIGHTS] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_DEQUANTIZE_WEIGHTS] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_KEEP_SECONDARY] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_DOWNLOAD_SQUARE_SUMS] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_COMPUTE_NORM] = ROLE(SQUARE_SUMS),
-    [SW_OP_UPDATE_ON_HOST] = ROLE(GRADS) | ROLE(OPTIMIZER) | ROLE(WEIGHTS),
-    [SW_OP_UPDATE_ON_DEVICE] = ROLE(GRADS) | ROLE(OPTIMIZER) | ROLE(WEIGHTS),
-    [SW_OP_GATHER_ROWS] = ROLE(WEIGHTS) | ROLE(ROWS),
-    [SW_OP_UPLOAD] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_DOWNLOAD] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_READ] = ROLE(FROM) | ROLE(TO),
-    [SW_OP_WRITE] = ROLE(FROM) | ROLE(TO),
-};
-
-/* Roles that an op may have several operands of: one per micro-batch, per unit or per rank. The engine takes those of
- * micro-batches and units by their index, so the indices must rise. */
-static const unsigned repeated[SW_OP_KINDS] = {
-    [SW_OP_UPLOAD_TOKENS] = ROLE(TO),         [SW_OP_GATHER_ROWS] = ROLE(ROWS),
-    [SW_OP_COMPUTE_NORM] = ROLE(SQUARE_SUMS), [SW_OP_EXCHANGE_SUMMARY] = ROLE(SQUARE_SUMS),
-    [SW_OP_ROUND_OWN_GRADIENTS] = ROLE(FROM), [SW_OP_QUANTIZE_GRADIENTS] = ROLE(FROM),
-};
-
 /* Returns the roles by which an op of a block or the head has its input. With sequence parallelism that is normalised,
  * and a block's forward pass adds to the rows of this rank. A backward op needs none where only the rows of the norm
  * are recalled, or the normalised input only for the gradient of the first product's weights. */
@@ -82,7 +35,7 @@ static unsigned input_of(const struct sw_plan *plan, const struct sw_op *op) {
  * they have it, and blocks that at the result of their first product, if their backward pass is split. */
 static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     const bool group = sw_plan_tensor_ranks(plan) > 1, head = op->kind == SW_OP_FORWARD_BACKWARD_HEAD;
-    unsigned roles = needed[op->kind] | input_of(plan, op);
+    unsigned roles = sw_ops[op->kind].needs | input_of(plan, op);
     if (head || (op->kind == SW_OP_BACKWARD && op->unit > 0))
         roles |= group && !sw_plan_continues(plan, op->unit) ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
     if (op->kind == SW_OP_BACKWARD && sw_plan_splits_backward(plan, op->unit))
@@ -259,9 +212,11 @@ static sw_status check_op(const struct sw_plan *plan, const struct sw_program *p
             return refuse(plan, op, access, "has another role than its content");
         if (access->role == SW_ROLE_NONE)
             continue;
+        /* The engine takes operands of micro-batches and units by their index; those of runs of grains come in order.
+         */
         const bool again = count[access->role] > 0, rises = access->first_index > last_index[access->role];
         const bool by_runs = op->kind == SW_OP_ROUND_OWN_GRADIENTS || op->kind == SW_OP_QUANTIZE_GRADIENTS;
-        if (again && ((repeated[op->kind] & bit) == 0 || (!by_runs && !rises)))
+        if (again && ((sw_ops[op->kind].repeats & bit) == 0 || (!by_runs && !rises)))
             return refuse(plan, op, access, "has the role of another");
         seen |= bit;
         last_index[access->role] = access->first_index;

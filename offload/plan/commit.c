@@ -14,7 +14,7 @@ static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool sha
 
 void sw_build_norm(struct sw_builder *b) {
     const bool shared = sw_plan_job_ranks(b->plan) > 1;
-    sw_build_op(b, SW_OP_COMPUTE_NORM, SW_LANE_UPDATE, -1, -1);
+    sw_build_op(b, SW_OP_COMPUTE_NORM, -1, -1);
     for (int64_t u = b->plan->spec.frozen_units; u < b->plan->spec.units->count; u++)
         sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = u}, sums_of(b, u, shared));
     sw_build_write(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
@@ -44,7 +44,7 @@ static void read_committed(struct sw_builder *b) {
 
 /* The norm holds the position that the commit records. */
 void sw_build_commit(struct sw_builder *b) {
-    sw_build_op(b, SW_OP_COMMIT, SW_LANE_WRITE, -1, -1);
+    sw_build_op(b, SW_OP_COMMIT, -1, -1);
     sw_build_read_norm(b);
     read_committed(b);
     if (sw_plan_job_ranks(b->plan) > 1)
@@ -56,7 +56,7 @@ void sw_build_commit(struct sw_builder *b) {
 /* A step counts as committed when all ranks have it: until they know that of each other, nothing overwrites the one
  * before. */
 void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
-    struct sw_op *op = sw_build_op(b, SW_OP_EXCHANGE_SUMMARY, SW_LANE_COMM, -1, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_EXCHANGE_SUMMARY, -1, -1);
     const struct sw_operand shared = {.slot = b->index->summaries}, work = {.slot = b->index->work};
     op->content = sums ? SW_CONTENT_SQUARE_SUMS : SW_CONTENT_NONE;
     op->bytes = (sw_plan_job_ranks(b->plan) - 1) * sw_plan_summary_bytes(b->plan, sums);

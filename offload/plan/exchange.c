@@ -26,19 +26,19 @@ static void gather_quantized(struct sw_builder *b, int64_t unit, int32_t from, i
     const struct sw_chunk own = {unit, -1, sw_plan_shard(b->plan, unit)};
     const int32_t records = b->index->quant_weights;
     struct sw_what quantized = {.content = SW_CONTENT_QUANT_WEIGHTS, .unit = unit, .version = SW_VERSION_OWN};
-    sw_build_chunk_op(b, SW_OP_QUANTIZE_WEIGHTS, SW_LANE_COMM, &own);
+    sw_build_chunk_op(b, SW_OP_QUANTIZE_WEIGHTS, &own);
     if (own.at.grains > 0) {
         sw_build_read_grains(b, from, own.at, weights);
         sw_build_write_grains(b, records, own.at, quantized);
     }
-    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, unit, -1);
     op->content = quantized.content;
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
     if (own.at.grains > 0)
         sw_build_read_grains(b, records, own.at, quantized);
     quantized.version = weights.version = 0;
     sw_build_write_unit(b, records, quantized);
-    op = sw_build_op(b, SW_OP_DEQUANTIZE_WEIGHTS, SW_LANE_COMM, unit, -1);
+    op = sw_build_op(b, SW_OP_DEQUANTIZE_WEIGHTS, unit, -1);
     op->grains = b->plan->spec.units->unit[unit].grains;
     sw_build_read_unit(b, records, quantized);
     sw_build_write_unit(b, to, weights);
@@ -53,7 +53,7 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
         gather_quantized(b, unit, from, to, what);
         return;
     }
-    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, unit, -1);
     op->content = what.content;
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
     if (own.grains > 0)
@@ -64,7 +64,7 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
 
 /* Sums the squares of a chunk of this rank's shard. */
 static void square_sums(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand at, struct sw_what what) {
-    struct sw_op *op = sw_build_chunk_op(b, SW_OP_SUM_SQUARES, SW_LANE_COMPUTE, chunk);
+    struct sw_op *op = sw_build_chunk_op(b, SW_OP_SUM_SQUARES, chunk);
     op->bytes = sw_build_typed_bytes(b, chunk);
     sw_build_read(b, at, what);
     sw_build_note_square_sums(b, chunk->unit, chunk->number);
@@ -93,19 +93,19 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
     const int reduced = whole ? SW_VERSION_OWN : 0;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
-        struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, &chunk);
+        struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_OWN_GRADIENTS, &chunk);
         op->bytes = round_bytes(b, chunk.at.grains);
         sw_build_read_grains(b, acc, chunk.at, (struct sw_what){SW_CONTENT_ACC, unit, c, version, 0, 0});
         sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, SW_VERSION_LOCAL));
     }
-    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, SW_LANE_COMM, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, unit, -1);
     op->bytes = scattered_bytes(b, b->plan->spec.units->unit[unit].grains, own.grains);
     sw_build_read_unit(b, home, grads_of(unit, 0, SW_VERSION_LOCAL));
     if (own.grains > 0)
         sw_build_write_grains(b, home, own, grads_of(unit, 0, reduced));
     if (!whole)
         return;
-    op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
+    op = sw_build_op(b, SW_OP_ALL_GATHER, unit, -1);
     op->content = SW_CONTENT_GRADS;
     op->bytes = sw_plan_gathered_bytes(b->plan, op);
     if (own.grains > 0)
@@ -143,8 +143,7 @@ static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t num
                             .content = quant ? SW_CONTENT_QUANT_GRADS : SW_CONTENT_GRADS,
                             .at = sw_build_ring(b, quant ? RING_QUANT_BUCKETS : RING_BUCKETS)};
     const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, bucket.content, unit);
-    struct sw_op *op =
-        sw_build_op(b, quant ? SW_OP_QUANTIZE_GRADIENTS : SW_OP_ROUND_OWN_GRADIENTS, SW_LANE_COMPUTE, unit, -1);
+    struct sw_op *op = sw_build_op(b, quant ? SW_OP_QUANTIZE_GRADIENTS : SW_OP_ROUND_OWN_GRADIENTS, unit, -1);
     op->chunk = (int32_t)number;
     op->bucket = true;
     bucket.mine = bucket.at;
@@ -162,7 +161,7 @@ static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t num
 
 /* Begins an op that leaves this rank's part of a bucket. */
 static struct sw_op *own_op(struct sw_builder *b, sw_op_kind kind, const struct bucket *bucket) {
-    struct sw_op *op = sw_build_chunk_op(b, kind, SW_LANE_COMM, &bucket->own);
+    struct sw_op *op = sw_build_chunk_op(b, kind, &bucket->own);
     op->bucket = true;
     return op;
 }
@@ -213,7 +212,7 @@ static struct sw_operand quantize_node_sum(struct sw_builder *b, const struct bu
     struct sw_operand to = sw_build_ring(b, RING_NODE_QUANT);
     struct sw_what what = {.content = SW_CONTENT_NODE_SUM, .unit = bucket->unit, .index = bucket->number};
     what.version = SW_VERSION_LOCAL;
-    struct sw_op *op = own_op(b, SW_OP_QUANTIZE_GRADIENTS, bucket);
+    struct sw_op *op = own_op(b, SW_OP_QUANTIZE_NODE_SUM, bucket);
     op->level = SW_LEVEL_ACROSS;
     op->grains = grains;
     to.bytes = grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_NODE_QUANT, bucket->unit);
@@ -290,7 +289,7 @@ static void take_home(struct sw_builder *b, const struct sw_chunk *chunk, struct
 
 /* Gathers all ranks' chunks of a reduced bucket and moves them to where the gradients live. */
 static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
-    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, bucket->unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, bucket->unit, -1);
     op->chunk = (int32_t)bucket->number;
     op->bucket = true;
     op->content = SW_CONTENT_GRADS;
@@ -355,7 +354,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
         sw_build_write(b, sum, reduced);
     if (own->at.grains == 0)
         return;
-    op = sw_build_chunk_op(b, SW_OP_ADD_TO_ACCUMULATOR, SW_LANE_COMPUTE, own);
+    op = sw_build_chunk_op(b, SW_OP_ADD_TO_ACCUMULATOR, own);
     op->bytes = 3 * own->at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     sw_build_read(b, sum, reduced);
     sw_build_read(b, to, shard_acc_of(own->unit, own->number, groups_before));
@@ -365,7 +364,7 @@ static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket,
 void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, int64_t groups_before) {
     const struct sw_chunk shard = {unit, -1, sw_plan_shard(b->plan, unit)};
     if (groups_before == 0 && shard.at.grains > 0) {
-        sw_build_chunk_op(b, SW_OP_ZERO_ACCUMULATOR, SW_LANE_COMPUTE, &shard);
+        sw_build_chunk_op(b, SW_OP_ZERO_ACCUMULATOR, &shard);
         sw_build_write(b, (struct sw_operand){.slot = b->index->acc_shard[unit], .piece = SW_BY_GRAINS},
                        shard_acc_of(unit, 0, 0));
     }

@@ -32,7 +32,7 @@ static int32_t held(const struct sw_builder *b, int64_t unit) {
 
 void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand weights,
                      struct sw_what what) {
-    sw_build_chunk_op(b, SW_OP_GATHER_ROWS, SW_LANE_UPDATE, chunk);
+    sw_build_chunk_op(b, SW_OP_GATHER_ROWS, chunk);
     sw_build_read(b, weights, what);
     for (int64_t m = 0; m < b->plan->spec.micro_batches; m++) {
         const struct sw_operand rows = {.slot = b->index->rows, .piece = m};

@@ -45,7 +45,7 @@ static struct sw_operand emit_logits(struct sw_builder *b, const struct head_wor
     const int64_t head = sw_build_head_of(b), micro = h->group->first + within;
     if (sw_plan_tensor_ranks(b->plan) == 1)
         return (struct sw_operand){.slot = -1};
-    struct sw_op *op = sw_build_op(b, SW_OP_HEAD_LOGITS, SW_LANE_COMPUTE, head, micro);
+    struct sw_op *op = sw_build_op(b, SW_OP_HEAD_LOGITS, head, micro);
     op->flops = sw_build_forward_flops(b, head);
     read_head(b, h, within);
     return sw_build_share_softmax(b, micro);
@@ -65,7 +65,7 @@ void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group,
         const bool shares = kind == SW_OP_COMPUTE_LOSS; /* each rank's part of the logits is wanted as it is */
         norm_ahead(b, &h, w + 1);
         const struct sw_operand softmax = shares ? emit_logits(b, &h, w) : (struct sw_operand){.slot = -1};
-        struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMPUTE, head, group->first + w);
+        struct sw_op *op = sw_build_op(b, kind, head, group->first + w);
         op->flops = softmax.slot < 0 ? sw_build_forward_flops(b, head) : 0;
         read_head(b, &h, w);
         read_softmax(b, group->first + w, softmax);
@@ -79,7 +79,7 @@ static struct sw_norm_work emit_micro(struct sw_builder *b, struct head_work *h,
     const int64_t head = sw_build_head_of(b), micro = h->group->first + within;
     const struct sw_operand grad = {.slot = b->index->output_grad, .piece = within};
     struct sw_norm_work norm = {.unit = head, .micro = micro, .grad = grad, .weights = h->weights, .acc = &h->own};
-    struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, SW_LANE_COMPUTE, head, micro);
+    struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, head, micro);
     op->flops = (1 + SW_BACKWARD_FLOPS - (h->tied && !h->trains_table ? 1 : 0)) * sw_build_forward_flops(b, head);
     read_head(b, h, within);
     sw_build_read_norm(b); /* it decides the loss scale */

@@ -5,7 +5,7 @@
 /* The compute lane copies the tokens: behind the uploads of the step before, they would hold the forward pass back
  * until the update has ended. */
 void sw_build_tokens(struct sw_builder *b, int64_t micros) {
-    struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, SW_LANE_COMPUTE, -1, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, -1, -1);
     op->bytes = micros * b->plan->spec.token_bytes;
     for (int64_t m = 0; m < micros; m++)
         sw_build_write(b, (struct sw_operand){.slot = b->index->tokens, .piece = m},
@@ -119,7 +119,7 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
         const int64_t micro = group->first + w;
         const struct sw_operand out = output_place(b, unit, w), parts = sequence ? sw_build_parts(b) : out;
         const struct sw_operand rows = weights < 0 ? sw_build_rows(b, micro) : (struct sw_operand){.slot = -1};
-        struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, SW_LANE_COMPUTE, unit, micro);
+        struct sw_op *op = sw_build_op(b, SW_OP_FORWARD, unit, micro);
         op->flops = sw_build_forward_flops(b, unit);
         if (weights < 0)
             sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0});
@@ -223,7 +223,7 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
         .unit = unit, .micro = micro, .input = recalled->input, .grad = grad, .weights = weights, .acc = acc};
     const struct sw_plan_spec *spec = &b->plan->spec;
     const sw_recompute again = b->plan->recompute[unit];
-    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, SW_LANE_COMPUTE, unit, micro);
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, unit, micro);
     op->flops = (SW_BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * sw_build_forward_flops(b, unit) -
                 (splits ? flops_of(spec->last_product_flops, unit) + flops_of(spec->first_product_flops, unit) : 0.0F);
     sw_build_read_tokens(b, micro);
@@ -257,7 +257,7 @@ static void emit_product(struct sw_builder *b, sw_op_kind kind, const struct sw_
     const struct sw_plan_spec *spec = &b->plan->spec;
     const bool first = kind == SW_OP_BACKWARD_FIRST;
     const int64_t unit = norm->unit, micro = group->first + within;
-    struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMPUTE, unit, micro);
+    struct sw_op *op = sw_build_op(b, kind, unit, micro);
     op->flops = flops_of(first ? spec->first_product_flops : spec->last_product_flops, unit);
     touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
     if (first && sw_plan_is_sequence_parallel(b->plan))

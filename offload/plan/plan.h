@@ -10,6 +10,7 @@
 #include "core/dtype.h"
 #include "core/quant.h"
 #include "core/status.h"
+#include "offload/plan/ops.h"
 #include "offload/plan/placement.h"
 #include "offload/plan/rises.h"
 #include "offload/plan/shard.h"
@@ -21,105 +22,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Ordered queues of work on one resource. Ops start in lane order. On a synchronous lane an op starts when the one
- * before it is done; on the I/O lanes (read, write) many are in flight, but they count as done in lane order. */
-typedef enum __attribute__((packed)) {
-    SW_LANE_COMPUTE,
-    SW_LANE_UPLOAD,
-    SW_LANE_DOWNLOAD,
-    SW_LANE_READ,
-    SW_LANE_WRITE,
-    SW_LANE_UPDATE,
-    SW_LANE_COMM, /* between ranks: on all of them the same ops in the same order, some with nothing to do */
-    SW_LANES
-} sw_lane;
-const char *sw_lane_name(sw_lane lane);
-bool sw_lane_is_io(sw_lane lane);
-/* Tells whether the lane belongs to the device that computes, which may queue the lane's ops. */
-bool sw_lane_is_of_device(sw_lane lane);
-
-/* The work of an op. Work per chunk deals with a run of grains of one unit. */
-typedef enum __attribute__((packed)) {
-    SW_OP_UPLOAD_TOKENS,    /* copies the step's inputs and targets to the device */
-    SW_OP_FORWARD,          /* runs a unit's forward pass of one micro-batch */
-    SW_OP_FORWARD_NORM,     /* runs a unit's norm for the rows of this rank, before the forward or the backward pass */
-    SW_OP_HEAD_LOGITS,      /* runs the head's part of the logits of one micro-batch, up to its part of the softmax */
-    SW_OP_COMPUTE_LOSS,     /* runs the head's forward pass of one micro-batch, for an evaluation */
-    SW_OP_COMPUTE_LOGITS,   /* runs the head's forward pass of one row, for inference */
-    SW_OP_ZERO_ACCUMULATOR, /* sets a unit's gradient accumulator, or this rank's shard of it, to zero */
-    SW_OP_FORWARD_BACKWARD_HEAD, /* runs the head's forward and backward pass of one micro-batch, fused */
-    SW_OP_BACKWARD,              /* recomputes what the forward pass did not keep, then runs a unit's backward pass */
-    SW_OP_BACKWARD_LAST,         /* computes the gradients of the weights and bias of a block's last product */
-    SW_OP_BACKWARD_FIRST,        /* computes the gradients of the weights and bias of a block's first product */
-    SW_OP_BACKWARD_NORM,         /* runs the backward pass of a unit's norm for the rows of this rank */
-    SW_OP_ROUND_GRADIENTS,       /* rounds an accumulator's chunk to gradients, with their sums of squares */
-    SW_OP_ROUND_OWN_GRADIENTS,   /* rounds this rank's part of the gradients, before ranks reduce them */
-    SW_OP_REDUCE_GRADIENTS,      /* adds the ranks' gradients; each rank gets its shard */
-    SW_OP_ADD_TO_ACCUMULATOR,    /* adds one chunk of reduced gradients to this rank's accumulator shard */
-    SW_OP_QUANTIZE_GRADIENTS,    /* quantizes this rank's part of the gradients, before ranks exchange them */
-    SW_OP_EXCHANGE_GRADIENTS,    /* gives each rank its part of the quantized gradients */
-    SW_OP_DEQUANTIZE_GRADIENTS,  /* adds the ranks' quantized gradients to this rank's reduced ones */
-    SW_OP_SUM_SQUARES,           /* sums the squares of a chunk of reduced gradients, by grain */
-    SW_OP_ALL_GATHER,            /* gives every rank's shard of weights or gradients to all ranks */
-    SW_OP_QUANTIZE_WEIGHTS,      /* quantizes this rank's shard of a unit's weights, before ranks gather them */
-    SW_OP_DEQUANTIZE_WEIGHTS,    /* makes a unit's weights of what the ranks have gathered */
-    SW_OP_KEEP_SECONDARY,        /* copies this rank's secondary shard of a unit that was gathered, on the device */
-    SW_OP_REDUCE_TENSOR,         /* adds what a tensor group computed; each rank gets its rows */
-    SW_OP_GATHER_TENSOR,         /* gives every rank's rows, or its part of the softmax, to the tensor group */
-    SW_OP_SUM_REPLICATED,        /* adds the gradients of what each rank of a tensor group has whole */
-    SW_OP_EXCHANGE_SUMMARY,      /* tells all ranks this rank's sums of squares, losses and requests */
-    SW_OP_DOWNLOAD_SQUARE_SUMS,  /* copies a unit's sums of squares to the host */
-    SW_OP_COMPUTE_NORM,     /* computes the global norm and from it the clip coefficient, or that a value overflowed */
-    SW_OP_UPDATE_ON_HOST,   /* updates a chunk's optimizer state, on the update lane */
-    SW_OP_UPDATE_ON_DEVICE, /* updates a chunk's optimizer state, on the compute lane */
-    SW_OP_GATHER_ROWS,      /* copies, on the host, the embedding's rows that the step's tokens name */
-    SW_OP_UPLOAD,           /* copies a piece from host to device; `content` says of what */
-    SW_OP_DOWNLOAD,         /* copies a piece from device to host */
-    SW_OP_READ,             /* reads a piece from NVMe */
-    SW_OP_WRITE,            /* writes a piece to NVMe */
-    SW_OP_COMMIT,           /* commits the store's generation that has been written */
-    SW_OP_KINDS
-} sw_op_kind;
-const char *sw_op_name(sw_op_kind kind);
-/* Tells whether an op moves one piece between two tiers. */
-bool sw_op_is_transfer(sw_op_kind kind);
-
 /* The ranks that exchange quantized gradients: all at once, or first those of a node and then, with their sums, those
  * of one number within their nodes. */
 typedef enum __attribute__((packed)) { SW_LEVEL_ALL, SW_LEVEL_NODE, SW_LEVEL_ACROSS } sw_level;
-
-/* The content of a piece. The comments name what the index of an access counts, beside its unit, and its version. */
-typedef enum __attribute__((packed)) {
-    SW_CONTENT_NONE,
-    SW_CONTENT_TOKENS,            /* micro-batches */
-    SW_CONTENT_WEIGHTS,           /* chunks */
-    SW_CONTENT_ROWS,              /* gathered rows of the embedding: micro-batches; version: chunks gathered from */
-    SW_CONTENT_BLOCK_OUTPUT,      /* output of the unit, which is the next unit's input: micro-batches */
-    SW_CONTENT_BLOCK_OUTPUT_GRAD, /* gradient at the unit's output: micro-batches */
-    SW_CONTENT_NORMED,            /* output of the unit's norm, where a plan keeps it apart: micro-batches */
-    SW_CONTENT_NORM_GRAD,         /* gradient at the output of the unit's norm: micro-batches */
-    SW_CONTENT_PRODUCT_GRAD,      /* gradient at the result of the unit's first product: micro-batches */
-    SW_CONTENT_SOFTMAX,           /* what the softmax needs of each part of the vocabulary: micro-batches */
-    SW_CONTENT_SAVED,             /* intermediates that the forward pass saves: micro-batches */
-    SW_CONTENT_DERIVED,           /* intermediates that follow from the saved ones and the input: micro-batches */
-    SW_CONTENT_WORK,              /* scratch; nothing survives the op */
-    SW_CONTENT_ACC,               /* gradient accumulator: chunks; version: micro-batches, or groups, added so far */
-    SW_CONTENT_GRADS,             /* chunks */
-    SW_CONTENT_BUCKET_SUM,        /* the sum of all ranks' gradients of a group, in fp32: chunks */
-    SW_CONTENT_QUANT_WEIGHTS,     /* quantized weights: chunks */
-    SW_CONTENT_QUANT_GRADS,       /* quantized gradients of this rank, for all ranks: chunks */
-    SW_CONTENT_QUANT_PARTS,       /* quantized gradients of the other ranks, for this one: chunks */
-    SW_CONTENT_NODE_SUM,          /* sums of a node's gradients, for one rank of each node, in fp32: chunks */
-    SW_CONTENT_NODE_QUANT,        /* these sums, quantized: chunks */
-    SW_CONTENT_NODE_PARTS,        /* quantized sums of other nodes, for this rank: chunks */
-    SW_CONTENT_SQUARE_SUMS,       /* units, the access itself having none; version: chunks summed so far */
-    SW_CONTENT_NORM,              /* norm, clip coefficient and what the update needs of them */
-    SW_CONTENT_OPTIMIZER,         /* master weights and moments: chunks */
-    SW_CONTENT_KV_CACHE,          /* keys and values of the tokens so far, of one unit */
-    SW_CONTENT_COMMIT,            /* the fact that this rank has committed */
-    SW_CONTENTS
-} sw_content;
-const char *sw_content_name(sw_content content);
 
 struct sw_slot {
     const char *name; /* a literal: "weights", "optimizer ring" */
@@ -141,34 +46,6 @@ struct sw_slot {
 /* Which of two generations, in neighbouring slots, an access means: the one that this step commits, or the other, which
  * the step reads before its commit and writes speculatively after. */
 typedef enum __attribute__((packed)) { SW_GENERATION_NONE, SW_GENERATION_COMMITTED, SW_GENERATION_OTHER } sw_generation;
-
-/* The part that an operand plays in its op. operands.c lists the roles of every kind of op. */
-typedef enum __attribute__((packed)) {
-    SW_ROLE_NONE, /* the row only orders the op against others; the op uses no address of it */
-    SW_ROLE_FROM,
-    SW_ROLE_TO,
-    SW_ROLE_TOKENS,
-    SW_ROLE_WEIGHTS, /* of the op's unit */
-    SW_ROLE_TABLE,   /* weights of a tied embedding, which the head multiplies by */
-    SW_ROLE_ROWS,
-    SW_ROLE_INPUT,
-    SW_ROLE_OUTPUT,
-    SW_ROLE_SAVED,
-    SW_ROLE_DERIVED,
-    SW_ROLE_NORMED,
-    SW_ROLE_OUTPUT_GRAD, /* backward replaces it by the gradient of its input */
-    SW_ROLE_NORM_GRAD,
-    SW_ROLE_PRODUCT_GRAD,
-    SW_ROLE_SOFTMAX,
-    SW_ROLE_ACC,
-    SW_ROLE_TABLE_ACC,
-    SW_ROLE_WORK,
-    SW_ROLE_CACHE,
-    SW_ROLE_GRADS,
-    SW_ROLE_SQUARE_SUMS,
-    SW_ROLE_OPTIMIZER,
-    SW_ROLES
-} sw_role;
 
 /* One row for the proof and for the engine.
  *
@@ -399,6 +276,8 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
 /* The functions below ask about a plan and change nothing (predicates.c, shards.c). */
 
+/* Returns the group of an op in a timeline. */
+sw_work sw_op_work(const struct sw_op *op);
 /* Returns the number of ranks that share state, at least 1. */
 int sw_plan_ranks(const struct sw_plan *plan);
 /* Tells whether training changes a unit's weights: the unit is not frozen. */

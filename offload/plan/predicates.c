@@ -4,18 +4,6 @@
 
 #include <string.h>
 
-bool sw_lane_is_io(sw_lane lane) {
-    return lane == SW_LANE_READ || lane == SW_LANE_WRITE;
-}
-
-bool sw_lane_is_of_device(sw_lane lane) {
-    return lane == SW_LANE_COMPUTE || lane == SW_LANE_UPLOAD || lane == SW_LANE_DOWNLOAD;
-}
-
-bool sw_op_is_transfer(sw_op_kind kind) {
-    return kind == SW_OP_UPLOAD || kind == SW_OP_DOWNLOAD || kind == SW_OP_READ || kind == SW_OP_WRITE;
-}
-
 int sw_plan_ranks(const struct sw_plan *plan) {
     return plan->spec.ranks > 1 ? plan->spec.ranks : 1;
 }

@@ -31,7 +31,7 @@ void sw_build_keep_secondary(struct sw_builder *b, int64_t unit, int32_t slot) {
         move_chunks(b, unit, slot, true);
     } else if (own.grains > 0) {
         const struct sw_chunk shard = {unit, -1, own};
-        struct sw_op *op = sw_build_chunk_op(b, SW_OP_KEEP_SECONDARY, SW_LANE_COMPUTE, &shard);
+        struct sw_op *op = sw_build_chunk_op(b, SW_OP_KEEP_SECONDARY, &shard);
         op->content = SW_CONTENT_WEIGHTS;
         op->bytes = 2 * sw_plan_weights_bytes(b->plan, unit, own.grains);
         sw_build_read(b, by_grains(slot, false), weights_of(b, unit));
@@ -49,7 +49,7 @@ void sw_build_gather_secondary(struct sw_builder *b, int64_t unit, int32_t slot)
     struct sw_what what = weights_of(b, unit);
     if (on_host)
         move_chunks(b, unit, slot, false);
-    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, SW_LANE_COMM, unit, -1);
+    struct sw_op *op = sw_build_op(b, SW_OP_ALL_GATHER, unit, -1);
     op->content = what.content;
     op->secondary = true;
     op->bytes = sw_plan_weights_bytes(b->plan, unit, own.grains) * (b->plan->spec.secondary_ranks - 1);

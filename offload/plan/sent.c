@@ -12,11 +12,9 @@ static struct among among_of(const struct sw_plan *plan, const struct sw_op *op)
     const struct sw_plan_tensor *tensor = &plan->spec.tensor;
     const struct among group = {sw_plan_tensor_ranks(plan), tensor->rank, tensor->node_ranks};
     const struct among data = {sw_plan_ranks(plan), plan->spec.rank, plan->spec.node_ranks};
-    switch (op->kind) {
-    case SW_OP_REDUCE_TENSOR:
-    case SW_OP_GATHER_TENSOR:
-    case SW_OP_SUM_REPLICATED: return group;
-    case SW_OP_EXCHANGE_SUMMARY:
+    switch (sw_ops[op->kind].among) {
+    case SW_AMONG_GROUP: return group;
+    case SW_AMONG_JOB:
         return group.ranks == 1
                    ? data
                    : (struct among){group.ranks * data.ranks, sw_plan_job_rank(plan), group.node * data.node};
@@ -42,9 +40,8 @@ static int64_t share_bytes(const struct sw_plan *plan, const struct sw_op *op, i
 
 /* Tells whether an op gathers in two levels, as core/ranks/comm.c does. */
 static bool gathers_in_levels(const struct sw_plan *plan, const struct sw_op *op, struct among among) {
-    const bool gathers =
-        op->kind == SW_OP_ALL_GATHER || op->kind == SW_OP_GATHER_TENSOR || op->kind == SW_OP_SUM_REPLICATED;
-    return gathers && plan->spec.fills_nodes && !op->secondary && among.node > 1 && among.node < among.ranks;
+    return sw_ops[op->kind].gathers && plan->spec.fills_nodes && !op->secondary && among.node > 1 &&
+           among.node < among.ranks;
 }
 
 /* Over two levels a rank gives its share to its counterparts on other nodes, and the shares that it then has to the

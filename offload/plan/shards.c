@@ -167,3 +167,21 @@ int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
         doubles += sw_shard_most_grains(sw_plan_trained_grains(plan, u), sw_plan_ranks(plan));
     return doubles * (int64_t)sizeof(double);
 }
+
+int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content, int64_t unit) {
+    switch (content) {
+    case SW_CONTENT_WEIGHTS: return sw_plan_weights_bytes(plan, unit, 1);
+    case SW_CONTENT_GRADS: return sw_grads_grain_bytes(plan->spec.grads, sw_dtype_bytes(plan->spec.type));
+    case SW_CONTENT_ACC:
+    case SW_CONTENT_NODE_SUM:
+    case SW_CONTENT_BUCKET_SUM: return SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    case SW_CONTENT_QUANT_WEIGHTS: return sw_quant_grain_bytes(plan->spec.gather);
+    case SW_CONTENT_NODE_QUANT:
+    case SW_CONTENT_NODE_PARTS:
+    case SW_CONTENT_QUANT_GRADS:
+    case SW_CONTENT_QUANT_PARTS: return sw_quant_grain_bytes(plan->spec.reduce);
+    case SW_CONTENT_SQUARE_SUMS: return sizeof(double);
+    case SW_CONTENT_OPTIMIZER: return sw_plan_optimizer_bytes(plan, 1);
+    default: return 0;
+    }
+}

@@ -36,7 +36,7 @@ static const struct sw_operand in_place = {.slot = -1};
 
 /* Begins an exchange. Returns the op, to which the caller adds its bytes. */
 static struct sw_op *exchange(struct sw_builder *b, sw_op_kind kind, const struct shared *piece, int64_t from_version) {
-    struct sw_op *op = sw_build_op(b, kind, SW_LANE_COMM, piece->unit, piece->what.index);
+    struct sw_op *op = sw_build_op(b, kind, piece->unit, piece->what.index);
     struct sw_what from = piece->what;
     from.version = from_version;
     const bool reduces = kind == SW_OP_REDUCE_TENSOR, apart = piece->rows.slot >= 0;
@@ -87,7 +87,7 @@ static struct sw_what normed_of(int64_t unit, int64_t micro, int64_t version) {
 
 struct sw_operand sw_build_forward_norm(struct sw_builder *b, const struct sw_norm_work *norm) {
     const struct sw_operand to = sw_build_ring(b, RING_NORMED);
-    struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_NORM, SW_LANE_COMPUTE, norm->unit, norm->micro);
+    struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_NORM, norm->unit, norm->micro);
     op->bytes = NORM_FORWARD_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
     sw_build_read_weights(b, norm->unit, norm->weights);
     sw_build_read(b, norm->input, sw_build_output_of(norm->unit - 1, norm->micro));
@@ -176,7 +176,7 @@ void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *nor
     const int64_t unit = norm->unit, kept = sw_plan_backward_input(b->plan, unit);
     const bool head = unit == sw_build_head_of(b), sequence = sw_plan_is_sequence_parallel(b->plan);
     const struct sw_what own_grad = grad_of(unit - 1, norm->micro, SW_VERSION_OWN);
-    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_NORM, SW_LANE_COMPUTE, unit, norm->micro);
+    struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD_NORM, unit, norm->micro);
     op->bytes = NORM_BACKWARD_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
     sw_build_read_weights(b, unit, norm->weights);
     sw_build_read(b, norm->input, sw_build_output_of(head ? unit - 1 : kept - 1, norm->micro));

@@ -129,8 +129,7 @@ static struct sw_operand grads_of_update(struct sw_builder *b, const struct sw_c
 
 static void update_op(struct sw_builder *b, const struct chunk_update *u, bool on_device, struct sw_operand records,
                       struct sw_operand weights) {
-    struct sw_op *op = sw_build_chunk_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST,
-                                         on_device ? SW_LANE_COMPUTE : SW_LANE_UPDATE, &u->chunk);
+    struct sw_op *op = sw_build_chunk_op(b, on_device ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST, &u->chunk);
     struct sw_what before = optimizer_what(b, u, false), after = optimizer_what(b, u, true);
     before.generation = after.generation = SW_GENERATION_NONE; /* the state is in memory here */
     op->bytes = 2 * sw_plan_optimizer_bytes(b->plan, op->grains) + sw_build_grads_bytes(b, &u->chunk) +
@@ -294,7 +293,7 @@ static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk
     const struct sw_operand on_device = tier == SW_DEVICE ? home : sw_build_ring(b, RING_GRADS_DOWN);
     const struct sw_what grads = grads_what(chunk, 0);
     const int64_t bytes = sw_build_grads_bytes(b, chunk);
-    struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_GRADIENTS, SW_LANE_COMPUTE, chunk);
+    struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_GRADIENTS, chunk);
     op->bytes = op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float) + bytes;
     sw_build_read(b, home_of(acc), (struct sw_what){SW_CONTENT_ACC, unit, chunk->number, version, 0, 0});
     sw_build_write(b, on_device, grads);

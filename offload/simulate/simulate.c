@@ -1,7 +1,6 @@
 #include "offload/simulate/simulate.h"
 
 #include "core/size.h"
-#include "offload/simulate/unit_price.h"
 
 #include <assert.h>
 #include <math.h>
@@ -164,19 +163,23 @@ static struct price of_compute(const struct sw_rates *rates, double seconds) {
     return (struct price){.seconds = seconds, .cores = part_of_cores(rates->compute_cores, rates->cores)};
 }
 
-/* Returns the bytes that an op reads and writes to quantize, or to add what was quantized. Those that it counts on the
- * comm lane are what ranks exchange. */
-static double quantized_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+/* Returns the bytes that an op reads and writes to add the quantized gradients of several ranks, or of nodes, up. Those
+ * that it counts on the comm lane are what ranks exchange. */
+static double added_bytes(const struct sw_plan *plan, const struct sw_op *op) {
     const int64_t typed = sw_plan_typed_bytes(plan, 1), wide = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     const int64_t record = sw_quant_grain_bytes(plan->spec.reduce);
-    const bool across = op->level == SW_LEVEL_ACROSS;
-    const int ranks = across ? sw_plan_reduce_nodes(plan) : sw_plan_reduce_node_ranks(plan);
-    switch (op->kind) {
-    case SW_OP_QUANTIZE_GRADIENTS: return across ? (double)(op->grains * (wide + record)) : (double)op->bytes;
-    case SW_OP_DEQUANTIZE_GRADIENTS:
-        return (double)(op->grains * (ranks * record + (op->wide || op->level == SW_LEVEL_NODE ? wide : typed)));
-    default: return (double)(op->grains * (sw_quant_grain_bytes(plan->spec.gather) + typed));
-    }
+    const int ranks = op->level == SW_LEVEL_ACROSS ? sw_plan_reduce_nodes(plan) : sw_plan_reduce_node_ranks(plan);
+    return (double)(op->grains * (ranks * record + (op->wide || op->level == SW_LEVEL_NODE ? wide : typed)));
+}
+
+/* Returns the bytes of an op's grains in fp32 and as quantized gradients, or in the compute type and as quantized
+ * weights. */
+static double quantized_sum_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    return (double)(op->grains * (SW_GRAIN_ELEMS * (int64_t)sizeof(float) + sw_quant_grain_bytes(plan->spec.reduce)));
+}
+
+static double quantized_weights_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    return (double)(op->grains * (sw_quant_grain_bytes(plan->spec.gather) + sw_plan_typed_bytes(plan, 1)));
 }
 
 /* Prices an exchange by the slower of the links within nodes, whose rates are those of a scope, and between them.
@@ -204,58 +207,87 @@ static struct price of_update(const struct pricing *s, const struct sw_op *op, b
     return of_rate(*fp32, (double)(op->bytes + 2 * op->grains * saved), s->rates->cores);
 }
 
+/* A norm's forward pass goes over memory about so often: its input and its output. */
+enum { NORM_PASSES = 2 };
+
+/* Returns the time of a pass of a block or the head whose measured time includes its norm. With sequence parallelism
+ * the norm is an op of its own, so its pass over all rows is taken off. */
+static double without_norm_s(const struct sw_plan *plan, const struct sw_rates *rates, double seconds) {
+    const double norm_bytes = NORM_PASSES * (double)plan->spec.output_bytes[0];
+    return sw_plan_is_sequence_parallel(plan) ? fmax(0.0, seconds - norm_bytes / rates->finish.bytes_per_s) : seconds;
+}
+
+/* Returns the time of a backward op, which may leave two products to ops of their own. */
+static double backward_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t unit) {
+    const bool splits = sw_plan_splits_backward(plan, unit);
+    const double products_s = splits ? rates->last_product_s[unit] + rates->first_product_s[unit] : 0.0;
+    const double again_s[SW_RECOMPUTES] = {
+        [SW_RECOMPUTE_DERIVED] = rates->derive_s[unit], [SW_RECOMPUTE_UNIT] = rates->recompute_s[unit]};
+    return fmax(0.0, rates->backward_s[unit] - products_s) +
+           without_norm_s(plan, rates, again_s[plan->recompute[unit]]);
+}
+
+/* Returns the time of the head, forward and backward. Beyond the forward pass it has two products of equal size, of
+ * which a tied table that is frozen needs one. */
+static double head_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t head) {
+    const bool no_table_gradient = plan->spec.units->tied && !sw_plan_trains(plan, 0);
+    return no_table_gradient ? 0.5 * (rates->forward_s[head] + rates->backward_s[head]) : rates->backward_s[head];
+}
+
+/* Prices a pass of a unit by the measured time of its arithmetic. The loss of a tensor group is left by its logits. */
+static struct price of_unit(const struct pricing *s, const struct sw_op *op) {
+    const struct sw_rates *r = s->rates;
+    switch (sw_ops[op->kind].price) {
+    case SW_PRICE_BACKWARD: return of_compute(r, backward_s(s->plan, r, op->unit));
+    case SW_PRICE_LAST_PRODUCT: return of_compute(r, r->last_product_s[op->unit]);
+    case SW_PRICE_FIRST_PRODUCT: return of_compute(r, r->first_product_s[op->unit]);
+    case SW_PRICE_HEAD: return of_compute(r, without_norm_s(s->plan, r, head_s(s->plan, r, op->unit)));
+    case SW_PRICE_LOSS: return of_compute(r, sw_plan_tensor_ranks(s->plan) > 1 ? 0.0 : r->forward_s[op->unit]);
+    default: return of_compute(r, op->unit == 0 ? r->forward_s[0] : without_norm_s(s->plan, r, r->forward_s[op->unit]));
+    }
+}
+
 static struct price price_of(const struct pricing *s, const struct sw_op *op, bool lane_was_idle) {
     const struct sw_rates *r = s->rates;
     const double bytes = (double)op->bytes;
     if (op->redo && !s->redone)
         return (struct price){.skipped = true};
-    switch (op->kind) {
-    case SW_OP_UPLOAD_TOKENS:
-    case SW_OP_UPLOAD: return of_rate(r->upload, bytes, r->cores);
-    case SW_OP_DOWNLOAD_SQUARE_SUMS:
-    case SW_OP_DOWNLOAD: return of_rate(r->download, bytes, r->cores);
-    case SW_OP_READ: return of_drive(r, r->read, bytes, lane_was_idle);
-    case SW_OP_WRITE: return of_drive(r, r->write, bytes, lane_was_idle);
-    case SW_OP_UPDATE_ON_HOST: return of_update(s, op, true, &r->update);
-    case SW_OP_UPDATE_ON_DEVICE: return of_update(s, op, r->compute_cores > 0.0, &r->update_on_device);
-    case SW_OP_ROUND_GRADIENTS:
-    case SW_OP_ROUND_OWN_GRADIENTS:
-    case SW_OP_ADD_TO_ACCUMULATOR:
-    case SW_OP_KEEP_SECONDARY:
-    case SW_OP_FORWARD_NORM:
-    case SW_OP_BACKWARD_NORM:
-    case SW_OP_SUM_SQUARES: return of_rate(r->finish, bytes, r->cores);
-    case SW_OP_QUANTIZE_GRADIENTS:
-    case SW_OP_QUANTIZE_WEIGHTS:
-    case SW_OP_DEQUANTIZE_GRADIENTS:
-    case SW_OP_DEQUANTIZE_WEIGHTS: return of_rate(r->finish, quantized_bytes(s->plan, op), r->cores);
-    case SW_OP_REDUCE_TENSOR:
-    case SW_OP_SUM_REPLICATED: return of_levels(s, op, &r->in_group, REDUCES, r->in_group.latency_s);
-    case SW_OP_GATHER_TENSOR: return of_levels(s, op, &r->in_group, GATHERS, r->in_group.latency_s);
-    case SW_OP_REDUCE_GRADIENTS: return of_scope(r, &r->among_data, REDUCES, bytes);
-    case SW_OP_ALL_GATHER: return of_scope(r, op->secondary ? &r->in_node : &r->among_data, GATHERS, bytes);
-    case SW_OP_EXCHANGE_GRADIENTS: return of_levels(s, op, &r->in_node, GATHERS, r->comm_latency_s);
-    case SW_OP_EXCHANGE_SUMMARY: return of_comm(r, r->gather, bytes);
-    case SW_OP_ZERO_ACCUMULATOR:
+    switch (sw_ops[op->kind].price) {
+    case SW_PRICE_UPLOAD: return of_rate(r->upload, bytes, r->cores);
+    case SW_PRICE_DOWNLOAD: return of_rate(r->download, bytes, r->cores);
+    case SW_PRICE_READ: return of_drive(r, r->read, bytes, lane_was_idle);
+    case SW_PRICE_WRITE: return of_drive(r, r->write, bytes, lane_was_idle);
+    case SW_PRICE_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
+    case SW_PRICE_MEMORY: return of_rate(r->finish, bytes, r->cores);
+    case SW_PRICE_ZERO:
         return of_rate(r->zero, (double)(op->grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float)), r->cores);
-    case SW_OP_FORWARD:
-    case SW_OP_HEAD_LOGITS:
-    case SW_OP_COMPUTE_LOSS:
-    case SW_OP_COMPUTE_LOGITS:
-    case SW_OP_FORWARD_BACKWARD_HEAD:
-    case SW_OP_BACKWARD_LAST:
-    case SW_OP_BACKWARD_FIRST:
-    case SW_OP_BACKWARD: return of_compute(r, sw_unit_op_s(s->plan, r, op));
-    case SW_OP_COMMIT: return (struct price){.seconds = r->commit_s, .drive = true};
-    default: return (struct price){0}; /* the norm is only a sum over grains */
+    case SW_PRICE_QUANTIZE_SUM: return of_rate(r->finish, quantized_sum_bytes(s->plan, op), r->cores);
+    case SW_PRICE_DEQUANTIZE_GRADIENTS: return of_rate(r->finish, added_bytes(s->plan, op), r->cores);
+    case SW_PRICE_QUANTIZED_WEIGHTS: return of_rate(r->finish, quantized_weights_bytes(s->plan, op), r->cores);
+    case SW_PRICE_UPDATE_ON_HOST: return of_update(s, op, true, &r->update);
+    case SW_PRICE_UPDATE_ON_DEVICE: return of_update(s, op, r->compute_cores > 0.0, &r->update_on_device);
+    case SW_PRICE_FORWARD:
+    case SW_PRICE_BACKWARD:
+    case SW_PRICE_LAST_PRODUCT:
+    case SW_PRICE_FIRST_PRODUCT:
+    case SW_PRICE_HEAD:
+    case SW_PRICE_LOSS: return of_unit(s, op);
+    case SW_PRICE_REDUCE: return of_scope(r, &r->among_data, REDUCES, bytes);
+    case SW_PRICE_GATHER: return of_scope(r, op->secondary ? &r->in_node : &r->among_data, GATHERS, bytes);
+    case SW_PRICE_EXCHANGE: return of_levels(s, op, &r->in_node, GATHERS, r->comm_latency_s);
+    case SW_PRICE_GROUP_REDUCE: return of_levels(s, op, &r->in_group, REDUCES, r->in_group.latency_s);
+    case SW_PRICE_GROUP_GATHER: return of_levels(s, op, &r->in_group, GATHERS, r->in_group.latency_s);
+    case SW_PRICE_SUMMARY: return of_comm(r, r->gather, bytes);
+    case SW_PRICE_NOTHING: break;
     }
+    return (struct price){0};
 }
 
 /* Returns what an op takes beside its work; never less where it waited. I/O is queued ahead, so that its handover goes
  * unseen. Exchanges are of the device too, but for the summary, which is of host memory. */
 static double handover_s(const struct sw_rates *rates, const struct sw_op *op, bool waited) {
     const bool gpu = rates->compute_cores <= 0.0, exchange = op->lane == SW_LANE_COMM;
-    const bool of_device = sw_lane_is_of_device(op->lane) || (exchange && op->kind != SW_OP_EXCHANGE_SUMMARY);
+    const bool of_device = sw_lane_is_of_device(op->lane) || (exchange && !sw_ops[op->kind].of_host);
     const double least_s = gpu && !of_device ? 0.0 : rates->queued_op_s;
     if (sw_lane_is_io(op->lane))
         return 0.0;

@@ -117,7 +117,7 @@ def what_ran():
         for event in events:
             found += args_of(event)
         names = {event["name"] for event in events}
-        found += [f"no event is called '{name}'" for name in ("forward block 1 m0", "backward embedding m1", "norm")
+        found += [f"no event is called '{name}'" for name in ("forward block 1 m0", "backward embedding m1", "compute norm")
                   if name not in names]
         problems += [f"{place}: {problem}" for problem in found]
     if "read optimizer block 0 c1" not in names or "commit" not in names:

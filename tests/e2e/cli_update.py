@@ -75,7 +75,7 @@ def shown_in_its_lanes():
               "read": "read optimizer", "write": "write optimizer"}
     problems = [f"lane {lane} has {sorted(lanes[lane])}, not '{name}'" for lane, name in wanted.items()
                 if not any(found.startswith(name) for found in lanes[lane])]
-    if lanes["update"] != {"norm"}:
+    if lanes["update"] != {"compute norm"}:
         problems.append(f"the update lane has {sorted(lanes['update'])}")
     return problems
 

@@ -312,7 +312,7 @@ static void the_first_failure_ends_all_lanes(void **state) {
     static const struct failure failures[] = {
         {{TOY_FORWARD, 1, 0, 0}, 1, "running forward of unit 0 in step 1"},
         {{TOY_FORWARD, 3, 2, 1}, 3, "running forward of unit 2 in step 3"},
-        {{TOY_HEAD, 2, 3, 0}, 2, "running head of unit 3 in step 2"},
+        {{TOY_HEAD, 2, 3, 0}, 2, "running forward and backward of unit 3 in step 2"},
         {{TOY_BACKWARD, 1, 1, 1}, 1, "running backward of unit 1 in step 1"},
         {{TOY_BACKWARD, 4, 0, 0}, 4, "running backward of unit 0 in step 4"},
     };

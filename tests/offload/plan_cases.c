@@ -118,11 +118,32 @@ static void a_printed_plan_fits_a_terminal(void **state) {
     }
 }
 
+static unsigned roles_of(const unsigned char roles[SW_CONTENTS]) {
+    unsigned bits = 0;
+    for (int c = 0; c < SW_CONTENTS; c++)
+        bits |= roles[c] != SW_ROLE_NONE ? 1U << roles[c] : 0;
+    return bits;
+}
+
+/* Every op has a row and a name of its own, and needs no role that its row does not give. */
+static void every_op_is_a_row(void **state) {
+    (void)state;
+    for (int k = 0; k < SW_OP_KINDS; k++) {
+        const struct sw_op_row *row = &sw_ops[k];
+        const unsigned moved = 1U << SW_ROLE_FROM | 1U << SW_ROLE_TO;
+        const unsigned given = row->transfers ? moved : roles_of(row->reads) | roles_of(row->writes);
+        assert_non_null(row->name);
+        for (int other = 0; other < k; other++)
+            assert_string_not_equal(row->name, sw_ops[other].name);
+        if (((row->needs | row->repeats) & ~given) != 0)
+            fail_msg("%s needs or repeats a role that it never has", row->name);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_own_their_spec),
-        cmocka_unit_test(a_printed_plan_fits_a_terminal),
-        cmocka_unit_test(inference_refuses_weights_on_nvme),
+        cmocka_unit_test(plans_own_their_spec),       cmocka_unit_test(a_printed_plan_fits_a_terminal),
+        cmocka_unit_test(every_op_is_a_row),          cmocka_unit_test(inference_refuses_weights_on_nvme),
         cmocka_unit_test(waits_reach_two_steps_back),
     };
     return cmocka_run_group_tests_name("offload plan cases", tests, NULL, NULL);

@@ -193,7 +193,7 @@ static double quantizing_s(const struct sw_plan *plan, const struct sw_op *op) {
     case SW_OP_DEQUANTIZE_WEIGHTS: return grains * (16384 + 256 + typed) / 1e12;
     case SW_OP_DEQUANTIZE_GRADIENTS:
         return grains * (ranks * record + (op->wide || in_node ? 4.0 * SW_GRAIN_ELEMS : typed)) / 1e12;
-    case SW_OP_QUANTIZE_GRADIENTS: return grains * (4.0 * SW_GRAIN_ELEMS + record) / 1e12;
+    case SW_OP_QUANTIZE_NODE_SUM: return grains * (4.0 * SW_GRAIN_ELEMS + record) / 1e12;
     default: return -1.0;
     }
 }

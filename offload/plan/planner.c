@@ -1,4 +1,4 @@
-/* Makes a plan, and names its parts. */
+/* Makes a plan. */
 #include "offload/plan/plan.h"
 
 #include "core/size.h"
@@ -8,93 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const lane_names[SW_LANES] = {"compute", "upload", "download", "read", "write", "update", "comm"};
-static const char *const op_names[SW_OP_KINDS] = {
-    [SW_OP_UPLOAD_TOKENS] = "tokens",
-    [SW_OP_FORWARD] = "forward",
-    [SW_OP_FORWARD_NORM] = "forward of norm",
-    [SW_OP_HEAD_LOGITS] = "part of logits",
-    [SW_OP_COMPUTE_LOSS] = "loss",
-    [SW_OP_COMPUTE_LOGITS] = "logits",
-    [SW_OP_ZERO_ACCUMULATOR] = "zero",
-    [SW_OP_FORWARD_BACKWARD_HEAD] = "head",
-    [SW_OP_BACKWARD] = "backward",
-    [SW_OP_BACKWARD_LAST] = "backward of last product",
-    [SW_OP_BACKWARD_FIRST] = "backward of first product",
-    [SW_OP_BACKWARD_NORM] = "backward of norm",
-    [SW_OP_ROUND_GRADIENTS] = "finish",
-    [SW_OP_ROUND_OWN_GRADIENTS] = "round",
-    [SW_OP_REDUCE_GRADIENTS] = "reduce",
-    [SW_OP_ADD_TO_ACCUMULATOR] = "add",
-    [SW_OP_QUANTIZE_GRADIENTS] = "quantize gradients",
-    [SW_OP_EXCHANGE_GRADIENTS] = "exchange",
-    [SW_OP_DEQUANTIZE_GRADIENTS] = "dequantize gradients",
-    [SW_OP_SUM_SQUARES] = "square sums",
-    [SW_OP_ALL_GATHER] = "all-gather",
-    [SW_OP_QUANTIZE_WEIGHTS] = "quantize",
-    [SW_OP_DEQUANTIZE_WEIGHTS] = "dequantize",
-    [SW_OP_KEEP_SECONDARY] = "keep",
-    [SW_OP_REDUCE_TENSOR] = "reduce in group",
-    [SW_OP_GATHER_TENSOR] = "gather in group",
-    [SW_OP_SUM_REPLICATED] = "sum in group",
-    [SW_OP_EXCHANGE_SUMMARY] = "share",
-    [SW_OP_DOWNLOAD_SQUARE_SUMS] = "sums",
-    [SW_OP_COMPUTE_NORM] = "norm",
-    [SW_OP_UPDATE_ON_HOST] = "update",
-    [SW_OP_UPDATE_ON_DEVICE] = "update on device",
-    [SW_OP_GATHER_ROWS] = "gather",
-    [SW_OP_UPLOAD] = "upload",
-    [SW_OP_DOWNLOAD] = "download",
-    [SW_OP_READ] = "read",
-    [SW_OP_WRITE] = "write",
-    [SW_OP_COMMIT] = "commit",
-};
-
-static const char *const content_names[SW_CONTENTS] = {
-    [SW_CONTENT_NONE] = "nothing",
-    [SW_CONTENT_TOKENS] = "tokens",
-    [SW_CONTENT_WEIGHTS] = "weights",
-    [SW_CONTENT_ROWS] = "rows",
-    [SW_CONTENT_BLOCK_OUTPUT] = "activations",
-    [SW_CONTENT_BLOCK_OUTPUT_GRAD] = "activation gradients",
-    [SW_CONTENT_NORMED] = "normalised activations",
-    [SW_CONTENT_NORM_GRAD] = "gradients of norms",
-    [SW_CONTENT_PRODUCT_GRAD] = "gradients of products",
-    [SW_CONTENT_SOFTMAX] = "softmax",
-    [SW_CONTENT_SAVED] = "intermediates",
-    [SW_CONTENT_DERIVED] = "derived intermediates",
-    [SW_CONTENT_WORK] = "scratch",
-    [SW_CONTENT_ACC] = "accumulators",
-    [SW_CONTENT_GRADS] = "gradients",
-    [SW_CONTENT_BUCKET_SUM] = "sums of gradients",
-    [SW_CONTENT_QUANT_WEIGHTS] = "quantized weights",
-    [SW_CONTENT_QUANT_GRADS] = "quantized gradients",
-    [SW_CONTENT_QUANT_PARTS] = "quantized gradients of others",
-    [SW_CONTENT_NODE_SUM] = "sums of a node",
-    [SW_CONTENT_NODE_QUANT] = "quantized sums of a node",
-    [SW_CONTENT_NODE_PARTS] = "quantized sums of other nodes",
-    [SW_CONTENT_SQUARE_SUMS] = "sums",
-    [SW_CONTENT_NORM] = "norm",
-    [SW_CONTENT_OPTIMIZER] = "optimizer",
-    [SW_CONTENT_KV_CACHE] = "cache",
-    [SW_CONTENT_COMMIT] = "commit",
-};
-
-const char *sw_lane_name(sw_lane lane) {
-    return lane_names[lane];
-}
-
 const char *sw_recompute_name(sw_recompute level) {
     static const char *const names[SW_RECOMPUTES] = {"none", "derived", "all"};
     return names[level];
-}
-
-const char *sw_op_name(sw_op_kind kind) {
-    return op_names[kind];
-}
-
-const char *sw_content_name(sw_content content) {
-    return content_names[content];
 }
 
 /* Returns the passes of a program over all units, each of which is an op of every unit and micro-batch. */
