@@ -11,7 +11,7 @@ bool sw_build_is_table(const struct sw_builder *b, int64_t unit) {
 }
 
 static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accumulator acc, bool in) {
-    const int32_t home = b->index->acc[unit];
+    const int32_t home = b->index->of_unit[SLOT_ACC][unit];
     const bool nvme = b->plan->slot[home].tier == SW_NVME;
     for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
@@ -19,7 +19,7 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accu
         const struct sw_what what = acc_of(unit, c, acc.version);
         const struct sw_operand on_device = {.slot = acc.slot, .piece = SW_BY_GRAINS};
         const struct sw_operand at_home = {.slot = home, .piece = SW_BY_GRAINS};
-        const struct sw_operand on_host = nvme ? sw_build_ring(b, in ? RING_ACC_IN : RING_ACC_OUT) : at_home;
+        const struct sw_operand on_host = nvme ? sw_build_ring(b, in ? SLOT_ACC_IN : SLOT_ACC_OUT) : at_home;
         if (in && nvme)
             sw_build_move(b, at_home, on_host, what, &chunk, bytes);
         sw_build_move(b, in ? on_host : on_device, in ? on_device : on_host, what, &chunk, bytes);
@@ -30,14 +30,15 @@ static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accu
 
 struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group,
                                          int per_micro) {
-    const int32_t home = b->index->acc[unit];
+    const int32_t home = b->index->of_unit[SLOT_ACC][unit];
     const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
     const bool anew = group->first == 0 || sw_plan_reduces_groups(b->plan);
     struct sw_accumulator acc = {.slot = home, .version = anew ? 0 : per_micro * group->first};
     if (sw_build_is_table(b, unit))
-        acc.slot = b->index->table_acc;
+        acc.slot = b->index->slot[SLOT_TABLE_ACC];
     else if (!on_device)
-        acc.slot = b->index->work_acc[b->index->work_acc[1] < 0 ? 0 : b->work_acc_next++ % 2];
+        acc.slot =
+            b->index->slot[SLOT_WORK_ACC + (b->index->slot[SLOT_OTHER_WORK_ACC] < 0 ? 0 : b->work_acc_next++ % 2)];
     if (anew) {
         struct sw_op *op = sw_build_op(b, SW_OP_ZERO_ACCUMULATOR, unit, -1);
         op->grains = b->plan->spec.units->unit[unit].grains;
@@ -67,7 +68,7 @@ static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumul
 }
 
 void sw_build_end_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group, struct sw_accumulator acc) {
-    const int32_t home = b->index->acc[unit];
+    const int32_t home = b->index->of_unit[SLOT_ACC][unit];
     const bool last = group->first + group->count == b->plan->spec.micro_batches;
     if (last || sw_plan_reduces_groups(b->plan))
         sum_replicated(b, unit, &acc);
@@ -75,7 +76,7 @@ void sw_build_end_acc(struct sw_builder *b, int64_t unit, const struct sw_group 
         const int64_t before = group->first / sw_plan_group(b->plan);
         sw_build_reduce_group(b, unit, acc.slot, acc.version, before);
         if (last)
-            sw_build_round_gradients(b, unit, b->index->acc_shard[unit], before + 1, false);
+            sw_build_round_gradients(b, unit, b->index->of_unit[SLOT_ACC_SHARD][unit], before + 1, false);
         return;
     }
     if (last)

@@ -181,7 +181,7 @@ void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_wha
 }
 
 void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk) {
-    sw_build_write(b, (struct sw_operand){.slot = b->index->square_sums_device, .piece = unit},
+    sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_DEVICE], .piece = unit},
                    (struct sw_what){SW_CONTENT_SQUARE_SUMS, -1, unit, chunk + 1, 0, 0});
 }
 
@@ -199,40 +199,10 @@ void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what
     access_unit(b, true, slot, what);
 }
 
-struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_ring ring) {
-    const struct sw_plan_index *index = b->index;
-    const int32_t slots[RINGS] = {
-        [RING_GRADS_DOWN] = index->grads_down,
-        [RING_GRADS_OUT] = index->grads_out,
-        [RING_GRADS_IN] = index->grads_in,
-        [RING_GRADS_UP] = index->grads_up,
-        [RING_OPTIMIZER] = index->optimizer_ring,
-        [RING_OPTIMIZER_UP] = index->optimizer_up,
-        [RING_WEIGHTS] = index->weights_ring,
-        [RING_WEIGHTS_IN] = index->weights_in,
-        [RING_WEIGHTS_DOWN] = index->weights_down,
-        [RING_ROWS] = index->rows_ring,
-        [RING_OUTPUT] = index->output_ring,
-        [RING_INPUT_BACK] = index->input_back,
-        [RING_INPUT_OUT] = index->input_out,
-        [RING_INPUT_IN] = index->input_in,
-        [RING_NORMED] = index->normed,
-        [RING_WHOLE_GRAD] = index->whole_grad,
-        [RING_NORM_GRAD] = index->norm_grad,
-        [RING_SOFTMAX] = index->softmax,
-        [RING_ACC_OUT] = index->acc_out,
-        [RING_ACC_IN] = index->acc_in,
-        [RING_BUCKETS] = index->buckets,
-        [RING_BUCKET_SUMS] = index->bucket_sums,
-        [RING_QUANT_BUCKETS] = index->quant_buckets,
-        [RING_QUANT_PARTS] = index->quant_parts,
-        [RING_NODE_SUMS] = index->node_sums,
-        [RING_NODE_QUANT] = index->node_quant,
-        [RING_NODE_PARTS] = index->node_parts,
-        [RING_REDUCED] = index->reduced,
-    };
-    assert(slots[ring] >= 0);
-    return (struct sw_operand){.slot = slots[ring], .piece = b->ring_next[ring]++ % b->plan->slot[slots[ring]].pieces};
+struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_slot_kind ring) {
+    const int32_t slot = b->index->slot[ring];
+    assert(slot >= 0);
+    return (struct sw_operand){.slot = slot, .piece = b->ring_next[ring]++ % b->plan->slot[slot].pieces};
 }
 
 /* The op that moves bytes from one tier to another. */
@@ -310,7 +280,7 @@ int64_t sw_build_head_of(const struct sw_builder *b) {
 }
 
 void sw_build_read_tokens(struct sw_builder *b, int64_t micro) {
-    sw_build_read(b, (struct sw_operand){.slot = b->index->tokens, .piece = micro},
+    sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_TOKENS], .piece = micro},
                   (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
 }
 
@@ -319,7 +289,8 @@ void sw_build_read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {
 }
 
 void sw_build_touch_work(struct sw_builder *b) {
-    sw_build_write(b, (struct sw_operand){.slot = b->index->work}, (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
+    sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_WORK]},
+                   (struct sw_what){SW_CONTENT_WORK, -1, 0, 0, 0, 0});
     b->works = true;
 }
 
@@ -328,7 +299,8 @@ struct sw_what sw_build_output_of(int64_t unit, int64_t micro) {
 }
 
 void sw_build_read_norm(struct sw_builder *b) {
-    sw_build_read(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
+    sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_NORM]},
+                  (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 1, 0});
 }
 
 void sw_build_download_square_sums(struct sw_builder *b, int64_t unit) {
@@ -341,6 +313,6 @@ void sw_build_download_square_sums(struct sw_builder *b, int64_t unit) {
     op->first_grain = own.first_grain;
     op->grains = own.grains;
     op->bytes = own.grains * sw_plan_grain_bytes(b->plan, SW_CONTENT_SQUARE_SUMS, unit);
-    sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_device, .piece = unit}, sums);
-    sw_build_write(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = unit}, sums);
+    sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_DEVICE], .piece = unit}, sums);
+    sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = unit}, sums);
 }

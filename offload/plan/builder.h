@@ -6,38 +6,6 @@
 
 struct sw_builder;
 
-enum sw_ring {
-    RING_GRADS_DOWN,
-    RING_GRADS_OUT,
-    RING_GRADS_IN,
-    RING_GRADS_UP,
-    RING_OPTIMIZER,
-    RING_OPTIMIZER_UP,
-    RING_WEIGHTS,
-    RING_WEIGHTS_IN,
-    RING_WEIGHTS_DOWN,
-    RING_ROWS,
-    RING_OUTPUT,
-    RING_INPUT_BACK,
-    RING_INPUT_OUT,
-    RING_INPUT_IN,
-    RING_NORMED,
-    RING_WHOLE_GRAD,
-    RING_NORM_GRAD,
-    RING_SOFTMAX,
-    RING_ACC_OUT,
-    RING_ACC_IN,
-    RING_BUCKETS,
-    RING_BUCKET_SUMS,
-    RING_QUANT_BUCKETS,
-    RING_QUANT_PARTS,
-    RING_NODE_SUMS,
-    RING_NODE_QUANT,
-    RING_NODE_PARTS,
-    RING_REDUCED,
-    RINGS
-};
-
 /* A piece of a slot, or the part of it that begins offset_bytes in. */
 enum { SW_BY_GRAINS = -1 }; /* in place of a piece's number: the pieces that hold the op's grains */
 struct sw_operand {
@@ -76,7 +44,7 @@ struct sw_builder {
     struct sw_program *program;
     int32_t op_capacity, access_capacity;
     int64_t most_bytes; /* bytes of ops and accesses that the plan's other programs leave for this one */
-    int32_t ring_next[RINGS];
+    int32_t ring_next[SLOT_KINDS];
     int32_t unit_slot_next;
     int64_t unit_slot_holds[UNIT_SLOTS_MAX], typed_slot_holds; /* unit, or -1 */
     bool table_held;                                           /* the table slot has this step's weights */
@@ -121,7 +89,7 @@ void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what)
 void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
 
 /* Takes the next piece of a ring. */
-struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_ring ring);
+struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_slot_kind ring);
 
 /* Moves a piece, of a micro-batch or a chunk, between two tiers: kind and lane follow from the tiers. */
 void sw_build_transfer(struct sw_builder *b, struct sw_operand from, struct sw_operand to, struct sw_what what,

@@ -241,7 +241,7 @@ static sw_status visit_all(struct checker *c) {
 static int resident_made_in(const struct checker *c, int32_t slot) {
     const struct sw_slot *resident = &c->plan->slot[slot];
     const bool committed =
-        resident->content == SW_CONTENT_OPTIMIZER && slot == c->plan->index->optimizer[resident->unit];
+        resident->content == SW_CONTENT_OPTIMIZER && slot == c->plan->index->of_unit[SLOT_OPTIMIZER][resident->unit];
     const bool remade = resident->content == SW_CONTENT_WEIGHTS && !is_frozen(c, resident->content, resident->unit);
     return !c->redoes && (remade || committed) ? 0 : -1;
 }

@@ -68,7 +68,8 @@ static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t
 
 /* Returns where this rank's rows of a unit's output begin in a piece on the device that has room for all. */
 static int64_t own_rows_at(const struct sw_plan *plan, const struct sw_access *access) {
-    const bool ring = access->slot == plan->index->output_ring || access->slot == plan->index->input_back;
+    const bool ring =
+        access->slot == plan->index->slot[SLOT_OUTPUT_RING] || access->slot == plan->index->slot[SLOT_INPUT_BACK];
     if (!ring || !sw_plan_partitions_input(plan, access->unit + 1) || sw_plan_is_sequence_parallel(plan))
         return 0;
     return sw_plan_rows_of(plan, plan->spec.tensor.rank).first_grain * sw_plan_row_bytes(plan);
@@ -81,7 +82,7 @@ static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *o
         return op->first_grain * (int64_t)sizeof(double);
     if (access->content == SW_CONTENT_BLOCK_OUTPUT)
         return own_rows_at(plan, access);
-    if (access->slot != plan->index->buckets)
+    if (access->slot != plan->index->slot[SLOT_BUCKETS])
         return 0;
     const int rank = sw_shard_rank(plan->spec.units->unit[op->unit].grains, sw_plan_ranks(plan), op->first_grain);
     const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);

@@ -16,8 +16,10 @@ void sw_build_norm(struct sw_builder *b) {
     const bool shared = sw_plan_job_ranks(b->plan) > 1;
     sw_build_op(b, SW_OP_COMPUTE_NORM, -1, -1);
     for (int64_t u = b->plan->spec.frozen_units; u < b->plan->spec.units->count; u++)
-        sw_build_read(b, (struct sw_operand){.slot = b->index->square_sums_host, .piece = u}, sums_of(b, u, shared));
-    sw_build_write(b, (struct sw_operand){.slot = b->index->norm}, (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
+        sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u},
+                      sums_of(b, u, shared));
+    sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_NORM]},
+                   (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
 }
 
 /* Reading every grain of what is committed orders the commit after its writes. With two generations, a
@@ -30,15 +32,15 @@ static void read_committed(struct sw_builder *b) {
         if (at.grains == 0)
             continue;
         if (!b->plan->commit_every_step) {
-            const int32_t apart = b->index->saved_optimizer[u];
-            sw_build_read_grains(b, apart >= 0 ? apart : b->index->optimizer[u], at, what);
+            const int32_t apart = b->index->of_unit[SLOT_SAVED_OPTIMIZER][u];
+            sw_build_read_grains(b, apart >= 0 ? apart : b->index->of_unit[SLOT_OPTIMIZER][u], at, what);
             continue;
         }
         what.generation = SW_GENERATION_COMMITTED;
-        sw_build_read_grains(b, b->index->optimizer[u], at, what);
+        sw_build_read_grains(b, b->index->of_unit[SLOT_OPTIMIZER][u], at, what);
         what.generation = SW_GENERATION_OTHER;
         what.age = 1;
-        sw_build_read_grains(b, b->index->optimizer[u], at, what);
+        sw_build_read_grains(b, b->index->of_unit[SLOT_OPTIMIZER][u], at, what);
     }
 }
 
@@ -48,7 +50,7 @@ void sw_build_commit(struct sw_builder *b) {
     sw_build_read_norm(b);
     read_committed(b);
     if (sw_plan_job_ranks(b->plan) > 1)
-        sw_build_write(b, (struct sw_operand){.slot = b->index->summaries},
+        sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_SUMMARIES]},
                        (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
     b->commits = true;
 }
@@ -57,7 +59,8 @@ void sw_build_commit(struct sw_builder *b) {
  * before. */
 void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
     struct sw_op *op = sw_build_op(b, SW_OP_EXCHANGE_SUMMARY, -1, -1);
-    const struct sw_operand shared = {.slot = b->index->summaries}, work = {.slot = b->index->work};
+    const struct sw_operand shared = {.slot = b->index->slot[SLOT_SUMMARIES]},
+                            work = {.slot = b->index->slot[SLOT_WORK]};
     op->content = sums ? SW_CONTENT_SQUARE_SUMS : SW_CONTENT_NONE;
     op->bytes = (sw_plan_job_ranks(b->plan) - 1) * sw_plan_summary_bytes(b->plan, sums);
     if (b->commits) {
@@ -65,7 +68,7 @@ void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
         read_committed(b);
     }
     for (int64_t u = b->plan->spec.frozen_units; sums && u < b->plan->spec.units->count; u++) {
-        const struct sw_operand at = {.slot = b->index->square_sums_host, .piece = u};
+        const struct sw_operand at = {.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u};
         if (sw_plan_shard_chunks(b->plan, u) > 0)
             sw_build_read(b, at, sums_of(b, u, false));
         sw_build_write(b, at, sums_of(b, u, true));

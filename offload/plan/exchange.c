@@ -24,7 +24,7 @@ static int64_t scattered_bytes(const struct sw_builder *b, int64_t grains, int64
  * would wait for the update that makes the shard, and for the links, before it computed the unit before. */
 static void gather_quantized(struct sw_builder *b, int64_t unit, int32_t from, int32_t to, struct sw_what weights) {
     const struct sw_chunk own = {unit, -1, sw_plan_shard(b->plan, unit)};
-    const int32_t records = b->index->quant_weights;
+    const int32_t records = b->index->slot[SLOT_QUANT_WEIGHTS];
     struct sw_what quantized = {.content = SW_CONTENT_QUANT_WEIGHTS, .unit = unit, .version = SW_VERSION_OWN};
     sw_build_chunk_op(b, SW_OP_QUANTIZE_WEIGHTS, &own);
     if (own.at.grains > 0) {
@@ -76,7 +76,7 @@ void sw_build_sums_of_shard(struct sw_builder *b) {
     const int64_t unit = b->sums_unit;
     if (unit < 0)
         return;
-    const struct sw_operand home = {.slot = b->index->grads[unit], .piece = SW_BY_GRAINS};
+    const struct sw_operand home = {.slot = b->index->of_unit[SLOT_GRADS][unit], .piece = SW_BY_GRAINS};
     for (int64_t c = 0; c < sw_plan_shard_chunks(b->plan, unit); c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, c)};
         square_sums(b, &chunk, home, grads_of(unit, c, 0));
@@ -87,7 +87,7 @@ void sw_build_sums_of_shard(struct sw_builder *b) {
 
 /* Reduces gradients that live whole on the device, in place. */
 static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version) {
-    const int32_t home = b->index->grads[unit];
+    const int32_t home = b->index->of_unit[SLOT_GRADS][unit];
     const struct sw_span own = sw_plan_shard(b->plan, unit);
     const bool whole = b->plan->spec.zero == SW_ZERO_NONE;
     const int reduced = whole ? SW_VERSION_OWN : 0;
@@ -141,7 +141,7 @@ static struct bucket fill_bucket(struct sw_builder *b, int64_t unit, int64_t num
                             .grains = sw_plan_bucket_grains(b->plan, unit, number, sw_plan_ranks(b->plan)),
                             .own = {unit, number, sw_plan_shard_chunk(b->plan, unit, b->plan->spec.rank, number)},
                             .content = quant ? SW_CONTENT_QUANT_GRADS : SW_CONTENT_GRADS,
-                            .at = sw_build_ring(b, quant ? RING_QUANT_BUCKETS : RING_BUCKETS)};
+                            .at = sw_build_ring(b, quant ? SLOT_QUANT_BUCKETS : SLOT_BUCKETS)};
     const int64_t grain_bytes = sw_plan_grain_bytes(b->plan, bucket.content, unit);
     struct sw_op *op = sw_build_op(b, quant ? SW_OP_QUANTIZE_GRADIENTS : SW_OP_ROUND_OWN_GRADIENTS, unit, -1);
     op->chunk = (int32_t)number;
@@ -209,7 +209,7 @@ static struct sw_op *exchange(struct sw_builder *b, const struct bucket *bucket,
 /* Quantizes what a node has summed for the ranks of this one's number in their nodes. Returns where it is. */
 static struct sw_operand quantize_node_sum(struct sw_builder *b, const struct bucket *bucket, struct sw_operand sums,
                                            int64_t grains) {
-    struct sw_operand to = sw_build_ring(b, RING_NODE_QUANT);
+    struct sw_operand to = sw_build_ring(b, SLOT_NODE_QUANT);
     struct sw_what what = {.content = SW_CONTENT_NODE_SUM, .unit = bucket->unit, .index = bucket->number};
     what.version = SW_VERSION_LOCAL;
     struct sw_op *op = own_op(b, SW_OP_QUANTIZE_NODE_SUM, bucket);
@@ -237,7 +237,7 @@ static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket 
                          .parts_content = SW_CONTENT_QUANT_PARTS,
                          .all = bucket->at,
                          .mine = bucket->at,
-                         .parts = sw_build_ring(b, RING_QUANT_PARTS),
+                         .parts = sw_build_ring(b, SLOT_QUANT_PARTS),
                          .all_grains = bucket->grains,
                          .mine_grains = part,
                          .ranks = node_ranks};
@@ -245,7 +245,7 @@ static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket 
     struct sw_op *op = exchange(b, bucket, &x);
     if (nodes == 1)
         return op;
-    struct sw_operand sums = sw_build_ring(b, RING_NODE_SUMS);
+    struct sw_operand sums = sw_build_ring(b, SLOT_NODE_SUMS);
     sums.bytes = part * sw_plan_grain_bytes(plan, SW_CONTENT_NODE_SUM, bucket->unit);
     if (part > 0)
         sw_build_write(b, sums,
@@ -257,7 +257,7 @@ static struct sw_op *reduce_quantized(struct sw_builder *b, const struct bucket 
                           .content = SW_CONTENT_NODE_QUANT,
                           .parts_content = SW_CONTENT_NODE_PARTS,
                           .all = quantize_node_sum(b, bucket, sums, part),
-                          .parts = sw_build_ring(b, RING_NODE_PARTS),
+                          .parts = sw_build_ring(b, SLOT_NODE_PARTS),
                           .all_grains = part,
                           .mine_grains = bucket->own.at.grains,
                           .ranks = nodes};
@@ -278,9 +278,9 @@ static struct sw_op *begin_reduce(struct sw_builder *b, const struct bucket *buc
 
 /* Moves a chunk to where the gradients live, which is not the device. */
 static void take_home(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand from) {
-    const struct sw_operand home = {.slot = b->index->grads[chunk->unit], .piece = SW_BY_GRAINS};
+    const struct sw_operand home = {.slot = b->index->of_unit[SLOT_GRADS][chunk->unit], .piece = SW_BY_GRAINS};
     const bool nvme = b->plan->slot[home.slot].tier == SW_NVME;
-    const struct sw_operand on_host = nvme ? sw_build_ring(b, RING_GRADS_OUT) : home;
+    const struct sw_operand on_host = nvme ? sw_build_ring(b, SLOT_GRADS_OUT) : home;
     const struct sw_what what = grads_of(chunk->unit, chunk->number, 0);
     sw_build_move(b, from, on_host, what, chunk, sw_build_typed_bytes(b, chunk));
     if (nvme)
@@ -309,19 +309,19 @@ static void take_all_home(struct sw_builder *b, const struct bucket *bucket) {
 /* Returns where a bucket's reduction leaves this rank's chunk: where gradients live, if that is here, or else for those
  * that are not quantized their place in the bucket. */
 static struct sw_operand reduced_place(struct sw_builder *b, const struct bucket *bucket) {
-    const int32_t home = b->index->grads[bucket->unit];
+    const int32_t home = b->index->of_unit[SLOT_GRADS][bucket->unit];
     if (b->plan->slot[home].tier == SW_DEVICE)
         return (struct sw_operand){.slot = home, .piece = SW_BY_GRAINS};
     if (bucket->content != SW_CONTENT_QUANT_GRADS)
         return bucket->mine;
-    struct sw_operand place = sw_build_ring(b, RING_REDUCED);
+    struct sw_operand place = sw_build_ring(b, SLOT_REDUCED);
     place.bytes = sw_build_typed_bytes(b, &bucket->own);
     return place;
 }
 
 static void reduce_bucket(struct sw_builder *b, struct bucket *bucket) {
     const bool whole = b->plan->spec.zero == SW_ZERO_NONE, mine = bucket->own.at.grains > 0;
-    const int32_t home = b->index->grads[bucket->unit];
+    const int32_t home = b->index->of_unit[SLOT_GRADS][bucket->unit];
     const bool lives_here = b->plan->slot[home].tier == SW_DEVICE;
     const bool in_bucket = !lives_here && bucket->content == SW_CONTENT_GRADS;
     const struct sw_what reduced = grads_of(bucket->unit, bucket->number, whole ? SW_VERSION_OWN : 0);
@@ -344,8 +344,8 @@ static struct sw_what shard_acc_of(int64_t unit, int64_t chunk, int64_t groups) 
 /* Reduces a bucket and adds this rank's chunk of the sum to the accumulator of its shard. */
 static void accumulate_bucket(struct sw_builder *b, const struct bucket *bucket, int64_t groups_before) {
     const struct sw_chunk *own = &bucket->own;
-    struct sw_operand sum = sw_build_ring(b, RING_BUCKET_SUMS);
-    const struct sw_operand to = {.slot = b->index->acc_shard[bucket->unit], .piece = SW_BY_GRAINS};
+    struct sw_operand sum = sw_build_ring(b, SLOT_BUCKET_SUMS);
+    const struct sw_operand to = {.slot = b->index->of_unit[SLOT_ACC_SHARD][bucket->unit], .piece = SW_BY_GRAINS};
     const struct sw_what reduced = {.content = SW_CONTENT_BUCKET_SUM, .unit = bucket->unit, .index = bucket->number};
     struct sw_op *op = begin_reduce(b, bucket);
     op->wide = true;
@@ -365,7 +365,7 @@ void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int6
     const struct sw_chunk shard = {unit, -1, sw_plan_shard(b->plan, unit)};
     if (groups_before == 0 && shard.at.grains > 0) {
         sw_build_chunk_op(b, SW_OP_ZERO_ACCUMULATOR, &shard);
-        sw_build_write(b, (struct sw_operand){.slot = b->index->acc_shard[unit], .piece = SW_BY_GRAINS},
+        sw_build_write(b, (struct sw_operand){.slot = b->index->of_unit[SLOT_ACC_SHARD][unit], .piece = SW_BY_GRAINS},
                        shard_acc_of(unit, 0, 0));
     }
     for (int64_t c = 0; c < sw_plan_buckets(b->plan, unit); c++) {

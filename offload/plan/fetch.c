@@ -5,28 +5,28 @@
 int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit) {
     if (unit == 0 && sw_plan_fetches_table(b->plan)) {
         b->table_held = true;
-        return b->index->table_slot;
+        return b->index->slot[SLOT_TABLE];
     }
     if (sw_plan_has_typed_slot(b->plan, unit)) {
         b->typed_slot_holds = unit;
-        return b->index->typed_slot;
+        return b->index->slot[SLOT_TYPED_WEIGHTS];
     }
     const int32_t k = b->unit_slot_next++ % (int32_t)b->plan->spec.unit_slots;
     b->unit_slot_holds[k] = unit;
-    return b->index->unit_slot[k];
+    return b->index->slot[SLOT_UNIT_WEIGHTS] + k;
 }
 
 /* Returns the device slot that already has a unit's weights of this step; -1: none has. */
 static int32_t held(const struct sw_builder *b, int64_t unit) {
     if (sw_plan_has_whole_on_device(b->plan, unit))
-        return b->index->weights[unit];
+        return b->index->of_unit[SLOT_WEIGHTS][unit];
     if (unit == 0 && sw_plan_fetches_table(b->plan))
-        return b->table_held ? b->index->table_slot : -1;
+        return b->table_held ? b->index->slot[SLOT_TABLE] : -1;
     if (b->typed_slot_holds == unit)
-        return b->index->typed_slot;
+        return b->index->slot[SLOT_TYPED_WEIGHTS];
     for (int64_t k = 0; k < b->plan->spec.unit_slots; k++)
         if (b->unit_slot_holds[k] == unit)
-            return b->index->unit_slot[k];
+            return b->index->slot[SLOT_UNIT_WEIGHTS] + k;
     return -1;
 }
 
@@ -35,7 +35,7 @@ void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct 
     sw_build_chunk_op(b, SW_OP_GATHER_ROWS, chunk);
     sw_build_read(b, weights, what);
     for (int64_t m = 0; m < b->plan->spec.micro_batches; m++) {
-        const struct sw_operand rows = {.slot = b->index->rows, .piece = m};
+        const struct sw_operand rows = {.slot = b->index->slot[SLOT_ROWS], .piece = m};
         if (chunk->number > 0)
             sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk->number, 0, 0});
         sw_build_write(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk->number + 1, 0, 0});
@@ -44,19 +44,19 @@ void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct 
 }
 
 struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro) {
-    const struct sw_operand to = sw_build_ring(b, RING_ROWS);
+    const struct sw_operand to = sw_build_ring(b, SLOT_ROWS_RING);
     const struct sw_what what = {SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0};
-    sw_build_transfer(b, (struct sw_operand){.slot = b->index->rows, .piece = micro}, to, what, micro,
+    sw_build_transfer(b, (struct sw_operand){.slot = b->index->slot[SLOT_ROWS], .piece = micro}, to, what, micro,
                       b->plan->spec.gathered_bytes);
     return to;
 }
 
 /* Returns where a chunk of weights is on the host: where it lives, or staged from NVMe. */
 static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
-    const struct sw_operand home = {.slot = b->index->weights[chunk->unit], .piece = SW_BY_GRAINS};
+    const struct sw_operand home = {.slot = b->index->of_unit[SLOT_WEIGHTS][chunk->unit], .piece = SW_BY_GRAINS};
     if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
         return home;
-    const struct sw_operand staging = sw_build_ring(b, RING_WEIGHTS_IN);
+    const struct sw_operand staging = sw_build_ring(b, SLOT_WEIGHTS_IN);
     sw_build_move(b, home, staging, what, chunk, sw_build_weights_bytes(b, chunk));
     return staging;
 }
@@ -85,7 +85,7 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
         sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_weights_bytes(b, &chunk));
     }
     if (sharded)
-        sw_build_all_gather(b, unit, is_there ? b->index->weights[unit] : slot, slot);
+        sw_build_all_gather(b, unit, is_there ? b->index->of_unit[SLOT_WEIGHTS][unit] : slot, slot);
 }
 
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit) {

@@ -77,7 +77,7 @@ void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group,
 static struct sw_norm_work emit_micro(struct sw_builder *b, struct head_work *h, int64_t within,
                                       struct sw_operand softmax) {
     const int64_t head = sw_build_head_of(b), micro = h->group->first + within;
-    const struct sw_operand grad = {.slot = b->index->output_grad, .piece = within};
+    const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
     struct sw_norm_work norm = {.unit = head, .micro = micro, .grad = grad, .weights = h->weights, .acc = &h->own};
     struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, head, micro);
     op->flops = (1 + SW_BACKWARD_FLOPS - (h->tied && !h->trains_table ? 1 : 0)) * sw_build_forward_flops(b, head);

@@ -21,91 +21,155 @@ struct layout {
     sw_status status;
 };
 
-static int32_t add_slot(struct layout *layout, struct sw_slot slot) {
+/* One kind of slot. The layout says when a plan needs it, and of what size. */
+struct slot_row {
+    const char *name; /* as the table of a plan's memory shows it: kinds of one name are added up */
+    sw_tier tier;     /* SW_TIERS: wherever the state is placed */
+};
+static const struct slot_row kinds[SLOT_KINDS] = {
+    [SLOT_WEIGHTS] = {"weights", SW_TIERS},
+    [SLOT_GRADS] = {"grads", SW_TIERS},
+    [SLOT_OPTIMIZER] = {"optimizer", SW_TIERS},
+    [SLOT_SECONDARY] = {"secondary weights", SW_TIERS},
+    [SLOT_SAVED_OPTIMIZER] = {"optimizer", SW_TIERS},
+    [SLOT_ACC_SHARD] = {"accumulator", SW_DEVICE},
+    [SLOT_ACC] = {"accumulator", SW_TIERS},
+    [SLOT_INPUT] = {"block input", SW_TIERS},
+    [SLOT_CACHE] = {"cache", SW_DEVICE},
+    [SLOT_SAVED] = {"saved", SW_DEVICE},
+    [SLOT_DERIVED] = {"derived", SW_DEVICE},
+    [SLOT_UNIT_WEIGHTS] = {"weights of a unit", SW_DEVICE},
+    [SLOT_TYPED_WEIGHTS] = {"weights of a unit", SW_DEVICE},
+    [SLOT_TABLE] = {"table", SW_DEVICE},
+    [SLOT_ROWS] = {"embedding rows", SW_HOST},
+    [SLOT_ROWS_RING] = {"embedding rows", SW_DEVICE},
+    [SLOT_SAVED_SHARED] = {"saved", SW_DEVICE},
+    [SLOT_DERIVED_SHARED] = {"derived", SW_DEVICE},
+    [SLOT_OUTPUT_RING] = {"block input ring", SW_DEVICE},
+    [SLOT_INPUT_BACK] = {"block input ring", SW_DEVICE},
+    [SLOT_INPUT_OUT] = {"block input ring", SW_HOST},
+    [SLOT_INPUT_IN] = {"block input ring", SW_HOST},
+    [SLOT_OUTPUT_GRAD] = {"block output gradient", SW_DEVICE},
+    [SLOT_WHOLE_GRAD] = {"block output gradient ring", SW_DEVICE},
+    [SLOT_NORM_GRAD] = {"norm gradient ring", SW_DEVICE},
+    [SLOT_SOFTMAX] = {"softmax ring", SW_DEVICE},
+    [SLOT_PRODUCT_GRAD] = {"product gradient", SW_DEVICE},
+    [SLOT_NORMED] = {"normalised input ring", SW_DEVICE},
+    [SLOT_TOKENS] = {"tokens", SW_DEVICE},
+    [SLOT_TOKEN_STAGING] = {"tokens", SW_HOST},
+    [SLOT_WORK] = {"work", SW_DEVICE},
+    [SLOT_WORK_ACC] = {"accumulator", SW_DEVICE},
+    [SLOT_OTHER_WORK_ACC] = {"accumulator", SW_DEVICE},
+    [SLOT_TABLE_ACC] = {"table accumulator", SW_DEVICE},
+    [SLOT_ACC_OUT] = {"accumulator ring", SW_HOST},
+    [SLOT_ACC_IN] = {"accumulator ring", SW_HOST},
+    [SLOT_SQUARE_SUMS_DEVICE] = {"sums", SW_DEVICE},
+    [SLOT_SQUARE_SUMS_HOST] = {"sums", SW_HOST},
+    [SLOT_NORM] = {"norm", SW_HOST},
+    [SLOT_BUCKETS] = {"grads ring", SW_DEVICE},
+    [SLOT_BUCKET_SUMS] = {"accumulator ring", SW_DEVICE},
+    [SLOT_QUANT_WEIGHTS] = {"quantized weights", SW_DEVICE},
+    [SLOT_QUANT_BUCKETS] = {"quantized grads ring", SW_DEVICE},
+    [SLOT_QUANT_PARTS] = {"quantized grads ring", SW_DEVICE},
+    [SLOT_NODE_SUMS] = {"accumulator ring", SW_DEVICE},
+    [SLOT_NODE_QUANT] = {"quantized grads ring", SW_DEVICE},
+    [SLOT_NODE_PARTS] = {"quantized grads ring", SW_DEVICE},
+    [SLOT_REDUCED] = {"grads ring", SW_DEVICE},
+    [SLOT_STAGING] = {"reduction staging", SW_DEVICE},
+    [SLOT_SUMMARIES] = {"shared by ranks", SW_HOST},
+    [SLOT_GRADS_DOWN] = {"grads ring", SW_DEVICE},
+    [SLOT_GRADS_OUT] = {"grads ring", SW_HOST},
+    [SLOT_GRADS_IN] = {"grads ring", SW_HOST},
+    [SLOT_GRADS_UP] = {"grads ring", SW_DEVICE},
+    [SLOT_OPTIMIZER_RING] = {"optimizer ring", SW_HOST},
+    [SLOT_OPTIMIZER_UP] = {"optimizer ring", SW_DEVICE},
+    [SLOT_WEIGHTS_RING] = {"weights ring", SW_HOST},
+    [SLOT_WEIGHTS_IN] = {"weights ring", SW_HOST},
+    [SLOT_WEIGHTS_DOWN] = {"weights ring", SW_DEVICE},
+};
+
+/* Adds a slot of a kind; unit: whose it is, of a kind that each unit has. The index keeps the first of several. */
+static void add_slot(struct layout *layout, enum sw_slot_kind kind, int64_t unit, struct sw_slot slot) {
     struct sw_plan *plan = layout->plan;
     if (layout->status != SW_OK)
-        return UNUSED;
+        return;
     if (plan->slot_count == layout->capacity) {
         layout->capacity = layout->capacity * 2 + 64;
         struct sw_slot *grown = realloc(plan->slot, (size_t)layout->capacity * sizeof *grown);
         if (grown == NULL) {
             layout->status = sw_fail(SW_ERR_NOMEM, "no memory for the plan's slots");
-            return UNUSED;
+            return;
         }
         plan->slot = grown;
     }
+    int32_t *number = kind < SLOT_UNIT_KINDS ? &plan->index->of_unit[kind][unit] : &plan->index->slot[kind];
+    *number = *number == UNUSED ? plan->slot_count : *number;
+    slot.name = kinds[kind].name;
+    slot.tier = kinds[kind].tier == SW_TIERS ? slot.tier : kinds[kind].tier;
     slot.first_piece = plan->piece_count;
     slot.offset = plan->tier_bytes[slot.tier];
     plan->tier_bytes[slot.tier] += sw_round_up(slot.bytes, SW_BUFFER_ALIGN_BYTES);
     plan->piece_count += slot.pieces;
-    plan->slot[plan->slot_count] = slot;
-    return plan->slot_count++;
+    plan->slot[plan->slot_count++] = slot;
 }
 
-/* Adds a slot of equal pieces, each aligned as a buffer of its own. */
-static int32_t add_pieces(struct layout *layout, const char *name, sw_tier tier, int64_t piece_bytes, int64_t pieces) {
+/* Returns a slot of equal pieces, each aligned as a buffer of its own. */
+static struct sw_slot of_pieces(int64_t piece_bytes, int64_t pieces) {
     const int64_t stride = sw_round_up(piece_bytes, SW_BUFFER_ALIGN_BYTES);
-    return add_slot(layout, (struct sw_slot){.name = name,
-                                             .tier = tier,
-                                             .unit = -1,
-                                             .piece_bytes = stride,
-                                             .bytes = stride * pieces,
-                                             .pieces = (int32_t)pieces});
+    return (struct sw_slot){.unit = -1, .piece_bytes = stride, .bytes = stride * pieces, .pieces = (int32_t)pieces};
 }
 
-/* Adds a slot of equal pieces where it is needed, else none. */
-static int32_t add_if(struct layout *layout, bool needed, const char *name, sw_tier tier, int64_t piece_bytes,
-                      int64_t pieces) {
-    return needed ? add_pieces(layout, name, tier, piece_bytes, pieces) : UNUSED;
+/* Adds a slot of equal pieces where it is needed. */
+static void add_if(struct layout *layout, bool needed, enum sw_slot_kind kind, int64_t piece_bytes, int64_t pieces) {
+    if (needed)
+        add_slot(layout, kind, -1, of_pieces(piece_bytes, pieces));
 }
 
-/* Adds a slot for contiguous grains of a unit's state, in pieces of one chunk. A shard takes as much on every rank, so
- * that all ranks decide alike. A `content` other than none is there from before the first step. */
-static int32_t add_grains(struct layout *layout, const char *name, sw_tier tier, int64_t unit, struct sw_span span,
-                          int64_t grain_bytes, sw_content content) {
+/* Returns a slot for contiguous grains of a unit's state, in pieces of one chunk. A shard takes as much on every rank,
+ * so that all ranks decide alike. A `content` other than none is there from before the first step. */
+static struct sw_slot of_grains(const struct layout *layout, int64_t unit, struct sw_span span, int64_t grain_bytes,
+                                sw_content content) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const bool shard = unit >= 0 && span.grains < spec->units->unit[unit].grains;
     const int64_t grains =
         shard ? sw_shard_most_grains(spec->units->unit[unit].grains, sw_plan_ranks(layout->plan)) : span.grains;
-    return add_slot(layout, (struct sw_slot){.name = name,
-                                             .tier = tier,
-                                             .unit = (int32_t)unit,
-                                             .resident = content != SW_CONTENT_NONE,
-                                             .content = content,
-                                             .first_grain = span.first_grain,
-                                             .grain_bytes = grain_bytes,
-                                             .piece_bytes = spec->chunk_grains * grain_bytes,
-                                             .bytes = grains * grain_bytes,
-                                             .pieces = (int32_t)sw_div_up(grains, spec->chunk_grains)});
+    return (struct sw_slot){.unit = (int32_t)unit,
+                            .resident = content != SW_CONTENT_NONE,
+                            .content = content,
+                            .first_grain = span.first_grain,
+                            .grain_bytes = grain_bytes,
+                            .piece_bytes = spec->chunk_grains * grain_bytes,
+                            .bytes = grains * grain_bytes,
+                            .pieces = (int32_t)sw_div_up(grains, spec->chunk_grains)};
 }
 
-static int32_t add_unit(struct layout *layout, const char *name, sw_tier tier, int64_t unit, int64_t grains,
-                        int64_t grain_bytes, sw_content content) {
-    return add_grains(layout, name, tier, unit, (struct sw_span){.grains = grains}, grain_bytes, content);
+/* Adds a slot on the device that has room for so many grains, of whichever unit. */
+static void add_room(struct layout *layout, enum sw_slot_kind kind, int64_t grains, int64_t grain_bytes) {
+    add_slot(layout, kind, -1, of_grains(layout, -1, (struct sw_span){.grains = grains}, grain_bytes, SW_CONTENT_NONE));
 }
 
 /* Adds a slot for this rank's part of a unit's state. */
-static int32_t add_state(struct layout *layout, sw_state state, sw_tier tier, int64_t unit, int64_t grain_bytes,
-                         sw_content content) {
-    return add_grains(layout, sw_state_name(state), tier, unit, sw_plan_kept(layout->plan, state, unit, tier),
-                      grain_bytes, content);
+static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state state, sw_tier tier, int64_t unit,
+                      int64_t grain_bytes, sw_content content) {
+    struct sw_slot slot = of_grains(layout, unit, sw_plan_kept(layout->plan, state, unit, tier), grain_bytes, content);
+    slot.tier = tier;
+    add_slot(layout, kind, unit, slot);
 }
 
-static sw_status allocate_index(struct sw_plan *plan) {
-    const size_t count = (size_t)plan->spec.units->count;
+/* Makes an index of no slots. */
+static sw_status clear_index(struct sw_plan *plan) {
     struct sw_plan_index *index = plan->index;
-    int32_t **arrays[] = {&index->acc_shard,       &index->weights, &index->grads,    &index->optimizer,
-                          &index->saved_optimizer, &index->acc,     &index->input,    &index->saved,
-                          &index->derived,         &index->cache,   &index->secondary};
-    const size_t array_count = sizeof arrays / sizeof arrays[0];
+    const int64_t count = plan->spec.units->count;
     if (index->arrays == NULL)
-        index->arrays = malloc(array_count * count * sizeof *index->arrays);
+        index->arrays = malloc((size_t)(SLOT_UNIT_KINDS * count) * sizeof *index->arrays);
     if (index->arrays == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the plan's index");
-    for (size_t i = 0; i < array_count * count; i++)
+    for (int64_t i = 0; i < SLOT_UNIT_KINDS * count; i++)
         index->arrays[i] = UNUSED;
-    for (size_t a = 0; a < array_count; a++)
-        *arrays[a] = index->arrays + a * count;
+    for (int kind = 0; kind < SLOT_UNIT_KINDS; kind++)
+        index->of_unit[kind] = index->arrays + kind * count;
+    for (int kind = 0; kind < SLOT_KINDS; kind++)
+        index->slot[kind] = UNUSED;
     return SW_OK;
 }
 
@@ -115,43 +179,34 @@ static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit
 
 static void lay_weights(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
-    struct sw_plan_index *index = plan->index;
     const struct sw_units *units = plan->spec.units;
     int64_t largest = 0, largest_typed = 0;
     for (int64_t u = 0; u < units->count; u++) {
-        const sw_tier tier = tier_of(layout, SW_WEIGHTS, u);
         int64_t *most = sw_plan_has_typed_slot(plan, u) ? &largest_typed : &largest;
-        index->weights[u] =
-            add_state(layout, SW_WEIGHTS, tier, u, sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
+        add_state(layout, SLOT_WEIGHTS, SW_WEIGHTS, tier_of(layout, SW_WEIGHTS, u), u,
+                  sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
         if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
             *most = sw_max_i64(*most, units->unit[u].grains);
     }
-    const int64_t grain_bytes = sw_units_stored_bytes(plan->spec.units, plan->spec.type),
-                  typed_bytes = sw_plan_typed_bytes(plan, 1);
-    for (int64_t k = 0; k < UNIT_SLOTS_MAX; k++)
-        index->unit_slot[k] =
-            largest > 0 && k < plan->spec.unit_slots
-                ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest, grain_bytes, SW_CONTENT_NONE)
-                : UNUSED;
-    index->typed_slot = largest_typed > 0 ? add_unit(layout, "weights of a unit", SW_DEVICE, -1, largest_typed,
-                                                     typed_bytes, SW_CONTENT_NONE)
-                                          : UNUSED;
+    const int64_t typed_bytes = sw_plan_typed_bytes(plan, 1);
+    for (int64_t k = 0; largest > 0 && k < plan->spec.unit_slots; k++)
+        add_room(layout, SLOT_UNIT_WEIGHTS, largest, sw_units_stored_bytes(units, plan->spec.type));
+    if (largest_typed > 0)
+        add_room(layout, SLOT_TYPED_WEIGHTS, largest_typed, typed_bytes);
     int64_t most_grains = 0;
     for (int64_t u = 0; sw_plan_quantizes_weights(plan) && u < units->count; u++)
         most_grains = sw_max_i64(most_grains, units->unit[u].grains);
-    index->quant_weights = most_grains == 0 ? UNUSED
-                                            : add_unit(layout, "quantized weights", SW_DEVICE, -1, most_grains,
-                                                       sw_quant_grain_bytes(plan->spec.gather), SW_CONTENT_NONE);
+    if (most_grains > 0)
+        add_room(layout, SLOT_QUANT_WEIGHTS, most_grains, sw_quant_grain_bytes(plan->spec.gather));
     const bool gathers = sw_plan_gathers_rows(plan);
-    index->rows =
-        add_if(layout, gathers, "embedding rows", SW_HOST, plan->spec.gathered_bytes, plan->spec.micro_batches);
-    index->rows_ring = add_if(layout, gathers, "embedding rows", SW_DEVICE, plan->spec.gathered_bytes, INPUT_SPARE);
+    add_if(layout, gathers, SLOT_ROWS, plan->spec.gathered_bytes, plan->spec.micro_batches);
+    add_if(layout, gathers, SLOT_ROWS_RING, plan->spec.gathered_bytes, INPUT_SPARE);
     /* With two generations the table stays: a speculated update leaves it there for the next step. */
-    index->table_slot =
-        sw_plan_fetches_table(plan)
-            ? add_unit(layout, "table", SW_DEVICE, 0, units->unit[0].grains, typed_bytes,
-                       plan->commit_every_step && sw_plan_trains(plan, 0) ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE)
-            : UNUSED;
+    const bool stays = plan->commit_every_step && sw_plan_trains(plan, 0);
+    if (sw_plan_fetches_table(plan))
+        add_slot(layout, SLOT_TABLE, -1,
+                 of_grains(layout, 0, (struct sw_span){.grains = units->unit[0].grains}, typed_bytes,
+                           stays ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE));
 }
 
 /* Adds the slots of secondary shards. One takes as much on every rank. */
@@ -163,15 +218,14 @@ static void lay_secondary(struct layout *layout) {
         if (!sw_plan_keeps_secondary(plan, u))
             continue;
         const int64_t grains = sw_shard_most_grains(plan->spec.units->unit[u].grains, plan->spec.secondary_ranks);
-        plan->index->secondary[u] =
-            add_slot(layout, (struct sw_slot){.name = "secondary weights",
-                                              .tier = plan->secondary_tier,
-                                              .unit = (int32_t)u,
-                                              .first_grain = sw_plan_secondary(plan, u).first_grain,
-                                              .grain_bytes = grain_bytes,
-                                              .piece_bytes = chunk * grain_bytes,
-                                              .bytes = grains * grain_bytes,
-                                              .pieces = (int32_t)sw_div_up(grains, chunk)});
+        add_slot(layout, SLOT_SECONDARY, u,
+                 (struct sw_slot){.tier = plan->secondary_tier,
+                                  .unit = (int32_t)u,
+                                  .first_grain = sw_plan_secondary(plan, u).first_grain,
+                                  .grain_bytes = grain_bytes,
+                                  .piece_bytes = chunk * grain_bytes,
+                                  .bytes = grains * grain_bytes,
+                                  .pieces = (int32_t)sw_div_up(grains, chunk)});
     }
 }
 
@@ -186,25 +240,19 @@ static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
  * rows of a micro-batch. No more micro-batches are normalised ahead than a group has. */
 static void lay_tensor_rings(struct layout *layout, int64_t piece_bytes) {
     const struct sw_plan *plan = layout->plan;
-    struct sw_plan_index *index = plan->index;
     const int tensor_ranks = sw_plan_tensor_ranks(plan);
     const bool group = tensor_ranks > 1, sequence = sw_plan_is_sequence_parallel(plan);
     const int64_t micros = sw_plan_group(plan);
-    index->whole_grad = add_if(layout, plan->spec.train && sequence, "block output gradient ring", SW_DEVICE,
-                               piece_bytes, sw_min_i64(TENSOR_PIECES, micros));
-    index->normed =
-        add_if(layout, sequence, "normalised input ring", SW_DEVICE, piece_bytes, sw_min_i64(NORMED_PIECES, micros));
-    index->norm_grad =
-        add_if(layout, group && plan->spec.train, "norm gradient ring", SW_DEVICE, piece_bytes, TENSOR_PIECES);
-    index->product_grad = add_if(layout, group && plan->spec.train && plan->spec.tensor.product_bytes > 0,
-                                 "product gradient", SW_DEVICE, plan->spec.tensor.product_bytes, 1);
-    index->softmax =
-        add_if(layout, group, "softmax ring", SW_DEVICE, tensor_ranks * plan->spec.tensor.softmax_bytes, TENSOR_PIECES);
+    add_if(layout, plan->spec.train && sequence, SLOT_WHOLE_GRAD, piece_bytes, sw_min_i64(TENSOR_PIECES, micros));
+    add_if(layout, sequence, SLOT_NORMED, piece_bytes, sw_min_i64(NORMED_PIECES, micros));
+    add_if(layout, group && plan->spec.train, SLOT_NORM_GRAD, piece_bytes, TENSOR_PIECES);
+    add_if(layout, group && plan->spec.train && plan->spec.tensor.product_bytes > 0, SLOT_PRODUCT_GRAD,
+           plan->spec.tensor.product_bytes, 1);
+    add_if(layout, group, SLOT_SOFTMAX, tensor_ranks * plan->spec.tensor.softmax_bytes, TENSOR_PIECES);
 }
 
 static void lay_block_inputs(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
-    struct sw_plan_index *index = plan->index;
     const struct sw_plan_spec *spec = &plan->spec;
     const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
     const bool sequence = sw_plan_is_sequence_parallel(plan);
@@ -217,49 +265,48 @@ static void lay_block_inputs(struct layout *layout) {
         ring |= !kept || tier != SW_DEVICE || apart;
         away |= kept && (tier != SW_DEVICE || apart);
         nvme |= kept && tier == SW_NVME;
-        index->input[u] = add_if(layout, kept, "block input", tier, kept ? sw_plan_input_bytes(plan, u) : 0, group);
-        if (index->input[u] >= 0)
-            plan->slot[index->input[u]].unit = (int32_t)u;
+        if (!kept)
+            continue;
+        struct sw_slot slot = of_pieces(sw_plan_input_bytes(plan, u), group);
+        slot.tier = tier;
+        slot.unit = (int32_t)u;
+        add_slot(layout, SLOT_INPUT, u, slot);
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
-    index->input[head] =
-        ring ? UNUSED
-             : add_pieces(layout, "block input", SW_DEVICE, sequence ? bytes : spec->output_bytes[head - 1], group);
-    index->output_ring = add_if(layout, ring, "block input ring", SW_DEVICE, bytes, group + INPUT_SPARE);
-    index->input_back =
-        add_if(layout, away, "block input ring", SW_DEVICE, bytes, sequence ? NORMED_PIECES : INPUT_SPARE);
-    index->input_out = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
-    index->input_in = add_if(layout, nvme, "block input ring", SW_HOST, bytes, INPUT_SPARE);
-    index->output_grad = add_if(layout, spec->train, "block output gradient", SW_DEVICE, bytes, group);
+    if (!ring)
+        add_slot(layout, SLOT_INPUT, head, of_pieces(sequence ? bytes : spec->output_bytes[head - 1], group));
+    add_if(layout, ring, SLOT_OUTPUT_RING, bytes, group + INPUT_SPARE);
+    add_if(layout, away, SLOT_INPUT_BACK, bytes, sequence ? NORMED_PIECES : INPUT_SPARE);
+    add_if(layout, nvme, SLOT_INPUT_OUT, bytes, INPUT_SPARE);
+    add_if(layout, nvme, SLOT_INPUT_IN, bytes, INPUT_SPARE);
+    add_if(layout, spec->train, SLOT_OUTPUT_GRAD, bytes, group);
     lay_tensor_rings(layout, spec->output_bytes[0]);
 }
 
 /* Adds slots for a kind of intermediates: one for each unit that computes no more than `most` again, and one that the
- * other units share, frozen ones among them, which is returned. */
-static int32_t lay_intermediates(struct layout *layout, const char *name, const int64_t *bytes, sw_recompute most,
-                                 int32_t *slots) {
+ * other units share, frozen ones among them. */
+static void lay_intermediates(struct layout *layout, enum sw_slot_kind kept, enum sw_slot_kind shared,
+                              const int64_t *bytes, sw_recompute most) {
     const struct sw_plan *plan = layout->plan;
-    int64_t shared = 0;
+    int64_t shared_bytes = 0;
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++) {
-        if (plan->spec.train && sw_plan_trains(plan, u) && plan->recompute[u] <= most)
-            slots[u] = add_if(layout, bytes[u] > 0, name, SW_DEVICE, bytes[u], sw_plan_group(plan));
-        else
-            shared = sw_max_i64(shared, bytes[u]);
+        const bool keeps = plan->spec.train && sw_plan_trains(plan, u) && plan->recompute[u] <= most;
+        if (keeps && bytes[u] > 0)
+            add_slot(layout, kept, u, of_pieces(bytes[u], sw_plan_group(plan)));
+        else if (!keeps)
+            shared_bytes = sw_max_i64(shared_bytes, bytes[u]);
     }
-    return add_if(layout, shared > 0, name, SW_DEVICE, shared, 1);
+    add_if(layout, shared_bytes > 0, shared, shared_bytes, 1);
 }
 
 static void lay_activations(struct layout *layout) {
-    struct sw_plan *plan = layout->plan;
-    struct sw_plan_index *index = plan->index;
-    const struct sw_plan_spec *spec = &plan->spec;
-    index->saved_shared = lay_intermediates(layout, "saved", spec->saved_bytes, SW_RECOMPUTE_DERIVED, index->saved);
-    index->derived_shared =
-        lay_intermediates(layout, "derived", spec->derived_bytes, SW_RECOMPUTE_NOTHING, index->derived);
-    index->tokens = add_pieces(layout, "tokens", SW_DEVICE, spec->token_bytes, spec->micro_batches);
+    const struct sw_plan_spec *spec = &layout->plan->spec;
+    lay_intermediates(layout, SLOT_SAVED, SLOT_SAVED_SHARED, spec->saved_bytes, SW_RECOMPUTE_DERIVED);
+    lay_intermediates(layout, SLOT_DERIVED, SLOT_DERIVED_SHARED, spec->derived_bytes, SW_RECOMPUTE_NOTHING);
+    add_if(layout, true, SLOT_TOKENS, spec->token_bytes, spec->micro_batches);
     /* Two steps' tokens: the next step's are written while this one's may still be on their way. */
-    index->token_staging = add_pieces(layout, "tokens", SW_HOST, spec->token_bytes, 2 * spec->micro_batches);
-    index->work = add_pieces(layout, "work", SW_DEVICE, spec->work_bytes, 1);
+    add_if(layout, true, SLOT_TOKEN_STAGING, spec->token_bytes, 2 * spec->micro_batches);
+    add_if(layout, true, SLOT_WORK, spec->work_bytes, 1);
 }
 
 static void lay_caches(struct layout *layout) {
@@ -267,21 +314,19 @@ static void lay_caches(struct layout *layout) {
     for (int64_t u = 0; spec->cache_bytes != NULL && u < spec->units->count; u++) {
         const int64_t bytes = sw_round_up(spec->cache_bytes[u], SW_BUFFER_ALIGN_BYTES);
         if (bytes > 0)
-            layout->plan->index->cache[u] = add_slot(layout, (struct sw_slot){.name = "cache",
-                                                                              .tier = SW_DEVICE,
-                                                                              .unit = (int32_t)u,
-                                                                              .resident = true,
-                                                                              .content = SW_CONTENT_KV_CACHE,
-                                                                              .piece_bytes = bytes,
-                                                                              .bytes = bytes,
-                                                                              .pieces = 1});
+            add_slot(layout, SLOT_CACHE, u,
+                     (struct sw_slot){.unit = (int32_t)u,
+                                      .resident = true,
+                                      .content = SW_CONTENT_KV_CACHE,
+                                      .piece_bytes = bytes,
+                                      .bytes = bytes,
+                                      .pieces = 1});
     }
 }
 
 /* Adds the slots of accumulators. A tied table's accumulator stays on the device between groups. */
 static void lay_accumulators(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
-    struct sw_plan_index *index = plan->index;
     const struct sw_units *units = plan->spec.units;
     const int64_t grain_bytes = SW_GRAIN_ELEMS * (int64_t)sizeof(float);
     const bool sharded = sw_plan_reduces_groups(plan), groups = sw_plan_groups(plan) > 1 && !sharded;
@@ -289,48 +334,47 @@ static void lay_accumulators(struct layout *layout) {
     bool nvme = false;
     for (int64_t u = plan->spec.frozen_units; u < units->count; u++) {
         if (sharded)
-            index->acc_shard[u] =
-                add_grains(layout, "accumulator", SW_DEVICE, u, sw_plan_shard(plan, u), grain_bytes, SW_CONTENT_NONE);
+            add_slot(layout, SLOT_ACC_SHARD, u,
+                     of_grains(layout, u, sw_plan_shard(plan, u), grain_bytes, SW_CONTENT_NONE));
         if (u == 0 && units->tied)
             continue;
         const sw_tier tier = plan->placement[u].accumulator;
-        if (groups)
-            index->acc[u] =
-                add_unit(layout, "accumulator", tier, u, units->unit[u].grains, grain_bytes, SW_CONTENT_NONE);
+        if (groups) {
+            struct sw_slot home =
+                of_grains(layout, u, (struct sw_span){.grains = units->unit[u].grains}, grain_bytes, SW_CONTENT_NONE);
+            home.tier = tier;
+            add_slot(layout, SLOT_ACC, u, home);
+        }
         if (!groups || tier != SW_DEVICE)
             working = sw_max_i64(working, units->unit[u].grains);
         nvme |= groups && tier == SW_NVME;
     }
-    for (int k = 0; k < 2; k++)
-        index->work_acc[k] = working > 0 && (groups || k == 0)
-                                 ? add_unit(layout, "accumulator", SW_DEVICE, -1, working, grain_bytes, SW_CONTENT_NONE)
-                                 : UNUSED;
-    index->table_acc =
-        units->tied && sw_plan_trains(plan, 0)
-            ? add_unit(layout, "table accumulator", SW_DEVICE, -1, units->unit[0].grains, grain_bytes, SW_CONTENT_NONE)
-            : UNUSED;
+    if (working > 0)
+        add_room(layout, SLOT_WORK_ACC, working, grain_bytes);
+    if (working > 0 && groups)
+        add_room(layout, SLOT_OTHER_WORK_ACC, working, grain_bytes);
+    if (units->tied && sw_plan_trains(plan, 0))
+        add_room(layout, SLOT_TABLE_ACC, units->unit[0].grains, grain_bytes);
     const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
-    index->acc_out = add_if(layout, nvme, "accumulator ring", SW_HOST, chunk_bytes, plan->spec.ring_chunks);
-    index->acc_in = add_if(layout, nvme, "accumulator ring", SW_HOST, chunk_bytes, plan->spec.ring_chunks);
+    add_if(layout, nvme, SLOT_ACC_OUT, chunk_bytes, plan->spec.ring_chunks);
+    add_if(layout, nvme, SLOT_ACC_IN, chunk_bytes, plan->spec.ring_chunks);
 }
 
 static void lay_sums(struct layout *layout) {
-    struct sw_plan_index *index = layout->plan->index;
     const struct sw_units *units = layout->plan->spec.units;
     int64_t most_grains = 0;
     for (int64_t u = 0; u < units->count; u++)
         most_grains = sw_max_i64(most_grains, sw_plan_trained_grains(layout->plan, u));
     const int64_t bytes = most_grains * (int64_t)sizeof(double);
-    index->square_sums_device = add_pieces(layout, "sums", SW_DEVICE, bytes, units->count);
-    index->square_sums_host = add_pieces(layout, "sums", SW_HOST, bytes, units->count);
-    index->norm = add_slot(layout, (struct sw_slot){.name = "norm",
-                                                    .tier = SW_HOST,
-                                                    .unit = -1,
-                                                    .resident = true,
-                                                    .content = SW_CONTENT_NORM,
-                                                    .piece_bytes = SW_BUFFER_ALIGN_BYTES,
-                                                    .bytes = SW_BUFFER_ALIGN_BYTES,
-                                                    .pieces = 1});
+    add_if(layout, true, SLOT_SQUARE_SUMS_DEVICE, bytes, units->count);
+    add_if(layout, true, SLOT_SQUARE_SUMS_HOST, bytes, units->count);
+    add_slot(layout, SLOT_NORM, -1,
+             (struct sw_slot){.unit = -1,
+                              .resident = true,
+                              .content = SW_CONTENT_NORM,
+                              .piece_bytes = SW_BUFFER_ALIGN_BYTES,
+                              .bytes = SW_BUFFER_ALIGN_BYTES,
+                              .pieces = 1});
 }
 
 /* Adds the slots that any exchange between ranks needs. The summaries of all ranks lie one after the other. */
@@ -338,14 +382,13 @@ static void lay_ranks(struct layout *layout) {
     const struct sw_plan *plan = layout->plan;
     const int ranks = sw_plan_job_ranks(plan);
     const int64_t summary_bytes = sw_plan_summary_bytes(plan, plan->spec.train);
-    plan->index->staging = add_if(layout, ranks > 1, "reduction staging", SW_DEVICE, sw_plan_staging_bytes(ranks), 1);
-    plan->index->summaries = add_if(layout, ranks > 1, "shared by ranks", SW_HOST, ranks * summary_bytes, 1);
+    add_if(layout, ranks > 1, SLOT_STAGING, sw_plan_staging_bytes(ranks), 1);
+    add_if(layout, ranks > 1, SLOT_SUMMARIES, ranks * summary_bytes, 1);
 }
 
 /* Adds the slots through which ranks exchange gradients. */
 static void lay_exchange(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
-    struct sw_plan_index *index = plan->index;
     const int ranks = sw_plan_ranks(plan);
     const int64_t typed = plan->spec.chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
     const bool quant = sw_plan_quantizes_grads(plan);
@@ -354,18 +397,17 @@ static void lay_exchange(struct layout *layout) {
     for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
         away |= tier_of(layout, SW_GRADS, u) != SW_DEVICE;
     const bool buckets = ranks > 1 && !quant && (plan->spec.zero >= SW_ZERO_GRADS || away);
-    index->buckets = add_if(layout, buckets, "grads ring", SW_DEVICE, ranks * typed, SW_BUCKETS);
-    index->quant_buckets = add_if(layout, quant, "quantized grads ring", SW_DEVICE, ranks * records, SW_BUCKETS);
-    index->quant_parts = add_if(layout, quant, "quantized grads ring", SW_DEVICE, (ranks - 1) * records, SW_BUCKETS);
+    add_if(layout, buckets, SLOT_BUCKETS, ranks * typed, SW_BUCKETS);
+    add_if(layout, quant, SLOT_QUANT_BUCKETS, ranks * records, SW_BUCKETS);
+    add_if(layout, quant, SLOT_QUANT_PARTS, (ranks - 1) * records, SW_BUCKETS);
     const int nodes = sw_plan_reduce_nodes(plan);
-    index->node_sums = add_if(layout, nodes > 1, "accumulator ring", SW_DEVICE,
-                              nodes * plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
-    index->node_quant = add_if(layout, nodes > 1, "quantized grads ring", SW_DEVICE, nodes * records, SW_BUCKETS);
-    index->node_parts = add_if(layout, nodes > 1, "quantized grads ring", SW_DEVICE, (nodes - 1) * records, SW_BUCKETS);
-    index->reduced =
-        add_if(layout, quant && away && !sw_plan_reduces_groups(plan), "grads ring", SW_DEVICE, typed, SW_BUCKETS);
-    index->bucket_sums = add_if(layout, sw_plan_reduces_groups(plan), "accumulator ring", SW_DEVICE,
-                                plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
+    add_if(layout, nodes > 1, SLOT_NODE_SUMS, nodes * plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float),
+           SW_BUCKETS);
+    add_if(layout, nodes > 1, SLOT_NODE_QUANT, nodes * records, SW_BUCKETS);
+    add_if(layout, nodes > 1, SLOT_NODE_PARTS, (nodes - 1) * records, SW_BUCKETS);
+    add_if(layout, quant && away && !sw_plan_reduces_groups(plan), SLOT_REDUCED, typed, SW_BUCKETS);
+    add_if(layout, sw_plan_reduces_groups(plan), SLOT_BUCKET_SUMS,
+           plan->spec.chunk_grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float), SW_BUCKETS);
 }
 
 /* Tells which ways chunks of any unit go. */
@@ -398,25 +440,22 @@ static struct traffic traffic_of(const struct layout *layout) {
 }
 
 static void lay_rings(struct layout *layout) {
-    struct sw_plan_index *index = layout->plan->index;
     const struct sw_plan_spec *spec = &layout->plan->spec;
     const struct traffic t = traffic_of(layout);
     const int64_t typed = spec->chunk_grains * SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
     const int64_t grads = spec->chunk_grains * sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS, 0);
     const int64_t optimizer = sw_plan_optimizer_bytes(layout->plan, spec->chunk_grains);
     const int64_t ring = spec->ring_chunks, device_ring = sw_min_i64(ring, SW_DEVICE_RING_CHUNKS);
-    index->grads_down = add_if(layout, t.grads_down, "grads ring", SW_DEVICE, grads, device_ring);
-    index->grads_up = add_if(layout, t.grads_up, "grads ring", SW_DEVICE, grads,
-                             t.optimizer_up ? layout->plan->stream_chunks : device_ring);
-    index->weights_down = add_if(layout, t.weights_down, "weights ring", SW_DEVICE, typed, device_ring);
-    index->optimizer_up =
-        add_if(layout, t.optimizer_up, "optimizer ring", SW_DEVICE, optimizer, layout->plan->stream_chunks);
-    index->grads_out = add_if(layout, t.grads_out, "grads ring", SW_HOST, grads, ring);
-    index->grads_in = add_if(layout, t.grads_in, "grads ring", SW_HOST, grads, ring);
-    index->weights_in = add_if(layout, t.weights_in, "weights ring", SW_HOST, typed, ring);
+    add_if(layout, t.grads_down, SLOT_GRADS_DOWN, grads, device_ring);
+    add_if(layout, t.grads_up, SLOT_GRADS_UP, grads, t.optimizer_up ? layout->plan->stream_chunks : device_ring);
+    add_if(layout, t.weights_down, SLOT_WEIGHTS_DOWN, typed, device_ring);
+    add_if(layout, t.optimizer_up, SLOT_OPTIMIZER_UP, optimizer, layout->plan->stream_chunks);
+    add_if(layout, t.grads_out, SLOT_GRADS_OUT, grads, ring);
+    add_if(layout, t.grads_in, SLOT_GRADS_IN, grads, ring);
+    add_if(layout, t.weights_in, SLOT_WEIGHTS_IN, typed, ring);
     /* Loading and saving pass through these two, so they always exist. */
-    index->weights_ring = add_pieces(layout, "weights ring", SW_HOST, typed, t.weights ? ring : 1);
-    index->optimizer_ring = add_pieces(layout, "optimizer ring", SW_HOST, optimizer, t.optimizer ? ring : 1);
+    add_if(layout, true, SLOT_WEIGHTS_RING, typed, t.weights ? ring : 1);
+    add_if(layout, true, SLOT_OPTIMIZER_RING, optimizer, t.optimizer ? ring : 1);
 }
 
 /* Adds the slots of a unit's optimizer state: two generations where every step commits; else one, which the plan
@@ -425,23 +464,18 @@ static void lay_optimizer(struct layout *layout, int64_t unit) {
     struct sw_plan *plan = layout->plan;
     const int generations = plan->commit_every_step ? SW_STORE_GENERATIONS : 1;
     const int64_t grain_bytes = sw_plan_optimizer_bytes(plan, 1);
-    for (int g = 0; g < generations; g++) {
-        const int32_t slot = add_state(layout, SW_OPTIMIZER, tier_of(layout, SW_OPTIMIZER, unit), unit, grain_bytes,
-                                       SW_CONTENT_OPTIMIZER);
-        if (g == 0)
-            plan->index->optimizer[unit] = slot;
-    }
-    if (sw_plan_saves(plan) && tier_of(layout, SW_OPTIMIZER, unit) != SW_NVME)
-        plan->index->saved_optimizer[unit] =
-            add_state(layout, SW_OPTIMIZER, SW_NVME, unit, grain_bytes, SW_CONTENT_NONE);
+    const sw_tier tier = tier_of(layout, SW_OPTIMIZER, unit);
+    for (int g = 0; g < generations; g++)
+        add_state(layout, SLOT_OPTIMIZER, SW_OPTIMIZER, tier, unit, grain_bytes, SW_CONTENT_OPTIMIZER);
+    if (sw_plan_saves(plan) && tier != SW_NVME)
+        add_state(layout, SLOT_SAVED_OPTIMIZER, SW_OPTIMIZER, SW_NVME, unit, grain_bytes, SW_CONTENT_NONE);
 }
 
 static void lay_gradients(struct layout *layout) {
-    struct sw_plan_index *index = layout->plan->index;
     const struct sw_units *units = layout->plan->spec.units;
     const int64_t grain_bytes = sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS, 0);
     for (int64_t u = layout->plan->spec.frozen_units; u < units->count; u++) {
-        index->grads[u] = add_state(layout, SW_GRADS, tier_of(layout, SW_GRADS, u), u, grain_bytes, SW_CONTENT_GRADS);
+        add_state(layout, SLOT_GRADS, SW_GRADS, tier_of(layout, SW_GRADS, u), u, grain_bytes, SW_CONTENT_GRADS);
         lay_optimizer(layout, u);
     }
 }
@@ -455,7 +489,6 @@ static bool commits_every_step(const struct sw_plan *plan) {
 }
 
 sw_status sw_plan_layout(struct sw_plan *plan) {
-    struct sw_plan_index *index = plan->index;
     struct layout layout = {.plan = plan};
     plan->slot_count = 0;
     plan->piece_count = 0;
@@ -463,18 +496,13 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     plan->slot = NULL;
     for (int t = 0; t < SW_TIERS; t++)
         plan->tier_bytes[t] = 0;
-    SW_TRY(allocate_index(plan));
+    SW_TRY(clear_index(plan));
     plan->commit_every_step = commits_every_step(plan);
     lay_weights(&layout);
     lay_secondary(&layout);
     lay_block_inputs(&layout);
     lay_activations(&layout);
     lay_caches(&layout);
-    index->work_acc[0] = index->work_acc[1] = index->table_acc = index->acc_out = index->acc_in = UNUSED;
-    index->square_sums_device = index->square_sums_host = index->norm = UNUSED;
-    index->buckets = index->bucket_sums = UNUSED;
-    index->quant_buckets = index->quant_parts = index->reduced = UNUSED;
-    index->node_sums = index->node_quant = index->node_parts = UNUSED;
     if (plan->spec.train) {
         lay_gradients(&layout);
         lay_accumulators(&layout);

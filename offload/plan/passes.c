@@ -8,12 +8,12 @@ void sw_build_tokens(struct sw_builder *b, int64_t micros) {
     struct sw_op *op = sw_build_op(b, SW_OP_UPLOAD_TOKENS, -1, -1);
     op->bytes = micros * b->plan->spec.token_bytes;
     for (int64_t m = 0; m < micros; m++)
-        sw_build_write(b, (struct sw_operand){.slot = b->index->tokens, .piece = m},
+        sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_TOKENS], .piece = m},
                        (struct sw_what){SW_CONTENT_TOKENS, -1, m, 0, 0, 0});
 }
 
 static void touch_cache(struct sw_builder *b, int64_t unit) {
-    const struct sw_operand cache = {.slot = b->index->cache[unit]};
+    const struct sw_operand cache = {.slot = b->index->of_unit[SLOT_CACHE][unit]};
     if (cache.slot < 0)
         return;
     sw_build_read(b, cache, (struct sw_what){SW_CONTENT_KV_CACHE, unit, 0, 0, 1, 0});
@@ -38,28 +38,30 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
     const struct sw_plan_spec *spec = &b->plan->spec;
     struct sw_what what = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
     if (spec->saved_bytes[unit] > 0)
-        touch_kind(b, index->saved[unit], index->saved_shared, within, what, again >= SW_RECOMPUTE_UNIT);
+        touch_kind(b, index->of_unit[SLOT_SAVED][unit], index->slot[SLOT_SAVED_SHARED], within, what,
+                   again >= SW_RECOMPUTE_UNIT);
     what.content = SW_CONTENT_DERIVED;
     if (spec->derived_bytes[unit] > 0)
-        touch_kind(b, index->derived[unit], index->derived_shared, within, what, again >= SW_RECOMPUTE_DERIVED);
+        touch_kind(b, index->of_unit[SLOT_DERIVED][unit], index->slot[SLOT_DERIVED_SHARED], within, what,
+                   again >= SW_RECOMPUTE_DERIVED);
 }
 
 /* Returns where a unit's output goes: to the home of the next unit's input if that is on the device and has room for
  * what there is, all rows or, with sequence parallelism, this rank's; else into the ring. */
 static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_t within) {
-    const int32_t home = b->index->input[unit + 1];
+    const int32_t home = b->index->of_unit[SLOT_INPUT][unit + 1];
     const bool sequence = sw_plan_is_sequence_parallel(b->plan),
                fits = sequence || !sw_plan_partitions_input(b->plan, unit + 1);
     const bool on_device = home >= 0 && fits && b->plan->slot[home].tier == SW_DEVICE;
     struct sw_operand at =
-        on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, RING_OUTPUT);
+        on_device ? (struct sw_operand){.slot = home, .piece = within} : sw_build_ring(b, SLOT_OUTPUT_RING);
     at.own = sequence;
     return at;
 }
 
 /* Moves a block input to its home, where that is not the device: all of it, or this rank's rows. */
 static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_operand from) {
-    const int32_t home = b->index->input[unit + 1];
+    const int32_t home = b->index->of_unit[SLOT_INPUT][unit + 1];
     const bool rows = sw_plan_partitions_input(b->plan, unit + 1);
     const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.output_bytes[unit];
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
@@ -72,7 +74,7 @@ static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_
         sw_build_transfer(b, from, to, what, micro, bytes);
         return;
     }
-    struct sw_operand staging = sw_build_ring(b, RING_INPUT_OUT);
+    struct sw_operand staging = sw_build_ring(b, SLOT_INPUT_OUT);
     staging.own = rows;
     sw_build_transfer(b, from, staging, what, micro, bytes);
     sw_build_transfer(b, staging, to, what, micro, bytes);
@@ -152,7 +154,7 @@ void sw_build_forward(struct sw_builder *b, struct sw_group *group, int64_t unit
 static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro) {
     const bool rows = sw_plan_partitions_input(b->plan, unit),
                in_place = rows && !sw_plan_is_sequence_parallel(b->plan);
-    const struct sw_operand home = {.slot = b->index->input[unit], .piece = within, .own = rows};
+    const struct sw_operand home = {.slot = b->index->of_unit[SLOT_INPUT][unit], .piece = within, .own = rows};
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const bool gathers = in_place && !sw_plan_recalls_rows(b->plan, unit);
     const struct sw_what what = sw_build_output_of(unit - 1, micro);
@@ -161,11 +163,11 @@ static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t
     if (tier == SW_DEVICE && !gathers)
         return home;
     if (tier == SW_NVME) {
-        from = sw_build_ring(b, RING_INPUT_IN);
+        from = sw_build_ring(b, SLOT_INPUT_IN);
         from.own = rows;
         sw_build_transfer(b, home, from, what, micro, bytes);
     }
-    const struct sw_operand to = sw_build_ring(b, RING_INPUT_BACK);
+    const struct sw_operand to = sw_build_ring(b, SLOT_INPUT_BACK);
     struct sw_operand part = in_place ? sw_build_own_rows(b, to) : to;
     part.own = rows;
     if (tier != SW_DEVICE)
@@ -186,7 +188,7 @@ static struct recalled recall(struct sw_builder *b, const struct sw_group *group
                               int32_t weights, struct sw_operand *whole_grad) {
     const int64_t micro = group->first + within;
     const bool sequence = sw_plan_is_sequence_parallel(b->plan);
-    struct recalled recalled = {.grad = {.slot = b->index->output_grad, .piece = within}};
+    struct recalled recalled = {.grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within}};
     if (sequence && whole_grad->slot >= 0)
         recalled.grad = *whole_grad;
     else if (sequence)
@@ -217,7 +219,7 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
                                          const struct recalled *recalled) {
     const int64_t micro = group->first + within;
     const bool apart = unit > 0 && sw_build_norm_is_apart(b, unit), splits = sw_plan_splits_backward(b->plan, unit);
-    const struct sw_operand grad = {.slot = b->index->output_grad, .piece = within};
+    const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
     struct sw_norm_work norm = {
         .unit = unit, .micro = micro, .input = recalled->input, .grad = grad, .weights = weights, .acc = acc};
@@ -313,8 +315,8 @@ static void emit_unit_backward(struct sw_builder *b, const struct sw_group *grou
             emit_behind(b, group, w, &recalled[w % 2], &norm[(w + 1) % 2], &norm[w % 2]);
     }
     if (apart && ahead)
-        *whole_grad =
-            sw_build_gather_grad(b, unit - 1, group->first, (struct sw_operand){.slot = b->index->output_grad});
+        *whole_grad = sw_build_gather_grad(b, unit - 1, group->first,
+                                           (struct sw_operand){.slot = b->index->slot[SLOT_OUTPUT_GRAD]});
 }
 
 void sw_build_backward(struct sw_builder *b, struct sw_group *group) {

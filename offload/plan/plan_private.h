@@ -13,57 +13,80 @@ enum { SW_VERSION_SPECULATIVE = 1, SW_VERSION_OWN = 2, SW_VERSION_LOCAL = 4 };
 /* Pieces of the ring through which gradients are reduced: one is filled, one goes between the ranks, one leaves. */
 enum { SW_BUCKETS = 3 };
 
-/* Slot numbers by role; -1 where the plan needs no such slot. Arrays have one entry per unit. */
+/* The kinds of slots. layout.c has a row for each. */
+enum sw_slot_kind {
+    /* Each unit has its own slots of these kinds. The first three are homes of states, on whatever tier; an optimizer
+     * in two generations has the next slot too. */
+    SLOT_WEIGHTS,
+    SLOT_GRADS,
+    SLOT_OPTIMIZER,
+    SLOT_SECONDARY,       /* this rank's secondary shards of weights */
+    SLOT_SAVED_OPTIMIZER, /* where a commit keeps state of device or host, if not every step commits */
+    SLOT_ACC_SHARD,       /* device: accumulators of shards, where groups are reduced one by one */
+    SLOT_ACC,             /* homes of accumulators between groups; none: only the working one */
+    SLOT_INPUT,           /* homes of kept inputs; pieces: micro-batches of a group */
+    SLOT_CACHE,           /* device: KV caches */
+    SLOT_SAVED,           /* device: intermediates kept; pieces: micro-batches of a group */
+    SLOT_DERIVED,
+    SLOT_UNIT_KINDS,
+    /* A plan has one slot of these kinds. */
+    SLOT_UNIT_WEIGHTS = SLOT_UNIT_KINDS, /* device: weights of units that live elsewhere, the first of unit_slots */
+    SLOT_TYPED_WEIGHTS, /* device: weights of embedding or head that live elsewhere, where blocks' lie in 8 bits and so
+                           fit no slot of theirs */
+    SLOT_TABLE,         /* device: a tied table that lives elsewhere, kept from embedding to head */
+    SLOT_ROWS,          /* host: gathered rows of all micro-batches */
+    SLOT_ROWS_RING,     /* device ring: gathered rows */
+    SLOT_SAVED_SHARED,  /* device: intermediates that are computed again */
+    SLOT_DERIVED_SHARED,
+    SLOT_OUTPUT_RING,  /* device: outputs between two units, whose home is elsewhere */
+    SLOT_INPUT_BACK,   /* device ring: kept inputs on their way to the backward pass */
+    SLOT_INPUT_OUT,    /* host ring: kept inputs to NVMe */
+    SLOT_INPUT_IN,     /* host ring: kept inputs from NVMe */
+    SLOT_OUTPUT_GRAD,  /* device; pieces: micro-batches of a group */
+    SLOT_WHOLE_GRAD,   /* device ring: gradients of all rows, with sequence parallelism */
+    SLOT_NORM_GRAD,    /* device ring: parts of the gradient at a norm, which a tensor group exchanges */
+    SLOT_SOFTMAX,      /* device ring: per-row max, sum and target logit of each rank's part of the vocabulary */
+    SLOT_PRODUCT_GRAD, /* device: gradient at the result of a block's first product, in a group */
+    SLOT_NORMED,       /* device ring: normalised inputs, with sequence parallelism */
+    SLOT_TOKENS,
+    SLOT_TOKEN_STAGING, /* host: tokens of two steps */
+    SLOT_WORK,
+    SLOT_WORK_ACC, /* device: the accumulator being added to, and another that is on its way meanwhile */
+    SLOT_OTHER_WORK_ACC,
+    SLOT_TABLE_ACC, /* device: accumulator of a tied table, from head to embedding */
+    SLOT_ACC_OUT,   /* host ring: accumulators to NVMe */
+    SLOT_ACC_IN,    /* host ring: accumulators from NVMe */
+    SLOT_SQUARE_SUMS_DEVICE,
+    SLOT_SQUARE_SUMS_HOST,
+    SLOT_NORM,
+    SLOT_BUCKETS,        /* device ring: chunks of all ranks' shards, to be reduced */
+    SLOT_BUCKET_SUMS,    /* device ring: this rank's reduced chunks, in fp32 */
+    SLOT_QUANT_WEIGHTS,  /* device: quantized weights of a unit, gathered */
+    SLOT_QUANT_BUCKETS,  /* device ring: quantized chunks of all ranks' shards, to be exchanged */
+    SLOT_QUANT_PARTS,    /* device ring: the other ranks' quantized chunks of this rank's shard */
+    SLOT_NODE_SUMS,      /* device ring: a node's sums of the chunks of one number within their nodes, in fp32 */
+    SLOT_NODE_QUANT,     /* device ring: a node's sums, quantized, to be exchanged between nodes */
+    SLOT_NODE_PARTS,     /* device ring: quantized partial sums received from the other nodes */
+    SLOT_REDUCED,        /* device ring: reduced chunks owned by this rank, waiting for download */
+    SLOT_STAGING,        /* device: memory that reductions pass through */
+    SLOT_SUMMARIES,      /* host: the summaries of a step of all ranks */
+    SLOT_GRADS_DOWN,     /* device ring: finished chunks on their way to the host */
+    SLOT_GRADS_OUT,      /* host ring: chunks on their way to NVMe */
+    SLOT_GRADS_IN,       /* host ring: chunks for an update */
+    SLOT_GRADS_UP,       /* device ring: chunks for an update on the device */
+    SLOT_OPTIMIZER_RING, /* host ring: optimizer state read, updated, written */
+    SLOT_OPTIMIZER_UP,   /* device ring: optimizer state that passes through it for its update */
+    SLOT_WEIGHTS_RING,   /* host ring: new weights on their way to device or NVMe */
+    SLOT_WEIGHTS_IN,     /* host ring: weights read from NVMe */
+    SLOT_WEIGHTS_DOWN,   /* device ring: new weights of an update on the device, on their way to the host */
+    SLOT_KINDS
+};
+
+/* Slot numbers by kind; -1 where the plan needs no such slot. */
 struct sw_plan_index {
-    int32_t *arrays; /* the block that all arrays lie in */
-    /* Homes of states, on whatever tier. An optimizer in two generations has the next slot too. */
-    int32_t *weights, *grads, *optimizer;
-    int32_t *secondary;                /* this rank's secondary shards of weights */
-    int32_t *saved_optimizer;          /* where a commit keeps state of device or host, if not every step commits */
-    int32_t *acc_shard;                /* device: accumulators of shards, where groups are reduced one by one */
-    int32_t *acc;                      /* homes of accumulators between groups; -1: only the working one */
-    int32_t *input;                    /* homes of kept inputs; pieces: micro-batches of a group */
-    int32_t *cache;                    /* device: KV caches */
-    int32_t *saved, *derived;          /* device: intermediates kept; pieces: micro-batches of a group */
-    int32_t unit_slot[UNIT_SLOTS_MAX]; /* device: weights of units that live elsewhere */
-    int32_t typed_slot;                /* device: weights of embedding or head that live elsewhere, where blocks' lie in
-                                          8 bits and so fit no slot of theirs */
-    int32_t rows, rows_ring;           /* gathered rows: host, of all micro-batches; device ring */
-    int32_t table_slot;                /* device: a tied table that lives elsewhere, kept from embedding to head */
-    int32_t saved_shared, derived_shared; /* device: intermediates that are computed again */
-    int32_t output_ring;                  /* device: outputs between two units, whose home is elsewhere */
-    int32_t input_back;                   /* device ring: kept inputs on their way to the backward pass */
-    int32_t input_out, input_in;          /* host rings: kept inputs to and from NVMe */
-    int32_t output_grad;                  /* device; pieces: micro-batches of a group */
-    int32_t whole_grad;                   /* device ring: gradients of all rows, with sequence parallelism */
-    int32_t norm_grad, softmax;           /* device rings: what a tensor group exchanges */
-    int32_t product_grad;                 /* device: gradient at the result of a block's first product, in a group */
-    int32_t normed;                       /* device ring: normalised inputs, with sequence parallelism */
-    int32_t tokens, token_staging, work;
-    int32_t work_acc[2];     /* device: accumulators being added to */
-    int32_t table_acc;       /* device: accumulator of a tied table, from head to embedding */
-    int32_t acc_out, acc_in; /* host rings: accumulators to and from NVMe */
-    int32_t square_sums_device, square_sums_host, norm;
-    int32_t buckets;        /* device ring: chunks of all ranks' shards, to be reduced */
-    int32_t bucket_sums;    /* device ring: this rank's reduced chunks, in fp32 */
-    int32_t quant_weights;  /* device: a unit's quantized weights, while ranks gather them */
-    int32_t quant_buckets;  /* device ring: quantized chunks of all ranks' shards, to be exchanged */
-    int32_t quant_parts;    /* device ring: the other ranks' quantized chunks of this rank's shard */
-    int32_t node_sums;      /* device ring: a node's sums of the chunks of one number within their nodes, in fp32 */
-    int32_t node_quant;     /* device ring: these, quantized, to be exchanged between nodes */
-    int32_t node_parts;     /* device ring: the other nodes' of them for this rank */
-    int32_t reduced;        /* device ring: this rank's reduced chunks of such, on their way home */
-    int32_t staging;        /* device: memory that reductions pass through */
-    int32_t summaries;      /* host: what every rank tells the others of a step */
-    int32_t grads_down;     /* device ring: finished chunks on their way to the host */
-    int32_t grads_out;      /* host ring: chunks on their way to NVMe */
-    int32_t grads_in;       /* host ring: chunks for an update */
-    int32_t grads_up;       /* device ring: chunks for an update on the device */
-    int32_t optimizer_ring; /* host ring: optimizer state read, updated, written */
-    int32_t optimizer_up;   /* device ring: optimizer state that passes through it for its update */
-    int32_t weights_ring;   /* host ring: new weights on their way to device or NVMe */
-    int32_t weights_in;     /* host ring: weights read from NVMe */
-    int32_t weights_down;   /* device ring: new weights of an update on the device, on their way to the host */
+    int32_t *arrays;                   /* the block that all arrays of of_unit lie in */
+    int32_t *of_unit[SLOT_UNIT_KINDS]; /* one entry per unit */
+    int32_t slot[SLOT_KINDS];          /* of the kinds from SLOT_UNIT_KINDS on */
 };
 
 /* Chunks of a ring that updates pass through which are kept free for chunks on their way back. */

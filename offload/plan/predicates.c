@@ -211,22 +211,26 @@ bool sw_plan_fits(const struct sw_plan *plan) {
 }
 
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    const int32_t *const slots[SW_STATES] = {
-        [SW_WEIGHTS] = plan->index->weights, [SW_GRADS] = plan->index->grads, [SW_OPTIMIZER] = plan->index->optimizer};
+    const int32_t *const slots[SW_STATES] = {[SW_WEIGHTS] = plan->index->of_unit[SLOT_WEIGHTS],
+                                             [SW_GRADS] = plan->index->of_unit[SLOT_GRADS],
+                                             [SW_OPTIMIZER] = plan->index->of_unit[SLOT_OPTIMIZER]};
     if (slots[state] == NULL || plan->placement[unit].tier[state] == SW_NVME)
         return -1;
     return slots[state][unit];
 }
 
 int32_t sw_plan_kept_input(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_keeps_input(plan, unit) ? plan->index->input[unit] : -1;
+    return sw_plan_keeps_input(plan, unit) ? plan->index->of_unit[SLOT_INPUT][unit] : -1;
 }
 
 int32_t sw_plan_buffer(const struct sw_plan *plan, sw_buffer which) {
     const int32_t slots[SW_BUFFERS] = {
-        [SW_BUFFER_TOKENS] = plan->index->token_staging,     [SW_BUFFER_WORK] = plan->index->work,
-        [SW_BUFFER_REDUCTIONS] = plan->index->staging,       [SW_BUFFER_SUMMARIES] = plan->index->summaries,
-        [SW_BUFFER_OPTIMIZER] = plan->index->optimizer_ring, [SW_BUFFER_WEIGHTS] = plan->index->weights_ring,
+        [SW_BUFFER_TOKENS] = plan->index->slot[SLOT_TOKEN_STAGING],
+        [SW_BUFFER_WORK] = plan->index->slot[SLOT_WORK],
+        [SW_BUFFER_REDUCTIONS] = plan->index->slot[SLOT_STAGING],
+        [SW_BUFFER_SUMMARIES] = plan->index->slot[SLOT_SUMMARIES],
+        [SW_BUFFER_OPTIMIZER] = plan->index->slot[SLOT_OPTIMIZER_RING],
+        [SW_BUFFER_WEIGHTS] = plan->index->slot[SLOT_WEIGHTS_RING],
     };
     return slots[which];
 }

@@ -14,7 +14,7 @@ static struct sw_operand by_grains(int32_t slot, bool own) {
 /* Moves the secondary shard between a device slot and its home on the host. `out`: to the host. */
 static void move_chunks(struct sw_builder *b, int64_t unit, int32_t slot, bool out) {
     const int64_t chunks = sw_div_up(sw_plan_secondary(b->plan, unit).grains, b->plan->spec.chunk_grains);
-    const int32_t home = b->index->secondary[unit];
+    const int32_t home = b->index->of_unit[SLOT_SECONDARY][unit];
     for (int64_t c = 0; c < chunks; c++) {
         const struct sw_chunk chunk = {unit, c, sw_plan_secondary_chunk(b->plan, unit, c)};
         const struct sw_operand from = by_grains(out ? slot : home, false), to = by_grains(out ? home : slot, !out);
@@ -35,7 +35,7 @@ void sw_build_keep_secondary(struct sw_builder *b, int64_t unit, int32_t slot) {
         op->content = SW_CONTENT_WEIGHTS;
         op->bytes = 2 * sw_plan_weights_bytes(b->plan, unit, own.grains);
         sw_build_read(b, by_grains(slot, false), weights_of(b, unit));
-        sw_build_write(b, by_grains(b->index->secondary[unit], false), weights_of(b, unit));
+        sw_build_write(b, by_grains(b->index->of_unit[SLOT_SECONDARY][unit], false), weights_of(b, unit));
     }
 }
 
@@ -55,7 +55,7 @@ void sw_build_gather_secondary(struct sw_builder *b, int64_t unit, int32_t slot)
     op->bytes = sw_plan_weights_bytes(b->plan, unit, own.grains) * (b->plan->spec.secondary_ranks - 1);
     what.version = on_host ? SW_VERSION_OWN : 0;
     if (own.grains > 0)
-        sw_build_read_grains(b, on_host ? slot : b->index->secondary[unit], own, what);
+        sw_build_read_grains(b, on_host ? slot : b->index->of_unit[SLOT_SECONDARY][unit], own, what);
     what.version = 0;
     sw_build_write_unit(b, slot, what);
 }

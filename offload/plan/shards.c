@@ -124,7 +124,9 @@ struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit,
 int64_t sw_plan_secondary_bytes(const struct sw_plan *plan) {
     int64_t bytes = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        bytes += plan->index->secondary[u] >= 0 ? plan->slot[plan->index->secondary[u]].bytes : 0;
+        bytes += plan->index->of_unit[SLOT_SECONDARY][u] >= 0
+                     ? plan->slot[plan->index->of_unit[SLOT_SECONDARY][u]].bytes
+                     : 0;
     return bytes;
 }
 

@@ -60,7 +60,7 @@ static void gather(struct sw_builder *b, struct shared piece) {
 
 void sw_build_sum_output(struct sw_builder *b, const struct sw_group *group, int64_t unit, int64_t within,
                          struct sw_operand at) {
-    const int32_t home = group->train ? b->index->input[unit + 1] : -1;
+    const int32_t home = group->train ? b->index->of_unit[SLOT_INPUT][unit + 1] : -1;
     struct shared piece = {
         .at = at, .rows = in_place, .what = sw_build_output_of(unit, group->first + within), .unit = unit};
     if (sw_plan_tensor_ranks(b->plan) == 1 || sw_plan_continues(b->plan, unit + 1))
@@ -78,7 +78,7 @@ void sw_build_sum_rows(struct sw_builder *b, int64_t unit, int64_t micro, struct
 
 /* Parts of outputs and gradients at norms share a ring, because forward and backward passes take turns. */
 struct sw_operand sw_build_parts(struct sw_builder *b) {
-    return sw_build_ring(b, RING_NORM_GRAD);
+    return sw_build_ring(b, SLOT_NORM_GRAD);
 }
 
 static struct sw_what normed_of(int64_t unit, int64_t micro, int64_t version) {
@@ -86,7 +86,7 @@ static struct sw_what normed_of(int64_t unit, int64_t micro, int64_t version) {
 }
 
 struct sw_operand sw_build_forward_norm(struct sw_builder *b, const struct sw_norm_work *norm) {
-    const struct sw_operand to = sw_build_ring(b, RING_NORMED);
+    const struct sw_operand to = sw_build_ring(b, SLOT_NORMED);
     struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_NORM, norm->unit, norm->micro);
     op->bytes = NORM_FORWARD_PASSES * own_rows(b) * sw_plan_row_bytes(b->plan);
     sw_build_read_weights(b, norm->unit, norm->weights);
@@ -103,7 +103,7 @@ static struct sw_what grad_of(int64_t unit, int64_t micro, int64_t version) {
 }
 
 struct sw_operand sw_build_gather_grad(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand rows) {
-    const struct sw_operand to = sw_build_ring(b, RING_WHOLE_GRAD);
+    const struct sw_operand to = sw_build_ring(b, SLOT_WHOLE_GRAD);
     gather(b, (struct shared){.at = to, .rows = rows, .what = grad_of(unit, micro, 0), .unit = unit});
     return to;
 }
@@ -129,7 +129,7 @@ void sw_build_gather_input(struct sw_builder *b, int64_t unit, struct sw_what in
 }
 
 struct sw_operand sw_build_share_softmax(struct sw_builder *b, int64_t micro) {
-    const struct shared piece = {.at = sw_build_ring(b, RING_SOFTMAX),
+    const struct shared piece = {.at = sw_build_ring(b, SLOT_SOFTMAX),
                                  .rows = in_place,
                                  .what = {SW_CONTENT_SOFTMAX, -1, micro, 0, 0, 0},
                                  .unit = sw_build_head_of(b)};
@@ -146,11 +146,11 @@ static struct sw_what product_grad_of(int64_t unit, int64_t micro) {
 }
 
 void sw_build_write_product_grad(struct sw_builder *b, int64_t unit, int64_t micro) {
-    sw_build_write(b, (struct sw_operand){.slot = b->index->product_grad}, product_grad_of(unit, micro));
+    sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_PRODUCT_GRAD]}, product_grad_of(unit, micro));
 }
 
 void sw_build_read_product_grad(struct sw_builder *b, int64_t unit, int64_t micro) {
-    sw_build_read(b, (struct sw_operand){.slot = b->index->product_grad}, product_grad_of(unit, micro));
+    sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_PRODUCT_GRAD]}, product_grad_of(unit, micro));
 }
 
 static struct sw_what norm_grad_of(int64_t unit, int64_t micro, int64_t version) {
@@ -158,7 +158,7 @@ static struct sw_what norm_grad_of(int64_t unit, int64_t micro, int64_t version)
 }
 
 struct sw_operand sw_build_write_norm_grad(struct sw_builder *b, int64_t unit, int64_t micro) {
-    const struct sw_operand at = sw_build_ring(b, RING_NORM_GRAD);
+    const struct sw_operand at = sw_build_ring(b, SLOT_NORM_GRAD);
     sw_build_write(b, at, norm_grad_of(unit, micro, SW_VERSION_LOCAL));
     return at;
 }

@@ -56,13 +56,15 @@ static struct sw_operand home_of(int32_t slot) {
 }
 
 static struct sw_operand bring_grads(struct sw_builder *b, const struct sw_chunk *chunk, int age) {
-    const struct sw_operand home = home_of(b->index->grads[chunk->unit]), to = sw_build_ring(b, RING_GRADS_IN);
+    const struct sw_operand home = home_of(b->index->of_unit[SLOT_GRADS][chunk->unit]),
+                            to = sw_build_ring(b, SLOT_GRADS_IN);
     sw_build_move(b, home, to, grads_what(chunk, age), chunk, sw_build_grads_bytes(b, chunk));
     return to;
 }
 
 static struct sw_operand bring_optimizer(struct sw_builder *b, const struct chunk_update *u) {
-    const struct sw_operand home = home_of(b->index->optimizer[u->chunk.unit]), to = sw_build_ring(b, RING_OPTIMIZER);
+    const struct sw_operand home = home_of(b->index->of_unit[SLOT_OPTIMIZER][u->chunk.unit]),
+                            to = sw_build_ring(b, SLOT_OPTIMIZER_RING);
     sw_build_move(b, home, to, optimizer_what(b, u, false), &u->chunk,
                   sw_plan_optimizer_bytes(b->plan, u->chunk.at.grains));
     return to;
@@ -73,7 +75,7 @@ static bool passes(const struct sw_builder *b, sw_state state, int64_t unit) {
 }
 
 static int32_t ring_of(const struct sw_builder *b, sw_state state) {
-    return state == SW_GRADS ? b->index->grads_in : b->index->optimizer_ring;
+    return state == SW_GRADS ? b->index->slot[SLOT_GRADS_IN] : b->index->slot[SLOT_OPTIMIZER_RING];
 }
 
 /* Returns how many chunks are brought ahead of their updates. The rest of the ring is for those on their way back, so
@@ -119,10 +121,10 @@ static struct sw_operand take(struct sw_builder *b, sw_state state) {
 /* Returns where the update finds a chunk's gradients, which the step before made. */
 static struct sw_operand grads_of_update(struct sw_builder *b, const struct sw_chunk *chunk) {
     const int64_t unit = chunk->unit;
-    const struct sw_operand at = grads_pass(b, unit) ? take(b, SW_GRADS) : home_of(b->index->grads[unit]);
+    const struct sw_operand at = grads_pass(b, unit) ? take(b, SW_GRADS) : home_of(b->index->of_unit[SLOT_GRADS][unit]);
     if (!sw_plan_updates_on_device(b->plan, unit) || tier_of(b, SW_GRADS, unit) == SW_DEVICE)
         return at;
-    const struct sw_operand staging = sw_build_ring(b, RING_GRADS_UP);
+    const struct sw_operand staging = sw_build_ring(b, SLOT_GRADS_UP);
     sw_build_move(b, at, staging, grads_what(chunk, 1), chunk, sw_build_grads_bytes(b, chunk));
     return staging;
 }
@@ -153,7 +155,8 @@ static bool joins_away(const struct sw_builder *b, int64_t unit) {
 }
 
 static struct sw_operand home_of_weights(const struct sw_builder *b, int64_t unit) {
-    return (struct sw_operand){.slot = b->index->weights[unit], .piece = SW_BY_GRAINS, .own = joins_at_home(b, unit)};
+    return (struct sw_operand){
+        .slot = b->index->of_unit[SLOT_WEIGHTS][unit], .piece = SW_BY_GRAINS, .own = joins_at_home(b, unit)};
 }
 
 static struct sw_operand slot_of_weights(const struct sw_builder *b, int32_t slot) {
@@ -170,7 +173,7 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
     const bool goes_home = !joins_away(b, unit);
     struct sw_operand on_host = made;
     if (made_in == SW_DEVICE && home_tier != SW_DEVICE && goes_home) {
-        on_host = home_tier == SW_HOST ? home : sw_build_ring(b, RING_WEIGHTS);
+        on_host = home_tier == SW_HOST ? home : sw_build_ring(b, SLOT_WEIGHTS_RING);
         sw_build_move(b, made, on_host, what, &u->chunk, bytes);
     }
     if (made_in == SW_HOST && home_tier == SW_DEVICE)
@@ -188,10 +191,10 @@ static struct sw_operand weights_target(struct sw_builder *b, const struct chunk
     const struct sw_operand home = home_of_weights(b, u->chunk.unit);
     const sw_tier tier = tier_of(b, SW_WEIGHTS, u->chunk.unit);
     if (!on_device)
-        return tier == SW_HOST && !joins_away(b, u->chunk.unit) ? home : sw_build_ring(b, RING_WEIGHTS);
+        return tier == SW_HOST && !joins_away(b, u->chunk.unit) ? home : sw_build_ring(b, SLOT_WEIGHTS_RING);
     if (tier == SW_DEVICE)
         return home;
-    return u->slot >= 0 ? slot_of_weights(b, u->slot) : sw_build_ring(b, RING_WEIGHTS_DOWN);
+    return u->slot >= 0 ? slot_of_weights(b, u->slot) : sw_build_ring(b, SLOT_WEIGHTS_DOWN);
 }
 
 static void save_optimizer(struct sw_builder *b, const struct chunk_update *u, struct sw_operand home,
@@ -199,22 +202,23 @@ static void save_optimizer(struct sw_builder *b, const struct chunk_update *u, s
     const struct sw_what what = optimizer_what(b, u, true);
     struct sw_operand from = home;
     if (tier_of(b, SW_OPTIMIZER, u->chunk.unit) == SW_DEVICE) {
-        from = sw_build_ring(b, RING_OPTIMIZER);
+        from = sw_build_ring(b, SLOT_OPTIMIZER_RING);
         sw_build_move(b, home, from, what, &u->chunk, optimizer_bytes);
     }
-    sw_build_move(b, from, home_of(b->index->saved_optimizer[u->chunk.unit]), what, &u->chunk, optimizer_bytes);
+    sw_build_move(b, from, home_of(b->index->of_unit[SLOT_SAVED_OPTIMIZER][u->chunk.unit]), what, &u->chunk,
+                  optimizer_bytes);
 }
 
 static void update_chunk(struct sw_builder *b, const struct chunk_update *u) {
     const int64_t unit = u->chunk.unit;
     const sw_tier tier = tier_of(b, SW_OPTIMIZER, unit);
     const bool on_device = sw_plan_updates_on_device(b->plan, unit), streams = sw_plan_streams_optimizer(b->plan, unit);
-    const struct sw_operand home = home_of(b->index->optimizer[unit]);
+    const struct sw_operand home = home_of(b->index->of_unit[SLOT_OPTIMIZER][unit]);
     const int64_t optimizer_bytes = sw_plan_optimizer_bytes(b->plan, u->chunk.at.grains);
     struct sw_operand records = home;
     if (tier == SW_NVME)
         records = u->speculative ? bring_optimizer(b, u) : take(b, SW_OPTIMIZER);
-    const struct sw_operand at = streams ? sw_build_ring(b, RING_OPTIMIZER_UP) : records;
+    const struct sw_operand at = streams ? sw_build_ring(b, SLOT_OPTIMIZER_UP) : records;
     if (streams)
         sw_build_move(b, records, at, optimizer_what(b, u, false), &u->chunk, optimizer_bytes);
     const struct sw_operand weights = weights_target(b, u, on_device);
@@ -269,16 +273,16 @@ void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int
 void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *update) {
     const int64_t unit = update->unit;
     if (joins_at_home(b, unit))
-        sw_build_all_gather(b, unit, b->index->weights[unit], b->index->weights[unit]);
+        sw_build_all_gather(b, unit, b->index->of_unit[SLOT_WEIGHTS][unit], b->index->of_unit[SLOT_WEIGHTS][unit]);
     else if (update->slot >= 0 && sw_plan_all_gathers_weights(b->plan))
         sw_build_all_gather(b, unit, update->slot, update->slot);
     for (int64_t c = 0; joins_away(b, unit) && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
-        const struct sw_operand home = home_of(b->index->weights[unit]), at = home_of(update->slot);
+        const struct sw_operand home = home_of(b->index->of_unit[SLOT_WEIGHTS][unit]), at = home_of(update->slot);
         const struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .index = c};
         const int64_t bytes = sw_build_weights_bytes(b, &chunk);
         const bool nvme = tier_of(b, SW_WEIGHTS, unit) == SW_NVME;
-        const struct sw_operand on_host = nvme ? sw_build_ring(b, RING_WEIGHTS) : home;
+        const struct sw_operand on_host = nvme ? sw_build_ring(b, SLOT_WEIGHTS_RING) : home;
         sw_build_move(b, at, on_host, what, &chunk, bytes);
         if (nvme)
             sw_build_move(b, on_host, home, what, &chunk, bytes);
@@ -289,8 +293,8 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
 static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk *chunk, int32_t acc, int64_t version) {
     const int64_t unit = chunk->unit;
     const sw_tier tier = tier_of(b, SW_GRADS, unit);
-    const struct sw_operand home = home_of(b->index->grads[unit]);
-    const struct sw_operand on_device = tier == SW_DEVICE ? home : sw_build_ring(b, RING_GRADS_DOWN);
+    const struct sw_operand home = home_of(b->index->of_unit[SLOT_GRADS][unit]);
+    const struct sw_operand on_device = tier == SW_DEVICE ? home : sw_build_ring(b, SLOT_GRADS_DOWN);
     const struct sw_what grads = grads_what(chunk, 0);
     const int64_t bytes = sw_build_grads_bytes(b, chunk);
     struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_GRADIENTS, chunk);
@@ -301,7 +305,7 @@ static struct sw_operand round_chunk(struct sw_builder *b, const struct sw_chunk
     const bool updated_there = sw_plan_updates_on_device(b->plan, unit);
     if (tier == SW_DEVICE)
         return updated_there ? on_device : (struct sw_operand){.slot = -1};
-    const struct sw_operand on_host = tier == SW_HOST ? home : sw_build_ring(b, RING_GRADS_OUT);
+    const struct sw_operand on_host = tier == SW_HOST ? home : sw_build_ring(b, SLOT_GRADS_OUT);
     sw_build_move(b, on_device, on_host, grads, chunk, bytes);
     if (tier == SW_NVME)
         sw_build_move(b, on_host, home, grads, chunk, bytes);
@@ -312,7 +316,7 @@ static void round_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t
     const int64_t chunks = sw_plan_state_chunks(b->plan, SW_GRADS, unit);
     for (int64_t c = 0; c < chunks; c++) {
         struct chunk_update u = {.chunk = sw_build_chunk(b, SW_GRADS, unit, c), .speculative = true};
-        u.slot = unit == 0 && sw_plan_fetches_table(b->plan) ? b->index->table_slot : -1;
+        u.slot = unit == 0 && sw_plan_fetches_table(b->plan) ? b->index->slot[SLOT_TABLE] : -1;
         u.grads = round_chunk(b, &u.chunk, acc, version);
         if (!speculate)
             continue;

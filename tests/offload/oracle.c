@@ -224,7 +224,8 @@ static const char *execute_access(const struct oracle *o, struct execution *e, c
 static void fill_residents(const struct oracle *o, struct execution *e) {
     for (int32_t s = 0; s < o->plan->slot_count; s++) {
         const struct sw_slot *slot = &o->plan->slot[s];
-        const bool records = slot->content == SW_CONTENT_OPTIMIZER && s == o->plan->index->optimizer[slot->unit];
+        const bool records =
+            slot->content == SW_CONTENT_OPTIMIZER && s == o->plan->index->of_unit[SLOT_OPTIMIZER][slot->unit];
         const bool weights = slot->content == SW_CONTENT_WEIGHTS && slot->unit >= e->frozen_units;
         const bool newer = !e->redoes && (weights || records);
         for (int32_t k = 0; slot->resident && k < slot->pieces; k++)
