@@ -179,7 +179,7 @@ static void print_recompute_price(const struct sw_job *p) {
     char again[SW_TIME_TEXT_CHARS], all[SW_TIME_TEXT_CHARS];
     for (int64_t u = 0; u < p->plan->spec.units->count; u++) {
         const double level_s[SW_RECOMPUTES] = {
-            [SW_RECOMPUTE_DERIVED] = rates->derive_s[u], [SW_RECOMPUTE_UNIT] = rates->recompute_s[u]};
+            [SW_RECOMPUTE_DERIVED] = rates->units[u].derive_s, [SW_RECOMPUTE_UNIT] = rates->units[u].recompute_s};
         again_s += micros * level_s[p->plan->recompute[u]];
         all_s += micros * level_s[SW_RECOMPUTE_UNIT];
     }

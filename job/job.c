@@ -324,7 +324,7 @@ sw_status sw_job_predict(struct sw_job *job) {
     struct sw_job_price *price = &job->price;
     const struct sw_rates_target target = sw_job_target(job);
     const bool together = sw_ranks_comm(job->ranks) != NULL && !takes_profile(job);
-    if (job->rates.units.forward == NULL) {
+    if (job->rates.units == NULL) {
         SW_TRY(together ? find_rates_together(job, &target) : find_rates(job, &target));
         SW_TRY(sw_job_choose(job, SW_SEARCH_OPS));
     }
@@ -386,8 +386,7 @@ static void log_choice(const struct sw_plan *plan, const struct sw_search_prices
 }
 
 static bool rates_are_enough(const struct sw_job *job) {
-    return job->rates.units.forward != NULL &&
-           (!sw_plan_uses_nvme(job->plan) || sw_rates_know_drives(&job->rates.rates));
+    return job->rates.units != NULL && (!sw_plan_uses_nvme(job->plan) || sw_rates_know_drives(&job->rates.rates));
 }
 
 /* Finds rates and chooses by them what is open. */

@@ -47,7 +47,7 @@ static sw_status make_model(struct sw_job *job, bool another) {
 }
 
 sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *change, struct sw_job *out) {
-    assert(change->config == NULL || job->rates.units.forward == NULL); /* rates are of one model's units */
+    assert(change->config == NULL || job->rates.units == NULL); /* rates are of one model's units */
     *out = (struct sw_job){.of = job,
                            .changed = change->settings,
                            .settings = &out->changed,
@@ -100,7 +100,7 @@ sw_status sw_job_choose(struct sw_job *job, int64_t most_ops) {
 /* A varied job owns what differs from the first. */
 static void release_varied(struct sw_job *job) {
     const struct sw_job *of = job->of;
-    if (job->rates.units.forward != of->rates.units.forward)
+    if (job->rates.units != of->rates.units)
         sw_rates_release(&job->rates);
     if (job->model != of->model)
         sw_model_destroy(job->model);

@@ -245,11 +245,11 @@ static int64_t alike(const struct sw_units *units, int64_t unit) {
 
 /* Adds the time to recompute derived intermediates in the backward pass. It is counted, because it is too short to be
  * measured as the difference of two passes. */
-static sw_status count_deriving(struct bench *bench, int64_t unit, struct sw_unit_seconds *out) {
+static sw_status count_deriving(struct bench *bench, struct sw_unit_seconds *out) {
     double deriving_s;
     SW_TRY(count_pass(bench, SW_UNIT_BACKWARD_DERIVING, &deriving_s));
-    out->recompute[unit] += deriving_s - out->backward[unit];
-    out->derive[unit] += deriving_s - out->backward[unit];
+    out->recompute_s += deriving_s - out->backward_s;
+    out->derive_s += deriving_s - out->backward_s;
     return SW_OK;
 }
 
@@ -258,19 +258,19 @@ static sw_status measure_unit(struct bench *bench, int64_t unit, struct sw_unit_
     sw_status (*const price)(struct bench *, sw_unit_pass, double *) = described ? count_pass : time_pass;
     const bool block = unit > 0 && unit + 1 < bench->units->count;
     SW_TRY(sw_unit_run_choose(bench->run, unit));
-    SW_TRY(price(bench, SW_UNIT_FORWARD, &out->forward[unit]));
-    SW_TRY(price(bench, SW_UNIT_BACKWARD, &out->backward[unit]));
+    SW_TRY(price(bench, SW_UNIT_FORWARD, &out->forward_s));
+    SW_TRY(price(bench, SW_UNIT_BACKWARD, &out->backward_s));
     if (!block)
         return SW_OK;
-    SW_TRY(price(bench, SW_UNIT_RECOMPUTE, &out->recompute[unit]));
-    SW_TRY(price(bench, SW_UNIT_DERIVE, &out->derive[unit]));
+    SW_TRY(price(bench, SW_UNIT_RECOMPUTE, &out->recompute_s));
+    SW_TRY(price(bench, SW_UNIT_DERIVE, &out->derive_s));
     if (described)
-        SW_TRY(count_deriving(bench, unit, out));
+        SW_TRY(count_deriving(bench, out));
     if (!sw_unit_run_has_products(bench->run))
         return SW_OK;
-    SW_TRY(price(bench, SW_UNIT_LAST_PRODUCT, &out->last_product[unit]));
-    SW_TRY(price(bench, SW_UNIT_FIRST_PRODUCT, &out->first_product[unit]));
-    out->backward[unit] += out->last_product[unit] + out->first_product[unit];
+    SW_TRY(price(bench, SW_UNIT_LAST_PRODUCT, &out->last_product_s));
+    SW_TRY(price(bench, SW_UNIT_FIRST_PRODUCT, &out->first_product_s));
+    out->backward_s += out->last_product_s + out->first_product_s;
     return SW_OK;
 }
 
@@ -278,15 +278,10 @@ static sw_status measure_all(struct bench *bench, struct sw_unit_seconds *out) {
     for (int64_t u = 0; u < bench->units->count; u++) {
         const int64_t like = alike(bench->units, u);
         if (like < 0) {
-            SW_TRY(measure_unit(bench, u, out));
+            SW_TRY(measure_unit(bench, u, &out[u]));
             continue;
         }
-        out->forward[u] = out->forward[like];
-        out->backward[u] = out->backward[like];
-        out->recompute[u] = out->recompute[like];
-        out->derive[u] = out->derive[like];
-        out->last_product[u] = out->last_product[like];
-        out->first_product[u] = out->first_product[like];
+        out[u] = out[like];
     }
     return SW_OK;
 }
@@ -300,23 +295,6 @@ static sw_status measure_units(struct sw_model *model, struct sw_device *device,
     *out_cores = bench.wall_s > 0.0 ? bench.cpu_s / bench.wall_s : 0.0;
     sw_unit_run_close(bench.run);
     return status;
-}
-
-static sw_status unit_seconds_alloc(int64_t units, struct sw_unit_seconds *out) {
-    double *all = calloc(SW_UNIT_SECONDS_ARRAYS * (size_t)units, sizeof *all);
-    *out = (struct sw_unit_seconds){0};
-    if (all == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the units' times");
-    double **const arrays[SW_UNIT_SECONDS_ARRAYS] = {&out->forward, &out->backward,     &out->recompute,
-                                                     &out->derive,  &out->last_product, &out->first_product};
-    for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++)
-        *arrays[i] = all + i * units;
-    return SW_OK;
-}
-
-static void unit_seconds_free(struct sw_unit_seconds *seconds) {
-    free(seconds->forward);
-    *seconds = (struct sw_unit_seconds){0};
 }
 
 #define RATES_FILE_LIMIT_BYTES ((size_t)16 << 20)
@@ -396,19 +374,10 @@ void sw_rates_settle_memory(const struct sw_memory_samples *samples, struct sw_r
     rates->queued_op_s = median_of(samples, &first->queued_op_s);
 }
 
-static void use_units(struct sw_machine_rates *rates) {
-    rates->rates.forward_s = rates->units.forward;
-    rates->rates.backward_s = rates->units.backward;
-    rates->rates.recompute_s = rates->units.recompute;
-    rates->rates.derive_s = rates->units.derive;
-    rates->rates.last_product_s = rates->units.last_product;
-    rates->rates.first_product_s = rates->units.first_product;
-}
-
 static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
-    SW_TRY(unit_seconds_alloc(units, &rates->units));
-    use_units(rates);
-    return SW_OK;
+    rates->units = calloc((size_t)units, sizeof *rates->units);
+    rates->rates.units = rates->units;
+    return rates->units != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the units' times");
 }
 
 /* Assumes the rates of collectives between ranks that are not here: as fast as the slower direction of the device's
@@ -428,7 +397,7 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     SW_TRY(allocate_units(sw_model_get_units(target->model)->count, out));
     rates->cores = (double)sw_machine_cores();
     SW_TRY(sw_rates_sample_memory(target, &samples));
-    SW_TRY(measure_units(target->model, target->devices->compute, target->ranks, &progress, &out->units,
+    SW_TRY(measure_units(target->model, target->devices->compute, target->ranks, &progress, out->units,
                          &rates->compute_cores));
     SW_TRY(sw_rates_sample_memory(target, &samples));
     SW_TRY(sw_long_work_at(&progress, 0));
@@ -457,9 +426,9 @@ sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *m
     struct sw_long_work progress = sw_long_work_begin("counting what the units take", SW_LONG_WORK_SILENT);
     sw_status status = allocate_units(sw_model_get_units(model)->count, out);
     if (status == SW_OK)
-        status = measure_units(model, device, NULL, &progress, &out->units, &out->rates.compute_cores);
+        status = measure_units(model, device, NULL, &progress, out->units, &out->rates.compute_cores);
     out->rates = *described;
-    use_units(out);
+    out->rates.units = out->units;
     if (status != SW_OK)
         sw_rates_release(out);
     return status;
@@ -470,19 +439,20 @@ bool sw_rates_know_drives(const struct sw_rates *rates) {
 }
 
 void sw_rates_release(struct sw_machine_rates *rates) {
-    unit_seconds_free(&rates->units);
+    free(rates->units);
+    rates->units = NULL;
     *rates = (struct sw_machine_rates){0};
 }
 
 sw_status sw_rates_spread(struct sw_ranks *ranks, int64_t units, struct sw_machine_rates *rates) {
-    const int64_t bytes = SW_UNIT_SECONDS_ARRAYS * units * (int64_t)sizeof(double);
+    const int64_t bytes = units * (int64_t)sizeof(struct sw_unit_seconds);
     const bool receives = sw_ranks_rank(ranks) != 0;
     SW_TRY(sw_ranks_agree_on_error(ranks, receives ? allocate_units(units, rates) : SW_OK));
     SW_TRY(sw_ranks_spread(ranks, "rates", &rates->rates, sizeof rates->rates));
     SW_TRY(
         sw_ranks_spread(ranks, "rate of products", &rates->products_flops_per_s, sizeof rates->products_flops_per_s));
-    use_units(rates);
-    return sw_ranks_spread(ranks, "rates of units", rates->units.forward, bytes);
+    rates->rates.units = rates->units;
+    return sw_ranks_spread(ranks, "rates of units", rates->units, bytes);
 }
 
 sw_status sw_rates_measure_ranks(struct sw_ranks *ranks, const struct sw_devices *devices, sw_dtype type,
@@ -534,20 +504,31 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
              (long long)(s->auto_chunk_grains > 0 ? s->auto_chunk_grains : s->chunk_grains));
 }
 
-/* Names in the file of the arrays of struct sw_unit_seconds. */
-static const char *const unit_arrays[SW_UNIT_SECONDS_ARRAYS] = {"forward_s", "backward_s",     "recompute_s",
-                                                                "derive_s",  "last_product_s", "first_product_s"};
+/* A time of struct sw_unit_seconds, of which the file has an array. */
+struct unit_time {
+    const char *name;
+    size_t offset;
+};
+#define UNIT_TIME(member)                                                                                              \
+    { #member, offsetof(struct sw_unit_seconds, member) }
+static const struct unit_time unit_times[] = {UNIT_TIME(forward_s),      UNIT_TIME(backward_s),
+                                              UNIT_TIME(recompute_s),    UNIT_TIME(derive_s),
+                                              UNIT_TIME(last_product_s), UNIT_TIME(first_product_s)};
+
+static double *time_of(struct sw_unit_seconds *unit, const struct unit_time *time) {
+    return (double *)(void *)((char *)unit + time->offset);
+}
 
 static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
     json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);
     sw_rates_to_json(&rates->rates, SW_RATES_ALL, root);
     if (rates->products_flops_per_s > 0.0)
         json_object_set_new(root, "products_flops_per_s", json_real(rates->products_flops_per_s));
-    for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++) {
+    for (size_t i = 0; i < COUNT(unit_times); i++) {
         json_t *array = json_array();
         for (int64_t u = 0; u < units; u++)
-            json_array_append_new(array, json_real(rates->units.forward[i * units + u]));
-        json_object_set_new(root, unit_arrays[i], array);
+            json_array_append_new(array, json_real(*time_of(&rates->units[u], &unit_times[i])));
+        json_object_set_new(root, unit_times[i].name, array);
     }
     return root;
 }
@@ -556,15 +537,17 @@ static sw_status write_file(const char *path, const struct sw_machine_rates *rat
     return sw_json_write_file(path, to_json(rates, shape, units), SW_FILE_SHARED);
 }
 
-static sw_status read_units(const json_t *root, const char *name, const char *path, int64_t units, double *out) {
+static sw_status read_units(const json_t *root, const struct unit_time *time, const char *path, int64_t units,
+                            struct sw_unit_seconds *out) {
+    const char *name = time->name;
     const json_t *values = json_object_get(root, name);
     if (!json_is_array(values) || (int64_t)json_array_size(values) != units)
         return sw_fail(SW_ERR_ARG, "%s: %s must be an array of %lld numbers, one for each unit", path, name,
                        (long long)units);
     for (int64_t u = 0; u < units; u++) {
         const json_t *value = json_array_get(values, (size_t)u);
-        out[u] = json_number_value(value);
-        if (!json_is_number(value) || out[u] < 0.0)
+        *time_of(&out[u], time) = json_number_value(value);
+        if (!json_is_number(value) || json_number_value(value) < 0.0)
             return sw_fail(SW_ERR_ARG, "%s: %s of unit %lld must be a positive number, or 0", path, name, (long long)u);
     }
     return SW_OK;
@@ -583,8 +566,8 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
     SW_TRY(sw_rates_from_json(root, SW_RATES_ALL, path, &out->rates));
     if (json_object_get(root, "products_flops_per_s") != NULL)
         SW_TRY(sw_json_positive(root, "products_flops_per_s", path, false, &out->products_flops_per_s));
-    for (int i = 0; i < SW_UNIT_SECONDS_ARRAYS; i++)
-        SW_TRY(read_units(root, unit_arrays[i], path, units, out->units.forward + i * units));
+    for (size_t i = 0; i < COUNT(unit_times); i++)
+        SW_TRY(read_units(root, &unit_times[i], path, units, out->units));
     return SW_OK;
 }
 

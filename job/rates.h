@@ -14,21 +14,14 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Seconds that one micro-batch takes in each unit, as in struct sw_rates. Each array has units->count entries. The
- * arrays follow each other in memory, which `forward` owns. */
-enum { SW_UNIT_SECONDS_ARRAYS = 6 };
-struct sw_unit_seconds {
-    double *forward, *backward, *recompute, *derive, *last_product, *first_product;
-};
-
 /* Measures one unit of each shape on random weights, in memory that is freed afterwards; a described device counts the
  * seconds instead. ranks (may be NULL): ranks that wait meanwhile. *out_cores: the cores that were busy. */
 struct sw_long_work;
 
 struct sw_machine_rates {
-    struct sw_rates rates; /* its unit arrays point into `units` */
-    struct sw_unit_seconds units;
-    double products_flops_per_s; /* the model's matrix products one after the other; 0: not measured */
+    struct sw_rates rates;         /* its `units` are these */
+    struct sw_unit_seconds *units; /* one entry per unit of the model, owned; NULL: not measured */
+    double products_flops_per_s;   /* the model's matrix products one after the other; 0: not measured */
 };
 
 /* The subject of a measurement. The settings are resolved. */

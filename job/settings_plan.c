@@ -13,12 +13,6 @@ enum { UNIT_SLOTS = 2 };
 /* The part of a step that no search has been seen to save beside what it begins with. */
 #define MOST_SEARCH_SAVES 0.3
 
-/* Floating-point operations for one micro-batch, as in struct sw_plan_spec. Each array has one entry per unit. */
-enum { UNIT_FLOPS_ARRAYS = 3 };
-struct unit_flops {
-    double *forward, *last_product, *first_product;
-};
-
 struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
     return (struct sw_model_shape){.type = sw_settings_type(settings),
                                    .batch = settings->micro_batch,
@@ -42,7 +36,7 @@ static double multiplying(const struct sw_tensor *tensor) {
  * with its part of the heads. Of a half of a block, the last matrix is the last product, and the others are the first.
  */
 static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
-                        struct unit_flops *out) {
+                        struct sw_unit_cost *out) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
     const double rows = (double)(settings->micro_batch * settings->seq);
@@ -55,9 +49,9 @@ static void count_flops(const struct sw_units *units, int64_t unit, const struct
     const int64_t parts = settings->tiles * sw_settings_tensor_ranks(settings);
     const bool attends = !head && (parts == 1 || (unit - 1) / settings->tiles % 2 == 0);
     const double attention = attends ? (double)table->dim[1] / (double)parts * (double)settings->seq : 0.0;
-    out->forward[unit] = unit == 0 ? 0.0 : 2.0 * (all + attention) * rows;
-    out->last_product[unit] = 2.0 * last * rows;
-    out->first_product[unit] = 2.0 * (all - last) * rows;
+    out->forward_flops = unit == 0 ? 0.0 : 2.0 * (all + attention) * rows;
+    out->last_product_flops = 2.0 * last * rows;
+    out->first_product_flops = 2.0 * (all - last) * rows;
 }
 
 /* The choices to search, and the rates; a NULL pointer means that the settings decide. */
@@ -72,24 +66,24 @@ static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_
                               const struct pricing *pricing, struct sw_plan **out) {
     const int64_t count = given->units->count;
     struct sw_plan_spec spec = *given;
-    double *flops = calloc(UNIT_FLOPS_ARRAYS * (size_t)count, sizeof *flops);
+    struct sw_unit_cost *cost = calloc((size_t)count, sizeof *cost);
     bool *streams = calloc((size_t)count, sizeof *streams);
     sw_status status = SW_OK;
-    if (flops == NULL || streams == NULL)
+    if (cost == NULL || streams == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory for the plan"), end);
-    struct unit_flops of = {.forward = flops, .last_product = flops + count, .first_product = flops + 2 * count};
     for (int64_t u = 0; u < count; u++) {
-        count_flops(spec.units, u, settings, &of);
+        cost[u] = given->cost[u];
+        if (settings->sequence == SW_SEQUENCE_YES || spec.tensor.sequence)
+            cost[u].derived_bytes = cost[u].unnormed_bytes;
+        count_flops(spec.units, u, settings, &cost[u]);
         streams[u] = settings->update == SW_UPDATE_DEVICE;
     }
-    spec.forward_flops = of.forward;
-    spec.last_product_flops = of.last_product;
-    spec.first_product_flops = of.first_product;
+    spec.cost = cost;
     spec.update_on_device = streams;
     status = pricing == NULL ? sw_plan_outline(&spec, out)
                              : sw_plan_search(&spec, pricing->open, pricing->rates, pricing->prices, out);
 end:
-    free(flops);
+    free(cost);
     free(streams);
     return status;
 }
@@ -109,32 +103,25 @@ static bool is_open(const struct sw_settings *settings) {
     return settings->sequence != SW_SEQUENCE_YES && settings->partition == SW_PARTITION_AUTO;
 }
 
-/* The plan of a job but for what is searched, and what its units keep where a rank keeps rows. */
-struct base {
-    struct sw_plan_spec spec;
-    const int64_t *unnormed_bytes;
-};
-
 /* Tells whether a rank of a tensor group may keep inputs whole or its rows of them, as prices say. */
-static bool may_keep_rows(const struct sw_settings *settings, const struct base *base) {
-    return base->spec.tensor.ranks > 1 && is_open(settings);
+static bool may_keep_rows(const struct sw_settings *settings, const struct sw_plan_spec *base) {
+    return base->tensor.ranks > 1 && is_open(settings);
 }
 
 /* Returns the specification of a plan whose ranks keep their rows, by sequence parallelism unless that or tiles exclude
  * it. */
-static struct sw_plan_spec with_rows(const struct base *base, const struct sw_settings *settings) {
-    struct sw_plan_spec spec = base->spec;
+static struct sw_plan_spec with_rows(const struct sw_plan_spec *base, const struct sw_settings *settings) {
+    struct sw_plan_spec spec = *base;
     spec.tensor.sequence = settings->sequence == SW_SEQUENCE_AUTO && settings->tiles == 1;
     spec.tensor.partition_inputs = true;
-    if (spec.tensor.sequence)
-        spec.derived_bytes = base->unnormed_bytes;
     return spec;
 }
 
 /* Outlines without prices: ranks keep inputs whole where these leave the devices room for everything, because rows are
  * gathered once more; else rows, if they fit. The ranks of a group have the same sizes and so decide alike. */
-static sw_status outline_base(const struct base *base, const struct sw_settings *settings, struct sw_plan **out) {
-    sw_status status = outline_plan(&base->spec, settings, NULL, out);
+static sw_status outline_base(const struct sw_plan_spec *base, const struct sw_settings *settings,
+                              struct sw_plan **out) {
+    sw_status status = outline_plan(base, settings, NULL, out);
     if (!may_keep_rows(settings, base) || (status == SW_OK ? !lacks_room(*out) : status != SW_ERR_BUDGET))
         return status;
     const struct sw_plan_spec spec = with_rows(base, settings);
@@ -171,7 +158,7 @@ struct share {
 };
 
 static sw_status begin_plan(const struct sw_settings *settings, const struct sw_model *model, struct share share,
-                            struct sw_plan_lack *out_lack, struct base *out) {
+                            struct sw_plan_lack *out_lack, struct sw_plan_spec *out) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
     struct sw_plan_spec spec = {
         .lack = out_lack,
@@ -191,11 +178,7 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         .micro_batches = sw_settings_micro_batches(settings),
         .unit_slots = UNIT_SLOTS,
         .token_bytes = bytes.token,
-        .output_bytes = bytes.output,
-        .saved_bytes = bytes.saved,
-        .derived_bytes = settings->sequence == SW_SEQUENCE_YES ? bytes.unnormed : bytes.derived,
-        .shares_input = bytes.shares_input,
-        .continues = bytes.continues,
+        .cost = bytes.cost,
         .work_bytes = bytes.work,
         .gathered_bytes = bytes.gathered,
         .recompute_auto = settings->recompute == SW_OPTION_RECOMPUTE_AUTO,
@@ -212,13 +195,13 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
     SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
-    *out = (struct base){spec, bytes.unnormed};
+    *out = spec;
     return SW_OK;
 }
 
 static sw_status outline_share(const struct sw_settings *settings, const struct sw_model *model, struct share share,
                                struct sw_plan_lack *out_lack, struct sw_plan **out) {
-    struct base base;
+    struct sw_plan_spec base;
     SW_TRY(begin_plan(settings, model, share, out_lack, &base));
     return outline_base(&base, settings, out);
 }
@@ -266,7 +249,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
 
 /* One of the ways to run a job that give the same bits: its stage, and whether ranks of a tensor group keep rows. */
 struct variant {
-    struct base base;
+    struct sw_plan_spec base;
     bool rows, searched;
     struct sw_plan *plan;           /* the usual one, or what a search has found; NULL: none fits */
     struct sw_search_prices prices; /* of `plan` */
@@ -289,7 +272,7 @@ static sw_status list_variants(const struct sw_settings *settings, const struct 
                                int stage_count, struct variants *out) {
     *out = (struct variants){.least_s = INFINITY};
     for (int i = 0; i < stage_count; i++) {
-        struct base base;
+        struct sw_plan_spec base;
         const struct share share = {.rank = (int)sw_settings_data_rank(settings), .stage = stages[i]};
         SW_TRY(begin_plan(settings, model, share, NULL, &base));
         out->forms = may_keep_rows(settings, &base) ? 2 : 1;
@@ -302,7 +285,7 @@ static sw_status list_variants(const struct sw_settings *settings, const struct 
 static sw_status search_variant(struct variant *v, const struct sw_settings *settings,
                                 const struct sw_search_open *open, const struct sw_rates *rates) {
     const struct pricing pricing = {open, rates, &v->prices};
-    const struct sw_plan_spec spec = v->rows ? with_rows(&v->base, settings) : v->base.spec;
+    const struct sw_plan_spec spec = v->rows ? with_rows(&v->base, settings) : v->base;
     sw_plan_destroy(v->plan);
     v->plan = NULL;
     return outline_plan(&spec, settings, &pricing, &v->plan);

@@ -75,7 +75,7 @@ static sw_status simulate(struct attempt *a, int64_t most_ops) {
 
 /* The rates are those of the attempt's model, however often it is priced. */
 static sw_status price_attempt(struct attempt *a, int64_t most_ops) {
-    sw_status status = a->job.rates.units.forward == NULL ? sw_job_count_rates(&a->job) : SW_OK;
+    sw_status status = a->job.rates.units == NULL ? sw_job_count_rates(&a->job) : SW_OK;
     if (status == SW_OK)
         status = simulate(a, most_ops);
     return status == SW_OK ? SW_OK : refuse(a, status);

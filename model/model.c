@@ -345,29 +345,12 @@ static sw_status rank_head_loss(struct sw_model *model, const struct sw_unit_cal
     return run_head(model, call, false);
 }
 
-static sw_status list_sizes(struct sw_model *model) {
-    const size_t count = (size_t)model->units->count;
-    model->output_bytes = calloc(count, sizeof *model->output_bytes);
-    model->saved_bytes = calloc(count, sizeof *model->saved_bytes);
-    model->derived_bytes = calloc(count, sizeof *model->derived_bytes);
-    model->unnormed_bytes = calloc(count, sizeof *model->unnormed_bytes);
-    model->cache_bytes = calloc(count, sizeof *model->cache_bytes);
-    model->shares_input = calloc(count, sizeof *model->shares_input);
-    model->continues = calloc(count, sizeof *model->continues);
-    if (model->output_bytes == NULL || model->saved_bytes == NULL || model->derived_bytes == NULL ||
-        model->unnormed_bytes == NULL || model->cache_bytes == NULL || model->shares_input == NULL ||
-        model->continues == NULL)
+static sw_status list_costs(struct sw_model *model) {
+    model->cost = calloc((size_t)model->units->count, sizeof *model->cost);
+    if (model->cost == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the model");
-    for (int64_t u = 0; u < model->units->count; u++) {
-        const struct sw_unit_sizes sizes = sw_model_unit_sizes(model, u);
-        model->output_bytes[u] = sizes.output_bytes;
-        model->saved_bytes[u] = sizes.saved_bytes;
-        model->derived_bytes[u] = sizes.derived_bytes;
-        model->unnormed_bytes[u] = sizes.unnormed_bytes;
-        model->cache_bytes[u] = sizes.cache_bytes;
-        model->shares_input[u] = sizes.shares_input;
-        model->continues[u] = sizes.continues;
-    }
+    for (int64_t u = 0; u < model->units->count; u++)
+        model->cost[u] = sw_model_unit_cost(model, u);
     return SW_OK;
 }
 
@@ -422,7 +405,7 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     if (status == SW_OK)
         status = sw_model_prepare(model);
     if (status == SW_OK)
-        status = list_sizes(model);
+        status = list_costs(model);
     if (status == SW_OK)
         status = add_model_of_one(model);
     if (status != SW_OK) {
@@ -441,13 +424,7 @@ void sw_model_destroy(struct sw_model *model) {
     sw_model_destroy(model->of_one);
     sw_units_destroy(model->units);
     free(model->rotation);
-    free(model->output_bytes);
-    free(model->saved_bytes);
-    free(model->derived_bytes);
-    free(model->unnormed_bytes);
-    free(model->cache_bytes);
-    free(model->shares_input);
-    free(model->continues);
+    free(model->cost);
     free(model);
 }
 
@@ -470,13 +447,7 @@ sw_dtype sw_model_type(const struct sw_model *model) {
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     return (struct sw_model_bytes){
         .token = sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t),
-        .output = model->output_bytes,
-        .saved = model->saved_bytes,
-        .derived = model->derived_bytes,
-        .unnormed = model->unnormed_bytes,
-        .cache = model->cache_bytes,
-        .shares_input = model->shares_input,
-        .continues = model->continues,
+        .cost = model->cost,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
         .gathered = model->config.tied_embeddings || model->cut.ranks > 1 ? 0 : sw_gathered_layout(model).bytes,
         .product = sw_model_splits_backward(model) ? sw_product_bytes(model) : 0,

@@ -68,15 +68,12 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model);
 /* Returns the parts of a micro-batch's tokens, which sw_engine_tokens gives as one array. */
 struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
-/* The facts of a model that a plan needs, in bytes per micro-batch. The arrays have one entry for each unit: its
- * output, its intermediates that need a matrix product (saved) or none (derived; unnormed: without the norm, which a
- * plan with sequence parallelism keeps elsewhere), its KV cache, whether its backward pass shares the memory of its
- * input, and whether it is a later tile of its half. They belong to the model. */
+/* The facts of a model that a plan needs, in bytes per micro-batch. The costs of units belong to the model and leave
+ * floating-point operations out. */
 struct sw_model_bytes {
     int64_t token, work,
         gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
-    const int64_t *output, *saved, *derived, *unnormed, *cache;
-    const bool *shares_input, *continues;
+    const struct sw_unit_cost *cost; /* one entry per unit */
     /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's
      * record of the softmax, and the rows of the hidden state. */
     int64_t product, softmax, rows;

@@ -125,10 +125,7 @@ struct sw_model {
     struct work_layout work;
     struct linear linear[LINEARS]; /* the products of a tile */
     int64_t scratch_bytes;
-    /* One entry for each unit, in bytes. */
-    int64_t *output_bytes, *saved_bytes, *derived_bytes, *unnormed_bytes, *cache_bytes;
-    /* One entry for each unit: its backward pass shares the memory of its input; it continues its half's sum. */
-    bool *shares_input, *continues;
+    struct sw_unit_cost *cost; /* one entry per unit */
 };
 
 /* Parts of a micro-batch's tokens, which follow each other; without documents the last part does not exist. */
@@ -167,11 +164,8 @@ static inline void *area_at(void *area, int64_t offset_bytes) {
 
 /* Prepares the products, the attention and the areas for the model's shapes. The units must exist. */
 sw_status sw_model_prepare(struct sw_model *model);
-struct sw_unit_sizes {
-    int64_t output_bytes, saved_bytes, derived_bytes, unnormed_bytes, cache_bytes;
-    bool shares_input, continues;
-};
-struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit);
+/* Returns what a unit costs, without its floating-point operations. */
+struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t unit);
 struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols);
 
 /* Returns the offset of the normalised input in what one tile of a half hands to the next: the residual with what was

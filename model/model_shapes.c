@@ -479,14 +479,14 @@ sw_status sw_model_prepare(struct sw_model *model) {
     return SW_OK;
 }
 
-struct sw_unit_sizes sw_model_unit_sizes(const struct sw_model *model, int64_t unit) {
+struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t unit) {
     const int64_t hidden_bytes = model->rows * model->config.hidden * sw_dtype_bytes(model->shape.type);
     if (unit + 1 == model->units->count)
-        return (struct sw_unit_sizes){0};
+        return (struct sw_unit_cost){0};
     if (unit == 0)
-        return (struct sw_unit_sizes){.output_bytes = hidden_bytes};
+        return (struct sw_unit_cost){.output_bytes = hidden_bytes};
     const struct sw_tile tile = sw_tile_of(&model->cut, unit);
-    return (struct sw_unit_sizes){
+    return (struct sw_unit_cost){
         .output_bytes = tile.last ? hidden_bytes : sw_norm_offset(model) + hidden_bytes,
         .saved_bytes = model->saved[tile.kind].saved_bytes,
         .derived_bytes = model->saved[tile.kind].derived_bytes,

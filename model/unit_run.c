@@ -32,10 +32,14 @@ static int64_t most_elems(const struct sw_units *units) {
     return most;
 }
 
-static int64_t most_of(const int64_t *bytes, int64_t count) {
-    int64_t most = 0;
-    for (int64_t u = 0; u < count; u++)
-        most = sw_max_i64(most, bytes[u]);
+/* Returns the largest of each kind of bytes that a unit has. */
+static struct sw_unit_cost largest_cost(const struct sw_unit_cost *cost, int64_t count) {
+    struct sw_unit_cost most = {0};
+    for (int64_t u = 0; u < count; u++) {
+        most.output_bytes = sw_max_i64(most.output_bytes, cost[u].output_bytes);
+        most.saved_bytes = sw_max_i64(most.saved_bytes, cost[u].saved_bytes);
+        most.derived_bytes = sw_max_i64(most.derived_bytes, cost[u].derived_bytes);
+    }
     return most;
 }
 
@@ -61,19 +65,20 @@ static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     const struct sw_units *units = sw_model_get_units(model);
     const struct sw_model_bytes sizes = sw_model_bytes(model);
     const int64_t elems = most_elems(units), table_elems = units->unit[0].elems;
-    const int64_t typed = sw_dtype_bytes(sw_model_type(model)), output = most_of(sizes.output, units->count);
+    const int64_t typed = sw_dtype_bytes(sw_model_type(model));
+    const struct sw_unit_cost most = largest_cost(sizes.cost, units->count);
     int64_t all_bytes = 0;
     bytes[WEIGHTS] = elems * typed;
     bytes[TABLE] = table_elems * typed;
     bytes[ACC] = elems * (int64_t)sizeof(float);
     bytes[TABLE_ACC] = table_elems * (int64_t)sizeof(float);
     bytes[TOKENS] = sizes.token;
-    bytes[IN] = bytes[OUT] = bytes[GRAD] = output;
-    bytes[NORM_GRAD] = model->cut.ranks > 1 ? output : 0;
+    bytes[IN] = bytes[OUT] = bytes[GRAD] = most.output_bytes;
+    bytes[NORM_GRAD] = model->cut.ranks > 1 ? most.output_bytes : 0;
     bytes[PRODUCT_GRAD] = sizes.product;
     bytes[SOFTMAX] = model->cut.ranks * sizes.softmax;
-    bytes[SAVED] = most_of(sizes.saved, units->count);
-    bytes[DERIVED] = most_of(sizes.derived, units->count);
+    bytes[SAVED] = most.saved_bytes;
+    bytes[DERIVED] = most.derived_bytes;
     bytes[WORK] = sizes.work;
     for (int i = 0; i < AREAS; i++)
         all_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);

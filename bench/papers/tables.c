@@ -142,12 +142,12 @@ static sw_status paper_simulate(struct sw_paper_plan *p, sw_program_kind kind, c
     const struct sw_plan *plan = p->job.plan;
     const int64_t count = plan->spec.units->count;
     const double flops_per_s = machine->flops_per_s > 0.0 ? machine->flops_per_s : FAST;
-    double *seconds = calloc((size_t)count * 3, sizeof *seconds), *backward = seconds + count;
+    struct sw_unit_seconds *seconds = calloc((size_t)count, sizeof *seconds);
     if (seconds == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the rates of units");
     for (int64_t u = 0; u < count; u++) {
-        seconds[u] = plan->spec.forward_flops[u] / flops_per_s;
-        backward[u] = (u + 1 == count ? 1 + BACKWARD_FLOPS : BACKWARD_FLOPS) * seconds[u];
+        seconds[u].forward_s = seconds[u].recompute_s = plan->spec.cost[u].forward_flops / flops_per_s;
+        seconds[u].backward_s = (u + 1 == count ? 1 + BACKWARD_FLOPS : BACKWARD_FLOPS) * seconds[u].forward_s;
     }
     const struct sw_rates rates = {.cores = 1.0,
                                    .upload = rate_of(machine->link_bytes_per_s),
@@ -161,10 +161,7 @@ static sw_status paper_simulate(struct sw_paper_plan *p, sw_program_kind kind, c
                                    .read_write_slowdown = 1.0,
                                    .gather = rate_of(machine->comm_bytes_per_s),
                                    .reduce = rate_of(machine->comm_bytes_per_s),
-                                   .forward_s = seconds,
-                                   .backward_s = backward,
-                                   .recompute_s = seconds,
-                                   .derive_s = backward + count};
+                                   .units = seconds};
     sw_status status = sw_plan_complete(p->job.plan);
     if (status == SW_OK)
         status = sw_simulate(plan, kind, false, &rates, NULL, out);

@@ -118,7 +118,7 @@ static void add_update(const struct sw_least_shape *shape, int64_t unit, int64_t
 
 static void add_inputs(const struct sw_least_shape *shape, int64_t unit, int64_t bytes[SW_LANES]) {
     const sw_tier tier = shape->placement[unit].tier[SW_ACTS];
-    const int64_t all_bytes = shape->micro_batches * shape->output_bytes[unit - 1];
+    const int64_t all_bytes = shape->micro_batches * shape->cost[unit - 1].output_bytes;
     if (tier == SW_DEVICE)
         return;
     bytes[SW_LANE_DOWNLOAD] += all_bytes;
@@ -136,7 +136,7 @@ void sw_least_bytes(const struct sw_least_shape *shape, int64_t out[SW_LANES]) {
         const int64_t weights_bytes = elems * sw_units_weights_bytes(shape->units, u, shape->type) / SW_GRAIN_ELEMS;
         add_weights(shape, u, weights_bytes, out);
         add_update(shape, u, weights_bytes, out);
-        if (u > 0 && u + 1 < shape->units->count && !shape->shares_input[u])
+        if (u > 0 && u + 1 < shape->units->count && !shape->cost[u].shares_input)
             add_inputs(shape, u, out);
     }
 }
@@ -722,8 +722,7 @@ static void find_least(struct sw_step_bench *b) {
         .units = sw_model_get_units(b->job.model),
         .placement = b->job.plan->placement,
         .update_on_device = b->job.plan->spec.update_on_device,
-        .output_bytes = sw_model_bytes(b->job.model).output,
-        .shares_input = sw_model_bytes(b->job.model).shares_input,
+        .cost = sw_model_bytes(b->job.model).cost,
         .type = sw_settings_type(settings),
         .grads = (sw_grads_format)settings->grads_state,
         .micro_batches = sw_settings_micro_batches(settings),

@@ -26,8 +26,7 @@
 struct sw_least_shape {
     const struct sw_units *units;
     const struct sw_unit_placement *placement; /* one entry per unit */
-    const int64_t *output_bytes;               /* one entry per unit, bytes of its output per micro-batch */
-    const bool *shares_input; /* `[u]`: unit u's backward pass reads the kept input of an earlier unit */
+    const struct sw_unit_cost *cost;           /* one entry per unit */
     sw_dtype type;
     sw_grads_format grads; /* form of rounded gradients */
     int64_t micro_batches, tokens, seq;

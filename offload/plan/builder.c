@@ -272,7 +272,7 @@ int64_t sw_build_weights_bytes(const struct sw_builder *b, const struct sw_chunk
 }
 
 float sw_build_forward_flops(const struct sw_builder *b, int64_t unit) {
-    return b->plan->spec.forward_flops == NULL ? 0.0F : (float)b->plan->spec.forward_flops[unit];
+    return (float)b->plan->spec.cost[unit].forward_flops;
 }
 
 int64_t sw_build_head_of(const struct sw_builder *b) {

@@ -15,17 +15,18 @@ enum { MOST_CHANGES = SW_RECOMPUTES - 1 };
 
 /* Returns the price of computing a unit's intermediates of one micro-batch again, in bytes moved. */
 static double price(const struct sw_plan_spec *spec, int64_t unit, sw_recompute level) {
-    const double derive = DERIVE_PASSES * (double)spec->derived_bytes[unit];
-    const double flops = spec->forward_flops != NULL ? spec->forward_flops[unit]
-                                                     : FLOPS_OF_A_SAVED_BYTE * (double)spec->saved_bytes[unit];
+    const struct sw_unit_cost *cost = &spec->cost[unit];
+    const double derive = DERIVE_PASSES * (double)cost->derived_bytes;
+    const double flops =
+        cost->forward_flops > 0.0 ? cost->forward_flops : FLOPS_OF_A_SAVED_BYTE * (double)cost->saved_bytes;
     if (level == SW_RECOMPUTE_NOTHING)
         return 0.0;
     return derive + (level == SW_RECOMPUTE_UNIT ? flops / FLOPS_OF_A_BYTE : 0.0);
 }
 
 static double kept_bytes(const struct sw_plan_spec *spec, int64_t unit, sw_recompute level) {
-    const double saved = level <= SW_RECOMPUTE_DERIVED ? (double)spec->saved_bytes[unit] : 0.0;
-    return saved + (level == SW_RECOMPUTE_NOTHING ? (double)spec->derived_bytes[unit] : 0.0);
+    const double saved = level <= SW_RECOMPUTE_DERIVED ? (double)spec->cost[unit].saved_bytes : 0.0;
+    return saved + (level == SW_RECOMPUTE_NOTHING ? (double)spec->cost[unit].derived_bytes : 0.0);
 }
 
 /* A change of one unit to a level that computes less again. */

@@ -229,10 +229,11 @@ static void lay_secondary(struct layout *layout) {
     }
 }
 
-static int64_t largest(const int64_t *bytes, int64_t first, int64_t end) {
+/* Returns the bytes of the largest output. */
+static int64_t largest_output(const struct sw_plan_spec *spec) {
     int64_t most = 0;
-    for (int64_t u = first; u < end; u++)
-        most = sw_max_i64(most, bytes[u]);
+    for (int64_t u = 0; u + 1 < spec->units->count; u++)
+        most = sw_max_i64(most, spec->cost[u].output_bytes);
     return most;
 }
 
@@ -257,7 +258,7 @@ static void lay_block_inputs(struct layout *layout) {
     const int64_t group = sw_plan_group(plan), head = spec->units->count - 1;
     const bool sequence = sw_plan_is_sequence_parallel(plan);
     /* A piece of a slot that units share: whole, and of an input, which may be a rank's rows. */
-    const int64_t whole = largest(spec->output_bytes, 0, head), bytes = sequence ? sw_plan_input_bytes(plan, 1) : whole;
+    const int64_t whole = largest_output(spec), bytes = sequence ? sw_plan_input_bytes(plan, 1) : whole;
     bool ring = !spec->train, away = false, nvme = false;
     for (int64_t u = 1; spec->train && u < head; u++) {
         const sw_tier tier = tier_of(layout, SW_ACTS, u);
@@ -274,35 +275,36 @@ static void lay_block_inputs(struct layout *layout) {
     }
     /* The head's inputs are used at once; they need a home only where no ring carries them. */
     if (!ring)
-        add_slot(layout, SLOT_INPUT, head, of_pieces(sequence ? bytes : spec->output_bytes[head - 1], group));
+        add_slot(layout, SLOT_INPUT, head, of_pieces(sequence ? bytes : spec->cost[head - 1].output_bytes, group));
     add_if(layout, ring, SLOT_OUTPUT_RING, bytes, group + INPUT_SPARE);
     add_if(layout, away, SLOT_INPUT_BACK, bytes, sequence ? NORMED_PIECES : INPUT_SPARE);
     add_if(layout, nvme, SLOT_INPUT_OUT, bytes, INPUT_SPARE);
     add_if(layout, nvme, SLOT_INPUT_IN, bytes, INPUT_SPARE);
     add_if(layout, spec->train, SLOT_OUTPUT_GRAD, bytes, group);
-    lay_tensor_rings(layout, spec->output_bytes[0]);
+    lay_tensor_rings(layout, spec->cost[0].output_bytes);
 }
 
-/* Adds slots for a kind of intermediates: one for each unit that computes no more than `most` again, and one that the
- * other units share, frozen ones among them. */
-static void lay_intermediates(struct layout *layout, enum sw_slot_kind kept, enum sw_slot_kind shared,
-                              const int64_t *bytes, sw_recompute most) {
+/* Adds slots for intermediates, derived or saved: one for each unit that computes no more than `most` again, and one
+ * that the other units share, frozen ones among them. */
+static void lay_intermediates(struct layout *layout, bool derived, sw_recompute most) {
     const struct sw_plan *plan = layout->plan;
     int64_t shared_bytes = 0;
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++) {
+        const struct sw_unit_cost *cost = &plan->spec.cost[u];
+        const int64_t bytes = derived ? cost->derived_bytes : cost->saved_bytes;
         const bool keeps = plan->spec.train && sw_plan_trains(plan, u) && plan->recompute[u] <= most;
-        if (keeps && bytes[u] > 0)
-            add_slot(layout, kept, u, of_pieces(bytes[u], sw_plan_group(plan)));
+        if (keeps && bytes > 0)
+            add_slot(layout, derived ? SLOT_DERIVED : SLOT_SAVED, u, of_pieces(bytes, sw_plan_group(plan)));
         else if (!keeps)
-            shared_bytes = sw_max_i64(shared_bytes, bytes[u]);
+            shared_bytes = sw_max_i64(shared_bytes, bytes);
     }
-    add_if(layout, shared_bytes > 0, shared, shared_bytes, 1);
+    add_if(layout, shared_bytes > 0, derived ? SLOT_DERIVED_SHARED : SLOT_SAVED_SHARED, shared_bytes, 1);
 }
 
 static void lay_activations(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
-    lay_intermediates(layout, SLOT_SAVED, SLOT_SAVED_SHARED, spec->saved_bytes, SW_RECOMPUTE_DERIVED);
-    lay_intermediates(layout, SLOT_DERIVED, SLOT_DERIVED_SHARED, spec->derived_bytes, SW_RECOMPUTE_NOTHING);
+    lay_intermediates(layout, false, SW_RECOMPUTE_DERIVED);
+    lay_intermediates(layout, true, SW_RECOMPUTE_NOTHING);
     add_if(layout, true, SLOT_TOKENS, spec->token_bytes, spec->micro_batches);
     /* Two steps' tokens: the next step's are written while this one's may still be on their way. */
     add_if(layout, true, SLOT_TOKEN_STAGING, spec->token_bytes, 2 * spec->micro_batches);
@@ -311,8 +313,8 @@ static void lay_activations(struct layout *layout) {
 
 static void lay_caches(struct layout *layout) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
-    for (int64_t u = 0; spec->cache_bytes != NULL && u < spec->units->count; u++) {
-        const int64_t bytes = sw_round_up(spec->cache_bytes[u], SW_BUFFER_ALIGN_BYTES);
+    for (int64_t u = 0; u < spec->units->count; u++) {
+        const int64_t bytes = sw_round_up(spec->cost[u].cache_bytes, SW_BUFFER_ALIGN_BYTES);
         if (bytes > 0)
             add_slot(layout, SLOT_CACHE, u,
                      (struct sw_slot){.unit = (int32_t)u,

@@ -37,11 +37,11 @@ static void touch_intermediates(struct sw_builder *b, int64_t unit, int64_t with
     const struct sw_plan_index *index = b->index;
     const struct sw_plan_spec *spec = &b->plan->spec;
     struct sw_what what = {SW_CONTENT_SAVED, unit, micro, 0, 0, 0};
-    if (spec->saved_bytes[unit] > 0)
+    if (spec->cost[unit].saved_bytes > 0)
         touch_kind(b, index->of_unit[SLOT_SAVED][unit], index->slot[SLOT_SAVED_SHARED], within, what,
                    again >= SW_RECOMPUTE_UNIT);
     what.content = SW_CONTENT_DERIVED;
-    if (spec->derived_bytes[unit] > 0)
+    if (spec->cost[unit].derived_bytes > 0)
         touch_kind(b, index->of_unit[SLOT_DERIVED][unit], index->slot[SLOT_DERIVED_SHARED], within, what,
                    again >= SW_RECOMPUTE_DERIVED);
 }
@@ -63,7 +63,7 @@ static struct sw_operand output_place(struct sw_builder *b, int64_t unit, int64_
 static void emit_keep(struct sw_builder *b, int64_t unit, int64_t within, int64_t micro, struct sw_operand from) {
     const int32_t home = b->index->of_unit[SLOT_INPUT][unit + 1];
     const bool rows = sw_plan_partitions_input(b->plan, unit + 1);
-    const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.output_bytes[unit];
+    const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.cost[unit].output_bytes;
     if (home < 0 || b->plan->slot[home].tier == SW_DEVICE)
         return;
     const struct sw_operand to = {.slot = home, .piece = within, .own = rows};
@@ -158,7 +158,7 @@ static struct sw_operand emit_recall(struct sw_builder *b, int64_t unit, int64_t
     const sw_tier tier = b->plan->slot[home.slot].tier;
     const bool gathers = in_place && !sw_plan_recalls_rows(b->plan, unit);
     const struct sw_what what = sw_build_output_of(unit - 1, micro);
-    const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.output_bytes[unit - 1];
+    const int64_t bytes = rows ? sw_build_own_rows_bytes(b) : b->plan->spec.cost[unit - 1].output_bytes;
     struct sw_operand from = home;
     if (tier == SW_DEVICE && !gathers)
         return home;
@@ -202,10 +202,6 @@ static struct recalled recall(struct sw_builder *b, const struct sw_group *group
     return recalled;
 }
 
-static float flops_of(const double *flops, int64_t unit) {
-    return flops == NULL ? 0.0F : (float)flops[unit];
-}
-
 static void read_output_grad(struct sw_builder *b, int64_t unit, int64_t micro, struct sw_operand grad) {
     sw_build_read(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit, micro, 0, 0, 0});
 }
@@ -223,11 +219,11 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
     const int64_t kept = unit > 0 ? sw_plan_backward_input(b->plan, unit) : 0;
     struct sw_norm_work norm = {
         .unit = unit, .micro = micro, .input = recalled->input, .grad = grad, .weights = weights, .acc = acc};
-    const struct sw_plan_spec *spec = &b->plan->spec;
+    const struct sw_unit_cost *cost = &b->plan->spec.cost[unit];
     const sw_recompute again = b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, unit, micro);
     op->flops = (SW_BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * sw_build_forward_flops(b, unit) -
-                (splits ? flops_of(spec->last_product_flops, unit) + flops_of(spec->first_product_flops, unit) : 0.0F);
+                (splits ? (float)cost->last_product_flops + (float)cost->first_product_flops : 0.0F);
     sw_build_read_tokens(b, micro);
     if (unit > 0) {
         sw_build_read_weights(b, unit, weights);
@@ -256,11 +252,11 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
  * The last reads the gradient at the unit's output; the first that at its own result, and the normalised input. */
 static void emit_product(struct sw_builder *b, sw_op_kind kind, const struct sw_group *group, int64_t within,
                          const struct recalled *recalled, const struct sw_norm_work *norm) {
-    const struct sw_plan_spec *spec = &b->plan->spec;
     const bool first = kind == SW_OP_BACKWARD_FIRST;
     const int64_t unit = norm->unit, micro = group->first + within;
+    const struct sw_unit_cost *cost = &b->plan->spec.cost[unit];
     struct sw_op *op = sw_build_op(b, kind, unit, micro);
-    op->flops = flops_of(first ? spec->first_product_flops : spec->last_product_flops, unit);
+    op->flops = (float)(first ? cost->first_product_flops : cost->last_product_flops);
     touch_intermediates(b, unit, within, micro, SW_RECOMPUTE_NOTHING);
     if (first && sw_plan_is_sequence_parallel(b->plan))
         sw_build_read_normed(b, unit, micro, recalled->normed);

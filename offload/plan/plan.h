@@ -168,6 +168,19 @@ struct sw_plan_lack {
     int64_t missing_bytes; /* of both together */
 };
 
+/* What a unit costs: bytes and floating-point operations of one micro-batch. */
+struct sw_unit_cost {
+    int64_t output_bytes;   /* the unit's output; 0 for the head */
+    int64_t saved_bytes;    /* intermediates that a block's forward pass saves; 0 for embedding and head */
+    int64_t derived_bytes;  /* intermediates that follow from the saved ones and the block's input */
+    int64_t unnormed_bytes; /* derived_bytes without the norm, which sequence parallelism keeps elsewhere */
+    int64_t cache_bytes;    /* KV cache, on the device, whatever the micro-batch; 0: the unit keeps none */
+    double forward_flops;   /* 0: there are none, or they are not known */
+    double last_product_flops, first_product_flops; /* forward_flops of a block's products, in tensor groups */
+    bool shares_input; /* the backward pass reads the same input as that of the unit before, so its own is not kept */
+    bool continues;    /* the answer of sw_plan_continues */
+};
+
 /* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank` and
  * `tensor.rank`. A plan copies all arrays, so that the caller may free or change them afterwards; only `units` must
  * outlive the plan. */
@@ -200,16 +213,8 @@ struct sw_plan_spec {
     int64_t micro_batches;
     int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
     int64_t token_bytes; /* inputs, targets and masks of one micro-batch */
-    /* One entry per unit, in bytes per micro-batch. */
-    const int64_t *output_bytes;  /* the unit's output; 0 for the head */
-    const int64_t *saved_bytes;   /* intermediates that a block's forward pass saves; 0 for embedding and head */
-    const int64_t *derived_bytes; /* intermediates that follow from the saved ones and the block's input */
-    /* shares_input[u]: unit u's backward pass reads the same input as that of the unit before, so that its own is not
-     * kept. NULL: no unit does. */
-    const bool *shares_input;
-    const bool *continues;      /* what sw_plan_continues says of each unit; NULL: no unit does */
-    const int64_t *cache_bytes; /* KV cache of each unit, on the device; NULL: the logits program keeps none */
-    int64_t work_bytes;         /* scratch of the compute lane */
+    const struct sw_unit_cost *cost; /* one entry per unit */
+    int64_t work_bytes;              /* scratch of the compute lane */
     /* Bytes of the embedding's rows that one micro-batch's tokens name, gathered on the host; 0: the model cannot
      * gather them. Where the embedding is not tied, lives elsewhere than on the device, and the rows of all
      * micro-batches are less than the whole, only the rows go to the device. */
@@ -221,13 +226,11 @@ struct sw_plan_spec {
     const bool *update_on_device;
     bool one_generation; /* the store keeps one generation of the optimizer, and only a clean end commits */
     int64_t chunk_grains;
-    int64_t ring_chunks;         /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
-    bool ring_auto;              /* rings on the host, and those that updates pass through on the device, grow towards
-                                  * SW_RING_CHUNKS_MOST where the budget has room */
-    int64_t unit_slots;          /* device slots for the weights of units that live elsewhere, at least 2 */
-    const double *forward_flops; /* floating-point operations of each unit and micro-batch; NULL: not known */
-    const double *last_product_flops, *first_product_flops; /* of a block's products, in groups */
-    int64_t budget_bytes[SW_TIERS];                         /* device and host; nvme is not limited here */
+    int64_t ring_chunks; /* pieces of each staging ring; device rings have SW_DEVICE_RING_CHUNKS at most */
+    bool ring_auto;      /* rings on the host, and those that updates pass through on the device, grow towards
+                          * SW_RING_CHUNKS_MOST where the budget has room */
+    int64_t unit_slots;  /* device slots for the weights of units that live elsewhere, at least 2 */
+    int64_t budget_bytes[SW_TIERS]; /* device and host; nvme is not limited here */
     struct sw_placement_request place;
     const struct sw_rise_order *rises; /* what rises first where `place` leaves it open; NULL: the usual. Not kept */
     /* Peaks of the layouts that outlines tried. Outlines whose specifications differ in chunk_grains, rank,

@@ -49,38 +49,18 @@ sw_status sw_plan_complete(struct sw_plan *plan) {
     return SW_OK;
 }
 
-/* Copies an array of a spec into the plan's block, from *room on; NULL stays NULL. */
-static const void *keep_array(char **room, const void *array, size_t bytes) {
-    if (array == NULL)
-        return NULL;
-    char *kept = *room;
-    memcpy(kept, array, bytes);
-    *room += bytes;
-    return kept;
-}
-
-/* Copies a spec's arrays, which have one entry per unit, into one block of the plan. Those of 8 bytes an entry come
- * first. */
+/* Copies a spec's arrays, which have one entry per unit, into one block of the plan. */
 static sw_status keep_spec_arrays(struct sw_plan *plan) {
-    enum { WIDE_ARRAYS = 7, FLAG_ARRAYS = 3 };
     struct sw_plan_spec *spec = &plan->spec;
-    const size_t count = (size_t)spec->units->count, wide_bytes = count * sizeof(int64_t);
-    static_assert(sizeof(int64_t) == sizeof(double), "both have the same room");
-    char *room = plan->spec_arrays = calloc(1, WIDE_ARRAYS * wide_bytes + FLAG_ARRAYS * count * sizeof(bool));
-    if (room == NULL)
+    const size_t count = (size_t)spec->units->count, cost_bytes = count * sizeof *spec->cost;
+    char *block = plan->spec_arrays = calloc(count, sizeof *spec->cost + sizeof *spec->update_on_device);
+    if (block == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
-    spec->output_bytes = keep_array(&room, spec->output_bytes, wide_bytes);
-    spec->saved_bytes = keep_array(&room, spec->saved_bytes, wide_bytes);
-    spec->derived_bytes = keep_array(&room, spec->derived_bytes, wide_bytes);
-    spec->cache_bytes = keep_array(&room, spec->cache_bytes, wide_bytes);
-    spec->forward_flops = keep_array(&room, spec->forward_flops, wide_bytes);
-    spec->last_product_flops = keep_array(&room, spec->last_product_flops, wide_bytes);
-    spec->first_product_flops = keep_array(&room, spec->first_product_flops, wide_bytes);
-    spec->shares_input = keep_array(&room, spec->shares_input, count * sizeof(bool));
-    spec->continues = keep_array(&room, spec->continues, count * sizeof(bool));
-    const bool *none = (const bool *)room;
-    const bool *streams = keep_array(&room, spec->update_on_device, count * sizeof(bool));
-    spec->update_on_device = streams != NULL ? streams : none;
+    memcpy(block, spec->cost, cost_bytes);
+    if (spec->update_on_device != NULL)
+        memcpy(block + cost_bytes, spec->update_on_device, count * sizeof *spec->update_on_device);
+    spec->cost = (const struct sw_unit_cost *)(const void *)block;
+    spec->update_on_device = (const bool *)(block + cost_bytes);
     return SW_OK;
 }
 
@@ -103,18 +83,18 @@ static void check_tensor(const struct sw_plan_spec *spec) {
             tensor->softmax_bytes > 0 && (tensor->product_bytes > 0 || !tensor->sequence || !spec->train)));
     assert(tensor->ranks <= 1 || (spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE &&
                                   spec->secondary_ranks < 2 && spec->grads == SW_GRADS_TYPED));
-    for (int64_t u = 0; tensor->ranks > 1 && spec->continues != NULL && u < spec->units->count; u++)
-        assert(!spec->continues[u] ||
+    for (int64_t u = 0; tensor->ranks > 1 && u < spec->units->count; u++)
+        assert(!spec->cost[u].continues ||
                (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(!spec->units->fp8 || spec->gather == SW_QUANT_NONE);
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
-    assert(spec->shares_input == NULL || !spec->shares_input[1]);
+    assert(!spec->cost[1].shares_input);
     assert(spec->frozen_units >= 0 && spec->frozen_units < spec->units->count &&
            (spec->train || spec->frozen_units == 0));
-    assert(spec->shares_input == NULL || !spec->shares_input[spec->frozen_units]);
+    assert(!spec->cost[spec->frozen_units].shares_input);
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
         spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)

@@ -152,7 +152,7 @@ bool sw_program_repeats(sw_program_kind kind) {
 
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
     const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
-    return inner && sw_plan_trains(plan, unit) && (plan->spec.shares_input == NULL || !plan->spec.shares_input[unit]);
+    return inner && sw_plan_trains(plan, unit) && !plan->spec.cost[unit].shares_input;
 }
 
 int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
@@ -166,7 +166,7 @@ bool sw_plan_partitions_inputs(const struct sw_plan *plan) {
 }
 
 bool sw_plan_continues(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.continues != NULL && plan->spec.continues[unit];
+    return sw_plan_tensor_ranks(plan) > 1 && plan->spec.cost[unit].continues;
 }
 
 bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t unit) {
@@ -192,13 +192,13 @@ bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit) {
 }
 
 int64_t sw_plan_row_bytes(const struct sw_plan *plan) {
-    return plan->spec.output_bytes[0] / plan->spec.tensor.rows;
+    return plan->spec.cost[0].output_bytes / plan->spec.tensor.rows;
 }
 
 int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_partitions_input(plan, unit)
                ? sw_shard_most_grains(plan->spec.tensor.rows, plan->spec.tensor.ranks) * sw_plan_row_bytes(plan)
-               : plan->spec.output_bytes[unit - 1];
+               : plan->spec.cost[unit - 1].output_bytes;
 }
 
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit) {
@@ -246,9 +246,10 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
     return sw_plan_trains(plan, a) == sw_plan_trains(plan, b) &&
            sw_plan_continues(plan, a) == sw_plan_continues(plan, b) &&
            spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
-           (!kept || spec->output_bytes[a - 1] == spec->output_bytes[b - 1]) &&
-           spec->saved_bytes[a] == spec->saved_bytes[b] && spec->derived_bytes[a] == spec->derived_bytes[b] &&
-           plan->recompute[a] == plan->recompute[b] && spec->update_on_device[a] == spec->update_on_device[b] &&
+           (!kept || spec->cost[a - 1].output_bytes == spec->cost[b - 1].output_bytes) &&
+           spec->cost[a].saved_bytes == spec->cost[b].saved_bytes &&
+           spec->cost[a].derived_bytes == spec->cost[b].derived_bytes && plan->recompute[a] == plan->recompute[b] &&
+           spec->update_on_device[a] == spec->update_on_device[b] &&
            memcmp(&plan->placement[a], &plan->placement[b], sizeof plan->placement[a]) == 0;
 }
 

@@ -16,6 +16,15 @@ struct sw_scope_rates {
     double latency_s;              /* a collective that moves next to nothing */
 };
 
+/* The times of a unit's arithmetic, of one micro-batch. */
+struct sw_unit_seconds {
+    double forward_s, backward_s; /* the head's backward is its whole op: loss and gradients */
+    double recompute_s, derive_s; /* by which a backward pass is longer that computes all its intermediates again, or
+                                     the derived ones */
+    double last_product_s, first_product_s; /* the part of backward_s that the gradients of the weights of a block's
+                                               last and first product take, which in a tensor group are ops */
+};
+
 struct sw_rates {
     double cores;         /* cores that compute, update, copies and I/O share */
     double compute_cores; /* cores that an op of the compute lane keeps busy; 0 on a GPU */
@@ -40,14 +49,7 @@ struct sw_rates {
     double between_bytes_per_s; /* what a rank gives to those of other nodes; 0: all are as near */
     double op_s;                /* from the end of an op to the start of one that waited for it */
     double queued_op_s;         /* the same of an op that follows another: queued by a GPU, or on a CPU's lane */
-    /* One entry per unit: seconds of one micro-batch. The head's backward is its whole op: loss and gradients. */
-    const double *forward_s, *backward_s;
-    /* One entry per unit: seconds by which a backward pass is longer where all its intermediates, or the derived ones,
-     * are computed again. */
-    const double *recompute_s, *derive_s;
-    /* One entry per unit: the seconds of backward_s that the gradients of the weights of a block's last and of its
-     * first product take, which in a tensor group are ops of their own. */
-    const double *last_product_s, *first_product_s;
+    const struct sw_unit_seconds *units; /* one entry per unit */
 };
 
 #endif

@@ -213,17 +213,17 @@ enum { NORM_PASSES = 2 };
 /* Returns the time of a pass of a block or the head whose measured time includes its norm. With sequence parallelism
  * the norm is an op of its own, so its pass over all rows is taken off. */
 static double without_norm_s(const struct sw_plan *plan, const struct sw_rates *rates, double seconds) {
-    const double norm_bytes = NORM_PASSES * (double)plan->spec.output_bytes[0];
+    const double norm_bytes = NORM_PASSES * (double)plan->spec.cost[0].output_bytes;
     return sw_plan_is_sequence_parallel(plan) ? fmax(0.0, seconds - norm_bytes / rates->finish.bytes_per_s) : seconds;
 }
 
 /* Returns the time of a backward op, which may leave two products to ops of their own. */
 static double backward_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t unit) {
     const bool splits = sw_plan_splits_backward(plan, unit);
-    const double products_s = splits ? rates->last_product_s[unit] + rates->first_product_s[unit] : 0.0;
+    const double products_s = splits ? rates->units[unit].last_product_s + rates->units[unit].first_product_s : 0.0;
     const double again_s[SW_RECOMPUTES] = {
-        [SW_RECOMPUTE_DERIVED] = rates->derive_s[unit], [SW_RECOMPUTE_UNIT] = rates->recompute_s[unit]};
-    return fmax(0.0, rates->backward_s[unit] - products_s) +
+        [SW_RECOMPUTE_DERIVED] = rates->units[unit].derive_s, [SW_RECOMPUTE_UNIT] = rates->units[unit].recompute_s};
+    return fmax(0.0, rates->units[unit].backward_s - products_s) +
            without_norm_s(plan, rates, again_s[plan->recompute[unit]]);
 }
 
@@ -231,7 +231,8 @@ static double backward_s(const struct sw_plan *plan, const struct sw_rates *rate
  * which a tied table that is frozen needs one. */
 static double head_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t head) {
     const bool no_table_gradient = plan->spec.units->tied && !sw_plan_trains(plan, 0);
-    return no_table_gradient ? 0.5 * (rates->forward_s[head] + rates->backward_s[head]) : rates->backward_s[head];
+    return no_table_gradient ? 0.5 * (rates->units[head].forward_s + rates->units[head].backward_s)
+                             : rates->units[head].backward_s;
 }
 
 /* Prices a pass of a unit by the measured time of its arithmetic. The loss of a tensor group is left by its logits. */
@@ -239,11 +240,13 @@ static struct price of_unit(const struct pricing *s, const struct sw_op *op) {
     const struct sw_rates *r = s->rates;
     switch (sw_ops[op->kind].price) {
     case SW_PRICE_BACKWARD: return of_compute(r, backward_s(s->plan, r, op->unit));
-    case SW_PRICE_LAST_PRODUCT: return of_compute(r, r->last_product_s[op->unit]);
-    case SW_PRICE_FIRST_PRODUCT: return of_compute(r, r->first_product_s[op->unit]);
+    case SW_PRICE_LAST_PRODUCT: return of_compute(r, r->units[op->unit].last_product_s);
+    case SW_PRICE_FIRST_PRODUCT: return of_compute(r, r->units[op->unit].first_product_s);
     case SW_PRICE_HEAD: return of_compute(r, without_norm_s(s->plan, r, head_s(s->plan, r, op->unit)));
-    case SW_PRICE_LOSS: return of_compute(r, sw_plan_tensor_ranks(s->plan) > 1 ? 0.0 : r->forward_s[op->unit]);
-    default: return of_compute(r, op->unit == 0 ? r->forward_s[0] : without_norm_s(s->plan, r, r->forward_s[op->unit]));
+    case SW_PRICE_LOSS: return of_compute(r, sw_plan_tensor_ranks(s->plan) > 1 ? 0.0 : r->units[op->unit].forward_s);
+    default:
+        return of_compute(r, op->unit == 0 ? r->units[0].forward_s
+                                           : without_norm_s(s->plan, r, r->units[op->unit].forward_s));
     }
 }
 

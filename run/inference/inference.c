@@ -150,7 +150,7 @@ static sw_status explain(sw_status status, const struct sw_inference_spec *spec,
     char text[SW_SIZE_CHARS];
     int64_t cache_bytes = 0;
     for (int64_t u = 0; u < sw_model_get_units(model)->count; u++)
-        cache_bytes += bytes.cache[u];
+        cache_bytes += bytes.cost[u].cache_bytes;
     if (status != SW_ERR_BUDGET)
         return status;
     const bool in_memory = scratch_of(spec)->count == 0;
@@ -179,11 +179,7 @@ static sw_status make_plan(const struct sw_inference_spec *spec, struct sw_job *
         .group = 1,
         .unit_slots = UNIT_SLOTS,
         .token_bytes = bytes.token,
-        .output_bytes = bytes.output,
-        .saved_bytes = bytes.saved,
-        .derived_bytes = bytes.derived,
-        .continues = bytes.continues,
-        .cache_bytes = bytes.cache,
+        .cost = bytes.cost,
         .work_bytes = bytes.work,
         .recompute = SW_RECOMPUTE_UNIT,
         .chunk_grains = CHUNK_GRAINS,

@@ -20,8 +20,7 @@ static const char *const tiers[SW_TIERS] = {"device", "host", "nvme"};
 
 struct model {
     struct sw_units *units;
-    int64_t output_bytes[UNITS], saved_bytes[UNITS];
-    bool shares_input[UNITS];
+    struct sw_unit_cost cost[UNITS];
 };
 
 static void must(sw_status status, const char *what) {
@@ -38,10 +37,11 @@ static void make_model_of(struct model *m, bool tied, bool shares_inputs, sw_opt
     for (int64_t u = 1; u < UNITS; u++) {
         const int64_t elems = (u + 1 < UNITS ? BLOCK_GRAINS : tied ? 1 : VOCAB / 16) * SW_GRAIN_ELEMS;
         must(sw_unit_add_tensor(&m->units->unit[u], "matrix", 1, &elems, true), "matrix");
-        m->output_bytes[u - 1] = m->saved_bytes[u] = BOUNDARY_BYTES;
+        m->cost[u - 1].output_bytes = BOUNDARY_BYTES;
+        m->cost[u].saved_bytes = m->cost[u].derived_bytes = BOUNDARY_BYTES;
     }
-    m->saved_bytes[UNITS - 1] = 0;
-    m->shares_input[3] = shares_inputs;
+    m->cost[UNITS - 1].saved_bytes = m->cost[UNITS - 1].derived_bytes = 0;
+    m->cost[3].shares_input = shares_inputs;
     m->units->tied = tied;
     m->units->optimizer = optimizer;
     must(sw_units_seal(m->units), "seal");
@@ -59,10 +59,7 @@ static struct sw_plan *make_plan(const struct model *m, const char *place, bool 
                                 .micro_batches = MICROS,
                                 .group = MICROS,
                                 .token_bytes = 4096,
-                                .output_bytes = m->output_bytes,
-                                .saved_bytes = m->saved_bytes,
-                                .derived_bytes = m->saved_bytes,
-                                .shares_input = m->shares_input,
+                                .cost = m->cost,
                                 .work_bytes = 4096,
                                 .gathered_bytes = 2 * (TOKENS / MICROS + SEQ) * HIDDEN,
                                 .recompute = SW_RECOMPUTE_UNIT,
@@ -90,8 +87,7 @@ static void find_least(const struct model *m, const struct sw_plan *plan, bool s
     sw_least_bytes(&(struct sw_least_shape){.units = m->units,
                                             .placement = plan->placement,
                                             .update_on_device = plan->spec.update_on_device,
-                                            .output_bytes = m->output_bytes,
-                                            .shares_input = m->shares_input,
+                                            .cost = m->cost,
                                             .type = SW_BF16,
                                             .micro_batches = MICROS,
                                             .tokens = TOKENS,
@@ -231,7 +227,7 @@ static int64_t known_excess(const struct model *m, const struct sw_plan *plan, b
         excess += 2 * (VOCAB - TOKENS) * HIDDEN;
     for (int64_t u = 1; u < UNITS; u++) {
         const sw_tier kept = at[u - 1].tier[SW_ACTS];
-        if (m->shares_input[u] && ((upload && kept != SW_DEVICE) || (read && kept == SW_NVME)))
+        if (m->cost[u].shares_input && ((upload && kept != SW_DEVICE) || (read && kept == SW_NVME)))
             excess += MICROS * BOUNDARY_BYTES;
     }
     return excess;
@@ -247,8 +243,8 @@ static void compare(const struct model *m, const char *place, bool speculated, b
         if (moved[lane] < least[lane] || (double)(moved[lane] - excess) > 1.02 * (double)least[lane])
             fail_msg("%s%s%s%s%s: %s moves %lld bytes, at least %lld", place, m->units->tied ? ", tied" : "",
                      speculated ? ", speculated" : "", streams ? ", updated on the device" : "",
-                     m->shares_input[3] ? ", inputs shared" : "", sw_lane_name((sw_lane)lane), (long long)moved[lane],
-                     (long long)least[lane]);
+                     m->cost[3].shares_input ? ", inputs shared" : "", sw_lane_name((sw_lane)lane),
+                     (long long)moved[lane], (long long)least[lane]);
     }
     sw_plan_destroy(plan);
 }

@@ -27,7 +27,8 @@ static void must(sw_status status) {
 }
 
 static void make_plan(struct course *c) {
-    static const int64_t bytes[UNITS] = {4096, 4096, 4096, 4096};
+    static const struct sw_unit_cost all = {.output_bytes = 4096, .saved_bytes = 4096, .derived_bytes = 4096};
+    const struct sw_unit_cost cost[UNITS] = {all, all, all, all};
     struct sw_plan_spec spec = {.units = c->units,
                                 .type = SW_BF16,
                                 .ranks = 2,
@@ -36,9 +37,7 @@ static void make_plan(struct course *c) {
                                 .micro_batches = 1,
                                 .group = 1,
                                 .token_bytes = 4096,
-                                .output_bytes = bytes,
-                                .saved_bytes = bytes,
-                                .derived_bytes = bytes,
+                                .cost = cost,
                                 .work_bytes = 4096,
                                 .chunk_grains = 4,
                                 .ring_chunks = 4,

@@ -93,7 +93,7 @@ static double price(struct sw_job *job, char **out_text) {
     size_t bytes;
     FILE *to = open_memstream(out_text, &bytes);
     assert_non_null(to);
-    if (job->rates.units.forward == NULL)
+    if (job->rates.units == NULL)
         assert_int_equal(sw_job_count_rates(job), SW_OK);
     assert_int_equal(sw_job_choose(job, SEARCH_OPS), SW_OK);
     assert_int_equal(sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, &found), SW_OK);
@@ -148,11 +148,11 @@ static void a_varied_job_shares_what_stays_the_same(void **state) {
         edits[i].apply(&change.settings);
         assert_int_equal(sw_job_with(&job, &change, &varied), SW_OK);
         assert_ptr_equal(varied.devices.compute, job.devices.compute);
-        assert_ptr_equal(varied.rates.units.forward, job.rates.units.forward);
+        assert_ptr_equal(varied.rates.units, job.rates.units);
         assert_int_equal(varied.model == job.model, edits[i].same_model);
         sw_job_release(&varied);
     }
-    assert_true(job.rates.units.forward[1] > 0.0);
+    assert_true(job.rates.units[1].forward_s > 0.0);
     sw_job_release(&job);
     sw_options_release(&sw_plan_command, &settings);
 }

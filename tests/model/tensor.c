@@ -356,7 +356,7 @@ static double planned_flops(const struct tensor_case *c, struct sw_device *devic
     support_expect_ok(sw_settings_outline(&settings, model, NULL, &plan), c->name);
     double flops = 0.0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
-        flops += plan->spec.forward_flops[u];
+        flops += plan->spec.cost[u].forward_flops;
     sw_plan_destroy(plan);
     sw_model_destroy(model);
     return flops;

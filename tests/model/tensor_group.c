@@ -85,12 +85,12 @@ static void fill_weights(const struct group *g, struct rank *r, int64_t unit) {
 }
 
 static int64_t derived_bytes(const struct group *g, const struct rank *r, int64_t unit) {
-    return g->c->sequence ? r->bytes.unnormed[unit] : r->bytes.derived[unit];
+    return g->c->sequence ? r->bytes.cost[unit].unnormed_bytes : r->bytes.cost[unit].derived_bytes;
 }
 
 /* Tells whether the unit after this one continues its half. */
 static bool hands_on(const struct rank *r, int64_t unit) {
-    return unit + 1 < r->units->count && r->bytes.continues[unit + 1];
+    return unit + 1 < r->units->count && r->bytes.cost[unit + 1].continues;
 }
 
 /* Takes the memory of a rank's units. */
@@ -105,11 +105,11 @@ static void take_units(struct group *g, struct rank *r) {
     assert_true(r->weights != NULL && r->saved != NULL && r->derived != NULL && r->acc != NULL && r->handed != NULL);
     for (int64_t u = 0; u < r->units->count; u++) {
         fill_weights(g, r, u);
-        assert_false(g->ranks > 1 && g->c->tiles <= 1 && (r->bytes.shares_input[u] || r->bytes.continues[u]));
-        r->saved[u] = take(r->bytes.saved[u]);
+        assert_false(g->ranks > 1 && g->c->tiles <= 1 && (r->bytes.cost[u].shares_input || r->bytes.cost[u].continues));
+        r->saved[u] = take(r->bytes.cost[u].saved_bytes);
         r->derived[u] = take(derived_bytes(g, r, u));
-        r->handed[u] = hands_on(r, u) ? take(r->bytes.output[u]) : NULL;
-        most = sw_max_i64(most, r->bytes.output[u]);
+        r->handed[u] = hands_on(r, u) ? take(r->bytes.cost[u].output_bytes) : NULL;
+        most = sw_max_i64(most, r->bytes.cost[u].output_bytes);
     }
     r->tile_grad = take(most);
 }
@@ -205,14 +205,14 @@ static int64_t row_bytes(const struct group *g) {
 static const void *input_of(const struct group *g, const struct rank *r, int64_t unit) {
     if (unit == 0)
         return NULL;
-    return r->bytes.continues[unit] ? r->handed[unit - 1] : g->hidden[unit - 1];
+    return r->bytes.cost[unit].continues ? r->handed[unit - 1] : g->hidden[unit - 1];
 }
 
 /* Returns the call of a unit. With sequence parallelism a rank sees its rows of the input alone, and what continues a
  * half needs no rows of its own. */
 static struct sw_unit_call call_of(const struct group *g, struct rank *r, int64_t unit) {
     const bool table = r->units->tied && unit + 1 == g->units, inner = unit > 0;
-    const bool rows = inner && !r->bytes.continues[unit];
+    const bool rows = inner && !r->bytes.cost[unit].continues;
     if (rows)
         memcpy(r->own_in, (const char *)g->hidden[unit - 1] + r->own_rows.first_grain * row_bytes(g),
                (size_t)(r->own_rows.grains * row_bytes(g)));
@@ -229,7 +229,7 @@ static struct sw_unit_call call_of(const struct group *g, struct rank *r, int64_
                                  .acc = r->acc[unit],
                                  .table_acc = table ? r->acc[0] : NULL,
                                  .work = r->work,
-                                 .norm_grad = r->bytes.continues[unit] ? NULL : r->norm_grad,
+                                 .norm_grad = r->bytes.cost[unit].continues ? NULL : r->norm_grad,
                                  .product_grad = r->product_grad,
                                  .softmax = r->softmax,
                                  .own_rows = r->own_rows,
@@ -295,7 +295,7 @@ static void forward(struct group *g, int64_t unit) {
 static struct sw_unit_call backward_call(const struct group *g, struct rank *r, int64_t unit) {
     struct sw_unit_call call = call_of(g, r, unit);
     int64_t kept = unit;
-    while (r->bytes.shares_input[kept])
+    while (r->bytes.cost[kept].shares_input)
         kept--;
     if (!g->c->sequence)
         call.in = input_of(g, r, kept);
@@ -312,7 +312,7 @@ static void recompute(struct group *g, struct rank *r, int64_t unit) {
     if (call.recompute != SW_RECOMPUTE_UNIT)
         call.normed = NULL;
     if (call.recompute == SW_RECOMPUTE_UNIT)
-        memset(r->saved[unit], POISON, (size_t)r->bytes.saved[unit]);
+        memset(r->saved[unit], POISON, (size_t)r->bytes.cost[unit].saved_bytes);
     run(g, r, sw_model_ops(r->model).recompute, &call);
 }
 
@@ -347,10 +347,10 @@ static void norm_backward(struct group *g, int64_t unit) {
 
 /* Returns the gradient at a unit's output, beside which a half in tiles has a rank's gradient at its norm. */
 static void *grad_of(const struct group *g, const struct rank *r, int64_t unit) {
-    const bool tile = g->ranks > 1 && (r->bytes.continues[unit] || hands_on(r, unit));
+    const bool tile = g->ranks > 1 && (r->bytes.cost[unit].continues || hands_on(r, unit));
     if (tile && !hands_on(r, unit)) {
         const int64_t bytes = g->hidden_elems * sw_dtype_bytes(g->c->type);
-        memset((char *)r->tile_grad + bytes, POISON, (size_t)(r->bytes.output[unit - 1] - bytes));
+        memset((char *)r->tile_grad + bytes, POISON, (size_t)(r->bytes.cost[unit - 1].output_bytes - bytes));
         memcpy(r->tile_grad, g->grad, (size_t)bytes);
     }
     return tile ? r->tile_grad : g->grad;
@@ -394,7 +394,7 @@ static void backward(struct group *g, int64_t unit) {
     const bool splits = unit > 0 && ops.last_product != NULL;
     if (splits)
         product_backward(g, unit, ops.last_product, g->grad);
-    if (g->ranks > 1 && unit > 0 && !g->rank[0].bytes.continues[unit])
+    if (g->ranks > 1 && unit > 0 && !g->rank[0].bytes.cost[unit].continues)
         norm_backward(g, unit);
     if (splits)
         product_backward(g, unit, ops.first_product, NULL);

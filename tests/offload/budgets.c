@@ -35,7 +35,7 @@ static void the_named_sizes_are_the_least(void **state) {
         spec.chunk_grains = spec.ring_chunks = 1;
         spec.work_bytes = SW_KIB;
         for (int64_t u = 0; u < units->count; u++)
-            random.output_bytes[u] = random.saved_bytes[u] = random.derived_bytes[u] = SW_KIB;
+            random.cost[u].output_bytes = random.cost[u].saved_bytes = random.cost[u].derived_bytes = SW_KIB;
         spec.budget_bytes[SW_DEVICE] = spec.budget_bytes[SW_HOST] = 1;
         assert_int_equal(sw_plan_create(&spec, &plan), SW_ERR_BUDGET);
         bool named[SW_NVME];
@@ -73,7 +73,7 @@ static void draw_any_budgets(struct plans_random *random, struct sw_plan_spec *s
     int64_t grains = 0, activation_bytes = 0;
     for (int64_t u = 0; u < units->count; u++) {
         grains += units->unit[u].grains;
-        activation_bytes += spec->output_bytes[u] + spec->saved_bytes[u] + spec->derived_bytes[u];
+        activation_bytes += spec->cost[u].output_bytes + spec->cost[u].saved_bytes + spec->cost[u].derived_bytes;
     }
     const int64_t state_bytes = grains * (SW_OPTIMIZER_GRAIN_BYTES + 3 * SW_GRAIN_ELEMS * (int64_t)sizeof(float)) +
                                 activation_bytes * spec->micro_batches + spec->work_bytes;
@@ -143,12 +143,12 @@ static double seconds_to_place(int64_t count) {
     struct sw_plan *plan;
     double least_s = INFINITY;
     must(sw_units_create(count, &units), SEED);
-    int64_t *bytes = malloc((size_t)count * sizeof *bytes);
-    assert_non_null(bytes);
+    struct sw_unit_cost *cost = malloc((size_t)count * sizeof *cost);
+    assert_non_null(cost);
     for (int64_t u = 0; u < count; u++) {
         const int64_t elems = (1 + u / TILES % 2) * SW_GRAIN_ELEMS;
         must(sw_unit_add_tensor(&units->unit[u], "tensor", 1, &elems, true), SEED);
-        bytes[u] = SW_KIB;
+        cost[u] = (struct sw_unit_cost){.output_bytes = SW_KIB, .saved_bytes = SW_KIB, .derived_bytes = SW_KIB};
     }
     must(sw_units_seal(units), SEED);
     struct sw_plan_spec spec = {.units = units,
@@ -157,9 +157,7 @@ static double seconds_to_place(int64_t count) {
                                 .micro_batches = 1,
                                 .group = 1,
                                 .token_bytes = SW_KIB,
-                                .output_bytes = bytes,
-                                .saved_bytes = bytes,
-                                .derived_bytes = bytes,
+                                .cost = cost,
                                 .work_bytes = SW_KIB,
                                 .recompute_auto = true,
                                 .chunk_grains = 1,
@@ -177,7 +175,7 @@ static double seconds_to_place(int64_t count) {
         least_s = fmin(least_s, (double)(clock() - before) / CLOCKS_PER_SEC);
         sw_plan_destroy(plan);
     }
-    free(bytes);
+    free(cost);
     sw_units_destroy(units);
     return least_s;
 }

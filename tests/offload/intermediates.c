@@ -87,12 +87,17 @@ struct sizes {
 };
 
 static void expect(const struct sizes *sizes, int64_t pages, const char *expected) {
-    static const int64_t output_bytes[UNITS] = {8, 8, 8, 8, 8, 8, 0};
+    struct sw_unit_cost cost[UNITS];
     struct sw_units *units;
     struct sw_plan *plan;
     must(sw_units_create(UNITS, &units), 0);
-    for (int64_t u = 0; u < UNITS; u++)
+    for (int64_t u = 0; u < UNITS; u++) {
+        cost[u] = (struct sw_unit_cost){.output_bytes = u + 1 < UNITS ? 8 : 0,
+                                        .saved_bytes = sizes->saved[u],
+                                        .derived_bytes = sizes->derived[u],
+                                        .forward_flops = sizes->flops[u]};
         must(sw_unit_add_tensor(&units->unit[u], "tensor", 1, &(int64_t){SW_GRAIN_ELEMS}, true), 0);
+    }
     must(sw_units_seal(units), 0);
     struct sw_plan_spec spec = {
         .units = units,
@@ -101,10 +106,7 @@ static void expect(const struct sizes *sizes, int64_t pages, const char *expecte
         .micro_batches = 3,
         .group = 1,
         .token_bytes = 8,
-        .output_bytes = output_bytes,
-        .saved_bytes = sizes->saved,
-        .derived_bytes = sizes->derived,
-        .forward_flops = sizes->flops,
+        .cost = cost,
         .work_bytes = 8,
         .recompute_auto = true,
         .chunk_grains = 1,

@@ -12,12 +12,7 @@ static struct sw_rate draw_rate(struct plans_random *random, double cores) {
 }
 
 void made_up_point_at_units(struct made_up *m) {
-    m->rates.forward_s = m->forward_s;
-    m->rates.backward_s = m->backward_s;
-    m->rates.recompute_s = m->recompute_s;
-    m->rates.derive_s = m->derive_s;
-    m->rates.last_product_s = m->last_product_s;
-    m->rates.first_product_s = m->first_product_s;
+    m->rates.units = m->units;
 }
 
 void made_up_draw(struct plans_random *random, struct made_up *m) {
@@ -35,12 +30,12 @@ void made_up_draw(struct plans_random *random, struct made_up *m) {
     r->queued_op_s = made_up_draw_between(random, 1e-8, 1e-4);
     const double unit_s = made_up_draw_between(random, 1e-6, 1e-2);
     for (int u = 0; u < PLANS_MOST_UNITS; u++) {
-        m->forward_s[u] = unit_s * (double)plans_draw(random, 1, 8);
-        m->backward_s[u] = unit_s * (double)plans_draw(random, 1, 16);
-        m->recompute_s[u] = unit_s * (double)plans_draw(random, 0, 8);
-        m->derive_s[u] = unit_s * (double)plans_draw(random, 0, 2);
-        m->last_product_s[u] = m->backward_s[u] / 4.0;
-        m->first_product_s[u] = m->backward_s[u] / 2.0;
+        m->units[u].forward_s = unit_s * (double)plans_draw(random, 1, 8);
+        m->units[u].backward_s = unit_s * (double)plans_draw(random, 1, 16);
+        m->units[u].recompute_s = unit_s * (double)plans_draw(random, 0, 8);
+        m->units[u].derive_s = unit_s * (double)plans_draw(random, 0, 2);
+        m->units[u].last_product_s = m->units[u].backward_s / 4.0;
+        m->units[u].first_product_s = m->units[u].backward_s / 2.0;
     }
     made_up_point_at_units(m);
 }

@@ -7,9 +7,7 @@
 
 struct made_up {
     struct sw_rates rates;
-    double forward_s[PLANS_MOST_UNITS], backward_s[PLANS_MOST_UNITS], recompute_s[PLANS_MOST_UNITS];
-    double derive_s[PLANS_MOST_UNITS];
-    double last_product_s[PLANS_MOST_UNITS], first_product_s[PLANS_MOST_UNITS];
+    struct sw_unit_seconds units[PLANS_MOST_UNITS];
 };
 
 /* Draws a number between least and most, each order of magnitude as likely. */

@@ -308,7 +308,7 @@ static void sums_of_ranks_are_not_taken_for_gradients(void **state) {
         struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
         spec.train = true;
         spec.scratch_store = false;
-        spec.cache_bytes = NULL;
+        plans_drop_caches(&random);
         spec.group = 1;
         spec.micro_batches = sw_max_i64(spec.micro_batches, 2);
         spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);

@@ -107,14 +107,14 @@ static void data_ranks_use_the_network_between_groups(void **state) {
 /* Exchanges a share of a hundred rows of one byte with each other rank of a group. */
 static double tensor_s(const struct sw_rates *rates, int group, sw_op_kind kind, int64_t bytes) {
     const struct sw_plan_tensor tensor = {.ranks = group, .node_ranks = group < 8 ? group : 8, .rows = 100 * group};
-    const int64_t output_bytes = 100 * group;
+    const struct sw_unit_cost cost = {.output_bytes = 100 * group};
     struct sw_unit unit = {.replicated_elems = 25 * group};
     const struct sw_units units = {.unit = &unit, .count = 1};
     const struct sw_plan plan = {.spec = {.ranks = 16 / group,
                                           .node_ranks = group < 8 ? 8 / group : 1,
                                           .fills_nodes = true,
                                           .units = &units,
-                                          .output_bytes = &output_bytes,
+                                          .cost = &cost,
                                           .tensor = tensor}};
     const struct sw_op op = {.kind = kind, .lane = SW_LANE_COMM, .bytes = bytes};
     return sw_simulate_op(&plan, rates, &op);

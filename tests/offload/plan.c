@@ -185,12 +185,12 @@ static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
 static void need_boundaries(struct need *need, int64_t unit) {
     const struct sw_plan_spec *spec = &need->plan->spec;
     const sw_tier tier = tier_of(need, SW_ACTS, unit);
-    const int64_t micros = spec->micro_batches, bytes = micros * spec->output_bytes[unit - 1];
+    const int64_t micros = spec->micro_batches, bytes = micros * spec->cost[unit - 1].output_bytes;
     const int64_t away = tier != SW_DEVICE, nvme = tier == SW_NVME;
     int64_t readers = 1;
-    if (spec->shares_input[unit])
+    if (spec->cost[unit].shares_input)
         return;
-    while (unit + readers < spec->units->count - 1 && spec->shares_input[unit + readers])
+    while (unit + readers < spec->units->count - 1 && spec->cost[unit + readers].shares_input)
         readers++;
     add_work(&need->work, SW_OP_DOWNLOAD, SW_CONTENT_BLOCK_OUTPUT, away * micros, away * bytes);
     add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BLOCK_OUTPUT, readers * away * micros, readers * away * bytes);
@@ -252,8 +252,8 @@ static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_
     const struct sw_units *units = plan->spec.units;
     int64_t before = 0, total = 0, own = 0;
     for (int64_t u = state == SW_WEIGHTS ? 0 : plan->spec.frozen_units; u < units->count; u++) {
-        const bool kept = u > 0 && u + 1 < units->count && !plan->spec.shares_input[u];
-        const int64_t size = state != SW_ACTS ? units->unit[u].grains : kept ? plan->spec.output_bytes[u - 1] : 0;
+        const bool kept = u > 0 && u + 1 < units->count && !plan->spec.cost[u].shares_input;
+        const int64_t size = state != SW_ACTS ? units->unit[u].grains : kept ? plan->spec.cost[u - 1].output_bytes : 0;
         before += u < unit ? size : 0;
         own = u == unit ? size : own;
         total += size;
@@ -282,10 +282,10 @@ static void check_request(const struct sw_plan *plan, uint64_t seed) {
 static int64_t content_bytes(const struct sw_plan *plan, const struct sw_access *access) {
     switch (access->content) {
     case SW_CONTENT_BLOCK_OUTPUT:
-    case SW_CONTENT_BLOCK_OUTPUT_GRAD: return plan->spec.output_bytes[access->unit];
-    case SW_CONTENT_SAVED: return plan->spec.saved_bytes[access->unit];
-    case SW_CONTENT_DERIVED: return plan->spec.derived_bytes[access->unit];
-    case SW_CONTENT_KV_CACHE: return plan->spec.cache_bytes[access->unit];
+    case SW_CONTENT_BLOCK_OUTPUT_GRAD: return plan->spec.cost[access->unit].output_bytes;
+    case SW_CONTENT_SAVED: return plan->spec.cost[access->unit].saved_bytes;
+    case SW_CONTENT_DERIVED: return plan->spec.cost[access->unit].derived_bytes;
+    case SW_CONTENT_KV_CACHE: return plan->spec.cost[access->unit].cache_bytes;
     default: return 0;
     }
 }
@@ -308,7 +308,7 @@ static void check_room(const struct sw_plan *plan, uint64_t seed) {
 /* Every unit that has a cache finds it and leaves it, once a pass that gives logits; a loss needs none. */
 static void check_caches(const struct sw_plan *plan, uint64_t seed) {
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
-        const bool has = plan->spec.cache_bytes != NULL && plan->spec.cache_bytes[u] > 0;
+        const bool has = plan->spec.cost[u].cache_bytes > 0;
         int touches[SW_PROGRAMS] = {0};
         for (int p = 0; p < SW_PROGRAMS; p++)
             for (int32_t a = 0; a < plan->program[p].access_count; a++)

@@ -74,8 +74,8 @@ static void plans_own_their_spec(void **state) {
         assert_int_equal(sw_plan_create(&spec, &plan), SW_OK);
         assert_int_equal(sw_plan_outline(&spec, &other), SW_OK);
         for (int64_t u = 0; u < units->count; u++) {
-            random.output_bytes[u] = random.saved_bytes[u] = random.derived_bytes[u] = -1;
-            random.shares_input[u] = !random.shares_input[u];
+            random.cost[u].output_bytes = random.cost[u].saved_bytes = random.cost[u].derived_bytes = -1;
+            random.cost[u].shares_input = !random.cost[u].shares_input;
         }
         assert_int_equal(sw_plan_complete(other), SW_OK);
         assert_int_equal(sw_plan_check(other), SW_OK);

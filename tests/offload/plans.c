@@ -56,9 +56,11 @@ static void draw_place(struct plans_random *random, bool nvme, bool *out_automat
  * store. */
 static void draw_inference(struct plans_random *random, struct sw_plan_spec *spec) {
     spec->scratch_store = plans_draw(random, 0, 1) == 1;
-    spec->cache_bytes = plans_draw(random, 0, 2) > 0 ? random->cache_bytes : NULL;
-    for (int64_t u = 0; u + 1 < spec->units->count; u++)
-        random->cache_bytes[u] = plans_draw(random, 0, 1) * plans_draw(random, 1, 1 << 20);
+    const bool caches = plans_draw(random, 0, 2) > 0;
+    for (int64_t u = 0; u + 1 < spec->units->count; u++) {
+        const int64_t bytes = plans_draw(random, 0, 1) * plans_draw(random, 1, 1 << 20);
+        random->cost[u].cache_bytes = caches ? bytes : 0;
+    }
 }
 
 /* Updates on the device of all units, of some, or in half of the plans of none but those that live there. */
@@ -74,7 +76,7 @@ static void draw_frozen(struct plans_random *random, struct sw_plan_spec *spec) 
     if (!spec->train || plans_draw(random, 0, 7) > 0)
         return;
     spec->frozen_units = plans_draw(random, 1, spec->units->count - 1);
-    while (spec->shares_input[spec->frozen_units])
+    while (spec->cost[spec->frozen_units].shares_input)
         spec->frozen_units--;
 }
 
@@ -89,10 +91,10 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     units->tied = plans_draw(random, 0, 1) == 1;
     require(sw_units_seal(units));
     for (int64_t u = 0; u < units->count; u++) {
-        random->output_bytes[u] = plans_draw(random, 1, 1 << 20);
-        random->saved_bytes[u] = plans_draw(random, 1, 1 << 22);
-        random->derived_bytes[u] = plans_draw(random, 0, 2) > 0 ? plans_draw(random, 1, 1 << 22) : 0;
-        random->shares_input[u] = u > 1 && plans_draw(random, 0, 3) == 0;
+        random->cost[u].output_bytes = plans_draw(random, 1, 1 << 20);
+        random->cost[u].saved_bytes = plans_draw(random, 1, 1 << 22);
+        random->cost[u].derived_bytes = plans_draw(random, 0, 2) > 0 ? plans_draw(random, 1, 1 << 22) : 0;
+        random->cost[u].shares_input = u > 1 && plans_draw(random, 0, 3) == 0;
     }
     struct sw_plan_spec spec = {
         .units = units,
@@ -100,10 +102,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
         .train = plans_draw(random, 0, 31) > 0,
         .micro_batches = plans_draw(random, 1, 6),
         .token_bytes = 8 * plans_draw(random, 1, 4096),
-        .output_bytes = random->output_bytes,
-        .saved_bytes = random->saved_bytes,
-        .derived_bytes = random->derived_bytes,
-        .shares_input = random->shares_input,
+        .cost = random->cost,
         .work_bytes = plans_draw(random, 1, 1 << 22),
         .gathered_bytes = plans_draw(random, 0, 1) * plans_draw(random, 1, 1 << 20),
         .recompute_auto = plans_draw(random, 0, 1) == 1,
@@ -137,20 +136,24 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
 static void draw_tiles(struct plans_random *random, struct sw_plan_spec *spec) {
     const int64_t count = spec->units->count, some = spec->tensor.product_bytes > 0 ? 0 : plans_draw(random, 0, 2);
     for (int64_t u = 0; u < count; u++) {
-        random->continues[u] = u > 1 && u + 1 < count && plans_draw(random, 0, 2) < some;
-        random->shares_input[u] = random->continues[u] && random->continues[u - 1] && plans_draw(random, 0, 2) > 0;
-        if (random->continues[u])
-            random->output_bytes[u - 1] += 64 + random->output_bytes[0];
+        random->cost[u].continues = u > 1 && u + 1 < count && plans_draw(random, 0, 2) < some;
+        random->cost[u].shares_input =
+            random->cost[u].continues && random->cost[u - 1].continues && plans_draw(random, 0, 2) > 0;
+        if (random->cost[u].continues)
+            random->cost[u - 1].output_bytes += 64 + random->cost[0].output_bytes;
     }
-    spec->continues = random->continues;
-    spec->shares_input = random->shares_input;
+}
+
+void plans_drop_caches(struct plans_random *random) {
+    for (int64_t u = 0; u < PLANS_MOST_UNITS; u++)
+        random->cost[u].cache_bytes = 0;
 }
 
 void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec) {
     spec->train = true;
     spec->scratch_store = false;
     spec->frozen_units = 0;
-    spec->cache_bytes = NULL;
+    plans_drop_caches(random);
     spec->gathered_bytes = 0;
     spec->gather = spec->reduce = SW_QUANT_NONE;
     spec->grads = SW_GRADS_TYPED;
@@ -163,11 +166,10 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
     const int64_t row_bytes = 16 * plans_draw(random, 1, 500);
     for (int64_t u = 0; u < units->count; u++) {
         struct sw_unit *unit = &units->unit[u];
-        random->output_bytes[u] = u + 1 < units->count ? spec->tensor.rows * row_bytes : 0;
+        random->cost[u].output_bytes = u + 1 < units->count ? spec->tensor.rows * row_bytes : 0;
         unit->replicated_grain = unit->grains - plans_draw(random, 0, unit->grains > 2 ? 2 : 0);
         unit->replicated_elems = (unit->grains - unit->replicated_grain) * SW_GRAIN_ELEMS;
     }
-    spec->output_bytes = random->output_bytes;
     draw_tiles(random, spec);
 }
 

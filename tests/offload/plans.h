@@ -8,9 +8,8 @@
 enum { PLANS_MOST_UNITS = 64 };
 struct plans_random {
     uint64_t seed, counter;
-    int64_t output_bytes[PLANS_MOST_UNITS], saved_bytes[PLANS_MOST_UNITS], derived_bytes[PLANS_MOST_UNITS];
-    int64_t cache_bytes[PLANS_MOST_UNITS];
-    bool shares_input[PLANS_MOST_UNITS], continues[PLANS_MOST_UNITS], update_on_device[PLANS_MOST_UNITS];
+    struct sw_unit_cost cost[PLANS_MOST_UNITS];
+    bool update_on_device[PLANS_MOST_UNITS];
 };
 /* Uniform in [least, most]. */
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
@@ -19,6 +18,9 @@ int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
  * without limit. `most_grains` bounds a unit. `random` must outlive the plan. */
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units);
+
+/* Takes the KV caches away, as a specification of training has none. */
+void plans_drop_caches(struct plans_random *random);
 
 /* Makes a random specification one of a rank of a tensor group, of 2 to `most` ranks: units get replicated grains at
  * their end, and outputs of one size, but for those that another unit continues. */

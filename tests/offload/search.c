@@ -61,7 +61,7 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
     struct sw_plan_spec spec = plans_random_spec(random, MOST_UNITS, MOST_GRAINS, units);
     spec.train = true;
     spec.scratch_store = false;
-    spec.cache_bytes = NULL;
+    plans_drop_caches(random);
     spec.recompute_auto = true;
     spec.ring_auto = false;
     spec.update_on_device = NULL;

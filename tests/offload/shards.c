@@ -156,7 +156,7 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
     }
 }
 
-static const double units_s[MOST_UNITS] = {0};
+static const struct sw_unit_seconds no_time[MOST_UNITS] = {0};
 
 static struct sw_rates make_rates(void) {
     const struct sw_rate fast = {.bytes_per_s = 1e12, .cores = 1.0};
@@ -174,12 +174,7 @@ static struct sw_rates make_rates(void) {
                              .gather = {.bytes_per_s = 2e9},
                              .reduce = {.bytes_per_s = 1e9},
                              .comm_latency_s = 1e-3,
-                             .forward_s = units_s,
-                             .backward_s = units_s,
-                             .recompute_s = units_s,
-                             .derive_s = units_s,
-                             .last_product_s = units_s,
-                             .first_product_s = units_s};
+                             .units = no_time};
 }
 
 /* Returns the time of an op of the comm lane that gives nothing to other ranks: that of the memory it passes over. */
@@ -317,7 +312,7 @@ static void try_random_model(uint64_t seed, int tally[6]) {
     struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
     spec.train = true;
     spec.scratch_store = false;
-    spec.cache_bytes = NULL;
+    plans_drop_caches(&random);
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
     spec.gather = seed % 2 == 0 && !units->fp8 ? SW_QUANT_INT8 : SW_QUANT_NONE;
@@ -367,17 +362,17 @@ static int64_t given(struct sw_plan *const *plan, int ranks, sw_op_kind kind, sw
 static void check_group_traffic(struct sw_plan *const *plan, uint64_t seed) {
     const struct sw_plan_spec *spec = &plan[0]->spec;
     const int64_t others = spec->tensor.ranks - 1, units = spec->units->count - 1;
-    const int64_t each = others * spec->micro_batches * spec->output_bytes[0];
+    const int64_t each = others * spec->micro_batches * spec->cost[0].output_bytes;
     int64_t once = each * units;
     for (int64_t u = 0; u < units; u++)
-        once -= spec->continues[u] ? each : 0;
+        once -= spec->cost[u].continues ? each : 0;
     const int64_t softmax = others * spec->tensor.ranks * spec->micro_batches * spec->tensor.softmax_bytes;
     /* Partitioned inputs, of all units but the embedding and the head and what continues a sum, are gathered once more:
      * normalised, or where the unit is computed again. */
     const bool sequence = spec->tensor.sequence;
     int64_t recalled = 0;
     for (int64_t u = 1; (sequence || spec->tensor.partition_inputs) && u < units; u++)
-        if (!spec->continues[u] && (sequence || plan[0]->recompute[u] != SW_RECOMPUTE_NOTHING))
+        if (!spec->cost[u].continues && (sequence || plan[0]->recompute[u] != SW_RECOMPUTE_NOTHING))
             recalled += each;
     const int64_t outputs = sequence ? 0 : once + recalled, normed = sequence ? once + recalled : 0;
     const int n = spec->tensor.ranks;

@@ -15,7 +15,7 @@ enum { UNITS = 3 };
 
 struct made_up {
     struct sw_rates rates;
-    double forward_s[UNITS], backward_s[UNITS], recompute_s[UNITS], derive_s[UNITS];
+    struct sw_unit_seconds units[UNITS];
 };
 
 static void must(sw_status status) {
@@ -24,10 +24,7 @@ static void must(sw_status status) {
 }
 
 static void point_at_units(struct made_up *m) {
-    m->rates.forward_s = m->forward_s;
-    m->rates.backward_s = m->backward_s;
-    m->rates.recompute_s = m->recompute_s;
-    m->rates.derive_s = m->derive_s;
+    m->rates.units = m->units;
 }
 
 /* A model of three units of whole grains, by hand. */
@@ -41,16 +38,15 @@ static struct sw_units *make_three_units(int64_t grains) {
 }
 
 static struct sw_plan *plan_three_units(struct sw_units *units, const char *place) {
-    static const int64_t bytes[] = {4096, 4096, 4096};
+    static const struct sw_unit_cost all = {.output_bytes = 4096, .saved_bytes = 4096, .derived_bytes = 4096};
+    const struct sw_unit_cost cost[UNITS] = {all, all, all};
     struct sw_plan_spec spec = {.units = units,
                                 .type = SW_BF16,
                                 .train = true,
                                 .micro_batches = 2,
                                 .group = 2,
                                 .token_bytes = 4096,
-                                .output_bytes = bytes,
-                                .saved_bytes = bytes,
-                                .derived_bytes = bytes,
+                                .cost = cost,
                                 .work_bytes = 4096,
                                 .chunk_grains = 4,
                                 .ring_chunks = 4,
@@ -77,10 +73,8 @@ static void set_plain_machine(struct made_up *m) {
                                     .write = rate,
                                     .read_write_slowdown = 1.0}};
     for (int u = 0; u < UNITS; u++) {
-        m->forward_s[u] = 1.0;
-        m->backward_s[u] = 2.0;
-        m->recompute_s[u] = 100.0;
-        m->derive_s[u] = 10.0;
+        m->units[u] =
+            (struct sw_unit_seconds){.forward_s = 1.0, .backward_s = 2.0, .recompute_s = 100.0, .derive_s = 10.0};
     }
     point_at_units(m);
 }
@@ -133,7 +127,7 @@ static void the_drive_alone(void **state) {
         m.rates.write.bytes_per_s = drives[i].write_rate;
         m.rates.read.cores = m.rates.write.cores = 0.0;
         for (int u = 0; u < UNITS; u++)
-            m.forward_s[u] = m.backward_s[u] = 1e-9;
+            m.units[u].forward_s = m.units[u].backward_s = 1e-9;
         must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &s));
         /* The ends of a step, where one direction waits for the first or last chunk of the other. */
         assert_near(s.step_s, drives[i].step_s, 2.0 * 4 / 24, "the step");
@@ -182,7 +176,7 @@ static void a_save(void **state) {
     m.rates.write = (struct sw_rate){.bytes_per_s = 1e6};
     m.rates.commit_s = 2.0;
     for (int u = 0; u < UNITS; u++)
-        m.forward_s[u] = m.backward_s[u] = 1e-3;
+        m.units[u].forward_s = m.units[u].backward_s = 1e-3;
     const double save_s = 24 * 196608e-6 + 2.0;
     must(sw_simulate(plan, SW_PROGRAM_UPDATE, false, &m.rates, NULL, &plain));
     assert_true(plain.step_s < 0.05);

@@ -37,7 +37,7 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
 static double again_s(const struct sw_plan *plan, const struct sw_rates *r, int32_t unit) {
     if (plan->recompute[unit] == SW_RECOMPUTE_NOTHING)
         return 0.0;
-    return plan->recompute[unit] == SW_RECOMPUTE_UNIT ? r->recompute_s[unit] : r->derive_s[unit];
+    return plan->recompute[unit] == SW_RECOMPUTE_UNIT ? r->units[unit].recompute_s : r->units[unit].derive_s;
 }
 
 /* Returns the seconds that an op takes alone. An I/O lane's latency and the waking of a lane's thread are left out:
@@ -67,13 +67,13 @@ static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, cons
     else if (op->kind == SW_OP_ZERO_ACCUMULATOR)
         s = 4.0 * (double)plan->spec.units->unit[op->unit].elems / r->zero.bytes_per_s;
     else if (op->kind == SW_OP_FORWARD)
-        s = r->forward_s[op->unit];
+        s = r->units[op->unit].forward_s;
     else if (op->kind == SW_OP_FORWARD_BACKWARD_HEAD && plan->spec.units->tied && plan->spec.frozen_units > 0)
-        s = 0.5 * r->forward_s[op->unit] + 0.5 * r->backward_s[op->unit]; /* without the table's gradient */
+        s = 0.5 * r->units[op->unit].forward_s + 0.5 * r->units[op->unit].backward_s; /* without the table's gradient */
     else if (op->kind == SW_OP_FORWARD_BACKWARD_HEAD)
-        s = r->backward_s[op->unit];
+        s = r->units[op->unit].backward_s;
     else if (op->kind == SW_OP_BACKWARD)
-        s = r->backward_s[op->unit] + again_s(plan, r, op->unit);
+        s = r->units[op->unit].backward_s + again_s(plan, r, op->unit);
     return s + handover_s;
 }
 
@@ -195,12 +195,12 @@ static void scale(struct made_up *m, double factor) {
     for (size_t i = 0; i < sizeof seconds / sizeof seconds[0]; i++)
         *seconds[i] /= factor;
     for (int u = 0; u < PLANS_MOST_UNITS; u++) {
-        m->forward_s[u] /= factor;
-        m->backward_s[u] /= factor;
-        m->recompute_s[u] /= factor;
-        m->derive_s[u] /= factor;
-        m->last_product_s[u] /= factor;
-        m->first_product_s[u] /= factor;
+        m->units[u].forward_s /= factor;
+        m->units[u].backward_s /= factor;
+        m->units[u].recompute_s /= factor;
+        m->units[u].derive_s /= factor;
+        m->units[u].last_product_s /= factor;
+        m->units[u].first_product_s /= factor;
     }
 }
 
@@ -243,7 +243,7 @@ static void check_monotony(struct scene *scene, void *context) {
     else if (which == MOVES + 1)
         r->commit_s = r->io_latency_s = 0.0;
     for (int u = 0; which > MOVES + 1 && u < PLANS_MOST_UNITS; u++)
-        *(which == MOVES + 2 ? &faster.forward_s[u] : &faster.backward_s[u]) *= 0.5;
+        *(which == MOVES + 2 ? &faster.units[u].forward_s : &faster.units[u].backward_s) *= 0.5;
     scene->machine = faster;
     made_up_point_at_units(&scene->machine);
     const double faster_s = simulate(scene).step_s;

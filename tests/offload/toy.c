@@ -210,19 +210,20 @@ static sw_status make_units(struct toy *toy) {
     return sw_units_seal(toy->units);
 }
 
-static const bool last_block[TOY_UNITS] = {[TOY_UNITS - 2] = true};
-
 static sw_status make_plan(struct toy *toy) {
+    struct sw_unit_cost cost[TOY_UNITS];
+    for (int u = 0; u < TOY_UNITS; u++)
+        cost[u] = (struct sw_unit_cost){.output_bytes = unit_bytes[u],
+                                        .saved_bytes = unit_bytes[u],
+                                        .derived_bytes = unit_bytes[u],
+                                        .shares_input = toy->spec.shares_input && u == TOY_UNITS - 2};
     struct sw_plan_spec spec = {
         .units = toy->units,
         .type = SW_F32,
         .train = true,
         .micro_batches = TOY_MICROS,
         .token_bytes = TOY_BYTES,
-        .output_bytes = unit_bytes,
-        .saved_bytes = unit_bytes,
-        .derived_bytes = unit_bytes,
-        .shares_input = toy->spec.shares_input ? last_block : NULL,
+        .cost = cost,
         .work_bytes = TOY_BYTES,
         .group = toy->spec.group,
         .unit_slots = toy->spec.unit_slots,
