@@ -96,6 +96,14 @@ def what_is_planned_is_written():
     return problems
 
 
+def the_start_writes_masters_and_weights():
+    """Masters have twice the bytes of bf16 weights, which are written where they are on the drive."""
+    away, here = (plan(f"weights={tier},optimizer=nvme,grads=host,acts=host") for tier in ("nvme", "host"))
+    weights = away["disk_bytes"] - here["disk_bytes"]
+    found = [planned["writes"]["start_bytes"] - planned["disk_bytes"] for planned in (away, here)]
+    return [] if weights > 0 and found == [2 * weights] * 2 else [f"{found} bytes beside the store, {weights} of weights"]
+
+
 def nothing_is_said_of_steps_that_write_nothing():
     err = train("still", PLACES["device"], steps=2, rated=()).err
     return [] if re.search("written since the start: [0-9.]+ [kM]B\n", err) else [f"the end says {err[-300:]}"]
@@ -228,5 +236,6 @@ def writes_that_wear_a_drive_are_warned_of():
 
 
 script_test.run(writes_that_wear_a_drive_are_warned_of, pauses_are_counted, what_is_planned_is_written,
-                nothing_is_said_of_steps_that_write_nothing, shares_of_the_rated_life, a_save_by_the_rates,
-                narrow_state_that_doubles_the_speed_is_named, resume_keeps_the_rated_life)
+                the_start_writes_masters_and_weights, nothing_is_said_of_steps_that_write_nothing,
+                shares_of_the_rated_life, a_save_by_the_rates, narrow_state_that_doubles_the_speed_is_named,
+                resume_keeps_the_rated_life)

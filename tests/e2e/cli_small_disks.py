@@ -151,7 +151,11 @@ def drives_are_looked_at_before_a_run():
     described = program.run(*plan, "--machine", "rtx4090", "--nvme", missing)
     if described.code != 0:
         problems.append(f"the drives of a described machine are looked for here: {described.err}")
-    disks.mount("-t", "tmpfs", "-o", "size=3m", "tmpfs", memory)
+    disks.mount("-t", "tmpfs", "-o", "size=100m", "tmpfs", memory)
+    unnamed = program.run(*plan, cwd=memory)
+    if unnamed.code != 0:
+        problems.append(f"a plan without --nvme is refused for the folder where it is made: {unnamed.err}")
+    disks.mount("-o", "remount,size=3m", "tmpfs", memory)
     for what, command in (("plan", plan), ("dry run", train(run, "--dry-run")), ("run", train(run))):
         problems += program.refused(f"{what} without direct I/O", [*command, "--nvme", memory], memory, "--allow-buffered")
         problems += program.refused(f"{what} without room", [*command, "--nvme", memory, "--allow-buffered"], memory, "3.00 MiB",
