@@ -299,6 +299,33 @@ def a_beginning_of_tensor_groups():
     return problems + ([] if again.code == 0 else [f"begun again: {again.err[-500:]}"])
 
 
+def a_beginning_on_two_drives():
+    """The space that it was taking is given back on both, though the run is begun again elsewhere."""
+    drives = [path("begun-on-1"), path("begun-on-2")]
+    for drive in drives:
+        os.mkdir(drive)
+    program.must(*train("on-two", "nvme", "--nvme", drives[0], "--nvme", drives[1], steps=1))
+    start = {"spillway_start": 1, "ranks": 1, "whole": False, "stores": program.read_json(path("on-two", "run.json"))["stores"]}
+    shutil.rmtree(path("on-two"))
+    os.mkdir(path("on-two"))
+    program.write(path("on-two", "starting.json"), json.dumps(start))
+    for drive in drives:
+        program.write(os.path.join(drive, program.STORE), "\0" * 8192)
+    again = program.run(*train("on-two", "nvme", steps=1))
+    problems = [f"{os.listdir(drive)} stay in {drive}" for drive in drives if os.listdir(drive)]
+    return problems + ([] if again.code == 0 else [f"begun again: {again.err[-500:]}"])
+
+
+def a_beginning_of_a_later_version():
+    """What it has made is not known, so nothing is removed."""
+    os.mkdir(path("later"))
+    store = {"id": 32 * "0", "local_rank": 0, "places": []}
+    start = {"spillway_start": 2, "ranks": 1, "whole": False, "stores": [store]}
+    program.write(path("later", "starting.json"), json.dumps(start))
+    return program.refused("train", train("later", "nvme", steps=1), "starting.json", "not of a start that this program knows",
+                           watched=[path("later")])
+
+
 def a_beginning_that_a_power_loss_left_empty():
     """The file that lists the stores has its length and zeros for content: nothing was made yet, and train begins."""
     run = path("emptied")
@@ -462,6 +489,7 @@ def a_reader_that_has_gone():
 
 script_test.run(signals_end_after_the_step, a_second_signal_ends_at_once, the_time_limit, kills_at_random_instants,
                 a_log_behind_the_last_commit, a_log_that_is_lost_twice, an_evaluation_that_was_lost, an_export_that_was_lost, a_beginning_that_was_killed,
-                a_beginning_that_was_cleared_in_part, a_beginning_of_tensor_groups, a_beginning_that_a_power_loss_left_empty,
+                a_beginning_that_was_cleared_in_part, a_beginning_of_tensor_groups, a_beginning_on_two_drives,
+                a_beginning_of_a_later_version, a_beginning_that_a_power_loss_left_empty,
                 a_failure_beside_a_step_saves_first, a_loss_that_is_not_finite,
                 weights_that_diverge_in_the_last_step, saves_by_time, a_program_under_nohup, a_reader_that_has_gone)

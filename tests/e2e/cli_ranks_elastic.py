@@ -120,7 +120,9 @@ def the_folder_of_a_run_is_one_for_all_ranks():
     problems += refused("a new run", arguments)
     problems += [f"{name} is left" for name in os.listdir(here) + os.listdir(there)]
     together(2, train("here/seen", STEPS))
-    return problems + refused("a resume", command("resume", "seen"))
+    problems += refused("a resume", command("resume", "seen"))
+    together(2, train("there/seen", STEPS))
+    return problems + refused("a resume of two runs", command("resume", "seen"))
 
 
 def ranks_may_be_given_drives_of_their_own():
@@ -133,6 +135,19 @@ def ranks_may_be_given_drives_of_their_own():
     resume(2, "given", STEPS + 1)
     found = [name for name in ("fast/rank-0-of-2", "large/rank-1-of-2") if os.listdir(path(name)) == ["store.spillway"]]
     return [] if len(found) == 2 else [f"stores are only in {found}: {done.stderr[-1000:]}"]
+
+
+def stores_over_several_drives_change_ranks():
+    """What is no longer needed goes from each of them."""
+    drives, problems = [path("striped-1"), path("striped-2")], []
+    for drive in drives:
+        os.mkdir(drive)
+    together(1, train("striped", STEPS, "--nvme", drives[0], "--nvme", drives[1]))
+    for ranks, more, wanted in ((2, 1, ["rank-0-of-2", "rank-1-of-2"]), (1, 2, ["store.spillway"])):
+        resume(ranks, "striped", STEPS + more)
+        problems += [f"{ranks} ranks: {drive} has {os.listdir(drive)}" for drive in drives
+                     if sorted(os.listdir(drive)) != wanted]
+    return problems
 
 
 def drives_of_ranks_are_named_by_their_numbers():
@@ -151,4 +166,5 @@ def drives_of_ranks_are_named_by_their_numbers():
 
 
 script_test.run(any_number_of_ranks_has_the_same_state, exports_on_the_way_are_of_all_ranks, stores_of_another_run_stay, training_goes_on_as_on_one_rank,
-                the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own, drives_of_ranks_are_named_by_their_numbers)
+                the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own,
+                stores_over_several_drives_change_ranks, drives_of_ranks_are_named_by_their_numbers)
