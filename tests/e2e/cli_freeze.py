@@ -27,6 +27,8 @@ def path(*names):
 
 FOLDER = hf_folder.make(path("folder"), hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(3)))
 TIED, UNTIED = (FOLDER,), ("llama-tiny", "--init")
+# A block of 19 grains, which is written in two pieces.
+WIDE = (hf_folder.make(path("wide-folder"), hf_folder.config(n_embd=160, n_layer=1, n_head=4), None), "--init")
 
 
 def train(run, *more, model=TIED, steps=STEPS, place="optimizer=nvme", rate="1e-2"):
@@ -84,7 +86,7 @@ def start_of(model, name):
 def exports_hold_frozen_weights_as_they_were_loaded():
     """In fp32 although bf16 computes, while the run goes on and at its end."""
     problems = []
-    for name, model in (("tied", TIED), ("untied", UNTIED)):
+    for name, model in (("tied", TIED), ("untied", UNTIED), ("wide", WIDE)):
         before = start_of(model, name + "-start")
         program.must(*train(name, *FROZEN, "--export-every", HALF, "--precision", "bf16", model=model))
         problems += wrong_changes(name, before, exported(name))
@@ -160,12 +162,17 @@ def flip(file, offset):
 
 def damage_is_found_and_refused():
     program.must(*train("damaged", *FROZEN, steps=HALF))
+    run = program.read_json(path("damaged", "run.json"))
+    program.write(path("damaged", "run.json"), json.dumps({name: value for name, value in run.items()
+                                                           if name not in ("frozen_digest", "checksum")}))
+    lacking = program.refused("no digest", ["export", path("damaged"), path("none")], "frozen_digest", "restore the file")
+    program.write(path("damaged", "run.json"), json.dumps(run))
     whole = json.loads(program.must("verify", path("damaged"), "--json").out)
     file = path("damaged", FROZEN_FILE)
     flip(file, PAGE_BYTES + 12345)
     report = program.run("verify", path("damaged"), "--json")
     bad = json.loads(report.out)["bad"]
-    problems = [] if whole["bad"] == [] and report.code == 1 else [f"verify: {whole['bad']}, status {report.code}"]
+    problems = lacking + ([] if whole["bad"] == [] and report.code == 1 else [f"verify: {whole['bad']}, status {report.code}"])
     if [(grain["unit"], grain["grain"], grain["state"]) for grain in bad] != [(0, 0, "weights")]:
         problems.append(f"verify names {bad}")
     if program.run("verify", path("damaged")).err.count(FROZEN_FILE) != 1:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 
+import hf_folder
 import program
 from program import STORE, script_test
 from ranks_jobs import threads
@@ -24,8 +25,8 @@ def path(*names):
     return os.path.join(SCRATCH, *names)
 
 
-def train(run, state, *more, place="nvme", steps=STEPS):
-    return ["train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(run), "--steps", steps,
+def train(run, state, *more, place="nvme", steps=STEPS, model="gpt2-tiny"):
+    return ["train", "--model", model, "--init", "--data", DATA, "--run", path(run), "--steps", steps,
             "--schedule-steps", MORE, *program.SHAPE, "--place", PLACES[place], "--optimizer-state", state, *more]
 
 
@@ -166,6 +167,15 @@ def another_number_of_ranks_may_convert_too():
     return problems
 
 
+def units_of_several_pieces_are_converted_whole():
+    """A block of 19 grains, which is written in two pieces."""
+    model = hf_folder.make(path("wide"), hf_folder.config(n_embd=160, n_layer=1, n_head=4), None)
+    program.must(*train("pieces", "fp32", model=model))
+    weights = exported("pieces")
+    program.must("resume", path("pieces"), "--steps", STEPS, "--optimizer-state", "8bit")
+    return [] if exported("pieces") == weights else ["the weights are others"]
+
+
 def narrow_state_takes_less_space():
     problems, said = [], {}
     for state in FORMATS:
@@ -271,5 +281,6 @@ def bad_input_is_refused():
 script_test.run(narrow_state_has_the_same_bits_everywhere, a_killed_run_goes_on_with_the_same_bits,
                 a_resume_may_change_the_format, there_and_back_from_fp32_is_a_small_error,
                 a_conversion_that_is_killed_leaves_a_run, another_number_of_ranks_may_convert_too,
-                narrow_state_takes_less_space, gradients_in_8_bits_have_the_same_bits_everywhere,
-                a_resume_may_change_the_gradients, gradients_in_8_bits_move_fewer_bytes, bad_input_is_refused)
+                units_of_several_pieces_are_converted_whole, narrow_state_takes_less_space,
+                gradients_in_8_bits_have_the_same_bits_everywhere, a_resume_may_change_the_gradients,
+                gradients_in_8_bits_move_fewer_bytes, bad_input_is_refused)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 
+import hf_folder
 from program import SEQ, command, limits, must, scratch_folder, script_test, text, write
 from ranks_jobs import SHAPE, far, mpirun, threads
 
@@ -20,8 +21,8 @@ def path(name):
 DATA = write(path("data.txt"), text(1, 60 * SEQ))
 
 
-def train(name, steps, *more):
-    return command("train", "--model", "gpt2-tiny", "--init", "--data", DATA, "--run", path(name), "--steps", steps,
+def train(name, steps, *more, model="gpt2-tiny"):
+    return command("train", "--model", model, "--init", "--data", DATA, "--run", path(name), "--steps", steps,
                    "--schedule-steps", 3 * STEPS, "--warmup", 2, "--micro-batch", 2, *SHAPE, *more)
 
 
@@ -101,6 +102,17 @@ def training_goes_on_as_on_one_rank():
     return far("2, 3 and 1 ranks", path("changing"), path("one"))
 
 
+def units_of_several_pieces_change_ranks():
+    """A block of 19 grains, of which each rank keeps all, is copied in two pieces."""
+    model = hf_folder.make(path("wide"), hf_folder.config(n_embd=160, n_layer=1, n_head=4), None)
+    together(2, train("pieces", STEPS, "--zero", 0, model=model))
+    first = exported("pieces", "pieces-2")
+    resume(3, "pieces", STEPS, "--zero", 0)
+    same = filecmp.cmp(first, exported("pieces", "pieces-3"), shallow=False)
+    must("verify", path("pieces"))
+    return [] if same else ["other weights after a change to 3 ranks"]
+
+
 def the_folder_of_a_run_is_one_for_all_ranks():
     """Each rank works in a folder of its own, and the run's is named from there."""
     here, there = path("here"), path("there")
@@ -165,6 +177,7 @@ def drives_of_ranks_are_named_by_their_numbers():
     return problems
 
 
-script_test.run(any_number_of_ranks_has_the_same_state, exports_on_the_way_are_of_all_ranks, stores_of_another_run_stay, training_goes_on_as_on_one_rank,
+script_test.run(any_number_of_ranks_has_the_same_state, exports_on_the_way_are_of_all_ranks,
+                stores_of_another_run_stay, training_goes_on_as_on_one_rank, units_of_several_pieces_change_ranks,
                 the_folder_of_a_run_is_one_for_all_ranks, ranks_may_be_given_drives_of_their_own,
                 stores_over_several_drives_change_ranks, drives_of_ranks_are_named_by_their_numbers)
