@@ -150,15 +150,17 @@ def ranks_may_be_given_drives_of_their_own():
 
 
 def stores_over_several_drives_change_ranks():
-    """What is no longer needed goes from each of them."""
-    drives, problems = [path("striped-1"), path("striped-2")], []
-    for drive in drives:
+    """What is no longer needed goes from each of them without a word, and their folders stay."""
+    drives, other, problems = [path("striped-1"), path("striped-2")], path("striped-3"), []
+    for drive in (*drives, other):
         os.mkdir(drive)
     together(1, train("striped", STEPS, "--nvme", drives[0], "--nvme", drives[1]))
-    for ranks, more, wanted in ((2, 1, ["rank-0-of-2", "rank-1-of-2"]), (1, 2, ["store.spillway"])):
-        resume(ranks, "striped", STEPS + more)
-        problems += [f"{ranks} ranks: {drive} has {os.listdir(drive)}" for drive in drives
-                     if sorted(os.listdir(drive)) != wanted]
+    changes = ((2, ["rank-0-of-2", "rank-1-of-2"], ()), (1, ["store.spillway"], ()), (2, [], ("--nvme", other)))
+    for more, (ranks, wanted, where) in enumerate(changes, 1):
+        done = together(ranks, command("resume", path("striped"), "--steps", STEPS + more, *where))
+        problems += [f"{ranks} ranks: {drive} has {os.listdir(drive) if os.path.exists(drive) else 'gone'}" for drive in drives
+                     if not os.path.exists(drive) or sorted(os.listdir(drive)) != wanted]
+        problems += [f"{ranks} ranks: {done.stderr}"] if "cannot be removed" in done.stderr else []
     return problems
 
 

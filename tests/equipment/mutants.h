@@ -39,6 +39,15 @@ static inline _Bool sw_mutant(const char *file, int line, _Bool value) {
     return __builtin_strcmp(forced + chars, rest) == 0 ? !value : value;
 }
 
+/* Every test program of this build runs the cases that SW_TEST_FILTER names, so that the tool can tell which of them
+ * reach a condition. Other programs are not linked with cmocka. */
+extern void cmocka_set_test_filter(const char *pattern) __attribute__((weak));
+static void __attribute__((constructor)) sw_mutant_filter(void) {
+    const char *filter = sw_mutant_getenv("SW_TEST_FILTER");
+    if (filter != (void *)0 && cmocka_set_test_filter != (void *)0)
+        cmocka_set_test_filter(filter);
+}
+
 /* The compiler knows the file's name, so that all other files cost nothing. Paths begin at the tree: "../io/...". */
 #define SW_MUTANT_IS_HERE                                                                                              \
     (__builtin_strncmp(__FILE__, "../io/store/", 12) == 0 || __builtin_strncmp(__FILE__, "../run/folder/", 14) == 0 || \

@@ -377,7 +377,7 @@ def what_is_left_stays_where_the_own_store_is_damaged():
         write_run(path, run)
         damaged = os.path.join(path, "rank-1-of-2", "store.spillway")
         flip(damaged)
-        for ranks in (2, 3):
+        for ranks in (1, 2, 3):
             problems += refused(job(ranks, "resume", path), "is kept", f"damaged, on {ranks}")
             problems += [] if os.path.exists(os.path.join(path, "kept", "store.spillway")) else ["it is gone"]
         flip(damaged)
