@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the tables and pictures of docs/evidence.md and README.md from the results of `./dev peers`. The same results give
-the same bytes.
+"""Makes the tables and pictures of docs/evidence/peers.md and README.md from the results of `./dev peers`. The same results
+give the same bytes.
 
 usage: tables.py FILE [--evidence FILE] [--readme FILE] [--pictures DIR]
 """
@@ -20,7 +20,7 @@ MARK = "bench/peers/tables.py"
 
 
 def cell_of(contender, figure):
-    """A median with the least and the most of the rounds."""
+    """A median, then the least and the most of the rounds."""
     middle, ends = summary.median(contender, figure), summary.spread(contender, figure)
     if middle is None:
         return ""
@@ -73,7 +73,7 @@ def machine_line(machine):
 
 
 def machine_lines(pairs):
-    """The machine; where pairs were measured on several, each with its pairs."""
+    """The machine; several machines each with the pairs that were measured there."""
     of = {}
     for pair in pairs:
         of.setdefault(machine_line(pair["machine"]), []).append(f"`{pair['name']}`")
@@ -81,7 +81,7 @@ def machine_lines(pairs):
 
 
 def peers_line(pairs):
-    """The versions that took part in any pair, and why a peer took part in none."""
+    """The versions of the peers that were measured, and why the others were not."""
     found = [(name, one) for pair in pairs for name, one in pair["versions"].items()]
     here = {f"{name} {one['version']}": name for name, one in found if not one["missing"]}
     absent = {name: one["missing"] for name, one in found if name not in here.values()}
@@ -91,7 +91,7 @@ def peers_line(pairs):
 
 def evidence(results, pictures):
     lines = [*machine_lines(results["pairs"]), "", peers_line(results["pairs"]), "",
-             "A figure is the median of the rounds, with the least and the most.", ""]
+             "Figures are medians over the rounds; the least and the most are in brackets.", ""]
     for pair in results["pairs"]:
         lines += pair_lines(pair)
         if pictures and picture.can_draw(pair):
@@ -99,19 +99,40 @@ def evidence(results, pictures):
     return "\n".join(lines).rstrip() + "\n"
 
 
+def figure_text(figure, value):
+    """A figure with its unit and three significant digits."""
+    if figure.endswith("_bytes_per_s"):
+        return f"{value / summary.GB:#.3g} GB/s"
+    return f"{value * 1e3:#.3g} ms" if value < 0.1 else f"{value:#.3g} s"
+
+
+def ratio_text(ratio):
+    """How many times the peer's speed ours is; a loss in percent of the peer's speed."""
+    slower = round(100 * (1 - ratio))
+    return f"{slower}% slower" if slower > 0 else f"{ratio:.2f}× as fast"
+
+
+def workload_of(pair, goal):
+    """A pair's title, what is read or written, and which of our contenders stands for spillway."""
+    parts = [summary.word_of(goal["figure"])] if goal["figure"].endswith("_per_s") else []
+    parts += [] if goal["ours"] == "spillway" else [goal["ours"].removeprefix("spillway ")]
+    return ": ".join((pair["title"].removeprefix("Step of "), *parts))
+
+
 def readme_rows(results):
-    """Rows of README's table of results: one for each comparison of time with a peer."""
-    rows = []
+    """README's table: one row for each comparison of time with a peer, short enough for 100 columns. A peer's settings are
+    left out of its name; the other tables have them."""
+    lines = ["| workload | spillway | peer | ratio |", "|---|---|---|---|"]
     for pair in results["pairs"]:
         for goal in pair["goals"]:
-            found = summary.ratio(pair, goal)
-            if found is None or not goal["figure"].endswith("_s"):
+            figure, found = goal["figure"], summary.ratio(pair, goal)
+            if found is None or not figure.endswith("_s"):
                 continue
-            other = summary.best_of(pair, goal["than"], goal["figure"])["name"]
-            ours = "" if goal["ours"] == "spillway" else f"{goal['ours'].removeprefix('spillway ')} "
-            rate = f", {summary.word_of(goal['figure'])}" if goal["figure"].endswith("_per_s") else ""
-            rows.append(f"| {pair['title']}{rate}: {ours}beside {other} | {found[0]:.2f} times as fast |")
-    return "| what | figure |\n|---|---|\n" + "\n".join(rows) + "\n"
+            peer = summary.best_of(pair, goal["than"], figure)
+            ours = summary.median(summary.contender_named(pair, goal["ours"]), figure)
+            lines.append(f"| {workload_of(pair, goal)} | {figure_text(figure, ours)} | {peer['name'].split(',')[0]}: "
+                         f"{figure_text(figure, summary.median(peer, figure))} | {ratio_text(found[0])} |")
+    return "\n".join(lines) + "\n"
 
 
 def draw(results, folder):

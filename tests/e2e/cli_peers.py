@@ -1,6 +1,7 @@
 """`./dev peers`: a peer that is not there, fails or lies leaves everything else measured, and the tables say what is missing.
 The peers here are stand-ins; no speed is asserted."""
 
+import filecmp
 import json
 import os
 import shutil
@@ -124,6 +125,28 @@ def tables_are_the_same_and_say_what_is_missing():
     return problems + ([] if found["pairs"][0]["machine"]["threads"] == 1 else ["the machine's threads are not told"])
 
 
+def the_documents_hold_what_the_tables_print():
+    """README, the page of the peers and its pictures are those of the measured results, and README's table is narrow enough."""
+    documents = os.path.join(SCRATCH, "documents")
+    kept = ["README.md", os.path.join("docs", "evidence", "peers.md")]
+    for name in kept:
+        os.makedirs(os.path.dirname(os.path.join(documents, name)), exist_ok=True)
+        shutil.copy(os.path.join(ROOT, name), os.path.join(documents, name))
+    readme, evidence = (os.path.join(documents, name) for name in kept)
+    ended = tables(os.path.join(ROOT, "docs", "measurements", "peers.json"), "--readme", readme, "--evidence", evidence,
+                   "--pictures", os.path.join(documents, "docs", "pictures"))
+    if ended.returncode != 0:
+        return [ended.stderr]
+    kept += [os.path.join("docs", "pictures", name) for name in os.listdir(os.path.join(documents, "docs", "pictures"))]
+    problems = [f"{name} is not what bench/peers/tables.py makes" for name in kept
+                if not filecmp.cmp(os.path.join(ROOT, name), os.path.join(documents, name), shallow=False)]
+    with open(readme, encoding="utf-8") as file:
+        rows = file.read().partition("tables.py: begin -->\n")[2].partition("<!--")[0].splitlines()
+    problems += [f"wider than 100 columns: {row}" for row in rows if len(row) > 100]
+    slower = sum(row.endswith("% slower |") for row in rows)
+    return problems + ([] if 0 < slower < len(rows) - 2 else [f"{slower} of {len(rows) - 2} rows are slower"])
+
+
 def a_pair_measured_again_takes_the_place_of_its_first():
     folder = stand_in("again")
     results("again.json", "--peers", folder, "--only", "step", "--rounds", "2")
@@ -188,6 +211,6 @@ def wrong_flags_are_refused():
 
 
 script_test.run(what_runs_is_measured_and_what_fails_is_named, without_any_peer_ours_is_measured,
-                tables_are_the_same_and_say_what_is_missing, a_pair_measured_again_takes_the_place_of_its_first,
-                pairs_of_another_machine_stay, a_file_of_something_else_is_left_alone, no_space_and_no_pip_are_reasons,
-                wrong_flags_are_refused)
+                tables_are_the_same_and_say_what_is_missing, the_documents_hold_what_the_tables_print,
+                a_pair_measured_again_takes_the_place_of_its_first, pairs_of_another_machine_stay,
+                a_file_of_something_else_is_left_alone, no_space_and_no_pip_are_reasons, wrong_flags_are_refused)

@@ -14,7 +14,8 @@ ROOT = os.path.dirname(os.path.dirname(program.HERE))
 PAGES = [os.path.join(ROOT, name) for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.M)
 PATH = re.compile(r"`((?:core|io|kernels|offload|text|model|report|job|run|cli|bench|tests|tools|docs)/[\w./-]*)`")
 STEPS = re.compile(r"(--steps) (\d+)")
 # Runs are as long as a reader's; a test's are shorter by this.
@@ -41,12 +42,20 @@ def commands_of(page, language=None):
                     yield words
 
 
+def anchors_of(page):
+    """The anchors that GitHub makes from a page's headings."""
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(FENCE.sub("", read(page)))}
+
+
 def links_and_paths_lead_somewhere():
     problems = []
     for page in PAGES:
-        for target in LINK.findall(read(page)):
-            if not os.path.exists(os.path.join(os.path.dirname(page), target)):
+        for target, anchor in LINK.findall(read(page)):
+            path = os.path.join(os.path.dirname(page), target) if target else page
+            if not os.path.exists(path):
                 problems.append(f"{name_of(page)}: no {target}")
+            elif anchor and anchor not in anchors_of(path):
+                problems.append(f"{name_of(page)}: no {target}#{anchor}")
         for target in PATH.findall(read(page)):
             if not glob.glob(os.path.join(ROOT, target.rstrip("/")) + "*"):
                 problems.append(f"{name_of(page)}: no {target}")
