@@ -1,23 +1,36 @@
 /* One transformer block, forward and backward: norm, attention, norm, MLP, each in the form that the configuration
- * names. The tiles of a block use the same parts. */
+ * names. A tile of a block runs the same functions on its part of the weights.
+ *
+ * Intermediates are of two classes. Saved ones need a matrix product to compute again; derived ones (norms, rotated
+ * heads, activated values) cost only memory traffic. The plan may keep both, only the saved ones, or none, so the
+ * forward pass and every recomputation call the same functions: the bits cannot depend on the choice.
+ *
+ * The backward pass of a half is three functions: the gradient at its input, then the weights of its last and of its
+ * first product. A whole block calls them in turn. A tensor group runs them as three ops, and its exchanges overlap the
+ * products of weights. One function with hooks between the parts would put the order of ops here; it belongs to the
+ * plan.
+ *
+ * Queries, keys and values are one product even where a rank has only some of their rows: gathering those rows into one
+ * matrix keeps one product of one shape. */
 #include "model/model_private.h"
 
-/* The product of queries, keys and values of a rank that shares its key-value head with others of its tensor group. The
- * unit has the weights of all keys and values, because the group keeps them alike on all ranks (model_units.c). The
- * rank collects the rows that it computes with as one matrix, and adds the gradient of that matrix to these rows. */
+/* The product of queries, keys and values on a rank that shares its key-value head with other ranks of its tensor
+ * group. The unit holds the weights of all keys and values, which the group keeps equal on all ranks (model_units.c).
+ * The rank collects the rows it needs as one matrix, and adds the gradient of that matrix back to these rows. */
 
 /* The tensors of queries, keys and values, in the order of their pieces in the unit. */
 enum { QKV_PIECES = 3 };
 
-/* Rows of one of these that this rank computes with. A row is that of a weight, or an element of a bias. */
+/* The rows of one piece that this rank computes with. A row of a weight is a matrix row; a row of a bias is one
+ * element. */
 struct own_rows {
-    int64_t first;     /* in the rank's part of the tensor */
-    int64_t collected; /* in the matrix that has queries, keys and values */
+    int64_t first;     /* first row, within this rank's part of the tensor */
+    int64_t collected; /* first row within the collected matrix of queries, keys and values */
     int64_t rows;
 };
 
-/* As many neighbouring ranks as there are for each key-value head share it. A bias of queries is on all ranks, a weight
- * is not. */
+/* Returns the rows of a piece that this rank needs. kv_heads is smaller than the number of ranks, so neighbouring ranks
+ * share each key-value head. The bias of queries is whole on every rank, their weight is cut. */
 static struct own_rows own_rows_of(const struct sw_model *model, enum sw_block_tensor tensor, int piece) {
     const struct widths *w = &model->widths;
     const int64_t kv_head = model->cut.rank / (model->cut.ranks / model->config.kv_heads);
@@ -26,7 +39,7 @@ static struct own_rows own_rows_of(const struct sw_model *model, enum sw_block_t
     return (struct own_rows){.first = kv_head * w->kv, .collected = w->q + (piece - 1) * w->kv, .rows = w->kv};
 }
 
-/* Returns the unit's number of the first of the three tensors, or -1 where this rank need not collect them. */
+/* Returns the index in the unit of the first of the three tensors, or -1 where this rank does not collect them. */
 static int first_piece(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor tensor) {
     return sw_cut_copies_kv(&model->config, &model->cut) ? sw_block_tensor_in(model, call->unit, tensor) : -1;
 }
@@ -49,9 +62,9 @@ static sw_status collect(const struct sw_model *model, const struct sw_unit_call
     return SW_OK;
 }
 
-/* Where a rank copies key-value heads: collects the weights of its queries, keys and values as one matrix in the work
- * area, with their biases; zeroes the gradients of these there; and adds these gradients to the unit's. Else each does
- * nothing. */
+/* Collects the weights and biases of this rank's queries, keys and values as one matrix in the work area; zeroes the
+ * gradients of that matrix; adds those gradients to the unit's. Each of the three does nothing unless the rank copies
+ * key-value heads. */
 static sw_status collect_qkv(const struct sw_model *model, const struct sw_unit_call *call) {
     SW_TRY(collect(model, call, QKV_WEIGHT, model->config.hidden, area_at(call->work, model->work.own_qkv)));
     return collect(model, call, QKV_BIAS, 1, area_at(call->work, model->work.own_qkv_bias));
@@ -137,7 +150,7 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
                                  norm->scale, norm->mean, norm->rstd, dx, norm->scale_acc, norm->bias_acc);
 }
 
-/* Tells whether the work area has what the product of queries, keys and values multiplies by. */
+/* Tells whether the work area holds the operand of this tensor's product. */
 static bool is_collected(const struct sw_model *model, int tensor) {
     return (tensor == QKV_WEIGHT || tensor == QKV_BIAS) && sw_cut_copies_kv(&model->config, &model->cut);
 }
@@ -186,8 +199,8 @@ sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_c
                        y, area_at(call->work, model->work.scratch));
 }
 
-/* Returns the rows that count in the gradient of a bias. A bias behind a sum over a tensor group is on every rank, and
- * each adds up its rows. */
+/* Returns the rows that count in the gradient of a bias. A bias that follows a sum over a tensor group exists on every
+ * rank, and each rank adds up its own rows. */
 static struct sw_span bias_rows(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name) {
     const bool behind_sum = name == LINEAR_PROJECTION || name == LINEAR_DOWN;
     return model->cut.ranks > 1 && behind_sum ? call->own_rows : (struct sw_span){.grains = model->rows};
@@ -252,8 +265,7 @@ static sw_status norm_backward(const struct sw_model *model, const struct sw_uni
     return sw_model_norm_backward(model, call->stream, &norm, dy, x, true, call->grad);
 }
 
-/* The inputs of attention or their gradients: values, and queries and keys, which are normalised if the model does so.
- */
+/* The inputs of attention, or their gradients. Queries and keys are normalised if the model does so. */
 struct head_rows {
     char *q, *k, *v;
 };
@@ -264,8 +276,8 @@ static struct head_rows head_rows(const struct sw_model *model, char *qkv, char 
     return (struct head_rows){.q = first, .k = first + q, .v = qkv + q + kv};
 }
 
-/* Returns the attention of a unit: with its layer's window, unless that is longer than any query looks back, and with
- * the micro-batch's documents. */
+/* Returns the attention of a unit: with the micro-batch's documents, and with its layer's window unless no query looks
+ * back that far. */
 static struct sw_attention attention_of(const struct sw_model *model, const struct sw_unit_call *call) {
     const int64_t window = sw_config_window(&model->config, sw_tile_of(&model->cut, call->unit).layer);
     struct sw_attention attention = model->attention;
@@ -276,8 +288,8 @@ static struct sw_attention attention_of(const struct sw_model *model, const stru
     return attention;
 }
 
-/* Rotates queries and keys, which lie side by side. Positions go on through the documents of a sequence, because only
- * the distance of a query from a key matters. */
+/* Rotates queries and keys, which are neighbours in each row. Positions run on across the documents of a sequence:
+ * attention depends only on the distance between query and key. */
 static sw_status rotate(const struct sw_model *model, const struct sw_unit_call *call, char *q, bool back) {
     const struct sw_attention *a = &model->attention;
     const struct sw_rotation shape = {.batch = a->batch,
@@ -295,7 +307,7 @@ static sw_status rotate(const struct sw_model *model, const struct sw_unit_call 
 /* The norm of queries or of keys, from the result of the product to the input of attention. */
 struct head_norm {
     struct sw_rmsnorm shape;
-    int64_t offset_bytes; /* of a row, in the product's result and in the input of attention */
+    int64_t offset_bytes; /* offsets within a row: of the product's result, and of the input of attention */
     enum sw_block_tensor scale;
     float *rstd;
 };
@@ -344,7 +356,7 @@ static sw_status norm_heads_backward(const struct sw_model *model, const struct 
     return SW_OK;
 }
 
-/* Appends the pass's keys and values to the KV cache, from which attention reads those of all passes. */
+/* Appends this pass's keys and values to the KV cache, and points the attention at those of all passes. */
 static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_call *call,
                            struct sw_attention *attention, struct head_rows *rows) {
     const int64_t typed = sw_dtype_bytes(model->shape.type), row_bytes = model->widths.kv * typed;
@@ -362,7 +374,7 @@ static sw_status keep_keys(const struct sw_model *model, const struct sw_unit_ca
     return SW_OK;
 }
 
-/* Normalises and rotates queries and keys. Without norms they are rotated in place, where the product left them, so a
+/* Normalises and rotates queries and keys. Without norms they are rotated in place, in the product's result, so a
  * recomputation must not rotate them again. */
 static sw_status turn_heads(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     SW_TRY(norm_heads(model, call, s));
@@ -430,8 +442,8 @@ sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call
                                                        model->rows * model->widths.ffn, s->up, s->activated);
 }
 
-/* If activated values were not kept, the activation's backward pass makes them from its own input; so the products that
- * read them come after it. */
+/* Where activated values were not kept, the backward pass of the activation makes them from its own input. The products
+ * that read them must come later. */
 sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                                 void *product_grad, void *dn) {
     const sw_activation activation = model->config.activation;
@@ -515,9 +527,9 @@ sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *c
 }
 
 /* A tile of one half of a block, forward and backward: some heads of the attention, or some columns of the MLP's inner
- * layer. Each adds its share to the residual, so that the device holds the weights of one tile at a time. The first
- * tile also computes the half's normalised input and hands it on; in the backward pass the gradient there is summed on
- * the way back to the first tile, which then runs the norm's backward. */
+ * layer. Each tile adds its share to the residual, so the device holds the weights of only one tile at a time. The
+ * first tile also computes the half's normalised input and hands it on. In the backward pass the gradient at that input
+ * is summed from the last tile to the first, which runs the backward pass of the norm. */
 
 struct tile_call {
     struct sw_tile tile;

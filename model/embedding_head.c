@@ -1,4 +1,13 @@
-/* The first and the last unit: the token and position tables; the final norm, logits and loss. */
+/* The first and the last unit: the token and position tables; the final norm, logits and loss.
+ *
+ * The logits of a micro-batch never exist as a whole.
+ * The head works in tiles (model_shapes.c chooses their sizes). A tile of rows with the whole vocabulary needs each
+ * logit once. Where memory allows only few rows, the vocabulary is cut instead, and the logits of all tiles but the
+ * last are computed a second time for the gradients: a pass over the output table and its fp32 gradient for every few
+ * rows would cost more than the second product.
+ *
+ * Loss and gradient come from one pass in training, because keeping anything between the two would mean keeping logits.
+ */
 #include "core/size.h"
 #include "model/model_private.h"
 
@@ -8,7 +17,7 @@ static bool has_position_table(const struct sw_model *model) {
     return model->config.positions == SW_POSITIONS_LEARNED;
 }
 
-/* Return the rows of the token and of the position table that a rank of a tensor group has; 0 rows: all. */
+/* Return the rows of the token table and of the position table that a rank of a tensor group has; 0 rows: all. */
 static struct sw_table_part tokens_part(const struct sw_model *model) {
     const struct sw_span rows = model->cut.ranks > 1 ? model->vocab : (struct sw_span){0};
     return (struct sw_table_part){.first = rows.first_grain, .rows = rows.grains};
@@ -63,7 +72,7 @@ static sw_status forward_gathered(const struct sw_model *model, const struct sw_
                                 (struct sw_table_part){0}, (struct sw_table_part){0});
 }
 
-/* Returns the rows of the position table that the units have, counted from the first position of this pass on. */
+/* Returns the rows of the position table that the unit has, counted from the first position of this pass. */
 static struct sw_table_part positions_from(const struct sw_model *model, const struct sw_unit_call *call) {
     struct sw_table_part part = positions_part(model);
     part.rows = part.rows > 0 ? part.rows : model->config.max_positions;
@@ -174,7 +183,7 @@ sw_status sw_head_tile_gradients(const struct sw_model *model, const struct sw_u
                    model->head.cut ? (void *)t->hidden_grad : t->norm_grad, t->scratch);
 }
 
-/* Returns the part of a tile that begins at row `first` and has as many rows as hold logits at once. */
+/* Returns a part of a tile: it begins at row `first` and has as many rows as fit the logits buffer. */
 static struct head_tile part_of(const struct sw_model *model, const struct head_tile *t, int64_t first) {
     const int64_t typed = sw_dtype_bytes(model->shape.type);
     struct head_tile part = *t;
@@ -204,7 +213,7 @@ int64_t sw_head_cols_at(const struct sw_model *model, int64_t col) {
     return sw_min_i64(model->head.cols, model->vocab.grains - col);
 }
 
-/* Goes from the last tile of the vocabulary to the first: the last tile's logits are still in memory, and those of the
+/* Walks from the last tile of the vocabulary to the first: the logits of the last are still in memory, those of the
  * others are computed again. */
 static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const struct sw_unit_call *call,
                                            const struct head_tile *t) {

@@ -1,3 +1,5 @@
+/* A model on a device: the list of its matrix products, the share of a rank of a tensor group, creation, and the
+ * callbacks that the engine runs. block.c and embedding_head.c have the arithmetic of one rank. */
 #include "model/model.h"
 
 #include "core/rng.h"
@@ -23,7 +25,7 @@ static int add(struct sw_model_product *out, int count, const char *layer, const
     return count;
 }
 
-/* The sizes of tiles along one side of the head, and how many tiles have each: the last tile may be smaller. */
+/* The sizes of tiles along one side of the head, and how many tiles have each size: the last tile may be smaller. */
 struct sizes {
     int64_t size[2], times[2];
     int count;
@@ -40,7 +42,7 @@ static struct sizes cut(int64_t all, int64_t tile) {
     return sizes;
 }
 
-/* Adds a product of the head, or counts it with an equal one that is listed already. Returns the new count. */
+/* Adds a product of the head, or counts it with an equal one already in the list. Returns the new count. */
 static int add_of_head(struct sw_model_product *out, int count, enum pass pass, struct sw_gemm shape, int64_t times) {
     const struct sw_model_product added = {
         .layer = "head", .pass = passes[pass], .head = true, .shape = shape, .times = times};
@@ -63,8 +65,8 @@ static int add_head(struct sw_model_product *out, int count, const struct sw_mod
         for (int c = 0; c < cols.count; c++) {
             const struct head_products tile = sw_head_products(model, rows.size[r], cols.size[c]);
             const int64_t times = rows.times[r] * cols.times[c];
-            /* With a cut vocabulary, the logits of all tiles but the last are computed again for the gradients; those
-             * of a tensor rank's last tile too, as its softmax waits for the other ranks. */
+            /* With a cut vocabulary, the logits of all tiles but the last are computed again for the gradients. A
+             * tensor rank computes those of its last tile again too: its softmax waits for the other ranks. */
             const int64_t kept = model->cut.ranks == 1 && c + 1 == cols.count ? rows.times[r] : 0;
             const int64_t again = model->head.cut ? times - kept : 0;
             for (int p = 0; p < parts.count; p++)
@@ -84,22 +86,27 @@ int sw_model_products(const struct sw_model *model, struct sw_model_product out[
     for (int i = 0; i < LINEARS; i++) {
         const struct linear *linear = &model->linear[i];
         struct sw_gemm shapes[] = {linear->forward, linear->input_gradient, linear->weight_gradient};
-        /* The sum with the residual is no part of the product. */
+        /* The addition of the residual is not part of the product. */
         shapes[0].addend = false;
         count = add(out, count, names[i], shapes, model->config.layers * model->cut.tiles);
     }
     return add_head(out, count, model);
 }
 
-/* Computes the part that a rank of a tensor group has (Shoeybi et al., arXiv 1909.08053) of a half of a block, in one
- * tile or several, of the embedding and of the head. The plan adds up the parts between these calls; those of one
- * rank's tiles are added up here. */
+/* The share of a tensor rank (Shoeybi et al., arXiv 1909.08053): of a half of a block, in one tile or several, of the
+ * embedding and of the head.
+ *
+ * The functions here only compute; the plan adds the ranks' parts between them. So an exchange is an op like any other,
+ * which the plan can order, price and overlap, and a rank blocks in no call of the model. Parts of one rank's own tiles
+ * are added here, because no other rank needs them.
+ *
+ * Each rank adds the residual of its own rows to its part before the sum, with or without sequence parallelism, so that
+ * both give the same bits and no rank needs a whole input for it. */
 
-/* Floats of a row in a record of the softmax: the largest logit, the sum of exponentials, the target's logit. */
+/* Floats of a row in a softmax record: the largest logit, the sum of exponentials, the target's logit. */
 enum { SOFTMAX_FLOATS = 3, SOFTMAX_ALIGN_BYTES = 64 };
 
-/* Returns the bytes of a rank's record of the softmax: the largest logit of every row, the sum of exponentials, and the
- * target's logit. */
+/* Returns the bytes of one rank's softmax record, which has SOFTMAX_FLOATS floats for each row. */
 static int64_t softmax_bytes(const struct sw_model *model) {
     return sw_round_up(SOFTMAX_FLOATS * model->rows * (int64_t)sizeof(float), SOFTMAX_ALIGN_BYTES);
 }
@@ -113,8 +120,8 @@ static int64_t row_bytes(const struct sw_model *model) {
     return model->config.hidden * sw_dtype_bytes(model->shape.type);
 }
 
-/* Computes the last product of the first tile of a rank's part of a half. The first rank's part has the bias, and each
- * has its rows of the residual, of which it need not have others. */
+/* Computes the last product of the first tile of a half. Only the first rank adds the bias; each rank adds the residual
+ * of its own rows, and may not have the others. */
 static sw_status begin_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x) {
     char *own_out = (char *)call->out + call->own_rows.first_grain * row_bytes(model);
@@ -130,7 +137,7 @@ static sw_status begin_half(const struct sw_model *model, const struct sw_unit_c
                   .a = own_out, .b = call->own_in, .y = own_out);
 }
 
-/* Computes a tile's last product, and adds it to what the rank's tiles before have. */
+/* Computes a tile's last product and adds it to the sum of the rank's earlier tiles. */
 static sw_status add_half(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                           enum sw_block_tensor weight, const void *x) {
     if (sw_tile_of(&model->cut, call->unit).first)
@@ -141,13 +148,13 @@ static sw_status add_half(const struct sw_model *model, const struct sw_unit_cal
                        area_at(call->work, model->work.scratch));
 }
 
-/* Tells whether the unit has the norm of its half: its first tile. */
+/* Tells whether the unit has the norm of its half, as its first tile does. */
 static bool has_norm(const struct sw_model *model, const struct sw_unit_call *call) {
     return sw_tile_of(&model->cut, call->unit).first;
 }
 
-/* Returns a half's normalised input, which the plan has, which the first tile hands on, or which fill_norm computes.
- * Not for calls with sequence parallelism that do not read it. */
+/* Returns a half's normalised input: the plan's, the one that the first tile handed on, or the memory that fill_norm
+ * fills. Calls with sequence parallelism that do not read it must not ask for it. */
 static const void *normed_of(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s) {
     if (call->normed != NULL)
         return call->normed;
@@ -172,7 +179,7 @@ static sw_status hand_on(const struct sw_model *model, const struct sw_unit_call
                                    model->rows * row_bytes(model));
 }
 
-/* Compute what a rank of a tensor group does (model.c; engine.h says what each leaves to the plan). */
+/* The passes of a tensor rank; engine.h says what each leaves to the plan. */
 static sw_status rank_forward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     const void *n = normed_of(model, call, &s);
@@ -198,8 +205,9 @@ static sw_status rank_recompute(struct sw_model *model, const struct sw_unit_cal
                : sw_attend_forward(model, call, n, &s);
 }
 
-/* The backward pass of a half in tiles begins with the last tile. The gradients of its tiles at the norm add up beside
- * the gradient at its output, and the first tile, which has the norm, leaves their sum in its place. */
+/* The backward pass of a half in tiles begins with the last tile. Each tile adds its gradient at the norm to a sum that
+ * is stored after the gradient at the half's output. The first tile, which has the norm, writes the sum to
+ * call->norm_grad. */
 static sw_status rank_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const struct saved s = sw_saved_of(model, call);
     const struct sw_tile tile = sw_tile_of(&model->cut, call->unit);
@@ -230,7 +238,7 @@ static sw_status rank_first_product(struct sw_model *model, const struct sw_unit
 /* The norm of a block's half, or the final norm. */
 struct own_norm {
     bool head;
-    enum sw_block_tensor scale; /* of a half */
+    enum sw_block_tensor scale; /* which norm, for a half of a block */
     struct sw_norm_call call;
 };
 
@@ -251,7 +259,7 @@ static sw_status rank_norm_forward(struct sw_model *model, const struct sw_unit_
                                  (char *)call->out + call->own_rows.first_grain * row_bytes(model));
 }
 
-/* Statistics of the rank's rows are computed again, from the input: what the backward pass computed may be gone. */
+/* Computes the statistics of the rank's rows again from the input: those of the backward op may be gone. */
 static sw_status rank_norm_backward(struct sw_model *model, const struct sw_unit_call *call) {
     const int64_t offset = call->own_rows.first_grain * row_bytes(model);
     struct own_norm norm = own_norm_of(model, call);
@@ -265,7 +273,7 @@ static sw_status rank_norm_backward(struct sw_model *model, const struct sw_unit
                                   !norm.head, call->own_grad);
 }
 
-/* Takes one tile of rows through this rank's part of the vocabulary, up to its record of the softmax. */
+/* Computes this rank's softmax record for one tile of rows. */
 static sw_status note_softmax(const struct sw_model *model, const struct sw_unit_call *call,
                               const struct head_tile *t) {
     float *record = area_at(call->softmax, model->cut.rank * softmax_bytes(model));
@@ -292,7 +300,7 @@ static sw_status rank_head_logits(struct sw_model *model, const struct sw_unit_c
     return SW_OK;
 }
 
-/* Combines the records of all ranks for a tile of rows, and computes the losses of these. */
+/* Combines the softmax records of all ranks for a tile of rows, and computes the losses of these rows. */
 static sw_status combine(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t) {
     SW_TRY(sw_softmax_combine(call->stream, .rows = t->rows, .parts = model->cut.ranks,
                               .part_stride = softmax_bytes(model) / (int64_t)sizeof(float), .row_stride = model->rows,
@@ -354,7 +362,7 @@ static sw_status list_costs(struct sw_model *model) {
     return SW_OK;
 }
 
-/* Makes the model for passes of one token, of otherwise the same shape. */
+/* Makes the model for passes of one token, which otherwise has the same shape. */
 static sw_status add_model_of_one(struct sw_model *model) {
     struct sw_model_shape shape = model->shape;
     shape.seq = 1;
@@ -370,6 +378,8 @@ static sw_status add_model_of_one(struct sw_model *model) {
 
 sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
                           struct sw_device *device, struct sw_model **out) {
+    assert(shape->batch > 0 && shape->seq > 0 && shape->tensor_rank >= 0);
+    assert(shape->tensor_rank < (shape->tensor_ranks > 1 ? shape->tensor_ranks : 1));
     if (sw_max_i64(shape->seq, shape->context) > config->max_positions)
         return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)shape->seq,
                        (long long)config->max_positions);
@@ -456,7 +466,7 @@ struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
     };
 }
 
-/* The model for passes of one token uses the same table, which lies at the same offset. */
+/* The model for passes of one token uses the same table, at the same offset. */
 static sw_status begin(void *context, struct sw_stream *stream, void *work) {
     const struct sw_model *model = context;
     const int64_t bytes = sw_most_keys(model) * model->config.head_dim * (int64_t)sizeof *model->rotation;
@@ -558,7 +568,7 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .gather = gather};
 }
 
-/* Returns the keys that a query sees on average. A full triangle counts as seq / 2, as is usual. */
+/* Returns the number of keys that a query sees on average. A full triangle counts as seq / 2, as is usual. */
 static double keys_seen(const struct sw_model_config *config, int64_t layer, int64_t seq) {
     const int64_t limit = sw_config_window(config, layer);
     const double all = (double)seq, window = limit > 0 ? (double)sw_min_i64(limit, seq) : all;
@@ -588,8 +598,8 @@ static bool adds_to_residual(const char *name) {
     return false;
 }
 
-/* The stream of a tensor's random numbers: its name, hashed (FNV-1a), so that it does not depend on the tensor's place.
- */
+/* Returns the random stream of a tensor: a hash (FNV-1a) of its name, so that it does not depend on the tensor's
+ * position. */
 static uint64_t stream_of(const char *name) {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (const char *c = name; *c != '\0'; c++)

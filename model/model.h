@@ -15,23 +15,24 @@ struct sw_model_shape {
     sw_dtype type;
     int64_t batch; /* sequences of a micro-batch */
     int64_t seq;
-    /* Units that each half of a block (attention, MLP) is cut into, or a rank's part of it; 0 or 1: it is not cut, and
-     * without a tensor group the block is one unit. */
+    /* Units per half of a block (attention, MLP), or per rank's part of a half. 0 or 1: not cut, and without a tensor
+     * group the whole block is one unit. */
     int64_t tiles;
-    /* Tensor parallelism: the ranks of a tensor group and this rank's number among them, which say what part of each
-     * matrix the units have. 0 or 1 ranks: the units are whole. */
+    /* Tensor parallelism: the size of the tensor group and this rank's number in it, which decide the part of each
+     * matrix that the units have. 0 or 1 ranks: the units are whole. */
     int tensor_ranks, tensor_rank;
-    sw_optimizer_format optimizer; /* of the units' optimizer state; where fp8 is set, not SW_OPTIMIZER_FP32 */
-    /* The products of blocks are of operands in 8 bits, of which the weights lie so (struct sw_units). type is bf16. */
+    sw_optimizer_format optimizer; /* format of the units' optimizer state; with fp8 not SW_OPTIMIZER_FP32 */
+    /* Products of blocks multiply 8-bit operands, and the weights of blocks are stored in 8 bits (struct sw_units).
+     * Requires type SW_BF16. */
     bool fp8;
     /* Tokens that the KV cache holds; 0: no cache. With a cache the model computes only logits, of one sequence, in
      * passes of `seq` tokens or one token. */
     int64_t context;
-    bool forward_only;       /* there is no backward pass, so nothing is kept for one */
-    int64_t head_tile_bytes; /* bytes of the largest tile of the head's logits and their gradient; 0: chosen by the
-                                device */
-    bool head_logits_apart;  /* the head's tiles and their rows are laid out as on a GPU (model_shapes.c) */
-    bool documents;          /* tokens come with the starts of documents, across which attention does not look */
+    bool forward_only; /* no backward pass, so nothing is kept for one */
+    /* Bytes of the largest tile of the head's logits and their gradient; 0: the device chooses. */
+    int64_t head_tile_bytes;
+    bool head_logits_apart; /* lays out the head's tiles and rows as on a GPU (model_shapes.c) */
+    bool documents;         /* tokens come with the starts of documents; attention does not cross them */
 };
 
 /* Returns the units of a model, laid out for this optimizer state, with tensors named as transformers saves them. With
@@ -40,16 +41,16 @@ struct sw_model_shape {
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
                          struct sw_units **out);
 
-/* Returns the units of a rank of a tensor group (Shoeybi et al., arXiv 1909.08053), which has parts of all matrices: of
- * a block's attention some heads and of its MLP some columns, each half `tiles` units; of the embedding and the output
- * table some rows of the vocabulary, and of the positions some. Norms, and biases behind a sum over the ranks, are
- * whole (struct sw_part's replicated). If there are more ranks than key-value heads, the weights of keys and values and
- * all biases beside them are whole too. SW_ERR_ARG where the model's sizes cannot be divided so; the message names the
- * nearest number of ranks, or the numbers of tiles, that fit. */
+/* Returns the units of one rank of a tensor group (Shoeybi et al., arXiv 1909.08053). The rank has some heads of each
+ * attention and some columns of each MLP, each half in `tiles` units; some rows of the vocabulary in the embedding and
+ * the output table; and some rows of the positions. Norms, and biases that follow a sum over the ranks, are whole
+ * (`replicated` in struct sw_part). With more ranks than key-value heads, the weights of keys and values and the biases
+ * of the same tensor are whole too. Fails with SW_ERR_ARG if the model's sizes cannot be divided like this; the message
+ * names the nearest number of ranks, or the numbers of tiles, that fit. */
 sw_status sw_model_rank_units(const struct sw_model_config *config, int ranks, int rank, int64_t tiles,
                               sw_optimizer_format optimizer, struct sw_units **out);
-/* Tells whether a rank of a tensor group of so many ranks, of which the model can be cut into, has a part of every
- * layer that can be cut into so many tiles. */
+/* Tells whether each rank's part of every layer can be cut into this many tiles. The model must be divisible among
+ * `ranks`. */
 bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t tiles);
 
 /* Prepares the model's arithmetic on a device, with every matrix product of these shapes. The device must outlive the
@@ -59,7 +60,7 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
 void sw_model_destroy(struct sw_model *model);
 
 const struct sw_units *sw_model_get_units(const struct sw_model *model);
-/* Returns the units for changes of their tensors' decay and learning rate, before there is a plan. */
+/* Returns the units, whose tensors' decay and learning rate may be changed until there is a plan. */
 struct sw_units *sw_model_tunable_units(struct sw_model *model);
 const struct sw_model_config *sw_model_get_config(const struct sw_model *model);
 sw_dtype sw_model_type(const struct sw_model *model);
@@ -75,15 +76,15 @@ struct sw_model_bytes {
         gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
     const struct sw_unit_cost *cost; /* one entry per unit */
     /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's
-     * record of the softmax, and the rows of the hidden state. */
+     * softmax record, and the rows of the hidden state. */
     int64_t product, softmax, rows;
 };
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model);
 
-/* A matrix product of training: its shape, and how often one micro-batch runs it in the whole model, without
+/* A matrix product of training: its shape, and how often the whole model runs it for one micro-batch, without
  * recomputation. */
 struct sw_model_product {
-    const char *layer, *pass; /* "qkv", "weight gradient" */
+    const char *layer, *pass; /* such as "qkv" and "weight gradient" */
     bool head;
     struct sw_gemm shape;
     int64_t times;
@@ -92,13 +93,13 @@ enum { SW_MODEL_MAX_PRODUCTS = 24 };
 /* Lists the matrix products of a training step and returns their number. */
 int sw_model_products(const struct sw_model *model, struct sw_model_product out[SW_MODEL_MAX_PRODUCTS]);
 
-/* Returns the floating-point operations of a training step for each token, as is usual: 6 for each parameter that
+/* Returns the floating-point operations of a training step per token, counted as usual: 6 for each parameter that
  * multiplies, and 6·layers·hidden·seq for causal attention, less with a window. Recomputation is not counted. */
 double sw_model_flops_per_token(const struct sw_model_config *config, int64_t seq);
 
-/* Fills random weights as GPT-2 is initialised: normal with init_std, which is divided by sqrt(2·layers) for
- * projections into the residual; norms are 1 and biases 0. Values depend only on the seed, the tensor's name and the
- * element. A sw_fill_function whose context is a struct sw_model_init. */
+/* Fills random weights as GPT-2 is initialised: normal with init_std, divided by sqrt(2·layers) for projections into
+ * the residual; norms are 1 and biases 0. Values depend only on the seed, the tensor's name and the element. A
+ * sw_fill_function whose context is a struct sw_model_init. */
 struct sw_model_init {
     const struct sw_model_config *config;
     const struct sw_units *units;

@@ -15,85 +15,85 @@ struct sw_block_range {
     int first, end;
 };
 struct sw_block_range sw_block_range(enum block_kind kind);
-/* Returns how many checkpoint tensors a tensor of the block consists of in this configuration; 0: the model does not
- * have it. */
+/* Returns how many checkpoint tensors make up a tensor of the block in this configuration; 0: the model does not have
+ * it. */
 int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor);
 
 struct sw_tile {
     enum block_kind kind;
     int64_t layer, index;
-    bool first, last; /* the first or last tile of its half; an only one is both */
+    bool first, last; /* the first and last tile of its half; a single tile is both */
 };
-/* How blocks are cut into units: each half among the ranks of a tensor group, of which this is one, and a rank's part
- * into tiles. Where both are 1 a block is one unit. */
+/* How blocks are cut into units: each half among `ranks` ranks of a tensor group, and this rank's part into `tiles`
+ * tiles. With both 1 a block is one unit. */
 struct sw_cut {
     int64_t tiles;
     int ranks, rank;
 };
-/* Returns the number of parts that a half of a block is cut into: the tiles of all ranks, rank after rank. */
+/* Returns the number of parts of a half: the tiles of all ranks, rank after rank. */
 static inline int64_t sw_cut_parts(const struct sw_cut *cut) {
     return cut->ranks * cut->tiles;
 }
 struct sw_tile sw_tile_of(const struct sw_cut *cut, int64_t unit);
 /* Tells whether a tensor group has more ranks than the model has key-value heads. Every rank then has the projections
- * of all keys and values, and computes with those of the one head that its queries attend to. Such a rank's part is one
+ * of all keys and values, and computes with the one head that its queries attend to. The part of such a rank is one
  * tile. */
 static inline bool sw_cut_copies_kv(const struct sw_model_config *config, const struct sw_cut *cut) {
     return config->kv_heads % sw_cut_parts(cut) != 0;
 }
 
-/* Byte offsets of a unit's intermediates: in the saved area, and, for those that are recomputed without a matrix
- * product, in the derived area. */
+/* Byte offsets of a unit's intermediates: those of the saved area, then those of the derived area, which need no matrix
+ * product to compute again. */
 struct saved_layout {
     int64_t qkv, log_sum_exp, attention_out, residual, up;
     int64_t saved_bytes;
     int64_t q_rstd, k_rstd, heads, activated, norm1_mean, norm1_rstd, norm1_out, norm2_mean, norm2_rstd, norm2_out;
     int64_t derived_bytes;
-    int64_t unnormed_bytes; /* of these, without the norms, which come last */
+    int64_t unnormed_bytes; /* size of the derived area without the norms, which come last */
 };
 
 /* Byte offsets in the work area, which blocks and the head use in turn. */
 struct work_layout {
-    int64_t wide;   /* rows × the widest result of a block's product; not where backward passes are split and the plan
-                       keeps it */
+    int64_t wide; /* rows × the widest result of a block's product; -1 where the plan keeps that result, as it does for
+                     split backward passes */
     int64_t narrow; /* rows × the larger of hidden and query */
-    int64_t inner;  /* rows × inner layer, where it is gated */
-    int64_t heads;  /* rows × query and key, where these are normalised */
-    /* Where key-value heads are copied: the weights and biases of this rank's queries, keys and values, and their
-     * gradients, in fp32. */
+    int64_t inner;  /* rows × inner layer, if it is gated */
+    int64_t heads;  /* rows × (query + key), if they are normalised */
+    /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
+     * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
-    int64_t matrix;                                    /* the matrix of a product, of weights that lie in 8 bits */
+    int64_t matrix;                                    /* one unpacked matrix, if weights are stored in 8 bits */
     int64_t rotation;                                  /* the table of rotary positions */
     int64_t scratch;                                   /* memory for matrix products and attention */
-    int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head, rows × hidden or rows */
-    int64_t logits;                                    /* head, as many rows of a tile as have them at once */
-    int64_t logits_grad, losses;                       /* head, one tile, or its rows */
-    int64_t loss;                                      /* head, the sum of all rows' losses, fp64 */
-    int64_t largest, sums, target_logits;              /* head whose vocabulary is cut: rows of a tile */
-    int64_t hidden_grad; /* head whose vocabulary is cut: rows of a tile × hidden, fp32 */
+    int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head: rows × hidden, or rows */
+    int64_t logits;                                    /* head: one tile's logits_rows */
+    int64_t logits_grad, losses;                       /* head: one tile; one tile's rows */
+    int64_t loss;                                      /* head: the sum of all rows' losses, fp64 */
+    int64_t largest, sums, target_logits;              /* head with a cut vocabulary: rows of a tile */
+    int64_t hidden_grad;                               /* head with a cut vocabulary: rows of a tile × hidden, fp32 */
     int64_t bytes;
 };
 
 /* A linear layer of a block: y = x·W + b (forward_plain: without b), dx = dy·Wᵀ, dW += xᵀ·dy. If W is stored [out, in]:
- * y = x·Wᵀ + b, dx = dy·W, dW += dyᵀ·x. forward_continued is forward_plain with an addend, where a rank of a tensor
- * group has several tiles: the first adds none. */
+ * y = x·Wᵀ + b, dx = dy·W, dW += dyᵀ·x. forward_continued is forward_plain with an addend, for the later tiles of a
+ * tensor rank; the first tile has nothing to add. */
 struct linear {
     struct sw_gemm forward, forward_plain, forward_continued, input_gradient, weight_gradient;
 };
 enum linear_name { LINEAR_QKV, LINEAR_PROJECTION, LINEAR_UP, LINEAR_DOWN, LINEARS };
 
-/* The head's tiles: `rows` of the hidden rows and `cols` of the vocabulary; the last of each may be smaller. If the
- * vocabulary is not cut, a tile has all of it and keeps the gradient of the logits for all its rows, but the logits for
- * only `logits_rows` at a time. Rows of logits and of their gradient are a multiple of `cols_multiple` elements apart
- * (sw_head_stride). */
+/* The head's tiles: `rows` hidden rows and `cols` columns of the vocabulary; the last tile of each may be smaller. If
+ * the vocabulary is not cut, a tile has all of it and keeps the gradient of the logits for all its rows, but the logits
+ * of only `logits_rows` rows at a time. Rows of logits and of their gradient are a multiple of `cols_multiple` elements
+ * apart (sw_head_stride). */
 struct head_tiles {
     int64_t rows, cols;
     int64_t logits_rows;
     int64_t cols_multiple;
     bool cut;
 };
-/* Returns the elements from one row of a tile's logits, and of their gradient, to the next. What lies behind the
- * columns of a row is never read or written. */
+/* Returns the distance in elements between rows of a tile's logits, and of their gradient. The gap after the columns of
+ * a row is never read or written. */
 int64_t sw_head_stride(const struct sw_model *model, int64_t cols);
 
 /* The matrix products of a tile of the head: logits = h·Tᵀ, dh = dlogits·T, dT += dlogitsᵀ·h. If the vocabulary is cut,
@@ -103,7 +103,7 @@ struct head_products {
 };
 
 /* Columns of a tile's activations: queries; keys, as many as values; all three together; the inner layer; the result of
- * the up product, which a gated MLP has twice as wide. */
+ * the up product, which is twice as wide in a gated MLP. */
 struct widths {
     int64_t q, kv, qkv, ffn, up;
 };
@@ -115,11 +115,11 @@ struct sw_model {
     struct sw_units *units;
     int64_t rows; /* batch · seq */
     struct sw_cut cut;
-    struct sw_span vocab;          /* rows of the vocabulary that the units have */
+    struct sw_span vocab;          /* rows of the vocabulary that this rank's units have */
     struct widths widths;          /* columns of a tile's activations */
-    struct sw_attention attention; /* the attention of a tile, without the window, which each layer has */
+    struct sw_attention attention; /* the attention of a tile, without the window, which depends on the layer */
     float *rotation;               /* the table of rotary positions; NULL: none */
-    struct sw_model *of_one;       /* the model for passes of one token, which uses this one's rotation; NULL: none */
+    struct sw_model *of_one; /* the model for passes of one token, which borrows this one's rotation; NULL: none */
     struct head_tiles head;
     struct saved_layout saved[BLOCK_KINDS];
     struct work_layout work;
@@ -128,7 +128,7 @@ struct sw_model {
     struct sw_unit_cost *cost; /* one entry per unit */
 };
 
-/* Parts of a micro-batch's tokens, which follow each other; without documents the last part does not exist. */
+/* Parts of a micro-batch's tokens, one after the other. Without documents there is no TOKEN_DOCUMENT_START. */
 enum token_part { TOKEN_INPUTS, TOKEN_TARGETS, TOKEN_DOCUMENT_START, TOKEN_PARTS };
 
 static inline int64_t sw_token_parts(const struct sw_model *model) {
@@ -140,8 +140,8 @@ static inline const int32_t *sw_token_part(const struct sw_model *model, const s
     return part < sw_token_parts(model) ? call->tokens + part * model->rows : NULL;
 }
 
-/* Return the address of a tensor in the unit's weights, and in its fp32 accumulator. Of a unit in 8 bits only the
- * tensors of wide grains, which are in the compute type, can be used where they lie; sw_block_matrix has the others. */
+/* Return the address of a tensor in the unit's weights, and in its fp32 accumulator. In a unit stored in 8 bits only
+ * the tensors of wide grains have the compute type and can be used in place; sw_block_matrix unpacks the others. */
 static inline const void *tensor_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int64_t offset = model->units->unit[call->unit].tensor[tensor].offset;
     const int64_t typed = sw_dtype_bytes(model->shape.type), grain = offset / SW_GRAIN_ELEMS;
@@ -168,21 +168,21 @@ sw_status sw_model_prepare(struct sw_model *model);
 struct sw_unit_cost sw_model_unit_cost(const struct sw_model *model, int64_t unit);
 struct head_products sw_head_products(const struct sw_model *model, int64_t rows, int64_t cols);
 
-/* Returns the offset of the normalised input in what one tile of a half hands to the next: the residual with what was
- * added so far, then the half's normalised input; backward, the gradients of both. The backward pass of a tile needs
- * only the normalised input, which is the same for all tiles, so only the first tile's output is kept. */
+/* Returns the offset of the normalised input in what one tile of a half hands to the next: first the residual with the
+ * sum so far, then the half's normalised input; in the backward pass the gradients of both. The backward pass of a tile
+ * needs only the normalised input, which is the same for all tiles, so only the first tile's output is kept. */
 int64_t sw_norm_offset(const struct sw_model *model);
 
-/* Returns the most keys that a query may see, its own included. */
+/* Returns the largest number of keys that a query may see, its own included. */
 static inline int64_t sw_most_keys(const struct sw_model *model) {
     return model->shape.context > 0 ? model->shape.context : model->shape.seq;
 }
 
-/* Returns the offset of the values in a unit's KV cache: keys of all positions come first, with the heads side by side,
- * then the values in the same layout. */
+/* Returns the offset of the values in a unit's KV cache: the keys of all positions come first, heads side by side, then
+ * the values in the same layout. */
 int64_t sw_cache_values_offset(const struct sw_model *model);
 
-/* The addresses of a unit's intermediates. */
+/* The addresses of a unit's intermediates (struct saved_layout). */
 struct saved {
     float *norm1_mean, *norm1_rstd, *q_rstd, *k_rstd, *log_sum_exp, *norm2_mean, *norm2_rstd;
     char *norm1_out, *qkv, *heads, *attention_out, *residual, *norm2_out, *up, *activated;
@@ -194,7 +194,7 @@ struct saved sw_saved_of(const struct sw_model *model, const struct sw_unit_call
 struct sw_norm_call {
     int64_t rows;
     const void *scale, *bias;
-    float *scale_acc, *bias_acc; /* gradients, in the backward pass */
+    float *scale_acc, *bias_acc; /* accumulators of the gradients, in the backward pass */
     float *mean, *rstd;
 };
 sw_status sw_model_norm_forward(const struct sw_model *model, struct sw_stream *stream, const struct sw_norm_call *norm,
@@ -203,8 +203,8 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
                                  const struct sw_norm_call *norm, const void *dy, const void *x, bool add_to_dx,
                                  void *dx);
 
-/* Returns in *out the matrix of a block's product in the compute type: where it lies or was collected, or unpacked into
- * the work area, where the next call replaces it. */
+/* Returns in *out the matrix of a block's product in the compute type: in the unit's weights, as collected, or unpacked
+ * into the work area, where the next call overwrites it. */
 sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor weight,
                           const void **out);
 
@@ -218,13 +218,14 @@ sw_status sw_mlp_forward(const struct sw_model *model, const struct sw_unit_call
                          const struct saved *s);
 /* Recomputes only the derived intermediates of the attention, which need no matrix product. */
 sw_status sw_attend_derive(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
-/* Computes a linear layer. addend: the residual that the result is added to; NULL: none. */
+/* Computes a linear layer. addend: the residual to add to the result; NULL: none. */
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x, const void *addend, void *y);
-/* Compute a half's backward pass in three parts, which a tensor group runs as ops of their own, so that the group can
- * exchange what the first leaves: the gradients at the result of the half's first product and, dn, at its normalised
- * input, from call->grad at the half's output; then the gradients of the last and of the first product's weights. The
- * first part also makes the MLP's activated values, which the second reads, if the call recomputes intermediates. */
+/* Compute a half's backward pass in three parts, which a tensor group runs as ops of their own so that exchanges
+ * overlap. The first goes from call->grad, at the half's output, to the gradient at the result of the half's first
+ * product and to dn, at its normalised input. The other two add the gradients of the last and of the first product's
+ * weights. If the call recomputes intermediates, the first part also makes the MLP's activated values, which the second
+ * reads. */
 sw_status sw_attend_input_gradient(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s,
                                    void *product_grad, void *dn);
 sw_status sw_attend_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
@@ -235,7 +236,7 @@ sw_status sw_mlp_input_gradient(const struct sw_model *model, const struct sw_un
 sw_status sw_mlp_last_product(const struct sw_model *model, const struct sw_unit_call *call, const struct saved *s);
 sw_status sw_mlp_first_product(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                                const void *product_grad);
-/* Compute all of it, with the gradient at the first product's result in the work area. */
+/* Compute all three parts. The gradient at the first product's result is in the work area. */
 sw_status sw_attend_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
                              const struct saved *s, void *dn);
 sw_status sw_mlp_backward(const struct sw_model *model, const struct sw_unit_call *call, const void *n,
@@ -253,9 +254,9 @@ sw_status sw_block_forward(struct sw_model *model, const struct sw_unit_call *ca
 sw_status sw_block_recompute(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_block_backward(struct sw_model *model, const struct sw_unit_call *call);
 sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit_call *call);
-/* Byte offsets of the embedding rows that are gathered for a micro-batch: the token table's rows in the order of the
- * tokens (at 0), the rows of positions 0 to seq - 1, and the numbers of the gathered token rows, by which they are
- * looked up like rows of a whole table. */
+/* Byte offsets of the embedding rows gathered for a micro-batch: the token table's rows in the order of the tokens (at
+ * 0), the rows of positions 0 to seq - 1, and the numbers of the gathered token rows, by which they are looked up like
+ * rows of a whole table. */
 struct gathered_layout {
     int64_t positions, numbers;
     int64_t bytes;
@@ -263,7 +264,7 @@ struct gathered_layout {
 struct gathered_layout sw_gathered_layout(const struct sw_model *model);
 void sw_embedding_gather(struct sw_model *model, const struct sw_gather_call *call);
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call);
-/* A tile of the head's rows: the inputs and gradients of its rows, and the areas that all tiles share. */
+/* A tile of the head's rows: their inputs and gradients, and the areas that all tiles share. */
 struct head_tile {
     int64_t first, rows;
     const int32_t *targets;
@@ -276,15 +277,15 @@ struct head_tile {
 /* Returns the tile that begins at a row. */
 struct head_tile sw_head_tile_at(const struct sw_model *model, const struct sw_unit_call *call, int64_t first,
                                  bool train);
-/* Compute the logits of columns [col, col + cols) of the table that there is, counted from its first; and, from the
- * gradient of these logits, that of the columns, unless the table is frozen, and of the hidden rows. */
+/* Compute the logits of columns [col, col + cols) of this rank's output table, and, from the gradient of these logits,
+ * the gradients of the hidden rows and, unless the table is frozen, of these columns. */
 sw_status sw_head_tile_logits(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,
                               int64_t col, int64_t cols);
 sw_status sw_head_tile_gradients(const struct sw_model *model, const struct sw_unit_call *call,
                                  const struct head_tile *t, int64_t col, int64_t cols);
 /* Returns the columns of the tile that begins at `col`. */
 int64_t sw_head_cols_at(const struct sw_model *model, int64_t col);
-/* Return a norm without its input and outputs: the final norm, or that of a block's half. */
+/* Return a norm without its input and outputs: the final norm, or the norm of a half of a block. */
 struct sw_norm_call sw_final_norm_call(const struct sw_model *model, const struct sw_unit_call *call, int64_t rows);
 struct sw_norm_call sw_block_norm_call(const struct sw_model *model, const struct sw_unit_call *call,
                                        enum sw_block_tensor scale);

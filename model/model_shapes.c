@@ -1,4 +1,8 @@
-/* Prepares a model's arithmetic: its matrix products by shape, and the offset of each intermediate. */
+/* Prepares a model's arithmetic: its matrix products by shape, and the offset of each intermediate.
+ *
+ * Everything is chosen from the model, the micro-batch and the kind of device, before the plan exists. Letting the
+ * plan's budgets choose the head's tiles would save memory in some runs, but the order of sums, and so the bits, would
+ * follow the budget. */
 #include "core/size.h"
 #include "kernels/tiling.h"
 #include "model/model_private.h"
@@ -82,38 +86,36 @@ void sw_rope_table(const struct sw_model_config *config, int64_t seq, float *tab
     }
 }
 
-/* How the head's rows and the vocabulary are cut into tiles, and the products of a tile. Both depend on the model, the
- * micro-batch and the kind of device alone, so that budgets never change bits. */
+/* How the head's rows and the vocabulary are cut into tiles, and the products of a tile. Both depend only on the model,
+ * the micro-batch and the kind of device, so budgets never change bits. */
 
-/* The bytes that a tile's logits and their gradient may take on a CPU, where all rows of a tile have both at once: as
- * many as the gradient of the output table, within these. Each tile packs the table anew and adds to its gradient, so
- * tiles of few rows cost time, and a model that is large anyway has the memory. With the most a vocabulary of 152,000
- * has tiles of 256 rows. */
+/* Bounds of the bytes that a tile's logits and their gradient take on a CPU, where all rows of a tile have both at
+ * once. Between the bounds they take as much as the gradient of the output table: each tile packs the table anew and
+ * adds to its gradient, so tiles of few rows cost time, and a model with a large table has the memory. With the upper
+ * bound a vocabulary of 152,000 has tiles of 256 rows. */
 #define HOST_LEAST_TILE_BYTES (64 * SW_MIB)
 #define HOST_MOST_TILE_BYTES (224 * SW_MIB)
-/* A GPU multiplies so fast that what crosses its memory counts. The gradient of logits is kept for all R rows of a
- * tile, for each of which the table's fp32 gradient is read and written, and logits are of r rows at a time, for each
- * of which the table is read. In bf16 that is R / 4 and r operations a byte, and an H100 multiplies some 250 in the
- * time of one: with these bytes a vocabulary of 150,000 has tiles of about 1,500 and 500 rows. Least crosses memory
- * where logits take two fifths of a tile. */
+/* A GPU multiplies so fast that its memory traffic decides. A tile keeps the gradient of the logits for its R rows, and
+ * logits for r rows at a time. The table's fp32 gradient is read and written once per R rows, the table is read once
+ * per r rows: in bf16 that is R / 4 and r operations per byte. An H100 does about 250 operations in the time of one
+ * byte; with these bytes a vocabulary of 150,000 has tiles of about 1,500 and 500 rows. Traffic is least if logits take
+ * two fifths of a tile. */
 #define GPU_TILE_BYTES (768 * SW_MIB)
 #define LOGITS_SHARE 0.4
-/* A GPU's products are made of tiles of 128 rows. So many rows of any vocabulary also end where a buffer may begin. */
+/* A GPU's products work in tiles of 128 rows. That many rows of any vocabulary also end at an aligned address. */
 enum { ROWS_MULTIPLE = 16, GPU_ROWS_MULTIPLE = 128 };
-/* Rows of logits and of their gradient begin at multiples of so many elements on a GPU: 128 bytes in 16 bits. A product
- * can load 16 bytes at once, and its tiles by the GPU's own copies (TMA), only where every row begins at a multiple of
- * 16 bytes, which 50,257 tokens do not give; and where rows begin with a line of the caches, 64 columns are one line
- * each instead of parts of two. So 50,257 columns take the memory of 50,304, 0.1% more. On a CPU rows follow each other
- * without gaps: its own products gain nothing by gaps, and oneDNN has its fast ways for rows without
- * (kernels/cpu/gemm.c). */
+/* On a GPU, rows of logits and of their gradient begin at multiples of this many elements: 128 bytes in 16 bits. A
+ * product can load 16 bytes at once, or use the GPU's own tile copies (TMA), only if every row begins at a multiple of
+ * 16 bytes, which 50,257 tokens do not give. Rows that begin with a cache line also keep 64 columns in one line instead
+ * of two. So 50,257 columns take the memory of 50,304, 0.1% more. On a CPU rows follow each other without gaps: its own
+ * products gain nothing from gaps, and oneDNN's fast paths want none (kernels/cpu/gemm.c). */
 enum { GPU_COLS_MULTIPLE = 64 };
-/* A tile of rows costs one pass over the output table and two over its gradient. With fewer rows than these that is
- * more than to compute logits twice; where the tile of whole rows would have fewer, the vocabulary is cut instead, and
- * the rows of a tile may be many. */
+/* A tile of rows costs one pass over the output table and two over its gradient. Below LEAST_ROWS rows that costs more
+ * than computing logits twice; the vocabulary is then cut instead, with up to CUT_ROWS rows per tile. */
 enum { LEAST_ROWS = 128, CUT_ROWS = 1024 };
 static_assert((int)LEAST_ROWS >= (int)GPU_ROWS_MULTIPLE, "what is not cut has room for the least of a GPU's tiles");
 
-/* Bytes of one row of logits and of their gradient, over the whole vocabulary, with what lies behind it. */
+/* Bytes of one row of logits and of their gradient, over the whole vocabulary, gap included. */
 struct row_bytes {
     int64_t logits, grad;
 };
@@ -142,13 +144,13 @@ static struct head_tiles cut_rows(int64_t tile_bytes, int64_t rows, int64_t voca
     return (struct head_tiles){.rows = tile_rows, .logits_rows = tile_rows, .cols = vocab};
 }
 
-/* Returns how many rows these bytes hold, rounded down to a multiple of GPU_ROWS_MULTIPLE, at least that. */
+/* Returns how many rows fit these bytes, rounded down to a multiple of GPU_ROWS_MULTIPLE, but at least that many. */
 static int64_t most_in(int64_t bytes, int64_t row_bytes) {
     return sw_max_i64(bytes / row_bytes / GPU_ROWS_MULTIPLE, 1) * GPU_ROWS_MULTIPLE;
 }
 
-/* Cuts tiles with more rows of gradients than of logits. Rounding tiles to an even size leaves some memory of the
- * gradients free, and the logits get it. */
+/* Cuts tiles with more rows of gradients than of logits. Rounding tiles to even sizes leaves some of the gradients'
+ * memory free, and the logits get it. */
 static struct head_tiles cut_rows_apart(int64_t tile_bytes, int64_t rows, int64_t vocab, struct row_bytes row) {
     const int64_t least_logits = sw_min_i64(most_in((int64_t)(LOGITS_SHARE * (double)tile_bytes), row.logits), rows);
     const int64_t most_rows = most_in(tile_bytes - least_logits * row.logits, row.grad);
@@ -163,7 +165,7 @@ static int64_t host_tile_bytes(int64_t vocab, int64_t hidden) {
     return sw_min_i64(sw_max_i64(table_grad_bytes, HOST_LEAST_TILE_BYTES), HOST_MOST_TILE_BYTES);
 }
 
-/* Cuts the head into tiles whose rows are `stride` elements apart where they have the whole vocabulary. */
+/* Cuts the head into tiles. Rows are `stride` elements apart if they span the whole vocabulary. */
 static struct head_tiles cut_head(const struct sw_model *model, int64_t vocab, int64_t stride, bool as_gpu) {
     const bool gpu = !sw_device_info(model->device).host_memory;
     const int64_t kind_bytes = gpu ? GPU_TILE_BYTES : host_tile_bytes(vocab, model->config.hidden);
@@ -171,7 +173,7 @@ static struct head_tiles cut_head(const struct sw_model *model, int64_t vocab, i
     const int64_t rows = model->shape.context > 0 ? 1 : model->rows;
     const int64_t float_bytes = (int64_t)sizeof(float), typed_bytes = sw_dtype_bytes(model->shape.type);
     const struct row_bytes row = {.logits = stride * float_bytes, .grad = stride * typed_bytes};
-    /* A rank of a tensor group knows the softmax of no row until the others have told theirs. */
+    /* A tensor rank knows no row's softmax until it has the records of the others. */
     if (model->cut.ranks > 1)
         return cut_vocabulary(tile_bytes, rows, vocab, float_bytes + typed_bytes);
     if (vocab > SW_SOFTMAX_BLOCK_COLUMNS && sw_min_i64(rows, LEAST_ROWS) * (row.logits + row.grad) > tile_bytes)
@@ -274,7 +276,7 @@ int64_t sw_product_bytes(const struct sw_model *model) {
     return model->rows * widest * sw_dtype_bytes(model->shape.type);
 }
 
-/* Returns the elements of a block's largest matrix, as a product takes it. */
+/* Returns the elements of a block's largest matrix, in the shape that a product reads it. */
 static int64_t largest_matrix(const struct sw_model *model) {
     int64_t most = 0;
     for (int name = 0; name < LINEARS; name++)
@@ -317,7 +319,7 @@ static void lay_work(struct sw_model *model) {
     w->norm_rstd = place(&head, row_bytes);
     w->norm_out = place(&head, hidden_bytes);
     w->norm_grad = place(&head, hidden_bytes);
-    /* The one row of logits of a generating pass covers the whole vocabulary. */
+    /* The single row of logits of a generating pass covers the whole vocabulary. */
     const int64_t logits_stride = sw_head_stride(model, tiles->cols);
     w->logits = place(&head, sw_max_i64(tiles->logits_rows * logits_stride, sw_head_stride(model, c->vocab)) *
                                  (int64_t)sizeof(float));
@@ -340,13 +342,13 @@ static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
     return SW_OK;
 }
 
-/* Tells whether a product is the last of its half, whose results are added up. */
+/* Tells whether a product is the last of its half; the ranks of a tensor group add up its results. */
 static bool is_behind_sum(enum linear_name name) {
     return name == LINEAR_DOWN || name == LINEAR_PROJECTION;
 }
 
 /* Tells whether the product adds the residual itself. In a whole block the MLP's norm adds the attention's result; the
- * ranks of a tensor group add their rows of the residual to what they have computed. */
+ * ranks of a tensor group add the residual of their rows to their part. */
 static bool meets_residual(const struct sw_model *model, enum linear_name name) {
     const bool whole_attention = name == LINEAR_PROJECTION && model->cut.tiles == 1;
     return is_behind_sum(name) && !whole_attention && model->cut.ranks == 1;
@@ -411,8 +413,8 @@ static sw_status prepare_head_tile(struct sw_model *model, int64_t rows, int64_t
     return prepare(model, &tile.table_gradient);
 }
 
-/* The ranks of a tensor group have up to one row of the vocabulary more or less; all prepare both, so that all need the
- * same memory. */
+/* One rank of a tensor group may have one row of the vocabulary more than another. Every rank prepares both sizes, so
+ * that all need the same memory. */
 static sw_status prepare_head(struct sw_model *model) {
     const int64_t vocab = model->config.vocab, least = vocab / model->cut.ranks;
     const int64_t most = sw_shard_most_grains(vocab, model->cut.ranks);

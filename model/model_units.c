@@ -1,5 +1,11 @@
 /* Lists the units of a model (embedding, blocks or tiles of blocks, head) and the part of each tensor that a tile has.
- */
+ *
+ * A tile is a unit of its own, not a part of one: the plan, the engine and the store then fetch, update and commit it
+ * like any other, and know nothing of tiles. The price is that the tiles of a half hand the sum and the normalised
+ * input on as block inputs.
+ *
+ * Cuts go between heads and between columns of the inner layer, so each tile computes a complete term of the sum (as in
+ * Megatron-LM, arXiv 1909.08053) and nothing is exchanged within it. */
 #include "core/size.h"
 #include "model/model_private.h"
 
@@ -8,10 +14,10 @@
 
 enum { DIVISORS_CHARS = 256 };
 
-/* How the tiles of a block cut a tensor: not at all, so that the first tile of the half has it; or along the inputs or
- * the outputs of its product. */
+/* How the tiles of a block cut a tensor: not at all (the first tile of the half has it), or along the inputs or the
+ * outputs of its product. */
 enum cut { NOT_CUT, CUT_IN, CUT_OUT };
-/* A tensor's form: a vector of the hidden size, of a head's size, or with an element for each output; or a matrix. */
+/* A tensor's form: a vector of the hidden size, of a head's size, or of one element per output; or a matrix. */
 enum form { HIDDEN_VECTOR, HEAD_VECTOR, OUT_VECTOR, MATRIX };
 
 static const struct {
@@ -80,7 +86,7 @@ int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block
     return before;
 }
 
-/* Returns the outputs of a product of the block, or of one of the pieces that its weight is stored in. */
+/* Returns the outputs of a product of the block, or those of one piece if its weight is stored in pieces. */
 static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor, int pieces, int piece) {
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     if (tensor == QKV_WEIGHT || tensor == QKV_BIAS)
@@ -129,8 +135,9 @@ static struct sw_part part_of(const struct sw_model_config *c, enum sw_block_ten
     return part;
 }
 
-/* Tells whether every rank of a tensor group has a piece whole: what is not cut, and, where key-value heads are fewer
- * than ranks, the weights of keys and values. The biases of queries, keys and values then stay together. */
+/* Tells whether every rank of a tensor group has the whole piece. That holds for what is not cut, and with fewer
+ * key-value heads than ranks for the weights of keys and values; the biases of queries, keys and values then stay
+ * together. */
 static bool is_replicated(const struct sw_model_config *c, const struct sw_cut *cut, enum sw_block_tensor tensor,
                           int piece) {
     if (cut->ranks == 1 || block_tensors[tensor].cut == NOT_CUT)
@@ -169,7 +176,7 @@ static void name_block(struct sw_unit *unit, const struct sw_cut *cut, struct sw
                  (int)tile.index + 1, (int)cut->tiles);
 }
 
-/* Adds a rank's rows of a table, with room for as many as any rank has. */
+/* Adds a rank's rows of a table. Its unit has room for as many rows as the largest rank has. */
 static sw_status add_table(struct sw_unit *unit, const char *name, int64_t rows, int64_t cols,
                            const struct sw_cut *cut) {
     const struct sw_span own = sw_shard(rows, cut->ranks, cut->rank);
@@ -220,8 +227,8 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* Returns the greatest number of tiles that a rank's part of each half can be cut into, which those that can be divide.
- * Ranks that share a key-value head would need all of it in every tile. */
+/* Returns the largest number of tiles that a rank's part of each half can be cut into; the possible numbers are its
+ * divisors. Ranks that share a key-value head cannot cut: every tile would need the whole head. */
 static int64_t most_tiles(const struct sw_model_config *c, int ranks) {
     if (c->qk_norm || c->kv_heads % ranks != 0)
         return 1;
@@ -232,7 +239,7 @@ bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t
     return tiles >= 1 && most_tiles(config, ranks) % tiles == 0;
 }
 
-/* Refuses tiles of heads that are shared, whatever their number. */
+/* Refuses to cut key-value heads that ranks share into tiles. */
 static sw_status check_shared_heads(const struct sw_model_config *c, int ranks, int64_t tiles) {
     if (tiles > 1 && c->qk_norm)
         return sw_fail(SW_ERR_UNSUPPORTED,
@@ -290,12 +297,12 @@ sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw
     return make_units(config, &cut, optimizer, out);
 }
 
-/* Returns the rows of the smallest table that ranks share. */
+/* Returns the rows of the smallest table that the ranks divide. */
 static int64_t least_rows(const struct sw_model_config *c) {
     return sw_min_i64(c->vocab, c->positions == SW_POSITIONS_LEARNED ? c->max_positions : c->vocab);
 }
 
-/* Ranks share out the key-value heads, or as many ranks each share one. */
+/* Tells whether the ranks divide the key-value heads, or the same number of ranks shares each. */
 static bool ranks_fit_kv_heads(const struct sw_model_config *c, int64_t ranks) {
     return c->kv_heads % ranks == 0 || ranks % c->kv_heads == 0;
 }
@@ -305,7 +312,7 @@ static bool ranks_fit(const struct sw_model_config *c, int64_t ranks) {
            ranks <= least_rows(c);
 }
 
-/* Returns the number of ranks nearest to this one that fits; of two the smaller. One always fits. */
+/* Returns the fitting number of ranks nearest to this one, the smaller of two. One always fits. */
 static int64_t nearest_ranks(const struct sw_model_config *c, int64_t ranks) {
     int64_t away = 0;
     while (!ranks_fit(c, ranks - away) && !ranks_fit(c, ranks + away))

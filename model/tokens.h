@@ -9,7 +9,7 @@ struct sw_tokens {
     int32_t *inputs;
     int32_t *targets;        /* -1: no loss for this token */
     int32_t *document_start; /* position in the sequence at which the token's document begins; 0: it begins before the
-                                sequence; NULL: documents are not kept apart */
+                                sequence. NULL: documents are not kept apart */
 };
 
 /* Returns the tokens from index `first` on. */

@@ -5,24 +5,27 @@
 #include "core/team.h"
 #include "model/model_private.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
-/* Weights are made in two boxes of host memory, one while the other is copied to the device. */
+/* Weights are made in two buffers of host memory: threads fill one while the other is copied to the device. */
 enum { BOX_GRAINS = 64, BOXES = 2 };
 
 /* The runner: memory that fits any unit of the model, and the call of the chosen unit. */
 struct sw_unit_run {
     struct sw_model *model;
     struct sw_unit_ops ops;
-    bool described; /* a described device, which reads no numbers, so none are made */
+    bool described; /* the device is only described and reads no numbers, so none are made */
     const struct sw_units *units;
-    struct sw_memory *memory, *host; /* device memory of all areas, and host memory through which they are filled */
+    struct sw_memory *memory,
+        *host; /* all areas, in device memory; and the host buffers through which they are filled */
     struct sw_stream *stream;
     struct sw_unit_call call;
     void *weights, *table;
     double loss;
     struct sw_model_init init;
     struct sw_team *team; /* threads that make random weights */
+    bool ran_forward;     /* the chosen unit has run its forward pass */
 };
 
 static int64_t most_elems(const struct sw_units *units) {
@@ -95,7 +98,7 @@ static sw_status bring(struct sw_unit_run *run, const void *to, int64_t bytes) {
     return sw_stream_synchronize(run->stream);
 }
 
-/* Fills an area with numbers of both signs, because products of zeros may be faster. */
+/* Fills an area with numbers of both signs: products of zeros may be faster. */
 static sw_status bring_numbers(struct sw_unit_run *run, const void *to, int64_t bytes, float factor) {
     enum { PERIOD = 101, MIDDLE = 50 };
     const sw_dtype type = sw_model_type(run->model);
@@ -104,7 +107,7 @@ static sw_status bring_numbers(struct sw_unit_run *run, const void *to, int64_t 
     return bring(run, to, bytes);
 }
 
-/* Fills in tokens from all over the vocabulary. */
+/* Fills in tokens from the whole vocabulary. */
 static sw_status bring_tokens(struct sw_unit_run *run, const int32_t *to, int64_t bytes) {
     enum { TOKEN_STEP = 7919 };
     const int64_t vocab = sw_model_get_config(run->model)->vocab;
@@ -150,14 +153,14 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     call->product_grad = area[PRODUCT_GRAD];
     call->softmax = area[SOFTMAX];
     call->own_rows = sw_shard(run->model->rows, run->model->cut.ranks, run->model->cut.rank);
-    call->own_in = area[IN]; /* any rows do */
+    call->own_in = area[IN]; /* any rows will do */
     call->saved = area[SAVED];
     call->derived = area[DERIVED];
     call->work = area[WORK];
     return fill_inputs(run, bytes);
 }
 
-/* A job of the threads: random weights of some grains of a unit. */
+/* One job of the threads: random weights for some grains of a unit. */
 struct box {
     struct sw_unit_run *run;
     int64_t unit, first, elems;
@@ -172,7 +175,8 @@ static void fill_grain(void *context, int64_t g, int thread) {
     (void)sw_model_fill_random(&box->run->init, box->unit, box->first + at, SW_GRAIN_ELEMS, box->to + at);
 }
 
-/* Makes a box's weights in 8 bits from their fp32 values on the device, grain by grain: these have no records. */
+/* Makes a buffer's 8-bit weights from their fp32 values on the device, grain by grain: there are no optimizer records
+ * to make them from. */
 static sw_status pack_box(const struct box *box, const float *fp32, void *to) {
     const struct sw_units *units = box->run->units;
     for (int64_t at = 0; at < box->elems; at += SW_GRAIN_ELEMS)
@@ -248,6 +252,8 @@ void sw_unit_run_close(struct sw_unit_run *run) {
 
 sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit) {
     const bool head = unit + 1 == run->units->count;
+    assert(unit >= 0 && unit < run->units->count);
+    run->ran_forward = false;
     run->call.unit = unit;
     run->call.table = head && run->units->tied ? run->table : NULL;
     if (unit > 0 || run->described)
@@ -278,6 +284,10 @@ sw_status sw_unit_run_pass(struct sw_unit_run *run, sw_unit_pass pass) {
                                                        [SW_UNIT_DERIVE] = SW_RECOMPUTE_DERIVED,
                                                        [SW_UNIT_BACKWARD_DERIVING] = SW_RECOMPUTE_DERIVED};
     struct sw_unit_call *call = &run->call;
+    const bool block = call->unit > 0 && call->unit + 1 < run->units->count;
+    assert(pass >= 0 && pass < SW_UNIT_PASSES && function_of(run, pass) != NULL);
+    assert(!block || pass == SW_UNIT_FORWARD || run->ran_forward);
+    run->ran_forward |= pass == SW_UNIT_FORWARD;
     call->recompute = again[pass];
     SW_TRY(function_of(run, pass)(run->ops.context, call));
     return sw_stream_synchronize(call->stream);

@@ -1,3 +1,11 @@
+/* Reads weights from a Hugging Face folder: matches the names of the file with the model's tensors, then reads by unit.
+ *
+ * Names are matched as a whole set before anything is read. Training wrappers put prefixes before names, and a prefix
+ * is left out only if all tensors have it: dropping it name by name would let a file with two models load as one. An
+ * unexpected tensor is an error, since training would silently drop it.
+ *
+ * Reads run ahead in the order of units (io/queue/read_ahead.h). The store asks for units in that order, so one queue
+ * of reads keeps the drive busy without holding a shard in memory. */
 #include "model/hf/checkpoint.h"
 
 #include "core/log.h"
@@ -18,14 +26,14 @@ enum { PREFIX_CHARS = 256 };
 struct checkpoint_names {
     const struct sw_safetensors *tensors;
     const char *root;
-    char **bare;      /* the name of each tensor of the file, by its index */
-    int64_t *by_name; /* indices of tensors, in the order of their bare names */
+    char **bare;      /* the name of each tensor of the file without prefixes, indexed like the file's tensors */
+    int64_t *by_name; /* indices of the tensors, sorted by their bare names */
     int64_t count;
-    size_t prefix_chars; /* characters of the wrappers' prefix, which all tensors share */
+    size_t prefix_chars; /* length of the wrappers' prefix, which all tensors share; 0: none */
 };
 
-/* Wrappers of a model and the prefix that each puts before the tensors' names. Where `within` is set, it is in the
- * middle of names too, after a part of the model was wrapped. */
+/* Training wrappers (DDP, torch.compile, ...) and the prefix that each puts before the tensors' names. If `within` is
+ * set, the prefix may also stand inside a name, where only a part of the model was wrapped. */
 static const struct wrapper {
     const char *prefix, *what;
     bool within;
@@ -40,7 +48,7 @@ static const struct wrapper {
 };
 enum { WRAPPERS = sizeof wrappers / sizeof wrappers[0] };
 
-/* Parts of names that no plain weights have. */
+/* Parts of names that mark a file whose weights cannot be trained as they are. */
 enum sign_kind { ADAPTER, QUANTIZED, MULTIMODAL, VALUE_HEAD };
 static const struct sign {
     const char *part;
@@ -126,7 +134,8 @@ static sw_status fail_sign(const char *folder, const char *name, const struct si
                    folder, sign->what, name);
 }
 
-/* Refuses tensors whose names say that they are no plain weights. The first kind of the list that is there is named. */
+/* Refuses tensors whose names mark adapters, quantized weights and the like. Reports the first kind of the list that
+ * occurs. */
 static sw_status refuse_signs(const struct sw_safetensors *tensors, const char *folder) {
     for (const struct sign *sign = signs; sign < signs + SIGNS; sign++) {
         const char *first = NULL;
@@ -144,13 +153,13 @@ static sw_status refuse_signs(const struct sw_safetensors *tensors, const char *
     return SW_OK;
 }
 
-/* A tensor's name behind the prefix that all share. */
+/* Returns a tensor's name without the prefix that all share. */
 static const char *rest_at(const struct checkpoint_names *names, int64_t index) {
     return sw_safetensors_at(names->tensors, index)->name + names->prefix_chars;
 }
 
-/* Counts the tensors whose names go on with a prefix. *out_with and *out_without name one that does and one that does
- * not; NULL: there is none. */
+/* Counts the tensors whose names continue with a prefix. *out_with and *out_without name an example of each; NULL:
+ * there is none. */
 static int64_t count_with(const struct checkpoint_names *names, const char *prefix, const char **out_with,
                           const char **out_without) {
     int64_t count = 0;
@@ -163,8 +172,8 @@ static int64_t count_with(const struct checkpoint_names *names, const char *pref
     return count;
 }
 
-/* Tells whether `prefix`, with which all names go on and which is a root too, is a wrapper's attribute, such as the
- * `model` of a Lightning module: a root, the output table or a wrapper's own prefix follows it. */
+/* Tells whether `prefix` is a wrapper's attribute, such as the `model` of a Lightning module, although it is also the
+ * family's root: all names continue with it, and a root, the output table or a wrapper's prefix follows. */
 static bool is_doubled(const struct checkpoint_names *names, const char *prefix) {
     int64_t wrapped = 0;
     for (int64_t i = 0; i < names->count; i++) {
@@ -177,7 +186,7 @@ static bool is_doubled(const struct checkpoint_names *names, const char *prefix)
     return wrapped == names->count;
 }
 
-/* Leaves out one prefix that all names share. *out_what says what wrote it; NULL: there was none. */
+/* Leaves out one prefix that all names share. *out_what says which wrapper writes it; NULL: there was no prefix. */
 static sw_status take_prefix(struct checkpoint_names *names, const char *folder, const char **out_what) {
     const char *with, *without;
     *out_what = NULL;
@@ -276,10 +285,10 @@ static void checkpoint_names_destroy(struct checkpoint_names *names) {
     free(names);
 }
 
-/* Reads the names. `root` is what the family puts before the names of its body ("model."), which a file may lack or
- * have twice. A wrapper's prefix is left out, and said in a line of the log, where all tensors have it. Refuses tensors
- * that are no plain weights (an adapter's, quantized ones, those of a vision tower), prefixes that only some tensors
- * have, and two names that become one. Borrows `tensors`. */
+/* Reads the names. `root` is what the family puts before the names of its body ("model."); a file may lack it or have
+ * it twice. Leaves out a wrapper's prefix that all tensors have, and logs it. Refuses weights that cannot be trained
+ * (an adapter's, quantized ones, those of a vision tower), prefixes that only some tensors have, and two names that
+ * become one. Borrows `tensors`. */
 static sw_status checkpoint_names_create(const struct sw_safetensors *tensors, const char *folder, const char *root,
                                          struct checkpoint_names **out) {
     struct checkpoint_names *names = calloc(1, sizeof *names);
@@ -324,24 +333,24 @@ static const struct sw_safetensor *checkpoint_names_find(const struct checkpoint
     return NULL;
 }
 
-/* Returns the name of the file's tensor `index` as the family has it, without the root. */
+/* Returns the name of the file's tensor `index` as the family spells it, without the root. */
 static const char *checkpoint_names_at(const struct checkpoint_names *names, int64_t index) {
     return names->bare[index];
 }
 
 #define OUTPUT_TABLE "lm_head.weight"
-enum { COMPARED_ELEMS = 1 << 20 }; /* elements of each table that are compared at once */
+enum { COMPARED_ELEMS = 1 << 20 }; /* elements of each table that are compared in one piece */
 #define LARGEST_FINITE_BITS INT32_C(0x7f7fffff)
 
 struct sw_checkpoint {
     struct sw_safetensors *tensors;
     struct checkpoint_names *names;
-    char root[SW_SAFETENSORS_NAME_CHARS]; /* what the family puts before the names of its body */
+    char root[SW_SAFETENSORS_NAME_CHARS]; /* what the family puts before the names of its body, such as "model." */
     const struct sw_units *units;
-    const struct sw_safetensor ***found; /* indexed by unit and tensor */
-    int64_t *first_grain; /* of each unit, counted over all units; the last of count + 1 entries is the number of all
-                             grains */
-    int64_t ahead;        /* the first grain, counted over all units, whose reads are not announced */
+    const struct sw_safetensor ***found; /* the file's tensor, by unit and by tensor of the unit */
+    int64_t *first_grain; /* first grain of each unit, counted over all units; count + 1 entries, the last is the number
+                             of all grains */
+    int64_t ahead;        /* the first grain, counted over all units, whose reads have not been announced */
 };
 
 /* Returns what a family puts before the names of its body: "model." of "model.embed_tokens.weight". */
@@ -367,7 +376,7 @@ static const char *shape_text(int dims, const int64_t *dim, char text[96]) {
     return text;
 }
 
-/* Tells whether a name ends in that of a buffer that older versions of transformers stored. */
+/* Tells whether a name ends like one of the buffers that older versions of transformers stored. */
 static bool is_buffer(const char *name) {
     const size_t length = strlen(name);
     const char *const endings[] = {".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"};
@@ -377,8 +386,8 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
-/* Tells whether the model has a tensor of this name, which comes without the root, or may do without it: a buffer, or
- * the second copy of a tied table (check_tied_table). */
+/* Tells whether a tensor of this name, given without the root, is expected: one of the model's, a buffer, or the second
+ * copy of a tied table (check_tied_table). */
 static bool is_known(const struct sw_checkpoint *checkpoint, const char *name) {
     const struct sw_units *units = checkpoint->units;
     for (int64_t u = 0; u < units->count; u++)
@@ -388,7 +397,7 @@ static bool is_known(const struct sw_checkpoint *checkpoint, const char *name) {
     return is_buffer(name) || (units->tied && strcmp(name, OUTPUT_TABLE) == 0);
 }
 
-/* Counts the characters of the first part of the names, up to its dot, where all tensors have the same; else 0. */
+/* Returns the length of the first part of the names, dot included, if all tensors share it; else 0. */
 static size_t shared_chars(const struct sw_checkpoint *checkpoint) {
     const char *first = sw_safetensors_at(checkpoint->tensors, 0)->name;
     const size_t chars = strcspn(first, ".") + 1;
@@ -398,7 +407,7 @@ static size_t shared_chars(const struct sw_checkpoint *checkpoint) {
     return chars;
 }
 
-/* Says what is there in the place of a tensor that is not. */
+/* Fails for a missing tensor, and says what the file has instead. */
 static sw_status fail_missing(const struct sw_checkpoint *checkpoint, const char *folder, const char *name) {
     const int64_t count = sw_safetensors_count(checkpoint->tensors);
     int64_t known = 0, other = -1;
@@ -475,7 +484,7 @@ static sw_status compare_tables(struct sw_safetensors *tensors, const char *fold
 static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const char *folder) {
     const struct sw_safetensor *output = checkpoint_names_find(checkpoint->names, OUTPUT_TABLE);
     const struct sw_safetensor **embedding = checkpoint->found[0];
-    assert(embedding != NULL && embedding[0] != NULL); /* match_all has found every tensor. */
+    assert(embedding != NULL && embedding[0] != NULL); /* match_all has found every tensor */
     const struct sw_safetensor *input = embedding[0];
     if (!checkpoint->units->tied || output == NULL)
         return SW_OK;
@@ -489,7 +498,7 @@ static sw_status check_tied_table(const struct sw_checkpoint *checkpoint, const 
     return status;
 }
 
-/* Writes the name with its first number, which is that of a layer, replaced by 0. */
+/* Writes the name with its first number, the layer's, replaced by 0. */
 static void in_first_layer(const char *name, char *out, size_t capacity) {
     const size_t before = strcspn(name, "0123456789"), digits = strspn(name + before, "0123456789");
     snprintf(out, capacity, "%.*s%s%s", (int)before, name, digits > 0 ? "0" : "", name + before + digits);
@@ -506,7 +515,7 @@ static sw_status fail_unknown(const struct sw_checkpoint *checkpoint, const char
                    name);
 }
 
-/* Says which tensors of the file are left out, and refuses those that the model does not know. */
+/* Logs which tensors of the file are left out, and refuses those that the model does not know. */
 static sw_status check_others(const struct sw_checkpoint *checkpoint, const char *folder) {
     const char *buffer = NULL;
     int64_t buffers = 0;
@@ -592,11 +601,11 @@ struct checkpoint_fill {
     struct sw_checkpoint *checkpoint;
     int64_t unit;
     float *out;
-    int64_t filled; /* elements */
+    int64_t filled; /* elements of `out` that are filled */
 };
 
-/* Tells whether all values are finite. Without the sign, the bits of infinities and NaN are above those of every finite
- * number, so a difference becomes negative. Vector units can compute this form. */
+/* Tells whether all values are finite. Without the sign bit, infinities and NaN are larger as integers than every
+ * finite number, so a difference becomes negative. Compilers vectorise this form. */
 static bool are_finite(const float *values, int64_t count) {
     int32_t any = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -650,7 +659,7 @@ static sw_status announce_run(void *context, int64_t tensor, int64_t whole, int6
                                    &self->taken);
 }
 
-/* Announces the reads of grains up to `end`, or until there is no room for more. */
+/* Announces the reads of grains up to `end`, or until the queue has no room for more. */
 static sw_status announce(struct sw_checkpoint *checkpoint, int64_t end) {
     const struct sw_units *units = checkpoint->units;
     int64_t unit = 0;
@@ -677,8 +686,7 @@ sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int6
     SW_TRY(sw_safetensors_await(checkpoint->tensors, end));
     if (checkpoint->ahead >= end)
         return SW_OK;
-    /* Reads of the next shard are announced once all of this one has arrived. What still has no room is read on demand.
-     */
+    /* Announces the next shard only after all of this one has arrived. Reads that find no room are made on demand. */
     SW_TRY(announce(checkpoint, end));
     return sw_safetensors_await(checkpoint->tensors, end);
 }

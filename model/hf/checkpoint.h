@@ -10,45 +10,46 @@
 
 #include <stdint.h>
 
-/* The token that ends a turn in the files of an export, for models that learnt chats: other programs stop where these
- * files say. */
+/* The token that ends a turn, for exports of models that learnt chats: other programs stop at the token that these
+ * files name. */
 struct sw_turn_end {
     int32_t id;
-    char *token; /* its spelling; owned by the user. NULL: texts end as the model's files say */
+    char *token; /* its spelling, owned by whoever fills the struct; NULL: keep the end of text of the model's own files
+                  */
 };
 
-/* Makes the token the eos_token of a folder: eos_token_id of config.json, the first of generation_config.json's, where
- * those that the model had follow, and eos_token of tokenizer_config.json and of special_tokens_map.json. Files that
- * the first three name and that are not there are made. */
+/* Makes the token the end of text of a folder. It becomes eos_token_id of config.json, the first eos_token_id of
+ * generation_config.json (the model's own follow), and eos_token of tokenizer_config.json and special_tokens_map.json.
+ * Creates the first three files where they are missing. */
 sw_status sw_turn_end_write(const char *folder, const struct sw_turn_end *end);
 
 struct sw_checkpoint;
 
 /* Opens a folder's safetensors and matches them with the model's tensors. Fails if a tensor is missing, unknown or of
- * another shape. Names may lack the family's prefix ("model.") or have those of wrappers (checkpoint.h);
- * causal-mask buffers and a tied lm_head are ignored. */
+ * another shape. Names may lack the family's prefix ("model.") or carry a wrapper's (checkpoint.c); causal-mask buffers
+ * and a tied lm_head are ignored. */
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 
-/* Reads elements of a unit. Refuses weights that are not finite, and names the tensor. A sw_fill_function whose context
+/* Reads elements of a unit. Refuses values that are not finite, and names the tensor. A sw_fill_function whose context
  * is a struct sw_checkpoint. */
 sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t count, float *out);
-/* Reads ahead. Elements must be asked for in the order of the units. The sw_fill_prepare of sw_checkpoint_fill. */
+/* Reads ahead; call it in the order of the units. The sw_fill_prepare of sw_checkpoint_fill. */
 sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int64_t count);
 int64_t sw_checkpoint_bytes(const struct sw_checkpoint *checkpoint);      /* bytes of all tensors */
-int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint); /* bytes that were read ahead so far */
+int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint); /* bytes read ahead so far */
 
 struct sw_checkpoint_format {
     sw_dtype type;
-    int64_t shard_bytes; /* most bytes of one file; more weights are cut between tensors into files with an index */
-    struct sw_turn_end turn_end; /* what the files name as the end of a text, if it is set; borrowed */
+    int64_t shard_bytes; /* largest file; more weights are cut between tensors into several files with an index */
+    struct sw_turn_end turn_end; /* the end of text that the files shall name; without a token: unchanged. Borrowed */
 };
 #define SW_CHECKPOINT_SHARD_BYTES (INT64_C(5) << 30)
 
 /* Writes config.json and the weights. `carry` (NULL: none) is the folder that the model came from: its tokenizer and
- * generation files are copied, and its config.json, if that still describes the model. The folder must be new or empty,
- * and ends up complete or absent. It is made as FOLDER.partial, which holds a file spillway.partial as its mark and
- * lock: the rest of an unfinished export there is removed, and anything else is refused. */
+ * generation files are copied, and so is its config.json if that still describes the model. The folder must be new or
+ * empty, and ends up complete or absent. It is written as FOLDER.partial, in which the file spillway.partial is mark
+ * and lock: the remains of an unfinished export are removed, anything else of that name is refused. */
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
                               const struct sw_checkpoint_format *format, const struct sw_load *from, const char *carry);
 

@@ -1,4 +1,11 @@
-/* Writes an export: the weights in the order of their units, the configuration, and the files carried over. */
+/* Writes an export: the weights in the order of their units, the configuration, and the files carried over.
+ *
+ * The folder is written under another name and renamed when it is whole and flushed, so no program ever loads half an
+ * export. A mark file, written first and removed last, tells the remains of an earlier export from a folder of the
+ * user; its lock keeps two exports apart. Without the mark nothing is removed.
+ *
+ * A config.json that still describes the model is copied rather than generated: other programs use fields that spillway
+ * does not know. */
 #include "core/confine.h"
 #include "core/error_scope.h"
 #include "core/files/files.h"
@@ -27,7 +34,7 @@
 
 enum { MOST_CONFIG_BYTES = 16 << 20 };
 
-/* Reads a file of the folder; *out is a new object where it is not there. */
+/* Reads a JSON file of the folder; *out is a new object if there is no file. */
 static sw_status read_object(const char *folder, const char *name, json_t **out) {
     char path[PATH_MAX];
     bool is_there;
@@ -57,7 +64,7 @@ static bool has_id(const json_t *list, json_int_t id) {
     return false;
 }
 
-/* Appends a number, or the numbers of a list, that the list does not have yet. */
+/* Appends a number, or each number of a list, unless the list has it already. */
 static void append_ids(json_t *list, const json_t *ids) {
     if (json_is_integer(ids) && json_integer_value(ids) >= 0 && !has_id(list, json_integer_value(ids)))
         json_array_append_new(list, json_integer(json_integer_value(ids)));
@@ -65,8 +72,8 @@ static void append_ids(json_t *list, const json_t *ids) {
         append_ids(list, json_array_get(ids, i));
 }
 
-/* Sets the ids of both files. A new generation_config.json also has the token that begins a text, as transformers would
- * have taken it from config.json. */
+/* Sets the ids of both files. A new generation_config.json also gets the token that begins a text, which transformers
+ * would have read from config.json. */
 static sw_status write_ids(const char *folder, int32_t id, json_t *config, json_t *generation) {
     const json_t *begin = json_object_get(config, "bos_token_id");
     json_t *ends = json_array(), *first = json_integer(id);
@@ -117,10 +124,10 @@ enum { COPY_ELEMS = 1 << 16, PATH_CHARS = 4096 };
 /* The name of the file that marks an unfinished export. */
 #define MARK "spillway.partial"
 
-/* A whole tensor of the checkpoint, whose parts are in consecutive units. */
+/* A whole tensor of the checkpoint. Its parts are in consecutive units. */
 struct whole_tensor {
     int64_t first_unit, parts;
-    const struct sw_tensor **part; /* one part for each of these units; room for all units */
+    const struct sw_tensor **part; /* its part in each of these units; the array has room for all units */
 };
 
 static const struct sw_tensor *find_part(const struct sw_unit *unit, const char *name) {
@@ -146,8 +153,8 @@ static void gather_parts(const struct sw_units *units, int64_t unit, const struc
     }
 }
 
-/* Returns the part that has element `at` of the whole tensor. The search begins with part `hint`, because neighbours
- * are mostly in one part. */
+/* Returns the part that holds element `at` of the whole tensor. The search begins with part `hint`: the next element is
+ * mostly in the same part. */
 static int64_t part_with(const struct whole_tensor *whole, int64_t at, int64_t hint, int64_t *elem, int64_t *run) {
     for (int64_t i = 0; i < whole->parts; i++) {
         const int64_t p = (hint + i) % whole->parts;
@@ -159,7 +166,7 @@ static int64_t part_with(const struct whole_tensor *whole, int64_t at, int64_t h
     return 0;
 }
 
-/* The least magnitude that rounds to infinity in each type. */
+/* The smallest magnitude that rounds to infinity in each type. */
 static const float overflows_at[] = {[SW_F32] = INFINITY, [SW_BF16] = 0x1.ffp127f, [SW_F16] = 65520.0f};
 
 static sw_status check_values(const char *tensor, sw_dtype type, const float *values, int64_t count) {
@@ -183,7 +190,7 @@ static sw_status get(const struct sw_load *from, int64_t unit, int64_t first, in
     return SW_OK;
 }
 
-/* Writes a tensor in the order of the whole. values has room for COPY_ELEMS. */
+/* Writes a tensor in the element order of the whole. `values` has room for COPY_ELEMS. */
 static sw_status write_whole(struct sw_safetensors_shards *shards, const struct whole_tensor *whole, sw_dtype type,
                              const struct sw_load *from, float *values) {
     const int64_t elems = sw_tensor_whole_elems(whole->part[0]);
@@ -264,8 +271,8 @@ static const char *dtype_text(sw_dtype type) {
     return texts[type];
 }
 
-/* Finds whether a config.json still describes this model. Fields that do not change the model may differ. Fails where
- * that cannot be told. */
+/* Finds out whether a config.json still describes this model; fields that do not change the model may differ. Fails if
+ * the file cannot be read. */
 static sw_status find_described(const char *path, const struct sw_model_config *config, bool *out) {
     struct sw_model_config found;
     char *ours = NULL, *theirs = NULL;
@@ -283,7 +290,7 @@ static sw_status find_described(const char *path, const struct sw_model_config *
     return SW_OK;
 }
 
-/* Sets the type of weights, if config.json names one, to that of the export. Returns whether that changes anything. */
+/* Sets the type of weights that config.json names, if any, to the export's. Returns whether that changed the file. */
 static bool set_dtype(json_t *root, sw_dtype type) {
     static const char *const fields[] = {"dtype", "torch_dtype"};
     bool changed = false;
@@ -311,7 +318,7 @@ static sw_status carry_config(const char *source, const char *target, sw_dtype t
     return status;
 }
 
-/* Writes config.json. Prefers a copy of the source's, which has fields that other programs use. */
+/* Writes config.json, preferably as a copy of the source's, which has fields that other programs use. */
 static sw_status write_config(const char *folder, const struct sw_model_config *config, sw_dtype type,
                               const char *carry) {
     char source[PATH_CHARS], path[PATH_CHARS], *text = NULL;
@@ -332,7 +339,7 @@ static sw_status write_config(const char *folder, const struct sw_model_config *
     return status;
 }
 
-/* Copies the small files, but for config.json, which write_config writes. */
+/* Copies the small files, except config.json (write_config). */
 static sw_status carry_files(const char *from, const char *to) {
     for (int i = 0; sw_model_file_names[i] != NULL; i++) {
         const char *name = sw_model_file_names[i];
@@ -358,18 +365,18 @@ static sw_status find_empty(const char *folder, bool *out) {
     while (readdir(directory) != NULL)
         names++;
     closedir(directory);
-    *out = names == 2; /* . and .. */
+    *out = names == 2; /* "." and ".." */
     return SW_OK;
 }
 
-/* Removes the mark last, because the next export removes nothing that has no mark. */
+/* Removes the mark last: the next export removes only folders that have one. */
 static void remove_partial(const char *partial) {
     SW_HANDLES_ERRORS();
     if (sw_folder_empty(partial, MARK) == SW_OK)
         (void)sw_folder_remove(partial);
 }
 
-/* Makes the folder of an unfinished export, with its mark and lock, or takes the one that an earlier export left.
+/* Makes the folder of an unfinished export, with its mark and lock, or takes over the one that an earlier export left.
  * Refuses anything else of this name. */
 static sw_status take_partial(const char *partial, int *out_mark) {
     char path[PATH_CHARS];
@@ -385,7 +392,7 @@ static sw_status take_partial(const char *partial, int *out_mark) {
     if (*out_mark < 0 && empty && errno != EEXIST)
         status = sw_fail(sw_file_write_error(errno), "%s cannot be made: %s", path, strerror(errno));
     if (status != SW_OK) {
-        (void)sw_path_rmdir(partial); /* which fails where it is not empty */
+        (void)sw_path_rmdir(partial); /* fails if the folder is not empty, which is right */
         return status;
     }
     if (*out_mark < 0 || fstat(*out_mark, &info) != 0 || !S_ISREG(info.st_mode))
@@ -394,17 +401,17 @@ static sw_status take_partial(const char *partial, int *out_mark) {
     status = sw_lock_take(*out_mark, partial);
     if (status != SW_OK && status != SW_ERR_IO)
         return status;
-    /* An export is possible on a file system without locks. */
+    /* A file system without locks is no reason to refuse an export. */
     sw_error_clear();
-    /* The mark must be on the drive before anything else is there. */
+    /* The mark must be on the drive before anything else is in the folder. */
     status = sw_file_flush_folder_of(path);
     if (status != SW_OK)
         remove_partial(partial);
     return status;
 }
 
-/* Gives the export its final name. Flushes names before and after they change. Removes the mark last: under the final
- * name the folder is complete with or without it, but a folder FOLDER.partial without it could not be removed. */
+/* Gives the export its final name. Flushes names before and after the change. Removes the mark last: under its final
+ * name the folder is complete with or without a mark, but a FOLDER.partial without one could never be removed. */
 static sw_status finish_partial(const char *partial, const char *folder) {
     char path[PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, partial, MARK));

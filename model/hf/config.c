@@ -30,7 +30,7 @@
     .init_std = 0.02, .activation = SW_SILU, .norm = SW_NORM_RMS, .positions = SW_POSITIONS_ROTARY, .gated = true,     \
     .out_first = true
 
-/* The fields that Llama and Qwen share. head_dim divides the hidden size in all of these. */
+/* The fields that Llama and Qwen share. The hidden size is a multiple of head_dim in all of these. */
 #define LLAMA_LIKE(vocab_, hidden_, layers_, heads_, kv_heads_, ffn_, positions_)                                      \
     LLAMA_SWITCHES, .vocab = (vocab_), .hidden = (hidden_), .layers = (layers_), .heads = (heads_),                    \
                     .kv_heads = (kv_heads_), .head_dim = (hidden_) / (heads_), .ffn = (ffn_),                          \
@@ -92,7 +92,8 @@ const struct sw_preset *sw_preset_at(int index) {
 
 /* Parses config.json by the tables of its family. */
 
-/* Refuses what no family can have: quantized weights, and models of more than text, whose language model is nested. */
+/* Refuses what no family supports: quantized weights, and multimodal models, whose language model is nested in
+ * config.json. */
 static sw_status refuse_other_kinds(const json_t *root, const char *origin) {
     static const char *const quantized[] = {"quantization_config", "compression_config", "quantization"};
     const json_t *text = sw_config_field_of(root, "text_config"), *type = sw_config_field_of(root, "model_type");
@@ -159,7 +160,7 @@ static bool is_known(const struct sw_family *family, const char *name) {
            name_in(name, sw_passed_over_fields) || name_in(name, sw_dropout_fields);
 }
 
-/* Logs fields that have no effect here, because their user may expect one. */
+/* Logs fields that have no effect here: a user may expect one. */
 static void say_passed_over(json_t *root, const char *origin) {
     const char *name = NULL;
     json_t *value = NULL;
@@ -286,8 +287,8 @@ static bool is_exact(double value, int digits) {
     return strtod(text, NULL) == value;
 }
 
-/* Returns the fewest digits, at least `digits`, that give all numbers back, so that 1e-05 is written without its
- * rounding error. */
+/* Returns the fewest digits, at least `digits`, from which all numbers can be read back, so that 1e-05 is written
+ * without its rounding error. */
 static int exact_digits(json_t *value, int digits) {
     const char *name = NULL;
     json_t *inner = NULL;
@@ -377,7 +378,7 @@ sw_status sw_config_load(const char *model, struct sw_model_config *out) {
     return SW_OK;
 }
 
-/* The families that have no preset. */
+/* Models of the families that have no preset. */
 static const struct sw_preset others[] = {{"mistral-7b",
                                            "7.25B parameters, Mistral 7B v0.3",
                                            {.family = "mistral",
@@ -408,7 +409,7 @@ static const struct sw_preset others[] = {{"mistral-7b",
                                             .qk_norm = true,
                                             .rope = {.theta = 1000000.0, .truncate = true}}}};
 
-/* The largest model of each family; those that are no presets are in `others`. */
+/* The largest model of each family; those without a preset are in `others`. */
 static const char *const largest[] = {"gpt2-1.5b", "llama-70b", "mistral-7b", "qwen2.5-14b", "qwen3-32b"};
 
 const struct sw_preset *sw_proportions_at(int index) {

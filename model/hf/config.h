@@ -10,7 +10,7 @@
 
 enum { SW_CONFIG_NAME_CHARS = 64 };
 
-/* Limits that keep every later size computation inside 64 bits. */
+/* Limits that keep every later computation of sizes within 64 bits. */
 #define SW_CONFIG_MAX_LAYERS 4096
 #define SW_CONFIG_LAYER_WORDS (SW_CONFIG_MAX_LAYERS / 64)
 #define SW_CONFIG_MAX_WIDTH (INT64_C(1) << 20)
@@ -27,7 +27,7 @@ typedef enum {
     SW_ROPE_KINDS
 } sw_rope_kind;
 
-/* Rotary positions, with the names of config.json. A number that is not given is 0. */
+/* Rotary positions, with the field names of config.json. A number that is not given is 0. */
 struct sw_rope {
     sw_rope_kind kind;
     double theta, factor;
@@ -37,9 +37,9 @@ struct sw_rope {
     bool truncate;                                                         /* yarn */
 };
 
-/* The complete description of a model. The family only says how the description is written in files. */
+/* The complete description of a model. `family` only says how the description is written in files. */
 struct sw_model_config {
-    char family[SW_CONFIG_NAME_CHARS]; /* "gpt2" */
+    char family[SW_CONFIG_NAME_CHARS]; /* model_type, such as "gpt2" */
     int64_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn, max_positions;
     double norm_epsilon;
     double init_std;
@@ -51,7 +51,7 @@ struct sw_model_config {
     bool out_first;                           /* matrices are stored [out, in] */
     bool qkv_bias, projection_bias, mlp_bias; /* only families that have a choice set these */
     bool qk_norm;                             /* queries and keys are normalised, head by head */
-    int64_t window;                           /* tokens that a layer attends to, unless it is in full_layers; 0: all */
+    int64_t window;                           /* tokens that a layer attends to, unless full_layers names it; 0: all */
     uint64_t full_layers[SW_CONFIG_LAYER_WORDS]; /* one bit for each layer: the layer attends to all tokens */
     struct sw_rope rope;
 };
@@ -81,14 +81,13 @@ struct sw_preset {
 /* Returns a preset; NULL after the last. */
 const struct sw_preset *sw_preset_at(int index);
 
-/* Returns the model that has a family's proportions, by its index; NULL after the last family. A preset where there is
- * one: the family's largest. */
+/* Returns the model whose proportions stand for a family, by the family's index; NULL after the last. It is the
+ * family's largest preset, if it has one. */
 const struct sw_preset *sw_proportions_at(int index);
 
-/* Makes a model of `layers` layers that is as wide for its depth as `base`: the heads grow with the layers, in whole
- * groups of those that share keys and values, and the hidden size and the inner layer of the MLP grow with the heads.
- * A head's size, the vocabulary and the positions stay. Fails with SW_ERR_ARG where the model would be beyond the
- * limits of config.h. */
+/* Makes a model of `layers` layers with the proportions of `base`. The number of heads grows with the layers, in whole
+ * groups of heads that share keys and values; hidden size and the MLP's inner layer grow with the heads. Head size,
+ * vocabulary and positions stay. Fails with SW_ERR_ARG beyond the limits at the head of this file. */
 sw_status sw_config_scale(const struct sw_model_config *base, int64_t layers, struct sw_model_config *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Fields of config.json by a table: read, shown in messages, written. */
+/* Reads, shows and writes fields of config.json by a table. */
 #include "core/json.h"
 #include "model/hf/family.h"
 
@@ -73,7 +73,7 @@ int sw_config_write_fields(json_t *object, const struct sw_config_field *fields,
             value = json_real(*(const double *)from);
         else
             value = json_boolean(*(const bool *)from);
-        /* A number that is 0 but may not be was not given. */
+        /* A number is 0 if it was not given, unless 0 is a valid value. */
         const bool may_be_0 = field->kind == SW_FIELD_BOOL || (field->kind == SW_FIELD_REAL && field->real_min == 0.0);
         const bool given = may_be_0 || json_number_value(value) != 0.0;
         if (field->read_only || !given)

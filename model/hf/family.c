@@ -2,10 +2,15 @@
 
 #include <string.h>
 
-/* Llama and the families that share its tensors: Mistral, Qwen2, Qwen3. Root-mean-square norms, rotary positions, a
- * gated MLP, matrices stored [out, in]. They differ in biases, in norms of queries and keys, and in windows. */
+/* Llama and the families that share its tensors: Mistral, Qwen2, Qwen3. All have root-mean-square norms, rotary
+ * positions, a gated MLP and matrices stored [out, in]. They differ in biases, in norms of queries and keys, and in
+ * windows.
+ *
+ * A family is data: a table of fields, a table of tensor names, two small functions. The arithmetic sees only struct
+ * sw_model_config, so two families with the same switches share every line of it. A field of config.json that no table
+ * names is refused, because a field that is ignored in silence may change the model. */
 
-/* The defaults of transformers' configuration classes for what config.json leaves out. */
+/* Defaults of transformers' configuration classes for fields that config.json leaves out. */
 enum {
     DEFAULT_WINDOW = 4096,
     DEFAULT_FULL_LAYERS = 28,
@@ -67,7 +72,7 @@ static const char *const llama_special[] = {ROPE_NAMES, NULL};
 static const char *const mistral_special[] = {ROPE_NAMES, "sliding_window", NULL};
 static const char *const qwen_special[] = {ROPE_NAMES,          "sliding_window", "use_sliding_window",
                                            "max_window_layers", "layer_types",    NULL};
-/* This field only slices the same products. */
+/* pretraining_tp only slices the same products. */
 static const char *const harmless[] = {"pretraining_tp", NULL};
 
 static sw_status derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
@@ -95,7 +100,7 @@ static sw_status derive_llama(const struct sw_family *family, const json_t *root
     return sw_config_read_rope(root, origin, out);
 }
 
-/* Reads the window. An absent field is the default of transformers; null is no window. */
+/* Reads the window. A missing field means the default of transformers, null means no window. */
 static sw_status read_window(const json_t *root, const char *origin, int64_t *out) {
     const json_t *value = json_object_get(root, "sliding_window");
     char shown[SW_SHOWN_CHARS];
@@ -118,7 +123,7 @@ static void set_full(struct sw_model_config *config, int64_t layer) {
     config->full_layers[layer / 64] |= UINT64_C(1) << (layer % 64);
 }
 
-/* Reads from the list of layers which of them attend to all tokens. */
+/* Reads from the list of layer types which layers attend to all tokens. */
 static sw_status read_layer_types(const json_t *types, const char *origin, struct sw_model_config *out) {
     if ((int64_t)json_array_size(types) != out->layers)
         return sw_fail(SW_ERR_ARG, "%s: 'layer_types' has %zu entries for %lld layers; it must have one for each",
@@ -136,7 +141,7 @@ static sw_status read_layer_types(const json_t *types, const char *origin, struc
     return SW_OK;
 }
 
-/* Reads max_window_layers: so many first layers attend to all tokens. */
+/* Reads max_window_layers: that many of the first layers attend to all tokens. */
 static sw_status read_full_layers(const json_t *root, const char *origin, struct sw_model_config *out) {
     const json_t *full_layers = sw_config_field_of(root, "max_window_layers");
     char shown[SW_SHOWN_CHARS];
@@ -178,8 +183,8 @@ static sw_status derive_qwen(const struct sw_family *family, const json_t *root,
     return SW_OK;
 }
 
-/* Writes null for the tokens that begin and end a text: they are for the program that generates, and training does not
- * know them. */
+/* Writes null for the tokens that begin and end a text: only programs that generate use them, and the configuration
+ * does not hold them. */
 static int write_llama(json_t *root, const struct sw_model_config *config) {
     return json_object_set_new(root, "bos_token_id", json_null()) ||
            json_object_set_new(root, "eos_token_id", json_null()) || sw_config_write_rope(root, config);
@@ -366,7 +371,8 @@ static sw_status derive(const struct sw_family *family, const json_t *root, cons
     return SW_OK;
 }
 
-/* Writes GPT-2's end of text for its own vocabulary. For others null keeps transformers from using its default. */
+/* Writes GPT-2's end of text for its own vocabulary. For another vocabulary, null keeps transformers from using that
+ * default. */
 static int write(json_t *root, const struct sw_model_config *config) {
     const bool has_end = config->vocab == VOCAB;
     json_t *more =

@@ -1,4 +1,4 @@
-/* Families of models: how each is written in config.json, and what its tensors are called. A family is an entry of the
+/* Families of models: how config.json describes each, and what its tensors are called. A family is an entry of the
  * table in family.c; the arithmetic knows only the description in config.h. */
 #ifndef SW_MODEL_HF_FAMILY_H
 #define SW_MODEL_HF_FAMILY_H
@@ -14,9 +14,9 @@ typedef enum { SW_FIELD_INT, SW_FIELD_REAL, SW_FIELD_BOOL } sw_field_kind;
 struct sw_config_field {
     const char *name;
     sw_field_kind kind;
-    size_t offset; /* in struct sw_model_config */
+    size_t offset; /* of the value, in struct sw_model_config */
     bool required;
-    bool read_only; /* an older name: it is read, and never written */
+    bool read_only; /* an older name of a field: accepted, never written */
     int64_t int_min, int_max;
     double real_min, real_max;
 };
@@ -28,7 +28,7 @@ struct sw_config_fixed {
     enum { SW_ONLY_TRUE, SW_ONLY_FALSE, SW_ONLY_EMPTY, SW_ONLY_ONE, SW_ONLY_FULL_ATTENTION } allowed;
 };
 
-/* A name of an activation. If several names mean the same, the first is written. */
+/* A name of an activation. If several names mean the same activation, the first is written. */
 struct sw_config_activation {
     const char *name;
     sw_activation activation;
@@ -53,9 +53,9 @@ enum sw_block_tensor {
     BLOCK_TENSORS
 };
 
-/* The checkpoint's name of a tensor, or of one of the pieces that make it up: queries, keys and values, or gates and
- * values of the inner layer. `when` is the offset of a bool in struct sw_model_config: the piece exists only if it is
- * set. 0: the piece always exists. */
+/* The checkpoint's name of a tensor, or of one of the pieces that make it up (queries, keys and values; gates and
+ * values of the inner layer). `when` is the offset of a bool in struct sw_model_config: the piece exists only if that
+ * bool is set. 0: the piece always exists. */
 struct sw_tensor_piece {
     const char *name;
     size_t when;
@@ -64,7 +64,7 @@ enum { SW_MOST_PIECES = 3 };
 
 struct sw_tensor_names {
     const char *token_table, *position_table, *final_norm_scale, *final_norm_bias, *output_table;
-    const char *block; /* the text before the layer's number */
+    const char *block; /* the text before the layer's number, such as "model.layers." */
     struct sw_tensor_piece piece[BLOCK_TENSORS][SW_MOST_PIECES];
 };
 
@@ -73,13 +73,13 @@ struct sw_family {
     const char *title;
     const char *architecture;
     struct sw_model_config defaults;
-    int64_t absent_kv_heads; /* key-value heads if the field is absent; 0: as many as heads */
+    int64_t absent_kv_heads; /* key-value heads if the field is missing; 0: as many as heads */
     const struct sw_config_field *fields;
     const char *activation_field;
     const struct sw_config_activation *activations;
     const struct sw_config_fixed *fixed;
     const char *const *special;  /* names of fields that `derive` reads */
-    const char *const *harmless; /* names of fields without effect, in addition to those of every family */
+    const char *const *harmless; /* names of fields without effect, in addition to sw_harmless_fields */
     /* `derive` reads settings that depend on several fields; `write` writes those fields. */
     sw_status (*derive)(const struct sw_family *family, const json_t *root, const char *origin,
                         struct sw_model_config *out);
@@ -91,22 +91,22 @@ struct sw_family {
 const struct sw_family *sw_family_find(const char *name);
 /* Returns the names of all families: "gpt2, llama, ...". */
 const char *sw_family_names(void);
-/* Names of fields that never change what is trained; each list ends with NULL. Fields that are passed over come from
- * other programs, and a log line says that they have no effect. */
+/* Names of fields that never change what is trained; each list ends with NULL. A log line says that the passed-over
+ * fields, which other programs write, have no effect. */
 extern const char *const sw_harmless_fields[], *const sw_passed_over_fields[];
 /* Names of dropout rates. Training has no dropout, and a log line says so if a rate is above 0. */
 extern const char *const sw_dropout_fields[];
 
-/* Helpers for the functions of families. A null field counts as absent, as it does in transformers. */
+/* Helpers for the functions of families. A field that is null counts as missing, as it does in transformers. */
 const json_t *sw_config_field_of(const json_t *root, const char *name);
 sw_status sw_config_read_fields(const struct sw_config_field *fields, const json_t *object, const char *origin,
                                 const char *title, struct sw_model_config *out);
 int sw_config_write_fields(json_t *object, const struct sw_config_field *fields, const struct sw_model_config *config);
-/* Returns the text of a config.json, with the fewest digits that give back every number, so that 0.1 stays 0.1; NULL
- * without memory. The caller frees it. */
+/* Returns the text of a config.json with the fewest digits that read back as the same number, so that 0.1 stays 0.1;
+ * NULL if there is no memory. The caller frees it. */
 char *sw_config_dump(json_t *root);
 enum { SW_SHOWN_CHARS = 48 };
-/* Writes a value as it stands in the file, shortened if it is long. Returns buffer. */
+/* Writes a value as the file spells it, shortened if it is long. Returns buffer. */
 const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
 
 /* Read and write rotary positions: rope_theta and rope_scaling, or rope_parameters, in which newer versions put both.

@@ -14,13 +14,14 @@
 
 enum { MOST_ADAPTER_BYTES = 1 << 20, NAMED_FILES = 4, LIST_CHARS = 512 };
 
-/* Saves the model of a folder, which transformers reads, as safetensors. */
+/* The command that saves a folder's model as safetensors; '@' stands for the folder. transformers must be able to load
+ * it. */
 #define CONVERT(more)                                                                                                  \
     "python3 -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('@'" more                      \
     ", torch_dtype='auto').save_pretrained('converted')\""
 #define PICKLED "which is a program and not read: write its state dict with safetensors.torch.save_file"
 
-/* Names of files that tell what a folder holds, in the order in which it is told. `advice` goes on after "FOLDER has no
+/* Names of files that tell what a folder holds, most telling first. `advice` continues the sentence "FOLDER has no
  * config.json; it has NAME, ", with @ for the folder and # for the file. */
 static const struct content {
     const char *pattern, *advice;
@@ -52,17 +53,17 @@ static const struct content {
 };
 enum { CONTENTS = sizeof contents / sizeof contents[0] };
 
-/* Tells whether a file's pattern says nothing of weights, because a trainer writes such files beside them. */
+/* Tells whether a file with this pattern says nothing about weights: trainers write such files next to them. */
 static bool is_silent(const char *name) {
     return strcmp(name, "training_args.bin") == 0 || strcmp(name, "optimizer.bin") == 0 ||
            strcmp(name, "optimizer.pt") == 0 || strcmp(name, "scheduler.pt") == 0 || strcmp(name, "scaler.pt") == 0 ||
            fnmatch("rng_state*.pth", name, 0) == 0;
 }
 
-/* The names that a folder has. */
+/* The names of a folder's entries. */
 struct listing {
-    char first[CONTENTS][NAME_MAX + 1]; /* the first name, in alphabetical order, of each kind of content */
-    char names[LIST_CHARS];             /* some of all names */
+    char first[CONTENTS][NAME_MAX + 1]; /* for each kind of content the first name in alphabetical order */
+    char names[LIST_CHARS];             /* a list of names for messages, cut off where it is full */
     int64_t count;
 };
 
@@ -100,7 +101,7 @@ static bool has(const char *folder, const char *name) {
     return access(path, F_OK) == 0;
 }
 
-/* Reads which model an adapter changes; an empty text where its file does not say it. */
+/* Reads which model an adapter changes; writes an empty text if its file does not say so. */
 static void read_base_model(const char *folder, char out[LIST_CHARS]) {
     SW_HANDLES_ERRORS();
     char path[PATH_MAX];
@@ -108,7 +109,7 @@ static void read_base_model(const char *folder, char out[LIST_CHARS]) {
     out[0] = 0;
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
     if (sw_json_read_file(path, MOST_ADAPTER_BYTES, SW_ERR_ARG, &json) != SW_OK)
-        return; /* the adapter is told about without its model's name */
+        return; /* the message then leaves out the name of the adapter's model */
     const char *base = json_string_value(json_object_get(json, "base_model_name_or_path"));
     if (base != NULL)
         snprintf(out, LIST_CHARS, " of the model '%.200s'", base);
@@ -125,7 +126,7 @@ static sw_status fail_adapter(const char *folder, const char *what) {
                    folder, what, base, folder);
 }
 
-/* Writes advice with the names of the folder and the file in their places. */
+/* Writes advice, with the names of the folder and the file filled in. */
 static void write_advice(const char *advice, const char *folder, const char *file, char out[2 * LIST_CHARS]) {
     size_t used = 0;
     for (const char *at = advice; *at != 0 && used < 2 * LIST_CHARS; at++) {
