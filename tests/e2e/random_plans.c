@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/rng.h"
@@ -177,5 +178,7 @@ int main(void) {
         in_directory(random_plans_give_the_same_bits_in_bf16),
         in_directory(random_plans_give_the_same_bits_in_fp16),
     };
+    if (getenv("SW_TEST_FILTER") != NULL)
+        cmocka_set_test_filter(getenv("SW_TEST_FILTER"));
     return cmocka_run_group_tests_name("e2e random plans", tests, NULL, NULL);
 }

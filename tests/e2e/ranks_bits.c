@@ -16,7 +16,8 @@
 
 enum { WRONG_CHARS = 512, PATH_CHARS = 4096, MICRO_BATCHES = 12, LEAST_GRAINS = 5, MOST_RANKS = 6 };
 
-/* One case: how many ranks train, and what. */
+/* One case: how many ranks train, and what. The first variants have weights on each tier, the fourth updates on the
+ * device; two ranks in fp32 go through all nine pairs of tiers, so that other cases need not. */
 struct training {
     int ranks;
     sw_dtype type;
@@ -167,6 +168,15 @@ static void compare_with_one(struct job *job, const struct same_trace *reference
     }
 }
 
+/* Some steps must clip and some must not. */
+static void check_clips(struct job *job, const struct same_trace *one) {
+    int clipped = 0;
+    for (int s = 0; s < SAME_STEPS; s++)
+        clipped += one->grad_norm[s] > SAME_CLIP;
+    if ((clipped == 0 || clipped == SAME_STEPS) && job->wrong[0] == '\0')
+        snprintf(job->wrong, sizeof job->wrong, "%d of %d steps clip", clipped, SAME_STEPS);
+}
+
 /* Returns the bytes of an element that ranks exchange: its code, and its part of the scale of 256. */
 static double element_bytes(const struct job *job, sw_quant quant) {
     const double code = quant == SW_QUANT_INT8 ? 1.0 : quant == SW_QUANT_INT4 ? 0.5 : 0.0;
@@ -293,6 +303,7 @@ static sw_status run(struct job *job, int variants) {
     SW_TRY(same_train(&spec, false, &reference[REDUCED_BY_GROUP]));
     for (int order = 0; order < ORDERS; order++)
         compare_with_one(job, &reference[order], &one);
+    check_clips(job, &one);
     for (int zero = first_stage(job); zero <= SW_ZERO_WEIGHTS; zero++)
         for (int variant = zero % 2; variant < variants; variant++)
             SW_TRY(try_variant(job, reference, zero, variant, NO_SECONDARY));
@@ -365,7 +376,7 @@ static void two_ranks_give_the_same_bits_in_fp32(void **state) {
 }
 
 static void three_ranks_give_the_same_bits_in_bf16(void **state) {
-    CHECK({.ranks = 3, .type = SW_BF16, .variants = 5});
+    CHECK({.ranks = 3, .type = SW_BF16, .variants = 4});
 }
 
 static void four_ranks_give_the_same_bits_in_fp32(void **state) {
@@ -377,33 +388,33 @@ static void ranks_without_a_grain_keep_step(void **state) {
     CHECK({.ranks = 6, .type = SW_F32, .variants = 2});
 }
 
-/* The tied embedding and two blocks are not trained. */
+/* The tied embedding and one block are not trained. */
 static void frozen_units_are_the_same_on_all_ranks(void **state) {
-    CHECK({.ranks = 2, .type = SW_BF16, .variants = 9, .frozen_units = 3});
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .frozen_units = 2});
 }
 
 /* Two nodes of two ranks; one node of four in halves; two ranks, with groups of micro-batches and frozen units. */
 static void secondary_shards_give_the_same_bits(void **state) {
-    CHECK({.ranks = 4, .type = SW_F32, .variants = 5, .node_ranks = 2, .part_ranks = 2},
+    CHECK({.ranks = 4, .type = SW_F32, .variants = 3, .node_ranks = 2, .part_ranks = 2},
           {.ranks = 4, .type = SW_BF16, .variants = 3, .node_ranks = 4, .part_ranks = 2},
-          {.ranks = 2, .type = SW_BF16, .variants = 5, .frozen_units = 3, .node_ranks = 2, .part_ranks = 2});
+          {.ranks = 2, .type = SW_BF16, .variants = 4, .frozen_units = 2, .node_ranks = 2, .part_ranks = 2});
 }
 
 /* The owner computes with what its codes stand for, as the others do; with secondary shards of such weights too. */
 static void quantized_weights_give_the_same_bits(void **state) {
-    CHECK({.ranks = 2, .type = SW_BF16, .variants = 9, .gather = SW_QUANT_INT8},
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .gather = SW_QUANT_INT8},
           {.ranks = 4, .type = SW_F32, .variants = 3, .node_ranks = 2, .part_ranks = 2, .gather = SW_QUANT_INT8});
 }
 
 static void quantized_gradients_give_the_same_bits(void **state) {
-    CHECK({.ranks = 2, .type = SW_F32, .variants = 5, .reduce = SW_QUANT_INT8},
-          {.ranks = 3, .type = SW_BF16, .variants = 4, .reduce = SW_QUANT_INT4});
+    CHECK({.ranks = 2, .type = SW_F32, .variants = 4, .reduce = SW_QUANT_INT8},
+          {.ranks = 3, .type = SW_BF16, .variants = 3, .reduce = SW_QUANT_INT4});
 }
 
 /* Two nodes of two ranks; three of two, where some ranks have no grain of a unit. */
 static void gradients_reduced_within_nodes_first_give_the_same_bits(void **state) {
     CHECK(
-        {.ranks = 4, .type = SW_BF16, .variants = 6, .node_ranks = 2, .reduce = SW_QUANT_INT4},
+        {.ranks = 4, .type = SW_BF16, .variants = 3, .node_ranks = 2, .reduce = SW_QUANT_INT4},
         {.ranks = 6, .type = SW_F32, .variants = 2, .node_ranks = 2, .gather = SW_QUANT_INT8, .reduce = SW_QUANT_INT8});
 }
 
@@ -411,8 +422,8 @@ static void gradients_reduced_within_nodes_first_give_the_same_bits(void **state
 static void both_quantized_give_the_same_bits(void **state) {
     CHECK({.ranks = 2,
            .type = SW_BF16,
-           .variants = 5,
-           .frozen_units = 3,
+           .variants = 4,
+           .frozen_units = 2,
            .gather = SW_QUANT_INT8,
            .reduce = SW_QUANT_INT4},
           {.ranks = 6, .type = SW_F32, .variants = 2, .gather = SW_QUANT_INT8, .reduce = SW_QUANT_INT8});
@@ -420,14 +431,14 @@ static void both_quantized_give_the_same_bits(void **state) {
 
 /* The random numbers of its rounding are those of an element, whichever rank has it; with frozen units too. */
 static void narrow_optimizer_state_gives_the_same_bits(void **state) {
-    CHECK({.ranks = 2, .type = SW_BF16, .variants = 6, .optimizer = SW_OPTIMIZER_8BIT},
-          {.ranks = 3, .type = SW_BF16, .variants = 3, .frozen_units = 3, .optimizer = SW_OPTIMIZER_8BIT},
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .optimizer = SW_OPTIMIZER_8BIT},
+          {.ranks = 3, .type = SW_BF16, .variants = 3, .frozen_units = 2, .optimizer = SW_OPTIMIZER_8BIT},
           {.ranks = 2, .type = SW_F32, .variants = 3, .optimizer = SW_OPTIMIZER_BF16});
 }
 
 /* With secondary shards, with frozen units, and on nodes. */
 static void weights_in_8_bits_give_the_same_bits(void **state) {
-    CHECK({.ranks = 2, .type = SW_BF16, .variants = 6, .optimizer = SW_OPTIMIZER_FP32_APART, .fp8 = true},
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .optimizer = SW_OPTIMIZER_FP32_APART, .fp8 = true},
           {.ranks = 4,
            .type = SW_BF16,
            .variants = 3,
@@ -435,7 +446,7 @@ static void weights_in_8_bits_give_the_same_bits(void **state) {
            .part_ranks = 2,
            .optimizer = SW_OPTIMIZER_FP32_APART,
            .fp8 = true},
-          {.ranks = 3, .type = SW_BF16, .variants = 3, .frozen_units = 3, .optimizer = SW_OPTIMIZER_8BIT, .fp8 = true});
+          {.ranks = 3, .type = SW_BF16, .variants = 3, .frozen_units = 2, .optimizer = SW_OPTIMIZER_8BIT, .fp8 = true});
 }
 
 #define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
@@ -455,5 +466,7 @@ int main(void) {
         in_directory(narrow_optimizer_state_gives_the_same_bits),
         in_directory(weights_in_8_bits_give_the_same_bits),
     };
+    if (getenv("SW_TEST_FILTER") != NULL)
+        cmocka_set_test_filter(getenv("SW_TEST_FILTER"));
     return cmocka_run_group_tests_name("e2e ranks bits", tests, NULL, NULL);
 }

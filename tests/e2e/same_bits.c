@@ -16,7 +16,7 @@
 
 #include "core/size.h"
 
-enum { PLACE_CHARS = 64, INFINITE_STEP = 3 };
+enum { PLACE_CHARS = 64, INFINITE_STEP = 2 };
 
 static void must(sw_status status) {
     if (status != SW_OK)

@@ -31,8 +31,11 @@ void for_each_device(void (*body)(struct pair *pair));
 /* Does the same, and calls body once more for the GPU with attention by products of warpgroups, where it has those. */
 void for_each_attention(void (*body)(struct pair *pair));
 
+/* Tells whether a device is a GPU that the host emulates or interprets, which takes much longer. */
+bool device_is_emulated(const struct sw_device *device);
+
 /* The main function's value: runs the tests of every device, and then those of the CPU or the reference alone, which
- * are left out where SW_TEST_DEVICE names a device. */
+ * are left out where SW_TEST_DEVICE names another device than the CPU. */
 int run_tests_of(const struct CMUnitTest *on_devices, size_t device_tests, const struct CMUnitTest *others,
                  size_t other_tests);
 #define RUN_TESTS(on_devices, others)                                                                                  \

@@ -153,10 +153,14 @@ static void compare(struct pair *pair, size_t s, int t) {
     buffer_free(&starts);
 }
 
+/* An emulated GPU takes minutes for all: there each shape has one of the types in turn, which reach each kernel many
+ * times, since types differ in how an element is read and written alone. */
 static void compare_all(struct pair *pair) {
+    const bool emulated = device_is_emulated(pair->device);
     for (size_t s = 0; s < SHAPES; s++)
         for (int t = 0; t < TEST_TYPES; t++)
-            compare(pair, s, t);
+            if (!emulated || t == (int)s % TEST_TYPES)
+                compare(pair, s, t);
 }
 
 static void against_reference(void **state) {

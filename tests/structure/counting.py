@@ -121,7 +121,8 @@ def instruction_sets():
 
 
 def second_runs():
-    """The tests of arithmetic run once more by a lower instruction set, in the same count and with a cache of their own."""
+    """The tests of arithmetic run once more by a lower instruction set, in the same count and with a cache of their own.
+    Those of kernels have no other device then than the one that obeys the variable."""
     def runs(best, isa, also):
         options = argparse.Namespace(build="build", names=["kernels/", "structure/", "model/head", "e2e/"], isa=isa, also_isa=also)
         tests = [{"name": name, "cmd": [f"/x/tests/{name}"], "env": {"XDG_CACHE_HOME": "/c"}, "priority": 0, "timeout": 60}
@@ -131,15 +132,17 @@ def second_runs():
         kept = run_tests.declared_tests, isas.best
         run_tests.declared_tests, isas.best = lambda build: tests, lambda: best
         try:
-            return [(run_tests.label_of(test), test["env"].get(isas.VARIABLE), test["env"]["XDG_CACHE_HOME"])
+            return [(run_tests.label_of(test), test["env"].get(isas.VARIABLE), test["env"]["XDG_CACHE_HOME"],
+                     test["env"].get("SW_TEST_DEVICE"))
                     for test in run_tests.chosen_tests(options)]
         finally:
             run_tests.declared_tests, isas.best = kept
 
     names = ["kernels/kernels_gemm", "kernels/kernels_gemm_gpu", "structure/counting", "model/head"]
-    plain = [(name, None, "/c") for name in names]
-    again = [(f"{name} (avx2)", "avx2", "/c-avx2") for name in names]
-    table = [("avx512", None, None, plain), ("avx512", None, "avx2", plain + [again[0], again[3]]), ("avx2", None, "avx2", plain),
+    plain = [(name, None, "/c", None) for name in names]
+    again = [(f"{name} (avx2)", "avx2", "/c-avx2", None) for name in names]
+    brief = (*again[0][:3], "cpu")
+    table = [("avx512", None, None, plain), ("avx512", None, "avx2", plain + [brief, again[3]]), ("avx2", None, "avx2", plain),
              ("baseline", None, "avx2", plain), ("avx512", "avx2", None, again), ("avx512", "avx2", "avx2", again)]
     return [f"{row[:3]}: {runs(*row[:3])}" for row in table if runs(*row[:3]) != row[3]]
 
