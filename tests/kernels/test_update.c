@@ -326,6 +326,59 @@ static void gradients_in_8_bits(void **state) {
     for_each_device(from_8_bits_in_all_formats);
 }
 
+/* Asserts that the scales of v are those before a step without gradients times beta2, and that those of m fell too. */
+static void assert_scales_fell(const struct pair *pair, const void *before, const void *after) {
+    const int64_t bytes = sw_optimizer_grain_bytes(SW_OPTIMIZER_8BIT);
+    const float beta2 = sw_adamw_scalars(&SETTINGS).beta2;
+    int fallen = 0;
+    for (int64_t grain = 0; grain < FIRST_WIDE; grain++) {
+        const struct sw_record_parts old =
+            sw_record_parts(SW_OPTIMIZER_8BIT, false, (char *)(uintptr_t)before + grain * bytes);
+        const struct sw_record_parts new =
+            sw_record_parts(SW_OPTIMIZER_8BIT, false, (char *)(uintptr_t)after + grain * bytes);
+        for (int block = 0; block < SW_GRAIN_ELEMS / SW_MOMENT_BLOCK_ELEMS; block++) {
+            if (old.v_scale[block] < 1e-30f || old.m_scale[block] < 1e-30f)
+                continue; /* no scale is below the least normal number */
+            if (new.v_scale[block] != beta2 * old.v_scale[block] || !(new.m_scale[block] < old.m_scale[block]))
+                fail_msg("on %s block %d of grain %d has scales %g and %g, from %g and %g", pair->label, block,
+                         (int)grain, new.m_scale[block], new.v_scale[block], old.m_scale[block], old.v_scale[block]);
+            fallen++;
+        }
+    }
+    assert_true(fallen > FIRST_WIDE * SW_GRAIN_ELEMS / SW_MOMENT_BLOCK_ELEMS / 2);
+}
+
+/* Without gradients every block's moments shrink, and its scales with them: in blocks of one span and of several, from
+ * gradients in both formats, in each rounding. The rule is checked on the reference too, which may be wrong as well. */
+static void shrinking(struct pair *pair) {
+    for (int which = 0; which < 2 * SW_ROUNDINGS; which++) {
+        struct buffer got = make_narrow_records(SW_OPTIMIZER_8BIT), want = buffer_copy(&got);
+        struct buffer grads = buffer_zeros(ELEMS * 2), weights = buffer_make(ELEMS * 2);
+        struct sw_adamw adamw = SETTINGS;
+        for (adamw.step = 1; adamw.step <= 2; adamw.step++) {
+            struct buffer before = buffer_copy(&got);
+            for (int s = 0; s < 2; s++)
+                assert_ok(sw_update_adamw(s == 0 ? pair->ref : pair->stream, .type = SW_BF16, .adamw = &adamw,
+                                          .grains = GRAINS, .runs = runs, .run_count = RUNS, .grads = grads.data,
+                                          .records = s == 0 ? want.data : got.data, .weights = weights.data,
+                                          .format = SW_OPTIMIZER_8BIT, .rounding = (sw_rounding)(which / 2), .seed = 7,
+                                          .wide_elem = (int64_t)FIRST_WIDE * SW_GRAIN_ELEMS,
+                                          .grads_format = which % 2 ? SW_GRADS_8BIT : SW_GRADS_TYPED));
+            assert_same_bits("records that shrink", pair, got.bytes, got.data, want.data);
+            assert_scales_fell(pair, before.data, want.data);
+            buffer_free(&before);
+        }
+        struct buffer *all[] = {&got, &want, &grads, &weights};
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+            buffer_free(all[i]);
+    }
+}
+
+static void scales_fall_with_their_moments(void **state) {
+    (void)state;
+    for_each_device(shrinking);
+}
+
 /* An update whose weights nobody needs leaves the records of one that writes them, also where the step is skipped. */
 static void without_weights(struct pair *pair) {
     struct buffer grads = make_grads(SW_BF16, 4), weights = buffer_make(ELEMS * 2);
@@ -456,6 +509,7 @@ int main(void) {
                                             cmocka_unit_test(same_bits_of_narrow_state),
                                             cmocka_unit_test(wide_grains),
                                             cmocka_unit_test(gradients_in_8_bits),
+                                            cmocka_unit_test(scales_fall_with_their_moments),
                                             cmocka_unit_test(weights_may_be_left_out)};
     const struct CMUnitTest others[] = {cmocka_unit_test(reference_follows_textbook),
                                         cmocka_unit_test(scalars_keep_their_digits)};
