@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import isas
 import limits
 import tap
+import test_budgets
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SHOWN_LINES = 60
@@ -213,7 +214,8 @@ def run_test(test, options, scratch):
 
 def report(result):
     counts = ", ".join(f"{result.count(what)} {what}" for what in OUTCOMES if result.count(what))
-    text = [f"{result.label:<32} {counts} ({result.seconds:.1f} s, {result.cpu_seconds:.1f} s of CPU)"]
+    text = [f"{result.label:<32} {counts} ({result.seconds:.1f} s, {result.cpu_seconds:.1f} s of CPU of"
+            f" {test_budgets.of(result.label):g} s)"]
     for case in result.cases:
         if case.outcome == "skipped":
             text.append(f"    skipped: {case.name}: {case.detail}")
@@ -221,6 +223,16 @@ def report(result):
             text.append(f"    FAILED: {case.name}" + (f": {case.detail}" if case.detail else ""))
             text += ["        | " + line for line in case.output[-SHOWN_LINES:]]
     print("\n".join(text), flush=True)
+
+
+def report_cpu(results):
+    """Prints what the tests cost, and lists those above their budget: figures of this machine, and no failures."""
+    above = [(result.cpu_seconds, test_budgets.of(result.label), result.label) for result in results
+             if result.cpu_seconds > test_budgets.of(result.label)]
+    print(f"{sum(result.cpu_seconds for result in results):.0f} s of CPU in all; above their budget"
+          f" (tools/test_budgets.py): {len(above) or 'none'}")
+    for seconds, budget, label in sorted(above, reverse=True):
+        print(f"    {label}: {seconds:.1f} s of {budget:g} s")
 
 
 def run_all(tests, options):
@@ -289,6 +301,7 @@ def main():
         return 0
     results = run_all(chosen_tests(options), options)
     passed, failed, skipped = (sum(result.count(what) for result in results) for what in OUTCOMES)
+    report_cpu(results)
     bad = [result.label for result in results if result.count("failed")]
     if bad:
         print("failed in: " + ", ".join(bad))

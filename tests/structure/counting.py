@@ -1,6 +1,8 @@
 """The test runner's own counting: what programs print and how they end, against what must be counted."""
 
 import argparse
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ sys.path.insert(0, os.path.join(sources.ROOT, "tools"))
 import isas  # noqa: E402
 import run_tests  # noqa: E402
 import tap  # noqa: E402
+import test_budgets  # noqa: E402
 
 
 def counted(lines, ended=""):
@@ -104,6 +107,27 @@ def cpu_seconds():
     return found
 
 
+def budgets():
+    """Every test has a budget of CPU seconds, which a second instruction set may use again, and none fails above it."""
+    def told(*costs):
+        results = [run_tests.Result(label, [], 0.0, seconds) for label, seconds in costs]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            run_tests.report_cpu(results)
+        return out.getvalue()
+
+    kept, test_budgets.BUDGETS = test_budgets.BUDGETS, {"e2e/long": 20}
+    try:
+        table = [
+            ((("e2e/long", 20.0), ("core/a", 5.0)), "25 s of CPU in all; above their budget (tools/test_budgets.py): none\n"),
+            ((("e2e/long (avx2)", 21.0), ("core/a", 5.5), ("core/b", 30.0)),
+             "56 s of CPU in all; above their budget (tools/test_budgets.py): 3\n    core/b: 30.0 s of 5 s\n"
+             "    e2e/long (avx2): 21.0 s of 20 s\n    core/a: 5.5 s of 5 s\n"),
+        ]
+        return [f"{costs}: {told(*costs)}" for costs, wanted in table if told(*costs) != wanted]
+    finally:
+        test_budgets.BUDGETS = kept
+
+
 def instruction_sets():
     """The best one by the flags of a processor, and wrong ones, which are refused before anything runs."""
     avx2, avx512 = set(isas.FLAGS["avx2"]), set(isas.FLAGS["avx512"])
@@ -148,4 +172,5 @@ def second_runs():
 
 
 os.environ.pop(isas.VARIABLE, None)
-script_test.run(whole_programs, programs_that_end_badly, skips, real_programs, cpu_seconds, instruction_sets, second_runs)
+script_test.run(whole_programs, programs_that_end_badly, skips, real_programs, cpu_seconds, budgets, instruction_sets,
+                second_runs)

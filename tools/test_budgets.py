@@ -1,0 +1,32 @@
+"""The CPU seconds, of users and system together, that each test may use. tools/run_tests.py prints a test's use against its
+budget, and lists those above it at the end: for whoever reads it, as slower machines use more."""
+
+# Tests that are not named here.
+USUAL_S = 5
+BUDGETS = {
+    "core/ranks": 30, "e2e/allocations": 10, "e2e/cli_bad_stores": 15, "e2e/cli_bench": 10, "e2e/cli_bench_io": 15,
+    "e2e/cli_bench_papers": 75, "e2e/cli_bench_step": 45, "e2e/cli_bench_zero": 120, "e2e/cli_bench_zero_tensor": 75,
+    "e2e/cli_budgets": 10, "e2e/cli_cuda": 90, "e2e/cli_devices": 10, "e2e/cli_doctor": 10, "e2e/cli_early_stop": 15,
+    "e2e/cli_file_systems": 15, "e2e/cli_fp8": 15, "e2e/cli_generate": 10, "e2e/cli_gpu_trust": 20,
+    "e2e/cli_interrupted": 45, "e2e/cli_machines": 145, "e2e/cli_optimizer_state": 15, "e2e/cli_peers": 10,
+    "e2e/cli_power": 30, "e2e/cli_profile": 45, "e2e/cli_quantized": 10, "e2e/cli_ranks": 10, "e2e/cli_ranks_cuda": 70,
+    "e2e/cli_ranks_elastic": 10, "e2e/cli_ranks_killed": 50, "e2e/cli_ranks_nodes": 40, "e2e/cli_ranks_slow": 10,
+    "e2e/cli_ranks_tensor": 90, "e2e/cli_ranks_training": 20, "e2e/cli_recipe": 10, "e2e/cli_report": 15,
+    "e2e/cli_run_model": 10, "e2e/cli_runs": 20, "e2e/cli_samples": 35, "e2e/cli_sizes": 205, "e2e/cli_tensor": 40,
+    "e2e/cli_token_files": 10, "e2e/cli_tokenize": 45, "e2e/cli_update": 10, "e2e/cli_usage": 10, "e2e/cli_verify": 10,
+    "e2e/crash": 10, "e2e/cuda_documents": 10, "e2e/cuda_same_bits": 45, "e2e/cuda_tiled": 30, "e2e/docs": 120,
+    "e2e/faults": 20, "e2e/freeze": 10, "e2e/gpu_flow": 25, "e2e/memory": 95, "e2e/random_plans": 40, "e2e/ranks_bits": 60,
+    "e2e/same_bits": 20, "fuzz/superblock": 10, "io/store_any_fault": 10, "io/store_power": 30, "io/store_ranks": 15,
+    "kernels/kernels_attention": 85, "kernels/kernels_attention_ptx": 75, "kernels/kernels_attention_sink_ptx": 10,
+    "kernels/kernels_attention_small": 25, "kernels/kernels_columns_ptx": 20, "kernels/kernels_cross_entropy": 20,
+    "kernels/kernels_cross_entropy_ptx": 15, "kernels/kernels_gemm": 35, "kernels/kernels_gemm_gaps": 10,
+    "kernels/kernels_layernorm": 10, "kernels/kernels_self_test": 15, "kernels/kernels_self_test_ptx": 25,
+    "kernels/ptx_planted": 35, "model/cuda_head": 10, "offload/budgets": 15, "offload/engine": 15, "offload/mutations": 10,
+    "offload/plan": 15, "offload/search": 40, "offload/shards": 15, "parity/cuda_models": 25, "parity/models": 40,
+    "parity/update_golden": 15, "run/rank_stores": 20, "structure/cuda_build": 10,
+}
+
+
+def of(label):
+    """By the name that the runner prints; a second instruction set has the same budget."""
+    return BUDGETS.get(label.partition(" (")[0], USUAL_S)
