@@ -1,10 +1,10 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
 #include "bench/options.h"
 #include "cli/cmd_ranks.h"
-#include "core/files/nearest.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/status.h"
+#include "core/text/text.h"
 
 #include <errno.h>
 #include <fcntl.h>

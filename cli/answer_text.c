@@ -2,7 +2,6 @@
 
 #include "cli/commands.h"
 #include "core/log.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "job/settings/places.h"
 #include "run/steplog.h"

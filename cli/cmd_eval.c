@@ -3,7 +3,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "run/data/data.h"
 #include "run/data/text_data.h"

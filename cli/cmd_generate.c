@@ -3,7 +3,7 @@
 #include "core/clock.h"
 #include "core/files/files.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
 #include "run/data/token_stream.h"
 #include "run/folder/source.h"
 #include "run/inference/inference.h"

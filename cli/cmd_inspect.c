@@ -1,7 +1,7 @@
 #include "cli/commands.h"
 #include "core/files/files.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
 #include "run/data/token_stream.h"
 #include "run/folder/run_model.h"
 #include "text/documents/chat_template.h"

@@ -2,7 +2,6 @@
 #include "cli/cmd_ranks.h"
 #include "cli/commands.h"
 #include "core/log.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "job/job.h"
 #include "job/largest.h"

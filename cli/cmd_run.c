@@ -1,10 +1,10 @@
 #include "cli/answer_text.h"
 #include "cli/cmd_ranks.h"
 #include "cli/commands.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
+#include "core/status.h"
 #include "run/signals.h"
 #include "run/trainer.h"
 

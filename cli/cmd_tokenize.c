@@ -1,6 +1,6 @@
 #include "cli/commands.h"
 #include "core/files/files.h"
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/machine.h"
 #include "run/folder/run_model.h"
 #include "run/signals.h"

@@ -1,6 +1,5 @@
 #include "cli/commands.h"
 #include "cli/read_options.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "io/store/store.h"
 #include "run/folder/frozen.h"

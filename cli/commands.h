@@ -1,8 +1,7 @@
-/* The program's commands. Each gets the arguments after its name and returns the exit status (core/exit.h). */
+/* The program's commands. Each gets the arguments after its name and returns the exit status (core/status.h). */
 #ifndef SW_CLI_COMMANDS_H
 #define SW_CLI_COMMANDS_H
 
-#include "core/exit.h"
 #include "core/status.h"
 #include "job/settings/options.h"
 

@@ -10,7 +10,7 @@
 typedef enum { SW_FOUND_FINE, SW_FOUND_PROBLEM, SW_FOUND_UNKNOWN } sw_found;
 
 struct sw_doctor {
-    const char *root; /* prefix of /proc and /sys; "" for this machine (core/system_file.h) */
+    const char *root; /* prefix of /proc and /sys; "" for this machine (core/machine.h) */
     const char *const *folders;
     int folder_count;
     bool json;

@@ -1,8 +1,8 @@
 /* Checks of the devices: the CPU device, and a GPU if there is one. */
 #include "cli/doctor.h"
+#include "core/machine.h"
 #include "core/ranks/comm.h"
 #include "core/size.h"
-#include "core/system_file.h"
 #include "job/machine/devices.h"
 #include "job/machine/gpu_trust.h"
 #include "kernels/device.h"

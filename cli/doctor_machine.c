@@ -1,8 +1,7 @@
 /* Checks of processor and memory. */
 #include "cli/doctor.h"
-#include "core/number.h"
+#include "core/machine.h"
 #include "core/size.h"
-#include "core/system_file.h"
 #include "io/queue/file.h"
 #include "job/machine/drives.h"
 

@@ -1,6 +1,6 @@
 #include "core/arena.h"
 
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
 

@@ -11,7 +11,7 @@ struct sw_arena;
 
 /* Maps bytes (rounded up to pages), touches every page with all cores, so that what the system cannot give is known
  * now, and locks the pages where `lock` is set and the limits allow it; *out_locked (may be NULL) says whether it did.
- * Large arenas report how far they are, and SW_ERR_STOPPED ends them (core/long_work.h). The caller destroys the arena.
+ * Large arenas report how far they are, and SW_ERR_STOPPED ends them (core/log.h). The caller destroys the arena.
  */
 sw_status sw_arena_create(const char *name, int64_t bytes, bool lock, bool *out_locked, struct sw_arena **out);
 /* Creates an arena as sw_arena_create does, not locked, from the memory of a NUMA node (as the system numbers it) or,

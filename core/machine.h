@@ -5,6 +5,7 @@
 #include "core/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Cgroups: how much memory and processor time the groups around this process allow to all their members together. */
@@ -89,5 +90,17 @@ sw_status sw_isa_in_use(sw_isa *out, bool *out_named);
 /* Returns the same for code that cannot fail and has the same results by each of them; the best where sw_isa_in_use
  * fails. */
 sw_isa sw_isa_of_process(void);
+
+/* The longest path of a small text file of the kernel, under /proc and /sys. */
+enum { SW_SYSTEM_PATH_CHARS = 4608 };
+
+/* Writes the first line of the file at root + path, without its end, into out. Returns false, with an empty text, where
+ * the file cannot be read: a container need not have /proc or /sys. root: "" for this machine, or a folder that holds a
+ * copy of another's. path: a format, as of printf. errno says why the file could not be read; 0: it could. */
+__attribute__((format(printf, 4, 5))) bool sw_system_line(const char *root, char *out, size_t chars, const char *path,
+                                                          ...);
+
+/* Returns the number that begins this line, or -1 where there is none or it is negative. errno is as above. */
+__attribute__((format(printf, 2, 3))) int64_t sw_system_number(const char *root, const char *path, ...);
 
 #endif

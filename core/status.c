@@ -1,7 +1,6 @@
 #include "core/status.h"
 
-#include "core/error_scope.h"
-#include "core/text/visible.h"
+#include "core/text/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>

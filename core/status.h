@@ -71,4 +71,23 @@ const char *sw_status_name(sw_status code);
             goto label;                                                                                                \
     } while (0)
 
+/* The exit status of the program. Scripts tell by it how a command ended. */
+enum {
+    SW_EXIT_DONE = 0,
+    SW_EXIT_FAILED = 1,
+    SW_EXIT_USAGE = 2,         /* wrong arguments */
+    SW_EXIT_TIME_LIMIT = 3,    /* a training reached --time-limit, and is saved */
+    SW_EXIT_NOT_FINITE = 4,    /* a training whose losses, gradients or weights are not finite */
+    SW_EXIT_INTERRUPTED = 130, /* a training that a signal stopped, and that is saved */
+};
+
+/* A scope that handles its own errors, such as a probe, a clean-up or a fallback. The first error of a thread, which
+ * is kept above, must outlive it. The macro opens the scope: until the enclosing block is left, the functions above see
+ * only what failed in it. That is forgotten at its end, and an error from before, which not even sw_error_clear reaches
+ * meanwhile, is the recorded one again. */
+#define SW_HANDLES_ERRORS()                                                                                            \
+    const size_t sw_error_before_ __attribute__((cleanup(sw_error_go_back), unused)) = sw_error_go_on()
+size_t sw_error_go_on(void);
+void sw_error_go_back(const size_t *before);
+
 #endif

@@ -1,9 +1,9 @@
 /* Opens a job, prices it, and finds the plan of a start of training. */
 #include "job/job.h"
 
-#include "core/error_scope.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
+#include "core/status.h"
 #include "job/machine/gpu_trust.h"
 #include "job/settings/schedule.h"
 #include "job/what_if.h"

@@ -1,7 +1,7 @@
 #include "job/largest.h"
 
-#include "core/error_scope.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "offload/simulate/outline_price.h"
 
 #include <limits.h>

@@ -1,11 +1,11 @@
 #include "job/rates.h"
 
 #include "core/clock.h"
-#include "core/error_scope.h"
 #include "core/files/json_file.h"
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "job/settings_plan.h"
 #include "kernels/described.h"
 #include "model/unit_run.h"

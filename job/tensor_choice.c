@@ -1,6 +1,5 @@
 #include "job/tensor_choice.h"
 
-#include "core/number.h"
 #include "core/size.h"
 #include "job/job.h"
 #include "offload/simulate/outline_price.h"

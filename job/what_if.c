@@ -1,8 +1,8 @@
 /* Each question is a varied job (sw_job_with), planned by the planner's own code. */
 #include "job/what_if.h"
 
-#include "core/error_scope.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "offload/simulate/outline_price.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 #include "report/report.h"
 
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
+#include "core/status.h"
 #include "report/curves.h"
 #include "report/page.h"
 

@@ -3,7 +3,7 @@
 #include "core/confine.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
-#include "core/number.h"
+#include "core/size.h"
 #include "offload/engine/timeline.h"
 #include "report/page.h"
 

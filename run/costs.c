@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
 #include "job/store.h"
 #include "run/steplog.h"
 #include "run/trainer.h"

@@ -1,7 +1,7 @@
 /* Evaluates as many windows at a time as a training step has sequences. */
 #include "run/eval.h"
 
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/size.h"
 
 #include <assert.h>

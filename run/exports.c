@@ -2,11 +2,10 @@
 
 #include "core/clock.h"
 #include "core/confine.h"
-#include "core/error_scope.h"
 #include "core/files/json_file.h"
 #include "core/log.h"
-#include "core/number.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "model/hf/checkpoint.h"
 #include "run/folder/frozen.h"
 #include "run/folder/group_reader.h"

@@ -1,11 +1,10 @@
 /* The training loop. The next step begins while the update of the last one still runs, unless an evaluation,
  * samples or an export come between them. */
 #include "core/clock.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/log.h"
-#include "core/number.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "run/eval.h"
 #include "run/exports.h"
 #include "run/folder/run_names.h"

@@ -1,7 +1,7 @@
 #include "run/progress.h"
 
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
 
 #define SILENT_NS INT64_C(1000000000)
 #define TERMINAL_EVERY_NS INT64_C(200000000)

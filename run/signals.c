@@ -1,7 +1,7 @@
 #include "run/signals.h"
 
 #include "core/clock.h"
-#include "core/exit.h"
+#include "core/status.h"
 
 #include <stdatomic.h>
 #include <unistd.h>

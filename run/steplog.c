@@ -1,10 +1,10 @@
 #include "run/steplog.h"
 
 #include "core/confine.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/status.h"
 #include "io/queue/file.h"
 #include "run/folder/run.h"
 

@@ -1,10 +1,10 @@
 #include "run/trace_file.h"
 
 #include "core/confine.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "offload/engine/timeline.h"
 #include "run/folder/run.h"
 

@@ -2,12 +2,10 @@
 
 #include "core/clock.h"
 #include "core/confine.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/log.h"
-#include "core/long_work.h"
-#include "core/number.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "job/machine/drives.h"
 #include "job/settings/room.h"
 #include "job/store.h"

@@ -1,9 +1,9 @@
 #include "text/model_text.h"
 
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/files/model_files.h"
+#include "core/status.h"
 
 #include <errno.h>
 #include <fcntl.h>

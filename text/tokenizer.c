@@ -1,10 +1,10 @@
 #include "text/tokenizer.h"
 
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/files/model_files.h"
 #include "core/log.h"
+#include "core/status.h"
 #include "text/bpe.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"

@@ -2,7 +2,7 @@
 #ifndef SW_TEXT_UTF8_H
 #define SW_TEXT_UTF8_H
 
-#include "core/text/utf8.h"
+#include "core/text/text.h"
 #include "text/buffer.h"
 
 #include <stdbool.h>

@@ -3,7 +3,6 @@
 #include "bench/options.h"
 #include "bench/report.h"
 #include "cli/cmd_ranks.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/measure_comm.h"
 

@@ -1,7 +1,7 @@
 #include "bench/io/drive.h"
 
 #include "core/clock.h"
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "core/team.h"

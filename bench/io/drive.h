@@ -5,7 +5,7 @@
 
 #include "bench/report.h"
 #include "core/arena.h"
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "core/status.h"
 #include "io/store/store.h"

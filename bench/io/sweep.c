@@ -3,7 +3,6 @@
 #include "core/clock.h"
 #include "core/files/files.h"
 #include "core/json.h"
-#include "core/number.h"
 #include "core/rng.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"

@@ -5,7 +5,7 @@
 #include "bench/options.h"
 #include "bench/report.h"
 #include "core/clock.h"
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "model/unit_run.h"
 

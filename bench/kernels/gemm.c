@@ -6,7 +6,7 @@
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/size.h"
 
 #include <math.h>

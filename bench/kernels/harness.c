@@ -3,7 +3,6 @@
 #include "core/arena.h"
 #include "core/clock.h"
 #include "core/machine.h"
-#include "core/number.h"
 #include "core/rng.h"
 #include "core/size.h"
 #include "kernels/cpu/onednn.h"

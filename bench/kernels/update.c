@@ -4,7 +4,6 @@
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"
 

@@ -9,7 +9,6 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
-#include "core/number.h"
 #include "core/rng.h"
 #include "core/size.h"
 #include "offload/simulate/measure.h"

@@ -1,9 +1,9 @@
 #include "core/files/cache.h"
 
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/json.h"
+#include "core/status.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -65,5 +66,11 @@ void sw_folder_remove_empty(const char *folder);
 /* Says what a failed download left in the place of a model's file, by the file's first bytes: "a git-lfs pointer ..."
  * or "a page of HTML ..." with the way on. NULL: neither. */
 const char *sw_download_fault(const char *begin, size_t bytes);
+
+/* Marks a grain that this process knows nothing about; sw_checksum never returns it. */
+#define SW_CHECKSUM_UNKNOWN UINT64_C(0)
+
+/* Returns the XXH3-64 of the bytes, by the widest vector instructions that the CPU has. Any thread may call it. */
+uint64_t sw_checksum(const void *data, int64_t bytes);
 
 #endif

@@ -1,9 +1,8 @@
 #include "core/files/json_file.h"
 
-#include "core/files/checksum.h"
 #include "core/files/files.h"
-#include "core/files/nearest.h"
 #include "core/json.h"
+#include "core/text/text.h"
 
 #include <inttypes.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* Who is who: whether a launcher started this process, its rank, and its machine among those of the job. */
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/ranks/comm.h"
 #include "core/ranks/comm_private.h"
 #include "core/size.h"
-#include "core/system_file.h"
 
 #include <assert.h>
 #include <errno.h>

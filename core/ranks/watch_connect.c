@@ -1,10 +1,10 @@
 /* How the ranks' watches find each other: rank 0 listens, the comm tells the others where. */
 #include "core/clock.h"
-#include "core/error_scope.h"
 #include "core/log.h"
+#include "core/machine.h"
 #include "core/ranks/watch_private.h"
 #include "core/size.h"
-#include "core/system_file.h"
+#include "core/status.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* Makes a store: everything that can be refused is refused before the first byte is written. */
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "io/queue/file.h"
 #include "io/store/block.h"
 #include "io/store/store_private.h"

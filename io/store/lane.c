@@ -1,6 +1,6 @@
 /* A lane: ordered transfers cut into blocks that keep the queue full across transfers. Sums are made and checked here,
  * by the lane's thread. */
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "io/store/store_private.h"
 
 #include <assert.h>

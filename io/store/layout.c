@@ -1,6 +1,6 @@
 #include "io/store/layout.h"
 
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "core/size.h"
 
 #include <assert.h>

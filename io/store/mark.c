@@ -1,12 +1,12 @@
 /* The mark: which commit was the last to finish. It is written when a record has been made durable everywhere, so that
  * a record that is damaged later can be told from one whose writing never ended. It is not flushed: the next commit's
  * first flush does that, and a mark that power took away only says less. */
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "io/store/store_private.h"
 
 #include <string.h>
 
-static uint64_t sum_of(const struct sw_mark *mark) {
+static uint64_t mark_sum(const struct sw_mark *mark) {
     return sw_checksum((const char *)mark + SW_FORMAT_SUM_FROM, (int64_t)sizeof *mark - SW_FORMAT_SUM_FROM);
 }
 
@@ -25,7 +25,7 @@ sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step) 
     struct sw_mark mark = {.sequence = sw_le64_of(sequence), .step = sw_le64_of(step)};
     memcpy(mark.magic, SW_MARK_MAGIC, SW_FORMAT_MAGIC_BYTES);
     memcpy(mark.store_id, store->id, SW_FORMAT_ID_BYTES);
-    mark.sum = sw_le64_of_sum(sum_of(&mark));
+    mark.sum = sw_le64_of_sum(mark_sum(&mark));
     for (int file = 0; file < store->file_count; file++) {
         memset(store->files[file].mark, 0, SW_FORMAT_MARK_BYTES);
         memcpy(store->files[file].mark, &mark, sizeof mark);
@@ -41,7 +41,7 @@ static void take(const struct sw_store *store, const unsigned char *page, struct
     if (sw_store_is_zero(page, SW_FORMAT_MARK_BYTES))
         return;
     if (memcmp(mark->magic, SW_MARK_MAGIC, SW_FORMAT_MAGIC_BYTES) != 0 ||
-        memcmp(mark->store_id, store->id, SW_FORMAT_ID_BYTES) != 0 || sum_of(mark) != sw_sum_from_le64(mark->sum) ||
+        memcmp(mark->store_id, store->id, SW_FORMAT_ID_BYTES) != 0 || mark_sum(mark) != sw_sum_from_le64(mark->sum) ||
         sequence < 1 || step < 0)
         out->unsure = true;
     else if (sequence > out->sequence) {

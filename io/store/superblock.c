@@ -1,7 +1,7 @@
 /* Superblocks: commit records with their sums. Two in each file, written in turn, so that one is always whole. */
-#include "core/error_scope.h"
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "core/log.h"
+#include "core/status.h"
 #include "io/queue/file.h"
 #include "io/store/store_private.h"
 

@@ -1,6 +1,6 @@
 /* Reads every committed grain and goes on past those that are bad: several runs of grains are under way, and judged in
  * their order. */
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "io/store/store_private.h"
 
 #include <errno.h>

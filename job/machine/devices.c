@@ -1,7 +1,7 @@
 #include "job/machine/devices.h"
 
+#include "core/machine.h"
 #include "core/size.h"
-#include "core/system_file.h"
 
 #include <stdio.h>
 #include <string.h>

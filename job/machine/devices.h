@@ -30,7 +30,7 @@ struct sw_device_info sw_devices_info(const struct sw_devices *devices);
 enum { SW_DRIVER_VERSION_CHARS = 256 };
 
 /* Writes "535.129.03", "of unknown version", or an empty text if there is no driver. root: the prefix of /proc
- * (core/system_file.h). */
+ * (core/machine.h). */
 void sw_driver_version(const char *root, char out[SW_DRIVER_VERSION_CHARS]);
 
 #endif

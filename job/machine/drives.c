@@ -1,9 +1,7 @@
 #include "job/machine/drives.h"
 
-#include "core/error_scope.h"
 #include "core/machine.h"
 #include "core/status.h"
-#include "core/system_file.h"
 #include "job/machine/devices.h"
 
 #include <fcntl.h>

@@ -1,9 +1,9 @@
 #include "job/machine/gpu_trust.h"
 
-#include "core/error_scope.h"
 #include "core/files/cache.h"
 #include "core/log.h"
 #include "core/ranks/comm.h"
+#include "core/status.h"
 #include "job/machine/devices.h"
 
 #include <assert.h>

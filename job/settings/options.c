@@ -1,8 +1,7 @@
 #include "core/files/files.h"
-#include "core/files/nearest.h"
 #include "core/log.h"
-#include "core/number.h"
 #include "core/size.h"
+#include "core/text/text.h"
 #include "job/settings/options_internal.h"
 
 #include <assert.h>

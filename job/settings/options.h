@@ -100,7 +100,7 @@ void sw_options_help(const struct sw_command_line *line, FILE *to);
 /* Prints the words of a text, which begins at `column`, in the columns of its stream (sw_log_columns): further lines
  * begin at `indent`. Prints no line end behind it. Returns the column after the text. */
 int sw_print_wrapped(const char *text, int column, int indent, FILE *to);
-/* Prints the exit statuses of all commands (core/exit.h). */
+/* Prints the exit statuses of all commands (core/status.h). */
 void sw_options_help_exits(FILE *to);
 
 /* Returns all flags that are not transient, "--micro-batch" as "micro_batch". The caller releases the object. */

@@ -1,6 +1,6 @@
-#include "core/exit.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/status.h"
 #include "job/settings/options_internal.h"
 
 #include <string.h>

@@ -1,8 +1,7 @@
 #include "job/settings/schedule.h"
 
-#include "core/files/nearest.h"
-#include "core/number.h"
 #include "core/size.h"
+#include "core/text/text.h"
 #include "job/settings/settings.h"
 
 #include <assert.h>

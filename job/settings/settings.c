@@ -3,7 +3,6 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/machine.h"
-#include "core/number.h"
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "core/status.h"

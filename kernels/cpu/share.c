@@ -1,7 +1,7 @@
 #include "kernels/cpu/share.h"
 
-#include "core/error_scope.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "core/team.h"
 
 /* With so many pieces for each thread, none waits long for a slow one, and handing them out costs nothing beside the

@@ -1,6 +1,6 @@
 /* A GPU: whether there is one, a driver that is new enough, and kernels for it; its memory, streams and events. */
 #include "core/arena.h"
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/machine.h"
 #include "core/size.h"
 #include "kernels/cuda/cuda.h"

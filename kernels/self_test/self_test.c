@@ -3,8 +3,8 @@
 #include "kernels/fp8_product.h"
 
 #include "core/clock.h"
-#include "core/error_scope.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "kernels/self_test/cases.h"
 
 #include <stdio.h>

@@ -7,13 +7,13 @@
  * A config.json that still describes the model is copied rather than generated: other programs use fields that spillway
  * does not know. */
 #include "core/confine.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/files/model_files.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "io/queue/file.h"
 #include "io/safetensors/safetensors.h"
 #include "model/hf/checkpoint.h"

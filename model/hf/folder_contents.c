@@ -1,8 +1,8 @@
 #include "model/hf/folder_contents.h"
 
-#include "core/error_scope.h"
 #include "core/files/json_file.h"
 #include "core/log.h"
+#include "core/status.h"
 
 #include <dirent.h>
 #include <fnmatch.h>

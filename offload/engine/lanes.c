@@ -1,9 +1,9 @@
 /* The lanes' threads: each takes its ops in order, starts them when their waits are met, and counts them done in order.
  */
 #include "core/clock.h"
-#include "core/error_scope.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "offload/engine/engine_private.h"
 
 #include <assert.h>

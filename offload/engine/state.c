@@ -1,5 +1,5 @@
 /* Restores, saves and reads state between steps, chunk by chunk through the staging rings. */
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "offload/engine/engine_private.h"
 

@@ -1,6 +1,5 @@
 #include "offload/plan/builder.h"
 
-#include "core/number.h"
 #include "core/size.h"
 
 #include <assert.h>

@@ -1,6 +1,5 @@
 /* Prints a plan as a table for people. */
 #include "core/log.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "io/store/store.h"
 #include "offload/plan/plan.h"

@@ -1,7 +1,7 @@
 #include "offload/simulate/outline_price.h"
 
-#include "core/error_scope.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "offload/plan/plan_private.h"
 
 #include <math.h>

@@ -1,11 +1,10 @@
 #include "run/data/data.h"
 
-#include "core/error_scope.h"
 #include "core/files/cache.h"
 #include "core/files/files.h"
-#include "core/number.h"
 #include "core/rng.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "run/data/data_internal.h"
 
 #include <assert.h>

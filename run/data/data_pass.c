@@ -1,6 +1,5 @@
 #include "run/data/data_pass.h"
 
-#include "core/number.h"
 #include "core/size.h"
 #include "run/data/data.h"
 #include "run/data/text_data.h"

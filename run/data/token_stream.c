@@ -3,7 +3,6 @@
 #include "core/files/files.h"
 #include "core/files/model_files.h"
 #include "core/log.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "run/data/data_file.h"
 #include "text/documents/text_inputs.h"

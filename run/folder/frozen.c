@@ -1,7 +1,6 @@
 #include "run/folder/frozen.h"
 
 #include "core/confine.h"
-#include "core/files/checksum.h"
 #include "core/files/files.h"
 #include "core/size.h"
 #include "io/queue/file.h"

@@ -1,12 +1,12 @@
 #include "run/folder/run.h"
 
 #include "core/confine.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "core/status.h"
 #include "io/queue/file.h"
 #include "offload/plan/unit.h"
 

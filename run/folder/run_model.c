@@ -1,10 +1,10 @@
 #include "run/folder/run_model.h"
 
 #include "core/confine.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/model_files.h"
 #include "core/log.h"
+#include "core/status.h"
 #include "run/folder/run.h"
 #include "text/documents/tokenize_files.h"
 #include "text/model_text.h"

@@ -1,9 +1,7 @@
 /* This rank's own store: where it shall be, made there, checked, and of the same commit as the others'. */
 #include "core/confine.h"
-#include "core/files/checksum.h"
 #include "core/files/files.h"
 #include "core/log.h"
-#include "core/number.h"
 #include "core/size.h"
 #include "run/folder/run.h"
 #include "run/stores/rank_store.h"

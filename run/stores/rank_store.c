@@ -1,7 +1,7 @@
 #include "run/stores/rank_store.h"
 
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
 #include "run/folder/run.h"
 #include "run/stores/rank_store_private.h"
 

@@ -9,7 +9,7 @@
 #include "run/folder/run.h"
 #include "run/stores/rank_store_private.h"
 
-#include "core/error_scope.h"
+#include "core/status.h"
 
 #include <stdlib.h>
 #include <string.h>

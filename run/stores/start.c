@@ -1,11 +1,11 @@
 #include "run/stores/start.h"
 
 #include "core/confine.h"
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/model_files.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/status.h"
 #include "io/store/block.h"
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"

@@ -1,6 +1,6 @@
 /* An arena gives aligned pieces that do not overlap, refuses what does not fit, and nothing once it is sealed. */
 #include "core/arena.h"
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/size.h"
 
 #include <setjmp.h>

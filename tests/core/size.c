@@ -1,6 +1,5 @@
 /* Sizes as people write them, and arithmetic that must not overflow. */
 #include "core/size.h"
-#include "core/number.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,6 @@
 /* The first error of a thread is kept, told apart from later ones, and forgotten when it was handled. */
 #include "core/status.h"
 
-#include "core/error_scope.h"
-
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

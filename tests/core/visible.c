@@ -1,5 +1,5 @@
 /* Control characters are shown, all other text stays as it is, and what is shown has none any more. */
-#include "core/text/visible.h"
+#include "core/text/text.h"
 
 #include "core/status.h"
 

@@ -5,7 +5,7 @@
  * one whose low bits are the count less one, and so many new bytes. */
 #include "tests/fuzz/target.h"
 
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "core/size.h"
 #include "io/store/store_private.h"
 #include "tests/io/store_support.h"

@@ -2,7 +2,7 @@
  * had finished; one that never did loses nothing. */
 #include "tests/io/store_support.h"
 
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "core/size.h"
 #include "io/store/store_private.h"
 

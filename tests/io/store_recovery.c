@@ -1,7 +1,7 @@
 /* A store's files after a crash, a move, or worse: the right commit is found, or the damage is named. */
 #include "tests/io/store_support.h"
 
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "core/size.h"
 #include "io/store/store_private.h"
 

@@ -1,7 +1,7 @@
 /* The CUDA device on machines that are not as it needs them, by the emulated GPU. */
 #include "tests/kernels/support.h"
 
-#include "core/long_work.h"
+#include "core/log.h"
 #include "core/size.h"
 #include "kernels/algorithms.h"
 #include "tests/equipment/cuda/runtime.h"

@@ -1,9 +1,9 @@
 #include "text/documents/chat_template.h"
 
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/files/model_files.h"
+#include "core/status.h"
 #include "text/utf8.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 #include "text/documents/json_document.h"
 
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
 
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #include "text/documents/text_file.h"
 
 #include "core/files/files.h"
-#include "core/long_work.h"
+#include "core/log.h"
 #include "text/buffer.h"
 #include "text/documents/text_inputs.h"
 #include "text/utf8.h"

@@ -5,7 +5,7 @@
 #include "core/files/model_files.h"
 #include "core/json.h"
 #include "core/log.h"
-#include "core/number.h"
+#include "core/size.h"
 #include "text/documents/json_document.h"
 #include "text/documents/text_file.h"
 #include "text/documents/text_inputs.h"

@@ -1,9 +1,8 @@
 #include "text/documents/token_writer.h"
 
-#include "core/error_scope.h"
 #include "core/files/files.h"
 #include "core/log.h"
-#include "core/long_work.h"
+#include "core/status.h"
 #include "io/queue/file.h"
 
 #include <assert.h>
