@@ -168,7 +168,7 @@ struct sw_plan_lack {
     int64_t missing_bytes; /* of both together */
 };
 
-/* What a unit costs: bytes and floating-point operations of one micro-batch. */
+/* The costs of a unit: bytes and floating-point operations of one micro-batch. */
 struct sw_unit_cost {
     int64_t output_bytes;   /* the unit's output; 0 for the head */
     int64_t saved_bytes;    /* intermediates that a block's forward pass saves; 0 for embedding and head */

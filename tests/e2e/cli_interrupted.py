@@ -317,7 +317,7 @@ def a_beginning_on_two_drives():
 
 
 def a_beginning_of_a_later_version():
-    """What it has made is not known, so nothing is removed."""
+    """Nothing is removed, as nobody knows what the later version has made."""
     os.mkdir(path("later"))
     store = {"id": 32 * "0", "local_rank": 0, "places": []}
     start = {"spillway_start": 2, "ranks": 1, "whole": False, "stores": [store]}

@@ -150,7 +150,7 @@ def ranks_may_be_given_drives_of_their_own():
 
 
 def stores_over_several_drives_change_ranks():
-    """What is no longer needed goes from each of them without a word, and their folders stay."""
+    """Each drive loses the old stores without a word, and keeps its folder."""
     drives, other, problems = [path("striped-1"), path("striped-2")], path("striped-3"), []
     for drive in (*drives, other):
         os.mkdir(drive)

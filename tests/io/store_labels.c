@@ -1,7 +1,7 @@
 /* Labels that check but lie: each number is refused by name. And labels that are damaged: only these are written. */
 #include "tests/io/store_support.h"
 
-#include "core/files/checksum.h"
+#include "core/files/files.h"
 #include "io/store/store_private.h"
 
 #include <fcntl.h>
