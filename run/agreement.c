@@ -75,7 +75,7 @@ static sw_status agree_on_run(struct sw_trainer *trainer, const char *config) {
     return sw_ranks_agree(trainer->ranks, claims, sizeof claims / sizeof claims[0]);
 }
 
-/* Checks that no two ranks have the same GPU. Its bus address counts only with the name of its machine. */
+/* Checks that no two ranks have the same GPU. A bus address identifies a GPU only together with the machine's name. */
 static sw_status agree_on_gpus(struct sw_trainer *trainer) {
     const char *bus = sw_devices_info(&trainer->job.devices).bus;
     char gpu[GPU_CHARS] = "";
@@ -109,7 +109,7 @@ sw_status sw_agree_on_inputs(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* Returns a digest of the collectives of a plan, in their order. */
+/* Returns a digest of a plan's collectives, in their order. */
 static uint64_t digest_of(const struct sw_plan *plan) {
     uint64_t digest = (uint64_t)plan->spec.type;
     for (int p = 0; p < SW_PROGRAMS; p++) {

@@ -104,7 +104,7 @@ static void say_pauses(const struct sw_trainer *trainer) {
         sw_log_info("of the %.3g s since the start: %s", all_s, text);
 }
 
-/* Counts this start alone; the log has earlier steps. The store does not count the zeros that it is first filled with.
+/* Counts only this start; the log has earlier steps. The store does not count the zeros that it is first filled with.
  */
 void sw_costs_say_end(const struct sw_trainer *trainer) {
     const struct sw_costs *costs = &trainer->costs;

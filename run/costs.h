@@ -1,5 +1,5 @@
-/* Counts what steps cost beyond their arithmetic: bytes written to the drives, and the time of saves where not every
- * step commits. */
+/* Counts what steps cost besides their arithmetic: bytes written to the drives, and the time of saves if not every step
+ * commits. */
 #ifndef SW_RUN_COSTS_H
 #define SW_RUN_COSTS_H
 
@@ -8,7 +8,7 @@
 
 struct sw_trainer;
 
-/* Kinds of steps that are timed apart. The step after a save starts with empty lanes, as the save did. */
+/* Kinds of steps that are timed separately. The step after a save starts with empty lanes, as the save did. */
 typedef enum { SW_COST_PLAIN, SW_COST_SAVING, SW_COST_AFTER_SAVING, SW_COST_KINDS } sw_cost_kind;
 
 /* Work between two steps, which training waits for. */
@@ -29,17 +29,17 @@ struct sw_costs {
     bool saved;  /* the last step carried a save */
 };
 
-/* Counts a step: whether it carried a save, its seconds, and the bytes that it wrote. Returns whether it was like any
- * other: neither a save nor a pause was at it or before it. */
+/* Counts one step: whether it carried a save, its seconds, and the bytes it wrote. Returns whether the step is typical:
+ * no save and no pause in it or just before it. */
 bool sw_costs_note(struct sw_costs *costs, bool saves, double seconds, int64_t written_bytes);
 
-/* Counts an evaluation, the samples of a step or an export, which took so long. */
+/* Counts one evaluation, one step's samples or one export, and its seconds. */
 void sw_costs_note_pause(struct sw_costs *costs, sw_pause_kind kind, double seconds);
 
-/* Returns the seconds that a save adds to training on average; 0 before a save and other steps were timed. */
+/* Returns the seconds that a save adds to training on average; 0 until both a save and other steps were timed. */
 double sw_costs_of_save(const struct sw_costs *costs);
 
-/* Log at the start what a kill would cost, and at the end what was written and what saves, evaluations, samples and
+/* Log at the start what a kill would cost, and at the end what was written and how long saves, evaluations, samples and
  * exports took. */
 void sw_costs_say_kill(const struct sw_trainer *trainer);
 void sw_costs_say_end(const struct sw_trainer *trainer);

@@ -1,3 +1,8 @@
+/* Compares steps with their prediction, block by block.
+ *
+ * A single slow step proves nothing: another program may have used the machine for a moment. Two blocks in a row must
+ * depart, each judged by its median, so neither a few slow steps nor one long pause suffices. A departure is reported
+ * once per start; repeating it every block would bury the log. */
 #include "run/departure.h"
 
 #include "core/log.h"
@@ -11,7 +16,7 @@ enum { BLOCK_STEPS = 5, BLOCKS = 2 };
 #define BLOCK_S 2.0
 #define MOST_RATIO 1.25
 
-/* Sorts by insertion, because a step allocates nothing and qsort may. */
+/* Sorts by insertion: a step must not allocate, and qsort may. */
 static double median(const double samples[SW_DEPARTURE_SAMPLES], int64_t count) {
     double sorted[SW_DEPARTURE_SAMPLES];
     for (int64_t i = 0; i < count; i++) {
@@ -23,7 +28,7 @@ static double median(const double samples[SW_DEPARTURE_SAMPLES], int64_t count) 
     return sorted[count / 2];
 }
 
-/* Finds the lane whose busy time differs most, in the direction in which the step does. */
+/* Finds the lane whose busy time differs most, in the same direction as the step. */
 static void find_lane(const struct sw_departure *d, const struct sw_forecast *forecast, int64_t count,
                       struct sw_departed *out) {
     const double sign = out->measured_s > out->predicted_s ? 1.0 : -1.0;
@@ -39,7 +44,7 @@ static void find_lane(const struct sw_departure *d, const struct sw_forecast *fo
     }
 }
 
-/* Judges a whole block. */
+/* Judges a complete block. */
 static bool judge(struct sw_departure *d, const struct sw_forecast *forecast, struct sw_departed *out) {
     const int64_t count = sw_min_i64(d->steps, SW_DEPARTURE_SAMPLES);
     const double measured_s = median(d->seconds, count);
@@ -71,8 +76,8 @@ bool sw_departure_note(struct sw_departure *departure, const struct sw_forecast 
     return departs;
 }
 
-/* Attention does not look across documents, whose lengths the prediction does not know, so their steps may be faster.
- */
+/* Attention does not cross documents, and the prediction does not know their lengths, so steps with documents may be
+ * faster. */
 static bool is_explained(const struct sw_trainer *trainer, const struct sw_departed *departed) {
     return departed->measured_s < departed->predicted_s && sw_data_has_documents(trainer->data);
 }

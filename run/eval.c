@@ -8,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Returns how many targets of a window count, at most `limit`, and sets those beyond it to -1, which does not count. */
+/* Returns how many targets of a window count, at most `limit`, and sets the ones beyond it to -1, so that they do not
+ * count. */
 static int64_t count_targets(int32_t *targets, int64_t seq, int64_t limit) {
     int64_t counted = 0;
     for (int64_t t = 0; t < seq; t++) {
@@ -26,7 +27,8 @@ static void clear_window(struct sw_tokens window, int64_t seq) {
         memset(window.document_start, 0, (size_t)seq * sizeof *window.document_start);
 }
 
-/* Fills the tokens of one pass. Windows beyond the end get no targets. Returns the number of targets that count. */
+/* Fills the tokens of one pass. Windows beyond the end get no targets. Returns in *out_tokens the number of targets
+ * that count. */
 static sw_status fill_pass(const struct sw_evaluation *e, int64_t first_window, int64_t limit, int64_t *out_tokens) {
     const int64_t windows = sw_data_validation_windows(e->data);
     *out_tokens = 0;
@@ -50,8 +52,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     const int64_t windows = sw_data_validation_windows(e->data), tensor_ranks = sw_max_i64(1, e->tensor_ranks);
     const int64_t ranks = sw_ranks_count(e->ranks) / tensor_ranks;
     const int64_t per_rank = e->batch * e->micro_batches, own = per_rank * (sw_ranks_rank(e->ranks) / tensor_ranks);
-    /* All tokens that are read count, with a loss or without, unless the tokens with a loss have a limit: then these.
-     */
+    /* Counts all tokens that are read, unless tokens with a loss have a limit: then it counts those. */
     const bool limited = e->max_tokens < INT64_MAX;
     struct sw_long_work progress = sw_long_work_begin("evaluating", sw_min_i64(e->max_tokens, windows * e->seq));
     double loss_sum = 0.0;
@@ -62,7 +63,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     for (int64_t first = 0; first < windows && tokens < e->max_tokens; first += per_rank * ranks) {
         int64_t pass_tokens;
         struct sw_step_result result;
-        /* All ranks run the pass, or none does. */
+        /* Either all ranks run the pass or none does. */
         SW_TRY(sw_ranks_agree_on_error(e->ranks, fill_pass(e, first + own, e->max_tokens - tokens, &pass_tokens)));
         const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = pass_tokens};
         SW_TRY(sw_engine_begin(e->engine, &input));

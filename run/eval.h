@@ -1,4 +1,4 @@
-/* Computes the loss on the validation part of the data, by forward passes alone. */
+/* Computes the loss on the validation part of the data, by forward passes only. */
 #ifndef SW_RUN_EVAL_H
 #define SW_RUN_EVAL_H
 
@@ -15,12 +15,12 @@ struct sw_evaluation {
     const struct sw_model *model;
     struct sw_data *data;
     int64_t batch, seq, micro_batches; /* shape of the engine's plan; batch: sequences of a micro-batch */
-    int64_t max_tokens;                /* predict only the first tokens; INT64_MAX: all */
-    struct sw_ranks *ranks;            /* each data rank evaluates its share of the data, and all get the result */
-    int64_t tensor_ranks;              /* neighbouring ranks that are one data rank; 0 or 1: each rank is one */
+    int64_t max_tokens;                /* stop after this many predicted tokens; INT64_MAX: predict all */
+    struct sw_ranks *ranks;            /* each data rank evaluates its share of the data; all get the result */
+    int64_t tensor_ranks;              /* neighbouring ranks that form one data rank; 0 or 1: each rank is one */
 };
 
-/* Returns the mean loss in nats a predicted token, NaN where there is none, and the number of predicted tokens. */
+/* Returns the mean loss in nats per predicted token (NaN: there is none), and the number of predicted tokens. */
 sw_status sw_evaluate(const struct sw_evaluation *evaluation, double *out_loss, int64_t *out_tokens);
 
 #endif

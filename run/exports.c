@@ -1,3 +1,15 @@
+/* Exports during a run: which to write, which to keep, which to remove, and how rank 0 gets the weights of all ranks.
+ *
+ * Rank 0 writes the files and asks the others for the grains it needs, in file order. Gathering whole tensors on rank 0
+ * would need memory for the largest tensor of a model that may not fit; a file per rank would not be a Hugging Face
+ * folder.
+ *
+ * The index, not the directory, decides what exists. It lists a folder as `unlisted` before the folder is created or
+ * removed, so a kill at any instant leaves nothing that the next start cannot finish, and a folder that the user put
+ * there is never touched.
+ *
+ * A run that went back to an earlier commit has exports of weights it no longer has. They are marked as given up, count
+ * for nothing, and stay until a new export replaces them. */
 #include "run/exports.h"
 
 #include "core/clock.h"
@@ -28,7 +40,7 @@ struct sw_gathered_masters;
 enum { GATHERED_GRAINS = 16 };
 #define MASTER_BYTES (SW_GRAIN_ELEMS * (int64_t)sizeof(float))
 
-/* The grains that rank 0 asks for, of the parts of one tensor rank; count 0 ends the gathering. */
+/* A request of rank 0 for grains of one tensor rank's parts; count 0 ends the gathering. */
 struct request {
     int64_t tensor_rank, unit, first, count;
 };
@@ -38,24 +50,24 @@ struct part {
     struct sw_gathered_masters *masters;
     int64_t tensor_rank;
     const struct sw_units *units;
-    struct sw_units *own; /* the units where they are not this rank's model's; else NULL */
+    struct sw_units *own; /* owned: the units, unless they are those of this rank's model; NULL: they are */
 };
 
 struct sw_gathered_masters {
     struct sw_trainer *trainer;
-    bool shared;         /* there are several ranks */
-    bool failed;         /* some rank failed; all ranks know it */
+    bool shared;         /* whether there are several ranks */
+    bool failed;         /* some rank failed, and all ranks know it */
     char *records;       /* optimizer state of GATHERED_GRAINS grains of this rank */
     float *all;          /* masters of GATHERED_GRAINS grains for each rank, in rank order */
-    struct request held; /* on rank 0: the grains in its part of `all`; count 0: none */
+    struct request held; /* on rank 0: the grains that its part of `all` holds; count 0: none */
     int64_t tensor_ranks;
-    struct part *part;             /* on rank 0: one entry for each tensor rank; else NULL */
-    struct sw_units *whole;        /* on rank 0: the units of whole layers; NULL: those of the model are whole */
-    struct sw_group_reader *group; /* on rank 0: joins the parts; NULL: there is one part */
+    struct part *part;             /* on rank 0: one entry per tensor rank; else NULL */
+    struct sw_units *whole;        /* on rank 0: the units of whole layers; NULL: the model's are whole */
+    struct sw_group_reader *group; /* on rank 0: joins the parts; NULL: there is only one */
 };
 
-/* Copies masters of one tensor rank's parts, exchanging the grains that rank 0 does not hold. A sw_fill_function whose
- * context is a struct part. */
+/* Copies masters of one tensor rank's parts, and exchanges the grains that rank 0 does not hold. A sw_fill_function
+ * whose context is a struct part. */
 static sw_status fill_part(void *context, int64_t unit, int64_t first, int64_t count, float *out);
 
 static struct sw_load load_of(struct part *part) {
@@ -74,7 +86,7 @@ static sw_status make_part(struct sw_gathered_masters *self, int tensor_rank) {
     return SW_OK;
 }
 
-/* Makes what rank 0 reads with. */
+/* Makes what rank 0 needs for reading. */
 static sw_status make_parts(struct sw_gathered_masters *self) {
     const int ranks = (int)self->tensor_ranks;
     self->part = calloc((size_t)ranks, sizeof *self->part);
@@ -136,7 +148,7 @@ static float *part_of(struct sw_gathered_masters *self, int64_t rank) {
     return self->all + rank * GATHERED_GRAINS * SW_GRAIN_ELEMS;
 }
 
-/* Reads the requested grains that this rank has, into its part of `all`. */
+/* Reads the requested grains that this rank holds into its part of `all`. */
 static sw_status read_own(struct sw_gathered_masters *self, const struct request *request) {
     const struct sw_unit *unit = &self->trainer->job.plan->spec.units->unit[request->unit];
     const struct sw_span has = sw_plan_span(self->trainer->job.plan, SW_OPTIMIZER, request->unit);
@@ -161,7 +173,7 @@ static sw_status exchange(struct sw_gathered_masters *self, const struct request
                         : SW_OK;
 }
 
-/* Returns the rank that has a grain of a part: one of those with this number in their tensor groups. */
+/* Returns the rank that holds a grain of a part, among the ranks with this number in their tensor groups. */
 static int64_t owner_of(const struct part *part, int64_t unit, int64_t grain) {
     const struct sw_gathered_masters *self = part->masters;
     const int sharers = (int)sw_settings_data_ranks(&self->trainer->run.settings);
@@ -172,7 +184,7 @@ static int64_t owner_of(const struct part *part, int64_t unit, int64_t grain) {
     return sharer * self->tensor_ranks + part->tensor_rank;
 }
 
-/* Brings a grain of a part, and some behind it, to rank 0's part of `all`. */
+/* Brings a grain of a part, and some that follow it, to rank 0's part of `all`. */
 static sw_status hold(const struct part *part, int64_t unit, int64_t grain) {
     struct sw_gathered_masters *self = part->masters;
     const struct request *held = &self->held;
@@ -213,8 +225,8 @@ static sw_status fill_part(void *context, int64_t unit, int64_t first, int64_t c
     return SW_OK;
 }
 
-/* On rank 0: the units to read, those of whole layers where tensor groups have parts of them, and what reads their
- * masters. Both are valid until the masters are closed. */
+/* On rank 0: return the units to read (whole layers, even if tensor groups have parts of them) and the function that
+ * reads their masters. Both are valid until the masters are closed. */
 static const struct sw_units *gathered_masters_units(const struct sw_gathered_masters *self) {
     return self->whole != NULL ? self->whole : self->part[0].units;
 }
@@ -243,24 +255,24 @@ static sw_status gathered_masters_follow(struct sw_gathered_masters *self) {
     }
 }
 
-/* Entries of the index: those that --keep allows, those being written or removed, and those that were given up. */
+/* Room of the index: the exports that --keep allows, those being written or removed, and those given up. */
 enum { MOST_ENTRIES = 2 * SW_EXPORTS_MOST };
 
-/* An older version says nothing of the start of an export. Its loss and that in the log, of six digits and perhaps
- * measured on another device, may differ by this share where the weights are the same. */
+/* Indexes of older versions do not name the start of an export. Its loss and the log's may differ by this share for
+ * equal weights: the log has six digits, and the device may have been another. */
 #define SAME_LOSS 1e-3
 
 struct export {
     int64_t step;
-    double loss;                   /* NAN: not known */
-    char start[SW_STORE_ID_CHARS]; /* start that committed the step (run.h); empty: not known */
-    bool unlisted;                 /* being written or removed: its folder is to be deleted, also after a kill */
-    bool given_up;                 /* of weights that the run went back from */
+    double loss;                   /* NAN: unknown */
+    char start[SW_STORE_ID_CHARS]; /* id of the start that committed the step (run.h); empty: unknown */
+    bool unlisted;                 /* being written or removed: its folder is to be deleted, even after a kill */
+    bool given_up;                 /* the run went back from the commit of these weights */
 };
 
 struct exports {
     char folder[SW_RUN_PATH_CHARS];
-    struct export kept[MOST_ENTRIES]; /* each of another step */
+    struct export kept[MOST_ENTRIES]; /* at most one per step */
     int count;
 };
 
@@ -277,7 +289,7 @@ static struct export *find(struct exports *exports, int64_t step) {
     return NULL;
 }
 
-/* Adds an export, or puts it in the place of the one of its step, and returns where it is. NULL: there is no room. */
+/* Adds an export, in place of one of the same step if there is one. Returns its entry; NULL: there is no room. */
 static struct export *put(struct exports *exports, const struct export *added) {
     struct export *place = find(exports, added->step);
     if (place == NULL && exports->count < MOST_ENTRIES)
@@ -330,8 +342,8 @@ static sw_status read_index_file(const char *path, struct exports *exports) {
     return status;
 }
 
-/* Unlists exports whose folders somebody has removed, and forgets those where something else has the name, such as a
- * link to the folder that was moved: that is not ours to count or to remove. */
+/* Unlists exports whose folders someone has removed. Forgets those whose name now belongs to something else, such as a
+ * link to where the folder was moved: that is not ours to count or to remove. */
 static sw_status heed_missing(struct exports *exports) {
     char path[SW_RUN_PATH_CHARS];
     struct stat info;
@@ -384,7 +396,7 @@ static sw_status write_index(const struct exports *exports) {
     return sw_json_write_file(path, root, SW_FILE_PRIVATE);
 }
 
-/* Compares exports: a known loss is better than none, then the lower loss, then the newer export. */
+/* Compares exports: a known loss beats none, then the lower loss wins, then the newer export. */
 static bool is_worse(const struct export *a, const struct export *b) {
     const bool known[] = {isfinite(a->loss), isfinite(b->loss)};
     if (known[0] != known[1])
@@ -394,7 +406,7 @@ static bool is_worse(const struct export *a, const struct export *b) {
     return a->step < b->step;
 }
 
-/* Tells whether an export is complete and holds weights of the run as it went on. */
+/* Tells whether an export is complete and has weights that the run still has. */
 static bool counts(const struct export *export) {
     return !export->unlisted && !export->given_up;
 }
@@ -415,7 +427,7 @@ static void unlist_worst(struct exports *exports) {
         worst->unlisted = true;
 }
 
-/* Returns the folder of an export, and that of an export that is not complete. */
+/* Returns the folder of an export, and the folder of its unfinished state. */
 static sw_status paths_of(const struct exports *exports, int64_t step, char path[SW_RUN_PATH_CHARS],
                           char partial[SW_RUN_PATH_CHARS]) {
     SW_TRY(path_of(exports, step, path));
@@ -424,7 +436,7 @@ static sw_status paths_of(const struct exports *exports, int64_t step, char path
                : sw_fail(SW_ERR_ARG, "the path %s is too long", path);
 }
 
-/* Refuses to write an export where something is that the index does not list: a kill would have it removed. */
+/* Refuses to write an export where something exists that the index does not list: after a kill it would be removed. */
 static sw_status must_be_free(const struct exports *exports, int64_t step) {
     char path[SW_RUN_PATH_CHARS], partial[SW_RUN_PATH_CHARS];
     struct stat info;
@@ -445,7 +457,7 @@ static sw_status remove_one(const struct exports *exports, int64_t step) {
 }
 
 /* Removes the folders of unlisted exports. The index names a folder before it is removed and forgets it afterwards, so
- * that the next start finishes what a kill cut off. A folder that cannot be removed does not end the training. */
+ * that the next start finishes what a kill interrupted. A folder that cannot be removed does not end the training. */
 static sw_status remove_unlisted(struct exports *exports) {
     const int before = exports->count;
     int kept = 0;
@@ -461,7 +473,7 @@ static sw_status remove_unlisted(struct exports *exports) {
     return kept < before ? write_index(exports) : SW_OK;
 }
 
-/* Tells whether the log has another loss of the export's step than the export. */
+/* Tells whether the log and the export disagree on the loss of the export's step. */
 static bool log_differs(const struct sw_steplog *log, const struct export *export) {
     int64_t count;
     const struct sw_eval_record *evaluation = sw_steplog_evaluations(log, &count);
@@ -472,14 +484,14 @@ static bool log_differs(const struct sw_steplog *log, const struct export *expor
     return false;
 }
 
-/* Tells whether an export has weights that the run, as it goes on now, came by. */
+/* Tells whether the run, as it continues now, has passed through the weights of an export. */
 static bool is_of_run(const struct sw_trainer *trainer, const struct sw_steplog *log, const struct export *export) {
     if (export->step > trainer->position.step || export->given_up)
         return false;
     return export->start[0] != '\0' ? sw_run_start_age(&trainer->run, export->start) >= 0 : !log_differs(log, export);
 }
 
-/* Names the start of the last commit as that of an export whose start is not known, or which the run soon forgets. */
+/* Names the start of the last commit as the export's, if the export's start is unknown or will soon be forgotten. */
 static bool renew_start(const struct sw_trainer *trainer, struct export *export) {
     const int age = sw_run_start_age(&trainer->run, export->start);
     const bool renews =
@@ -489,8 +501,8 @@ static bool renew_start(const struct sw_trainer *trainer, struct export *export)
     return renews;
 }
 
-/* Gives up the exports that are not of the run as it goes on. The index says so before the run can commit a later step.
- */
+/* Gives up the exports whose weights the run has gone back from. The index says so before the run can commit a later
+ * step. */
 static sw_status give_up(const struct sw_trainer *trainer, const struct sw_steplog *log, struct exports *exports) {
     int count = 0;
     bool changes = false;
@@ -524,8 +536,8 @@ sw_status sw_exports_tidy(const struct sw_trainer *trainer, const struct sw_step
     return remove_unlisted(&exports);
 }
 
-/* Removes exports that were given up and that one of this step replaces: those up to its step, and all where the index
- * is full. */
+/* Removes given-up exports that the export of this step replaces: those up to its step, and all if the index is full.
+ */
 static sw_status replace_given_up(struct exports *exports, int64_t step) {
     const bool is_full = exports->count == MOST_ENTRIES;
     bool changes = false;
@@ -574,7 +586,7 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
     SW_TRY(read_index(trainer->folder, &exports));
     SW_TRY(path_of(&exports, step, path));
     if (has(&exports, step))
-        return SW_OK; /* an export of the commit from which the run went on has the same bits */
+        return SW_OK; /* an export of the commit from which the run continues has the same bits */
     SW_TRY(replace_given_up(&exports, step));
     SW_TRY(must_be_free(&exports, step));
     struct export entry = {.step = step, .loss = validation_loss, .unlisted = true};
@@ -596,7 +608,7 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
     return remove_unlisted(&exports);
 }
 
-/* Writes an export: rank 0 writes the files and asks the other ranks for grains that it does not have. */
+/* Writes an export: rank 0 writes the files and asks the other ranks for the grains that it does not hold. */
 sw_status sw_exports_write(struct sw_trainer *trainer, int64_t step, double validation_loss) {
     struct sw_gathered_masters *masters;
     SW_TRY(sw_engine_settle(trainer->engine));

@@ -1,5 +1,16 @@
-/* The training loop. The next step begins while the update of the last one still runs, unless an evaluation,
- * samples or an export come between them. */
+/* The training loop. The next step begins while the update of the last one still runs, unless an evaluation, samples or
+ * an export come between them.
+ *
+ * A step is begun before the one before is waited for, so that its forward pass overlaps that update. So everything
+ * that decides whether a step begins is known one step early: ranks hear of a stop request one step later, and the time
+ * limit counts on two or three more steps. Work that needs the new weights (evaluation, samples, export) drains the
+ * lanes first; a second engine with a copy of the weights would avoid the pause but needs the memory.
+ *
+ * A failure outside the engine does not end the loop at once. The steps since the last commit are worth more than an
+ * early error, so the loop stops as if asked to, saves, and then returns the failure.
+ *
+ * The log may lag behind a commit when a process is killed. Each commit carries the last steps as text, so a resume
+ * writes the missing lines. */
 #include "core/clock.h"
 #include "core/files/files.h"
 #include "core/log.h"
@@ -14,15 +25,16 @@
 #include "run/trace_file.h"
 #include "run/trainer.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* The evaluations of --eval-every, in this start and before it. */
+/* The evaluations of --eval-every, in this start and before. */
 struct best_evaluation {
-    int64_t step; /* the step of the least loss; 0: there is none */
+    int64_t step; /* step of the smallest loss; 0: none */
     double loss;
-    int64_t since; /* evaluations after it */
+    int64_t since; /* evaluations since that step */
 };
 
 /* A training loop. Steps are numbered from 1. */
@@ -31,38 +43,39 @@ struct loop {
     struct sw_steplog *log; /* NULL on ranks other than 0 */
     struct sw_schedule schedule;
     int64_t first_step, last_step;                /* first step of this start, and last step of the run */
-    int64_t begun;                                /* last step that was begun */
-    struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* last steps that ended, oldest first */
+    int64_t begun;                                /* last step that has begun */
+    struct sw_run_step last[SW_RUN_RECENT_STEPS]; /* the steps that ended last, oldest first */
     sw_status failure;                            /* first failure outside the engine (keep_failure); SW_OK: none */
-    char failure_text[SW_WATCH_TEXT_CHARS];       /* message of that failure */
-    struct sw_run_names *names;                   /* of the run's files */
-    int64_t looked_ns;                            /* when these names were last looked at */
+    char failure_text[SW_WATCH_TEXT_CHARS];       /* its message */
+    struct sw_run_names *names;                   /* names of the run's files */
+    int64_t looked_ns;                            /* time of the last check of these names */
     bool saved;                                   /* the final save has succeeded */
-    int64_t evaluated, sampled;                   /* last steps that the log has an evaluation and samples of */
+    int64_t evaluated, sampled;                   /* last steps for which the log has an evaluation, and samples */
     struct best_evaluation best;                  /* the same on all ranks */
-    unsigned heard;                               /* requests of all ranks, up to the last step that ended */
-    int64_t ended_ns;                             /* when the last step ended, or this loop began */
-    int64_t bad_steps;                            /* steps without finite loss or gradients in a row, up to now */
-    int64_t good_steps;                           /* steps of this start with finite loss and gradients */
-    int64_t empty_steps;                          /* steps of this start without any token that has a loss */
-    int64_t applied_steps;                        /* steps of the whole run that changed the weights */
-    double seconds_per_step;                      /* smoothed */
-    double longest_pause_seconds;                 /* longest evaluation or export between two steps */
-    bool out_of_time;                             /* --time-limit ends the run */
-    bool stopped_early;                           /* --early-stop ends the run */
-    int64_t nvme_bytes;                           /* size of the store's files */
-    int64_t saved_ns;  /* when the last save began; with several ranks, rank 0's clock decides */
-    int64_t save_step; /* first step that began after that save; requests of earlier steps are answered by it */
-    bool save_is_due;  /* the time between saves is over; all ranks agree on it */
-    bool saves[SW_ENGINE_STEPS_AHEAD]; /* indexed by step modulo its length: a begun step carries a save */
+    unsigned heard;               /* requests of all ranks that have arrived with the steps that ended */
+    int64_t ended_ns;             /* time when the last step ended, or this loop began */
+    int64_t bad_steps;            /* consecutive steps without finite loss or gradients, up to now */
+    int64_t good_steps;           /* steps of this start with finite loss and gradients */
+    int64_t empty_steps;          /* steps of this start in which no token has a loss */
+    int64_t applied_steps;        /* steps of the whole run that changed the weights */
+    double seconds_per_step;      /* smoothed over steps */
+    double longest_pause_seconds; /* longest pause for an evaluation or export */
+    bool out_of_time;             /* --time-limit ends the run */
+    bool stopped_early;           /* --early-stop ends the run */
+    int64_t nvme_bytes;           /* size of the store's files */
+    int64_t saved_ns;             /* time when the last save began; with several ranks, rank 0's clock decides */
+    int64_t save_step; /* first step that began after that save, which answers requests made in earlier steps */
+    bool save_is_due;  /* the time between saves is over, and all ranks agree */
+    bool saves[SW_ENGINE_STEPS_AHEAD]; /* indexed by step modulo the length: whether a begun step carries a save */
 };
 
-/* Functions that the steps of the training loop and its ends share. */
+/* Functions shared by the steps of the training loop and by its beginning and end. */
 
-/* The time between two looks at the names of the run's files. */
+/* The time between two checks of the names of the run's files. */
 #define LOOK_NS INT64_C(1000000000)
 
-/* Fills in this rank's sequences of a step, and counts the targets of all ranks that masks and documents leave. */
+/* Fills in this rank's sequences of a step, and counts the targets of all ranks that have a loss after masks and
+ * documents. */
 static sw_status loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
@@ -84,8 +97,8 @@ static sw_status loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int6
     return SW_OK;
 }
 
-/* Tell whether an evaluation, samples or an export follow this step. With --early-stop an export follows each step
- * whose evaluation was the best, which is known once it was evaluated. */
+/* Tell whether an evaluation, samples or an export follow this step. With --early-stop an export follows each
+ * evaluation that is the best so far, which is known only after the evaluation. */
 static bool loop_evaluates_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.eval_every;
     return every > 0 && step % every == 0 && sw_data_validation_windows(loop->trainer->data) > 0;
@@ -116,9 +129,9 @@ static void loop_note_evaluation(struct loop *loop, int64_t step, double loss) {
         *best = (struct best_evaluation){.step = step, .loss = loss};
 }
 
-/* Keeps a failure until the final save: a full disk, a failed export or unreadable data must not cost the steps since
- * the last commit. It ends the run like a stop request, and is returned after the save. A failure of the engine is
- * returned at once, since nothing can be saved then. Later failures are dropped. */
+/* Keeps a failure until after the final save: a full disk, a failed export or unreadable data must not cost the steps
+ * since the last commit. The failure ends the run like a stop request, and is returned after the save. A failure of the
+ * engine is returned at once: nothing can be saved then. Later failures are dropped. */
 static sw_status loop_keep_failure(struct loop *loop, sw_status status) {
     if (status == SW_OK || sw_engine_has_failed(loop->trainer->engine))
         return status;
@@ -130,9 +143,9 @@ static sw_status loop_keep_failure(struct loop *loop, sw_status status) {
     return SW_OK;
 }
 
-/* Make sure that the names of the run's files lead to them. The first does so once a second, between two steps; the
- * second after the final save, on all ranks together, and writes removed files anew. The failure of that makes
- * loop->saved false. */
+/* Make sure that the names of the run's files still lead to them. The first runs between steps, once a second. The
+ * second runs after the final save, on all ranks together, and writes removed files again; if that fails, loop->saved
+ * becomes false. */
 static sw_status loop_keep_names(struct loop *loop) {
     const int64_t now_ns = sw_now_ns();
     if (loop->failure != SW_OK || now_ns - loop->looked_ns < LOOK_NS)
@@ -186,7 +199,7 @@ static sw_status loop_evaluate(struct loop *loop, int64_t step, double *out_loss
     return sw_steplog_evaluation(loop->log, record);
 }
 
-/* Logs samples after a step that the log has none of. The engine must be idle. */
+/* Logs samples after a step, unless the log has them. The engine must be idle. */
 static sw_status loop_sample(struct loop *loop, int64_t step) {
     const int64_t begin_ns = sw_now_ns();
     if (loop->sampled >= step)
@@ -197,7 +210,7 @@ static sw_status loop_sample(struct loop *loop, int64_t step) {
     return SW_OK;
 }
 
-/* Exports and logs the weights after a step. loss: of the validation data, NAN: none. The engine must be idle. */
+/* Exports and logs the weights after a step. loss: of the validation data; NAN: none. The engine must be idle. */
 static sw_status loop_export(struct loop *loop, int64_t step, double loss) {
     const int64_t begin_ns = sw_now_ns();
     SW_TRY(sw_exports_write(loop->trainer, step, loss));
@@ -209,8 +222,8 @@ static sw_status loop_export(struct loop *loop, int64_t step, double loss) {
 /* The ends of the training loop: before the first step, the work that a killed process left undone; after the last, the
  * final save and the checks of the result. */
 
-/* Writes the log line of a step whose process committed it and was killed before it wrote the line. The times of the
- * step are not known. */
+/* Writes the log line of a step that was committed by a process killed before it wrote the line. The times of the step
+ * are unknown. */
 static sw_status restore_line(struct loop *loop, const struct sw_run_step *step) {
     const double lr = isfinite(step->lr) ? step->lr : sw_schedule_lr(&loop->trainer->past_schedule, step->step);
     return sw_steplog_restore(loop->log, (struct sw_step_record){
@@ -232,7 +245,7 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                          });
 }
 
-/* Returns the validation loss of a step that the log ends with; NAN: it has none, or another rank has the log. */
+/* Returns the validation loss of a step if the log ends with it; NAN: it has none, or another rank has the log. */
 static double logged_loss(const struct loop *loop, int64_t step) {
     int64_t count;
     const struct sw_eval_record *evaluation = sw_steplog_evaluations(loop->log, &count);
@@ -280,14 +293,13 @@ static sw_status save(struct loop *loop) {
     return sw_fail(loop->failure, "%s; then saving failed too: %s", loop->failure_text, text);
 }
 
-/* Returns the failure that was kept on any rank. */
+/* Returns the failure that any rank has kept. */
 static sw_status kept_failure(const struct loop *loop) {
     return sw_ranks_agree_on_error(loop->trainer->ranks,
                                    loop->failure != SW_OK ? sw_fail(loop->failure, "%s", loop->failure_text) : SW_OK);
 }
 
-/* Returns the mean loss of the current weights on the tokens of a step, 0 where none has a loss. The engine must be
- * idle. */
+/* Returns the mean loss of the current weights on the tokens of a step; 0: none has a loss. The engine must be idle. */
 static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss) {
     struct sw_trainer *trainer = loop->trainer;
     struct sw_step_input input = {.kind = SW_STEP_LOSS};
@@ -299,7 +311,7 @@ static sw_status loss_of_step(struct loop *loop, int64_t step, double *out_loss)
     return SW_OK;
 }
 
-/* Fails if too many steps were not finite. The state is saved already. */
+/* Fails if too many steps were not finite. The state is already saved. */
 static sw_status refuse_bad_steps(const struct loop *loop, int64_t step) {
     if (loop->bad_steps >= SW_BAD_STEPS_LIMIT)
         return sw_fail(
@@ -324,7 +336,7 @@ static sw_status refuse_bad_weights(int64_t step, double loss) {
                                     (long long)step);
 }
 
-/* Says how many steps of this start trained on nothing. */
+/* Says how many steps of this start learned nothing. */
 static void say_empty(const struct loop *loop, int64_t step) {
     if (loop->empty_steps > 0 && loop->log != NULL)
         sw_log_warn("%lld of %s had no token with a loss and learnt nothing", (long long)loop->empty_steps,
@@ -339,7 +351,7 @@ static sw_run_end end_of(const struct loop *loop, int64_t step) {
     return loop->out_of_time ? SW_END_TIME_LIMIT : SW_END_STOPPED;
 }
 
-/* Says which step --early-stop has kept. It keeps nothing of a run that was trained without it. */
+/* Says which step --early-stop has kept. Says nothing of a run that was trained without --early-stop. */
 static sw_status say_best(const struct loop *loop) {
     const struct best_evaluation *best = &loop->best;
     bool has;
@@ -355,8 +367,8 @@ static sw_status say_best(const struct loop *loop) {
     return SW_OK;
 }
 
-/* Saves the state after the last step, and checks that the run has learned: evaluates it, and fails if too many steps,
- * or the final weights, were not finite. */
+/* Saves the state after the last step, and checks that the run has learned something: evaluates it, and fails if too
+ * many steps, or the final weights, were not finite. */
 static sw_status loop_finish(struct loop *loop, int64_t step, sw_run_end *out_end) {
     double loss = loop->trainer->validation_loss;
     say_empty(loop, step);
@@ -367,7 +379,7 @@ static sw_status loop_finish(struct loop *loop, int64_t step, sw_run_end *out_en
     SW_TRY(say_best(loop));
     const bool evaluated = loop_evaluates_after(loop, step) || loop_exports_after(loop, step);
     const bool validates = sw_data_validation_windows(loop->trainer->data) > 0;
-    /* A user who stops a run waits for it, so the weights are checked only if the last steps were bad. */
+    /* A user who stops a run waits for it to end, so the weights are checked only if the last steps were bad. */
     if (*out_end == SW_END_STOPPED && loop->bad_steps == 0)
         return SW_OK;
     if (validates && !evaluated)
@@ -381,7 +393,7 @@ static sw_status loop_finish(struct loop *loop, int64_t step, sw_run_end *out_en
 
 #define NS_PER_S INT64_C(1000000000)
 
-/* Requests of a rank during training, as bits. */
+/* Requests that a rank sends with its steps, as bits. */
 enum { REQUEST_STOP = 1, REQUEST_TIME = 2, REQUEST_SAVE = 4 };
 
 /* Tells whether the time between saves is over. */
@@ -390,7 +402,7 @@ static bool save_time_is_over(const struct loop *loop) {
     return sw_plan_saves(loop->trainer->job.plan) && seconds > 0 && sw_now_ns() - loop->saved_ns >= seconds * NS_PER_S;
 }
 
-/* Tells whether the state after this step is to be saved. False where every step commits. */
+/* Tells whether the state after this step is to be saved. Always false if every step commits. */
 static bool saves_after(const struct loop *loop, int64_t step) {
     const int64_t every = loop->trainer->run.settings.save_every.steps;
     const bool counted = every > 0 && step % every == 0;
@@ -403,7 +415,7 @@ static void note_save(struct loop *loop, int64_t next_step) {
     loop->save_is_due = false;
 }
 
-/* Sets the answer to a signal that comes during this step. Several ranks agree on a stop one step later. */
+/* Sets what a signal during this step is answered with. Several ranks agree on a stop one step later. */
 static void expect_stop_after(const struct loop *loop, int64_t step) {
     const int64_t ended = sw_max_i64(loop->first_step - 1, loop->last[SW_RUN_RECENT_STEPS - 1].step);
     const int64_t last = sw_ranks_count(loop->trainer->ranks) > 1 ? sw_min_i64(step + 1, loop->last_step) : step;
@@ -415,9 +427,10 @@ static void expect_stop_after(const struct loop *loop, int64_t step) {
 static sw_status begin_step(struct loop *loop, int64_t step) {
     const struct sw_settings *settings = &loop->trainer->run.settings;
     int64_t loss_tokens;
+    assert(step == loop->begun + 1 && step <= loop->last_step);
     expect_stop_after(loop, step);
     const sw_status filled = loop_fill_tokens(loop->trainer, step, &loss_tokens);
-    /* With several ranks, others may have begun this step already, so a failure here ends the job at once. */
+    /* With several ranks, others may have begun this step, so a failure here ends the job at once. */
     if (filled != SW_OK)
         return sw_ranks_count(loop->trainer->ranks) == 1 ? loop_keep_failure(loop, filled) : filled;
     loop->save_is_due |= sw_ranks_count(loop->trainer->ranks) == 1 && save_time_is_over(loop);
@@ -441,15 +454,15 @@ static sw_status begin_step(struct loop *loop, int64_t step) {
     return SW_OK;
 }
 
-/* Returns a safe estimate of the final evaluation: half of the training time of as many tokens, though a third is
- * usual. Without validation data, the end evaluates the tokens of one step (loss_of_step). */
+/* Returns a safe estimate of the final evaluation's time: half of the training time of as many tokens, though a third
+ * is usual. Without validation data, the end evaluates the tokens of one step (loss_of_step). */
 static double evaluation_seconds(const struct loop *loop) {
     const double step_tokens = (double)loop->trainer->run.settings.batch_tokens;
     const double tokens = fmax((double)sw_data_validation_tokens(loop->trainer->data), step_tokens);
     return 0.5 * loop->seconds_per_step * tokens / step_tokens;
 }
 
-/* Tells whether one more step and the evaluation at the end would pass --time-limit. */
+/* Tells whether one more step and the final evaluation would exceed --time-limit. */
 static bool time_is_up(const struct loop *loop) {
     const int64_t limit = loop->trainer->run.settings.time_limit;
     const double pause = fmax(loop->longest_pause_seconds, evaluation_seconds(loop));
@@ -459,8 +472,8 @@ static bool time_is_up(const struct loop *loop) {
     return limit > 0 && elapsed + steps * loop->seconds_per_step + pause > (double)limit;
 }
 
-/* Returns the requests that count now. Several ranks must begin the same steps, so a request of any rank counts once
- * all have heard of it. */
+/* Returns the requests that count now. Several ranks must begin the same steps, so the request of one rank counts only
+ * once all have heard of it. */
 static unsigned requests_of(const struct loop *loop) {
     const bool stops = *loop->trainer->stop || loop->failure != SW_OK;
     const unsigned own = (stops ? REQUEST_STOP : 0) | (time_is_up(loop) ? REQUEST_TIME : 0);
@@ -526,7 +539,7 @@ static void remember(struct loop *loop, const struct sw_step_result *result) {
     loop->last[SW_RUN_RECENT_STEPS - 1] = sw_commit_text_step(result, sw_schedule_lr(&loop->schedule, result->step));
 }
 
-/* Hands down the text of a step's commit. The log has the step's line before. */
+/* Hands the engine the text of a step's commit. The log already has the step's line. */
 static sw_status describe(struct loop *loop, const struct sw_step_result *result) {
     const int64_t step = result->step;
     const bool saved = loop->begun > step && loop->saves[(step + 1) % SW_ENGINE_STEPS_AHEAD];
@@ -535,8 +548,8 @@ static sw_status describe(struct loop *loop, const struct sw_step_result *result
     return sw_commit_text_hand(loop->trainer, result, loop->last);
 }
 
-/* Counts a step without any token that has a loss, and says once why there is one. Its weights still move: AdamW's
- * momentum and weight decay go on. */
+/* Counts a step in which no token has a loss, and says once why that happens. Its weights still move: AdamW's momentum
+ * and weight decay go on. */
 static void note_empty(struct loop *loop, const struct sw_step_result *result) {
     if (result->loss_tokens > 0 || loop->empty_steps++ > 0 || loop->log == NULL)
         return;
@@ -549,12 +562,14 @@ static void note_empty(struct loop *loop, const struct sw_step_result *result) {
 
 static sw_status end_step(struct loop *loop, int64_t step) {
     struct sw_step_result result;
+    assert(step <= loop->begun);
     SW_TRY(sw_engine_wait(loop->trainer->engine, &result));
+    assert(result.step == step);
     const bool first = step == loop->first_step;
     loop->ended_ns = sw_now_ns();
     loop->applied_steps = result.applied_steps;
     loop->seconds_per_step = first ? result.seconds : 0.9 * loop->seconds_per_step + 0.1 * result.seconds;
-    /* Overflows are expected while the loss scale is still above 1: they are how it comes down. */
+    /* Overflows are expected while the loss scale is above 1: they are how it comes down. */
     const bool bad = (result.skipped && result.loss_scale <= 1.0) || !isfinite(result.loss_sum);
     loop->bad_steps = bad ? loop->bad_steps + 1 : 0;
     loop->good_steps += !bad;
@@ -575,7 +590,7 @@ static sw_status end_step(struct loop *loop, int64_t step) {
     return describe(loop, &result);
 }
 
-/* Evaluates, samples, exports and saves between two steps, as far as they are due. */
+/* Evaluates, samples, exports and saves between two steps, whichever are due. */
 static sw_status pause_after(struct loop *loop, int64_t step) {
     const int64_t start_ns = sw_now_ns();
     loop->trainer->costs.paused = true;
@@ -587,7 +602,7 @@ static sw_status pause_after(struct loop *loop, int64_t step) {
         SW_TRY(loop_keep_failure(loop, loop_sample(loop, step)));
     if (loop_exports_after(loop, step))
         SW_TRY(loop_keep_failure(loop, loop_export(loop, step, loss)));
-    /* Both wait for the update, so the next step cannot carry the save and it is made here. */
+    /* Both wait for the update, so the next step cannot carry the save; it is made here. */
     if (saves_after(loop, step)) {
         note_save(loop, step + 1);
         sw_commit_text_flush_log(loop->trainer, loop->last);
@@ -655,7 +670,7 @@ static sw_status open_log(struct loop *loop) {
     return SW_OK;
 }
 
-/* Removes what a kill left of files that this start may have no reason to write. */
+/* Removes unfinished files that a kill left and that this start may have no reason to write. */
 static void remove_unfinished(const char *folder) {
     static const char *const names[] = {"timeline.json.partial", "exports/index.json.partial"};
     char path[SW_RUN_PATH_CHARS];

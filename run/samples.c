@@ -1,5 +1,10 @@
-/* A training plan keeps no KV cache, so each token is the forward pass of a whole micro-batch, of which the first
- * sequence holds the text. Attention is causal: what lies behind the text does not change its logits. */
+/* Samples during training, by the training engine.
+ *
+ * A training plan keeps no KV cache, so each token is the forward pass of a whole micro-batch whose first sequence
+ * holds the text. Attention is causal: whatever follows the text does not change its logits. A second plan with a cache
+ * would be faster per token, but would take memory from training for a few prompts.
+ *
+ * Prompts are continued greedily, so samples of two steps differ by the weights only. */
 #include "run/samples.h"
 
 #include "core/clock.h"
@@ -21,16 +26,16 @@ struct sw_samples {
     int64_t vocab, seq, batch, most_tokens;
     int bos;                         /* SW_BOS_... */
     int count;                       /* prompts */
-    const char *const *prompt;       /* [count], borrowed from the settings */
-    struct sw_token_list *tokens;    /* [count]: the prompts' tokens */
-    struct sw_text_buffer *said;     /* [count]: their continuations */
-    struct sw_sample_record *record; /* [count] */
-    struct sw_token_list text;       /* a prompt that grows; has room for `seq` tokens */
-    struct sw_model_text model;      /* no tokenizer: each byte is a token */
+    const char *const *prompt;       /* `count` prompts, borrowed from the settings */
+    struct sw_token_list *tokens;    /* the prompts' tokens, one entry per prompt */
+    struct sw_text_buffer *said;     /* their continuations, one entry per prompt */
+    struct sw_sample_record *record; /* their records for the log, one entry per prompt */
+    struct sw_token_list text;       /* the text that grows; has room for `seq` tokens */
+    struct sw_model_text model;      /* without a tokenizer, each byte is a token */
     struct sw_text_encoder *encoder;
     struct sw_text_decoder *decoder;
     struct sw_sampler *sampler;
-    int32_t end_of_turn; /* token, or -1 where the prompts are no turns of a chat */
+    int32_t end_of_turn; /* token, or -1 if the prompts are not turns of a chat */
     float *logits;       /* [vocab] */
 };
 
@@ -63,8 +68,8 @@ static sw_status encode(const struct sw_samples *samples, const struct sw_chat_s
     return sw_prompt_encode(samples->encoder, &samples->model, samples->bos, text, out);
 }
 
-/* Opens the chat style of the model's folder; a folder without one that spillway knows leaves the prompts plain. A file
- * that cannot be read now is an error, as the same run would say something else another time. */
+/* Opens the chat style of the model's folder. If spillway does not know one there, prompts stay plain text. A file that
+ * cannot be read now is an error: the same run would otherwise say something else another time. */
 static sw_status open_chat(struct sw_samples *samples, const struct sw_trainer *trainer, struct sw_chat_style *chat) {
     const char *format = trainer->run.settings.chat_format;
     const sw_status status = sw_chat_style_open(trainer->model_folder, format, samples->model.tokenizer, chat);
@@ -120,7 +125,7 @@ static sw_status open_prompts(struct sw_samples *samples, const struct sw_traine
     return status;
 }
 
-/* Gives all ranks the tokens of a prompt: those of the first tensor group compute with them. */
+/* Gives all ranks the tokens of a prompt; the first tensor group computes with them. */
 static sw_status spread_tokens(struct sw_ranks *ranks, struct sw_token_list *tokens) {
     size_t count = tokens->count;
     SW_TRY(sw_ranks_spread(ranks, "prompt", &count, sizeof count));
@@ -210,7 +215,7 @@ static sw_status compute_logits(struct sw_samples *samples, struct sw_trainer *t
                            samples->logits);
 }
 
-/* Returns the most likely token, or -1 where it ends the text or the weights have diverged. */
+/* Returns the most likely token, or -1 if it ends the text or the weights have diverged. */
 static int32_t choose(const struct sw_samples *samples) {
     for (int64_t i = 0; i < samples->vocab; i++)
         if (!isfinite(samples->logits[i]))
@@ -219,8 +224,8 @@ static int32_t choose(const struct sw_samples *samples) {
     return sw_model_text_ends(&samples->model, token) || token == samples->end_of_turn ? -1 : token;
 }
 
-/* Lets the text grow by up to `most_tokens`. Rank 0 decides before each pass whether there is one, and tells the token
- * that it has chosen after the last (-1: none). *out_stopped tells whether a stop request has ended it. */
+/* Lets the text grow by up to `most_tokens`. Before each pass rank 0 decides whether there is one; after the last it
+ * spreads the chosen token (-1: none). *out_stopped: a stop request ended the text. */
 static sw_status grow(struct sw_samples *samples, struct sw_trainer *trainer, bool *out_stopped) {
     enum { PASS, ENDED, STOPPED };
     struct {
@@ -246,7 +251,7 @@ static sw_status grow(struct sw_samples *samples, struct sw_trainer *trainer, bo
     }
 }
 
-/* Puts the text of tokens into *out, as UTF-8. */
+/* Writes the text of tokens into *out, as UTF-8. */
 static sw_status decode(const struct sw_samples *samples, const int32_t *token, size_t count,
                         struct sw_text_buffer *out) {
     struct sw_text_buffer bytes = {0};

@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* Global, because a signal handler gets no argument of ours. */
+/* Global: a signal handler gets no argument of ours. */
 static volatile sig_atomic_t stop_requested, asked, speaking;
-static _Atomic int64_t expected_step, expected_end_ns; /* 0: not known */
+static _Atomic int64_t expected_step, expected_end_ns; /* 0: unknown */
 
 #define NS_PER_S INT64_C(1000000000)
 enum { ANSWER_CHARS = 160, NUMBER_CHARS = 20, SECONDS_SHOWN = 600, SECONDS_PER_MINUTE = 60 };
@@ -23,7 +23,7 @@ static void add_text(struct answer *answer, const char *text) {
         answer->text[answer->chars++] = *text;
 }
 
-/* Adds a decimal number. snprintf may not be called in a signal handler. */
+/* Appends a decimal number. A signal handler may not call snprintf. */
 static void add_number(struct answer *answer, int64_t number) {
     char digits[NUMBER_CHARS + 1] = "";
     char *at = digits + NUMBER_CHARS;
@@ -54,7 +54,7 @@ static void say_answer(bool by_hand) {
     (void)ignored;
 }
 
-/* Handles a signal. Another thread may get the second signal while the first is being answered. */
+/* Handles a signal. Another thread may get a second signal while the first is being answered. */
 static void on_signal(int number) {
     const bool again = stop_requested, by_hand = number == SIGINT || number == SIGTERM, asked_before = asked;
     stop_requested = 1;

@@ -37,9 +37,8 @@ struct sw_run_step sw_commit_text_step(const struct sw_step_result *result, doub
                                 .skipped = result->skipped};
 }
 
-/* Tells whether the text of this commit has everything in the log that may not be on the drive yet. It has steps only:
- * lines of evaluations, by which --early-stop goes, of samples and of exports must be on the drive before the commit.
- */
+/* Tells whether this commit's text has everything in the log that may not be on the drive yet. The text has only steps:
+ * lines of evaluations (by which --early-stop goes), samples and exports must be on the drive before the commit. */
 static bool restores_log(const struct sw_trainer *trainer, const struct sw_run_step recent[SW_RUN_RECENT_STEPS]) {
     const int64_t step = recent[SW_RUN_RECENT_STEPS - 1].step;
     const int64_t lacking = step - trainer->log_flushed + SW_ENGINE_STEPS_AHEAD;
@@ -86,7 +85,7 @@ sw_status sw_commit_text_begin(struct sw_trainer *trainer) {
 enum { REAL_DIGITS = 6, FEWEST_EVALUATIONS = 16, CLIP_STEPS = 100 };
 enum line_kind { LINE_STEP, LINE_EVALUATION, LINE_SAMPLE, LINE_EXPORT, LINE_KINDS };
 
-/* The key that only lines of a kind have. */
+/* For each kind of line the key that only it has. */
 static const char *const kind_keys[] = {
     [LINE_STEP] = "loss", [LINE_EVALUATION] = "val_loss", [LINE_SAMPLE] = "sample", [LINE_EXPORT] = "export"};
 
@@ -95,13 +94,13 @@ struct sw_steplog {
     int fd;
     int64_t total_steps;
     int64_t last[LINE_KINDS];          /* step of the last line of each kind; 0: none */
-    struct sw_eval_record *evaluation; /* [evaluations]: those that the log had */
+    struct sw_eval_record *evaluation; /* the evaluations that the log had when it was opened */
     int64_t evaluations, evaluations_room;
-    bool clipped[CLIP_STEPS]; /* the last steps, by their number modulo its length */
-    int64_t steps;            /* steps that the log has, up to CLIP_STEPS of them */
+    bool clipped[CLIP_STEPS]; /* whether each of the last steps was clipped, indexed by step modulo the length */
+    int64_t steps;            /* number of steps counted in `clipped`, at most CLIP_STEPS */
     bool on_terminal;
-    bool lost;   /* its path leads to another file, and the user was warned */
-    bool broken; /* a line failed and may be there in part, so nothing may be written behind it */
+    bool lost;   /* its path leads to another file; the user has been warned */
+    bool broken; /* a line failed and may be there in part, so nothing may follow it */
 };
 
 /* The parts of a line that an opened log remembers. */
@@ -112,12 +111,12 @@ struct line {
     bool clipped;
 };
 
-/* Numbers beyond double are read as the largest of them (core/json.h). */
+/* Numbers beyond the range of double are read as its largest (core/json.h). */
 static bool is_finite(const json_t *value) {
     return json_is_number(value) && fabs(json_number_value(value)) < DBL_MAX;
 }
 
-/* Reads a complete line. Another one has the step -1. */
+/* Reads a complete line. A line that is not complete gets step -1. */
 static sw_status read_line(const char *text, size_t length, struct line *out) {
     json_t *root = NULL;
     if (length > 0 && text[length - 1] == '\n')
@@ -177,7 +176,7 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
         status = read_line(text, (size_t)length, &line);
         if (status != SW_OK)
             break;
-        /* A killed process leaves a line without its end. Other damage is worth a warning. */
+        /* A killed process leaves a line without its end. Only other damage is worth a warning. */
         if (line.step < 0 && text[length - 1] == '\n')
             sw_log_warn("%s is damaged from byte %lld on; the lines from there on are removed", log->path,
                         (long long)kept);
@@ -186,7 +185,7 @@ static sw_status measure_kept(FILE *file, struct sw_steplog *log, int64_t last_s
         status = note_line(log, &line);
         kept += length;
     }
-    /* Without memory for a line there is neither an end nor an error of the file. */
+    /* Getline without memory reports neither the end nor an error of the file. */
     const bool failed = length < 0 && feof(file) == 0;
     free(text);
     if (failed)
@@ -232,7 +231,7 @@ sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_ste
     if (log == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
     log->fd = -1;
-    tzset(); /* The C library would otherwise do this, and allocate, when the first line's time is written. */
+    tzset(); /* otherwise the C library does this, and allocates, when it writes the first line's time */
     log->total_steps = total_steps;
     log->on_terminal = sw_log_takes_escapes(STDERR_FILENO);
     log->path = strdup(path);
@@ -281,7 +280,7 @@ sw_status sw_steplog_close(struct sw_steplog *log) {
     sw_status status = SW_OK;
     if (log->fd >= 0)
         status = flush(log->fd, log->path);
-    /* Some file systems report a failed write only when the file is closed. */
+    /* Some file systems report a failed write only on close. */
     if (log->fd >= 0 && close(log->fd) != 0 && status == SW_OK)
         status = sw_fail(SW_ERR_IO, "%s cannot be written: %s", log->path, strerror(errno));
     free(log->path);
@@ -290,7 +289,7 @@ sw_status sw_steplog_close(struct sw_steplog *log) {
     return status;
 }
 
-/* Writes lines with their ends in one call, so that readers and crashes see complete lines. */
+/* Writes complete lines in one call, so that neither a reader nor a crash sees part of one. */
 static sw_status write_lines(struct sw_steplog *log, const char *text, size_t bytes) {
     if (log->broken)
         return SW_OK;
@@ -353,7 +352,7 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
         return SW_OK;
     sw_eval_to_text(&record, text);
     sw_log_info("%s", text);
-    /* A finished run that is resumed is evaluated again, but only printed: the log has that line. */
+    /* A finished run that is resumed is evaluated again, but only printed: the log has the line. */
     if (record.step == log->last[LINE_EVALUATION])
         return SW_OK;
     log->last[LINE_EVALUATION] = record.step;
@@ -363,8 +362,7 @@ sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record re
 
 static const char *time_to_text(int64_t time_s, char buffer[SW_TIME_CHARS]);
 
-/* Appends the line of a sample, and says it to people: as JSON, since a text may have line ends and control characters.
- */
+/* Appends the line of a sample, and prints it as JSON, since a text may have line ends and control characters. */
 static sw_status put_sample(int64_t step, const struct sw_sample_record *sample, struct sw_text_buffer *out) {
     char time_text[SW_TIME_CHARS];
     json_t *parts = json_pack("{s:s%, s:s%}", "prompt", sample->prompt.data, sample->prompt.bytes, "text",
@@ -404,7 +402,7 @@ static int export_to_json(int64_t step, int64_t time_s, double seconds, char buf
 
 sw_status sw_steplog_export(struct sw_steplog *log, int64_t step, double seconds) {
     char text[SW_STEPLOG_LINE_CHARS];
-    /* An export that was lost is written again, but the log has its line. */
+    /* A lost export is written again, but the log has its line. */
     if (log == NULL || step == log->last[LINE_EXPORT])
         return SW_OK;
     log->last[LINE_EXPORT] = step;
@@ -436,7 +434,7 @@ static const struct member peak_members[] = {
     STEP_MEMBER("nvme", peak.nvme),
 };
 
-/* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. */
+/* Longest number, and longest name with its punctuation, in characters. */
 enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 18, GROUPS = 3 };
 static_assert((SCALAR_FIELDS + GROUPS + COUNT(lane_members) + COUNT(byte_members) + COUNT(peak_members)) *
                       FIELD_MAX_CHARS <
@@ -469,7 +467,7 @@ static void put_int(struct writer *writer, const char *name, int64_t value) {
     put(writer, "%" PRId64, value);
 }
 
-/* Writes the fewest digits that give the same double back: tests compare logs bit by bit, and people read them. */
+/* Writes the fewest digits that read back as the same double: tests compare logs bit by bit, and people read them. */
 static void put_real(struct writer *writer, const char *name, double value) {
     put_name(writer, name);
     if (!isfinite(value)) {
@@ -581,7 +579,7 @@ static int export_to_json(int64_t step, int64_t time_s, double seconds, char buf
 }
 
 /* Writes the share of the step for which each lane was busy; idle lanes are left out. A step is timed from the end of
- * the one before, and its lanes may have begun earlier, so a share may exceed 100% and is cut to it. */
+ * the one before, and its lanes may have begun earlier, so a share may exceed 100% and is cut to that. */
 static void put_lanes(struct writer *writer, const struct sw_step_record *record) {
     for (size_t i = 0; i < COUNT(lane_members); i++) {
         const double share = real_at(record, lane_members[i].offset) / record->seconds;
@@ -590,15 +588,15 @@ static void put_lanes(struct writer *writer, const struct sw_step_record *record
     }
 }
 
-/* Writes the time left in one unit, as a line of a terminal has no room for two. */
+/* Writes the time left in a single unit: a line of a terminal has no room for two. */
 static void put_left(struct writer *writer, double seconds) {
     static const struct {
         const char *name;
         double seconds;
-        int digits; /* behind the point */
+        int digits; /* digits after the point */
     } units[] = {{"s", 1, 0}, {"min", 60, 0}, {"h", 3600, 1}, {"days", 86400, 1}};
     size_t unit = 0;
-    /* A unit serves until there are two of the next. */
+    /* Uses the largest unit of which there are at least two. */
     while (unit + 1 < COUNT(units) && seconds >= 2 * units[unit + 1].seconds)
         unit++;
     put(writer, "  left %.*f %s", units[unit].digits, seconds / units[unit].seconds, units[unit].name);
@@ -606,7 +604,7 @@ static void put_left(struct writer *writer, double seconds) {
 
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
-    /* The fields that people look for come first, within 80 columns: a narrow terminal cuts the rest. */
+    /* The fields that people look for come first, within 80 columns: a narrow terminal cuts off the rest. */
     put(&writer, "step %" PRId64 "/%" PRId64 "  loss ", record->step, total_steps);
     if (record->loss_tokens == 0)
         put(&writer, "-");

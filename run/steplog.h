@@ -1,4 +1,4 @@
-/* The log of a run: log.jsonl, with one line for each step, evaluation, sample and export, and the same for people on
+/* The log of a run: log.jsonl, with one line per step, evaluation, sample and export, and the same for people on
  * standard error. */
 #ifndef SW_RUN_STEPLOG_H
 #define SW_RUN_STEPLOG_H
@@ -10,26 +10,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* NULL is the log of a rank other than 0: functions do nothing, since rank 0 writes for all. */
+/* NULL is the log of every rank except rank 0: its functions do nothing, since rank 0 writes for all. */
 struct sw_steplog;
 
-/* A number that is not finite means "not known" or "not a number", and is null in JSON. */
+/* A number that is not finite means "unknown" or "not a number", and is null in JSON. */
 struct sw_step_record {
     int64_t step;        /* number of the step, from 1 */
-    int64_t time_s;      /* when the line was written, in seconds since 1970; 0: not known. Set by sw_steplog_step */
-    double loss;         /* nats a token; NaN: not finite, or no token of the step has a loss */
-    int64_t loss_tokens; /* tokens with a loss, over all ranks; -1: not known */
+    int64_t time_s;      /* when the line was written, in seconds since 1970; 0: unknown. Set by sw_steplog_step */
+    double loss;         /* nats per token; NaN: not finite, or no token of the step has a loss */
+    int64_t loss_tokens; /* tokens with a loss, over all ranks; -1: unknown */
     double grad_norm;
-    bool clipped;         /* the gradient was scaled down */
-    double clipped_share; /* of the last 100 steps, or of all where there are fewer; set by the log */
+    bool clipped; /* the gradient was scaled down */
+    /* Share of the last 100 steps that were clipped, or of all if there are fewer; set by the log. */
+    double clipped_share;
     double lr;
     int64_t tokens; /* tokens of this step, over all ranks */
     double seconds;
     double tokens_per_second;
     double mfu; /* model flops over the device's peak */
     bool skipped;
-    bool saved;        /* the step made a commit: of its own state if every step commits, else of the step before it */
-    bool carries_save; /* the step ran beside a save, which made it longer; only where not every step commits */
+    bool saved;        /* the step made a commit: of its own state if every step commits, else of the state before it */
+    bool carries_save; /* the step ran together with a save, which made it longer; only if not every step commits */
     int64_t ranks, zero; /* number of ranks, and the ZeRO stage */
     double eta_seconds;
     struct {
@@ -46,35 +47,35 @@ struct sw_step_record {
 struct sw_eval_record {
     int64_t step;
     int64_t time_s;     /* as in sw_step_record; set by sw_steplog_evaluation */
-    double val_loss;    /* nats a token; NaN: not finite, or there is no such token */
+    double val_loss;    /* nats per token; NaN: not finite, or no token has a loss */
     int64_t val_tokens; /* tokens with a loss */
     double seconds;     /* how long the evaluation took */
 };
 
-/* A prompt that the run has continued. */
+/* A prompt and the run's continuation. */
 struct sw_sample_record {
-    struct sw_text prompt, text; /* as given, and without the prompt; borrowed, UTF-8 */
+    struct sw_text prompt, text; /* the prompt as given, and the text without it; borrowed, UTF-8 */
     double seconds;              /* how long the continuation took */
 };
 
-/* Opens the log at path, or makes it, and removes every line after last_step (0: all lines), so that the log of a
- * resumed run has each step once. total_steps is for the lines for people. The caller closes the log. */
+/* Opens the log at `path`, or creates it, and removes every line after last_step (0: all lines), so that the log of a
+ * resumed run has each step once. total_steps is printed in the lines for people. The caller closes the log. */
 sw_status sw_steplog_open(const char *path, int64_t last_step, int64_t total_steps, struct sw_steplog **out);
-/* Makes sure that the log's path still leads to the file that lines are written to, and writes it anew where it was
- * removed. Warns once where it cannot: a run goes on without its log. */
+/* Makes sure that the log's path still leads to the file being written, and writes the file again if it was removed.
+ * Warns once if that fails: a run goes on without its log. */
 void sw_steplog_keep_name(struct sw_steplog *log);
 sw_status sw_steplog_close(struct sw_steplog *log);
-/* Flushes the lines of a log to the drive, on any thread. Does nothing if the file does not exist. */
+/* Flushes the lines of a log to the drive; any thread may call it. Does nothing if the file does not exist. */
 sw_status sw_steplog_flush(const char *path);
 
-/* Write a line at once. They allocate nothing. */
+/* Write a line at once. Neither allocates. */
 sw_status sw_steplog_step(struct sw_steplog *log, struct sw_step_record record);
 sw_status sw_steplog_evaluation(struct sw_steplog *log, struct sw_eval_record record);
 
 /* Writes the lines of a step's samples together, so that a killed process leaves all of them or none. It allocates. */
 sw_status sw_steplog_samples(struct sw_steplog *log, int64_t step, const struct sw_sample_record *samples, int count);
 
-/* Writes the line of an export of the weights after a step, which took so long. */
+/* Writes the line of an export of the weights after a step; `seconds` is the time it took. */
 sw_status sw_steplog_export(struct sw_steplog *log, int64_t step, double seconds);
 
 /* Return the last step in the log, and the steps of its last evaluation and of its last samples; 0: none. */
@@ -84,11 +85,11 @@ int64_t sw_steplog_last_sample(const struct sw_steplog *log);
 /* Returns the evaluations that the log had when it was opened, oldest first; only steps and losses are read. The log
  * owns them. */
 const struct sw_eval_record *sw_steplog_evaluations(const struct sw_steplog *log, int64_t *out_count);
-/* Writes the line of a step that was committed by a process that was killed before it could write one. What only that
- * process knew is null, or 0 bytes. Prints nothing for people. */
+/* Writes the line of a step that was committed by a process killed before it could write one. What only that process
+ * knew is null, or 0 bytes. Prints nothing for people. */
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
 
-/* Room for the longest line; a static assertion beside the writer checks it. */
+/* Room for the longest line; a static assertion in steplog.c checks it. */
 enum { SW_STEPLOG_LINE_CHARS = 2048 };
 
 /* Write a line without its end into buffer and return its length. */
@@ -96,23 +97,23 @@ int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_
 int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, char buffer[SW_STEPLOG_LINE_CHARS]);
 int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]);
 
-/* Writes a time in UTC to the second, as in RFC 3339. Returns buffer, or NULL where the time is 0 (not known). */
+/* Writes a time in UTC to the second, as in RFC 3339. Returns buffer, or NULL if the time is 0 (unknown). */
 enum { SW_TIME_CHARS = 32 };
 
-/* Returns the mean loss of a step, in nats a token; NaN where no token of it has a loss. */
+/* Returns the mean loss of a step, in nats per token; NaN if none of its tokens has a loss. */
 double sw_step_mean_loss(const struct sw_step_result *result);
-/* Returns the part of a finished training step, made with this learning rate, that a commit keeps. */
+/* Returns what a commit keeps of a finished training step, made with this learning rate. */
 struct sw_run_step sw_commit_text_step(const struct sw_step_result *result, double lr);
 
-/* Hands the engine the text of step 0. */
+/* Hands the engine the commit text of step 0. */
 sw_status sw_commit_text_begin(struct sw_trainer *trainer);
-/* Hands the engine the text of a training step that was waited for. recent: the last steps, this one last. */
+/* Hands the engine the commit text of a training step that has ended. recent: the last steps, this one last. */
 sw_status sw_commit_text_hand(struct sw_trainer *trainer, const struct sw_step_result *result,
                               const struct sw_run_step recent[SW_RUN_RECENT_STEPS]);
 
-/* Flushes the log before the commit of a step that it ends with, so that no resume finds a commit whose steps the log
- * lacks. It is called before the text of a step that commits is handed, and before sw_engine_save. A log that cannot be
- * flushed is no reason to stop training. */
+/* Flushes the log before a commit that follows these steps, so that no resume finds a commit whose steps the log lacks.
+ * Call it before handing over the text of a committing step, and before sw_engine_save. A log that cannot be flushed is
+ * no reason to stop training. */
 void sw_commit_text_flush_log(struct sw_trainer *trainer, const struct sw_run_step recent[SW_RUN_RECENT_STEPS]);
 
 #endif

@@ -16,15 +16,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Steps of a start until it runs evenly; the most ops that a step may have, whose times take 16 MiB; and the room for
- * two timelines, each of which takes up to 100 kB. */
+/* Steps of a start until it runs evenly; the largest number of ops of a step, whose times take 16 MiB; and room for two
+ * timelines of up to 100 kB each. */
 enum { WARM_STEPS = 9, MOST_OPS = 1 << 20, TEXT_BYTES = 1 << 18 };
 
 struct sw_timeline_file {
     const struct sw_plan *plan;
     int64_t step, ops;
     bool written;
-    FILE *to; /* writes `text` */
+    FILE *to; /* a stream that writes to `text` */
     char text[TEXT_BYTES];
 };
 
@@ -51,7 +51,7 @@ sw_status sw_timeline_file_open(const struct sw_timeline_spec *spec, struct sw_t
     file->step = sw_min_i64(spec->first_step + WARM_STEPS, spec->last_step);
     file->ops = ops;
     file->to = to;
-    /* A stream takes its buffer when it is first written to. */
+    /* A stream takes its buffer on the first write. */
     fprintf(to, "{\"predicted\":%s,\n", spec->predicted != NULL ? spec->predicted : "null");
     *out = file;
     return SW_OK;

@@ -1,3 +1,13 @@
+/* A run in memory: creates or resumes it, and takes it apart.
+ *
+ * Both ways follow one order: everything that can be refused is refused before anything is written; the announcement of
+ * a start comes before the stores it lists; the folder with run.json comes before the first commit. A failure undoes
+ * what this start made, in reverse. The checks run on all ranks, and ranks agree on errors after each part, so that no
+ * rank waits in a collective that another will never enter.
+ *
+ * A resume does not read a plan or a placement: it plans again from the settings, because where grains are on the drive
+ * depends only on the ranks and the layout, never on the plan. So every start may have other budgets, and another
+ * number of ranks needs no more than new stores (run/stores). */
 #include "run/trainer.h"
 
 #include "core/clock.h"
@@ -36,8 +46,7 @@ struct loading {
     int64_t total_bytes; /* bytes to read and to write */
 };
 
-/* Shows the progress. A request to stop ends the loading at once, because before the first commit nothing is worth
- * finishing. */
+/* Shows the progress. A stop request ends the loading at once: before the first commit nothing is worth finishing. */
 static sw_status show_progress(void *context, int64_t done_grains, int64_t total_grains) {
     struct loading *loading = context;
     if (*loading->trainer->stop)
@@ -75,14 +84,13 @@ static sw_status load_weights(struct sw_trainer *trainer) {
     return status;
 }
 
-/* Opens the model's tokenizer. A run of token files does not need it, so one that this program cannot read is no error.
- */
+/* Opens the model's tokenizer. A run on token files does not need it, so failing to read it is no error. */
 static bool opens(const char *folder, struct sw_model_text *model) {
     SW_HANDLES_ERRORS();
     return sw_model_text_is_there(folder) && sw_model_text_open(folder, model) == SW_OK;
 }
 
-/* Returns the token that ends a turn by the model's chat template, or -1 where its chats cannot be written. */
+/* Returns the token that ends a turn in the model's chat template, or -1 if spillway cannot write its chats. */
 static int32_t end_of_turn(const struct sw_trainer *trainer, const struct sw_model_text *model) {
     SW_HANDLES_ERRORS();
     struct sw_chat_style chat = {0};
@@ -104,8 +112,8 @@ static sw_status note(struct sw_trainer *trainer, const struct sw_model_text *mo
     return SW_OK;
 }
 
-/* Finds the token that ends a turn of the model's chats, where the training data teach it and the model's files do not
- * name it as an end, notes it for exports in trainer->run, and says it. */
+/* Finds the token that ends a turn of the model's chats, if the training data teach it and the model's files do not
+ * name it as an end; notes it for exports in trainer->run, and logs it. */
 static sw_status turns_find(struct sw_trainer *trainer) {
     struct sw_model_text model;
     bool learns = false;
@@ -150,7 +158,7 @@ static sw_status check_settings(struct sw_trainer *trainer) {
     return sw_as_usage(sw_settings_check(settings));
 }
 
-/* Opens the data, which says how many steps --epochs are. */
+/* Opens the data, which determine how many steps --epochs are. */
 static sw_status open_windows(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(open_data(trainer));
@@ -163,7 +171,7 @@ static sw_status open_windows(struct sw_trainer *trainer) {
     return sw_as_usage(sw_schedule_check(&schedule));
 }
 
-/* Rank 0 makes tokens of text, and the others find them. */
+/* Rank 0 makes tokens of text; the other ranks find them in the cache. */
 static sw_status open_tokens(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     struct sw_ranks *ranks = trainer->ranks;
@@ -184,7 +192,7 @@ static sw_status open_job_data(void *context, struct sw_job *job) {
     return SW_OK;
 }
 
-/* Finds what is there of the path to the run's folder. */
+/* Finds the part of the path to the run's folder that exists. */
 static sw_status find_folder(const struct sw_trainer *trainer, char folder[SW_RUN_PATH_CHARS]) {
     SW_TRY(sw_path_join(folder, SW_RUN_PATH_CHARS, trainer->folder, "."));
     while (access(folder, F_OK) != 0 && strchr(folder, '/') != NULL)
@@ -194,7 +202,7 @@ static sw_status find_folder(const struct sw_trainer *trainer, char folder[SW_RU
     return SW_OK;
 }
 
-/* Says where the store will be: in the folders of --nvme, else where the run's folder is or will be. */
+/* Says where the store will be: in the folders of --nvme, else in the run's folder. */
 static sw_status place_job(struct sw_trainer *trainer) {
     char folder[SW_RUN_PATH_CHARS];
     SW_TRY(find_folder(trainer, folder));
@@ -235,8 +243,7 @@ static sw_status regroup_source(void *context, struct sw_job *job) {
     return sw_ranks_agree_on_error(job->ranks, open_model(trainer));
 }
 
-/* Does everything that can be refused before anything is written: opens the job with its data, and checks its memory.
- */
+/* Does everything that can fail before anything is written: opens the job with its data, and checks its memory. */
 static sw_status trainer_open_job(struct sw_trainer *trainer) {
     struct sw_ranks *ranks = trainer->ranks;
     struct sw_job *job = &trainer->job;
@@ -257,7 +264,7 @@ static sw_status trainer_open_job(struct sw_trainer *trainer) {
     return sw_ranks_agree_on_error(ranks, sw_room_check(job->plan, &info, spec.settings));
 }
 
-/* Prepares the timeline of a step, which a run can do without. */
+/* Prepares the timeline of a step; a run can do without it. */
 static void open_timeline(struct sw_trainer *trainer) {
     SW_HANDLES_ERRORS();
     const struct sw_timeline_spec spec = {.plan = trainer->job.plan,
@@ -268,7 +275,7 @@ static void open_timeline(struct sw_trainer *trainer) {
         (void)sw_timeline_file_open(&spec, &trainer->timeline);
 }
 
-/* Opens the engine, with nothing loaded. */
+/* Opens the engine; loads nothing yet. */
 static sw_status trainer_open_engine(struct sw_trainer *trainer) {
     const bool traces = trainer->run.settings.trace != NULL && sw_ranks_rank(trainer->ranks) == 0;
     open_timeline(trainer);
@@ -295,8 +302,8 @@ static sw_status trainer_open_engine(struct sw_trainer *trainer) {
     return sw_engine_open(&spec, &trainer->engine);
 }
 
-/* Chooses and completes the cheapest plan. Checks its memory again, as it may take more than the plan that was checked,
- * and that all ranks have the same collectives. */
+/* Chooses and completes the cheapest plan. Checks its memory again, since it may take more than the plan that was
+ * checked before, and that all ranks have the same collectives. */
 static sw_status trainer_choose_plan(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     struct sw_job *job = &trainer->job;
@@ -331,7 +338,7 @@ static sw_status trainer_add_start(struct sw_trainer *trainer) {
     return sw_ranks_first(ranks, describe_start(trainer));
 }
 
-/* Allocates a trainer with nothing open. *stop is the request to stop. */
+/* Allocates a trainer with nothing open. *stop is the stop request. */
 static sw_status trainer_make(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                               struct sw_trainer **out) {
     struct sw_trainer *trainer = calloc(1, sizeof *trainer);
@@ -369,7 +376,8 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     free(trainer);
 }
 
-/* Makes a new run: checks everything, makes the folder and the store, loads the weights and commits them as step 0. */
+/* Creates a new run: checks everything, makes the folder and the store, loads the weights and commits them as step 0.
+ */
 
 /* The work while a store is made: progress is shown, and a stop request is obeyed. */
 struct making {
@@ -385,7 +393,7 @@ static bool on_progress(void *context, int64_t done_bytes, int64_t total_bytes) 
     return !*making->stop;
 }
 
-/* Makes the store. Every byte of it is written once, which takes a while if it is large. */
+/* Makes the store. Every byte of it is written once, which takes a while for a large one. */
 static sw_status make_store(void *context, const struct sw_places *places, const char *id, struct sw_store **out) {
     struct sw_trainer *trainer = context;
     const struct sw_new_store wanted = {.plan = trainer->job.plan,
@@ -424,7 +432,7 @@ static sw_status create_store(struct sw_trainer *trainer) {
     return sw_rank_store_create(&stores, trainer->start.id, &trainer->store);
 }
 
-/* Makes the folder with mode 0700, because it will hold weights. */
+/* Makes the folder with mode 0700: it will hold weights. */
 static sw_status make_folder(struct sw_trainer *trainer) {
     SW_TRY(sw_ranks_first(trainer->ranks, sw_folder_make_with_parents(trainer->folder, 0700, &trainer->made_folders)));
     return sw_ranks_spread(trainer->ranks, "who has made the folder", &trainer->made_folders,
@@ -475,7 +483,7 @@ static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units 
     return status;
 }
 
-/* Puts the weights of units that are not trained into a file of the run, from which all ranks load them. */
+/* Writes the frozen weights into a file of the run, from which all ranks load them. */
 static sw_status keep_frozen(struct sw_trainer *trainer) {
     const struct sw_units *units = sw_model_get_units(trainer->job.model);
     if (trainer->job.plan->spec.frozen_units == 0)
@@ -487,8 +495,8 @@ static sw_status keep_frozen(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* Checks that this machine's drives have room for the store. What a start that was cut off has left there is removed
- * before a store is made, so a dry run beside it looks at the sizes in --nvme alone. */
+/* Checks that this machine's drives have room for the store. The remains of an unfinished start are removed before a
+ * store is made, so a dry run looks only at the sizes in --nvme. */
 static sw_status check_places(struct sw_trainer *trainer) {
     const struct sw_job *job = &trainer->job;
     SW_TRY(place_job(trainer));
@@ -503,7 +511,7 @@ static sw_status create(struct sw_trainer *trainer) {
     SW_TRY(sw_settings_check_names(settings));
     SW_TRY(sw_options_to_json(&sw_train_command, settings, &trainer->given));
     SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
-    /* The rank says which part of the weights its source has. */
+    /* The rank decides which part of the weights its source has. */
     sw_settings_take_ranks(settings, ranks);
     SW_TRY(sw_ranks_agree_on_error(ranks, open_model(trainer)));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_text_data_check(settings, trainer->run.config.vocab)));
@@ -571,7 +579,7 @@ sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks
     return SW_OK;
 }
 
-/* Continues a run from its last commit. */
+/* Resumes a run from its last commit. */
 
 static sw_status check_store(const struct sw_trainer *trainer) {
     if (!sw_run_store_is_of(trainer->store, sw_model_get_units(trainer->job.model)))
@@ -585,21 +593,21 @@ static sw_status check_store(const struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* Edits the settings of a run that is resumed; apply NULL: no edit. */
+/* An edit of the settings of a run that is resumed; apply NULL: no edit. */
 struct change {
     sw_status (*apply)(void *context, struct sw_settings *settings);
     void *context;
 };
 
-/* Keeps the run's rounding where the edit names none; fp32 state has none. */
+/* Keeps the run's rounding unless the edit names one; fp32 state has none. */
 static void keep_rounding(int before, int unnamed, struct sw_settings *settings) {
     if (settings->rounding == unnamed)
         settings->rounding = settings->optimizer_state == SW_OPTIMIZER_FP32 ? SW_OPTION_ROUNDING_AUTO : before;
 }
 
-/* Leaves open the settings that depend on how ranks share out the work, if that changes. A run of one data rank has not
- * chosen its stage, which was `zero_before` until the edit could name one. Groups whose parts of a layer cannot be cut
- * into as many tiles have none. */
+/* Unsets the settings that depend on how ranks divide the work, if that changes. A run of one data rank has not chosen
+ * its ZeRO stage; its stage was `zero_before`, until the edit could name one. Unsets the tiles if the new groups' parts
+ * of a layer cannot be cut into that many. */
 static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struct sw_settings *settings) {
     const struct sw_run *run = &trainer->run;
     const int64_t tensor_ranks = sw_settings_tensor_ranks(settings), zero = settings->zero;
@@ -613,7 +621,7 @@ static void regroup(const struct sw_trainer *trainer, int64_t zero_before, struc
         settings->tiles = 1;
 }
 
-/* The rows that a tensor group's ranks keep; a run without groups leaves them open. */
+/* Which rows the ranks of a tensor group keep; a run without groups leaves it open. */
 struct rows_kept {
     int partition, sequence;
 };
@@ -625,7 +633,7 @@ static struct rows_kept leave_rows_open(struct sw_settings *settings) {
     return before;
 }
 
-/* Goes on as before where there still are groups and the edit named nothing else. */
+/* Keeps the choice if there still are groups and the edit named nothing else. */
 static void keep_rows(struct rows_kept before, struct sw_settings *settings) {
     if (sw_settings_tensor_ranks(settings) == 1)
         return;
@@ -635,8 +643,8 @@ static void keep_rows(struct rows_kept before, struct sw_settings *settings) {
         settings->sequence = before.sequence;
 }
 
-/* Applies the edit, and notes what the user named now: only budgets that are named may exceed the available memory, and
- * only a chunk size that is not named may be raised. */
+/* Applies the edit, and notes what the user named now: only named budgets may exceed the available memory, and only an
+ * unnamed chunk size may be raised. */
 static sw_status apply_change(const struct change *change, const struct sw_trainer *trainer,
                               struct sw_settings *settings) {
     enum { UNNAMED = INT32_MIN };
@@ -675,7 +683,7 @@ static sw_status apply_change(const struct change *change, const struct sw_train
     return status;
 }
 
-/* Ends a run's --zero-secondary, which has no meaning for one rank. */
+/* Drops --zero-secondary if one rank is left: one rank has no second shard. */
 static sw_status leave_secondary(struct sw_settings *settings) {
     if (strcmp(settings->zero_secondary, SW_NO_SECONDARY) == 0)
         return SW_OK;
@@ -715,8 +723,8 @@ static sw_status lock_run(struct sw_trainer *trainer) {
     return sw_run_is_one(trainer->folder) ? sw_run_lock(trainer->folder, &trainer->lock) : SW_OK;
 }
 
-/* Says that a run keeps its threads where there are fewer cores for them now, and whether another number changes its
- * bits. */
+/* Says that a run keeps its number of threads although there are fewer cores now, and whether another number would
+ * change its bits. */
 static sw_status say_threads(const struct sw_trainer *trainer) {
     const int64_t threads = trainer->run.settings.threads;
     const bool keeps_bits =
@@ -730,7 +738,7 @@ static sw_status say_threads(const struct sw_trainer *trainer) {
     return SW_OK;
 }
 
-/* Compares the data with those that the run began with, and names the text where they are tokens of one. */
+/* Compares the data with those that the run began with, and names the text if they are its tokens. */
 static sw_status check_data(const struct sw_trainer *trainer) {
     const struct sw_option_list *text = &trainer->run.texts.data;
     const sw_status status = sw_data_check_digest(trainer->data, trainer->run.data_digest);

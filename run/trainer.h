@@ -18,43 +18,44 @@
 struct sw_samples;
 
 struct sw_trainer {
-    const char *folder; /* the run's; the caller keeps it */
+    const char *folder; /* folder of the run; the caller keeps the string */
     struct sw_ranks *ranks;
     struct sw_run run;
-    char *model_folder;       /* of the model's small files (run_model.h); NULL: there is none */
-    json_t *given;            /* a new run's settings before anything was resolved; NULL in a resume */
-    struct sw_frozen *frozen; /* weights of units that are not trained; NULL: every unit is */
-    struct sw_source *source; /* weights of a new run until they are loaded; NULL afterwards and in a resume */
-    struct sw_job job;        /* of run.settings and run.config */
+    char *model_folder;       /* folder of the model's small files (run_model.h); NULL: none */
+    json_t *given;            /* settings of a new run before anything was resolved; NULL in a resume */
+    struct sw_frozen *frozen; /* weights of units that are not trained; NULL: every unit is trained */
+    struct sw_source *source; /* weights of a new run, until they are loaded; then, and in a resume, NULL */
+    struct sw_job job;        /* made from run.settings and run.config */
     struct sw_data *data;
     struct sw_store *store;
     struct sw_engine *engine;
-    struct sw_schedule past_schedule;  /* in a resume: the schedule of the steps before it */
-    struct sw_run_position position;   /* the last commit before this start */
-    int64_t log_flushed;               /* last commit before which the log was flushed; 0: none */
-    bool log_decides;                  /* lines since the last flush that no commit's text has, as of evaluations */
-    bool log_fails;                    /* the log cannot be flushed */
+    struct sw_schedule past_schedule; /* in a resume: the schedule of the steps before it */
+    struct sw_run_position position;  /* the last commit before this start */
+    int64_t log_flushed;              /* newest commit before which the log was flushed; 0: none */
+    bool log_decides; /* the log has lines since the last flush that no commit's text has, such as those of evaluations
+                       */
+    bool log_fails;   /* the log cannot be flushed */
     struct sw_samples *samples;        /* NULL: --sample-every is 0 */
-    double validation_loss;            /* the last validation loss, in nats a token; 0: none */
+    double validation_loss;            /* last validation loss, in nats per token; 0: none */
     struct sw_costs costs;             /* since this start */
-    struct sw_forecast forecast;       /* what rank 0's plan promises for the steps */
-    struct sw_departure departure;     /* whether they keep to it */
-    struct sw_timeline_file *timeline; /* NULL: this start keeps none */
-    int64_t start_ns;                  /* when this process began the run (sw_now_ns) */
+    struct sw_forecast forecast;       /* what rank 0's plan predicts for the steps */
+    struct sw_departure departure;     /* whether steps keep to the forecast */
+    struct sw_timeline_file *timeline; /* NULL: this start keeps no timeline */
+    int64_t start_ns;                  /* time when this process began the run (sw_now_ns) */
     const volatile sig_atomic_t *stop; /* set by a signal handler */
     struct sw_start start;
     int lock;                     /* descriptor of the lock on the run, held by rank 0; -1: none */
-    int made_folders;             /* how many of the run's folder and its parents this start made */
+    int made_folders;             /* how many directories this start made: the run's folder and missing parents */
     bool made_store;              /* this start made the store */
-    struct sw_confined *confined; /* the run's folder, through which its files are reached; NULL before it is there */
+    struct sw_confined *confined; /* the run's folder, through which its files are reached; NULL until it exists */
 };
 
-/* Makes a new run. Settings move into the trainer. Everything is checked before anything is written, and a failure
- * leaves nothing behind. With --dry-run it stops there: the trainer has neither store nor engine. Until the first
- * commit, *stop (set by a signal handler) makes it fail. */
+/* Creates a new run. Takes over the settings. Checks everything before writing anything; a failure leaves nothing
+ * behind. With --dry-run it stops after the checks: the trainer has neither store nor engine. Until the first commit,
+ * setting *stop (from a signal handler) makes it fail. */
 sw_status sw_trainer_create(struct sw_settings *settings, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             struct sw_trainer **out);
-/* Continues a run from its last commit. change (may be NULL) edits the run's settings before they are used. */
+/* Resumes a run from its last commit. change (may be NULL) edits the run's settings before they are used. */
 sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,
                             sw_status (*change)(void *context, struct sw_settings *settings), void *context,
                             struct sw_trainer **out);
@@ -63,9 +64,9 @@ void sw_trainer_close(struct sw_trainer *trainer);
 /* How a run ended. */
 typedef enum { SW_END_DONE, SW_END_STOPPED, SW_END_TIME_LIMIT, SW_END_EARLY } sw_run_end;
 
-/* Trains up to the settings' number of steps and logs each. A request to stop ends the run after the current step. All
+/* Trains up to the settings' number of steps and logs each. A stop request ends the run after the current step. All
  * state is saved when it returns SW_OK. Returns SW_ERR_NOT_FINITE, on all ranks and with the state saved, after
- * SW_BAD_STEPS_LIMIT steps in a row without finite loss and gradients, if no step of this start had them, and if the
+ * SW_BAD_STEPS_LIMIT consecutive steps without finite loss and gradients, if no step of this start had them, or if the
  * final weights give no finite loss. */
 enum { SW_BAD_STEPS_LIMIT = 10 };
 sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end);

@@ -1,3 +1,15 @@
+/* Windows of training and validation data: their order, the digests that notice a change, and what an earlier reading
+ * found.
+ *
+ * Window k of the data is tokens [k·seq, (k+1)·seq], so neighbours share one token, and every token of a window but its
+ * first is a target once an epoch. The order is a keyed permutation of the window's number (sw_rng_permute), a new key
+ * each epoch. It needs no shuffled list in memory and no state in a checkpoint: the position of a step alone gives its
+ * windows, so a resume on other ranks reads the same ones.
+ *
+ * Windows ignore documents; packed token files make sequences end where windows do (text/documents/packer.h).
+ *
+ * All tokens are read once at the opening, so a token outside the vocabulary fails before the first step, not after
+ * days. Large data keep the result of that reading in the user's cache, by the identity and times of their files. */
 #include "run/data/data.h"
 
 #include "core/files/cache.h"
@@ -19,17 +31,16 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Reading fewer tokens than these takes no longer than looking for what was kept. */
+/* Scanning fewer tokens than this takes no longer than looking for a kept scan. */
 enum { FEWEST_TOKENS = 4 << 20 };
-/* A file that was written within this time of its opening may be written again without another time, since file systems
- * count times in ticks of up to two seconds. */
+/* File systems round times to as much as two seconds. A file written within this time before its opening may be written
+ * again without getting another time. */
 enum { TICK_S = 3 };
 enum { DAY_S = 24 * 60 * 60, MOST_UNUSED_S = 30 * DAY_S, RANGES = 2 * SW_DATA_PARTS };
 #define KIND "scan"
 #define ENDING "bin"
 
-/* The front of the file. The block digests of each range follow, and behind them the XXH3 of all that stands before it.
- */
+/* The front of the file. The block digests of each range follow, then the XXH3 of everything before it. */
 struct front {
     char name[8]; /* "SWSCAN1\0" */
     XXH128_hash_t key;
@@ -38,7 +49,7 @@ struct front {
         int64_t tokens, learnt, documents, split, padding, is_padding;
     } counts[SW_DATA_PARTS];
     struct {
-        int64_t first, end; /* end 0: the range was not read */
+        int64_t first, end; /* tokens of the range; end 0: the range was not read */
     } range[RANGES];
 };
 static const char front_name[8] = "SWSCAN1";
@@ -51,7 +62,7 @@ static int64_t blocks_of(int64_t first, int64_t end) {
     return sw_div_up(end - first, SW_DATA_BLOCK);
 }
 
-/* Computes the key of the data's scan. False: there is no memory for it. */
+/* Computes the key of the data's scan. Returns false if there is no memory for it. */
 static bool key_of(const struct sw_data *data, XXH128_hash_t *out) {
     const struct sw_token_stream *streams[] = {data->stream, data->validation_stream};
     const int64_t division[] = {data->train_tokens, data->validation_first, data->validation_tokens, SW_DATA_BLOCK};
@@ -76,7 +87,7 @@ static int64_t tokens_of(const struct sw_data *data) {
            (data->validation_stream != NULL ? sw_token_stream_tokens(data->validation_stream) : 0);
 }
 
-/* Reads a whole file of the cache. The caller frees the result; NULL: there is none that can be read. */
+/* Reads a whole file of the cache. The caller frees the result; NULL: there is no readable file. */
 static char *read_kept(const char *path, size_t *out_bytes) {
     struct stat info;
     char *content = NULL;
@@ -97,7 +108,7 @@ static char *read_kept(const char *path, size_t *out_bytes) {
     return content;
 }
 
-/* Tells whether a file is whole, of this key, and as long as its ranges say. */
+/* Tells whether a kept scan is complete, has this key, and is as long as its ranges say. */
 static bool is_sound(const char *content, size_t bytes, const XXH128_hash_t *key, struct front *out) {
     uint64_t sum;
     size_t blocks = 0;
@@ -116,7 +127,7 @@ static bool is_sound(const char *content, size_t bytes, const XXH128_hash_t *key
 
 static sw_status data_digests_alloc(struct sw_data_digests *digests, int64_t first, int64_t end);
 
-/* Takes over the block digests behind the front. */
+/* Adopts the block digests that follow the front. */
 static sw_status take_ranges(struct sw_data *data, const struct front *front, const char *blocks) {
     for (int i = 0; i < RANGES; i++) {
         const int64_t first = front->range[i].first, end = front->range[i].end;
@@ -154,8 +165,8 @@ static bool path_of(const XXH128_hash_t *key, char path[PATH_MAX]) {
 
 static void data_digests_free(struct sw_data *data);
 
-/* Fills in the digest, the counts and the block digests of data whose streams are open and divided, if an earlier
- * opening kept them. Returns whether it did; where not, the caller scans. */
+/* Fills in the digest, the counts and the block digests from a kept scan of an earlier opening. The streams must be
+ * open and divided. Returns false if there is none; the caller then scans. */
 static bool kept_scan_load(struct sw_data *data) {
     SW_HANDLES_ERRORS();
     char path[PATH_MAX];
@@ -177,7 +188,7 @@ static bool kept_scan_load(struct sw_data *data) {
     return true;
 }
 
-/* Tells whether a write to a file could still go unseen by its times, or went on during the scan. */
+/* Tells whether a file was written during the scan, or so recently that another write might not change its times. */
 static bool is_in_flux(const struct sw_data *data) {
     const struct sw_token_stream *streams[] = {data->stream, data->validation_stream};
     struct sw_data_file changed;
@@ -191,7 +202,7 @@ static bool is_in_flux(const struct sw_data *data) {
     return false;
 }
 
-/* Removes scans that were not used for long from the folder that holds `path`. */
+/* Removes scans that were not used for a long time from the folder that holds `path`. */
 static void remove_old(const char *path) {
     char folder[PATH_MAX];
     struct stat info;
@@ -223,7 +234,7 @@ static void fill_front(const struct sw_data *data, const XXH128_hash_t *key, str
     }
 }
 
-/* Writes the whole file into memory. The caller frees it; NULL: there is no memory. */
+/* Builds the content of the kept scan. The caller frees it; NULL: there is no memory. */
 static char *make_content(struct sw_data *data, const XXH128_hash_t *key, size_t *out_bytes) {
     struct front front;
     size_t bytes = sizeof front, at = sizeof front;
@@ -254,9 +265,9 @@ static char *make_content(struct sw_data *data, const XXH128_hash_t *key, size_t
     return content;
 }
 
-/* Keeps the scan of these data for later openings, unless they are small, or a file was written so lately that a later
- * write might have the same time. Removes scans that were not used for 30 days. A cache that cannot be written keeps
- * nothing. */
+/* Keeps the scan of these data for later openings. Does nothing if they are small, or if a file was written so recently
+ * that a later write might get the same time. Removes scans that were not used for 30 days. A cache that cannot be
+ * written is no error. */
 static void kept_scan_save(struct sw_data *data) {
     SW_HANDLES_ERRORS();
     char path[PATH_MAX];
@@ -270,10 +281,10 @@ static void kept_scan_save(struct sw_data *data) {
     free(content);
 }
 
-/* The files beside those of the data, F.mask and F.doc: what is said of them, and what a run remembers. A data file
- * that is moved without them is another task: losses count where none belonged, and documents see each other. */
+/* The companion files F.mask and F.doc of a data file F: what they say, and which of them a run remembers. Data moved
+ * without them are another task: losses count where none belong, and documents see each other. */
 
-/* The files of training, and then the one of validation. */
+/* The training files, then the validation file. */
 static int count_files(const struct sw_data *data) {
     return (data->stream != NULL ? sw_token_stream_files(data->stream) : 0) +
            (data->validation_stream != NULL ? sw_token_stream_files(data->validation_stream) : 0);
@@ -331,7 +342,7 @@ static const char *last_name(const char *path) {
     return slash != NULL ? slash + 1 : path;
 }
 
-/* Appends what fits. */
+/* Appends as much as fits. */
 #define APPEND(text, ...)                                                                                              \
     do {                                                                                                               \
         const size_t used_ = strlen(text);                                                                             \
@@ -363,10 +374,10 @@ int64_t sw_data_train_windows(const struct sw_data *data) {
     return (data->train_tokens - 1) / data->seq;
 }
 
-/* Data that are changed in place while a run uses them: a run of days must not learn from half of an old file and half
- * of a new one. The times of the files are looked at with every window; where they are new, the blocks that the window
- * lies in are read again and compared with what they were, so that a file which was only touched goes on. Blocks that
- * an earlier process read are compared once. */
+/* Notices data that are changed in place while a run uses them: a run of days must not learn from half of an old file
+ * and half of a new one. Each window compares the files' times with those at the opening. If they differ, the blocks of
+ * the window are read again and compared with their digests, so that a file that was only touched goes on. Blocks that
+ * only an earlier process has read are compared once. */
 
 enum { TIME_CHARS = 32 };
 
@@ -401,7 +412,7 @@ static bool has_unread(const struct sw_data_digests *digests, int64_t first, int
     return memchr(digests->unread + from, 1, (size_t)(last - from + 1)) != NULL;
 }
 
-/* Returns SW_ERR_CORRUPT with the place of the first block that is not what it was. */
+/* Returns SW_ERR_CORRUPT, and in *out_changed the first token of the first changed block. */
 static sw_status check_blocks(struct sw_data *data, struct sw_token_stream *stream,
                               const struct sw_data_digests *digests, bool marks, int64_t first, int64_t count,
                               int64_t *out_changed) {
@@ -430,7 +441,7 @@ static const char *text_of_time(const struct timespec *time, char text[TIME_CHAR
     return text;
 }
 
-/* Says that a block is not what an earlier process read, although its files have the same times. */
+/* Fails for a block that differs from what an earlier process read although its files have the same times. */
 static sw_status explain_silent(const struct sw_token_stream *stream, bool marks, int64_t block) {
     const struct sw_token_place place = sw_token_stream_place(stream, block);
     return sw_fail(
@@ -451,9 +462,9 @@ static sw_status explain(const struct sw_token_stream *stream, const struct sw_d
                    (long long)place.index, place.file);
 }
 
-/* Refuses a range of a part, and the marks behind its first token, if the blocks that hold the range are no longer what
- * they were when they were first read. Reads only blocks of files that were changed after the opening, and blocks that
- * this process has not read before (data.h). */
+/* Refuses a range of a part, and the marks after its first token, if the blocks that hold the range have changed since
+ * they were first read. Reads only blocks of files that were changed after the opening, and blocks that this process
+ * has not read before (data.h). */
 static sw_status data_check_unchanged(struct sw_data *data, sw_data_part part, int64_t first, int64_t count) {
     struct sw_token_stream *stream = sw_data_part_stream(data, part);
     struct sw_data_file now;
@@ -493,7 +504,7 @@ sw_status sw_data_check_digest(const struct sw_data *data, uint64_t digest) {
 
 #define VALIDATION_MAX_PERCENT 50.0
 
-/* Keeps the order of the windows apart from every other use of the same seed; the epoch is added. */
+/* Separates the order of windows from every other use of the same seed. The epoch is added. */
 #define DATA_RNG_STREAM (UINT64_C(0x64617461) << 32)
 
 static sw_status check_spec(const struct sw_data_spec *spec) {
@@ -509,8 +520,8 @@ static sw_status check_spec(const struct sw_data_spec *spec) {
     return SW_OK;
 }
 
-/* Tells whether documents lie whole within sequences (text/documents/packer.h): behind the sequences stands one token,
- * the last one's target, which is a document of its own. */
+/* Tells whether sequences hold whole documents (text/documents/packer.h). One token then follows the last sequence, as
+ * its last target, and is a document of its own. */
 static sw_status is_packed(const struct sw_data *data, int64_t tokens, bool *out) {
     uint8_t mark = 0;
     if (tokens > data->seq && tokens % data->seq == 1 && sw_token_stream_has_documents(data->stream))
@@ -519,8 +530,9 @@ static sw_status is_packed(const struct sw_data *data, int64_t tokens, bool *out
     return SW_OK;
 }
 
-/* Makes the last part of the stream that of validation. Where documents are packed it has whole sequences, at least
- * one, so that both parts keep their documents whole; the token between them, which has no loss, is in both. */
+/* Makes the last part of the stream the validation part. If documents are packed, that part has whole sequences, at
+ * least one, so that both parts keep their documents whole; the token between the parts, which has no loss, belongs to
+ * both. */
 static sw_status divide(struct sw_data *data, int64_t tokens, double percent) {
     bool packed = false;
     data->validation_tokens = (int64_t)((double)tokens * percent / 100.0);
@@ -588,16 +600,16 @@ static sw_status scan_stream(struct sw_data *data, struct sw_token_stream *strea
 struct part {
     const char *name;
     int64_t first, tokens;
-    int64_t shared; /* tokens at its end that are also the next part's */
+    int64_t shared; /* tokens at its end that belong to the next part too */
 };
 
-/* Counts the marks of a part's first token, which is nobody's target, as the others are counted below. */
+/* Counts the marks of a part's first token. It is no window's target, and the others are counted below. */
 static sw_status count_first(struct sw_token_stream *stream, int64_t first, struct sw_token_counts *counts) {
     uint8_t mark;
     SW_TRY(sw_token_stream_read_marks(stream, first, 1, &mark));
     mark &= (uint8_t)~SW_TOKEN_LEARNT;
     sw_token_counts_add(counts, &mark, 1);
-    /* A document that the part begins within counts too. */
+    /* A document that began before the part counts too. */
     counts->documents += sw_token_stream_has_documents(stream) && mark == 0;
     return SW_OK;
 }
@@ -615,7 +627,7 @@ static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const s
         const int64_t count = sw_min_i64(SW_DATA_BLOCK, end - first);
         SW_TRY(sw_token_stream_read_marks(stream, first, count, buffer));
         digests->block[(first - start) / SW_DATA_BLOCK] = XXH3_64bits(buffer, (size_t)count);
-        /* A token that is in two parts begins the second one's first document. */
+        /* A token of two parts begins the first document of the second. */
         sw_token_counts_add(counts, buffer, first + count == end ? count - part->shared : count);
         for (int64_t i = 0; i < count; i++)
             buffer[i] &= SW_TOKEN_LEARNT | SW_TOKEN_BEGINS_DOCUMENT;
@@ -644,7 +656,7 @@ static sw_status scan_marks(struct sw_data *data, XXH3_state_t *hash) {
     return SW_OK;
 }
 
-/* Checks every token and takes the digest of all of them, and of where validation begins. */
+/* Checks every token, and takes the digest of all of them and of the first validation token. */
 static sw_status scan_all(struct sw_data *data) {
     XXH3_state_t *hash = XXH3_createState();
     sw_status status = SW_OK;
@@ -664,7 +676,7 @@ done:
     return status;
 }
 
-/* Takes over what an earlier opening of the same files found, or reads all of them. */
+/* Adopts what an earlier opening of the same files found, or reads all of them. */
 static sw_status scan(struct sw_data *data) {
     data->block = malloc(SW_DATA_BLOCK * sizeof *data->block);
     if (data->block == NULL)
@@ -746,14 +758,14 @@ uint64_t sw_data_digest(const struct sw_data *data) {
     return data->digest;
 }
 
-/* The window's document starts from the marks of its targets: those of the inputs after the first. */
+/* Finds the window's document starts from the marks of its targets, which are those of the inputs after the first. */
 static void find_starts(const uint8_t *marks, int64_t count, int32_t *starts) {
     starts[0] = 0;
     for (int64_t i = 1; i < count; i++)
         starts[i] = (marks[i - 1] & SW_TOKEN_BEGINS_DOCUMENT) != 0 ? (int32_t)i : starts[i - 1];
 }
 
-/* count inputs from a token on, and the targets after them. */
+/* Reads `count` inputs starting at a token, and the targets that follow them. */
 static sw_status read_window(struct sw_data *data, sw_data_part part, int64_t first, int64_t count,
                              struct sw_tokens out) {
     struct sw_token_stream *stream = sw_data_part_stream(data, part);
@@ -773,12 +785,13 @@ static sw_status read_window(struct sw_data *data, sw_data_part part, int64_t fi
         if (out.document_start != NULL)
             find_starts(data->marks, count, out.document_start);
     }
-    /* Afterwards, so that a change while this read is seen. */
+    /* Checks after the read, so that a change during the read is seen. */
     return data_check_unchanged(data, part, first, count + 1);
 }
 
-/* Where the window at a position of the endless training stream begins. */
+/* Returns the first token of the window at a position of the endless training stream. */
 static int64_t first_token(const struct sw_data *data, uint64_t position) {
+    assert(data->stream != NULL);
     const uint64_t windows = (uint64_t)((data->train_tokens - 1) / data->seq);
     const uint64_t epoch = position / windows;
     const uint64_t window = sw_rng_permute(data->seed, DATA_RNG_STREAM + epoch, position % windows, windows);
@@ -814,7 +827,7 @@ sw_status sw_data_validation_window(struct sw_data *data, int64_t window, struct
     return SW_OK;
 }
 
-/* Tells whether a token has a loss in one block. */
+/* Tells whether a block has a loss for a token. */
 static sw_status block_learns(struct sw_data *data, int64_t first, int64_t count, int32_t token, bool *out) {
     uint8_t *marks = malloc((size_t)count);
     sw_status status = marks != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to read the data");

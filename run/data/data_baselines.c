@@ -6,12 +6,12 @@
 
 enum { BASELINE_MAX_VOCAB = 4096, PIECE_TOKENS = 16 * 1024 };
 
-/* Counts of the training part, and a buffer that moves over the tokens. */
+/* Counts of the training part, and a buffer for the tokens being counted. */
 struct counts {
     int64_t vocab;
-    uint32_t *single;  /* [vocab]: times a token occurs */
-    uint32_t *leading; /* [vocab]: times a token is followed by another */
-    uint32_t *pair;    /* [vocab][vocab]: times the second follows the first */
+    uint32_t *single;  /* [vocab]: occurrences of a token */
+    uint32_t *leading; /* [vocab]: occurrences of a token that another follows */
+    uint32_t *pair;    /* [vocab][vocab]: occurrences of the second token right after the first */
     int64_t tokens;
     int32_t *piece; /* [PIECE_TOKENS] */
 };
@@ -23,7 +23,7 @@ static void counts_free(struct counts *counts) {
     free(counts->piece);
 }
 
-/* Allocates the counts. After a failure the caller frees them all the same. */
+/* Allocates the counts. The caller frees them, even after a failure. */
 static sw_status counts_allocate(struct counts *counts, int64_t vocab) {
     const size_t entries = (size_t)vocab;
     *counts = (struct counts){
@@ -39,7 +39,7 @@ static sw_status counts_allocate(struct counts *counts, int64_t vocab) {
 }
 
 static sw_status count_training(struct counts *counts, const struct sw_data *data) {
-    /* Counters of 32 bits halve the table; beyond what they hold, more text would hardly change the models. */
+    /* Counters of 32 bits halve the table. Text beyond their range would hardly change the models. */
     counts->tokens = sw_min_i64(data->train_tokens, UINT32_MAX);
     int32_t before = -1;
     for (int64_t first = 0; first < counts->tokens; first += PIECE_TOKENS) {
@@ -62,13 +62,13 @@ static double unigram(const struct counts *counts, int32_t token) {
     return ((double)counts->single[token] + 1.0) / ((double)counts->tokens + (double)counts->vocab);
 }
 
-/* One more pair is counted after every token, shared out as the unigram would. */
+/* Add-one smoothing: one more pair is counted after every token, distributed like the unigram. */
 static double bigram(const struct counts *counts, int32_t before, int32_t token) {
     const double pairs = (double)counts->pair[(int64_t)before * counts->vocab + token];
     return (pairs + unigram(counts, token)) / ((double)counts->leading[before] + 1.0);
 }
 
-/* Over the targets that a language model is measured on: every token of the validation part but its first. */
+/* Measures every token of the validation part except its first: the targets of a language model. */
 static sw_status measure(const struct counts *counts, const struct sw_data *data, double *out_unigram_bits,
                          double *out_bigram_bits) {
     double unigram_sum = 0, bigram_sum = 0;

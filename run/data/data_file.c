@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Nonblocking, so that a pipe is refused rather than waited for. */
+/* O_NONBLOCK: a pipe is refused instead of waited for. */
 static sw_status open_at(const char *path, const char *suffix, int *out_fd) {
     char *name = NULL;
     if (asprintf(&name, "%s%s", path, suffix) < 0)

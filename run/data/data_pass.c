@@ -4,7 +4,8 @@
 #include "run/data/data.h"
 #include "run/data/text_data.h"
 
-/* Takes off the last sequences of the text, which are for validation, as they are of packed tokens. */
+/* Takes off the last sequences of the text, which become the validation part, as divide() in data.c does for packed
+ * tokens. */
 static sw_status take_estimate(const struct sw_settings *settings, double percent,
                                const struct sw_token_estimate *estimate, struct sw_data_pass *out) {
     const int64_t part = (int64_t)((double)estimate->tokens * percent / 100.0);

@@ -1,3 +1,11 @@
+/* Text as training data: tokenized once, kept in the user's cache, found again by digest.
+ *
+ * The name of a token file is a digest of the text, the tokenizer and every setting that changes tokens, so a changed
+ * text or tokenizer can never find stale tokens. Tokenizing on the fly would keep a tokenizer in the training loop, and
+ * the number of steps of an epoch would be known only after the first.
+ *
+ * Processes that want the same file meet at its exclusive lock: one makes it, the others wait. Files in use carry a
+ * shared lock, so making room never removes the tokens of a running job. */
 #include "run/data/text_data.h"
 
 #include "core/files/cache.h"
@@ -26,16 +34,16 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* A token file's name, "tokens-0123456789abcdef.bin", begins the names of all files that belong to it. */
+/* All files that belong to a token file begin with its name, such as "tokens-0123456789abcdef.bin". */
 #define NAME_BEGINS "tokens-"
 #define NAME_ENDS ".bin"
 enum { DIGEST_CHARS = 16, NAME_CHARS = sizeof NAME_BEGINS - 1 + DIGEST_CHARS + sizeof NAME_ENDS - 1 };
 enum { DAY_S = 24 * 60 * 60, MOST_UNUSED_S = 30 * DAY_S, PARTS_OF_DISK = 10 };
 
 struct entry {
-    char name[NAME_CHARS + 1]; /* of the token file */
-    int64_t bytes;             /* of all files that belong to it */
-    time_t used;               /* last use; of a file that was never finished, its last writing */
+    char name[NAME_CHARS + 1]; /* name of the token file */
+    int64_t bytes;             /* size of the token file and all that belongs to it */
+    time_t used;               /* time of the last use; for an unfinished file, of the last write */
 };
 
 struct entries {
@@ -86,8 +94,8 @@ static void count_file(int folder_fd, const char *name, void *context) {
     entry->used = used > entry->used ? used : entry->used;
 }
 
-/* Tells whether a process has the file open. Data files are opened with a shared lock (data_file.h), and a file that is
- * being written has an exclusive one. */
+/* Tells whether a process has the file open. Data files are opened with a shared lock (data_file.h), files being
+ * written with an exclusive one. */
 static bool is_in_use(int folder_fd, const char *name) {
     const int fd = openat(folder_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     const bool in_use = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;
@@ -96,7 +104,7 @@ static bool is_in_use(int folder_fd, const char *name) {
     return in_use;
 }
 
-/* The files that belong to one token file. */
+/* A token file and the files that belong to it. */
 struct group {
     const char *name;
     bool in_use;
@@ -114,7 +122,7 @@ static void remove_file(int folder_fd, const char *name, void *context) {
         (void)unlinkat(folder_fd, name, 0);
 }
 
-/* Removes a token file, and then what belongs to it: without the tokens, the rest counts as unfinished. */
+/* Removes a token file, then what belongs to it: without the tokens, the others count as unfinished. */
 static bool remove_group(const char *folder, const char *name) {
     struct group group = {.name = name};
     char path[PATH_MAX];
@@ -157,8 +165,8 @@ static void remove_old(const char *folder, struct entries *all) {
                     removed, sw_format_size(removed_bytes, size), folder);
 }
 
-/* Removes what may go, before a token file is made at `path` in the cache, and says so in one line. Does what it can:
- * a file that cannot be removed stays. */
+/* Makes room in the cache before a token file is made at `path`, and logs what was removed in one line. A file that
+ * cannot be removed stays. */
 static void token_cache_make_room(const char *path) {
     struct entries all = {0};
     char *folder = strdup(path);
@@ -166,7 +174,7 @@ static void token_cache_make_room(const char *path) {
     if (slash != NULL) {
         *slash = '\0';
         for_each(folder, count_file, &all);
-        /* Without an entry, qsort would get a null pointer. */
+        /* Qsort must not get a null pointer. */
         if (all.count > 0)
             remove_old(folder, &all);
     }
@@ -174,7 +182,7 @@ static void token_cache_make_room(const char *path) {
     free(folder);
 }
 
-/* Notes that a token file of the cache is used now. */
+/* Notes that a token file of the cache is being used. */
 static void token_cache_note_use(const char *path) {
     const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
     (void)utimensat(AT_FDCWD, path, times, 0);
@@ -201,7 +209,7 @@ static sw_status refuse_pipe(const char *path) {
                    path);
 }
 
-/* Adds what a file's system says of it: two digests alike, with a change and its reverse between them, differ here. */
+/* Adds the times of a file. A change and its reverse between two digests leave the content equal, but not the times. */
 static void hash_times(XXH3_state_t *hash, const char *path) {
     struct stat info = {0};
     (void)stat(path, &info);
@@ -213,7 +221,7 @@ static void hash_times(XXH3_state_t *hash, const char *path) {
 static sw_status hash_inputs(XXH3_state_t *hash, const struct sw_text_inputs *inputs) {
     for (int i = 0; i < inputs->count; i++) {
         SW_TRY(refuse_pipe(inputs->path[i]));
-        /* Which documents a file has depends on its ending. */
+        /* The file's ending decides how it is cut into documents. */
         sw_digest_text(hash, sw_text_is_json(inputs->path[i]) ? "lines" : "text");
         SW_TRY(sw_digest_file(hash, inputs->path[i]));
     }
@@ -243,7 +251,7 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw
     return status;
 }
 
-/* out: the token file to make; NULL: none is made. */
+/* Describes how to tokenize the text. out: the token file to make; NULL: none. */
 static struct sw_tokenize_spec how_to_make(const struct sw_text_data_spec *spec, const char *const *names, int count,
                                            const char *out) {
     return (struct sw_tokenize_spec){
@@ -264,12 +272,12 @@ static struct sw_tokenize_spec how_to_make(const struct sw_text_data_spec *spec,
     };
 }
 
-/* Text whose tokens go into the cache under its digest. */
+/* Text whose tokens go into the cache, named by its digest. */
 struct digested {
     const struct sw_text_data_spec *spec;
     const char *const *names;
     int count;
-    uint64_t digest, times; /* of the text, and of its files' times before the digest was taken */
+    uint64_t digest, times; /* of the text, and of its files' times before the text was read */
     struct sw_text_files files;
 };
 
@@ -278,7 +286,7 @@ static const char *last_name(const char *path) {
     return slash != NULL ? slash + 1 : path;
 }
 
-/* Describes the files that are there. */
+/* Counts and digests the files that the names stand for now. */
 static sw_status list_files(const struct sw_text_inputs *inputs, struct sw_text_files *out) {
     XXH3_state_t *hash = XXH3_createState();
     *out = (struct sw_text_files){0};
@@ -320,7 +328,7 @@ static sw_status digest_again(const struct digested *text, struct digested *out)
     return status;
 }
 
-/* Makes sure that the text that became tokens is that of the digest. */
+/* Makes sure that the text that was tokenized is the text of the digest. */
 static sw_status confirm(void *context) {
     const struct digested *text = context;
     struct digested now;
@@ -342,13 +350,13 @@ static sw_status make(const struct digested *text, const char *path) {
     return SW_OK;
 }
 
-/* Identifies the file that has a name; 0: none has. */
+/* Returns the inode of the file with this name; 0: there is none. */
 static ino_t file_at(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 ? info.st_ino : 0;
 }
 
-/* Makes the token file, or waits for another process that does. */
+/* Makes the token file, or waits for another process that is making it. */
 static sw_status make_or_wait(const struct digested *text, const char *path) {
     const ino_t before = file_at(path);
     const struct timespec pause = {.tv_nsec = WAIT_NS};
@@ -366,8 +374,8 @@ static sw_status make_or_wait(const struct digested *text, const char *path) {
     }
 }
 
-/* Tells whether a token file is in the cache and may be used: one that is damaged may not. Files of earlier versions
- * have no digests; a run of these, which names them, may use them. */
+/* Tells whether a token file is in the cache and undamaged. Files of earlier versions have no digests; only a run that
+ * names such a file may use it. */
 static sw_status look_in_cache(const char *path, bool may_be_old, bool *out) {
     sw_token_verdict verdict;
     *out = false;
@@ -382,7 +390,7 @@ static sw_status look_in_cache(const char *path, bool may_be_old, bool *out) {
     return SW_OK;
 }
 
-/* Finds the path of the tokens. Says which files they are of where they are there already: making them says it too. */
+/* Finds the path of the tokens. If they exist already, logs which files they were made from, as making them would. */
 static sw_status find_path(struct digested *text, char path[PATH_MAX]) {
     struct sw_text_inputs inputs;
     SW_TRY(digest_again(text, text));
@@ -483,14 +491,14 @@ static sw_status add_absolute(struct sw_option_list *list, const char *name) {
     return status;
 }
 
-/* Text that a run named: its flag, and what the run keeps of it. */
+/* Text that a run named: the flag, and what the run keeps about it. */
 struct noted {
     const char *flag;
     struct sw_option_list *sources;
     struct sw_text_files *files;
 };
 
-/* Notes text and makes it tokens. */
+/* Notes the text in the run, and finds or makes its tokens. */
 static sw_status note_and_find(const struct sw_text_data_spec *spec, const struct sw_option_list *texts,
                                const struct noted *noted, char path[PATH_MAX]) {
     struct sw_option_list absolute = {0};
@@ -504,9 +512,10 @@ static sw_status note_and_find(const struct sw_text_data_spec *spec, const struc
     return status;
 }
 
-/* Says where names of text stand for other files than when the run began. `goes_on`: it has the tokens of those. */
+/* Warns if names of text stand for other files than when the run began. `goes_on`: the run continues with the tokens of
+ * the old files. */
 static void say_changes(const struct noted *noted, bool goes_on) {
-    SW_HANDLES_ERRORS(); /* text that cannot be read is no error while its tokens are there, and else is one later */
+    SW_HANDLES_ERRORS(); /* text that cannot be read is no error while its tokens exist, and fails later otherwise */
     const struct sw_option_list *sources = noted->sources;
     const struct sw_text_files *then = noted->files;
     const char *more = sources->count > 1 ? " ..." : "", *keeps = "; the run goes on with the tokens of what it meant";
@@ -529,7 +538,7 @@ static void say_changes(const struct noted *noted, bool goes_on) {
                     same_sums ? ", with other names or sizes" : "", goes_on ? keeps : "");
 }
 
-/* Replaces token files by those of the sources, if they are gone; *out_path is empty where they are there. */
+/* Makes tokens from the sources again if the token files are gone. *out_path is empty if they exist. */
 static sw_status find_again(const struct sw_text_data_spec *spec, const char *tokens, const struct noted *noted,
                             char out_path[PATH_MAX]) {
     const struct sw_option_list *sources = noted->sources;
@@ -549,7 +558,7 @@ static sw_status find_again(const struct sw_text_data_spec *spec, const char *to
                          "is now");
 }
 
-/* Counts the names of text, and refuses text beside token files. */
+/* Counts the names of text, and refuses a mixture of text and token files. */
 static sw_status count_texts(const struct sw_option_list *data, int64_t vocab, int *out) {
     *out = 0;
     for (int i = 0; i < data->count; i++)

@@ -1,3 +1,10 @@
+/* Token files as one stream, with the marks of loss and documents.
+ *
+ * Everything a token's file, mask and document list say is folded into one byte of marks per token (token_stream.h),
+ * computed when a range is read. Resident memory therefore stays small however large the data are.
+ *
+ * A file that is read with the wrong width gives tokens that look valid, so what can be recognised is refused: pairs of
+ * uint16 that are uint32, a header of llm.c that contradicts the flag, text in another encoding. */
 #include "run/data/token_stream.h"
 
 #include "core/files/files.h"
@@ -16,19 +23,18 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The file F.doc beside a token file F lists where each document begins, in tokens: little-endian uint64 that rise from
- * 0.
- */
+/* F.doc, the companion of a token file F, lists where each document begins, counted in tokens: little-endian uint64,
+ * strictly rising from 0. */
 struct sw_documents {
     struct sw_data_file file;
-    int64_t count; /* 0: there is no such file */
+    int64_t count; /* documents; 0: there is no such file */
 };
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "document starts are read as they lie on disk");
 
 enum { START_BYTES = sizeof(uint64_t), PIECE_STARTS = 1024 };
 
-/* A run of the file's entries. */
+/* Consecutive entries of the file. */
 struct piece {
     int64_t first, count;
     uint64_t start[PIECE_STARTS];
@@ -40,7 +46,7 @@ static sw_status read_piece(const struct sw_documents *documents, int64_t first,
     return sw_data_file_read(&documents->file, first * START_BYTES, out->count * START_BYTES, out->start);
 }
 
-/* Documents are counted from 1 in messages. */
+/* Checks one entry. Messages count documents from 1. */
 static sw_status check_start(const char *path, int64_t tokens, int64_t number, uint64_t before, uint64_t start) {
     if (number == 1 && start != 0)
         return sw_fail(SW_ERR_ARG, "%s.doc: the first document begins at token %" PRIu64 "; it must begin at 0", path,
@@ -72,8 +78,8 @@ static sw_status check_all(const struct sw_documents *documents, int64_t tokens)
     return SW_OK;
 }
 
-/* Opens F.doc at `path` and checks all of it: the first document begins at 0, each other after the one before, and none
- * beyond `tokens`. The caller closes `out`, also after a failure. */
+/* Opens F.doc at `path` and checks all of it: the first document begins at 0, each other one after its predecessor, and
+ * none at or beyond `tokens`. The caller closes `out`, even after a failure. */
 static sw_status documents_open(const char *path, int64_t tokens, struct sw_documents *out) {
     out->count = 0;
     SW_TRY(sw_data_file_open(path, ".doc", &out->file));
@@ -90,7 +96,7 @@ static void documents_close(struct sw_documents *documents) {
     sw_data_file_close(&documents->file);
 }
 
-/* The first document that begins at a token or after it. */
+/* Finds the first document that begins at or after a token. */
 static sw_status find_document(const struct sw_documents *documents, int64_t token, int64_t *out) {
     int64_t low = 0, high = documents->count;
     while (low < high) {
@@ -124,11 +130,11 @@ static sw_status documents_mark(const struct sw_documents *documents, int64_t fi
     return SW_OK;
 }
 
-/* The header of token files that the scripts of llm.c write (dev/data/data_common.py of github.com/karpathy/llm.c): 256
- * int32, of which the first three are a magic number, a version and the count of the tokens behind the header. */
+/* The header of llm.c's token files (dev/data/data_common.py of github.com/karpathy/llm.c): 256 int32, of which the
+ * first three are a magic number, a version and the number of tokens that follow. */
 struct sw_llmc_header {
     int64_t bytes;   /* of the header; 0: the file has none, and nothing else is set */
-    int width_bytes; /* of a token */
+    int width_bytes; /* bytes per token */
 };
 
 enum { HEADER_INTS = 256, HEADER_BYTES = HEADER_INTS * sizeof(int32_t) };
@@ -136,7 +142,7 @@ enum { HEADER_INTS = 256, HEADER_BYTES = HEADER_INTS * sizeof(int32_t) };
 /* The kinds of files with such a header. */
 static const struct kind {
     int32_t magic, version;
-    int width_bytes; /* 0: the file has no stream of tokens */
+    int width_bytes; /* bytes per token; 0: the file has no stream of tokens */
     const char *what;
 } kinds[] = {
     {20240520, 1, 2, "uint16 tokens of GPT-2"},
@@ -151,8 +157,8 @@ static const struct kind *find_kind(int32_t magic) {
     return NULL;
 }
 
-/* Recognizes the header by its magic number. Refuses a version that is not known, and a count that does not fit the
- * file's size. */
+/* Recognises the header by its magic number. Refuses an unknown version, and a count that does not fit the file's size.
+ */
 static sw_status llmc_header_read(const struct sw_data_file *file, struct sw_llmc_header *out) {
     int32_t header[3]; /* magic number, version, count */
     *out = (struct sw_llmc_header){0};
@@ -220,8 +226,8 @@ struct source {
     struct sw_data_file file, mask;
     struct sw_documents documents;
     int width_bytes;
-    int64_t head_bytes; /* of a byte order mark or a header, ahead of the tokens */
-    int64_t first;      /* in the stream */
+    int64_t head_bytes; /* length of a byte order mark or header before the tokens */
+    int64_t first;      /* its first token, counted over the stream */
     int64_t tokens;
 };
 
@@ -236,7 +242,7 @@ bool sw_token_stream_is_bytes(const char *path) {
     return sw_path_ends_in(path, ".txt") || sw_path_ends_in(path, ".md");
 }
 
-/* Refuses a path that is no data file, and says how to make one of it. */
+/* Refuses a path that is not a data file, and says how to make one from it. */
 static sw_status refuse_kind(const char *path) {
     static const struct {
         const char *ending, *unpack;
@@ -283,8 +289,8 @@ static sw_status width_of(const char *path, int64_t vocab, int type, int *out_wi
     return refuse_kind(path);
 }
 
-/* A byte order mark belongs to the file, not to its text. What the first bytes show of a text that is not plain UTF-8
- * with lines that end in LF is said or refused. */
+/* Skips a byte order mark, which belongs to the file and not to its text. If the first bytes show anything but plain
+ * UTF-8 with LF line ends, warns or refuses. */
 static sw_status look_at_text(struct source *source) {
     char head[HEAD_BYTES + 1];
     const int64_t bytes = sw_min_i64(source->file.bytes, HEAD_BYTES);
@@ -309,7 +315,7 @@ static sw_status open_mask(struct source *source) {
     return SW_OK;
 }
 
-/* Tells whether pairs of uint16 are uint32 of a small vocabulary: the upper halves are all 0, and the lower ones
+/* Tells whether pairs of uint16 are really uint32 of a small vocabulary: all upper halves are 0, and the lower halves
  * differ. */
 static bool are_wide(const uint16_t *half, int64_t pairs) {
     bool differ = false;
@@ -341,7 +347,7 @@ static sw_status refuse_wide_tokens(const struct source *source, int64_t vocab, 
                    source->path, (long long)vocab, flag, flag);
 }
 
-/* A header says how wide the tokens are; --tokens may only say the same. */
+/* Takes the width of tokens from a header. --tokens may only say the same. */
 static sw_status look_at_header(struct source *source, struct sw_token_format format) {
     struct sw_llmc_header header;
     SW_TRY(llmc_header_read(&source->file, &header));
@@ -423,7 +429,7 @@ int64_t sw_token_stream_tokens(const struct sw_token_stream *stream) {
     return stream->tokens;
 }
 
-/* The last source that starts at or before the token. */
+/* Returns the last source that starts at or before the token. */
 static const struct source *source_of(const struct sw_token_stream *stream, int64_t token) {
     int low = 0, high = stream->source_count - 1;
     while (low < high) {
@@ -488,7 +494,7 @@ sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, in
     return SW_OK;
 }
 
-/* The files of a source: its tokens and what is beside them. */
+/* The files of a source: its tokens and the two companions. */
 enum { SOURCE_FILES = 3 };
 static const struct sw_data_file *file_of(const struct source *source, int which) {
     const struct sw_data_file *files[SOURCE_FILES] = {&source->file, &source->mask, &source->documents.file};
@@ -563,7 +569,7 @@ static sw_status read_masks(const struct source *source, int64_t first, int64_t 
     return sw_data_file_is_there(&source->mask) ? sw_data_file_read(&source->mask, first, count, out) : SW_OK;
 }
 
-/* Makes marks of masks and of `begins`, which is 1 where a document begins. */
+/* Combines masks and `begins`, which is 1 where a document begins, into marks. */
 static void make_marks(const uint8_t *begins, int64_t count, uint8_t *masks) {
     for (int64_t i = 0; i < count; i++) {
         const uint8_t mask = masks[i];

@@ -1,3 +1,11 @@
+/* The weights of frozen units, in a file of their own.
+ *
+ * The store rewrites its grains in two generations; frozen weights never change, so in the store they would take twice
+ * their size in fp32 and two moments that stay zero. A separate file is written once, needs no generations, and is the
+ * same for every number of ranks.
+ *
+ * Each grain is checked whenever it is read and only checked bytes are used: other programs can write to the file at
+ * any time. */
 #include "run/folder/frozen.h"
 
 #include "core/confine.h"
@@ -30,8 +38,8 @@ struct sw_frozen {
     int file;
     int64_t units, grains;
     int64_t *first_grain;   /* one entry per frozen unit: its first grain in the file */
-    uint64_t *sum;          /* one entry per grain, and behind them that of the header and these sums */
-    struct sw_load trained; /* of all other units */
+    uint64_t *sum;          /* one entry per grain, then the sum of the header and these sums */
+    struct sw_load trained; /* loads all other units */
 };
 
 static struct header header_of(int64_t units, int64_t grains) {
@@ -57,11 +65,11 @@ static int64_t file_bytes(int64_t grains) {
     return HEADER_BYTES + grains * GRAIN_BYTES + (grains + 1) * (int64_t)sizeof(uint64_t);
 }
 
-/* The file while it is written. */
+/* The file while it is being written. */
 struct writer {
     struct sw_write_behind *file;
-    int64_t block_bytes; /* bytes in the block that is being filled */
-    float *box;          /* BOX_GRAINS grains */
+    int64_t block_bytes; /* bytes in the block being filled */
+    float *box;          /* buffer of BOX_GRAINS grains */
     uint64_t *sum;
     int64_t grains, total_grains; /* written so far, and in all */
 };
@@ -153,7 +161,7 @@ static sw_status refuse(const struct sw_frozen *self, const char *what) {
                    self->path, what);
 }
 
-/* Checks the header and the sums, and that they are of these units. */
+/* Checks the header and the sums, and that they belong to these units. */
 static sw_status check_file(struct sw_frozen *self) {
     const struct header expected = header_of(self->units, self->grains);
     struct header found;
@@ -242,8 +250,8 @@ static sw_status read_whole_grain(const struct sw_frozen *self, int64_t grain, f
     return SW_OK;
 }
 
-/* Reads some elements of a grain. All of the grain is read each time: nothing but the bytes that were checked may be
- * used, as the file may change at any time. */
+/* Reads some elements of a grain. Reads the whole grain each time: only bytes that were checked may be used, and the
+ * file may change at any time. */
 static sw_status read_part(const struct sw_frozen *self, int64_t grain, int64_t within, int64_t count, float *out) {
     float *values = malloc((size_t)GRAIN_BYTES);
     const sw_status status = values == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->path)

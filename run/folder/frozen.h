@@ -1,9 +1,9 @@
-/* The weights of a run's frozen units, which no step changes: "frozen.spillway" in the run's folder. It is written
- * once, before the run's first commit, in fp32 as loaded, so that exports hold them exactly. The store has nothing of
- * them.
+/* The weights of a run's frozen units, which no step changes: "frozen.spillway" in the run's folder. The file is
+ * written once, before the run's first commit, in fp32 as loaded, so that exports hold the exact weights. The store
+ * does not hold them.
  *
- * The file is a header of one page, the grains of the frozen units one after the other, and an XXH3 of each grain with
- * one over the header and these sums. Numbers are little-endian. */
+ * The file is a header of one page, the grains of the frozen units one after the other, an XXH3 of each grain, and one
+ * of the header and these sums. Numbers are little-endian. */
 #ifndef SW_RUN_FOLDER_FROZEN_H
 #define SW_RUN_FOLDER_FROZEN_H
 
@@ -19,31 +19,31 @@
 struct sw_frozen;
 
 /* Writes units [0, frozen_units) of a source to the run's folder, durably. The file must not exist; a failure leaves
- * none. Elements are asked for in their order, and from->progress is told of it. */
+ * none. Asks for the elements in order, and reports to from->progress. */
 sw_status sw_frozen_write(const char *folder, const struct sw_units *units, int64_t frozen_units,
                           const struct sw_load *from);
 
-/* Opens the file of a run that has frozen units; else *out is NULL. Refuses that of another run, by run->frozen_digest
- * unless it is 0. */
+/* Opens the file of a run that has frozen units; *out is NULL for other runs. Refuses another run's file, by
+ * run->frozen_digest unless that is 0. */
 sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
                          struct sw_frozen **out);
 void sw_frozen_close(struct sw_frozen *self);
 
-/* Returns the weights of frozen units from the file, each grain checked whenever it is read, and those of all other
- * units from `trained`, whose context must live as long. self NULL: all from `trained`. */
+/* Returns the weights of frozen units from the file, each grain checked whenever it is read, and the weights of all
+ * other units from `trained`, whose context must live as long. self NULL: everything comes from `trained`. */
 struct sw_load sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained);
 
-/* Return the bytes of the grains in the file, and the digest of all that the file holds; self may be NULL. */
+/* Return the bytes of the grains in the file, and the digest of the file's content. self may be NULL. */
 int64_t sw_frozen_bytes(const struct sw_frozen *self);
 uint64_t sw_frozen_digest(const struct sw_frozen *self);
 
-/* Make sure that the file's path still leads to it, as sw_name_keep and sw_name_put_back do; self NULL: there is none.
+/* Make sure that the file's path still leads to it, as sw_name_keep and sw_name_put_back do. self NULL: nothing to do.
  */
 sw_status sw_frozen_keep_name(const struct sw_frozen *self);
 sw_status sw_frozen_put_back_name(const struct sw_frozen *self);
 
-/* Reads every grain and checks its sum. *out_grains gets their count, *out_bad that of the bad ones, which are no error
- * of the call but told to verifier->bad. self NULL: there are none. */
+/* Reads every grain and checks its sum. *out_grains: number of grains; *out_bad: number of bad ones, which are reported
+ * to verifier->bad and are no error of the call. self NULL: there are none. */
 sw_status sw_frozen_verify(struct sw_frozen *self, const struct sw_store_verifier *verifier, int64_t *out_grains,
                            int64_t *out_bad);
 

@@ -1,3 +1,10 @@
+/* Puts the parts of tensor ranks together to whole layers, as weights for an engine or an export.
+ *
+ * Both sides are lists of named tensors whose elements keep their order in every cut. For a range of a whole tensor,
+ * each rank is asked for its elements within the range, found by binary search, and they are copied into place. No
+ * table of all cuts is needed, and any number of ranks and tiles can be read as any other number of tiles.
+ *
+ * Replicas are equal on all ranks, so the first rank's is taken. */
 #include "run/folder/group_reader.h"
 
 #include "core/size.h"
@@ -8,22 +15,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The grains that are put together at once; a rank has at most as many of them. */
+/* Grains put together at once, and the largest number of them read from one rank. */
 enum { WINDOW_GRAINS = 32, WINDOW_ELEMS = WINDOW_GRAINS * SW_GRAIN_ELEMS };
 
-/* A tensor rank. */
+/* One tensor rank. */
 struct member {
     struct sw_group_part part;
-    struct sw_units *units;         /* those of `part` where they are the reader's own; else NULL */
-    struct sw_store_reader *reader; /* reads the stores that have them; NULL: the masters come from elsewhere */
+    struct sw_units *units;         /* owned: the units of `part`; NULL: the caller owns them */
+    struct sw_store_reader *reader; /* reads the stores that hold the masters; NULL: the masters come from elsewhere */
 };
 
 struct sw_group_reader {
-    const struct sw_units *units; /* borrowed: what is read */
+    const struct sw_units *units; /* borrowed: the units as which the weights are read */
     int64_t layers;
     int ranks;
     struct member *member;
-    float *window, *part; /* elements [first, first + count) of a whole unit; and what one rank has of a run of them */
+    float *window, *part; /* elements [first, first + count) of a whole unit; and one rank's share of a piece of them */
     int64_t unit, first, count;
 };
 
@@ -81,7 +88,7 @@ sw_status sw_group_reader_open(struct sw_store_set *stores, const struct sw_run 
     assert(stores->count % run->tensor_ranks == 0);
     for (int rank = 0; status == SW_OK && rank < run->tensor_ranks; rank++)
         status = open_member(self, stores, rank, run);
-    sw_store_set_close(stores); /* those that no member has taken */
+    sw_store_set_close(stores); /* the stores that no member has taken */
     return hand_over(self, status, out);
 }
 
@@ -107,12 +114,12 @@ void sw_group_reader_close(struct sw_group_reader *self) {
     free(self);
 }
 
-/* Units that follow each other. */
+/* Consecutive units. */
 struct run_of_units {
     int64_t first, end;
 };
 
-/* Returns the units of `units` that have a part of what unit `unit` of the reader's has: its whole layer's. */
+/* Returns which of `units` have a part of the reader's unit `unit`: those of the same layer. */
 static struct run_of_units counterparts(const struct sw_group_reader *self, const struct sw_units *units,
                                         int64_t unit) {
     const int64_t head = self->units->count - 1;
@@ -124,7 +131,7 @@ static struct run_of_units counterparts(const struct sw_group_reader *self, cons
     return (struct run_of_units){1 + layer * of_layer, 1 + (layer + 1) * of_layer};
 }
 
-/* A tensor of a rank, and its unit. */
+/* A tensor of a rank, and the unit that holds it. */
 struct place {
     int64_t unit;
     const struct sw_tensor *tensor;
@@ -137,7 +144,8 @@ static const struct sw_tensor *tensor_in(const struct sw_unit *unit, const char 
     return NULL;
 }
 
-/* Returns the first element of a part that is not before element `whole` of the whole tensor. Parts keep the order. */
+/* Returns the first element of a part that is element `whole` of the whole tensor or a later one. Parts keep the order.
+ */
 static int64_t first_from(const struct sw_tensor *tensor, int64_t whole) {
     int64_t low = 0, high = tensor->elems, run;
     while (low < high) {
@@ -150,7 +158,7 @@ static int64_t first_from(const struct sw_tensor *tensor, int64_t whole) {
     return low;
 }
 
-/* Reads elements [low, high) of a rank's tensor, and puts each in its place from `out` on, which is that of element
+/* Reads elements [low, high) of a rank's tensor, and copies each to its position in `out`, which begins at element
  * `whole` of the whole tensor. */
 static sw_status take_piece(const struct sw_group_reader *self, const struct sw_load *load, struct place at,
                             int64_t low, int64_t high, int64_t whole, float *out) {
@@ -166,8 +174,8 @@ static sw_status take_piece(const struct sw_group_reader *self, const struct sw_
     return SW_OK;
 }
 
-/* Reads what a rank has of elements [whole, whole + count) of a tensor, in pieces that its reader holds: the more tiles
- * share its memory, the smaller ones. A piece that begins within a grain touches one grain more. */
+/* Reads a rank's share of elements [whole, whole + count) of a tensor, in pieces small enough for its reader: tiles
+ * share its memory. A piece that begins within a grain touches one grain more. */
 static sw_status take_part(const struct sw_group_reader *self, const struct sw_load *load, struct place at,
                            int64_t whole, int64_t count, float *out) {
     const int64_t low = first_from(at.tensor, whole), high = first_from(at.tensor, whole + count);
@@ -177,7 +185,7 @@ static sw_status take_part(const struct sw_group_reader *self, const struct sw_l
     return SW_OK;
 }
 
-/* Puts together what a rank has of elements of a tensor, which several of its units may have parts of. */
+/* Puts together a rank's share of elements of a tensor. Several of its units may have parts. */
 static sw_status take_parts(struct sw_group_reader *self, const struct sw_group_part *part, const char *name,
                             int64_t whole, int64_t run, float *out, bool *out_replicated) {
     const struct run_of_units of = counterparts(self, part->units, self->unit);

@@ -1,5 +1,5 @@
-/* Reads the master weights of a run with --tensor, of which each store or rank has a shard of one tensor rank's parts,
- * as those of whole layers, or of tiles of them. */
+/* Reads the master weights of a run with --tensor as those of whole layers, or of tiles of them. Each store, or rank,
+ * has a shard of one tensor rank's parts. */
 #ifndef SW_RUN_FOLDER_GROUP_READER_H
 #define SW_RUN_FOLDER_GROUP_READER_H
 
@@ -9,25 +9,25 @@
 
 struct sw_group_reader;
 
-/* Opens a reader of a run that has tensor groups. It owns the stores, also after a failure; the units, which
- * sw_model_units has made of the run's model for any number of tiles, must outlive it. SW_ERR_CORRUPT: the stores are
- * of another model. */
+/* Opens a reader of a run that has tensor groups. It owns the stores, even after a failure. `units` must come from
+ * sw_model_units for the run's model, with any number of tiles, and must outlive the reader. SW_ERR_CORRUPT: the stores
+ * are of another model. */
 sw_status sw_group_reader_open(struct sw_store_set *stores, const struct sw_run *run, const struct sw_units *units,
                                struct sw_group_reader **out);
 
 /* The parts of one tensor rank: its units, and what reads their masters. */
 struct sw_group_part {
     const struct sw_units *units;
-    struct sw_load load; /* prepare may be NULL, and most_grains 0: it gives any number at once */
+    struct sw_load load; /* prepare may be NULL; most_grains 0: it reads any number at once */
 };
-/* Opens a reader of parts that come from elsewhere: one entry for each of `ranks` tensor ranks of a model with
- * `layers` layers. The array is copied; the units and the loads' contexts must outlive the reader. */
+/* Opens a reader of parts that come from elsewhere: one entry per tensor rank of a model with `layers` layers. Copies
+ * the array; the units and the loads' contexts must outlive the reader. */
 sw_status sw_group_reader_join(const struct sw_group_part *parts, int ranks, int64_t layers,
                                const struct sw_units *units, struct sw_group_reader **out);
 void sw_group_reader_close(struct sw_group_reader *self);
 
-/* Returns the weights for the engine or an export, valid as long as the reader. Only elements that were prepared last
- * can be filled. */
+/* Returns the weights for an engine or an export, valid as long as the reader. Only the elements prepared last can be
+ * filled. */
 struct sw_load sw_group_reader_load(struct sw_group_reader *self);
 
 int64_t sw_group_reader_bytes(const struct sw_group_reader *self); /* bytes read so far */

@@ -1,3 +1,14 @@
+/* run.json: what a run is, which processes trained it, and where its stores are; its lock; and the opening of its
+ * stores.
+ *
+ * run.json is always replaced as a whole, never edited in place, so a reader sees either the old run or the new one.
+ * The lock is therefore on a file of its own.
+ *
+ * A folder may be copied, and both copies resumed. Each start of a run has an id; the commit carries the id and
+ * run.json lists the ids. A store whose last start run.json does not list was trained through another copy, and is
+ * refused instead of mixed.
+ *
+ * What older versions did not write has a value that means "unknown", so their runs still resume. */
 #include "run/folder/run.h"
 
 #include "core/confine.h"
@@ -112,10 +123,9 @@ static sw_status run_check_start(const struct sw_run *run, const struct sw_store
                          place, (long long)commit->step);
 }
 
-/* The stores of a run in run.json. */
+/* Reads and writes the stores of a run in run.json. */
 
-/* Appends a store with one number of it to the array. Returns the array, or NULL, with the array released, on failure.
- */
+/* Appends a store, with one number, to the array. Returns the array; or NULL on failure, with the array released. */
 static json_t *append(json_t *array, const struct sw_run_store *store, const char *name, int64_t number) {
     json_t *entry = json_pack("{s:s, s:I, s:o}", "id", store->id, name, (json_int_t)number, "places",
                               sw_option_list_to_json(&store->places));
@@ -139,7 +149,7 @@ static json_t *run_left_to_json(const struct sw_run *run) {
     return array;
 }
 
-/* Reads a list of strings, which is empty where the object lacks it. */
+/* Reads a list of strings; it is empty if the object does not have it. */
 static sw_status run_list_from_json(const json_t *object, const char *name, const char *path,
                                     struct sw_option_list *out) {
     const json_t *list = json_object_get(object, name);
@@ -164,8 +174,8 @@ static sw_status store_from_json(const json_t *entry, const char *path, struct s
     return run_list_from_json(entry, "places", path, &out->places);
 }
 
-/* Reads the list of stores that are left behind. Old versions wrote only a path, where another run's store may be now.
- */
+/* Reads the list of orphaned stores. Skips those of old versions, which wrote only a path: another run's store may be
+ * there now. */
 static sw_status left_from_json(const json_t *array, const char *path, struct sw_run *run) {
     const size_t count = array == NULL || json_is_array(array) ? json_array_size(array) : 1;
     run->left = calloc(count + 1, sizeof *run->left);
@@ -193,7 +203,7 @@ static sw_status left_from_json(const json_t *array, const char *path, struct sw
     return SW_OK;
 }
 
-/* Reads the only store of a run.json from a version that had one store a run. */
+/* Reads the store of a run.json from a version with a single store per run. */
 static sw_status take_only_store(const json_t *root, struct sw_run *run) {
     const char *id = json_string_value(json_object_get(root, "store_id"));
     snprintf(run->store->id, sizeof run->store->id, "%s", id != NULL ? id : "");
@@ -264,7 +274,7 @@ void sw_run_stores_release(struct sw_run_store *store, int64_t ranks) {
 
 enum { LOST_CHARS = 32 };
 
-/* Warns of commit records that are damaged: a step that is or may be lost must be reported. */
+/* Warns about damaged commit records: a step that is or may be lost must be reported. */
 static void warn_of_bad_records(const struct sw_store *store) {
     static const char *const meanings[] = {
         [SW_STORE_RECORD_HARMLESS] = "it is that of an earlier commit, or of one that never finished",
@@ -431,7 +441,8 @@ void sw_store_set_close(struct sw_store_set *set) {
 }
 
 #define MOST_STEPS (1LL << 53)
-/* A run keeps the curve of its learning rate. In version 1, and in files without one, the last step has min_lr. */
+/* Version 2 of the learning rate's curve. In version 1, and in files without a version, the last step has min_lr. A run
+ * keeps its curve. */
 enum { SCHEDULE_VERSION = 2 };
 enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 224 };
 
@@ -439,7 +450,7 @@ static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
     snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
 }
 
-/* Puts what names of text stood for, where that is known. */
+/* Writes what names of text stood for, if that is known. */
 static void put_files(json_t *root, const char *name, const struct sw_text_files *files) {
     char digest[DIGEST_CHARS];
     digest_text(files->digest, digest);
@@ -500,7 +511,7 @@ static sw_status read_config(const json_t *object, const char *path, struct sw_m
     return status;
 }
 
-/* Reads the digest that a run with frozen weights has. */
+/* Reads the digest of frozen weights, if the run has them. */
 static sw_status read_frozen(const json_t *root, const char *path, struct sw_run *run) {
     const char *digest = json_string_value(json_object_get(root, "frozen_digest"));
     const bool read = digest != NULL && sscanf(digest, "%" SCNx64, &run->frozen_digest) == 1;
@@ -509,7 +520,7 @@ static sw_status read_frozen(const json_t *root, const char *path, struct sw_run
                : sw_fail(SW_ERR_CORRUPT, "%s lacks the frozen_digest of its frozen weights; restore the file", path);
 }
 
-/* Reads the token that ends turns, which runs that learn none and older ones do not have. */
+/* Reads the token that ends turns. Older runs, and runs that do not learn one, have none. */
 static sw_status read_turn_end(const json_t *root, struct sw_run *run) {
     const json_t *end = json_object_get(root, "turn_end"), *id = json_object_get(end, "id");
     const char *token = json_string_value(json_object_get(end, "token"));
@@ -519,7 +530,7 @@ static sw_status read_turn_end(const json_t *root, struct sw_run *run) {
     return run->turn_end.token != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to read run.json");
 }
 
-/* Reads what names of text stood for, which older runs do not have. */
+/* Reads what names of text stood for; unknown in older runs. */
 static void read_files(const json_t *root, const char *name, struct sw_text_files *out) {
     const json_t *files = json_object_get(root, name);
     const char *digest = json_string_value(json_object_get(files, "digest"));
@@ -610,11 +621,11 @@ bool sw_run_is_one(const char *folder) {
     char path[SW_RUN_PATH_CHARS];
     if (sw_path_join(path, sizeof path, folder, "run.json") != SW_OK)
         return false;
-    /* A folder that this user may not look into is refused as that when it is read. */
+    /* A folder that this user may not search counts as a run here; reading it reports the reason. */
     return sw_path_exists(path) || errno == EACCES;
 }
 
-/* JSON has no number that is not finite, so it is written as null. */
+/* JSON has only finite numbers; others are written as null. */
 static const char *real_text(double value, char text[REAL_CHARS]) {
     snprintf(text, REAL_CHARS, isfinite(value) ? "%.17g" : "null", value);
     return text;
@@ -667,7 +678,7 @@ static sw_status read_recent(const json_t *recent, struct sw_run_position *out) 
     return SW_OK;
 }
 
-/* Steps are also kept as real numbers, which must hold them exactly. */
+/* Steps are also kept as doubles, which must hold them exactly. */
 static bool is_count(long long value) {
     return value >= 0 && value <= MOST_STEPS;
 }

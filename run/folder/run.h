@@ -23,10 +23,10 @@ enum { SW_RUN_VERSION = 1, SW_RUN_PATH_CHARS = 4096 };
 
 /* The store of one rank. */
 struct sw_run_store {
-    char id[SW_STORE_ID_CHARS]; /* empty if an older version wrote run.json */
+    char id[SW_STORE_ID_CHARS]; /* empty: an older version wrote run.json */
     int64_t local_rank;
-    struct sw_option_list places; /* where its files are; none: in the run's folder, by the owner's name (places.h) */
-    int64_t last_step;            /* for `left`: the store is removed only if its newest step is at most this; else 0 */
+    struct sw_option_list places; /* where its files are; empty: in the run's folder, by the owner's name (places.h) */
+    int64_t last_step;            /* for an orphan: remove it only if its newest step is at most this; else 0 */
 };
 
 /* The contents of run.json. */
@@ -34,31 +34,33 @@ struct sw_run {
     struct sw_settings settings;
     struct sw_model_config config;
     uint64_t data_digest;
-    uint64_t frozen_digest; /* of the run's frozen weights (frozen.h); 0: every unit is trained, or not known yet */
-    struct sw_option_list
-        beside; /* mask and document files of the data (sw_data_beside); empty if an older version wrote it */
-    struct sw_turn_end turn_end;  /* learnt, and not among the ends that the model's files name; else zero */
-    struct sw_text_sources texts; /* of which the data are tokens */
-    int64_t ranks;                /* number of the run's stores, one for each rank */
-    bool whole;                   /* each store holds the whole optimizer (--zero 0) */
+    uint64_t frozen_digest; /* digest of the frozen weights (frozen.h); 0: every unit is trained, or the digest is not
+                               known yet */
+    /* Companion files of the data (sw_data_beside); empty if an older version wrote run.json. */
+    struct sw_option_list beside;
+    /* A token that the run learns as an end, and that the model's files do not name; else zero. */
+    struct sw_turn_end turn_end;
+    struct sw_text_sources texts; /* the text that the data are tokens of */
+    int64_t ranks;                /* number of ranks, each with one store */
+    bool whole;                   /* each store holds the whole optimizer state (--zero 0) */
     /* Layout of the stores, which a resume may change by --optimizer-state and --tensor: the format of the optimizer
-     * state, the ranks of a tensor group (1: none), and the tiles that each half of a block is cut into. */
+     * state, the size of tensor groups (1: none), and the tiles per half of a block. */
     sw_optimizer_format optimizer;
     int64_t tensor_ranks, tiles;
-    struct sw_run_store *store; /* `ranks` entries; NULL before the stores are made */
-    struct sw_option_list nvme; /* --nvme in run.json, which the settings may have changed since */
-    /* Stores that are no longer the run's, or not yet. A resume removes them by their ids, once the run's own are open.
-     * Their places are relative to the folder of the run if they lie in it. */
+    struct sw_run_store *store; /* `ranks` entries; NULL until the stores are made */
+    struct sw_option_list nvme; /* --nvme as in run.json; the settings may have changed since */
+    /* Orphans: stores that the run has superseded, or not yet adopted. A resume removes them by their ids, once the
+     * run's own stores are open. Places within the run's folder are relative to it. */
     struct sw_run_store *left;
     int64_t left_count;
     struct sw_option_list starts;        /* ids of the processes that trained the run, newest last */
     struct sw_algorithm_record products; /* algorithms of the GPU's matrix products; empty on a CPU */
-    json_t *model_files; /* digests of the run's copies of the model's files (run_model.h); NULL: it has none */
-    json_t *machine, *prediction; /* of the newest start, for reports alone; NULL: an older version wrote run.json */
+    json_t *model_files;          /* digests of the run's copies of the model's files (run_model.h); NULL: no copies */
+    json_t *machine, *prediction; /* of the newest start, only for reports; NULL: an older version wrote run.json */
 };
 
 sw_status sw_run_write(const char *folder, const struct sw_run *run);
-/* Reads run.json into run, which must be zero. The caller releases it, also after a failure. */
+/* Reads run.json into run, which must be zero. The caller releases it, even after a failure. */
 sw_status sw_run_read(const char *folder, struct sw_run *run);
 void sw_run_release(struct sw_run *run);
 void sw_run_stores_release(struct sw_run_store *store, int64_t ranks);
@@ -66,21 +68,21 @@ void sw_run_stores_release(struct sw_run_store *store, int64_t ranks);
 /* Tells whether the folder has a run.json. */
 bool sw_run_is_one(const char *folder);
 
-/* The part of a step's log line that commits keep too, so that a process that is killed between commit and log loses
+/* The part of a step's log line that a commit keeps, so that a process that is killed between commit and log loses
  * nothing. */
 struct sw_run_step {
     int64_t step;           /* 0: none */
-    double loss, grad_norm; /* NaN: not finite, or no token has a loss */
-    double lr;              /* NaN: an older version committed the step */
+    double loss, grad_norm; /* NaN: unknown, as an older version committed the step */
+    double lr;              /* tokens with a loss; -1: unknown */
     int64_t loss_tokens;    /* tokens with a loss; -1: not known */
     bool skipped;
 };
 
-/* The version of the rules by which text becomes tokens. Older runs are made again without a token at a document's
- * beginning, with U+FFFD for what is not UTF-8, and with the end token of config.json alone. */
+/* The version of the rules by which text becomes tokens. Data of older runs are made again by the old rules: no token
+ * at a document's beginning, U+FFFD for what is not UTF-8, and only the end token of config.json. */
 enum { SW_RUN_TEXT_VERSION = 1 };
 
-/* Steps that a commit keeps for the log; the log is flushed in time for these to restore what it may lack. */
+/* Steps that a commit keeps for the log. The log is flushed before more than these could be lost. */
 enum { SW_RUN_RECENT_STEPS = 32 };
 /* The position of a run, which each commit keeps as text. */
 struct sw_run_position {
@@ -92,32 +94,30 @@ struct sw_run_position {
 sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text, size_t chars);
 sw_status sw_run_position_read(const char *text, uint64_t expected_digest, struct sw_run_position *out);
 
-/* The lock on a run, in addition to those on its stores. A process that writes to the run holds it from before it reads
- * run.json until it ends. It is on a file of its own, because run.json is replaced. */
+/* The lock on a run, in addition to the locks on its stores. A process that writes to the run holds it from before it
+ * reads run.json until it ends. The lock has a file of its own, because run.json is replaced. */
 #define SW_RUN_LOCK_NAME "run.lock"
 
-/* Locks the folder of a run. *out is a descriptor that the caller closes. SW_ERR_BUSY if another process has the lock.
- */
+/* Locks the folder of a run. *out is a descriptor that the caller closes. SW_ERR_BUSY: another process has the lock. */
 sw_status sw_run_lock(const char *folder, int *out);
 /* Removes the lock file, after a start that made no run. */
 void sw_run_lock_remove(const char *folder);
 
-/* Adds a start. found is the id of the start that made the last commit, or empty; starts after it never committed, and
- * are dropped. */
+/* Adds a start. `found` is the id of the start that made the last commit, or empty. Drops the starts after it, which
+ * never committed. */
 sw_status sw_run_add_start(struct sw_run *run, const char *found, const char *id);
-/* Returns how many starts the run lists after this one, 0 for the newest; -1: the start is not one of the run's. A run
- * forgets a start when SW_RUN_KEPT_STARTS newer ones have committed. */
+/* Returns how many later starts the run lists, 0 for the newest; -1: the start is not one of the run's. A run forgets a
+ * start when SW_RUN_KEPT_STARTS later ones have committed. */
 enum { SW_RUN_KEPT_STARTS = 16 };
 int sw_run_start_age(const struct sw_run *run, const char *id);
 /* Returns the id of the newest start, or an empty text. */
 const char *sw_run_last_start(const struct sw_run *run);
 
-/* Returns where a rank's store is: in the places of `moved` if it has any (it may be NULL), else where run.json says.
- */
+/* Returns where a rank's store is: in the places of `moved`, unless it is NULL or empty, else where run.json says. */
 sw_status sw_run_places(const char *folder, const struct sw_run *run, int64_t rank, const struct sw_option_list *moved,
                         struct sw_places *out);
 
-/* Opens a rank's store in these places to train with it. Refuses a store of another run. */
+/* Opens a rank's store in these places for training. Refuses a store of another run. */
 sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run *run, int64_t rank, int64_t most_step,
                              struct sw_store **out);
 
@@ -125,14 +125,14 @@ sw_status sw_run_open_places(const struct sw_places *places, const struct sw_run
 struct sw_units;
 bool sw_run_store_is_of(const struct sw_store *store, const struct sw_units *units);
 
-/* All stores of a run, opened to be read (sw_store_open_to_read) at the newest step that every one has. */
+/* All stores of a run, opened for reading (sw_store_open_to_read) at the newest step that every one has. */
 struct sw_store_set {
     int count;
     struct sw_store **store;
 };
 sw_status sw_run_open_stores(const char *folder, const struct sw_run *run, const struct sw_option_list *moved,
                              struct sw_store_set *out);
-/* Reads run.json and opens its stores. run must be zero; the caller releases it in any case. Any failure while another
+/* Reads run.json and opens its stores. run must be zero; the caller always releases it. Any failure while another
  * process trains the run is SW_ERR_OVERTAKEN. */
 sw_status sw_run_open_to_read(const char *folder, const struct sw_option_list *moved, struct sw_run *run,
                               struct sw_store_set *out);
@@ -140,7 +140,7 @@ void sw_store_set_close(struct sw_store_set *set);
 
 /* Convert the stores of a run to and from run.json. */
 json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
-/* Adds the format of the stores to run.json, where it is not fp32. */
+/* Adds the format of the stores to run.json, unless it is fp32. */
 void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root);
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run);
 

@@ -23,7 +23,7 @@ static bool is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Warns of files that may not be copied. Returns whether the others can do without them. */
+/* Warns about files that may not be copied. Returns whether the others are of use without them. */
 static bool can_be_kept(const char *model) {
     struct sw_model_file file;
     bool is_whole = true;
@@ -43,7 +43,7 @@ static bool can_be_kept(const char *model) {
     return is_whole;
 }
 
-/* Writes the digest of a file as run.json has it. */
+/* Writes the digest of a file in run.json's form. */
 static sw_status digest_of(const char *path, char text[DIGEST_CHARS]) {
     XXH3_state_t *hash = XXH3_createState();
     if (hash == NULL)
@@ -79,7 +79,7 @@ sw_status sw_run_keep_model(const char *folder, const char *model, json_t **out)
     return copy_files(model, folder, *out);
 }
 
-/* Returns what is wrong with a copy, or NULL. */
+/* Returns what is wrong with a copy; NULL: nothing. */
 static const char *damage_of(const char *path, const char *digest) {
     SW_HANDLES_ERRORS();
     char found[DIGEST_CHARS];
@@ -107,7 +107,7 @@ json_t *sw_run_damaged_copies(const char *folder, const json_t *digests) {
     return list;
 }
 
-/* Tells whether a run's folder has copies. Refuses links among them: the folder may come from somebody else. */
+/* Finds out whether a run's folder has copies. Refuses links among them: the folder may come from somebody else. */
 static sw_status look_for_copies(const char *folder, bool *out_any) {
     char path[PATH_MAX];
     struct stat info;
@@ -152,7 +152,7 @@ sw_status sw_run_or_model_folder(const char *run_or_model, char **out) {
     return status;
 }
 
-/* Writes the names of copies that an export does not have. */
+/* Lists the copies that an export does not have. */
 static void list_lost(const char *export, const json_t *digests, char *text, size_t chars) {
     size_t used = 0;
     for (int i = 0; sw_model_file_names[i] != NULL; i++) {

@@ -11,10 +11,10 @@
 struct sw_run_names {
     struct sw_run_names_spec spec;
     char path[SW_RUN_PATH_CHARS];  /* of run.json */
-    char aside[SW_RUN_PATH_CHARS]; /* where a run.json goes that is not this run's */
-    char *text;                    /* what run.json holds; NULL: this rank does not answer for it */
+    char aside[SW_RUN_PATH_CHARS]; /* new name for a run.json that is not this run's */
+    char *text;                    /* content that run.json must have; NULL: another rank is responsible for it */
     struct stat seen;              /* run.json when it was last compared with the text */
-    char now[PATH_MAX];            /* the folder's path where it was moved */
+    char now[PATH_MAX];            /* the folder's current path, if it was moved */
 };
 
 sw_status sw_run_names_open(const struct sw_run_names_spec *spec, struct sw_run_names **out) {
@@ -45,8 +45,8 @@ static bool is_as_seen(const struct stat *now, const struct stat *seen) {
            now->st_ctim.tv_sec == seen->st_ctim.tv_sec && now->st_ctim.tv_nsec == seen->st_ctim.tv_nsec;
 }
 
-/* Finds out whether run.json holds the run's text. What cannot be read is an error; what is no file of a run's length
- * does not hold it. */
+/* Finds out whether run.json holds the run's text. A file that cannot be read is an error; anything but a file of the
+ * right length does not hold it. */
 static sw_status is_whole(const struct sw_run_names *self, bool *out) {
     char *text = NULL;
     const sw_status status = sw_file_read_own_text(self->path, SW_RUN_JSON_LIMIT_BYTES, &text);
@@ -58,7 +58,7 @@ static sw_status is_whole(const struct sw_run_names *self, bool *out) {
     return SW_OK;
 }
 
-/* Writes run.json anew where it is gone or changed. What another program has put there stays under another name. */
+/* Writes run.json again if it is gone or changed. A file that another program put there is kept under another name. */
 static sw_status keep_json(struct sw_run_names *self) {
     struct stat now;
     bool whole = false;

@@ -1,3 +1,8 @@
+/* A source of weights (a Hugging Face folder, a random start, a run), and the parts of it that a tensor rank needs.
+ *
+ * Every source gives whole layers through the same two functions, prepare and fill, so the engine and exports do not
+ * know where weights come from. A tensor rank puts a cut in front: it reads whole layers and keeps its own elements.
+ * Each rank then reads everything, but no source needs to know of groups. */
 #include "run/folder/source.h"
 
 #include "core/files/files.h"
@@ -21,22 +26,23 @@
 #include <sys/stat.h>
 
 struct cut_reader_spec {
-    struct sw_load load;          /* the masters of `whole`; what its context points to must outlive the reader */
+    struct sw_load load;          /* reads the masters of `whole`; what its context points to must outlive the reader */
     const struct sw_units *whole; /* whole layers, or tiles of them; must outlive the reader */
-    const struct sw_units *cut;   /* the rank's parts (sw_model_rank_units); must outlive the reader */
+    const struct sw_units *cut;   /* this rank's parts (sw_model_rank_units); must outlive the reader */
 };
 
-/* Grains that are put together at once, and grains of whole layers that are read at once. */
+/* Grains of the rank that are made at once, and grains of whole layers that are read at once. */
 enum { MADE_GRAINS = 16, WINDOW_GRAINS = 16 };
 
 struct cut_reader {
     struct cut_reader_spec spec;
     float *made;                /* elements [first, first + count) of a unit of the rank */
-    int64_t unit, first, count; /* unit -1: none */
+    int64_t unit, first, count; /* unit -1: `made` is empty */
     float *window;              /* elements [window_first, window_end) of a whole unit */
-    int64_t window_elems, window_unit, window_first, window_end; /* window_elems: its room; window_unit -1: none */
+    /* window_elems: its size; window_unit -1: it is empty */
+    int64_t window_elems, window_unit, window_first, window_end;
     const struct sw_tensor *tensor; /* the rank's tensor that was looked up last; NULL: none */
-    int64_t tensor_unit;            /* first whole unit that has a piece of it */
+    int64_t tensor_unit;            /* first whole unit that has a piece of that tensor */
 };
 
 static void cut_reader_close(struct cut_reader *self) {
@@ -47,7 +53,7 @@ static void cut_reader_close(struct cut_reader *self) {
     free(self);
 }
 
-/* Opens a reader; the caller closes it, after the last use of what cut_reader_load returns. */
+/* Opens a reader. The caller closes it, after the last use of what cut_reader_load returns. */
 static sw_status cut_reader_open(const struct cut_reader_spec *spec, struct cut_reader **out) {
     struct cut_reader *self = calloc(1, sizeof *self);
     if (self != NULL) {
@@ -67,7 +73,7 @@ static sw_status cut_reader_open(const struct cut_reader_spec *spec, struct cut_
     return SW_OK;
 }
 
-/* Returns the piece of a tensor that a whole unit has, or NULL. */
+/* Returns a whole unit's piece of a tensor, or NULL. */
 static const struct sw_tensor *piece_in(const struct sw_unit *unit, const char *name) {
     for (int64_t t = 0; t < unit->tensor_count; t++)
         if (strcmp(unit->tensor[t].name, name) == 0)
@@ -75,7 +81,7 @@ static const struct sw_tensor *piece_in(const struct sw_unit *unit, const char *
     return NULL;
 }
 
-/* Notes the first whole unit that has a piece of a tensor. */
+/* Finds the first whole unit that has a piece of a tensor. */
 static void look_up(struct cut_reader *self, const struct sw_tensor *tensor) {
     const struct sw_units *whole = self->spec.whole;
     if (self->tensor == tensor)
@@ -86,8 +92,8 @@ static void look_up(struct cut_reader *self, const struct sw_tensor *tensor) {
         self->tensor_unit++;
 }
 
-/* Finds where element `at_whole` of a tensor is: the unit, the element in the unit, and how many neighbours it has from
- * there on. The pieces of a tensor are in units that follow each other. */
+/* Finds element `at_whole` of a tensor: its unit, its element number in that unit, and how many consecutive elements
+ * follow from there. The pieces of a tensor are in consecutive units. */
 static sw_status find(struct cut_reader *self, const struct sw_tensor *tensor, int64_t at_whole, int64_t *out_unit,
                       int64_t *out_elem, int64_t *out_run) {
     const struct sw_units *whole = self->spec.whole;
@@ -104,7 +110,7 @@ static sw_status find(struct cut_reader *self, const struct sw_tensor *tensor, i
     return sw_fail(SW_ERR_CORRUPT, "the model's weights lack element %lld of %s", (long long)at_whole, tensor->name);
 }
 
-/* Reads whole weights from an element on. */
+/* Reads whole weights, starting at an element. */
 static sw_status read_window(struct cut_reader *self, int64_t unit, int64_t elem) {
     const struct sw_load *load = &self->spec.load;
     const int64_t count = sw_min_i64(self->window_elems, self->spec.whole->unit[unit].elems - elem);
@@ -118,7 +124,7 @@ static sw_status read_window(struct cut_reader *self, int64_t unit, int64_t elem
     return SW_OK;
 }
 
-/* Copies a run of elements of a tensor to element `at` of what is made. */
+/* Copies a run of elements of a tensor to element `at` of the rank's unit. */
 static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
     struct cut_reader *self = context;
     const struct sw_tensor *of = &self->spec.cut->unit[self->unit].tensor[tensor];
@@ -150,7 +156,7 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
     return SW_OK;
 }
 
-/* Returns the weights for an engine of the rank. Only elements that were prepared last can be filled. */
+/* Returns the weights for an engine of the rank. Only the elements prepared last can be filled. */
 static struct sw_load cut_reader_load(struct cut_reader *self) {
     return (struct sw_load){.fill = fill, .prepare = prepare, .context = self, .most_grains = MADE_GRAINS};
 }
@@ -159,21 +165,21 @@ struct sw_source {
     struct sw_model_config config;
     struct sw_units *units;
     int64_t tiles;
-    char *model;         /* what the weights come from: folder or preset; a run's is what it was made from */
-    char *folder;        /* of the model's small files; NULL: there is none */
-    json_t *model_files; /* of a run, as in run.h */
+    char *model;         /* folder or preset that the weights come from; for a run, that it was made from */
+    char *folder;        /* folder of the model's small files; NULL: none */
+    json_t *model_files; /* for a run: digests of its copies (run.h) */
     struct sw_option_list drives;
     struct sw_load load;
     struct sw_model_init init;        /* context of a random start */
     struct sw_checkpoint *checkpoint; /* NULL: the source is no Hugging Face folder */
-    struct sw_store_reader *reader;   /* of a run without tensor groups; else NULL */
-    struct sw_group_reader *group;    /* of a run with them; else NULL */
-    struct sw_frozen *frozen;         /* of a run; NULL: every unit was trained */
-    struct sw_turn_end turn_end;      /* of a run */
+    struct sw_store_reader *reader;   /* for a run without tensor groups; else NULL */
+    struct sw_group_reader *group;    /* for a run with tensor groups; else NULL */
+    struct sw_frozen *frozen;         /* for a run with frozen units; else NULL */
+    struct sw_turn_end turn_end;      /* for a run: the token that ends turns */
     int bos;                          /* SW_BOS_... */
-    int64_t step;                     /* of the run's commit; -1: the source is no run */
-    struct sw_units *whole;           /* units before sw_source_cut; NULL: nothing was cut */
-    struct cut_reader *cut;           /* reads parts of them; NULL: nothing was cut */
+    int64_t step;                     /* step of the run's commit; -1: the source is no run */
+    struct sw_units *whole;           /* the units before sw_source_cut; NULL: nothing was cut */
+    struct cut_reader *cut;           /* reads a rank's parts of them; NULL: nothing was cut */
 };
 
 static sw_status make(struct sw_source **out) {
@@ -238,7 +244,7 @@ sw_status sw_source_check_weights(const char *model) {
     return SW_OK;
 }
 
-/* Opens a reader of the stores, which owns them, also after a failure. */
+/* Opens a reader of the stores. It owns them, even after a failure. */
 static sw_status open_reader(struct sw_source *source, const char *folder, const struct sw_run *run,
                              struct sw_store_set *stores) {
     bool same = true;
@@ -259,7 +265,7 @@ static sw_status open_reader(struct sw_source *source, const char *folder, const
     return SW_OK;
 }
 
-/* Adds the weights of units that the run does not train, which no store has. */
+/* Adds the weights of frozen units, which no store has. */
 static sw_status add_frozen(struct sw_source *source, const char *folder, const struct sw_run *run) {
     SW_TRY(sw_frozen_open(folder, run, source->units, &source->frozen));
     source->load = sw_frozen_load(source->frozen, &source->load);
@@ -340,6 +346,7 @@ void sw_source_close(struct sw_source *source) {
 sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
     const int64_t tiles = sw_model_tiles_fit(&source->config, ranks, source->tiles) ? source->tiles : 1;
     struct sw_units *units;
+    assert(source->cut == NULL && rank >= 0 && rank < ranks);
     SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &units));
     source->whole = source->units;
     source->units = units;

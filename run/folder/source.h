@@ -17,9 +17,9 @@ struct sw_source;
 
 struct sw_source_spec {
     const char *model; /* folder or preset */
-    bool init;         /* random weights from seed */
+    bool init;         /* random weights from `seed` */
     uint64_t seed;
-    int64_t tiles; /* this and the members below as in sw_model_units */
+    int64_t tiles; /* this and the members below as for sw_model_units */
     int tensor_ranks, tensor_rank;
     sw_optimizer_format optimizer;
 };
@@ -28,37 +28,37 @@ struct sw_source_spec {
 sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out);
 /* Checks the weights of a model folder as sw_source_open_model does, if it has any. */
 sw_status sw_source_check_weights(const char *model);
-/* Opens the folder of a run, whose store is in the places of nvme if it has any; or else a model folder. */
+/* Opens the folder of a run, whose store is in the places of nvme unless that is empty; or else a model folder. */
 sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out);
 void sw_source_close(struct sw_source *source);
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
-/* Returns the folder of the model's small files, such as the tokenizer's (run_model.h); NULL if there is none. */
+/* Returns the folder of the model's small files, such as the tokenizer's (run_model.h); NULL: there is none. */
 const char *sw_source_folder(const struct sw_source *source);
-/* Returns all that is known of these files. It is valid as long as the source. */
+/* Returns all that is known about these files, valid as long as the source. */
 struct sw_run_model sw_source_small_files(const struct sw_source *source);
 
-/* Returns the token that ends turns in what a run learnt (run.h); its token is NULL where there is none. */
+/* Returns the token that a run learned as the end of turns (run.h); its token is NULL if there is none. */
 const struct sw_turn_end *sw_source_turn_end(const struct sw_source *source);
 
-/* Returns the --bos that the texts of a run were made with (SW_BOS_...), and SW_BOS_AUTO for other sources. */
+/* Returns the --bos that a run's texts were made with (SW_BOS_...); SW_BOS_AUTO for other sources. */
 int sw_source_bos(const struct sw_source *source);
 
 /* Returns the folders of a run's store, for temporary files. Block devices are left out. */
 const struct sw_option_list *sw_source_drives(const struct sw_source *source);
 
 /* Cuts every layer for a rank of a tensor group: from now on the source has that rank's units (sw_model_rank_units) and
- * their weights. Call it once, on a source of whole layers. */
+ * their weights. Call it at most once, on a source of whole layers. */
 sw_status sw_source_cut(struct sw_source *source, int ranks, int rank);
 
-/* Returns the step whose commit the weights are, or -1 where they are not a run's. */
+/* Returns the step of the commit that holds the weights, or -1 if they are not a run's. */
 int64_t sw_source_step(const struct sw_source *source);
 
 /* Returns the weights for the engine or an export. They are valid as long as the source. */
 struct sw_load sw_source_load(struct sw_source *source);
-int64_t sw_source_bytes_to_read(const struct sw_source *source); /* bytes of files; a store is not counted */
-int64_t sw_source_bytes_read(const struct sw_source *source);    /* bytes of files so far; 0 for random weights */
+int64_t sw_source_bytes_to_read(const struct sw_source *source); /* bytes of files to read; a store is not counted */
+int64_t sw_source_bytes_read(const struct sw_source *source);    /* bytes of files read so far; 0 for random weights */
 
 #endif

@@ -1,3 +1,8 @@
+/* Reads the masters of all ranks' stores as one sequence of units, ahead of their use.
+ *
+ * Reads go into rings of buffers, one ring for every stream of units. With tiles, whole rows of a column-cut tensor
+ * pass through all tiles of a half in turn; one ring would be thrown away at every change of unit, so each tile has its
+ * own. A grain that was skipped or is asked for again restarts its ring: order is only a promise about speed. */
 #include "run/folder/store_reader.h"
 
 #include "core/arena.h"
@@ -8,21 +13,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The boxes are a window of 12 MiB when units are read one after the other. */
+/* With one stream, the buffers are a window of 12 MiB. */
 enum { IO_DEPTH = 32, BOXES = 8, BOX_GRAINS = 8, LEAST_BOXES = 2, REAP_BATCH = 64 };
 
 /* A buffer of consecutive grains of a unit. */
 struct box {
     char *records;
-    int64_t unit, first_grain, grains; /* grains 0: the box is empty */
-    int under_way;                     /* reads in flight, one for each store that has some of the grains */
+    int64_t unit, first_grain, grains; /* grains 0: the buffer is empty */
+    int under_way;                     /* reads in flight: one for each store that holds some of the grains */
 };
 
-/* The reads of every tiles-th unit. Its boxes form a ring. */
+/* The reads of every `tiles`-th unit. Its buffers form a ring. */
 struct stream {
     struct box *box;
-    int64_t oldest;      /* index of the oldest box */
-    int64_t unit, grain; /* the next grain to read, behind the newest box */
+    int64_t oldest;      /* index of the oldest buffer */
+    int64_t unit, grain; /* the next grain to read, which follows the newest buffer */
 };
 
 struct sw_store_reader {
@@ -30,10 +35,10 @@ struct sw_store_reader {
     struct sw_store_lane **lane; /* one for each store */
     struct sw_arena *arena;
     const struct sw_units *units;     /* borrowed */
-    int64_t grain_bytes;              /* of the stores */
-    int64_t tiles, boxes, box_grains; /* streams, boxes of a stream, and grains that a box holds */
+    int64_t grain_bytes;              /* bytes of a record in the stores */
+    int64_t tiles, boxes, box_grains; /* number of streams, buffers per stream, grains per buffer */
     struct stream *stream;
-    struct box *box; /* tiles * boxes entries, those of a stream together */
+    struct box *box; /* tiles * boxes entries, grouped by stream */
 };
 
 static sw_status make_boxes(struct sw_store_reader *self) {
@@ -110,7 +115,7 @@ static struct box *box_at(const struct sw_store_reader *self, const struct strea
     return &stream->box[(stream->oldest + index) % self->boxes];
 }
 
-/* Returns the box of a stream that has this grain, counted from the oldest, or -1. */
+/* Returns which buffer of a stream, counted from the oldest, holds this grain; or -1. */
 static int64_t find(const struct sw_store_reader *self, const struct stream *stream, int64_t unit, int64_t grain) {
     for (int64_t i = 0; i < self->boxes; i++)
         if (holds(box_at(self, stream, i), unit, grain))
@@ -134,7 +139,7 @@ static sw_status await(struct sw_store_reader *self, const struct box *box) {
     return SW_OK;
 }
 
-/* Returns the store that has a grain, or -1. */
+/* Returns the store that holds a grain, or -1. */
 static int64_t holder_of(const struct sw_store_reader *self, int64_t unit, int64_t grain) {
     for (int s = 0; s < self->stores.count; s++) {
         const int64_t within = grain - sw_store_unit_first(self->stores.store[s], unit);
@@ -144,7 +149,8 @@ static int64_t holder_of(const struct sw_store_reader *self, int64_t unit, int64
     return -1;
 }
 
-/* Begins to read grains of a box, from this one on, as far as one store has them. */
+/* Begins to read grains into a buffer, starting at `grain`, as far as one store holds them. *out_end: the first grain
+ * it did not read. */
 static sw_status read_piece(struct sw_store_reader *self, struct box *box, int64_t grain, int64_t *out_end) {
     const int64_t s = holder_of(self, box->unit, grain);
     if (s < 0)
@@ -169,7 +175,7 @@ static sw_status read_piece(struct sw_store_reader *self, struct box *box, int64
     return SW_OK;
 }
 
-/* Reads the next grains of the stream into its oldest box, which becomes the newest. */
+/* Reads the next grains of the stream into its oldest buffer, which becomes the newest. */
 static sw_status renew(struct sw_store_reader *self, struct stream *stream) {
     struct box *box = box_at(self, stream, 0);
     const struct sw_store *any = self->stores.store[0];
@@ -192,7 +198,7 @@ static sw_status renew(struct sw_store_reader *self, struct stream *stream) {
     return SW_OK;
 }
 
-/* Drops the grains before this one. If the stream does not have the grain, it starts again there. */
+/* Drops the grains before this one. If no buffer holds the grain, the stream starts again there. */
 static sw_status go_to(struct sw_store_reader *self, struct stream *stream, int64_t unit, int64_t grain) {
     int64_t over = find(self, stream, unit, grain);
     if (over < 0) {
@@ -217,7 +223,7 @@ static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t cou
     return SW_OK;
 }
 
-/* Copies `run` masters of a grain from element `within` of it on. The padding of a wide grain gets zeros. */
+/* Copies `run` masters of a grain, starting at its element `within`. The padding of a wide grain becomes zeros. */
 static void copy_masters(const struct sw_unit *unit, int64_t grain, const char *record, int64_t within, int64_t run,
                          float *out) {
     const int64_t used = grain >= unit->wide_grain ? SW_WIDE_GRAIN_ELEMS : SW_GRAIN_ELEMS;

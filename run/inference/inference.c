@@ -1,3 +1,11 @@
+/* Opens a model for forward passes, and decodes a growing text.
+ *
+ * Inference uses the training engine with a plan that has no backward pass. A second, smaller engine would have to
+ * repeat placement, loading and the exchange of tensor groups, and would be a second place for the bits to differ.
+ *
+ * A prompt is computed in passes of a fixed number of tokens, as the engine's shapes are fixed; single tokens have a
+ * shape of their own. The last pass of a prompt overlaps the pass before instead of being shorter. Weights that memory
+ * cannot hold are read from a drive in every pass, through the store, from files without names. */
 #include "run/inference/inference.h"
 
 #include "core/log.h"
@@ -10,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parts of the logits that ranks exchange begin at multiples of so many bytes. */
+/* Parts of the logits that ranks exchange begin at multiples of this many bytes. */
 enum { SHARE_ALIGN = 64 };
 
 sw_status sw_logits_share(struct sw_ranks *ranks, int tensor_ranks, int64_t vocab, float *logits) {
@@ -36,7 +44,7 @@ end:
     return status;
 }
 
-/* Prompt tokens of one pass: enough to be bound by arithmetic, few enough to need little memory between layers. */
+/* Prompt tokens per pass: enough to be bound by arithmetic, few enough to need little memory between layers. */
 enum { PASS_TOKENS = 512 };
 
 int64_t sw_decoder_left(int64_t positions) {
@@ -47,7 +55,7 @@ sw_status sw_decoder_open(const struct sw_decoder_spec *spec, struct sw_decoder 
     out->context = sw_min_i64(sw_source_config(spec->source)->max_positions, spec->most_tokens);
     const bool outgrows = spec->most_tokens > out->context;
     out->pass_tokens = sw_min_i64(PASS_TOKENS, outgrows ? sw_decoder_left(out->context) : spec->prompt_tokens);
-    /* The ranks of a group share out the rows of a pass. */
+    /* The ranks of a group divide the rows of a pass, so there must be one for each. */
     out->pass_tokens = sw_max_i64(out->pass_tokens, sw_min_i64(sw_ranks_count(spec->ranks), out->context));
     const struct sw_inference_spec inference = {.source = spec->source,
                                                 .ranks = spec->ranks,
@@ -63,8 +71,8 @@ void sw_decoder_close(struct sw_decoder *decoder) {
     sw_inference_close(&decoder->inference);
 }
 
-/* Runs one pass of `count` tokens, which adds the keys and values of `used` tokens after the first `past` to the cache.
- * The rest of the pass is padding: no token attends to it, and the next pass overwrites it. */
+/* Runs one pass of `count` tokens after the first `past` tokens of the text. Adds the keys and values of the first
+ * `used` of them to the cache. The rest is padding: no token attends to it, and the next pass overwrites it. */
 static sw_status pass(struct sw_decoder *decoder, const int32_t *tokens, int64_t past, int64_t used, int64_t count,
                       float *logits) {
     struct sw_engine *engine = decoder->inference.engine;
@@ -90,7 +98,7 @@ sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int
     const int32_t *tokens = text + decoder->first;
     const int64_t seen = length - decoder->first;
     while (decoder->kept < seen) {
-        /* The last pass of a prompt is full too, so it starts at tokens of the pass before and computes them again. */
+        /* The last pass of a prompt is full too: it starts at tokens of the pass before and computes them again. */
         const int64_t count = seen - decoder->kept == 1 ? 1 : decoder->pass_tokens;
         const int64_t past = sw_max_i64(0, sw_min_i64(decoder->kept, seen - count));
         SW_TRY(pass(decoder, tokens, past, sw_min_i64(count, seen - past), count, logits));
@@ -100,12 +108,12 @@ sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int
 }
 
 enum { CHUNK_GRAINS = 16, UNIT_SLOTS = 2, LEAST_RING_CHUNKS = 2 };
-/* Budgets of "auto" as shares of available memory. Beside a GPU, host memory only takes what the GPU cannot hold. */
+/* Budgets of "auto" as shares of available memory. With a GPU, host memory takes only what the GPU cannot hold. */
 #define AUTO_DEVICE_SHARE 0.85
 #define AUTO_HOST_SHARE 0.1
 #define AUTO_GPU_HOST_SHARE 0.8
 
-/* Returns the folders for weights that memory cannot hold. If there are none, memory must hold all. */
+/* Returns the folders for weights that memory cannot hold; NULL: memory must hold all. */
 static const struct sw_option_list *scratch_of(const struct sw_inference_spec *spec) {
     return spec->options->scratch.count > 0 ? &spec->options->scratch : sw_source_drives(spec->source);
 }
@@ -123,7 +131,7 @@ static void choose_budgets(const struct sw_inference_options *options, const str
     budget_bytes[SW_HOST] = given_or(options->host_memory, (gpu ? AUTO_GPU_HOST_SHARE : AUTO_HOST_SHARE) * available);
 }
 
-/* Checks the host memory that the plan takes. A GPU refuses by itself what it has no room for. A budget that the user
+/* Checks the host memory that the plan takes. A GPU itself refuses what it has no room for. A budget that the user
  * named may exceed the available memory, but not the limit of a cgroup (job/settings/room.h). */
 static sw_status check_memory(const struct sw_inference_options *options, const struct sw_plan *plan,
                               const struct sw_device_info *device, const struct sw_machine *machine) {
@@ -144,7 +152,7 @@ static sw_status check_memory(const struct sw_inference_options *options, const 
                          sw_format_size(need_bytes, need), sw_format_size(machine->available_bytes, have));
 }
 
-/* Adds to an error of too small budgets what the memory is for. */
+/* Adds to an error about too small budgets what the memory is for. */
 static sw_status explain(sw_status status, const struct sw_inference_spec *spec, const struct sw_model *model) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
     char text[SW_SIZE_CHARS];
@@ -198,8 +206,8 @@ static sw_status make_plan(const struct sw_inference_spec *spec, struct sw_job *
     return check_memory(spec->options, job->plan, &device, &machine);
 }
 
-/* Makes the store for weights that memory cannot hold. Its files have no name, so that nothing is left of them however
- * the process ends. A store must hold at least one grain; the weights are the scratch area behind it. */
+/* Makes the store for weights that memory cannot hold. Its files have no names, so nothing of them remains however the
+ * process ends. A store must hold at least one grain; the weights are in the scratch area that follows it. */
 static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_inference *inference) {
     const struct sw_option_list *folders = scratch_of(inferred);
     const struct sw_plan *plan = inference->job.plan;
@@ -232,7 +240,7 @@ static sw_status make_store(const struct sw_inference_spec *inferred, struct sw_
     return status;
 }
 
-/* Cuts the source for the rank's group, and says what is to be computed as the settings of a job. */
+/* Cuts the source for the rank's group, and describes the work as the settings of a job. */
 static sw_status choose_settings(const struct sw_inference_spec *spec, struct sw_settings *s) {
     const struct sw_inference_options *options = spec->options;
     const int tensor_ranks = spec->tensor_ranks > 1 ? spec->tensor_ranks : 1;
@@ -255,14 +263,14 @@ static sw_status choose_settings(const struct sw_inference_spec *spec, struct sw
     return SW_OK;
 }
 
-/* Ranks that compute forward passes agree on their arguments before, and may differ in their devices. */
+/* Does nothing: the ranks of forward passes have compared their arguments before, and may have different devices. */
 static sw_status agree_on_nothing(void *context, struct sw_job *job) {
     (void)context;
     (void)job;
     return SW_OK;
 }
 
-/* Makes the plan and the store, with nothing in memory yet. */
+/* Makes the plan and the store; loads nothing yet. */
 static sw_status prepare(const struct sw_inference_spec *spec, struct sw_inference *out) {
     SW_TRY(make_plan(spec, &out->job));
     return make_store(spec, out);

@@ -1,5 +1,5 @@
 /* A model ready for forward passes: opens device, plan and engine for a source, and loads its weights. Weights that
- * memory cannot hold are copied to a drive, and every pass reads them from there. Several ranks each have the whole
+ * memory cannot hold are copied to a drive, and every pass reads them from there. Of several ranks each has the whole
  * model, or in groups a part of every layer. */
 #ifndef SW_RUN_INFERENCE_INFERENCE_H
 #define SW_RUN_INFERENCE_INFERENCE_H
@@ -12,30 +12,30 @@
 
 #include <stdint.h>
 
-/* The flags of eval and generate that are about the machine (cli/read_options.c). */
+/* The flags of eval and generate that concern the machine (cli/read_options.c). */
 struct sw_inference_options {
     int precision, device;                       /* SW_PRECISION_..., sw_device_choice */
-    int64_t threads, device_memory, host_memory; /* SW_OPTION_AUTO: chosen by the machine; memory in bytes */
+    int64_t threads, device_memory, host_memory; /* SW_OPTION_AUTO: the machine decides; memory in bytes */
     struct sw_option_list scratch;               /* folders for weights that memory cannot hold */
     bool allow_buffered;
-    int64_t tensor;       /* ranks of a tensor group, each with its part of every layer; SW_OPTION_AUTO */
-    int64_t rank_timeout; /* seconds after which a silent rank ends all */
+    int64_t tensor;       /* ranks of a tensor group, each with its part of every layer, or SW_OPTION_AUTO */
+    int64_t rank_timeout; /* seconds after which a silent rank ends the job */
 };
 
 struct sw_inference_spec {
     struct sw_source *source; /* whole layers, which sw_inference_open may cut; must outlive the inference */
-    struct sw_ranks *ranks;   /* NULL: a process alone; else all ranks open the same model, together */
-    int tensor_ranks;         /* ranks of a tensor group, which divide the ranks; 0 or 1: each rank has whole layers */
+    struct sw_ranks *ranks;   /* NULL: a single process; else all ranks open the same model, together */
+    int tensor_ranks; /* size of tensor groups; must divide the number of ranks. 0 or 1: each rank has whole layers */
     const struct sw_inference_options *options;
-    int64_t batch, seq; /* sequences of a forward pass, and their tokens */
+    int64_t batch, seq; /* sequences of a forward pass, and tokens per sequence */
     int64_t context;    /* tokens that the KV cache holds; 0: no cache (sw_model_shape) */
     bool documents;     /* texts are kept apart at document starts (sw_model_shape) */
 };
 
 struct sw_inference {
-    struct sw_settings settings; /* of the job */
+    struct sw_settings settings; /* settings of `job` */
     struct sw_job job;
-    struct sw_store *store; /* holds the weights that memory cannot; NULL: there are none */
+    struct sw_store *store; /* holds the weights that memory cannot; NULL: memory holds all */
     struct sw_engine *engine;
 };
 
@@ -43,20 +43,20 @@ struct sw_inference {
 sw_status sw_inference_open(const struct sw_inference_spec *spec, struct sw_inference *out);
 void sw_inference_close(struct sw_inference *inference);
 
-/* Gives every rank the logits of one row, [vocab], of which each rank of a tensor group has its part of the vocabulary;
- * where there are several groups, those of the first. All ranks call it together. */
+/* Gives every rank the logits of one row, [vocab]. Each rank of a tensor group passes its part of the vocabulary; with
+ * several groups all get the first group's. All ranks call it together. */
 sw_status sw_logits_share(struct sw_ranks *ranks, int tensor_ranks, int64_t vocab, float *logits);
 
 /* Computes the logits after the last token of a growing text, from its new tokens and the KV cache. */
 struct sw_decoder {
     struct sw_inference inference;
-    int64_t context, pass_tokens; /* tokens that the cache holds, and that one pass computes */
-    int64_t first, kept;          /* tokens [first, first + kept) of the text have their keys and values in the cache */
+    int64_t context, pass_tokens; /* tokens that the cache holds; tokens that one pass computes */
+    int64_t first, kept;          /* the cache holds keys and values of tokens [first, first + kept) of the text */
 };
 
 struct sw_decoder_spec {
     struct sw_source *source; /* must outlive the decoder */
-    struct sw_ranks *ranks;   /* one tensor group, whose ranks call alike; NULL: a process alone */
+    struct sw_ranks *ranks;   /* one tensor group, whose ranks make the same calls; NULL: a single process */
     const struct sw_inference_options *options;
     int64_t prompt_tokens, most_tokens; /* length of the text at the start, and at most */
 };
@@ -66,12 +66,12 @@ sw_status sw_decoder_open(const struct sw_decoder_spec *spec, struct sw_decoder 
 void sw_decoder_close(struct sw_decoder *decoder);
 
 /* Returns how many of the last tokens stay in the context when a text outgrows it: half of the positions, so that this
- * happens seldom. */
+ * happens rarely. */
 int64_t sw_decoder_left(int64_t positions);
 
-/* Computes the logits after the last of `length` tokens. A later call may not have fewer. If the text has outgrown the
- * model's positions, only its last tokens stay, and their keys are computed anew, because positions count from the
- * first token of the context. */
+/* Computes the logits after the last of `length` tokens, which must not be fewer than in the call before. When the text
+ * outgrows the model's positions, only its last tokens stay, and their keys are computed again: positions count from
+ * the first token of the context. */
 sw_status sw_decoder_logits(struct sw_decoder *decoder, const int32_t *text, int64_t length, float *logits);
 
 #endif

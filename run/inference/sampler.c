@@ -1,3 +1,8 @@
+/* Chooses a token from logits, with the filters of transformers in their order.
+ *
+ * A full sort of 150,000 logits per token would cost more than the choice is worth, so the most likely tokens are taken
+ * from a heap one by one, until the filters need no more. Random numbers depend on seed and position alone: the same
+ * text goes on in the same way however it is cut into calls. */
 #include "run/inference/sampler.h"
 
 #include "core/rng.h"
@@ -14,11 +19,10 @@ struct candidate {
     int32_t token;
 };
 
-/* A partial sort of the tokens by logit. Only the most likely few are ever asked for, so the others need no order. */
+/* The tokens partially sorted by logit. Only the few most likely are ever asked for, so the others need no order. */
 struct sw_sampler {
     struct sw_sampler_spec spec;
-    struct candidate
-        *candidate; /* a heap of `heap` tokens, and behind it the most likely ones, likelier towards the end */
+    struct candidate *candidate; /* a heap of `heap` tokens, followed by the most likely ones in rising order */
     int64_t heap;
 };
 
@@ -43,8 +47,8 @@ void sw_sampler_destroy(struct sw_sampler *sampler) {
     free(sampler);
 }
 
-/* Orders tokens by logit. Of equal logits the higher token is likelier, as in transformers' sampling, whose nucleus
- * drops the lower tokens first. */
+/* Orders tokens by logit. Of equal logits the higher token counts as likelier, as in transformers, whose nucleus drops
+ * the lower tokens first. */
 static bool is_likelier(struct candidate a, struct candidate b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token > b.token;
 }
@@ -69,7 +73,7 @@ static void fill(struct sw_sampler *sampler, const float *logits) {
         sift_down(sampler, at);
 }
 
-/* Returns the token of a rank; rank 0 is the most likely. */
+/* Returns the token of a rank. Rank 0 is the most likely. */
 static struct candidate ranked(struct sw_sampler *sampler, int64_t rank) {
     const int64_t place = sampler->spec.vocab - 1 - rank;
     while (sampler->heap > place) {
@@ -81,7 +85,7 @@ static struct candidate ranked(struct sw_sampler *sampler, int64_t rank) {
     return sampler->candidate[place];
 }
 
-/* Returns a probability that is not normalised: that of the most likely token is 1. */
+/* Returns a probability relative to that of the most likely token. */
 static double weight_of(const struct sw_sampler *sampler, struct candidate candidate, float best) {
     return exp(((double)candidate.logit - (double)best) / sampler->spec.temperature);
 }
@@ -110,7 +114,7 @@ static int64_t count_nucleus(struct sw_sampler *sampler, int64_t most, float bes
     return count;
 }
 
-/* Counts the tokens, of the `most` likeliest, that are at least min_p as probable as the best one. */
+/* Counts those of the `most` likeliest tokens that are at least min_p as probable as the best one. */
 static int64_t count_probable(struct sw_sampler *sampler, int64_t most, float best) {
     int64_t count = 1;
     while (count < most && weight_of(sampler, ranked(sampler, count), best) >= sampler->spec.min_p)
@@ -118,7 +122,7 @@ static int64_t count_probable(struct sw_sampler *sampler, int64_t most, float be
     return count;
 }
 
-/* Returns the first of the most likely tokens. */
+/* Returns the most likely token, of equal ones the first. */
 static int32_t likeliest(const float *logits, int64_t vocab) {
     int64_t best = 0;
     for (int64_t t = 1; t < vocab; t++)
@@ -126,8 +130,8 @@ static int32_t likeliest(const float *logits, int64_t vocab) {
     return (int32_t)best;
 }
 
-/* Filters in the order of transformers: temperature, top_k, top_p, min_p. Each sees the probabilities of those that the
- * one before has left. */
+/* Filters in the order of transformers: temperature, top_k, top_p, min_p. Each filter sees the probabilities of the
+ * tokens that the one before kept. */
 int32_t sw_sampler_choose(struct sw_sampler *sampler, const float *logits, uint64_t position) {
     const struct sw_sampler_spec *spec = &sampler->spec;
     if (spec->temperature <= 0)

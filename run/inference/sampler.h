@@ -8,10 +8,10 @@
 
 struct sw_sampler_spec {
     int64_t vocab;
-    double temperature; /* divides the logits; 0: always the most likely token */
-    int64_t top_k;      /* choose among so many most likely tokens and those equal to the last of them; 0: all */
-    double top_p;       /* of these, among the most likely tokens that reach this share of their probability; 1: all */
-    double min_p;       /* of these, among tokens at least this share as probable as the most likely one; 0: all */
+    double temperature; /* divides the logits; 0: always choose the most likely token */
+    int64_t top_k;      /* keep this many most likely tokens, and those equal to the last of them; 0: all */
+    double top_p;       /* then keep the most likely tokens that together reach this share of the probability; 1: all */
+    double min_p;       /* then keep tokens at least this share as probable as the most likely one; 0: all */
     uint64_t seed;
 };
 

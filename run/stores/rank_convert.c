@@ -1,5 +1,13 @@
-/* Lays out the optimizer state of a run anew: in another format, or for other tensor groups. A unit's tensors then lie
- * elsewhere, in other units and in other stores, so state moves by tensors and not by grains. */
+/* Lays out the optimizer state of a run again: in another format, or for other tensor groups. The elements of a tensor
+ * then are in other grains, units and stores, so state moves tensor by tensor.
+ *
+ * The new store is filled in its own order, grain by grain; for each run of elements the old state is looked up by the
+ * tensor's name. Filling in the order of the old stores would read each of them once, but would write grains in pieces.
+ * Old grains are read several at a time and a few stay widened to fp32, which suffices because neighbours are mostly
+ * neighbours in both layouts.
+ *
+ * State passes through fp32, so any format converts to any other with one rounding, to nearest: stochastic rounding
+ * belongs to a step, and a conversion is not one. */
 #include "core/size.h"
 #include "kernels/moments.h"
 #include "model/model.h"
@@ -10,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The state of a grain in fp32, in the form of a record. */
+/* The state of a grain in fp32, laid out like a record. */
 struct sw_wide_state {
     float master[SW_GRAIN_ELEMS], m[SW_GRAIN_ELEMS], v[SW_GRAIN_ELEMS];
 };
@@ -18,24 +26,25 @@ static_assert(sizeof(struct sw_wide_state) == sizeof(float) * 3 * SW_GRAIN_ELEMS
 
 struct sw_old_state;
 
-/* Reads the optimizer state of a run's old stores by the names of tensors, wherever a tensor rank's units have them. */
+/* Reads the optimizer state of a run's old stores by the names of tensors, whichever units of a tensor rank have them.
+ */
 
-/* Grains are read many at once where they follow each other, and the last few are kept widened. */
+/* Reads many consecutive grains at once, and keeps the last few widened. */
 enum { READ_GRAINS = 16, KEPT = 4, IO_DEPTH = 32 };
 
-/* A grain of the old state. */
+/* One old grain, widened. */
 struct kept {
     int64_t unit, grain; /* unit -1: none */
     struct sw_wide_state state;
 };
 
-/* The old state of one tensor rank: its units, and the stores that share them out. */
+/* The old state of one tensor rank: its units, and the stores that divide them. */
 struct member {
     struct sw_units *units;
     struct sw_store **store; /* `stores` entries, borrowed from the set of all old stores */
     struct sw_store_lane **lane;
     int stores;
-    char *read;                                /* READ_GRAINS grains */
+    char *read;                                /* room for READ_GRAINS grains */
     int64_t read_unit, read_first, read_count; /* grains in `read`; read_unit -1: none */
     struct kept kept[KEPT];
     int next_kept;
@@ -66,7 +75,7 @@ static int holder_of(const struct member *member, int64_t unit, int64_t grain) {
     return -1;
 }
 
-/* Reads a grain, and those behind it if the one before was read last. */
+/* Reads a grain, and those that follow it if the grain before was read last. */
 static sw_status read_grains(struct member *member, int64_t unit, int64_t grain) {
     const bool follows = unit == member->read_unit && grain == member->read_first + member->read_count;
     const int s = holder_of(member, unit, grain);
@@ -112,7 +121,7 @@ static sw_status old_state(struct member *member, int64_t unit, int64_t grain, c
     return SW_OK;
 }
 
-/* Returns the first piece of a tensor, or where it would be. */
+/* Returns the first piece of a tensor, or the position where it would be. */
 static const struct piece *first_piece(const struct sw_old_state *self, const char *name) {
     int64_t low = 0, high = self->pieces;
     while (low < high) {
@@ -125,8 +134,9 @@ static const struct piece *first_piece(const struct sw_old_state *self, const ch
     return self->piece + low;
 }
 
-/* Finds the piece that has element `whole` of a tensor, and in *elem where; *run elements from there on are neighbours
- * in both. Of replicas it is the first tensor rank's. NULL: no piece has it. */
+/* Finds the piece that holds element `whole` of a tensor. *elem is the element in the piece's unit; from there, *run
+ * elements are consecutive in both. Of replicas it returns the first tensor rank's. NULL: no piece holds the element.
+ */
 static const struct piece *find_piece(const struct sw_old_state *self, const char *name, int64_t whole, int64_t *elem,
                                       int64_t *run) {
     const struct piece *end = self->piece + self->pieces;
@@ -139,8 +149,8 @@ static const struct piece *find_piece(const struct sw_old_state *self, const cha
     return NULL;
 }
 
-/* Copies the state of elements [whole, whole + *out_count) of a whole tensor to element `to` of *out: at most `most`
- * elements, and at least one. Calls that go through a tensor in order are fast. */
+/* Copies the state of elements [whole, whole + *out_count) of a whole tensor to element `to` of *out: at least one
+ * element and at most `most`. Calls that walk through a tensor in order are fast. */
 static sw_status old_state_take(struct sw_old_state *self, const char *name, int64_t whole, int64_t most,
                                 struct sw_wide_state *out, int64_t to, int64_t *out_count) {
     const struct sw_wide_state *state;
@@ -162,7 +172,7 @@ static sw_status fail_memory(void) {
     return sw_fail(SW_ERR_NOMEM, "no memory to read the state of a run's stores");
 }
 
-/* Opens one of a member's stores, which the set owns. */
+/* Opens one of a member's stores. The set owns it. */
 static sw_status open_old_store(const struct sw_rank_conversion *given, struct sw_store *store, struct member *member) {
     if (!sw_run_store_is_of(store, member->units))
         return sw_fail(SW_ERR_CORRUPT, "the store belongs to another model than run.json");
@@ -199,7 +209,7 @@ static sw_status open_member(const struct sw_rank_conversion *given, struct sw_o
     return SW_OK;
 }
 
-/* Orders pieces by name; those of one tensor, by tensor rank and unit. */
+/* Orders pieces by name; pieces of one tensor by tensor rank and unit. */
 static int compare_pieces(const void *a, const void *b) {
     const struct piece *one = a, *other = b;
     const int names = strcmp(one->tensor->name, other->tensor->name);
@@ -250,7 +260,7 @@ static void close_member(struct member *member) {
 
 static void old_state_close(struct sw_old_state *self);
 
-/* Opens the old stores to be read, each at the conversion's step. The caller closes it; what is given is not needed
+/* Opens the old stores for reading, each at the conversion's step. The caller closes it; `given` is not needed
  * afterwards. SW_ERR_CORRUPT: a store is of another model, or lacks the step. */
 static sw_status old_state_open(const struct sw_rank_conversion *given, struct sw_old_state **out) {
     struct sw_old_state *self = calloc(1, sizeof *self);
@@ -282,7 +292,7 @@ static const struct sw_store_commit *old_state_commit(const struct sw_old_state 
 
 enum { BOX_GRAINS = 16, BOXES = 2 };
 
-/* Two buffers: one is read while the other is written. */
+/* One buffer is read while the other is written. */
 static sw_status copy_run(struct sw_store_lane *from, struct sw_store_lane *to, const struct sw_store_transfer *run,
                           char *const boxes[BOXES], struct sw_ranks *ranks) {
     for (int64_t done = 0, turn = 0; done < run->grains; done += BOX_GRAINS, turn++) {
@@ -358,17 +368,17 @@ struct converter {
     struct sw_old_state *old;
     struct sw_units *to;
     struct sw_store_lane *lane;
-    char *written; /* WRITE_GRAINS grains of new state */
+    char *written; /* room for WRITE_GRAINS grains of new state */
     struct sw_wide_state made;
 };
 
-/* A new unit's grain that is made. */
+/* A grain of the new layout while it is filled. */
 struct making {
     struct converter *self;
     const struct sw_unit *unit;
 };
 
-/* Takes a run of elements of a tensor into the grain, from element `at` on. */
+/* Takes a run of elements of a tensor into the grain, starting at its element `at`. */
 static sw_status take_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
     const struct making *making = context;
     struct converter *self = making->self;

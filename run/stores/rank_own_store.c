@@ -1,4 +1,5 @@
-/* This rank's own store: where it shall be, made there, checked, and of the same commit as the others'. */
+/* This rank's own store: where it goes, how it is made and checked there, and that its commit is the same as the other
+ * ranks'. */
 #include "core/confine.h"
 #include "core/files/files.h"
 #include "core/log.h"
@@ -13,11 +14,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Checks that the places of the ranks of one machine are shared on purpose or apart, and that they are free. */
+/* Checks that ranks of one machine share directories on purpose or not at all, and that the directories are free. */
 
-/* The identity of a place, whatever its path. */
+/* The identity of a directory or block device, whatever its path. */
 struct identity {
-    int64_t device, number; /* a folder's file system and inode; a block device's number, twice */
+    int64_t device, number; /* a folder: its file system and inode; a block device: its number, twice */
     bool is_block;
 };
 
@@ -36,7 +37,7 @@ static struct identity identify(const char *path) {
     return (struct identity){(int64_t)info.st_dev, (int64_t)info.st_ino, false};
 }
 
-/* Returns the index of the same place in the list, or -1. A place that does not exist yet equals no other. */
+/* Returns the index of the same identity in the list, or -1. A path that does not exist yet equals no other. */
 static int64_t find(const struct list *list, const struct identity *wanted) {
     for (int64_t i = 0; wanted->number != 0 && i < list->count; i++)
         if (list->place[i].device == wanted->device && list->place[i].number == wanted->number &&
@@ -104,7 +105,7 @@ sw_status sw_rank_places_agree(const struct sw_rank_stores *self) {
     return status;
 }
 
-/* Refuses places that have a store: what is made there may have to be removed, and must not be another run's. */
+/* Refuses places that have a store: anything made there may have to be removed, and must not be another run's. */
 static sw_status rank_refuse_taken(const struct sw_places *places) {
     char path[SW_RUN_PATH_CHARS];
     bool found;
@@ -122,7 +123,7 @@ static sw_status rank_refuse_taken(const struct sw_places *places) {
 
 /* Checks that all ranks see the same folder of a run. */
 
-/* A rank's view of the folder. */
+/* How a rank sees the folder. */
 struct sight {
     int64_t has_folder, has_run;
     uint64_t digest; /* digest of run.json */
@@ -165,7 +166,7 @@ sw_status sw_rank_agree_on_folder(struct sw_ranks *ranks, const char *folder) {
 
 /* Gathers the stores of all ranks for run.json. */
 
-/* A rank's store as bytes for the other ranks: this head, then its places as strings that end in 0. */
+/* A rank's store, encoded for the other ranks: this head, then its places as strings that end in 0. */
 struct told {
     char id[SW_STORE_ID_CHARS];
     int64_t local_rank, places;
@@ -193,7 +194,7 @@ static void tell(const struct sw_rank_stores *self, const char *id, const struct
     }
 }
 
-/* Without --nvme the store moves with the folder of the run, so no places are kept. */
+/* Without --nvme the store moves together with the run's folder, so no places are kept. */
 static bool lies_in_folder(const struct sw_rank_stores *self, const struct sw_places *places) {
     const size_t chars = strlen(self->folder);
     return self->run->settings.nvme.count == 0 && places->count == 1 &&
@@ -266,8 +267,8 @@ sw_status sw_rank_record_own(const struct sw_rank_stores *self, const char *id, 
     return status;
 }
 
-/* Handles the stores that a change of the number of ranks leaves behind: those that were replaced, and new ones of a
- * change that was cut off. */
+/* Handles orphaned stores: those that a change of ranks or layout has superseded, and new ones of a change that was
+ * interrupted. */
 
 static const char *from_folder(const char *folder, const char *path) {
     const size_t chars = strlen(folder);
@@ -344,7 +345,7 @@ static sw_status remove_places(const char *folder, const struct sw_run_store *st
     return SW_OK;
 }
 
-/* Each rank removes the stores that it sees. Those on other machines are removed by the ranks there. */
+/* Each rank removes the orphans it can reach. Those on other machines are removed by the ranks there. */
 sw_status sw_rank_remove_left(const struct sw_rank_stores *self) {
     struct sw_run *run = self->run;
     for (int64_t i = run->left_count - 1; i >= 0; i--) {

@@ -1,3 +1,8 @@
+/* This rank's store: opened at the step that all ranks have, or replaced if ranks or layout have changed.
+ *
+ * The stores of a run commit independently, so after a crash one rank may be a step ahead. All open at the newest step
+ * that every store has; a later commit is dropped only after every rank has found its store whole at that step.
+ * Dropping first would leave nothing if a store turned out damaged. */
 #include "run/stores/rank_store.h"
 
 #include "core/log.h"
@@ -21,7 +26,7 @@ void sw_rank_store_undo(const struct sw_rank_stores *self, struct sw_store *stor
     sw_places_release(&places);
 }
 
-/* Returns where run.json has the store, unless --nvme is new: ranks may have had places of their own, and the next
+/* Returns where run.json has the store, unless --nvme is new. Ranks may have had places of their own, and the next
  * launcher may number the ranks of a machine differently. */
 static sw_status find_places(const struct sw_rank_stores *self, struct sw_places *out) {
     struct sw_places wanted;
@@ -67,7 +72,7 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     char id[SW_STORE_ID_CHARS];
     int64_t newest;
     SW_TRY(open_common(self, places, &newest, out));
-    /* Every rank's store must be whole before any other store, or a later commit of any rank, is dropped. */
+    /* Every rank's store must be whole before any orphan, or a later commit of any rank, is dropped. */
     int64_t gives_up = sw_store_is_behind(*out) || self->run->left_count > 0;
     SW_TRY(sw_ranks_sum(ranks, &gives_up));
     SW_TRY(sw_ranks_agree_on_error(ranks, gives_up > 0 ? sw_rank_check_whole(ranks, *out) : SW_OK));

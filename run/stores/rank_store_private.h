@@ -4,48 +4,47 @@
 
 #include "run/stores/rank_store.h"
 
-/* Returns where the store of this rank shall be. */
+/* Returns where the store of this rank belongs. */
 sw_status sw_rank_own_places(const struct sw_rank_stores *self, struct sw_places *out);
-/* Makes the store of this rank in its places, with the folders and with this id. */
+/* Creates the store of this rank in its places, with the folders and with this id. */
 sw_status sw_rank_make(const struct sw_rank_stores *self, const char *id, struct sw_store **out);
 
-/* Puts the stores of all ranks, as they are now, into self->run. */
+/* Writes the stores of all ranks, as they are now, into self->run. */
 sw_status sw_rank_record(const struct sw_rank_stores *self, const char *id, const struct sw_places *places);
-/* Puts the stores of all ranks into self->run, each at its rank's own places. If `must_be_free`, refuses places that
+/* Writes the stores of all ranks into self->run, each at its rank's own places. If `must_be_free`, refuses places that
  * have a store. */
 sw_status sw_rank_record_own(const struct sw_rank_stores *self, const char *id, bool must_be_free);
-/* Checks that the commits of one step say the same on all ranks. */
+/* Checks that the commits of one step are the same on all ranks. */
 sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit);
 
-/* Adds the stores of `of` to the list of stores that run leaves behind, to be removed if they have no later step than
- * last_step. */
+/* Adds the stores of `of` to the run's orphans, to be removed if they have no step later than last_step. */
 sw_status sw_rank_leave(const char *folder, const struct sw_run *of, int64_t last_step, struct sw_run *run);
-/* Removes the stores of `of` from that list. */
+/* Removes the stores of `of` from the run's orphans. */
 void sw_rank_forget_left(struct sw_run *run, const struct sw_run *of);
-/* Deletes the stores that are left behind, by their ids, and forgets those that are gone. The run's own stores must be
- * open and whole. All ranks call it together. */
+/* Deletes the orphaned stores by their ids, and forgets those that are gone. The run's own stores must be open and
+ * whole. All ranks call it together. */
 sw_status sw_rank_remove_left(const struct sw_rank_stores *self);
 
-/* Refuses a store that has a bad grain in the commit at which it is open. */
+/* Refuses a store that has a damaged grain in the commit at which it is open. */
 sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store);
 
 /* Tells whether --nvme differs from run.json. */
 bool sw_rank_has_new_places(const struct sw_run *run);
 
-/* Makes new stores and fills them from those of the run. */
+/* Creates new stores and fills them from those of the run. */
 sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store **out);
-/* The change of a run's optimizer state to another format, or to other tensor groups. */
+/* The conversion of a run's optimizer state to another format, or to other tensor groups. */
 struct sw_rank_conversion {
     const char *folder;
-    const struct sw_run *run;    /* has the model, and the settings that hold from now on */
-    const struct sw_run *before; /* has the old stores, and how they lay out the state */
+    const struct sw_run *run;    /* has the model, and the new settings */
+    const struct sw_run *before; /* has the old stores and their layout */
     int64_t step;                /* newest step that all old stores have */
     struct sw_ranks *ranks;
     struct sw_store_commit *commit; /* receives the commit of that step */
 };
-/* Fills a new store with the state of the run's old stores, in the new store's format and with the parts of layers that
- * this rank has now. Moments that the format cannot represent are rounded to nearest. The old stores, which all ranks
- * reach, are only read. */
+/* Fills a new store from the run's old stores, in the new store's format and with the parts of layers that this rank
+ * has now. Rounds moments that the format cannot represent to nearest. Only reads the old stores, which all ranks must
+ * reach. */
 sw_status sw_rank_convert(const struct sw_rank_conversion *given, struct sw_store *store);
 /* Copies the grains that both stores hold, for every unit, and adds their number to *grains. */
 sw_status sw_rank_copy(struct sw_store *from, struct sw_store *to, struct sw_ranks *ranks, int64_t *grains);

@@ -1,7 +1,12 @@
 /* Resumes a run with another number of ranks, with other tensor groups, or with another format of the optimizer state.
- * State goes from the old stores into new ones, which then commit the same step: grain by grain where only the shards
- * are others, and tensor by tensor (rank_convert.c) where the layout is. A store can be open for writing only once at a
- * time, so the ranks take turns with the old ones where they copy grains. */
+ * State goes from the old stores into new ones, which then commit the same step: grain by grain if only the shards
+ * change, tensor by tensor (rank_convert.c) if the layout does.
+ *
+ * Changing the old stores in place would need no second store, but a kill halfway would leave neither layout. Instead
+ * run.json lists the new stores as orphans before they are made, and one atomic replacement of run.json swaps the two
+ * sets: at every instant it names one whole set, and anything else is found and removed by its id at the next resume.
+ *
+ * A store can be open for writing only once, so ranks that copy grains take turns with the old stores. */
 #include "core/log.h"
 #include "core/size.h"
 #include "io/store/block.h"
@@ -14,17 +19,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A change of the shards or of the layout. */
+/* A change of shards or of layout. */
 struct change {
     const struct sw_rank_stores *self;
     struct sw_ranks *ranks;
     struct sw_run before, after; /* only their stores are filled in; the starts are borrowed */
     struct sw_store *store;
-    int64_t step;               /* newest step that all old stores have */
-    int64_t newest;             /* newest step in any of their commit records, also of a commit that never finished */
-    char id[SW_STORE_ID_CHARS]; /* id of this rank's new store */
-    bool announced;             /* run.json lists the new stores as left behind until they are the run's */
-    int64_t grains;             /* copied so far */
+    int64_t step;                   /* newest step that all old stores have */
+    int64_t newest;                 /* newest step in any of their commit records, including unfinished commits */
+    char id[SW_STORE_ID_CHARS];     /* id of this rank's new store */
+    bool announced;                 /* run.json lists the new stores as orphans until they become the run's */
+    int64_t grains;                 /* grains copied so far */
     struct sw_store_commit *commit; /* commit of `step`; NULL: not read yet */
 };
 
@@ -38,7 +43,7 @@ static sw_status open_old(const struct change *change, int64_t owner, int64_t mo
                                            (long long)change->before.ranks);
 }
 
-/* One rank checks each old store. A run.json that does not list its stores has a single one. */
+/* Each old store is checked by one rank. A run.json that does not list its stores has a single one. */
 static sw_status find_own_step(struct change *change) {
     change->step = SW_STORE_NEWEST;
     change->newest = -1;
@@ -79,8 +84,8 @@ static sw_status check_old(struct change *change) {
     return SW_OK;
 }
 
-/* Removes stores that an earlier change left, after the run's own are found whole: otherwise those may be the whole
- * ones. */
+/* Removes orphans of an earlier change, once the run's own stores are found whole: if they are not, the orphans may be
+ * the whole ones. */
 static sw_status remove_left(struct change *change) {
     if (change->self->run->left_count == 0)
         return SW_OK;
@@ -95,7 +100,7 @@ static bool needs(const struct change *change, int64_t owner) {
     if (owner == sw_ranks_rank(change->ranks) % before->ranks)
         return true;
     if (owner % tensor_ranks != sw_ranks_rank(change->ranks) % tensor_ranks)
-        return false; /* it has another part of every layer */
+        return false; /* another part of every layer */
     for (int64_t unit = 0; !before->whole && unit < sw_store_unit_count(change->store); unit++) {
         const struct sw_span span = sw_shard(sw_store_unit_whole_grains(change->store, unit),
                                              (int)(before->ranks / tensor_ranks), (int)(owner / tensor_ranks));
@@ -180,7 +185,7 @@ static sw_status write_run(const struct change *change) {
     return sw_ranks_first(change->ranks, sw_run_write(change->self->folder, change->self->run));
 }
 
-/* Writes run.json with the old stores and the settings that the run had. */
+/* Writes run.json with the new orphans, and otherwise with the old stores and settings. */
 static sw_status write_left(const struct sw_rank_stores *self) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(self->folder, &run);
@@ -213,7 +218,7 @@ static sw_status announce_new(struct change *change) {
     return status;
 }
 
-/* Makes the new stores the run's: they are from the moment that run.json lists them as such. */
+/* Makes the new stores the run's, which they are from the moment that run.json lists them as such. */
 static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     SW_TRY(sw_rank_record_own(self, change->id, false));
@@ -224,7 +229,7 @@ static sw_status replace(struct change *change) {
     return sw_rank_remove_left(self);
 }
 
-/* Tells whether run.json names the new stores after all, or cannot be read: then they are not to be touched. */
+/* Tells whether run.json already names the new stores, or cannot be read: then they must not be touched. */
 static sw_status refuse_taken_up(const struct change *change) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(change->self->folder, &run);
@@ -256,8 +261,8 @@ static sw_status forget_new(const struct change *change) {
     return write_left(change->self);
 }
 
-/* Undoes the announcement if all ranks know of the failure: otherwise another rank may be finishing the change, and the
- * next resume sees which stores are the run's. Keeps the error of the failure. */
+/* Undoes the announcement if all ranks know of the failure. Otherwise another rank may be finishing the change, and the
+ * next resume finds out which stores are the run's. Keeps the error of the failure. */
 static void withdraw(struct change *change) {
     struct sw_ranks *ranks = change->ranks;
     const bool told = ranks->told;
@@ -272,7 +277,7 @@ static void withdraw(struct change *change) {
     ranks->told = told;
 }
 
-/* Refuses a new layout that cannot be made, before anything is. */
+/* Refuses a new layout that cannot be made, before anything is created. */
 static sw_status check_layout(const struct change *change) {
     const struct sw_run *run = change->self->run;
     const char *flag = changes_groups(change) ? "--tensor" : "--optimizer-state";
@@ -296,8 +301,8 @@ static sw_status check_layout(const struct change *change) {
                      : SW_OK;
 }
 
-/* Says in one line what was changed, and what it cost: moments in 8 bits have a scale for each block of elements that
- * lie together, and others lie together now. */
+/* Logs what changed, and what it cost: 8-bit moments have one scale per block of consecutive elements, and other
+ * elements are consecutive now. */
 static void say_changed(const struct change *change) {
     const sw_optimizer_format now = sw_settings_optimizer(&change->self->run->settings);
     if (sw_ranks_rank(change->ranks) != 0)
@@ -350,7 +355,7 @@ static sw_status begin(struct change *change) {
     return SW_OK;
 }
 
-/* Finds the places of old stores that this rank can reach. */
+/* Counts the old stores that this rank can reach. */
 static sw_status count_seen(const struct change *change, int64_t *out) {
     for (int64_t rank = 0; rank < change->before.ranks; rank++) {
         struct sw_places places;
@@ -362,8 +367,8 @@ static sw_status count_seen(const struct change *change, int64_t *out) {
     return SW_OK;
 }
 
-/* Tells whether a new --nvme means that the old stores were moved there. It may also only say where new stores shall
- * be; it means a move if no rank sees an old store where run.json has it. */
+/* Tells whether a new --nvme means that the old stores were moved there. It may also only say where new stores belong.
+ * It means a move if no rank sees an old store where run.json has it. */
 static sw_status follow_move(struct change *change) {
     const struct sw_run *run = change->self->run;
     struct sw_run *before = &change->before;

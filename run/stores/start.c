@@ -1,3 +1,9 @@
+/* The start of a new run, and what an interrupted start left behind.
+ *
+ * A start writes gigabytes of stores, perhaps on several machines, before there is a run.json. starting.json is written
+ * and flushed first and lists everything the start will create, so a start that is killed can be undone by the next one
+ * without a guess. It is created exclusively: of two starts in one folder one fails, even on a file system without
+ * locks. Removing by directory contents alone was no option, since the --nvme folders may hold other runs. */
 #include "run/stores/start.h"
 
 #include "core/confine.h"
@@ -42,13 +48,13 @@ sw_status sw_start_left_write(int file, const char *path, const struct sw_run *r
     return status;
 }
 
-/* The names of the ranks' folders have the size of tensor groups. Older versions did not write it. */
+/* The names of the ranks' folders contain the size of tensor groups. Older versions did not write it. */
 static void read_tensor(const json_t *root, struct sw_run *run) {
     const json_int_t ranks = json_integer_value(json_object_get(root, "tensor"));
     run->settings.tensor = ranks > 1 && ranks <= SW_SETTINGS_MOST_RANKS ? ranks : 1;
 }
 
-/* An incomplete text was never flushed, and nothing was made before the flush. */
+/* An incomplete file was never flushed, and nothing is created before the flush. */
 static sw_status parse(const char *text, const char *path, struct sw_start_left *out) {
     json_t *root;
     SW_TRY(sw_json_try(text, strlen(text), &root));
@@ -90,7 +96,7 @@ void sw_start_left_release(struct sw_start_left *left) {
     *left = (struct sw_start_left){0};
 }
 
-/* Calls back for the place of each store, until one call fails. */
+/* A function called for the place of each store, until one call fails. */
 typedef sw_status (*visit_function)(void *context, const char *place, const char *id);
 
 static sw_status visit_places(const char *folder, const struct sw_run *run, visit_function visit, void *context) {
@@ -113,7 +119,7 @@ static bool is_among(const char *name, const char *const *names) {
     return false;
 }
 
-/* Tells whether a name is that of the folder of one of the run's ranks. */
+/* Tells whether a name is that of one of the ranks' folders. */
 static bool is_of_rank(const char *name, const struct sw_run *run) {
     char wanted[SW_OWNER_FOLDER_CHARS];
     long long rank;
@@ -128,7 +134,7 @@ static bool is_of_rank(const char *name, const struct sw_run *run) {
     return strcmp(name, wanted) == 0;
 }
 
-/* Checks that a folder holds only these names and, unless ranks is NULL, the run's copies of the model's files and
+/* Checks that a folder holds only these names and, unless `ranks` is NULL, the run's copies of the model's files and
  * folders of its ranks that hold only a store. */
 static sw_status check_names(const char *folder, const char *const *names, const struct sw_run *ranks) {
     static const char *const in_rank[] = {SW_STORE_FILE_NAME, NULL};
@@ -179,19 +185,19 @@ static sw_status remove_store(void *context, const char *place, const char *id) 
     return SW_OK;
 }
 
-/* Removes the stores of the start, as far as this machine sees them, and their folders. */
+/* Removes the stores of the start that this machine sees, and their folders. */
 static sw_status start_left_remove(const char *folder, const struct sw_start_left *left) {
     return left->whole ? visit_places(folder, &left->run, remove_store, (void *)&left->run) : SW_OK;
 }
 
-/* A search for what is left: `found` tells whether this machine sees any file of the run's stores, or a folder of a
- * rank with anything in it. */
+/* A search for remains: `found` tells whether this machine sees any file of the run's stores, or a rank's folder that
+ * is not empty. */
 struct rest {
     const struct sw_run *run;
     bool found;
 };
 
-/* A rank that was killed may have made its folder and no store yet, which only others can remove. */
+/* A rank that was killed may have made its folder but no store yet; only other ranks can remove that folder. */
 static sw_status look(void *context, const char *place, const char *id) {
     (void)id;
     struct rest *rest = context;
@@ -234,8 +240,8 @@ bool sw_start_is_unfinished(const char *folder) {
     return path_of(folder, path) == SW_OK && sw_path_exists(path);
 }
 
-/* Removes files of a folder where they are there, in turn: each is gone for good before the next is removed. Returns
- * the file that cannot be removed, or NULL. */
+/* Removes files of a folder, if they exist, in order: each is durably gone before the next is removed. Returns the file
+ * that cannot be removed, or NULL. */
 static const char *remove_named(const char *folder, const char *const *names, char path[SW_RUN_PATH_CHARS]) {
     for (int i = 0; names[i] != NULL; i++) {
         const int chars = snprintf(path, SW_RUN_PATH_CHARS, "%s/%s", folder, names[i]);
@@ -246,7 +252,7 @@ static const char *remove_named(const char *folder, const char *const *names, ch
     return NULL;
 }
 
-/* Removes the files of a start, starting.json last, so that the next start finishes what cuts this off. Returns the
+/* Removes the files of a start, starting.json last, so that the next start finishes an interrupted removal. Returns the
  * file that cannot be removed, or NULL. */
 static const char *remove_files(const char *folder, char path[SW_RUN_PATH_CHARS]) {
     static const char *const names[] = {"run.json.partial", "run.json",     (SW_RECIPE_NAME ".partial"),
@@ -266,7 +272,7 @@ static sw_status remove_rest(const char *folder) {
                          strerror(errno));
 }
 
-/* Removes the stores on one rank of each machine in turn, as machines may share drives. */
+/* Removes the stores, on one rank of each machine, one machine after the other: machines may share drives. */
 static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const struct sw_start_left *left) {
     struct sw_comm *comm = sw_ranks_comm(ranks);
     const struct sw_comm_identity alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_identity(comm) : &alone;
@@ -301,8 +307,8 @@ sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder) {
     return clear(ranks, folder);
 }
 
-/* Creates starting.json exclusively before anything is written, so that of two starts one fails also on a file system
- * without locks. Another start may have finished since the folder was checked. */
+/* Creates starting.json exclusively before anything else is written, so that of two starts one fails even on a file
+ * system without locks. Another start may have finished since the folder was checked. */
 static sw_status write_announcement(const struct sw_rank_stores *stores) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(path_of(stores->folder, path));
@@ -313,7 +319,7 @@ static sw_status write_announcement(const struct sw_rank_stores *stores) {
     sw_status status =
         sw_run_is_one(stores->folder) ? refuse_second(stores->folder) : sw_start_left_write(file, path, stores->run);
     close(file);
-    /* Stores on other drives may survive a power loss, so the file that lists them must, too. */
+    /* Stores on other drives may survive a power loss, so the file that lists them must survive too. */
     if (status == SW_OK)
         status = sw_file_flush_folder_of(path);
     if (status != SW_OK)

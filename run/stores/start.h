@@ -1,7 +1,7 @@
-/* The start of a new run, which may be cut off at any time. Before the first store is made, starting.json in the run's
- * folder lists the id and the places of every rank's store, as run.json will; it is removed when every rank has its
- * first commit. A folder with starting.json therefore holds nothing that was trained, and the next start removes what
- * it lists, there and in the folders of --nvme. A process that starts a run, or clears what a start left, holds the
+/* The start of a new run, which may be interrupted at any time. Before the first store is created, starting.json in the
+ * run's folder lists the id and the places of every rank's store, as run.json will; it is removed when every rank has
+ * its first commit. So a folder with starting.json holds nothing that was trained, and the next start removes what it
+ * lists, in that folder and in those of --nvme. A process that starts a run, or clears an unfinished start, holds the
  * lock on the run (run.h). */
 #ifndef SW_RUN_STORES_START_H
 #define SW_RUN_STORES_START_H
@@ -14,18 +14,18 @@ struct sw_start {
     bool announced;             /* starting.json lists this start */
 };
 
-/* Refuses a folder that holds anything but the rest of an unfinished start. Touches nothing. */
+/* Refuses a folder that holds anything but the remains of an unfinished start. Changes nothing. */
 sw_status sw_start_check(const char *folder);
-/* Tells whether a start in this folder was cut off, or is under way. */
+/* Tells whether a start in this folder was interrupted, or is under way. */
 bool sw_start_is_unfinished(const char *folder);
-/* Removes the rest of an unfinished start. All ranks call it together. */
+/* Removes the remains of an unfinished start. All ranks call it together. */
 sw_status sw_start_clear(struct sw_ranks *ranks, const char *folder);
 /* Refuses places that have a store, then writes starting.json. All ranks call it together. */
 sw_status sw_start_announce(const struct sw_rank_stores *stores, struct sw_start *start);
-/* Removes starting.json, since the run can now be resumed. All ranks call it together. */
+/* Removes starting.json: the run can be resumed from now on. All ranks call it together. */
 sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_start *start);
 /* Cleans up after a failed start, once this rank's store is removed. The rank that sees no other store any more removes
- * the rest, with empty folders of ranks that were killed. */
+ * everything else, with empty folders of ranks that were killed. */
 void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start);
 
 /* Reads starting.json, and finds and removes what else an unfinished start has left. */
@@ -33,7 +33,7 @@ void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start);
 
 struct sw_start_left {
     bool found;
-    bool whole;        /* starting.json is complete; if not, the start was cut off before it made anything else */
+    bool whole; /* starting.json is complete; if not, the start was interrupted before it created anything else */
     struct sw_run run; /* only its stores are filled in */
 };
 
