@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Programs of more ops get no predicted timeline, because the simulator needs the times of all the steps that it
- * simulates, and no other prediction than that of a step, because a start shall not wait for it. */
+/* Programs with more ops get only the prediction of a plain step. A timeline needs the times of all simulated steps,
+ * and a start must not wait for more predictions. */
 enum { MOST_OPS = (1 << 20) / SW_SIMULATE_MOST_STEPS };
 
-/* Writes the timeline of the last step but one, which has neighbours on both sides. */
+/* Writes the timeline of the second to last step, which has neighbours on both sides. */
 static sw_status write_timeline(const struct sw_plan *plan, const struct sw_trace *trace, char **out) {
     enum { NUMBER = SW_SIMULATE_MOST_STEPS - 2 };
     size_t bytes;

@@ -1,4 +1,13 @@
-/* Opens a job, prices it, and finds the plan of a start of training. */
+/* Opens a job, prices it, and finds the plan of a training start.
+ *
+ * Ranks make the same decisions by one of two means: each computes them from equal inputs, or rank 0 computes them and
+ * spreads the result. Inputs that may differ (memory, drives, rates) are agreed on first. After each part the ranks
+ * agree on errors, because a rank that fails alone would leave the others waiting in the next collective.
+ *
+ * A plan stays an outline, placement and slots only, until it is chosen. Completing and checking every candidate would
+ * cost most of the time and prove plans that are thrown away.
+ *
+ * Without rates a start keeps its default plan: a failed measurement costs a prediction, never a run. */
 #include "job/job.h"
 
 #include "core/log.h"
@@ -12,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rank may work alone for as long where no flag says it. Measuring its rates takes longest. */
+/* Seconds that a rank may work without a sign if no flag says it. Measuring its rates takes longest. */
 enum { RANK_TIMEOUT_S = 120 };
 
-/* Watches the ranks, and writes this rank's identity and its share of the cores into the settings. */
+/* Starts the watch of the ranks, and writes this rank's identity and its share of the cores into the settings. */
 static sw_status begin_ranks(struct sw_job *job) {
     struct sw_settings *settings = job->settings;
     int64_t cores;
@@ -30,7 +39,7 @@ static sw_status begin_ranks(struct sw_job *job) {
     return sw_ranks_least(job->ranks, &settings->threads, 1);
 }
 
-/* Opens the described devices, with their memory. */
+/* Opens the described devices with their memory. */
 static sw_status open_described(struct sw_job *job) {
     struct sw_settings *settings = job->settings;
     job->is_described = true;
@@ -57,7 +66,7 @@ static sw_status open_devices(struct sw_job *job, const struct sw_job_spec *spec
     return sw_algorithms_begin(job->devices.compute, spec->products);
 }
 
-/* Opens the devices, and resolves all settings but the steps, which may depend on the data. */
+/* Opens the devices, and resolves all settings except the steps, which may depend on the data. */
 static sw_status open_inputs(struct sw_job *job, const struct sw_job_spec *spec) {
     if (spec->config != NULL)
         job->config = *spec->config;
@@ -86,7 +95,7 @@ static sw_status agree_on(struct sw_job *job, const char *config) {
     return sw_ranks_agree(job->ranks, claims, sizeof claims / sizeof claims[0]);
 }
 
-/* Fails unless all ranks have the same resolved settings, model and kind of device. Budgets become the least of any
+/* Fails unless all ranks have the same resolved settings, model and kind of device. Budgets become the smallest of any
  * rank. */
 static sw_status agree_on_inputs(struct sw_job *job) {
     char *text = NULL;
@@ -109,7 +118,7 @@ static sw_status make_model(struct sw_job *job) {
     return sw_tensor_rates_apply(job->settings, sw_model_tunable_units(job->model));
 }
 
-/* Makes the model on all ranks. Where they train, rank 0 chooses algorithms for its matrix products first, and the
+/* Makes the model on all ranks. For training, rank 0 first chooses the algorithms of its matrix products, and the
  * others take the same. */
 static sw_status make_models(struct sw_job *job, struct sw_algorithm_record *products) {
     struct sw_ranks *ranks = job->ranks;
@@ -150,7 +159,7 @@ sw_status sw_job_open(const struct sw_job_spec *spec, struct sw_job *out) {
     return spec->unplanned ? SW_OK : sw_ranks_agree_on_error(ranks, sw_job_fit_or_advise(out));
 }
 
-/* Prices the job's model by the profile on rank 0, whose rates all ranks take. */
+/* Prices the job's model by the profile on rank 0, and gives the rates to all ranks. */
 static sw_status take_rates(struct sw_job *job) {
     struct sw_ranks *ranks = job->ranks;
     SW_TRY(sw_ranks_first(ranks, sw_job_count_rates(job)));
@@ -160,7 +169,7 @@ static sw_status take_rates(struct sw_job *job) {
     return status;
 }
 
-/* Measures this machine, or takes its profile. drives: with the rates of the drives. */
+/* Measures this machine, or takes its profile. drives: include the rates of the drives. */
 static sw_status find_here(struct sw_job *job, const struct sw_rates_target *target, bool drives) {
     if (job->measures)
         return sw_rates_measure(target, drives, &job->rates);
@@ -168,8 +177,8 @@ static sw_status find_here(struct sw_job *job, const struct sw_rates_target *tar
     return take_rates(job);
 }
 
-/* A plan with nothing on NVMe needs the drives' rates only to predict what saves cost, so it does without them if they
- * cannot be measured. */
+/* A plan with nothing on NVMe needs the drives' rates only to predict the cost of saves, so a failure to measure them
+ * is no error. */
 static sw_status find_rates_here(struct sw_job *job, const struct sw_rates_target *target) {
     const bool uses = sw_plan_uses_nvme(job->plan), saves = sw_plan_saves(job->plan);
     const sw_status status = find_here(job, target, uses || saves);
@@ -187,8 +196,8 @@ static sw_status find_rates(struct sw_job *job, const struct sw_rates_target *ta
                                         : find_rates_here(job, target);
 }
 
-/* Finds rates that no profile gives on all ranks at once, so that each measures its share of the cores, and gives all
- * the rates of rank 0. */
+/* Measures what no profile gives, on all ranks at once so that each measures its share of the cores, and gives all the
+ * rates of rank 0. */
 static sw_status find_rates_together(struct sw_job *job, const struct sw_rates_target *target) {
     struct sw_rates *rates = &job->rates.rates;
     int64_t cores;
@@ -204,7 +213,7 @@ static sw_status find_rates_together(struct sw_job *job, const struct sw_rates_t
     return SW_OK;
 }
 
-/* Tells whether this machine's profile gives the rates, to ranks as to a process alone. */
+/* Tells whether this machine's profile gives the rates. It may do so for several ranks as for one. */
 static bool takes_profile(const struct sw_job *job) {
     return !job->measures && !job->is_described && job->settings->rates == NULL;
 }
@@ -236,7 +245,7 @@ double sw_job_token_flops(const struct sw_job *job) {
     return 6.0 * (double)sw_settings_parameters(job->settings, sw_model_get_units(job->model));
 }
 
-/* Predicts the plan's step on the described machine with all of its assumed numbers at one bound. */
+/* Predicts the step of the plan on the described machine, with all of its assumed numbers at one bound. */
 static sw_status predict_bound(const struct sw_job *job, sw_machine_bound bound, double *out_step_s) {
     struct sw_profile machine;
     struct sw_machine_rates rates;
@@ -250,7 +259,7 @@ static sw_status predict_bound(const struct sw_job *job, sw_machine_bound bound,
     return status;
 }
 
-/* A plan of more operations takes seconds to simulate, which the bounds are not worth. */
+/* Simulating a plan of more ops takes seconds, more than the bounds are worth. */
 #define MOST_BOUNDED_OPS 1000000
 
 static sw_status predict_bounds(struct sw_job *job) {
@@ -261,13 +270,14 @@ static sw_status predict_bounds(struct sw_job *job) {
         status = predict_bound(job, SW_MACHINE_SLOW, &job->price.slow_s);
     if (status != SW_ERR_ARG)
         return status;
-    /* A bound so far off that no step can be timed says nothing, and the expected step stands alone. */
+    /* A bound at which no step can be timed says nothing, so only the expected step is shown. */
     job->price.fast_s = job->price.slow_s = 0.0;
     sw_error_clear();
     return SW_OK;
 }
 
-/* Predicts the step of the same plan as if each tensor group lay within one node, to show what its nodes cost. */
+/* Predicts the step of the same plan as if each tensor group were within one node, to show what crossing nodes costs.
+ */
 static sw_status predict_groups_in_nodes(struct sw_job *job) {
     struct sw_node_ranks nodes = sw_rates_node_ranks(job->settings);
     struct sw_rates described = job->profile.rates, rates = job->rates.rates;
@@ -340,8 +350,8 @@ sw_status sw_job_predict(struct sw_job *job) {
     return compare_with_unfrozen(job);
 }
 
-/* Finds the rates of a start, the profile's for the run's folder. open: something is open, so rates that are not kept
- * are measured. */
+/* Finds the rates of a start; the profile is the one for the run's folder. open: the plan has open choices, so rates
+ * that are not kept are measured. */
 static sw_status find_at_start(struct sw_job *job, const char *folder, bool open) {
     const struct sw_profile_need need = {.drives = !open || sw_plan_uses_nvme(job->plan),
                                          .only_kept = !open,
@@ -351,8 +361,8 @@ static sw_status find_at_start(struct sw_job *job, const char *folder, bool open
     return job->profile.known ? take_rates(job) : SW_OK;
 }
 
-/* Does without rates where they cannot be found: if nothing is open, what is wrong stops the start later, or costs it
- * the prediction alone. */
+/* Continues without rates if they cannot be found. Whatever is wrong stops the start later, or costs only the
+ * prediction. */
 static sw_status find_if_possible(struct sw_job *job, const char *folder, bool open) {
     const sw_status status = find_at_start(job, folder, open);
     if (status == SW_OK)
@@ -389,7 +399,7 @@ static bool rates_are_enough(const struct sw_job *job) {
     return job->rates.units != NULL && (!sw_plan_uses_nvme(job->plan) || sw_rates_know_drives(&job->rates.rates));
 }
 
-/* Finds rates and chooses by them what is open. */
+/* Finds rates and makes the open choices by them. */
 static sw_status choose_at_start(struct sw_job *job, const char *folder) {
     const bool open = sw_plan_choice_is_open(job->settings, &job->devices, job->plan);
     SW_TRY(find_if_possible(job, folder, open));
@@ -400,7 +410,7 @@ static sw_status choose_at_start(struct sw_job *job, const char *folder) {
     return SW_OK;
 }
 
-/* The plan of chunks twice as large, in the order that was chosen. */
+/* Makes the plan with chunks twice as large, in the order that was chosen. */
 static sw_status double_chunks(struct sw_job *job) {
     sw_plan_destroy(job->plan);
     job->plan = NULL;
@@ -408,8 +418,7 @@ static sw_status double_chunks(struct sw_job *job) {
     return sw_settings_outline(job->settings, job->model, NULL, &job->plan);
 }
 
-/* Chunks are no part of what a run has stored, so a resume whose plan has too many ops takes larger ones, on all ranks
- * the same. */
+/* Chunks are not stored, so a resume whose plan has too many ops takes larger ones, the same on all ranks. */
 static sw_status complete(struct sw_job *job) {
     struct sw_settings *settings = job->settings;
     const int64_t given = settings->chunk_grains;
@@ -428,7 +437,7 @@ static sw_status complete(struct sw_job *job) {
     }
 }
 
-/* Predicts the plan's steps on rank 0, and whether narrower state would help. A run can do without. */
+/* Predicts on rank 0 the plan's steps, and whether narrower state would help. A run can do without the forecast. */
 static void forecast(struct sw_job *job, struct sw_forecast *out) {
     SW_HANDLES_ERRORS();
     if (sw_ranks_rank(job->ranks) != 0 || !rates_are_enough(job))

@@ -1,4 +1,8 @@
-/* Varies a job: everything that the change leaves alone is the first job's. */
+/* Varies a job: whatever the change does not touch is borrowed from the original job.
+ *
+ * A what-if is planned by the same code as the original, so its answer cannot drift from what a run with those settings
+ * would do. Borrowing matters: opening devices, measuring and making a model take seconds each, and an answer tries
+ * dozens of variations. */
 #include "job/job.h"
 
 #include <assert.h>
@@ -21,7 +25,8 @@ struct sw_job_change sw_job_same(const struct sw_job *job) {
     struct sw_job_change same = {.settings = *job->settings};
     same.settings.group = 0;
     if (same.settings.auto_chunk_grains > 0)
-        same.settings.chunk_grains = same.settings.auto_chunk_grains; /* a search of the job may have raised it */
+        same.settings.chunk_grains =
+            same.settings.auto_chunk_grains; /* a search of the original job may have raised it */
     return same;
 }
 
@@ -38,7 +43,7 @@ static sw_status resolve(struct sw_job *job) {
     return sw_settings_resolve_steps(job->settings, 0);
 }
 
-/* Takes the first job's model where it would be the same. */
+/* Borrows the original job's model if it would be the same. */
 static sw_status make_model(struct sw_job *job, bool another) {
     const struct sw_job *of = job->of;
     const struct sw_model_shape shape = sw_job_shape(job), before = sw_job_shape(of);
@@ -47,7 +52,7 @@ static sw_status make_model(struct sw_job *job, bool another) {
 }
 
 sw_status sw_job_with(const struct sw_job *job, const struct sw_job_change *change, struct sw_job *out) {
-    assert(change->config == NULL || job->rates.units == NULL); /* rates are of one model's units */
+    assert(change->config == NULL || job->rates.units == NULL); /* rates belong to the units of one model */
     *out = (struct sw_job){.of = job,
                            .changed = change->settings,
                            .settings = &out->changed,
@@ -97,7 +102,7 @@ sw_status sw_job_choose(struct sw_job *job, int64_t most_ops) {
     return sw_plan_choose(job->settings, job->model, &job->rates.rates, most_ops, &job->price.choices, &job->plan);
 }
 
-/* A varied job owns what differs from the first. */
+/* Releases what a varied job owns, which is what differs from the original. */
 static void release_varied(struct sw_job *job) {
     const struct sw_job *of = job->of;
     if (job->rates.units != of->rates.units)

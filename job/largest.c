@@ -1,3 +1,11 @@
+/* The largest model that a machine trains at a given speed.
+ *
+ * The sizes of a family are one line of models, from shallow to deep with fixed proportions, and speed falls along it.
+ * So the answer is found by halving: first the largest size that fits, then the largest that is fast enough. Trying
+ * every size would plan thousands of models.
+ *
+ * Sizes are compared by a rough price (usual plans, all updates on one side); only the last candidates get the full
+ * search, which takes ten times as long and finds somewhat faster plans. */
 #include "job/largest.h"
 
 #include "core/size.h"
@@ -9,12 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Any model of many positions does to open the devices and to resolve the budgets, which do not depend on it. */
+/* Any model with many positions will do to open the devices and resolve the budgets, which do not depend on it. */
 #define ANY_MODEL "llama-1b"
 
 struct sw_sizing {
-    struct sw_settings settings; /* with resolved budgets and nodes, and nothing else; borrows its texts */
-    struct sw_settings any;      /* of a model that stands for all */
+    struct sw_settings settings; /* only budgets and nodes are resolved; borrows its texts */
+    struct sw_settings any;      /* with ANY_MODEL */
     struct sw_job machine;       /* a job of that model; has the profile of this machine */
 };
 
@@ -69,10 +77,10 @@ const char *sw_sizing_device_name(const struct sw_sizing *s) {
 struct size {
     struct sw_job job;
     bool fits;
-    sw_size_limit limit; /* if it does not fit */
+    sw_size_limit limit; /* why it does not fit, if it does not */
 };
 
-/* Tells which budget is too small from the message, which names the flag of each. */
+/* Returns the budget that is too small, found from the message, which names the flag of each. */
 static sw_size_limit limit_of(sw_status status) {
     const bool device = strstr(sw_error_message(status), "--device-memory") != NULL;
     const bool host = strstr(sw_error_message(status), "--host-memory") != NULL;
@@ -81,13 +89,13 @@ static sw_size_limit limit_of(sw_status status) {
     return host ? SW_LIMIT_HOST : SW_LIMIT_DEVICE;
 }
 
-/* The shapes among which a search looks, by their layers. */
+/* The models that a search tries, numbered by their layers. */
 struct shapes {
     const struct sw_model_config *base;
-    bool deeper; /* all have the base's width; false: its proportions */
+    bool deeper; /* true: all have the width of `base`; false: its proportions */
 };
 
-/* Returns false where no model has such a shape. */
+/* Returns false if no model has this shape. */
 static bool make_config(const struct shapes *shapes, int64_t layers, struct sw_model_config *out) {
     SW_HANDLES_ERRORS();
     if (shapes->deeper) {
@@ -99,15 +107,15 @@ static bool make_config(const struct shapes *shapes, int64_t layers, struct sw_m
     return made;
 }
 
-/* Makes the outline of the plan for a model of so many layers. A size that does not fit is no error. The caller
- * releases the size's job, also after a failure. */
+/* Makes the outline of the plan for a model of `layers` layers. A size that does not fit is no error. The caller
+ * releases the size's job, even after a failure. */
 static sw_status plan_size(const struct sw_sizing *s, const struct shapes *shapes, int64_t layers, struct size *out) {
     struct sw_model_config config;
     const struct sw_job_change change = {.settings = s->settings, .resolves = true, .config = &config};
     *out = (struct size){.limit = SW_LIMIT_SIZE};
     if (!make_config(shapes, layers, &config))
         return SW_OK;
-    /* A longer --seq asks for a model that was made for it. */
+    /* A --seq beyond the model's positions is treated as a question about a model made for it. */
     config.max_positions = sw_max_i64(config.max_positions, s->settings.seq);
     const sw_status status = sw_job_with(&s->machine, &change, &out->job);
     out->fits = status == SW_OK;
@@ -118,15 +126,15 @@ static sw_status plan_size(const struct sw_sizing *s, const struct shapes *shape
     return SW_OK;
 }
 
-/* Predicts a size's step by the plan that a search of so many ops finds, which replaces the outline; 0: by the outline
- * itself. Keeps the faster of it and *out. */
+/* Predicts a size's step by the plan that a search of most_ops ops finds, which replaces the outline; 0: by the
+ * outline. Keeps the faster of it and *out. */
 static sw_status price_plan(struct sw_job *job, int64_t most_ops, struct sw_largest *out) {
     struct sw_outline_price found;
     sw_status status = most_ops > 0 ? sw_job_choose(job, most_ops) : SW_OK;
     if (status == SW_OK)
         status = sw_outline_simulate(job->plan, &job->rates.rates, INFINITY, &found);
     if (status == SW_ERR_BUDGET || status == SW_ERR_ARG || (status == SW_OK && !found.simulated)) {
-        /* Each group of micro-batches that fits has too many ops, so there is no such plan. */
+        /* Every group of micro-batches that fits has too many ops: there is no such plan. */
         sw_error_clear();
         return SW_OK;
     }
@@ -142,8 +150,8 @@ static sw_status price_plan(struct sw_job *job, int64_t most_ops, struct sw_larg
     return SW_OK;
 }
 
-/* Prices the usual plans with all updates on one side. The search takes ten times as long or more, and finds a plan
- * that is at least as fast. */
+/* Prices the usual plans with all updates on one side. A search takes ten times as long or more, and finds a plan that
+ * is at least as fast. */
 static sw_status price_sides(const struct sw_job *job, struct sw_largest *out) {
     for (int update = SW_UPDATE_HOST; update <= SW_UPDATE_DEVICE; update++) {
         struct sw_job_change side = sw_job_same(job);
@@ -160,25 +168,24 @@ static sw_status price_sides(const struct sw_job *job, struct sw_largest *out) {
     return SW_OK;
 }
 
-/* Predicts the speed of a size that fits, by a search of so many ops; 0: roughly, by plans with all updates on one
- * side.
- */
+/* Predicts the speed of a size that fits, by a search of most_ops ops; 0: roughly, by plans with all updates on one
+ * side. */
 static sw_status price_size(struct sw_job *job, int64_t most_ops, struct sw_largest *out) {
     SW_TRY(sw_job_count_rates(job));
     return most_ops == 0 && job->settings->update == SW_UPDATE_AUTO ? price_sides(job, out)
                                                                     : price_plan(job, most_ops, out);
 }
 
-/* The sizes between which the largest lies, by their layers: `good` trains, `bad` does not. */
+/* Two sizes, as numbers of layers: `good` trains, `bad` does not. The largest size is between them. */
 struct bracket {
     int64_t good, bad;
 };
 
-/* Halves the sizes until the largest that fits is known. */
+/* Halves the bracket until the largest size that fits is known. */
 static sw_status find_fitting(struct sw_sizing *s, const struct shapes *shapes, struct bracket *between,
                               sw_size_limit *out_limit) {
     while (between->bad - between->good > 1) {
-        /* Doubling until a size is too large plans none that is far too large. */
+        /* While no bad size is known, doubles the layers, so that no size far too large is planned. */
         const bool open = between->bad > SW_CONFIG_MAX_LAYERS;
         const int64_t twice = sw_min_i64(sw_max_i64(8, 2 * between->good), SW_CONFIG_MAX_LAYERS);
         const int64_t layers = open ? twice : between->good + (between->bad - between->good) / 2;
@@ -196,9 +203,9 @@ static sw_status find_fitting(struct sw_sizing *s, const struct shapes *shapes, 
     return SW_OK;
 }
 
-/* Returns the layers to try next: those at which the speed would be the least, as it falls with the parameters, which
- * grow with the layers, or, where the width grows with them, with their cube; the middle once that has not come near,
- * and where no plan has a speed. */
+/* Returns the number of layers to try next: where the speed should be the required one. Speed falls with the
+ * parameters, which grow with the layers or, if the width grows too, with their cube. Returns the middle after a few
+ * tries, and if no plan has a speed. */
 static int64_t next_layers(const struct shapes *shapes, const struct bracket *between, int64_t tried,
                            double speed_ratio, int tries) {
     enum { GUESSES = 3 };
@@ -212,11 +219,11 @@ static int64_t next_layers(const struct shapes *shapes, const struct bracket *be
 struct speed_search {
     struct shapes shapes;
     double least_tokens_per_s;
-    int64_t most_ops; /* price_size */
+    int64_t most_ops; /* as for price_size */
     int most_tries;
 };
 
-/* Tries sizes from `layers` on until the largest that is fast enough is known but for a share of its layers. */
+/* Tries sizes, first `layers`, until the largest that is fast enough is known to a fraction of its layers. */
 static sw_status find_fast(struct sw_sizing *s, const struct speed_search *search, int64_t layers,
                            struct bracket *between, struct sw_largest *out) {
     enum { SHARE = 24 };
@@ -241,7 +248,7 @@ static sw_status find_fast(struct sw_sizing *s, const struct speed_search *searc
     return SW_OK;
 }
 
-/* Predicts the step of what was found as `plan` does, by the whole search. */
+/* Predicts the step of the result by the full search, as `plan` does. */
 static sw_status predict_as_plan(struct sw_sizing *s, const struct speed_search *search, int64_t layers,
                                  struct sw_largest *out) {
     struct sw_largest found = {.limit = out->limit};
@@ -255,8 +262,8 @@ static sw_status predict_as_plan(struct sw_sizing *s, const struct speed_search 
     return status;
 }
 
-/* The search of each update's side finds some speed more than the rough one, and perhaps a larger size: the speed that
- * it finds for the roughly largest size says which. */
+/* A search of each update's side finds a somewhat higher speed than the rough price, and perhaps a larger size. The
+ * speed that it finds for the roughly largest size tells which size to try. */
 static sw_status refine(struct sw_sizing *s, struct speed_search search, const struct bracket *rough,
                         struct sw_largest *out) {
     enum { TRIES = 2, DEEPER_TRIES = 3 };
@@ -267,7 +274,7 @@ static sw_status refine(struct sw_sizing *s, struct speed_search search, const s
     return out->tokens_per_s > 0.0 ? predict_as_plan(s, &search, between.good, out) : SW_OK;
 }
 
-/* Finds roughly the largest size among some shapes that is fast enough. least: layers that are known to be. */
+/* Finds roughly the largest size of some shapes that is fast enough. least: layers known to be fast enough. */
 static sw_status find_roughly(struct sw_sizing *s, const struct speed_search *search, int64_t least,
                               struct bracket *fast, struct sw_largest *out) {
     enum { DEEPER_PART = 4 };
@@ -275,14 +282,14 @@ static sw_status find_roughly(struct sw_sizing *s, const struct speed_search *se
     SW_TRY(find_fitting(s, &search->shapes, &fitting, &out->limit));
     *fast = (struct bracket){.good = least, .bad = fitting.good + 1};
     SW_TRY(find_fast(s, search, fitting.good, fast, out));
-    /* A search finds more speed than the rough price, and one layer more costs less than one of wider ones. */
+    /* A search finds more speed than the rough price, and one more layer costs less than one step of width. */
     if (search->shapes.deeper)
         fast->bad = sw_min_i64(fitting.good + 1, fast->bad + fast->bad / DEEPER_PART);
     return SW_OK;
 }
 
-/* Width is what the device's memory limits, and the layers are what the other tiers hold: so the width that the
- * proportions give is searched with more layers, too. */
+/* The device's memory limits the width, the other tiers limit the layers. So the width that the proportions give is
+ * also searched with more layers. */
 sw_status sw_sizing_find(struct sw_sizing *s, const struct sw_model_config *base, double least_tokens_per_s,
                          struct sw_largest *out) {
     struct speed_search search = {

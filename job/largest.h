@@ -10,14 +10,15 @@ typedef enum {
     SW_LIMIT_SPEED,
     SW_LIMIT_DEVICE,
     SW_LIMIT_HOST,
-    SW_LIMIT_MEMORY, /* of device and host */
-    SW_LIMIT_OPS,    /* a plan would have too many */
-    SW_LIMIT_SIZE    /* config.h */
+    SW_LIMIT_MEMORY, /* memory of device and host */
+    SW_LIMIT_OPS,    /* a plan would have too many ops */
+    SW_LIMIT_SIZE    /* limits of config.h */
 } sw_size_limit;
 const char *sw_size_limit_name(sw_size_limit limit);
 
 struct sw_largest {
-    struct sw_model_config config; /* layers 0: not even a model of one layer trains; the members below are not set */
+    /* Layers 0: not even a model of one layer trains, and the members below are not set. */
+    struct sw_model_config config;
     int64_t parameters, disk_bytes;
     double tokens_per_s;
     struct sw_simulation step;
@@ -28,16 +29,16 @@ struct sw_largest {
 struct sw_sizing;
 
 /* Opens the machine that the settings name, or this one with its profile. Messages and budgets are those of `plan`. The
- * settings are those of the command line, not resolved; --model may be missing, and they outlive the search. */
+ * settings are unresolved, as on the command line; --model may be missing. They must outlive the search. */
 sw_status sw_sizing_open(const struct sw_settings *settings, struct sw_sizing **out);
 void sw_sizing_close(struct sw_sizing *sizing);
 
-/* Returns the name of the machine's device. It belongs to the search. */
+/* Returns the name of the machine's device. The search owns it. */
 const char *sw_sizing_device_name(const struct sw_sizing *sizing);
 
-/* Searches the largest model of base's proportions (sw_config_scale) that fits and trains at least_tokens_per_s or
- * more. Each size is planned as `plan` plans it; sizes are halved, so a size that neither fits nor is fast enough hides
- * larger ones. */
+/* Searches for the largest model with base's proportions (sw_config_scale) that fits and trains at least_tokens_per_s
+ * or more. Plans each size as `plan` does. Halves the range of sizes, so a size that fails can hide larger ones that
+ * would not. */
 sw_status sw_sizing_find(struct sw_sizing *sizing, const struct sw_model_config *base, double least_tokens_per_s,
                          struct sw_largest *out);
 

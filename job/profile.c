@@ -1,3 +1,13 @@
+/* The profile of a machine: measured once and kept, or described.
+ *
+ * Ops are timed in small models of many shapes (the cells), not in the user's model. One profile then prices any model,
+ * and a model that does not fit this machine can be priced too. Timing ops one by one would miss what caches keep from
+ * one op to the next.
+ *
+ * A shared machine changes speed within seconds, so all cells are timed twice and memory is sampled over the whole
+ * measurement. The best that was seen is not taken: a plan must hold on the usual day.
+ *
+ * Device and drives are kept apart, because drives depend on the folders and not on the build of the program. */
 #include "job/profile.h"
 
 #include "core/clock.h"
@@ -29,15 +39,15 @@
 
 /* Times the ops of units whose sizes span those of real models. */
 
-/* A model of one block. Heads have 64 elements in those of GPT-2's kind, 128 in those of Llama's kind where they are
- * wide enough. */
+/* A model of one block. Heads have 64 elements in models like GPT-2, 128 in models like Llama if they are wide enough.
+ */
 struct cell {
     int64_t hidden, ffn, vocab, batch, seq;
-    bool llama; /* of Llama's kind; false: of GPT-2's */
+    bool llama; /* like Llama; false: like GPT-2 */
 };
 
-/* Smallest first: large ones are left out where time or memory does not reach. Those of a few tokens read their weights
- * for little arithmetic. */
+/* Smallest first: large ones are left out if time or memory runs short. Those of a few tokens read their weights for
+ * little arithmetic. */
 static const struct cell cells[] = {
     {64, 256, 256, 4, 64, false},        {64, 176, 256, 4, 64, true},         {256, 1024, 256, 8, 256, false},
     {256, 704, 1024, 2, 256, true},      {256, 1024, 4096, 1, 4, false},      {768, 3072, 50257, 1, 4, false},
@@ -49,12 +59,12 @@ static const struct cell cells[] = {
 };
 enum { CELLS = sizeof cells / sizeof cells[0], LEAST_ROUNDS = 3, MOST_ROUNDS = 9, MANY_TOKENS = 64 };
 
-/* In models whose blocks are this wide a block's weights have left the caches when its turn comes again. */
+/* In models whose blocks are this wide, a block's weights have left the caches by the time they are needed again. */
 enum { WIDE_MODEL = 768 };
 #define CACHES_BYTES (64 * SW_MIB)
 
-/* Seconds for all cells, for the rounds of one pass, and those after which all cells that fit are timed again: the
- * machine's speed changes within seconds where others share it. */
+/* Seconds for all cells; seconds for the rounds of one pass; seconds after which all cells that fit are timed again. A
+ * shared machine's speed changes within seconds. */
 #define ALL_S 26.0
 #define FIRST_S 18.0
 #define PASS_S 0.06
@@ -68,10 +78,10 @@ struct timing {
     struct sw_op_times *times;
     struct sw_ranks *ranks;
     struct sw_stream *stream;
-    struct sw_memory *other; /* copied to itself, displaces what caches have */
+    struct sw_memory *other; /* copied to itself, to displace what caches hold */
     struct sw_long_work progress;
     int64_t start_ns;
-    double s_per_flop; /* seconds that the last cell of many tokens took, over its cell_flops; 0: there was none */
+    double s_per_flop; /* seconds of the last cell of many tokens, divided by its cell_flops; 0: there was none */
     double cpu_s, wall_s;
 };
 
@@ -89,7 +99,7 @@ static sw_status config_of(const struct cell *cell, struct sw_model_config *out)
     return SW_OK;
 }
 
-/* Returns about how many operations a cell takes in one round, to compare cells. */
+/* Returns roughly how many operations a cell takes in one round, to compare cells. */
 static double cell_flops(const struct cell *cell) {
     enum { PASSES = 10 };
     const double sides = 4.0 * (double)cell->hidden + 3.0 * (double)cell->ffn + (double)cell->vocab;
@@ -123,7 +133,7 @@ static sw_status time_pass(struct timing *timing, struct sw_unit_run *run, sw_un
     return SW_OK;
 }
 
-/* The models of the cells are whole, so their blocks have none of the passes of tensor groups, which come last. */
+/* The models of the cells are whole, so their blocks do not have the passes of tensor groups, which come last. */
 static sw_status time_units(struct timing *timing, struct sw_unit_run *run, int64_t units, bool displace) {
     for (int64_t u = 0; u < units; u++) {
         const bool block = u > 0 && u + 1 < units;
@@ -174,7 +184,7 @@ static int64_t most_cell_bytes(const struct sw_device *device) {
     return 0;
 }
 
-/* Times the models that are done by then; the first in any case, because a profile without ops prices nothing. */
+/* Times the models that finish before until_s. The first is always timed: a profile without ops prices nothing. */
 static sw_status time_cells(struct timing *timing, const struct sw_rates_target *target, double until_s,
                             struct sw_memory_samples *samples) {
     const int64_t most_bytes = most_cell_bytes(timing->device);
@@ -189,8 +199,8 @@ static sw_status time_cells(struct timing *timing, const struct sw_rates_target 
     return SW_OK;
 }
 
-/* Times the ops of small models of all kinds on the compute device, largest last, within some half a minute, and
- * samples the memory between them. Fills in the cores that the ops keep busy. */
+/* Times the ops of small models of all kinds on the compute device, largest last, in about half a minute, and samples
+ * the memory between them. Fills in the cores that the ops keep busy. */
 static sw_status profile_time_ops(const struct sw_rates_target *target, struct sw_op_times *times,
                                   struct sw_memory_samples *samples, double *out_compute_cores) {
     struct timing timing = {
@@ -216,19 +226,19 @@ static sw_status profile_time_ops(const struct sw_rates_target *target, struct s
 
 enum { KEY_CHARS = 1024, RANKS_CHARS = 96, BESIDE_CHARS = 128, PROGRAM_CHARS = 2 * SW_COMM_DIGEST_BYTES + 1 };
 
-/* Bounds of what an op may take. */
+/* Upper bounds of an op's numbers in an entry. */
 #define MOST_OP_S 1e4
 #define MOST_WORK_PER_S 1e18
 
-/* The load of other programs from which it is said. */
+/* The load of other programs, in cores, above which a message mentions it. */
 #define MUCH_LOAD 0.5
 
-/* The entries of the cache: what the device and the memory reach, and what the drives reach. */
+/* The kinds of cache entries: rates of the device and the memory, and rates of the drives. */
 static const char machine_kind[] = "machine", drives_kind[] = "drives";
-/* The member of the machine's entry with the rates of collectives within a node, where ranks are on several. */
+/* The member of the machine's entry that has the rates of collectives within a node, if ranks are on several. */
 static const char within_node[] = "in_node";
 
-/* Writes what the rates of the device and the memory depend on. */
+/* Writes the key of the rates of device and memory: everything they depend on. */
 static void machine_key(const struct sw_rates_target *target, char out[KEY_CHARS]) {
     SW_HANDLES_ERRORS();
     const struct sw_device_info info = sw_devices_info(target->devices);
@@ -248,7 +258,7 @@ static void machine_key(const struct sw_rates_target *target, char out[KEY_CHARS
              sw_settings_precision_name(target->settings), ranks);
 }
 
-/* Writes which drives the folders lie on: the number of each file system's device, and its size. */
+/* Writes the key of the drives' rates: the number of each file system's device, and its size. */
 static void drives_key(const struct sw_rates_target *target, char out[KEY_CHARS]) {
     int length = snprintf(out, KEY_CHARS, "spillway %s", SW_VERSION);
     for (int i = 0; i < target->directory_count && length < KEY_CHARS; i++) {
@@ -320,7 +330,7 @@ static const char program[] = "program", doubt[] = "departed";
 /* How a part of the profile is kept. */
 enum kept { KEPT_NOT, KEPT_DAMAGED, KEPT_BY_OTHER, KEPT_IN_DOUBT, KEPT_WELL };
 
-/* The end of the message that a part is measured again. */
+/* The reason at the end of the message that a part is measured again. */
 static const char *const why_again[] = {
     [KEPT_NOT] = "",
     [KEPT_DAMAGED] = ", as what was kept of it cannot be right",
@@ -328,7 +338,7 @@ static const char *const why_again[] = {
     [KEPT_IN_DOUBT] = ", as a run has departed from its profile",
 };
 
-/* Writes what tells builds of the program apart; "" where the program cannot read itself. */
+/* Writes an identifier of this build; "" if the program cannot read itself. */
 static void program_text(char out[PROGRAM_CHARS]) {
     SW_HANDLES_ERRORS();
     unsigned char digest[SW_COMM_DIGEST_BYTES];
@@ -338,7 +348,7 @@ static void program_text(char out[PROGRAM_CHARS]) {
             snprintf(out + (ptrdiff_t)2 * i, 3, "%02x", digest[i]);
 }
 
-/* The device's and the memory's part of the profile, or the drives'. */
+/* One of the two parts of the profile: device and memory, or drives. */
 struct part {
     const char *kind, *path;
     char key[KEY_CHARS];
@@ -375,7 +385,7 @@ static enum kept read_part(const struct part *part, struct sw_profile *out) {
     return kept;
 }
 
-/* Warns where the user has no folder for caches, or it is full: the next command then measures again. */
+/* Keeps an entry. Warns if the user has no cache folder, or it is full: the next command then measures again. */
 static void keep(const char *kind, const char *key, json_t *entry) {
     SW_HANDLES_ERRORS();
     char own[PROGRAM_CHARS];
@@ -392,7 +402,7 @@ void sw_profile_doubt(const char *path) {
         (void)sw_cache_mark(path, doubt);
 }
 
-/* Measures the machine on this rank, beside the others. */
+/* Measures the machine on this rank, while the other ranks do the same. */
 static sw_status measure_here(const struct sw_rates_target *target, struct sw_profile *out) {
     struct sw_memory_samples samples = {.count = 0};
     sw_op_times_destroy(out->times);
@@ -433,8 +443,8 @@ static sw_status measure_part(const struct sw_rates_target *target, const struct
     return SW_OK;
 }
 
-/* Writes what is said where cores were busy in the last minute, "" where they were not. The load does not tell a
- * program that goes on from one that has just ended. */
+/* Writes a remark for the message if cores were busy in the last minute, else "". The load does not tell a program that
+ * goes on from one that has just ended. */
 static void beside_others(char out[BESIDE_CHARS]) {
     double load;
     out[0] = '\0';
@@ -457,7 +467,7 @@ static void say_measuring(const struct sw_rates_target *target, const struct sw_
         sw_log_info("measuring the drives of the store%s", why_again[kept]);
 }
 
-/* Finds a part whose key and path are given. Rank 0 reads, and tells all. Returns in *out_known whether it is known. */
+/* Finds a part whose key and path are set. Rank 0 reads and tells all. *out_known: whether the part is known. */
 static sw_status find_part(const struct sw_rates_target *target, const struct sw_profile_need *need,
                            const struct part *part, struct sw_profile *out, bool *out_known) {
     enum kept kept = KEPT_NOT;
@@ -480,7 +490,7 @@ static void path_of(const struct part *part, char out[SW_CACHE_PATH_CHARS]) {
     out[0] = '\0';
 }
 
-/* The profile's chunks are of an ordinary size, whatever the settings have. */
+/* The profile is measured with chunks of an ordinary size, whatever the settings have. */
 static sw_status find_parts(const struct sw_rates_target *given, const struct sw_profile_need *need,
                             struct sw_profile *out) {
     enum { CHUNK_GRAINS = 32, RING_CHUNKS = 8 };
@@ -500,8 +510,8 @@ static sw_status find_parts(const struct sw_rates_target *given, const struct sw
     return need->drives ? find_part(&target, need, &drives, out, &drives_known) : SW_OK;
 }
 
-/* Describes the device that was measured. Its best rate stands for ops that were not timed, because the units that have
- * them took too much memory or time. */
+/* Describes the device that was measured. Ops that were not timed, because units with them took too much memory or
+ * time, get its best rate. */
 static void describe_measured(const struct sw_rates_target *target, struct sw_profile *profile) {
     const double flops_per_s = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
     profile->device =
@@ -589,7 +599,7 @@ static sw_status read_device(const json_t *object, const char *path, struct sw_d
     return SW_OK;
 }
 
-/* Reads what several nodes have, which a description may leave out. */
+/* Reads the description of several nodes, which may be missing. */
 static sw_status read_node(const json_t *object, const char *path, struct sw_node *out) {
     static const char *const names[] = {"devices", "hop_s", "network_bytes_per_s", "network_hop_s"};
     double devices;
@@ -618,7 +628,7 @@ static sw_status description_from_json(const json_t *root, const char *path, str
     return sw_rates_from_json(json_object_get(root, "rates"), SW_RATES_ALL, path, &out->rates);
 }
 
-/* Replaces each assumed number below an object by its slow or its fast bound. Of seconds, the high ones are slow. */
+/* Replaces each assumed number below an object by its slow or its fast bound. Of seconds, high is slow. */
 static void take_bounds(json_t *object, bool fast) {
     const char *name;
     json_t *value;
@@ -663,7 +673,7 @@ static sw_status fail_unknown(const char *machine) {
                    near ? "; did you mean " : "", near ? nearest.name : "", near ? "?" : "");
 }
 
-/* A name counts before a file of that name, which "./NAME" means. */
+/* Reads a description. A shipped name wins over a file of that name, which "./NAME" means. */
 static sw_status read_description(const char *machine, json_t **out) {
     for (const struct sw_shipped_machine *m = sw_shipped_machines; m->name != NULL; m++)
         if (strcmp(machine, m->name) == 0)

@@ -1,3 +1,11 @@
+/* The rates that price a plan: measured, read from a file, or derived from a description.
+ *
+ * Each unit of the user's own model is timed alone, one of each shape, with the engine idle. Timing whole steps instead
+ * would mix the rates that the simulator must tell apart, and would need the model to fit. What costs less than the
+ * noise of two timings, recomputing derived intermediates, is counted by its bytes.
+ *
+ * A number of the file may be edited to ask about another machine, so all numbers are read through one table with their
+ * range, and an unknown field is an error. */
 #include "job/rates.h"
 
 #include "core/clock.h"
@@ -22,7 +30,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A number of struct sw_rates in the file: its name, and which set it belongs to. */
+/* A number of struct sw_rates in the file: its name and its set. */
 struct number {
     const char *name;
     size_t offset;
@@ -38,7 +46,7 @@ static const struct number numbers[] = {MACHINE(cores),       MACHINE(compute_co
 static const struct number moves[] = {MACHINE(upload), MACHINE(download), MACHINE(update), MACHINE(update_on_device),
                                       MACHINE(finish), MACHINE(zero),     DRIVES(read),    DRIVES(write),
                                       MACHINE(gather), MACHINE(reduce)};
-/* A file may lack these, which are 0 then. */
+/* A file may lack these numbers, which are then 0. */
 static const struct number further_moves[] = {MACHINE(update_bf16), MACHINE(update_8bit)};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
@@ -75,7 +83,7 @@ static bool is_amount(const json_t *value, bool may_be_zero) {
     return json_is_number(value) && isfinite(number) && (number > 0.0 || (may_be_zero && number == 0.0));
 }
 
-/* Checks that an assumed number has its range and its reason. */
+/* Checks that an assumed number has a range and a reason. */
 static bool is_assumption(const json_t *value, bool may_be_zero) {
     const json_t *low = json_object_get(value, "low"), *high = json_object_get(value, "high");
     const json_t *expected = json_object_get(value, "expected");
@@ -127,7 +135,7 @@ sw_status sw_rates_from_json(const json_t *object, sw_rate_set set, const char *
     return SW_OK;
 }
 
-/* Bounds of a profile's rates, and of its numbers, which are cores, factors and seconds. */
+/* Plausible bounds of a profile's rates, and of its other numbers: cores, factors and seconds. */
 #define LEAST_BYTES_PER_S 1e3
 #define MOST_BYTES_PER_S 1e16
 #define MOST_NUMBER 1e6
@@ -182,7 +190,7 @@ sw_status sw_rates_refuse_unknown(const json_t *object, const char *path) {
 
 /* Measures how long each unit of a model takes: one unit of each shape runs alone, or a described device counts it. */
 
-/* Rounds that are timed: three, and more while they are short. */
+/* Timed rounds: at least three, and more while they are short. */
 enum { LEAST_ROUNDS = 3, MOST_ROUNDS = 25 };
 #define ENOUGH_S 0.3
 #define LONG_S 0.9
@@ -215,7 +223,7 @@ static sw_status time_pass(struct bench *bench, sw_unit_pass pass, double *out_s
         sw_ranks_tick(bench->ranks);
         SW_TRY(sw_long_work_at(bench->progress, 0));
         seconds[rounds] = (double)(sw_now_ns() - start_ns) * 1e-9;
-        /* The first round touches memory and fills caches. That matters only if a round is short. */
+        /* The first round touches memory and fills caches, which matters only if a round is short. */
         if (first && seconds[rounds] < LONG_S / LEAST_ROUNDS)
             continue;
         bench->cpu_s += sw_cpu_seconds() - start_cpu_s;
@@ -347,7 +355,7 @@ sw_status sw_rates_sample_memory(const struct sw_rates_target *target, struct sw
     return SW_OK;
 }
 
-/* Returns the median of one number over all samples. `first` is that of the first sample. */
+/* Returns the median of one number over all samples. `first` points to the number in the first sample. */
 static double median_of(const struct sw_memory_samples *samples, const double *first) {
     double value[SW_MEMORY_SAMPLES];
     for (int i = 0; i < samples->count; i++)
@@ -380,8 +388,8 @@ static sw_status allocate_units(int64_t units, struct sw_machine_rates *rates) {
     return rates->units != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the units' times");
 }
 
-/* Assumes the rates of collectives between ranks that are not here: as fast as the slower direction of the device's
- * link, after a network's latency. */
+/* Assumes the rates of collectives with ranks that are not running: as fast as the slower direction of the device's
+ * link, with a network's latency. */
 #define ASSUMED_COMM_LATENCY_S 20e-6
 void sw_rates_assume_ranks(struct sw_rates *rates) {
     const bool down = rates->download.bytes_per_s < rates->upload.bytes_per_s;
@@ -485,7 +493,7 @@ void sw_rates_fit_nodes(const struct sw_settings *settings, struct sw_rates *rat
     sw_rates_over_measured_nodes(&job, rates);
 }
 
-/* Writes what the times of units and the rates of chunks depend on. */
+/* Writes everything that the times of units and the rates of chunks depend on. */
 static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS]) {
     SW_HANDLES_ERRORS();
     const struct sw_model_config *c = sw_model_get_config(target->model);
@@ -504,7 +512,7 @@ static void describe(const struct sw_rates_target *target, char text[SHAPE_CHARS
              (long long)(s->auto_chunk_grains > 0 ? s->auto_chunk_grains : s->chunk_grains));
 }
 
-/* A time of struct sw_unit_seconds, of which the file has an array. */
+/* One time of struct sw_unit_seconds. The file has an array of each. */
 struct unit_time {
     const char *name;
     size_t offset;

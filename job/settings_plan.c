@@ -1,4 +1,12 @@
-/* Makes the plan that settings ask for, and chooses by rates what they leave open. */
+/* Makes the plan that settings ask for, and chooses by rates what they leave open.
+ *
+ * Without rates, choices follow rules: ZeRO stage 2 if every device can hold all weights, whole inputs if the device
+ * has room for everything, the largest group that fits. With rates, every open combination of stage and kept rows is a
+ * variant. Variants are priced by their usual plan, and searched in the order of that price until no other can win: a
+ * full search of each would take several times as long.
+ *
+ * All ranks must choose alike without exchanging prices of every candidate, so each looks at rank 0's shards, which are
+ * the largest. */
 #include "job/settings_plan.h"
 
 #include "core/machine.h"
@@ -8,9 +16,9 @@
 #include <stdlib.h>
 
 enum { UNIT_SLOTS = 2 };
-/* The part of a step that stage 3 must save. */
+/* The share of a step that stage 3 must save to be chosen. */
 #define STAGE_LEAST_SAVED 0.005
-/* The part of a step that no search has been seen to save beside what it begins with. */
+/* The largest share of a step that a search has been seen to save, compared with the plan it begins with. */
 #define MOST_SEARCH_SAVES 0.3
 
 struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
@@ -24,17 +32,16 @@ struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
                                    .fp8 = sw_settings_fp8(settings)};
 }
 
-/* Returns the elements of a tensor that multiply each token: none of a vector. */
+/* Returns the elements of a tensor that multiply each token: none in a vector. */
 static double multiplying(const struct sw_tensor *tensor) {
     const struct sw_part *part = &tensor->part;
     return tensor->dims > 1 ? (double)((part->used_rows > 0 ? part->used_rows : part->rows) * part->cols) : 0.0;
 }
 
-/* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and parameter
- * that multiplies, and for causal attention two for each element of the hidden state and position. The embedding
- * multiplies nothing. With tiles or in a tensor group a block has two halves, of which the first attends, each unit
- * with its part of the heads. Of a half of a block, the last matrix is the last product, and the others are the first.
- */
+/* Counts the floating-point operations of a unit's forward pass for one micro-batch: two for each token and multiplying
+ * parameter, and for causal attention two for each element of the hidden state and position. The embedding multiplies
+ * nothing. With tiles or in a tensor group a block is two halves, each unit with its part of the heads; only the first
+ * half attends. In a half, the last matrix is the last product and the others are the first product. */
 static void count_flops(const struct sw_units *units, int64_t unit, const struct sw_settings *settings,
                         struct sw_unit_cost *out) {
     const struct sw_tensor *table = &units->unit[0].tensor[0];
@@ -54,14 +61,14 @@ static void count_flops(const struct sw_units *units, int64_t unit, const struct
     out->first_product_flops = 2.0 * (all - last) * rows;
 }
 
-/* The choices to search, and the rates; a NULL pointer means that the settings decide. */
+/* The choices to search, and the rates. A NULL pointer means that the settings decide. */
 struct pricing {
     const struct sw_search_open *open;
     const struct sw_rates *rates;
     struct sw_search_prices *prices;
 };
 
-/* Makes the outline, with the floating-point operations of each unit for its ops. */
+/* Makes the outline, with the floating-point operations of each unit's ops. */
 static sw_status outline_plan(const struct sw_plan_spec *given, const struct sw_settings *settings,
                               const struct pricing *pricing, struct sw_plan **out) {
     const int64_t count = given->units->count;
@@ -88,8 +95,8 @@ end:
     return status;
 }
 
-/* Tells whether an outline lacks room on the device for what the backward pass reads: inputs that may live anywhere are
- * elsewhere, or intermediates are computed again. */
+/* Tells whether an outline lacks device memory for what the backward pass reads: inputs are elsewhere although they may
+ * be anywhere, or intermediates are computed again. */
 static bool lacks_room(const struct sw_plan *plan) {
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
         if ((plan->spec.place.automatic[SW_ACTS] && plan->placement[u].tier[SW_ACTS] != SW_DEVICE) ||
@@ -103,13 +110,13 @@ static bool is_open(const struct sw_settings *settings) {
     return settings->sequence != SW_SEQUENCE_YES && settings->partition == SW_PARTITION_AUTO;
 }
 
-/* Tells whether a rank of a tensor group may keep inputs whole or its rows of them, as prices say. */
+/* Tells whether prices may decide between whole inputs and rows. */
 static bool may_keep_rows(const struct sw_settings *settings, const struct sw_plan_spec *base) {
     return base->tensor.ranks > 1 && is_open(settings);
 }
 
-/* Returns the specification of a plan whose ranks keep their rows, by sequence parallelism unless that or tiles exclude
- * it. */
+/* Returns the specification of a plan whose ranks keep rows, by sequence parallelism unless the settings or tiles
+ * exclude it. */
 static struct sw_plan_spec with_rows(const struct sw_plan_spec *base, const struct sw_settings *settings) {
     struct sw_plan_spec spec = *base;
     spec.tensor.sequence = settings->sequence == SW_SEQUENCE_AUTO && settings->tiles == 1;
@@ -117,8 +124,8 @@ static struct sw_plan_spec with_rows(const struct sw_plan_spec *base, const stru
     return spec;
 }
 
-/* Outlines without prices: ranks keep inputs whole where these leave the devices room for everything, because rows are
- * gathered once more; else rows, if they fit. The ranks of a group have the same sizes and so decide alike. */
+/* Makes an outline without prices. Ranks keep whole inputs if the devices then have room for everything, because rows
+ * are gathered once more; else rows, if they fit. The ranks of a group have the same sizes and so decide alike. */
 static sw_status outline_base(const struct sw_plan_spec *base, const struct sw_settings *settings,
                               struct sw_plan **out) {
     sw_status status = outline_plan(base, settings, NULL, out);
@@ -137,8 +144,8 @@ static sw_status outline_base(const struct sw_plan_spec *base, const struct sw_s
     return status;
 }
 
-/* The inputs are partitioned, and norms run on a rank's rows, where that is asked for; where it is left open, the
- * outline decides. */
+/* Partitions the inputs, and runs norms on a rank's rows, if the settings say so. If they leave it open, the outline
+ * decides. */
 static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const struct sw_model_bytes *bytes) {
     if (sw_settings_tensor_ranks(settings) == 1)
         return (struct sw_plan_tensor){0};
@@ -152,7 +159,7 @@ static struct sw_plan_tensor tensor_of(const struct sw_settings *settings, const
                                    .sequence = settings->sequence == SW_SEQUENCE_YES};
 }
 
-/* A data rank, and the ZeRO stage to plan it with. */
+/* A data rank, and the ZeRO stage of its plan. */
 struct share {
     int rank, stage;
 };
@@ -206,7 +213,7 @@ static sw_status outline_share(const struct sw_settings *settings, const struct 
     return outline_base(&base, settings, out);
 }
 
-/* Refuses to quantize what a job of this stage does not exchange, or does not keep. */
+/* Refuses to quantize what a job of this stage does not exchange or keep. */
 static sw_status check_quantized(const struct sw_settings *settings, int stage) {
     const sw_quant gather = sw_settings_gather(settings), reduce = sw_settings_reduce(settings);
     SW_TRY(sw_settings_check_quantized(settings));
@@ -223,9 +230,9 @@ static sw_status check_quantized(const struct sw_settings *settings, int stage) 
     return SW_OK;
 }
 
-/* Chooses the ZeRO stage where no prices do. Quantized weights are gathered in stage 3 alone. Stage 3 otherwise saves
- * only memory where every device can hold all weights, so 2 is preferred. All ranks must choose alike, so each looks at
- * rank 0, whose shards are the largest. */
+/* Chooses the ZeRO stage without prices. Only stage 3 gathers quantized weights. Otherwise stage 3 saves nothing but
+ * memory if every device can hold all weights, so 2 is preferred. All ranks must choose alike, so each looks at rank 0,
+ * whose shards are the largest. */
 static sw_status choose_stage(const struct sw_settings *settings, const struct sw_model *model, int *out) {
     const bool open = settings->zero == SW_OPTION_AUTO;
     *out = open ? SW_ZERO_NONE : (int)settings->zero;
@@ -247,21 +254,22 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
     return SW_OK;
 }
 
-/* One of the ways to run a job that give the same bits: its stage, and whether ranks of a tensor group keep rows. */
+/* One of several ways to run a job that give the same bits: its stage, and whether ranks of a tensor group keep rows.
+ */
 struct variant {
     struct sw_plan_spec base;
     bool rows, searched;
-    struct sw_plan *plan;           /* the usual one, or what a search has found; NULL: none fits */
+    struct sw_plan *plan;           /* the usual plan, or the one that a search found; NULL: none fits */
     struct sw_search_prices prices; /* of `plan` */
 };
 
-/* The variants of a job: for each stage the one that keeps inputs whole and, where that is open, the one with rows. */
+/* The variants of a job: for each stage the one that keeps whole inputs and, if that is open, the one with rows. */
 enum { MOST_VARIANTS = 4 };
 struct variants {
     struct variant variant[MOST_VARIANTS];
-    int count, forms; /* in all, and of each stage */
-    bool searched;    /* one of them was */
-    double least_s;   /* of those that were searched */
+    int count, forms; /* all variants; variants per stage */
+    bool searched;    /* at least one was searched */
+    double least_s;   /* predicted seconds of the fastest one searched */
 };
 
 static double step_of(const struct variant *v) {
@@ -291,7 +299,7 @@ static sw_status search_variant(struct variant *v, const struct sw_settings *set
     return outline_plan(&spec, settings, &pricing, &v->plan);
 }
 
-/* Prices the usual plan of each variant. Fails only if none fits, with what the last one lacks. */
+/* Prices the usual plan of each variant. Fails only if none fits, with the error of the last one. */
 static sw_status price_variants(struct variants *all, const struct sw_settings *settings,
                                 const struct pricing *pricing) {
     struct sw_search_open first = *pricing->open;
@@ -308,13 +316,14 @@ static sw_status price_variants(struct variants *all, const struct sw_settings *
     return SW_OK;
 }
 
-/* Tells whether a variant leaves the devices so much room that keeping rows instead gains nothing. */
+/* Tells whether a variant leaves the devices so much room that keeping rows gains nothing. */
 static bool has_room(const struct variant *whole) {
     return whole->searched && !lacks_room(whole->plan);
 }
 
-/* Returns the variant to search next, NULL after the last: that whose usual plan takes least, unless a search could
- * hardly make it as fast as what was found. The only variant has no usual plan: its search tells whether it fits. */
+/* Returns the variant to search next, NULL after the last: the one whose usual plan is fastest, unless a search could
+ * hardly make it faster than the best one found. A single variant has no usual plan: its search tells whether it fits.
+ */
 static struct variant *next_variant(struct variants *all) {
     struct variant *next = NULL;
     for (int i = 0; i < all->count; i++) {
@@ -340,13 +349,13 @@ static sw_status search_variants(struct variants *all, const struct sw_settings 
     return SW_OK;
 }
 
-/* Tells whether a variant was searched and saves a part of the step of another, which may be NULL. */
+/* Tells whether a variant was searched and its step is at least `part` shorter than another's, which may be NULL. */
 static bool saves(const struct variant *v, double part, const struct variant *other) {
     return v->searched && (other == NULL || !other->searched || step_of(v) < step_of(other) * (1.0 - part));
 }
 
-/* Returns the fastest variant that was searched. Rows replace whole inputs that lack room, and stage 3, which gathers
- * more, must save something. */
+/* Returns the fastest variant that was searched. Rows replace whole inputs only if those lack room. Stage 3, which
+ * gathers more, must save something. */
 static struct variant *fastest(struct variants *all) {
     struct variant *best = NULL;
     for (int i = 0; i < all->count; i += all->forms) {
@@ -359,7 +368,7 @@ static struct variant *fastest(struct variants *all) {
     return best;
 }
 
-/* Searches with all stages and forms that are open, and takes the fastest plan. */
+/* Searches all stages and forms that are open, and takes the fastest plan. */
 static sw_status search(const struct sw_settings *settings, const struct sw_model *model, const int *stages,
                         int stage_count, const struct pricing *pricing, struct sw_plan **out) {
     struct variants all;
@@ -408,14 +417,15 @@ sw_status sw_settings_complete_plan(struct sw_plan *plan) {
     return sw_plan_check(plan);
 }
 
-/* With several ranks the order is by layer: all ranks would have to find the same groups too large and the same prices.
- */
+/* With several ranks the order is by layer: otherwise all ranks would have to find the same groups too large, and the
+ * same prices. */
 static bool order_is_open(const struct sw_settings *settings) {
     return sw_settings_order_is_auto(settings) && sw_settings_ranks(settings) == 1 &&
            sw_settings_micro_batches(settings) > 1;
 }
 
-/* Lists the group sizes to try: all micro-batches, and the powers of four below. Returns their number. */
+/* Lists the group sizes to try: all micro-batches, and the powers of four below that number. Returns how many there
+ * are. */
 static int groups_of(int64_t micros, int64_t out[SW_SEARCH_MOST_GROUPS]) {
     enum { FACTOR = 4 };
     int count = 0;
@@ -434,7 +444,7 @@ static bool lacks_less(const struct sw_plan_lack *a, const struct sw_plan_lack *
                                                 : a->missing_bytes < b->missing_bytes;
 }
 
-/* If no group fits, the error is that of the group that lacks least. */
+/* If no group fits, returns the error of the group that lacks least. */
 sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model, struct sw_plan **out) {
     int64_t group[SW_SEARCH_MOST_GROUPS] = {0}, nearest = 0;
     struct sw_plan_lack lack, least = {.short_budgets = INT32_MAX};
@@ -456,7 +466,7 @@ sw_status sw_plan_fit(struct sw_settings *settings, const struct sw_model *model
     return sw_settings_outline(settings, model, NULL, out);
 }
 
-/* The largest chunks that are tried are so many times as large as those that settings resolve to. */
+/* The largest chunks that are tried, as a multiple of the size that settings resolve to. */
 enum { MOST_CHUNK_FACTOR = 4 };
 
 static bool update_is_open(const struct sw_settings *settings, const struct sw_plan *plan) {

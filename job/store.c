@@ -1,4 +1,5 @@
-/* The store that a plan needs, with its scratch area, in the places of --nvme, and what a run writes to its drives. */
+/* Makes the store that a plan needs, with its scratch area, in the places of --nvme, and counts what a run writes to
+ * its drives. */
 #include "job/store.h"
 
 #include "core/size.h"
@@ -14,7 +15,7 @@
 struct making {
     struct sw_store_spec spec;
     struct sw_scratch scratch;
-    int64_t *first, *grains, *whole; /* one entry a unit; first owns the memory of all three */
+    int64_t *first, *grains, *whole; /* one entry per unit; `first` owns the memory of all three */
 };
 
 static void release(struct making *making) {
@@ -65,7 +66,7 @@ sw_status sw_new_store_check(const struct sw_new_store *wanted) {
     return status;
 }
 
-/* Looks at the directories of a store. Block devices are looked at when the store is made, which opens them. */
+/* Checks the directories of a store. Block devices are checked when the store is made, which opens them. */
 static sw_status look_at_drives(const struct sw_new_store *wanted, const struct sw_drive_look *look,
                                 const int64_t *bytes) {
     const char *directories[SW_STORE_MAX_FILES];
@@ -123,7 +124,7 @@ static int64_t weights_bytes(const struct sw_plan *plan) {
     return bytes;
 }
 
-/* Only masters and weights are written: the store's zeros already are the first moments. */
+/* Loading writes only masters and weights: the first moments are the store's zeros. */
 int64_t sw_writes_of_loading(const struct sw_plan *plan) {
     int64_t masters = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
@@ -153,7 +154,7 @@ double sw_writes_per_thousand(const struct sw_writes *writes) {
     return THOUSAND * (double)writes->step_bytes + saves * (double)writes->save_bytes;
 }
 
-/* Counts the save at the end, too. */
+/* Counts the final save too. */
 double sw_writes_of_run(const struct sw_writes *writes, int64_t steps) {
     const int64_t saves = 1 + (writes->save_every > 0 ? (steps - 1) / writes->save_every : 0);
     return (double)writes->start_bytes + (double)steps * (double)writes->step_bytes +

@@ -1,5 +1,5 @@
-/* Makes the store that a plan needs, with its scratch area, in the places of --nvme, and computes what a run writes to
- * its drives, and the share of their rated life that this is. */
+/* Makes the store that a plan needs, with its scratch area, in the places of --nvme. Computes what a run writes to its
+ * drives, and the share of their rated life that this is. */
 #ifndef SW_JOB_STORE_H
 #define SW_JOB_STORE_H
 
@@ -15,32 +15,33 @@ struct sw_new_store {
     bool allow_buffered, allow_overwrite_device, unnamed; /* as in struct sw_store_spec */
 };
 
-/* Refuses sizes in --nvme that are smaller than the store needs. Touches nothing. */
+/* Refuses sizes in --nvme that are smaller than the store needs. Changes nothing. */
 sw_status sw_new_store_check(const struct sw_new_store *wanted);
-/* How the drives of a store are looked at. */
+/* How to check the drives of a store. */
 struct sw_drive_look {
-    bool named;    /* the store will be in these places, so files must be possible there; false: only the room counts */
-    int64_t ranks; /* ranks whose stores, of the same size, go to the same places; at least 1 */
+    bool named; /* the store will be in these places, so it must be possible to create files there; false: only the free
+                   space counts */
+    int64_t ranks; /* ranks with stores of the same size in the same places; at least 1 */
 };
-/* Does the same, and refuses places that do not exist, in which no store can be made, or whose file systems lack the
- * room (SW_ERR_SPACE). Leaves nothing there. */
+/* Checks the sizes too, and refuses places that do not exist, in which no store can be made, or whose file systems lack
+ * the space (SW_ERR_SPACE). Leaves nothing there. */
 sw_status sw_new_store_check_drives(const struct sw_new_store *wanted, const struct sw_drive_look *look);
 sw_status sw_new_store_create(const struct sw_new_store *wanted, sw_store_progress progress, void *context,
                               struct sw_store **out);
 
-/* Bytes written. Labels and superblocks are left out: they are a few bytes a grain and commit. */
+/* Bytes written. Labels and superblocks are left out: they are a few bytes per grain and commit. */
 struct sw_writes {
     int64_t start_bytes; /* to make the store and commit step 0 */
     int64_t step_bytes;  /* in each step */
-    int64_t save_bytes;  /* in addition, in a step that carries a save */
+    int64_t save_bytes;  /* additionally, in a step that carries a save */
     int64_t save_every;  /* steps between saves; 0: there are none */
 };
 
-/* Returns the steps between two saves for steps of step_s seconds (0: not known). 0: not known, because the time
- * between saves decides. */
+/* Returns the number of steps between two saves, for steps of step_s seconds (0: unknown). Returns 0 if it is unknown
+ * because the time between saves decides. */
 int64_t sw_writes_save_steps(const struct sw_option_every *every, double step_s);
 
-/* Returns the writes of a plan or an outline that trains, without steps that are redone after speculation. */
+/* Returns the writes of a training plan or outline, without steps that are redone after speculation. */
 struct sw_writes sw_writes_of(const struct sw_plan *plan, int64_t save_every);
 
 /* Returns the part of start_bytes that loading the weights into a new store writes. */
@@ -48,11 +49,11 @@ int64_t sw_writes_of_loading(const struct sw_plan *plan);
 
 /* Returns the bytes that a thousand steps write on average. */
 double sw_writes_per_thousand(const struct sw_writes *writes);
-/* Returns the bytes that a run of so many steps writes, from making its store to the last save. */
+/* Returns the bytes that a run of `steps` steps writes, from making its store to the last save. */
 double sw_writes_of_run(const struct sw_writes *writes, int64_t steps);
 
-/* Returns the share of the rated life that some bytes are. endurance_tb: terabytes that all drives of the store
- * together are rated to write; 0 (not known) gives NAN. */
+/* Returns `bytes` as a share of the drives' rated life. endurance_tb: terabytes that all drives of the store together
+ * are rated for; 0 (unknown) gives NAN. */
 double sw_writes_share(double bytes, double endurance_tb);
 
 /* Writes bytes as "1.23 TB", in decimal units as drives are rated. */

@@ -1,3 +1,11 @@
+/* --tensor auto: prices each possible size of tensor groups and takes the fastest.
+ *
+ * Each size is a varied job with a model of its own, since a rank's units depend on the size. All sizes get a quick
+ * search; those close to the best get the full search, so that the winner is not decided by the noise of a quick one.
+ * Larger groups exclude other flags and must save something to be chosen.
+ *
+ * Only rank 0 prices: its choice is spread, because two ranks with equal inputs but other measurements could choose
+ * differently. */
 #include "job/tensor_choice.h"
 
 #include "core/size.h"
@@ -8,16 +16,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The part of a step that larger groups must save, because groups exclude other flags. */
+/* The share of a step that larger groups must save, because groups exclude other flags. */
 #define LEAST_SAVED 0.005
-/* Steps of quick searches that are this close are searched as thoroughly as the plan of one size. */
+/* Sizes whose quick searches are this close get a full search. */
 #define CLOSE 0.02
 
 /* The job with one size of groups. */
 struct attempt {
     struct sw_job job;
-    bool fits;     /* false: there is no plan, for the reason in `price` */
-    bool searched; /* as thoroughly as the plan of one size */
+    bool fits;     /* false: there is no plan; `price` has the reason */
+    bool searched; /* searched as thoroughly as a plan of a given size */
     struct sw_tensor_price *price;
 };
 
@@ -25,7 +33,7 @@ bool sw_tensor_is_open(const struct sw_settings *settings) {
     return settings->tensor == SW_OPTION_AUTO;
 }
 
-/* Returns the settings with groups of so many ranks, to be resolved. A micro-batch that is open depends on them. */
+/* Returns unresolved settings with groups of `group` ranks. An open micro-batch depends on them. */
 static struct sw_job_change with_groups(const struct sw_job *job, int64_t group) {
     struct sw_job_change change = {.settings = *job->settings, .resolves = true};
     change.settings.tensor = group;
@@ -34,7 +42,7 @@ static struct sw_job_change with_groups(const struct sw_job *job, int64_t group)
     return change;
 }
 
-/* Notes why a size has no plan. Another failure than a refusal ends the choice. */
+/* Notes why a size has no plan. A failure that is not a refusal ends the choice. */
 static sw_status refuse(struct attempt *a, sw_status status) {
     if (status != SW_ERR_BUDGET && status != SW_ERR_ARG && status != SW_ERR_USAGE)
         return status;
@@ -45,7 +53,7 @@ static sw_status refuse(struct attempt *a, sw_status status) {
     return SW_OK;
 }
 
-/* A search begins with the usual outline, and not with what a search before has found. */
+/* Makes the usual outline again: a search begins with it, and not with the result of the search before. */
 static sw_status outline_again(struct sw_job *job) {
     sw_plan_destroy(job->plan);
     job->plan = NULL;
@@ -55,7 +63,7 @@ static sw_status outline_again(struct sw_job *job) {
 static sw_status simulate(struct attempt *a, int64_t most_ops) {
     struct sw_job *job = &a->job;
     struct sw_outline_price found;
-    /* A search before may have raised the chunks. */
+    /* The search before may have raised the chunks. */
     if (job->settings->auto_chunk_grains > 0)
         job->settings->chunk_grains = job->settings->auto_chunk_grains;
     a->searched = most_ops == SW_SEARCH_OPS;
@@ -72,7 +80,7 @@ static sw_status simulate(struct attempt *a, int64_t most_ops) {
     return SW_OK;
 }
 
-/* The rates are those of the attempt's model, however often it is priced. */
+/* The rates belong to the attempt's model, however often it is priced. */
 static sw_status price_attempt(struct attempt *a, int64_t most_ops) {
     sw_status status = a->job.rates.units == NULL ? sw_job_count_rates(&a->job) : SW_OK;
     if (status == SW_OK)
@@ -80,7 +88,7 @@ static sw_status price_attempt(struct attempt *a, int64_t most_ops) {
     return status == SW_OK ? SW_OK : refuse(a, status);
 }
 
-/* All attempts of rank 0, which prices them. */
+/* The attempts of rank 0, which prices them. */
 struct attempts {
     struct sw_job *job;
     struct attempt *of_size;
@@ -100,14 +108,14 @@ static sw_status make_outlines(struct attempts *all, bool *out_drives) {
     return SW_OK;
 }
 
-/* Returns the failure of a choice in which no size has a plan: that of the largest. */
+/* Returns the error if no size has a plan: that of the largest. */
 static sw_status fail_all(const struct sw_tensor_prices *prices) {
     const struct sw_tensor_price *largest = &prices->size[prices->count - 1];
     return sw_fail(SW_ERR_BUDGET, "--tensor auto finds no plan; with --tensor %lld: %s", (long long)largest->ranks,
                    largest->refused);
 }
 
-/* Prices the sizes whose step is not known to be longer than most_s. */
+/* Prices the sizes whose step may be shorter than most_s. */
 static sw_status price_below(struct attempts *all, double most_s, int64_t most_ops) {
     for (int i = 0; i < all->prices->count; i++) {
         struct attempt *a = &all->of_size[i];
@@ -119,7 +127,7 @@ static sw_status price_below(struct attempts *all, double most_s, int64_t most_o
     return SW_OK;
 }
 
-/* Takes the size with the least step. Returns how many sizes with a plan are close to it. */
+/* Takes the size with the shortest step. Returns how many sizes with a plan are close to it. */
 static int choose(struct sw_tensor_prices *prices) {
     const struct sw_tensor_price *size = prices->size;
     int close = 0;
@@ -145,8 +153,7 @@ static sw_status price_all(struct attempts *all) {
     return isfinite(prices->size[prices->chosen].step_s) ? SW_OK : fail_all(prices);
 }
 
-/* Rank 0 makes the outlines, all find the profile, which they measure together where it is not kept, and rank 0
- * prices. */
+/* Rank 0 makes the outlines. All ranks find the profile, measuring it together if it is not kept. Rank 0 prices. */
 static sw_status compare(struct attempts *all) {
     struct sw_job *job = all->job;
     struct sw_profile_need need = {.why = ", to choose the size of tensor groups; it is kept"};
@@ -181,8 +188,8 @@ static void end(struct attempts *all) {
     free(all->of_size);
 }
 
-/* Hands over the plan of the size that was taken, where it was searched as thoroughly as it would be now, by rates that
- * stay. Ranks make theirs together. */
+/* Hands the job the plan of the chosen size, if it was searched as thoroughly as it would be now and by rates that stay
+ * valid. Ranks make theirs together. */
 static void hand_over(struct attempts *all) {
     struct sw_job *job = all->job;
     struct attempt *a = &all->of_size[all->prices->chosen];
@@ -196,7 +203,7 @@ static void hand_over(struct attempts *all) {
     a->job.plan = NULL;
 }
 
-/* Takes the size on all ranks. */
+/* Sets the size on all ranks. */
 static sw_status take(struct sw_job *job, int64_t group) {
     const struct sw_device_info info = sw_devices_info(&job->devices);
     *job->settings = with_groups(job, group).settings;

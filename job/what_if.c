@@ -1,4 +1,5 @@
-/* Each question is a varied job (sw_job_with), planned by the planner's own code. */
+/* Answers questions about other settings. Each question is a varied job (sw_job_with), planned by the planner's own
+ * code. */
 #include "job/what_if.h"
 
 #include "core/size.h"
@@ -8,8 +9,8 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Where memory and batch are at least what they were, the plan that was made works as well, and a short search may find
- * none that is faster. */
+/* With at least the same memory and batch the original plan works too, and a short search may find none that is faster.
+ */
 static sw_status keep_faster(const struct sw_job *varied, struct sw_simulation *step) {
     const struct sw_settings *now = varied->settings, *before = varied->of->settings;
     struct sw_simulation same;
@@ -49,7 +50,7 @@ static sw_status plan_again(const struct sw_job *job, const char *what, const st
         status = predict(&varied, out);
     sw_job_release(&varied);
     out->fits = status == SW_OK;
-    /* SW_ERR_ARG: each group that fits has too many ops. */
+    /* SW_ERR_ARG: every group that fits has too many ops. */
     if (status != SW_ERR_BUDGET && status != SW_ERR_ARG)
         return status;
     sw_error_clear();
@@ -93,8 +94,8 @@ sw_status sw_what_helps(const struct sw_job *job, struct sw_helps *out) {
     return SW_OK;
 }
 
-/* A plan with more memory left computes less again, but a forward pass is no more than a quarter of the compute lane.
- * So steps whose compute lane is busy for two thirds of them cannot become half as long. */
+/* With more memory a plan recomputes less, but a forward pass is at most a quarter of the compute lane. So a step whose
+ * compute lane is busy for two thirds of the time cannot become half as long. */
 #define MOST_COMPUTING (2.0 / 3.0)
 
 static bool may_double(const struct sw_job *job) {
@@ -117,13 +118,13 @@ sw_status sw_what_if_narrow(const struct sw_job *job, double *out_step_s) {
     return SW_OK;
 }
 
-/* Rounds bytes up to what a flag says shortly: whole MiB, or pages where there are few MiB. */
+/* Rounds bytes up to what a flag can say briefly: whole MiB, or pages if there are only a few MiB. */
 static int64_t round_budget(int64_t bytes) {
     const int64_t unit = bytes >= (INT64_C(64) << 20) ? INT64_C(1) << 20 : INT64_C(1) << 12;
     return sw_div_up(bytes, unit) * unit;
 }
 
-/* Two budgets; sw_least_memory looks for the least ones on the line between a pair that is too small and one that
+/* Two budgets. sw_least_memory searches for the smallest ones on the line between a pair that is too small and one that
  * fits. */
 struct budgets {
     int64_t device, host;
@@ -160,7 +161,7 @@ static sw_status fits_budgets(const struct sw_job *job, struct budgets budgets, 
     return SW_OK;
 }
 
-/* Halves the way from `high`, which fits, to `low`, which need not, until both are near. */
+/* Halves the distance between `high`, which fits, and `low`, which need not, until they are close. */
 static sw_status find_least(const struct sw_job *job, struct budgets low, struct budgets high, struct budgets *out) {
     enum { MOST_TRIES = 40 };
     for (int tries = 0; tries < MOST_TRIES && !are_near(low, high); tries++) {
@@ -210,7 +211,7 @@ static bool fits(const struct sw_job *job, const struct sw_job_change *change) {
 }
 
 /* Shrinks settings in the order in which a user gives them up most easily: the micro-batch, which changes only the
- * order of sums, then kept intermediates, then the length of sequences. Fills flags with the first settings that fit;
+ * order of sums; then kept intermediates; then the length of sequences. Writes the first settings that fit to `flags`;
  * returns false if none do. */
 static bool find_smaller(const struct sw_job *job, char flags[FLAGS_CHARS]) {
     const struct sw_settings *given = job->settings;
@@ -236,7 +237,7 @@ static bool find_smaller(const struct sw_job *job, char flags[FLAGS_CHARS]) {
     return found;
 }
 
-/* Returns the next smaller micro-batch of which a step has a whole number, or 0. */
+/* Returns the next smaller micro-batch that divides a step, or 0. */
 static int64_t next_micro_batch(const struct sw_settings *settings) {
     const int64_t sequences = settings->batch_tokens / settings->seq;
     int64_t next = settings->micro_batch - 1;
@@ -290,8 +291,8 @@ static bool has_room_with(const struct sw_job *job, sw_optimizer_format format, 
     return status == SW_OK;
 }
 
-/* Returns the format of the optimizer state nearest to the one at hand with which the drives have room, or the one at
- * hand. */
+/* Returns the format of the optimizer state for which the drives have room: the one nearest to the current format, or
+ * else the current one. */
 static sw_optimizer_format find_format(const struct sw_job *job, bool of_run) {
     const sw_optimizer_format given = (sw_optimizer_format)job->settings->optimizer_state;
     for (int format = (int)given + 1; format < SW_OPTIMIZER_FORMATS; format++)

@@ -7,8 +7,8 @@
 #include <string.h>
 
 enum { NAME_CHARS = 24, MESSAGE_CHARS = 1024 };
-/* A plan leaves this share of a GPU's free memory, but at most GPU_MOST_REST_BYTES, for kernels that are loaded at
- * their first use, buffers of NCCL, and page tables of pinned memory, which take 2 GiB for each TiB. */
+/* A plan leaves this share of a GPU's free memory, at most GPU_MOST_REST_BYTES, to kernels that are loaded at their
+ * first use, to buffers of NCCL, and to page tables of pinned memory, which take 2 GiB per TiB. */
 #define GPU_REST_SHARE 0.08
 #define GPU_MOST_REST_BYTES (2 * SW_GIB)
 
@@ -19,7 +19,7 @@ static sw_status open_gpu(int local_rank, struct sw_device **out) {
     return sw_device_open(name, 0, out);
 }
 
-/* Says why the GPU that was found cannot be used, for a command that did not ask for it by name. */
+/* Explains why the GPU that was found cannot be used, for a command that did not name it. */
 static sw_status refuse_gpu(sw_status status) {
     static const char asked[] = "--device cuda: ", way_on[] = "--device cpu";
     char text[MESSAGE_CHARS];
@@ -30,8 +30,8 @@ static sw_status refuse_gpu(sw_status status) {
                    strstr(why, way_on) == NULL ? "; --device cpu computes without it" : "");
 }
 
-/* Opens the GPU where there is one, else the CPU. A GPU that cannot be used is refused, because the CPU would take a
- * hundred times as long without anybody having asked for it. */
+/* Opens the GPU if there is one, else the CPU. A GPU that cannot be used is refused: falling back to the CPU would take
+ * a hundred times as long without anybody having asked for it. */
 static sw_status open_best(int local_rank, struct sw_devices *out) {
     const sw_status status = open_gpu(local_rank, &out->compute);
     if (status == SW_OK)
@@ -72,7 +72,7 @@ int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu) {
     return gpu->memory_bytes - sw_min_i64((int64_t)(GPU_REST_SHARE * (double)gpu->memory_bytes), GPU_MOST_REST_BYTES);
 }
 
-/* Finds the first word that begins with a digit and has a point in "NVRM version: NVIDIA UNIX x86_64 Kernel Module
+/* Finds the first word that begins with a digit and has a point, as in "NVRM version: NVIDIA UNIX x86_64 Kernel Module
  * 535.129.03 DATE". */
 void sw_driver_version(const char *root, char out[SW_DRIVER_VERSION_CHARS]) {
     char line[SW_DRIVER_VERSION_CHARS], *rest = NULL;

@@ -12,21 +12,20 @@ struct sw_devices {
     struct sw_device *host; /* the CPU; equal to `compute` if the CPU computes */
 };
 
-/* Opens the devices. AUTO is the GPU, or the CPU where there is no GPU, no driver, or CUDA is not built in; a GPU that
+/* Opens the devices. AUTO is the GPU, or the CPU if there is no GPU or driver or CUDA is not built in; a GPU that
  * cannot be used is refused. threads: CPU threads; 0: all cores. The ranks of a machine take its GPUs in turn by
- * local_rank, unless the launcher shows each rank only its own.
- */
+ * local_rank, unless the launcher shows each rank only its own. */
 sw_status sw_devices_open(sw_device_choice which, int threads, int local_rank, struct sw_devices *out);
 void sw_devices_close(struct sw_devices *devices);
 
-/* Returns the bytes of a GPU's free memory that a plan may take. The rest is left to libraries, which load and allocate
+/* Returns the bytes of a GPU's free memory that a plan may take. The rest is for libraries, which load and allocate
  * later. */
 int64_t sw_devices_gpu_budget(const struct sw_device_info *gpu);
 
-/* Returns the properties of the computing device, with the number of threads of the host. */
+/* Returns the properties of the computing device, with the host's number of threads. */
 struct sw_device_info sw_devices_info(const struct sw_devices *devices);
 
-/* Finds out which NVIDIA driver this machine has. */
+/* Finds the version of this machine's NVIDIA driver. */
 enum { SW_DRIVER_VERSION_CHARS = 256 };
 
 /* Writes "535.129.03", "of unknown version", or an empty text if there is no driver. root: the prefix of /proc

@@ -14,10 +14,10 @@
 #include <sys/sysmacros.h>
 #include <sys/utsname.h>
 
-/* Limits how many mappings, or overlays, may stand on each other. */
+/* Limits how many device mappings, or overlays, may be stacked. */
 enum { MOST_LEVELS = 8 };
 
-/* Cuts "none [mq-deadline] bfq" to the word in brackets; a single word stays. */
+/* Cuts "none [mq-deadline] bfq" to the word in brackets. A single word stays. */
 static void chosen_word(char *text) {
     char *start = strchr(text, '[');
     if (start == NULL)
@@ -46,7 +46,7 @@ static void add_drive(const char *folder, struct sw_drives *out) {
     chosen_word(drive->scheduler);
 }
 
-/* Adds the whole drives below a block device, which its folder in /sys names. */
+/* Adds the whole drives below a block device. `link` is its folder in /sys. */
 static void descend(const char *link, int levels, struct sw_drives *out) {
     char folder[PATH_MAX], pattern[PATH_MAX + 16];
     glob_t below;
@@ -87,7 +87,7 @@ void sw_drives_of_btrfs(const char *root, const char *name, struct sw_drives *ou
     globfree(&found);
 }
 
-/* Decodes spaces and the like, which mountinfo writes as \ and three octal digits. */
+/* Decodes characters such as spaces, which mountinfo writes as \ and three octal digits. */
 static void unescape(char *text) {
     char *to = text;
     for (const char *from = text; *from != '\0'; to++) {
@@ -143,7 +143,7 @@ bool sw_mount_find(const char *root, uint64_t id, struct sw_mount *out) {
     return found;
 }
 
-/* Adds the drives of a mounted device, for a file system that has several drives, or none of its own. */
+/* Adds the drives of a mounted device, for a file system that has several drives or no device number of its own. */
 static void drives_of_source(const char *root, const struct sw_mount *mount, struct sw_drives *out) {
     struct stat info;
     if (mount->source[0] != '/' || stat(mount->source, &info) != 0 || !S_ISBLK(info.st_mode))
@@ -178,7 +178,7 @@ void sw_drives_of_folder(const char *root, const char *folder, struct sw_mount *
     }
 }
 
-/* Returns null for a text that the system does not tell. */
+/* Returns null for an empty text, which the system does not tell. */
 static json_t *text_or_null(const char *text) {
     json_t *made = text != NULL && text[0] != '\0' ? json_string(text) : NULL;
     return made != NULL ? made : json_null();
@@ -214,7 +214,7 @@ static json_t *gpu_of(const struct sw_device_info *device) {
                      text_or_null(driver));
 }
 
-/* Returns what is behind one folder or block device of the store. */
+/* Describes the drives of one folder or block device of the store. */
 static json_t *place_of(const char *path) {
     struct sw_mount mount = {0};
     struct sw_drives drives;

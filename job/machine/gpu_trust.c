@@ -23,7 +23,7 @@ void sw_algorithm_record_release(struct sw_algorithm_record *record) {
 
 static const char *const type_names[SW_DTYPES] = {[SW_F32] = "fp32", [SW_BF16] = "bf16", [SW_F16] = "fp16"};
 
-/* By sw_fp8; a product of other operands has no such names. */
+/* Indexed by sw_fp8. Only products of 8-bit operands have these names. */
 static const char *const code_names[] = {[SW_FP8_E4M3] = "e4m3", [SW_FP8_E5M2] = "e5m2"};
 
 static json_t *algorithm_to_json(const struct sw_gemm_algorithm *a) {
@@ -77,7 +77,7 @@ static bool read_words(const char *text, uint64_t out[SW_ALGORITHM_WORDS]) {
     return true;
 }
 
-/* Records of before there were gaps between rows have no strides. */
+/* Records made before rows could have gaps have no strides. */
 static bool read_shape(json_t *from, struct sw_gemm_algorithm *out) {
     const char *in, *to, *words;
     json_int_t m, n, k, a_stride = 0, c_stride = 0, workspace;
@@ -162,7 +162,7 @@ static void key_of(const struct sw_device_info *gpu, char out[KEY_CHARS]) {
              gpu->isa, driver, gpu->driver, (long long)gpu->library);
 }
 
-/* Reads the algorithms of an entry of the cache. The list is empty if there are none or the entry is damaged. */
+/* Reads the algorithms of an entry of the cache. The list is empty if the entry has none or is damaged. */
 static struct sw_gemm_algorithms read_entry(const json_t *entry) {
     SW_HANDLES_ERRORS();
     struct sw_gemm_algorithms list = {0};
@@ -181,8 +181,8 @@ static struct sw_gemm_algorithms read_kept(const struct sw_device_info *gpu) {
     return list;
 }
 
-/* Adds the algorithms of new shapes to an entry of the cache. Those of known shapes stay, because a run that obeys its
- * record may use others than this machine would choose. */
+/* Adds the algorithms of new shapes to an entry of the cache. Known shapes keep theirs: a run that obeys its record may
+ * use other algorithms than this machine would choose. */
 static bool add_new(json_t *entry, void *context) {
     const struct sw_gemm_algorithms *list = context;
     struct sw_gemm_algorithms kept = read_entry(entry);
@@ -199,7 +199,7 @@ static bool add_new(json_t *entry, void *context) {
     return changed;
 }
 
-/* Other processes may keep theirs at the same time. */
+/* Adds the algorithms to the cache. Other processes may do the same at the same time. */
 static sw_status keep(const struct sw_device_info *gpu, struct sw_gemm_algorithms *list) {
     char key[KEY_CHARS];
     key_of(gpu, key);
@@ -212,7 +212,7 @@ void sw_algorithms_keep(const struct sw_device *device) {
     struct sw_gemm_algorithms list;
     int64_t refused;
     if (gpu.library != 0 && sw_device_algorithms(device, &list, &refused) == SW_OK) {
-        (void)keep(&gpu, &list); /* what cannot be kept is measured again */
+        (void)keep(&gpu, &list); /* algorithms that cannot be kept are measured again */
         sw_gemm_algorithms_release(&list);
     }
 }
@@ -220,17 +220,18 @@ void sw_algorithms_keep(const struct sw_device *device) {
 static bool usable(const struct sw_algorithm_record *record, const struct sw_device_info *gpu) {
     if (record->library == gpu->library && strcmp(record->gpu, gpu->model) == 0)
         return true;
-    sw_log_warn("the run's matrix products were chosen on %s with cuBLASLt %lld, and here are %s and cuBLASLt %lld: "
-                "the run goes on with others, by which bits may change",
+    sw_log_warn("the run's matrix products were chosen on %s with cuBLASLt %lld, and this machine has %s and cuBLASLt "
+                "%lld: the run continues with other algorithms, so bits may change",
                 record->gpu, (long long)record->library, gpu->model, (long long)gpu->library);
     return false;
 }
 
-/* Computes attention as the run did. The slower way always works; the faster one only if it passed the self-test. */
+/* Computes attention as the run did. The slower way always works; the faster one needs a GPU that passed the self-test.
+ */
 static sw_status follow_attention(struct sw_device *device, bool warpgroups) {
     if (warpgroups && !sw_device_info(device).warpgroups)
         sw_log_warn("the run's attention was computed by products of warpgroups, which this GPU or its self-test does "
-                    "not allow: the run goes on without, by which bits may change");
+                    "not allow: the run continues without them, so bits may change");
     return warpgroups ? SW_OK : sw_device_use_warpgroups(device, false);
 }
 
@@ -248,7 +249,7 @@ sw_status sw_algorithms_begin(struct sw_device *device, const struct sw_algorith
     return status;
 }
 
-/* Notes on rank 0 which algorithms the device uses, and keeps them on this machine. */
+/* On rank 0, records which algorithms the device uses, and keeps them on this machine. */
 static sw_status note(struct sw_device *device, struct sw_algorithm_record *record) {
     const struct sw_device_info gpu = sw_device_info(device);
     const bool recorded = record->library == gpu.library && record->library != 0;
@@ -262,10 +263,10 @@ static sw_status note(struct sw_device *device, struct sw_algorithm_record *reco
     snprintf(record->gpu, sizeof record->gpu, "%s", gpu.model);
     if (recorded && refused > 0)
         sw_log_warn("cuBLASLt does not accept %lld of the run's recorded algorithms of matrix products any more: the "
-                    "run goes on with others, by which bits may change",
+                    "run continues with others, so bits may change",
                     (long long)refused);
     if (keep(&gpu, &record->list) != SW_OK)
-        sw_error_clear(); /* run.json has them, and another run measures again */
+        sw_error_clear(); /* run.json has them; another run measures again */
     return SW_OK;
 }
 
@@ -300,8 +301,7 @@ sw_status sw_algorithms_agree(struct sw_ranks *ranks, struct sw_device *device, 
 #define VERDICT_KIND "gpu"
 enum { VERDICT_KEY_CHARS = 512, DEVICE_CHARS = 32, VERDICT_VERSION = 1 };
 
-/* Writes the key of a verdict. It has the digest of the program, because programs of one digest have the same kernels.
- */
+/* Writes the key of a verdict. It contains the digest of the program: programs of one digest have the same kernels. */
 static sw_status verdict_key(const struct sw_device_info *gpu, char out[VERDICT_KEY_CHARS]) {
     unsigned char digest[SW_COMM_DIGEST_BYTES];
     char driver[SW_DRIVER_VERSION_CHARS];
@@ -382,7 +382,7 @@ static void keep_verdict(const char *key, const struct sw_self_test_report *repo
                     sw_error_message(status));
 }
 
-/* Runs the self-test on a device of its own, so that the run's device has prepared nothing. */
+/* Runs the self-test on a device of its own, so that nothing is prepared on the run's device. */
 static sw_status run_self_test(const char *name, bool tf32, struct sw_self_test_report *report) {
     struct sw_device *device;
     SW_TRY(sw_device_open(name, 0, &device));
@@ -405,7 +405,7 @@ sw_status sw_gpu_verdict_make(const struct sw_device_info *gpu, struct sw_gpu_ve
 }
 
 static sw_status judge(const struct sw_device_info *gpu, struct sw_gpu_verdict *verdict) {
-    /* A GPU that failed is tested again, because the failure may have come from chance or heat. */
+    /* A GPU that failed is tested again: the failure may have come from chance or heat. */
     if (!sw_gpu_verdict_read(gpu, verdict) || sw_self_test_failed(&verdict->report) != NULL) {
         SW_TRY(sw_gpu_verdict_make(gpu, verdict));
         sw_log_info("self-test of %s: %d ops compared with the reference in %.1f s", gpu->model, verdict->report.count,

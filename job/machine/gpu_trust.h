@@ -1,5 +1,5 @@
-/* Trust in a GPU: the verdict of its self-test, and the algorithms of a run's matrix products. Both are made
- * once on a machine and kept there. */
+/* Trust in a GPU: the verdict of its self-test, and the algorithms of a run's matrix products. Both are determined once
+ * per machine and kept. */
 #ifndef SW_JOB_MACHINE_GPU_TRUST_H
 #define SW_JOB_MACHINE_GPU_TRUST_H
 
@@ -11,38 +11,38 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* The algorithms of a run's matrix products and the way of its attention, which set its bits: measured once on a
- * machine, kept there, recorded in run.json, and used again. */
+/* The algorithms of a run's matrix products and the method of its attention decide its bits. They are measured once on
+ * a machine, kept there, recorded in run.json, and used again. */
 enum { SW_ALGORITHM_GPU_CHARS = 256 };
 
 /* The record of the algorithms in run.json. */
 struct sw_algorithm_record {
     struct sw_gemm_algorithms list;
-    int64_t library; /* version of the library whose algorithms these are; 0: nothing was recorded */
+    int64_t library; /* version of the library that the algorithms belong to; 0: nothing was recorded */
     bool warpgroups; /* how attention was computed (sw_device_use_warpgroups) */
     char gpu[SW_ALGORITHM_GPU_CHARS];
 };
 void sw_algorithm_record_release(struct sw_algorithm_record *record);
 json_t *sw_algorithm_record_to_json(const struct sw_algorithm_record *record);
-/* Reads the record of run.json. `from` is NULL for a run.json of an older version, and the record is then empty. */
+/* Reads the record of run.json. `from` NULL: an older version wrote run.json; the record is then empty. */
 sw_status sw_algorithm_record_from_json(const json_t *from, const char *path, struct sw_algorithm_record *out);
 
-/* Gives the device the algorithms of the record, or else those that this machine keeps; it measures all others.
+/* Gives the device the algorithms of the record, or else those that this machine keeps; the device measures all others.
  * Attention follows the record. Warns if the record cannot be used, because bits may then change. Call it before the
- * device prepares products and after its way of attention is chosen (sw_gpu_verdict_require). */
+ * device prepares products and after its method of attention is chosen (sw_gpu_verdict_require). */
 sw_status sw_algorithms_begin(struct sw_device *device, const struct sw_algorithm_record *record);
 /* Keeps the algorithms that were measured on this machine, so that the next start computes the same bits. For processes
- * that do not train; call it after products are prepared. */
+ * that do not train. Call it after products are prepared. */
 void sw_algorithms_keep(const struct sw_device *device);
-/* Notes the algorithms of rank 0 in the record, keeps them on its machine, and gives them to the other ranks' devices.
- * Rank 0 has prepared its products, and the others have not. All ranks call it together. */
+/* Records the algorithms of rank 0, keeps them on its machine, and gives them to the other ranks' devices. Rank 0 must
+ * have prepared its products, the others must not. All ranks call it together. */
 sw_status sw_algorithms_agree(struct sw_ranks *ranks, struct sw_device *device, struct sw_algorithm_record *record);
 
-/* The verdict of the self-test (kernels/self_test.h) on whether a GPU computes rightly, kept for each GPU model,
+/* The verdict of the self-test (kernels/self_test.h): whether a GPU computes correctly. It is kept per GPU model,
  * driver, cuBLASLt and program. */
 struct sw_gpu_verdict {
     struct sw_self_test_report report;
-    bool kept; /* the verdict is from the cache, and was not made now */
+    bool kept; /* read from the cache, not made now */
 };
 
 /* Reads the kept verdict on a device. Returns false if there is none. */
@@ -52,13 +52,11 @@ sw_status sw_gpu_verdict_make(const struct sw_device_info *gpu, struct sw_gpu_ve
 /* Returns the JSON object of a verdict as it is kept. The caller releases it. */
 json_t *sw_gpu_verdict_to_json(const struct sw_self_test_report *report);
 
-/* Refuses a GPU that fails the self-test, and lets one that passes use its fastest way of attention. Runs the
- * self-test, and logs it, unless a verdict that passed is kept. A CPU needs none. Call it before the device prepares
- * products. */
+/* Refuses a GPU that fails the self-test, and lets one that passes use its fastest attention. Runs and logs the
+ * self-test unless a passed verdict is kept. A CPU needs none. Call it before the device prepares products. */
 sw_status sw_gpu_verdict_require(const struct sw_devices *devices);
-/* Lets a GPU compute as training would: with the algorithms that this machine keeps and the way of attention that a
- * kept verdict names. Runs no self-test. For commands that only measure or plan; call it before the device prepares
- * products. */
+/* Lets a GPU compute as it would in training: with the algorithms that this machine keeps, and the attention of a kept
+ * verdict. Runs no self-test. For commands that only measure or plan. Call it before the device prepares products. */
 sw_status sw_gpu_as_in_training(const struct sw_devices *devices);
 
 #endif

@@ -40,7 +40,7 @@ struct sw_watch *sw_ranks_watch(const struct sw_ranks *ranks) {
     return ranks != NULL ? ranks->watch : NULL;
 }
 
-/* How a part of the start ended on a rank. */
+/* The status with which a rank ended a part of the start. */
 struct outcome {
     int64_t status;
     char message[SW_WATCH_TEXT_CHARS];
@@ -115,14 +115,14 @@ sw_status sw_ranks_least(struct sw_ranks *ranks, int64_t *values, int count) {
 sw_status sw_ranks_sum(struct sw_ranks *ranks, int64_t *value) {
     if (sw_ranks_count(ranks) == 1)
         return SW_OK;
-    /* Doubles hold these counts exactly: they are counts of tokens. */
+    /* A double holds these counts of tokens exactly. */
     double sum = (double)*value;
     SW_TRY(sw_comm_sum_doubles(ranks->comm, "counts", &sum, 1));
     *value = (int64_t)sum;
     return SW_OK;
 }
 
-/* Shares records, which lie in host memory. A broadcast would need the GPU's memory. */
+/* Exchanges records in host memory. A broadcast would need the GPU's memory. */
 sw_status sw_ranks_spread(struct sw_ranks *ranks, const char *what, void *data, int64_t bytes) {
     const int count = sw_ranks_count(ranks);
     if (count == 1)
@@ -154,12 +154,12 @@ sw_status sw_ranks_collect(struct sw_ranks *ranks, const char *what, const void 
     return status;
 }
 
-/* The cores that the launcher has left a rank. */
+/* The cores that the launcher left to a rank. */
 struct cores {
     cpu_set_t set;
     int64_t node;
-    double quota;         /* in cores, of the cgroup that limits the rank most; INFINITY: none */
-    uint64_t quota_inode; /* of the file that sets the quota: ranks with the same one share it */
+    double quota;         /* in cores, of the tightest cgroup of the rank; INFINITY: none */
+    uint64_t quota_inode; /* inode of the file that sets the quota: ranks with the same inode share it */
 };
 
 static struct cores own_cores(const struct sw_comm_identity *place) {
@@ -174,8 +174,8 @@ static struct cores own_cores(const struct sw_comm_identity *place) {
     return own;
 }
 
-/* A launcher may have bound ranks to cores of their own, to the same ones, or not at all, and have put them into
- * cgroups of their own or into the same one. */
+/* A launcher may bind ranks to separate cores, to the same cores, or not at all, and may put them into separate cgroups
+ * or a common one. */
 sw_status sw_ranks_cores(struct sw_ranks *ranks, int64_t *out) {
     const struct sw_comm_identity *place = place_of(ranks);
     *out = sw_machine_cores();

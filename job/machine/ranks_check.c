@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Shares are unequal, and not multiples of any block size. */
+/* Shares are unequal and not multiples of any block size. */
 enum { SHARE_ELEMS = 1000, ODD_ELEMS = 13, VALUES = 7 };
 
 /* Returns an element of a rank: a small whole number, so that sums are exact in every type and order. */
@@ -18,9 +18,9 @@ struct check {
     struct sw_stream *stream;
     int rank, ranks;
     int64_t *bounds, *bounds_bytes; /* ranks + 1 entries each: where each rank's share begins */
-    int64_t elems;                  /* elements of all shares together */
+    int64_t elems;                  /* total number of elements */
     float *host;
-    char *device; /* two vectors of `elems` fp32 values, and behind them the staging memory */
+    char *device; /* two vectors of `elems` fp32 values, then the staging memory */
 };
 
 static sw_status to_device(const struct check *c, float *device) {
@@ -109,7 +109,7 @@ static sw_status check_broadcast(struct check *c) {
     return SW_OK;
 }
 
-/* Agrees after each check, so that no rank waits for one that has failed. */
+/* Agrees after each check, so that no rank waits for one that failed. */
 static sw_status check_all(struct sw_ranks *ranks, struct check *c) {
     SW_TRY(sw_ranks_agree_on_error(ranks, check_gather(c)));
     SW_TRY(sw_ranks_agree_on_error(ranks, check_reduce(c)));
@@ -133,7 +133,7 @@ sw_status sw_ranks_check_gpu(struct sw_ranks *ranks, const struct sw_devices *de
     c.bounds = calloc(2 * ((size_t)c.ranks + 1), sizeof *c.bounds);
     if (c.bounds == NULL)
         SW_TRY_GOTO(sw_ranks_agree_on_error(ranks, sw_fail(SW_ERR_NOMEM, "no memory to test NCCL")), end);
-    assert(c.bounds != NULL); /* The agreement carries a missing memory to every rank. */
+    assert(c.bounds != NULL); /* missing memory was agreed on by all ranks */
     c.bounds_bytes = c.bounds + c.ranks + 1;
     divide(&c);
     const int64_t vectors_bytes = sw_round_up(2 * c.elems * (int64_t)sizeof *c.host, SW_BUFFER_ALIGN_BYTES);

@@ -1,4 +1,4 @@
-/* Ranks whose devices are GPUs: NCCL is their transport. */
+/* Makes NCCL the transport of ranks whose devices are GPUs. */
 #include "job/machine/ranks.h"
 
 static sw_status open_stream(struct sw_ranks_gpu *gpu, const struct sw_devices *devices) {

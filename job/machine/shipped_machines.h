@@ -4,11 +4,11 @@
 
 struct sw_shipped_machine {
     const char *name;  /* "rtx4090" */
-    const char *about; /* what the machine is, in sentences */
+    const char *about; /* description of the machine, in sentences */
     const char *text;  /* the JSON of its file */
 };
 
-/* The machines by name; a NULL name ends the table, which the build makes of the files in bench/machines. */
+/* The machines by name; a NULL name ends the table. The build makes it from the files in bench/machines. */
 extern const struct sw_shipped_machine sw_shipped_machines[];
 
 #endif

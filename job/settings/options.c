@@ -1,3 +1,12 @@
+/* Parses the flags of a command, and recipes, by a table.
+ *
+ * Each flag is one row: its kind, range, default, help and place in the settings. Parsing, --help, run.json, recipes,
+ * the manual and the completions all read the rows, so a flag cannot be documented and not exist, or exist and not be
+ * kept. A value from run.json or a recipe is turned into the text that a user would type, and goes through the same
+ * checks.
+ *
+ * Unknown flags of other trainers get an answer by name, because no spelling suggestion finds a flag that is called
+ * something else here. */
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"
@@ -13,7 +22,7 @@
 #include <string.h>
 #include <yaml.h>
 
-/* Looks for rows in the table of a command's flags. */
+/* Looks up rows in the table of a command's flags. */
 
 const struct sw_option *sw_option_next(const struct sw_command_line *line, const struct sw_option *previous) {
     const struct sw_option *option = previous == NULL ? line->options : previous + 1;
@@ -23,7 +32,7 @@ const struct sw_option *sw_option_next(const struct sw_command_line *line, const
     return NULL;
 }
 
-/* Returns the command's flag of this name, whose length is given, or NULL. */
+/* Returns the command's flag of this name (not terminated, `length` characters), or NULL. */
 static const struct sw_option *option_find(const struct sw_command_line *line, const char *name, size_t length) {
     for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
         if (sw_option_has_flag(option) && strlen(option->name) == length && strncmp(option->name, name, length) == 0)
@@ -35,7 +44,7 @@ bool sw_options_have(const struct sw_command_line *line, const char *argument) {
     return option_find(line, argument, strcspn(argument, "=")) != NULL;
 }
 
-/* Returns the flag of the command that is most like the typed one, or NULL where none is near. */
+/* Returns the command's flag most similar to the typed one, or NULL if none is near. */
 static const char *options_nearest(const struct sw_command_line *line, const char *typed, size_t length) {
     struct sw_nearest nearest = sw_nearest_begin(typed, length);
     for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
@@ -44,7 +53,7 @@ static const char *options_nearest(const struct sw_command_line *line, const cha
     return nearest.name;
 }
 
-/* Parses the text of one value into the member that holds it. */
+/* Parses the text of one value into its member. */
 
 enum { SECONDS_PER_MINUTE = 60, SECONDS_PER_HOUR = 3600, EVERY_PART_CHARS = 32 };
 
@@ -103,7 +112,7 @@ static sw_status set_size(const struct sw_option *option, const char *text, int6
     return SW_OK;
 }
 
-/* Returns the seconds of a number with its unit, or -1 for another text. */
+/* Returns the seconds of a number with its unit, or -1 for any other text. */
 static int64_t seconds_of(const char *text) {
     static const struct {
         const char *name;
@@ -278,15 +287,15 @@ void sw_options_release(const struct sw_command_line *line, void *target) {
         sw_option_clear(&line->options[i], target);
 }
 
-/* Fails for unknown flags. Flags of axolotl, LLaMA-Factory, torchtune, transformers and Unsloth come first: users type
+/* Fails for unknown flags. First come flags of axolotl, LLaMA-Factory, torchtune, transformers and Unsloth: users type
  * them from habit, and no spelling suggestion finds a flag that has another name here. */
 
 enum { WORD_CHARS = 48 };
 
 struct peer_word {
     const char *word;   /* lower case, with hyphens, without leading dashes */
-    const char *flag;   /* the flag that does the same; NULL: no flag does, and `advice` says what to do */
-    const char *advice; /* what differs, as the end of a sentence; NULL: only the name does */
+    const char *flag;   /* the flag that does the same; NULL: none does, and `advice` says what to do */
+    const char *advice; /* what differs, as the end of a sentence; NULL: only the name */
 };
 
 static const struct peer_word words[] = {
@@ -439,7 +448,7 @@ static const struct peer_word words[] = {
 static const char *const adapter_prefixes[] = {"lora", "qlora", "peft", "adapter", "load-in-4bit", "load-in-8bit"};
 static const char adapter_advice[] = "adapters are not trained here: all parameters are, or those that --freeze leaves";
 
-/* Copies a flag as the tables have it; false where it is too long to be one of theirs. */
+/* Copies a flag in the spelling of the tables. Returns false if it is too long to be one of theirs. */
 static bool normalise(const char *typed, size_t length, char word[WORD_CHARS]) {
     size_t dashes = 0, chars = 0;
     while (dashes < length && typed[dashes] == '-')
@@ -463,7 +472,7 @@ static sw_status fail_known(const struct sw_command_line *line, const struct pee
                    known->advice != NULL ? ")" : "");
 }
 
-/* Returns SW_OK for a word that no other trainer has either. */
+/* Returns SW_OK for a word that no other trainer uses either. */
 static sw_status fail_peer_word(const struct sw_command_line *line, const char *typed, size_t length) {
     char word[WORD_CHARS];
     if (!normalise(typed, length, word))
@@ -477,8 +486,8 @@ static sw_status fail_peer_word(const struct sw_command_line *line, const char *
     return SW_OK;
 }
 
-/* Fails for a flag that the command does not have. Names the flag that does the same as another trainer's of this name
- * (options.c), else the nearest. */
+/* Fails for a flag that the command does not have. Names the flag that does the same as another trainer's flag of this
+ * name, else the nearest. */
 static sw_status option_fail_unknown(const struct sw_command_line *line, const char *typed, size_t length) {
     SW_TRY(fail_peer_word(line, typed, length));
     const char *nearest = options_nearest(line, typed, length);
@@ -488,11 +497,12 @@ static sw_status option_fail_unknown(const struct sw_command_line *line, const c
                    typed, line->command);
 }
 
-/* A recipe is a YAML file whose keys are flags: `batch-tokens: 16384`, `data: [a.bin, b.bin]`, `init: true`. */
+/* Reads a recipe: a YAML file whose keys are flags, such as `batch-tokens: 16384`, `data: [a.bin, b.bin]`, `init:
+ * true`. */
 
 /* As much as a run writes (settings_flags.c). */
 #define MOST_BYTES ((size_t)16 << 20)
-/* Deeper nesting and more anchors than these are no recipe, and would take a time that grows with their square. */
+/* No recipe is nested deeper or has more anchors; libyaml would take a time that grows with their square. */
 enum { NAME_CHARS = 64, NAME_PREFIX_CHARS = 2, MOST_LEVELS = 16, MOST_ANCHORS = 64 };
 
 struct recipe {
@@ -513,7 +523,7 @@ static bool is_nothing(const yaml_node_t *node) {
                             (text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0));
 }
 
-/* A recipe of train serves plan as well, which passes over the flags that it does not have. */
+/* A recipe of train works for plan too, which skips the flags that it does not have. */
 static bool another_command_has(const struct sw_command_line *line, const char *name) {
     for (int i = 0; i < line->option_count; i++)
         if (strcmp(line->options[i].name, name) == 0)
@@ -582,8 +592,8 @@ static bool has_anchor(const yaml_event_t *event) {
            (event->type == YAML_MAPPING_START_EVENT && event->data.mapping_start.anchor != NULL);
 }
 
-/* Follows the parser to the end of the text, or to what no recipe has. Text that is not YAML is left to the loader,
- * which says what is wrong. */
+/* Runs the parser to the end of the text, or to something that no recipe has. Leaves text that is not YAML to the
+ * loader, which says what is wrong. */
 static sw_status follow(yaml_parser_t *parser, const char *path) {
     yaml_event_t event;
     int levels = 0, anchors = 0;
@@ -604,8 +614,8 @@ static sw_status follow(yaml_parser_t *parser, const char *path) {
                          parser->mark.line + 1, MOST_ANCHORS);
 }
 
-/* Reads the structure once before it is loaded, because libyaml has no bounds of its own. Directives are refused first:
- * they are kept until the document begins, and a recipe needs none but %YAML. */
+/* Checks the structure before loading, because libyaml has no bounds of its own. Refuses directives first: they are
+ * kept until the document begins, and a recipe needs none but %YAML. */
 static sw_status check_structure(const char *text, const char *path) {
     yaml_parser_t parser;
     if (strncmp(text, "%TAG", 4) == 0 || strstr(text, "\n%TAG") != NULL)
@@ -636,7 +646,7 @@ static sw_status read_text(struct recipe *recipe, const char *text) {
     return status;
 }
 
-/* Sets what a recipe names, and marks it in `given`, which has an entry for each row of the table. */
+/* Sets the flags that a recipe names, and marks them in `given`, which has an entry per row of the table. */
 static sw_status options_read_recipe(const struct sw_command_line *line, const char *path, void *target, bool *given) {
     struct recipe recipe = {.line = line, .path = path, .target = target, .given = given};
     char *text;
@@ -655,7 +665,7 @@ struct parser {
     char *const *argv;
     int next;                /* index of the next argument */
     bool seen[MAX_OPTIONS];  /* by index of the option: given on the command line */
-    bool given[MAX_OPTIONS]; /* given by the recipe */
+    bool given[MAX_OPTIONS]; /* by index of the option: given by the recipe */
     bool flags_ended;        /* "--" was read: all later arguments are values */
     bool help;
 };
@@ -664,7 +674,7 @@ static bool looks_like_flag(const char *text) {
     return text[0] == '-' && text[1] == '-';
 }
 
-/* Marks an option as given, and empties its list the first time: given values replace earlier ones. */
+/* Marks an option as given. The first time, empties its list: given values replace earlier ones. */
 static sw_status mark(struct parser *parser, const struct sw_option *option) {
     bool *seen = &parser->seen[option - parser->line->options];
     if (*seen && !sw_option_is_list(option))
@@ -752,8 +762,8 @@ static const struct sw_option *recipe_of(const struct sw_command_line *line) {
     return option;
 }
 
-/* Reads the recipe before any other flag, wherever it stands, so that the command line counts more. A flag without its
- * file is refused later. */
+/* Reads the recipe before any other flag, wherever it is on the command line, so that the command line wins. A flag
+ * without its file is refused later. */
 static sw_status read_recipe(struct parser *parser) {
     const struct sw_option *option = recipe_of(parser->line);
     const size_t chars = option != NULL ? strlen(option->name) : 0;

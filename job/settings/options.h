@@ -10,10 +10,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The kind of a flag: what its text looks like, and the type of the member that it fills. */
+/* The kind of a flag: the form of its text, and the type of its member. */
 typedef enum {
     SW_OPTION_FLAG,     /* bool: given or not */
-    SW_OPTION_STRING,   /* char *: owned, NULL where there is none */
+    SW_OPTION_STRING,   /* char *: owned; NULL: no value */
     SW_OPTION_INT,      /* int64_t */
     SW_OPTION_REAL,     /* double */
     SW_OPTION_SIZE,     /* int64_t: bytes, written "512MiB" */
@@ -24,7 +24,8 @@ typedef enum {
     SW_OPTION_MANY,     /* struct sw_option_list: also takes all values up to the next flag */
 } sw_option_kind;
 
-/* How often something is done: after `steps` steps or `seconds` seconds, whichever comes first. 0: not counted. */
+/* How often something is done: after `steps` steps or `seconds` seconds, whichever comes first. 0: that one does not
+ * count. */
 struct sw_option_every {
     int64_t steps, seconds;
 };
@@ -36,17 +37,17 @@ struct sw_option_list {
 
 sw_status sw_option_list_add(struct sw_option_list *list, const char *text);
 void sw_option_list_release(struct sw_option_list *list);
-/* Returns the texts as an array, or NULL if one is not UTF-8. The caller releases it. */
+/* Returns the texts as an array; NULL: one is not UTF-8. The caller releases it. */
 json_t *sw_option_list_to_json(const struct sw_option_list *list);
 
-/* The value of an int, size, duration or real for which "auto" was given. */
+/* The value of an int, size, duration or real that was given as "auto". */
 #define SW_OPTION_AUTO INT64_C(-1)
 
 struct sw_option {
     const char *name; /* "--micro-batch", or "DIR" for an argument without a flag, in order */
     sw_option_kind kind;
     size_t offset;             /* offset of the member in the target */
-    const char *initial;       /* the default, as a user would write it; NULL: no default, the member stays zero */
+    const char *initial;       /* the default, as a user would write it; NULL: none, the member stays zero */
     const char *value;         /* the value's name in --help: "N", "FILE", "SIZE" */
     const char *what;          /* the explanation in --help, which wraps it */
     const char *choices;       /* "auto|cpu|cuda" */
@@ -55,28 +56,29 @@ struct sw_option {
     bool below_max;            /* real_max itself is excluded */
     bool allow_auto;           /* "auto" gives SW_OPTION_AUTO */
     bool required;
-    bool transient;    /* counts for one start of a run, so it is not kept in run.json */
-    bool own;          /* each rank may have a value of its own */
-    bool recipe;       /* names a file of flags (recipe.h); a command has one such flag at most */
-    const char *group; /* heading in --help; rows of a group are neighbours. NULL: the table has no groups */
-    unsigned commands; /* bits of the commands that have this row; ignored where the command has no bit */
+    bool transient;    /* applies to one start of a run, so run.json does not keep it */
+    bool own;          /* each rank may have its own value */
+    bool recipe;       /* names a recipe, a file of flags; a command has at most one such flag */
+    const char *group; /* heading in --help; the rows of a group are neighbours. NULL: the table has no groups */
+    unsigned commands; /* bits of the commands that have this row; ignored for a command without a bit */
 };
 
-/* The heading of flags about output; --quiet and --help stand below it. */
+/* The heading of flags about output, under which --quiet and --help are listed. */
 #define SW_OPTION_OUTPUT "Output"
 
 enum { SW_COMMAND_EXAMPLES = 3 };
 
-/* One command. Several commands may share a table of options: each row's `commands` says which of them have it. */
+/* One command. Several commands may share a table of options: each row's `commands` says which have it. */
 struct sw_command_line {
     const char *command; /* "train" */
     const char *summary; /* one sentence */
     const struct sw_option *options;
     int option_count;
-    unsigned bit;                              /* this command's bit in `commands`; 0: the table is its own */
-    sw_status (*check)(const void *target);    /* called after parsing, for what the table cannot say; may be NULL */
-    void (*more_help)(FILE *to);               /* prints what --help shows below the flags; may be NULL */
-    bool goes_on;                              /* a flag that is not given keeps the value that the run has */
+    unsigned bit; /* this command's bit in `commands`; 0: the table is not shared */
+    sw_status (*check)(
+        const void *target);     /* called after parsing, for checks that the table cannot make; may be NULL */
+    void (*more_help)(FILE *to); /* prints the part of --help below the flags; may be NULL */
+    bool goes_on;                /* a flag that is not given keeps the run's value */
     const char *examples[SW_COMMAND_EXAMPLES]; /* the last lines of --help; a test runs them */
 };
 
@@ -90,20 +92,20 @@ sw_status sw_options_defaults(const struct sw_command_line *line, void *target);
 sw_status sw_options_parse(const struct sw_command_line *line, int argc, char *const *argv, void *target,
                            bool *out_help);
 
-/* Tells whether the command has the flag of an argument, "--seq" or "--seq=1024". */
+/* Tells whether the command has the flag of an argument, such as "--seq" or "--seq=1024". */
 bool sw_options_have(const struct sw_command_line *line, const char *argument);
 
 /* Releases the strings and lists of target. */
 void sw_options_release(const struct sw_command_line *line, void *target);
 
 void sw_options_help(const struct sw_command_line *line, FILE *to);
-/* Prints the words of a text, which begins at `column`, in the columns of its stream (sw_log_columns): further lines
- * begin at `indent`. Prints no line end behind it. Returns the column after the text. */
+/* Prints the words of a text in the columns of the stream (sw_log_columns). The text begins at `column`, further lines
+ * at `indent`. Prints no final line end. Returns the column after the text. */
 int sw_print_wrapped(const char *text, int column, int indent, FILE *to);
 /* Prints the exit statuses of all commands (core/status.h). */
 void sw_options_help_exits(FILE *to);
 
-/* Returns all flags that are not transient, "--micro-batch" as "micro_batch". The caller releases the object. */
+/* Returns all flags that are not transient; "--micro-batch" becomes "micro_batch". The caller releases the object. */
 sw_status sw_options_to_json(const struct sw_command_line *line, const void *target, json_t **out);
 
 /* Returns those of them that must be equal on all ranks. The caller releases the object. */

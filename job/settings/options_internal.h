@@ -1,4 +1,4 @@
-/* Helpers that the files of the options share. */
+/* Helpers shared by the options' files. */
 #ifndef SW_JOB_SETTINGS_OPTIONS_INTERNAL_H
 #define SW_JOB_SETTINGS_OPTIONS_INTERNAL_H
 
@@ -18,13 +18,13 @@ static inline void *sw_option_member(const struct sw_option *option, void *targe
     return (char *)target + option->offset;
 }
 
-/* Returns the row of the command after `previous`, the first for NULL, or NULL after the last. */
+/* Returns the command's row after `previous` (NULL: the first row), or NULL after the last. */
 const struct sw_option *sw_option_next(const struct sw_command_line *line, const struct sw_option *previous);
 
-/* Sets the member from text; a list grows by one. */
+/* Sets the member from a text. A list grows by one. */
 sw_status sw_option_set(const struct sw_option *option, const char *text, void *target);
 
-/* Tells whether a text is there, and whether a list has an entry; members of other kinds always have a value. */
+/* Tells whether a text is set or a list has an entry. Members of other kinds always have a value. */
 bool sw_option_has_value(const struct sw_option *option, const void *target);
 
 /* Tells whether the member holds "auto". */
@@ -33,7 +33,7 @@ bool sw_option_is_auto(const struct sw_option *option, const void *target);
 /* Releases what the member owns and empties it. */
 void sw_option_clear(const struct sw_option *option, void *target);
 
-/* Writes the choice's name; false where there is no such choice. */
+/* Writes the choice's name. Returns false if there is no such choice. */
 bool sw_option_choice_name(const struct sw_option *option, int index, char buffer[SW_OPTION_CHOICE_CHARS]);
 
 #endif

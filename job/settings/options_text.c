@@ -18,13 +18,13 @@ enum {
     DEFAULT_CHARS = 64
 };
 
-/* Rows of every command, below its own. */
+/* Rows that every command has, printed below its own. */
 static const struct sw_option common[] = {
     {.name = "--quiet", .kind = SW_OPTION_FLAG, .transient = true, .what = "print only results, warnings and errors"},
     {.name = "--help", .kind = SW_OPTION_FLAG, .transient = true, .what = "print this text"},
 };
 
-/* Prints a word after a space, or at `indent` on the next line where it would pass the last column. */
+/* Prints a word after a space, or at `indent` on the next line if it would pass the last column. */
 static void add_word(const char *word, int length, int *column, int indent, FILE *to) {
     if (*column + 1 + length > sw_log_columns(to)) {
         fprintf(to, "\n%*s", indent, "");
@@ -71,7 +71,7 @@ static void print_usage(const struct sw_command_line *line, FILE *to) {
     fputc('\n', to);
 }
 
-/* Writes what stands behind the explanation, such as "(default: 2)"; returns its length. */
+/* Writes what follows the explanation, such as "(default: 2)", and returns its length. */
 static int default_text(const struct sw_command_line *line, const struct sw_option *option, char text[DEFAULT_CHARS]) {
     text[0] = '\0';
     if (option->required)
@@ -87,7 +87,7 @@ static void print_option(const struct sw_command_line *line, const struct sw_opt
     const int width = snprintf(head, sizeof head, "  %s%s%s%s", option->name, value != NULL ? " " : "",
                                value != NULL ? value : "", sw_option_is_list(option) ? "..." : "");
     const int text_column = sw_log_columns(to) < NARROW_COLUMNS ? NARROW_TEXT_COLUMN : TEXT_COLUMN;
-    /* A head that is too wide for its column stands on a line of its own. */
+    /* A head that is too wide for its column gets a line of its own. */
     if (width + 2 > text_column)
         fprintf(to, "%s\n%*s", head, text_column, "");
     else
@@ -145,7 +145,7 @@ void sw_options_help_exits(FILE *to) {
     }
 }
 
-/* Flags as the settings in run.json. */
+/* Converts flags to and from the settings in run.json. */
 
 enum { KEY_CHARS = 64, NUMBER_CHARS = 40 };
 
@@ -172,7 +172,7 @@ json_t *sw_option_list_to_json(const struct sw_option_list *list) {
     return array;
 }
 
-/* Writes steps alone as a number, as versions that knew no times did. */
+/* Writes an interval of steps only as a plain number, as versions without times did. */
 static json_t *every_to_json(const struct sw_option_every *every) {
     const long long steps = (long long)every->steps, seconds = (long long)every->seconds;
     if (seconds == 0)
@@ -235,7 +235,8 @@ sw_status sw_options_common_json(const struct sw_command_line *line, const void 
     return to_json(line, target, is_common, out);
 }
 
-/* Returns the text that a user would give the flag, so that one set of checks serves both; NULL for a wrong kind. */
+/* Returns the text that a user would give the flag, so that one set of checks serves both; NULL: the JSON has the wrong
+ * type. */
 static const char *scalar_text(const struct sw_option *option, const json_t *value, char buffer[NUMBER_CHARS]) {
     if (option->kind == SW_OPTION_REAL && json_is_number(value)) {
         snprintf(buffer, NUMBER_CHARS, "%.17g", json_number_value(value));
@@ -264,7 +265,7 @@ static sw_status list_from_json(const struct sw_option *option, const json_t *va
     return SW_OK;
 }
 
-/* Refuses settings without a value that no command line can leave out: whoever uses them relies on it. */
+/* Refuses settings that lack a required value: their user relies on it. */
 static sw_status check_required(const struct sw_command_line *line, const char *origin, void *target) {
     for (const struct sw_option *option = NULL; (option = sw_option_next(line, option)) != NULL;)
         if (is_kept(option) && option->required && !sw_option_has_value(option, target))
@@ -278,7 +279,7 @@ static sw_status value_from_json(const struct sw_option *option, const json_t *v
         *(bool *)sw_option_member(option, target) = json_is_true(value);
         return SW_OK;
     }
-    /* null is allowed only for a text without a default: one that has a default always has a value. */
+    /* Null is allowed only for a text without a default: one with a default always has a value. */
     if (option->kind == SW_OPTION_STRING && json_is_null(value) && !option->required && option->initial == NULL) {
         sw_option_clear(option, target);
         return SW_OK;
@@ -303,7 +304,7 @@ sw_status sw_options_from_json(const struct sw_command_line *line, const json_t 
                                void *target) {
     if (!json_is_object(object))
         return sw_fail(SW_ERR_ARG, "%s: the settings are not a JSON object; restore the file from a copy", origin);
-    /* Iterating does not change the object, but Jansson's iterators want it writable. */
+    /* Iterating does not change the object, but Jansson's iterators take it as writable. */
     json_t *iterable = (json_t *)(uintptr_t)object;
     const char *key = NULL;
     json_t *value = NULL;

@@ -9,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Marks in a name that stand for the numbers of the rank that owns the store. */
+/* Placeholders in a name for the numbers of the rank that owns the store. */
 #define RANK_NUMBER "{rank}"
 #define LOCAL_RANK_NUMBER "{local_rank}"
 
-/* Tells whether text behind a colon was meant as a size. Links to drives have colons in their names
- * ("pci-0000:01:00.0-nvme-1"), so letters, and digits that go on with '-', '_' or '/', belong to the name. */
+/* Tells whether the text after a colon was meant as a size. Links to drives have colons in their names
+ * ("pci-0000:01:00.0-nvme-1"), so letters, and digits followed by '-', '_' or '/', belong to the name. */
 static bool is_meant_as_size(const char *text) {
     return strchr("0123456789+-.", text[0]) != NULL && (text[0] == '\0' || strpbrk(text + 1, "-_/{") == NULL);
 }
@@ -24,7 +24,7 @@ bool sw_place_ends_like_limit(const char *name) {
     return colon != NULL && colon != name && is_meant_as_size(colon + 1);
 }
 
-/* Returns the text behind the last colon where it is a limit, or NULL where the whole text is a name. */
+/* Returns the text after the last colon if it is a limit, or NULL if the whole text is a name. */
 static const char *limit_of(const char *text) {
     return sw_place_ends_like_limit(text) && access(text, F_OK) != 0 ? strrchr(text, ':') + 1 : NULL;
 }
@@ -63,7 +63,7 @@ int sw_place_path_chars(const char *text) {
     return (int)(limit != NULL ? limit - 1 - text : (ptrdiff_t)strlen(text));
 }
 
-/* Replaces every "{name}" in the text by the number. Frees the text and returns a new one, or NULL without memory. */
+/* Replaces every "{name}" in the text by the number. Frees the text and returns a new one; NULL: no memory. */
 static char *put_number(char *text, const char *name, int64_t number) {
     char *at = text != NULL ? strstr(text, name) : NULL;
     if (at == NULL)
@@ -76,7 +76,7 @@ static char *put_number(char *text, const char *name, int64_t number) {
     return joined;
 }
 
-/* Appends a path, which is owned from now on. NULL fails for lack of memory. */
+/* Appends a path and takes ownership of it. A NULL path fails for lack of memory. */
 static sw_status append(struct sw_places *places, char *path) {
     if (path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the place of the store");

@@ -15,11 +15,11 @@ static sw_status check_gpu_memory(const struct sw_plan *plan, const struct sw_de
         sw_format_size(plan->tier_bytes[SW_DEVICE], need), gpu->model, sw_format_size(gpu->memory_bytes, have));
 }
 
-/* The memory that the plans of all ranks of this machine take, and the memory that they may take. */
+/* The memory that the plans of all ranks of this machine take, and the memory that is available to them. */
 struct room {
     int64_t need_bytes;
-    int64_t available_bytes; /* what the system calls available */
-    int64_t limit_bytes;     /* what memory cgroups allow before they kill a process; INT64_MAX: no limit */
+    int64_t available_bytes; /* MemAvailable of the system */
+    int64_t limit_bytes;     /* limit of memory cgroups, beyond which the process is killed; INT64_MAX: none */
     bool named;              /* the user named a budget of this machine's memory */
 };
 

@@ -7,9 +7,9 @@
 #include "offload/plan/plan.h"
 
 /* Checks the host tier (with a CPU device also the device tier) against this machine's memory, and a GPU's tier against
- * the memory that other processes have left of it. Counts the plans of all ranks of the machine, which take the same.
- * A budget that the user named may exceed the available memory, because the memory of a virtual machine may grow in
- * use; it may not exceed the limit of the memory cgroups, beyond which the process would be killed. */
+ * what other processes have left of its memory. Counts the plans of all ranks of the machine, which take the same
+ * amount. A budget that the user named may exceed the available memory, because the memory of a virtual machine may
+ * grow in use. It may not exceed the limit of the memory cgroups, beyond which the process would be killed. */
 sw_status sw_room_check(const struct sw_plan *plan, const struct sw_device_info *device,
                         const struct sw_settings *settings);
 /* Logs a line if the plan takes more memory than the system calls available. */

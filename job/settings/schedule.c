@@ -36,7 +36,7 @@ sw_status sw_schedule_check(const struct sw_schedule *schedule) {
     return SW_OK;
 }
 
-/* Returns the share of lr - min_lr that is left at a progress from 0 to 1 through the decay. */
+/* Returns the share of lr - min_lr that remains at a progress from 0 to 1 through the decay. */
 static double decay_share(sw_schedule_kind kind, double progress) {
     return kind == SW_SCHEDULE_COSINE ? 0.5 * (1.0 + cos(M_PI * progress)) : 1.0 - progress;
 }
@@ -56,7 +56,7 @@ double sw_schedule_lr(const struct sw_schedule *schedule, int64_t step) {
         return s->lr;
     const int64_t end = s->min_at_last ? s->steps : s->steps + 1;
     if (step == end)
-        return s->min_lr; /* The curve may round to another value. */
+        return s->min_lr; /* the curve's value may be rounded */
     const double progress = (double)(step - decay_start) / (double)(end - decay_start);
     return s->min_lr + (s->lr - s->min_lr) * decay_share(s->kind, progress);
 }
@@ -64,11 +64,11 @@ double sw_schedule_lr(const struct sw_schedule *schedule, int64_t step) {
 enum { PATTERN_CHARS = 256 };
 #define LARGEST_SCALE 1000.0
 
-/* Tensors whose names match, and what they get. */
+/* A pattern of tensors' names, and what they get. */
 struct rule {
     const char *flag;
     char pattern[PATTERN_CHARS];
-    double lr_scale; /* 0: none, but no weight decay */
+    double lr_scale; /* 0: no factor; the tensors get no weight decay */
 };
 
 static sw_status take_pattern(struct rule *rule, const char *text, size_t chars) {
@@ -96,7 +96,7 @@ static sw_status parse_no_decay(const char *text, struct rule *out) {
     return take_pattern(out, text, strlen(text));
 }
 
-/* Returns the name that a pattern was probably meant to match: near to it without its stars, or whose end is. */
+/* Returns the name that a pattern was probably meant to match: similar without the stars, or with that end. */
 static const char *near_name(const struct rule *rule, const struct sw_units *units) {
     const char *typed = rule->pattern + strspn(rule->pattern, "*.");
     struct sw_nearest nearest = sw_nearest_begin(typed, strcspn(typed, "*"));

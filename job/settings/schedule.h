@@ -1,6 +1,6 @@
-/* The learning rate as a function of the step, and its factors by the names of tensors. The curves are those of
- * PyTorch's CosineAnnealingLR and LinearLR and of transformers' get_cosine_schedule_with_warmup and its linear one:
- * they reach min_lr one step after the last, so that every step trains. The warm-up's first step has lr/warmup, where
+/* The learning rate as a function of the step, and factors for it by tensor name. The curves are those of PyTorch's
+ * CosineAnnealingLR and LinearLR and of transformers' get_cosine_schedule_with_warmup and its linear counterpart: they
+ * reach min_lr one step after the last, so that every step trains. The warm-up's first step has lr/warmup, where
  * transformers' first step has a rate of 0. */
 #ifndef SW_JOB_SETTINGS_SCHEDULE_H
 #define SW_JOB_SETTINGS_SCHEDULE_H
@@ -25,16 +25,16 @@ struct sw_schedule {
 
 /* Checks ranges: steps >= 1, 0 <= min_lr <= lr, warm-up and decay within the steps. */
 sw_status sw_schedule_check(const struct sw_schedule *schedule);
-/* Returns the rate of a step, counted from 1. Steps beyond the schedule have min_lr (constant: lr). */
+/* Returns the rate of a step, counted from 1. Steps after the schedule have min_lr (constant: lr). */
 double sw_schedule_lr(const struct sw_schedule *schedule, int64_t step);
 
 struct sw_settings;
 /* Checks the form of each value of --lr-scale: PATTERN=FACTOR. */
 sw_status sw_tensor_rates_check(const struct sw_settings *settings);
 
-/* Gives the tensors of the units what the flags say. A pattern is a glob over whole names, as of fnmatch. Of several
- * factors for a tensor the last counts. Refuses a pattern that no name matches, and names what is near. The units are
- * in no plan yet. */
+/* Sets the tensors' factors and decay by the flags. A pattern is a glob for whole names, as in fnmatch. Of several
+ * factors for a tensor the last counts. Refuses a pattern that matches no name, and suggests a similar one. There must
+ * be no plan of the units yet. */
 sw_status sw_tensor_rates_apply(const struct sw_settings *settings, struct sw_units *units);
 
 #endif

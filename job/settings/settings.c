@@ -1,3 +1,8 @@
+/* Resolves and checks the settings of a run: what `auto` becomes, and which flags exclude each other.
+ *
+ * Resolution is a function of the flags, the model, the device and the memory, in that order, so `plan` and `train` on
+ * one machine resolve alike. A resolved value is kept in run.json; a resume changes only what it names. With another
+ * number of ranks the settings that depend on it become `auto` again, with old budgets as upper limits. */
 #include "job/settings/settings.h"
 
 #include "core/json.h"
@@ -26,7 +31,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Ranks and nodes of a job, how they quantize what they exchange, and what --zero-secondary asks of them. */
+/* Ranks and nodes of a job, how they quantize what they exchange, and what --zero-secondary requires of them. */
 
 sw_quant sw_settings_gather(const struct sw_settings *settings) {
     return settings->gather == SW_GATHER_INT8 ? SW_QUANT_INT8 : SW_QUANT_NONE;
@@ -61,7 +66,7 @@ void sw_settings_take_ranks(struct sw_settings *settings, struct sw_ranks *ranks
     settings->nodes_mixed = !nodes->in_order;
 }
 
-/* Returns the ranks of a node: of this job's nodes, or of those that the flags of a plan name; 0: they name none. */
+/* Returns the ranks per node, of this job's nodes or of those that a plan's flags name; 0: they name none. */
 static int64_t node_ranks_of(const struct sw_settings *s) {
     const int64_t ranks = sw_settings_ranks(s);
     if (s->node_ranks != 0)
@@ -83,7 +88,7 @@ int sw_settings_reduce_nodes(const struct sw_settings *settings) {
     return node > 1 && node < ranks && ranks % node == 0 && !settings->nodes_mixed ? ranks / node : 0;
 }
 
-/* Parses --zero-secondary into a number of ranks; 0: none, -1: those of a node. */
+/* Parses --zero-secondary into a number of ranks; 0: none, -1: the ranks of a node. */
 static sw_status parse(const char *text, int64_t *out) {
     char *end;
     *out = 0;
@@ -98,7 +103,7 @@ static sw_status parse(const char *text, int64_t *out) {
     return SW_OK;
 }
 
-/* Checks --zero-secondary as far as flags alone can be wrong. */
+/* Checks --zero-secondary as far as the flags alone allow. */
 static sw_status settings_check_secondary(const struct sw_settings *s) {
     int64_t asked;
     SW_TRY(parse(s->zero_secondary, &asked));
@@ -108,8 +113,8 @@ static sw_status settings_check_secondary(const struct sw_settings *s) {
     /* A resume learns the stage of its run later. */
     if (asked != 0 && s->zero != SW_OPTION_AUTO && s->zero != SW_ZERO_WEIGHTS)
         return sw_fail(SW_ERR_ARG,
-                       "--zero-secondary keeps a second shard of the weights that --zero 3 shares out, and "
-                       "this is --zero %lld; give --zero 3",
+                       "--zero-secondary keeps a second shard of the weights that --zero 3 divides, and this is --zero "
+                       "%lld; give --zero 3",
                        (long long)s->zero);
     return SW_OK;
 }
@@ -130,7 +135,7 @@ sw_status sw_settings_check_quantized(const struct sw_settings *s) {
     return SW_OK;
 }
 
-/* Checks that so many ranks can keep secondary shards together, each group of them within a node. */
+/* Checks that `part` ranks can keep secondary shards together, each such set within a node. */
 static sw_status check_part(const struct sw_settings *s, int64_t node, int64_t part) {
     const int64_t ranks = sw_settings_ranks(s);
     if (ranks == 1)
@@ -138,7 +143,7 @@ static sw_status check_part(const struct sw_settings *s, int64_t node, int64_t p
                                    "give --zero-secondary none");
     if (s->zero != SW_ZERO_WEIGHTS)
         return sw_fail(SW_ERR_ARG,
-                       "--zero-secondary keeps a second shard of the weights that --zero 3 shares out; give --zero 3");
+                       "--zero-secondary keeps a second shard of the weights that --zero 3 divides; give --zero 3");
     if (node == SW_NODES_UNEVEN)
         return sw_fail(SW_ERR_ARG,
                        "%lld ranks do not fill nodes evenly, which --zero-secondary needs; start as many "
@@ -193,8 +198,8 @@ static int greatest_divisor(int a, int b) {
     return b == 0 ? a : greatest_divisor(b, a % b);
 }
 
-/* Where groups and nodes divide each other badly, some group has no more ranks on one of its nodes than the greatest
- * divisor of both. */
+/* If groups and nodes divide each other badly, some group has on one of its nodes no more ranks than their greatest
+ * common divisor. */
 int sw_settings_tensor_node_ranks(const struct sw_settings *settings) {
     const int node = settings->nodes_mixed ? 0 : sw_settings_node_ranks(settings);
     return node == 0 ? 0 : greatest_divisor((int)sw_settings_tensor_ranks(settings), node);
@@ -210,7 +215,7 @@ bool sw_settings_fills_nodes(const struct sw_settings *settings) {
     return node > 0 && !settings->nodes_mixed && (node % group == 0 || group % node == 0);
 }
 
-/* The group that spans most has its first ranks, as few as a group has on any node, on the last places of one. */
+/* The group on most nodes has only its first ranks on the first of them: as few as any group has on a node. */
 int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
     const int64_t first = sw_settings_tensor_node_ranks(settings);
     if (first == 0)
@@ -218,7 +223,7 @@ int64_t sw_settings_tensor_nodes(const struct sw_settings *settings) {
     return 1 + sw_div_up(sw_settings_tensor_ranks(settings) - first, sw_settings_node_ranks(settings));
 }
 
-/* Refuses flags that are for tensor groups where there are none. */
+/* Refuses flags for tensor groups if there are no groups. */
 static sw_status check_without_groups(const struct sw_settings *s) {
     const bool sequence = s->sequence == SW_SEQUENCE_YES;
     if (s->partition != SW_PARTITION_YES && !sequence)
@@ -228,7 +233,7 @@ static sw_status check_without_groups(const struct sw_settings *s) {
 }
 
 /* Each of these flags needs a whole layer or a whole gradient on one rank, or has formats and shards of its own. */
-/* Refuses flags that --tensor excludes, whatever the ranks are. */
+/* Refuses flags that --tensor excludes, whatever the number of ranks. */
 static sw_status settings_check_tensor(const struct sw_settings *s) {
     const struct {
         bool given;
@@ -250,9 +255,8 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
     if (sw_settings_tensor_ranks(s) == 1)
         return check_without_groups(s);
     if (s->sequence == SW_SEQUENCE_YES && s->partition == SW_PARTITION_NO)
-        return sw_fail(SW_ERR_ARG,
-                       "--sequence-parallel yes keeps a rank's rows alone, which --partition-activations no "
-                       "excludes; leave one of them out");
+        return sw_fail(SW_ERR_ARG, "--sequence-parallel yes keeps only a rank's own rows, which "
+                                   "--partition-activations no excludes; leave one of them out");
     if (s->sequence == SW_SEQUENCE_YES && s->tiles > 1)
         return sw_fail(
             SW_ERR_ARG,
@@ -284,7 +288,7 @@ sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_
     return SW_OK;
 }
 
-/* Tells whether a unit has a part of a tensor too. */
+/* Tells whether a unit also has a part of this tensor. */
 static bool has_part(const struct sw_unit *unit, const char *name) {
     for (int64_t t = 0; t < unit->tensor_count; t++)
         if (strcmp(unit->tensor[t].name, name) == 0)
@@ -292,7 +296,7 @@ static bool has_part(const struct sw_unit *unit, const char *name) {
     return false;
 }
 
-/* The tiles that a rank has of a tensor are in units that follow each other, and the tensor counts once. */
+/* The tiles of a rank's part of a tensor are in consecutive units. The tensor counts once. */
 int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
     int64_t parameters = 0;
     if (sw_settings_tensor_ranks(settings) == 1)
@@ -306,16 +310,16 @@ int64_t sw_settings_parameters(const struct sw_settings *settings, const struct 
     return parameters;
 }
 
-/* --freeze: the leading units of a model that are not trained. */
+/* --freeze: the leading units of a model, which are not trained. */
 struct sw_freeze {
-    bool embedding; /* wherever anything is frozen, the embedding is */
-    int64_t blocks; /* the first blocks that are frozen too */
+    bool embedding; /* true if anything is frozen */
+    int64_t blocks; /* the number of first blocks that are frozen too */
 };
 
 #define EMBEDDING "embedding"
 #define BLOCKS "blocks:"
 
-/* The parts of --freeze as they are written. */
+/* The parts of --freeze as given. */
 struct parts {
     bool embedding, blocks;
     int64_t first_block, last_block;
@@ -325,7 +329,7 @@ static bool is_word(const char *part, size_t length, const char *word) {
     return strlen(word) == length && strncmp(part, word, length) == 0;
 }
 
-/* Parses a block's number. Returns what is behind it, or NULL where there is none. */
+/* Parses a block's number. Returns what follows it, or NULL if there is no number. */
 static const char *parse_number(const char *text, int64_t *out) {
     char *end;
     if (!isdigit((unsigned char)*text))
@@ -363,7 +367,7 @@ static sw_status parse_part(const char *part, size_t length, struct parts *out) 
     return SW_OK;
 }
 
-/* Without the embedding, or with a gap below them, frozen blocks have trained units below. */
+/* Without the embedding, or with a gap, frozen blocks would have trained units below them. */
 static sw_status check_leading(const struct parts *parts) {
     const long long last = (long long)parts->last_block;
     if (!parts->blocks || (parts->embedding && parts->first_block == 0))
@@ -374,8 +378,8 @@ static sw_status check_leading(const struct parts *parts) {
                    last);
 }
 
-/* Parses "embedding" or "embedding,blocks:0-11"; NULL freezes nothing. Refuses everything but the embedding with or
- * without the first blocks, because gradients would have to pass through frozen units to trained ones below them. */
+/* Parses "embedding" or "embedding,blocks:0-11"; NULL freezes nothing. Refuses anything but the embedding with or
+ * without the first blocks: gradients would have to pass through frozen units to trained ones below them. */
 static sw_status freeze_parse(const char *text, struct sw_freeze *out) {
     struct parts parts = {0};
     *out = (struct sw_freeze){0};
@@ -389,8 +393,8 @@ static sw_status freeze_parse(const char *text, struct sw_freeze *out) {
     return SW_OK;
 }
 
-/* Returns in *out the number of leading units that --freeze names, of a model with so many blocks, each of which has
- * block_units units. Refuses blocks that the model does not have. */
+/* Returns in *out the number of leading units that --freeze names, in a model of `layers` blocks of block_units units
+ * each. Refuses blocks that the model does not have. */
 static sw_status freeze_units(const char *text, int64_t layers, int64_t block_units, int64_t *out) {
     struct sw_freeze freeze;
     SW_TRY(freeze_parse(text, &freeze));
@@ -415,7 +419,7 @@ static sw_status parse_order(const char *order, int64_t micros, int64_t *out) {
     return SW_OK;
 }
 
-/* A described machine (--machine) excludes flags that are about this one, and only it has nodes. */
+/* A described machine (--machine) excludes flags about this machine, and only it has nodes. */
 static sw_status check_machine(const struct sw_settings *settings) {
     const int64_t ranks = sw_settings_ranks(settings);
     if (settings->nodes > 0 && settings->machine == NULL)
@@ -474,8 +478,8 @@ sw_optimizer_format sw_settings_optimizer(const struct sw_settings *settings) {
     return (sw_optimizer_format)settings->optimizer_state;
 }
 
-/* A narrow second moment that is rounded to nearest stops falling: what a step takes from it is less than half of what
- * tells two of its values apart. */
+/* A narrow second moment that is rounded to nearest stops falling: a step takes less from it than half the distance
+ * between two of its values. */
 sw_rounding sw_settings_rounding(const struct sw_settings *settings) {
     const bool narrow = settings->optimizer_state != SW_OPTIMIZER_FP32;
     return narrow && settings->rounding != SW_OPTION_ROUNDING_NEAREST ? SW_ROUND_STOCHASTIC : SW_ROUND_NEAREST;
@@ -551,24 +555,23 @@ sw_status sw_settings_validation(const struct sw_settings *settings, double *out
 
 /* Resolves settings that are "auto", for a model and a device. */
 
-/* Tokens of a micro-batch, a step and a sequence, and the share of the schedule that warms up, where they are "auto".
- */
+/* Tokens of a micro-batch, of a step and of a sequence, and one over the warm-up's share of the schedule, if they are
+ * "auto". */
 enum { AUTO_MICRO_BATCH_TOKENS = 4096, AUTO_BATCH_TOKENS = 16384, AUTO_SEQ = 1024, AUTO_WARMUP_SHARE = 10 };
 enum { AUTO_STEPS = 1000, AUTO_MOST_WARMUP = 100 };
-/* Learning rates where --lr is "auto". What loaded weights have learnt outlasts only small steps; random weights have
+/* Learning rates if --lr is "auto". Only small steps preserve what loaded weights have learned; random weights have
  * nothing to lose. */
 #define AUTO_LR_LOADED 1e-5
 #define AUTO_LR_RANDOM 3e-4
-/* Grains of a chunk where --chunk-grains is "auto". A GPU gets larger ones, because short copies keep its link busy
- * only half of the time. AUTO_MOST_CHUNKS limits the chunks of a rank's part of the model, and with them the plan's
- * ops. */
+/* Grains of a chunk if --chunk-grains is "auto". A GPU gets larger ones: short copies keep its link busy only half of
+ * the time. AUTO_MOST_CHUNKS limits the chunks of a rank's part of the model, and so the plan's ops. */
 enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16384 };
-/* Limit of --epochs: a double counts steps exactly up to here. */
+/* Limit of --epochs: up to here a double counts steps exactly. */
 #define MOST_STEPS 0x1p53
 /* Budgets of "auto" as shares of available memory. A CPU device has both tiers in host memory. */
 #define AUTO_DEVICE_SHARE 0.6
 #define AUTO_HOST_SHARE 0.2
-/* Beside a GPU only the host tier is in host memory. */
+/* With a GPU, only the host tier is in host memory. */
 #define AUTO_GPU_HOST_SHARE 0.8
 
 static void resolve_shape(struct sw_settings *s, const struct sw_model_config *config) {
@@ -601,7 +604,7 @@ static void fit_micro_batch(struct sw_settings *s) {
 
 void sw_settings_regroup(struct sw_settings *s, int64_t ranks_before) {
     s->regrouped = true;
-    /* The stage has no effect with one rank, so the run has not chosen one. */
+    /* The stage has no effect with one rank, so the run did not choose it. */
     if (ranks_before <= 1)
         s->zero = SW_OPTION_AUTO;
     s->most_memory[SW_DEVICE] = s->device_memory;
@@ -614,8 +617,8 @@ static void limit_to(int64_t most_bytes, int64_t *bytes) {
         *bytes = sw_min_i64(*bytes, most_bytes);
 }
 
-/* Checks that every data rank gets the same number of whole micro-batches. How many data ranks there are is not known
- * while the size of tensor groups is open. */
+/* Checks that every data rank gets the same number of whole micro-batches. Skipped while the size of tensor groups is
+ * open, because the number of data ranks is unknown. */
 static sw_status check_batch(const struct sw_settings *s) {
     const int64_t ranks = sw_settings_data_ranks(s);
     const char *sharers = sw_settings_tensor_ranks(s) > 1 ? "groups of --tensor" : "ranks";
@@ -731,8 +734,8 @@ sw_status sw_settings_resolve_steps(struct sw_settings *s, int64_t epoch_windows
     return SW_OK;
 }
 
-/* A name with {rank} in it names no file yet, so it only gets the current folder before it. A link to a drive stays a
- * link, because the drive may have another name after a reboot. */
+/* A name that contains {rank} is not a file yet, so it only gets the current folder as prefix. A link to a drive stays
+ * a link, because the drive may have another name after a reboot. */
 static sw_status make_absolute(char **path) {
     if (**path == '/' && sw_block_is_one(*path))
         return SW_OK;
@@ -754,7 +757,7 @@ static sw_status make_absolute(char **path) {
     return SW_OK;
 }
 
-/* Makes DIR in "DIR:SIZE" absolute. If the new name itself ends like a limit, a slash behind it keeps it a name. */
+/* Makes DIR in "DIR:SIZE" absolute. If the new name itself ends like a limit, a slash after it keeps it a name. */
 static sw_status make_place_absolute(char **place) {
     const int chars = sw_place_path_chars(*place);
     char *path = strndup(*place, (size_t)chars), *joined = NULL;
@@ -770,7 +773,7 @@ static sw_status make_place_absolute(char **place) {
     return SW_OK;
 }
 
-/* Refuses names that are not UTF-8, because run.json is UTF-8 and could not hold them. */
+/* Refuses names that are not UTF-8: run.json is UTF-8 and could not hold them. */
 static sw_status check_name(const char *flag, const char *name) {
     json_t *text = json_string(name);
     if (text == NULL && sw_json_lacked_memory())
@@ -784,7 +787,7 @@ static sw_status check_name(const char *flag, const char *name) {
     return SW_OK;
 }
 
-/* Refuses more names than run.json and recipe.yaml may have. Each is counted with its line's other characters. */
+/* Refuses more names than run.json and recipe.yaml may have. Each counts with the other characters of its line. */
 static sw_status check_room(const struct sw_option_list *data) {
     enum { BESIDE_NAME_BYTES = 32 };
     size_t bytes = 0;

@@ -1,5 +1,5 @@
-/* The flags of train, resume, plan and bench step: one table, from which parsing, --help, run.json, the man page and
- * the completions follow. */
+/* The flags of train, resume, plan and bench step, in one table. Parsing, --help, run.json, the manual and the
+ * completions all follow from it. */
 #include "core/files/files.h"
 #include "core/json.h"
 #include "job/machine/shipped_machines.h"
@@ -16,7 +16,7 @@
 /* Commands that share the table. */
 enum { TRAIN = 1, RESUME = 2, PLAN = 4, STEP = 8, RUNS = TRAIN | RESUME, SHAPES = TRAIN | PLAN | STEP, ALL = 15 };
 
-/* Headings in --help. Rows stand in the order in which --help prints them: what most people need comes first. */
+/* Headings in --help. Rows are in the order in which --help prints them: what most people need comes first. */
 #define RUN "Run"
 #define BATCH "Batch"
 #define LEARNING "Optimizer and learning rate"
@@ -28,7 +28,7 @@ enum { TRAIN = 1, RESUME = 2, PLAN = 4, STEP = 8, RUNS = TRAIN | RESUME, SHAPES 
 #define PREDICTION "Prediction"
 #define OUTPUT SW_OPTION_OUTPUT
 
-/* AdamW with an epsilon that is 0 in fp32 divides 0 by 0 where a parameter has had no gradient yet. */
+/* AdamW with an epsilon that is 0 in fp32 divides 0 by 0 for a parameter that has had no gradient yet. */
 #define LEAST_EPS 1e-30
 
 #define FLAG(member) .kind = SW_OPTION_FLAG, .offset = offsetof(struct sw_settings, member)
@@ -336,7 +336,7 @@ static sw_status check_settings(const void *settings) {
     return sw_settings_check(settings);
 }
 
-/* Checks what train and plan say of the data and of the length of the run. */
+/* Checks what train and plan require of the data and of the run's length. */
 static sw_status check_data(const struct sw_settings *settings) {
     if (settings->epochs > 0.0 && settings->steps != SW_OPTION_AUTO)
         return sw_fail(SW_ERR_ARG, "--epochs and --steps both say how long the run is; give one of them");
@@ -344,7 +344,7 @@ static sw_status check_data(const struct sw_settings *settings) {
     return sw_text_coding_check(settings->encoding);
 }
 
-/* Refuses what plan cannot say of data. */
+/* Refuses data flags with which plan cannot work. */
 static sw_status check_plan_data(const struct sw_settings *settings) {
     if (settings->epochs > 0.0 && settings->data.count == 0)
         return sw_fail(SW_ERR_ARG,
@@ -504,7 +504,8 @@ static bool is_among(const char *key, const char *const *keys) {
     return false;
 }
 
-/* Returns a new value with the absolute path of a name, where it is a file or a pattern, or of each name of a list. */
+/* Returns a new value with absolute paths in place of a name, or of each name of a list, if it is a file or a pattern.
+ */
 static json_t *absolute(const json_t *value) {
     char *path = json_is_string(value) ? sw_path_absolute(json_string_value(value)) : NULL;
     json_t *made = path != NULL ? json_string(path) : json_deep_copy(value);
@@ -514,10 +515,10 @@ static json_t *absolute(const json_t *value) {
     return made;
 }
 
-/* Everything stands as it was given, "auto" included, but paths become absolute: those of the settings are already,
- * except that text may have been replaced by its tokens. The learning rate is the one of the run, because another
- * version might choose another, and so is the size of tensor groups, because bits depend on it and other measurements
- * might choose another. */
+/* Prints everything as it was given, "auto" included, with three exceptions. Paths become absolute; those of the
+ * settings already are, but text may have been replaced by its tokens there. The learning rate is the run's: another
+ * version might choose another. The size of tensor groups is the run's: bits depend on it, and other measurements might
+ * choose another. */
 static void print_pairs(FILE *to, json_t *given, const json_t *now, const json_t *defaults) {
     static const char *const resolved[] = {"lr", "model", "nvme", "tensor", NULL}, *const texts[] = {"data", "val",
                                                                                                      NULL};
