@@ -1,3 +1,13 @@
+/* Files and block devices that a store uses: made, opened, locked, measured, and kept under their names.
+ *
+ * Locks are open-file-description locks: unlike POSIX record locks they also exclude a second open in the same process,
+ * and are not lost when another descriptor of the file is closed. A ring that registered the file holds the lock too,
+ * so the lock of a killed process lasts until its last write has landed, which is the right moment; a new owner
+ * therefore tries for a while. A lock file with a process id would survive a power loss and mean nothing in another
+ * container.
+ *
+ * Space is reserved before the first byte is written. A file system that cannot reserve gets its space by the first
+ * write of every byte, so a full disk still cannot end a step. */
 #include "io/queue/file.h"
 
 #include "core/clock.h"
@@ -31,14 +41,13 @@ sw_status sw_file_write_error(int error) {
     return error == ENOSPC || error == EDQUOT ? SW_ERR_SPACE : SW_ERR_IO;
 }
 
-/* Memory file systems accept O_DIRECT on newer kernels without doing it. */
+/* Newer kernels let memory file systems accept O_DIRECT without doing direct I/O. */
 bool sw_file_is_in_memory(int fd) {
     struct statfs info;
     return fstatfs(fd, &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
 }
 
-/* Returns the alignment in bytes that direct I/O needs; 1 where the system does not tell, 0 where the file has no
- * direct I/O. */
+/* Returns the alignment in bytes that direct I/O needs; 1: the system does not tell; 0: the file has no direct I/O. */
 static int64_t direct_alignment(int fd) {
 #ifdef STATX_DIOALIGN
     struct statx info;
@@ -103,7 +112,7 @@ sw_status sw_file_create(const char *directory, const char *path, bool allow_buf
     const int fd = sw_path_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         return explain_create(directory, path, errno);
-    /* A umask takes nothing from a file that is its user's alone. */
+    /* A umask takes nothing from a mode that gives only the owner access. */
     (void)fchmod(fd, 0600);
     sw_status status = sw_lock_take(fd, path);
     if (status == SW_OK)
@@ -124,7 +133,7 @@ void sw_file_close(int fd) {
     close(fd);
 }
 
-/* Where the file system makes no files without a name, one loses its name at once. */
+/* If the file system cannot make files without a name, removes the name at once. */
 static int open_unnamed(const char *directory) {
     int fd = sw_path_open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR))
@@ -153,14 +162,14 @@ sw_status sw_file_create_unnamed(const char *directory, bool allow_buffered, int
     return SW_OK;
 }
 
-/* A FIFO in the place of a store must not keep whoever opens it waiting. */
+/* A FIFO in place of a store must not block whoever opens it. */
 static sw_status open_store_file(const char *path, int access, int *out_fd) {
     struct stat info;
     const int fd = sw_path_open(path, access | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
         return sw_fail(SW_ERR_ARG,
-                       "the store file %s is or lies behind a link, and no link is followed in the folder of a run: "
-                       "name its directory by --nvme",
+                       "the store file %s is a link or is reached through one, and links are not followed in the "
+                       "folder of a run: name its directory by --nvme",
                        path);
     if (fd < 0)
         return errno == ENOENT
@@ -177,8 +186,8 @@ static sw_status open_store_file(const char *path, int access, int *out_fd) {
     return SW_OK;
 }
 
-/* A flush that failed leaves in the page cache what the drive never got, and as clean. A store that is opened through
- * the page cache must see what the drive has. */
+/* A failed flush leaves pages in the cache that the drive never got, marked as clean. A store opened through the page
+ * cache must see what the drive has. */
 static sw_status forget_cached(int fd, const char *path, bool flush) {
     const int flags = fcntl(fd, F_GETFL);
     if (flags >= 0 && (flags & O_DIRECT) != 0)
@@ -228,7 +237,7 @@ sw_status sw_file_open_to_read(const char *path, int *out_fd) {
 sw_status sw_file_identify(int fd, const char *path, struct sw_file_identity *out) {
     struct stat info;
     if (fstat(fd, &info) != 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(errno));
+        return sw_fail(SW_ERR_IO, "%s cannot be examined: %s", path, strerror(errno));
     *out = (struct sw_file_identity){.device = (int64_t)info.st_dev,
                                      .inode = (int64_t)info.st_ino,
                                      .bytes = info.st_size,
@@ -274,12 +283,11 @@ sw_status sw_file_check_distinct(const char *const *directories, int count) {
     return SW_OK;
 }
 
-/* Returns what the quota of this process's user leaves of a file system; INT64_MAX where there is none, or none that
- * the kernel tells of. */
+/* Returns what the user's quota leaves of a file system; INT64_MAX: there is none, or the kernel does not tell. */
 static int64_t quota_left_bytes(const char *directory) {
     int64_t left = INT64_MAX;
 #ifdef SYS_quotactl_fd
-    const int64_t unit = SW_KIB; /* of limits, whatever the block of the file system */
+    const int64_t unit = SW_KIB; /* unit of quota limits, whatever the file system's block size */
     struct dqblk quota = {0};
     const int fd = sw_path_open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd >= 0 && syscall(SYS_quotactl_fd, fd, QCMD(Q_GETQUOTA, USRQUOTA), geteuid(), &quota) == 0 &&
@@ -339,7 +347,7 @@ sw_status sw_file_allocate(int fd, const char *path, int64_t bytes) {
         return sw_fail(SW_ERR_SPACE, "%s cannot have the %s (%lld bytes) that it needs: %s", path,
                        sw_format_size(bytes, need), (long long)bytes, strerror(error));
     }
-    /* Some file systems cannot reserve space; there the first write of every byte does. */
+    /* Some file systems cannot reserve space. On these, the first write of every byte does. */
     if (error == EOPNOTSUPP) {
         int64_t size = 0;
         SW_TRY(sw_file_size(fd, path, &size));
@@ -387,15 +395,13 @@ sw_status sw_file_sync_directory(const char *directory) {
     return SW_OK;
 }
 
-/* Locks on open file descriptions: a second open in the same process is refused too, and a ring that has the file
- * registered keeps the lock. The lock of a killed process therefore lasts until its last write and flush have landed.
- * Hence a new owner tries for a while, and much longer where nobody is left who could be asked to stop. */
+/* Time between two attempts to take a lock. */
 
 enum { POLL_US = 10000 };
 #define TIMEOUT_NS INT64_C(2000000000)
 #define DEAD_OWNER_TIMEOUT_NS INT64_C(60000000000)
-/* The lock is on the first byte. Two more name its owner: the byte of OWNER_START plus its process id, and that of
- * SPACE_START plus the number of the PID namespace that the id is of, where the system tells it. */
+/* The lock is on the first byte. Two more locked bytes identify the owner: OWNER_START plus its process id, and
+ * SPACE_START plus the number of the PID namespace in which the id is valid, if the system tells it. */
 #define OWNER_START (INT64_C(1) << 62)
 #define MOST_OWNERS (INT64_C(1) << 22) /* process ids are smaller */
 #define SPACE_START (OWNER_START + (INT64_C(1) << 32))
@@ -406,8 +412,7 @@ static int lock_byte(int fd, int64_t start) {
     return fcntl(fd, F_OFD_SETLK, &lock);
 }
 
-/* Returns the number of the byte in a range that another open file has locked, counted from the range's start, or -1.
- */
+/* Returns which byte of a range another open file has locked, counted from the range's start, or -1. */
 static int64_t find_locked(int fd, int64_t start, int64_t bytes) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = start, .l_len = bytes};
     return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK ? lock.l_start - start : -1;
@@ -419,8 +424,8 @@ static int64_t own_space(void) {
     return stat("/proc/self/ns/pid", &info) == 0 && (int64_t)info.st_ino < MOST_SPACES ? (int64_t)info.st_ino : -1;
 }
 
-/* Returns the process that has the lock, or -1 where it is not known: the id of a process in another container means
- * nothing here. */
+/* Returns the process that has the lock, or -1 if unknown: the id of a process in another container means nothing here.
+ */
 static pid_t find_owner(int fd) {
     const int64_t space = find_locked(fd, SPACE_START, MOST_SPACES);
     const int64_t owner = find_locked(fd, OWNER_START, MOST_OWNERS);
@@ -462,7 +467,7 @@ sw_status sw_lock_refusal(int fd, const char *path) {
                    path);
 }
 
-/* Refuses a file whose previous owner has removed it: what is written to it would be lost. */
+/* Refuses a file that its previous owner has removed: whatever is written to it would be lost. */
 static sw_status check_name(int fd, const char *path) {
     struct stat info;
     if (fstat(fd, &info) != 0 || info.st_nlink > 0)
@@ -502,7 +507,7 @@ static bool name_holds(int fd, const char *path) {
            held.st_ino == named.st_ino;
 }
 
-/* Flushes the folder of a name. */
+/* Flushes the folder that contains the name. */
 static sw_status flush_name(const char *path) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", path);
@@ -513,7 +518,7 @@ static sw_status flush_name(const char *path) {
     return sw_file_sync_directory(folder);
 }
 
-/* Says why the path does not lead to the file, which cannot be linked to it either. */
+/* Says why the path does not lead to the file, and why the file cannot be linked to it. */
 static sw_status explain(int fd, const char *path, int error) {
     char now[PATH_MAX];
     struct stat held;
@@ -533,12 +538,12 @@ static sw_status explain(int fd, const char *path, int error) {
         path, strerror(error));
 }
 
-/* Finds whether the path leads to the file. Fails where the system cannot tell: then the name is not lost. */
+/* Finds out whether the path leads to the file. Fails if the system cannot tell: the name is then not lost. */
 static sw_status find_held(int fd, const char *path, bool *out) {
     errno = 0;
     *out = name_holds(fd, path);
     return !*out && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == EIO)
-               ? sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(errno))
+               ? sw_fail(SW_ERR_IO, "%s cannot be examined: %s", path, strerror(errno))
                : SW_OK;
 }
 
@@ -586,7 +591,7 @@ static sw_status copy(int from, int to, const char *path) {
                           : sw_fail(sw_file_write_error(errno), "%s cannot be flushed: %s", path, strerror(errno));
 }
 
-/* Makes the copy under a name of its own, and gives it the other one when it is whole. */
+/* Makes the copy under a temporary name, and renames it when it is complete. */
 static sw_status put_copy(int fd, int from, const char *path) {
     char partial[PATH_MAX];
     if (snprintf(partial, sizeof partial, "%s.partial", path) >= (int)sizeof partial)
@@ -617,8 +622,8 @@ sw_status sw_name_put_back(int fd, const char *path) {
     if (fstat(fd, &held) != 0 || held.st_nlink > 0 || sw_path_exists(path))
         return sw_name_keep(fd, path);
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-    /* Opened anew, a file that is written with direct I/O can be read into any memory, and one that is only written can
-     * be read at all. */
+    /* A second open, without O_DIRECT, allows reads into any memory, and reads of a file that was opened for writing
+     * only. */
     const int from = sw_path_open(self, O_RDONLY | O_CLOEXEC, 0);
     if (from < 0)
         return sw_fail(SW_ERR_IO, "%s was removed, and its open file cannot be read: %s", path, strerror(errno));

@@ -1,3 +1,12 @@
+/* The io_uring ring, and the queue of whole transfers on top of it.
+ *
+ * The ring does one request and reports the kernel's answer as it is; everything that needs judgement (short transfers,
+ * retries, what is an error) is in the queue. Tests replace the ring by one that fails, delays or tears, so the
+ * judgement is tested without a faulty drive.
+ *
+ * Large transfers are cut into blocks, since a drive works on many requests of a megabyte faster than on one huge one,
+ * and a short transfer then costs little. Registered buffers save the kernel from pinning pages per request; a system
+ * that refuses to register them works as well, only slower. */
 #include "io/queue/queue.h"
 
 #include "core/log.h"
@@ -20,7 +29,7 @@ struct uring {
     struct io_uring ring;
     struct sw_ring_buffer buffers[SW_RING_MAX_BUFFERS];
     int first_piece[SW_RING_MAX_BUFFERS]; /* index of each region's first registered piece */
-    int buffer_count;                     /* 0 where nothing is registered */
+    int buffer_count;                     /* 0: nothing is registered */
 };
 
 static struct uring *as_uring(struct sw_ring *ring) {
@@ -67,7 +76,7 @@ static bool is_transient(int error) {
     return error == -EINTR || error == -EAGAIN || error == -EBUSY;
 }
 
-/* Submits until no request is left in the ring, because the kernel may take a part of them. */
+/* Submits until the ring is empty: the kernel may take only some of the requests. */
 static sw_status uring_submit(struct sw_ring *ring, bool wait) {
     struct uring *self = as_uring(ring);
     for (int attempt = 0; attempt < SUBMIT_RETRIES; attempt++) {
@@ -77,7 +86,7 @@ static sw_status uring_submit(struct sw_ring *ring, bool wait) {
             return sw_fail(SW_ERR_IO, "io_uring refused a batch of requests: %s", strerror(-result));
         if (result == -EINTR)
             attempt = 0;
-        /* The kernel asks for its completions to be taken before it accepts more. */
+        /* The kernel wants its completions to be taken before it accepts more. */
         if (result == -EBUSY && io_uring_cq_ready(&self->ring) > 0)
             return SW_OK;
         if (result >= 0 && io_uring_sq_ready(&self->ring) == 0 && (!wait || io_uring_cq_ready(&self->ring) > 0))
@@ -127,7 +136,7 @@ static void warn_unregistered(const struct sw_ring_spec *spec, int error) {
         sw_format_size(bytes, need), strerror(error), sw_format_size(limit_bytes, have));
 }
 
-/* Registers memory in pieces, all or none. Failing is no error: unregistered requests work as well. */
+/* Registers memory in pieces, either all or none. A failure is no error: unregistered requests work as well. */
 static void register_buffers(struct uring *self, const struct sw_ring_spec *spec) {
     int pieces = 0;
     for (int i = 0; i < spec->buffer_count; i++)
@@ -195,8 +204,8 @@ sw_status sw_ring_open_uring(void *context, const struct sw_ring_spec *spec, str
 enum { TAKE_BATCH = 64, RETRY_PAUSE_US = 200, HUGE_PAGE_BYTES = 2 << 20 };
 
 struct entry {
-    struct sw_ring_request request; /* what is left of it */
-    uint64_t tag;                   /* the caller's; the ring's is the entry's index */
+    struct sw_ring_request request; /* the rest of it */
+    uint64_t tag;                   /* the caller's tag; the ring's tag is the entry's index */
     int attempts;
 };
 
@@ -213,7 +222,7 @@ sw_status sw_queue_alloc(int64_t bytes, void **out) {
     *out = NULL;
     if (posix_memalign(out, huge ? HUGE_PAGE_BYTES : SW_BUFFER_ALIGN_BYTES, (size_t)bytes) != 0)
         return sw_fail(SW_ERR_NOMEM, "no memory for %s of I/O buffers", sw_format_size(bytes, text));
-    /* A drive takes few large pieces faster than hundreds of small pages. The advice may fail. */
+    /* A drive handles a few large pieces faster than hundreds of small pages. The advice may fail. */
     if (huge)
         madvise(*out, (size_t)bytes, MADV_HUGEPAGE);
     return SW_OK;
@@ -265,8 +274,8 @@ int sw_queue_in_flight(const struct sw_queue *queue) {
     return queue->depth - queue->free_count;
 }
 
-/* Hands over the bytes left of a request, at most as many as a ring takes; the others follow as after a short transfer.
- */
+/* Puts the rest of a request into the ring, at most as many bytes as a ring takes. More follow as after a short
+ * transfer. */
 static void put_rest(struct sw_queue *queue, const struct entry *entry) {
     struct sw_ring_request request = entry->request;
     request.bytes = sw_min_i64(request.bytes, SW_RING_MAX_REQUEST_BYTES);
@@ -274,7 +283,7 @@ static void put_rest(struct sw_queue *queue, const struct entry *entry) {
 }
 
 void sw_queue_put(struct sw_queue *queue, const struct sw_ring_request *request) {
-    assert(queue->free_count > 0);
+    assert(queue->free_count > 0 && request->file >= 0 && request->offset_bytes >= 0 && request->bytes >= 0);
     const int index = queue->free_entries[--queue->free_count];
     struct entry *entry = &queue->entries[index];
     *entry = (struct entry){.request = *request, .tag = request->tag};
@@ -295,7 +304,7 @@ static bool try_again(struct sw_queue *queue, struct entry *entry) {
     return true;
 }
 
-/* Continues a short transfer at the last aligned offset that it reached, because direct I/O can start nowhere else. */
+/* Continues a short transfer at the last aligned offset that it reached: direct I/O can start nowhere else. */
 static bool continue_short(struct sw_queue *queue, struct entry *entry, int64_t moved) {
     struct sw_ring_request *request = &entry->request;
     const int64_t whole = moved / SW_BUFFER_ALIGN_BYTES * SW_BUFFER_ALIGN_BYTES;
@@ -309,7 +318,7 @@ static bool continue_short(struct sw_queue *queue, struct entry *entry, int64_t 
     return true;
 }
 
-/* Returns whether the request is over, and writes its errno, 0 for none, to *out_error. */
+/* Returns whether the request is over. *out_error is its errno, 0 for none. */
 static bool judge(struct sw_queue *queue, struct entry *entry, int64_t result, int *out_error) {
     const struct sw_ring_request *request = &entry->request;
     *out_error = 0;

@@ -5,6 +5,7 @@
 #include "io/queue/file.h"
 #include "io/queue/queue.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,23 +15,23 @@
 enum { NO_FILE = -1 };
 
 struct block {
-    int file; /* NO_FILE: never used */
+    int file; /* NO_FILE: the block was never used */
     int64_t offset_bytes, bytes;
-    int64_t first_use, last_use; /* positions */
+    int64_t first_use, last_use; /* first and last position that use the block */
     bool under_way;
     char *buf;
 };
 
 struct sw_read_ahead {
     const char *const *paths;
-    const struct sw_file_identity *identities; /* one per path */
-    int file, fd; /* the open file: its index in paths, NO_FILE for none, and its descriptor, -1 for none */
+    const struct sw_file_identity *identities; /* one entry per path */
+    int file, fd; /* the open file: its index in `paths` (NO_FILE: none), and its descriptor (-1: none) */
     int64_t file_bytes;
     bool direct;
     struct sw_queue *queue;
     struct block block[SW_READ_AHEAD_BLOCKS];
     char *buffer;
-    int64_t floor; /* positions below this one are over */
+    int64_t floor; /* positions below this one have passed */
     int64_t read_bytes;
     bool warned;
 };
@@ -121,7 +122,7 @@ static struct block *find(const struct sw_read_ahead *self, int file, int64_t of
     return NULL;
 }
 
-/* Returns the block whose last use is longest over, or NULL where all are still to be used. */
+/* Returns the block whose last use is longest past, or NULL if all are still needed. */
 static struct block *find_free(struct sw_read_ahead *self) {
     struct block *oldest = NULL;
     for (int i = 0; i < SW_READ_AHEAD_BLOCKS; i++) {
@@ -133,13 +134,13 @@ static struct block *find_free(struct sw_read_ahead *self) {
     return oldest;
 }
 
-/* Drops the block from the page cache, which a buffered read has filled with bytes that nobody reads again. */
+/* Drops the block from the page cache. A buffered read filled the cache with bytes that nobody reads again. */
 static void forget(const struct sw_read_ahead *self, const struct block *block) {
     if (!self->direct && block->file == self->file)
         posix_fadvise(self->fd, block->offset_bytes, block->bytes, POSIX_FADV_DONTNEED);
 }
 
-/* Begins to read the block at this offset of the open file. Returns false where no block is free. */
+/* Begins to read the block at this offset of the open file. Returns false if no block is free. */
 static bool start(struct sw_read_ahead *self, int64_t offset_bytes, int64_t position) {
     const int64_t page = SW_BUFFER_ALIGN_BYTES;
     const int64_t left = (self->file_bytes - offset_bytes) / page * page;
@@ -166,6 +167,7 @@ static bool start(struct sw_read_ahead *self, int64_t offset_bytes, int64_t posi
 
 sw_status sw_read_ahead_announce(struct sw_read_ahead *self, int file, int64_t offset_bytes, int64_t bytes,
                                  int64_t position, bool *out_taken) {
+    assert(file >= 0 && offset_bytes >= 0 && bytes >= 0 && position >= self->floor);
     *out_taken = true;
     int64_t at = offset_bytes / SW_READ_AHEAD_BLOCK_BYTES * SW_READ_AHEAD_BLOCK_BYTES;
     for (; at < offset_bytes + bytes && *out_taken; at += SW_READ_AHEAD_BLOCK_BYTES) {
@@ -194,6 +196,7 @@ static bool is_awaited(const struct sw_read_ahead *self, int64_t end) {
 }
 
 void sw_read_ahead_pass(struct sw_read_ahead *self, int64_t position) {
+    assert(position >= self->floor);
     self->floor = position;
 }
 

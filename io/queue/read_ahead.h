@@ -1,8 +1,8 @@
-/* Reads bytes of files into memory before they are used: in aligned blocks, many under way at once, past the page cache
- * where the file system allows it.
+/* Reads bytes of files into memory before they are used: in aligned blocks, many at once, and without the page cache if
+ * the file system allows it.
  *
- * Bytes are announced in the order of their use, each with a position that never decreases. One thread announces and
- * awaits; in between, any number of threads may look. */
+ * Announce bytes in the order of their use, each with a position that never decreases. One thread announces and awaits;
+ * in between, any number of threads may look. */
 #ifndef SW_IO_QUEUE_READ_AHEAD_H
 #define SW_IO_QUEUE_READ_AHEAD_H
 
@@ -11,31 +11,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Enough under way for several drives, and little beside any budget. */
+/* Enough blocks under way for several drives, and little memory compared with any budget. */
 enum { SW_READ_AHEAD_BLOCK_BYTES = 512 << 10, SW_READ_AHEAD_BLOCKS = 24 };
 
 struct sw_read_ahead;
 
-/* Opens the files, and refuses one that is not its identity. The caller keeps both arrays and the paths until the
+/* Opens the files, and refuses any that differs from its identity. The caller keeps both arrays and the paths until the
  * close. */
 struct sw_file_identity;
 sw_status sw_read_ahead_open(const char *const *paths, const struct sw_file_identity *identities,
                              struct sw_read_ahead **out);
 void sw_read_ahead_close(struct sw_read_ahead *self);
 
-/* Announces that these bytes of file paths[file] will be needed. *out_taken is false where that has to wait, for blocks
- * of earlier positions or, where the file is another than before, for what is under way; announcing bytes again does no
- * harm. */
+/* Announces that these bytes of file paths[file] will be needed. *out_taken is false if the announcement must wait: for
+ * blocks of earlier positions or, at a change of the file, for what is under way. Announcing bytes again does no harm.
+ */
 sw_status sw_read_ahead_announce(struct sw_read_ahead *self, int file, int64_t offset_bytes, int64_t bytes,
                                  int64_t position, bool *out_taken);
 
-/* Says that positions before this one are over, so that bytes announced only for them may be dropped. */
+/* Declares that positions before this one have passed, so that bytes announced only for them may be dropped. */
 void sw_read_ahead_pass(struct sw_read_ahead *self, int64_t position);
-/* Starts to read the bytes that were announced, and waits for those whose position is before `end`. */
+/* Starts to read the announced bytes, and waits for those whose position is before `end`. */
 sw_status sw_read_ahead_await(struct sw_read_ahead *self, int64_t end);
 
-/* Returns the bytes at an offset, and in *out_bytes how many follow there; NULL where they are not in memory. The last
- * bytes of a file, which fill no aligned page, are never in memory. */
+/* Returns the bytes at an offset, and in *out_bytes how many follow there; NULL: they are not in memory. The last bytes
+ * of a file, which fill no aligned page, are never in memory. */
 const void *sw_read_ahead_look(const struct sw_read_ahead *self, int file, int64_t offset_bytes, int64_t *out_bytes);
 
 /* Returns the number of bytes that were read ahead. */

@@ -1,6 +1,5 @@
-/* A ring carries out single reads, writes and flushes and reports what came of each, unjudged: short transfers and
- * errors are the queue's business. There is one real ring, on io_uring; tests put others in its place. A ring belongs
- * to one thread. */
+/* A ring performs single reads, writes and flushes, and reports each result unjudged: short transfers and errors are
+ * the queue's business. The only real ring is on io_uring; tests replace it. A ring belongs to one thread. */
 #ifndef SW_IO_QUEUE_RING_H
 #define SW_IO_QUEUE_RING_H
 
@@ -12,7 +11,7 @@
 enum {
     SW_RING_MAX_BUFFERS = 16,            /* memory regions to register */
     SW_RING_PIECE_BYTES = 1 << 30,       /* the kernel's limit for one registered buffer */
-    SW_RING_MAX_REQUEST_BYTES = 1 << 30, /* lengths are 32 bits in the kernel's interface */
+    SW_RING_MAX_REQUEST_BYTES = 1 << 30, /* the kernel's interface has 32 bits for lengths */
 };
 
 typedef enum { SW_RING_READ, SW_RING_WRITE, SW_RING_FLUSH } sw_ring_op;
@@ -33,16 +32,16 @@ struct sw_ring_completion {
 struct sw_ring;
 
 struct sw_ring_ops {
-    /* Adds a request to the batch. Never more than `depth` are under way, which the queue keeps to. */
+    /* Adds a request to the batch. The queue never has more than `depth` under way. */
     void (*put)(struct sw_ring *ring, const struct sw_ring_request *request);
-    /* Hands the batch to the system; with wait, returns when at least one request has completed. */
+    /* Hands the batch to the system. With `wait`, returns when at least one request has completed. */
     sw_status (*submit)(struct sw_ring *ring, bool wait);
-    /* Takes up to max completions that are there, without blocking. Returns how many. */
+    /* Takes up to `max` completions that have arrived, without blocking. Returns how many. */
     int (*take)(struct sw_ring *ring, struct sw_ring_completion *out, int max);
     void (*close)(struct sw_ring *ring);
 };
 
-/* The struct of every kind of ring begins with this one. */
+/* The first member of every kind of ring. */
 struct sw_ring {
     const struct sw_ring_ops *ops;
 };
@@ -53,15 +52,15 @@ struct sw_ring_buffer {
 };
 
 struct sw_ring_spec {
-    const int *files; /* open descriptors, which outlive the ring */
+    const int *files; /* open descriptors; must outlive the ring */
     int file_count;
-    const struct sw_ring_buffer *buffers; /* memory that requests will mostly use */
+    const struct sw_ring_buffer *buffers; /* memory that most requests use */
     int buffer_count;
     int depth;
-    bool *warned; /* set once the user has been told that buffers could not be registered */
+    bool *warned; /* set once the user was told that buffers could not be registered */
 };
 
-/* The type of a function that opens a ring, with the context that it was registered with. */
+/* The type of a function that opens a ring. `context` is whatever was registered with it. */
 typedef sw_status (*sw_ring_opener)(void *context, const struct sw_ring_spec *spec, struct sw_ring **out);
 
 /* Opens the ring on io_uring. The context is unused. */

@@ -91,7 +91,7 @@ sw_status sw_write_behind_put(struct sw_write_behind *self, int64_t bytes) {
                                                         .buf = block,
                                                         .tag = (uint64_t)self->current});
     SW_TRY(sw_queue_start(self->queue));
-    /* Pages of the cache begin their way to the drive now, not when there are many. */
+    /* Starts to write the cached pages now, not when there are many. */
     if (!self->direct)
         sync_file_range(self->fd, 0, self->put_bytes, SYNC_FILE_RANGE_WRITE);
     self->put_bytes += bytes;

@@ -1,3 +1,10 @@
+/* Reads safetensors files. The header comes from outside: nothing in it is believed unchecked.
+ *
+ * Files are read, not mapped. A mapped file that shrinks kills the process with a signal, and mapped pages count
+ * against the memory that budgets have promised. The price is a copy, which widening to fp32 makes anyway.
+ *
+ * Elements are read on demand under a mutex, or found in blocks that were announced and read ahead; threads look there
+ * without a lock. */
 #include "io/safetensors/safetensors.h"
 
 #include "core/files/files.h"
@@ -17,10 +24,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The header of one safetensors file. It comes from outside: nothing in it is believed unchecked. */
+/* The header of one safetensors file. */
 
 enum {
-    FAULT_BYTES = 64, /* read of a file's beginning to see that it is something else */
+    FAULT_BYTES = 64, /* bytes read from a file's beginning to recognise that it is something else */
     NAME_CHARS = 4096 + 32
 };
 
@@ -59,7 +66,7 @@ static const struct type *type_named(const char *name) {
     return NULL;
 }
 
-/* Counts the values before it parses them, because parsed JSON takes up to a hundred times its text. */
+/* Counts the values before parsing: parsed JSON takes up to a hundred times the memory of its text. */
 /* Parses text from outside with bounded memory. The caller releases *out with json_decref; NULL after a failure. */
 static sw_status safetensors_parse_json(const char *name, const char *text, int64_t bytes, json_t **out) {
     int64_t values = 0;
@@ -170,7 +177,7 @@ static sw_status take_tensor(const char *path, const char *name, const json_t *e
                         tensor, &out->end_bytes);
 }
 
-/* Orders tensors by their bytes. One of no bytes comes before another that begins at the same offset. */
+/* Orders tensors by offset. An empty tensor comes before another one at the same offset. */
 static int by_offset(const void *a, const void *b) {
     const struct placed_tensor *x = a, *y = b;
     if (x->tensor.offset_bytes != y->tensor.offset_bytes)
@@ -238,7 +245,7 @@ done:
     return status;
 }
 
-/* Reads the header of paths[file], checks it, and appends its tensors in the order of their bytes. */
+/* Reads the header of paths[file], checks it, and appends its tensors in the order of their offsets. */
 static sw_status safetensors_add_file(struct sw_safetensors *tensors, int file) {
     const char *path = tensors->paths[file];
     char name[NAME_CHARS];
@@ -262,7 +269,7 @@ static sw_status safetensors_add_file(struct sw_safetensors *tensors, int file) 
     return status;
 }
 
-/* Reads elements of safetensors files: from what was read ahead, or from the file when they are asked for. */
+/* Reads elements, from what was read ahead or else from the file. */
 
 static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "tensors are read into place as the file has them");
 
@@ -294,7 +301,7 @@ static sw_status read_now(struct sw_safetensors *tensors, const struct sw_safete
     return SW_OK;
 }
 
-/* Copies an element that lies across two blocks, as it does where the header has an odd length. */
+/* Copies an element that spans two blocks, as happens if the header has an odd length. */
 static bool look_across(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t elem,
                         char bytes[sizeof(float)]) {
     int64_t there;
@@ -307,8 +314,8 @@ static bool look_across(const struct sw_safetensors *tensors, const struct sw_sa
     return true;
 }
 
-/* Returns how many of these elements, from the first on, were read ahead, and where they are in *out_from, as the file
- * has them: in a block, or one element in the caller's `across`. */
+/* Returns how many of these elements, from the first on, were read ahead. *out_from points to them, as stored in the
+ * file: in a block, or a single element in the caller's `across`. */
 static int64_t look(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                     int64_t count, char across[sizeof(float)], const char **out_from) {
     int64_t bytes = 0;
@@ -331,7 +338,7 @@ static sw_status read_some(struct sw_safetensors *tensors, const struct sw_safet
         sw_dtype_widen(tensor->type, from, *out_read, out);
         return SW_OK;
     }
-    /* The read ends with this block, because the next block may already be in memory. */
+    /* Stops the read at the end of this block: the next block may already be in memory. */
     const int64_t left_bytes = SW_READ_AHEAD_BLOCK_BYTES - place_of(tensor, first) % SW_READ_AHEAD_BLOCK_BYTES;
     *out_read = sw_min_i64(count, sw_max_i64(1, left_bytes / sw_dtype_bytes(tensor->type)));
     pthread_mutex_lock(&tensors->mutex);
@@ -376,7 +383,7 @@ int64_t sw_safetensors_bytes_ahead(const struct sw_safetensors *tensors) {
     return tensors->ahead == NULL ? 0 : sw_read_ahead_bytes(tensors->ahead);
 }
 
-/* Reads and parses the index. The caller releases *out, also after a failure. */
+/* Reads and parses the index. The caller releases *out, even after a failure. */
 static sw_status read_index(const char *path, json_t **out) {
     int fd;
     int64_t bytes = 0;
@@ -422,7 +429,7 @@ static sw_status check_shard_name(const char *index_path, const char *tensor, co
     return SW_OK;
 }
 
-/* Refuses an index some of whose shards are not there, as after a download that ended early. */
+/* Refuses an index whose shards are not all there, as after an incomplete download. */
 static sw_status check_shards_exist(const char *folder, const char *index_path, json_t *shards) {
     const char *shard, *missing = NULL;
     json_t *value;
@@ -443,7 +450,7 @@ static sw_status check_shards_exist(const char *folder, const char *index_path, 
                    index_path, count == 1 ? "is missing," : "are missing, such as", missing);
 }
 
-/* Lists each shard that the index names, once: `shards` keeps the file's number under its name. */
+/* Lists each shard that the index names, once: `shards` maps its name to the file's number. */
 static sw_status list_shards(struct sw_safetensors *tensors, const char *folder, const char *index_path, json_t *map,
                              json_t *shards) {
     const char *name;

@@ -17,14 +17,14 @@ struct sw_safetensors; /* a folder's tensors: model.safetensors, or model.safete
 
 struct sw_safetensor {
     char name[SW_SAFETENSORS_NAME_CHARS];
-    bool supported; /* its type is F32, BF16 or F16; tensors of other types are listed and cannot be read */
-    sw_dtype type;  /* where it is supported */
-    char type_name[SW_SAFETENSORS_TYPE_CHARS]; /* as the file names it, shortened if it is long */
+    bool supported; /* the type is F32, BF16 or F16; tensors of other types are listed but cannot be read */
+    sw_dtype type;  /* valid if supported */
+    char type_name[SW_SAFETENSORS_TYPE_CHARS]; /* as in the file, shortened if it is long */
     int dims;
     int64_t dim[SW_SAFETENSORS_MAX_DIMS];
     int64_t elems;
-    int file;             /* index of the shard, private */
-    int64_t offset_bytes; /* in that file, private */
+    int file;             /* private: index of the shard */
+    int64_t offset_bytes; /* private: offset in that file */
 };
 
 /* Opens the weights of a Hugging Face folder. Every header is checked whole: lengths within the file, offsets without
@@ -35,14 +35,13 @@ int64_t sw_safetensors_count(const struct sw_safetensors *tensors);
 const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tensors, int64_t index);
 /* Returns the tensor of that name, or NULL. */
 const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *tensors, const char *name);
-/* Reads elements [first, first+count), widened to fp32. Several threads may read at once, but no other call may run
- * beside them. */
+/* Reads elements [first, first+count), widened to fp32. Several threads may read at once, but no other call may run at
+ * the same time. */
 sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, float *out);
 
-/* Announces elements of a supported tensor, which are then read many at once, past the page cache, before they are
- * asked for. Only speed depends on it. Arguments and the three calls that go with it are those of
- * io/queue/read_ahead.h. */
+/* Announces elements of a supported tensor, which are then read ahead, many at once and without the page cache. Affects
+ * only speed. Arguments and the three related calls are those of io/queue/read_ahead.h. */
 sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, int64_t position, bool *out_taken);
 void sw_safetensors_pass(struct sw_safetensors *tensors, int64_t position);
@@ -50,8 +49,8 @@ sw_status sw_safetensors_await(struct sw_safetensors *tensors, int64_t end);
 /* Returns the number of bytes that were read ahead. */
 int64_t sw_safetensors_bytes_ahead(const struct sw_safetensors *tensors);
 
-/* Writes one file: declare all tensors, then their elements in the declared order, in pieces. The file appears under
- * its name only when finish succeeds (written beside it, flushed, renamed); abort leaves nothing. */
+/* Writes one file: declare all tensors, then write their elements in the declared order, in pieces. The file gets its
+ * name only when finish succeeds: it is written under another name, flushed and renamed. abort leaves nothing. */
 struct sw_safetensors_writer;
 struct sw_safetensors_declared {
     const char *name;
@@ -62,19 +61,19 @@ sw_status sw_safetensors_writer_open(const char *path, sw_dtype type, const stru
                                      int64_t count, struct sw_safetensors_writer **out);
 /* Writes the next `count` elements, rounded to the file's type. */
 sw_status sw_safetensors_write_f32(struct sw_safetensors_writer *writer, const float *values, int64_t count);
-sw_status sw_safetensors_writer_finish(struct sw_safetensors_writer *writer); /* frees it in any case */
+sw_status sw_safetensors_writer_finish(struct sw_safetensors_writer *writer); /* always frees the writer */
 void sw_safetensors_writer_abort(struct sw_safetensors_writer *writer);
 
-/* Writes a folder's weights in the same way: model.safetensors, or where that would have more than shard_bytes of data
- * several files of at most so many and model.safetensors.index.json. A tensor is in one file, however large it is.
- * Names and shapes must last until the end. */
+/* Writes a folder's weights in the same way: as model.safetensors or, if that would have more than shard_bytes of data,
+ * as several files of at most that size and model.safetensors.index.json. A tensor is never split, however large it is.
+ * Names and shapes must live until the end. */
 struct sw_safetensors_shards;
 sw_status sw_safetensors_shards_open(const char *folder, sw_dtype type, int64_t shard_bytes,
                                      const struct sw_safetensors_declared *tensors, int64_t count,
                                      struct sw_safetensors_shards **out);
 /* Writes the next `count` elements, rounded to the files' type. */
 sw_status sw_safetensors_shards_write_f32(struct sw_safetensors_shards *shards, const float *values, int64_t count);
-sw_status sw_safetensors_shards_finish(struct sw_safetensors_shards *shards); /* frees it in any case */
+sw_status sw_safetensors_shards_finish(struct sw_safetensors_shards *shards); /* always frees the shards */
 void sw_safetensors_shards_abort(struct sw_safetensors_shards *shards);
 
 #endif

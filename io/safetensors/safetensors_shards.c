@@ -1,4 +1,4 @@
-/* Writes weights into one file or, where they are too large for it, into several with an index. */
+/* Writes weights into one file or, if they are too large for one, into several with an index. */
 #include "io/safetensors/safetensors_private.h"
 
 #include "core/confine.h"
@@ -22,11 +22,11 @@ struct sw_safetensors_shards {
     const struct sw_safetensors_declared *tensors;
     int64_t count;
     int64_t total_bytes;
-    int64_t *shard_end;   /* per shard: the first tensor behind it */
-    int64_t *shard_elems; /* per shard */
+    int64_t *shard_end;   /* per shard: the first tensor after it */
+    int64_t *shard_elems; /* per shard: its elements */
     int64_t shard_count, finished;
     struct sw_safetensors_writer *writer; /* of shard `finished`; NULL before its first element and after its last */
-    int64_t left_elems;                   /* of that shard */
+    int64_t left_elems;                   /* elements that this shard still lacks */
 };
 
 static void shard_name(const struct sw_safetensors_shards *shards, int64_t shard, char name[NAME_CHARS]) {
@@ -63,8 +63,7 @@ void sw_safetensors_shards_abort(struct sw_safetensors_shards *shards) {
     free_shards(shards);
 }
 
-/* A shard is full where the next tensor would make it larger than asked for; none is without elements but where all
- * are. */
+/* A shard is full if the next tensor would exceed its size. No shard is empty unless the model is. */
 static sw_status divide(struct sw_safetensors_shards *shards, int64_t shard_bytes) {
     const int64_t shard_elems = shard_bytes / sw_dtype_bytes(shards->type);
     for (int64_t i = 0; i < shards->count; i++) {
@@ -148,7 +147,7 @@ sw_status sw_safetensors_shards_write_f32(struct sw_safetensors_shards *shards, 
     return SW_OK;
 }
 
-/* Makes the index, which the caller releases. Returns NULL where there is no memory. */
+/* Makes the index; the caller releases it. NULL: no memory. */
 static json_t *describe(const struct sw_safetensors_shards *shards) {
     json_t *map = json_object();
     char name[NAME_CHARS];
@@ -189,7 +188,7 @@ end:
 
 sw_status sw_safetensors_shards_finish(struct sw_safetensors_shards *shards) {
     sw_status status = SW_OK;
-    /* A shard of no elements was never begun. Where elements are lacking, the writer says so. */
+    /* A shard without elements was never begun. If elements are missing, the writer reports it. */
     if (shards->finished < shards->shard_count && shards->writer == NULL)
         status = begin_shard(shards);
     if (status == SW_OK && shards->writer != NULL)

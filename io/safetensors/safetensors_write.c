@@ -24,9 +24,9 @@ struct sw_safetensors_writer {
     char *path, *partial_path;
     int fd;
     sw_dtype type;
-    int64_t elems, written; /* declared, and given so far */
+    int64_t elems, written; /* declared, and written so far */
     struct sw_write_behind *behind;
-    int64_t buffered_bytes; /* filled of its current block */
+    int64_t buffered_bytes; /* bytes filled in the current block */
 };
 
 static void free_writer(struct sw_safetensors_writer *writer) {
@@ -50,7 +50,7 @@ static sw_status write_error(const struct sw_safetensors_writer *writer, const c
     return sw_fail(sw_file_write_error(error), "%s cannot be %s: %s", writer->path, what, strerror(error));
 }
 
-/* Returns the bytes left in the block that is being filled, and where they begin in *out_at. */
+/* Returns the free bytes of the current block, and in *out_at where they begin. */
 static int64_t room(struct sw_safetensors_writer *writer, char **out_at) {
     *out_at = (char *)sw_write_behind_block(writer->behind) + writer->buffered_bytes;
     return SW_WRITE_BEHIND_BLOCK_BYTES - writer->buffered_bytes;
@@ -117,8 +117,8 @@ static sw_status add_tensors(struct sw_safetensors_writer *writer, json_t *heade
     return SW_OK;
 }
 
-/* Makes the file's bytes ahead of the data, which then begins at a multiple of 8 bytes, for readers that map the file.
- * The caller frees *out. */
+/* Makes the bytes before the data, which then begin at a multiple of 8 bytes, for readers that map the file. The caller
+ * frees *out. */
 static sw_status make_header(const struct sw_safetensors_writer *writer, const json_t *header, char **out,
                              int64_t *out_bytes) {
     char *text = sw_json_text(header, JSON_COMPACT);

@@ -1,3 +1,8 @@
+/* A block device as one stripe of a store: opened exclusively, locked, and checked to be free.
+ *
+ * A device has no name to lose and no file system to say whose it is, so it is refused unless both ends are zero: that
+ * is where file systems, partition tables and arrays put their signatures. Reading the whole device would take hours.
+ * O_EXCL keeps out mounts, and a lock keeps out probers, which otherwise open every device that was written to. */
 #include "io/store/block.h"
 
 #include "core/confine.h"
@@ -16,11 +21,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The bytes at each end of a device where file systems, partition tables and arrays leave their marks. */
+/* Bytes at each end of a device where file systems, partition tables and arrays leave their signatures. */
 #define END_BYTES SW_MIB
 
 /* The formats that messages can name. Other bytes that are not zero count as data too. */
-enum { STORE }; /* the first of them */
+enum { STORE }; /* index of the first signature */
 static const struct signature {
     const char *name;
     int64_t offset_bytes;
@@ -66,8 +71,8 @@ static sw_status explain_open(const char *path, int error) {
     return sw_fail(SW_ERR_IO, "the block device %s cannot be opened: %s", path, strerror(error));
 }
 
-/* O_EXCL keeps mounts and other exclusive users away, and fails where one is there. The last one may be a process that
- * was killed, so this tries for as long as with a lock; the probe, which is not exclusive, tells who has that. */
+/* O_EXCL fails if the device is mounted or has another exclusive user. The last user may be a process that was killed,
+ * so this tries for as long as for a lock. `probe`, which is not exclusive, tells who has the lock. */
 static sw_status open_exclusively(const char *path, int probe, int *out_fd) {
     struct sw_lock_timeout timeout = sw_lock_timeout_begin();
     int error;
@@ -86,7 +91,8 @@ static sw_status open_exclusively(const char *path, int probe, int *out_fd) {
                          path);
 }
 
-/* Programs that look for file systems on devices leave alone what is locked so, and hold the lock while they look. */
+/* Locks the device for programs that probe devices for file systems: they leave locked devices alone, and hold the lock
+ * while they probe. */
 static sw_status keep_probers_away(int fd, const char *path) {
     struct sw_lock_timeout timeout = sw_lock_timeout_begin();
     while (flock(fd, LOCK_EX | LOCK_NB) != 0)

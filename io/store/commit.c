@@ -1,9 +1,20 @@
-/* Commits: makes data durable first, then the record that points to it. */
+/* Commits: makes data durable first, then the record that points to it.
+ *
+ * Two flushes per commit are the minimum without trusting the drive: the first orders data before the record, the
+ * second ends the commit before the old generation may be overwritten. A journal would write every record twice; here
+ * the two generations already are what a journal would protect.
+ *
+ * The mark of a finished commit is written unflushed and becomes durable with the next commit's first flush. It saves a
+ * third flush: losing it only makes a damaged record's meaning unsure.
+ *
+ * After an error nobody knows what the drives hold, so both generations stay untouched until the store is opened again.
+ */
 #include "io/store/store_private.h"
 
+#include <assert.h>
 #include <string.h>
 
-/* Writes the record that is not committed of every file. */
+/* Writes, in every file, the record that is not the committed one. */
 static sw_status write_supers(struct sw_store *store) {
     struct sw_ring_request requests[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
@@ -16,7 +27,7 @@ static void exchange_slots(struct sw_store *store) {
         store->files[file].committed_slot = 1 - store->files[file].committed_slot;
 }
 
-/* Returns the status of a change to the records. After an error nobody knows which of them the drives hold. */
+/* Returns the status of a change to the records. After an error it is unknown which records the drives hold. */
 static sw_status settle(struct sw_store *store, sw_status status) {
     if (status != SW_OK)
         atomic_store(&store->unsure, true);
@@ -24,7 +35,7 @@ static sw_status settle(struct sw_store *store, sw_status status) {
 }
 
 static sw_status write_durably(struct sw_store *store, int64_t step) {
-    /* Without a mark, a record that the power tears could not be told from one that had finished. */
+    /* Without a mark, a record torn by a power loss could not be told from one whose commit had finished. */
     if (store->mark_damaged && store->commit.step >= 0)
         SW_TRY(sw_mark_write(store, store->committed_sequence, store->commit.step));
     SW_TRY(sw_store_flush(store));
@@ -41,8 +52,9 @@ sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, 
     if (strlen(meta) >= SW_STORE_META_BYTES)
         return sw_fail(SW_ERR_INTERNAL, "the text of a commit has %zu bytes, more than %d", strlen(meta),
                        SW_STORE_META_BYTES - 1);
+    assert(!store->read_only);
     SW_TRY(sw_store_check_writable(store, generation));
-    /* A number is used once, also when its commit fails: two attempts must never look alike. */
+    /* A number is used once, even if its commit fails: two attempts must never look alike. */
     store->sequence++;
     for (int file = 0; file < store->file_count; file++)
         SW_TRY(sw_super_encode(store, file, step, generation, meta));
@@ -75,8 +87,8 @@ sw_status sw_store_withdraw(struct sw_store *store) {
     return SW_OK;
 }
 
-/* Removes the commits after the one that the store was opened at. The mark goes first: it may tell of an earlier commit
- * than the records do, never of one that is not there. */
+/* Removes the commits after the one at which the store was opened. The mark goes first: it may name an earlier commit
+ * than the records do, but never one that does not exist. */
 static sw_status remove_later(struct sw_store *store) {
     SW_TRY(sw_mark_write(store, store->committed_sequence, store->commit.step));
     SW_TRY(sw_store_flush(store));
@@ -92,6 +104,7 @@ static sw_status remove_later(struct sw_store *store) {
 sw_status sw_store_go_back(struct sw_store *store) {
     if (!atomic_load(&store->behind))
         return SW_OK;
+    assert(!store->read_only);
     SW_TRY(sw_fail_while(settle(store, remove_later(store)), "going back to the commit of step %lld",
                          (long long)store->commit.step));
     atomic_store(&store->behind, false);

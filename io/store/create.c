@@ -1,4 +1,11 @@
-/* Makes a store: everything that can be refused is refused before the first byte is written. */
+/* Makes a store. Everything that can be refused is refused before the first byte is written.
+ *
+ * All bytes are written once with zeros, although the space is reserved: on a file system with unwritten extents the
+ * first write of a block changes metadata, which would slow down the first steps and could still fail for lack of
+ * space. Zeros are also the first moments, so loading a model writes only masters and weights.
+ *
+ * The label comes first without its magic and gets it last. A file that has the magic is complete, one without it was
+ * being made and may be removed. */
 #include "core/files/files.h"
 #include "io/queue/file.h"
 #include "io/store/block.h"
@@ -9,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Computes the files of a new store and the bytes that each directory must have for them, before anything is touched.
+/* Computes the files of a new store and the bytes that each directory must have for them, before anything is changed.
  */
 
 #define MAX_TOTAL_GRAINS (INT64_C(1) << 36)
@@ -52,7 +59,7 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     for (int generation = 0; generation < store->generations; generation++)
         SW_TRY(sw_area_init(&areas[generation], store->unit_count, store->file_count,
                             sw_optimizer_grain_bytes(store->optimizer)));
-    /* A first placing tells how many grains each file gets, and so how long its superblocks are. */
+    /* The first placing only counts each file's grains, which decide how long its superblocks are. */
     sw_area_place(&areas[0], spec->unit_first, spec->unit_grains, ends);
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
@@ -73,7 +80,7 @@ static sw_status place_parts(struct sw_store *store, const struct sw_store_spec 
     return SW_OK;
 }
 
-/* Computes needed_bytes: the scratch goes behind the sealed part, in the order in which it will be added. */
+/* Computes needed_bytes: scratch follows the sealed part, in the order in which it will be added. */
 static sw_status add_scratch_needs(struct sw_store *store, const struct sw_store_spec *spec) {
     int64_t ends[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)
@@ -201,7 +208,7 @@ static sw_status make_files(struct sw_store *store, const struct sw_store_spec *
     return sw_super_alloc(store);
 }
 
-/* Where the next request of zeros goes: files in turn, so that all drives work at once. */
+/* Position of the next request of zeros. Files take turns, so that all drives work at once. */
 struct zero_cursor {
     int64_t at[SW_STORE_MAX_FILES];
     int next;
@@ -276,8 +283,8 @@ static sw_status write_labels(struct sw_store *store, bool whole) {
     return sw_store_flush(store);
 }
 
-/* The labels come first without their magic, and whole when that and all else lasts: a drive may stop between any two
- * sectors, and what has the magic was finished. */
+/* Writes the labels first without their magic, and completes them when everything else is durable: a drive may stop
+ * between any two sectors, and a file with the magic is complete. */
 static sw_status seal(struct sw_store *store) {
     SW_TRY(write_labels(store, false));
     SW_TRY(write_labels(store, true));
@@ -287,7 +294,7 @@ static sw_status seal(struct sw_store *store) {
     return SW_OK;
 }
 
-/* Sets the sums of all grains, which hold zeros now. */
+/* Sets the checksums of all grains, which are zero now. */
 static void set_zero_sums(struct sw_store *store, const void *zeros) {
     store->zero_sum = sw_checksum(zeros, sw_optimizer_grain_bytes(store->optimizer));
     for (int generation = 0; generation < store->generations; generation++) {
@@ -299,13 +306,13 @@ static void set_zero_sums(struct sw_store *store, const void *zeros) {
 
 static sw_status fill(struct sw_store *store, sw_store_progress progress, void *context) {
     void *zeros;
-    /* The block of zeros stands for a grain's optimizer state too. */
+    /* The block of zeros also serves as a grain's optimizer state. */
     assert(sw_optimizer_grain_bytes(store->optimizer) <= SW_QUEUE_BLOCK_BYTES);
     SW_TRY(sw_store_alloc_aligned(SW_QUEUE_BLOCK_BYTES, &zeros));
     store->filled = true;
     sw_status status = write_zeros(store, zeros, progress, context);
     set_zero_sums(store, zeros);
-    /* Requests under way after a failure still read the zeros. */
+    /* After a failure, requests under way still read the zeros. */
     if (status != SW_OK) {
         sw_queue_close(store->queue);
         store->queue = NULL;

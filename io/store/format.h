@@ -8,13 +8,13 @@
  *   superblock 1  grain of the committed generation in this file, in the order of units and grains
  *   generation 0  the extents of one generation
  *   generation 1  and of the other
- *   scratch       not described: laid anew by each process
+ *   scratch       not described: laid out again by each process
  *
- * Each part begins at a multiple of SW_FORMAT_PAGE_BYTES. A sum is XXH3-64; it covers everything behind it up to the
- * part's end, a mark's the mark.
+ * Each part begins at a multiple of SW_FORMAT_PAGE_BYTES. A sum is an XXH3-64 of everything that follows it in
+ * the part; a mark's sum covers the rest of the mark.
  *
- * A drive that loses power within a write may lose what lies beside it too, up to SW_FORMAT_APART_BYTES away. Parts
- * that are written at different times therefore lie so far apart: a write endangers its own part only.
+ * A drive that loses power within a write may also lose neighbouring bytes, up to SW_FORMAT_APART_BYTES away. Parts
+ * that are written at different times are that far apart, so a write endangers only its own part.
  *
  * Version 2 has no second label and nothing between its parts, and the mark is the last page of the label, whose sum
  * ends before it. A store keeps the version that it was made with. */
@@ -33,11 +33,11 @@ enum {
     SW_FORMAT_PAGE_BYTES = 4096,
     SW_FORMAT_MARK_BYTES = SW_FORMAT_PAGE_BYTES,
     SW_FORMAT_APART_BYTES = 64 << 10,
-    SW_FORMAT_DENSE_VERSION = 2,  /* the version whose parts lie side by side */
+    SW_FORMAT_DENSE_VERSION = 2,  /* the version whose parts follow each other without gaps */
     SW_FORMAT_NARROW_VERSION = 4, /* the version of a store whose optimizer state is not all fp32 */
     SW_FORMAT_ID_BYTES = 16,
     SW_FORMAT_MAGIC_BYTES = 8,
-    SW_FORMAT_SUM_FROM = 16, /* sums cover what is behind magic and sum */
+    SW_FORMAT_SUM_FROM = 16, /* a checksum covers everything after magic and checksum */
     SW_FORMAT_MAX_LABEL_BYTES = 64 << 20,
 };
 
@@ -70,7 +70,7 @@ static inline uint32_t sw_from_le32(sw_le32 value) {
     return le32toh(value.raw);
 }
 
-/* As a size; what does not fit becomes negative, which every check refuses. */
+/* Converts to a size. A number that does not fit becomes negative, which every check refuses. */
 static inline int64_t sw_from_le64(sw_le64 value) {
     return (int64_t)le64toh(value.raw);
 }
@@ -84,18 +84,18 @@ struct sw_label_header {
     sw_le64 sum;
     sw_le32 version, file_index, file_count, generations;
     uint8_t store_id[SW_FORMAT_ID_BYTES]; /* random; the same in every file of the store */
-    sw_le64 label_bytes, super_bytes;     /* of one superblock */
-    sw_le64 sealed_bytes;                 /* the file up to the end of its extents */
+    sw_le64 label_bytes, super_bytes;     /* label_bytes: of one label; super_bytes: of one superblock */
+    sw_le64 sealed_bytes;                 /* length of the file up to the end of its extents */
     sw_le64 unit_count, extent_count;
-    sw_le64 grain_bytes; /* of a grain's optimizer state; 0 in versions 2 and 3, whose state is fp32 */
+    sw_le64 grain_bytes; /* bytes of a grain's optimizer record; 0 in versions 2 and 3, whose state is fp32 */
     sw_le64 reserved[4];
 };
 static_assert(sizeof(struct sw_label_header) == 128, "on-disk layout");
 static_assert(offsetof(struct sw_label_header, version) == SW_FORMAT_SUM_FROM, "on-disk layout");
 
-/* A run of a unit's grains. Stripes of stripe_grains go round the files of the store, beginning with first_file;
- * offset_bytes is where this file's share begins, which is contiguous. Grains that a store does not own are in no
- * extent of it. */
+/* A run of a unit's grains. Stripes of stripe_grains go round the files of the store, beginning with first_file. This
+ * file's share is contiguous and begins at offset_bytes. Grains that a store does not own are in none of its extents.
+ */
 struct sw_label_extent {
     sw_le32 kind, generation;
     sw_le64 unit, first_grain, grains, grain_bytes, offset_bytes;
@@ -109,14 +109,14 @@ struct sw_super_header {
     sw_le64 sum;
     sw_le32 version, file_index, generation, reserved_word;
     uint8_t store_id[SW_FORMAT_ID_BYTES];
-    sw_le64 sequence; /* counts attempts to commit, from 1: never reused */
+    sw_le64 sequence; /* number of the attempt to commit, from 1; never reused */
     sw_le64 step, sum_count, meta_bytes;
     sw_le64 reserved[6];
 };
 static_assert(sizeof(struct sw_super_header) == 128, "on-disk layout");
 static_assert(offsetof(struct sw_super_header, version) == SW_FORMAT_SUM_FROM, "on-disk layout");
 
-/* The last commit that finished. Within one sector, so that a drive writes all of it or nothing. */
+/* The last commit that finished. It fits one sector, so a drive writes all of it or nothing. */
 struct sw_mark {
     char magic[SW_FORMAT_MAGIC_BYTES];
     sw_le64 sum;
@@ -135,7 +135,7 @@ static inline int64_t sw_format_super_bytes(int64_t sum_count) {
     return sw_round_up(SW_SUPER_SUMS_OFFSET + sum_count * (int64_t)sizeof(sw_le64), SW_FORMAT_PAGE_BYTES);
 }
 
-/* The bytes between two parts. */
+/* Returns the bytes between two parts. */
 static inline int64_t sw_format_apart_bytes(int version) {
     return version == SW_FORMAT_DENSE_VERSION ? 0 : SW_FORMAT_APART_BYTES;
 }
@@ -147,8 +147,8 @@ static inline int64_t sw_format_label_bytes(int version, int64_t unit_count, int
            (version == SW_FORMAT_DENSE_VERSION ? SW_FORMAT_MARK_BYTES : 0);
 }
 
-/* Where the second label begins: at a power of two, so that it is found where the first, which tells its own length,
- * cannot be read. */
+/* Returns where the second label begins: at a power of two, so that it can be found if the first label, which has the
+ * length, is unreadable. */
 #define SW_FORMAT_FIRST_COPY_OFFSET (INT64_C(2) * SW_FORMAT_APART_BYTES)
 #define SW_FORMAT_LAST_COPY_OFFSET (INT64_C(2) * SW_FORMAT_MAX_LABEL_BYTES)
 static inline int64_t sw_format_copy_offset(int64_t label_bytes) {
@@ -165,7 +165,7 @@ static inline int64_t sw_format_mark_offset(int version, int64_t label_bytes) {
                : sw_format_copy_offset(label_bytes) + label_bytes + SW_FORMAT_APART_BYTES;
 }
 
-/* The slot after the last is where the extents begin. */
+/* Returns where a superblock begins. The slot after the last is where the extents begin. */
 static inline int64_t sw_format_super_offset(int version, int64_t label_bytes, int64_t super_bytes, int slot) {
     const int64_t apart_bytes = sw_format_apart_bytes(version);
     return sw_format_mark_offset(version, label_bytes) + SW_FORMAT_MARK_BYTES + apart_bytes +

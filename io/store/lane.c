@@ -1,5 +1,11 @@
-/* A lane: ordered transfers cut into blocks that keep the queue full across transfers. Sums are made and checked here,
- * by the lane's thread. */
+/* A lane: ordered transfers, cut into blocks so that the queue stays full from one transfer to the next. The lane's
+ * thread makes and checks the checksums.
+ *
+ * Checksums are made and checked where the bytes pass, by the lane's own thread. A separate pass would read every byte
+ * from memory a second time, and would leave a gap in which bytes could change unseen.
+ *
+ * A grain that fails its checksum is read once more: a transfer may go wrong where the drive does not. After that it is
+ * an error with the grain's name, never data. */
 #include "core/files/files.h"
 #include "io/store/store_private.h"
 
@@ -15,19 +21,19 @@ enum { REAP_BATCH = 64, TRANSFER_NAME_CHARS = 160, ADVICE_CHARS = 224 };
 struct lane_transfer {
     struct sw_store_transfer request;
     int64_t issued;      /* grains handed to the queue */
-    int blocks_active;   /* of them, in flight */
-    int64_t grain_bytes; /* that move, of each grain; a block has several grains only where they move whole */
+    int blocks_active;   /* blocks of this transfer in flight */
+    int64_t grain_bytes; /* bytes moved per grain; a block has several grains only if they move whole */
 };
 
-/* A run of a transfer's grains that is one request of the queue. */
+/* A run of a transfer's grains: one request of the queue. */
 struct lane_block {
     int transfer;
     struct sw_run run;
     int64_t first_grain;
-    bool again; /* its first reading did not check */
+    bool again; /* it is being read again, after a wrong checksum */
 };
 
-/* Indices of transfers, first in first out. */
+/* A queue of indices of transfers. */
 struct index_ring {
     int at[SW_STORE_LANE_TRANSFERS];
     unsigned head, tail;
@@ -38,12 +44,12 @@ struct sw_store_lane {
     struct sw_store *store;
     struct sw_queue *queue;
     struct lane_transfer transfers[SW_STORE_LANE_TRANSFERS];
-    struct index_ring unused, waiting, finished; /* waiting: not yet wholly issued */
-    struct lane_block *blocks;                   /* depth of them */
+    struct index_ring unused, waiting, finished; /* waiting: not yet fully issued */
+    struct lane_block *blocks;                   /* `depth` entries */
     int *unused_blocks;
     int unused_block_count;
-    int outstanding;  /* transfers submitted and not reaped */
-    sw_status failed; /* the first error; nothing more is accepted */
+    int outstanding;  /* transfers submitted and not yet reaped */
+    sw_status failed; /* the first error; afterwards nothing is accepted */
 };
 
 static int ring_count(const struct index_ring *ring) {
@@ -64,7 +70,7 @@ static int ring_pop(struct index_ring *ring) {
     return ring->at[ring->head++ & (SW_STORE_LANE_TRANSFERS - 1)];
 }
 
-/* Cuts off the scratch that an earlier process left behind the files' ends. The areas are known. */
+/* Cuts off scratch that an earlier process left after the files' ends. The areas must be known. */
 static sw_status trim_files(struct sw_store *store) {
     for (int file = 0; file < store->file_count && !store->trimmed; file++) {
         const struct sw_store_file *target = &store->files[file];
@@ -85,6 +91,7 @@ sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_
         return sw_fail(SW_ERR_NOMEM, "no memory for an I/O lane");
     sw_status status = SW_ERR_NOMEM;
     lane->store = store;
+    atomic_fetch_add(&store->open_lanes, 1);
     lane->blocks = calloc((size_t)depth, sizeof *lane->blocks);
     lane->unused_blocks = calloc((size_t)depth, sizeof *lane->unused_blocks);
     if (lane->blocks == NULL || lane->unused_blocks == NULL) {
@@ -107,6 +114,7 @@ void sw_store_lane_close(struct sw_store_lane *lane) {
     if (lane == NULL)
         return;
     sw_queue_close(lane->queue);
+    atomic_fetch_sub(&lane->store->open_lanes, 1);
     free(lane->blocks);
     free(lane->unused_blocks);
     free(lane);
@@ -140,8 +148,8 @@ static void put_block(struct sw_store_lane *lane, int index) {
                  });
 }
 
-/* Returns the grains of a transfer's next block. Its blocks are of like size, because a small one at the end would take
- * a place in the queue for little. */
+/* Returns the grains of a transfer's next block. Blocks of a transfer have similar sizes: a small one at the end would
+ * occupy a slot of the queue for little. */
 static int64_t next_block_grains(const struct sw_area *area, const struct lane_transfer *transfer) {
     const bool whole = transfer->grain_bytes == area->grain_bytes;
     const int64_t most = whole ? sw_max_i64(1, SW_QUEUE_BLOCK_BYTES / area->grain_bytes) : 1;
@@ -149,7 +157,7 @@ static int64_t next_block_grains(const struct sw_area *area, const struct lane_t
     return sw_div_up(grains_left, sw_div_up(grains_left, most));
 }
 
-/* Hands over blocks of waiting transfers, in order, while there is room. */
+/* Hands blocks of waiting transfers to the queue, in order, while there is room. */
 static void issue_blocks(struct sw_store_lane *lane) {
     while (lane->unused_block_count > 0 && ring_count(&lane->waiting) > 0) {
         const int index = ring_peek(&lane->waiting);
@@ -212,7 +220,7 @@ static bool is_unwritten(const struct sw_store *store, const struct sw_area *are
     return store->zero_sum != SW_CHECKSUM_UNKNOWN;
 }
 
-/* Returns the bytes of each grain that a transfer must move. */
+/* Returns how many bytes of each grain a transfer must move. */
 static int64_t moved_grain_bytes(const struct sw_store *store, const struct sw_area *area,
                                  const struct sw_store_transfer *request) {
     assert(request->zeros_from_bytes % SW_BUFFER_ALIGN_BYTES == 0 && request->zeros_from_bytes <= area->grain_bytes);
@@ -233,6 +241,7 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
     if (lane->failed != SW_OK)
         return already_failed(lane);
     SW_TRY(check_request(lane, transfer));
+    assert(!transfer->write || !lane->store->read_only);
     if (transfer->write && transfer->kind == SW_STORE_OPTIMIZER)
         SW_TRY(sw_store_check_writable(lane->store, transfer->generation));
     if (ring_count(&lane->unused) == 0)
@@ -252,7 +261,7 @@ sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_tran
     return status == SW_OK ? SW_OK : fail_lane(lane, status);
 }
 
-/* Returns the first grain of the block whose bytes do not have the recorded sum, or -1. */
+/* Returns the first grain of the block whose checksum is wrong, or -1. */
 static int64_t find_bad_grain(const struct sw_store_lane *lane, const struct lane_block *block) {
     const struct sw_store_transfer *request = &lane->transfers[block->transfer].request;
     const struct sw_area *area = area_of(lane, request);
@@ -349,6 +358,7 @@ static sw_status advance(struct sw_store_lane *lane, bool wait) {
 }
 
 sw_status sw_store_reap(struct sw_store_lane *lane, bool wait, uint64_t *tags, int max, int *out_count) {
+    assert(max <= 0 || tags != NULL);
     *out_count = 0;
     if (lane->failed != SW_OK)
         return already_failed(lane);

@@ -26,7 +26,7 @@ void sw_area_place(struct sw_area *area, const int64_t *unit_first, const int64_
     const int64_t stripe_grains = sw_max_i64(1, SW_LAYOUT_STRIPE_BYTES / area->grain_bytes);
     for (int64_t unit = 0; unit < area->unit_count; unit++) {
         struct sw_extent *extent = &area->extents[unit];
-        /* Units begin on different files, so that many small ones also spread evenly. */
+        /* Units begin on different files, so that many small ones are spread evenly too. */
         *extent = (struct sw_extent){.first_grain = unit_first != NULL ? unit_first[unit] : 0,
                                      .grains = unit_grains[unit],
                                      .stripe_grains = stripe_grains,
@@ -79,7 +79,7 @@ struct sw_run sw_area_run(const struct sw_area *area, int64_t unit, int64_t grai
     const int64_t within = at % extent->stripe_grains;
     const int file = (int)((stripe + extent->first_file) % area->file_count);
     const int64_t local = stripe / area->file_count * extent->stripe_grains + within;
-    /* With one file, stripes are neighbours and a run may cross them. */
+    /* With one file, stripes are neighbours, and a run may cross them. */
     const int64_t to_end = extent->grains - at;
     const int64_t to_stripe_end = area->file_count == 1 ? to_end : extent->stripe_grains - within;
     return (struct sw_run){

@@ -1,6 +1,6 @@
-/* The mark: which commit was the last to finish. It is written when a record has been made durable everywhere, so that
- * a record that is damaged later can be told from one whose writing never ended. It is not flushed: the next commit's
- * first flush does that, and a mark that power took away only says less. */
+/* The mark: which commit was the last to finish. It is written once a record is durable in every file, so that a record
+ * that is damaged later can be told from one that was never completed. The mark itself is not flushed: the next
+ * commit's first flush does that, and a mark lost with the power only makes less known. */
 #include "core/files/files.h"
 #include "io/store/store_private.h"
 

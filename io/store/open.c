@@ -1,4 +1,10 @@
-/* Opens a store: files in any order and place, believed only as far as they check. */
+/* Opens a store from its files, given in any order. They are believed only as far as their checksums go.
+ *
+ * A step is open only if every file has its whole record; the newest such step wins. So files need no common
+ * transaction: a crash between the records of two files leaves the older step whole in all of them.
+ *
+ * Reading while a run trains takes no lock, because a lock would make the run wait or fail. The reader notices from the
+ * records that it was overtaken, and opens again. */
 #include "io/queue/file.h"
 #include "io/store/block.h"
 #include "io/store/store_private.h"
@@ -66,7 +72,7 @@ static sw_status read_labels(struct sw_store *store, const char *const *director
     return SW_OK;
 }
 
-/* Puts files and labels in the order of their indices, which the queue follows. */
+/* Sorts files and labels by their indices, an order that the queue relies on. */
 static sw_status sort_files(struct sw_store *store, void *labels[]) {
     const char *first_path = store->files[0].path;
     const int needed = sw_label_file_count(labels[0]);
@@ -94,7 +100,7 @@ static sw_status sort_files(struct sw_store *store, void *labels[]) {
     return sw_store_open_queue(store, SW_STORE_MAX_FILES, &store->queue);
 }
 
-/* Refuses a number of the last commit that no training reaches, because the next one might overflow. */
+/* Refuses a number of the last commit that no training reaches: the next one might overflow. */
 static sw_status check_sequence(const struct sw_store *store) {
     if (store->sequence <= MOST_SEQUENCE)
         return SW_OK;
@@ -114,8 +120,8 @@ static sw_status load(struct sw_store *store, const char *const *directories, co
     if (store->read_only)
         return SW_OK;
     SW_TRY(check_sequence(store));
-    /* The record that was read may so far be in a drive's cache only, after a process that died within its commit. It
-     * must last before the generation that it replaces is written to. */
+    /* If the writing process died within its commit, the record that was read may so far be only in a drive's cache. It
+     * must be durable before the generation that it replaces is overwritten. */
     SW_TRY(sw_store_flush(store));
     sw_label_mend(store, labels);
     return SW_OK;
@@ -156,8 +162,8 @@ sw_status sw_store_open_to_read(const char *const *directories, int directory_co
     return open_on(NULL, directories, directory_count, &opening, out);
 }
 
-/* Tells whether a file's records say something else than when the store was opened: the commit that is read is gone, or
- * there is one that is later than all that were there. A record that cannot be read says nothing. */
+/* Tells whether a file's records differ from those at the opening: the commit being read is gone, or there is a later
+ * one than before. An unreadable record proves nothing. */
 static bool is_changed(const struct sw_store *store, int file, void *page) {
     const struct sw_store_file *target = &store->files[file];
     bool changed = false;
@@ -175,7 +181,7 @@ sw_status sw_store_check_current(const struct sw_store *store) {
     if (!store->read_only)
         return SW_OK;
     SW_TRY(sw_store_alloc_aligned(SW_FORMAT_PAGE_BYTES, &page));
-    /* Where a later commit was there already, its run may be on the way to the one after that. */
+    /* If a later commit already existed, the run may be writing the one after it. */
     bool changed = atomic_load(&store->behind) && sw_lock_is_held(store->files[0].fd);
     for (int file = 0; file < store->file_count; file++)
         changed |= is_changed(store, file, page);

@@ -1,4 +1,4 @@
-/* Removes a store by its identity. */
+/* Removes a store by its identity, never by its path alone: another store may be there now. */
 #include "core/confine.h"
 #include "io/queue/file.h"
 #include "io/store/block.h"
@@ -23,20 +23,20 @@ static const struct sw_label_header zeros;
 struct removal {
     const char *path; /* of the file or device */
     uint8_t id[SW_FORMAT_ID_BYTES];
-    int64_t most_step; /* the last one that may be lost */
-    bool zeros_count;  /* whether zeros at the front are a sign of a store that was being made */
-    bool removed;      /* its name has been taken away */
+    int64_t most_step; /* newest step that may be lost */
+    bool zeros_count;  /* whether zeros at the front mean a store that was being made */
+    bool removed;      /* the name has been removed */
 };
 
-/* Returns whether this is the label of the store, or what creation writes before it: the label without its magic. */
+/* Returns whether this is the label of the store, or its label without the magic, which creation writes first. */
 static bool is_label_of(const struct sw_label_header *front, const uint8_t id[SW_FORMAT_ID_BYTES]) {
     const bool may_be_label = memcmp(front->magic, zeros.magic, SW_FORMAT_MAGIC_BYTES) == 0 ||
                               memcmp(front->magic, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES) == 0;
     return may_be_label && memcmp(front->store_id, id, SW_FORMAT_ID_BYTES) == 0;
 }
 
-/* Reads the label, or its copy where the beginning holds zeros: a store whose first label was lost is still someone's.
- */
+/* Reads the label, or its copy if the file begins with zeros: a store that lost its first label still belongs to
+ * someone. */
 static sw_status read_front(int fd, const char *path, void *page, struct sw_label_header *out) {
     if (pread(fd, page, SW_FORMAT_PAGE_BYTES, 0) < 0)
         return sw_fail(SW_ERR_IO, "%s cannot be read: %s", path, strerror(errno));
@@ -52,8 +52,8 @@ static sw_status read_front(int fd, const char *path, void *page, struct sw_labe
     return SW_OK;
 }
 
-/* Finds whether the store may be taken away: nothing but zeros, where those are a sign, or a store of this id. A store
- * that holds a later step is refused, whoever says that it is not needed. */
+/* Finds out whether the store may be removed: it is all zeros, if those count, or it has this id. A store with a later
+ * step is refused, whoever says that it is not needed. */
 static sw_status look(int fd, const struct removal *removal, bool *out) {
     const char *path = removal->path;
     struct sw_label_header front = {0};
@@ -68,7 +68,7 @@ static sw_status look(int fd, const struct removal *removal, bool *out) {
     if (status == SW_OK && *out && whole &&
         (label_bytes < 0 || label_bytes > SW_FORMAT_MAX_LABEL_BYTES || super_bytes < 0 ||
          super_bytes > SW_RING_MAX_REQUEST_BYTES))
-        status = sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its sizes are impossible; look at it yourself", path);
+        status = sw_fail(SW_ERR_CORRUPT, "%s has a damaged label: its sizes are impossible; inspect it yourself", path);
     for (int slot = 0; status == SW_OK && *out && whole && slot < SW_STORE_SLOTS; slot++) {
         struct sw_super_header super;
         const int64_t offset_bytes =
@@ -87,7 +87,8 @@ static sw_status look(int fd, const struct removal *removal, bool *out) {
     return status;
 }
 
-/* Looks without a lock, as another's store may be in use. Sets *out where there is something to remove. */
+/* Examines the file without a lock, because it may be another store in use. Sets *out if there is something to remove.
+ */
 static sw_status look_at(const struct removal *removal, bool *out) {
     *out = false;
     const int fd = sw_path_open(removal->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
@@ -100,8 +101,8 @@ static sw_status look_at(const struct removal *removal, bool *out) {
     return status;
 }
 
-/* Tells whether the path still names the open file. While this process waited for the lock, another one may have
- * removed the file and made its own of that name. */
+/* Tells whether the path still leads to the open file. While this process waited for the lock, another one may have
+ * removed the file and made its own under that name. */
 static sw_status find_still_at(int fd, const char *path, bool *out) {
     struct stat held, named;
     *out = false;
@@ -155,8 +156,8 @@ static sw_status wipe_device(const struct removal *removal) {
 sw_status sw_store_remove(const char *place, const char *id, int64_t most_step) {
     struct removal removal = {.most_step = most_step};
     SW_TRY(sw_store_id_parse(id, removal.id));
-    /* A file of this name that begins with zeros is no one's: its space was being taken. Zeros at the front of a device
-     * are no sign, as file systems begin with them too. */
+    /* A file of this name that begins with zeros belongs to nobody: its space was being reserved. Zeros at the front of
+     * a device mean nothing, as file systems begin with them too. */
     bool is_device;
     SW_TRY(sw_block_find(place, &is_device));
     removal.zeros_count = !is_device;
@@ -168,10 +169,10 @@ sw_status sw_store_remove(const char *place, const char *id, int64_t most_step) 
     sw_status status = look_at(&removal, &found);
     if (status == SW_OK && found)
         status = is_device ? wipe_device(&removal) : remove_file(&removal);
-    /* Whoever lists this store forgets it next. On a drive of its own it might come back after a power loss. */
+    /* Whoever lists this store will forget it next. On its own drive the name might return after a power loss. */
     if (status == SW_OK && removal.removed)
         status = sw_file_sync_directory(place);
-    /* Another rank may have removed the folder, which was empty from then on, and flushes the folder above. */
+    /* Another rank may have removed the folder, once it was empty. That rank flushes the parent folder. */
     if (status != SW_OK && removal.removed && !sw_path_exists(place)) {
         sw_error_clear();
         status = SW_OK;

@@ -1,4 +1,4 @@
-/* Carries out requests and waits for them at once, and takes the memory that they use. */
+/* Performs requests and waits for them, and allocates the memory that they use. */
 #include "io/queue/file.h"
 #include "io/store/store_private.h"
 
@@ -51,7 +51,7 @@ void sw_store_count(struct sw_store *store, sw_ring_op op, int64_t bytes) {
         atomic_fetch_add_explicit(&store->write_bytes, bytes, memory_order_relaxed);
 }
 
-/* Carries out the requests and waits for all of them, also when one fails, because they use the caller's memory. */
+/* Performs the requests and waits for all of them, even if one fails, because they use the caller's memory. */
 static sw_status run_all(struct sw_store *store, const struct sw_ring_request *requests, int count,
                          struct sw_queue_result *out) {
     assert(count <= sw_queue_room(store->queue) && count <= SW_STORE_MAX_FILES);
@@ -82,7 +82,7 @@ sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *req
     return status;
 }
 
-/* Drives and file systems answer with these errors for sectors whose bytes are gone. */
+/* Returns whether a drive or file system uses this error for sectors whose bytes are gone. */
 static bool is_damage(int error) {
     return error == EIO || error == ENODATA || error == EILSEQ;
 }

@@ -1,4 +1,4 @@
-/* Adds scratch areas: room behind the sealed part of the files for state that is never committed. */
+/* Adds scratch areas: room after the sealed part of the files, for state that is never committed. */
 #include "io/store/store_private.h"
 
 #include <assert.h>
@@ -10,7 +10,7 @@ sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scr
     assert(scratch->kind > SW_STORE_OPTIMIZER && scratch->kind < SW_STORE_KINDS);
     assert(scratch->grain_bytes > 0 && scratch->grain_bytes % SW_FORMAT_PAGE_BYTES == 0);
     struct sw_area *area = &store->areas[scratch->kind][0];
-    assert(area->extents == NULL);
+    assert(area->extents == NULL && atomic_load(&store->open_lanes) == 0);
     SW_TRY(sw_area_init(area, store->unit_count, store->file_count, scratch->grain_bytes));
     int64_t ends[SW_STORE_MAX_FILES];
     for (int file = 0; file < store->file_count; file++)

@@ -47,6 +47,7 @@ static void remove_file(const struct sw_store *store, const struct sw_store_file
 }
 
 void sw_store_free(struct sw_store *store, bool remove) {
+    assert(atomic_load(&store->open_lanes) == 0);
     sw_queue_close(store->queue);
     for (int file = 0; file < store->file_count; file++) {
         struct sw_store_file *target = &store->files[file];
@@ -101,7 +102,7 @@ sw_status sw_store_check_writable(const struct sw_store *store, int generation) 
                          store->files[0].path);
 }
 
-/* Block devices are no files that could be removed. */
+/* Calls `act` for each file that has a name. Block devices have none that could be removed. */
 static sw_status each_name(const struct sw_store *store, sw_status (*act)(int fd, const char *path)) {
     for (int file = 0; file < store->file_count && !store->unnamed; file++)
         if (!store->files[file].is_device)
@@ -184,7 +185,7 @@ struct sw_store_counters sw_store_counters(const struct sw_store *store) {
 }
 
 sw_status sw_store_add_buffer(struct sw_store *store, void *base, int64_t bytes) {
-    assert((uintptr_t)base % SW_BUFFER_ALIGN_BYTES == 0 && bytes > 0);
+    assert((uintptr_t)base % SW_BUFFER_ALIGN_BYTES == 0 && bytes > 0 && atomic_load(&store->open_lanes) == 0);
     if (store->buffer_count == SW_RING_MAX_BUFFERS)
         return sw_fail(SW_ERR_INTERNAL, "a store takes at most %d regions of memory", SW_RING_MAX_BUFFERS);
     store->buffers[store->buffer_count++] = (struct sw_ring_buffer){.base = base, .bytes = bytes};

@@ -1,23 +1,24 @@
 /* The store: optimizer state and scratch state on NVMe, crash-safe.
  *
- * One file ("store.spillway") in each directory, or a whole block device, striped. A file begins with a label (magic,
- * version, run identity, the extents of everything it holds, XXH3 over all of it), written once at creation, a second
- * time behind it, and the mark of the last commit that finished. Then two superblocks, each a commit record with its
- * checksums by grain, and its own checksum. Then two generations of the optimizer's grain records. Behind them scratch
- * areas for state that is never committed (gradients), laid anew each time the store is opened. The parts lie so far
- * apart that a write which the power cuts short damages no other. Stores of version 2 are opened too. A store whose
- * optimizer state is narrow has version 4 and says so in its labels.
+ * A store has one file ("store.spillway") in each directory, or uses whole block devices; grains are striped over them.
+ * A file begins with a label (magic, version, identity, the extents of everything it holds, XXH3 of all of it), written
+ * once at creation and a second time after it, and with the mark of the last commit that finished. Two superblocks
+ * follow, each a commit record with a checksum per grain and one of its own; then two generations of the optimizer's
+ * grain records; then scratch areas for state that is never committed (gradients), laid out again whenever the store is
+ * opened. Parts are so far apart that a write cut short by a power loss damages no other part. Stores of version 2 can
+ * be opened too. A store whose optimizer state is narrow has version 4, and its labels say so.
  *
  * A store may also have one generation. Its commit marks a clean end, and is withdrawn before the grains change again.
  *
  * A commit makes one generation the truth: all writes complete, fdatasync on every file, the record into the older
  * superblock of every file, fdatasync again. Opening takes the newest step that every file has committed.
  *
- * Grains are addressed by kind, unit and index in the whole unit (and generation), never by file or rank. A store may
- * hold only a run of each unit's grains, where several ranks share them. Buffers are aligned to
- * SW_BUFFER_ALIGN_BYTES. Threads: a lane belongs to one thread; several lanes may run at once on one store as long as
- * no two of them transfer the same grain at once. The other calls belong to the thread that owns the store, with no
- * lane in a transfer, except sw_store_commit, which may run while other lanes read. */
+ * Grains are addressed by kind, unit and index in the whole unit (and generation), never by file or rank. If several
+ * ranks share the units, a store holds only a run of each unit's grains. Buffers are aligned to SW_BUFFER_ALIGN_BYTES.
+ *
+ * Threads: a lane belongs to one thread. Several lanes may run at once on one store as long as no two of them transfer
+ * the same grain. All other calls belong to the thread that owns the store and need idle lanes, except sw_store_commit,
+ * which may run while other lanes read. */
 #ifndef SW_IO_STORE_STORE_H
 #define SW_IO_STORE_STORE_H
 
@@ -33,7 +34,7 @@
 enum { SW_STORE_GENERATIONS = 2, SW_STORE_MAX_FILES = 64, SW_STORE_META_BYTES = 16384, SW_STORE_VERSION = 3 };
 
 typedef enum {
-    SW_STORE_OPTIMIZER = 0, /* committed, two generations; the others are scratch */
+    SW_STORE_OPTIMIZER = 0, /* committed, two generations; all other kinds are scratch */
     SW_STORE_GRADS = 1,
     SW_STORE_WEIGHTS = 2,
     SW_STORE_ACTS = 3, /* a unit's inputs, micro-batch by micro-batch */
@@ -44,8 +45,8 @@ typedef enum {
 struct sw_store;
 struct sw_store_lane;
 
-/* Grains of a kind that is never committed: unit_grains[unit] of grain_bytes (a multiple of 4096) each, from
- * unit_first[unit] on (NULL: from 0); 0 for units that have none. */
+/* Grains of a kind that is never committed: unit_grains[unit] grains of grain_bytes (a multiple of 4096) from
+ * unit_first[unit] on (NULL: from 0). 0: the unit has none. */
 struct sw_store_scratch {
     sw_store_kind kind;
     const int64_t *unit_first, *unit_grains;
@@ -54,60 +55,60 @@ struct sw_store_scratch {
 
 struct sw_store_spec {
     const char *const
-        *directories; /* existing, writable; one file is made in each. Or block devices, used themselves */
+        *directories; /* existing and writable, one file is made in each; or block devices, used directly */
     int directory_count;
     const int64_t *unit_grains; /* per unit: the grains held here, from unit_first[unit] on (NULL: from 0); may be 0 */
     const int64_t *unit_first;
-    const int64_t *unit_whole_grains; /* per unit: the grains of the whole unit, held here or elsewhere; NULL: it ends
-                                         with those held here */
+    const int64_t *unit_whole_grains; /* per unit: the grains of the whole unit, wherever held; NULL: the unit ends with
+                                         those held here */
     int64_t unit_count;
-    sw_optimizer_format optimizer; /* of the optimizer's grains, and so their bytes */
-    const struct sw_store_scratch
-        *scratch; /* the scratch areas to be added, in this order; their space is allocated with the rest */
+    sw_optimizer_format optimizer; /* format of the optimizer's grains, which decides their bytes */
+    /* Scratch areas to be added, in this order; their space is reserved with the rest. */
+    const struct sw_store_scratch *scratch;
     int scratch_count;
-    const int64_t *most_bytes; /* per directory: the bytes that the store may take, 0 for any number; NULL: no limits */
-    bool allow_buffered;       /* accept a file system without O_DIRECT, with a warning */
-    bool one_generation;       /* half the space, and no state but that of a clean end (sw_store_withdraw) */
-    bool unnamed;              /* files without a name, which end with the store or the process: for measuring */
-    bool allow_overwrite_device; /* take block devices that hold something */
-    const char *id;              /* the identity of the store, from sw_store_new_id; NULL: a new one */
+    const int64_t *most_bytes;   /* per directory: the bytes that the store may take, 0: any number; NULL: no limits */
+    bool allow_buffered;         /* accept a file system without O_DIRECT, with a warning */
+    bool one_generation;         /* half the space, but only a clean end can be resumed (sw_store_withdraw) */
+    bool unnamed;                /* files without names, which end with the store or the process: for measuring */
+    bool allow_overwrite_device; /* accept block devices that hold something */
+    const char *id;              /* identity of the store, from sw_store_new_id; NULL: a new one */
 };
 
-/* Called with the bytes done and to do; false ends what is being done, with SW_ERR_STOPPED. */
+/* Called with the bytes done and the total. Returning false ends the work with SW_ERR_STOPPED. */
 typedef bool (*sw_store_progress)(void *context, int64_t done, int64_t total);
 
-/* Creates the files with mode 0600, takes all their space, fills them with zeros and flushes them. Refuses
- * (SW_ERR_SPACE, naming the directory, the bytes needed and available) before writing when a file system has not the
- * room, and (SW_ERR_BUDGET) before making anything when more is needed than a directory may have; refuses existing
- * files, read-only directories, file systems without O_DIRECT unless allowed, and block devices that are in use or hold
- * something, unless that may be overwritten. On failure nothing of the files is left, and a device that was written to
- * has zeros at its ends. Nothing is committed yet. progress may be NULL. */
+/* Creates the files with mode 0600, reserves all their space, fills them with zeros and flushes them. Commits nothing.
+ * progress may be NULL.
+ *
+ * Refuses before anything is made: more than a directory may take (SW_ERR_BUDGET), existing files, read-only
+ * directories, file systems without O_DIRECT unless allowed, and block devices that are in use or, unless allowed, hold
+ * something. Refuses before anything is written: a file system without the space (SW_ERR_SPACE, with the directory, the
+ * bytes needed and available). After a failure no file is left, and a device that was written to has zeros at its ends.
+ */
 sw_status sw_store_create(const struct sw_store_spec *spec, sw_store_progress progress, void *context,
                           struct sw_store **out);
 
-/* Writes the bytes that creation would take in each directory into out_bytes[directory_count]; touches nothing. A store
- * is divided evenly over its directories, so that all drives work at once: the one that may have least bounds it.
- * Refuses what is more than most_bytes. */
+/* Writes the bytes that creation would take in each directory into out_bytes[directory_count]; changes nothing. A store
+ * is divided evenly over its directories, so that all drives work at once: the directory with the smallest limit
+ * decides. Refuses what exceeds most_bytes. */
 sw_status sw_store_need(const struct sw_store_spec *spec, int64_t *out_bytes);
 
-/* Opens the files in these directories (any order) at the last commit whose step is at most most_step. Locks them:
- * SW_ERR_BUSY when another process has them. SW_ERR_CORRUPT names what is wrong. A store whose creation never reached a
- * commit is refused as such.
+/* Opens the files in these directories (in any order) at the last commit whose step is at most most_step. Locks them.
+ * SW_ERR_BUSY: another process has them. SW_ERR_CORRUPT: the message says what is wrong. A store whose creation never
+ * reached a commit is refused as such.
  *
- * Stores of ranks that commit together may be one commit apart after a crash, and each has the older one as long as its
- * owner has not begun to overwrite it. Where a later commit than the one opened at is there, the grains can only be
- * read until sw_store_go_back has removed it. */
+ * Stores of ranks that commit together may be one commit apart after a crash; each has the older one until its owner
+ * begins to overwrite it. If there is a later commit than the one opened at, the grains can only be read until
+ * sw_store_go_back has removed it. */
 #define SW_STORE_NEWEST INT64_MAX
 sw_status sw_store_open(const char *const *directories, int directory_count, bool allow_buffered, int64_t most_step,
                         struct sw_store **out);
-/* Opens the files to read only. Nothing is locked, written or flushed, so that a read-only file system will do, and so
- * that another process may train on. That process writes over the generation that is read once it has committed the
- * step after it: readings that meet this fail with SW_ERR_OVERTAKEN, and the store is then to be closed and opened
- * again. */
+/* Opens the files for reading only. Locks, writes and flushes nothing, so a read-only file system will do, and another
+ * process may train on. Once that process has committed the next step, it overwrites the generation being read. Reads
+ * that meet this fail with SW_ERR_OVERTAKEN: close the store and open it again. */
 sw_status sw_store_open_to_read(const char *const *directories, int directory_count, int64_t most_step,
                                 struct sw_store **out);
-/* Removes every commit after the one that the store was opened at. The removal is durable when this returns. Does
- * nothing where there is no later commit. */
+/* Removes every commit after the one that the store was opened at, durably. Does nothing if there is none. */
 sw_status sw_store_go_back(struct sw_store *store);
 /* Returns whether there is a later commit than the one that the store was opened at. */
 bool sw_store_is_behind(const struct sw_store *store);
@@ -119,20 +120,20 @@ void sw_store_discard(struct sw_store *store);
 /* Returns whether `place` is a block device, or a directory with a store's file. */
 bool sw_store_is_at(const char *place);
 
-/* Returns the identity that creation gave the store. Moving and copying its files keep it. */
+/* Returns the identity given at creation. Moved and copied files keep it. */
 enum { SW_STORE_ID_CHARS = 33 };
 const char *sw_store_id(const struct sw_store *store, char text[SW_STORE_ID_CHARS]);
 /* Makes an identity that no store has. */
 sw_status sw_store_new_id(char text[SW_STORE_ID_CHARS]);
 
-/* Removes the store of this identity, or what its making has left however far it came, from a directory or block
- * device. Another store there stays, and an empty place is no error. SW_ERR_BUSY where a process has the store,
- * SW_ERR_ARG where it holds a later step than most_step: its owner has gone on with it. What is removed does not come
- * back after a power loss. */
+/* Removes the store of this identity, or whatever its unfinished creation left, from a directory or block device.
+ * Another store there stays, and an empty place is no error. SW_ERR_BUSY: a process has the store. SW_ERR_ARG: it holds
+ * a later step than most_step, so its owner has gone on with it. A removed store does not come back after a power loss.
+ */
 sw_status sw_store_remove(const char *place, const char *id, int64_t most_step);
 
-/* Return the number of units, and of a unit the first grain held here, the grains held here, and those of the whole
- * unit. */
+/* Return the number of units, and for a unit the first grain held here, the grains held here, and the grains of the
+ * whole unit. */
 int64_t sw_store_unit_count(const struct sw_store *store);
 int64_t sw_store_unit_first(const struct sw_store *store, int64_t unit);
 int64_t sw_store_unit_grains(const struct sw_store *store, int64_t unit);
@@ -143,8 +144,8 @@ sw_optimizer_format sw_store_optimizer(const struct sw_store *store);
 /* Returns the bytes of all files, scratch included. */
 int64_t sw_store_file_bytes(const struct sw_store *store);
 
-/* The last commit. Step -1 and the last generation before the first one. meta is text of the caller
- * (JSON), kept unread. */
+/* The last commit. Before the first one, the step is -1 and the generation the last one. meta is the caller's text
+ * (JSON), which the store does not read. */
 struct sw_store_commit {
     int64_t step;
     int generation;
@@ -152,51 +153,53 @@ struct sw_store_commit {
 };
 const struct sw_store_commit *sw_store_last_commit(const struct sw_store *store);
 
-/* The step of the commit before, whose generation nothing was written to since the last one or since the opening; -1
- * where there is none. A process before this one may have written to it: sw_store_open at this step, and
- * sw_store_verify, tell. */
+/* Returns the step of the commit before the last, if nothing was written to its generation since the last commit or
+ * since the opening; else -1. An earlier process may have written to it: sw_store_open at this step and sw_store_verify
+ * tell. */
 int64_t sw_store_previous_step(const struct sw_store *store);
 
-/* The newest step that any commit record showed when the store was opened, also one whose commit never finished: what
- * sw_store_remove must be allowed to lose. -1: no record did. */
+/* Returns the newest step of any commit record when the store was opened, including an unfinished commit; pass it to
+ * sw_store_remove to confirm what is lost. -1: no record had a step. */
 int64_t sw_store_newest_record(const struct sw_store *store);
 
-/* A commit record that was damaged when the store was opened, in two readings. The last commit is whole in any case. */
+/* The meaning of a commit record that was damaged at the opening, even in a second reading. The last commit is whole in
+ * any case. */
 typedef enum {
-    SW_STORE_RECORD_HARMLESS, /* of a commit that never finished, as a death within it leaves, or of an earlier one */
-    SW_STORE_RECORD_LOST,     /* of a later commit, which had finished: it has been damaged since */
-    SW_STORE_RECORD_UNSURE,   /* one of these: what would tell is damaged too */
+    SW_STORE_RECORD_HARMLESS, /* of a commit that never finished, as a death within it leaves, or of an earlier commit
+                               */
+    SW_STORE_RECORD_LOST,     /* of a later commit that had finished: it has been damaged since */
+    SW_STORE_RECORD_UNSURE,   /* one of the two above; what would tell is damaged too */
 } sw_store_loss;
 struct sw_store_bad_record {
     const char *path;
     int64_t offset_bytes;
     sw_store_loss loss;
-    int64_t step; /* the step that is or may be lost, later than the last commit; -1: nothing tells it */
+    int64_t step; /* the step that is or may be lost, later than the last commit; -1: unknown */
 };
-/* Returns the number of damaged records; *out is the store's own array of them. */
+/* Returns the number of damaged records, and in *out the store's own array of them. */
 int sw_store_bad_records(const struct sw_store *store, const struct sw_store_bad_record **out);
 
-/* Makes sure that each file's path still leads to the file (io/queue/file.h). Belongs to the thread that owns the
+/* Makes sure that each file's path still leads to the file (io/queue/file.h). Call it from the thread that owns the
  * store. */
 sw_status sw_store_keep_names(const struct sw_store *store);
-/* Does the same after the last commit, and puts durable copies in the place of files that were removed. */
+/* Does the same after the last commit, and puts durable copies in place of files that were removed. */
 sw_status sw_store_put_back_names(const struct sw_store *store);
 
-/* Limits the bytes, scratch included, that an opened store may take in one of its directories. Fails with SW_ERR_BUDGET
- * where the store already takes more. */
+/* Limits the bytes, scratch included, that an opened store may take in one of its directories. SW_ERR_BUDGET: the store
+ * already takes more. */
 sw_status sw_store_limit(struct sw_store *store, const char *directory, int64_t most_bytes);
 
-/* Takes room for scratch grains of a kind, and refuses what exceeds a limit or the room that there is. Once per kind
+/* Reserves space for scratch grains of a kind. Refuses what exceeds a limit or the free space. Call it once per kind
  * after create or open, before any lane is opened. */
 sw_status sw_store_add_scratch(struct sw_store *store, const struct sw_store_scratch *scratch);
 
-/* Names memory that lanes will transfer from and to. It is registered with their rings where the limits allow it, which
- * is faster. The caller keeps it until the lanes are closed, and calls this before any lane is opened.
- * Huge pages (2 MiB aligned, MADV_HUGEPAGE) can double the rate of reads. */
+/* Registers memory that lanes will transfer from and to with their rings, if system limits allow it, which is faster.
+ * Call it before any lane is opened; the caller keeps the memory until the lanes are closed. Huge pages (2 MiB aligned,
+ * MADV_HUGEPAGE) can double the rate of reads. */
 sw_status sw_store_add_buffer(struct sw_store *store, void *base, int64_t bytes);
 
-/* One transfer: `grains` consecutive grains between the store and buf, in disk layout (records, or grains of scratch).
- */
+/* One transfer of `grains` consecutive grains between the store and buf, in disk layout (records, or grains of
+ * scratch). */
 struct sw_store_transfer {
     bool write;
     sw_store_kind kind;
@@ -205,26 +208,25 @@ struct sw_store_transfer {
     void *buf;
     int64_t step; /* for messages */
     uint64_t tag; /* returned by reap */
-    /* Writes only: every grain of buf holds zeros from this byte on, a multiple of SW_BUFFER_ALIGN_BYTES; 0
-     * promises nothing. Grains that are as creation left them already have those zeros on the drive, and they are
-     * not written again. */
+    /* Writes only: every grain of buf is zero from this byte on, a multiple of SW_BUFFER_ALIGN_BYTES; 0 promises
+     * nothing. Grains still as created already have those zeros on the drive, so they are not written again. */
     int64_t zeros_from_bytes;
 };
 
-/* Opens a lane of at most `depth` block requests in flight at once, for example 32. */
+/* Opens a lane with at most `depth` block requests in flight, for example 32. */
 sw_status sw_store_lane_open(struct sw_store *store, int depth, struct sw_store_lane **out);
-void sw_store_lane_close(struct sw_store_lane *lane); /* waits for what is in flight */
+void sw_store_lane_close(struct sw_store_lane *lane); /* waits for transfers in flight */
 
-/* Queues a transfer. The committed generation cannot be written to. Writes record the XXH3 of every grain now; the
- * buffer must not change until it is reaped. Never blocks: what exceeds the depth is kept and submitted as room comes;
- * at most SW_STORE_LANE_TRANSFERS may be outstanding (SW_ERR_BUSY beyond). 0 means the transfer will be reaped; an
- * error means it never will. */
+/* Queues a transfer. The committed generation cannot be written. Writes compute the XXH3 of every grain now; the buffer
+ * must not change until the transfer is reaped. Never blocks: requests beyond the depth are kept and submitted later.
+ * At most SW_STORE_LANE_TRANSFERS may be outstanding (SW_ERR_BUSY beyond). SW_OK means that the transfer will be
+ * reaped, an error that it never will. */
 enum { SW_STORE_LANE_TRANSFERS = 256 };
 sw_status sw_store_submit(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
 
-/* Moves what is in flight on and returns up to max tags of transfers that finished, in the order of completion; with
- * wait, blocks until at least one did (returns none at once if nothing is outstanding). Reads are checked against the
- * recorded sums; a grain that fails is read again once, then SW_ERR_CORRUPT names it, and says whether the other
+/* Makes progress, and returns up to `max` tags of finished transfers, in the order of completion. With `wait`, blocks
+ * until at least one has finished; returns none at once if nothing is outstanding. Reads are checked against the
+ * recorded checksums. A grain that fails is read again once; then SW_ERR_CORRUPT names it, and says whether the other
  * generation is the committed one. */
 sw_status sw_store_reap(struct sw_store_lane *lane, bool wait, uint64_t *tags, int max, int *out_count);
 /* Returns how many transfers were submitted and not yet reaped. */
@@ -234,21 +236,22 @@ int sw_store_outstanding(const struct sw_store_lane *lane);
 sw_status sw_store_transfer(struct sw_store_lane *lane, const struct sw_store_transfer *transfer);
 
 /* Makes `generation` of the optimizer's grains the committed state of `step`. The caller guarantees that every grain of
- * that generation has been written and reaped. Durable when it returns. After an error the step may or may not have
- * been committed: the optimizer's grains can then only be read, until the store is opened again. */
+ * that generation has been written and reaped. Durable when it returns. After an error the step may or may not be
+ * committed; the optimizer's grains can then only be read until the store is opened again. */
 sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, const char *meta);
 
-/* Takes back the commit of a store of one generation, so that its grains may be overwritten. The store cannot be opened
- * until the next commit. The withdrawal is durable when this returns. Does nothing where nothing is committed. */
+/* Withdraws the commit of a store with one generation, durably, so that its grains may be overwritten. The store cannot
+ * be opened until the next commit. Does nothing if nothing is committed. */
 sw_status sw_store_withdraw(struct sw_store *store);
 
-/* The bytes transferred since the opening by all lanes, superblocks included. */
+/* Bytes transferred by all lanes since the opening, superblocks included. */
 struct sw_store_counters {
     int64_t read_bytes, write_bytes;
 };
 struct sw_store_counters sw_store_counters(const struct sw_store *store);
 
-/* A grain of the last commit that cannot be had: it cannot be read (an errno), or its checksum is wrong (error 0). */
+/* A grain of the last commit that is lost: it cannot be read (error is an errno), or its checksum is wrong (error is
+ * 0). */
 struct sw_store_bad_grain {
     int64_t unit, grain;
     const char *path;
@@ -256,15 +259,15 @@ struct sw_store_bad_grain {
     int error;
 };
 
-/* Functions that a verification calls with its findings, grain by grain in order. Members may be NULL. */
+/* Functions that receive the findings of a verification, grain by grain in order. Members may be NULL. */
 struct sw_store_verifier {
     void (*bad)(void *context, const struct sw_store_bad_grain *grain);
     void (*progress)(void *context, int64_t done_bytes, int64_t total_bytes);
     void *context;
 };
 
-/* Reads every committed grain and checks every sum, a second time where the first says that it is bad. *out_grains gets
- * their count, *out_bad that of the bad ones, which are no error of the call. verifier may be NULL. */
+/* Reads every committed grain and checks every checksum, a second time if the first fails. *out_grains: their number.
+ * *out_bad: the number of bad ones, which are no error of the call. verifier may be NULL. */
 sw_status sw_store_verify(struct sw_store *store, const struct sw_store_verifier *verifier, int64_t *out_grains,
                           int64_t *out_bad);
 

@@ -1,4 +1,4 @@
-/* Declarations that the files of the store share. */
+/* Declarations shared by the store's files. */
 #ifndef SW_IO_STORE_STORE_PRIVATE_H
 #define SW_IO_STORE_STORE_PRIVATE_H
 
@@ -11,68 +11,69 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SW_STORE_SLOTS = 2 }; /* superblocks of a file */
+enum { SW_STORE_SLOTS = 2 }; /* superblocks per file */
 
 struct sw_store_file {
-    char *directory, *path; /* of a block device both are its path */
+    char *directory, *path; /* owned; for a block device both are its path */
     int fd;
-    bool is_device;       /* a block device, used itself */
+    bool is_device;       /* a block device, used directly */
     bool label_damaged;   /* the first label is damaged, and the second was read */
     int64_t device_bytes; /* the block device's size */
-    int64_t sealed_bytes; /* what the label describes */
-    int64_t end_bytes;    /* the same with the scratch behind it */
-    int64_t needed_bytes; /* the same of a new file with all the scratch that is to come */
-    int64_t most_bytes;   /* the file may have; 0: no limit */
+    int64_t sealed_bytes; /* length of what the label describes */
+    int64_t end_bytes;    /* length with the scratch that follows */
+    int64_t needed_bytes; /* for a new file: length with all scratch that will be added */
+    int64_t most_bytes;   /* limit of the file's length; 0: none */
     int64_t super_bytes;  /* of one superblock */
-    unsigned char *mark;  /* its page */
-    unsigned char *super; /* both superblocks, as they are on disk or were last tried */
-    int committed_slot;   /* which of them holds the last commit; the other is written next */
+    unsigned char *mark;  /* owned: the mark's page */
+    unsigned char *super; /* owned: both superblocks, as on disk or as last tried */
+    int committed_slot;   /* the slot with the last commit; the other is written next */
 };
 
 struct sw_store {
     uint8_t id[SW_FORMAT_ID_BYTES];
     int file_count;
     struct sw_store_file files[SW_STORE_MAX_FILES];
-    int version;                   /* of its format, which it keeps */
+    int version;                   /* of the format; a store keeps its version */
     sw_optimizer_format optimizer; /* of the optimizer's grains */
     int generations;
     int64_t label_bytes; /* of one label */
     int64_t unit_count;
-    int64_t *unit_grains;                                       /* per unit: of the whole unit */
-    struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch has generation 0 only */
+    int64_t *unit_grains;                                       /* per unit: grains of the whole unit */
+    struct sw_area areas[SW_STORE_KINDS][SW_STORE_GENERATIONS]; /* scratch uses only generation 0 */
 
     struct sw_store_commit commit;
-    struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* one of a file's two at most */
+    struct sw_store_bad_record bad_records[SW_STORE_MAX_FILES]; /* at most one of a file's two */
     int bad_record_count;
-    bool mark_damaged; /* a mark was damaged at the opening: the next commit first writes it again */
-    int64_t sequence;  /* of the last attempt to commit */
+    bool mark_damaged; /* a mark was damaged at the opening: the next commit writes it again first */
+    int64_t sequence;  /* number of the last attempt to commit */
     int64_t committed_sequence;
     int64_t newest_record; /* step; see sw_store_newest_record */
-    /* The same for lanes, whose messages need it while a commit may run. */
+    /* Copies of the commit's step and generation for lanes, whose messages need them while a commit may run. */
     _Atomic int64_t committed_step;
     _Atomic int committed_generation;
     _Atomic int64_t previous_step; /* as sw_store_previous_step */
 
     sw_ring_opener open_ring;
     void *ring_context;
-    struct sw_queue *queue; /* the owner's: creation, superblocks, flushes */
+    struct sw_queue *queue; /* the owner's queue: creation, superblocks, flushes */
     struct sw_ring_buffer buffers[SW_RING_MAX_BUFFERS];
     int buffer_count;
     bool warned;       /* the user was told that buffers were not registered */
-    bool trimmed;      /* the files were cut to their end, as an earlier process may have left scratch behind it */
+    bool trimmed;      /* scratch of an earlier process was cut off the files' ends */
     bool created;      /* this process made the store and has not committed to it */
     bool filled;       /* creation has begun to write */
-    uint64_t zero_sum; /* of the grains that creation has filled; SW_CHECKSUM_UNKNOWN in a store that was opened */
-    bool unnamed;      /* its files have no name to remove */
-    bool read_only;    /* nothing is locked or written; another process may be committing to it */
-    /* A commit ended with an error: what was written may be lost, also if another flush succeeds, and either step may
-     * be the last one on the drives. Until the store is opened again, both generations must stay as they are. */
+    uint64_t zero_sum; /* checksum of the grains that creation filled; SW_CHECKSUM_UNKNOWN in a store that was opened */
+    bool unnamed;      /* its files have no names to remove */
+    bool read_only;    /* nothing is locked or written; another process may commit to it */
+    /* A commit ended with an error. What was written may be lost even if another flush succeeds, and either step may be
+     * the last one on the drives. Both generations must stay unchanged until the store is opened again. */
     _Atomic bool unsure;
-    _Atomic bool behind; /* the store was opened at a commit that is not its last */
+    _Atomic bool behind;    /* the store was opened at a commit that is not its last */
+    _Atomic int open_lanes; /* lanes opened and not yet closed */
     _Atomic int64_t read_bytes, write_bytes;
 };
 
-/* Opens the rings of a store. Tests put rings that fail in the place of io_uring. */
+/* Opens the rings of a store. Tests replace io_uring by rings that fail. */
 struct sw_ring_source {
     sw_ring_opener open;
     void *context;
@@ -82,38 +83,38 @@ sw_status sw_store_create_on(const struct sw_ring_source *rings, const struct sw
 sw_status sw_store_open_on(const struct sw_ring_source *rings, const char *const *directories, int directory_count,
                            bool allow_buffered, int64_t most_step, struct sw_store **out);
 
-/* Refuses with SW_ERR_OVERTAKEN a store that is only read where its run has gone on since it was opened, so that what
- * was read may be half of a later step. */
+/* Refuses with SW_ERR_OVERTAKEN a store open for reading whose run has gone on since the opening: what was read may be
+ * part of a later step. */
 sw_status sw_store_check_current(const struct sw_store *store);
 
-/* Takes a store with nothing in it, to be filled by create or open. rings NULL: io_uring. */
+/* Allocates an empty store, to be filled by create or open. rings NULL: io_uring. */
 sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
-/* Makes the file at least this long; a device must be. Refuses more than it may have. */
+/* Makes the file at least this long; a device must already be. Refuses to exceed the limit. */
 sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes);
 
-/* Closes and frees; with remove, unlinks the files that are open and wipes the devices that were written to. */
+/* Closes and frees. With `remove`, also unlinks the open files and wipes the devices that were written to. */
 void sw_store_free(struct sw_store *store, bool remove);
 
 sw_status sw_store_open_queue(struct sw_store *store, int depth, struct sw_queue **out);
 
-/* Carries out count requests on the owner's queue, all at once, and waits for them. */
+/* Performs `count` requests on the owner's queue, all at once, and waits for them. */
 sw_status sw_store_run(struct sw_store *store, const struct sw_ring_request *requests, int count);
-/* Does the same for count readings of which some may fail because the drive no longer has their bytes, as it is with
- * sectors that were being written when the power failed: their buffers are zeroed, and out_errors gets an errno for
- * each, 0 for what was read. */
+/* Does the same for `count` reads, some of which may fail because the drive no longer has their bytes, as with sectors
+ * that were being written when the power failed. Zeroes their buffers, and sets out_errors[i] to the errno of each, 0
+ * if it was read. */
 sw_status sw_store_read_damaged(struct sw_store *store, const struct sw_ring_request *requests, int count,
                                 int *out_errors);
-sw_status sw_store_flush(struct sw_store *store); /* fdatasync of every file */
+sw_status sw_store_flush(struct sw_store *store); /* fdatasync on every file */
 
-/* Refuses to change a generation: of a store that is unsure, or what is committed. */
+/* Refuses to change a generation that is committed, or any generation of a store that is unsure. */
 sw_status sw_store_check_writable(const struct sw_store *store, int generation);
 
-/* Records what a failed request means. */
+/* Reports what a failed request means, and returns its status. */
 sw_status sw_store_io_error(const struct sw_store *store, int file, sw_ring_op op,
                             const struct sw_queue_result *result);
 
-/* Takes memory as sw_queue_alloc does, and zeroes it. */
+/* Allocates memory as sw_queue_alloc does, and zeroes it. */
 sw_status sw_store_alloc_aligned(int64_t bytes, void **out);
 
 /* Returns whether all bytes are zero. bytes > 0. */
@@ -123,11 +124,11 @@ bool sw_store_is_zero(const void *data, int64_t bytes);
 void sw_store_count(struct sw_store *store, sw_ring_op op, int64_t bytes);
 
 void sw_label_encode(const struct sw_store *store, int file, void *label);
-/* Reads and checks one file's label as far as it can be judged alone, on the owner's queue: the second where the first
- * is damaged. */
+/* Reads one file's label on the owner's queue, the second if the first is damaged, and checks it as far as one file
+ * allows. */
 sw_status sw_label_read(struct sw_store *store, int file, void **out_label);
-/* Writes the first label of each file again where it is damaged. labels are those of all files, in their order. What
- * cannot be written stays damaged, with a warning. */
+/* Writes each file's damaged first label again. labels: those of all files, in order. A label that cannot be written
+ * stays damaged, with a warning. */
 void sw_label_mend(struct sw_store *store, void *const *labels);
 const uint8_t *sw_label_store_id(const void *label);
 int sw_label_file_index(const void *label);
@@ -135,27 +136,27 @@ int sw_label_file_count(const void *label);
 /* Takes the layout from the labels of all files, in the order of their indices. */
 sw_status sw_label_apply(struct sw_store *store, void *const *labels);
 
-/* Returns the offset of a file's superblock; of the slot after the last, where the extents begin. */
+/* Returns the offset of a file's superblock. The slot after the last is where the extents begin. */
 int64_t sw_super_offset(const struct sw_store *store, int file, int slot);
 /* Returns a request that reads or writes a file's superblock from or to its buffer. */
 struct sw_ring_request sw_super_request(const struct sw_store *store, sw_ring_op op, int file, int slot);
-/* Writes the record with the sums of the generation into the buffer of the slot that is not committed. */
+/* Writes the record, with the checksums of the generation, into the buffer of the slot that is not committed. */
 sw_status sw_super_encode(struct sw_store *store, int file, int64_t step, int generation, const char *meta);
-/* Makes room for what the superblocks and marks of all files hold. */
+/* Allocates the buffers for the superblocks and marks of all files. */
 sw_status sw_super_alloc(struct sw_store *store);
-/* Reads the superblocks of every file and takes the newest commit up to this step that all have. */
+/* Reads the superblocks of every file, and takes the newest commit up to this step that all files have. */
 sw_status sw_super_load(struct sw_store *store, int64_t most_step);
 
-/* The last commit that is known to have finished. */
+/* The last commit known to have finished. */
 struct sw_finished {
-    int64_t sequence, step; /* 0 and -1: none is */
+    int64_t sequence, step; /* 0 and -1: none */
     bool unsure;            /* a mark is damaged */
 };
 /* Marks the commit of this sequence. */
 sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step);
 sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out);
 
-/* Parses an identity, and refuses other text with SW_ERR_CORRUPT. */
+/* Parses an identity. Refuses any other text with SW_ERR_CORRUPT. */
 sw_status sw_store_id_parse(const char *text, uint8_t out[SW_FORMAT_ID_BYTES]);
 /* Sets the last commit. */
 void sw_store_set_commit(struct sw_store *store, int64_t step, int generation, const char *meta);

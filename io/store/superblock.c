@@ -1,4 +1,12 @@
-/* Superblocks: commit records with their sums. Two in each file, written in turn, so that one is always whole. */
+/* Labels and superblocks: what a file holds, and commit records with their checksums.
+ *
+ * A file has two superblocks, written in turn, so one is always whole. A damaged record alone does not say whether a
+ * commit was interrupted, which costs nothing, or had finished and rotted, which costs a step. The mark tells: a
+ * damaged record with a number the mark has seen had finished. Where the mark is damaged too, the loss is reported as
+ * unsure; a wrong all-clear would be worse than a warning.
+ *
+ * Everything read is checked before it is used, and what fails is read a second time: an error of the reading must not
+ * set a run back by a step. */
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/status.h"
@@ -29,7 +37,8 @@ static int version_of(const void *label) {
     return (int)(sw_from_le32(header_of(label)->version) & INT32_MAX);
 }
 
-/* Returns a label's sum. In the dense version the label ends in the mark, which is written later and not covered. */
+/* Returns a label's checksum. In the dense version the label ends in the mark, which is written later and not covered.
+ */
 static uint64_t sum_of_label(const void *label, int64_t label_bytes) {
     const int64_t later_bytes = version_of(label) == SW_FORMAT_DENSE_VERSION ? SW_FORMAT_MARK_BYTES : 0;
     return sw_checksum((const char *)label + SW_FORMAT_SUM_FROM, label_bytes - later_bytes - SW_FORMAT_SUM_FROM);
@@ -96,7 +105,7 @@ void sw_label_encode(const struct sw_store *store, int file, void *label) {
     header->sum = sw_le64_of_sum(sum_of_label(label, store->label_bytes));
 }
 
-/* Judges the header from its first page, before anything is allocated by what it says. */
+/* Checks the header from its first page, before anything is allocated by its numbers. */
 static sw_status check_header(const struct sw_label_header *header, const char *path, int64_t file_bytes) {
     if (memcmp(header->magic, SW_LABEL_MAGIC, SW_FORMAT_MAGIC_BYTES) != 0)
         return sw_fail(SW_ERR_CORRUPT,
@@ -169,7 +178,8 @@ failed:
     return status;
 }
 
-/* Looks for a whole second label where one may begin. The error of the first stays where none is found. */
+/* Searches for a whole second label at each offset where one may begin. If none is found, the error of the first stays.
+ */
 static bool find_copy(struct sw_store *store, int file, int64_t file_bytes, void **out_label) {
     for (int64_t offset_bytes = SW_FORMAT_FIRST_COPY_OFFSET;
          offset_bytes <= SW_FORMAT_LAST_COPY_OFFSET && offset_bytes + SW_FORMAT_PAGE_BYTES <= file_bytes;
@@ -185,7 +195,7 @@ static bool find_copy(struct sw_store *store, int file, int64_t file_bytes, void
     return false;
 }
 
-/* Like a grain, a label that is wrong is read a second time before it is believed to be. */
+/* A wrong label, like a wrong grain, is read a second time before it counts as damaged. */
 sw_status sw_label_read(struct sw_store *store, int file, void **out_label) {
     const char *path = store->files[file].path;
     int64_t file_bytes = store->files[file].device_bytes;
@@ -269,7 +279,7 @@ static sw_status apply_extent(struct sw_store *store, int file, const struct sw_
     struct sw_store_file *target = &store->files[file];
     if (*offset < target->end_bytes || *offset % SW_FORMAT_PAGE_BYTES != 0 || *offset > target->sealed_bytes ||
         bytes > target->sealed_bytes - *offset)
-        return bad_extent(path, index, "lies outside the file or over another");
+        return bad_extent(path, index, "is outside the file or overlaps another");
     target->end_bytes = *offset + bytes;
     return SW_OK;
 }
@@ -388,7 +398,7 @@ static uint64_t sum_of(const unsigned char *super, int64_t super_bytes) {
     return sw_checksum(super + SW_FORMAT_SUM_FROM, super_bytes - SW_FORMAT_SUM_FROM);
 }
 
-/* Visits the sums of a file's grains in the order of the table: a run of an area's sums at a time. */
+/* Visits the checksums of a file's grains in the order of the table, one run of an area's sums at a time. */
 typedef sw_status (*visit_sums)(sw_le64 *table, uint64_t *sums, int64_t count);
 
 static sw_status each_sum_run(struct sw_store *store, int file, int generation, sw_le64 *table, visit_sums visit) {
@@ -479,7 +489,7 @@ static struct commit_record decode(const struct sw_store *store, int file, int s
 
 typedef struct commit_record file_records[SW_STORE_SLOTS];
 
-/* Reads one record of every file: a drive that cannot read one may have the other. */
+/* Reads one record of every file. A drive that cannot read one may still have the other. */
 static sw_status read_slot(struct sw_store *store, int slot, file_records *records) {
     struct sw_ring_request requests[SW_STORE_MAX_FILES];
     int errors[SW_STORE_MAX_FILES];
@@ -526,8 +536,8 @@ static sw_status explain_lost(const struct sw_store *store, int file, const stru
                    store->files[file].path);
 }
 
-/* Refuses a store that is read while its run trains and has no commit: not yet, or, with one generation, until the run
- * ends. */
+/* Refuses a store that is read during training and has no commit: not yet, or, with one generation, until the run ends.
+ */
 static sw_status explain_early(const struct sw_store *store) {
     return sw_fail(SW_ERR_BUSY, "%s is being trained and has no commit yet%s: wait for %s, or stop it",
                    store->files[0].path,
@@ -572,8 +582,8 @@ static int64_t later_step(const struct sw_store *store, const file_records *reco
     return -1;
 }
 
-/* Returns the step of a later commit that a damaged record may have held, or -1. The record's own numbers count only
- * where sequence and step agree, because one flipped bit cannot make both of a later record look earlier. */
+/* Returns the step of a later commit that a damaged record may have held, or -1. The record's own numbers count only if
+ * sequence and step agree: one flipped bit cannot make both look earlier. */
 static int64_t step_of(const struct sw_store *store, const file_records *records, int file, int slot,
                        const struct commit_record *commit) {
     const struct sw_super_header *header = (const struct sw_super_header *)slot_buffer(store, file, slot);
@@ -592,12 +602,12 @@ static void note(struct sw_store *store, int file, int slot, sw_store_loss loss,
                                      .step = step};
 }
 
-/* Notes the records that are not as they were written. From the second commit on no slot is empty, but where a commit
- * was withdrawn. A later commit that had finished is lost where a file lacks it. */
+/* Notes the damaged records. From the second commit on no slot is empty, except after a withdrawal. A later commit that
+ * had finished is lost if a file lacks it. */
 static void note_bad_records(struct sw_store *store, const file_records *records, const struct commit_record *commit,
                              const struct sw_finished *finished) {
     const bool both_written = store->generations == SW_STORE_GENERATIONS && commit->sequence > 1;
-    /* Beside the commit of one generation there is only what was withdrawn. */
+    /* With one generation, the other slot holds only a withdrawn commit. */
     const bool unsure = finished->unsure && store->generations == SW_STORE_GENERATIONS;
     for (int file = 0; file < store->file_count; file++) {
         if (finished->sequence > commit->sequence && slot_with(records[file], finished->sequence) < 0) {
@@ -640,7 +650,7 @@ sw_status sw_super_alloc(struct sw_store *store) {
     return SW_OK;
 }
 
-/* Reads and decodes all superblocks and marks. Sets *out_damaged where any of them is damaged. */
+/* Reads and decodes all superblocks and marks. Sets *out_damaged if any is damaged. */
 static sw_status read_records(struct sw_store *store, file_records *records, struct sw_finished *finished,
                               bool *out_damaged) {
     SW_TRY(sw_mark_read(store, finished));
@@ -653,7 +663,7 @@ static sw_status read_records(struct sw_store *store, file_records *records, str
     return SW_OK;
 }
 
-/* Returns the newest step of all records whose first page is this store's, whole or not; -1 where there is none. */
+/* Returns the newest step of all records whose first page belongs to this store, whole or not; -1: none. */
 static int64_t newest_record(const struct sw_store *store) {
     int64_t newest = -1;
     for (int file = 0; file < store->file_count; file++)
@@ -671,7 +681,7 @@ sw_status sw_super_load(struct sw_store *store, int64_t most_step) {
     struct sw_finished finished;
     bool damaged;
     SW_TRY(read_records(store, records, &finished, &damaged));
-    /* Once more, like a grain: an error of the reading must not set a run back by a step. */
+    /* Reads a second time: an error of the reading must not set a run back by a step. */
     if (damaged)
         SW_TRY(read_records(store, records, &finished, &damaged));
     store->newest_record = newest_record(store);
@@ -688,7 +698,7 @@ sw_status sw_super_load(struct sw_store *store, int64_t most_step) {
     if (previous != NULL && previous->generation != commit->generation)
         atomic_store(&store->previous_step, previous->step);
     note_bad_records(store, records, commit, &finished);
-    /* The number of a commit that is lost is not given to another. */
+    /* The number of a lost commit is not given to another. */
     store->sequence = finished.sequence;
     return adopt(store, records, commit);
 }

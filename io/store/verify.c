@@ -1,5 +1,5 @@
-/* Reads every committed grain and goes on past those that are bad: several runs of grains are under way, and judged in
- * their order. */
+/* Reads every committed grain and continues past bad ones. Several runs of grains are under way, and are judged in
+ * order. */
 #include "core/files/files.h"
 #include "io/store/store_private.h"
 
@@ -22,13 +22,13 @@ struct verify {
     const struct sw_store_verifier *verifier;
     struct sw_queue *queue;
     struct sw_area *area;
-    struct verify_run run[VERIFY_RUNS]; /* indexed by a run's number modulo VERIFY_RUNS */
-    int64_t started, judged;            /* runs so far */
-    int64_t unit, grain;                /* the next one to read, counted from the unit's first */
+    struct verify_run run[VERIFY_RUNS]; /* indexed by the run's number modulo VERIFY_RUNS */
+    int64_t started, judged;            /* number of runs so far */
+    int64_t unit, grain;                /* the next grain to read, counted from the unit's first */
     int64_t grains_done, bad;
 };
 
-/* Begins to read the next run. Returns false where there is none. */
+/* Begins to read the next run. Returns false if there is none. */
 static bool start_next(struct verify *self) {
     struct sw_area *area = self->area;
     while (self->unit < area->unit_count && self->grain >= area->extents[self->unit].grains) {
