@@ -1,3 +1,8 @@
+/* An arena: a tier's memory, mapped once, every page touched, never grown.
+ *
+ * Touching every page at the start turns the kernel's promise into memory: what the system cannot give fails now, with
+ * a number, instead of ending a step with a signal. A general allocator would fragment and could fail late; here the
+ * plan has fixed every offset before. */
 #include "core/arena.h"
 
 #include "core/log.h"
@@ -16,18 +21,19 @@
 struct sw_arena {
     char name[32];
     char *base;
-    void *mapped; /* base is the first huge page in it */
+    void *mapped; /* the mapping; base is the first huge page in it */
     int64_t mapped_bytes;
     int64_t bytes;
     int64_t used_bytes;
     bool sealed;
 };
 
-/* Huge pages make direct I/O faster by a third. An arena begins at a multiple of their size. */
+/* Huge pages make direct I/O a third faster. An arena begins at a multiple of their size. */
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
-/* Maps the arena's bytes at a multiple of a huge page. A child process does not get them: sharing them with it, be it
- * for the instant before it becomes another program, breaks their huge pages up and moves what drives have pinned. */
+/* Maps the arena's bytes at a multiple of a huge page. Child processes do not inherit them: sharing them with a child,
+ * even for the moment before it becomes another program, would split their huge pages and move memory that drives have
+ * pinned. */
 static bool map_aligned(struct sw_arena *arena) {
     arena->mapped_bytes = arena->bytes + HUGE_PAGE_BYTES;
     arena->mapped = mmap(NULL, (size_t)arena->mapped_bytes, PROT_READ | PROT_WRITE,
@@ -36,7 +42,7 @@ static bool map_aligned(struct sw_arena *arena) {
         return false;
     arena->base = (char *)sw_round_up((int64_t)arena->mapped, HUGE_PAGE_BYTES);
     madvise(arena->base, (size_t)arena->bytes, MADV_DONTFORK);
-    madvise(arena->base, (size_t)arena->bytes, MADV_HUGEPAGE); /* where the kernel has none, small ones do */
+    madvise(arena->base, (size_t)arena->bytes, MADV_HUGEPAGE); /* without huge pages, small ones do */
     return true;
 }
 
@@ -44,15 +50,15 @@ static bool map_aligned(struct sw_arena *arena) {
 #define MADV_POPULATE_WRITE 23 /* the C library may be older than the kernel */
 #endif
 
-/* A thread takes a piece at a time: many huge pages, and yet few enough that a stop is heard at once. */
+/* A thread takes one piece at a time: many huge pages, but few enough for a quick stop. */
 #define PIECE_BYTES (64 * SW_MIB)
 enum { MOST_THREADS = 32, LOOK_EVERY_NS = 5000000 };
 
 struct work {
     char *base;
     int64_t bytes;
-    _Atomic int64_t next;       /* byte at which the next piece begins */
-    _Atomic int64_t done_bytes; /* bytes of the pieces that are taken */
+    _Atomic int64_t next;       /* offset at which the next piece begins */
+    _Atomic int64_t done_bytes; /* bytes of the pieces taken so far */
     _Atomic int error;          /* errno of the first piece that the system refused; 0: none */
     atomic_bool ends;           /* no further piece is begun */
 };
@@ -62,12 +68,12 @@ static int take_piece(void *base, int64_t bytes) {
         return 0;
     if (errno != EINVAL)
         return errno;
-    /* Kernels before 5.14 do not know the advice. */
+    /* Kernels before 5.14 do not know this advice. */
     memset(base, 0, (size_t)bytes);
     return 0;
 }
 
-/* Takes the next piece. Returns false where there is none, or the work ends. */
+/* Takes the next piece. Returns false if there is none, or the work is ending. */
 static bool take_next(struct work *work) {
     const int64_t at = atomic_fetch_add(&work->next, PIECE_BYTES);
     if (at >= work->bytes || work->ends)
@@ -90,7 +96,7 @@ static void *help(void *argument) {
     return NULL;
 }
 
-/* Takes pieces on the caller's own thread, or waits where helpers take them all, and shows progress in between. */
+/* Takes pieces on the caller's thread, or waits while helpers take them all, and shows progress. */
 static sw_status look_around(struct work *work, struct sw_long_work *progress, bool helped) {
     sw_status status = SW_OK;
     while (status == SW_OK && !work->ends && work->done_bytes < work->bytes) {
@@ -117,9 +123,8 @@ static sw_status take_together(struct work *work, struct sw_long_work *progress)
     return status;
 }
 
-/* Touches every page of the mapped bytes by all cores, for one core clears only some gigabytes a second. Unlike
- * MAP_POPULATE it reports what the system cannot give. `name` names the tier in messages. The bytes stay mapped where
- * it fails. */
+/* Touches every mapped page, on all cores: a single core zeroes only a few GB/s. Unlike MAP_POPULATE it reports what
+ * the system cannot give. `name` names the tier in messages. After a failure the bytes stay mapped. */
 static sw_status populate(const char *name, void *base, int64_t bytes) {
     char what[64], all[SW_SIZE_CHARS], some[SW_SIZE_CHARS];
     struct work work = {.base = base, .bytes = bytes};

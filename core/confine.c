@@ -1,3 +1,8 @@
+/* Opens paths below a folder without ever leaving it.
+ *
+ * A check before the open (realpath, lstat) leaves a moment in which another process can swap a folder for a link. So
+ * the folder is opened once and each name is looked up in the descriptor of the one before, without following links;
+ * there is no moment to use. openat2 does this in one call, but not on older kernels. */
 #include "core/confine.h"
 
 #include <errno.h>
@@ -13,8 +18,8 @@
 struct sw_confined {
     struct sw_confined *next;
     int fd;
-    int users; /* sw_confine's caller, and the threads that go from the folder now: the last one frees it */
-    char *given, *absolute; /* paths without slashes at their ends */
+    int users;              /* sw_confine's caller and the threads currently using the folder; the last user frees it */
+    char *given, *absolute; /* the path as given, and absolute; both without trailing slashes */
 };
 
 static struct sw_confined *confined;
@@ -29,7 +34,7 @@ static char *copy_path(const char *before, const char *folder) {
     return copy;
 }
 
-/* Lets go of a folder, and frees it where nobody else uses it. */
+/* Releases a folder, and frees it if nobody else uses it. */
 static void drop(struct sw_confined *folder) {
     pthread_mutex_lock(&lock);
     const bool last = --folder->users == 0;
@@ -87,7 +92,7 @@ void sw_confine_end(struct sw_confined *folder) {
     drop(folder);
 }
 
-/* Returns whether a path, whose links are followed, leads to an open file or folder. */
+/* Returns whether a path, with links followed, leads to an open file or folder. */
 static bool leads_to(const char *path, int fd) {
     struct stat held, named;
     return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_dev == named.st_dev &&
@@ -117,24 +122,24 @@ bool sw_path_goes_up(const char *path) {
     return false;
 }
 
-/* Returns what follows a folder's path in a path at or below it; NULL: the path is elsewhere. */
+/* Returns the rest of a path after a folder's path; NULL: it is not below the folder. */
 static const char *below(const char *folder, const char *path) {
     const size_t chars = strlen(folder);
     const bool under = strncmp(path, folder, chars) == 0 && (path[chars] == '/' || path[chars] == '\0');
     return under && !sw_path_goes_up(path + chars) ? path + chars : NULL;
 }
 
-/* A path as a folder that is open and a path from there. */
+/* A path, split into an open folder and a name in it. */
 struct spot {
-    struct sw_confined *confined; /* the folder that the path lies in, which is used until `leave`; NULL: none */
+    struct sw_confined *confined; /* the confined folder of the path, in use until `leave`; NULL: none */
     int folder;
     bool owned;
-    const char *name;    /* the path's last name, or all of a path that is not confined */
-    char rest[PATH_MAX]; /* the names of a confined path, cut apart */
+    const char *name;    /* the path's last name; for a path that is not confined, the whole path */
+    char rest[PATH_MAX]; /* buffer for the names of a confined path */
 };
 
-/* Returns the confined folder that the path lies in, and the path from there; NULL: it lies in none. The caller drops
- * the folder, whose confinement another thread may end meanwhile: ranks that are threads confine one run each. */
+/* Returns the confined folder of the path, and in *out_rest the path below it; NULL: no folder confines it. The caller
+ * drops the folder. Another thread may end the confinement meanwhile: ranks that are threads confine one run each. */
 static struct sw_confined *use_folder(const char *path, const char **out_rest) {
     struct sw_confined *each;
     pthread_mutex_lock(&lock);
@@ -151,7 +156,7 @@ static struct sw_confined *use_folder(const char *path, const char **out_rest) {
     return each;
 }
 
-/* Goes one folder on. A name is looked up in the folder that is held, so that nothing swapped meanwhile leads out. */
+/* Enters the next folder. Looks up the name in the folder that is open, so that nothing swapped meanwhile leads out. */
 static bool enter(struct spot *spot, const char *name) {
     const int next = openat(spot->folder, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     const int error = errno;
@@ -163,7 +168,7 @@ static bool enter(struct spot *spot, const char *name) {
     return next >= 0;
 }
 
-/* Finds a path's spot, which the caller leaves. False: errno is set, and nothing is held. */
+/* Finds a path's spot; the caller leaves it. Returns false, with errno and nothing open, on failure. */
 static bool find(const char *path, struct spot *out) {
     const char *rest;
     char *more;
@@ -191,7 +196,7 @@ static bool find(const char *path, struct spot *out) {
     return true;
 }
 
-/* Lets go of a spot and returns `result`; errno stays. */
+/* Releases a spot and returns `result`. Keeps errno. */
 static int leave(const struct spot *spot, int result) {
     const int error = errno;
     if (spot->owned)
@@ -271,6 +276,5 @@ bool sw_path_exists(const char *path) {
 sw_status sw_path_find(const char *path, bool *out) {
     struct stat info;
     *out = sw_path_stat(path, &info) == 0;
-    return *out || !cannot_tell(errno) ? SW_OK
-                                       : sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(errno));
+    return *out || !cannot_tell(errno) ? SW_OK : sw_fail(SW_ERR_IO, "%s cannot be examined: %s", path, strerror(errno));
 }

@@ -1,5 +1,5 @@
-/* A loop for each type, so that the compiler makes vector code of it. fp16 has branches too many for that, but
- * processors have instructions with the same bits. */
+/* One loop per type, so that the compiler vectorises it. fp16 has too many branches for that, but processors have
+ * instructions with the same result. */
 #include "core/dtype.h"
 #include "core/machine.h"
 
@@ -18,12 +18,12 @@ static inline uint16_t half_at(const void *from, int64_t index) {
 #if defined(__x86_64__)
 enum { LANES = 8 };
 
-/* Returns whether the processor converts fp16: each that has AVX2 does. */
+/* Returns whether the processor converts fp16, as every one with AVX2 does. */
 static bool has_f16_instructions(void) {
     return sw_isa_of_process() >= SW_ISA_AVX2;
 }
 
-/* Rounds the elements that fill whole vectors, and returns how many those are. */
+/* Rounds the elements that fill whole vectors, and returns how many that are. */
 __attribute__((target("avx2,f16c"))) static int64_t round_f16_vectors(const float *from, int64_t count, uint16_t *to) {
     int64_t done = 0;
     for (; count - done >= LANES; done += LANES)

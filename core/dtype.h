@@ -34,7 +34,7 @@ static inline sw_bf16 sw_f32_to_bf16(float value) {
 
 typedef uint16_t sw_f16;
 
-/* The bits of the processors' own conversion instructions, NaN included. */
+/* Gives the same bits as the processors' conversion instructions, including for NaN. */
 static inline float sw_f16_to_f32(sw_f16 value) {
     const uint32_t magnitude = value & 0x7fffu;
     const float subnormal = (float)magnitude * 0x1p-24f;
@@ -57,7 +57,7 @@ static inline sw_f16 sw_f32_to_f16(float value) {
     const uint32_t magnitude = bits & 0x7fffffffu;
     uint32_t half = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - ((127u - 15u) << 23)) >> 13;
     if (magnitude < 0x38800000u) {
-        /* Below the least normal number: adding one half aligns the bits, and the addition rounds them. */
+        /* Below the smallest normal number: adding one half aligns the bits, and the addition rounds them. */
         float aligned;
         memcpy(&aligned, &magnitude, sizeof aligned);
         aligned += 0.5f;
@@ -86,8 +86,8 @@ static inline void sw_dtype_store(sw_dtype type, void *to, int64_t index, float 
         ((uint16_t *)to)[index] = type == SW_BF16 ? sw_f32_to_bf16(value) : sw_f32_to_f16(value);
 }
 
-/* Rounds or widens `count` elements. The source of sw_dtype_widen may be unaligned, because the tensors of a
- * file begin where its header ends. */
+/* Round or widen `count` elements. The source of sw_dtype_widen may be unaligned: a file's tensors begin where its
+ * header ends. */
 void sw_dtype_round(sw_dtype type, const float *from, int64_t count, void *to);
 void sw_dtype_widen(sw_dtype type, const void *from, int64_t count, float *to);
 

@@ -1,19 +1,18 @@
-/* The two types of 8 bits in which `--precision fp8` multiplies (Micikevicius et al., arXiv 2209.05433): e4m3 for
- * weights and activations, with 3 bits of mantissa, no infinity and 448 as its greatest number, and e5m2 for gradients,
- * with 2 bits of mantissa and 57344. A number is rounded to the nearest, ties to even, subnormals kept; what is greater
- * than the greatest becomes that, and an infinity or a NaN becomes NaN.
+/* The two 8-bit types in which `--precision fp8` multiplies (Micikevicius et al., arXiv 2209.05433): e4m3 for weights
+ * and activations, with 3 bits of mantissa, no infinity and a largest number of 448; and e5m2 for gradients, with 2
+ * bits of mantissa and 57344. Numbers are rounded to nearest, ties to even, with subnormals. A number above the largest
+ * becomes the largest; an infinity or a NaN becomes NaN.
  *
- * A tensor is multiplied by its scale's reciprocal before it is rounded, and its codes stand for their numbers times
- * the scale. The scale is the least power of two for which the tensor's largest magnitude is not above the type's
- * greatest number, so scaling itself rounds nothing. Each operand's scale follows from its own values when it is used;
- * the paper's sections on training leave the choice open, and many trainers take maxima of steps before. A maximum of
- * these values makes the bits depend on the values alone: no scale has to be committed, resumed or exchanged. A tensor
- * that has an infinity or a NaN gets the scale NaN, and all its codes are NaN, so that a step with such a gradient is
- * skipped.
+ * A tensor is multiplied by its scale's reciprocal before it is rounded; its codes stand for their numbers times the
+ * scale. The scale is the smallest power of two for which the tensor's largest magnitude does not exceed the type's
+ * largest number, so scaling itself rounds nothing. An operand's scale follows from its own values when it is used. The
+ * paper leaves the choice open, and many trainers take maxima of earlier steps. With the operand's own maximum the bits
+ * depend only on the values, and no scale has to be committed, resumed or exchanged. A tensor with an infinity or a NaN
+ * gets the scale NaN and NaN codes, so that a step with such a gradient is skipped.
  *
- * The weights of a block lie in e4m3 wherever they wait and while they cross links, a byte each. Each grain has a scale
- * of its own there, so that a grain can be made, moved and checked by itself. A grain has no byte to spare for it, so
- * bit i of the scale's byte takes the place of the lowest bit of the grain's code i, for the first eight codes. */
+ * The weights of a block are stored and transferred in e4m3, one byte each. Each grain has its own scale, so that a
+ * grain can be made, moved and checked by itself. A grain has no spare byte for it, so bit i of the scale's byte
+ * replaces the lowest bit of the grain's code i, for the first eight codes. */
 #ifndef SW_CORE_FP8_H
 #define SW_CORE_FP8_H
 
@@ -22,7 +21,7 @@
 
 typedef enum { SW_FP8_NONE = 0, SW_FP8_E4M3, SW_FP8_E5M2 } sw_fp8;
 
-/* Kernels call the functions of this header too, which CUDA's compiler must be told. */
+/* Kernels call these functions too, and CUDA's compiler must be told so. */
 #ifdef __CUDACC__
 #define SW_FP8_INLINE static __host__ __device__ __forceinline__
 #else
@@ -31,12 +30,13 @@ typedef enum { SW_FP8_NONE = 0, SW_FP8_E4M3, SW_FP8_E5M2 } sw_fp8;
 
 enum {
     SW_FP8_NAN = 0x7f,            /* the code of NaN in both types */
-    SW_FP8_LEAST_EXPONENT = -100, /* of a scale: below it all numbers that scales meet stay normal ones in bf16 */
+    SW_FP8_LEAST_EXPONENT = -100, /* of a scale: above it, all numbers that scales meet stay normal in bf16 */
     SW_FP8_MOST_EXPONENT = 120,
     SW_FP8_EXPONENT_CODES = 8,  /* codes of a grain that hold a bit of its scale */
-    SW_FP8_EXPONENT_BYTE = 101, /* the byte of the scale 1; the byte of NaN has all its bits set */
+    SW_FP8_EXPONENT_BYTE = 101, /* the byte of scale 1; NaN has all bits set */
     SW_FP8_EXPONENT_NAN = 0xff,
-    SW_FP8_PARTS = 256, /* parts of a tensor whose largest magnitudes a device may keep while it encodes the tensor */
+    SW_FP8_PARTS =
+        256, /* parts of a tensor for which a device may keep the largest magnitude while it encodes the tensor */
 };
 
 SW_FP8_INLINE uint32_t sw_fp8_bits(float value) {
@@ -51,15 +51,15 @@ SW_FP8_INLINE float sw_fp8_float(uint32_t bits) {
     return value;
 }
 
-/* Returns the code of a number that is scaled already. */
+/* Returns the code of a scaled number. */
 SW_FP8_INLINE uint8_t sw_fp8_code(sw_fp8 type, float value) {
-    const int wide = type == SW_FP8_E4M3, shift = wide ? 20 : 21; /* the bits of a float's mantissa that are cut off */
-    const uint32_t bias = wide ? 127u - 7u : 127u - 15u;          /* by which a float's exponent is greater */
-    const uint32_t most = wide ? 0x43e00000u : 0x47600000u;       /* the greatest number, as a float */
+    const int wide = type == SW_FP8_E4M3, shift = wide ? 20 : 21; /* bits cut off a float's mantissa */
+    const uint32_t bias = wide ? 127u - 7u : 127u - 15u;          /* by which a float's exponent is larger */
+    const uint32_t most = wide ? 0x43e00000u : 0x47600000u;       /* the largest number, as a float */
     const uint32_t bits = sw_fp8_bits(value), sign = (bits >> 24) & 0x80u, magnitude = bits & 0x7fffffffu;
     const uint32_t size = magnitude < most ? magnitude : most;
     const uint32_t normal = (size + (1u << (shift - 1)) - 1u + ((size >> shift) & 1u)) >> shift;
-    /* Below the least normal number: adding a power of two aligns the bits, and the addition rounds them. */
+    /* Below the smallest normal number: adding a power of two aligns the bits, and the addition rounds them. */
     const float aligning = wide ? 0x1p14f : 0x1p7f;
     const uint32_t subnormal = sw_fp8_bits(sw_fp8_float(size) + aligning) - sw_fp8_bits(aligning);
     const uint32_t code = size < ((bias + 1u) << 23) ? subnormal : normal - (bias << (23 - shift));
@@ -78,16 +78,17 @@ SW_FP8_INLINE float sw_fp8_value(sw_fp8 type, uint8_t code) {
     return sw_fp8_float(bits | sign);
 }
 
-/* Returns the exponent of the scale for a finite largest magnitude, whose bits as a float these are. */
+/* Returns the exponent of the scale for a finite largest magnitude, given as the bits of a float. */
 SW_FP8_INLINE int sw_fp8_exponent(sw_fp8 type, uint32_t largest_bits) {
     const int exponent = (int)(largest_bits >> 23) - 127, most = type == SW_FP8_E4M3 ? 8 : 15;
-    const int scale = exponent - most + ((largest_bits & 0x7fffffu) > 0x600000u); /* both greatest are 1.75·2^most */
+    const int scale =
+        exponent - most + ((largest_bits & 0x7fffffu) > 0x600000u); /* both largest numbers are 1.75·2^most */
     return scale < SW_FP8_LEAST_EXPONENT  ? SW_FP8_LEAST_EXPONENT
            : scale > SW_FP8_MOST_EXPONENT ? SW_FP8_MOST_EXPONENT
                                           : scale;
 }
 
-/* Returns a scale by its exponent, or its reciprocal. */
+/* Returns the power of two with this exponent: a scale or its reciprocal. */
 SW_FP8_INLINE float sw_fp8_power(int exponent) {
     return sw_fp8_float((uint32_t)(exponent + 127) << 23);
 }
@@ -109,8 +110,8 @@ SW_FP8_INLINE unsigned sw_fp8_scale_byte(uint32_t largest_bits) {
                                        : (unsigned)(sw_fp8_exponent(SW_FP8_E4M3, largest_bits) + SW_FP8_EXPONENT_BYTE);
 }
 
-/* Returns the code of element `at` of a grain whose scale has this byte, with the bit of the byte that it holds. A
- * number whose code would become that of NaN keeps the next smaller one. */
+/* Returns the code of element `at` of a grain whose scale has this byte, including the bit of the byte that it holds. A
+ * number whose code would become that of NaN gets the next smaller one. */
 SW_FP8_INLINE uint8_t sw_fp8_grain_code(unsigned scale_byte, int64_t at, float value) {
     if (scale_byte == (unsigned)SW_FP8_EXPONENT_NAN)
         return SW_FP8_NAN;

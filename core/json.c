@@ -1,3 +1,11 @@
+/* Reads JSON by Jansson, behind a pass over the text that enforces our limits.
+ *
+ * The first pass finds what Jansson would refuse or misread although it is JSON: numbers beyond its range, U+0000 in
+ * names, NaN in data of Python. It also counts the memory that the values will need, because parsed JSON can take
+ * eighty times its text, and a hostile file must not end the process. Jansson then reads a text it cannot stumble over.
+ *
+ * Jansson continues after some failed allocations and reads beyond the token. So an allocation that fails leaves the
+ * parser by longjmp; what was parsed until then is lost, which a process without memory can bear. */
 #include "core/json.h"
 
 #include <assert.h>
@@ -14,27 +22,27 @@
 #include <string.h>
 
 enum {
-    LITERAL_CHARS = 32,  /* a number that was written anew, as %.17g does */
+    LITERAL_CHARS = 32,  /* longest number that is rewritten, as by %.17g */
     SAFE_INT_DIGITS = 18 /* more digits may not fit in 64 bits */
 };
 
 static_assert(SW_JSON_MOST_LEVELS == 512 && SW_JSON_MOST_BYTES == 256 << 20, "messages name them");
 
-/* Jansson allocates at most this: a value in a list or an object, with its slot there and, in an object, beside its
- * name; what an object or a list has before its first value; and a text before its first character. */
+/* Upper bounds of Jansson's allocations: a value with its slot in a list or an object, without its name; an object or a
+ * list before its first value; a text before its first character. */
 enum { VALUE_BYTES = 64, OBJECT_BYTES = 256, LIST_BYTES = 144, TEXT_BYTES = 80 };
 
 static const char *const NO_MEMORY = "no memory";
 
 /* A pass over a text that finds what Jansson refuses although it is JSON. `out` (NULL: none) receives the text with
- * what Jansson reads in its place. */
+ * readable replacements. */
 struct pass {
     const char *begin, *at, *end;
-    const char *copied; /* the text before it is in `out` */
+    const char *copied; /* the text before it is already in `out` */
     char *out;
-    size_t out_bytes, replaced; /* replaced: places so far */
+    size_t out_bytes, replaced; /* replaced: replacements so far */
     int levels;
-    size_t value_bytes; /* what the values take at most once they are read */
+    size_t value_bytes; /* upper bound of the values' memory once they are read */
     bool nan_is_null, refuses_zeros;
     const char *fault; /* what is wrong at `at`; NULL: nothing */
 };
@@ -59,7 +67,7 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* Puts SW_JSON_ZERO_IN_NAME for each \u0000 of a name. */
+/* Writes SW_JSON_ZERO_IN_NAME for each \u0000 of a name. */
 static void replace_zeros(struct pass *p, const char *name, const char *name_end) {
     for (const char *at = name; at + 6 <= name_end; at += *at == '\\' ? 2 : 1)
         if (memcmp(at, "\\u0000", 6) == 0)
@@ -96,7 +104,7 @@ static const char *pass_digits(const char *at, const char *end) {
     return at;
 }
 
-/* Returns the end of the number that begins here, or NULL where it is none of JSON's, which Jansson then says. */
+/* Returns the end of the number that begins here, or NULL if it is not a JSON number, which Jansson then reports. */
 static const char *end_of_number(const char *at, const char *end, bool *out_real) {
     *out_real = false;
     at += *at == '-';
@@ -122,7 +130,7 @@ static const char *end_of_number(const char *at, const char *end, bool *out_real
     return at;
 }
 
-/* The number nearest to a literal that double, or 64 bits, cannot hold. Returns false where they can. */
+/* Writes the number nearest to a literal that double, or 64 bits, cannot hold. Returns false if they can hold it. */
 static bool nearest_number(const char *literal, bool is_real, char out[LITERAL_CHARS]) {
     errno = 0;
     if (!is_real) {
@@ -148,7 +156,7 @@ static void pass_number(struct pass *p) {
         return;
     }
     p->at = end;
-    /* Short literals without an exponent, nearly all, fit. */
+    /* Short literals without an exponent, which nearly all are, fit. */
     const bool is_plain = end - begin <= SAFE_INT_DIGITS && memchr(begin, 'e', (size_t)(end - begin)) == NULL &&
                           memchr(begin, 'E', (size_t)(end - begin)) == NULL;
     if (is_plain)
@@ -225,7 +233,7 @@ static int line_of(const char *begin, const char *at) {
 struct refusal {
     sw_status status; /* SW_OK: it was read */
     int line;
-    bool is_json; /* but beyond a limit of ours */
+    bool is_json; /* but exceeds a limit of ours */
     char what[JSON_ERROR_TEXT_LENGTH];
 };
 
@@ -241,7 +249,7 @@ static struct refusal limit_of(sw_status status, int line, const char *what) {
     return refusal;
 }
 
-/* Jansson's message ends with the name. */
+/* The name is at the end of Jansson's message. */
 static struct refusal refuse_twins(sw_status status, const json_error_t *error) {
     char what[JSON_ERROR_TEXT_LENGTH];
     const char *near = strstr(error->text, " near ");
@@ -250,15 +258,15 @@ static struct refusal refuse_twins(sw_status status, const json_error_t *error) 
     return limit_of(status, error->line, what);
 }
 
-/* Where a thread goes on whose parsing finds no memory; NULL: it parses nothing. */
+/* Where a thread continues if its parsing runs out of memory; NULL: it is not parsing. */
 static _Thread_local jmp_buf *parsing;
 
-/* Flag: a value could not be allocated, so the object that was to hold it may lack it. */
+/* Flag: a value could not be allocated, so the object that should hold it may lack it. */
 static atomic_bool lacked_memory;
 
-/* Jansson goes on where it has no memory for a token, and then reads and writes beyond the token's end, or calls the
- * text wrong. So an allocation that fails ends the parsing. What was parsed until then stays allocated, because nothing
- * knows all of it. */
+/* Allocates for Jansson. Without memory for a token Jansson continues, and then accesses memory beyond the token's end
+ * or reports a syntax error. So a failed allocation ends the parsing. Whatever was parsed until then leaks, because
+ * nothing knows all of it. */
 static void *allocate(size_t bytes) {
     void *got = malloc(bytes);
     if (got == NULL && parsing != NULL)
@@ -272,7 +280,7 @@ __attribute__((constructor)) static void allocate_for_jansson(void) {
     json_set_alloc_funcs(allocate, free);
 }
 
-/* Returns NULL, and sets *out_memory to false, where the memory was not enough. */
+/* Parses. Returns NULL and sets *out_memory to false if memory ran out. */
 static json_t *parse(const char *text, size_t bytes, size_t flags, json_error_t *error, bool *out_memory) {
     jmp_buf out;
     json_t *volatile root = NULL;

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Libraries of CUDA that the system's loader does not know lie in toolkits and in wheels of Python. The program looks
- * into the folders itself, because asking an interpreter takes longer than most commands run. Below a prefix: a
- * toolkit's and conda's folders, then those of wheels, whose names CUDA 12 and 13 chose differently. */
+/* CUDA libraries that the system's loader does not know are in toolkits and in Python wheels. The program searches
+ * these folders itself, because asking an interpreter takes longer than most commands run. Below a prefix come a
+ * toolkit's and conda's folders, then those of wheels, which CUDA 12 and 13 named differently. */
 #define BELOW "/{lib64,lib,targets/*-linux/lib,lib/python3*/{site,dist}-packages/nvidia/*/lib}/"
 
 struct search {
@@ -34,7 +34,7 @@ static void look_below(struct search *search, const char *prefix) {
     globfree(&found);
 }
 
-/* Removes the last `count` components of a path; false: there are not so many. */
+/* Removes the last `count` components of a path. Returns false if there are not that many. */
 static bool go_up(char *path, int count) {
     for (int i = 0; i < count; i++) {
         char *slash = strrchr(path, '/');
@@ -45,8 +45,9 @@ static bool go_up(char *path, int count) {
     return true;
 }
 
-/* Looks in the toolkit or environment that this folder's program belongs to. `resolve`: follow links first, by which a
- * toolkit's nvcc is often reached. A Python environment's own python is a link out of it, and is not resolved. */
+/* Searches the toolkit or environment to which this folder's program belongs. `resolve`: follow links first, through
+ * which a toolkit's nvcc is often reached. A Python environment's python is a link that leads out of it, so it is not
+ * resolved. */
 static void look_beside(struct search *search, const char *folder, const char *program, bool resolve) {
     char path[PATH_MAX], real[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", folder, program) >= (int)sizeof path || access(path, X_OK) != 0)
@@ -86,10 +87,11 @@ void sw_library_search(const char *name, bool (*visit)(void *context, const char
 struct opening {
     struct sw_library *library;
     void *handle;
-    bool exists; /* the failure that is kept is that of a file that is there */
+    bool exists; /* the kept failure is that of a file that exists */
 };
 
-/* Tries to load this file. Keeps the first failure, but prefers that of a file which exists: "not found" says less. */
+/* Tries to load this file. Keeps the first failure, but prefers the failure of a file that exists: "not found" says
+ * less. */
 static bool open_file(void *context, const char *name) {
     struct opening *opening = context;
     struct sw_library *library = opening->library;
@@ -110,7 +112,7 @@ static void *open_library(struct sw_library *library, const struct sw_library_ne
         const char *name = need->names[i], *built = strrchr(need->built_path, '/');
         if (open_file(&opening, name))
             break;
-        /* A name with a slash is already the only place. */
+        /* A name with a slash is not searched for. */
         if (strchr(name, '/') == NULL)
             sw_library_search(name, open_file, &opening);
         if (opening.handle != NULL)

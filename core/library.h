@@ -1,5 +1,4 @@
-/* Libraries that are loaded at their first use and not with the program, so that the program runs on machines that lack
- * them. */
+/* Libraries that are loaded on first use, so that the program runs on machines that lack them. */
 #ifndef SW_CORE_LIBRARY_H
 #define SW_CORE_LIBRARY_H
 
@@ -24,20 +23,20 @@ struct sw_library_function {
 };
 
 struct sw_library_need {
-    const char *const *names; /* file names that will do, the best first, then NULL. A name with a slash is a path */
-    const char *built_path;   /* the file that was there when the program was built; empty: none */
+    const char *const *names; /* acceptable file names, best first, ended by NULL; a name with a slash is a path */
+    const char *built_path;   /* the file found when the program was built; empty: none */
     const struct sw_library_function *functions;
     int function_count;
 };
 
-/* Loads the library at the first call; later calls return what the first one found. Each name is looked for where the
- * system's loader looks, then by sw_library_search. Returns NULL if all functions are there, else the reason why the
- * library cannot be used, which is valid as long as the struct. Any thread may call it. */
+/* Loads the library on the first call; later calls return the first result. Searches each name where the system's
+ * loader does, then by sw_library_search. Returns NULL if all functions are available, else the reason why the library
+ * cannot be used, valid as long as the struct. Any thread may call it. */
 const char *sw_library_load(struct sw_library *library, const struct sw_library_need *need);
 
-/* Calls `visit` with the path of each file of that name in the CUDA Toolkits ($CUDA_HOME, $CUDA_PATH, the one of the
- * nvcc on $PATH, /usr/local/cuda) and in the Python environments ($VIRTUAL_ENV, $CONDA_PREFIX, those of the pythons on
- * $PATH, ~/.local), whose wheels carry NVIDIA's libraries. Ends when `visit` returns true. */
+/* Calls `visit` with the path of each file of that name in the CUDA Toolkits ($CUDA_HOME, $CUDA_PATH, that of the nvcc
+ * on $PATH, /usr/local/cuda) and in the Python environments ($VIRTUAL_ENV, $CONDA_PREFIX, those of the pythons on
+ * $PATH, ~/.local), whose wheels contain NVIDIA's libraries. Stops when `visit` returns true. */
 void sw_library_search(const char *name, bool (*visit)(void *context, const char *path), void *context);
 
 #endif

@@ -18,7 +18,7 @@ enum { DEFAULT_COLUMNS = 80, LEAST_COLUMNS = 40, MOST_COLUMNS = 120, LINE_CHARS 
 
 static _Thread_local int log_rank;
 static atomic_bool is_quiet;
-static atomic_bool progress_open; /* the terminal's line is still to be ended */
+static atomic_bool progress_open; /* the line on the terminal is not ended yet */
 
 void sw_log_set_rank(int rank) {
     log_rank = rank;
@@ -42,14 +42,15 @@ bool sw_log_takes_escapes(int fd) {
            (no_color == NULL || no_color[0] == '\0');
 }
 
-/* Standard output on a terminal, which gets no control characters but ours. */
+/* Standard output on a terminal: control characters are shown, except our own. */
 static struct {
-    FILE *stream, *before;        /* stream NULL: all passes as it is; before: what writes to the terminal itself */
-    char begun[SW_VISIBLE_CHARS]; /* a character that has not come whole */
+    FILE *stream,
+        *before; /* stream NULL: everything passes unchanged; before: the stream that writes to the terminal */
+    char begun[SW_VISIBLE_CHARS]; /* bytes of an incomplete character */
     size_t begun_bytes;
-    char line[LINE_CHARS]; /* what is shown next */
+    char line[LINE_CHARS]; /* text to be shown next */
     size_t chars;
-    bool folds; /* lines are gathered and broken between words */
+    bool folds; /* lines are collected and broken between words */
 } output;
 
 static int terminal_columns(int fd) {
@@ -72,8 +73,8 @@ int sw_log_columns(FILE *to) {
     return bounded > LEAST_COLUMNS ? bounded : LEAST_COLUMNS;
 }
 
-/* Breaks a line between words where it would pass the terminal's edge, but never a command in backticks, which users
- * copy; further lines are indented. Elsewhere lines stay whole, for programs that search them. */
+/* Breaks a line between words where it would pass the terminal's edge, but never within a command in backticks, which
+ * users copy. Continuation lines are indented. Elsewhere lines stay whole, for programs that search them. */
 static void break_line(char line[LINE_CHARS], FILE *to) {
     static const char next[] = "\n  ";
     enum { NEXT = sizeof next - 1 };
@@ -97,7 +98,7 @@ static void break_line(char line[LINE_CHARS], FILE *to) {
         const char *rest = space + strspn(space, " ");
         memmove(space + NEXT, rest, strlen(rest) + 1);
         memcpy(space, next, NEXT);
-        /* The text that is read again begins between words, outside a command. */
+        /* Continues between words, outside a command. */
         begin = at = space + 1;
         copied = has_words = false;
     }
@@ -127,7 +128,7 @@ void sw_log_text(const char *text) {
         used += chars;
     }
     whole[used] = '\0';
-    /* One write keeps the text whole where another rank's failure is said meanwhile. */
+    /* One write keeps the text whole if another rank reports a failure meanwhile. */
     fputs(whole, stderr);
 }
 
@@ -141,7 +142,7 @@ static bool write_all(const char *text, size_t chars) {
     return true;
 }
 
-/* Writes what was gathered, broken between words or as it is. */
+/* Writes the collected line, broken between words or unchanged. */
 static bool write_line(bool breaks) {
     output.line[output.chars] = '\0';
     if (breaks)
@@ -159,7 +160,7 @@ static bool gather(const char *text) {
     return !output.folds || text[0] != '\n' || write_line(true);
 }
 
-/* Takes a byte, and gathers how the character is shown that it ends. */
+/* Takes a byte, and appends the visible form of the character that it completes. */
 static bool take_byte(char byte) {
     char shown[SW_VISIBLE_CHARS];
     output.begun[output.begun_bytes++] = byte;
@@ -215,7 +216,7 @@ void sw_log_end_output(void) {
     sw_log_end_folding();
     if (output.stream == NULL)
         return;
-    /* A character that never came whole is shown by its bytes. */
+    /* The bytes of a character that was never completed are shown one by one. */
     output.begun[output.begun_bytes] = '\0';
     char shown[sizeof output.begun * SW_VISIBLE_CHARS];
     write_all(shown, sw_visible_line(output.begun, shown, sizeof shown));
@@ -249,7 +250,7 @@ void sw_log_warn(const char *format, ...) {
     va_end(args);
 }
 
-/* Returns how many characters of the text to show: a line that wraps could not be replaced, and half a number would be
+/* Returns how many characters of the text to show: a line that wraps could not be replaced, and half a number would
  * read as another one. */
 static int fitting_chars(const char *text, int columns) {
     int length = (int)strlen(text);
@@ -277,7 +278,7 @@ void sw_log_end_progress(void) {
         fputc('\n', stderr);
 }
 
-/* A terminal shows progress often. A file keeps every line, and needs few. */
+/* A terminal shows progress often. A file keeps every line and needs few. */
 #define FIRST_SHOWN_NS INT64_C(2000000000)
 #define SHOW_EVERY_NS INT64_C(500000000)
 #define WRITE_EVERY_NS INT64_C(30000000000)

@@ -19,7 +19,7 @@
 
 enum { NUMBER_CHARS = 64 };
 
-/* Reads the line. errno becomes why the file cannot be read, or 0. */
+/* Reads the line. Sets errno to the reason why the file cannot be read, or 0. */
 static bool read_line(const char *root, char *out, size_t chars, const char *format, va_list args) {
     char path[SW_SYSTEM_PATH_CHARS];
     const int used = snprintf(path, sizeof path, "%s", root);
@@ -66,18 +66,18 @@ int64_t sw_system_number(const char *root, const char *path, ...) {
     return is_number && value >= 0 ? value : -1;
 }
 
-/* Limits from here on are none: version 1 has no word for "no limit", only a number about as large as there are. */
+/* Limits at or above this are none: version 1 says "no limit" by a huge number. */
 #define NO_LIMIT_BYTES (INT64_MAX / 2)
 
 /* The names of the files of one cgroup version. */
 struct version {
-    const char *mount[2]; /* where groups that limit memory are, and those that limit processor time */
+    const char *mount[2]; /* mount points of groups that limit memory, and of groups that limit processor time */
     const char *limit[2]; /* the second may be NULL */
     const char *usage;
-    const char *cache[2]; /* lines of memory.stat */
-    const char *nested;   /* holds 0 where a group does not limit the memory of those within; NULL: always does */
-    const char *quota;    /* microseconds of processor time in each period; the period follows where period is NULL */
-    const char *period;
+    const char *cache[2]; /* keys of page cache in memory.stat */
+    const char *nested;   /* holds 0 if a group does not limit the memory of groups within it; NULL: it always does */
+    const char *quota;    /* microseconds of processor time per period */
+    const char *period;   /* NULL: the period follows the quota in the same file */
 };
 
 enum { MEMORY, CPU };
@@ -96,7 +96,7 @@ static const struct version legacy = {.mount = {"/sys/fs/cgroup/memory", "/sys/f
                                       .quota = "cpu.cfs_quota_us",
                                       .period = "cpu.cfs_period_us"};
 
-/* Where the limits that are found go; one of the two is NULL. */
+/* Where to put the limits that are found. One of the two is NULL. */
 struct found {
     struct sw_memory_limit *memory;
     struct sw_cpu_limit *cpu;
@@ -106,7 +106,7 @@ static void note_setting(char out[SW_CGROUP_CHARS], const char *mount, const cha
     snprintf(out, SW_CGROUP_CHARS, "%.*s%.*s/%s", 64, mount, 384, group, file);
 }
 
-/* Notes the first file that could not be read. Files that are not there, or whose group has ended, limit nothing. */
+/* Notes the first file that could not be read. Missing files, and files of a group that has ended, limit nothing. */
 static void note_unread(struct sw_memory_limit *out, int error, const char *mount, const char *group,
                         const char *file) {
     if (error == 0 || error == ENOENT || error == ENOTDIR || error == ENODEV || out->unread_error != 0)
@@ -115,7 +115,7 @@ static void note_unread(struct sw_memory_limit *out, int error, const char *moun
     note_setting(out->unread, mount, group, file);
 }
 
-/* Returns the bytes of page cache, which count as used and yet are given back when memory is asked for. */
+/* Returns the bytes of page cache, which count as used but are given back when memory is needed. */
 static int64_t cache_bytes(const struct version *version, const char *root, const char *group,
                            struct sw_memory_limit *out) {
     static const char name_of_file[] = "memory.stat";
@@ -155,7 +155,7 @@ static void look_at_memory(const struct version *version, const char *root, cons
     }
 }
 
-/* A quota that is none is the word "max", or -1 in version 1. */
+/* Reads a group's quota. No quota is the word "max", or -1 in version 1. */
 static void look_at_cpu(const struct version *version, const char *root, const char *group, struct sw_cpu_limit *out) {
     const char *mount = version->mount[CPU];
     char line[64];
@@ -178,9 +178,8 @@ static void look_at_group(const struct version *version, const char *root, const
         look_at_cpu(version, root, group, out.cpu);
 }
 
-/* Reads the limits of the group and of those around it up to the mount. A container may show the outermost group that
- * it can see as the mount itself, while the process is told a path from further out: groups that are not there limit
- * nothing. */
+/* Reads the limits of the group and of its ancestors up to the mount. A container may see its outermost group as the
+ * mount itself, while the process is told a path from further out; groups that are not visible limit nothing. */
 static void look_outwards(const struct version *version, const char *root, char *group, struct found out) {
     if (strstr(group, "..") != NULL || strcmp(group, "/") == 0)
         group[0] = '\0';
@@ -196,7 +195,7 @@ static void look_outwards(const struct version *version, const char *root, char 
     }
 }
 
-/* Tells whether a list of controllers, with commas between them, names this one. */
+/* Tells whether a comma-separated list of controllers contains this one. */
 static bool lists(const char *list, const char *controller) {
     const size_t length = strlen(controller);
     for (const char *at = list; at != NULL; at = strchr(at, ',')) {
@@ -207,7 +206,7 @@ static bool lists(const char *list, const char *controller) {
     return false;
 }
 
-/* Reads /proc/self/cgroup, whose lines are "ID:CONTROLLERS:GROUP", without controllers for version 2. */
+/* Reads /proc/self/cgroup, whose lines are "ID:CONTROLLERS:GROUP", with no controllers in version 2. */
 static void look(const char *root, struct found out) {
     const char *controller = controllers_of[out.memory != NULL ? MEMORY : CPU];
     char path[SW_SYSTEM_PATH_CHARS], *line = NULL;
@@ -302,8 +301,8 @@ static int64_t memlock_bytes(void) {
     return lock.rlim_cur >= (rlim_t)INT64_MAX ? INT64_MAX : (int64_t)lock.rlim_cur;
 }
 
-/* Fails where a limit could not be read for want of what another attempt may have, such as open files: memory beyond it
- * would end the process. A container may refuse a file for ever; of that it warns once. */
+/* Fails if a limit could not be read for a reason that may pass, such as too many open files: memory beyond the limit
+ * would end the process. If a container refuses a file for good, warns once. */
 static sw_status check_limit(const struct sw_memory_limit *limit) {
     static atomic_flag said = ATOMIC_FLAG_INIT;
     const int error = limit->unread_error;
@@ -336,8 +335,8 @@ sw_status sw_machine_read(struct sw_machine *out) {
     return SW_OK;
 }
 
-/* The instruction set that arithmetic on the processor uses: the best that the machine has, or a lower one that the
- * environment names. */
+/* The instruction set for arithmetic on the processor: the best of the machine, or a lower one that the environment
+ * names. */
 
 static const char *const names[SW_ISA_COUNT] = {"baseline", "avx2", "avx512", "avx512_bf16"};
 
@@ -356,13 +355,13 @@ sw_status sw_isa_parse(const char *name, sw_isa *out) {
 }
 
 #if defined(__x86_64__)
-/* Returns whether the machine has what compilers assume for x86-64-v3. */
+/* Returns whether the machine has everything that compilers assume for x86-64-v3. */
 static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
            __builtin_cpu_supports("bmi2");
 }
 
-/* Returns whether the machine has what compilers assume for x86-64-v4. */
+/* Returns whether the machine has everything that compilers assume for x86-64-v4. */
 static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
@@ -380,7 +379,7 @@ sw_isa sw_machine_isa(void) {
 }
 #endif
 
-/* Returns what SW_CPU_ISA is set to; NULL: nothing. */
+/* Returns the value of SW_CPU_ISA; NULL: not set. */
 static const char *variable(void) {
     const char *name = getenv(SW_ISA_VARIABLE);
     return name != NULL && name[0] != '\0' ? name : NULL;
@@ -416,7 +415,7 @@ sw_isa sw_isa_of_process(void) {
 
 /* NUMA nodes, their memory, and the cores near them. */
 
-/* Returns the machine's topology, which the caller destroys; NULL where it cannot be had. */
+/* Returns the machine's topology, which the caller destroys; NULL: not available. */
 static hwloc_topology_t load(void) {
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) != 0)

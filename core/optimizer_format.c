@@ -7,7 +7,7 @@
 static const char *const format_names[SW_OPTIMIZER_LAYOUTS] = {"fp32", "bf16", "8bit", "fp32-apart"};
 static const char *const rounding_names[SW_ROUNDINGS] = {"nearest", "stochastic"};
 
-/* Bytes of a grain's master weights, and of its scales: one float of each moment for a block. */
+/* Bytes of a grain's master weights; bytes of its scales, one float per block of each moment. */
 enum { MASTER = SW_GRAIN_ELEMS * 4, SCALES = 2 * SW_GRAIN_ELEMS / SW_MOMENT_BLOCK_ELEMS * 4 };
 static const int64_t content_bytes[SW_OPTIMIZER_FORMATS] = {
     [SW_OPTIMIZER_FP32] = MASTER + 2 * 4 * SW_GRAIN_ELEMS,

@@ -6,7 +6,7 @@
  *         float for a block of SW_MOMENT_BLOCK_ELEMS elements | zeros up to the page
  * The numbers that codes stand for are those of kernels/moments.h.
  *
- * In bf16 and 8bit the norms and biases of a unit lie in grains of their own at its end, the wide grains, whose moments
+ * In bf16 and 8bit the norms and biases of a unit are in grains of their own at its end, the wide grains, whose moments
  * stay fp32. A wide grain has SW_WIDE_GRAIN_ELEMS elements, the rest is padding, and its record holds master | m | v,
  * each SW_WIDE_GRAIN_ELEMS floats, and zeros up to the bytes of the format. */
 #ifndef SW_CORE_OPTIMIZER_FORMAT_H
@@ -24,23 +24,23 @@ typedef enum {
     SW_OPTIMIZER_FP32 = 0,
     SW_OPTIMIZER_BF16,
     SW_OPTIMIZER_8BIT,
-    SW_OPTIMIZER_FORMATS, /* the number of those above, among which a user chooses */
-    /* fp32 for units whose weights lie in 8 bits: the records of fp32, and wide grains, which have two bytes for each
-     * of their weights. */
+    SW_OPTIMIZER_FORMATS, /* number of formats above, which a user may choose */
+    /* Fp32 for units whose weights are stored in 8 bits: records as in fp32, and wide grains, whose weights take two
+       bytes each. */
     SW_OPTIMIZER_FP32_APART = SW_OPTIMIZER_FORMATS,
     SW_OPTIMIZER_LAYOUTS
 } sw_optimizer_format;
 
-/* The rounding of moments that are narrower than fp32: to the nearer number, or to one of the two neighbours with the
- * probability of the distance from the other. */
+/* How moments narrower than fp32 are rounded: to the nearer number, or to one of the two neighbours with probability
+ * proportional to the distance from the other. */
 typedef enum { SW_ROUND_NEAREST = 0, SW_ROUND_STOCHASTIC, SW_ROUNDINGS } sw_rounding;
 
 enum {
-    SW_MOMENT_BLOCK_ELEMS = 256, /* elements of a scale */
-    SW_WIDE_GRAIN_ELEMS = 8192,  /* elements of a wide grain that are not padding */
+    SW_MOMENT_BLOCK_ELEMS = 256, /* elements per scale */
+    SW_WIDE_GRAIN_ELEMS = 8192,  /* elements of a wide grain without its padding */
 };
 
-/* Returns the format of the records alone, whatever grains the units have. */
+/* Returns the format of the records only, whatever grains the units have. */
 static inline sw_optimizer_format sw_optimizer_records(sw_optimizer_format format) {
     return format == SW_OPTIMIZER_FP32_APART ? SW_OPTIMIZER_FP32 : format;
 }
@@ -48,12 +48,12 @@ static inline sw_optimizer_format sw_optimizer_records(sw_optimizer_format forma
 /* Returns the bytes of a grain's record, a multiple of SW_BUFFER_ALIGN_BYTES. */
 int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
 
-/* Return the name as flags and messages have it: "fp32", "bf16", "8bit", or "fp32-apart", which only files name;
+/* Return the name that flags and messages use: "fp32", "bf16", "8bit", or "fp32-apart", which occurs only in files;
  * "nearest", "stochastic". */
 const char *sw_optimizer_format_name(sw_optimizer_format format);
 const char *sw_rounding_name(sw_rounding rounding);
 
-/* Parse a name. Fail with SW_ERR_ARG on any other. */
+/* Parse a name. SW_ERR_ARG: any other text. */
 sw_status sw_parse_optimizer_format(const char *name, sw_optimizer_format *out);
 sw_status sw_parse_rounding(const char *name, sw_rounding *out);
 

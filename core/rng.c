@@ -64,12 +64,12 @@ uint64_t sw_rng_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t
     return value;
 }
 
-/* Many normals at once, in loops that compilers turn into vector instructions. Logarithm and cosine are approximated to
- * some 50 bits, which decides nearly every float; where it does not, the scalar function is asked. So the bits are
- * those of sw_rng_normal, whatever the compiler makes of the loops. */
+/* Many normals at once, in loops that compilers vectorise. Logarithm and cosine are approximated to about 50 bits,
+ * which decides nearly every float; where it does not, the scalar function decides. So the bits are those of
+ * sw_rng_normal, whatever the compiler makes of the loops. */
 enum { LANES = 64 };
 
-/* Holds the first two words of LANES blocks, as sw_rng makes them. */
+/* The first two words of LANES blocks, as sw_rng makes them. */
 struct words {
     uint32_t first[LANES], second[LANES];
 };
@@ -100,7 +100,7 @@ static inline __attribute__((always_inline)) void draw(uint64_t seed, uint64_t s
     memcpy(out->second, c1, sizeof c1);
 }
 
-/* Converts a word by way of a signed integer, the only kind that processors convert. */
+/* Converts a word through a signed integer, the only kind that vector units convert. */
 static inline __attribute__((always_inline)) double number_of(uint32_t word) {
     return (double)(int32_t)(word ^ 0x80000000u) + 0x1p31;
 }
@@ -130,8 +130,8 @@ static inline __attribute__((always_inline)) double log_of(uint32_t word) {
     return (double)exponent * 0x1.62e42fefa39efp-1 + (2.0 * f + 2.0 * f * s * sum);
 }
 
-/* Returns cos of the double nearest to 2 pi word / 2^32. A quarter of the circle is known from the word, and pi / 2 is
- * subtracted in parts whose products with it are exact (Cody and Waite). */
+/* Returns the cosine of the double nearest to 2 pi word / 2^32. The quarter of the circle is known from the word, and
+ * pi / 2 is subtracted in parts whose products with it are exact (Cody and Waite). */
 static inline __attribute__((always_inline)) double cos_of(uint32_t word) {
     const double x = 6.283185307179586 * (number_of(word) * 0x1p-32);
     const uint32_t quarter = (word >> 30) + (word >> 29 & 1);
@@ -153,7 +153,7 @@ static inline __attribute__((always_inline)) double cos_of(uint32_t word) {
     c = c * s - 0.5;
     d = d * s - 1.0 / 6.0;
     const double cosine = 1.0 + c * s, sine = r + r * s * d;
-    /* By bits, as a branch would end the vector loop. */
+    /* Selects by bits: a branch would end the vector loop. */
     const uint64_t odd = -(uint64_t)(quarter & 1), negative = (uint64_t)((quarter + 1) >> 1 & 1) << 63;
     uint64_t cosine_bits, sine_bits;
     double value;
@@ -164,10 +164,10 @@ static inline __attribute__((always_inline)) double cos_of(uint32_t word) {
     return value;
 }
 
-/* More than either the approximation or the scalar function is off by, relative to the value. */
+/* An upper bound of the relative error of both the approximation and the scalar function. */
 #define DOUBT 0x1p-45
 
-/* Approximates the normals. Returns how many lie so near the middle between two floats that either may be right. */
+/* Approximates the normals. Returns how many are so near the middle between two floats that either may be right. */
 static inline __attribute__((always_inline)) int approximate(const struct words *words, float *out) {
     double value[LANES];
     int doubts = 0;

@@ -11,13 +11,13 @@ struct sw_rng_block {
 
 struct sw_rng_block sw_rng(uint64_t seed, uint64_t stream, uint64_t counter);
 
-/* Returns a number that is uniform in [0, 1), with 53 random bits. */
+/* Returns a number uniform in [0, 1), with 53 random bits. */
 double sw_rng_uniform(uint64_t seed, uint64_t stream, uint64_t counter);
 
 /* Returns a standard normal number (Box-Muller). */
 float sw_rng_normal(uint64_t seed, uint64_t stream, uint64_t counter);
-/* Writes the numbers that sw_rng_normal returns for `count` consecutive counters, bit for bit, several times as fast.
- */
+/* Writes the numbers that sw_rng_normal returns for `count` consecutive counters, bit for bit, but several times as
+ * fast. */
 void sw_rng_normals(uint64_t seed, uint64_t stream, uint64_t counter, int64_t count, float *out);
 
 /* Returns the index-th element of a random permutation of [0, count), without storing it (a Feistel network with cycle

@@ -32,7 +32,7 @@ static sw_status not_a_size(const char *text) {
 }
 
 sw_status sw_parse_size(const char *text, int64_t *out_bytes) {
-    /* Digits and a point only: strtod alone would also take exponents, hexadecimal and names. */
+    /* Allows digits and a point only: strtod by itself also accepts exponents, hexadecimal and names. */
     const size_t digits = strspn(text, "0123456789.");
     char *end = NULL;
     errno = 0;
@@ -75,7 +75,7 @@ const char *sw_format_large(int64_t count, char buffer[SW_COUNT_CHARS]) {
         double unit;
         const char *name;
     } units[] = {{1e12, "trillion"}, {1e9, "billion"}, {1e6, "million"}, {1e3, "thousand"}};
-    /* A number that rounds up to 1000 of a unit is one of the next. */
+    /* A number that rounds up to 1000 of a unit is shown in the next unit. */
     const double rounds_up = 0.9995, value = (double)count;
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
         if (value >= rounds_up * units[i].unit) {

@@ -12,14 +12,15 @@ enum { ERROR_CHARS = 1024, ALL_ERRORS_CHARS = 4 * ERROR_CHARS };
 static _Thread_local char error_texts[ALL_ERRORS_CHARS];
 static _Thread_local size_t innermost; /* where the error of the innermost scope begins */
 
-/* Returns how many characters the innermost error may have, its end included. One is left for the end of an error
- * behind it, so that a scope can open even where no text has room. */
+/* Returns how many characters the innermost error may have, including its end. One character is reserved for the end of
+ * another error, so that a scope can open even if no text fits. */
 static size_t room(void) {
     const size_t left = sizeof error_texts - 1 - innermost;
     return left < ERROR_CHARS ? left : ERROR_CHARS;
 }
 
-/* Appends to the innermost error. Errors quote names and contents of files, whose control characters are shown. */
+/* Appends to the innermost error. Errors quote names and contents of files, whose control characters are made visible.
+ */
 static void append(const char *format, va_list args) {
     char text[ERROR_CHARS];
     const size_t used = strlen(error_texts + innermost);

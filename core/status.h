@@ -1,8 +1,8 @@
 /* Status codes and the first error.
  *
- * Functions that can fail return a sw_status: 0 or a negative code from the list below. The message that explains
- * the first failure of a thread is kept in thread-local storage until someone handles it (sw_error_clear) or
- * prints it. Later failures, typically from cleanup, do not replace it. */
+ * Functions that can fail return a sw_status: 0 or a negative code from the list below. The message that explains a
+ * thread's first failure is kept in thread-local storage until someone handles it (sw_error_clear) or prints it. Later
+ * failures, typically of clean-up, do not replace it. */
 #ifndef SW_CORE_STATUS_H
 #define SW_CORE_STATUS_H
 
@@ -20,16 +20,16 @@ enum {
     SW_ERR_BUDGET = -6,      /* does not fit in the budgets */
     SW_ERR_UNSUPPORTED = -7, /* known, but not available in this build or on this machine */
     SW_ERR_BUSY = -8,        /* in use by another process */
-    SW_ERR_STOPPED = -9,     /* ended on request or because another lane failed */
+    SW_ERR_STOPPED = -9,     /* ended on request, or because another lane failed */
     SW_ERR_DEVICE = -11,     /* a GPU or its driver failed */
-    SW_ERR_OVERTAKEN = -12,  /* another process has written over what was being read: read again */
-    SW_ERR_NOT_FINITE = -13, /* a training's losses, gradients or weights are not finite */
-    SW_ERR_USAGE = -14,      /* the command line is wrong, whatever the files hold that it names */
+    SW_ERR_OVERTAKEN = -12,  /* another process has overwritten what was being read: read again */
+    SW_ERR_NOT_FINITE = -13, /* losses, gradients or weights of a training are not finite */
+    SW_ERR_USAGE = -14,      /* the command line is wrong, whatever is in the files that it names */
     SW_ERR_INTERNAL = -10,   /* our own mistake that an assert cannot catch */
 };
 
-/* Records code and message unless an unhandled error is already recorded on this thread. Returns code. A macro, so
- * that compilers and analysers see which code comes back. */
+/* Records code and message, unless this thread has an unhandled error. Returns code. It is a macro, so that compilers
+ * and analysers see the code. */
 #define sw_fail(code, ...)                                                                                             \
     ({                                                                                                                 \
         const sw_status sw_code_ __attribute__((unused)) = (code);                                                     \
@@ -42,20 +42,20 @@ void sw_record_error(const char *format, ...) __attribute__((format(printf, 1, 2
  * statement. */
 sw_status sw_fail_while(sw_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The recorded message, or the code's own name where nothing was recorded. Valid until the next call on this
+/* Returns the recorded message, or the code's own name if nothing was recorded. Valid until the next call on this
  * thread that fails or clears. */
 const char *sw_error_message(sw_status code);
 
 /* Forgets the recorded error of this thread: it has been handled. */
 void sw_error_clear(void);
 
-/* Turns SW_ERR_ARG, where only the command line can be the wrong input, into SW_ERR_USAGE. Returns all other codes
+/* Turns SW_ERR_ARG into SW_ERR_USAGE, for calls in which only the command line can be wrong. Returns all other codes
  * unchanged. */
 sw_status sw_as_usage(sw_status code);
 
 const char *sw_status_name(sw_status code);
 
-/* Returns from the enclosing function with the status of the expression where it is an error. */
+/* Returns from the enclosing function with the status of the expression if it is an error. */
 #define SW_TRY(expression)                                                                                             \
     do {                                                                                                               \
         const sw_status sw_try_ = (expression);                                                                        \
@@ -63,7 +63,7 @@ const char *sw_status_name(sw_status code);
             return sw_try_;                                                                                            \
     } while (0)
 
-/* The same for functions with a cleanup label: sets the local variable `status` and jumps. */
+/* Does the same in functions with a cleanup label: sets the local variable `status` and jumps. */
 #define SW_TRY_GOTO(expression, label)                                                                                 \
     do {                                                                                                               \
         status = (expression);                                                                                         \
@@ -71,20 +71,20 @@ const char *sw_status_name(sw_status code);
             goto label;                                                                                                \
     } while (0)
 
-/* The exit status of the program. Scripts tell by it how a command ended. */
+/* Exit statuses, by which scripts tell how a command ended. */
 enum {
     SW_EXIT_DONE = 0,
     SW_EXIT_FAILED = 1,
     SW_EXIT_USAGE = 2,         /* wrong arguments */
-    SW_EXIT_TIME_LIMIT = 3,    /* a training reached --time-limit, and is saved */
-    SW_EXIT_NOT_FINITE = 4,    /* a training whose losses, gradients or weights are not finite */
-    SW_EXIT_INTERRUPTED = 130, /* a training that a signal stopped, and that is saved */
+    SW_EXIT_TIME_LIMIT = 3,    /* training reached --time-limit; its state is saved */
+    SW_EXIT_NOT_FINITE = 4,    /* losses, gradients or weights of a training are not finite */
+    SW_EXIT_INTERRUPTED = 130, /* a signal stopped the training; its state is saved */
 };
 
-/* A scope that handles its own errors, such as a probe, a clean-up or a fallback. The first error of a thread, which
- * is kept above, must outlive it. The macro opens the scope: until the enclosing block is left, the functions above see
- * only what failed in it. That is forgotten at its end, and an error from before, which not even sw_error_clear reaches
- * meanwhile, is the recorded one again. */
+/* A scope that handles its own errors, such as a probe, a clean-up or a fallback. A thread's first error, which is kept
+ * above, must survive it. The macro opens the scope, until the end of the enclosing block. In it, the functions above
+ * see only its own errors, which are forgotten at its end. An earlier error, which not even sw_error_clear can reach
+ * from within, is then the recorded one again. */
 #define SW_HANDLES_ERRORS()                                                                                            \
     const size_t sw_error_before_ __attribute__((cleanup(sw_error_go_back), unused)) = sw_error_go_on()
 size_t sw_error_go_on(void);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A thread of a team but the one that calls sw_team_finish. */
+/* A thread of a team, other than the one that calls sw_team_finish. */
 struct helper {
     pthread_t thread;
     struct sw_team *team;
@@ -18,7 +18,7 @@ struct helper {
 };
 
 struct sw_team {
-    pthread_mutex_t mutex; /* guards all that changes */
+    pthread_mutex_t mutex; /* guards all members that change */
     pthread_cond_t begun, done;
     struct helper *helper;
     int helper_count;
@@ -27,12 +27,12 @@ struct sw_team {
     int64_t next, finished, count;
     bool closing;
     cpu_set_t cores; /* where the threads may run */
-    int kept_free;   /* the core that helpers keep away from; -1: none */
+    int kept_free;   /* the core that helpers avoid; -1: none */
 };
 
-/* Where every core is busy, because another program has one too, the system wakes a helper on the core of the thread
- * that wakes it, and the two then share one core. So helpers keep away from that core for as long as that thread works.
- * In large teams one core counts for less than the calls that this takes. */
+/* If every core is busy, because another program uses one too, the system wakes a helper on the core of the thread that
+ * wakes it, and the two share that core. So helpers avoid that core while the thread works. In large teams one core
+ * counts for less than the system calls that this takes. */
 enum { NO_CORE = -1, MOST_HELPERS_KEPT_AWAY = 15 };
 
 static void keep_away(struct sw_team *team, int core) {
@@ -47,7 +47,7 @@ static void keep_away(struct sw_team *team, int core) {
     team->kept_free = core;
 }
 
-/* Needs the mutex, which is released meanwhile. */
+/* Needs the mutex, and releases it during the job. */
 static void do_next(struct sw_team *team, int thread) {
     const int64_t index = team->next++;
     pthread_mutex_unlock(&team->mutex);
@@ -142,11 +142,11 @@ void sw_team_finish(struct sw_team *team) {
 
 enum { MESSAGE_CHARS = 512 };
 
-/* The call on the other thread. Its message is copied, because messages belong to the thread that failed. */
+/* The call on the other thread. Its error message is copied, because messages belong to the thread that failed. */
 struct beside {
     sw_status (*run)(void *context);
     void *context;
-    int rank; /* the log's */
+    int rank; /* for the log */
     sw_status status;
     char message[MESSAGE_CHARS];
 };

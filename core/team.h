@@ -1,5 +1,5 @@
-/* A few threads for short jobs that are alike, each some microseconds long. A thread without a job sleeps: waiting
- * busily would take time from drives and from other programs. */
+/* A few threads for similar jobs of some microseconds each. A thread without a job sleeps: busy waiting would take time
+ * from drives and other programs. */
 #ifndef SW_CORE_TEAM_H
 #define SW_CORE_TEAM_H
 
@@ -9,19 +9,19 @@
 
 struct sw_team;
 
-/* Does job number `index`. Several threads call it at once. thread: counts the team's threads from 0, the one that
+/* Does job number `index`. Several threads call it at once. thread: number of the team's thread; 0 is the one that
  * calls sw_team_finish. */
 typedef void (*sw_team_job)(void *context, int64_t index, int thread);
 
-/* Opens a team of so many threads, the calling one included. The caller closes it. */
+/* Opens a team of `threads` threads, including the caller's. The caller closes it. */
 sw_status sw_team_open(int threads, struct sw_team **out);
-/* Closes a team whose jobs are all finished; NULL is allowed. */
+/* Closes a team whose jobs are all finished. NULL is allowed. */
 void sw_team_close(struct sw_team *team);
 
 /* Starts jobs 0 to count-1, in this order. */
 void sw_team_begin(struct sw_team *team, sw_team_job job, void *context, int64_t count);
-/* Does jobs that nobody has begun, and returns when all are done. It waits for no thread that has not begun one, so a
- * thread that another program keeps from its core holds nobody up. */
+/* Does jobs that nobody has begun, and returns when all are done. Does not wait for threads that have not begun a job,
+ * so a thread that another program keeps from its core holds nobody up. */
 void sw_team_finish(struct sw_team *team);
 
 /* Calls run(other) on a new thread and run(own) on this one, and waits for both. Returns the error of `own`, or else

@@ -1,3 +1,9 @@
+/* The user's cache of what can be measured or made again.
+ *
+ * An entry is replaced by renaming a complete file, so a reader needs no lock. Changing an entry takes a lock, because
+ * two processes that add to it would otherwise lose one addition. A file system without locks only risks that.
+ *
+ * Nothing in a folder that another user can write is believed: the fallback in $TMPDIR must be the user's own. */
 #include "core/files/cache.h"
 
 #include "core/files/files.h"
@@ -20,11 +26,11 @@
 
 #define FILE_LIMIT_BYTES ((size_t)4 << 20)
 enum { PATH_CHARS = SW_CACHE_PATH_CHARS, NAME_CHARS = 64, PRIVATE_FOLDER = 0700 };
-/* An entry is changed within milliseconds. */
+/* Changing an entry takes milliseconds. */
 enum { LOCK_TURN_NS = 10000000, LOCK_TURNS_A_S = 1000000000 / LOCK_TURN_NS, LOCK_TURNS = 10 * LOCK_TURNS_A_S };
 
-/* Writes the folder that the user has for caches. Ignores a path that is not absolute, as the XDG base directory
- * specification asks. False: there is none. */
+/* Writes the base folder of the user's caches. Ignores a relative path, as the XDG base directory specification asks.
+ * Returns false if there is none. */
 static bool users_base(char out[PATH_CHARS]) {
     const char *named = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (named != NULL && named[0] == '/')
@@ -32,15 +38,15 @@ static bool users_base(char out[PATH_CHARS]) {
     return home != NULL && home[0] == '/' && snprintf(out, PATH_CHARS, "%s/.cache", home) < PATH_CHARS;
 }
 
-/* Tells whether a folder is there and only this user writes into it. Others can make folders in a temporary or a shared
- * one, too, and what they put there must not be believed. A link of the user's to such a folder is as good. */
+/* Tells whether a folder exists and only this user can write into it. In a shared or temporary folder others can make
+ * folders too, and their content must not be believed. The user's own link to such a folder is as good. */
 static bool is_ours(const char *folder) {
     struct stat link, info;
     return lstat(folder, &link) == 0 && link.st_uid == geteuid() && stat(folder, &info) == 0 && S_ISDIR(info.st_mode) &&
            info.st_uid == geteuid() && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-/* Tells whether a folder is ours, or is not there yet. */
+/* Tells whether a folder is ours, or does not exist yet. */
 static bool could_be_ours(const char *folder) {
     struct stat info;
     return is_ours(folder) || (lstat(folder, &info) != 0 && errno != EACCES);
@@ -50,8 +56,8 @@ static bool is_writable(const char *folder) {
     return access(folder, W_OK | X_OK) == 0;
 }
 
-/* Writes the caches' folder below one for files that may go at any time: $TMPDIR or, where none can be made there, the
- * next one. It serves where the user's cannot be written. False: there are no more. */
+/* Writes the cache folder below candidate `number` for temporary files: $TMPDIR first, then fallbacks. It is used if
+ * the user's own cannot be written. Returns false after the last candidate. */
 static bool temporary_at(size_t number, char out[PATH_CHARS]) {
     const char *named = getenv("TMPDIR");
     const char *const bases[] = {named != NULL && named[0] == '/' ? named : "/tmp", "/tmp", "/var/tmp", "/dev/shm"};
@@ -59,8 +65,8 @@ static bool temporary_at(size_t number, char out[PATH_CHARS]) {
            snprintf(out, PATH_CHARS, "%s/spillway-%lld", bases[number], (long long)geteuid()) < PATH_CHARS;
 }
 
-/* Tells whether a folder is writable, or would be once it and the one that holds it are made, as make_folder does.
- * Makes nothing, because readers ask, too. */
+/* Tells whether a folder is writable, or would be once make_folder has made it and its parent. Makes nothing: readers
+ * ask too. */
 static bool could_be_written(const char *folder) {
     char path[PATH_CHARS];
     snprintf(path, sizeof path, "%s", folder);
@@ -78,13 +84,13 @@ static bool makes(const char *folder) {
     return sw_folder_make(folder, PRIVATE_FOLDER) == SW_OK && is_writable(folder);
 }
 
-/* Writes the user's own folder for the caches. False: there is none. */
+/* Writes the user's own cache folder. Returns false if there is none. */
 static bool users_folder(char out[PATH_CHARS]) {
     char base[PATH_CHARS];
     return users_base(base) && snprintf(out, PATH_CHARS, "%s/spillway", base) < PATH_CHARS;
 }
 
-/* Writes the first temporary folder that is ours, else the one that would be made first. */
+/* Writes the first temporary folder that is ours, or else the one that would be made first. */
 static bool find_temporary(char out[PATH_CHARS], bool *is_there) {
     for (size_t i = 0; temporary_at(i, out); i++)
         if (is_ours(out) && is_writable(out)) {
@@ -95,7 +101,7 @@ static bool find_temporary(char out[PATH_CHARS], bool *is_there) {
     return temporary_at(0, out);
 }
 
-/* Writes the folder of the caches: the one that is there, else the one that would be made first. False: there is none.
+/* Writes the cache folder: the existing one, or else the one that would be made first. Returns false if there is none.
  */
 static bool folder_of(char out[PATH_CHARS]) {
     char temporary[PATH_CHARS];
@@ -107,8 +113,8 @@ static bool folder_of(char out[PATH_CHARS]) {
     return has_temporary && could_be_ours(out);
 }
 
-/* Makes the folder of the caches and writes it. False: neither the user's nor a temporary one can be written, or
- * others can write into the first that can. */
+/* Makes and writes the cache folder. Returns false if neither the user's own nor a temporary one can be written, or if
+ * others can write into the first candidate. */
 static bool make_folder(char out[PATH_CHARS]) {
     char base[PATH_CHARS];
     if (users_folder(out) && users_base(base) && makes(base) && makes(out) && is_ours(out))
@@ -155,14 +161,14 @@ json_t *sw_cache_read(const char *kind, const char *key) {
     return NULL;
 }
 
-/* Writes through a file of this thread's own, because others may write the same entry at the same time: processes, and
- * ranks that are threads of one. The last one stays. */
+/* Writes through a temporary file of this thread's own: other processes, and ranks that are threads, may write the same
+ * entry at the same time. The last one wins. */
 sw_status sw_cache_replace(const char *path, const char *content, size_t bytes) {
     char own[PATH_CHARS];
     if (snprintf(own, sizeof own, "%s.%ld", path, (long)gettid()) >= (int)sizeof own)
         return sw_fail(SW_ERR_ARG, "the path %s is too long", path);
     SW_TRY(sw_file_replace(own, content, bytes, SW_FILE_PRIVATE));
-    /* A power loss must not leave the file under its thread's name, which nothing removes. */
+    /* A power loss must not leave the temporary file, which nothing would remove. */
     if (rename(own, path) == 0)
         return sw_file_flush_folder_of(path);
     const int error = errno;
@@ -188,9 +194,9 @@ sw_status sw_cache_write(const char *kind, const char *key, json_t *object) {
     return write_object(path, object);
 }
 
-/* Opens and locks the file by which processes take turns to change the entries of a folder. *out: the file, which
- * unlocks as it is closed; -1: the file system has no locks, and the last writer's entry stays. A process that was
- * stopped with the lock makes no other wait for long. */
+/* Opens and locks the file by which processes take turns to change entries. *out: the file, unlocked when it is closed;
+ * -1: the file system has no locks, and the last writer wins. A process that was stopped while it had the lock does not
+ * block others for long. */
 static sw_status lock_folder(const char *folder, int *out) {
     char path[PATH_CHARS];
     *out = -1;

@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-/* Redirects XXH3_64bits to a version chosen at run time, about twice as fast as the baseline's SSE2. */
+/* Redirects XXH3_64bits to a version chosen at run time, about twice as fast as the baseline with SSE2. */
 #include <xxh_x86dispatch.h>
 #endif
 
@@ -65,7 +65,7 @@ sw_status sw_file_write_all(int file, const char *path, const char *text, size_t
     return SW_OK;
 }
 
-/* Flushes the folder that holds a path, and writes its name to `folder`. Returns an errno, or 0. */
+/* Flushes the folder that holds a path, and writes the folder's name to `folder`. Returns an errno, or 0. */
 static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
     snprintf(folder, PATH_CHARS, "%s", path);
     char *slash = strrchr(folder, '/');
@@ -74,7 +74,7 @@ static int flush_folder_of(const char *path, char folder[PATH_CHARS]) {
     else
         slash[slash == folder ? 1 : 0] = '\0';
     const int directory = sw_path_open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    /* Some file systems cannot flush a folder, and a folder may be written in and not read. */
+    /* Some file systems cannot flush a folder, and a folder may be writable but not readable. */
     const bool flushed = directory < 0 ? errno == EACCES : fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP;
     const int error = errno;
     if (directory >= 0)
@@ -88,8 +88,7 @@ sw_status sw_file_flush_folder_of(const char *path) {
     return error == 0 ? SW_OK : sw_fail(SW_ERR_IO, "the folder %s cannot be flushed: %s", folder, strerror(error));
 }
 
-/* Creates a file, and removes what has its name. If that is a link, only the link is removed, never the file behind it.
- */
+/* Creates a file in place of whatever has its name. If that is a link, removes the link and never its target. */
 static int open_new(const char *path, sw_file_readers readers) {
     if (sw_path_unlink(path) != 0 && errno != ENOENT)
         return -1;
@@ -122,7 +121,7 @@ sw_status sw_file_replace(const char *path, const char *text, size_t bytes, sw_f
     return sw_file_flush_folder_of(path);
 }
 
-/* Opens a regular file to read. Refuses others, because opening or reading a FIFO may wait for ever. */
+/* Opens a regular file for reading. Refuses other files: opening or reading a FIFO may wait for ever. */
 static FILE *open_regular(const char *path, int flags) {
     struct stat info;
     const int fd = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags, 0);
@@ -135,7 +134,7 @@ static FILE *open_regular(const char *path, int flags) {
     return file;
 }
 
-/* Tells whether an open fails because of the name or the file, and not because the system is out of something. */
+/* Tells whether an open failed because of the name or the file, not because the system ran out of something. */
 static bool names_wrong_file(int error) {
     return error == ENOENT || error == ENOTDIR || error == EACCES || error == EPERM || error == ENAMETOOLONG;
 }
@@ -183,7 +182,7 @@ sw_status sw_file_read_own_text(const char *path, size_t limit_bytes, char **out
     return read_text(path, O_NOFOLLOW, limit_bytes, out, &bytes);
 }
 
-/* Takes from a copy the rights of others that they do not have on the original. Some file systems have no rights. */
+/* Removes those rights of others on a copy that they do not have on the original. Some file systems have no rights. */
 static void keep_from_others(int copy, int original) {
     struct stat has, may;
     if (fstat(copy, &has) == 0 && fstat(original, &may) == 0 && (has.st_mode & ~may.st_mode & 077) != 0)
@@ -254,10 +253,11 @@ sw_status sw_folder_make(const char *folder, mode_t mode) {
         return errno == EEXIST ? SW_OK
                                : sw_fail(errno == ENOSPC ? SW_ERR_SPACE : SW_ERR_IO, "cannot make the folder %s: %s",
                                          folder, strerror(errno));
-    /* The umask may not take rights from a folder that belongs to its user alone. */
+    /* A umask must not remove the owner's rights on a private folder. */
     if (mode == 0700 && sw_path_chmod(folder, mode) != 0)
         return sw_fail(SW_ERR_IO, "the folder %s cannot be kept for its user alone: %s", folder, strerror(errno));
-    /* A power loss may take the folder's own name, and with it everything that was flushed inside. */
+    /* Flushes the parent: otherwise a power loss could remove the folder's own name, with everything that was flushed
+     * inside. */
     const sw_status status = sw_file_flush_folder_of(folder);
     if (status != SW_OK)
         sw_path_rmdir(folder);
@@ -307,7 +307,7 @@ sw_status sw_folder_make_own(const char *folder, mode_t mode) {
     struct stat info;
     SW_TRY(sw_folder_make(folder, mode));
     if (sw_path_lstat(folder, &info) != 0)
-        return sw_fail(SW_ERR_IO, "the folder %s cannot be looked at: %s", folder, strerror(errno));
+        return sw_fail(SW_ERR_IO, "the folder %s cannot be examined: %s", folder, strerror(errno));
     if (!S_ISDIR(info.st_mode))
         return sw_fail(SW_ERR_ARG, "%s is not a folder: move it away", folder);
     return SW_OK;
@@ -340,7 +340,7 @@ sw_status sw_folder_remove(const char *folder) {
 
 void sw_folder_remove_empty(const char *folder) {
     char parent[PATH_CHARS];
-    /* A folder that came back after a power loss would be in the way of the next start. */
+    /* A folder that came back after a power loss would block the next start. */
     if (sw_path_rmdir(folder) == 0)
         (void)flush_folder_of(folder, parent);
 }

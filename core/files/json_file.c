@@ -45,7 +45,7 @@ sw_status sw_json_read_own_file(const char *path, size_t limit_bytes, sw_status 
     return status;
 }
 
-/* Writes the beginning of a file with a checksum of which `rest` is the rest. */
+/* Writes the beginning of a file with a checksum, for the rest `rest`. */
 static void put_checksum(const char *rest, char begin[CHECKSUM_CHARS + 1]) {
     (void)snprintf(begin, CHECKSUM_CHARS + 1, CHECKSUM_BEGIN "%016" PRIx64 CHECKSUM_END,
                    sw_checksum(rest, (int64_t)strlen(rest)));
@@ -132,7 +132,7 @@ static sw_status check_name(const char *key, const char *path, const char *where
 
 sw_status sw_json_refuse_unknown(const json_t *object, const char *path, const char *where, const char *const *names,
                                  size_t count) {
-    /* Iterating does not change the object, but Jansson's iterators want it writable. */
+    /* Iterating does not change the object, but Jansson's iterators take it as writable. */
     json_t *iterable = (json_t *)(uintptr_t)object;
     const char *key;
     json_t *value;

@@ -27,15 +27,15 @@ const char *const sw_model_file_names[] = {"tokenizer.json",
                                            "added_tokens.json",
                                            NULL};
 
-/* Tells whether a path is that of a file below a folder. Both are without links. */
+/* Tells whether a path is below a folder. Both must be free of links. */
 static bool is_below(const char *path, const char *folder) {
     const size_t chars = strlen(folder);
     return strncmp(path, folder, chars) == 0 && (path[chars] == '/' || strcmp(folder, "/") == 0);
 }
 
-/* Tells whether a path is that of a blob of the model's own folder in a Hugging Face cache: the files of
- * ".../models--OWNER--NAME/snapshots/REVISION" are links to ".../models--OWNER--NAME/blobs/DIGEST". The blobs of other
- * models may be private, and `folder` may be from somebody else. Both paths are without links. */
+/* Tells whether a path is a blob of the model's own folder in a Hugging Face cache, where the files of
+ * ".../models--OWNER--NAME/snapshots/REVISION" are links to ".../models--OWNER--NAME/blobs/DIGEST". Blobs of other
+ * models may be private, and `folder` may come from somebody else. Both paths must be free of links. */
 static bool is_own_blob(const char *path, const char *folder) {
     static const char model[] = "/models--", snapshots[] = "/snapshots/", blobs[] = "/blobs/";
     const char *found = NULL;
@@ -49,7 +49,7 @@ static bool is_own_blob(const char *path, const char *folder) {
            strchr(path + chars + sizeof blobs - 1, '/') == NULL;
 }
 
-/* Returns whether the file at the resolved path may be copied out of the folder, and else notes why not. */
+/* Decides whether the file at the resolved path may be copied out of the folder, or else notes the reason. */
 static void judge(const char *folder, struct sw_model_file *file) {
     struct stat info;
     char whole[PATH_MAX];
@@ -76,7 +76,7 @@ sw_status sw_model_file_find(const char *folder, const char *name, char path[PAT
     if (error == ENOENT)
         return sw_fail(SW_ERR_ARG, "%s is a link to a file that is not there: download the model again, or remove it",
                        path);
-    return sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", path, strerror(error));
+    return sw_fail(SW_ERR_IO, "%s cannot be examined: %s", path, strerror(error));
 }
 
 void sw_model_file_look(const char *folder, const char *name, struct sw_model_file *out) {
@@ -96,7 +96,7 @@ enum { NAME_CHARS = 160 };
 
 static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
 
-/* Returns what follows the address of a page on the Hub, and says whether there is one. */
+/* Returns what follows the address of the Hub; *out_address says whether there is an address. */
 static const char *without_address(const char *given, bool *out_address) {
     static const char *const addresses[] = {
         "https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/", "hf://"};
@@ -109,7 +109,7 @@ static const char *without_address(const char *given, bool *out_address) {
     return *out_address && strncmp(name, data, strlen(data)) == 0 ? name + strlen(data) : name;
 }
 
-/* Copies OWNER/NAME, without a revision behind it or, in an address, the rest of the page's path; false where it is no
+/* Copies OWNER/NAME, without a revision or, in an address, the rest of the page's path. Returns false if it is not a
  * name of the Hub. */
 static bool read_name(const char *name, bool is_address, char out[NAME_CHARS]) {
     const size_t owner = strspn(name, allowed);
@@ -147,7 +147,7 @@ sw_status sw_hub_refuse_name(const char *model) {
 sw_status sw_hub_refuse_data(const char *data) {
     char name[NAME_CHARS];
     bool is_address;
-    /* A dot is rather that of a file's ending. */
+    /* A dot more likely belongs to a file's ending. */
     if (!find_name(data, name, &is_address) || (!is_address && strchr(name, '.') != NULL))
         return SW_OK;
     const char *folder = strchr(name, '/') + 1;

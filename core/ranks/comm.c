@@ -1,4 +1,12 @@
-/* Requests: begun in order, driven forward by whoever waits, and the first error of them all. */
+/* Collectives over the ranks of a job: requests, scopes, phases, rounds, and host reductions.
+ *
+ * Every collective is built from point-to-point messages in rounds, on any transport. A reduction receives all
+ * contributions to a slice and adds them in rank order, in fp32, with one rounding. A ring or a tree would move fewer
+ * bytes at once, but its order of additions, and so the bits, would differ from slice to slice and from library to
+ * library. Rounds bound the staging memory, whatever the size of a vector.
+ *
+ * Ranks begin collectives in one order, so no tags have to be agreed on, and a request that is ahead waits. Progress is
+ * made by whoever waits; a progress thread would take a core from the update. */
 #include "core/ranks/comm.h"
 
 #include "core/clock.h"
@@ -12,7 +20,7 @@
 
 /* Nodes, and the scopes of collectives that follow from them. */
 
-/* Adds a rank to a scope; ranks are added in their order. */
+/* Adds a rank to a scope. Call it in the order of ranks. */
 static void join(const struct sw_comm *comm, struct sw_comm_members *members, int rank) {
     if (rank == comm->place.rank)
         members->rank = members->ranks;
@@ -31,7 +39,7 @@ static int number_in_node(const struct sw_comm *comm, int rank) {
     return number;
 }
 
-/* Finds which ranks share the node, and how many nodes there are. */
+/* Finds the ranks of this node, and counts the nodes. */
 static void find_node(struct sw_comm *comm) {
     struct sw_comm_members *node = &comm->scope[SW_SCOPE_NODE];
     struct sw_comm_nodes *nodes = &comm->nodes;
@@ -46,8 +54,8 @@ static void find_node(struct sw_comm *comm) {
     nodes->ranks = node->ranks;
 }
 
-/* Finds the ranks of this rank's number in their nodes, and whether nodes are even: the last rank of each has the last
- * number that an even node has. */
+/* Finds the ranks with this rank's number in their nodes, and whether nodes are even: the last rank of each has the
+ * last number that an even node has. */
 static void find_across(struct sw_comm *comm) {
     struct sw_comm_members *across = &comm->scope[SW_SCOPE_ACROSS];
     struct sw_comm_nodes *nodes = &comm->nodes;
@@ -98,8 +106,8 @@ void sw_comm_set_tensor_ranks(struct sw_comm *comm, int tensor_ranks) {
     }
 }
 
-/* Returns how many of the members are on each node, where these are neighbours, several, and as many on each of
- * several nodes; 0: they are not. */
+/* Returns how many members each node has, if these are neighbours, more than one, and equally many on each of several
+ * nodes; else 0. */
 static int comm_node_members(const struct sw_comm *comm, const struct sw_comm_members *members) {
     const int *node_of = comm->node_of, *rank_of = members->rank_of, ranks = members->ranks;
     int each = 0;
@@ -128,7 +136,7 @@ int sw_comm_scope_rank(const struct sw_comm *comm, sw_comm_scope scope) {
     return comm->scope[scope].rank;
 }
 
-/* Names the ranks of a group, whose numbers are equally far apart: "ranks 2 and 3", "ranks 0, 4, ..., 12". */
+/* Names the ranks of a group, whose numbers are evenly spaced: "ranks 2 and 3", "ranks 0, 4, ..., 12". */
 static void name_group(const char *kind, const struct sw_comm_members *group, char out[SW_COMM_SCOPE_CHARS]) {
     const int *rank_of = group->rank_of, last = rank_of[group->ranks - 1];
     if (group->ranks == 1)
@@ -163,7 +171,7 @@ void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char ou
 
 /* Adds the contributions of all ranks in fp32, in the order of the ranks, and rounds the sum once. */
 
-/* A block's sums stay in the nearest cache. */
+/* A block's sums stay in the first-level cache. */
 enum { BLOCK_ELEMS = 1024 };
 
 static const char *contribution(const struct sw_comm_sum *sum, int rank) {
@@ -187,7 +195,7 @@ void sw_comm_sum_host(const struct sw_comm_sum *sum) {
     }
 }
 
-/* A waiting rank leaves its core to whoever computes on it: it looks often at first, then less. */
+/* A waiting rank leaves its core to others: it polls often at first, then rarely. */
 enum { POLLS_AT_ONCE = 200, PAUSE_NS = 50000 };
 
 static void fail(struct sw_comm *comm, sw_status status) {
@@ -217,9 +225,7 @@ static sw_status leave(struct sw_comm *comm, sw_status status) {
     return status;
 }
 
-/* Takes the next request of the comm and sets its name and transport. Asserts that fewer than SW_COMM_REQUESTS are
- * open.
- */
+/* Takes the comm's next request and sets its name and transport. Asserts that fewer than SW_COMM_REQUESTS are open. */
 static sw_status comm_new_request(struct sw_comm *comm, const char *what, int64_t index, bool on_host,
                                   struct sw_comm_request **out) {
     struct sw_comm_request *request = &comm->requests[comm->begun % SW_COMM_REQUESTS];
@@ -253,7 +259,7 @@ static void comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *ph
 
 static sw_status post_rounds(struct sw_comm_request *request, const struct sw_comm_phase *phase) {
     struct sw_comm *comm = request->comm;
-    /* A round of a gather in two levels gives on what has come in the round before. */
+    /* A round of a two-level gather forwards what arrived in the round before. */
     const int most = phase->node_ranks > 0 ? 1 : SW_COMM_GROUPS;
     while (request->posted < phase->rounds && request->posted - request->finished < most) {
         const int group = (int)(request->posted % SW_COMM_GROUPS);
@@ -270,7 +276,7 @@ static sw_status post_rounds(struct sw_comm_request *request, const struct sw_co
 
 static sw_status comm_finish_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number);
 
-/* Drives a request forward as far as it goes without waiting. */
+/* Advances a request as far as possible without waiting. */
 static sw_status advance_request(struct sw_comm_request *request) {
     while (request->phase < request->phase_count) {
         const struct sw_comm_phase *phase = &request->phases[request->phase];
@@ -315,7 +321,7 @@ static sw_status advance(struct sw_comm *comm) {
     return SW_OK;
 }
 
-/* Writes what messages call a request: its own name, behind that of the scope where not all ranks do it together. */
+/* Writes the name of a request for messages: its own name, preceded by that of its scope if not all ranks take part. */
 static void name_request(const struct sw_comm_request *request, char out[SW_COMM_WHAT_CHARS]) {
     char scope[SW_COMM_SCOPE_CHARS];
     sw_comm_name_scope(request->comm, request->scope, scope);
@@ -336,7 +342,7 @@ static sw_status give_up(const struct sw_comm_request *request, int64_t waited_n
                    who, what, (double)waited_ns / 1e9);
 }
 
-/* Ends the wait for a rank that will never answer: by the observer's verdict or, where there is none, by the timeout.
+/* Ends the wait for a rank that will never answer: by the observer's verdict or, without an observer, by the timeout.
  * Also returns the asynchronous errors of the bulk transport. */
 static sw_status look_around(struct sw_comm_request *request) {
     struct sw_comm *comm = request->comm;
@@ -349,8 +355,8 @@ static sw_status look_around(struct sw_comm_request *request) {
     return comm->bulk != comm->host && comm->bulk->poll != NULL ? comm->bulk->poll(comm->bulk_state) : SW_OK;
 }
 
-/* Tells the observer of a request. One on a stream is told of when the host waits for it, or by whoever sees that the
- * device has begun it. */
+/* Tells the observer about a request. A request on a stream is reported when the host waits for it, or by whoever sees
+ * that the device has begun it. */
 static void tell_entered(const struct sw_comm_request *request) {
     struct sw_comm_left left = {.index = request->index};
     name_request(request, left.what);
@@ -387,7 +393,7 @@ static sw_status is_done(struct sw_comm_request *request, bool *out_done) {
     return *out_done ? SW_OK : look_around(request);
 }
 
-/* Makes what progress can be made without waiting. */
+/* Makes whatever progress is possible without waiting. */
 static sw_status test(struct sw_comm_request *request, bool *out_done) {
     assert(request->open);
     struct sw_comm *comm = request->comm;
@@ -498,9 +504,9 @@ void sw_comm_set_observer(struct sw_comm *comm, const struct sw_comm_observer *o
     comm->observer = *observer;
 }
 
-/* A phase as rounds: which bytes go from whom to whom at once. */
+/* Splits a phase into rounds: which bytes go from whom to whom at once. */
 
-/* Slices are cut at multiples of this, so that parts of them stay aligned. */
+/* Slices are cut at multiples of this, so that their parts stay aligned. */
 enum { PIECE_ELEMS = 64 };
 
 int64_t sw_comm_least_staging_bytes(int ranks) {
@@ -518,21 +524,21 @@ static int64_t share_units(const struct sw_comm_phase *phase, int rank) {
     return phase->bounds[rank + 1] - phase->bounds[rank];
 }
 
-/* Returns how many units of each rank's share a reduction's round can hold in the staging buffer, which receives a part
- * of the own slice from each other rank. */
+/* Returns how many units of each rank's share one round of a reduction can move. The staging buffer receives a part of
+ * the own slice from each other rank. */
 static int64_t staged_units(const struct sw_comm *comm, const struct sw_comm_phase *phase) {
     const int64_t pieces = (int64_t)SW_COMM_GROUPS * (phase->members->ranks - 1);
     return comm->staging_bytes / pieces / phase->unit_bytes / PIECE_ELEMS * PIECE_ELEMS;
 }
 
-/* Returns whether the library may sum for these: it sums over all ranks, and is the design's choice only for scopes
- * that are all ranks by definition. A node that happens to be all of them keeps the design's sums. */
+/* Returns whether the library may sum for these members. It sums over all ranks, and only in scopes that are all ranks
+ * by definition; a node that happens to be the whole job keeps deterministic sums. */
 static bool is_whole_job(const struct sw_comm *comm, const struct sw_comm_members *members) {
     return members == &comm->scope[SW_SCOPE_ALL] ||
            (members == &comm->scope[SW_SCOPE_DATA] && members->ranks == comm->place.ranks);
 }
 
-/* Returns the rounds in which a part of each share is moved: over two levels one for each node. */
+/* Returns the number of rounds that move a part of each share: with two levels, one per node. */
 static int64_t part_rounds(const struct sw_comm_phase *phase) {
     return phase->node_ranks > 0 ? phase->members->ranks / phase->node_ranks : 1;
 }
@@ -558,7 +564,7 @@ static void comm_plan_phase(const struct sw_comm *comm, const struct sw_comm_tra
 
 /* The part of a rank's share that one round moves. */
 struct part {
-    int64_t first, units; /* of the whole */
+    int64_t first, units; /* offset and length within the whole vector */
 };
 
 static struct part part_of(const struct sw_comm_phase *phase, int64_t number, int rank) {
@@ -578,8 +584,8 @@ static void add(struct sw_comm_message *messages, int *count, int peer, char *da
         messages[(*count)++] = (struct sw_comm_message){.peer = peer, .data = data, .bytes = bytes};
 }
 
-/* Returns the part that this rank sends in a gather. It is not const because messages have one type for both
- * directions; a message that is sent is only read. */
+/* Returns the part that this rank sends in a gather. Not const, because messages have one type for both directions; a
+ * sent message is only read. */
 static char *own_part(const struct sw_comm_phase *phase, struct part own) {
     const int64_t in_share = own.first - phase->bounds[phase->members->rank];
     return phase->own != NULL ? (char *)phase->own + in_share * phase->unit_bytes
@@ -590,14 +596,14 @@ static char *reduced(const struct sw_comm_phase *phase, int64_t number) {
     return phase->to + number * phase->round_units * sw_dtype_bytes(phase->to_type);
 }
 
-/* Returns where a round of an exchange receives what a peer has for this rank. */
+/* Returns where a round of an exchange receives a peer's part for this rank. */
 static char *taken_part(const struct sw_comm_phase *phase, int64_t number, int peer) {
     const int64_t place = peer - (peer > phase->members->rank);
     const int64_t units = place * share_units(phase, phase->members->rank) + number * phase->round_units;
     return phase->to + units * phase->unit_bytes;
 }
 
-/* The library's sums are collectives, so that their order is the same on all ranks. */
+/* Fills in a round of the library's sums. They are collectives, so all ranks must use the same order. */
 static void fill_sums(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                       struct sw_comm_round *round) {
     for (int rank = 0; rank < comm->place.ranks; rank++) {
@@ -614,7 +620,7 @@ static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phas
     const int self = phase->members->rank, ranks = phase->members->ranks;
     const int *rank_of = phase->members->rank_of;
     const struct part own = part_of(phase, number, self);
-    /* Each begins with the rank after it, so that not all of them talk to the same one. */
+    /* Each rank begins with its successor, so that not all send to the same one. */
     for (int distance = 1; distance < ranks; distance++) {
         const int to = (self + distance) % ranks, from = (self + ranks - distance) % ranks;
         const struct part theirs = part_of(phase, number, from), taken = part_of(phase, number, to);
@@ -647,9 +653,10 @@ static void fill_messages(struct sw_comm *comm, const struct sw_comm_phase *phas
     }
 }
 
-/* A gather in two levels: in round number `away` of a part of the shares, a rank gives its own to the rank of its
- * number `away` + 1 nodes on, and that which has come from `away` nodes back, or at first its own, to the others of its
- * node. So a share crosses to another node once, however many ranks that has, while others go on within nodes. */
+/* Fills in a round of a two-level gather. In round `away` of a part, a rank sends its own share to the rank with its
+ * number `away` + 1 nodes further, and what came from `away` nodes back (at first its own share) to the others of its
+ * node. So a share crosses to another node once, however many ranks that node has, while other shares move within
+ * nodes. */
 static void fill_levels(const struct sw_comm_phase *phase, int64_t number, struct sw_comm_round *round) {
     const int ranks = phase->members->ranks, self = phase->members->rank, *rank_of = phase->members->rank_of;
     const int each = phase->node_ranks, first = self / each * each, place = self % each;
@@ -673,8 +680,8 @@ static void fill_levels(const struct sw_comm_phase *phase, int64_t number, struc
     }
 }
 
-/* comm_fill_round lists the messages of a round. comm_finish_round does the work, such as a sum, that remains
- * once they have arrived. */
+/* comm_fill_round lists the messages of a round. comm_finish_round does what remains once they have arrived, such as a
+ * sum. */
 static void comm_fill_round(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                             struct sw_comm_round *round) {
     round->send_count = round->receive_count = 0;
@@ -704,7 +711,7 @@ static sw_status sum_part(struct sw_comm *comm, const struct sw_comm_phase *phas
         .rank = phase->members->rank,
         .ranks = phase->members->ranks,
         .own = phase->data + own.first * phase->unit_bytes,
-        /* The first of the others: rank 0, or on rank 0 rank 1. */
+        /* The first other rank: rank 0, or rank 1 on rank 0. */
         .others = phase->members->ranks > 1 ? staged(comm, phase, number, phase->members->rank == 0) : NULL,
         .stride_bytes = phase->round_units * phase->unit_bytes,
         .to = reduced(phase, number),
@@ -724,9 +731,9 @@ static sw_status comm_finish_round(struct sw_comm *comm, const struct sw_comm_ph
     return phase->own != NULL ? copy_part(comm, phase, own) : SW_OK;
 }
 
-/* The collectives, as the phases that they are made of. */
+/* The collectives, as phases. */
 
-/* The granule of a broadcast's shares: nothing smaller is worth a message of its own. */
+/* The granule of a broadcast's shares: less is not worth a message. */
 enum { BROADCAST_GRANULE_BYTES = 4096 };
 
 sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *gather, struct sw_comm_request **out) {
@@ -790,7 +797,8 @@ sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast
     SW_TRY(comm_new_request(comm, broadcast->what, broadcast->index, broadcast->on_host, &request));
     request->scope = broadcast->scope;
     sw_comm_even_bounds(broadcast->bytes, BROADCAST_GRANULE_BYTES, ranks, request->bounds);
-    /* Each rank gets a share and gives it to the others, so that the root does not send everything ranks times. */
+    /* Each rank receives a share and passes it to the others, so that the root does not send everything `ranks` times.
+     */
     for (int i = 0; i < SW_COMM_PHASES; i++)
         request->phases[i] = (struct sw_comm_phase){.kind = i == 0 ? SW_PHASE_SCATTER : SW_PHASE_GATHER,
                                                     .data = broadcast->data,
@@ -802,7 +810,7 @@ sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast
     return comm_begin_request(request);
 }
 
-/* Exchanges small values between all ranks by host memory: every rank then computes the same from them. */
+/* Exchanges small values between all ranks through host memory. Every rank then computes the same from them. */
 
 sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *records, int64_t record_bytes) {
     struct sw_comm_request *request;
@@ -816,7 +824,7 @@ sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *re
     return sw_comm_wait(request);
 }
 
-/* Shares `bytes` of every rank and gives those of rank r at *out + r·bytes. */
+/* Collects `bytes` bytes of every rank; those of rank r are at *out + r·bytes. */
 static sw_status share(struct sw_comm *comm, const char *what, const void *own, size_t bytes, char **out) {
     assert(bytes <= SW_COMM_VALUES * sizeof(int64_t));
     *out = (char *)comm->records;

@@ -1,5 +1,5 @@
-/* MPI: the transport of host memory, by which the ranks also find each other. One thread at a time makes its calls,
- * which is not always the one that began MPI. */
+/* MPI: the transport of host memory, by which the ranks also find each other. One thread at a time calls it, not always
+ * the one that initialised MPI. */
 #include "core/ranks/comm_private.h"
 #include "core/size.h"
 
@@ -16,7 +16,7 @@ enum { TAGS = 32768 };
 
 enum { TYPES = SW_F16 + 1 };
 
-/* A type as MPI has it, and its sum. */
+/* An element type of MPI, and its sum. */
 struct addition {
     MPI_Datatype type;
     MPI_Op sum;
@@ -27,8 +27,8 @@ struct mpi {
     struct addition additions[TYPES];
     int ranks;
     MPI_Request *requests[SW_COMM_GROUPS]; /* sends and receives of a round */
-    int *peers[SW_COMM_GROUPS];            /* the rank that each of them is from, or to */
-    int count[SW_COMM_GROUPS];             /* of them */
+    int *peers[SW_COMM_GROUPS];            /* the source or destination rank of each */
+    int count[SW_COMM_GROUPS];             /* their number */
 };
 
 static sw_status check(int code, const char *what) {
@@ -42,7 +42,7 @@ static sw_status check(int code, const char *what) {
 
 static sw_status post(void *state, int group, int64_t sequence, const struct sw_comm_round *round) {
     struct mpi *mpi = state;
-    /* A rank that does something else at this point is one that never answers, and not one whose bytes are taken for
+    /* With a tag, a rank that does something else at this point never answers, instead of having its bytes taken for
      * others. */
     const int tag = (int)(sequence % TAGS);
     mpi->count[group] = 0;
@@ -87,7 +87,7 @@ static sw_status make_addition(MPI_User_function *add, struct addition *out) {
     return check(MPI_Op_create(add, true, &out->sum), "make a sum");
 }
 
-/* In a vector that is reduced in place the own contribution is where the sum will be. */
+/* In a vector that is reduced in place, the own contribution is where the sum will be. */
 static sw_status post_sums(void *state, int group, sw_dtype type, const struct sw_comm_round *round) {
     struct mpi *mpi = state;
     const struct addition *addition = &mpi->additions[type];
@@ -124,7 +124,7 @@ static int awaited(void *state, int group) {
 
 static void close_mpi(void *state, bool orderly) {
     struct mpi *mpi = state;
-    /* With a rank that has failed, MPI_Finalize may wait for ever. The launcher ends what ends without it. */
+    /* After a rank has failed, MPI_Finalize may wait for ever. The launcher ends what exits without it. */
     if (orderly) {
         for (int type = SW_BF16; type < TYPES; type++) {
             MPI_Op_free(&mpi->additions[type].sum);
@@ -150,7 +150,7 @@ static const struct sw_comm_transport transport = {.name = "MPI",
 
 static sw_status begin(struct mpi *mpi, int *out_rank) {
     int provided = MPI_THREAD_SINGLE;
-    /* MPI writes to ranks that have died, and what kills a rank then should be what is known of the death. */
+    /* MPI writes to ranks that have died. That should fail with what is known of the death, not with a signal. */
     signal(SIGPIPE, SIG_IGN);
     SW_TRY(check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided), "begin"));
     if (provided < MPI_THREAD_SERIALIZED)

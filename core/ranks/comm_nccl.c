@@ -1,6 +1,6 @@
-/* NCCL: the transport of GPUs' memory. It is loaded when GPUs are to be joined and not before, so that a machine
- * without it can do everything else. A round is a group of sends and receives on the caller's stream, which the next
- * round's begin behind; so nothing here waits. */
+/* NCCL: the transport of GPU memory. It is loaded when GPUs are joined, so that a machine without it can do everything
+ * else. A round is a group of sends and receives on the caller's stream; the next round's group runs after it, so
+ * nothing here waits. */
 #include "core/library.h"
 #include "core/ranks/comm_private.h"
 #include "core/size.h"
@@ -13,7 +13,7 @@
 #define MOST_MESSAGE_BYTES SW_GIB
 static_assert(sizeof(ncclUniqueId) == SW_COMM_NCCL_ID_BYTES, "NCCL's name of a group of ranks");
 
-/* A version is 2 28 09 in decimal. */
+/* A version number is decimal: 2 28 09. */
 enum { NCCL_PER_MAJOR = 10000, NCCL_PER_MINOR = 100 };
 
 #define FUNCTION(name) __typeof__(nccl##name) *name /* NOLINT(bugprone-macro-parentheses): a declaration */
@@ -91,8 +91,8 @@ static sw_status post_messages(struct nccl *nccl, const struct sw_comm_round *ro
     return SW_OK;
 }
 
-/* Ends a group that is open, also where what was put into it failed: NCCL counts open groups by thread, and would only
- * note an abort within one. The first error is the one that is reported. */
+/* Ends an open group, even if adding to it failed: NCCL counts open groups per thread, and would only note an abort
+ * within one. Reports the first error. */
 static sw_status end_group(sw_status status) {
     const ncclResult_t ended = library.GroupEnd();
     return status == SW_OK ? check(ended, "start a round") : status;
@@ -117,7 +117,7 @@ static sw_status reduce(struct nccl *nccl, sw_dtype type, const struct sw_comm_r
     return SW_OK;
 }
 
-/* Shares are not all of one size, which NCCL's reduce-scatter wants; a group of reductions is the same. */
+/* NCCL's reduce-scatter wants shares of equal size, which these are not. A group of reductions does the same. */
 static sw_status post_sums(void *state, int group, sw_dtype type, const struct sw_comm_round *round) {
     (void)group;
     struct nccl *nccl = state;
@@ -125,7 +125,7 @@ static sw_status post_sums(void *state, int group, sw_dtype type, const struct s
     return end_group(reduce(nccl, type, round));
 }
 
-/* A round counts as done at once: work that the stream is given next begins when its messages have arrived. */
+/* A round counts as done at once: later work on the stream begins when its messages have arrived. */
 static sw_status done(void *state, int group, bool *out_done) {
     (void)state, (void)group;
     *out_done = true;
@@ -139,7 +139,7 @@ static sw_status poll_errors(void *state) {
     return error == ncclInProgress ? SW_OK : check(error, "go on");
 }
 
-/* Kernels that wait for messages of other ranks end too, and with them what the stream has behind them. */
+/* Also ends kernels that wait for messages of other ranks, and with them the work queued after them. */
 static void abort_nccl(void *state) {
     struct nccl *nccl = state;
     if (nccl->comm != NULL)

@@ -1,4 +1,4 @@
-/* In the place of comm_nccl.c where the CUDA Toolkit or NCCL was not found. */
+/* Replaces comm_nccl.c if the CUDA Toolkit or NCCL was not found. */
 #include "core/ranks/comm_private.h"
 
 sw_status sw_comm_nccl_id(void *id) {

@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* A rank alone: its rounds have no messages. */
+/* The transport of a single process: its rounds have no messages. */
 
 static sw_status post(void *state, int group, int64_t sequence, const struct sw_comm_round *round) {
     (void)state, (void)group, (void)sequence;
@@ -52,7 +52,7 @@ enum { SHOWN_CHARS = 160, NAMED_RANKS = 8 };
 
 struct record {
     XXH128_hash_t digest;
-    int64_t has; /* 1 where the rank states a value, else 0 */
+    int64_t has; /* 1: the rank states a value; 0: it has none */
     char shown[SHOWN_CHARS];
 };
 
@@ -68,7 +68,7 @@ static bool equal(const struct record *a, const struct record *b) {
     return a->has == b->has && XXH128_isEqual(a->digest, b->digest);
 }
 
-/* Names the ranks whose record is, or is not, that of `model`: "ranks 1, 3 and 4". Returns how many there are. */
+/* Names the ranks whose record is (alike) or is not that of `model`: "ranks 1, 3 and 4". Returns how many there are. */
 static int name_ranks(const struct record *records, int ranks, int model, bool alike, char *out, size_t chars) {
     int found[NAMED_RANKS], count = 0;
     for (int rank = 0; rank < ranks; rank++)
@@ -147,11 +147,11 @@ sw_status sw_comm_program_digest(unsigned char out[SW_COMM_DIGEST_BYTES]) {
 
 #define FIRST_TIMEOUT_NS INT64_C(60000000000)
 
-/* The environment variables by which launchers tell a process the number of ranks. */
+/* The environment variables in which launchers tell a process the number of ranks. */
 static const char *const size_variables[] = {
     "OMPI_COMM_WORLD_SIZE", /* Open MPI's mpirun */
     "PMI_SIZE",             /* MPICH's and Intel's, and srun --mpi=pmi2 */
-    "SLURM_STEP_NUM_TASKS", /* srun; a batch script's own shell has it not */
+    "SLURM_STEP_NUM_TASKS", /* srun; not set in a batch script's own shell */
     "MV2_COMM_WORLD_SIZE",  /* MVAPICH2 */
 };
 
@@ -165,9 +165,9 @@ static int launched_ranks(void) {
     return 1;
 }
 
-/* CUDA loads a kernel when it is launched first, and may wait for all kernels that run to do so, while one of NCCL
- * among them waits for another rank: CUDA's guide has all loaded at the start instead. CUDA reads the variable when it
- * begins, which MPI may make it do; the user's own setting stays. */
+/* CUDA loads a kernel at its first launch and may then wait for all running kernels, while an NCCL kernel among them
+ * waits for another rank. CUDA's guide advises to load all at the start. CUDA reads this variable when it initialises,
+ * which MPI may trigger; the user's own setting stays. */
 static void load_kernels_early(void) {
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
@@ -194,7 +194,7 @@ static sw_status open_transport(struct sw_comm *comm) {
     return SW_OK;
 }
 
-/* Takes arrays of one entry a rank. Counters for each pair of ranks would not scale. */
+/* Allocates arrays with one entry per rank. Counters for each pair of ranks would not scale. */
 static sw_status take_memory(struct sw_comm *comm) {
     const size_t ranks = (size_t)comm->place.ranks;
     comm->messages = calloc((size_t)SW_COMM_GROUPS * 2 * ranks, sizeof *comm->messages);
@@ -219,8 +219,8 @@ static sw_status take_memory(struct sw_comm *comm) {
     return SW_OK;
 }
 
-/* Finds which ranks share a machine, by the identity that its kernel was given at boot: containers of one machine are
- * one, hosts of one name are not. */
+/* Finds which ranks share a machine, by the identity that its kernel got at boot: containers of one machine are one
+ * machine, hosts of one name are not. */
 static sw_status find_machines(struct sw_comm *comm) {
     struct machine {
         char boot[SW_COMM_NAME_CHARS];
@@ -289,7 +289,7 @@ void sw_comm_close(struct sw_comm *comm) {
     free(comm);
 }
 
-/* The least of the ranks' stagings is used, because rounds must be the same on all ranks. */
+/* Uses the smallest staging of all ranks, because rounds must be equal on all. */
 sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes) {
     assert(comm->given == comm->begun && bytes >= sw_comm_least_staging_bytes(comm->place.ranks));
     int64_t least = -bytes;

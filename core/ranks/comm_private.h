@@ -1,5 +1,5 @@
-/* Declarations that the files of comm share. A collective is one or two phases, a phase a number of rounds, a round a
- * set of messages that are on their way at once and then, in reductions, a sum. Transports only move messages. */
+/* Declarations shared by the files of comm. A collective is one or two phases; a phase is a number of rounds; a round
+ * is a set of messages under way at once and then, in reductions, a sum. Transports only move messages. */
 #ifndef SW_CORE_RANKS_COMM_PRIVATE_H
 #define SW_CORE_RANKS_COMM_PRIVATE_H
 
@@ -7,14 +7,14 @@
 
 #include <stdatomic.h>
 
-/* An observer is told of collectives, and asked for a verdict while one waits. Its functions are called on the
- * thread that uses the comm. */
+/* An observer is told of collectives, and asked for a verdict while one waits. Its functions run on the thread that
+ * uses the comm. */
 struct sw_comm_observer {
     void *context;
     void (*enter)(void *context, const char *what, int64_t index); /* a collective begins */
-    void (*tick)(void *context);                                   /* it has moved on */
+    void (*tick)(void *context);                                   /* it has made progress */
     void (*leave)(void *context);                                  /* none is under way any more */
-    sw_status (*verdict)(void *context); /* SW_OK while all ranks are well; an error ends the wait with it */
+    sw_status (*verdict)(void *context); /* SW_OK while all ranks are well; an error ends the wait */
 };
 
 struct sw_comm_message {
@@ -23,7 +23,7 @@ struct sw_comm_message {
     int64_t bytes;
 };
 
-/* The number of rounds that are under way at once, so that one is summed while the next is moved. */
+/* Rounds under way at once, so that one is summed while the next is moved. */
 enum { SW_COMM_GROUPS = 2 };
 
 /* The messages of one round, in both directions. */
@@ -35,24 +35,24 @@ struct sw_comm_round {
 struct sw_comm_transport {
     const char *name;
     int64_t most_message_bytes;
-    /* Starts all messages of a round. Those of a pair of ranks arrive in the order of their posts. sequence: that of
-     * the collective. */
+    /* Starts all messages of a round. Messages between two ranks arrive in the order in which they were posted.
+     * sequence: that of the collective. */
     sw_status (*post)(void *state, int group, int64_t sequence, const struct sw_comm_round *round);
-    /* Sets *out_done if all messages of the group's round are done. On a stream, true means that work queued on the
-     * stream from now on runs after them. */
+    /* Sets *out_done if all messages of the group's round are done. On a stream, true means that later work on the
+     * stream runs after them. */
     sw_status (*done)(void *state, int group, bool *out_done);
-    /* Starts the library's own sums of a round: each send is this rank's contribution to its peer's share, the own one
-     * among them, and the own share is received, where there is one. NULL: it has none. */
+    /* Starts the library's own sums of a round. Each send is this rank's contribution to its peer's share, the own
+     * share included; the own share is received, if there is one. NULL: the transport has no sums. */
     sw_status (*post_sums)(void *state, int group, sw_dtype type, const struct sw_comm_round *round);
     /* Returns a rank with messages of the round that have not arrived, or -1. NULL: the transport cannot tell. */
     int (*awaited)(void *state, int group);
-    /* Returns errors that come without a message of a round: those that the library reports asynchronously, and the
-     * failures of ranks that are threads. NULL: there are none. */
+    /* Returns errors that belong to no message of a round: asynchronous errors of the library, and failures of ranks
+     * that are threads. NULL: there are none. */
     sw_status (*poll)(void *state);
     /* Waits a moment, or until messages may have arrived. NULL: the transport cannot tell, and the comm sleeps. */
     void (*doze)(void *state);
-    /* Takes back the messages that are under way, so that their memory may be freed, and the device goes on. Called
-     * once the comm has failed. NULL: the process will end, and the messages with it. */
+    /* Cancels the messages under way, so that their memory may be freed and the device continues. Called once the comm
+     * has failed. NULL: the process ends, and the messages with it. */
     void (*withdraw)(void *state);
     /* Implements sw_comm_abandon. NULL: the ranks are not threads. */
     bool (*abandon)(void *state, const char *message);
@@ -60,13 +60,13 @@ struct sw_comm_transport {
     void (*close)(void *state, bool orderly);
 };
 
-/* The transport of a rank alone. It has no state. */
+/* The transport of a single process. It has no state. */
 extern const struct sw_comm_transport sw_comm_self;
 /* Fills in who is who for a thread of sw_comm_run_threads. Returns false in any other thread. */
 bool sw_comm_threads_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state);
-/* Begins MPI and fills in who is who. SW_ERR_UNSUPPORTED in a build without it. */
+/* Initialises MPI and fills in who is who. SW_ERR_UNSUPPORTED: built without MPI. */
 sw_status sw_comm_mpi_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state);
-/* `id` begins as zeros and on rank 0 becomes what the others need; all then call open with rank 0's. */
+/* `id` starts as zeros; on rank 0 it becomes what the others need. All ranks then call open with rank 0's. */
 enum { SW_COMM_NCCL_ID_BYTES = 128 };
 sw_status sw_comm_nccl_id(void *id);
 sw_status sw_comm_nccl_open(const void *id, int rank, int ranks, void *stream, const struct sw_comm_transport **out,
@@ -74,8 +74,8 @@ sw_status sw_comm_nccl_open(const void *id, int rank, int ranks, void *stream, c
 
 /* The ranks of a scope. */
 struct sw_comm_members {
-    int rank, ranks; /* this rank's number among them, and how many there are */
-    int *rank_of;    /* the ranks, by these numbers */
+    int rank, ranks; /* this rank's number among them, and their number */
+    int *rank_of;    /* the ranks, indexed by these numbers */
 };
 
 typedef enum { SW_PHASE_GATHER, SW_PHASE_SCATTER, SW_PHASE_REDUCE, SW_PHASE_EXCHANGE } sw_comm_phase_kind;
@@ -84,15 +84,15 @@ struct sw_comm_phase {
     sw_comm_phase_kind kind;
     const struct sw_comm_members *members; /* "ranks" below are numbers among these */
     char *data;            /* gather, scatter: the whole vector; reduce, exchange: this rank's contribution */
-    const char *own;       /* gather: this rank's share where it is not in data; NULL: it is */
-    const int64_t *bounds; /* ranks + 1, in units of unit_bytes */
+    const char *own;       /* gather: this rank's share, if it is not in data; NULL: it is */
+    const int64_t *bounds; /* ranks + 1 entries, in units of unit_bytes */
     int64_t unit_bytes;
     int root; /* scatter */
     char *to; /* reduce: this rank's share; exchange: the others' parts, each as long as the own share */
     sw_dtype type, to_type;
     bool by_library;     /* reduce: the transport's own sum */
-    bool straight;       /* gather: in one level whatever nodes there are, because few bytes are not worth two */
-    int node_ranks;      /* gather in two levels: the members of each node, neighbours; 0: in one level */
+    bool straight;       /* gather: always in one level, because few bytes are not worth two */
+    int node_ranks;      /* gather in two levels: members per node, which are neighbours; 0: one level */
     int64_t round_units; /* the most units of each share that a round moves */
     int64_t rounds;
 };
@@ -108,7 +108,7 @@ struct sw_comm_request {
     sw_comm_scope scope;
     struct sw_comm_phase phases[SW_COMM_PHASES];
     int phase_count, phase;
-    int64_t posted, finished; /* the phase's rounds that were posted and that are finished */
+    int64_t posted, finished; /* rounds of the phase that were posted, and that are finished */
     int64_t moved_ns;         /* when the request began or its last round was done, by sw_now_ns */
     int64_t sequence;
     int64_t *bounds; /* ranks + 1 entries, for requests whose bounds the comm computes */
@@ -117,23 +117,24 @@ struct sw_comm_request {
 
 struct sw_comm {
     struct sw_comm_identity place;
-    const struct sw_comm_transport *host, *bulk; /* the same but for NCCL */
+    const struct sw_comm_transport *host, *bulk; /* equal unless NCCL moves device memory */
     void *host_state, *bulk_state;
-    struct sw_comm_device device; /* of bulk, where it is NCCL */
+    struct sw_comm_device device; /* of `bulk`, if it is NCCL */
     struct sw_comm_request requests[SW_COMM_REQUESTS];
-    int64_t begun, given; /* requests so far: the slot is the number modulo SW_COMM_REQUESTS. Given: wholly posted */
+    /* Requests so far; a request's slot is its number modulo SW_COMM_REQUESTS. given: fully posted. */
+    int64_t begun, given;
     struct sw_comm_round rounds[SW_COMM_GROUPS];
     struct sw_comm_message *messages;
     int64_t *bounds;
     bool library_sums;
     char *staging;
     int64_t staging_bytes;
-    int64_t *records; /* host reductions: SW_COMM_VALUES of each rank */
+    int64_t *records; /* host reductions: SW_COMM_VALUES per rank */
     int64_t sent_bytes, sent_between_bytes, sent_tensor_bytes;
     int *machine_of, *node_of; /* each rank's machine and node */
     struct sw_comm_nodes nodes;
     struct sw_comm_members scope[SW_SCOPES];
-    struct sw_comm_observer observer; /* its functions are NULL where there is none */
+    struct sw_comm_observer observer; /* its functions are NULL if there is none */
     int64_t timeout_ns;
     int absent;
     sw_status failed;
@@ -142,13 +143,13 @@ struct sw_comm {
 };
 
 enum { SW_COMM_SCOPE_CHARS = 64 };
-/* Writes the name of this rank's scope for messages: "node 1". */
+/* Writes the name of this rank's scope for messages, such as "node 1". */
 void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char out[SW_COMM_SCOPE_CHARS]);
 
 /* Sums on the host as struct sw_comm_sum describes. */
 void sw_comm_sum_host(const struct sw_comm_sum *sum);
 
-/* Sets the observer, which is copied; one of zeros removes it. */
+/* Copies and sets the observer. One of zeros removes it. */
 void sw_comm_set_observer(struct sw_comm *comm, const struct sw_comm_observer *observer);
 
 #endif

@@ -1,9 +1,9 @@
 /* Ranks that are threads of one process. A message is copied once, straight from the sender's memory into the
- * receiver's, by whichever of the two comes second: so a rank that computes holds up nobody who waits for bytes that it
- * has posted already. All of a party's state is guarded by one lock, which no copy holds.
+ * receiver's, by whichever of the two comes second. So a rank that computes holds up nobody who waits for bytes it has
+ * already posted. One lock guards all of a party's state; no copy holds it.
  *
- * No such rank can die by itself, so no watch is needed: a rank that fails says so to the party (sw_comm_abandon), and
- * a rank that ends has left it. Either ends the waits of the others. */
+ * No such rank can die by itself, so no watch is needed: a rank that fails tells the party (sw_comm_abandon), and a
+ * rank that ends has left it. Either ends the waits of the others. */
 #include "core/ranks/comm_private.h"
 #include "core/size.h"
 
@@ -15,11 +15,11 @@
 
 enum { FAILURE_CHARS = 512, NOBODY = -1, PAUSE_NS = 1000000, NS_PER_S = 1000000000 };
 
-/* IDLE: there is no message. POSTED: it waits for its peer. MOVING: one of the two copies it, so that its memory must
- * stay. DONE: it has been copied, and the rank that posted it has not looked yet. */
+/* IDLE: there is no message. POSTED: it waits for its peer. MOVING: one of the two copies it, so its memory must stay.
+ * DONE: it has been copied, and the rank that posted it has not looked yet. */
 enum post_state { IDLE, POSTED, MOVING, DONE };
 
-/* One end of a message. A message is met by the end of its peer that has the same group and sequence. */
+/* One end of a message. It meets the end of its peer that has the same group and sequence. */
 struct post {
     enum post_state state;
     int64_t sequence, bytes;
@@ -28,17 +28,17 @@ struct post {
 
 struct party {
     pthread_mutex_t lock;
-    pthread_cond_t moved; /* a copy has ended, or a rank has failed or left */
+    pthread_cond_t moved; /* signalled when a copy has ended, or a rank has failed or left */
     int ranks;
     struct seat *seats;
-    struct post *sends, *receives; /* [rank][peer][group] */
-    int failed_rank;               /* the first that failed, or NOBODY */
-    char failure[FAILURE_CHARS];   /* its message, which names it */
+    struct post *sends, *receives; /* indexed [rank][peer][group] */
+    int failed_rank;               /* the first rank that failed, or NOBODY */
+    char failure[FAILURE_CHARS];   /* its message, which names the rank */
     void (*run)(void *context, int rank);
     void *context;
 };
 
-/* A rank's place in its party. */
+/* A rank's membership of its party. */
 struct seat {
     struct party *party;
     pthread_t thread;
@@ -46,13 +46,13 @@ struct seat {
     bool left; /* it posts nothing any more */
 };
 
-static _Thread_local struct seat *own_seat; /* NULL: this thread is none of sw_comm_run_threads */
+static _Thread_local struct seat *own_seat; /* NULL: not a thread of sw_comm_run_threads */
 
 static struct post *post_of(const struct party *party, struct post *posts, int rank, int peer, int group) {
     return &posts[((size_t)rank * (size_t)party->ranks + (size_t)peer) * SW_COMM_GROUPS + (size_t)group];
 }
 
-/* Copies a message whose two ends have come. The lock is held, but for the time of the copy. */
+/* Copies a message whose two ends have come. Needs the lock, and releases it during the copy. */
 static void move(struct party *party, int from, int to, int group) {
     struct post *send = post_of(party, party->sends, from, to, group);
     struct post *receive = post_of(party, party->receives, to, from, group);
@@ -67,7 +67,7 @@ static void move(struct party *party, int from, int to, int group) {
     pthread_cond_broadcast(&party->moved);
 }
 
-/* Copies what has come for this rank and from it. The lock is held. */
+/* Copies what has come for this rank and from it. Needs the lock. */
 static void move_all(const struct seat *seat, int group) {
     for (int peer = 0; peer < seat->party->ranks; peer++) {
         move(seat->party, peer, seat->rank, group);
@@ -94,7 +94,7 @@ static sw_status post(void *state, int group, int64_t sequence, const struct sw_
     return SW_OK;
 }
 
-/* Returns a rank whose message has not been copied, or NOBODY. The lock is held. */
+/* Returns a rank whose message has not been copied, or NOBODY. Needs the lock. */
 static int unmoved_peer(const struct seat *seat, int group) {
     struct party *party = seat->party;
     for (int peer = 0; peer < party->ranks; peer++) {
@@ -133,7 +133,7 @@ static int awaited(void *state, int group) {
     return peer;
 }
 
-/* Returns a rank for which this one waits although it has left, or NOBODY. The lock is held. */
+/* Returns a rank that this one waits for although it has left, or NOBODY. Needs the lock. */
 static int missed_peer(const struct seat *seat) {
     for (int group = 0; group < SW_COMM_GROUPS; group++) {
         for (int peer = 0; peer < seat->party->ranks; peer++) {
@@ -146,7 +146,7 @@ static int missed_peer(const struct seat *seat) {
     return NOBODY;
 }
 
-/* A copy that ends between the look at the messages and this call costs one pause. */
+/* If a copy ends between the look at the messages and this call, that costs one pause. */
 static void doze(void *state) {
     const struct seat *seat = state;
     struct timespec until;
@@ -175,7 +175,7 @@ static sw_status poll(void *state) {
     return failure[0] != '\0' ? sw_fail(SW_ERR_STOPPED, "%s", failure) : SW_OK;
 }
 
-/* Waits for a copy that another rank has begun, of memory that this rank may free afterwards. */
+/* Waits for a copy of this rank's memory that another rank has begun: the memory may be freed afterwards. */
 static void withdraw(void *state) {
     struct seat *seat = state;
     struct party *party = seat->party;
@@ -254,8 +254,8 @@ static void *run_seat(void *argument) {
     return NULL;
 }
 
-/* Starts the ranks' threads and waits for them. Where one cannot be started, those that were end by themselves, as
- * they wait for a rank that has left. */
+/* Starts the ranks' threads and waits for them. If one cannot be started, those already running end by themselves,
+ * because they wait for a rank that has left. */
 static sw_status run_party(struct party *party) {
     int started = 0, error = 0;
     while (started < party->ranks && error == 0) {

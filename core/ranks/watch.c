@@ -1,4 +1,11 @@
-/* The watch of a rank: why a job must end, the thread that finds out, and what the rank calls. */
+/* The watch of a rank: why a job must end, the thread that finds out, and what the rank calls.
+ *
+ * Collectives block inside MPI or NCCL, which know no timeout, so the watch has its own thread and its own sockets.
+ * Rank 0 alone judges, by one picture of all ranks; verdicts reached by each rank for itself would name different
+ * culprits. A rank is judged by progress, not by time in a call: while the last rank moves, those ahead of it may wait.
+ *
+ * A rank that was stopped (SIGSTOP, a sleeping machine) sees everybody else as silent. It notices its own late beat and
+ * judges nobody for one timeout. */
 #include "core/ranks/watch.h"
 
 #include "core/clock.h"
@@ -15,7 +22,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Judges from what the ranks have told whether and why a job must end. */
+/* Judges, from what the ranks have reported, whether and why a job must end. */
 
 #define SECONDS(ns) ((double)(ns) / 1e9)
 
@@ -29,7 +36,7 @@ static const struct sw_watch_lane *collective(const struct sw_watch_view *view) 
     return &view->note->lanes[SW_WATCH_COMM];
 }
 
-/* Returns the rank that is furthest among those inside a collective; -1: none is. */
+/* Returns the rank that is furthest among those inside a collective; -1: none is inside. */
 static int furthest(const struct sw_watch_view *views, int ranks) {
     int best = -1;
     for (int rank = 0; rank < ranks; rank++)
@@ -39,8 +46,8 @@ static int furthest(const struct sw_watch_view *views, int ranks) {
     return best;
 }
 
-/* Returns the rank that waits in the first collective that this one has yet to enter; -1: none waits there. All ranks
- * begin the same collectives in the same order, so whoever is further may wait for the waiting rank alone. */
+/* Returns the rank that waits in the first collective that this rank has not entered; -1: none. All ranks begin the
+ * same collectives in the same order, so any rank that is further may be waiting only for that one. */
 static int first_waiting(const struct sw_watch_view *views, int ranks, int rank) {
     int best = -1;
     for (int other = 0; other < ranks; other++)
@@ -51,7 +58,7 @@ static int first_waiting(const struct sw_watch_view *views, int ranks, int rank)
     return best;
 }
 
-/* Returns the lane that has been longest in its work; -1: all are idle. */
+/* Returns the lane that has been longest in its current work; -1: all are idle. */
 static int longest_lane(const struct sw_note *note, int lane_count) {
     int longest = -1;
     for (int lane = 0; lane < lane_count; lane++)
@@ -61,7 +68,7 @@ static int longest_lane(const struct sw_note *note, int lane_count) {
     return longest;
 }
 
-/* Describes what a rank was doing, beside what the others wait for. */
+/* Describes what a rank was doing, and what the others wait for. */
 static void place_of(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
                      char *out, size_t chars) {
     const struct sw_note *note = views[rank].note;
@@ -98,7 +105,7 @@ void sw_watch_describe_death(const struct sw_watch_view *views, int ranks, int r
     snprintf(text, SW_WATCH_TEXT_CHARS, "%s has died%s", name, place);
 }
 
-/* Describes a rank that is alive and may only be slow, with the remedy for that. */
+/* Describes a rank that is alive and may only be slow, with the remedy. */
 static bool say_slow(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
                      char text[SW_WATCH_TEXT_CHARS]) {
     (void)say(views, ranks, rank, rule, "has done nothing", views[rank].still_ns, text);
@@ -112,8 +119,9 @@ static int64_t still_limit_ns(const struct sw_watch_view *view, const struct sw_
     return view->note->patient ? SW_WATCH_PATIENCE * rule->timeout_ns : rule->timeout_ns;
 }
 
-/* Tells whether a rank is behind another that is behind itself: ranks of one node may wait for theirs in a collective
- * that ranks of another node have yet to enter. Of two that are as far, the one outside of it keeps the other. */
+/* Tells whether a rank is behind another that is behind itself: ranks of one node may wait for each other in a
+ * collective that ranks of another node have not entered. Of two that are equally far, the one outside the collective
+ * holds up the other. */
 static bool is_further_behind(const struct sw_watch_view *view, const struct sw_watch_view *other) {
     const struct sw_watch_lane *own = collective(view), *others = collective(other);
     if (own->entered != others->entered)
@@ -141,7 +149,7 @@ bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct s
             slow = rank;
         all_still = all_still && !behind && still;
     }
-    /* While the last rank moves, those that are before it may wait for it and be still. */
+    /* While the last rank moves, the ranks ahead may wait for it and stand still. */
     if (slow >= 0)
         return views[slow].still_ns > still_limit_ns(&views[slow], rule) && say_slow(views, ranks, slow, rule, text);
     if (all_still)
@@ -153,14 +161,14 @@ bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct s
     return all_still;
 }
 
-/* The watch's thread: tells, listens, judges, until there is a verdict or the rank is done. */
+/* The watch's thread: it reports, listens and judges until there is a verdict or the rank is done. */
 
-/* The number of beats in the time after which a rank counts as silent. */
+/* Beats within the time after which a rank counts as silent. */
 enum { BEATS = 8 };
 #define LEAST_BEAT_NS INT64_C(10000000)
 #define MOST_BEAT_NS INT64_C(500000000)
 
-/* Copies the present state of the lanes and the group's name into watch->own. */
+/* Copies the current state of the lanes and the group's name into watch->own. */
 static void snapshot(struct sw_watch *watch) {
     pthread_mutex_lock(&watch->lock);
     memcpy(watch->own.lanes, watch->now, sizeof watch->own.lanes);
@@ -191,15 +199,15 @@ static void judge_as(struct sw_watch *watch, const char *text, bool print) {
     watch->spec.ended(watch->spec.context, watch->verdict, print);
 }
 
-/* A launcher ends all ranks when the first one ends. Without rank 0, rank 1 speaks for all, so the others give it the
- * time to come to its verdict. */
+/* A launcher ends all ranks when the first one exits. Without rank 0, rank 1 speaks for all, so the others give it time
+ * to reach its verdict. */
 static void let_rank_1_speak(const struct sw_watch *watch) {
     enum { BEATS_TO_SPEAK = 4 };
     if (watch->rank > 1)
         usleep((useconds_t)(BEATS_TO_SPEAK * beat_ns_of(watch) / 1000));
 }
 
-/* Returns whether this rank prints a verdict: rank 0 does, or, where that is lost, rank 1. */
+/* Returns whether this rank prints a verdict: rank 0 does or, if that is lost, rank 1. */
 static bool prints(const struct sw_watch *watch) {
     return sw_now_ns() >= watch->mute_until_ns && (watch->rank == 0 || watch->rank == 1);
 }
@@ -238,7 +246,7 @@ static struct sw_watch_view view_of(const struct sw_watch_peer *peer, int64_t no
                                   .note = &peer->last};
 }
 
-/* Fills watch->views. Rank 0 sees all. The others hear only rank 0, and see only whether it is there. */
+/* Fills watch->views. Rank 0 sees all ranks. The others hear only rank 0, and see only whether it is there. */
 static void look(struct sw_watch *watch, int64_t now_ns) {
     const int64_t own_still_ns = watch->rank == 0 ? now_ns - watch->own_moved_ns : 0;
     for (int i = 0; i < watch->peer_count; i++) {
@@ -313,15 +321,15 @@ static bool attend(struct sw_watch *watch) {
     return !stopping;
 }
 
-/* Notices that this rank was stopped, by a beat that comes long after it was due. This rank then
- * judges nobody for one timeout, because it may learn only after its next beat what became of the others. */
+/* Notices, by a beat long overdue, that this rank was stopped. It then judges nobody for one timeout, because it may
+ * learn only after its next beat what happened to the others. */
 static void note_sleep(struct sw_watch *watch, int64_t due_ns) {
     const int64_t now_ns = sw_now_ns();
     if (now_ns - due_ns > watch->timeout_ns / 2)
         watch->mute_until_ns = now_ns + watch->timeout_ns;
 }
 
-/* Waits until a note or a wake comes or the next beat is due, and hears the notes. */
+/* Waits for a note, a wake-up or the next beat, and receives the notes. */
 static void wait_for_notes(struct sw_watch *watch, int64_t until_ns) {
     struct pollfd *waits = watch->waits;
     for (int i = 0; i < watch->peer_count; i++)
@@ -336,8 +344,8 @@ static void wait_for_notes(struct sw_watch *watch, int64_t until_ns) {
             listen_to(watch, &watch->peers[i]);
 }
 
-/* Counts a delay of this process, which was stopped or whose machine slept, to no other rank: it hears them out first.
- */
+/* Keeps a delay of this process, which was stopped or whose machine slept, from counting against other ranks: hears
+ * them out first. */
 static void forgive(struct sw_watch *watch, int64_t late_ns) {
     for (int i = 0; late_ns > 0 && i < watch->peer_count; i++) {
         watch->peers[i].heard_ns += late_ns;
@@ -369,7 +377,7 @@ static void *watch_run(void *argument) {
     return NULL;
 }
 
-/* How long a failed rank waits for rank 0 to have heard of it. */
+/* How long a failed rank waits for rank 0 to hear of it. */
 enum { FAILURE_SECONDS = 2 };
 
 static void release(struct sw_watch *watch) {
@@ -408,7 +416,7 @@ static sw_status create(struct sw_comm *comm, const struct sw_watch_spec *spec, 
     watch->own.process = getpid();
     memcpy(watch->own.host, place->host, sizeof watch->own.host);
     pthread_mutex_init(&watch->lock, NULL);
-    /* A clock that is set while ranks fail must not end the wait, nor prolong it. */
+    /* Setting the clock while ranks fail must neither end the wait nor prolong it. */
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -433,7 +441,7 @@ static sw_status start_thread(struct sw_watch *watch) {
     watch->own_moved_ns = now_ns;
     for (int i = 0; i < watch->peer_count; i++)
         watch->peers[i].heard_ns = watch->peers[i].moved_ns = now_ns;
-    /* Signals are for the threads that expect them. */
+    /* Leaves signals to the threads that expect them. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -443,7 +451,7 @@ static sw_status start_thread(struct sw_watch *watch) {
     return error == 0 ? SW_OK : sw_fail(SW_ERR_NOMEM, "cannot start the watch's thread: %s", strerror(error));
 }
 
-/* Takes the group's name here, on the thread that uses the comm: a job forms its groups after its watch is open. */
+/* Takes the group's name here, on the thread that uses the comm: a job forms its groups after it opens its watch. */
 static void on_enter(void *context, const char *what, int64_t index) {
     struct sw_watch *watch = context;
     char group[SW_COMM_SCOPE_CHARS] = "";
@@ -504,7 +512,7 @@ sw_status sw_watch_open(struct sw_comm *comm, const struct sw_watch_spec *spec, 
 
 static void wake(struct sw_watch *watch) {
     const uint64_t one = 1;
-    /* The write fails only where the counter is full, and the thread awake already. */
+    /* The write fails only if the counter is full, and then the thread is already awake. */
     (void)!write(watch->wake, &one, sizeof one);
 }
 
@@ -533,8 +541,7 @@ void sw_watch_relax_timeout(struct sw_watch *watch, bool patient) {
         return;
     pthread_mutex_lock(&watch->lock);
     watch->patient = patient;
-    /* The tick counts as progress, so that earlier slowness of the collective does not count against the new timeout.
-     */
+    /* Counts as progress, so that earlier slowness of the collective does not count against the new timeout. */
     watch->now[SW_WATCH_COMM].ticks++;
     pthread_mutex_unlock(&watch->lock);
 }

@@ -1,4 +1,11 @@
-/* How the ranks' watches find each other: rank 0 listens, the comm tells the others where. */
+/* How the ranks' watches find each other: rank 0 listens, and the comm tells the others where.
+ *
+ * The connections carry the order to end the job, so a stranger must not be able to make one: both ends prove by
+ * SipHash that they know a key that only the comm has carried. The key itself is never sent over these sockets.
+ *
+ * Rank 0 listens only on addresses by which the kernels say that it reaches the others, the loopback if all share a
+ * machine. An open port on every address of a login node would invite strangers; it is the last resort, for networks
+ * that the routes describe wrongly. */
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"
@@ -20,7 +27,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Sends and receives notes over a connection, and proves to its other end that this one knows the key of the job. */
+/* Sends and receives notes over a connection, and proves to the other end that this one knows the job's key. */
 
 static uint64_t rotate(uint64_t word, int bits) {
     return word << bits | word >> (64 - bits);
@@ -40,7 +47,8 @@ static void mix(uint64_t v[4], int rounds) {
     }
 }
 
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of words in the order of this machine, as all ranks run one program. */
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of words in this machine's byte order, since all ranks run the same
+ * program. */
 uint64_t sw_watch_siphash(const struct sw_watch_token *key, const uint64_t *words, int count) {
     const uint64_t k0 = key->half[0], k1 = key->half[1];
     uint64_t v[] = {k0 ^ 0x736f6d6570736575, k1 ^ 0x646f72616e646f6d, k0 ^ 0x6c7967656e657261, k1 ^ 0x7465646279746573};
@@ -55,7 +63,7 @@ uint64_t sw_watch_siphash(const struct sw_watch_token *key, const uint64_t *word
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* Returns a proof for the nonces of a rank and of rank 0: SipHash-2-4 of both with the key, which does not show in it.
+/* Returns a proof for the nonces of a rank and of rank 0: SipHash-2-4 of both with the key, which it does not reveal.
  */
 static struct sw_watch_token watch_prove(const struct sw_watch_token *key, sw_watch_proof proof,
                                          const struct sw_watch_token *of_rank, const struct sw_watch_token *of_first) {
@@ -86,7 +94,7 @@ void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_
     if (text != NULL)
         memcpy(note.text, text, strnlen(text, sizeof note.text - 1));
     const ssize_t sent = send(peer->socket, &note, sizeof note, MSG_NOSIGNAL | MSG_DONTWAIT);
-    /* Half a note would make nonsense of those behind it. */
+    /* After half a note, the following ones would be misread. */
     if (sent >= 0 && sent < (ssize_t)sizeof note)
         shutdown(peer->socket, SHUT_WR);
 }
@@ -121,10 +129,9 @@ int sw_watch_receive(const struct sw_watch *watch, struct sw_watch_peer *peer) {
     return is_sound(watch, peer) ? 1 : -1;
 }
 
-/* The addresses of rank 0 by which the other ranks reach it. Both sides ask their kernels, which send nothing for that.
- */
+/* The addresses by which the other ranks reach rank 0. Both sides ask only their kernels, which send nothing. */
 
-enum { MAPPED_BITS = 96 /* before the bits of an IPv4 address */ };
+enum { MAPPED_BITS = 96 /* bits before an IPv4 address */ };
 
 static struct in6_addr mapped(struct in_addr four) {
     struct in6_addr six = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
@@ -184,7 +191,7 @@ static bool share_bits(const struct in6_addr *one, const struct in6_addr *other,
     return true;
 }
 
-/* Tells whether an item of Open MPI's lists, an interface's name or "ADDRESS/BITS", has this address. */
+/* Tells whether an item of Open MPI's lists (an interface's name, or "ADDRESS/BITS") matches this address. */
 static bool item_has(char *item, const char *interface, const struct in6_addr *address) {
     char *slash = strchr(item, '/');
     if (slash == NULL)
@@ -211,7 +218,7 @@ static bool list_has(const char *list, const char *interface, const struct in6_a
     return false;
 }
 
-/* Tells whether the user has MPI use this address: mpirun hands --mca on to the ranks in these variables. */
+/* Tells whether the user wants MPI to use this address: mpirun passes --mca to the ranks in these variables. */
 static bool is_preferred(const char *interface, const struct in6_addr *address) {
     const char *include = getenv("OMPI_MCA_btl_tcp_if_include"), *exclude = getenv("OMPI_MCA_btl_tcp_if_exclude");
     if (include != NULL && include[0] != '\0')
@@ -224,7 +231,7 @@ static void list_addresses(struct sw_watch_network *network, const struct ifaddr
         if (one->ifa_addr == NULL || one->ifa_addr->sa_family != family || !(one->ifa_flags & IFF_UP))
             continue;
         const struct in6_addr address = address_of(one->ifa_addr);
-        /* Addresses of one link need its name, which differs from machine to machine. */
+        /* Skips link-local addresses: they need an interface's name, which differs from machine to machine. */
         if (IN6_IS_ADDR_LINKLOCAL(&address))
             continue;
         network->preferred[network->count] = is_preferred(one->ifa_name, &address);
@@ -246,7 +253,7 @@ static void watch_read_network(struct sw_watch_network *out) {
     freeifaddrs(all);
 }
 
-/* Returns where in the network's list the address is, or -1. */
+/* Returns the address's index in the network's list, or -1. */
 static int find(const struct sw_watch_network *network, const struct in6_addr *address) {
     for (int i = 0; i < network->count; i++)
         if (IN6_ARE_ADDR_EQUAL(&network->addresses[i], address))
@@ -254,7 +261,7 @@ static int find(const struct sw_watch_network *network, const struct in6_addr *a
     return -1;
 }
 
-/* Returns the address of this process's own from which its kernel would send to `to`, or the unspecified one. */
+/* Returns the own address from which this process's kernel would send to `to`, or the unspecified address. */
 static struct in6_addr source_towards(const struct in6_addr *to) {
     enum { ANY_PORT = 9 };
     struct sockaddr_storage address;
@@ -277,13 +284,13 @@ static bool watch_same_network(const struct sw_watch_network *one, const struct 
            memcmp(one->name, other->name, sizeof one->name) == 0;
 }
 
-/* Tells whether the address is on a link of this network, by the prefix of `source`, which is one of its own. */
+/* Tells whether the address is on a link of this network, by the prefix of `source`, one of the network's addresses. */
 static bool is_near(const struct sw_watch_network *own, const struct in6_addr *source, const struct in6_addr *address) {
     const int at = find(own, source);
     return at >= 0 && share_bits(source, address, own->prefix_bits[at]);
 }
 
-/* Answers, on a rank whose network is `own`, to that of rank 0. */
+/* Fills in the answer of a rank, whose network is `own`, to the network of rank 0. */
 static void fill_answer(const struct sw_watch_network *first, const struct sw_watch_network *own,
                         struct sw_watch_answer *out) {
     enum { REACHED = 1, NEAR = 2, PREFERRED = 4 };
@@ -292,7 +299,7 @@ static void fill_answer(const struct sw_watch_network *first, const struct sw_wa
                                         own->boot[0] != '\0' && own->name[0] != '\0' && watch_same_network(first, own)};
     for (int i = 0; i < first->count && !out->shares; i++) {
         const struct in6_addr *address = &first->addresses[i];
-        /* An address that this machine has itself, such as that of a container bridge, does not lead to rank 0. */
+        /* An address that this machine also has, such as that of a container bridge, does not lead to rank 0. */
         if (watch_is_loopback(address) || find(own, address) >= 0)
             continue;
         out->sources[i] = source_towards(address);
@@ -306,7 +313,8 @@ static void fill_answer(const struct sw_watch_network *first, const struct sw_wa
             out->sources[i] = in6addr_any;
 }
 
-/* Marks the addresses of rank 0 by which this rank reaches it and is reached from there. Returns false if none is. */
+/* Marks the addresses of rank 0 by which this rank reaches it and is reached from there. Returns false if there is
+ * none. */
 static bool mark_used(const struct sw_watch_network *own, const struct sw_watch_answer *answer, bool *used) {
     bool found = false;
     struct in6_addr asked = IN6ADDR_ANY_INIT, back = IN6ADDR_ANY_INIT;
@@ -314,7 +322,7 @@ static bool mark_used(const struct sw_watch_network *own, const struct sw_watch_
         const struct in6_addr *source = &answer->sources[i];
         if (IN6_IS_ADDR_UNSPECIFIED(source))
             continue;
-        /* Most ranks reach all addresses from one of theirs, and thousands of ranks may have answered. */
+        /* Most ranks reach all addresses from a single one of theirs, and thousands of ranks may have answered. */
         if (!IN6_ARE_ADDR_EQUAL(source, &asked))
             back = source_towards(source);
         asked = *source;
@@ -325,14 +333,14 @@ static bool mark_used(const struct sw_watch_network *own, const struct sw_watch_
     return found;
 }
 
-/* Finds, on rank 0, how the `count` ranks that have answered reach it. used: false everywhere; marks are valid with
+/* Finds, on rank 0, how the `count` ranks that have answered reach it. `used` must be all false; marks are valid with
  * SW_REACH_USED. */
 static sw_watch_reach watch_choose(const struct sw_watch_network *own, const struct sw_watch_answer *answers, int count,
                                    bool used[SW_WATCH_ADDRESSES]) {
     bool all_share = true;
     for (int i = 0; i < count; i++) {
         all_share = all_share && answers[i].shares;
-        /* Ranks of one machine follow each other and give one answer: the kernel is asked once for all of them. */
+        /* Ranks of one machine are neighbours and give the same answer: the kernel is asked once for all of them. */
         if (answers[i].shares || (i > 0 && memcmp(&answers[i], &answers[i - 1], sizeof *answers) == 0))
             continue;
         if (!mark_used(own, &answers[i], used))
@@ -343,16 +351,16 @@ static sw_watch_reach watch_choose(const struct sw_watch_network *own, const str
 
 enum {
     CONNECT_MS = 2000, /* to connect to one address */
-    ANSWER_MS = 5000,  /* for the first note of whoever has connected */
+    ANSWER_MS = 5000,  /* for the first note on a new connection */
     ALL_MS = 30000,    /* for all ranks to connect */
     USED_MS = 10000,   /* at most, for all to connect by the addresses that seemed to lead to rank 0 */
-    STRANGERS = 64,    /* connections that have said nothing yet */
+    STRANGERS = 64,    /* connections that have not said anything yet */
 };
 
-/* The addresses at which rank 0 listens, as it tells the others. */
+/* The addresses at which rank 0 listens, as told to the others. */
 struct offer {
     struct sw_watch_token key;
-    int64_t ms; /* so long */
+    int64_t ms; /* time limit */
     sw_watch_reach reach;
     int32_t count;
     struct in6_addr addresses[SW_WATCH_ADDRESSES];
@@ -365,17 +373,17 @@ static void close_listeners(struct sw_watch_listeners *listeners) {
     listeners->count = 0;
 }
 
-/* Listens on an address, by a port that the system chooses. Returns the port, or -1, and errno says why. */
+/* Listens on an address, on a port that the system chooses. Returns the port, or -1 with errno. */
 static int listen_on(const struct in6_addr *address, int ranks, struct sw_watch_listeners *listeners) {
     struct sockaddr_storage at;
     socklen_t bytes = watch_socket_address(address, 0, &at);
     const int made = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (made < 0)
         return -1;
-    /* The unspecified address of IPv6 stands for those of IPv4, too. */
+    /* The unspecified IPv6 address includes those of IPv4. */
     if (at.ss_family == AF_INET6)
         setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
-    /* The port stands at one place in addresses of both kinds. */
+    /* The port is at the same offset in addresses of both kinds. */
     static_assert(offsetof(struct sockaddr_in6, sin6_port) == offsetof(struct sockaddr_in, sin_port), "ports differ");
     if (bind(made, (struct sockaddr *)&at, bytes) == 0 && listen(made, ranks) == 0 &&
         getsockname(made, (struct sockaddr *)&at, &bytes) == 0) {
@@ -393,8 +401,8 @@ static void add_address(struct offer *offer, const struct in6_addr *address, int
     offer->ports[offer->count++] = (uint16_t)port;
 }
 
-/* Listens on the loopback address, which no other machine can reach, or on the addresses that are used. Returns false
- * where that does not work for one of them. */
+/* Listens on the loopback address, which no other machine can reach, or on the used addresses. Returns false if one of
+ * them fails. */
 static bool listen_narrowly(const struct sw_watch *watch, const struct sw_watch_network *own, const bool *used,
                             struct offer *offer, struct sw_watch_listeners *out) {
     static const struct in6_addr loopback = {.s6_addr = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
@@ -412,7 +420,7 @@ static bool listen_narrowly(const struct sw_watch *watch, const struct sw_watch_
     return true;
 }
 
-/* Listens for the other ranks as offer->reach says, else on every address, and fills the offer. */
+/* Listens for the other ranks as offer->reach says, or else on every address, and fills the offer. */
 static sw_status begin_listening(const struct sw_watch *watch, const struct sw_watch_network *own, const bool *used,
                                  struct offer *offer, struct sw_watch_listeners *out) {
     static const struct in6_addr any_four = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
@@ -435,7 +443,7 @@ static sw_status begin_listening(const struct sw_watch *watch, const struct sw_w
     return SW_OK;
 }
 
-/* Receives the next note of a connection that may be anyone's. Returns false where none comes in time. */
+/* Receives the next note of a connection that may be anyone's. Returns false if none comes in time. */
 static bool receive_within(const struct sw_watch *watch, struct sw_watch_peer *peer, int64_t ms) {
     const int64_t deadline_ns = sw_now_ns() + ms * 1000000;
     int got = 0;
@@ -453,7 +461,7 @@ struct strangers {
     int64_t until_ns[STRANGERS];
 };
 
-/* Accepts one connection. Where too many have said nothing, the one that has been silent longest makes room. */
+/* Accepts one connection. If too many have said nothing, the one silent longest is closed to make room. */
 static void accept_one(struct strangers *strangers, int listener) {
     const int made = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     int at = 0;
@@ -483,7 +491,8 @@ static bool challenge(const struct sw_watch *watch, struct sw_watch_peer *peer) 
     return peer->greeted = true;
 }
 
-/* Reads what a connection has sent. Once it has proved to be a rank's, it becomes that; one that fails to is closed. */
+/* Reads what a connection has sent. A connection that proves to be a rank's becomes that rank's; one that fails to is
+ * closed. */
 static void hear(struct sw_watch *watch, struct sw_watch_peer *peer, int64_t until_ns, int *connected) {
     const int got = sw_watch_receive(watch, peer);
     if (got == 0 && sw_now_ns() < until_ns)
@@ -506,7 +515,7 @@ static void hear(struct sw_watch *watch, struct sw_watch_peer *peer, int64_t unt
     peer->socket = -1;
 }
 
-/* Accepts connections and hears them beside each other, so that a stranger who says nothing delays no rank. */
+/* Accepts connections and hears them concurrently, so that a silent stranger delays no rank. */
 static void accept_ranks(struct sw_watch *watch, const struct sw_watch_listeners *listeners, int64_t ms,
                          struct strangers *strangers) {
     enum { TURN_MS = 100 };
@@ -628,7 +637,7 @@ static sw_status broadcast(const struct sw_watch *watch, const char *what, void 
     return sw_comm_wait(request);
 }
 
-/* Gives rank 0 the answers of the others; `all` receives them, in the order of the ranks. */
+/* Collects the answers of the other ranks on rank 0; `all` receives them in rank order. */
 static sw_status gather_answers(const struct sw_watch *watch, const struct sw_watch_answer *own,
                                 struct sw_watch_answer *all, int64_t *bounds) {
     struct sw_comm_request *request;
@@ -642,12 +651,12 @@ static sw_status gather_answers(const struct sw_watch *watch, const struct sw_wa
     return sw_comm_wait(request);
 }
 
-/* Connects once, as offer->reach says where rank 0 has set it. */
+/* Connects once, as offer->reach says; rank 0 has set it. */
 static sw_status connect_once(struct sw_watch *watch, const struct sw_watch_network *first, const bool *used,
                               bool may_share, struct offer *offer) {
     struct sw_watch_listeners listeners = {0};
     const sw_status listening = watch->rank == 0 ? begin_listening(watch, first, used, offer, &listeners) : SW_OK;
-    /* Where rank 0 cannot listen, the others are told no address, and fail too. */
+    /* If rank 0 cannot listen, the others get no address and fail too. */
     sw_status status = broadcast(watch, "the watch's address", offer, sizeof *offer);
     watch->key = offer->key;
     if (status == SW_OK && watch->rank > 0)
@@ -666,8 +675,8 @@ static void disconnect(struct sw_watch *watch) {
     }
 }
 
-/* Connects by the addresses that are used; what they are follows from the kernels' routes, and those may be wrong, or a
- * firewall may stand between. Then rank 0 listens on all. */
+/* Connects by the used addresses. They follow from the kernels' routes, which may be wrong, and a firewall may
+ * intervene; rank 0 then listens on all addresses. */
 static sw_status connect_all(struct sw_watch *watch, const struct sw_watch_network *first, const bool *used,
                              bool may_share, struct offer *offer) {
     sw_status status = connect_once(watch, first, used, may_share, offer);

@@ -1,5 +1,5 @@
-/* Declarations that the files of the watch share: the note that ranks send each other, who is connected, and the
- * judgement. */
+/* Declarations shared by the watch's files: the notes that ranks send each other, the connections, and the judgement.
+ */
 #ifndef SW_CORE_RANKS_WATCH_PRIVATE_H
 #define SW_CORE_RANKS_WATCH_PRIVATE_H
 
@@ -13,7 +13,7 @@
 
 enum { SW_WATCH_WHAT_CHARS = 64, SW_WATCH_NAME_CHARS = 192, SW_WATCH_ADDRESSES = 32 };
 
-/* A number that nobody guesses. */
+/* A number that nobody can guess. */
 struct sw_watch_token {
     uint64_t half[2];
 };
@@ -22,34 +22,34 @@ struct sw_watch_token {
 struct sw_watch_lane {
     uint64_t entered;   /* pieces of work begun so far */
     uint64_t ticks;     /* signs of progress so far */
-    int64_t running_ns; /* how long the lane has been in the latest; -1: it is in none */
+    int64_t running_ns; /* how long the lane has been in it; -1: it is idle */
     int64_t index;
     char what[SW_WATCH_WHAT_CHARS];
 };
 
 typedef enum {
     SW_NOTE_HELLO,     /* to rank 0: who connects, with a nonce */
-    SW_NOTE_CHALLENGE, /* its answer: a nonce of its own, and the proof that it knows the job's key */
+    SW_NOTE_CHALLENGE, /* rank 0's answer: its own nonce, and the proof that it knows the job's key */
     SW_NOTE_PROOF,     /* to rank 0: the proof that the rank knows the key too */
-    SW_NOTE_WELCOME,   /* its answer */
-    SW_NOTE_BEAT,      /* alive, and the lanes */
+    SW_NOTE_WELCOME,   /* rank 0's answer to the proof */
+    SW_NOTE_BEAT,      /* sign of life, with the state of the lanes */
     SW_NOTE_FAILED,    /* to rank 0: text */
     SW_NOTE_VERDICT,   /* from rank 0: text */
-    SW_NOTE_BYE,       /* ended as it should */
+    SW_NOTE_BYE,       /* the rank ends normally */
     SW_NOTE_KINDS
 } sw_note_kind;
 
-/* All notes have one size and, as all ranks run one program, one layout. */
+/* Notes have one size and, as all ranks run the same program, one layout. */
 struct sw_note {
     struct sw_watch_token token; /* a proof (SW_PROOF_...), so that a stranger's note is not taken for a rank's */
-    struct sw_watch_token nonce; /* of the first two notes */
+    struct sw_watch_token nonce; /* in the first two notes */
     int32_t kind;
     int32_t rank;
     int64_t process;
-    int32_t patient; /* others give this rank more time (sw_watch_relax_timeout) */
+    int32_t patient; /* the rank gets more time (sw_watch_relax_timeout) */
     struct sw_watch_lane lanes[SW_WATCH_LANES];
     char host[SW_COMM_NAME_CHARS];
-    char group[SW_COMM_SCOPE_CHARS]; /* the name of this rank's tensor group; empty: there are no groups */
+    char group[SW_COMM_SCOPE_CHARS]; /* name of this rank's tensor group; empty: there are no groups */
     char text[SW_WATCH_TEXT_CHARS];
 };
 
@@ -57,11 +57,11 @@ struct sw_note {
 struct sw_watch_peer {
     int socket;
     int rank;
-    bool greeted;                       /* both nonces are known: notes that come must have this connection's token */
-    struct sw_watch_token token, nonce; /* that notes which are sent have */
-    bool left;                          /* the rank ended as it should */
-    int64_t heard_ns;                   /* when its last note came */
-    int64_t moved_ns;                   /* when its lanes were last seen to move */
+    bool greeted;                       /* both nonces are known: incoming notes must have this connection's token */
+    struct sw_watch_token token, nonce; /* of the notes to be sent */
+    bool left;                          /* the rank ended normally */
+    int64_t heard_ns;                   /* when its last note arrived */
+    int64_t moved_ns;                   /* when its lanes were last seen to make progress */
     struct sw_note last;
     struct sw_note incoming;
     size_t incoming_bytes;
@@ -70,21 +70,21 @@ struct sw_watch_peer {
 /* The facts about one rank by which it is judged. */
 struct sw_watch_view {
     bool left;
-    int64_t silent_ns, still_ns; /* since its last note, since its lanes moved */
+    int64_t silent_ns, still_ns; /* time since its last note; time since its lanes made progress */
     const struct sw_note *note;
 };
 
 /* The rule by which ranks are judged. */
 struct sw_watch_rule {
-    const char *const *lanes; /* names, the comm's first */
+    const char *const *lanes; /* names, the comm's lane first */
     int lane_count;
     int64_t timeout_ns;
-    const char *remedy; /* as struct sw_watch_spec has it */
+    const char *remedy; /* as in struct sw_watch_spec */
 };
 /* Returns true if the job must end by these facts about its ranks, and then writes the reason into `text`. */
 bool sw_watch_judge(const struct sw_watch_view *views, int ranks, const struct sw_watch_rule *rule,
                     char text[SW_WATCH_TEXT_CHARS]);
-/* Writes why the job must end where `rank`, an index of views, has died: its name, and what it was last seen to do. */
+/* Writes why the job must end because `rank`, an index of views, has died: its name, and what it was last doing. */
 void sw_watch_describe_death(const struct sw_watch_view *views, int ranks, int rank, const struct sw_watch_rule *rule,
                              char text[SW_WATCH_TEXT_CHARS]);
 
@@ -92,24 +92,24 @@ struct sw_watch {
     struct sw_comm *comm;
     struct sw_watch_spec spec;
     const char *lanes[SW_WATCH_LANES];
-    int lane_count; /* with the comm's */
+    int lane_count; /* including the comm's */
     int rank, ranks;
-    struct sw_watch_token key; /* of the job; never sent */
+    struct sw_watch_token key; /* key of the job; never sent */
     struct sw_note own;
-    struct sw_watch_peer *peers; /* rank 0: all others, in order; others: rank 0 */
+    struct sw_watch_peer *peers; /* rank 0: all other ranks, in rank order; other ranks: rank 0 */
     int peer_count;
-    struct sw_watch_view *views; /* one a peer, then this rank's */
-    struct pollfd *waits;        /* one a peer, then wake's */
+    struct sw_watch_view *views; /* one per peer, then this rank's */
+    struct pollfd *waits;        /* one per peer, then that of `wake` */
     int64_t own_moved_ns;
     /* This rank prints no verdict before this time: it was stopped for so long that others may have judged it. */
     int64_t mute_until_ns;
-    int wake; /* an eventfd: there is a failure to tell, or the end */
+    int wake; /* an eventfd, signalled for a failure to report, or the end */
     pthread_t thread;
     bool running;
-    pthread_mutex_t lock; /* of all that follows */
+    pthread_mutex_t lock; /* guards the members below */
     pthread_cond_t told;
     struct sw_watch_lane now[SW_WATCH_LANES]; /* running_ns: since when */
-    char group[SW_COMM_SCOPE_CHARS];          /* as struct sw_note has it */
+    char group[SW_COMM_SCOPE_CHARS];          /* as in struct sw_note */
     bool patient;
     char failure[SW_WATCH_TEXT_CHARS];
     bool failing, stopping;
@@ -118,26 +118,27 @@ struct sw_watch {
     _Atomic int64_t timeout_ns;
 };
 
-/* The network that a process sees: on one machine, containers may have several. Addresses have the form of IPv6, those
- * of IPv4 mapped into it; the ones of a single link are left out. */
+/* The network that a process sees; containers on one machine may see several. Addresses are in IPv6 form, with those of
+ * IPv4 mapped into it; link-local ones are left out. */
 struct sw_watch_network {
-    char boot[SW_COMM_NAME_CHARS], name[SW_COMM_NAME_CHARS]; /* the machine's and the namespace's; empty: unknown */
+    char boot[SW_COMM_NAME_CHARS],
+        name[SW_COMM_NAME_CHARS]; /* identities of the machine and of the network namespace; empty: unknown */
     int32_t count;
     struct in6_addr addresses[SW_WATCH_ADDRESSES];
-    bool preferred[SW_WATCH_ADDRESSES];      /* the user's settings have MPI use it, or there are none */
+    bool preferred[SW_WATCH_ADDRESSES];      /* the user's settings have MPI use it, or there are no such settings */
     uint8_t prefix_bits[SW_WATCH_ADDRESSES]; /* how many bits the addresses of one link share */
 };
 /* A rank's answer to the addresses of rank 0. */
 struct sw_watch_answer {
     int32_t shares; /* 1: the rank sees the network of rank 0 */
-    /* The rank's own address from which it would reach each of rank 0's; unspecified: it would not, or another one
-     * suits better: one that MPI is to use, or else one on a link that both have. */
+    /* For each of rank 0's addresses the rank's own address from which it would reach it. Unspecified: it would not, or
+     * another address suits better (one that MPI is to use, or one on a link that both have). */
     struct in6_addr sources[SW_WATCH_ADDRESSES];
 };
 typedef enum {
     SW_REACH_LOOPBACK, /* all ranks see one network */
-    SW_REACH_USED,     /* the addresses that are marked lead to and from every other rank */
-    SW_REACH_ALL,      /* no such addresses were found for some rank */
+    SW_REACH_USED,     /* the marked addresses lead to and from every other rank */
+    SW_REACH_ALL,      /* for some rank no such addresses were found */
 } sw_watch_reach;
 
 /* Sockets that listen for one job. */
@@ -146,20 +147,20 @@ struct sw_watch_listeners {
     int sockets[SW_WATCH_ADDRESSES];
 };
 
-/* Connects all ranks and fills watch->peers. Rank 0 listens on the addresses alone by which the others reach it, which
- * is the loopback address where all see one network. Where no such address is known for some rank, or some rank has not
- * connected to one in time, rank 0 listens on all. */
+/* Connects all ranks and fills watch->peers. Rank 0 listens only on the addresses by which the others reach it; that is
+ * the loopback address if all see one network. If no such address is known for some rank, or some rank has not
+ * connected in time, rank 0 listens on all. */
 sw_status sw_watch_connect(struct sw_watch *watch);
-/* Rank 0: accepts the other ranks' connections within the time and fills watch->peers. Other connections hold up none
- * of them. */
+/* Rank 0: accepts the other ranks' connections within the time and fills watch->peers. Other connections delay none of
+ * them. */
 sw_status sw_watch_accept(struct sw_watch *watch, const struct sw_watch_listeners *listeners, int64_t ms);
-/* Rank 0 proves that it knows the key; both ends prove it by the token of their connection. */
+/* The two proofs: rank 0 proves that it knows the key; both ends prove it by the token of their connection. */
 typedef enum { SW_PROOF_OF_FIRST, SW_PROOF_OF_CONNECTION } sw_watch_proof;
 uint64_t sw_watch_siphash(const struct sw_watch_token *key, const uint64_t *words, int count);
-/* Proves to whoever has answered at an address that this is a rank of the job, once that has proved to be rank 0.
+/* Proves to the process at an address that this is a rank of the job, once that process has proved to be rank 0.
  * Returns whether it has welcomed this rank in time. */
 bool sw_watch_greet(const struct sw_watch *watch, struct sw_watch_peer *peer, int64_t ms);
-/* Sends a note without ever waiting. A peer that takes no bytes is later found silent. */
+/* Sends a note and never waits. A peer that accepts no bytes will be found silent. */
 void sw_watch_send(const struct sw_watch *watch, struct sw_watch_peer *peer, sw_note_kind kind, const char *text);
 /* Reads the bytes that a peer has sent. Returns 1 if a whole note is in peer->incoming, 0 if not yet, -1 if the
  * connection has ended. */

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The bytes that may follow a lead byte: how many continuation bytes, and the range of the first of them (Unicode,
+/* Table of what may follow a lead byte: the number of continuation bytes, and the range of the first of them (Unicode,
  * table 3-7). */
 struct lead {
     uint8_t more, least, most;
@@ -50,7 +50,7 @@ struct sw_utf8_sequence sw_utf8_first(const char *text, size_t bytes) {
     return (struct sw_utf8_sequence){.kind = SW_UTF8_WHOLE, .code = code, .bytes = lead.more + 1U};
 }
 
-/* Tells whether a terminal obeys the code point, or lays text out by it in another order or on another line. */
+/* Tells whether a terminal obeys the code point, or uses it to lay text out in another order or on another line. */
 static bool is_control(uint32_t point) {
     const bool is_c0_or_c1 = point < 0x20 || (point >= 0x7F && point < 0xA0);
     const bool ends_line = point == 0x2028 || point == 0x2029;
@@ -59,7 +59,7 @@ static bool is_control(uint32_t point) {
     return is_c0_or_c1 || ends_line || turns || marks_turn;
 }
 
-/* Writes the byte that begins no character. */
+/* Writes a byte that begins no character. */
 static void show_byte(char byte, char shown[SW_VISIBLE_CHARS]) {
     snprintf(shown, SW_VISIBLE_CHARS, "\\x%02x", (unsigned char)byte);
 }
@@ -110,7 +110,7 @@ static int min_int(int a, int b) {
     return a < b ? a : b;
 }
 
-/* Returns the Levenshtein distance: the fewest edits (one character added, left out or changed) between two texts. */
+/* Returns the Levenshtein distance: the fewest edits (a character added, removed or changed) between two texts. */
 static int edit_distance(const char *a, int a_chars, const char *b, int b_chars) {
     int row[TYPED_MAX_CHARS + 1];
     assert(b_chars >= 0 && b_chars <= TYPED_MAX_CHARS);
@@ -129,7 +129,7 @@ static int edit_distance(const char *a, int a_chars, const char *b, int b_chars)
 }
 
 struct sw_nearest sw_nearest_begin(const char *typed, size_t chars) {
-    /* A name that is more edits away is no likely typing mistake. */
+    /* A name that is more edits away is no likely typing error. */
     const int edits = chars > TYPED_MAX_CHARS ? -1 : min_int(MOST_EDITS, (int)chars / CHARS_PER_EDIT);
     return (struct sw_nearest){.typed = typed, .typed_chars = (int)chars, .distance = edits + 1};
 }
