@@ -1,3 +1,12 @@
+/* Byte pair encoding by ranked merges.
+ *
+ * A short piece, as most words are, is scanned for the best merge each time: with a few symbols that beats any
+ * structure. A long piece uses a heap of candidate merges over a doubly linked list, so that a megabyte without a space
+ * still takes n log n. Entries of the heap are not removed when a neighbour changes; a stale one is recognised when it
+ * comes up.
+ *
+ * Text repeats its words, so each thread keeps recent pieces and their ids in a small hash table without chains: a
+ * collision replaces the entry and costs only time. */
 #include "text/bpe.h"
 
 #include "text/buffer.h"
@@ -15,19 +24,19 @@
 
 struct sw_merges;
 
-/* Memory of one thread that grows to what the longest piece needed. A zeroed struct is empty. */
+/* Memory of one thread, which grows to the needs of its longest piece. A zeroed struct is empty. */
 struct sw_merge_scratch {
     struct sw_merge_symbol *symbol;
     size_t symbols;
-    uint64_t *heap; /* of rank and position */
+    uint64_t *heap; /* entries of rank and position */
     size_t heap_used, heap_room;
 };
 
 struct sw_merges {
-    struct sw_number_map of_pair; /* left and right id → rank and id of what they become */
+    struct sw_number_map of_pair; /* left and right id → rank and id of the merge */
 };
 
-/* A symbol of a piece; those that were joined to their left neighbour have the id -1. */
+/* A symbol of a piece. A symbol that was joined to its left neighbour has id -1. */
 struct sw_merge_symbol {
     int32_t id, before, after; /* before, after: positions of the neighbours; -1: none */
 };
@@ -63,7 +72,7 @@ static sw_status add(struct sw_merges *merges, const struct sw_vocabulary *vocab
     return sw_number_map_put(&merges->of_pair, pair_of(left_id, right_id), (uint64_t)rank << HALF_BITS | (uint32_t)id);
 }
 
-/* Splits "left right", in scratch memory. */
+/* Splits "left right", using scratch memory. */
 static sw_status split(const json_t *merge, size_t rank, const char *path, struct sw_text_buffer *buffer,
                        const char **out_left, const char **out_right) {
     if (json_is_array(merge) && json_array_size(merge) == 2) {
@@ -84,12 +93,12 @@ static sw_status split(const json_t *merge, size_t rank, const char *path, struc
     return SW_OK;
 }
 
-/* Merges that are being read. */
+/* State of reading the merges. */
 struct reading {
     struct sw_merges *merges;
     const struct sw_vocabulary *vocabulary;
     const char *path;
-    size_t rank; /* of the next one */
+    size_t rank; /* of the next merge */
     struct sw_text_buffer parts, both;
 };
 
@@ -105,7 +114,7 @@ static sw_status take_part(void *context, const json_t *part) {
 
 static void merges_destroy(struct sw_merges *merges);
 
-/* Reads the array `merges` of a tokenizer.json: "left right" or ["left", "right"], the first of them of rank 0. */
+/* Reads the array `merges` of a tokenizer.json, "left right" or ["left", "right"]. The first has rank 0. */
 static sw_status merges_create(const struct sw_large_member *list, const struct sw_vocabulary *vocabulary,
                                struct sw_merges **out) {
     if (list->text.data == NULL)
@@ -142,7 +151,7 @@ static uint64_t merge_of(const struct sw_merges *merges, int32_t left, int32_t r
     return sw_number_map_get(&merges->of_pair, pair_of(left, right));
 }
 
-/* A short piece: looks through all pairs for each merge, which beats a heap. `merge` has the merge of each pair. */
+/* A short piece: searching all pairs for each merge beats a heap. `merge` has the merge of each pair. */
 enum { SHORT_SYMBOLS = 24 };
 static void apply_to_short(const struct sw_merges *merges, struct sw_token_list *symbols) {
     uint64_t merge[SHORT_SYMBOLS];
@@ -169,7 +178,7 @@ static void apply_to_short(const struct sw_merges *merges, struct sw_token_list 
     symbols->count = count;
 }
 
-/* A heap of rank and position, the least first. */
+/* A heap of rank and position, smallest first. */
 static sw_status heap_push(struct sw_merge_scratch *scratch, uint64_t entry) {
     if (scratch->heap_used == scratch->heap_room) {
         const size_t room = scratch->heap_room == 0 ? 256 : 2 * scratch->heap_room;
@@ -201,7 +210,7 @@ static uint64_t heap_pop(struct sw_merge_scratch *scratch) {
     return least;
 }
 
-/* Pushes the merge of the pair that begins at a position, where there is one. */
+/* Pushes the merge of the pair at a position, if there is one. */
 static sw_status push_pair(const struct sw_merges *merges, struct sw_merge_scratch *scratch, int32_t at) {
     const struct sw_merge_symbol *symbol = scratch->symbol;
     if (at < 0 || symbol[at].after < 0)
@@ -224,7 +233,7 @@ static sw_status link_symbols(struct sw_merge_scratch *scratch, const struct sw_
     return SW_OK;
 }
 
-/* Joins the pair at a position, unless it is no longer the one that was pushed with this rank. */
+/* Joins the pair at a position, unless it has changed since it was pushed with this rank. */
 static sw_status join(const struct sw_merges *merges, struct sw_merge_scratch *scratch, int32_t at, uint32_t rank) {
     struct sw_merge_symbol *symbol = scratch->symbol;
     const int32_t right = symbol[at].after;
@@ -258,7 +267,7 @@ static sw_status apply_to_long(const struct sw_merges *merges, struct sw_merge_s
     return SW_OK;
 }
 
-/* Joins symbols in place until no merge applies. At most 2^30 of them. */
+/* Joins symbols in place until no merge applies. At most 2^30 symbols. */
 static sw_status merges_apply(const struct sw_merges *merges, struct sw_merge_scratch *scratch,
                               struct sw_token_list *symbols) {
     if (symbols->count > SHORT_SYMBOLS)
@@ -298,17 +307,17 @@ struct sw_bpe {
     const struct sw_vocabulary *vocabulary;
     struct sw_merges *merges;
     bool byte_level;
-    bool whole_first;       /* "ignore_merges": a piece that is a token becomes this token, whatever the merges make */
-    bool fuse_unknown;      /* neighbouring characters without a token become one unknown token */
-    int32_t unknown;        /* id for characters without a token; NO_ID: they are left out */
-    int32_t of_byte[BYTES]; /* byte-level: the token of a byte; else what stands for it, where all bytes have one */
+    bool whole_first;  /* "ignore_merges": a piece that is a token becomes that token, whatever the merges make of it */
+    bool fuse_unknown; /* consecutive characters without a token become one unknown token */
+    int32_t unknown;   /* id for characters without a token; NO_ID: they are left out */
+    int32_t of_byte[BYTES]; /* byte-level: the token of each byte; else its replacement, if all bytes have one */
     bool has_bytes;         /* a character without a token becomes the tokens of its bytes */
 };
 
-/* Pieces met lately and their ids, in slots chosen by hash. Most words of a text have few bytes and fewer tokens. */
+/* Recent pieces and their ids, in slots chosen by hash. Most words of a text have few bytes and fewer tokens. */
 enum { CACHE_SLOTS = 1 << 14, CACHED_BYTES = 30, CACHED_IDS = 8 };
 struct cached {
-    uint8_t bytes, ids; /* 0 bytes: empty */
+    uint8_t bytes, ids; /* bytes 0: the slot is empty */
     char text[CACHED_BYTES];
     int32_t id[CACHED_IDS];
 };
@@ -344,7 +353,7 @@ static sw_status find_byte_tokens(struct sw_bpe *bpe, const char *path) {
     return SW_OK;
 }
 
-/* Refuses members that are not known, and switches that are neither true nor false. */
+/* Refuses unknown members, and switches that are neither true nor false. */
 static sw_status check_members(const json_t *model, const char *path) {
     static const char *const known[] = {
         "type",          "vocab", "merges", "unk_token", "continuing_subword_prefix", "dropout", "end_of_word_suffix",
@@ -439,7 +448,7 @@ static void take_bytes(const struct sw_bpe *bpe, struct sw_text piece, struct sw
         symbols->id[symbols->count++] = bpe->of_byte[(unsigned char)piece.data[i]];
 }
 
-/* The tokens of a character's bytes; false where one of them has none. */
+/* Appends the tokens of a character's bytes. Returns false if a byte has none. */
 static bool take_byte_tokens(const struct sw_bpe *bpe, struct sw_text character, struct sw_token_list *symbols) {
     const size_t before = symbols->count;
     for (size_t i = 0; i < character.bytes; i++) {
@@ -453,7 +462,7 @@ static bool take_byte_tokens(const struct sw_bpe *bpe, struct sw_text character,
     return true;
 }
 
-/* An unknown token is put only once a known one follows it, or the end, because neighbours may be fused. */
+/* An unknown token is appended only once a known one, or the end, follows, because consecutive ones may be fused. */
 static void take_characters(const struct sw_bpe *bpe, struct sw_text piece, struct sw_token_list *symbols) {
     bool waits = false;
     for (size_t at = 0, bytes; at < piece.bytes; at += bytes) {

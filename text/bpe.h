@@ -1,5 +1,5 @@
 /* Byte pair encoding (Sennrich et al., arXiv 1508.07909): symbols of a piece of text are joined pair by pair, the pair
- * of the lowest rank first, and of equal ones the leftmost. */
+ * of the lowest rank first, the leftmost of equal ones. */
 #ifndef SW_TEXT_BPE_H
 #define SW_TEXT_BPE_H
 
@@ -9,20 +9,20 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Vocabulary and merges, by which pieces are encoded. Any number of threads may read it. */
+/* Vocabulary and merges. Any number of threads may read it. */
 struct sw_bpe;
 
-/* Reads the object `model` of a tokenizer.json, with its merges, and checks that we have all that it asks for.
- * `byte_level`: symbols are bytes, else characters. The vocabulary is borrowed and outlives it. */
+/* Reads the object `model` of a tokenizer.json, with its merges, and checks that everything it asks for is supported.
+ * `byte_level`: symbols are bytes, else characters. Borrows the vocabulary, which must outlive it. */
 sw_status sw_bpe_create(const json_t *model, const struct sw_large_member *merges,
                         const struct sw_vocabulary *vocabulary, bool byte_level, struct sw_bpe **out);
 void sw_bpe_destroy(struct sw_bpe *bpe);
 
-/* Tells whether a text may be cut before each run of this character (UTF-8) without another result: no merge joins
- * what comes before with it. */
+/* Tells whether a text may be cut before each run of this character (UTF-8) without changing the result: no merge joins
+ * it to what comes before. */
 bool sw_bpe_may_cut_before(const struct sw_bpe *bpe, struct sw_text character);
 
-/* Scratch memory of one thread, and the pieces that it met lately. */
+/* Scratch memory of one thread, with its recent pieces. */
 struct sw_bpe_scratch;
 sw_status sw_bpe_scratch_create(struct sw_bpe_scratch **out);
 void sw_bpe_scratch_destroy(struct sw_bpe_scratch *scratch);

@@ -5,7 +5,7 @@
 
 enum { LEAST_ROOM = 64 };
 
-/* Returns the array with room for `needed` elements, grown by half at least so that appending stays linear in time. */
+/* Returns the array with room for `needed` elements. Grows it by at least half, so that appending takes linear time. */
 static void *grow(void *array, size_t *room, size_t needed, size_t element_bytes) {
     size_t more = *room + *room / 2;
     if (more < needed)

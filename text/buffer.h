@@ -23,7 +23,7 @@ struct sw_token_list {
     size_t count, room; /* used, and allocated */
 };
 
-/* Makes sure that this much more fits behind what is used. SW_ERR_NOMEM leaves the array as it is. */
+/* Make sure that this much more fits. SW_ERR_NOMEM leaves the array unchanged. */
 sw_status sw_text_buffer_reserve(struct sw_text_buffer *buffer, size_t more_bytes);
 sw_status sw_token_list_reserve(struct sw_token_list *list, size_t more_ids);
 

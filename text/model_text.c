@@ -13,7 +13,7 @@
 
 enum { MOST_CONFIG_BYTES = 16 << 20 };
 
-/* Reads a JSON file of the folder; *out is NULL where it is not there. */
+/* Reads a JSON file of the folder; *out is NULL if it does not exist. */
 static sw_status read_beside(const char *folder, const char *name, json_t **out) {
     char path[PATH_MAX];
     bool is_there;
@@ -29,7 +29,7 @@ static sw_status add_end(struct sw_model_text *text, const json_t *id) {
     return sw_token_list_append(&text->ends, &end, 1);
 }
 
-/* eos_token_id is a number or a list of numbers. */
+/* Adds eos_token_id, which is a number or a list of numbers. */
 static sw_status add_ends(struct sw_model_text *text, const json_t *config) {
     const json_t *ids = json_object_get(config, "eos_token_id");
     for (size_t i = 0; i < json_array_size(ids); i++)
@@ -37,7 +37,7 @@ static sw_status add_ends(struct sw_model_text *text, const json_t *config) {
     return add_end(text, ids);
 }
 
-/* Returns the id of a token that a member names by its spelling, or by an object with its `content`; -1: none. */
+/* Returns the id of a token that a member names, by its spelling or by an object with its `content`; -1: none. */
 static int32_t named_token(const struct sw_model_text *text, const json_t *config, const char *member) {
     const json_t *name = json_object_get(config, member);
     const char *spelled = json_string_value(json_is_object(name) ? json_object_get(name, "content") : name);
@@ -45,7 +45,7 @@ static int32_t named_token(const struct sw_model_text *text, const json_t *confi
     return id < text->vocab ? id : -1;
 }
 
-/* The files of a folder that name tokens; NULL: not there. */
+/* The files of a folder that name tokens. NULL: does not exist. */
 struct configs {
     json_t *config, *generation, *tokenizer, *special;
 };

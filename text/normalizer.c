@@ -9,9 +9,9 @@
 
 enum { MOST_STEPS = 8, MOST_LEVELS = 4 };
 
-/* The most that the steps may make of a text: so many times its bytes, and a few more for what a Prepend puts, up to a
- * bound. The longest normal form of a character has 11 times its bytes. A chain of Replace could ask for any amount of
- * memory. */
+/* Bounds of what the steps may make of a text: this many times its bytes, a few more for a Prepend, and an absolute
+ * limit. The longest normal form of a character has 11 times its bytes. A chain of Replace could otherwise ask for any
+ * amount of memory. */
 enum { MOST_GROWTH = 16, MORE_BYTES = 16, MOST_BYTES = 256 << 20 };
 
 /* The output of a step and its bound. */
@@ -21,15 +21,15 @@ struct made {
 };
 
 struct step;
-/* Appends what a step makes of a text. */
+/* A function that appends what a step makes of a text. */
 typedef sw_status (*step_run)(const struct step *step, struct sw_pattern_scratch *pattern, struct sw_text text,
                               struct made *out);
 
 struct step {
     step_run run;
-    utf8proc_option_t form;     /* of a Unicode normal form */
-    struct sw_pattern *pattern; /* of a Replace */
-    char *text;                 /* what is put in its place, or before a text */
+    utf8proc_option_t form;     /* for a Unicode normal form */
+    struct sw_pattern *pattern; /* for a Replace */
+    char *text;                 /* the replacement, or what is put before a text */
     bool of_spaces;             /* a Replace of each space */
 };
 
@@ -38,8 +38,8 @@ struct sw_normalizer {
     int steps;
 };
 
-/* Characters that the tables of `tokenizers` do not know, so that they stand for themselves there and combine with
- * nothing: they came with Unicode 10 and later. tests/parity/tokenizer_ids.py finds them. */
+/* Characters of Unicode 10 and later that the tables of `tokenizers` do not know, so that they stand for themselves
+ * there and combine with nothing. tests/parity/tokenizer_ids.py finds them. */
 static const struct {
     uint32_t first, last;
 } unknown_to_tokenizers[] = {
@@ -68,8 +68,8 @@ static bool is_unknown(uint32_t code) {
            code >= unknown_to_tokenizers[low].first;
 }
 
-/* Tells whether no normal form changes a text, by ranges whose characters stand for themselves in all of them and
- * combine with nothing before them. NFC: also Latin-1 and Latin Extended, kana, Han, Hangul, most of Cyrillic. */
+/* Tells whether no normal form changes a character and nothing before it combines with it, by ranges. NFC: also Latin-1
+ * and Latin Extended, kana, Han, Hangul, most of Cyrillic. */
 static bool is_inert(uint32_t code, bool nfc) {
     if (code < 0x80)
         return true;
@@ -79,8 +79,8 @@ static bool is_inert(uint32_t code, bool nfc) {
                    (code >= 0xAC00 && code <= 0xD7A3) || (code >= 0x1F300 && code <= 0x1F5FF));
 }
 
-/* The effect of a normal form on a character: it stays beside anything but a combining one; it stays,
- * and nothing combines with it; it may change. */
+/* The effect of a normal form on a character: it stays unless a combining character follows; it stays, and nothing
+ * combines with it; it may change. */
 enum change { STAYS, STAYS_ALONE, MAY_CHANGE };
 
 static enum change change_of(uint32_t code, bool nfc) {
@@ -89,7 +89,8 @@ static enum change change_of(uint32_t code, bool nfc) {
     return is_unknown(code) ? STAYS_ALONE : MAY_CHANGE;
 }
 
-/* Bytes at the beginning of a text that surely stay. What may change takes the character before with it. */
+/* Returns how many bytes at the beginning of a text surely stay. A character that may change includes the one before
+ * it. */
 static size_t bytes_that_stay(struct sw_text text, bool nfc) {
     size_t at = 0, last = 0;
     enum change before = STAYS_ALONE;
@@ -105,7 +106,7 @@ static size_t bytes_that_stay(struct sw_text text, bool nfc) {
     return at;
 }
 
-/* Bytes at the beginning of a text that may change, with the character that they may combine with. */
+/* Returns how many bytes at the beginning of a text may change, including the character they may combine with. */
 static size_t bytes_that_may_change(struct sw_text text, bool nfc) {
     size_t at = 0;
     while (at < text.bytes) {
@@ -132,7 +133,7 @@ static sw_status append(struct made *made, struct sw_text text) {
     return sw_text_buffer_append(made->buffer, text);
 }
 
-/* Reports an error of utf8proc by its own words. */
+/* Reports an error of utf8proc in its own words. */
 static sw_status fail_form(utf8proc_ssize_t code) {
     return sw_fail(code == UTF8PROC_ERROR_NOMEM ? SW_ERR_NOMEM : SW_ERR_ARG, "normalizing text failed: %s",
                    utf8proc_errmsg(code));
@@ -144,7 +145,7 @@ static sw_status append_form(struct sw_text text, utf8proc_option_t form, struct
     utf8proc_uint8_t *made = NULL;
     if (text.bytes == 0)
         return SW_OK;
-    /* Each character of the form takes a byte at least, and utf8proc four more on its way. */
+    /* Each character of the form takes at least a byte, and utf8proc needs four more temporarily. */
     if (text.bytes > MOST_BYTES / MOST_GROWTH) {
         const utf8proc_ssize_t count = utf8proc_decompose(from, from_bytes, NULL, 0, form | UTF8PROC_STABLE);
         SW_TRY(count > 0 ? check_room(out, (size_t)count) : SW_OK);
@@ -220,7 +221,7 @@ static sw_status read_replace(const json_t *json, const char *path, struct step 
                              path, &step->pattern);
 }
 
-/* The kinds of normalizers, by their type in the file: those with members are read, the others are a normal form. */
+/* The kinds of normalizers, by their type in the file. Those with members are parsed; the others are normal forms. */
 static const struct kind {
     const char *type;
     sw_status (*read)(const json_t *json, const char *path, struct step *step);

@@ -7,25 +7,25 @@
 
 #include <jansson.h>
 
-/* Read by any number of threads. */
+/* Any number of threads may read it. */
 struct sw_normalizer;
 
-/* Reads the value `normalizer`; null: texts stay as they are. What we do not have is refused by its name. */
+/* Reads the value `normalizer`; null: texts stay as they are. Refuses unsupported types by name. */
 sw_status sw_normalizer_create(const json_t *json, const char *path, struct sw_normalizer **out);
 void sw_normalizer_destroy(struct sw_normalizer *normalizer);
-/* Tells whether all of its steps are normal forms of Unicode. */
+/* Tells whether all of its steps are Unicode normal forms. */
 bool sw_normalizer_is_of_forms(const struct sw_normalizer *normalizer);
-/* Tells whether it puts a character before each text and for each space, and does nothing else. */
+/* Tells whether it only puts a character before each text and in place of each space. */
 bool sw_normalizer_is_of_words(const struct sw_normalizer *normalizer, struct sw_text character);
 
-/* Buffers of one thread, between which a text goes back and forth. A zeroed struct is empty. */
+/* Buffers of one thread, between which a text alternates. A zeroed struct is empty. */
 struct sw_normalizer_scratch {
     struct sw_text_buffer buffer[2];
 };
 void sw_normalizer_scratch_release(struct sw_normalizer_scratch *scratch);
 
-/* Normalizes valid UTF-8. *text is replaced by the result, which lies in the scratch memory until the next call, or is
- * the text itself where nothing changes. Fails where the steps make a text many times as long. */
+/* Normalizes valid UTF-8. Replaces *text by the result, which is in the scratch memory until the next call, or leaves
+ * it if nothing changes. Fails if the steps make a text many times as long. */
 sw_status sw_normalize(const struct sw_normalizer *normalizer, struct sw_normalizer_scratch *scratch,
                        struct sw_pattern_scratch *pattern, struct sw_text *text);
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The value that stands for "not there"; it cannot be put. */
+/* The value that means "not found"; it cannot be stored. */
 #define SW_NUMBER_NONE UINT64_MAX
 
 struct sw_number_slot {
@@ -17,11 +17,11 @@ struct sw_number_slot {
 
 /* A zeroed map is empty and may be read. */
 struct sw_number_map {
-    struct sw_number_slot *slot; /* a power of two of them, at most half in use */
+    struct sw_number_slot *slot; /* `slots` entries, a power of two, at most half of them used */
     size_t slots, used;
 };
 
-/* Puts a value, or replaces the one that the key has. */
+/* Stores a value, or replaces the key's. */
 sw_status sw_number_map_put(struct sw_number_map *map, uint64_t key, uint64_t value);
 void sw_number_map_release(struct sw_number_map *map);
 

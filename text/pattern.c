@@ -1,3 +1,12 @@
+/* Regular expressions of tokenizers: written for Oniguruma, matched by PCRE2.
+ *
+ * PCRE2 compiles to machine code and is many times as fast, but differs in syntax, in what \w means and in its version
+ * of Unicode. So an expression is translated token by token, and a construct that is not known to mean the same in both
+ * is refused by name: a wrong token is silent, a refusal is not.
+ *
+ * Characters newer than PCRE2's tables are rare. The quick form uses its tables and serves texts of characters whose
+ * category has not changed since Unicode 14; other texts use an exact form with explicit ranges, compiled when the
+ * first such text comes. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pattern.h"
 
@@ -30,7 +39,7 @@ enum { MOST_LEVELS = 16, BELOW_CLASS = 0x100, FIRST_SURROGATE = 0xD800, LAST_SUR
 static const struct sw_code_range spaces[] = {{0x9, 0xD},       {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},
                                               {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
                                               {0x205F, 0x205F}, {0x3000, 0x3000}};
-/* Characters of \w beside its categories: Oniguruma's own in Latin-1, and enclosed letters. */
+/* Characters that \w includes in addition to its categories: Oniguruma's own in Latin-1, and enclosed letters. */
 static const struct sw_code_range other_words[] = {{0xB2, 0xB3},      {0xB9, 0xB9},       {0xBC, 0xBE},
                                                    {0x24B6, 0x24E9},  {0x1F130, 0x1F149}, {0x1F150, 0x1F169},
                                                    {0x1F170, 0x1F189}};
@@ -56,7 +65,7 @@ static sw_status flatten(struct sw_class *class) {
     return SW_OK;
 }
 
-/* Adds a class, or, where `negated` is set, what is not in it. Releases it. */
+/* Adds a class or, if `negated` is set, its complement. Releases it. */
 static sw_status add_class(struct sw_class *to, struct sw_class *from, bool negated) {
     sw_status status = SW_OK;
     if (negated && from->set.count == 0) {
@@ -74,7 +83,7 @@ static sw_status add_class(struct sw_class *to, struct sw_class *from, bool nega
     return status;
 }
 
-/* Reads {NAME} behind \p or \P: a category, a group of them, or a script. */
+/* Reads {NAME} after \p or \P: a category, a group of them, or a script. */
 static sw_status read_property(const char *at, struct sw_class *class, size_t *out_bytes) {
     const char *end = at[2] == '{' ? strchr(at, '}') : NULL;
     if (end == NULL)
@@ -91,7 +100,7 @@ static sw_status read_property(const char *at, struct sw_class *class, size_t *o
     return add_class(class, &found, inverts != (at[1] == 'P'));
 }
 
-/* Reads hexadecimal digits; 0 bytes where there is none or the number is no character. */
+/* Reads hexadecimal digits. 0 bytes: there are none, or the number is no character. */
 static size_t read_hexadecimal(const char *at, size_t most, uint32_t *out_code) {
     size_t bytes = 0;
     *out_code = 0;
@@ -111,7 +120,7 @@ static void read_number(const char *at, uint32_t *out_code, size_t *out_bytes) {
     const bool braces = at[1] == 'x' && at[2] == '{';
     const size_t most = at[1] == 'u' ? 4 : 2;
     const size_t digits = read_hexadecimal(at + 2 + braces, braces ? MOST_DIGITS : most, out_code);
-    /* \x of two digits from 0x80 on is a byte and not a character. */
+    /* \x of two digits from 0x80 on is a byte, not a character. */
     const bool whole = braces ? at[3 + digits] == '}' : digits == most && (at[1] == 'u' || *out_code < 0x80);
     *out_bytes = digits > 0 && whole ? 2 + digits + 2U * braces : 0;
 }
@@ -143,8 +152,8 @@ static sw_status read_named(char letter, struct sw_class *class, bool *out_is_cl
     return status == SW_OK ? add_class(class, &found, negated) : status;
 }
 
-/* Reads the escape behind the backslash at `at`: a class (*out_is_class; added to `class`) or one character
- * (*out_code). *out_bytes is 0 where it is neither: an anchor, or what has no known meaning. */
+/* Reads the escape after the backslash at `at`: a class (*out_is_class; added to `class`) or one character (*out_code).
+ * *out_bytes is 0 if it is neither: an anchor, or something unknown. */
 static sw_status class_read_escape(const char *at, struct sw_class *class, bool *out_is_class, uint32_t *out_code,
                                    size_t *out_bytes) {
     const char letter = at[1];
@@ -183,7 +192,7 @@ struct reading {
     const char *fault;
 };
 
-/* Reads a bracket such as [:space:]; only those that are known to be equal. */
+/* Reads a bracket such as [:space:]; only those known to be equal. */
 static sw_status read_posix(struct reading *reading, struct sw_class *class) {
     static const struct {
         const char *name, *escape;
@@ -244,7 +253,7 @@ static sw_status read_range(struct reading *reading, struct sw_class *class) {
     return reading->fault == NULL ? sw_code_set_add(&class->set, first, last) : SW_OK;
 }
 
-/* Narrows `both` to what the operand of && before has too, and empties that operand. */
+/* Intersects `both` with the operand before &&, and empties the operand. */
 static sw_status narrow(struct sw_class *both, struct sw_class *operand, bool first) {
     SW_TRY(flatten(operand));
     SW_TRY(first ? sw_code_set_add_all(&both->set, &operand->set) : sw_code_set_intersect(&both->set, &operand->set));
@@ -306,7 +315,7 @@ static sw_status class_read(const char *at, struct sw_class *class, bool *out_ne
     return status;
 }
 
-/* Tells whether upper and lower case are the same for it: no letter outside of ASCII is in it. */
+/* Tells whether case does not matter: the class has no letter outside ASCII. */
 static bool class_is_ascii(const struct sw_class *class) {
     if (class->categories != 0)
         return false;
@@ -317,15 +326,16 @@ static bool class_is_ascii(const struct sw_class *class) {
     return true;
 }
 
-/* Returns the version of Unicode that PCRE2 has, such as 14. */
+/* Returns the Unicode version of PCRE2's tables, such as 14. */
 static int version_of_pcre2(void) {
     char text[64] = "";
     return pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text) < 0 ? 0 : atoi(text);
 }
 
-/* Tells whether PCRE2 gives code points these categories that do not have them in Unicode 16. */
+/* Tells whether PCRE2 gives these categories to code points that do not have them in Unicode 16. */
 static bool is_wrong(uint32_t categories, int version) {
-    const uint32_t moved = categories & (SW_OF_CATEGORY(SW_MN) | SW_OF_CATEGORY(SW_MC)); /* U+1171E, by Unicode 16 */
+    const uint32_t moved =
+        categories & (SW_OF_CATEGORY(SW_MN) | SW_OF_CATEGORY(SW_MC)); /* U+1171E changed in Unicode 16 */
     const bool moves = moved == SW_OF_CATEGORY(SW_MN) || moved == SW_OF_CATEGORY(SW_MC);
     return version < SW_OLDEST_UNICODE || version > SW_UNICODE_VERSION ||
            (version < SW_UNICODE_VERSION && (moves || (categories & SW_OF_CATEGORY(SW_CN)) != 0));
@@ -354,7 +364,7 @@ static sw_status put_set(struct sw_text_buffer *out, struct sw_code_set *set) {
     return SW_OK;
 }
 
-/* Names of categories that PCRE2 knows: those of groups come first. */
+/* Names of categories that PCRE2 knows; groups come first. */
 static const char *const known[] = {"L",  "M",  "N",  "P",  "S",  "Z",  "C",  "Lu", "Ll", "Lt", "Lm", "Lo", "Mn",
                                     "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
                                     "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn"};
@@ -366,7 +376,7 @@ static bool is_one_name(uint32_t categories) {
     return false;
 }
 
-/* Appends the names of categories, whole groups by the name of the group. */
+/* Appends the names of categories, using group names for whole groups. */
 static sw_status put_names(struct sw_text_buffer *out, uint32_t categories) {
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         const uint32_t of_name = sw_categories_named(known[i], strlen(known[i]));
@@ -380,8 +390,8 @@ static sw_status put_names(struct sw_text_buffer *out, uint32_t categories) {
     return SW_OK;
 }
 
-/* Appends categories: by PCRE2's tables, where `exact` is set with ranges for what Unicode 16 adds to them, or all as
- * ranges. Characters of Latin-1 come as ranges, which are looked up in a bitmap. */
+/* Appends categories: by PCRE2's tables plus, if `exact` is set, ranges for what Unicode 16 adds; or all as ranges.
+ * Characters of Latin-1 are written as ranges, which are looked up in a bitmap. */
 static sw_status put_categories(struct sw_class *class, bool exact, struct sw_text_buffer *out) {
     const int version = version_of_pcre2();
     if (class->categories == 0)
@@ -397,13 +407,13 @@ static sw_status put_categories(struct sw_class *class, bool exact, struct sw_te
     return sw_code_set_add_categories(&class->set, class->categories, (unsigned)(version - SW_OLDEST_UNICODE + 1));
 }
 
-/* Appends it for PCRE2: exact, or by PCRE2's own tables alone, which is quicker and right where all characters are
+/* Appends the class for PCRE2: exact, or only by PCRE2's own tables, which is faster, and right if all characters are
  * stable (sw_category_is_stable). */
 static sw_status class_write(struct sw_class *class, bool negated, bool exact, struct sw_text_buffer *out) {
     const bool bare = !exact && !negated && class->set.count == 0 && version_of_pcre2() >= SW_OLDEST_UNICODE;
     if (class->categories == 0 && class->set.count == 0)
         return put_escaped(out, negated ? "(?s:.)" : "(?!)");
-    /* PCRE2 takes a property alone quicker than a class of it. */
+    /* PCRE2 matches a single property faster than a class that contains it. */
     if (bare && is_one_name(class->categories))
         return put_names(out, class->categories);
     SW_TRY(put_escaped(out, negated ? "[^" : "["));
@@ -412,15 +422,15 @@ static sw_status class_write(struct sw_class *class, bool negated, bool exact, s
     return put_escaped(out, "]");
 }
 
-/* Appends an expression for PCRE2 with its options UTF and UCP and lines that end in LF, which matches what
- * `expression` matches in Oniguruma with the tables of Unicode 16: in all texts if `exact` is set, else in those whose
- * characters are all stable (sw_category_is_stable), and quicker. A construct whose meaning is not known to be equal is
- * refused by name. `path` is for messages. */
+/* Appends an expression for PCRE2 (options UTF and UCP, lines end in LF) that matches what `expression` matches in
+ * Oniguruma with the tables of Unicode 16: in all texts if `exact` is set, else, and faster, in texts whose characters
+ * are all stable (sw_category_is_stable). Refuses by name a construct whose meaning is not known to be equal. `path` is
+ * for messages. */
 sw_status sw_pattern_translate(const char *expression, bool exact, const char *path, struct sw_text_buffer *out);
 
 enum { MOST_GROUPS = 64 };
 
-/* The options that an expression changes. Oniguruma's "m" lets a dot match the end of a line too. */
+/* The options that an expression changes. Oniguruma's "m" lets a dot also match the end of a line. */
 struct options {
     bool caseless, dot_is_any;
 };
@@ -432,11 +442,11 @@ struct translation {
     struct sw_text_buffer *out;
     struct options options;
     struct {
-        struct options outer; /* of what comes after the group */
-        int closes;           /* brackets of PCRE2 that end with it */
+        struct options outer; /* for what comes after the group */
+        int closes;           /* PCRE2 brackets that end with it */
     } group[MOST_GROUPS];
     int groups;
-    char letter_before; /* of a caseless literal, in small; else 0 */
+    char letter_before; /* of a caseless literal, in lower case; else 0 */
 };
 
 static sw_status refuse(const struct translation *t, const char *what) {
@@ -448,8 +458,8 @@ static sw_status put(struct translation *t, const char *text) {
     return sw_text_buffer_append(t->out, (struct sw_text){text, strlen(text)});
 }
 
-/* Refuses letters whose other cases Oniguruma finds by rules of its own: those outside of ASCII, and pairs that one
- * letter may stand for, as "ss" does for U+00DF. */
+/* Refuses letters whose other cases Oniguruma finds by its own rules: letters outside ASCII, and pairs that stand for
+ * one letter, as "ss" does for U+00DF. */
 static sw_status check_case(struct translation *t, uint32_t code) {
     static const char *const folded[] = {"ss", "ff", "fi", "fl", "st"};
     const char before = t->letter_before, letter = (char)(code >= 'A' && code <= 'Z' ? code + 32 : code);
@@ -506,7 +516,7 @@ static sw_status take_class(struct translation *t) {
     return status;
 }
 
-/* Writes the edge of a word, or, where `inside` is set, a place that is none. */
+/* Writes a word boundary or, if `inside` is set, its opposite. */
 static sw_status put_edge(struct translation *t, bool inside) {
     static const char *const parts[2][5] = {{"(?:(?<=", ")(?!", ")|(?<!", ")(?=", "))"},
                                             {"(?:(?<=", ")(?=", ")|(?<!", ")(?!", "))"}};
@@ -526,7 +536,7 @@ static sw_status put_edge(struct translation *t, bool inside) {
     return SW_OK;
 }
 
-/* Takes an escape that is neither a character nor a class. */
+/* Translates an escape that is neither a character nor a class. */
 static sw_status take_anchor(struct translation *t) {
     const char letter = t->at[1], name[] = {'\\', letter, 0};
     static const struct {
@@ -564,7 +574,7 @@ static sw_status take_escape(struct translation *t) {
     return status;
 }
 
-/* Reads options such as "i" or "mi-x" up to their end; those that are not known are refused. */
+/* Reads options such as "i" or "mi-x" to their end. Refuses unknown ones. */
 static sw_status read_options(struct translation *t, const char *at, struct options *out, size_t *out_chars) {
     bool on = true;
     *out = t->options;
@@ -593,8 +603,8 @@ static sw_status open_group(struct translation *t, const char *text, struct opti
     return put(t, text);
 }
 
-/* Takes "(?i:" or "(?i)". The latter holds up to the end of the group around it, alternatives included, so it becomes a
- * group of its own. */
+/* Translates "(?i:" or "(?i)". The latter holds to the end of the enclosing group, alternatives included, so it becomes
+ * a group of its own. */
 static sw_status take_options(struct translation *t) {
     struct options options;
     size_t chars;
@@ -622,7 +632,7 @@ static sw_status take_group(struct translation *t) {
         t->at = comment + 1;
         return SW_OK;
     }
-    /* References to groups are refused, so names are for people. */
+    /* References to groups are refused, so names have no meaning. */
     if (t->at[2] == '<' && end != NULL)
         return open_group(t, "(?:", t->options, (size_t)(end - t->at) + 1);
     if (strchr("im-", t->at[2]) != NULL)
@@ -641,9 +651,8 @@ static sw_status close_group(struct translation *t) {
     return SW_OK;
 }
 
-/* Takes a repetition "{n,m}", or the bracket as a character where it is none. Oniguruma repeats "{n,m}+" twice, and
- * takes
- * "{n}?" for an optional repetition. */
+/* Translates a repetition "{n,m}", or the bracket as a character if it is none. Oniguruma repeats "{n,m}+" twice, and
+ * takes "{n}?" for an optional repetition. */
 static sw_status take_repetition(struct translation *t) {
     enum { MOST_REPEATS = 65535 };
     char *end;
@@ -708,11 +717,11 @@ sw_status sw_pattern_translate(const char *expression, bool exact, const char *p
     return SW_OK;
 }
 
-/* Compiling takes far more memory than an expression, and longer ones more than minutes. */
+/* Compiling takes far more memory than an expression, and minutes for longer ones. */
 enum { MOST_BYTES = 8 << 10 };
 
-/* The code of an expression that is right for all texts. Few texts need it, and it takes milliseconds to make, so the
- * first text that does makes it. */
+/* The code that is right for all texts. Few texts need it and compiling takes milliseconds, so the first such text
+ * compiles it. */
 struct exact {
     pthread_mutex_t mutex; /* held while it is made */
     _Atomic(pcre2_code *) code;
@@ -731,7 +740,7 @@ struct sw_pattern_scratch {
     bool exact; /* the text may have characters that are new to PCRE2 */
 };
 
-/* Compiles an expression for PCRE2. `shown` is how the file has it. */
+/* Compiles an expression for PCRE2. `shown` is its form in the file. */
 static sw_status compile(struct sw_text expression, bool literal, struct sw_text shown, const char *path,
                          pcre2_code **out) {
     int error;
@@ -756,7 +765,7 @@ static sw_status compile(struct sw_text expression, bool literal, struct sw_text
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "%s: the expression '%.*s' allows an empty match, which this version does not have", path, chars,
                        shown.data);
-    (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it, matching is slower and the same */
+    (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it, matching is slower but equal */
     return SW_OK;
 }
 
@@ -832,7 +841,7 @@ sw_status sw_pattern_scratch_create(struct sw_pattern_scratch **out) {
         sw_pattern_scratch_destroy(scratch);
         return sw_fail(SW_ERR_NOMEM, "no memory to match expressions");
     }
-    if (scratch->stack != NULL) /* NULL: this PCRE2 has no compiler for this processor */
+    if (scratch->stack != NULL) /* NULL: PCRE2 has no compiler for this processor */
         pcre2_jit_stack_assign(scratch->context, NULL, scratch->stack);
     *out = scratch;
     return SW_OK;

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The fate of the matches of a stage, and of the text between them. */
+/* The treatment of a stage's matches, and of the text between them. */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS, BEHAVIORS };
 static const char *const behavior_names[BEHAVIORS] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
                                                       "Contiguous"};
 
-/* How a stage finds its matches: by an expression, numeric characters, runs of a character, or not at all. */
+/* How a stage finds its matches: by an expression, as numeric characters, as runs of a character, or not at all. */
 enum finder { BY_PATTERN, BY_NUMERIC, BY_RUN, BY_NOTHING };
-/* Where a stage puts its prefix: before no text, every text, or the first, unless the text begins with it. */
+/* Before which texts a stage puts its prefix: none, every text, or the first unless it begins with it. */
 enum prepend { PREPEND_NEVER, PREPEND_ALWAYS, PREPEND_FIRST };
 
 enum { MOST_STAGES = 8, MOST_LEVELS = 4, CHARACTER_BYTES = 8 };
@@ -24,9 +24,9 @@ struct stage {
     bool inverted; /* what does not match counts as the match */
     enum behavior behavior;
     enum prepend prepend;
-    char character[CHARACTER_BYTES]; /* of a run; what is prepended */
-    bool replaces_spaces;            /* by the character */
-    bool takes_parts;                /* cuts wherever sw_text_cut does, by the text behind that place alone */
+    char character[CHARACTER_BYTES]; /* of a run; also the prefix */
+    bool replaces_spaces;            /* with the character */
+    bool takes_parts;                /* cuts wherever sw_text_cut does, judging only by the text after that place */
 };
 
 struct sw_pre_tokenizer {
@@ -37,16 +37,16 @@ struct sw_pre_tokenizer {
 
 struct sw_pre_tokenizer_scratch {
     struct sw_pattern_scratch *pattern;
-    struct sw_text_buffer changed[MOST_STAGES]; /* of each stage that changes its text */
+    struct sw_text_buffer changed[MOST_STAGES]; /* one per stage that changes its text */
 };
 
 /* GPT-2's expression, for ByteLevel with use_regex. */
 static const char gpt2_expression[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* Expressions of Llama 3, Qwen and GPT-4o. Each of them, and GPT-2's, matches every character, never looks behind, and
- * ends a match before a space between two letters, and behind the end of a line between what is no space, whether the
- * text goes on there or not: so a text may be cut there (tokenizer.h). */
+/* Expressions of Llama 3, Qwen and GPT-4o. Each of them, and GPT-2's, matches every character and never looks behind.
+ * Each ends a match before a space between two letters, and after a line end between characters that are no spaces,
+ * whether the text continues there or not. So a text may be cut there (tokenizer.h). */
 static const char *const part_expressions[] = {
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
@@ -99,7 +99,7 @@ static sw_status read_byte_level(const json_t *json, const char *path, struct st
     const json_t *use_regex = json_object_get(json, "use_regex");
     stage->behavior = ISOLATED;
     stage->character[0] = ' ';
-    /* add_prefix_space is true where it is not given. */
+    /* add_prefix_space is true by default. */
     stage->prepend = json_is_false(json_object_get(json, "add_prefix_space")) ? PREPEND_NEVER : PREPEND_ALWAYS;
     if (json_is_false(use_regex)) {
         stage->finder = BY_NOTHING;
@@ -207,7 +207,8 @@ bool sw_pre_tokenizer_takes_parts(const struct sw_pre_tokenizer *pre) {
     bool takes = false, cuts_otherwise = false;
     for (int i = 0; i < pre->stages; i++) {
         const struct stage *stage = &pre->stage[i];
-        /* Stages behind one that takes parts get the same pieces, but the first piece of each part as a first one. */
+        /* Stages after one that takes parts get the same pieces, except that the first piece of each part is a first
+         * one. */
         if (stage->prepend == PREPEND_FIRST || (!takes && (stage->prepend == PREPEND_ALWAYS || stage->replaces_spaces)))
             return false;
         takes |= stage->takes_parts && !cuts_otherwise;
@@ -274,7 +275,7 @@ static bool begins_with(struct sw_text text, const char *prefix) {
     return text.bytes >= bytes && memcmp(text.data, prefix, bytes) == 0;
 }
 
-/* Puts the prefix before a text and replaces spaces, where the stage does. */
+/* Puts the prefix before a text and replaces spaces, if the stage does. */
 static sw_status change(const struct stage *stage, struct sw_text_buffer *buffer, bool first, struct sw_text *text) {
     const struct sw_text character = {stage->character, strlen(stage->character)};
     const bool begins = begins_with(*text, stage->character) || (stage->replaces_spaces && begins_with(*text, " "));
@@ -299,7 +300,7 @@ static sw_status change(const struct stage *stage, struct sw_text_buffer *buffer
     return SW_OK;
 }
 
-/* The next numeric character. */
+/* Finds the next numeric character. */
 static void find_numeric(struct sw_text text, size_t from, size_t *out_begin, size_t *out_bytes) {
     *out_bytes = 0;
     for (size_t at = from; at < text.bytes;) {
@@ -313,7 +314,7 @@ static void find_numeric(struct sw_text text, size_t from, size_t *out_begin, si
     }
 }
 
-/* The next run of a character. */
+/* Finds the next run of a character. */
 static void find_run(struct sw_text text, const char *character, size_t from, size_t *out_begin, size_t *out_bytes) {
     const size_t bytes = strlen(character);
     const char *begin = memmem(text.data + from, text.bytes - from, character, bytes);
@@ -337,12 +338,12 @@ static sw_status find(const struct cut *cut, const struct stage *stage, struct s
     return SW_OK;
 }
 
-/* Matches and what lies between them come in order; what the behavior joins waits until it is whole. */
+/* Takes matches and the text between them in order. What the behavior joins waits until it is complete. */
 struct joining {
     const struct cut *cut;
     int stage;
-    const char *begin; /* of the text */
-    bool first;        /* the text begins the whole one */
+    const char *begin; /* beginning of the text */
+    bool first;        /* the text is the beginning of the whole one */
     struct sw_text waiting;
     bool waiting_match;
 };

@@ -1,4 +1,4 @@
-/* Cuts a text into the pieces that are encoded apart ("pre_tokenizer" of a tokenizer.json). */
+/* Cuts a text into the pieces that are encoded separately ("pre_tokenizer" of a tokenizer.json). */
 #ifndef SW_TEXT_PRE_TOKENIZER_H
 #define SW_TEXT_PRE_TOKENIZER_H
 
@@ -7,35 +7,35 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Read by any number of threads. */
+/* Any number of threads may read it. */
 struct sw_pre_tokenizer;
 
-/* Reads the value `pre_tokenizer`; null: the text is one piece. What we do not have is refused by its name. */
+/* Reads the value `pre_tokenizer`; null: the text is one piece. Refuses unsupported types by name. */
 sw_status sw_pre_tokenizer_create(const json_t *json, const char *path, struct sw_pre_tokenizer **out);
 void sw_pre_tokenizer_destroy(struct sw_pre_tokenizer *pre);
 
 /* Tells whether it ends in ByteLevel: the model's symbols are bytes. */
 bool sw_pre_tokenizer_is_byte_level(const struct sw_pre_tokenizer *pre);
 
-/* Where it leaves texts whole, cuts them before each run of a character. For models whose result that does not change.
- */
+/* Cuts texts before each run of a character, if it would leave them whole. For models whose result does not change by
+ * that. */
 void sw_pre_tokenizer_cut_before(struct sw_pre_tokenizer *pre, struct sw_text character);
 /* Tells whether parts of a text, cut as SW_TEXT_IN_PARTS says, become the same pieces as the whole. */
 bool sw_pre_tokenizer_takes_parts(const struct sw_pre_tokenizer *pre);
 /* Tells whether it cuts before a character that stands for spaces, and a text gets one before its first word. `given`:
- * the normalizer has put the character for spaces and before the text. */
+ * the normalizer has put the character in place of spaces and before the text. */
 bool sw_pre_tokenizer_cuts_words(const struct sw_pre_tokenizer *pre, struct sw_text character, bool given);
 
 struct sw_pre_tokenizer_scratch;
 sw_status sw_pre_tokenizer_scratch_create(struct sw_pre_tokenizer_scratch **out);
 void sw_pre_tokenizer_scratch_destroy(struct sw_pre_tokenizer_scratch *scratch);
 
-/* The function that takes the pieces, in order. */
+/* The function that receives the pieces, in order. */
 struct sw_piece_taker {
     sw_status (*take)(void *context, struct sw_text piece);
     void *context;
 };
-/* Cuts valid UTF-8. `first`: it begins the whole text. */
+/* Cuts valid UTF-8. `first`: it is the beginning of the whole text. */
 sw_status sw_pre_tokenize(const struct sw_pre_tokenizer *pre, struct sw_pre_tokenizer_scratch *scratch,
                           struct sw_text text, bool first, struct sw_piece_taker taker);
 

@@ -1,3 +1,11 @@
+/* Text to tokens and back, with the ids of Hugging Face's `tokenizers`.
+ *
+ * A text becomes tokens in five steps: it is made valid UTF-8; added tokens are found in it; what is between them is
+ * normalized, and added tokens are found in that; pieces are cut; each piece is encoded. Each step is a file of its own
+ * that reads its part of tokenizer.json and refuses what it does not have by name. An unknown setting that is ignored
+ * would give ids that are nearly right.
+ *
+ * Special tokens in a user's text are text unless the caller asks: a document must not be able to end a turn. */
 #include "text/tokenizer.h"
 
 #include "core/files/files.h"
@@ -21,11 +29,11 @@
 /* How tokens become text ("decoder" of a tokenizer.json). */
 struct sw_decoding {
     enum { SW_DECODING_BYTE_LEVEL, SW_DECODING_METASPACE, SW_DECODING_STEPS } kind;
-    struct sw_text_buffer from, to; /* characters replaced in each token, and what by; 0 bytes: none */
-    bool keeps_first;               /* Metaspace: the first token's spaces stay */
+    struct sw_text_buffer from, to; /* replacement of characters in each token; from 0 bytes: none */
+    bool keeps_first;               /* Metaspace: the spaces of the first token stay */
     bool joins_bytes;               /* tokens such as <0x0A> are bytes */
-    char strips[8];                 /* character that is taken from the text's beginning */
-    int64_t strip_count;            /* so many of them at most */
+    char strips[8];                 /* character removed from the beginning of the text */
+    int64_t strip_count;            /* at most this many */
 };
 
 struct sw_tokenizer {
@@ -56,7 +64,7 @@ static sw_status add_special_id(const struct sw_tokenizer *tokenizer, const json
     return SW_OK;
 }
 
-/* The tokens that a template puts before and behind a single text. */
+/* Reads the tokens that a template puts before and after a single text. */
 static sw_status read_template(struct sw_tokenizer *tokenizer, const json_t *post, const char *path) {
     const json_t *single = json_object_get(post, "single");
     bool text_seen = false;
@@ -74,7 +82,7 @@ static sw_status read_template(struct sw_tokenizer *tokenizer, const json_t *pos
     return text_seen ? SW_OK : sw_fail(SW_ERR_ARG, "%s: its template leaves out the text", path);
 }
 
-/* Reads ["<s>", 0], a token that BERT's and RoBERTa's processors put at an end of a text. */
+/* Reads ["<s>", 0], a token that BERT's and RoBERTa's processors put at one end of a text. */
 static sw_status add_named(const struct sw_tokenizer *tokenizer, const json_t *pair, const char *path,
                            struct sw_token_list *list) {
     const json_t *number = json_array_get(pair, 1);
@@ -116,14 +124,14 @@ static sw_status read_post_processor(struct sw_tokenizer *tokenizer, const json_
 
 static sw_status decoding_read(const json_t *json, bool byte_level, const char *path, struct sw_decoding *out);
 
-/* The character that Llama 2 and Mistral put for spaces, U+2581. */
+/* The character that Llama 2 and Mistral use for spaces, U+2581. */
 static const struct sw_text metaspace = {"\xE2\x96\x81", 3};
 
 static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const struct sw_large_members *large,
                        const char *path) {
     const json_t *model = json_object_get(json, "model");
     const char *type = json_string_value(json_object_get(model, "type"));
-    /* Files of old versions name no type where it is BPE. */
+    /* Old files name no type if it is BPE. */
     if (!json_is_object(model) || (type != NULL && strcmp(type, "BPE") != 0))
         return sw_fail(SW_ERR_UNSUPPORTED, "%s: this version has tokenizers of the type BPE, not '%.60s'", path,
                        type == NULL ? "" : type);
@@ -147,7 +155,7 @@ static sw_status build(struct sw_tokenizer *tokenizer, const json_t *json, const
     return SW_OK;
 }
 
-/* Refuses a folder that has no tokenizer.json, and says which tokenizer it has instead. */
+/* Refuses a folder without a tokenizer.json, and says which tokenizer it has instead. */
 static sw_status check_folder(const char *folder, const char *path) {
     static const char *const others[] = {"tokenizer.model", "tekken.json", "vocab.json", "spiece.model", "vocab.txt"};
     if (access(path, F_OK) == 0)
@@ -164,7 +172,7 @@ static sw_status check_folder(const char *folder, const char *path) {
     return sw_fail(SW_ERR_ARG, "%s has no tokenizer.json: download it from where the model came from", folder);
 }
 
-/* A folder stands for the tokenizer.json in it. */
+/* A folder stands for its tokenizer.json. */
 static sw_status resolve(const char *given, char path[PATH_MAX]) {
     struct stat info;
     if (stat(given, &info) != 0)
@@ -179,7 +187,7 @@ static sw_status resolve(const char *given, char path[PATH_MAX]) {
     return SW_OK;
 }
 
-/* Builds a tokenizer of the text of its file. */
+/* Builds a tokenizer from the text of its file. */
 static sw_status build_of(struct sw_tokenizer *tokenizer, struct sw_text text, const char *path) {
     struct sw_large_members large;
     struct sw_text_buffer rest = {0};
@@ -239,7 +247,7 @@ int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spel
     const struct sw_added_token *added = sw_added_token_find(tokenizer->added, spelled);
     if (added != NULL)
         return added->id;
-    /* Without memory the token counts as not there. */
+    /* Without memory the token counts as missing. */
     (void)sw_vocabulary_find_spelled(tokenizer->vocabulary, (struct sw_text){spelled, strlen(spelled)}, &id);
     return id;
 }
@@ -284,8 +292,7 @@ bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id) {
     return added != NULL && added->special;
 }
 
-/* A text becomes tokens in five steps: it is made valid UTF-8; added tokens are taken out of it; what lies between them
- * is normalized, and added tokens are taken out of that; pieces are cut; each piece is encoded. */
+/* The five steps from text to tokens (see the head of this file). */
 
 static bool is_lower(char c) {
     return c >= 'a' && c <= 'z';
@@ -295,7 +302,7 @@ static bool is_letter(char c) {
     return is_lower(c) || (c >= 'A' && c <= 'Z');
 }
 
-/* Tells whether a byte begins a character from U+4000 to U+9FFF: none is a space or combines with another. */
+/* Tells whether a byte begins a character from U+4000 to U+9FFF: none of them is a space or combines with another. */
 static bool begins_chinese(char c) {
     const unsigned char byte = (unsigned char)c;
     return byte >= 0xE4 && byte <= 0xE9;
@@ -316,7 +323,7 @@ static bool is_behind_line(struct sw_text text, size_t at) {
 }
 
 struct sw_text_cut sw_text_cut(struct sw_text text, enum sw_text_parts parts, size_t from) {
-    enum { BEFORE = 2, BEHIND = 2 }; /* characters that are looked at beside a place */
+    enum { BEFORE = 2, BEHIND = 2 }; /* characters examined on either side of a place */
     if (parts == SW_TEXT_WHOLE || text.bytes < BEFORE + BEHIND)
         return (struct sw_text_cut){0};
     for (size_t at = text.bytes - BEHIND; at >= BEFORE && at + BEHIND >= from; at--) {
@@ -370,7 +377,7 @@ const struct sw_tokenizer *sw_text_encoder_tokenizer(const struct sw_text_encode
     return encoder->tokenizer;
 }
 
-/* One text on its way. */
+/* One text while it is encoded. */
 struct encoding {
     struct sw_text_encoder *encoder;
     bool parse_special;
@@ -389,7 +396,7 @@ static sw_status encode_cut(struct encoding *encoding, struct sw_text text, bool
 
 static sw_status encode_normalized(struct encoding *encoding, struct sw_text text, bool first);
 
-/* Takes added tokens out of a text and hands on what lies between them. */
+/* Finds added tokens in a text and passes on what is between them. */
 static sw_status encode_between(struct encoding *encoding, struct sw_text text, bool first, bool normalized) {
     const struct sw_added_search search = {.normalized = normalized, .with_special = encoding->parse_special};
     struct sw_added_match match = {0};
@@ -424,17 +431,17 @@ sw_status sw_text_encode(struct sw_text_encoder *encoder, struct sw_text text, s
     return options.add_special ? sw_token_list_append(out, tokenizer->after.id, tokenizer->after.count) : SW_OK;
 }
 
-/* Tokens become text as the file's decoder says. What may still change by the next token is held back: the bytes of a
- * character that is not whole, and, where tokens such as <0x0A> are bytes, a run of these until it ends, because one
- * wrong byte turns all of it into replacement characters. */
+/* The state of decoding. Tokens become text as the file's decoder says. What the next token may still change is held
+ * back: the bytes of an incomplete character and, if tokens such as <0x0A> are bytes, a run of these until it ends,
+ * because one wrong byte turns all of it into replacement characters. */
 
 struct sw_text_decoder {
     const struct sw_tokenizer *tokenizer;
     bool skip_special;
-    bool begun;                    /* a token of this text came */
-    int64_t stripped;              /* characters taken from its beginning */
-    bool strip_over;               /* another character came */
-    struct sw_text_buffer held;    /* bytes that are no characters yet */
+    bool begun;                    /* a token of this text has come */
+    int64_t stripped;              /* characters removed from its beginning */
+    bool strip_over;               /* another character has come */
+    struct sw_text_buffer held;    /* bytes that are not characters yet */
     struct sw_text_buffer scratch; /* of one token */
 };
 
@@ -470,7 +477,7 @@ static sw_status read_strip(const json_t *json, const char *path, struct sw_deco
     return SW_OK;
 }
 
-/* The steps of Llama's decoder, in their order: Replace, ByteFallback, Fuse, Strip. */
+/* The steps of Llama's decoder, in order: Replace, ByteFallback, Fuse, Strip. */
 static sw_status read_steps(const json_t *json, const char *path, struct sw_decoding *out) {
     const json_t *list = json_object_get(json, "decoders");
     bool fused = false;
@@ -505,7 +512,7 @@ static sw_status read_metaspace(const json_t *json, const char *path, struct sw_
 static sw_status decoding_read(const json_t *json, bool byte_level, const char *path, struct sw_decoding *out) {
     const char *type = json_string_value(json_object_get(json, "type"));
     const json_t *list = json_object_get(json, "decoders");
-    /* A sequence of one is that one. */
+    /* A sequence of one is the same as its only step. */
     if (byte_level && type != NULL && strcmp(type, "Sequence") == 0 && json_array_size(list) == 1)
         type = json_string_value(json_object_get(json_array_get(list, 0), "type"));
     if (byte_level != (type != NULL && strcmp(type, "ByteLevel") == 0))
@@ -558,7 +565,7 @@ static sw_status append_replaced(struct sw_text text, struct sw_text from, struc
     return SW_OK;
 }
 
-/* Appends a text without the characters that are stripped from the beginning of all of it. */
+/* Appends a text without the characters that are stripped from its very beginning. */
 static sw_status append_stripped(struct sw_text_decoder *decoder, struct sw_text text, struct sw_text_buffer *out) {
     const struct sw_decoding *decoding = &decoder->tokenizer->decoding;
     const size_t bytes = strlen(decoding->strips);
@@ -573,7 +580,7 @@ static sw_status append_stripped(struct sw_text_decoder *decoder, struct sw_text
     return sw_text_buffer_append(out, text);
 }
 
-/* Lets a run of byte tokens go: its text, or a replacement character for each byte where it is none. */
+/* Releases a run of byte tokens: its text, or a replacement character per byte if it is invalid. */
 static sw_status end_bytes(struct sw_text_decoder *decoder, struct sw_text_buffer *out) {
     const struct sw_text held = sw_text_of_buffer(&decoder->held);
     decoder->held.bytes = 0;
@@ -586,7 +593,7 @@ static sw_status end_bytes(struct sw_text_decoder *decoder, struct sw_text_buffe
     return SW_OK;
 }
 
-/* Reads a token such as <0x0A>; -1: it is another one. */
+/* Reads a token such as <0x0A>; -1: any other token. */
 static int byte_of(struct sw_text token) {
     if (token.bytes != 6 || memcmp(token.data, "<0x", 3) != 0 || token.data[5] != '>')
         return -1;
@@ -622,7 +629,7 @@ static sw_status decode_metaspace(struct sw_text_decoder *decoder, struct sw_tex
     return append_replaced(token, sw_text_of_buffer(&decoding->from), to, out);
 }
 
-/* Appends bytes, of which those wait that are the beginning of a character. */
+/* Appends bytes. Those that begin an incomplete character wait. */
 static sw_status decode_bytes(struct sw_text_decoder *decoder, struct sw_text bytes, struct sw_text_buffer *out) {
     size_t held;
     if (bytes.bytes == 0)

@@ -119,7 +119,7 @@ static const struct {
     {"UNASSIGNED", SW_CN, SW_CN},
 };
 
-/* Writes a name in capitals and without what names are compared without; an empty one where it is too long. */
+/* Writes a name in capitals, without the characters that comparisons ignore; empty if it is too long. */
 static void fold(const char *name, size_t chars, char out[NAME_CHARS]) {
     size_t used = 0;
     for (size_t i = 0; i < chars && used + 1 < NAME_CHARS; i++)
@@ -218,7 +218,7 @@ sw_status sw_code_set_invert(struct sw_code_set *set) {
     return status;
 }
 
-/* Both sets have a code point that neither of their complements has. */
+/* Intersects by complements: a code point is in both sets if neither complement has it. */
 sw_status sw_code_set_intersect(struct sw_code_set *set, struct sw_code_set *other) {
     SW_TRY(sw_code_set_invert(set));
     SW_TRY(sw_code_set_invert(other));

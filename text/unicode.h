@@ -1,5 +1,5 @@
-/* Classes of characters by the tables of Unicode 16, which are those of the package `tokenizers`, whatever versions of
- * PCRE2 and utf8proc are installed; and sets of characters. */
+/* Classes of characters by the tables of Unicode 16, which the package `tokenizers` uses, whatever versions of PCRE2
+ * and utf8proc are installed; and sets of characters. */
 #ifndef SW_TEXT_UNICODE_H
 #define SW_TEXT_UNICODE_H
 
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* General categories, in the order of their groups: a letter's are 0 to 4. */
+/* General categories, by groups: letters are 0 to 4. */
 enum sw_category {
     SW_LU,
     SW_LL,
@@ -45,8 +45,8 @@ enum sw_category {
 };
 #define SW_OF_CATEGORY(category) (UINT32_C(1) << (category))
 
-/* Runs of one category, by their first code point: the code point above bit 7, the category above bit 2, and since when
- * it is so in the lowest bits: 0: Unicode 14 or before; 1: 15; 2: 15.1 or 16. */
+/* Runs of one category, by their first code point: the code point from bit 8 up, the category from bit 3 up, and in the
+ * lowest bits since when: 0: Unicode 14 or before; 1: 15; 2: 15.1 or 16. */
 enum { SW_CATEGORY_RUNS = 4135, SW_CODE_POINTS = 0x110000, SW_UNICODE_VERSION = 16, SW_OLDEST_UNICODE = 14 };
 extern const uint32_t sw_category_run[SW_CATEGORY_RUNS];
 
@@ -58,28 +58,27 @@ struct sw_script {
     size_t ranges;
     const struct sw_code_range *range;
 };
-extern const struct sw_script sw_scripts[]; /* ends with one without a name */
+extern const struct sw_script sw_scripts[]; /* ended by an entry without a name */
 
 enum sw_category sw_category_of(uint32_t code);
-/* Tells whether every version of Unicode from 14 on gives a code point the category that it has: one that Unicode 16
- * gives none may get one later. */
+/* Tells whether every Unicode version from 14 on gives a code point its category. A code point that Unicode 16 leaves
+ * unassigned may get one later. */
 bool sw_category_is_stable(uint32_t code);
 
-/* Reads the name of a category or of a group of them ("Lu", "L", "Uppercase_Letter"), without regard to case, spaces,
- * '-' and '_'. Returns the categories as bits; 0: no such name. */
+/* Reads the name of a category or of a group ("Lu", "L", "Uppercase_Letter"), ignoring case, spaces, '-' and '_'.
+ * Returns the categories as bits; 0: no such name. */
 uint32_t sw_categories_named(const char *name, size_t chars);
 /* Returns the script of that name, or NULL. */
 const struct sw_script *sw_script_named(const char *name, size_t chars);
 
-/* A set of code points: ranges, in order and apart from each other once sw_code_set_settle has run. A zeroed struct is
- * empty. */
+/* A set of code points: ranges, sorted and disjoint once sw_code_set_settle has run. A zeroed struct is empty. */
 struct sw_code_set {
     struct sw_code_range *range;
     size_t count, capacity;
 };
 void sw_code_set_release(struct sw_code_set *set);
 sw_status sw_code_set_add(struct sw_code_set *set, uint32_t first, uint32_t last);
-/* Adds the code points of categories whose category is so since `since` (above) or later. */
+/* Adds the code points of categories that have had their category only since `since` (above) or later. */
 sw_status sw_code_set_add_categories(struct sw_code_set *set, uint32_t categories, unsigned since);
 sw_status sw_code_set_add_all(struct sw_code_set *set, const struct sw_code_set *other);
 void sw_code_set_settle(struct sw_code_set *set);

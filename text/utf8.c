@@ -95,7 +95,7 @@ size_t sw_utf8_leading_space_bytes(struct sw_text text) {
     return at;
 }
 
-/* Where the last character of a valid text that is not empty begins. */
+/* Returns where the last character of a valid text that is not empty begins. */
 static size_t last_begins(struct sw_text text) {
     size_t at = text.bytes - 1;
     while (at > 0 && ((unsigned char)text.data[at] & 0xC0) == 0x80)

@@ -23,7 +23,7 @@ static const char *pass_space(const char *at, const char *end) {
     return at;
 }
 
-/* Returns the place behind a string, of which `at` is the first quote. */
+/* Returns the position after a string; `at` is its first quote. */
 static const char *pass_string(const char *at, const char *end) {
     for (at++; at < end && *at != '"'; at++)
         if (*at == '\\' && at + 1 < end)
@@ -31,7 +31,7 @@ static const char *pass_string(const char *at, const char *end) {
     return at < end ? at + 1 : end;
 }
 
-/* Returns the place of the bracket that closes the one at `at`, or the end of the text. */
+/* Returns the position of the bracket that closes the one at `at`, or the end of the text. */
 static const char *find_close(const char *at, const char *end) {
     for (int64_t levels = 0; at < end; at++) {
         if (*at == '"')
@@ -51,12 +51,12 @@ static int lines_of(struct sw_text text) {
     return lines;
 }
 
-/* The place of a scan within a text. */
+/* The state of a scan of a text. */
 struct scan {
     struct sw_text text;
-    const char *at, *copied; /* the text before `copied` is in the rest */
+    const char *at, *copied; /* the text before `copied` is already in the rest */
     int64_t levels;
-    bool in_model; /* in the object `model` of the outermost object, but in none of its values */
+    bool in_model; /* directly in the object `model` of the outermost object, not in one of its values */
     const char *path;
     struct sw_large_members *out;
     struct sw_text_buffer *rest;
@@ -83,7 +83,7 @@ static sw_status cut(struct scan *scan, struct sw_large_member *member) {
     return SW_OK;
 }
 
-/* Passes a string and, where it is a name that is looked for, its value. */
+/* Skips a string and, if it is a name that is searched for, takes its value. */
 static sw_status pass_name(struct scan *scan) {
     const char *end = scan->text.data + scan->text.bytes, *name = scan->at + 1;
     scan->at = pass_string(scan->at, end);
@@ -118,7 +118,7 @@ sw_status sw_large_members_cut(struct sw_text text, const char *path, struct sw_
             SW_TRY(pass_name(&scan));
             continue;
         }
-        /* The contents of the model's own members are passed as a whole. */
+        /* The contents of the model's own members are skipped as a whole. */
         if (scan.in_model && (c == '{' || c == '[') && scan.levels == 2) {
             scan.at = find_close(scan.at, end);
             scan.at += scan.at < end;
@@ -170,7 +170,7 @@ sw_status sw_large_member_read(const struct sw_large_member *member,
     int line = member->line;
     while (status == SW_OK && at < end) {
         const char *part_end = end_of_part(at, end);
-        /* A comma that nothing follows is no end of a part, but an error. */
+        /* A comma followed by nothing does not end a part: it is an error. */
         const bool is_last = part_end == end || pass_space(part_end + 1, end) == end;
         const struct sw_text text = {at, (size_t)((is_last ? end : part_end) - at)};
         json_t *part = NULL;
@@ -186,23 +186,24 @@ sw_status sw_large_member_read(const struct sw_large_member *member,
 }
 
 struct entry {
-    size_t begins; /* of its text, among all texts */
+    size_t begins; /* start of its text, among all texts */
     uint32_t bytes;
     bool there;
-    bool spelled_only; /* in a byte-level vocabulary, a token whose characters stand for no bytes: no text has it */
+    /* In a byte-level vocabulary, a token whose characters stand for no bytes: no text contains it. */
+    bool spelled_only;
 };
 
 struct sw_vocabulary {
     struct sw_text_buffer texts; /* of all tokens, one after the other */
-    struct entry *entry;         /* of each id */
+    struct entry *entry;         /* one per id */
     int32_t *slot;               /* hash table of ids; -1: empty */
     size_t slots, tokens;        /* slots: a power of two, at least twice the tokens */
     int32_t ids, ids_room;
     bool byte_level;
 };
 
-/* Returns the byte that a character stands for, or -1 (GPT-2's table): bytes that print stand for themselves, the
- * others, which are 0 to 32, 127 to 160 and 173, for the characters from 256 on, in order. */
+/* Returns the byte that a character stands for, or -1 (GPT-2's table). Printable bytes stand for themselves; the others
+ * (0 to 32, 127 to 160 and 173) are the characters from 256 on, in order. */
 static int byte_of_code(uint32_t code) {
     enum { FIRST = 256, LOW = 33, MIDDLE_FIRST = 127, MIDDLE = 34, LAST_BYTE = 173 };
     const int stand_in = (int)code - FIRST;
@@ -216,7 +217,8 @@ static int byte_of_code(uint32_t code) {
     return stand_in == LOW + MIDDLE ? LAST_BYTE : -1;
 }
 
-/* Appends the bytes that a token's characters stand for; nothing, and *out_all false, where one stands for none. */
+/* Appends the bytes that a token's characters stand for. If one stands for none, appends nothing and sets *out_all to
+ * false. */
 static sw_status append_bytes(struct sw_text spelled, struct sw_text_buffer *out, bool *out_all) {
     const size_t before = out->bytes;
     *out_all = true;
@@ -308,7 +310,7 @@ static sw_status rehash(struct sw_vocabulary *vocabulary) {
 static sw_status make_room(struct sw_vocabulary *vocabulary, int32_t id) {
     if (id >= vocabulary->ids_room) {
         const int32_t twice = 2 * vocabulary->ids_room, room = twice > id ? twice : id + 1;
-        /* Fresh pages cost nothing before they are used, as those of ids that no token has. */
+        /* Untouched pages cost nothing, such as those of ids without a token. */
         struct entry *entry = calloc((size_t)room, sizeof *entry);
         if (entry == NULL)
             return sw_fail(SW_ERR_NOMEM, "no memory for a vocabulary of %d tokens", room);
@@ -344,7 +346,7 @@ static sw_status add(struct sw_vocabulary *vocabulary, struct sw_text given, int
     return SW_OK;
 }
 
-/* Appends a token that is a member's name, and a zero byte behind it. */
+/* Appends a token that is a member's name, and a zero byte. */
 static sw_status append_name(struct sw_text_buffer *out, const char *token) {
     static const size_t stand_in = sizeof SW_JSON_ZERO_IN_NAME - 1;
     const char *zero;
@@ -355,7 +357,7 @@ static sw_status append_name(struct sw_text_buffer *out, const char *token) {
     return sw_text_buffer_append(out, (struct sw_text){token, strlen(token) + 1});
 }
 
-/* A vocabulary that is being read. */
+/* A vocabulary while it is read. */
 struct reading {
     struct sw_vocabulary *vocabulary;
     struct sw_text_buffer name; /* scratch memory */
@@ -366,7 +368,7 @@ static sw_status take_part(void *context, const json_t *part) {
     struct reading *reading = context;
     const char *token;
     json_t *value;
-    /* Iterating does not change it, but Jansson wants it writable. */
+    /* Iterating does not change it, but Jansson takes it as writable. */
     json_object_foreach((json_t *)(uintptr_t)part, token, value) {
         const json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= SW_VOCABULARY_MOST_IDS)
@@ -382,7 +384,7 @@ static sw_status take_part(void *context, const json_t *part) {
 
 static sw_status fill(struct sw_vocabulary *vocabulary, const struct sw_large_member *vocab) {
     struct reading reading = {.vocabulary = vocabulary, .path = vocab->path};
-    /* Texts of no bytes have an address too. */
+    /* An empty text needs an address too. */
     sw_status status = sw_text_buffer_reserve(&vocabulary->texts, 1);
     if (status == SW_OK)
         status = sw_large_member_read(vocab, take_part, &reading);
@@ -418,22 +420,22 @@ void sw_vocabulary_destroy(struct sw_vocabulary *vocabulary) {
 /* Tries take a hundred times their text. Real tokenizers have less than 100 kB. */
 enum { MOST_TEXT_BYTES = 1 << 20 };
 
-/* A trie of the tokens that are looked for in one kind of text. Node 0 is the root. */
+/* A trie of the tokens to be found in one kind of text. Node 0 is the root. */
 struct trie {
     struct sw_number_map edge;  /* node and byte → node */
     struct sw_number_map token; /* node → number of the token that ends there */
     uint32_t nodes;
-    bool begins[256]; /* bytes that some token begins with */
+    bool begins[256]; /* bytes with which some token begins */
 };
 
 struct sw_added_tokens {
     struct sw_added_token *token;
     size_t count;
     struct sw_number_map of_id; /* id → number of a token */
-    struct trie trie[2];        /* of texts as given, and of normalized ones */
-    struct trie special;        /* the special ones, as the file spells them */
+    struct trie trie[2];        /* for texts as given, and for normalized ones */
+    struct trie special;        /* of the special ones, as the file spells them */
     int32_t ids;
-    size_t text_bytes; /* that tokens are looked for by */
+    size_t text_bytes; /* bytes of all texts to be found */
 };
 
 static uint64_t edge_key(uint32_t node, char byte) {
@@ -454,7 +456,7 @@ static sw_status trie_add(struct trie *trie, struct sw_text text, size_t number)
     return sw_number_map_put(&trie->token, node, number);
 }
 
-/* Finds the longest token that the text has at `at`; false where there is none. */
+/* Finds the longest token that begins at `at` in the text. Returns false if there is none. */
 static bool trie_match(const struct trie *trie, struct sw_text text, size_t at, size_t *out_number, size_t *out_bytes) {
     uint64_t node = 0;
     bool found = false;
@@ -487,7 +489,7 @@ static sw_status copy(struct sw_text from, struct sw_text *out) {
     return SW_OK;
 }
 
-/* A token's id is the vocabulary's, where it has one. */
+/* If the vocabulary has the token, its id must be the vocabulary's. */
 static sw_status check_id(const struct sw_added_token *token, const struct sw_vocabulary *vocabulary, json_int_t id,
                           const char *path) {
     int32_t known;
@@ -514,7 +516,7 @@ static sw_status normalize(const struct sw_normalizer *normalizer, struct sw_add
     return status;
 }
 
-/* Refuses a second token with the id of another one, or that is sought by the same text. */
+/* Refuses a second token with the same id, or found by the same text. */
 static sw_status check_twice(const struct sw_added_tokens *added, const struct sw_added_token *token,
                              struct sw_text sought, const char *path) {
     const uint64_t other = sw_number_map_get(&added->of_id, (uint64_t)token->id);
@@ -671,14 +673,14 @@ const struct sw_added_token *sw_added_tokens_next_special(const struct sw_added_
     return NULL;
 }
 
-/* Tells whether no word goes on at either side of a match. */
+/* Tells whether no word continues on either side of a match. */
 static bool stands_alone(struct sw_text text, size_t begin, size_t end) {
     const struct sw_text before = {text.data, begin}, after = {text.data + end, text.bytes - end};
     return (begin == 0 || !sw_utf8_is_word(sw_utf8_last(before))) &&
            (after.bytes == 0 || !sw_utf8_is_word(sw_utf8_read(after).code));
 }
 
-/* Takes the white space beside a match, on its left as far as it was not taken before. */
+/* Includes the white space next to a match; on its left, only what was not taken before. */
 static void take_space(struct sw_text text, size_t taken, struct sw_added_match *match) {
     if (match->token->strips_left && match->begin > taken)
         match->begin -= sw_utf8_trailing_space_bytes((struct sw_text){text.data + taken, match->begin - taken});
@@ -695,7 +697,7 @@ struct sw_added_match sw_added_tokens_next(const struct sw_added_tokens *added, 
             continue;
         const struct sw_added_token *token = &added->token[number];
         struct sw_added_match match = {.token = token, .begin = at, .end = at + bytes, .resume = at + bytes};
-        /* The search goes on behind a match that is not taken, as that of `tokenizers` does. */
+        /* After a rejected match the search continues behind it, as in `tokenizers`. */
         at = match.end - 1;
         if ((token->special && !search.with_special) ||
             (token->single_word && !stands_alone(text, match.begin, match.end)))

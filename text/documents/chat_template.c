@@ -1,3 +1,12 @@
+/* Renders chats by a model's template, and finds which bytes are replies.
+ *
+ * A template is a program, so what it does around contents cannot be read off; it can be tried. Two probes, a question
+ * alone and a question with its reply, show what opens and what ends a reply. Every byte of a rendering is marked with
+ * the message it came from (text/jinja), so a user who writes the template's own tags cannot be taken for the template.
+ *
+ * Splitting by string search for role tags would depend on each template's spelling and be wrong for contents that
+ * quote them. Where the beginning of a reply still cannot be told, the chat is refused: a loss on the wrong bytes would
+ * teach the wrong thing in silence. */
 #include "text/documents/chat_template.h"
 
 #include "core/files/files.h"
@@ -18,8 +27,8 @@
 #define CHATML_WITH(system)                                                                                            \
     "{% if messages[0].role != 'system' %}<|im_start|>system\n" system "<|im_end|>\n{% endif %}" CHATML
 
-/* Only replies behind the last question keep their thoughts, and the last one has a block of them even where it is
- * empty. What a tool answers is no question. */
+/* Only replies after the last question keep their thoughts; the last one has a block for them even if it is empty. What
+ * a tool answers is no question. */
 #define QWEN3                                                                                                          \
     "{% set ns = namespace(question=messages|length - 1) %}{% for m in messages %}{% if m.role == 'user' and "         \
     "not (m.content.startswith('<tool_response>') and m.content.endswith('</tool_response>')) %}"                      \
@@ -36,7 +45,7 @@
     "{% for m in messages %}" HEADER("{{ m.role }}") "{{ m.content | trim }}<|eot_id|>{% endfor %}"                    \
                                                      "{% if add_generation_prompt %}" HEADER(                          \
                                                          "assistant") "{% endif %}"
-/* Each chat begins with a system turn, whose date is the one that the published template has by default. */
+/* Each chat begins with a system turn, with the published template's default date. */
 #define LLAMA31                                                                                                        \
     "{{ bos_token }}{% set system = '' %}{% if messages[0].role == 'system' %}"                                        \
     "{% set system = messages[0].content | trim %}{% set messages = messages[1:] %}{% endif %}" HEADER(                \
@@ -46,7 +55,7 @@
     "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{{ eos_token }}\n{% endfor %}"                            \
     "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 
-/* Takes the system turn off the messages. */
+/* Takes the system turn out of the messages. */
 #define TAKE_SYSTEM                                                                                                    \
     "{% set system = none %}{% if messages[0].role == 'system' %}{% set system = messages[0].content %}"               \
     "{% set messages = messages[1:] %}{% endif %}"
@@ -68,7 +77,7 @@
     TAKE_SYSTEM "{{ bos_token }}" EACH_TURN                                                                            \
                 "{% if m.role == 'user' %} [INST] {% if loop.first and system is not none %}{{ system }}\n\n"          \
                 "{% endif %}{{ m.content }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
-/* The system turn is within the last question. */
+/* Puts the system turn into the last question. */
 #define MISTRAL_V3(before_question, reply)                                                                             \
     TAKE_SYSTEM                                                                                                        \
     "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 "   \
@@ -94,7 +103,7 @@ static const struct sw_chat_format formats[] = {
 };
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
-/* Returns a format by its name, or NULL. */
+/* Returns the format of this name, or NULL. */
 static const struct sw_chat_format *chat_format_find(const char *name) {
     for (int i = 0; i < FORMATS; i++)
         if (strcmp(formats[i].name, name) == 0)
@@ -102,7 +111,7 @@ static const struct sw_chat_format *chat_format_find(const char *name) {
     return NULL;
 }
 
-/* The names of all formats, for messages: "chatml, qwen2, ...". */
+/* Returns the names of all formats, for messages: "chatml, qwen2, ...". */
 static const char *chat_format_names(void) {
     return "chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, mistral-spaced, "
            "mistral-v3, mistral-tekken, ministral";
@@ -116,11 +125,11 @@ sw_status sw_chat_format_check(const char *name) {
 
 enum { MOST_CONFIG_BYTES = 16 << 20 };
 
-/* The files of a folder that say how chats are written; NULL: there is no such file. */
+/* The files of a folder that say how chats are written. NULL: there is no such file. */
 struct chat_files {
     json_t *config;    /* tokenizer_config.json */
     char *jinja;       /* chat_template.jinja */
-    json_t *processor; /* chat_template.json, of models that take images, too; read where the others have no template */
+    json_t *processor; /* chat_template.json, of models that also take images; read if the others have no template */
 };
 
 static sw_status read_object(const char *folder, const char *name, json_t **out) {
@@ -141,7 +150,7 @@ static sw_status read_files(const char *folder, struct chat_files *out) {
     return own == NULL || json_is_null(own) ? read_object(folder, "chat_template.json", &out->processor) : SW_OK;
 }
 
-/* Returns the template of several that is named "default". NULL: there is none. */
+/* Returns the template named "default" of several; NULL: there is none. */
 static const json_t *default_of(const json_t *several) {
     for (size_t i = 0; i < json_array_size(several); i++) {
         const json_t *one = json_array_get(several, i);
@@ -152,8 +161,8 @@ static const json_t *default_of(const json_t *several) {
     return NULL;
 }
 
-/* Finds the folder's template: chat_template.jinja, else that of tokenizer_config.json, which is a string, or of
- * several the one named "default", else chat_template.json. out->data is NULL where there is none. */
+/* Finds the folder's template: chat_template.jinja, else that of tokenizer_config.json (a string, or the one named
+ * "default" of several), else chat_template.json. out->data is NULL if there is none. */
 static sw_status find_template(const char *folder, const struct chat_files *files, struct sw_text *out) {
     const bool is_own = files->processor == NULL;
     const json_t *given = json_object_get(is_own ? files->config : files->processor, "chat_template");
@@ -186,14 +195,14 @@ static sw_status add_token(struct sw_chat_style *style, const char *name, const 
     return token->name != NULL && token->value != NULL ? SW_OK : out_of_memory();
 }
 
-/* Returns a token of tokenizer_config.json, which is a string or an object with its content, or NULL. */
+/* Returns the text of a token in tokenizer_config.json, a string or an object with its content; NULL: neither. */
 static const char *token_text(const json_t *token) {
     return json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
 }
 
-/* Takes the special tokens that tokenizer_config.json names, as transformers gives them to templates. */
+/* Adds the special tokens that tokenizer_config.json names, as transformers gives them to templates. */
 static sw_status add_tokens(struct sw_chat_style *style, const struct sw_chat_format *format, const json_t *config) {
-    json_t *iterable = (json_t *)(uintptr_t)config, *value; /* Jansson's iterators want it writable */
+    json_t *iterable = (json_t *)(uintptr_t)config, *value; /* Jansson's iterators take it as writable */
     const char *key;
     json_object_foreach(iterable, key, value) if (sw_path_ends_in(key, "_token"))
         SW_TRY(add_token(style, key, token_text(value)));
@@ -204,7 +213,7 @@ static sw_status add_tokens(struct sw_chat_style *style, const struct sw_chat_fo
     return add_token(style, "eos_token", token_text(json_object_get(config, "eos_token")) == NULL ? "</s>" : NULL);
 }
 
-/* Renders messages. `asks`: what begins a reply follows them (add_generation_prompt). */
+/* Renders messages. `asks`: followed by what begins a reply (add_generation_prompt). */
 static sw_status chat_style_render(const struct sw_chat_style *style, const struct sw_jinja_message *message,
                                    size_t messages, bool asks, struct sw_jinja_text *out) {
     const struct sw_jinja_input input = {.message = message,
@@ -223,7 +232,7 @@ static size_t chat_content_end(const struct sw_jinja_text *text, unsigned char m
     return end;
 }
 
-/* Finds the special token that ends a reply: the first one behind the content of the last message. */
+/* Finds the special token that ends a reply: the first one after the last message's content. */
 static sw_status find_end_of_turn(struct sw_chat_style *style, const struct sw_tokenizer *tokenizer,
                                   const struct sw_jinja_text *text, size_t reply) {
     const size_t end = chat_content_end(text, sw_jinja_mark_of(reply));
@@ -240,7 +249,7 @@ static sw_status find_end_of_turn(struct sw_chat_style *style, const struct sw_t
     return style->end_of_turn != NULL ? SW_OK : out_of_memory();
 }
 
-/* Finds what stands between a question, the last message, and the reply. */
+/* Finds the text between a question, the last message, and the reply. */
 static sw_status find_opening(struct sw_chat_style *style, const struct sw_jinja_text *asked,
                               const struct sw_jinja_text *told, size_t question) {
     const size_t end = chat_content_end(asked, sw_jinja_mark_of(question));
@@ -252,7 +261,7 @@ static sw_status find_opening(struct sw_chat_style *style, const struct sw_jinja
     return style->opening != NULL && style->behind_question != NULL ? SW_OK : out_of_memory();
 }
 
-/* Renders a question and its reply, to see what the template has around them. */
+/* Renders a question and its reply, to learn what the template puts around them. */
 static sw_status probe(struct sw_chat_style *style, const struct sw_tokenizer *tokenizer,
                        const struct sw_jinja_message *message, size_t messages) {
     struct sw_jinja_text whole = {0}, asked = {0}, told = {0};
@@ -271,7 +280,7 @@ static sw_status probe(struct sw_chat_style *style, const struct sw_tokenizer *t
     return status;
 }
 
-/* Looks at what the template renders. Some templates need a system turn for want of a date, some refuse one. */
+/* Learns what the template renders. Some templates need a system turn because of a date, some refuse one. */
 static sw_status look(struct sw_chat_style *style, const struct sw_tokenizer *tokenizer) {
     static const struct sw_jinja_message message[] = {
         {"system", {"Rule.", 5}}, {"user", {"Question?", 9}}, {"assistant", {"Answer.", 7}}};
@@ -290,7 +299,7 @@ static sw_status look(struct sw_chat_style *style, const struct sw_tokenizer *to
     return SW_OK;
 }
 
-/* Says that a template cannot be used, and what to do instead. */
+/* Fails: the template cannot be used. Says what to do instead. */
 static sw_status refuse(sw_status status, const char *folder) {
     char *said = strdup(sw_error_message(status));
     if (said == NULL || status == SW_ERR_NOMEM) {
@@ -361,33 +370,33 @@ void sw_chat_style_release(struct sw_chat_style *style) {
     *style = (struct sw_chat_style){0};
 }
 
-/* Which bytes of a rendered chat are replies: one begins where the rendering of the turns before it, with what the
- * template puts before a reply that is asked for, ends. Where the template writes earlier turns otherwise once later
- * ones follow, that text is looked for right before the reply's content. */
+/* Finds which bytes of a rendered chat are replies. A reply begins where the rendering of the turns before it, with
+ * add_generation_prompt, ends. If the template writes earlier turns differently once later ones follow, the opening
+ * text is searched for right before the reply's content. */
 
-/* Renderings of a chat's beginning cost as much as the chat, so a long one has them for its first replies alone. */
+/* Rendering a chat's beginning costs as much as the chat, so only the first replies of a long one get it. */
 enum { MOST_BEGINNINGS = 64 };
 
-/* A chat on its way to text. */
+/* A chat while it is being rendered. */
 struct rendering {
     const struct sw_chat_style *style;
     const struct sw_chat_turn *turn;
-    const struct sw_jinja_message *message; /* [messages]: the turns */
+    const struct sw_jinja_message *message; /* the turns, [messages] */
     size_t messages;
-    struct sw_jinja_text text; /* all of it */
-    bool *loss;                /* [text.bytes.bytes] */
+    struct sw_jinja_text text; /* the whole text */
+    bool *loss;                /* per byte of the text */
 };
 
 static unsigned char content_at(const struct rendering *r, size_t at) {
     return (unsigned char)r->text.marks.data[at] & SW_JINJA_CONTENT;
 }
 
-/* The bytes of a message's content in the text, perhaps with text of the template between. */
+/* The bytes of a message's content in the text, perhaps with text of the template in between. */
 struct range {
-    size_t begin, end; /* both SIZE_MAX: there are none */
+    size_t begin, end; /* both SIZE_MAX: none */
 };
 
-/* Finds a message's content at `from` or later, and before that of the next messages. */
+/* Finds a message's content at `from` or later, but before that of the next messages. */
 static struct range find_content(const struct rendering *r, size_t message, size_t from) {
     const unsigned char mark = sw_jinja_mark_of(message);
     struct range found = {SIZE_MAX, SIZE_MAX};
@@ -402,7 +411,7 @@ static struct range find_content(const struct rendering *r, size_t message, size
     return found;
 }
 
-/* Tells whether the template itself has a text at `at`. */
+/* Tells whether a text at `at` comes from the template itself. */
 static bool template_has(const struct rendering *r, size_t at, const char *text) {
     const size_t bytes = strlen(text);
     if (r->text.bytes.bytes - at < bytes || memcmp(r->text.bytes.data + at, text, bytes) != 0)
@@ -420,8 +429,8 @@ static size_t shared_bytes(struct sw_text left, struct sw_text right) {
     return shared;
 }
 
-/* Returns where the reply begins if what the template puts before a reply that is asked for goes on otherwise than the
- * text, as a <think> may: behind the last whole tag or line of it that the text has, or with the content. */
+/* Returns where the reply begins if the template's opening of a reply continues differently from the text, as <think>
+ * may: after the last whole tag or line of the opening that the text has, or with the content. */
 static size_t begin_where_they_part(struct sw_text whole, struct sw_text asked, struct sw_text told, size_t content) {
     size_t shared = shared_bytes(whole, asked);
     if (shared < told.bytes || shared_bytes(whole, told) < told.bytes || asked.bytes == told.bytes)
@@ -433,7 +442,7 @@ static size_t begin_where_they_part(struct sw_text whole, struct sw_text asked, 
     return shared;
 }
 
-/* Stores where reply `i` begins, as the rendering of the turns before it tells; SIZE_MAX: it does not. */
+/* Stores where reply `i` begins, according to the rendering of the turns before it; SIZE_MAX: it does not tell. */
 static sw_status begin_by_turns_before(const struct rendering *r, size_t i, size_t content, size_t *out) {
     const struct sw_text whole = sw_text_of_buffer(&r->text.bytes);
     struct sw_jinja_text asked = {0}, told = {0};
@@ -451,11 +460,11 @@ static sw_status begin_by_turns_before(const struct rendering *r, size_t i, size
     sw_jinja_text_release(&told);
     if (status == SW_OK || status == SW_ERR_NOMEM)
         return status;
-    sw_error_clear(); /* the template refuses the chat's beginning alone, such as one without a question */
+    sw_error_clear(); /* the template refuses the beginning of the chat by itself, such as one without a question */
     return SW_OK;
 }
 
-/* Returns where the text that opens replies ends: the last place of it before the content, behind other content. */
+/* Returns where the text that opens replies ends: its last occurrence before the content and after other content. */
 static size_t begin_by_opening(const struct rendering *r, size_t from, size_t content) {
     const char *opening = *r->style->opening != 0 ? r->style->opening : r->style->behind_question;
     size_t found = SIZE_MAX;
@@ -498,7 +507,7 @@ static sw_status find_reply(const struct rendering *r, size_t i, size_t from, st
     return SW_OK;
 }
 
-/* Marks what is within {% generation %}, where the template has that. */
+/* Marks what is within {% generation %}, if the template uses it. Returns whether it does. */
 static bool mark_generated(struct rendering *r) {
     bool any = false;
     for (size_t at = 0; at < r->text.bytes.bytes; at++) {
@@ -521,7 +530,7 @@ static sw_status mark_replies(struct rendering *r) {
     return SW_OK;
 }
 
-/* Appends the text from `from` on, in parts that are the template's or not, and have a loss or not. */
+/* Appends the text from `from` on, in parts that belong to the template or not, and have a loss or not. */
 static sw_status append(const struct rendering *r, size_t from, struct sw_marked_text *out) {
     for (size_t end = from; from < r->text.bytes.bytes; from = end) {
         const struct sw_text_part how = {.special = content_at(r, from) == 0, .loss = r->loss[from]};
@@ -532,7 +541,7 @@ static sw_status append(const struct rendering *r, size_t from, struct sw_marked
     return SW_OK;
 }
 
-/* Finds where a chat goes on behind the reply of its second message. */
+/* Finds where a chat continues after the reply of its second message. */
 static sw_status find_continuation(const struct rendering *r, size_t *out) {
     const struct range reply = find_content(r, 1, 0);
     *out = reply.begin != SIZE_MAX ? end_of_reply(r, reply.end) : SIZE_MAX;
@@ -557,7 +566,7 @@ static sw_status render(struct rendering *r, struct sw_chat_rendering how, struc
 sw_status sw_chat_render(const struct sw_chat_style *style, const struct sw_chat_turn *turn, size_t turns,
                          struct sw_chat_rendering how, struct sw_marked_text *out) {
     static const char *const role_names[] = {"system", "user", "assistant"};
-    /* A chat that goes on is rendered behind a question and a reply, of which nothing is kept. */
+    /* A chat that continues is rendered after a question and a reply, which are then dropped. */
     const size_t before = how.continues ? 2 : 0;
     struct sw_jinja_message *message = calloc(turns + 2, sizeof *message);
     if (message == NULL)
@@ -609,7 +618,7 @@ void sw_marked_text_release(struct sw_marked_text *marked) {
 /* Parts that are encoded as one text. */
 struct run {
     struct sw_text text;
-    size_t unlearnt_bytes; /* at its beginning, of parts without a loss */
+    size_t unlearnt_bytes; /* bytes without a loss at its beginning */
 };
 
 static sw_status append_loss(struct sw_text_buffer *loss, size_t count, bool value) {
@@ -621,7 +630,7 @@ static sw_status append_loss(struct sw_text_buffer *loss, size_t count, bool val
     return SW_OK;
 }
 
-/* Counts the tokens at `from` and later that a run shares with the tokens of its beginning without a loss. */
+/* Counts the tokens at `from` and later that a run has in common with the tokens of its beginning without a loss. */
 static sw_status count_unlearnt(struct sw_text_encoder *encoder, const struct run *run,
                                 struct sw_encode_options options, const struct sw_token_list *tokens, size_t from,
                                 size_t *out) {
@@ -655,27 +664,27 @@ static sw_status encode_run(struct sw_text_encoder *encoder, struct run *run, st
     return SW_OK;
 }
 
-/* A document on its way to tokens. */
+/* A document while it is being encoded. */
 struct encoding {
     struct sw_text_encoder *encoder;
-    struct run run; /* what is read and not encoded */
+    struct run run; /* read and not encoded yet */
     struct sw_token_list *out;
     struct sw_text_buffer *out_loss;
-    size_t skipped; /* of the next bytes: white space that a special token took */
+    size_t skipped; /* white space taken by a special token: bytes to skip */
 };
 
 static sw_status end_run(struct encoding *e) {
     return encode_run(e->encoder, &e->run, e->out, e->out_loss);
 }
 
-/* Adds the text at `data` to the run, which ends there. */
+/* Adds the text at `data` to the end of the run. */
 static sw_status add_text(struct encoding *e, const char *data, size_t bytes, bool loss) {
     const size_t skipped = bytes < e->skipped ? bytes : e->skipped;
     struct run *run = &e->run;
     e->skipped -= skipped;
     if (skipped == bytes)
         return SW_OK;
-    /* The part behind a learnt part is learnt alone only where no special token lies between them. */
+    /* A part without a loss after one with a loss needs a special token between them to end its loss. */
     if (!loss && run->unlearnt_bytes < run->text.bytes)
         SW_TRY(end_run(e));
     if (run->text.bytes == 0)
@@ -734,7 +743,7 @@ static bool begins_with(const struct sw_token_list *tokens, size_t from, const s
            memcmp(tokens->id + from, begin->id, begin->count * sizeof *begin->id) == 0;
 }
 
-/* Puts tokens before a document whose own begin at `from`. They have a loss where its first token has one. */
+/* Inserts tokens before a document whose own tokens begin at `from`. They have a loss if its first token has one. */
 static sw_status put_before(const struct sw_token_list *begin, size_t from, struct sw_token_list *tokens,
                             struct sw_text_buffer *loss) {
     const size_t own = tokens->count - from;

@@ -1,3 +1,9 @@
+/* Finds what an object of training data is, by its members, and makes a document of it.
+ *
+ * Data sets follow a few schemas by custom, not by a standard, and nearly all have extra members. A member that could
+ * change what is learned (tools, images, preferences, loss switches of other tools) is read or refused; any other is
+ * passed over and named in the log once. Ignoring all unknown members would train on chats without their tools;
+ * refusing all would refuse most data sets. */
 #include "text/documents/json_document.h"
 
 #include "core/log.h"
@@ -10,7 +16,7 @@
 
 enum { LEAST_ROOM = 8, MOST_NAMES = 64, SAID_CHARS = 600 };
 
-/* Members of a line or a message that change what is learnt and that nothing here renders. */
+/* Members of a line or a message that change what is learned and that nothing here renders. */
 static const char *const matters[] = {"tools",
                                       "functions",
                                       "tool_calls",
@@ -43,7 +49,7 @@ static const char *const matters[] = {"tools",
 
 static const struct {
     const char *name;
-    bool on_is_off; /* true takes the loss off */
+    bool on_is_off; /* a value of true switches the loss off */
 } switches[] = {{"loss", false},      {"train", false},  {"training", false}, {"trainable", false},
                 {"loss_mask", false}, {"weight", false}, {"masked", true}};
 enum { SWITCHES = sizeof switches / sizeof switches[0] };
@@ -57,9 +63,9 @@ void sw_json_passed_release(struct sw_json_passed *passed) {
 
 void sw_json_passed_say(const struct sw_json_passed *passed) {
     if (passed->beside > 0)
-        sw_log_warn("the 'text' of %s is not read, as messages or a prompt stand beside it; --field text "
-                    "reads it in their place",
-                    SW_COUNT(passed->beside, "document"));
+        sw_log_warn(
+            "the 'text' of %s is not read, because messages or a prompt come with it; --field text reads it instead",
+            SW_COUNT(passed->beside, "document"));
     char names[SAID_CHARS] = "";
     size_t used = 0;
     int named = 0;
@@ -111,8 +117,8 @@ static bool does_matter(const char *name) {
     return false;
 }
 
-/* Names that may be another tool's word for a loss that is not whole. On a message, its value says so whatever it is;
- * on a line, most of them count only as true or false, because a 'train' may be the name of a part of the data. */
+/* Tells whether a name may be another tool's word for a partial loss. On a message any value counts; on a line most
+ * names count only with a boolean, because a 'train' may name a part of the data. */
 static bool concerns_loss(const char *name, bool is_switch) {
     static const char *const parts[] = {"mask",     "loss",   "train", "weight", "learn",
                                         "supervis", "ignore", "skip",  "exclude"};
@@ -123,7 +129,7 @@ static bool concerns_loss(const char *name, bool is_switch) {
     return false;
 }
 
-/* Returns the number of a switch, whose name may have capitals, or -1. */
+/* Returns the number of a switch, ignoring case, or -1. */
 static int find_switch(const char *name) {
     for (int i = 0; i < SWITCHES; i++)
         if (strcasecmp(name, switches[i].name) == 0)
@@ -131,7 +137,8 @@ static int find_switch(const char *name) {
     return -1;
 }
 
-/* A string may be a list or an object that was written as text, as columns of tables have them. */
+/* Tells whether a member has content. A string may be a list or an object written as text, as columns of tables have
+ * them. */
 static bool says_something(const json_t *member) {
     const char *text = json_string_value(member);
     if (text != NULL && (strcmp(text, "[]") == 0 || strcmp(text, "{}") == 0 || strcmp(text, "null") == 0))
@@ -141,11 +148,11 @@ static bool says_something(const json_t *member) {
     return !json_is_null(member) && !json_is_false(member);
 }
 
-/* Looks at all members but those in `known`, which ends with NULL, and the loss switches. Refuses what could change
- * what is learnt (tools, images, pairs of preferences), and notes the rest in `passed`. */
+/* Examines all members except those in `known`, which ends with NULL, and the loss switches. Refuses what could change
+ * what is learned (tools, images, preference pairs), and notes the rest in `passed`. */
 static sw_status json_check_members(const json_t *object, const char *const *known, struct sw_json_place place,
                                     struct sw_json_passed *passed) {
-    json_t *iterable = (json_t *)(uintptr_t)object; /* iterating does not change it, but Jansson wants it writable */
+    json_t *iterable = (json_t *)(uintptr_t)object; /* iterating does not change it, but Jansson takes it as writable */
     const char *name;
     json_t *member;
     json_object_foreach(iterable, name, member) {
@@ -195,10 +202,10 @@ static sw_status read_switch(const json_t *value, int number, struct sw_json_pla
                    what, name);
 }
 
-/* Reads the members by which data sets switch the loss of a message, or a line, off or on: loss, train, training,
- * trainable, loss_mask and weight (true or 1: on), and masked (true or 1: off). Their letters may be capitals, and the
- * values strings: "True", "no", "off", "0". Refuses other values, switches that differ, and weights between. *out_name
- * is the switch. */
+/* Reads the members by which data sets switch the loss of a message or line: loss, train, training, trainable,
+ * loss_mask and weight (true or 1: on), and masked (true or 1: off). Names may have capitals, and values may be
+ * strings: "True", "no", "off", "0". Refuses other values, switches that disagree, and weights between 0 and 1.
+ * *out_name is the switch. */
 static sw_status json_loss_switch(const json_t *object, struct sw_json_place place, sw_loss_switch *out,
                                   const char **out_name) {
     json_t *iterable = (json_t *)(uintptr_t)object;
@@ -225,16 +232,16 @@ static struct sw_text text_of(const json_t *string) {
     return (struct sw_text){json_string_value(string), json_string_length(string)};
 }
 
-/* A chat on its way from JSON. */
+/* A chat while it is read from JSON. */
 struct chat {
     const struct sw_chat_reading *how;
     struct sw_chat_turn *turn;
-    bool *is_off; /* of each turn: it is a reply without a loss */
+    bool *is_off; /* per turn: it is a reply without a loss */
     size_t turns;
-    json_t *kept; /* texts that were put together of parts */
+    json_t *kept; /* texts that were joined from parts */
 };
 
-/* Returns the member of a message that has one of two names; *out is NULL where it has none. */
+/* Returns the member of a message that has one of two names; *out is NULL if it has neither. */
 static sw_status either(const json_t *message, const char *name, const char *other, const char *where,
                         const json_t **out) {
     const json_t *first = sw_json_member(message, name), *second = sw_json_member(message, other);
@@ -274,7 +281,7 @@ static sw_status read_role(const json_t *message, const char *where, sw_chat_rol
                    where, role);
 }
 
-/* Joins the parts of a content, which are all text. */
+/* Joins the parts of a content, which must all be text. */
 static sw_status join_parts(struct chat *chat, const json_t *parts, struct sw_text *out) {
     struct sw_text_buffer joined = {0};
     sw_status status = SW_OK;
@@ -302,7 +309,7 @@ static sw_status join_parts(struct chat *chat, const json_t *parts, struct sw_te
     return status;
 }
 
-/* A switch must agree with --loss. */
+/* Applies a switch, which must agree with --loss. */
 static sw_status take_switch(struct chat *chat, const struct sw_chat_turn *turn, bool in_prompt, sw_loss_switch said,
                              const char *name) {
     const char *where = chat->how->where;
@@ -367,8 +374,8 @@ static sw_status check_turns(const struct chat *chat) {
     return sw_fail(SW_ERR_ARG, "%s has no message of the assistant, so there is nothing to learn", where);
 }
 
-/* Takes the loss off replies. Each reply is one run of parts with a loss: a turn's beginning, which has none, stands
- * between two. */
+/* Removes the loss of replies. Each reply is a run of parts with a loss; the beginning of a turn, without a loss,
+ * separates two. */
 static sw_status mask_replies(const struct chat *chat, size_t first_part, struct sw_marked_text *out) {
     size_t turn = 0, runs = 0, replies = 0;
     for (size_t i = 0; i < chat->turns; i++)
@@ -432,7 +439,7 @@ sw_status sw_chat_append_json(const struct sw_chat_lists *lists, const struct sw
     return status;
 }
 
-/* Appends a prompt, which has a loss only where `all_loss` is set, and its completion, which must not be empty. */
+/* Appends a prompt, which has a loss only if `all_loss` is set, and its completion, which must not be empty. */
 static sw_status completion_append_json(const json_t *prompt, const json_t *completion, bool all_loss,
                                         const char *where, struct sw_marked_text *out) {
     if (json_string_length(completion) == 0)
@@ -445,15 +452,15 @@ enum { SHOWN_MEMBERS = 8, SHOWN_CHARS = 400 };
 
 typedef enum { NONE, CHAT, PROMPT, PAIR, TEXT } kind;
 
-/* The schema of an object. Its value is borrowed. */
+/* The schema of an object; the value is borrowed. */
 struct found {
     kind kind;
-    const char *name; /* of the member that shows the kind; of a pair, the question's */
+    const char *name; /* the member that identifies the schema; of a pair, the question's */
     const json_t *value;
-    const char *reply; /* of a pair: the name of its other member */
+    const char *reply; /* of a pair: the other member's name */
 };
 
-/* An object on its way to a document. */
+/* An object while it becomes a document. */
 struct reading {
     const json_t *object;
     const struct sw_json_rules *rules;
@@ -495,8 +502,8 @@ static int count_members(const struct reading *r, const char *const *names, int 
     return found;
 }
 
-/* Finds a question and its reply by the names that data sets have for them. A 'prompt' may be a user's turn, or text
- * that the reply continues. */
+/* Finds a question and its reply by the names that data sets use. A 'prompt' may be a user's turn, or text that the
+ * reply continues. */
 static sw_status find_pair(const struct reading *r, struct found *out) {
     static const char *const questions[] = {"input", "prompt", "query", "question", "instruction"};
     static const char *const replies[] = {"output", "response", "answer"};
@@ -547,7 +554,7 @@ static sw_status find_schema(const struct reading *r, struct found *out) {
     return out->kind == NONE ? find_pair(r, out) : SW_OK;
 }
 
-/* Says what an object without a schema has instead. */
+/* Fails for an object without a schema, and says what it has instead. */
 static sw_status refuse_schema(const struct reading *r) {
     static const char *const known[] = {NULL};
     char names[SHOWN_CHARS] = "none";
@@ -556,7 +563,7 @@ static sw_status refuse_schema(const struct reading *r) {
     json_t *iterable = (json_t *)(uintptr_t)r->object;
     const char *name;
     json_t *value;
-    struct sw_json_passed passed = {0}; /* is not said, as the line is not read */
+    struct sw_json_passed passed = {0}; /* not reported, since the line is not read */
     const sw_status status = json_check_members(r->object, known, (struct sw_json_place){.where = r->where}, &passed);
     sw_json_passed_release(&passed);
     SW_TRY(status);
@@ -572,7 +579,7 @@ static sw_status refuse_schema(const struct reading *r) {
                    r->where, r->rules->field != NULL ? r->rules->field : "text", names);
 }
 
-/* Checks the members besides those that a schema reads. */
+/* Checks the members that the schema does not read. */
 static sw_status check_members(const struct reading *r, const char *const *known, bool chosen) {
     const struct sw_json_place place = {.where = r->where, .chosen = chosen};
     const char *name;
@@ -588,7 +595,7 @@ static sw_status check_members(const struct reading *r, const char *const *known
                          r->where, name);
 }
 
-/* Returns the text of 'system' (or 'system_prompt') in *out, or NULL where it is absent or empty. */
+/* Returns the text of 'system' (or 'system_prompt') in *out; NULL: absent or empty. */
 static sw_status read_system(const struct reading *r, const json_t **out) {
     const json_t *first = sw_json_member(r->object, "system"), *second = sw_json_member(r->object, "system_prompt");
     const json_t *system = first != NULL ? first : second;
@@ -603,14 +610,15 @@ static sw_status read_system(const struct reading *r, const json_t **out) {
 static sw_status refuse_system(const struct reading *r, const char *beside) {
     const json_t *system;
     SW_TRY(read_system(r, &system));
-    return system == NULL ? SW_OK
-                          : sw_fail(SW_ERR_UNSUPPORTED,
-                                    "%s has 'system' beside %s, where it has no place; make the "
-                                    "line a chat of 'messages'",
-                                    r->where, beside);
+    return system == NULL
+               ? SW_OK
+               : sw_fail(
+                     SW_ERR_UNSUPPORTED,
+                     "%s has 'system' together with %s, which has no system turn; make the line a chat of 'messages'",
+                     r->where, beside);
 }
 
-/* Lines of KTO and of ranked replies say whether the reply is one to learn. */
+/* Refuses lines of KTO and of ranked replies, which say whether the reply is worth learning. */
 static sw_status refuse_label(const struct reading *r) {
     static const char *const names[] = {"label", "kto_tag"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -658,7 +666,7 @@ static sw_status append_prompt(const struct reading *r) {
     return completion_append_json(prompt, completion, r->rules->all_loss, r->where, r->out);
 }
 
-/* The prompt that Stanford Alpaca's data were made for, without an input and with one. */
+/* The prompts of Stanford Alpaca's data, without an input and with one. */
 static const char alpaca_plain[] = "Below is an instruction that describes a task. Write a response that appropriately "
                                    "completes the request.\n\n### Instruction:\n";
 static const char alpaca_input[] =
@@ -701,7 +709,7 @@ static sw_status append_question(const struct reading *r, const json_t *question
     return status;
 }
 
-/* Returns what an instruction is about, or NULL: 'input', which Dolly calls 'context'. Other questions have none. */
+/* Returns what an instruction is about: 'input', or Dolly's 'context'. NULL: other questions have none. */
 static sw_status read_input(const struct reading *r, const struct found *found, const json_t **out) {
     const json_t *input = sw_json_member(r->object, "input"), *context = sw_json_member(r->object, "context");
     const bool is_instruction = strcmp(found->name, "instruction") == 0, has_input = json_string_length(input) > 0;

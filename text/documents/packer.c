@@ -1,16 +1,22 @@
+/* Packs documents into sequences of equal length, best fit first.
+ *
+ * Up to MOST_OPEN sequences are open at once. A document goes into the fullest one that has room, so little padding is
+ * needed without sorting the data, which would need all of it in memory and would change its order. Only a document
+ * longer than a sequence is split; cutting all documents where sequences end would lose the beginning of half of them.
+ */
 #include "text/documents/packer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* With more open sequences less padding is needed, and more memory. */
+/* More open sequences need less padding but more memory. */
 enum { MOST_OPEN = 64 };
 
-/* A sequence that is being filled. */
+/* A sequence being filled. */
 struct sequence {
     struct sw_token_list tokens;
     struct sw_text_buffer loss;
-    struct sw_token_list lengths; /* of its documents, in tokens */
+    struct sw_token_list lengths; /* lengths of its documents, in tokens */
 };
 
 struct sw_packer {
@@ -20,10 +26,10 @@ struct sw_packer {
     struct sequence sequence[MOST_OPEN];
     int open;
     int64_t split, padded;
-    /* The end of a document that comes in parts: at most a sequence, and a part. */
+    /* The end of a document that comes in parts: at most a sequence and a part. */
     struct sw_token_list pending;
     struct sw_text_buffer pending_loss;
-    bool pending_split; /* its beginning is in sequences already */
+    bool pending_split; /* its beginning is already in sequences */
 };
 
 sw_status sw_packer_open(struct sw_token_writer *writer, int64_t seq, int32_t padding, struct sw_packer **out) {
@@ -48,7 +54,7 @@ void sw_packer_close(struct sw_packer *packer) {
     free(packer);
 }
 
-/* `part` is the SW_MASK_... value of what is no whole document, else 0. */
+/* `part`: the SW_MASK_... value of something that is not a whole document, else 0. */
 static sw_status append(struct sequence *sequence, const struct sw_token_list *tokens, struct sw_text loss, char part) {
     const int32_t length = (int32_t)tokens->count;
     const size_t first = sequence->loss.bytes;
@@ -80,7 +86,7 @@ static sw_status fill_up(struct sw_packer *packer, struct sequence *sequence) {
     return status;
 }
 
-/* Fills a sequence up, writes it and makes it empty. */
+/* Fills up a sequence, writes it and empties it. */
 static sw_status write(struct sw_packer *packer, struct sequence *sequence) {
     SW_TRY(fill_up(packer, sequence));
     for (size_t i = 0, at = 0; packer->writer != NULL && i < sequence->lengths.count; i++) {
@@ -93,7 +99,7 @@ static sw_status write(struct sw_packer *packer, struct sequence *sequence) {
     return SW_OK;
 }
 
-/* Returns the fullest sequence that has room for so many tokens, or NULL. */
+/* Returns the fullest sequence with room for `tokens` tokens, or NULL. */
 static struct sequence *find(struct sw_packer *packer, size_t tokens) {
     struct sequence *best = NULL;
     for (int i = 0; i < packer->open; i++) {
@@ -176,7 +182,7 @@ int64_t sw_packer_padding(const struct sw_packer *packer) {
     return packer->padded;
 }
 
-/* The saved state: split, padded and the number of open sequences, then for each sequence its numbers of tokens and
+/* The saved state: split, padding and the number of open sequences; then for each sequence its numbers of tokens and
  * documents, the tokens, their losses, and the lengths of the documents. */
 static sw_status save_sequence(const struct sequence *sequence, struct sw_text_buffer *out) {
     const int64_t counts[] = {(int64_t)sequence->tokens.count, (int64_t)sequence->lengths.count};
@@ -199,7 +205,7 @@ sw_status sw_packer_save(const struct sw_packer *packer, struct sw_text_buffer *
     return SW_OK;
 }
 
-/* Takes bytes off the beginning of a state. */
+/* Takes bytes from the beginning of a state. */
 static sw_status take(struct sw_text *state, void *out, size_t bytes) {
     if (state->bytes < bytes)
         return sw_fail(SW_ERR_CORRUPT, "the state of packed documents is cut off");
@@ -220,7 +226,7 @@ static sw_status fail_damaged(void) {
     return sw_fail(SW_ERR_CORRUPT, "the state of packed documents is damaged");
 }
 
-/* Tells whether a sequence may be one: its documents fill it, and its tokens are in the vocabulary. */
+/* Tells whether a sequence is valid: its documents fill it, and its tokens are in the vocabulary. */
 static bool is_possible(const struct sequence *sequence, int64_t vocab) {
     size_t sum = 0;
     for (size_t i = 0; i < sequence->lengths.count; i++) {

@@ -1,3 +1,8 @@
+/* Reads a text file, packed or not, in any encoding, as a stream of UTF-8.
+ *
+ * Three buffers in a row: packed bytes, raw bytes in the file's encoding, text. Each stage runs only when the next is
+ * empty, so memory is constant and a pipe is read as it comes. Text is never guessed beyond byte order marks: a wrong
+ * guess would train on garbage, so bytes that are not of the encoding are an error with their place. */
 #include "text/documents/text_file.h"
 
 #include "core/files/files.h"
@@ -26,12 +31,12 @@ static const iconv_t no_iconv = (iconv_t)-1;
 struct sw_text_converter {
     struct sw_text_coding coding;
     const char *name;
-    iconv_t iconv;                 /* no_iconv: the text is UTF-8 */
-    size_t unit;                   /* bytes of the encoding's smallest character */
-    bool passes, begun;            /* bytes that are not UTF-8 pass; the file's first bytes were looked at */
-    bool flushed;                  /* iconv has given what it held back */
-    bool may_be_mark;              /* nothing was made yet, so that U+FEFF would be a byte order mark */
-    int64_t taken, line, replaced; /* bytes of the file; line that the next byte is in, from 1 */
+    iconv_t iconv;      /* no_iconv: the text is UTF-8 */
+    size_t unit;        /* bytes of the encoding's smallest character */
+    bool passes, begun; /* passes: let bytes through that are not UTF-8; begun: the file's first bytes were examined */
+    bool flushed;       /* iconv has given everything it held back */
+    bool may_be_mark;   /* nothing was produced yet, so U+FEFF would be a byte order mark */
+    int64_t taken, line, replaced; /* taken: bytes of the file; line: line of the next byte, from 1 */
 };
 
 static bool is_utf8(const char *encoding) {
@@ -42,12 +47,12 @@ static iconv_t open_one(const char *encoding, bool writes) {
     return writes ? iconv_open(encoding, "UTF-8") : iconv_open("UTF-8", encoding);
 }
 
-/* Opens iconv by the name as it was given, or as the C library may spell it: "latin-1" is its LATIN1. `writes`: UTF-8
- * becomes the encoding, in place of the other direction. */
+/* Opens iconv by the given name, or as the C library may spell it: "latin-1" is its LATIN1. `writes`: converts from
+ * UTF-8 to the encoding instead. */
 static iconv_t open_iconv(const char *encoding, bool writes) {
     char bare[NAME_CHARS];
     size_t chars = 0;
-    /* A slash would begin iconv's own wishes for what it cannot convert. */
+    /* A slash would begin options for iconv. */
     if (strlen(encoding) >= NAME_CHARS || strchr(encoding, '/') != NULL || encoding[0] == '\0')
         return no_iconv;
     const iconv_t as_given = open_one(encoding, writes);
@@ -75,7 +80,7 @@ sw_status sw_text_coding_check(const char *encoding) {
     return SW_OK;
 }
 
-/* Returns the bytes of an encoding's smallest character: so many more has "AA" than "A", whatever begins both. */
+/* Returns the bytes of an encoding's smallest character: the difference between "AA" and "A", whatever begins both. */
 static size_t unit_of(const char *encoding) {
     const iconv_t opened = open_iconv(encoding, true);
     size_t left[2] = {0};
@@ -91,7 +96,7 @@ static size_t unit_of(const char *encoding) {
     return left[0] > left[1] ? left[0] - left[1] : 1;
 }
 
-/* `name` is the file's, for messages; borrowed. The caller closes the converter. */
+/* Opens a converter. `name` is the file's, for messages; borrowed. The caller closes the converter. */
 static sw_status text_converter_open(const struct sw_text_coding *coding, const char *name,
                                      struct sw_text_converter **out) {
     struct sw_text_converter *converter = calloc(1, sizeof *converter);
@@ -121,13 +126,13 @@ static void text_converter_close(struct sw_text_converter *converter) {
 
 static bool text_converter_copies(const struct sw_text_converter *converter);
 
-/* Lets bytes that are not UTF-8 pass, for a caller that refuses them line by line. Changes nothing where the coding
- * names another encoding, or is lossy. */
+/* Lets bytes through that are not UTF-8, for a caller that refuses them line by line. Has no effect with another
+ * encoding, or if the coding is lossy. */
 static void text_converter_pass(struct sw_text_converter *converter) {
     converter->passes = text_converter_copies(converter);
 }
 
-/* Refuses UTF-16 and UTF-32, with a byte order mark or, where a third of the bytes is zero, without one. */
+/* Refuses UTF-16 and UTF-32: with a byte order mark, or without one if a third of the bytes is zero. */
 static sw_status look_at_beginning(struct sw_text_converter *converter, struct sw_text text) {
     const char *wide = NULL;
     size_t zeros = 0;
@@ -153,7 +158,7 @@ static sw_status look_at_beginning(struct sw_text_converter *converter, struct s
                    converter->name, zeros, looked);
 }
 
-/* Refuses the sequence that `text` begins with. */
+/* Refuses the sequence at the beginning of `text`. */
 static sw_status refuse(const struct sw_text_converter *converter, struct sw_text text, bool cut) {
     const struct sw_text_converter *c = converter;
     const char *encoding = c->iconv != no_iconv ? c->coding.encoding : "UTF-8";
@@ -166,9 +171,9 @@ static sw_status refuse(const struct sw_text_converter *converter, struct sw_tex
                    (long long)c->taken, (long long)c->line, way);
 }
 
-/* A piece that is being converted. */
+/* A piece being converted. */
 struct made {
-    struct sw_text in; /* the rest */
+    struct sw_text in; /* not converted yet */
     const char *begin;
     char *out;
     size_t room;
@@ -179,7 +184,7 @@ static void take(struct sw_text_converter *converter, struct made *made, size_t 
     converter->taken += (int64_t)bytes;
 }
 
-/* Notes what was made at `out`, which counts the lines for messages, and drops a byte order mark. */
+/* Notes what was produced at `out`, counts its lines for messages, and drops a byte order mark. */
 static void put(struct sw_text_converter *converter, struct made *made, size_t bytes) {
     if (bytes == 0)
         return;
@@ -195,7 +200,7 @@ static void put(struct sw_text_converter *converter, struct made *made, size_t b
     made->room -= bytes;
 }
 
-/* Replaces so many bytes that the encoding does not have. */
+/* Replaces bytes that are invalid in the encoding. */
 static void replace(struct sw_text_converter *converter, struct made *made, size_t bytes) {
     memcpy(made->out, replacement.data, replacement.bytes);
     put(converter, made, replacement.bytes);
@@ -203,7 +208,7 @@ static void replace(struct sw_text_converter *converter, struct made *made, size
     converter->replaced++;
 }
 
-/* Returns so many of the bytes at most, without the beginning of a character at their end. */
+/* Returns how many bytes, at most `most`, end with a whole character. */
 static size_t whole_bytes(struct sw_text text, size_t most) {
     return text.bytes <= most ? text.bytes : sw_utf8_valid_bytes((struct sw_text){text.data, most});
 }
@@ -230,7 +235,7 @@ static sw_status copy_utf8(struct sw_text_converter *converter, struct made *mad
     return SW_OK;
 }
 
-/* Calls iconv, without input to get what it holds back. Returns the errno of its failure, or 0. */
+/* Calls iconv; with `flush` without input, to get what it holds back. Returns the errno of its failure, or 0. */
 static int run_iconv(struct sw_text_converter *converter, struct made *made, bool flush) {
     char *in = (char *)(uintptr_t)made->in.data, *out = made->out;
     size_t in_left = made->in.bytes, room = made->room;
@@ -257,9 +262,9 @@ static sw_status convert_other(struct sw_text_converter *converter, struct made 
     return SW_OK;
 }
 
-/* Converts as much of a piece as fits; what was not taken is given again in front of what follows. Nothing taken and
- * nothing made asks for more bytes. A byte order mark at the file's beginning is dropped. Fails with the place of what
- * the encoding does not have, once all before it was made. */
+/* Converts as much of a piece as fits. The caller gives what was not taken again, followed by more. If nothing is taken
+ * and nothing made, more bytes are needed. Drops a byte order mark at the file's beginning. At something invalid in the
+ * encoding, fails with its position once all text before it was made. */
 static sw_status text_convert(struct sw_text_converter *converter, const struct sw_text_piece *piece, size_t *out_taken,
                               size_t *out_made) {
     struct made made = {{piece->in, piece->in_bytes}, piece->out, piece->out, piece->room};
@@ -273,18 +278,18 @@ static sw_status text_convert(struct sw_text_converter *converter, const struct 
     return SW_OK;
 }
 
-/* Tells whether text comes out as its bytes went in, but for a byte order mark. */
+/* Tells whether text comes out as its bytes went in, except for a byte order mark. */
 static bool text_converter_copies(const struct sw_text_converter *converter) {
     return converter->iconv == no_iconv && !converter->coding.lossy;
 }
 
-/* Notes at which byte of the file, and in which line, the next piece begins. */
+/* Sets the byte of the file, and the line, at which the next piece begins. */
 static void text_converter_go_to(struct sw_text_converter *converter, int64_t byte, int64_t line) {
     converter->taken = byte;
     converter->line = line;
 }
 
-/* Returns how often U+FFFD was put in the place of something. */
+/* Returns how many times U+FFFD replaced something. */
 static int64_t text_converter_replaced(const struct sw_text_converter *converter) {
     return converter->replaced;
 }
@@ -293,7 +298,11 @@ static int64_t text_converter_replaced(const struct sw_text_converter *converter
 #include <zstd.h>
 #endif
 
-enum { WAIT_MS = 200, BLOCK_BYTES = 1 << 16, GZIP_WINDOW = 15 + 16 /* of zlib: a gzip member with its head and sum */ };
+enum {
+    WAIT_MS = 200,
+    BLOCK_BYTES = 1 << 16,
+    GZIP_WINDOW = 15 + 16 /* of zlib: a gzip member with header and checksum */
+};
 
 /* Bytes that were read ahead. */
 struct block {
@@ -306,20 +315,20 @@ struct sw_text_file {
     int source;    /* descriptor; -1: not open */
     bool may_wait; /* the source is a pipe or a terminal */
     enum { PLAIN, GZIP, ZSTD } packing;
-    bool within; /* a packed file: its packing has begun and has not ended */
+    bool within; /* a packed file: within a compressed stream */
     z_stream gzip;
 #if SW_HAVE_ZSTD
     ZSTD_DStream *zstd;
 #endif
     struct sw_text_converter *converter;
     int64_t offset;      /* bytes of the source that were read */
-    struct block packed; /* as they lie on the drive */
+    struct block packed; /* as in the file */
     struct block raw;    /* unpacked, in the file's encoding */
     struct block text;   /* UTF-8 */
     bool raw_ended;
 };
 
-/* Waits until a pipe or terminal has something to read. The user may end the wait. */
+/* Waits until a pipe or terminal has something to read. The user may stop the wait. */
 static sw_status wait_for_input(const struct sw_text_file *file) {
     struct sw_long_work waiting = sw_long_work_begin("waiting for text", SW_LONG_WORK_SILENT);
     struct pollfd input = {.fd = file->source, .events = POLLIN};
@@ -328,7 +337,7 @@ static sw_status wait_for_input(const struct sw_text_file *file) {
     return SW_OK;
 }
 
-/* Reads the next bytes of the source where none are left; at its end there are none. */
+/* Reads the source's next bytes if none are left. At its end there are none. */
 static sw_status fill_packed(struct sw_text_file *file) {
     struct block *packed = &file->packed;
     if (packed->at < packed->end)
@@ -365,7 +374,7 @@ static sw_status unpack_none(struct sw_text_file *file) {
     return SW_OK;
 }
 
-/* Begins the next member of a gzip file, behind zeros that fill a block up. Fails at anything else, which may be a
+/* Begins the next member of a gzip file, skipping zeros that fill up a block. Fails at anything else, which may be a
  * damaged member. */
 static sw_status begin_member(struct sw_text_file *file) {
     while (file->packed.end > 0 && file->packed.data[file->packed.at] == 0) {
@@ -450,7 +459,7 @@ static void close_zstd(struct sw_text_file *file) {
 
 /* --- The file --- */
 
-/* Refuses what has no text or no end. Standard input and pipes are read as they come. */
+/* Refuses sources without text or without an end. Standard input and pipes are read as they come. */
 static sw_status check_source(struct sw_text_file *file) {
     struct stat info, null;
     if (fstat(file->source, &info) != 0)
@@ -464,7 +473,7 @@ static sw_status check_source(struct sw_text_file *file) {
     return SW_OK;
 }
 
-/* Opens without waiting for the other end of a FIFO, so that the user can stop the program until it comes. */
+/* Opens without waiting for the other end of a FIFO, so that the user can stop the program while it waits. */
 static sw_status open_source(struct sw_text_file *file) {
     const bool is_stdin = strcmp(file->name, SW_TEXT_STDIN) == 0;
     file->source = is_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
@@ -475,7 +484,7 @@ static sw_status open_source(struct sw_text_file *file) {
     return file->source >= 0 ? check_source(file) : sw_fail(SW_ERR_ARG, "%s: %s", file->name, strerror(error));
 }
 
-/* Finds out how the file is packed by its first bytes, and for Zstandard by its name too. */
+/* Finds out how the file is packed by its first bytes, for Zstandard also by its name. */
 static sw_status open_packing(struct sw_text_file *file) {
     SW_TRY(fill_packed(file));
     const struct sw_text head = left_of(&file->packed);
@@ -525,7 +534,7 @@ void sw_text_file_close(struct sw_text_file *file) {
     free(file);
 }
 
-/* Unpacks more bytes behind those that are left. */
+/* Appends more unpacked bytes. */
 static sw_status fill_raw(struct sw_text_file *file) {
     struct block *raw = &file->raw;
     raw->end -= raw->at;
@@ -541,7 +550,7 @@ static sw_status fill_raw(struct sw_text_file *file) {
     return SW_OK;
 }
 
-/* Appends text to what is ahead, as much as fits in `room`; at the end nothing. */
+/* Appends text, as much as fits in `room`; at the end nothing. */
 static sw_status make_text(struct sw_text_file *file, size_t room) {
     struct block *text = &file->text;
     for (size_t made = 0; made == 0;) {
@@ -566,7 +575,7 @@ static sw_status make_text(struct sw_text_file *file, size_t room) {
     return SW_OK;
 }
 
-/* Makes text where none is left; at the end there is none. */
+/* Makes text if none is left. At the end there is none. */
 static sw_status fill_text(struct sw_text_file *file) {
     if (file->text.at < file->text.end)
         return SW_OK;
@@ -595,7 +604,7 @@ sw_status sw_text_file_read(struct sw_text_file *file, char *out, size_t bytes, 
     return SW_OK;
 }
 
-/* Seeks in a file that is neither packed nor converted, of which something was read ahead. */
+/* Seeks in a file that is neither packed nor converted, and from which something was read ahead. */
 static sw_status seek(struct sw_text_file *file, int64_t bytes, int64_t lines) {
     const size_t ahead = left_of(&file->text).bytes + left_of(&file->raw).bytes + left_of(&file->packed).bytes;
     const int64_t offset = file->offset - (int64_t)ahead + bytes;
@@ -610,7 +619,7 @@ static sw_status seek(struct sw_text_file *file, int64_t bytes, int64_t lines) {
 
 sw_status sw_text_file_skip(struct sw_text_file *file, int64_t bytes, int64_t lines) {
     struct sw_text ahead;
-    SW_TRY(sw_text_file_peek(file, &ahead)); /* drops a byte order mark, which the bytes do not count */
+    SW_TRY(sw_text_file_peek(file, &ahead)); /* drops a byte order mark, which `bytes` does not count */
     if (bytes > BLOCK_BYTES && file->packing == PLAIN && text_converter_copies(file->converter))
         return seek(file, bytes, lines);
     while (bytes > 0 && file->text.at < file->text.end) {

@@ -40,10 +40,10 @@ bool sw_text_is_readable(const char *path) {
     return sw_text_is_json(path) || ends_in_any(path, endings, 2);
 }
 
-/* A kind of file that people have data in and that is not read. */
+/* A kind of file in which people have data and that is not read. */
 struct foreign {
-    const char *ending, *begin; /* of the name, and of the bytes; NULL: they say nothing */
-    const char *what, *way;     /* what it is, and how it becomes text */
+    const char *ending, *begin; /* of the name, and of the content; NULL: no sign */
+    const char *what, *way;     /* its name, and how to make text of it */
 };
 
 static const char by_datasets[] = "write it as JSON lines, such as with load_dataset(...).to_json(...) of datasets";
@@ -122,7 +122,7 @@ static const char *last_name(const char *path) {
     return slash != NULL ? slash + 1 : path;
 }
 
-/* Tells whether a file lies beside data to describe it or its folder, as data sets and repositories have them. */
+/* Tells whether a file describes the data or the folder next to it, as in data sets and repositories. */
 static bool describes_data(const char *name) {
     static const char *const stems[] = {"readme",    "license",         "licence",  "copying",      "notice",
                                         "changelog", "contributing",    "citation", "dataset_card", "datasheet",
@@ -157,7 +157,7 @@ static bool describes_data(const char *name) {
     return false;
 }
 
-/* Returns why an entry of a folder, or a match of a pattern, is no data; NULL: it is. */
+/* Returns why an entry of a folder, or a match of a pattern, is not data; NULL: it is. */
 static const char *why_left(const char *path) {
     if (describes_data(last_name(path)))
         return "describes data";
@@ -174,7 +174,7 @@ static sw_status leave(struct sw_text_inputs *inputs, const char *path, const ch
     return asprintf(name, "%s (%s)", path, why) >= 0 ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to list text files");
 }
 
-/* Adds what was found by looking for files: a folder's entry, or a pattern's match. */
+/* Adds a file that was found by searching: a folder's entry or a pattern's match. */
 static sw_status add_found(struct sw_text_inputs *inputs, const char *path) {
     const char *why = why_left(path);
     if (why != NULL)
@@ -245,7 +245,7 @@ static sw_status add_pattern(struct sw_text_inputs *inputs, const char *pattern)
     inputs->searched = true;
     if (result != 0 && result != GLOB_NOMATCH)
         status = sw_fail(SW_ERR_IO, "%s cannot be listed: %s", pattern, strerror(errno));
-    if (result == 0) /* glob would sort by the locale */
+    if (result == 0) /* glob would sort by locale */
         qsort(found.gl_pathv, found.gl_pathc, sizeof found.gl_pathv[0], by_bytes);
     for (size_t i = 0; status == SW_OK && result == 0 && i < found.gl_pathc; i++)
         status = add_match(inputs, found.gl_pathv[i]);
@@ -268,7 +268,7 @@ static int by_identity(const void *a, const void *b) {
     return x->index - y->index;
 }
 
-/* Leaves out of the files from `first` on those that an earlier one of them also is, by a link. */
+/* Removes, from `first` on, files that an earlier one also is, through a link. */
 static sw_status leave_doubles(struct sw_text_inputs *inputs, int first) {
     const int count = inputs->count - first;
     struct identity *file = calloc((size_t)count + 1, sizeof *file);
@@ -311,7 +311,7 @@ static sw_status add_name(struct sw_text_inputs *inputs, const char *name) {
     return leave_doubles(inputs, first);
 }
 
-/* Appends what fits. */
+/* Appends as much as fits. */
 __attribute__((format(printf, 2, 3))) static void append(char text[SAID_CHARS], const char *format, ...) {
     const size_t used = strlen(text);
     va_list args;

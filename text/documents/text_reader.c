@@ -27,11 +27,11 @@ enum { CHUNK_BYTES = 1 << 16, LINE_BYTES = 1 << 20 };
 struct sw_text_pieces {
     struct sw_text_file *file;
     sw_text_form form;
-    char chunk[CHUNK_BYTES]; /* the bytes from chunk_at to chunk_end are still to be cut */
+    char chunk[CHUNK_BYTES]; /* bytes [chunk_at, chunk_end) are still to be cut */
     size_t chunk_at, chunk_end;
     struct sw_text_buffer piece;
-    bool too_long, ended; /* ended: a list was closed, or its file is over */
-    bool unended;         /* the piece is a part of a line, which goes on */
+    bool too_long, ended; /* ended: a list was closed, or its file has ended */
+    bool unended;         /* the piece is part of a line that continues */
     struct sw_text_pieces_position at;
 };
 
@@ -39,13 +39,13 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* The first character that is no space, and the first behind it in its line; 0: there is none. */
+/* The first character that is not a space, and the next one in its line; 0: there is none. */
 struct beginning {
     char first, second;
     bool alone; /* the first has its line to itself */
 };
 
-/* Looks at a beginning; false asks for more text. */
+/* Examines a beginning. Returns false if it needs more text. */
 static bool look_at(struct sw_text text, struct beginning *out) {
     size_t i = 0;
     while (i < text.bytes && is_space(text.data[i]))
@@ -91,8 +91,8 @@ static sw_status find_form(struct sw_text_pieces *pieces, const char *path) {
 
 static void text_pieces_close(struct sw_text_pieces *pieces);
 
-/* Opens a file (text_file.h). A name that says JSON (text_inputs.h) is that; standard input and pipes are JSON where
- * they begin as objects, or as a list of objects or strings. The caller closes the pieces. */
+/* Opens a file (text_file.h). A JSON name (text_inputs.h) decides; standard input and pipes are JSON if they begin like
+ * objects, or like a list of objects or strings. The caller closes the pieces. */
 static sw_status text_pieces_open(const char *path, const struct sw_text_coding *coding, struct sw_text_pieces **out) {
     struct sw_text_pieces *pieces = calloc(1, sizeof *pieces);
     if (pieces == NULL)
@@ -118,7 +118,7 @@ static void text_pieces_close(struct sw_text_pieces *pieces) {
     free(pieces);
 }
 
-/* Makes sure that a byte is ahead, but at the file's end. */
+/* Makes sure that a byte is ahead, unless the file has ended. */
 static sw_status fill(struct sw_text_pieces *pieces, bool *out_end) {
     if (pieces->chunk_at == pieces->chunk_end) {
         pieces->chunk_at = 0;
@@ -128,7 +128,7 @@ static sw_status fill(struct sw_text_pieces *pieces, bool *out_end) {
     return SW_OK;
 }
 
-/* Takes bytes from the chunk, and keeps them as a part of the piece. */
+/* Takes bytes from the chunk, as part of the piece. */
 static sw_status take(struct sw_text_pieces *pieces, size_t bytes) {
     const size_t most = pieces->form == SW_TEXT_PLAIN ? SIZE_MAX : SW_TEXT_MOST_JSON_BYTES;
     const char *begin = pieces->chunk + pieces->chunk_at;
@@ -173,7 +173,7 @@ static sw_status read_json_line(struct sw_text_pieces *pieces, bool *out_end) {
     return SW_OK;
 }
 
-/* Passes over spaces. *out is the character ahead, which is not taken; 0: the file ends. */
+/* Skips spaces. *out is the next character, which is not taken; 0: the file ends. */
 static sw_status next_character(struct sw_text_pieces *pieces, char *out) {
     for (bool end;; pieces->chunk_at++, pieces->at.offset++) {
         SW_TRY(fill(pieces, &end));
@@ -189,14 +189,14 @@ static void pass(struct sw_text_pieces *pieces) {
     pieces->at.offset++;
 }
 
-/* How far a value of JSON is. */
+/* The state of scanning a JSON value. */
 struct cut {
     int64_t levels;
     bool in_string, escaped;
 };
 typedef enum { GOES_ON, ENDS_BEHIND, ENDS_BEFORE } cut_end;
 
-/* Takes in one more character of a value, and tells whether the value ends with it or was over before it. */
+/* Scans one more character. Returns whether the value ends with it, or had ended before it. */
 static cut_end cut_at(struct cut *cut, char c) {
     if (cut->in_string) {
         cut->in_string = cut->escaped || c != '"';
@@ -237,7 +237,7 @@ static sw_status fail_list(struct sw_text_pieces *pieces, const char *what) {
                    what);
 }
 
-/* Passes what stands between two values of a list. *out_end: the list is over. */
+/* Skips what separates two values of a list. *out_end: the list has ended. */
 static sw_status pass_between(struct sw_text_pieces *pieces, bool is_first, bool *out_end) {
     char next;
     SW_TRY(next_character(pieces, &next));
@@ -288,7 +288,7 @@ static sw_status read_values(struct sw_text_pieces *pieces, bool *out_end) {
                : SW_OK;
 }
 
-/* Reads the next piece; *out_end is set where there is none. SW_ERR_CORRUPT: a list is broken between its values. */
+/* Reads the next piece; *out_end is set if there is none. SW_ERR_CORRUPT: a list is broken between its values. */
 static sw_status text_pieces_next(struct sw_text_pieces *pieces, struct sw_text_piece_read *out, bool *out_end) {
     const bool by_value = pieces->form == SW_TEXT_JSON_LIST || pieces->form == SW_TEXT_JSON_VALUES;
     pieces->piece.bytes = 0;
@@ -326,7 +326,7 @@ static sw_text_form text_pieces_form(const struct sw_text_pieces *pieces) {
     return pieces->form;
 }
 
-/* The file that is read (text_file.h). */
+/* Returns the file being read (text_file.h). */
 static struct sw_text_file *text_pieces_file(struct sw_text_pieces *pieces) {
     return pieces->file;
 }
@@ -337,20 +337,20 @@ struct sw_text_reader {
     const char *const *files;
     int file_count, next_file;
     struct sw_text_rules rules;
-    struct sw_text_pieces *pieces; /* of the open file; NULL: none is open */
+    struct sw_text_pieces *pieces; /* of the open file; NULL: none */
     const char *path;
     int64_t skipped;
-    int64_t empty;             /* documents without any text, and empty files */
-    int64_t crlf_files;        /* files of text with lines that end in CR LF, of which one is said */
+    int64_t empty;             /* documents without text, and empty files */
+    int64_t crlf_files;        /* text files with lines that end in CR LF; one of them is reported */
     bool crlf;                 /* the open file has such lines */
-    int64_t replaced;          /* in the files that were closed */
+    int64_t replaced;          /* in files already closed */
     struct sw_chat_style chat; /* chosen when the first chat is read */
     bool chat_failed;          /* the model has no chat format */
     enum { NOT_LOOKED, NO_TEMPLATE, HAS_TEMPLATE } template;
-    struct sw_json_passed passed; /* members of objects that were not read */
-    struct sw_text_buffer rest;   /* of the document, behind the part that was read last */
+    struct sw_json_passed passed; /* members of objects that were passed over */
+    struct sw_text_buffer rest;   /* of the document, after the part that was read last */
     bool within;                  /* more of a document follows */
-    int64_t bytes, bytes_before;  /* of all files, and of those before the open one, as they lie on the drive */
+    int64_t bytes, bytes_before;  /* size of all files, and of those before the open one, on the drive */
 };
 
 static sw_status check_file(const char *path, int64_t *bytes) {
@@ -449,7 +449,7 @@ static sw_status choose_chat_style(struct sw_text_reader *reader) {
     return SW_OK;
 }
 
-/* Looks once whether the model's folder has a chat template. */
+/* Checks once whether the model's folder has a chat template. */
 static sw_status look_for_template(struct sw_text_reader *reader) {
     char path[PATH_MAX];
     json_t *config;
@@ -515,7 +515,7 @@ static sw_status append_json(struct sw_text_reader *reader, const struct sw_text
     return status;
 }
 
-/* Leaves a line out that is wrong, and says why of the first few. */
+/* Leaves out a line that is wrong. Logs the reason for the first few. */
 static void skip_line(struct sw_text_reader *reader, sw_status status, struct sw_marked_text *out) {
     if (reader->skipped++ < MOST_SKIPS_SAID)
         sw_log_warn("left out: %s", sw_error_message(status));
@@ -523,12 +523,13 @@ static void skip_line(struct sw_text_reader *reader, sw_status status, struct sw
     sw_marked_text_clear(out);
 }
 
-/* Tells whether a document is white space alone, which teaches nothing. */
+/* Tells whether a line ends in CR LF. */
 static bool ends_in_crlf(struct sw_text line) {
     return line.bytes >= 2 && memcmp(line.data + line.bytes - 2, "\r\n", 2) == 0;
 }
 
-/* Refuses a long document, with the command that divides it. The tokens that this makes are data for every command. */
+/* Refuses a document that is too long, with the command that divides it. The token file that the command makes is data
+ * for every other command. */
 static sw_status fail_long(const struct sw_text_reader *reader) {
     const struct sw_text_rules *rules = &reader->rules;
     const int most_mib = SW_TEXT_MOST_PART_BYTES >> 20;
@@ -544,8 +545,8 @@ static sw_status fail_long(const struct sw_text_reader *reader) {
                    reader->path, most_mib, why, rules->model, reader->files[reader->next_file - 1]);
 }
 
-/* Cuts what was read of a document, so that what is behind the place stays for the next part. `from`: no place is
- * before it. *out_cut: there is one. */
+/* Cuts what was read of a document; the rest stays for the next part. `from`: no cut is before it. *out_cut: a place to
+ * cut was found. */
 static sw_status cut_part(struct sw_text_reader *reader, size_t from, struct sw_text_buffer *out, bool *out_cut) {
     const struct sw_text_cut at = sw_text_cut(sw_text_of_buffer(out), reader->rules.parts, from);
     *out_cut = at.end > 0;
@@ -563,8 +564,8 @@ static bool is_separator(const struct sw_text_reader *reader, const struct sw_te
     return separator != NULL && line.bytes == strlen(separator) && memcmp(line.data, separator, line.bytes) == 0;
 }
 
-/* Reads one document of a file of text, or a part of one, behind what is left of the part before. *out_end: the file
- * ended, perhaps behind a document. */
+/* Reads a document, or a part of one, of a text file, after what is left of the part before. *out_end: the file ended,
+ * perhaps after a document. */
 static sw_status read_text(struct sw_text_reader *reader, struct sw_text_buffer *out, bool *out_end) {
     size_t searched = 0;
     bool begins_line = reader->rest.bytes == 0 || reader->rest.data[reader->rest.bytes - 1] == '\n';
@@ -601,7 +602,7 @@ static sw_status read_json(struct sw_text_reader *reader, struct sw_marked_text 
     SW_TRY(text_pieces_next(reader->pieces, &piece, out_end));
     if (*out_end)
         return SW_OK;
-    /* A model without a chat format fails every chat, so the first one ends the reading. */
+    /* Without a chat format every chat fails, so the first one ends the reading. */
     const sw_status status = append_json(reader, &piece, out);
     const bool is_bad = status == SW_ERR_ARG || status == SW_ERR_UNSUPPORTED;
     reader->empty += status == SW_OK && out->text.bytes == 0;

@@ -1,3 +1,11 @@
+/* Writes a token file with its documents and mask, all or nothing, in spite of kills and power losses.
+ *
+ * Four files have to appear together, and no file system renames four names at once. So the order of renames makes
+ * every intermediate state harmless: old tokens go first and new tokens come last, because documents and a mask without
+ * tokens belong to nobody, but tokens with another file's mask would train wrongly.
+ *
+ * Work of hours is resumable. A position with the digest of each file so far is flushed now and then; a later writer
+ * cuts the partial files to it and proves them by the digests. */
 #include "text/documents/token_writer.h"
 
 #include "core/files/files.h"
@@ -26,23 +34,23 @@ static const char no_digest[] = "none";
 
 struct part {
     char path[PATH_MAX], partial[PATH_MAX], before[PATH_MAX];
-    FILE *file; /* NULL: not written */
+    FILE *file; /* NULL: this file is not written */
     bool is_published;
-    bool is_aside;      /* the file that had the path is at `before` */
+    bool is_aside;      /* the file that had the path was moved to `before` */
     XXH3_state_t *hash; /* of what was written */
 };
 
 struct sw_token_writer {
     struct part part[FILES];
     int token_bytes;
-    struct sw_token_position written; /* but for its digests */
+    struct sw_token_position written; /* without its digests */
 };
 
 static sw_status fail_on(const struct part *part, int error) {
     return sw_fail(sw_file_write_error(error), "%s cannot be written: %s", part->path, strerror(error));
 }
 
-/* Opens the partial file, and keeps what is in it. */
+/* Opens the partial file, and keeps its content. */
 static sw_status open_part(const char *path, const char *suffix, struct part *part) {
     struct stat info;
     const int chars = snprintf(part->path, sizeof part->path, "%s%s", path, suffix);
@@ -72,8 +80,8 @@ static void close_part(struct part *part) {
     part->hash = NULL;
 }
 
-/* Locks the tokens' partial file for this writer alone, where the file system has locks. *out_again is set where the
- * file that was opened no longer has the name, as its writer has finished since. */
+/* Locks the tokens' partial file for this writer, if the file system has locks. *out_again is set if the opened file no
+ * longer has the name, because its writer has finished. */
 static sw_status lock(const struct part *part, bool *out_again) {
     struct stat opened, named;
     *out_again = false;
@@ -115,7 +123,7 @@ sw_status sw_token_writer_open(const char *path, const struct sw_token_files *fi
     return SW_OK;
 }
 
-/* Makes the digest that of a whole file. */
+/* Updates the digest by a whole file. */
 static sw_status hash_file(int fd, XXH3_state_t *hash, struct sw_long_work *work, int64_t *done) {
     char *bytes = malloc(READ_BYTES);
     sw_status status = bytes != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to check tokens");
@@ -137,7 +145,7 @@ static sw_status hash_file(int fd, XXH3_state_t *hash, struct sw_long_work *work
     return status;
 }
 
-/* Cuts a partial file to so many bytes, which have this digest, and goes on behind them. */
+/* Cuts a partial file to `bytes` bytes, which must have this digest, and continues after them. */
 static sw_status begin_part(const struct part *part, int64_t bytes, uint64_t digest) {
     struct stat info;
     int64_t done = 0;
@@ -158,7 +166,7 @@ static sw_status begin_part(const struct part *part, int64_t bytes, uint64_t dig
     return SW_OK;
 }
 
-/* Tells whether a position may be one: a journal that it is from may be anyone's. */
+/* Tells whether a position is plausible: anyone may have written the journal it comes from. */
 static bool is_possible(const struct sw_token_position *p) {
     return p->tokens >= 0 && p->tokens <= INT64_MAX / (int64_t)sizeof(uint64_t) && p->learnt >= 0 &&
            p->learnt <= p->tokens && p->masked >= 0 && p->masked <= p->tokens && p->documents >= 0 &&
@@ -239,7 +247,7 @@ sw_status sw_token_writer_add_more(struct sw_token_writer *writer, const struct 
     return add(writer, tokens, loss, true);
 }
 
-/* Gives the file, which was flushed, its name. */
+/* Gives the flushed file its name. */
 static sw_status publish_part(struct part *part) {
     part->is_published = part->file != NULL && rename(part->partial, part->path) == 0;
     return part->file == NULL || part->is_published ? SW_OK : fail_on(part, errno);
@@ -256,7 +264,7 @@ sw_status sw_token_writer_refuse_mask(const struct sw_token_writer *writer) {
     return access(mask, F_OK) != 0 ? SW_OK : sw_fail(SW_ERR_ARG, "%s belongs to other tokens; remove it first", mask);
 }
 
-/* Gives the file that has the path now, if there is one, another name. */
+/* Moves the file that has the path, if there is one, to another name. */
 static sw_status set_aside(struct part *part) {
     struct stat info;
     if (part->file == NULL)
@@ -267,9 +275,8 @@ static sw_status set_aside(struct part *part) {
     return part->is_aside || errno == ENOENT ? SW_OK : fail_on(part, errno);
 }
 
-/* Sets tokens of before aside, durably, and then what belongs to them: until the new ones have their name there are
- * none, so that no one takes documents and a mask for those of other tokens, whenever the process or the power is cut
- * off. */
+/* Moves old tokens aside, durably, and then what belongs to them. Until the new tokens have their name there are none,
+ * so nobody can take documents and a mask for those of other tokens, whenever process or power end. */
 static sw_status set_all_aside(struct sw_token_writer *writer) {
     struct part *tokens = &writer->part[TOKENS];
     SW_TRY(set_aside(tokens));
@@ -281,7 +288,7 @@ static sw_status set_all_aside(struct sw_token_writer *writer) {
     return SW_OK;
 }
 
-/* Writes the digests of the files that are written: one a line, or that there is none. */
+/* Writes the digests of the written files, one per line, or that there is no such file. */
 static sw_status write_digests(struct sw_token_writer *writer) {
     FILE *to = writer->part[DIGESTS].file;
     if (to == NULL)
@@ -319,8 +326,7 @@ static bool put_back(const struct part *part) {
     return !part->is_aside || rename(part->before, part->path) == 0;
 }
 
-/* Undoes a publication that failed. The tokens of before come back when all that belongs to them is back: documents and
- * a mask without tokens are nobody's. */
+/* Undoes a failed publication. The old tokens come back last: documents and a mask without tokens belong to nobody. */
 static void put_all_back(struct sw_token_writer *writer) {
     SW_HANDLES_ERRORS();
     struct part *tokens = &writer->part[TOKENS];
@@ -339,7 +345,7 @@ static void put_all_back(struct sw_token_writer *writer) {
             tokens->path, tokens->before);
 }
 
-/* Removes what was set aside by this call, or by one that was killed. */
+/* Removes what this call, or one that was killed, moved aside. */
 static void remove_before(const struct part *part) {
     if (part->file != NULL)
         (void)unlink(part->before);
@@ -366,7 +372,7 @@ void sw_token_writer_close(struct sw_token_writer *writer, bool keeps) {
     void (*const end)(struct part *) = keeps ? close_part : discard;
     if (writer == NULL)
         return;
-    for (int i = FILES - 1; i >= 0; i--) /* the tokens last: their lock is that of all */
+    for (int i = FILES - 1; i >= 0; i--) /* the tokens last: they hold the lock of all */
         end(&writer->part[i]);
     free(writer);
 }
@@ -378,8 +384,8 @@ struct sw_token_position sw_token_writer_position(const struct sw_token_writer *
     return position;
 }
 
-/* Reads the digests beside a token file, in hexadecimal. *out_whole: all of them are there. Returns false where there
- * is no file of them. */
+/* Reads the digests next to a token file, in hexadecimal. *out_whole: all of them are there. Returns false if there is
+ * no such file. */
 static bool read_digests(const char *path, char out[PARTS][DIGEST_CHARS + 1], bool *out_whole) {
     char name[PATH_MAX];
     int count = 0;
@@ -398,7 +404,7 @@ static bool read_digests(const char *path, char out[PARTS][DIGEST_CHARS + 1], bo
     return fd >= 0;
 }
 
-/* Compares a file with its digest, which may be that there is none. *out_same: it is the one that was written. */
+/* Compares a file with its digest, which may say that there is no file. *out_same: it is the file that was written. */
 static sw_status check_part(const char *path, const char *wanted, struct sw_long_work *work, int64_t *done,
                             bool *out_same) {
     char found[DIGEST_CHARS + 1];
@@ -412,7 +418,7 @@ static sw_status check_part(const char *path, const char *wanted, struct sw_long
         (void)snprintf(found, sizeof found, "%0*llx", DIGEST_CHARS, (unsigned long long)XXH3_64bits_digest(hash));
         *out_same = status == SW_OK && strcmp(wanted, found) == 0;
     }
-    /* A file that cannot be read is not the one that was written. */
+    /* An unreadable file is not the one that was written. */
     if (status == SW_ERR_IO) {
         sw_error_clear();
         status = SW_OK;

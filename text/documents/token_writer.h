@@ -1,6 +1,6 @@
-/* A token file F.bin and, beside it, F.bin.doc with where its documents begin (run/data/token_stream.h) and F.bin.mask
- * with a byte a token, 0 where it has no loss. In the cache, F.bin.xxh3 has the digest of each. They appear under their
- * names only when they are whole. */
+/* A token file F.bin with two companions: F.bin.doc, where its documents begin (run/data/token_stream.h), and
+ * F.bin.mask, a byte per token, 0 without a loss. In the cache, F.bin.xxh3 has the digest of each. They get their names
+ * only when they are complete. */
 #ifndef SW_TEXT_DOCUMENTS_TOKEN_WRITER_H
 #define SW_TEXT_DOCUMENTS_TOKEN_WRITER_H
 
@@ -11,8 +11,8 @@
 
 struct sw_token_writer;
 
-/* The first token of a document has no loss, whatever its mask. Where documents are packed, its mask says what is no
- * whole document: the first part of one that was split, another part, or padding. */
+/* The first token of a document has no loss, whatever its mask. In packed files its mask marks what is not a whole
+ * document: the first part of one that was split, a later part, or padding. */
 enum { SW_MASK_SPLIT = 's', SW_MASK_CONTINUES = 'c', SW_MASK_PADDING = 'p' };
 
 /* The files that have a digest: tokens, documents and mask. */
@@ -20,7 +20,7 @@ enum { SW_TOKEN_FILES = 3 };
 
 /* The counts of what was written so far. */
 struct sw_token_position {
-    int64_t tokens, learnt; /* learnt: with a loss, which the first token of a document has not */
+    int64_t tokens, learnt; /* learnt: with a loss, which the first token of a document never has */
     int64_t masked;         /* tokens whose mask is not 1 */
     int64_t documents;
     uint64_t digest[SW_TOKEN_FILES]; /* XXH3 of each file so far */
@@ -29,38 +29,38 @@ struct sw_token_position {
 /* The files that are written, and how. */
 struct sw_token_files {
     int token_bytes; /* 2 or 4 */
-    bool documents;  /* F.bin.doc too */
-    bool digests;    /* F.bin.xxh3 too */
+    bool documents;  /* also write F.bin.doc */
+    bool digests;    /* also write F.bin.xxh3 */
 };
-/* Opens files that are F.bin.partial and the like until they are whole. SW_ERR_BUSY: another process writes the same
- * file. */
+/* Opens files that are named F.bin.partial and so on until they are complete. SW_ERR_BUSY: another process is writing
+ * the same file. */
 sw_status sw_token_writer_open(const char *path, const struct sw_token_files *files, struct sw_token_writer **out);
-/* Begins at a position that another process has flushed, or at 0. SW_ERR_CORRUPT: the files are not those that it
- * flushed. */
+/* Begins at a position that another process has flushed, or at 0. SW_ERR_CORRUPT: the files are not the flushed ones.
+ */
 sw_status sw_token_writer_begin(struct sw_token_writer *writer, const struct sw_token_position *position);
-/* Flushes what was written, so that a writer that is opened after a crash can begin there. */
+/* Flushes what was written, so that a writer opened after a crash can begin there. */
 sw_status sw_token_writer_flush(struct sw_token_writer *writer);
 struct sw_token_position sw_token_writer_position(const struct sw_token_writer *writer);
-/* Writes a document, or more of the last one. Its tokens fit their bytes. `loss` has a byte a token: 0, 1, or
- * for the first one a SW_MASK_... value. */
+/* Write a document, or more of the last one. Its tokens must fit token_bytes. `loss` has a byte per token: 0, 1, or for
+ * the first a SW_MASK_... value. */
 sw_status sw_token_writer_add(struct sw_token_writer *writer, const struct sw_token_list *tokens, struct sw_text loss);
 sw_status sw_token_writer_add_more(struct sw_token_writer *writer, const struct sw_token_list *tokens,
                                    struct sw_text loss);
-/* Refuses a F.bin.mask that is there, where none is going to be written. */
+/* Refuses an existing F.bin.mask if none is going to be written. */
 sw_status sw_token_writer_refuse_mask(const struct sw_token_writer *writer);
-/* Flushes the files and gives them their names, F.bin last. Files of before are at F.bin.old.partial and the like
- * meanwhile, F.bin first, and are put back where this fails. F.bin.mask is written only where a token's mask is not 1,
- * and is refused where none is written. */
+/* Flushes the files and gives them their names, F.bin last. Meanwhile old files are at F.bin.old.partial and so on,
+ * F.bin first, and are put back on failure. F.bin.mask is written only if some token's mask is not 1; if it is not
+ * written, an existing one is refused. */
 sw_status sw_token_writer_publish(struct sw_token_writer *writer);
-/* Without a publication before, nothing is left, unless `keeps` is set: then the partial files are. */
+/* Closes the writer. Unless it was published, or `keeps` is set, removes the partial files. */
 void sw_token_writer_close(struct sw_token_writer *writer, bool keeps);
 
 typedef enum {
     SW_TOKENS_RIGHT,
     SW_TOKENS_WITHOUT_DIGESTS, /* there is no F.bin.xxh3 */
-    SW_TOKENS_DAMAGED          /* a file is not the one that was written, or cannot be read */
+    SW_TOKENS_DAMAGED          /* a file is not the one that was written, or is unreadable */
 } sw_token_verdict;
-/* Compares a token file, its documents and its mask with the digests beside them, at the speed of reading. */
+/* Compares a token file, its documents and its mask with the digests next to them, at reading speed. */
 sw_status sw_token_file_check(const char *path, sw_token_verdict *out);
 
 #endif

@@ -1,3 +1,11 @@
+/* Turns text files into a token file, on several threads, resumably.
+ *
+ * One thread reads documents, all threads encode a batch, one writes it in order: the output does not depend on the
+ * number of threads. A pipeline of queues would keep threads slightly busier, but the order and the journal would need
+ * a protocol; batches need none.
+ *
+ * The journal says how far the work has come and is believed only where the token writer can prove it by digests,
+ * because anyone who can write next to the output can write a journal. */
 #include "text/documents/tokenize_files.h"
 
 #include "core/clock.h"
@@ -23,8 +31,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* The digest says of so many files of a model, too, that they are not there. It did not know the others at first, and
- * stays what it was where they are not there. */
+/* The digest includes the absence of the first ALWAYS_NAMED files of a model. Files that were added later count only if
+ * they exist, so that older digests stay valid. */
 enum { READ_BYTES = 1 << 20, ALWAYS_NAMED = 6 };
 
 void sw_digest_text(XXH3_state_t *hash, const char *text) {
@@ -79,9 +87,9 @@ struct sample {
     struct sw_document_frame frame;
     struct sw_marked_text text;
     struct sw_token_list tokens; /* of one document */
-    struct sw_text_buffer loss;  /* likewise */
+    struct sw_text_buffer loss;  /* of one document */
     double encoded;              /* tokens of the sample */
-    int64_t bytes;               /* of the files, whose tokens these are */
+    int64_t bytes;               /* bytes of the files that these tokens are from */
     bool ended;                  /* the sample is all there is */
 };
 
@@ -108,9 +116,9 @@ static sw_status encode_sample(struct sample *s) {
     return sw_document_encode(s->encoder, &s->text, &s->frame, &s->tokens, &s->loss);
 }
 
-/* Reads documents until the sample is large enough. Files are read ahead by blocks, so how many bytes the documents
- * took is known only when the next block is read. The document in which that happens counts half: on the average, half
- * of it is in the block before. */
+/* Reads documents until the sample is large enough. Files are read ahead in blocks, so how many bytes the documents
+ * took is known only when the next block is read. The document in which that happens counts half: on average, half of
+ * it is in the block before. */
 static sw_status read_sample(struct sample *s) {
     for (;;) {
         const int64_t before = sw_text_reader_bytes_read(s->reader);
@@ -163,15 +171,15 @@ sw_status sw_tokenize_estimate(const struct sw_tokenize_spec *spec, struct sw_to
     return status;
 }
 
-/* The file: this head, the packer's state, and the XXH3 of both. It is read on the machine that wrote it, so numbers
- * are as they lie in memory. */
+/* The file: this head, the packer's state, and the XXH3 of both. The machine that wrote it reads it, so numbers have
+ * its byte order. */
 struct head {
     char magic[8];
     struct sw_tokenize_journal journal;
 };
 static const char magic[sizeof(((struct head *)0)->magic)] = "SWTOKJ4";
 enum { DIGEST_BYTES = sizeof(uint64_t) };
-/* The bound is far beyond any file, and sums of such counts stay in range. */
+/* Far beyond any file, and sums of such counts do not overflow. */
 #define MOST_COUNT (INT64_C(1) << 56)
 
 static bool name_of(const char *out, char path[PATH_MAX]) {
@@ -219,8 +227,8 @@ static bool is_whole(const struct sw_text_buffer *text) {
     return XXH3_64bits(text->data, text->bytes - DIGEST_BYTES) == digest;
 }
 
-/* Tells whether a journal may be one of these files. Anyone may have written it who may write beside the token file, so
- * its digest alone is no reason to believe it; what it says of the token file is checked by the token writer. */
+/* Tells whether a journal is plausible for these files. Anyone may have written it who may write next to the token
+ * file, so its own digest proves nothing; the token writer checks what it says of the token file. */
 static bool is_possible(const struct sw_tokenize_journal *journal, int64_t files) {
     const struct sw_text_position *read = &journal->read;
     const struct sw_text_pieces_position *within = &read->within;
@@ -262,21 +270,21 @@ static void tokenize_journal_remove(const char *out) {
         (void)unlink(path);
 }
 
-/* A batch is what all threads encode before it is written. */
+/* A batch is encoded by all threads before it is written. */
 enum { BATCH_DOCUMENTS = 1024, BATCH_BYTES = 8 << 20, UINT16_VOCAB = 1 << 16 };
-/* A place of a batch keeps the memory of documents of so many bytes; that of longer ones would add up over batches. */
+/* An entry of a batch keeps the memory of documents up to this size; that of longer ones would add up. */
 enum { KEPT_BYTES = 16 << 10 };
 
-/* The journal is written every 0.2 s, and takes at most a fiftieth of the time. */
+/* The journal is written every 0.2 s, but takes at most a fiftieth of the time. */
 #define SAVE_EVERY_NS INT64_C(200000000)
 enum { LEAST_PAUSE_SAVES = 50 };
 
 struct document {
     struct sw_marked_text text;
     struct sw_token_list tokens;
-    struct sw_text_buffer loss; /* a byte a token */
+    struct sw_text_buffer loss; /* a byte per token */
     sw_status status;
-    char message[256]; /* of a failure, which its thread keeps to itself */
+    char message[256]; /* error message of the thread that failed */
 };
 
 struct work {
@@ -287,20 +295,20 @@ struct work {
     struct sw_packer *packer; /* NULL: documents are not packed */
     struct sw_text_inputs inputs;
     struct sw_team *team;
-    struct sw_text_encoder **encoder; /* one a document of a batch is in work; taken and given back */
+    struct sw_text_encoder **encoder; /* one per document of a batch that is encoded at once; taken and given back */
     int encoders;
     struct document *document;
     int64_t documents; /* of this batch */
     struct sw_document_frame frame;
-    bool within;  /* more of the document that was put last follows, so that nothing can be saved */
-    bool unended; /* a document that was put has no token behind it, though --end is auto */
-    /* How far the work is: digests from the beginning, the rest where it is written down. */
+    bool within;  /* more of the last document follows, so nothing can be saved */
+    bool unended; /* a document has no token after it, although --end is auto */
+    /* How far the work has come. The digests are set at the beginning, the rest when it is written. */
     struct sw_tokenize_journal journal;
-    bool has_journal;          /* else it cannot go on, as it reads a pipe */
-    bool keeps;                /* what is done stays for another call */
-    bool blocked;              /* all is done, and a file is in the way of the output */
-    int64_t text_bytes_before; /* text that an earlier call encoded */
-    int64_t save_ns;           /* when the journal is to be written next */
+    bool has_journal;          /* false: the work cannot be resumed, because it reads a pipe */
+    bool keeps;                /* finished work is kept for another call */
+    bool blocked;              /* all is done, but a file is in the way of the output */
+    int64_t text_bytes_before; /* text that earlier calls encoded */
+    int64_t save_ns;           /* when to write the journal next */
 };
 
 static sw_status find_end(struct work *w) {
@@ -318,7 +326,7 @@ static sw_status find_end(struct work *w) {
     return SW_OK;
 }
 
-/* Finds the tokens around documents, and says those that no flag names. */
+/* Finds the tokens around documents, and logs those that no flag names. */
 static sw_status find_frame(struct work *w) {
     const struct sw_tokenize_spec *spec = w->spec;
     SW_TRY(find_end(w));
@@ -353,7 +361,7 @@ static sw_status encode(struct work *w, struct sw_text_encoder *encoder, struct 
     return sw_document_encode(encoder, &document->text, &w->frame, &document->tokens, &document->loss);
 }
 
-/* Encodes the documents of the batch whose number is `index` modulo the encoders. */
+/* Encodes the documents of the batch whose number is `index` modulo the number of encoders. */
 static void encode_share(void *context, int64_t index, int thread) {
     (void)thread;
     struct work *w = context;
@@ -396,7 +404,7 @@ static sw_status put(struct work *w, const struct document *document) {
                            : sw_token_writer_add(w->writer, &document->tokens, loss);
 }
 
-/* Flushes what was written, and writes down how far the work is. */
+/* Flushes what was written, and records how far the work has come. */
 static sw_status save(struct work *w) {
     struct sw_text_buffer packed = {0};
     if (!w->has_journal)
@@ -412,7 +420,7 @@ static sw_status save(struct work *w) {
     return status;
 }
 
-/* Saves now and then, less often where that takes long. */
+/* Saves now and then, less often if saving takes long. */
 static sw_status save_sometimes(struct work *w) {
     const int64_t begin_ns = sw_now_ns();
     if (begin_ns < w->save_ns || w->within)
@@ -429,7 +437,7 @@ static bool read_journal(const struct work *w, struct sw_tokenize_journal *out, 
     return sw_tokenize_journal_read(w->spec->out, limits, out, packed);
 }
 
-/* Tells whether the journal is there and has work of this call or one like it. */
+/* Tells whether there is a journal with work of this call or an equal one. */
 static bool has_kept(const struct work *w) {
     SW_HANDLES_ERRORS();
     struct sw_tokenize_journal found;
@@ -439,14 +447,14 @@ static bool has_kept(const struct work *w) {
     return is_there && found.rules == w->journal.rules && found.inputs == w->journal.inputs;
 }
 
-/* Keeps what is done where the user has asked to stop: within a document, what was before. */
+/* Keeps finished work if the user has asked to stop; within a document, the work before it. */
 static sw_status stop_here(struct work *w, sw_status status) {
     if (status == SW_ERR_STOPPED && w->has_journal)
         w->keeps = w->within ? has_kept(w) : save(w) == SW_OK;
     return status;
 }
 
-/* Keeps what the journal has of the work where something in the output's folder is in its way, such as a full disk. */
+/* Keeps the work in the journal if something about the output's folder is in its way, such as a full disk. */
 static void keep_for_later(struct work *w, sw_status status) {
     /* Files that fill a disk must not stay in a cache. */
     if (((status == SW_ERR_SPACE && w->spec->confirm == NULL) || w->blocked) && w->has_journal && w->writer != NULL)
@@ -455,8 +463,8 @@ static void keep_for_later(struct work *w, sw_status status) {
         sw_log_info("what is done is kept; the same command goes on from there");
 }
 
-/* Refuses an old mask before the work where no token can get one: without packing, chats and completions have masks. A
- * pipe can bring those, but nothing of its work can be kept: so the mask must be that of tokens that are replaced. */
+/* Refuses an old mask before the work if no token can get one: without packing, only chats and completions have masks.
+ * A pipe might bring those, but its work cannot be kept, so the mask must belong to tokens that are replaced. */
 static sw_status refuse_stale_mask(const struct work *w) {
     bool may_mask = w->spec->pack_seq > 0 || !w->has_journal;
     for (int i = 0; i < w->inputs.count; i++)
@@ -465,7 +473,7 @@ static sw_status refuse_stale_mask(const struct work *w) {
     return may_mask && may_keep ? SW_OK : sw_token_writer_refuse_mask(w->writer);
 }
 
-/* Gives the files their names. The journal has all of them before, so that what is in the way costs no work. */
+/* Gives the files their names. The journal has all of them before, so that an obstacle costs no work. */
 static sw_status publish(struct work *w) {
     const bool needs_none = sw_token_writer_position(w->writer).masked == 0;
     if (w->spec->confirm != NULL)
@@ -562,7 +570,7 @@ static sw_status begin_anew(struct work *w) {
     return sw_token_writer_begin(w->writer, &(struct sw_token_position){0});
 }
 
-/* Goes on where an earlier call was cut off, or begins anew and says why. */
+/* Continues where an earlier call was interrupted, or begins again and says why. */
 static sw_status begin_by_journal(struct work *w, const struct sw_tokenize_journal *found, struct sw_text packed) {
     char done[SW_SIZE_CHARS], all[SW_SIZE_CHARS];
     const char *changed = found->inputs != w->journal.inputs ? "the input" : NULL;

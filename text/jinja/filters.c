@@ -71,7 +71,7 @@ int sw_jinja_find_filter(struct sw_text name) {
     return -1;
 }
 
-/* Looks up a member by a name with dots: function.name. */
+/* Looks up a member by a dotted name: function.name. */
 static sw_status get_path(struct sw_jinja_run *run, struct sw_jinja_value of, struct sw_jinja_value path,
                           struct sw_jinja_value *out) {
     if (path.kind == SW_JINJA_INT)
@@ -144,7 +144,7 @@ static sw_status filter_ends(struct sw_jinja_run *run, bool last, struct sw_jinj
     return SW_OK;
 }
 
-/* Python's int() of decimal digits; a default for what is no number. */
+/* Python's int() of decimal digits; anything else becomes the default. */
 static sw_status filter_int(struct sw_jinja_value value, const struct sw_jinja_bound_arguments *bound,
                             struct sw_jinja_value *out) {
     enum { MOST_DIGITS = 18 };
@@ -181,7 +181,7 @@ static sw_status filter_items(struct sw_jinja_run *run, struct sw_jinja_value va
     return SW_OK;
 }
 
-/* A member that is sorted by its key: as it is, or in small letters. */
+/* A member sorted by its key, as it is or in lower case. */
 struct sorted {
     struct sw_jinja_value member; /* a tuple */
     struct sw_text key;
@@ -198,14 +198,14 @@ static sw_status take_key(struct sw_jinja_run *run, struct sw_jinja_value member
     return SW_OK;
 }
 
-/* The order of code points, which bytes of UTF-8 have too. */
+/* Compares by code points, which is also the order of UTF-8 bytes. */
 static int order_of(struct sw_text a, struct sw_text b) {
     const size_t bytes = a.bytes < b.bytes ? a.bytes : b.bytes;
     const int order = bytes > 0 ? memcmp(a.data, b.data, bytes) : 0;
     return order != 0 ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
 }
 
-/* Members whose keys are alike keep their order, also where it is reversed. */
+/* Members with equal keys keep their order, even in reverse. */
 static sw_status filter_dictsort(struct sw_jinja_run *run, struct sw_jinja_value value,
                                  const struct sw_jinja_bound_arguments *bound, struct sw_jinja_value *out) {
     const bool case_sensitive = bound->given[0] && sw_jinja_truth(bound->value[0]);
@@ -246,7 +246,7 @@ static sw_status filter_reverse(struct sw_jinja_run *run, struct sw_jinja_value 
                                          : SW_OK;
 }
 
-/* The arguments behind the first `count`. */
+/* Returns the arguments after the first `count`. */
 static struct sw_jinja_arguments rest_of(const struct sw_jinja_arguments *arguments, size_t count) {
     return (struct sw_jinja_arguments){
         .value = arguments->value + count, .count = arguments->count - count, .named = arguments->named};
@@ -312,7 +312,7 @@ static sw_status filter_select(struct sw_jinja_run *run, int filter, struct sw_j
     return SW_OK;
 }
 
-/* Filters that look at the value as text. */
+/* Filters that treat the value as text. */
 static sw_status filter_text(struct sw_jinja_run *run, int filter, struct sw_jinja_value value,
                              const struct sw_jinja_bound_arguments *bound, struct sw_jinja_value *out) {
     struct sw_jinja_string text;

@@ -27,7 +27,7 @@ static sw_status raise_exception(const struct sw_jinja_arguments *arguments) {
                    message.bytes < 300 ? (int)message.bytes : 300, message.data);
 }
 
-/* Makes a dict or a namespace of another one, perhaps, and of arguments with names. */
+/* Makes a dict or a namespace from an optional one and from named arguments. */
 static sw_status make_dict(struct sw_jinja_run *run, sw_jinja_kind kind, const struct sw_jinja_arguments *arguments,
                            struct sw_jinja_value *out) {
     SW_TRY(sw_jinja_new_dict(&run->arena, kind, arguments->named->count, out));
@@ -113,7 +113,7 @@ enum {
     METHODS
 };
 
-/* Methods that Python has and this subset lacks: they are there, and refused when they are called. */
+/* Methods that Python has and this subset lacks: they exist, and are refused when called. */
 static const char *const other_methods[] = {
     "casefold",   "center",  "encode",     "expandtabs", "format",       "format_map", "index",     "isalnum",
     "isalpha",    "isascii", "isdecimal",  "isdigit",    "isidentifier", "islower",    "isnumeric", "isprintable",
@@ -181,7 +181,7 @@ static sw_status put_item(struct sw_jinja_run *run, struct list_builder *list, s
     return SW_OK;
 }
 
-/* Cuts a string at white space: its words, of which the last is the rest where `most` cuts were made. */
+/* Splits a string at white space into words. After `most` cuts the last word is the rest. */
 static sw_status split_words(struct sw_jinja_run *run, struct sw_jinja_string string, int64_t most,
                              struct list_builder *list) {
     for (string = sw_jinja_strip(string, NULL, true, false); string.bytes > 0; most--) {
@@ -249,7 +249,7 @@ sw_status sw_jinja_replace(struct sw_jinja_run *run, struct sw_jinja_string in, 
     return SW_OK;
 }
 
-/* Tells whether the filter title begins a word behind this character. */
+/* Tells whether the filter title begins a word after this character. */
 static bool ends_word(char byte) {
     return (byte != '\0' && strchr("-({[<", byte) != NULL) || byte == ' ' || (byte >= '\t' && byte <= '\r') ||
            (byte >= 0x1C && byte <= 0x1F);
@@ -290,7 +290,7 @@ sw_status sw_jinja_join_list(struct sw_jinja_run *run, struct sw_jinja_string be
     return SW_OK;
 }
 
-/* Joins strings, and nothing else, as Python's join does. */
+/* Joins strings, and refuses other values, as Python's join does. */
 static sw_status join(struct sw_jinja_run *run, struct sw_jinja_string between, struct sw_jinja_value of,
                       struct sw_jinja_value *out) {
     const struct sw_jinja_list *list;
@@ -313,7 +313,7 @@ static sw_status count_in(struct sw_jinja_run *run, struct sw_jinja_string strin
     return SW_OK;
 }
 
-/* Methods that take one string, with which they look at `string`. */
+/* Methods of `string` that take one string. */
 static sw_status call_with_string(struct sw_jinja_run *run, int method, struct sw_jinja_string string,
                                   struct sw_jinja_string with, struct sw_jinja_value *out) {
     const struct sw_text text = sw_jinja_text_of(string);
@@ -321,7 +321,7 @@ static sw_status call_with_string(struct sw_jinja_run *run, int method, struct s
     const bool ends = string.bytes >= with.bytes && begins_at(string, string.bytes - with.bytes, with);
     size_t at;
     SW_TRY(sw_jinja_charge(run, string.bytes));
-    if (method == RFIND) /* each place is compared anew */
+    if (method == RFIND) /* each position is compared again */
         SW_TRY(sw_jinja_charge(run, string.bytes * (with.bytes < MOST_FACTOR ? with.bytes : MOST_FACTOR)));
     switch (method) {
     case STARTSWITH: *out = sw_jinja_bool(begins); return SW_OK;
@@ -475,7 +475,7 @@ sw_status sw_jinja_get_attribute(struct sw_jinja_run *run, struct sw_jinja_value
     return SW_OK;
 }
 
-/* Returns the place in a list of `count` that a number counted from either end means, or SIZE_MAX. */
+/* Returns the index in a list of `count` of a number that may count from the end, or SIZE_MAX. */
 static size_t place_of(int64_t number, size_t count) {
     if (number < 0)
         number += (int64_t)count;
@@ -613,7 +613,7 @@ static sw_status contains(struct sw_jinja_run *run, struct sw_jinja_value in, st
     return SW_OK;
 }
 
-/* Returns a negative number, 0 or a positive one, as `left` is less, equal or greater. */
+/* Returns a negative number, 0 or a positive one, as `left` is less than, equal to or greater than `right`. */
 static sw_status order(struct sw_jinja_value left, struct sw_jinja_value right, int *out) {
     int64_t l, r;
     if (as_number(left, &l) && as_number(right, &r)) {
@@ -622,7 +622,7 @@ static sw_status order(struct sw_jinja_value left, struct sw_jinja_value right, 
     }
     if (left.kind != SW_JINJA_STRING || right.kind != SW_JINJA_STRING)
         return sw_jinja_bad_kind("no order of", left.kind == SW_JINJA_STRING ? right : left);
-    /* UTF-8 is ordered as its characters are. */
+    /* UTF-8 bytes sort like code points. */
     const size_t shared = left.string.bytes < right.string.bytes ? left.string.bytes : right.string.bytes;
     *out = shared > 0 ? memcmp(left.string.data, right.string.data, shared) : 0;
     if (*out == 0)
@@ -653,7 +653,7 @@ sw_status sw_jinja_compare(struct sw_jinja_run *run, int operation, struct sw_ji
     return SW_OK;
 }
 
-/* Tests: what stands behind `is`. */
+/* Tests: what follows `is`. */
 
 typedef enum {
     DEFINED,
@@ -671,7 +671,7 @@ typedef enum {
     FALSE,
     ODD,
     EVEN,
-    COMPARISON /* with the argument */
+    COMPARISON /* compares with the argument */
 } test_kind;
 
 static const struct test {

@@ -1,19 +1,25 @@
-/* Statements. */
+/* Parses templates: tokens, expressions, statements.
+ *
+ * A recursive descent with one function per level of precedence follows Jinja's own grammar. What this subset lacks is
+ * refused by name and line when the template is parsed, not in the middle of a chat.
+ *
+ * A template comes from outside. Depth and numbers of nodes are bounded, so a hostile one cannot exhaust the stack or
+ * the memory. */
 #include "text/jinja/syntax.h"
 #include "text/utf8.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* Tokens of a template. White space around tags goes as Jinja has it with trim_blocks and lstrip_blocks: a line end
- * behind a block, and spaces between a line's beginning and a block, are not text. */
+/* Tokens of a template. White space around tags is treated as Jinja does with trim_blocks and lstrip_blocks: a line end
+ * after a block, and spaces between a line's beginning and a block, are not text. */
 
 struct lexer {
     struct sw_jinja_arena *arena;
     struct sw_text source;
     size_t at;
     int line;
-    int open;         /* brackets that are open in the tag */
+    int open;         /* brackets open in the tag */
     bool line_starts; /* what was read last ended with a line end */
     struct sw_jinja_token *token;
     size_t count, room;
@@ -43,7 +49,7 @@ static sw_status put(struct lexer *lexer, struct sw_jinja_token token) {
     return SW_OK;
 }
 
-/* Copies a source with line ends of one character, and without the last one. */
+/* Copies a source with single-character line ends, and without the last one. */
 static sw_status normalize(struct sw_jinja_arena *arena, struct sw_text source, struct sw_text *out) {
     char *copy;
     size_t bytes = 0;
@@ -67,7 +73,7 @@ static struct sw_text rest(const struct lexer *lexer) {
     return (struct sw_text){lexer->source.data + lexer->at, lexer->source.bytes - lexer->at};
 }
 
-/* Takes the white space off a text that stands before a tag. */
+/* Removes the white space of a text before a tag. */
 static struct sw_text trim_before(const struct lexer *lexer, struct sw_text text, char kind, char sign) {
     if (sign == '-')
         return sw_jinja_text_of(sw_jinja_strip(sw_jinja_string(text).string, NULL, false, true));
@@ -81,7 +87,7 @@ static struct sw_text trim_before(const struct lexer *lexer, struct sw_text text
     return space_bytes(line) == line.bytes ? (struct sw_text){text.data, begin} : text;
 }
 
-/* Goes behind the end of a tag or a comment, and behind the white space that it takes. */
+/* Moves past the end of a tag or a comment, and past the white space that it removes. */
 static void end_of_tag(struct lexer *lexer, char sign, char kind) {
     const size_t before = lexer->at;
     advance(lexer, sign != '\0' ? 3 : 2);
@@ -122,7 +128,7 @@ static size_t put_utf8(uint32_t code, char *out) {
     return more + 1;
 }
 
-/* Reads a character's number of `most` digits (`least` of them at the least). */
+/* Reads a character's number of `least` to `most` digits. */
 static sw_status read_code(struct lexer *lexer, int base, int least, int most, char *out, size_t *bytes) {
     uint32_t code = 0;
     int digits = 0;
@@ -136,7 +142,7 @@ static sw_status read_code(struct lexer *lexer, int base, int least, int most, c
     return SW_OK;
 }
 
-/* Reads an escape behind its backslash. One that Python does not know stays as it is. */
+/* Reads an escape after its backslash. An escape that Python does not know stays as it is. */
 static sw_status read_escape(struct lexer *lexer, char *out, size_t *bytes) {
     static const char names[] = "nrtabfv\\'\"", meant[] = "\n\r\t\a\b\f\v\\'\"";
     const char name = peek(lexer, 0);
@@ -218,7 +224,7 @@ static sw_status lex_operator(struct lexer *lexer) {
     return put(lexer, (struct sw_jinja_token){.kind = SW_JINJA_TOKEN_OPERATOR, .text = text});
 }
 
-/* Ends the tag where its end is next. `kind` is the first character of the end. */
+/* Ends the tag if its end is next. `kind` is the first character of the end. */
 static bool ends_tag(struct lexer *lexer, char kind) {
     const bool has_sign = peek(lexer, 0) == '-' || (kind == '%' && peek(lexer, 0) == '+');
     const char sign = (char)(has_sign ? peek(lexer, 0) : 0);
@@ -287,8 +293,8 @@ sw_status sw_jinja_lex(struct sw_jinja_arena *arena, struct sw_text source, stru
     return SW_OK;
 }
 
-/* Expressions, with the precedence that Jinja has: conditions, or, and, not, comparisons, + and -, ~, the other
- * arithmetic, signs, and then what stands behind a value: members, calls, filters and tests. */
+/* Expressions, with Jinja's precedence: conditions, or, and, not, comparisons, + and -, ~, other arithmetic, signs, and
+ * then what follows a value: members, calls, filters and tests. */
 
 enum { MOST_DEPTH = 200, MOST_CHILDREN = 1 << 16 };
 
@@ -315,7 +321,7 @@ static sw_status jinja_add_child(struct sw_jinja_parser *parser, struct sw_jinja
     return SW_OK;
 }
 
-/* Counts a level of nesting, and refuses too many. The caller takes 1 off `depth` behind it. */
+/* Enters a level of nesting, and refuses too many. The caller decrements `depth` afterwards. */
 static sw_status jinja_descend(struct sw_jinja_parser *parser) {
     if (parser->depth++ < MOST_DEPTH)
         return SW_OK;
@@ -326,7 +332,7 @@ static bool jinja_next_is(const struct sw_jinja_parser *parser, sw_jinja_token_k
     return parser->token->kind == kind && (text == NULL || sw_jinja_is(parser->token->text, text));
 }
 
-/* Goes behind a token where it is the next one. */
+/* Skips a token if it is the next one. */
 static bool jinja_skip(struct sw_jinja_parser *parser, sw_jinja_token_kind kind, const char *text) {
     const bool found = jinja_next_is(parser, kind, text);
     parser->token += found && kind != SW_JINJA_TOKEN_END;
@@ -391,7 +397,7 @@ static sw_status parse_name(struct sw_jinja_parser *parser, struct sw_jinja_node
     return SW_OK;
 }
 
-/* Strings one after the other are one string. */
+/* Consecutive strings are one string. */
 static sw_status parse_strings(struct sw_jinja_parser *parser, struct sw_jinja_node **out) {
     struct sw_jinja_builder builder = {.arena = parser->arena};
     SW_TRY(jinja_new_node(parser, SW_JINJA_NODE_CONSTANT, out));
@@ -402,7 +408,7 @@ static sw_status parse_strings(struct sw_jinja_parser *parser, struct sw_jinja_n
     return SW_OK;
 }
 
-/* Parses what stands between brackets of a list or a dict. */
+/* Parses what is between the brackets of a list or a dict. */
 static sw_status parse_members(struct sw_jinja_parser *parser, bool is_dict, struct sw_jinja_node **out) {
     const char *end = is_dict ? "}" : "]";
     struct sw_jinja_node *member;
@@ -451,7 +457,7 @@ static sw_status parse_primary(struct sw_jinja_parser *parser, struct sw_jinja_n
     return next_is_operator(parser, "(") ? parse_parentheses(parser, out) : jinja_unexpected(parser);
 }
 
-/* Parses the arguments of a call behind its opening parenthesis, as children of a node. */
+/* Parses the arguments of a call after its opening parenthesis, as children of a node. */
 static sw_status parse_arguments(struct sw_jinja_parser *parser, struct sw_jinja_node *node) {
     struct sw_jinja_node *argument, *value;
     while (!skip_operator(parser, ")")) {
@@ -479,7 +485,7 @@ static sw_status parse_arguments(struct sw_jinja_parser *parser, struct sw_jinja
     return SW_OK;
 }
 
-/* Parses one bound of a slice, which may be left out. */
+/* Parses one bound of a slice, which may be missing. */
 static sw_status parse_bound(struct sw_jinja_parser *parser, struct sw_jinja_node **out) {
     if (next_is_operator(parser, ":") || next_is_operator(parser, "]"))
         return SW_OK;
@@ -521,7 +527,7 @@ static sw_status parse_call(struct sw_jinja_parser *parser, struct sw_jinja_node
     return parse_arguments(parser, *out);
 }
 
-/* Parses members and calls behind a value. */
+/* Parses members and calls after a value. */
 static sw_status parse_members_of(struct sw_jinja_parser *parser, struct sw_jinja_node **node) {
     for (;;) {
         if (next_is_operator(parser, "."))
@@ -550,14 +556,14 @@ static sw_status parse_filter(struct sw_jinja_parser *parser, struct sw_jinja_no
     (*out)->operation = sw_jinja_find_filter((*out)->name);
     if ((*out)->operation < 0)
         return unknown(*out, "filter");
-    /* Jinja escapes what is added to a text that is safe; where it is put out at once, it is as it was. */
+    /* Jinja escapes what is added to a text marked as safe; output at once is unchanged. */
     if (sw_jinja_is((*out)->name, "safe") && parser->token->kind != SW_JINJA_TOKEN_OUTPUT_END)
         return sw_fail(SW_ERR_UNSUPPORTED, "line %d: the filter 'safe' within an expression is not supported",
                        (*out)->line);
     return skip_operator(parser, "(") ? parse_arguments(parser, *out) : SW_OK;
 }
 
-/* Tells whether a test's argument without parentheses is next: x is divisibleby 3. */
+/* Tells whether a test's argument without parentheses is next, as in x is divisibleby 3. */
 static bool has_bare_argument(const struct sw_jinja_parser *parser) {
     static const char *const others[] = {"else", "or", "and", "if", "in", "not", "is"};
     if (parser->token->kind == SW_JINJA_TOKEN_STRING || parser->token->kind == SW_JINJA_TOKEN_NUMBER ||
@@ -595,7 +601,7 @@ static sw_status parse_test(struct sw_jinja_parser *parser, struct sw_jinja_node
     return SW_OK;
 }
 
-/* Parses filters, tests and calls behind a value. */
+/* Parses filters, tests and calls after a value. */
 static sw_status parse_filters(struct sw_jinja_parser *parser, struct sw_jinja_node **node) {
     for (;;) {
         if (next_is_operator(parser, "|"))
@@ -625,7 +631,7 @@ static sw_status parse_unary(struct sw_jinja_parser *parser, bool with_filters, 
     return with_filters ? parse_filters(parser, out) : SW_OK;
 }
 
-/* Returns the operation that an operator stands for at one level of precedence, or -1. */
+/* Returns the operation of an operator at one level of precedence, or -1. */
 static int arithmetic_of(const struct sw_jinja_parser *parser, bool sums) {
     if (next_is_operator(parser, "+"))
         return sums ? SW_JINJA_ADD : -1;
@@ -642,7 +648,7 @@ static int arithmetic_of(const struct sw_jinja_parser *parser, bool sums) {
 
 static sw_status parse_joined(struct sw_jinja_parser *parser, struct sw_jinja_node **out);
 
-/* Parses operands with operators of one level between them, from left to right. */
+/* Parses operands with operators of one level between them, left to right. */
 static sw_status parse_arithmetic(struct sw_jinja_parser *parser, bool sums, struct sw_jinja_node **out) {
     SW_TRY(sums ? parse_joined(parser, out) : parse_unary(parser, true, out));
     if (!sums && (next_is_operator(parser, "/") || next_is_operator(parser, "**")))
@@ -796,7 +802,7 @@ static sw_status parse_text_or_output(struct sw_jinja_parser *parser, struct sw_
     return jinja_expect(parser, SW_JINJA_TOKEN_OUTPUT_END, NULL);
 }
 
-/* Parses statements up to a tag with one of the names, or to the end of the template where `ends` has none. */
+/* Parses statements up to a tag with one of the names; without names, to the end of the template. */
 static sw_status parse_body(struct sw_jinja_parser *parser, const char *const *ends, struct sw_jinja_node **out) {
     SW_TRY(jinja_descend(parser));
     SW_TRY(jinja_new_node(parser, SW_JINJA_NODE_BODY, out));
@@ -857,7 +863,7 @@ static sw_status parse_target_name(struct sw_jinja_parser *parser, struct sw_jin
     return jinja_expect(parser, SW_JINJA_TOKEN_NAME, NULL);
 }
 
-/* Parses what is assigned to: a name, several, or with `with_member` the member of a namespace. */
+/* Parses the target of an assignment: a name, several, or, with `with_member`, the member of a namespace. */
 static sw_status parse_target(struct sw_jinja_parser *parser, bool with_member, struct sw_jinja_node **out) {
     struct sw_jinja_node *node, *more;
     const bool in_parentheses = jinja_skip(parser, SW_JINJA_TOKEN_OPERATOR, "(");
@@ -940,7 +946,7 @@ static sw_status parse_macro(struct sw_jinja_parser *parser, struct sw_jinja_nod
     return SW_OK;
 }
 
-/* Parses a tag behind its name. */
+/* Parses a tag after its name. */
 static sw_status parse_statement(struct sw_jinja_parser *parser, struct sw_jinja_node *node) {
     switch (node->kind) {
     case SW_JINJA_NODE_IF: return parse_if(parser, node);

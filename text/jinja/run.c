@@ -1,4 +1,11 @@
-/* Statements, and the bounds of a rendering. */
+/* Runs a parsed template, within bounds.
+ *
+ * The tree is walked directly. Templates run once per chat and are short, so compiling them would gain nothing. Every
+ * evaluation takes from a budget of steps, depth and memory: a template from outside must not loop, recurse or grow
+ * without end. Values live in one arena that is released with the rendering, so no value needs a reference count.
+ *
+ * Strings carry a mark per byte that says which message it came from; the marks survive joins, slices and filters. They
+ * make it certain, not likely, which bytes of a chat are content. */
 #include "text/jinja/run.h"
 
 #include "text/jinja/jinja.h"
@@ -95,7 +102,7 @@ static sw_status assign_target(struct sw_jinja_run *run, const struct sw_jinja_n
     return SW_OK;
 }
 
-/* Makes the list of those members for which a loop's condition is true. */
+/* Makes the list of the members that pass a loop's condition. */
 static sw_status choose_members(struct sw_jinja_run *run, const struct sw_jinja_node *node,
                                 const struct sw_jinja_list **list) {
     struct sw_jinja_value chosen, condition;
@@ -128,7 +135,7 @@ static sw_status execute_for(struct sw_jinja_run *run, const struct sw_jinja_nod
         SW_TRY(choose_members(run, node, &loop->list));
     scope->parent = run->scope;
     run->scope = scope;
-    bool ran = false; /* an iteration reached the end of the body; else Jinja takes the loop for empty */
+    bool ran = false; /* an iteration reached the end of the body; otherwise Jinja treats the loop as empty */
     for (ending how = RAN; loop->index < loop->list->count && how != BROKE; loop->index++) {
         scope->count = 0;
         SW_TRY(sw_jinja_charge(run, 0));
@@ -255,7 +262,7 @@ static sw_status set_text(struct sw_jinja_run *run, struct sw_jinja_dict *dict, 
     return sw_jinja_dict_set(&run->arena, dict, sw_jinja_string((struct sw_text){name, strlen(name)}), text);
 }
 
-/* Makes the dict of a message, whose content is marked. */
+/* Makes the dict of a message, with its content marked. */
 static sw_status make_message(struct sw_jinja_run *run, const struct sw_jinja_input *input, size_t number,
                               struct sw_jinja_value *out) {
     const struct sw_text content = input->message[number].content;
@@ -392,7 +399,7 @@ static sw_status evaluate_dict(struct sw_jinja_run *run, const struct sw_jinja_n
     return SW_OK;
 }
 
-/* The places that a slice takes, as Python counts them. */
+/* The bounds of a slice, counted as Python does. */
 struct slice {
     int64_t begin, step, count;
 };

@@ -1,11 +1,11 @@
-/* A rendering on its way. */
+/* A rendering in progress. */
 #ifndef SW_TEXT_JINJA_RUN_H
 #define SW_TEXT_JINJA_RUN_H
 
 #include "text/jinja/syntax.h"
 
 struct sw_jinja_scope {
-    struct sw_jinja_scope *parent; /* NULL: this one has the global variables */
+    struct sw_jinja_scope *parent; /* NULL: this scope has the global variables */
     struct sw_jinja_bound {
         struct sw_text name;
         struct sw_jinja_value value;
@@ -35,9 +35,9 @@ struct sw_jinja_run {
     struct sw_jinja_arena arena;
     struct sw_jinja_scope *scope;
     struct sw_jinja_builder *out;
-    int64_t steps; /* that are left */
-    int depth;     /* of evaluations and statements within one another */
-    bool has_line; /* the error says its line */
+    int64_t steps; /* steps left */
+    int depth;     /* nesting of evaluations and statements */
+    bool has_line; /* the error message already has its line */
     /* Runs the statements of a macro. */
     sw_status (*call_macro)(struct sw_jinja_run *run, const struct sw_jinja_macro *macro,
                             const struct sw_jinja_arguments *arguments, struct sw_jinja_value *out);
@@ -47,10 +47,10 @@ enum { SW_JINJA_MOST_PARAMETERS = 3 };
 /* The parameters of a function, filter, test or method. */
 struct sw_jinja_signature {
     const char *name;
-    const char *parameter[SW_JINJA_MOST_PARAMETERS]; /* NULL behind the last */
-    int least;                                       /* arguments that must be given */
+    const char *parameter[SW_JINJA_MOST_PARAMETERS]; /* ended by NULL */
+    int least;                                       /* number of required arguments */
 };
-/* Arguments by parameter; given[i]: there is one. */
+/* Arguments by parameter. given[i]: there is one. */
 struct sw_jinja_bound_arguments {
     struct sw_jinja_value value[SW_JINJA_MOST_PARAMETERS];
     bool given[SW_JINJA_MOST_PARAMETERS];
@@ -58,15 +58,15 @@ struct sw_jinja_bound_arguments {
 sw_status sw_jinja_bind(const struct sw_jinja_signature *signature, const struct sw_jinja_arguments *arguments,
                         struct sw_jinja_bound_arguments *out);
 
-/* Takes steps off those that are left: one, and more for work on so many bytes or members. */
+/* Takes steps from those left: one, plus more for work on `amount` bytes or members. */
 sw_status sw_jinja_charge(struct sw_jinja_run *run, size_t amount);
 
-/* value.name and value[key]; what is not there is undefined. */
+/* Return value.name and value[key]. What does not exist is undefined. */
 sw_status sw_jinja_get_attribute(struct sw_jinja_run *run, struct sw_jinja_value of, struct sw_text name,
                                  struct sw_jinja_value *out);
 sw_status sw_jinja_get_item(struct sw_jinja_run *run, struct sw_jinja_value of, struct sw_jinja_value key,
                             struct sw_jinja_value *out);
-/* The members of what can be iterated: characters of strings, keys of dicts. */
+/* Returns the members of a value that can be iterated: characters of strings, keys of dicts. */
 sw_status sw_jinja_iterate(struct sw_jinja_run *run, struct sw_jinja_value of, const struct sw_jinja_list **out);
 sw_status sw_jinja_length(struct sw_jinja_run *run, struct sw_jinja_value of, int64_t *out);
 sw_status sw_jinja_calculate(struct sw_jinja_run *run, int operation, struct sw_jinja_value left,

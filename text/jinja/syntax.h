@@ -20,15 +20,15 @@ typedef enum {
 struct sw_jinja_token {
     sw_jinja_token_kind kind;
     int line;
-    struct sw_text text; /* of a string: without quotes and escapes */
+    struct sw_text text; /* of a string: without quotes, with escapes resolved */
     int64_t number;
 };
 
-/* Cuts a template into tokens; the last one is SW_JINJA_TOKEN_END. All is in the arena. */
+/* Splits a template into tokens; the last one is SW_JINJA_TOKEN_END. Everything is in the arena. */
 sw_status sw_jinja_lex(struct sw_jinja_arena *arena, struct sw_text source, struct sw_jinja_token **out);
 
 typedef enum {
-    /* expressions */
+    /* Expressions. */
     SW_JINJA_NODE_CONSTANT,
     SW_JINJA_NODE_NAME,
     SW_JINJA_NODE_LIST,
@@ -36,7 +36,7 @@ typedef enum {
     SW_JINJA_NODE_DICT,      /* children: key and value in turn */
     SW_JINJA_NODE_ATTRIBUTE, /* part[0].name */
     SW_JINJA_NODE_ITEM,      /* part[0][part[1]] */
-    SW_JINJA_NODE_SLICE,     /* part[0][part[1]:part[2]:part[3]], NULL where left out */
+    SW_JINJA_NODE_SLICE,     /* part[0][part[1]:part[2]:part[3]]; NULL: missing */
     SW_JINJA_NODE_CALL,      /* part[0](children) */
     SW_JINJA_NODE_FILTER,    /* part[0] | name(children) */
     SW_JINJA_NODE_TEST,      /* part[0] is name(children) */
@@ -49,15 +49,15 @@ typedef enum {
     SW_JINJA_NODE_JOIN,       /* children, joined by ~ */
     SW_JINJA_NODE_COMPARE,    /* part[0], then the children's operations */
     SW_JINJA_NODE_OPERAND,    /* operation part[0] */
-    SW_JINJA_NODE_CONDITION,  /* part[1] if part[0] else part[2] (NULL: left out) */
-    /* statements */
+    SW_JINJA_NODE_CONDITION,  /* part[1] if part[0] else part[2] (NULL: missing) */
+    /* Statements. */
     SW_JINJA_NODE_BODY, /* children */
     SW_JINJA_NODE_TEXT, /* constant */
     SW_JINJA_NODE_OUTPUT,
-    SW_JINJA_NODE_IF,        /* children: conditions and bodies in turn, then perhaps the body of else */
-    SW_JINJA_NODE_FOR,       /* for part[0] in part[1] if part[2]; part[3] is the body, children[0] that of else */
+    SW_JINJA_NODE_IF,        /* children: conditions and bodies in turn, then optionally the body of else */
+    SW_JINJA_NODE_FOR,       /* for part[0] in part[1] if part[2]; part[3]: body; children[0]: body of else */
     SW_JINJA_NODE_SET,       /* part[0] = part[1] */
-    SW_JINJA_NODE_SET_BLOCK, /* part[0] = what the body part[1] renders */
+    SW_JINJA_NODE_SET_BLOCK, /* part[0] = the rendering of the body part[1] */
     SW_JINJA_NODE_MACRO,     /* name; children: parameters, NAMEs or KEYWORDs with a default; part[0]: body */
     SW_JINJA_NODE_BREAK,
     SW_JINJA_NODE_CONTINUE,
@@ -83,7 +83,7 @@ typedef enum {
 struct sw_jinja_node {
     sw_jinja_node_kind kind;
     int line;
-    int operation; /* of arithmetic and operands; of filters and tests: their number */
+    int operation; /* of arithmetic and operands; of filters and tests: their index */
     struct sw_jinja_value constant;
     struct sw_text name;
     struct sw_jinja_node *part[4];
@@ -91,16 +91,16 @@ struct sw_jinja_node {
     size_t children;
 };
 
-/* A template that is parsed, token by token. */
+/* A template while it is parsed, token by token. */
 struct sw_jinja_parser {
     struct sw_jinja_arena *arena;
     const struct sw_jinja_token *token; /* the next one */
-    int depth, loops;                   /* of nested nodes; of loops around the statement */
+    int depth, loops;                   /* nesting of nodes; number of loops around the statement */
 };
 
 sw_status sw_jinja_parse_statements(struct sw_jinja_parser *parser, struct sw_jinja_node **out);
 
-/* Returns the number of a filter, a test or a global function, or -1. */
+/* Return the index of a filter, a test or a global function, or -1. */
 int sw_jinja_find_filter(struct sw_text name);
 int sw_jinja_find_test(struct sw_text name);
 int sw_jinja_find_function(struct sw_text name);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Strings of templates: parts, joins, and what Python's methods do, by characters and not by bytes. */
+/* Strings of templates: parts, joins, and Python's methods, which count characters and not bytes. */
 
 struct sw_jinja_string sw_jinja_part(struct sw_jinja_string string, size_t begin, size_t bytes) {
     return (struct sw_jinja_string){
@@ -98,7 +98,7 @@ size_t sw_jinja_find(struct sw_text text, struct sw_text what, size_t from, bool
     return found;
 }
 
-/* Python's str.isspace, by which strip goes: the property White_Space and the separators U+001C to U+001F. */
+/* Python's str.isspace, which strip uses: the property White_Space and the separators U+001C to U+001F. */
 static bool is_space(uint32_t code) {
     return sw_utf8_is_space(code) || (code >= 0x1C && code <= 0x1F);
 }
@@ -284,10 +284,10 @@ bool sw_jinja_truth(struct sw_jinja_value value) {
     }
 }
 
-/* How deep a comparison is, and how many values it may still look at: a list may have one member many times. */
+/* The depth of a comparison, and how many values it may still look at: a list may have one member many times. */
 struct comparison {
     int depth, left;
-    size_t bytes; /* of strings that were compared */
+    size_t bytes; /* bytes of strings that were compared */
 };
 
 static sw_status equal(struct sw_jinja_value left, struct sw_jinja_value right, struct comparison *c, bool *out);
@@ -385,7 +385,7 @@ sw_status sw_jinja_bad_kind(const char *what, struct sw_jinja_value value) {
     return sw_fail(SW_ERR_ARG, "%s %s", what, sw_jinja_kind_name(value.kind));
 }
 
-/* Steps that are counted, arguments by their names, and all members of a value. */
+/* Counts steps, binds arguments by name, and lists all members of a value. */
 
 enum { BYTES_A_STEP = 64 };
 
@@ -496,7 +496,7 @@ static sw_status put_string(struct sw_jinja_builder *out, struct sw_jinja_string
 
 static sw_status put_value(struct sw_jinja_builder *out, struct sw_jinja_value value, int indent, int depth);
 
-/* Puts the members of a list or a dict. */
+/* Writes the members of a list or a dict. */
 static sw_status put_members(struct sw_jinja_builder *out, struct sw_jinja_value value, int indent, int depth) {
     const bool is_dict = value.kind == SW_JINJA_DICT;
     const size_t count = is_dict ? value.dict->count : value.list->count;

@@ -1,4 +1,4 @@
-/* Values of templates, and the memory that they are in. Strings know of each byte which message it comes from. */
+/* Values of templates, and their memory. Strings know for each byte which message it comes from. */
 #ifndef SW_TEXT_JINJA_VALUE_H
 #define SW_TEXT_JINJA_VALUE_H
 
@@ -17,10 +17,10 @@ struct sw_jinja_arena {
 sw_status sw_jinja_take(struct sw_jinja_arena *arena, size_t bytes, void *out);
 void sw_jinja_arena_release(struct sw_jinja_arena *arena);
 
-/* Bytes of UTF-8, owned by an arena or borrowed for the time of a rendering. */
+/* Bytes of UTF-8, owned by an arena or borrowed during a rendering. */
 struct sw_jinja_string {
     const char *data;
-    const unsigned char *marks; /* [bytes] (jinja.h); NULL: all bytes are the template's */
+    const unsigned char *marks; /* one per byte (jinja.h); NULL: all bytes are the template's */
     size_t bytes;
 };
 
@@ -32,7 +32,7 @@ typedef enum {
     SW_JINJA_STRING,
     SW_JINJA_LIST,
     SW_JINJA_TUPLE,
-    SW_JINJA_GENERATOR, /* what some filters return: a list that is always true and has no length */
+    SW_JINJA_GENERATOR, /* returned by some filters: a list that is always true and has no length */
     SW_JINJA_DICT,
     SW_JINJA_NAMESPACE,
     SW_JINJA_LOOP,
@@ -46,7 +46,7 @@ struct sw_jinja_value {
     union {
         bool truth;
         int64_t number;
-        struct sw_jinja_string string; /* of an undefined value: what it was looked up by */
+        struct sw_jinja_string string; /* of an undefined value: the name it was looked up by */
         struct sw_jinja_list *list;    /* of lists, tuples and generators */
         struct sw_jinja_dict *dict;    /* of dicts and namespaces */
         const struct sw_jinja_loop *loop;
@@ -56,7 +56,7 @@ struct sw_jinja_value {
     };
 };
 
-/* Members of a dict, and names of a scope: both are searched one by one. */
+/* Limit of members of a dict, and of names of a scope: both are searched linearly. */
 enum { SW_JINJA_MOST_MEMBERS = 1024 };
 
 /* Lists and dicts never change once they are values, except namespaces. */
@@ -66,7 +66,7 @@ struct sw_jinja_list {
 };
 
 struct sw_jinja_dict {
-    struct sw_jinja_value *key, *item; /* [room], in the order of insertion */
+    struct sw_jinja_value *key, *item; /* [room], in insertion order */
     size_t count, room;
 };
 
@@ -88,26 +88,26 @@ static inline bool sw_jinja_is(struct sw_text text, const char *word) {
 
 struct sw_jinja_value sw_jinja_bool(bool truth);
 struct sw_jinja_value sw_jinja_int(int64_t number);
-struct sw_jinja_value sw_jinja_string(struct sw_text text); /* of the template */
+struct sw_jinja_value sw_jinja_string(struct sw_text text); /* from the template */
 struct sw_jinja_value sw_jinja_undefined(struct sw_text name);
 
 sw_status sw_jinja_new_list(struct sw_jinja_arena *arena, sw_jinja_kind kind, size_t count, struct sw_jinja_value *out);
 sw_status sw_jinja_new_dict(struct sw_jinja_arena *arena, sw_jinja_kind kind, size_t room, struct sw_jinja_value *out);
-/* Sets a member. The caller gives keys that are strings or numbers. */
+/* Sets a member. Keys must be strings or numbers. */
 sw_status sw_jinja_dict_set(struct sw_jinja_arena *arena, struct sw_jinja_dict *dict, struct sw_jinja_value key,
                             struct sw_jinja_value item);
 /* Returns a member, or NULL. */
 const struct sw_jinja_value *sw_jinja_dict_get(const struct sw_jinja_dict *dict, struct sw_jinja_value key);
 const struct sw_jinja_value *sw_jinja_dict_named(const struct sw_jinja_dict *dict, struct sw_text name);
 
-/* The kind in Python's words, for messages: "a string". */
+/* Returns the kind in Python's words, for messages: "a string". */
 const char *sw_jinja_kind_name(sw_jinja_kind kind);
 bool sw_jinja_truth(struct sw_jinja_value value);
-/* Refuses a value for what an operation needs. */
+/* Fails: an operation cannot use this value. */
 sw_status sw_jinja_bad_kind(const char *what, struct sw_jinja_value value);
-/* Python's ==. Fails where values are nested too deep. *out_bytes: the work that it took, as the bytes looked at. */
+/* Python's ==. Fails if values are nested too deep. *out_bytes: the work it took, in bytes. */
 sw_status sw_jinja_equal(struct sw_jinja_value left, struct sw_jinja_value right, bool *out, size_t *out_bytes);
-/* Python's str(). Lists and dicts are refused. */
+/* Python's str(). Refuses lists and dicts. */
 sw_status sw_jinja_str(struct sw_jinja_arena *arena, struct sw_jinja_value value, struct sw_jinja_string *out);
 
 /* A string that grows. */
@@ -123,19 +123,19 @@ struct sw_jinja_value sw_jinja_built(const struct sw_jinja_builder *builder);
 sw_status sw_jinja_join(struct sw_jinja_arena *arena, struct sw_jinja_string left, struct sw_jinja_string right,
                         struct sw_jinja_value *out);
 struct sw_jinja_string sw_jinja_part(struct sw_jinja_string string, size_t begin, size_t bytes);
-/* Python's strip of characters (NULL: white space) from the sides. */
+/* Python's strip of characters (NULL: white space) on either side. */
 struct sw_jinja_string sw_jinja_strip(struct sw_jinja_string string, const struct sw_text *characters, bool left,
                                       bool right);
 
-/* The bytes of the character at the beginning of a string that is not empty. */
+/* Returns the bytes of the first character of a string that is not empty. */
 size_t sw_jinja_char_bytes(struct sw_text text);
 size_t sw_jinja_chars(struct sw_text text);
-/* The byte at which character `index` begins; the end where there are fewer. */
+/* Returns the byte at which character `index` begins, or the end if there are fewer. */
 size_t sw_jinja_char_at(struct sw_text text, size_t index);
-/* Returns where `what` first (or last) begins at `from` or later, or SIZE_MAX. */
+/* Returns where `what` first (or last) begins, at `from` or later, or SIZE_MAX. */
 size_t sw_jinja_find(struct sw_text text, struct sw_text what, size_t from, bool last);
 
-/* Python's json.dumps with ensure_ascii=False, spaces=-1: on one line; else by so many spaces a level. */
+/* Python's json.dumps with ensure_ascii=False. indent -1: on one line; else spaces per level. */
 sw_status sw_jinja_to_json(struct sw_jinja_builder *out, struct sw_jinja_value value, int indent);
 
 #endif
