@@ -1,5 +1,5 @@
-/* The scalars of an AdamW step, computed in double as Python computes them and then rounded to fp32, as PyTorch rounds
- * a scalar before it meets an fp32 tensor. Every implementation of the update starts from these. */
+/* The scalars of an AdamW step, computed in double as Python does, then rounded to fp32, as PyTorch rounds a scalar
+ * before it meets an fp32 tensor. Every implementation of the update starts from these. */
 #ifndef SW_KERNELS_ADAMW_SCALARS_H
 #define SW_KERNELS_ADAMW_SCALARS_H
 
@@ -24,8 +24,8 @@ struct sw_decay_span {
     int64_t end;
     float factor, minus_step_size;
 };
-/* Returns the span of the run that holds elem; past the last run nothing decays. A run's scale counts as if the step
- * had the scaled learning rate. */
+/* Returns the span that holds elem; after the last run nothing decays. A run's scale counts as if the step had the
+ * scaled learning rate. */
 struct sw_decay_span sw_decay_span(const struct sw_adamw_scalars *scalars, const struct sw_decay_run *runs,
                                    int64_t run_count, int64_t elem);
 

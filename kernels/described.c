@@ -1,5 +1,8 @@
-/* The described device: memory that nobody may follow, and ops that only count. An op counts its bytes when every
- * operand crosses memory once, and its products. */
+/* The described device: memory that must not be accessed, and ops that only count. An op counts its bytes, with every
+ * operand crossing memory once, and its arithmetic.
+ *
+ * The model's own code runs on this device, so a model is priced by the ops that it really calls; a formula per layer
+ * would have to be kept equal to that code by hand. Where times of ops were measured they count, else a roofline. */
 #include "kernels/described.h"
 
 #include "core/size.h"
@@ -17,7 +20,7 @@ struct described {
     double counted_s; /* seconds of all ops so far */
 };
 
-/* Adds what an op takes: its arithmetic at a rate (0 flops at any), or its bytes. */
+/* Adds the time of an op: its arithmetic at a rate (0 flops at any), or its bytes. */
 static sw_status count(struct sw_stream *stream, double flops, double flops_per_s, double bytes) {
     struct described *described = stream->device->backend;
     const double arithmetic_s = flops > 0.0 ? flops / flops_per_s : 0.0;
@@ -25,7 +28,7 @@ static sw_status count(struct sw_stream *stream, double flops, double flops_per_
     return SW_OK;
 }
 
-/* Adds what an op of this size took on such a device. False: nobody measured it. */
+/* Adds the measured time of an op of this size. Returns false if nobody measured it. */
 static bool count_measured(struct sw_stream *stream, const struct sw_op_size *size) {
     struct described *described = stream->device->backend;
     const double seconds = described->what.times == NULL ? 0.0 : sw_op_times_find(described->what.times, size);
@@ -37,7 +40,7 @@ double sw_device_counted_s(const struct sw_device *device) {
     return ((const struct described *)device->backend)->counted_s;
 }
 
-/* The host's side of memory is real; the device's has addresses and may not be touched. */
+/* The host side's memory is real. The device's has addresses, but must not be touched. */
 static sw_status open_memory(struct sw_memory *memory) {
     const int protection = memory->side == SW_MEMORY_DEVICE ? PROT_NONE : PROT_READ | PROT_WRITE;
     memory->base = mmap(NULL, (size_t)memory->bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -119,7 +122,7 @@ static sw_status gemm(struct sw_stream *stream, struct sw_gemm_entry *entry, con
     const double in = (m * k + k * n) * (double)sw_dtype_bytes(s->in);
     double bytes = in + out_passes * m * n * (double)sw_dtype_bytes(s->out), rate = what->product_flops_per_s[s->in];
     if (s->a_as != SW_FP8_NONE) {
-        /* The operands are read twice and their codes written before they are multiplied. */
+        /* The operands are read twice and their codes written before the product. */
         SW_TRY(count(stream, 0.0, 1.0, 2.0 * in + m * k + k * n));
         bytes += m * k + k * n - in;
         rate = what->fp8_flops_per_s;
@@ -133,7 +136,7 @@ static int64_t attention_scratch_bytes(const struct sw_device *device, const str
     return sw_attention_parted_bytes(shape);
 }
 
-/* Returns the keys that the queries of a sequence see together, documents apart. */
+/* Returns how many keys the queries of a sequence see in total, ignoring documents. */
 static double pairs_of(const struct sw_attention *s) {
     const double seq = (double)s->seq, all = (double)(s->past + s->seq);
     const double causal = seq * (double)s->past + seq * (seq + 1.0) / 2.0;
@@ -144,8 +147,8 @@ static double pairs_of(const struct sw_attention *s) {
     return causal - unseen * (unseen + 1.0) / 2.0 + before * (before + 1.0) / 2.0;
 }
 
-/* Returns the flops of `products` products of each query with the keys that it sees. A tile of queries is multiplied by
- * whole tiles of keys, so that the mask's edge costs half a tile for each query. */
+/* Returns the flops of `products` products of each query with the keys it sees. A tile of queries is multiplied by
+ * whole tiles of keys, so the mask's edge costs half a tile per query. */
 static double attention_flops(const struct sw_attention *s, double tile_rows, double products) {
     const double pairs = pairs_of(s) + (double)s->seq * tile_rows / 2.0;
     return products * 2.0 * (double)(s->batch * s->heads * s->head_dim) * pairs;
@@ -203,7 +206,7 @@ sw_status sw_device_open_described(const struct sw_device_description *descripti
     described->what = *description;
     device->backend = described;
     fill_table(&device->ops);
-    if (!description->host_memory) /* a CPU multiplies what the codes stand for */
+    if (!description->host_memory) /* a CPU multiplies the values of the codes */
         device->ops.check_fp8 = check_fp8;
     device->info = (struct sw_device_info){.name = "described",
                                            .isa = "",

@@ -80,7 +80,7 @@ sw_status sw_device_use_warpgroups(struct sw_device *device, bool on) {
     return SW_OK;
 }
 
-/* Returns whether two ranges of bytes are apart from each other. */
+/* Returns whether two ranges of bytes do not overlap. */
 static bool apart(const void *a, const void *b, int64_t bytes) {
     const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
     return x >= y + (uintptr_t)bytes || y >= x + (uintptr_t)bytes;
@@ -122,7 +122,7 @@ static void check_gemm(const struct sw_gemm *shape) {
     (void)shape;
 }
 
-/* Libraries count rows and columns in 32 bits, and some divide by what has become of them there. */
+/* Libraries count rows and columns in 32 bits, and some divide by a wrapped count. */
 static sw_status check_sides(const struct sw_gemm *shape) {
     if (shape->m <= SW_GEMM_MOST_SIDE && shape->n <= SW_GEMM_MOST_SIDE && shape->k <= SW_GEMM_MOST_SIDE)
         return SW_OK;
@@ -133,7 +133,7 @@ static sw_status check_sides(const struct sw_gemm *shape) {
         (long long)shape->m, (long long)shape->n, (long long)shape->k, (long long)SW_GEMM_MOST_SIDE);
 }
 
-/* Prepares the product of rounded operands that stands for one in 8 bits. */
+/* Prepares the product of rounded operands that replaces one in 8 bits. */
 static sw_status prepare_rounded(struct sw_device *device, struct sw_gemm_entry *entry) {
     const struct sw_gemm rounded = sw_fp8_rounded(&entry->shape);
     int64_t rounded_bytes;
@@ -297,7 +297,7 @@ sw_status sw_event_elapsed_ns(const struct sw_event *from, const struct sw_event
     return from->device->ops.elapsed_ns(from, to, out_ns);
 }
 
-/* The device functions that ranks need in order to exchange a GPU's memory. */
+/* The device functions by which ranks exchange a GPU's memory. */
 
 struct parts {
     struct sw_stream *stream;

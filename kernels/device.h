@@ -73,9 +73,9 @@ sw_status sw_device_use_fp8(struct sw_device *device);
 sw_status sw_device_use_warpgroups(struct sw_device *device, bool on);
 
 /* One region of memory, zeroed, aligned to SW_BUFFER_ALIGN_BYTES: of the device, or of the host for copies to and from
- * the device, which is then as near to the device as the machine has it, and locked. A CPU device's host memory is
- * locked only where the limits allow it; a GPU's is refused where it cannot be pinned. The caller closes it, when no
- * stream works on it any more. */
+ * the device. Host memory is locked, and as near to the device as the machine allows. A CPU device's host memory is
+ * locked only if the limits allow it; a GPU's is refused if it cannot be pinned. The caller closes it, when no stream
+ * works on it any more. */
 typedef enum { SW_MEMORY_DEVICE, SW_MEMORY_HOST } sw_memory_side;
 sw_status sw_memory_open(struct sw_device *device, const char *name, sw_memory_side side, int64_t bytes,
                          struct sw_memory **out);
@@ -124,7 +124,7 @@ sw_status sw_zero(struct sw_stream *stream, void *to, int64_t bytes);
  * type `in`, C and addend type `out` (equal to in, or SW_F32). Products are summed in fp32; a device may round the
  * product to `out` before it adds an addend, and after. A bias needs equal types, and accumulate excludes bias and
  * addend. a_stride and c_stride are the elements from one stored row of A, and of C, to the next; 0: rows follow each
- * other without a gap, as those of B and of an addend do. What lies in a gap is neither read nor written. An addend
+ * other without a gap, as those of B and of an addend do. Gaps are neither read nor written. An addend
  * needs a C without gaps. a_as and b_as: A and B are rounded to these types of 8 bits, each with a scale of its own
  * values (core/fp8.h), before they are multiplied; both or neither, from operands of 16 bits without gaps. */
 struct sw_gemm {
@@ -151,7 +151,7 @@ static inline int64_t sw_gemm_c_stride(const struct sw_gemm *shape) {
     return shape->c_stride > 0 ? shape->c_stride : shape->n;
 }
 
-/* Return the elements of A and of C, gaps included. */
+/* Return the number of elements of A and of C, gaps included. */
 static inline int64_t sw_gemm_a_elems(const struct sw_gemm *shape) {
     return (shape->transpose_a ? shape->k : shape->m) * sw_gemm_a_stride(shape);
 }

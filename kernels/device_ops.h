@@ -15,18 +15,18 @@ struct sw_pack;
 /* A row of the table of ops (ops.c). */
 struct sw_device_op_row {
     const char *name; /* "layernorm_forward" */
-    /* Asserts that the arguments keep the contract, and returns the bytes of memory that the op moves when each operand
-     * crosses it once. */
+    /* Asserts the contract of the arguments. Returns the bytes of memory that the op moves if each operand crosses it
+     * once. */
     double (*check)(const void *args);
     size_t args_bytes;
-    size_t operands_at; /* bytes into args: the first pointer to device memory; the others follow it */
-    size_t operands;    /* pointers to device memory, of which some may be NULL */
+    size_t operands_at; /* offset in args of the first pointer to device memory; the others follow */
+    size_t operands;    /* number of these pointers, some of which may be NULL */
 };
 const struct sw_device_op_row *sw_device_op_row(sw_device_op op);
 
 struct sw_device_ops {
     void (*close)(struct sw_device *device);
-    /* Makes the device the calling thread's GPU, for a library that calls CUDA by itself. NULL on a CPU. */
+    /* Makes the device the calling thread's GPU, for a library that calls CUDA itself. NULL on a CPU. */
     sw_status (*use)(const struct sw_device *device);
 
     /* The open functions fill `base` and `backend`; the caller has filled all other fields. */
@@ -53,7 +53,7 @@ struct sw_device_ops {
     /* NULL: the device has no TF32. */
     void (*use_tf32)(struct sw_device *device);
     /* Says whether the device itself multiplies in 8 bits, in products that it is asked to prepare. NULL: operands are
-     * rounded to 8 bits, and what they stand for is multiplied (fp8_product.h). */
+     * rounded to 8 bits, and their values are multiplied (fp8_product.h). */
     sw_status (*check_fp8)(struct sw_device *device);
     /* prepare_gemm fills entry->scratch_bytes and may keep data in entry->prepared, which release_gemm frees. */
     sw_status (*prepare_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
@@ -78,13 +78,13 @@ struct sw_device_ops {
      * different panels at once. */
     void (*pack_panel)(const struct sw_pack *pack, int64_t panel);
 
-    /* Runs an op; `args` is the op's struct of ops.h, checked. */
+    /* Runs an op. `args` is the op's struct in ops.h, already checked. */
     sw_status (*run)(struct sw_stream *stream, sw_device_op op, const void *args);
-    /* The ops of a device of the host, which its `run` calls; NULL: it has no such op. GPUs leave it empty. */
+    /* The ops of a host device, which its `run` calls; NULL: no such op. GPUs leave it empty. */
     sw_status (*op[SW_DEVICE_OPS])(struct sw_stream *stream, const void *args);
 };
 
-/* Returns rows one after the other, as a LayerNorm's are. */
+/* Returns rows without gaps, as a LayerNorm's are. */
 static inline struct sw_rmsnorm sw_plain_rows(int64_t rows, int64_t cols, float epsilon) {
     return (struct sw_rmsnorm){
         .rows = rows, .cols = cols, .groups = 1, .x_stride = cols, .y_stride = cols, .epsilon = epsilon};
@@ -95,7 +95,7 @@ struct sw_device {
     struct sw_device_info info;
     struct sw_gemm_cache gemms;
     void *backend;                /* the device's own data; its close frees it */
-    struct sw_op_times *times;    /* borrowed; where ops are timed (op_times.h); NULL: they are not */
+    struct sw_op_times *times;    /* borrowed: where ops are timed (op_times.h); NULL: they are not */
     struct sw_device_ops untimed; /* the device's own functions while ops are timed */
 };
 
@@ -112,7 +112,7 @@ struct sw_event {
 
 struct sw_memory {
     struct sw_device *device;
-    const char *name; /* a literal: the tier, in messages */
+    const char *name; /* a literal: the tier's name for messages */
     sw_memory_side side;
     int64_t bytes;
     void *base, *backend;
@@ -121,7 +121,8 @@ struct sw_memory {
 /* Each of these fills ops, info and backend of a zeroed device. */
 sw_status sw_ref_device_init(struct sw_device *device);
 sw_status sw_cpu_device_init(struct sw_device *device, const char *isa, int threads);
-/* number: the GPU's, as text; NULL: the first. SW_ERR_UNSUPPORTED says why this build or machine has none. */
+/* number: of the GPU, as text; NULL: the first. SW_ERR_UNSUPPORTED: the message says why this build or machine has
+ * none. */
 sw_status sw_cuda_device_init(struct sw_device *device, const char *number);
 
 #endif

@@ -7,7 +7,7 @@ bool sw_fp8_is_apart(const struct sw_device *device, const struct sw_gemm *shape
     return shape->a_as != SW_FP8_NONE && (device->ops.check_fp8 == NULL || odd);
 }
 
-/* The parts of the scratch memory: what the product of rounded operands needs, then the operand's scale, and codes and
+/* The parts of the scratch memory: that of the rounded operands' product, then the operand's scale, then codes and
  * rounded elements of A and of B. */
 struct parts {
     int64_t scale, codes, a, b, bytes;

@@ -1,6 +1,6 @@
-/* Products in 8 bits on devices that have none, or none of these sides: the operands are encoded, and a product of the
- * operands' type multiplies what the codes stand for. Numbers of 8 bits and their scales lose nothing in bf16, so these
- * products are the reference of those that multiply codes. */
+/* Products in 8 bits on devices that have none, or not with these sides: the operands are encoded, and a product of the
+ * operands' type multiplies the values of the codes. 8-bit numbers and their scales are exact in bf16, so these
+ * products are the reference for those that multiply codes. */
 #ifndef SW_KERNELS_FP8_PRODUCT_H
 #define SW_KERNELS_FP8_PRODUCT_H
 
@@ -17,10 +17,10 @@ struct sw_gemm_operands {
 /* cuBLASLt multiplies codes only where each side of the product is a multiple of this. */
 enum { SW_FP8_SIDE_MULTIPLE = 16 };
 
-/* Tells whether a product is of operands in 8 bits and the device does not multiply their codes. */
+/* Tells whether a product is of 8-bit operands and the device does not multiply their codes. */
 bool sw_fp8_is_apart(const struct sw_device *device, const struct sw_gemm *shape);
-/* Returns the product of rounded operands that such a product needs prepared, and the scratch of a call, where that
- * product takes so much. */
+/* Return the product of rounded operands that must be prepared, and the scratch of a call, given what that product
+ * takes. */
 struct sw_gemm sw_fp8_rounded(const struct sw_gemm *shape);
 int64_t sw_fp8_scratch_bytes(const struct sw_gemm *shape, int64_t rounded_bytes);
 /* Runs such a product. */

@@ -6,8 +6,8 @@
 
 enum { SW_GEMM_CACHE_FIRST_CAPACITY = 32 };
 
-/* The fields of a shape as one comparable row, so that padding in the struct never matters, nor how a stride without
- * gaps is given. */
+/* The fields of a shape as a comparable row. Padding in the struct, and the way in which a stride without gaps is
+ * given, do not matter. */
 struct gemm_key {
     int64_t field[14];
 };

@@ -8,13 +8,13 @@
 #include <math.h>
 #include <string.h>
 
-/* A table's entries for the decades that end at `power`; `parts` are those of the first decade, `shift` is the code of
- * its first part less one. */
+/* A table's entries for the decades that end at `power`. `parts`: parts of the first decade; `shift`: the code of its
+ * first part, less one. */
 #define DECADES(entry, parts, shift)                                                                                   \
     entry(1.0 * (parts), 1e-6, shift), entry(2.0 * (parts), 1e-5, shift), entry(4.0 * (parts), 1e-4, shift),           \
         entry(8.0 * (parts), 1e-3, shift), entry(16.0 * (parts), 1e-2, shift), entry(32.0 * (parts), 1e-1, shift),     \
         entry(64.0 * (parts), 1e0, shift)
-/* The same for numbers, in the order of exponents modulo 8; `special` is the entry of 0.0 and 1.0. */
+/* The same for numbers, in the order of exponents modulo 8. `special`: the entry of 0.0 and 1.0. */
 #define MAP_TABLE(entry, special)                                                                                      \
     entry(1e-5), entry(1e-4), entry(1e-3), entry(1e-2), entry(1e-1), entry(1e0), (special), entry(1e-6)
 #define SLOPE(power) (float)(0.9 * (power))
@@ -24,24 +24,24 @@
 #define CROSS(parts, power, shift) ((power) < 1.0 ? (float)((parts)*44.0 / 27.0 - 5.0 / 6.0 - (shift)) : NO_DECADE)
 #define NEXT(parts, power, shift) ((power) < 1.0 ? (float)((parts)*16.0 / 9.0 - 0.5 - (shift)) : NO_DECADE)
 #define NO_DECADE 1e9f /* above every position */
-/* The lines' tables. Entry 0 goes from 0.0 to `number`, that of code 1. */
+/* The lines' tables. Entry 0 runs from 0.0 to `number`, the number of code 1. */
 #define LINES(parts, shift, number)                                                                                    \
     .steep = {(float)(1.0 / (number)), DECADES(STEEP, parts, shift)}, .line = {0.0f, DECADES(LINE, parts, shift)},     \
     .cross = {NO_DECADE, DECADES(CROSS, parts, shift)}, .next = {NO_DECADE, DECADES(NEXT, parts, shift)}
 /* The line from the last part's number to 1.0; the offset is exact, so 1.0 is at `code`. */
 #define TO_ONE(parts) (float)((parts) / 0.45)
 #define LAST(parts, code) .to_one = TO_ONE(parts), .one_offset = (code)-TO_ONE(parts)
-/* The entry of the number of code 1, whose bits are `bits`, is 1.0. */
+/* The entry of the number of code 1, given by its bits, is 1.0. */
 #define ENTRIES_FROM(bits) .entry_offset = (float)(1.0 - (double)(bits) * (double)SW_MOMENT_ENTRY_SLOPE)
 
 const struct sw_moment_map sw_moment_maps[SW_MOMENTS] = {
-    /* q is 0.5 for 0.0 and 128.5 for 1.0, whose mantissas are 1 and 1 + 1/256. */
+    /* Q is 0.5 for 0.0 and 128.5 for 1.0, whose mantissas are 1 and 1 + 1/256. */
     [SW_MOMENT_M] = {.slope = {MAP_TABLE(SLOPE, 256.0f)},
                      .first = {MAP_TABLE(FIRST, 0.0f)},
                      LINES(1, 0.0, 0.55e-6),
                      LAST(64.0, 128.0f),
                      ENTRIES_FROM(0x3513a3b6 /* 0.55e-6 */)},
-    /* q is 0.75 for 0.0 and 128.25 for 1.0, whose mantissas are 1 + 1/2 and 1 + 1/512. */
+    /* Q is 0.75 for 0.0 and 128.25 for 1.0, whose mantissas are 1 + 1/2 and 1 + 1/512. */
     [SW_MOMENT_V] = {.slope = {MAP_TABLE(SLOPE, (float)(-512.0 / 255.0))},
                      .first = {MAP_TABLE(FIRST, -0.5f * (float)(-512.0 / 255.0))},
                      LINES(2, 1.0, 0.325e-6),
@@ -100,13 +100,13 @@ static float position(const struct sw_moment_map *map, float y) {
     return fmaxf(lowest, fmaf(y, map->to_one, map->one_offset));
 }
 
-/* Returns what is added to a position: 0.5, or the random number of 16 bits. */
+/* Returns what is added to a position: 0.5, or the 16-bit random number. */
 static float above(sw_rounding rounding, uint32_t random) {
     return rounding == SW_ROUND_NEAREST ? 0.5f : (float)(int32_t)random * 0x1p-16f;
 }
 
-/* Returns the scale of a block: its largest magnitude, but a normal number, and 0 of a block of zeros. NaN counts as 0.
- */
+/* Returns the scale of a block: its largest magnitude, but at least a normal number; 0 for a block of zeros. NaN counts
+ * as 0. */
 static float scale_of(const float values[SW_MOMENT_BLOCK_ELEMS]) {
     float largest = 0.0f;
     for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i++)
@@ -114,7 +114,7 @@ static float scale_of(const float values[SW_MOMENT_BLOCK_ELEMS]) {
     return largest > 0.0f ? fminf(fmaxf(largest, FLT_MIN), FLT_MAX) : 0.0f;
 }
 
-/* Returns a value's magnitude in its block, at most 1; NaN becomes 1. */
+/* Returns a value's magnitude relative to its block, at most 1; NaN becomes 1. */
 static float magnitude(float value, float inverse) {
     const float y = fabsf(value) * inverse;
     return y < 1.0f ? y : 1.0f;
@@ -132,7 +132,7 @@ static uint8_t code_of_v(float v, float inverse, float more) {
     return (uint8_t)(steps == 0 && bits_of(v) != 0 ? 1 : steps);
 }
 
-/* Returns a value in bf16, with `more` added to the 16 bits that are cut off, and at least `least`. */
+/* Returns a value in bf16, with `more` added to the 16 bits that are cut off, but at least `least`. */
 static sw_bf16 to_bf16(float value, uint32_t more, uint32_t least) {
     const uint32_t bits = bits_of(value), size = (bits & 0x7fffffffu) + more;
     const uint32_t finite = (size < 0x7f7fffffu ? size : 0x7f7fffffu) >> 16;

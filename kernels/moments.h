@@ -85,9 +85,9 @@ void sw_moments_round(sw_optimizer_format format, const struct sw_moment_roundin
                       const float m[SW_MOMENT_BLOCK_ELEMS], const float v[SW_MOMENT_BLOCK_ELEMS],
                       const struct sw_record_parts *record);
 
-/* Bring a grain's record to the form of fp32, master|m|v of SW_GRAIN_ELEMS floats each, and back, for conversions. Of a
- * wide grain the elements behind SW_WIDE_GRAIN_ELEMS are zeros, and are left out of the record. The memory of the two
- * records may not overlap. */
+/* Convert a grain's record to the fp32 layout, master|m|v of SW_GRAIN_ELEMS floats each, and back. The elements of a
+ * wide grain after SW_WIDE_GRAIN_ELEMS become zeros, and are not stored back. The two records may not overlap in
+ * memory. */
 void sw_record_to_fp32(sw_optimizer_format format, bool wide, const void *record, float *fp32);
 void sw_record_from_fp32(sw_optimizer_format format, bool wide, const struct sw_moment_rounding *how, const float *fp32,
                          void *record);

@@ -1,4 +1,4 @@
-/* The table of ops' times, and the functions that a device runs instead of its own while its ops are timed. */
+/* The table of measured op times, and the functions that a device runs instead of its own while its ops are timed. */
 #include "kernels/op_times.h"
 
 #include "core/clock.h"
@@ -11,7 +11,7 @@
 
 enum { FIRST_ROWS = 64, MOST_SAMPLES = 60, NEAREST = 4 };
 
-/* The distance between products that differ in how their operands lie, in the logarithm of a side. */
+/* The distance between products whose operands are stored differently, in logarithms of a side. */
 #define OTHER_KIND 2.0
 
 struct row {
@@ -142,7 +142,7 @@ const struct sw_op_time *sw_op_times_at(struct sw_op_times *times, int64_t row) 
     return settle(&times->row[row]);
 }
 
-/* The difference of two sides' logarithms. The sides are both 0 where an op has none. */
+/* Returns the difference of two sides' logarithms. Both sides are 0 if an op has none. */
 static double side_distance(int64_t a, int64_t b) {
     return a == b ? 0.0 : fabs(log((double)(a > 0 ? a : 1) / (double)(b > 0 ? b : 1)));
 }

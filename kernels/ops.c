@@ -1,5 +1,5 @@
-/* The table of ops: the name of each, where its operands are, what its arguments must hold and what it moves; and the
- * one way in which all of them run. */
+/* The table of ops: the name of each, where its operands are, what its arguments must satisfy and what it moves; and
+ * the one function that runs them all. */
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "kernels/device_ops.h"
@@ -78,7 +78,7 @@ static void check_attention(const struct sw_attention *shape) {
     assert(shape->window >= 0 && shape->scale > 0.0f);
 }
 
-/* Returns the bytes of so many passes over tensors that lie as queries and as keys. */
+/* Returns the bytes of this many passes over tensors with the layout of queries and of keys. */
 static double attention_bytes(sw_dtype type, const struct sw_attention *shape, double query_passes, double key_passes) {
     const double along_queries = query_passes * (double)(shape->seq * shape->heads);
     const double along_keys = key_passes * (double)((shape->past + shape->seq) * shape->kv_heads);

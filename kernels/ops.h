@@ -58,7 +58,7 @@ typedef enum {
     SW_DEVICE_OPS
 } sw_device_op;
 
-/* Runs an op. `args` points to the op's own struct, so callers use the macro beside that struct instead. */
+/* Runs an op. `args` points to the op's own struct, so callers use the macro that follows that struct. */
 sw_status sw_device_run(struct sw_stream *stream, sw_device_op op, const void *args);
 
 /* y = (x - mean)·rstd·gamma + beta over rows of `cols`; mean and rstd (fp32, one a row) are written for the backward
@@ -74,8 +74,8 @@ struct sw_layernorm_forward {
 #define sw_layernorm_forward(stream, ...)                                                                              \
     sw_device_run(stream, SW_DEVICE_LAYERNORM_FORWARD, &(const struct sw_layernorm_forward){__VA_ARGS__})
 
-/* dx (+)= the gradient at x: it is added to what dx holds where add_to_dx is set, which is the residual path. gamma_acc
- * and beta_acc, fp32, += their gradients, summed in row order whatever the threads. dx may not alias dy. */
+/* dx (+)= the gradient at x: with add_to_dx it is added to the content of dx, as on the residual path. gamma_acc and
+ * beta_acc, fp32, += their gradients, summed in row order whatever the threads. dx may not alias dy. */
 struct sw_layernorm_backward {
     sw_dtype type;
     int64_t rows, cols;
@@ -88,8 +88,8 @@ struct sw_layernorm_backward {
 #define sw_layernorm_backward(stream, ...)                                                                             \
     sw_device_run(stream, SW_DEVICE_LAYERNORM_BACKWARD, &(const struct sw_layernorm_backward){__VA_ARGS__})
 
-/* The rows of a root-mean-square norm. `groups` rows lie side by side, such as the heads of a token: row r of x begins
- * at (r / groups)·x_stride + (r % groups)·cols, and row r of y likewise with y_stride. */
+/* The rows of a root-mean-square norm. `groups` rows are neighbours, such as the heads of a token: row r of x begins at
+ * (r / groups)·x_stride + (r % groups)·cols, and row r of y likewise with y_stride. */
 struct sw_rmsnorm {
     int64_t rows, cols;
     int64_t groups;
@@ -108,8 +108,7 @@ struct sw_rmsnorm_forward {
 #define sw_rmsnorm_forward(stream, ...)                                                                                \
     sw_device_run(stream, SW_DEVICE_RMSNORM_FORWARD, &(const struct sw_rmsnorm_forward){__VA_ARGS__})
 
-/* Does for this norm what sw_layernorm_backward does. The rows of dy lie as those of y, the rows of dx as those of x.
- */
+/* Does for this norm what sw_layernorm_backward does. dy has the rows of y, dx has the rows of x. */
 struct sw_rmsnorm_backward {
     sw_dtype type;
     const struct sw_rmsnorm *shape;
@@ -122,8 +121,8 @@ struct sw_rmsnorm_backward {
 #define sw_rmsnorm_backward(stream, ...)                                                                               \
     sw_device_run(stream, SW_DEVICE_RMSNORM_BACKWARD, &(const struct sw_rmsnorm_backward){__VA_ARGS__})
 
-/* sum = a + b as sw_add, and y is the norm of that: as sw_layernorm_forward, or as sw_rmsnorm_forward where beta and
- * mean are NULL. The bits are those of the two ops in turn, and memory is passed over once. sum may be a or b. */
+/* sum = a + b as sw_add, and y is the norm of that sum: as sw_layernorm_forward, or, if beta and mean are NULL, as
+ * sw_rmsnorm_forward. The bits are those of the two ops in turn, in one pass over memory. sum may be a or b. */
 struct sw_add_norm_forward {
     sw_dtype type;
     int64_t rows, cols;
@@ -184,7 +183,7 @@ struct sw_attention_forward {
     const void *q, *k, *v;
     void *o;
     float *log_sum_exp;
-    void *scratch; /* NULL where the call needs none */
+    void *scratch; /* NULL if the call needs none */
 };
 #define sw_attention_forward(stream, ...)                                                                              \
     sw_device_run(stream, SW_DEVICE_ATTENTION_FORWARD, &(const struct sw_attention_forward){__VA_ARGS__})
@@ -198,7 +197,7 @@ struct sw_attention_backward {
     const void *q, *k, *v, *o, *d_o;
     const float *log_sum_exp;
     void *dq, *dk, *dv;
-    void *scratch; /* NULL where the call needs none */
+    void *scratch; /* NULL if the call needs none */
 };
 #define sw_attention_backward(stream, ...)                                                                             \
     sw_device_run(stream, SW_DEVICE_ATTENTION_BACKWARD, &(const struct sw_attention_backward){__VA_ARGS__})
@@ -216,7 +215,7 @@ struct sw_activation_forward {
     sw_device_run(stream, SW_DEVICE_ACTIVATION_FORWARD, &(const struct sw_activation_forward){__VA_ARGS__})
 
 /* dx = dy · f'(x). dx may be dy. `activated` receives f(x) in the same pass over memory, with the bits of the forward
- * op; NULL: nobody needs f(x). */
+ * op; NULL: f(x) is not wanted. */
 struct sw_activation_backward {
     sw_dtype type;
     sw_activation which;
@@ -238,7 +237,7 @@ struct sw_gated_forward {
 #define sw_gated_forward(stream, ...)                                                                                  \
     sw_device_run(stream, SW_DEVICE_GATED_FORWARD, &(const struct sw_gated_forward){__VA_ARGS__})
 
-/* Writes dx [rows, 2·cols] from dy [rows, cols], and y again into `activated` [rows, cols]; NULL: nobody needs it. */
+/* Writes dx [rows, 2·cols] from dy [rows, cols], and y again into `activated` [rows, cols]; NULL: y is not wanted. */
 struct sw_gated_backward {
     sw_dtype type;
     sw_activation which;
@@ -268,12 +267,12 @@ struct sw_bias_gradient {
 #define sw_bias_gradient(stream, ...)                                                                                  \
     sw_device_run(stream, SW_DEVICE_BIAS_GRADIENT, &(const struct sw_bias_gradient){__VA_ARGS__})
 
-/* The rows of a table that are there, [first, first + rows); those of others count as zeros, and get no gradient. 0
- * rows: the whole table is there. */
+/* The rows of a table that exist here, [first, first + rows). All other rows count as zeros, and get no gradient. 0
+ * rows: the whole table exists. */
 struct sw_table_part {
     int64_t first, rows;
 };
-/* Returns the number of a row among those that are there, or -1. */
+/* Returns the index of a row among those that exist here, or -1. */
 static inline int64_t sw_table_row(struct sw_table_part part, int64_t row) {
     const int64_t at = row - part.first;
     return part.rows == 0 || (at >= 0 && at < part.rows) ? at : -1;
@@ -307,8 +306,8 @@ struct sw_embedding_backward {
 
 /* For each row: loss[row] = logsumexp(logits) - logits[target], or 0 where target < 0; and d_logits (of `type`; NULL:
  * no gradient is wanted) = scale·(softmax(logits) - onehot(target)), or 0 where target < 0. logits: fp32 [rows, vocab].
- * `stride` is the elements from one row of logits, and of d_logits, to the next, and at least `vocab`; what lies behind
- * a row's columns is neither read nor written. */
+ * `stride` is the distance in elements between rows of logits, and of d_logits, at least `vocab`; the gap after a row's
+ * columns is neither read nor written. */
 struct sw_cross_entropy {
     sw_dtype type;
     int64_t rows, vocab, stride;
@@ -340,9 +339,9 @@ struct sw_softmax_partial {
 #define sw_softmax_partial(stream, ...)                                                                                \
     sw_device_run(stream, SW_DEVICE_SOFTMAX_PARTIAL, &(const struct sw_softmax_partial){__VA_ARGS__})
 
-/* Where the columns are cut into parts, whose first passes went by themselves: max, sum and target_logit of all
- * columns, added up in the order of parts. Part p's max, sum and target_logit of row r are part[p·part_stride + r], and
- * row_stride and 2·row_stride behind it. */
+/* For columns cut into parts whose first passes ran separately: max, sum and target_logit of all columns, added up in
+ * the order of parts. Part p's max of row r is part[p·part_stride + r]; its sum is row_stride further, and its
+ * target_logit 2·row_stride further. */
 struct sw_softmax_combine {
     int64_t rows, parts, part_stride, row_stride;
     const float *part;
@@ -456,12 +455,13 @@ struct sw_update_adamw {
     int64_t run_count;
     const void *grads; /* [grains·SW_GRAIN_ELEMS], or records as grads_format says; NULL if the step is skipped */
     void *records;     /* the optimizer state, sw_optimizer_grain_bytes(format) a grain (core/optimizer_format.h) */
-    void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights; NULL: nobody needs them */
+    void *weights;     /* [grains·SW_GRAIN_ELEMS] receives the rounded master weights; NULL: they are not wanted */
     sw_optimizer_format format;
     sw_rounding rounding;
     uint64_t seed;     /* of stochastic rounding */
     int64_t unit;      /* the number of the unit, for stochastic rounding */
-    int64_t wide_elem; /* the first element of the unit's wide grains; the unit's elements where it has none */
+    int64_t wide_elem; /* the first element of the unit's wide grains; without wide grains, the number of the unit's
+                          elements */
     sw_grads_format grads_format;
 };
 #define sw_update_adamw(stream, ...)                                                                                   \

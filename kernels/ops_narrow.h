@@ -1,4 +1,4 @@
-/* The ops that make numbers of fewer bits, and numbers of these; ops.h includes this file. */
+/* Ops that produce or consume numbers of fewer bits; ops.h includes this file. */
 #ifndef SW_KERNELS_OPS_NARROW_H
 #define SW_KERNELS_OPS_NARROW_H
 
@@ -21,10 +21,10 @@ struct sw_quantize {
 };
 #define sw_quantize(stream, ...) sw_device_run(stream, SW_DEVICE_QUANTIZE, &(const struct sw_quantize){__VA_ARGS__})
 
-/* to (of type) = round(the sum of what `ranks` sets of records stand for), added in fp32 in the order of ranks: of one
- * rank, what its records stand for. This rank's records lie by themselves; those of the others, in their order, are
+/* to (of type) = round(the sum of the values of `ranks` sets of records), added in fp32 in the order of ranks; with one
+ * rank, the values of its records. This rank's records are separate; those of the others, in their order, are
  * stride_bytes apart (NULL: there are no others). All begin at multiples of 16 bytes. Every implementation has the bits
- * of ref/quant.c, but for the payload of a NaN. */
+ * of ref/quant.c, except for the payload of a NaN. */
 struct sw_dequantize {
     sw_dtype type;
     sw_quant quant;
@@ -46,12 +46,12 @@ struct sw_encode_fp8 {
     bool transpose;
     const void *from;
     uint8_t *codes;
-    float *scale; /* [1 + SW_FP8_PARTS] the first receives the scale, and the device may use the others */
+    float *scale; /* [1 + SW_FP8_PARTS] the first receives the scale; the device may use the others */
 };
 #define sw_encode_fp8(stream, ...)                                                                                     \
     sw_device_run(stream, SW_DEVICE_ENCODE_FP8, &(const struct sw_encode_fp8){__VA_ARGS__})
 
-/* to (of type) = what codes stand for, times *scale. */
+/* to (of type) = the values of the codes, times *scale. */
 struct sw_decode_fp8 {
     sw_dtype type;
     sw_fp8 as;
@@ -70,7 +70,8 @@ struct sw_pack_weights {
     sw_dtype type;
     int64_t first_elem; /* a multiple of SW_GRAIN_ELEMS */
     int64_t grains;
-    int64_t wide_elem; /* the first element of the unit's wide grains; the unit's elements where it has none */
+    int64_t wide_elem; /* the first element of the unit's wide grains; without wide grains, the number of the unit's
+                          elements */
     sw_optimizer_format format;
     const void *records;
     void *weights;
@@ -78,8 +79,8 @@ struct sw_pack_weights {
 #define sw_pack_weights(stream, ...)                                                                                   \
     sw_device_run(stream, SW_DEVICE_PACK_WEIGHTS, &(const struct sw_pack_weights){__VA_ARGS__})
 
-/* to (of type) = elements [first_elem, first_elem + elems) of a unit, whose weights lie as sw_pack_weights leaves them
- * and which are before its wide grains. Loses nothing in bf16. */
+/* to (of type) = elements [first_elem, first_elem + elems) of a unit, before its wide grains, from weights in the
+ * layout of sw_pack_weights. Loses nothing in bf16. */
 struct sw_unpack_weights {
     sw_dtype type;
     int64_t first_elem, elems;

@@ -1,4 +1,4 @@
-/* Sizes that fix the order of a sum: part of the arithmetic, so shared by every implementation. */
+/* Sizes that decide the order of a sum. They are part of the arithmetic, so every implementation shares them. */
 #ifndef SW_KERNELS_TILING_H
 #define SW_KERNELS_TILING_H
 
@@ -6,27 +6,28 @@
 #include "kernels/device.h"
 
 enum {
-    SW_BIAS_TILE_ROWS = 64,         /* rows of dy summed before they meet the accumulator */
-    SW_SOFTMAX_BLOCK_COLUMNS = 512, /* columns of logits between two looks at the running maximum */
+    SW_BIAS_TILE_ROWS = 64,         /* rows of dy summed before they are added to the accumulator */
+    SW_SOFTMAX_BLOCK_COLUMNS = 512, /* columns of logits between two updates of the running maximum */
     SW_GRAIN_PARTIAL_SUMS = 256     /* partial sums of squares of a grain */
 };
 static_assert(SW_GRAIN_ELEMS % SW_GRAIN_PARTIAL_SUMS == 0, "every partial sum takes the same number of elements");
 static_assert((SW_GRAIN_PARTIAL_SUMS & (SW_GRAIN_PARTIAL_SUMS - 1)) == 0, "partial sums are added in halves");
 
-/* The gradients of keys and values of grouped-query attention on the CUDA device, which the described device counts. */
+/* Sizes for the gradients of keys and values of grouped-query attention on the CUDA device, which the described device
+ * counts. */
 enum {
-    SW_PART_KEYS = 64, /* keys of a block at most */
-    /* The lengths of causal blocks lie evenly between none and the longest. Large GPUs run some 264 at once (two on
-     * each of 132 multiprocessors): with twice as many, the longest first, the short ones fill up what the long ones
-     * leave. More parts would only make more sums to write and to add. */
+    SW_PART_KEYS = 64, /* the most keys of a block */
+    /* The lengths of causal blocks are spread evenly between none and the longest. Large GPUs run some 264 at once (two
+       on each of 132 multiprocessors). With twice as many, longest first, the short ones fill the gaps that the long
+       ones leave. More parts would only make more sums to write and add. */
     SW_ENOUGH_KEY_BLOCKS = 512
 };
 
-/* Returns in how many parts the query heads of a key head are summed; parts are added in the order of heads. It is 1
- * where there are blocks enough without parts, otherwise the fewest that make them enough, at most one a query head.
- * The number depends on batch, sequence and heads alone, never on the GPU, the window or documents, so the bits are the
- * same everywhere and the scratch is known before; it holds the sums of less than twice SW_ENOUGH_KEY_BLOCKS blocks,
- * whatever the shape. */
+/* Returns the number of parts in which the query heads of a key head are summed; parts are added in the order of heads.
+ * It is 1 if there are enough blocks without parts, otherwise the smallest number that makes enough, at most one per
+ * query head. It depends only on batch, sequence and heads, never on the GPU, the window or documents, so the bits are
+ * the same everywhere and the scratch is known in advance; the scratch holds the sums of less than twice
+ * SW_ENOUGH_KEY_BLOCKS blocks, whatever the shape. */
 static inline int64_t sw_attention_parts(const struct sw_attention *shape) {
     const int64_t group = shape->heads / shape->kv_heads;
     const int64_t blocks = ((shape->seq + SW_PART_KEYS - 1) / SW_PART_KEYS) * shape->kv_heads * shape->batch;
@@ -38,7 +39,7 @@ static inline int64_t sw_attention_part_elems(const struct sw_attention *shape) 
     return shape->batch * shape->seq * shape->kv_heads * shape->head_dim;
 }
 
-/* Returns the bytes of what the backward pass keeps of each query: sum(o·d_o), fp32. */
+/* Returns the bytes that the backward pass keeps per query: sum(o·d_o), fp32. */
 static inline int64_t sw_attention_delta_bytes(const struct sw_attention *shape) {
     return sw_round_up(shape->batch * shape->heads * shape->seq * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES);
 }

@@ -12,8 +12,8 @@ SW_INLINE sw_vec even_quadratic(sw_vec x, float factor, float cubic) {
     return sw_vec_fma(x * x, sw_vec_splat(factor * cubic), sw_vec_splat(factor));
 }
 
-/* (1 + tanh(u))/2 is the sigmoid of 2u, which keeps its precision where tanh comes near -1. This is its inverse,
- * 1 + exp(-2u). */
+/* (1 + tanh(u))/2 is the sigmoid of 2u, which stays precise where tanh approaches -1. This is its inverse, 1 +
+ * exp(-2u). */
 SW_INLINE sw_vec gelu_tanh_gate_inverse(sw_vec x) {
     return 1.0f + sw_vec_exp2(x * even_quadratic(x, -2.0f * SW_SQRT_2_OVER_PI * SW_LOG2_E, SW_GELU_CUBIC));
 }
@@ -28,7 +28,7 @@ SW_INLINE sw_vec gelu_tanh_slope(sw_vec x) {
     return sw_vec_fma(sw_vec_fma(-gate, gate, gate), inner, gate);
 }
 
-/* exp(-x²/2), and the normal distribution function made from it. */
+/* exp(-x²/2), and the normal distribution function computed from it. */
 SW_INLINE sw_vec normal_decay(sw_vec x) {
     return sw_vec_exp(-0.5f * x * x);
 }
@@ -68,8 +68,8 @@ SW_INLINE sw_vec silu_slope(sw_vec x) {
     return sw_vec_fma(sw_vec_fma(-gate, gate, gate), x, gate);
 }
 
-/* y = function(x), and dx = dy·slope(x), for a tile of `count` elements from `at` on. Rounding is a second loop,
- * because the long chain of a function and what waits for its end would fill the processor's window. */
+/* y = function(x), and dx = dy·slope(x), for a tile of `count` elements starting at `at`. Rounding is a second loop:
+ * the function's long dependency chain, with what waits for its end, would fill the processor's window. */
 SW_INLINE void map(const sw_dtype type, sw_vec (*const function)(sw_vec), int64_t at, int64_t count, const void *x,
                    void *y) {
     struct sw_tile tile;
@@ -144,7 +144,7 @@ static sw_status activation_backward(struct sw_stream *stream, const void *args)
     return SW_OK;
 }
 
-/* The same gated, for a tile of one row: gates at gate_at of x, their values `apart` elements behind them. */
+/* Do the same with gates, for a tile of one row: gates at gate_at of x, their values `apart` elements further. */
 SW_INLINE void gate(const sw_dtype type, sw_vec (*const function)(sw_vec), int64_t gate_at, int64_t apart, int64_t at,
                     int64_t count, const void *x, void *y) {
     struct sw_tile tile;

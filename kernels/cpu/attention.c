@@ -1,3 +1,14 @@
+/* Attention on the CPU, in blocks of queries and keys (FlashAttention-2), forward and backward.
+ *
+ * The queries of a block are the vector lanes. A row's maximum and sum are then lanes, so no reduction runs across a
+ * vector and all rows of a block advance together. The other way round, with a row's scores along the lanes, each row
+ * would end in a horizontal sum.
+ *
+ * The small products are written here: a library's call for 64 by 64 costs as much as the product. Words are fp32, or
+ * pairs of bf16 where the processor multiplies pairs faster.
+ *
+ * A sum's order depends on shape and blocks only, never on threads or documents' masks, so the bits are the same
+ * however the work is divided. */
 #include "core/size.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/pairs.h"
@@ -9,10 +20,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The part of a product that is needed, where a triangle of zeros or of unwanted results is known. */
+/* Which part of a product is needed, if a triangle of zeros or of unwanted results is known. */
 typedef enum {
     PART_ALL,
-    PART_COLUMNS_FROM_ROW, /* only C[i][j] with j >= i; others may keep what they held */
+    PART_COLUMNS_FROM_ROW, /* only C[i][j] with j >= i; the others may keep their content */
     PART_TERMS_FROM_ROW,   /* A[i][k] is zero for k < i */
     PART_TERMS_UP_TO_ROW   /* A[i][k] is zero for k > i */
 } sw_part;
@@ -22,9 +33,9 @@ enum {
     SMALL_PRODUCT_COLUMNS = 16 /* n is a multiple of this */
 };
 
-/* C[m,n] = or += A[m,k]·B[k,n] in fp32. A and B are words: fp32 numbers; or `pairs` of bf16 numbers, two terms each,
- * and k is even. The word of A[i][k] is a[i·a_row + t·a_term] and that of B[k][j] is b[t·b_row + j], with t = k, or k/2
- * of pairs. Rows of C are contiguous. */
+/* C[m,n] = or += A[m,k]·B[k,n] in fp32. A and B consist of words: fp32 numbers or, with `pairs`, two bf16 numbers each,
+ * and k is even. The word of A[i][k] is a[i·a_row + t·a_term], that of B[k][j] is b[t·b_row + j], with t = k, or k/2
+ * for pairs. Rows of C are contiguous. */
 struct small_product {
     int64_t m, n, k;
     bool pairs;
@@ -48,7 +59,8 @@ static_assert(SMALL_PRODUCT_ROWS % TILE_ROWS == 0, "rows are a whole number of r
 static_assert(SMALL_PRODUCT_COLUMNS % SW_LANES == 0, "columns are a whole number of vectors");
 static_assert(TILE_ROWS % 2 == 0, "a register tile's triangle is a whole number of pairs");
 
-/* One register tile over the words of the terms [first, end). pairs and vectors are constants where this is inlined. */
+/* Computes one register tile over the words of the terms [first, end). pairs and vectors are constants after inlining.
+ */
 SW_INLINE void register_tile(const struct small_product *p, int64_t row, int64_t col, int64_t first, int64_t end,
                              const bool pairs, const int vectors) {
     sw_vec sum[TILE_ROWS][TILE_VECTORS];
@@ -100,23 +112,23 @@ static void small_product(const struct small_product *product) {
     }
 }
 
-/* Helpers that attention forward and backward share: blocks of queries and keys as the words of small products, with
- * the queries of a score block along the vector lanes, so that a row's statistics are lanes and no sum runs across a
- * vector. Words are fp32 numbers, or pairs of bf16 numbers where the instruction set multiplies those faster. */
+/* Helpers of attention forward and backward: blocks of queries and keys as the words of small products, with the
+ * queries of a score block along the vector lanes, so that a row's statistics are lanes and no sum runs across a
+ * vector. Words are fp32 numbers, or pairs of bf16 numbers if the instruction set multiplies those faster. */
 enum { BLOCK = 64 };
 
-/* A call: its shape, and sizes that follow from it. */
+/* A call: its shape, and sizes derived from it. */
 struct call {
     sw_dtype type;
     struct sw_attention shape;
     bool pairs;         /* words are pairs */
-    int64_t terms;      /* head_dim in whole words */
-    int64_t padded_dim; /* head_dim in whole vectors */
-    int64_t row_words;  /* words of a token's row, in whole vectors */
-    int64_t blocks;     /* blocks of a sequence */
+    int64_t terms;      /* head_dim rounded up to whole words */
+    int64_t padded_dim; /* head_dim rounded up to whole vectors */
+    int64_t row_words;  /* words of a token's row, rounded up to whole vectors */
+    int64_t blocks;     /* blocks per sequence */
 };
 
-/* A block of tokens: the first one, and how many there are. */
+/* A block of tokens: the first, and their number. */
 struct block {
     int64_t first, count;
 };
@@ -126,7 +138,7 @@ static inline struct block block_at(const struct call *call, int64_t index) {
     return (struct block){.first = first, .count = rest < BLOCK ? rest : BLOCK};
 }
 
-/* Returns a block of keys, of which there are more than queries where there is a past. */
+/* Returns a block of keys. With a past there are more keys than queries. */
 static inline struct block key_block_at(const struct call *call, int64_t index) {
     const int64_t first = index * BLOCK, rest = call->shape.past + call->shape.seq - first;
     return (struct block){.first = first, .count = rest < BLOCK ? rest : BLOCK};
@@ -137,7 +149,7 @@ static inline struct block positions_of(const struct call *call, struct block qu
     return (struct block){.first = call->shape.past + queries.first, .count = queries.count};
 }
 
-/* Returns count rounded up to what a small product wants of its columns (and so of its rows). */
+/* Returns count rounded up to what a small product requires of its columns (and so of its rows). */
 static inline int64_t padded(int64_t count) {
     return (count + SMALL_PRODUCT_COLUMNS - 1) / SMALL_PRODUCT_COLUMNS * SMALL_PRODUCT_COLUMNS;
 }
@@ -167,8 +179,8 @@ static inline struct head_rows value_rows(const struct sw_attention *shape, int6
                               .stride = shape->v_stride};
 }
 
-/* Returns the first key that a query, given by its position, sees: its window begins there, or its document. The result
- * is never less than an earlier query's. */
+/* Returns the first key that a query, given by its position, sees: the beginning of its window or of its document.
+ * Never smaller than an earlier query's. */
 static inline int64_t first_key_of(const struct sw_attention *shape, int64_t batch, int64_t position) {
     const int64_t in_window = shape->window > 0 ? sw_max_i64(0, position - shape->window + 1) : 0;
     const int64_t query = position - shape->past;
@@ -199,7 +211,7 @@ static struct call call_of(sw_dtype type, const struct sw_attention *shape) {
                          .blocks = sw_div_up(shape->seq, BLOCK)};
 }
 
-/* Brings a block into fp32 [BLOCK, padded_dim], zeros around it up to whole vectors. */
+/* Loads a block as fp32 [BLOCK, padded_dim], padded with zeros to whole vectors. */
 static void block_load(const struct call *call, const void *tensor, struct head_rows rows, struct block block,
                        float *to) {
     const int64_t dim = call->shape.head_dim, width = call->padded_dim;
@@ -212,7 +224,7 @@ static void block_load(const struct call *call, const void *tensor, struct head_
     memset(to + block.count * width, 0, (size_t)((padded(block.count) - block.count) * width) * sizeof *to);
 }
 
-/* Brings a block back into its tensor, without the padding. */
+/* Stores a block into its tensor, without the padding. */
 static void block_store(const struct call *call, const float *from, struct head_rows rows, struct block block,
                         void *tensor) {
     const int64_t dim = call->shape.head_dim;
@@ -222,7 +234,7 @@ static void block_store(const struct call *call, const float *from, struct head_
     }
 }
 
-/* Copies a row of bf16 numbers, and zeros behind it. The rows are too short to call the library for each. */
+/* Copies a row of bf16 numbers, padded with zeros. The rows are too short to call the library for each. */
 static void copy_row(int64_t count, int64_t width, const uint16_t *from, uint16_t *to) {
     int64_t i = 0;
     for (; i + SW_LANES <= count; i += SW_LANES)
@@ -231,7 +243,7 @@ static void copy_row(int64_t count, int64_t width, const uint16_t *from, uint16_
         to[i] = i < count ? from[i] : 0;
 }
 
-/* Brings a block into words [BLOCK, row_words], the terms along a row, zeros around it. */
+/* Loads a block as words [BLOCK, row_words], with the terms along a row, padded with zeros. */
 static void block_words(const struct call *call, const void *tensor, struct head_rows rows, struct block block,
                         void *to) {
     const int64_t width = 2 * call->row_words;
@@ -247,7 +259,7 @@ static void block_words(const struct call *call, const void *tensor, struct head
 }
 
 /* Transposes by squares, so that both sides stay in the first-level cache. */
-/* Transposes such words into rows of BLOCK, a word of each token: to[i][token] = from[token][i]. */
+/* Transposes such words into rows of BLOCK, one word per token: to[i][token] = from[token][i]. */
 static void block_transpose(const struct call *call, struct block block, const void *from, void *to) {
     enum { SQUARE = SMALL_PRODUCT_COLUMNS };
     const sw_word *in = from;
@@ -262,8 +274,8 @@ static void block_transpose(const struct call *call, struct block block, const v
     }
 }
 
-/* Returns words [tokens, padded_dim] whose terms are tokens: in `to`, or `from` itself where its words are single
- * numbers. */
+/* Returns words [tokens, padded_dim] whose terms are tokens: in `to`, or `from` itself if its words are single numbers.
+ */
 static const void *block_stack(const struct call *call, struct block block, const void *from, void *to) {
     if (!call->pairs)
         return from;
@@ -277,7 +289,7 @@ static const void *block_stack(const struct call *call, struct block block, cons
     return to;
 }
 
-/* Computes scores[key, query] = rows·transposed, of blocks of which some are on the diagonal. */
+/* Computes scores[key, query] = rows·transposed. `diagonal`: the blocks are on the diagonal. */
 static void block_scores(const struct call *call, const void *rows, const void *transposed, int64_t keys,
                          int64_t queries, bool diagonal, float *scores) {
     small_product(&(struct small_product){.m = keys,
@@ -294,7 +306,7 @@ static void block_scores(const struct call *call, const void *rows, const void *
                                           .part = diagonal ? PART_COLUMNS_FROM_ROW : PART_ALL});
 }
 
-/* Sets scores[key][query] to value where the key comes after the query, whose position is given. */
+/* Sets scores[key][query] to value if the key comes after the query, whose position is given. */
 static void block_mask(struct block queries, struct block keys, float value, float *scores) {
     for (int64_t key = 0; key < padded(keys.count); key++) {
         const int64_t end = sw_min_i64(keys.first + key - queries.first, BLOCK);
@@ -303,10 +315,10 @@ static void block_mask(struct block queries, struct block keys, float value, flo
     }
 }
 
-/* Sets scores[key][query] to value where the key comes before the first that the query sees. */
+/* Sets scores[key][query] to value if the key comes before the first that the query sees. */
 static void block_mask_before(const struct sw_attention *shape, int64_t batch, struct block queries, struct block keys,
                               float value, float *scores) {
-    int64_t seeing = 0; /* queries that see the key: the first ones, and no fewer of a later key */
+    int64_t seeing = 0; /* queries that see the key: the first ones; a later key has at least as many */
     for (int64_t key = 0; key < keys.count; key++) {
         while (seeing < queries.count && first_key_of(shape, batch, queries.first + seeing) <= keys.first + key)
             seeing++;
@@ -315,16 +327,16 @@ static void block_mask_before(const struct sw_attention *shape, int64_t batch, s
     }
 }
 
-/* Attention of one query a sequence: products of a vector and a matrix, bound by the reading of keys and values, which
- * are therefore taken as they lie. */
+/* Attention of one query per sequence: products of a vector and a matrix. Reading keys and values is the bottleneck, so
+ * they are used in place. */
 
-/* One query of one head on its way over the keys, block by block. */
+/* One query of one head, while it takes the keys block by block. */
 struct query {
     int64_t dim;
     float scale;
     struct sw_tile q, o; /* o is unnormalised until the end */
     float largest, sum;  /* over the keys so far */
-    float weight[BLOCK]; /* one entry a key of the block: scores, then exponentials */
+    float weight[BLOCK]; /* one entry per key of the block: scores, then exponentials */
 };
 static_assert((int)SW_TILE_ELEMS >= (int)SW_ATTENTION_MAX_HEAD_DIM, "a tile holds a head");
 
@@ -353,7 +365,8 @@ SW_INLINE void add_values(const sw_dtype type, struct query *query, float rescal
     }
 }
 
-/* Scores become exponentials below the largest so far. Returns what everything before must be multiplied by. */
+/* Turns scores into exponentials relative to the largest so far. Returns the factor for everything accumulated before.
+ */
 static float take_scores(struct query *query, int64_t keys) {
     sw_vec largest = sw_vec_splat(query->largest), sum = {0};
     for (int64_t key = keys; key < BLOCK; key++)
@@ -400,21 +413,21 @@ static void some_pairs(const void *args, int64_t first, int64_t end, int thread)
     }
 }
 
-/* Does the forward op where a sequence has one query, as when a text is continued. */
+/* Runs the forward op if a sequence has one query, as when a text is continued. */
 static sw_status forward_of_one(struct sw_stream *stream, const struct sw_attention_forward *op) {
     sw_cpu_share(stream, true, op->shape->batch * op->shape->heads, some_pairs, op);
     return SW_OK;
 }
 
-/* One thread's memory. Names as in the literature: O is unnormalised until the end. */
+/* One thread's memory. Names are those of the literature: O is unnormalised until the end. */
 struct forward_space {
     void *q, *q_transposed, *k; /* words */
     float *v, *o;               /* [BLOCK, dim] */
-    float *scores;              /* [key, query], unscaled, and then the probabilities' numerators */
-    float *largest, *sum;       /* of each query so far; the largest is unscaled */
+    float *scores;              /* [key, query], unscaled; then the numerators of the probabilities */
+    float *largest, *sum;       /* per query, so far; the largest is unscaled */
 };
 
-/* Returns the floats of a thread's own working memory, carved from the caller's scratch. */
+/* Returns the size in floats of a thread's working memory, which is part of the caller's scratch. */
 static int64_t forward_floats(const struct call *call) {
     return 5 * BLOCK * call->padded_dim + BLOCK * BLOCK + 2 * BLOCK;
 }
@@ -435,15 +448,15 @@ static struct forward_space carve_forward(const struct call *call, float *at) {
 struct forward_call {
     struct call call;
     const struct sw_attention_forward *op;
-    int64_t thread_floats; /* of the scratch, for each thread */
+    int64_t thread_floats; /* floats of the scratch per thread */
 };
 
-/* Returns the factor that turns a difference of unscaled scores into an exponent of 2. */
+/* Returns the factor from a difference of unscaled scores to an exponent of 2. */
 static float exponent_scale(const struct call *call) {
     return call->shape.scale * SW_LOG2_E;
 }
 
-/* Moves the running maximum on; what was summed under the old one is brought to the new. */
+/* Updates the running maximum, and rescales what was summed with the old one. */
 static void raise_largest(const struct call *call, const struct forward_space *s, int64_t keys, int64_t queries) {
     const float scale = exponent_scale(call);
     float rescale[BLOCK], largest[BLOCK];
@@ -486,13 +499,13 @@ static void exponentials(const struct call *call, const struct forward_space *s,
     }
 }
 
-/* Takes one block of keys into the sums of a block of queries, given by their positions. */
+/* Adds one block of keys to the sums of a block of queries, given by their positions. */
 static void take_keys(const struct call *call, const struct forward_space *s, int64_t batch, struct block key_block,
                       struct block query_block) {
     const int64_t dim = call->padded_dim;
     const int64_t keys = padded(key_block.count), queries = padded(query_block.count);
     const bool diagonal = key_block.first == query_block.first;
-    const bool hides = key_block.first + keys > query_block.first + 1; /* some of them from the first query */
+    const bool hides = key_block.first + keys > query_block.first + 1; /* some keys are hidden from the first query */
     block_scores(call, s->k, s->q_transposed, keys, queries, diagonal, s->scores);
     if (hides)
         block_mask(query_block, key_block, -INFINITY, s->scores);
@@ -557,7 +570,7 @@ static void forward_block(const struct forward_call *f, const struct forward_spa
     finish_queries(f, s, batch, head, queries);
 }
 
-/* The longest rows come first, so that the threads end together. */
+/* The longest rows come first, so that the threads finish together. */
 static void forward_items(const void *context, int64_t first, int64_t end, int thread) {
     const struct forward_call *f = context;
     const struct sw_attention *shape = &f->call.shape;
@@ -580,26 +593,26 @@ static sw_status forward(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
-/* The scores of a pair of blocks are computed once for dq, dk and dv where a thread takes one key head with all query
- * heads that use it. Where that would leave threads without work, dk and dv of a few blocks of keys are one item, and
- * dq of a block of queries another: twice the scores, but items for every thread. Either way a sum has the same order:
- * dk and dv over heads and then queries, dq over keys. */
+/* If a thread takes one key head with all query heads that use it, the scores of a pair of blocks are computed once for
+ * dq, dk and dv. If that leaves threads without work, dk and dv of a few blocks of keys are one item, and dq of a block
+ * of queries another: twice the scores, but items for every thread. Either way sums have the same order: dk and dv over
+ * heads, then queries; dq over keys. */
 
 struct backward_space {
-    void *rows;                          /* words of a block on their way */
+    void *rows;                          /* words of a block in transit */
     void *q_transposed, *d_o_transposed; /* words, terms along the dimension */
     void *q_stacked, *d_o_stacked;       /* words, terms along queries */
     void *k, *v, *k_stacked;             /* words of a block of keys, the last with terms along keys */
     float *dq;                           /* [BLOCK, dim] */
     float *p, *ds;                       /* [key, query]: probabilities, gradients of the scores */
     void *p_rows, *ds_rows, *ds_columns; /* p and ds as words, terms along queries or along keys */
-    float *log2_sum, *delta;             /* one entry a query: log-sum-exp to base 2; o·d_o */
+    float *log2_sum, *delta;             /* one entry per query: log-sum-exp to base 2; o·d_o */
     float *dk, *dv;                      /* [keys, dim], summed over queries and heads */
 };
 
 enum { SPACE_BLOCKS = 9, SPACE_SQUARES = 4, STRIP_BLOCKS = 4 };
 
-/* The gradients that are wanted of a pair of blocks. */
+/* Which gradients of a pair of blocks to compute. */
 typedef enum { KEYS = 1, QUERIES = 2, BOTH = KEYS | QUERIES } sides;
 
 /* Returns whether one thread computes all gradients of a key head. If keys and queries are split, a pair of blocks
@@ -613,7 +626,7 @@ static int64_t strip_blocks(const struct call *call, int threads) {
     return together(call, threads) ? call->blocks : sw_min_i64(STRIP_BLOCKS, call->blocks);
 }
 
-/* Returns the same for the backward pass. */
+/* Returns the size in floats of a thread's working memory in the backward pass. */
 static int64_t backward_floats(const struct call *call, int threads) {
     return (SPACE_BLOCKS + 2 * strip_blocks(call, threads)) * BLOCK * call->padded_dim + SPACE_SQUARES * BLOCK * BLOCK +
            2 * BLOCK;
@@ -653,7 +666,7 @@ struct backward_call {
     const struct sw_attention_backward *op;
     int64_t strip; /* blocks of keys whose gradients a thread sums at once */
     bool whole_heads;
-    int64_t thread_floats; /* of the scratch, for each thread */
+    int64_t thread_floats; /* floats of the scratch per thread */
 };
 
 SW_INLINE float dot(const sw_dtype type, int64_t count, const void *a, const void *b, int64_t at) {
@@ -679,7 +692,8 @@ static void load_statistics(const struct backward_call *b, const struct backward
     }
 }
 
-/* Loads both forms of a block of queries' words. A stack of single numbers is the rows themselves, so these stay. */
+/* Loads both forms of a block of queries' words. With single numbers the stack is the rows themselves, so these stay.
+ */
 static void load_queries(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
                          struct block queries) {
     const struct call *call = &b->call;
@@ -699,7 +713,7 @@ static void load_queries(const struct backward_call *b, const struct backward_sp
     memset(s->dq, 0, (size_t)(BLOCK * call->padded_dim) * sizeof *s->dq);
 }
 
-/* Makes p and ds from the raw scores in p and from d_o·v in ds. */
+/* Computes p and ds from the raw scores in p and from d_o·v in ds. */
 static void score_gradients(const struct backward_space *s, float scale, int64_t keys, int64_t queries) {
     for (int64_t i = 0; i < queries; i += SW_LANES) {
         const sw_vec log2_sum = sw_vec_load(s->log2_sum + i), delta = sw_vec_load(s->delta + i);
@@ -765,7 +779,7 @@ static void add_over_keys(const struct call *call, const struct backward_space *
                                           .part = diagonal ? PART_TERMS_UP_TO_ROW : PART_ALL});
 }
 
-/* Adds the gradients of a pair of blocks. dk and dv begin with the key at first_key. */
+/* Adds the gradients of a pair of blocks. dk and dv begin with the key first_key. */
 static void take_pair(const struct backward_call *b, const struct backward_space *s, int64_t batch,
                       struct block query_block, struct block key_block, int64_t first_key, sides want) {
     const struct call *call = &b->call;
@@ -793,7 +807,7 @@ static void take_pair(const struct backward_call *b, const struct backward_space
         add_over_keys(call, s, block_stack(call, key_block, s->k, s->k_stacked), keys, queries, diagonal);
 }
 
-/* Takes a block of queries with the blocks of keys [first, end), as far as it sees them. */
+/* Combines a block of queries with the blocks of keys [first, end), as far as it sees them. */
 static void take_queries(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t head,
                          struct block queries, int64_t first, int64_t end, sides want) {
     const struct call *call = &b->call;
@@ -810,7 +824,7 @@ static void take_queries(const struct backward_call *b, const struct backward_sp
         block_store(call, s->dq, query_rows(&call->shape, batch, head), queries, b->op->dq);
 }
 
-/* Computes dk and dv of the blocks of keys [first, end); with BOTH, which wants all blocks, dq too. */
+/* Computes dk and dv of the blocks of keys [first, end); with BOTH, which requires all blocks, dq too. */
 static void sum_keys(const struct backward_call *b, const struct backward_space *s, int64_t batch, int64_t kv_head,
                      int64_t first, int64_t end, sides want) {
     const struct call *call = &b->call;
@@ -838,7 +852,7 @@ static struct backward_space space_of(const struct backward_call *b, int thread)
     return carve_backward(&b->call, b->strip, (float *)b->op->scratch + thread * b->thread_floats);
 }
 
-/* Long items come first, so that the threads end together. */
+/* Long items come first, so that the threads finish together. */
 static void key_items(const void *context, int64_t first_item, int64_t end_item, int thread) {
     const struct backward_call *b = context;
     const struct call *call = &b->call;

@@ -1,7 +1,10 @@
-/* Matrix products in fp32, of operands of any type: for types that the processor has no products of, and for fp32 where
- * this is as fast as a library's. Operands are widened into packed blocks as they are needed, never whole (Goto and van
- * de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Each element is the sum of the sums of TERMS
- * successive terms, in their order, however C is cut; so its bits do not depend on the threads. */
+/* Matrix products in fp32 of operands of any type: for types that the processor cannot multiply, and for fp32 where
+ * this is as fast as a library.
+ *
+ * Operands are widened into packed blocks as they are needed, never whole (Goto and van de Geijn, "Anatomy of
+ * High-Performance Matrix Multiplication", 2008). Each element is a sum of partial sums of TERMS successive terms, in
+ * order, however C is cut into pieces, so its bits do not depend on the threads. Cutting k among threads would keep
+ * more of them busy for small C, and would break that. */
 #include "kernels/cpu/tile.h"
 
 #include <string.h>
@@ -13,28 +16,28 @@ enum { TILE_ROWS = 12 };
 enum { TILE_ROWS = 6 };
 #endif
 enum { TILE_VECTORS = 2, TILE_COLS = TILE_VECTORS * SW_LANES, TILE_ELEMS = TILE_ROWS * TILE_COLS };
-/* The terms of a block. A tile's part of B stays in the first-level cache, and a strip of A in the second. */
+/* Terms per block. A tile's part of B stays in the first-level cache, a strip of A in the second. */
 enum { TERMS = 256, STRIP_ROWS = 192 };
 static_assert(STRIP_ROWS % TILE_ROWS == 0, "a strip is a whole number of tiles");
 enum { MOST_PIECE_ROWS = 384, MOST_PIECE_COLS = 768, LEAST_PIECE_ROWS = 48, LEAST_PIECE_COLS = 128 };
-/* The rows of a tile lie in so many vectors. A tile's part of A has a line more than it needs: whole vectors are
- * stored, and tiles do not compete for the same lines of a cache. */
+/* Vectors per row of a tile. A tile's part of A is a cache line longer than needed: whole vectors are stored, and tiles
+ * do not compete for the same cache lines. */
 enum { ROW_VECTORS = (TILE_ROWS + SW_LANES - 1) / SW_LANES, A_TILE_ELEMS = TILE_ROWS * TERMS + 16 };
 static_assert((TERMS - 1) * TILE_ROWS + ROW_VECTORS * SW_LANES <= A_TILE_ELEMS, "the last row has room behind it");
-/* With so many pieces for each thread, none waits long for a slow one. */
+/* With this many pieces per thread, no thread waits long for a slow one. */
 enum { PIECES_OF_THREAD = 4 };
-/* Multiplications below which starting other threads costs more than it gains. */
+/* Multiplications below which starting threads costs more than it gains. */
 enum { PARALLEL_MIN_PRODUCTS = 1 << 21 };
-/* Rows of B that are packed together: each fills only a part of the lines that it touches. */
+/* Rows of B packed together: each fills only part of the cache lines it touches. */
 enum { PACK_ROWS = 8 };
 
-/* A cut of C into pieces of so many rows and columns, whole numbers of tiles; the last ones may have less. */
+/* A division of C into pieces of whole tiles; the last ones may be smaller. */
 struct grid {
     int64_t piece_rows, piece_cols, rows, cols;
 };
 
-/* The buffers of a thread: a strip of A as [tiles of rows][terms][TILE_ROWS], a piece's columns of B as
- * [tiles of columns][terms][TILE_COLS], and the piece's sums of the blocks before as tiles. */
+/* A thread's buffers: a strip of A as [tiles of rows][terms][TILE_ROWS], a piece's columns of B as [tiles of
+ * columns][terms][TILE_COLS], and the piece's sums of earlier blocks, as tiles. */
 struct blocks {
     float *a, *b, *sums;
 };
@@ -44,10 +47,10 @@ struct call {
     struct grid grid;
     const void *a, *b, *bias;
     void *c;
-    char *scratch; /* `blocks` of each thread, one after the other */
+    char *scratch; /* one `blocks` per thread, one after the other */
 };
 
-/* A piece of C, or a strip of its rows, and the terms of the block that is added to it. */
+/* A piece of C, or a strip of its rows, and the terms of the block being added. */
 struct piece {
     int64_t row, rows, col, cols, term, terms;
 };
@@ -80,8 +83,8 @@ static int64_t a_elems(const struct grid *grid) {
     return sw_min_i64(grid->piece_rows, STRIP_ROWS) / TILE_ROWS * A_TILE_ELEMS;
 }
 
-/* Returns the elements from one packed tile of B to the next. They are no power of two, which would put what is packed
- * together on the same lines of a cache. */
+/* Returns the distance in elements between packed tiles of B. It is not a power of two, which would map what is packed
+ * together to the same cache lines. */
 static int64_t b_tile_elems(int64_t terms) {
     return TILE_COLS * terms + 16;
 }
@@ -122,8 +125,8 @@ static int64_t scratch_bytes(const struct sw_gemm *shape, int threads) {
     return thread_bytes(shape, &grid) * (is_shared(shape, &grid) ? threads : 1);
 }
 
-/* Loads up to `side` rows of a square of an operand, `stride` elements from row to row. What is outside of the rows and
- * columns that exist is zero. */
+/* Loads up to `side` rows of a square of an operand, `stride` elements apart. Outside the existing rows and columns it
+ * is zero. */
 SW_INLINE void load_square(const sw_dtype type, const void *operand, int64_t from, int64_t stride, const int64_t side,
                            int64_t rows, int64_t cols, sw_vec square[SW_LANES]) {
     if (rows >= side && cols >= SW_LANES)
@@ -135,7 +138,7 @@ SW_INLINE void load_square(const sw_dtype type, const void *operand, int64_t fro
                 i < sw_min_i64(rows, side) ? sw_load_up_to(type, operand, from + i * stride, cols, 0.0f) : (sw_vec){0};
 }
 
-/* Packs rows of A. What lies behind a tile's rows is overwritten by those of the next term. */
+/* Packs rows of A. What is stored beyond a tile's rows is overwritten by those of the next term. */
 SW_INLINE void pack_a(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
     const int64_t stride = sw_gemm_a_stride(call->shape);
     for (int64_t row = 0; row < piece->rows; row += TILE_ROWS, to += A_TILE_ELEMS)
@@ -168,7 +171,7 @@ SW_INLINE void pack_transposed_a(const sw_dtype type, const struct call *call, c
     }
 }
 
-/* Packs one term of a tile's columns of B; columns behind the last one are zero. */
+/* Packs one term of a tile's columns of B. Columns after the last are zero. */
 SW_INLINE void pack_row(const sw_dtype type, const void *b, int64_t from, int64_t cols, float *to) {
     for (int64_t i = 0; i < TILE_COLS; i += SW_LANES)
         sw_vec_store(to + i, cols >= TILE_COLS ? sw_load(type, b, from + i)
@@ -204,8 +207,8 @@ SW_INLINE void pack_transposed_b(const sw_dtype type, const struct call *call, c
     }
 }
 
-/* Multiplies a tile's part of a block, several terms in a turn of the loop: the fewer turns, the fewer instructions
- * that multiply nothing. */
+/* Multiplies a tile's part of a block, several terms per iteration: fewer iterations mean fewer instructions that do
+ * not multiply. */
 static void multiply(int64_t terms, const float *a, const float *b, float *sums) {
     sw_vec sum[TILE_ROWS][TILE_VECTORS];
 #pragma GCC unroll 16
@@ -239,7 +242,7 @@ static void add(const float *tile, float *sums) {
         sw_vec_store(sums + i, sw_vec_load(sums + i) + sw_vec_load(tile + i));
 }
 
-/* Rounds a tile's sums into C, with what is added to them before. */
+/* Rounds a tile's sums into C, after adding bias or addend. */
 SW_INLINE void finish(const sw_dtype type, const struct call *call, int64_t row, int64_t rows, int64_t col,
                       int64_t cols, const float *sums) {
     const struct sw_gemm *shape = call->shape;
@@ -256,7 +259,7 @@ SW_INLINE void finish(const sw_dtype type, const struct call *call, int64_t row,
         }
 }
 
-/* Adds a block to the sums of one tile, or rounds them into C after the last block. */
+/* Adds a block to the sums of one tile or, after the last block, rounds them into C. */
 static void do_tile(const struct call *call, const struct piece *strip, const struct blocks *blocks, int64_t row,
                     int64_t col, float *sums) {
     const struct sw_gemm *shape = call->shape;

@@ -11,15 +11,15 @@ struct sw_cpu {
     dnnl_engine_t engine;
 };
 
-/* Holds oneDNN to an instruction set in this process. The first call comes before anything else of oneDNN's; later ones
- * change nothing. */
+/* Limits oneDNN to an instruction set in this process. Must come before any other call of oneDNN; later calls change
+ * nothing. */
 sw_status sw_cpu_gemm_hold(sw_isa isa);
 /* Open and close oneDNN, which multiplies matrices. */
 sw_status sw_cpu_gemm_open(struct sw_cpu *cpu);
 void sw_cpu_gemm_close(struct sw_cpu *cpu);
 void sw_cpu_add_gemm(struct sw_device_ops *ops);
 
-/* Returns whether products of operands of this type are computed by blocks (block_product.c) and not by oneDNN. */
+/* Returns whether products of operands of this type are computed by blocks (block_product.c) instead of oneDNN. */
 bool sw_cpu_multiplies_blocks(const struct sw_device *device, sw_dtype type);
 
 /* Returns whether oneDNN multiplies bf16 with this machine's own instructions. */

@@ -6,16 +6,16 @@
 #include <float.h>
 #include <math.h>
 
-/* The greatest logit so far, and the sum of exp(logit - largest). They stay apart, because their logarithm would round
+/* The largest logit so far, and the sum of exp(logit - largest). They are kept separately: their logarithm would round
  * away what large logits need. */
 struct softmax {
     float largest, sum;
 };
 
-/* A finite start, so that the difference of two of them is a number. */
+/* Starts finite, so that the difference of two is a number. */
 static const struct softmax nothing_yet = {.largest = -FLT_MAX, .sum = 0.0f};
 
-/* Sums that run side by side, so that none waits for the one before. */
+/* Independent sums, so that none waits for the one before. */
 enum { LARGEST = 4, SUMS = 2 };
 
 static float largest_of(float before, int64_t count, const float *logits) {
@@ -44,7 +44,7 @@ static float sum_of_exponentials(float largest, int64_t count, const float *logi
     return sw_vec_sum(sum[0] + sum[1]);
 }
 
-/* Takes columns in, block by block; a block is read twice, the second time from the first-level cache. */
+/* Processes columns block by block. A block is read twice, the second time from the first-level cache. */
 static struct softmax take_columns(struct softmax s, int64_t cols, const float *logits) {
     for (int64_t at = 0; at < cols; at += SW_SOFTMAX_BLOCK_COLUMNS) {
         const int64_t count = sw_min_i64(SW_SOFTMAX_BLOCK_COLUMNS, cols - at);
@@ -60,7 +60,7 @@ static float loss_of(struct softmax s, float target_logit) {
     return logf(s.sum) + (s.largest - target_logit);
 }
 
-/* Writes d_logits of one row of columns; target is counted from the first of them, and may lie outside. */
+/* Writes d_logits of one row of columns. target is relative to the first of them, and may be outside. */
 static void gradient(sw_dtype type, int64_t cols, const float *logits, struct softmax s, int64_t target, float scale,
                      void *d_logits, int64_t row_at) {
     const float factor = scale / s.sum;

@@ -13,7 +13,7 @@ void sw_cpu_add_ops_avx512(struct sw_device_ops *ops);
 void sw_cpu_add_ops_avx512_bf16(struct sw_device_ops *ops);
 #endif
 
-/* An instruction set's code; NULL: this build has none. */
+/* The code of each instruction set; NULL: not in this build. */
 static void (*const add_ops[SW_ISA_COUNT])(struct sw_device_ops *ops) = {
     [SW_ISA_BASELINE] = sw_cpu_add_ops_baseline,
 #ifdef SW_HAVE_X86_ISAS
@@ -23,8 +23,8 @@ static void (*const add_ops[SW_ISA_COUNT])(struct sw_device_ops *ops) = {
 #endif
 };
 
-/* Finds the best instruction set that a device may use. The products of bf16 are oneDNN's, which the user may have held
- * to less by its own variable. */
+/* Finds the best instruction set that a device may use. oneDNN makes the products of bf16, and the user may have
+ * limited it by its own variable. */
 static sw_status most_isa(sw_isa *out) {
     bool named;
     SW_TRY(sw_isa_in_use(out, &named));

@@ -1,7 +1,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/tile.h"
 
-/* Columns that one thread adds to: threads share tokens' rows, never a column, so the order of sums is that of rows. */
+/* Columns that one thread adds to. Threads divide columns, not rows, so the order of sums is that of rows. */
 enum { COLUMN_TILE = 128 };
 
 /* Returns a row's position in its document. */
@@ -9,7 +9,7 @@ static int64_t position_of(int64_t row, int64_t seq, const int32_t *document_sta
     return row % seq - (document_start == NULL ? 0 : document_start[row]);
 }
 
-/* table_at, positions_at: where the rows begin; below 0 another has them. */
+/* table_at, positions_at: where the rows begin; negative: another rank has them. */
 SW_INLINE void forward_row(const sw_dtype type, int64_t cols, const void *table, int64_t table_at,
                            const void *positions, int64_t positions_at, void *out, int64_t out_at) {
     for (int64_t i = 0; i < cols; i += SW_LANES) {
@@ -43,7 +43,7 @@ SW_INLINE void add_to(float *acc, int64_t count, sw_vec gradient) {
     sw_store_up_to(SW_F32, acc, 0, count, sw_load_up_to(SW_F32, acc, 0, count, 0.0f) + gradient);
 }
 
-/* Adds the columns [at, end) of one row; NULL: to another's table. */
+/* Adds the columns [at, end) of one row. A NULL accumulator belongs to another rank. */
 SW_INLINE void backward_row(const sw_dtype type, int64_t at, int64_t end, const void *d_out, int64_t row_at,
                             float *table_acc, float *positions_acc) {
     for (int64_t i = at; i < end; i += SW_LANES) {

@@ -1,3 +1,12 @@
+/* Matrix products on the CPU: chooses between oneDNN, blocks (block_product.c) and single rows (row_product.c), and
+ * runs oneDNN in pieces.
+ *
+ * oneDNN divides a product evenly among threads, so a thread whose core another program uses delays all. More pieces
+ * than threads, each multiplied by one thread and taken in order, cost a little packing and avoid that. The sum over k
+ * is never cut, so the bits do not depend on the threads.
+ *
+ * oneDNN reads a matrix at a fraction of memory speed when there is one row, so single rows, which is all that
+ * generation does, have code of their own. */
 #include "core/size.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/onednn.h"
@@ -13,18 +22,18 @@
 
 struct product;
 
-/* The operands of a call, whole. */
+/* The operands of a whole call. */
 struct operands {
-    const void *a, *b, *bias; /* bias: NULL where the shape has none */
+    const void *a, *b, *bias; /* bias: NULL if the shape has none */
     void *c;
 };
 
-/* oneDNN splits a product evenly, so the slowest thread decides, and a thread is slow where another program has part of
- * its core. A product is therefore cut into more pieces than there are threads, each multiplied by one thread. The sum
- * over k is never cut. A piece packs its operands anew, which costs little from LEAST_SIDE rows and columns on. */
+/* oneDNN splits a product evenly, so the slowest thread decides, and a thread is slow if another program has part of
+ * its core. A product is therefore cut into more pieces than threads, each multiplied by one thread. The sum over k is
+ * never cut. Each piece packs its operands again, which costs little from LEAST_SIDE rows and columns on. */
 enum { PIECES_OF_THREAD = 4, LEAST_PIECES_OF_THREAD = 2, LEAST_SIDE = 384 };
-/* From so many rows on, threads first pack B once for all pieces (pack.h). The pieces are then rows of C:
- * oneDNN multiplies a packed B fast only where rows of A and C follow each other without gaps. */
+/* From this many rows on, threads first pack B once for all pieces (pack.h). The pieces are then rows of C: oneDNN
+ * multiplies a packed B fast only if rows of A and C have no gaps. */
 enum { LEAST_PACKED_ROWS = 1024, LEAST_PIECE_ROWS = 64, MOST_PACKED_BYTES = 32 << 20 };
 /* Sides of pieces are multiples of these, which oneDNN's kernels divide. */
 enum { ROWS_MULTIPLE = 32, COLS_MULTIPLE = 64 };
@@ -32,15 +41,14 @@ enum { ROWS_MULTIPLE = 32, COLS_MULTIPLE = 64 };
 enum { LAST_ROW = 1, LAST_COL = 2, KINDS = 4 };
 enum { A, B, BIAS, C, SCRATCHPAD, OPERANDS };
 
-/* A grid of pieces; 1 x 1: the product is whole, and oneDNN splits it. */
+/* A grid of pieces. 1 x 1: the product is whole, and oneDNN splits it. */
 struct grid {
     int64_t rows, cols;             /* pieces */
     int64_t piece_rows, piece_cols; /* elements of C in a piece that is not the last */
 };
 
-/* A thread's memory objects for one kind of piece; NULL: the product has no bias. They get their addresses at each
- * call.
- */
+/* A thread's memory objects for one kind of piece. They get their addresses at each call. NULL: the product has no
+ * bias. */
 struct bound {
     dnnl_memory_t memory[OPERANDS];
 };
@@ -48,13 +56,13 @@ struct bound {
 struct product {
     struct sw_gemm shape;
     struct grid grid;
-    int64_t packed_bytes; /* size of the packed B, which begins the scratch; 0: B is multiplied as it is stored */
+    int64_t packed_bytes; /* size of the packed B at the beginning of the scratch; 0: B is not packed */
     int threads;
     int teams;                         /* threads that multiply pieces; 1: the product is whole */
     dnnl_primitive_t primitive[KINDS]; /* NULL: no piece is of this kind */
-    struct bound *bound;               /* KINDS for each of the teams */
-    dnnl_stream_t *stream;             /* one for each of the teams */
-    int64_t scratchpad_bytes;          /* for each of the teams */
+    struct bound *bound;               /* KINDS per team */
+    dnnl_stream_t *stream;             /* one per team */
+    int64_t scratchpad_bytes;          /* per team */
 };
 
 /* Returns SW_OK, or an error that says what oneDNN could not do. */
@@ -65,8 +73,8 @@ static sw_status cpu_check(dnnl_status_t status, const char *what) {
     return sw_fail(code, "oneDNN could not %s (its status %d)", what, (int)status);
 }
 
-/* oneDNN reads the number of threads where a primitive is made and where it runs; both must see the same, and get it:
- * with fewer, parts of the result stay unwritten. So the OpenMP runtime may not choose by itself. */
+/* oneDNN reads the number of threads when a primitive is made and when it runs. Both must see the same number and get
+ * that many: with fewer, parts of the result stay unwritten. So the OpenMP runtime must not choose. */
 static int set_threads(int threads) {
     const int before = omp_get_max_threads();
     omp_set_dynamic(0);
@@ -78,7 +86,7 @@ static struct grid whole(const struct sw_gemm *shape) {
     return (struct grid){.rows = 1, .cols = 1, .piece_rows = shape->m, .piece_cols = shape->n};
 }
 
-/* Halves the longer side until there are pieces enough, or they would get too small. */
+/* Halves the longer side until there are enough pieces, or they would become too small. */
 static struct grid cut(const struct sw_gemm *shape, int threads) {
     struct grid grid = whole(shape);
     while (threads > 1 && grid.rows * grid.cols < (int64_t)PIECES_OF_THREAD * threads &&
@@ -97,7 +105,7 @@ static int64_t packed_bytes(const struct sw_gemm *shape) {
     return shape->n * shape->k * sw_dtype_bytes(shape->in);
 }
 
-/* A transposed A would have to be packed as well, which takes as long as it saves. The head's table is too large. */
+/* A transposed A would have to be packed too, which takes as long as it saves. The head's table is too large. */
 static bool packs(const struct sw_gemm *shape, int threads) {
     const bool gaps = sw_gemm_a_stride(shape) > sw_gemm_a_cols(shape) || sw_gemm_c_stride(shape) > shape->n;
     return !gaps && shape->in == SW_BF16 && !shape->transpose_a && shape->n % SW_PACK_COLS == 0 &&
@@ -115,8 +123,7 @@ static struct grid cut_rows(const struct sw_gemm *shape, int threads) {
     return grid;
 }
 
-/* Describes a [rows, cols] part of a row-major matrix whose rows are `stride` apart, or of the transposed view of one.
- */
+/* Describes a [rows, cols] part of a row-major matrix with rows `stride` apart, or of its transposed view. */
 static sw_status describe(sw_onednn_layout *out, int64_t rows, int64_t cols, int64_t stride, bool transposed,
                           sw_dtype type) {
     const dnnl_data_type_t data_type = type == SW_F32 ? dnnl_f32 : dnnl_bf16;
@@ -140,8 +147,8 @@ static sw_status describe_piece(const struct sw_gemm *shape, bool packed, int64_
     return describe(&layout[C], rows, cols, sw_gemm_c_stride(shape), false, shape->out);
 }
 
-/* Refuses to multiply a packed matrix by oneDNN's reference, which is slow. oneDNN 2 names its fast implementations
- * "brg:...", oneDNN 3 "brg_matmul:...". */
+/* Refuses to multiply a packed matrix by oneDNN's slow reference. oneDNN 2 names its fast implementations "brg:...",
+ * oneDNN 3 "brg_matmul:...". */
 static sw_status check_packed(const_dnnl_primitive_desc_t primitive_desc) {
     const char *implementation = "";
     SW_TRY(cpu_check(dnnl_primitive_desc_query(primitive_desc, dnnl_query_impl_info_str, 0, &implementation),
@@ -253,14 +260,15 @@ static sw_status open_cut(dnnl_engine_t engine, const struct sw_gemm *shape, int
     return status;
 }
 
-/* Returns where in the scratch oneDNN's own begins. */
+/* Returns where oneDNN's part of the scratch begins. */
 static int64_t pad_at(const struct product *p) {
     return sw_round_up(p->packed_bytes, SW_BUFFER_ALIGN_BYTES);
 }
 
-/* Tries the fastest way first: oneDNN refuses packed operands and pieces of some matrices that it multiplies whole. */
-/* Prepares a product of this shape, whose types are fp32 or bf16, for so many threads. *out_scratch_bytes is the memory
- * that a call needs. may_pack: the device can pack B (pack.h). */
+/* Tries the fastest way first: oneDNN refuses packed operands and pieces of some matrices that it can multiply whole.
+ */
+/* Prepares a product of this shape, in fp32 or bf16, for `threads` threads. *out_scratch_bytes: the memory that a call
+ * needs. may_pack: the device can pack B (pack.h). */
 static sw_status product_open(dnnl_engine_t engine, const struct sw_gemm *shape, int threads, bool may_pack,
                               struct product **out, int64_t *out_scratch_bytes) {
     sw_status status = SW_ERR_INTERNAL;
@@ -315,7 +323,7 @@ struct call {
     const struct product *product;
     const struct operands *at;
     void *scratch;
-    _Atomic int status; /* oneDNN's, of any piece that failed */
+    _Atomic int status; /* oneDNN's status of any piece that failed */
 };
 
 static void run_pieces(const void *context, int64_t first, int64_t end, int thread) {
@@ -336,7 +344,7 @@ static dnnl_status_t run_whole(const struct product *p, const struct operands *a
     return status;
 }
 
-/* The packing of a call: the device's function and its arguments. */
+/* The arguments for packing: the device's function and its struct. */
 struct packing {
     void (*pack_panel)(const struct sw_pack *pack, int64_t panel);
     struct sw_pack pack;
@@ -374,7 +382,7 @@ static sw_status product_run(struct product *product, struct sw_stream *stream, 
     return cpu_check((dnnl_status_t)call.status, "multiply matrices");
 }
 
-/* A product that oneDNN makes, which runs one call at a time. */
+/* A product by oneDNN, which runs one call at a time. */
 struct cpu_gemm {
     struct product *product;
     pthread_mutex_t lock;
@@ -420,8 +428,8 @@ static bool is_row_product(const struct sw_gemm *shape) {
     return shape->m == 1 && !shape->accumulate;
 }
 
-/* Without instructions for the type oneDNN has no products of it (fp16: never), and without AVX-512 it cuts sums of
- * fp32 by the number of threads. */
+/* Without instructions for a type oneDNN cannot multiply it (fp16: never), and without AVX-512 it divides sums of fp32
+ * by the number of threads. */
 bool sw_cpu_multiplies_blocks(const struct sw_device *device, sw_dtype type) {
     switch (type) {
     case SW_F32: return device->info.fp32_in_blocks;
@@ -482,7 +490,7 @@ static sw_status product(struct sw_stream *stream, struct sw_gemm_entry *entry, 
     return status;
 }
 
-/* The addend comes to the rounded product, which gives the bits of the two ops in turn. */
+/* Adds the addend to the rounded product, which gives the bits of the two ops in turn. */
 static sw_status gemm_call(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
                            const void *bias, const void *addend, void *c, void *scratch) {
     const struct sw_gemm *shape = &entry->shape;

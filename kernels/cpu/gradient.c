@@ -36,7 +36,7 @@ static double finish_grain(sw_dtype type, const float *restrict acc, void *grads
     return sum_in_halves(partial);
 }
 
-/* Quantizes a grain into its record and sums the squares of what the record stands for. */
+/* Quantizes a grain into its record, and sums the squares of the quantized values. */
 static double finish_grain_8bit(const float *acc, char *record) {
     _Alignas(64) double partial[SW_GRAIN_PARTIAL_SUMS] = {0};
     _Alignas(64) float values[SW_QUANT_BLOCK_ELEMS];
@@ -94,8 +94,7 @@ static sw_status square_sums(struct sw_stream *stream, const void *args) {
 enum { STRIP_VECTORS = 4, STRIP = STRIP_VECTORS * SW_LANES, COLUMN_TILE = 256 };
 static_assert(COLUMN_TILE % STRIP == 0, "a thread's columns are whole strips");
 
-/* Adds one tile of rows to the accumulators of `count` <= STRIP columns. vectors is a constant where this is inlined.
- */
+/* Adds one tile of rows to the accumulators of `count` <= STRIP columns. vectors is a constant after inlining. */
 SW_INLINE void strip_sums(const sw_dtype type, int64_t first, int64_t end, int64_t cols, const void *dy, int64_t at,
                           int64_t count, const int vectors, float *acc) {
     sw_vec sum[STRIP_VECTORS] = {{0}};

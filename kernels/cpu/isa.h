@@ -1,5 +1,5 @@
-/* One source for several instruction sets: the files that include this are compiled once for each, with SW_ISA as the
- * suffix of their public names and the compiler's flags for that set, and the table of ops picks at run time. */
+/* One source for several instruction sets. Files that include this are compiled once per instruction set, with SW_ISA
+ * as the suffix of their public names and the compiler's flags for it; the table of ops is chosen at run time. */
 #ifndef SW_KERNELS_CPU_ISA_H
 #define SW_KERNELS_CPU_ISA_H
 

@@ -1,5 +1,5 @@
-/* A tensor's elements as vectors of fp32, whatever its type. Where an op is written as an always-inlined function of
- * its type and called through SW_FOR_TYPE, the compiler makes one loop for each type from the one source. */
+/* A tensor's elements as vectors of fp32, whatever its type. If an op is an always-inlined function of its type, called
+ * through SW_FOR_TYPE, the compiler makes one loop per type from one source. */
 #ifndef SW_KERNELS_CPU_LANES_H
 #define SW_KERNELS_CPU_LANES_H
 
@@ -39,7 +39,7 @@ SW_INLINE sw_vec_half sw_vec_to_bf16(sw_vec value) {
 #endif
 }
 
-/* The instructions have the bits of core/dtype.h. */
+/* The instructions give the bits of core/dtype.h. */
 SW_INLINE sw_vec sw_vec_from_f16(sw_vec_half half) {
 #if defined(__AVX512F__)
     return _mm512_cvtph_ps((__m256i)half);
@@ -66,7 +66,7 @@ SW_INLINE sw_vec_half sw_vec_to_f16(sw_vec value) {
 #endif
 }
 
-/* Loads a whole vector from element `at` on. */
+/* Loads a whole vector, starting at element `at`. */
 SW_INLINE sw_vec sw_load(const sw_dtype type, const void *tensor, int64_t at) {
     if (type == SW_F32)
         return sw_vec_load((const float *)tensor + at);
@@ -82,8 +82,9 @@ SW_INLINE void sw_store(const sw_dtype type, void *tensor, int64_t at, sw_vec va
             type == SW_BF16 ? sw_vec_to_bf16(value) : sw_vec_to_f16(value);
 }
 
-/* Stores past the cache, for what nobody reads soon, where the instruction set can and the address is a multiple of the
- * vector: the cache need not fetch lines that are overwritten whole. sw_end_streams comes before others read it. */
+/* Stores without caching, for results that nobody reads soon, if the instruction set can and the address is a multiple
+ * of the vector: the cache need not fetch lines that are overwritten completely. Call sw_end_streams before others read
+ * the result. */
 SW_INLINE void sw_stream(const sw_dtype type, void *tensor, int64_t at, sw_vec value) {
     char *to = (char *)tensor + at * (type == SW_F32 ? (int64_t)sizeof(float) : (int64_t)sizeof(uint16_t));
     const uintptr_t vector_bytes = type == SW_F32 ? sizeof(sw_vec) : sizeof(sw_vec_half);
@@ -112,11 +113,11 @@ SW_INLINE void sw_end_streams(void) {
 #endif
 }
 
-/* Load and store the last elements of a row, fewer than a vector: the other lanes hold `fill`, and are not stored. */
+/* Load and store the last elements of a row, fewer than a vector. The other lanes are `fill`, and are not stored. */
 sw_vec SW_ISA_NAME(sw_load_rest)(sw_dtype type, const void *tensor, int64_t at, int64_t count, float fill);
 void SW_ISA_NAME(sw_store_rest)(sw_dtype type, void *tensor, int64_t at, int64_t count, sw_vec value);
 
-/* Loads a vector of which `count` elements, or all where there are more, exist. */
+/* Loads a vector of which `count` elements exist, or all if count is larger. */
 SW_INLINE sw_vec sw_load_up_to(const sw_dtype type, const void *tensor, int64_t at, int64_t count, float fill) {
     if (__builtin_expect(count >= SW_LANES, 1))
         return sw_load(type, tensor, at);

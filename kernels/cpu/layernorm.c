@@ -3,18 +3,19 @@
 
 #include <math.h>
 
-/* The position of the rows of a norm; those of a LayerNorm are the plain case of those of a root-mean-square norm. */
+/* Returns where a norm's row begins. The rows of a LayerNorm are the special case without groups. */
 static inline int64_t sw_rmsnorm_row(const struct sw_rmsnorm *shape, int64_t stride, int64_t row) {
     return shape->groups == 1 ? row * stride : row / shape->groups * stride + row % shape->groups * shape->cols;
 }
 
-/* Sums that run side by side, so that none waits for the one before. */
+/* Independent sums, so that none waits for the one before. */
 enum { SUMS = 4 };
 
-/* A root-mean-square norm has no mean and no beta: `centred` is a constant wherever it is given. */
+/* Forward pass of both norms. A root-mean-square norm has no mean and no beta: `centred` is a constant at every call.
+ */
 struct forward {
     struct sw_rmsnorm shape;
-    const void *a, *b; /* x = sum = a + b comes first; sum NULL: x is in memory already */
+    const void *a, *b; /* x = sum = a + b is computed first; sum NULL: x is already in memory */
     void *sum;
     const void *x, *gamma, *beta;
     void *y;
@@ -66,7 +67,7 @@ SW_INLINE void forward_row(const sw_dtype type, const struct forward *f, int64_t
     }
 }
 
-/* Each row is added up and then, while it is in the first-level cache, normalised. */
+/* Adds up each row and normalises it while it is in the first-level cache. */
 SW_INLINE void add_row(const sw_dtype type, int64_t cols, int64_t row, const void *a, const void *b, void *sum) {
     for (int64_t i = 0; i < cols; i += SW_LANES) {
         const int64_t at = row * cols + i, rest = cols - i;
@@ -133,11 +134,11 @@ static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
     return all_rows(stream, op->type, &f);
 }
 
-/* Sums that run side by side, so that none waits for the one before. */
+/* Independent sums, so that none waits for the one before. */
 enum { BACKWARD_SUMS = 2 };
 
-/* A root-mean-square norm has no mean, no beta, and nothing to subtract but what the scale gives: `centred` is a
- * constant wherever it is given. */
+/* Backward pass of both norms. A root-mean-square norm has no mean and no beta, and subtracts only what the scale
+ * gives: `centred` is a constant at every call. */
 struct backward {
     struct sw_rmsnorm shape;
     const void *dy, *x, *gamma;
@@ -196,17 +197,17 @@ SW_INLINE void row_dx(const sw_dtype type, const struct backward *b, int64_t row
     }
 }
 
-/* Columns whose accumulators stay in registers while rows are added to them, and the most columns of a thread's turn.
+/* Columns whose accumulators stay in registers while rows are added to them, and the most columns per turn of a thread.
  */
 enum { STRIP_VECTORS = 4, STRIP = STRIP_VECTORS * SW_LANES, MOST_COLUMNS = 128 };
 static_assert(MOST_COLUMNS % STRIP == 0, "a thread's columns are whole strips");
 
-/* Few columns, as the heads' norms have, are shared by vectors, so that every thread has some. */
+/* A few columns, as the heads' norms have, are divided by vectors, so that every thread has some. */
 static int64_t column_tile(int64_t cols, int threads) {
     return sw_min_i64(MOST_COLUMNS, sw_round_up(sw_div_up(cols, threads), SW_LANES));
 }
 
-/* Rows in order, one by one, into the accumulators: the order that the contract fixes. vectors is a constant. */
+/* Adds rows one by one into the accumulators, in the order that the contract fixes. vectors is a constant. */
 SW_INLINE void strip_sums(const sw_dtype type, const struct backward *b, int64_t first_row, int64_t end_row, int64_t at,
                           int64_t count, const int vectors, const bool centred) {
     sw_vec gamma_sum[STRIP_VECTORS], beta_sum[STRIP_VECTORS];
@@ -243,14 +244,14 @@ SW_INLINE void column_sums(const sw_dtype type, const struct backward *b, int64_
         strip_sums(type, b, first_row, end_row, at, end - at, 1, centred);
 }
 
-/* Rows whose dx is made before their share of gamma_acc and beta_acc: as many as a second-level cache keeps of dy and
- * x, so that the second reading finds them there and threads seldom wait for each other. */
+/* Returns how many rows get their dx before their share of gamma_acc and beta_acc: as many as a second-level cache
+ * holds of dy and x, so that the second reading finds them there and threads seldom wait for each other. */
 static int64_t rows_in_cache(sw_dtype type, int64_t cols) {
     enum { CACHE_BYTES = 512 * 1024 };
     return sw_max_i64(1, CACHE_BYTES / (2 * cols * sw_dtype_bytes(type)));
 }
 
-/* Rows that are worked on together, first along rows and then along columns. */
+/* Rows processed together, first along rows and then along columns. */
 struct backward_rows {
     sw_dtype type;
     const struct backward *backward;

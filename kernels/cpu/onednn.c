@@ -66,7 +66,7 @@ static dnnl_status_t describe_product(dnnl_engine_t engine, sw_onednn_const_layo
 
 #endif
 
-/* Leaves NULL in *out where oneDNN refuses, so that callers may destroy it in any case. */
+/* Sets *out to NULL if oneDNN refuses, so that callers may always destroy it. */
 static dnnl_status_t made(dnnl_status_t status, sw_onednn_layout *out) {
     if (status == dnnl_success)
         return status;

@@ -9,7 +9,7 @@ static_assert(SQUARE == 1 << SQUARE_ROUNDS, "a side is halved as often as it can
 static_assert(SW_PACK_TERMS == 2 * SQUARE, "a square of words has that many terms");
 static_assert(SW_PACK_COLS % SQUARE == 0, "a panel is a whole number of squares");
 
-/* Transposes a square of words by interleaving its upper and its lower half as often as a side can be halved. */
+/* Transposes a square of words by interleaving its upper and lower halves as often as a side can be halved. */
 SW_INLINE void transpose(sw_vec_bits row[SQUARE]) {
     const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     const __m512i high = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);

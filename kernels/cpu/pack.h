@@ -1,5 +1,5 @@
-/* Rearranges B of a product in bf16 into the layout in which oneDNN multiplies it fastest. oneDNN does the same inside
- * a product, but again for every piece of it. */
+/* Rearranges B of a product in bf16 into the layout that oneDNN multiplies fastest. oneDNN does the same inside a
+ * product, but again for every piece. */
 #ifndef SW_KERNELS_CPU_PACK_H
 #define SW_KERNELS_CPU_PACK_H
 
@@ -11,8 +11,8 @@ enum {
     SW_PACK_TERMS = 32 /* k is a multiple */
 };
 
-/* B and its packed copy, which has as many elements. Panel i of the copy has SW_PACK_COLS columns of B, from i ·
- * SW_PACK_COLS on, in oneDNN's layout BA16a64b2a: [k/2][columns] pairs of successive terms. */
+/* B and its packed copy of as many elements. Panel i of the copy has columns i · SW_PACK_COLS to (i + 1) · SW_PACK_COLS
+ * of B, in oneDNN's layout BA16a64b2a: [k/2][columns] pairs of successive terms. */
 struct sw_pack {
     bool transposed; /* B is stored as [n][k]; otherwise as [k][n] */
     int64_t k;

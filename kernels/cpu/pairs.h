@@ -1,11 +1,11 @@
-/* Pairs of bf16 numbers as one word, the first in the low half: what the dot products of AVX-512 BF16 work on.
- * Elsewhere the same arithmetic is made of ordinary instructions, but for how the two products of a pair round. */
+/* Pairs of bf16 numbers as one word, the first in the low half: the operands of AVX-512 BF16's dot products. Elsewhere
+ * ordinary instructions do the same, except for how the two products of a pair round. */
 #ifndef SW_KERNELS_CPU_PAIRS_H
 #define SW_KERNELS_CPU_PAIRS_H
 
 #include "kernels/cpu/lanes.h"
 
-/* True where the processor multiplies pairs of bf16 numbers faster than widened ones. */
+/* True if the processor multiplies pairs of bf16 numbers faster than widened ones. */
 #if defined(__AVX512BF16__)
 #define SW_FAST_PAIRS true
 #else
@@ -34,7 +34,7 @@ SW_INLINE sw_vec_bits sw_vec_to_pairs(sw_vec low, sw_vec high) {
 #endif
 }
 
-/* Rounds two vectors to as many bf16 numbers, in their order. */
+/* Rounds two vectors to bf16 and stores them in order. */
 SW_INLINE void sw_store_two_bf16(uint16_t *to, sw_vec first, sw_vec second) {
 #if defined(__AVX512BF16__)
     _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second, first));

@@ -10,7 +10,7 @@ struct codes {
     _Alignas(64) int8_t code[SW_QUANT_BLOCK_ELEMS];
 };
 
-/* Joins neighbours in one byte, the first in its lower half. */
+/* Packs neighbours into one byte, the first into its lower half. */
 SW_INLINE void pack(const struct codes *from, uint8_t *to) {
     uint16_t pairs[SW_QUANT_BLOCK_ELEMS / 2];
     memcpy(pairs, from->code, sizeof pairs);
@@ -103,7 +103,7 @@ static sw_status dequantize(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
-/* A tensor that threads encode, and the bits of its largest magnitude, which they find together. */
+/* A tensor being encoded by threads, and the bits of its largest magnitude, which they find together. */
 struct encoding {
     const struct sw_encode_fp8 *op;
     int64_t elems;
@@ -156,7 +156,7 @@ static void encode_tiles(const void *context, int64_t first, int64_t end, int th
     }
 }
 
-/* Encodes whole rows of the transpose, which are columns. */
+/* Encodes whole rows of the transpose, which are columns of the matrix. */
 static void encode_columns(const void *context, int64_t first, int64_t end, int thread) {
     const struct encoding *e = context;
     const struct sw_encode_fp8 *op = e->op;
@@ -237,7 +237,7 @@ static sw_status pack_weights(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
-/* Tiles are counted from the element at which the tile of the first one begins, so that none meets two grains. */
+/* Tiles are counted from a tile boundary of the grain, so that none spans two grains. */
 static void unpack_tiles(const void *context, int64_t first, int64_t end, int thread) {
     const struct sw_unpack_weights *op = context;
     const uint8_t *codes = op->weights;

@@ -6,7 +6,7 @@
 #include "kernels/cpu/lanes.h"
 
 #define SW_INFINITY_BITS 0x7f800000u
-/* Adding this to a number below 2^22 rounds it to an integer, to even in ties, which the low bits then hold. */
+/* Adding this to a number below 2^22 rounds it to an integer, ties to even, in the low bits. */
 #define SW_QUANT_ROUNDING 0x1.8p23f
 
 typedef int32_t sw_vec_int __attribute__((vector_size(SW_LANES * sizeof(int32_t))));
@@ -19,8 +19,8 @@ SW_INLINE float sw_quant_float(uint32_t bits) {
     return value;
 }
 
-/* Returns the bits of the largest magnitude, which is that of a NaN where there is one: without their signs, floats are
- * ordered as their bits are. */
+/* Returns the bits of the largest magnitude, or those of a NaN if there is one: without sign, floats sort like their
+ * bits. */
 SW_INLINE uint32_t sw_quant_largest(const float *values) {
     sw_vec_int most = {0};
     for (int i = 0; i < SW_QUANT_BLOCK_ELEMS; i += SW_LANES) {
@@ -33,7 +33,7 @@ SW_INLINE uint32_t sw_quant_largest(const float *values) {
     return (uint32_t)largest;
 }
 
-/* Returns the scale and its reciprocal, which is 0 where all codes are. */
+/* Returns the scale, and in *out_inverse its reciprocal, which is 0 if all codes are 0. */
 SW_INLINE float sw_quant_scale(const sw_quant quant, const float *values, float *out_inverse) {
     const bool narrow = quant == SW_QUANT_INT4;
     const float most_scale = narrow ? SW_QUANT_INT4_MOST_SCALE : SW_QUANT_INT8_MOST_SCALE;
@@ -61,13 +61,13 @@ SW_INLINE void sw_quant_codes(const float *values, float inverse, int8_t *code) 
     }
 }
 
-/* Returns what a vector of codes stands for. */
+/* Returns the values of a vector of codes. */
 SW_INLINE sw_vec sw_quant_values(const int8_t *code, float scale) {
     const sw_vec_code codes = *(const sw_vec_code_unaligned *)code;
     return __builtin_convertvector(__builtin_convertvector(codes, sw_vec_int), sw_vec) * scale;
 }
 
-/* Adds what a block of a record stands for to the sum, or sets the sum to it. */
+/* Adds the values of a record's block to the sum, or, if first, sets the sum to them. */
 SW_INLINE void sw_quant_add(const int8_t *code, float scale, const bool first, float *sum) {
     for (int i = 0; i < SW_QUANT_BLOCK_ELEMS; i += SW_LANES) {
         const sw_vec value = sw_quant_values(code + i, scale);

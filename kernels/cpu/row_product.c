@@ -1,6 +1,6 @@
-/* The product of one row and a matrix: what continuing a text is made of. It is bound by the reading of the matrix,
- * which is taken in its type, once, in runs as long as it has; every element of the result is one sum in a fixed order.
- */
+/* The product of one row and a matrix, which is all that continuing a text consists of. Reading the matrix is the
+ * bottleneck: it is read once, in its own type, in the longest possible runs. Every element of the result is one sum in
+ * a fixed order. */
 #include "kernels/cpu/tile.h"
 
 enum { ROWS = 8, SUMS = 4, DOTS = 64, MOST_COLUMNS = 2048 };
@@ -9,7 +9,7 @@ enum { AHEAD_BYTES = 4096, LINE_BYTES = 64 };
 
 struct call {
     const struct sw_gemm *shape;
-    const float *x; /* the row in fp32, zeros behind it up to a whole vector */
+    const float *x; /* the row in fp32, padded with zeros to a whole vector */
     const void *b, *bias;
     void *y;
 };
@@ -22,14 +22,14 @@ static float bias_at(const struct call *c, int64_t col) {
     return c->shape->bias ? sw_dtype_load(c->shape->in, c->bias, col) : 0.0f;
 }
 
-/* Prefetches `count` elements from `at` on. Addresses behind the end of the tensor are no error. */
+/* Prefetches `count` elements from `at` on. Addresses beyond the tensor are harmless. */
 SW_INLINE void prefetch(const sw_dtype type, const void *tensor, int64_t at, const int64_t count) {
     const char *from = (const char *)tensor + at * sw_dtype_bytes(type);
     for (int64_t line = 0; line < count * sw_dtype_bytes(type); line += LINE_BYTES)
         __builtin_prefetch(from + line);
 }
 
-/* Multiplies by a stored row of the transposed matrix, in several sums that do not wait for each other. */
+/* Multiplies by a stored row of the transposed matrix, in several independent sums. */
 SW_INLINE void dot(const sw_dtype type, const struct call *c, int64_t row) {
     const int64_t k = c->shape->k, at = row * k, ahead = at + AHEAD_BYTES / sw_dtype_bytes(type);
     sw_vec sum[SUMS] = {0};
@@ -53,7 +53,7 @@ SW_INLINE void dots(const sw_dtype type, const struct call *c, int64_t first, in
         dot(type, c, row);
 }
 
-/* Adds `rows` stored rows of the matrix from row k on, times theirs of x, to the sums of some columns. */
+/* Adds `rows` stored rows of the matrix from row k on, times those elements of x, to the sums of some columns. */
 SW_INLINE void add_rows(const sw_dtype type, const struct call *c, int64_t k, const int64_t rows, int64_t first_col,
                         int64_t cols, float *sum) {
     const int64_t n = c->shape->n, at = k * n + first_col;
@@ -109,7 +109,7 @@ static void some_runs(const void *context, int64_t first_run, int64_t end_run, i
     }
 }
 
-/* Widens the row, which is a column of the stored A with transpose_a. */
+/* Widens the row, which with transpose_a is a column of the stored A. */
 static void widen_row(const struct sw_gemm *shape, const void *a, float *x) {
     const int64_t step = shape->transpose_a ? sw_gemm_a_stride(shape) : 1;
     if (step == 1)

@@ -4,8 +4,8 @@
 #include "core/status.h"
 #include "core/team.h"
 
-/* With so many pieces for each thread, none waits long for a slow one, and handing them out costs nothing beside the
- * work. */
+/* With this many pieces per thread, no thread waits long for a slow one, and handing them out costs nothing compared
+ * with the work. */
 enum { PIECES_OF_THREAD = 8 };
 
 struct share {
@@ -20,8 +20,8 @@ static void do_piece(void *context, int64_t index, int thread) {
     share->run(share->context, first, sw_min_i64(first + share->piece, share->items), thread);
 }
 
-/* Starts the stream's threads at the first use: most streams only copy. Without memory for them the calling thread does
- * all the work, more slowly. */
+/* Starts the stream's threads on first use: most streams only copy. Without memory for them the calling thread does all
+ * the work, more slowly. */
 static struct sw_team *team_of(struct sw_stream *stream) {
     struct sw_team *team = stream->backend;
     if (team == NULL) {

@@ -1,3 +1,11 @@
+/* The AdamW update on the CPU: one pass over a chunk that widens, unscales, clips, updates and rounds.
+ *
+ * The pass is bound by memory, so everything is done while an element is in a register; separate passes for clipping
+ * and rounding would double its traffic. The operations and their order are those of ref/update.c and moments.c, with
+ * each fused multiply-add written out: the bits are a contract with the GPU and with every instruction set.
+ *
+ * Random words of stochastic rounding are computed from the element's number, not drawn in sequence, so chunks and
+ * threads cannot change them. */
 #include "kernels/adamw_scalars.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/lanes.h"
@@ -13,12 +21,12 @@ typedef uint64_t sw_vec_pairs __attribute__((vector_size(SW_LANES * sizeof(uint3
 typedef uint8_t sw_vec_bytes __attribute__((vector_size(SW_LANES)));
 typedef uint8_t sw_vec_bytes_unaligned __attribute__((vector_size(SW_LANES), aligned(1), may_alias));
 
-/* A block's moments, the largest magnitudes among every SW_LANES-th of them, and the random words of its elements. */
+/* A block's moments, the largest magnitude of each lane over the block, and the random words of its elements. */
 struct sw_moment_block {
     sw_vec largest_m, largest_v;
     _Alignas(64) float m[SW_MOMENT_BLOCK_ELEMS];
     _Alignas(64) float v[SW_MOMENT_BLOCK_ELEMS];
-    _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS / 2]; /* 16 bits an element */
+    _Alignas(64) uint32_t words[SW_MOMENT_BLOCK_ELEMS / 2]; /* 16 bits per element */
 };
 
 /* Returns table[index % 8] of each lane. */
@@ -48,7 +56,7 @@ SW_INLINE sw_vec_pairs sw_vec_mul_low(sw_vec_pairs a, uint32_t by) {
 #endif
 }
 
-/* Philox of SW_LANES/2 counters. A lane's upper half is garbage, which no product reads. */
+/* Philox of SW_LANES/2 counters. The upper half of a lane is garbage, which no product reads. */
 struct sw_philox {
     sw_vec_pairs c[4];
 };
@@ -92,12 +100,12 @@ SW_INLINE void sw_block_words(const struct sw_moment_rounding *how, int64_t elem
             sw_philox_words(how->seed, stream, sw_moment_counter(elem + i + lane), words + i / 2 + lane);
 }
 
-/* Returns the index of the first word of the vector from element i of a block on. */
+/* Returns the index of the first word of the vector at element i of a block. */
 SW_INLINE int sw_word_at(int i) {
     return i / (2 * SW_MOMENT_LANES) * SW_MOMENT_LANES + i % SW_MOMENT_LANES;
 }
 
-/* Returns a half of each word, or that with its bytes exchanged. */
+/* Returns a half of each word, optionally with its bytes exchanged. */
 SW_INLINE sw_vec_bits sw_half_of(sw_vec_bits words, const bool upper, const bool exchanged) {
     if (!exchanged)
         return upper ? words >> 16 : words & 0xffffu;
@@ -148,7 +156,7 @@ SW_INLINE sw_vec sw_number_of_m(const char *codes) {
 SW_INLINE sw_vec sw_number_of_v(const char *codes) {
     const sw_vec_bytes bytes = *(const sw_vec_bytes_unaligned *)codes;
     const sw_vec code = sw_vec_of_bytes(bytes);
-    /* The product is exact, so that the sum alone is rounded. */
+    /* The product is exact, so only the sum is rounded. */
     return sw_number_at(&sw_moment_maps[SW_MOMENT_V], sw_vec_fma_once(code, sw_vec_splat(0.5f), sw_vec_splat(0.75f)));
 }
 
@@ -183,7 +191,7 @@ SW_INLINE sw_vec sw_rounded(const struct sw_moment_map *map, const sw_rounding r
     const sw_vec y = sw_vec_min(sw_vec_abs(value) * inverse, sw_vec_splat(1.0f));
     if (rounding == SW_ROUND_NEAREST)
         return sw_position(map, y) + 0.5f;
-    /* The product is exact, so that the sum alone is rounded. */
+    /* The product is exact, so only the sum is rounded. */
     return sw_vec_fma_once(__builtin_convertvector((sw_vec_ints)random, sw_vec), sw_vec_splat(0x1p-16f),
                            sw_position(map, y));
 }
@@ -196,7 +204,7 @@ SW_INLINE void sw_store_codes(char *codes, sw_vec_ints steps) {
 #endif
 }
 
-/* Returns the largest lane; none is NaN. */
+/* Returns the largest lane. None may be NaN. */
 SW_INLINE float sw_largest_lane(sw_vec value) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps(value);
@@ -241,7 +249,7 @@ SW_INLINE sw_vec_ints sw_vec_least(sw_vec v) {
 #endif
 }
 
-/* Rounds the vector from element i of a block on. `upper`: its random bits are the upper halves of their words. */
+/* Rounds the vector at element i of a block. `upper`: its random bits are the upper halves of their words. */
 SW_INLINE void sw_round_codes(const sw_rounding rounding, const struct sw_moment_block *block, int i,
                               const float inverse[2], const bool upper, char *to_m, char *to_v) {
     const sw_vec m = sw_vec_load(block->m + i), v = sw_vec_load(block->v + i);
@@ -281,7 +289,7 @@ SW_INLINE sw_vec_bits sw_vec_min_bits(sw_vec_bits a, sw_vec_bits b) {
 #endif
 }
 
-/* Rounds a vector to bf16: `random` has 16 bits a lane, `least` is the least magnitude's. */
+/* Rounds a vector to bf16. `random` has 16 bits per lane; `least` is the smallest magnitude. */
 SW_INLINE sw_vec_half sw_moments_to_bf16(const sw_rounding rounding, sw_vec value, sw_vec_bits random,
                                          sw_vec_ints least) {
     const sw_vec_bits bits = (sw_vec_bits)value;
@@ -322,7 +330,7 @@ SW_INLINE void sw_round_moments(const sw_optimizer_format format, const sw_round
     sw_round_to_codes(rounding, block, at, record);
 }
 
-/* A call. */
+/* One call of the op. */
 struct update {
     const struct sw_update_adamw *op;
     struct sw_adamw_scalars scalars;
@@ -332,10 +340,10 @@ struct update {
 struct call {
     struct sw_adamw_scalars scalars;
     const void *grads;
-    void *weights; /* NULL: nobody needs them */
+    void *weights; /* NULL: not wanted */
 };
 
-/* Elements side by side: where they begin in the chunk and in the record's three parts, and their decay and step size.
+/* Consecutive elements: where they begin in the chunk and in the record's three parts, and their decay and step size.
  */
 struct run {
     int64_t at;
@@ -353,7 +361,7 @@ SW_INLINE void update_lanes(const struct sw_adamw_scalars *s, const struct run *
     *master = sw_vec_fma_once(sw_vec_splat(run->minus_step_size), *m / denominator, *master * run->decay_factor);
 }
 
-/* Returns up to `rest` gradients from element `at` of the call on. */
+/* Returns up to `rest` gradients, starting at element `at` of the call. */
 SW_INLINE sw_vec load_gradients(const sw_dtype type, const bool in_8bit, const void *grads, int64_t at, int64_t rest) {
     sw_vec g = {0};
     if (!in_8bit)
@@ -369,7 +377,7 @@ SW_INLINE sw_vec load_gradients(const sw_dtype type, const bool in_8bit, const v
     return g;
 }
 
-/* `rest` elements are left from element i of the run on, of which a vector takes what it can. */
+/* Updates a vector at element i of the run, of which `rest` elements are left. */
 SW_INLINE void update_vector(const sw_dtype type, const bool in_8bit, const struct call *call, const struct run *run,
                              int64_t i, int64_t rest) {
     const sw_vec g = load_gradients(type, in_8bit, call->grads, run->at + i, rest);
@@ -390,7 +398,7 @@ SW_INLINE void update_vector(const sw_dtype type, const bool in_8bit, const stru
 
 SW_INLINE void update_run(const sw_dtype type, const bool in_8bit, const struct sw_update_adamw *op,
                           const struct sw_adamw_scalars *scalars, const struct run *run, int64_t count) {
-    /* Stores cannot change what is local. */
+    /* Stores cannot change a local copy. */
     const struct call call = {.scalars = *scalars, .grads = op->grads, .weights = op->weights};
     const struct run here = *run;
     int64_t i = 0;
@@ -422,7 +430,7 @@ static void update_elems(const struct update *u, int64_t chunk_elem, int64_t fir
     }
 }
 
-/* A block of a narrow record: its first element in the grain and the call. */
+/* A block of a narrow record: its first element, within the grain and within the call. */
 struct block {
     int64_t at, chunk_elem;
     const struct sw_record_parts *record;
@@ -432,7 +440,7 @@ SW_INLINE float scale_at(const float *scales, int64_t at) {
     return scales == NULL ? 0.0f : scales[at / SW_MOMENT_BLOCK_ELEMS];
 }
 
-/* Widens and updates a block that lies in one span, and leaves its moments in `to`. */
+/* Widens and updates a block within one span, and leaves its moments in `to`. */
 SW_INLINE void update_whole(const sw_dtype type, const bool in_8bit, const sw_optimizer_format format,
                             const struct update *u, const struct run *given, const struct block *block,
                             struct sw_moment_block *to) {

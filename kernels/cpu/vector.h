@@ -1,5 +1,5 @@
-/* Vectors as wide as the instruction set, in the compiler's own vector types; what those types cannot say is asked for
- * by name. */
+/* Vectors as wide as the instruction set, in the compiler's own vector types. What those types cannot express uses
+ * intrinsics. */
 #ifndef SW_KERNELS_CPU_VECTOR_H
 #define SW_KERNELS_CPU_VECTOR_H
 
@@ -37,7 +37,7 @@ SW_INLINE sw_vec sw_vec_splat(float value) {
     return value - (sw_vec){0};
 }
 
-/* Returns a·b + c. Without the instruction the product rounds too, so it serves only where no bits are promised. */
+/* Returns a·b + c. Without the instruction the product is rounded too, so use it only where no bits are promised. */
 SW_INLINE sw_vec sw_vec_fma(sw_vec a, sw_vec b, sw_vec c) {
 #if defined(__AVX512F__)
     return _mm512_fmadd_ps(a, b, c);
@@ -48,7 +48,7 @@ SW_INLINE sw_vec sw_vec_fma(sw_vec a, sw_vec b, sw_vec c) {
 #endif
 }
 
-/* Returns a·b + c rounded once, with or without the instruction: it serves where bits are promised. */
+/* Returns a·b + c rounded once, with or without the instruction, for use where bits are promised. */
 SW_INLINE sw_vec sw_vec_fma_once(sw_vec a, sw_vec b, sw_vec c) {
 #if defined(__FMA__)
     return sw_vec_fma(a, b, c);
@@ -71,7 +71,7 @@ SW_INLINE sw_vec sw_vec_sqrt(sw_vec value) {
 #endif
 }
 
-/* Returns a where the mask's lane is all ones, b where it is zero; comparisons of vectors give such masks. */
+/* Returns a where the mask's lane is all ones, b where it is zero. Comparisons of vectors give such masks. */
 SW_INLINE sw_vec sw_vec_select(sw_vec_bits mask, sw_vec a, sw_vec b) {
     return (sw_vec)(((sw_vec_bits)a & mask) | ((sw_vec_bits)b & ~mask));
 }
@@ -81,7 +81,7 @@ SW_INLINE sw_vec_bits sw_vec_is_nan(sw_vec value) {
     return ~(sw_vec_bits)((value >= 0.0f) | (value < 0.0f));
 }
 
-/* Returns a > b ? a : b, and so b where one is NaN. */
+/* Returns a > b ? a : b, and so b if one is NaN. */
 SW_INLINE sw_vec sw_vec_max(sw_vec a, sw_vec b) {
 #if defined(__AVX512F__)
     return _mm512_max_ps(a, b);
@@ -92,7 +92,7 @@ SW_INLINE sw_vec sw_vec_max(sw_vec a, sw_vec b) {
 #endif
 }
 
-/* Returns a < b ? a : b, and so b where one is NaN. */
+/* Returns a < b ? a : b, and so b if one is NaN. */
 SW_INLINE sw_vec sw_vec_min(sw_vec a, sw_vec b) {
 #if defined(__AVX512F__)
     return _mm512_min_ps(a, b);
@@ -132,8 +132,8 @@ SW_INLINE void sw_vec_interleave(sw_vec a, sw_vec b, sw_vec *out_low, sw_vec *ou
 #endif
 }
 
-/* Transposes a square. AVX shuffles within halves of vectors fastest, and exchanges halves last. The others interleave
- * the square's upper and its lower half as often as a side can be halved. */
+/* Transposes a square. AVX shuffles fastest within halves of vectors, so it exchanges halves last. The others
+ * interleave the square's upper and lower halves as often as a side can be halved. */
 SW_INLINE void sw_vec_transpose(sw_vec row[SW_LANES]) {
 #if defined(__AVX__) && !defined(__AVX512F__)
     sw_vec half[SW_LANES];

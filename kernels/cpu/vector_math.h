@@ -1,5 +1,5 @@
 /* Elementary functions on vectors, without branches or tables. Relative errors are below 3e-7. The coefficients were
- * fitted for this project by weighted least squares towards the least greatest error. */
+ * fitted for this project by weighted least squares, to minimise the largest error. */
 #ifndef SW_KERNELS_CPU_VECTOR_MATH_H
 #define SW_KERNELS_CPU_VECTOR_MATH_H
 
@@ -10,7 +10,7 @@
 #define SW_LN2_HIGH 0x1.62e400p-1f /* few bits, so that its products with small integers are exact */
 #define SW_LN2_LOW 0x1.7f7d1cp-20f
 
-/* 2^r for |r| <= 1/2, in pairs of terms, so that few wait for each other. */
+/* 2^r for |r| <= 1/2, in pairs of terms, so that few depend on each other. */
 SW_INLINE sw_vec sw_vec_exp2_near_0(sw_vec r) {
     const sw_vec r2 = r * r;
     const sw_vec low = sw_vec_fma(r, sw_vec_splat(0.693147182f), sw_vec_splat(1.0f));
@@ -20,8 +20,8 @@ SW_INLINE sw_vec sw_vec_exp2_near_0(sw_vec r) {
     return sw_vec_fma(r2, sw_vec_fma(r2, top, middle), low);
 }
 
-/* The parts of an exponential: a range outside which the result is 0 or stays the same, the nearest integer n, and
- * 2^n·p for p near 1. NaN passes through all three. */
+/* The parts of an exponential: a range outside which the result is 0 or constant, the nearest integer n, and 2^n·p for
+ * p near 1. NaN passes through all three. */
 #if defined(__AVX512F__)
 #define SW_EXP2_LOWEST (-160.0f) /* the result is 0 */
 #define SW_EXP2_HIGHEST 128.5f   /* the result is infinity */
@@ -43,20 +43,20 @@ SW_INLINE sw_vec sw_vec_round(sw_vec z) {
 }
 
 SW_INLINE sw_vec sw_vec_scale_exp2(sw_vec p, sw_vec n) {
-    /* The sum has the integer n in its low bits; p's exponent has room for it, save at the lowest n. */
+    /* The sum has the integer n in its low bits. p's exponent has room for it, except at the lowest n. */
     const sw_vec scaled = (sw_vec)((sw_vec_bits)p + ((sw_vec_bits)(n + SW_ROUND_TO_INTEGER) << 23));
     const sw_vec number = sw_vec_select((sw_vec_bits)(n <= SW_EXP2_LOWEST), (sw_vec){0}, scaled);
     return sw_vec_select(sw_vec_is_nan(n), n, number);
 }
 #endif
 
-/* 2^z; with log2(e) in a product that z is made from anyway, it is the cheaper one. */
+/* 2^z. Cheaper than exp if z comes from a product that can include log2(e). */
 SW_INLINE sw_vec sw_vec_exp2(sw_vec z) {
     const sw_vec bounded = sw_vec_within(SW_EXP2_LOWEST, z, SW_EXP2_HIGHEST), n = sw_vec_round(bounded);
     return sw_vec_scale_exp2(sw_vec_exp2_near_0(bounded - n), n);
 }
 
-/* exp(x), precise where x·log2(e), rounded, would not be: the remainder is taken before the change of base. */
+/* exp(x), precise where rounding x·log2(e) would not be: the remainder is taken before the change of base. */
 SW_INLINE sw_vec sw_vec_exp(sw_vec x) {
     const sw_vec bounded = sw_vec_within(SW_EXP2_LOWEST * SW_LN2, x, SW_EXP2_HIGHEST * SW_LN2);
     const sw_vec n = sw_vec_round(bounded * SW_LOG2_E);

@@ -90,7 +90,7 @@ static sw_status attention_forward(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
-/* The tensors of a backward call. dk and dv are summed over many rows, so they have doubles in the scratch. */
+/* The tensors of a backward call. dk and dv are sums over many rows, so they are doubles in the scratch. */
 struct backward {
     const void *q, *k, *v, *o, *d_o;
     const float *log_sum_exp;

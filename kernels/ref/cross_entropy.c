@@ -54,7 +54,7 @@ static sw_status softmax_partial(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
-/* A row without a target gets what no pass reads. */
+/* Rows without a target get values that no pass reads. */
 static sw_status softmax_combine(struct sw_stream *stream, const void *args) {
     const struct sw_softmax_combine *op = args;
     (void)stream;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ranks on the host add with the host's own code, so a device of the host has no SW_DEVICE_RANK_SUM. */
+/* Ranks on the host add with the host's own code, so a host device has no SW_DEVICE_RANK_SUM. */
 static sw_status run(struct sw_stream *stream, sw_device_op op, const void *args) {
     assert(stream->device->ops.op[op] != NULL);
     return stream->device->ops.op[op](stream, args);
@@ -36,14 +36,14 @@ sw_status sw_ref_device_init(struct sw_device *device) {
     return SW_OK;
 }
 
-/* Memory, copies, streams and events of a device whose memory is the host's and whose calls have finished when they
+/* Memory, copies, streams and events of a device that uses the host's memory and whose calls have finished when they
  * return. */
 
 static void close_nothing(struct sw_device *device) {
     (void)device;
 }
 
-/* Whoever needs the host's memory locked looks at the limits; nothing here depends on it. */
+/* Whoever needs locked host memory checks the limits; nothing here depends on it. */
 static sw_status open_memory(struct sw_memory *memory) {
     struct sw_arena *arena = NULL;
     sw_status status = SW_OK;

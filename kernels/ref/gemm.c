@@ -141,7 +141,7 @@ static float nan_scale(void) {
     return scale;
 }
 
-/* Returns the scale of a block: NaN where the block is not finite, 0 where the scale would not be a normal number. */
+/* Returns the scale of a block: NaN if the block is not finite, 0 if the scale would not be a normal number. */
 static float scale_of(sw_quant quant, const float *values) {
     const bool narrow = quant == SW_QUANT_INT4;
     bool finite;
@@ -156,7 +156,7 @@ static float scale_of(sw_quant quant, const float *values) {
 
 static int code_of(float value, float scale) {
     const float inverse = 1.0f / scale;
-    return scale > 0.0f ? (int)rintf(value * inverse) : 0; /* neither 0 nor NaN has codes */
+    return scale > 0.0f ? (int)rintf(value * inverse) : 0; /* scales 0 and NaN have no codes */
 }
 
 static void set_code(sw_quant quant, unsigned char *codes, int64_t at, int code) {

@@ -93,7 +93,7 @@ static sw_status rmsnorm_forward(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
-/* Runs the definition of the fused op: an addition and then a norm, each by the device's own op. */
+/* Implements the definition of the fused op: an addition, then a norm, each by the device's own op. */
 static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
     const struct sw_add_norm_forward *op = args;
     const struct sw_rmsnorm shape = sw_plain_rows(op->rows, op->cols, op->epsilon);
@@ -105,7 +105,7 @@ static sw_status add_norm_forward(struct sw_stream *stream, const void *args) {
 
 /* With n = x·rstd and g = dy·gamma, dx = rstd·(g - n·average(g·n)) over the row. */
 static void rms_row_dx(sw_dtype type, int64_t cols, const void *dy, int64_t y_at, const void *x, int64_t x_at,
-                   const void *gamma, double rstd, bool add_to_dx, void *dx) {
+                       const void *gamma, double rstd, bool add_to_dx, void *dx) {
     double sum_normal = 0.0;
     for (int64_t col = 0; col < cols; col++) {
         const double g = (double)sw_dtype_load(type, dy, y_at + col) * sw_dtype_load(type, gamma, col);
@@ -128,7 +128,8 @@ static sw_status rmsnorm_backward(struct sw_stream *stream, const void *args) {
         for (int64_t col = 0; col < op->shape->cols; col++)
             op->gamma_acc[col] += sw_dtype_load(op->type, op->dy, y_at + col) *
                                   (sw_dtype_load(op->type, op->x, x_at + col) * op->rstd[row]);
-        rms_row_dx(op->type, op->shape->cols, op->dy, y_at, op->x, x_at, op->gamma, op->rstd[row], op->add_to_dx, op->dx);
+        rms_row_dx(op->type, op->shape->cols, op->dy, y_at, op->x, x_at, op->gamma, op->rstd[row], op->add_to_dx,
+                   op->dx);
     }
     return SW_OK;
 }

@@ -1,5 +1,5 @@
-/* The plain C truth: one thread, one loop for each mathematical sum. Sums that the contract does not fix are taken in
- * double, so that a faster implementation is measured against something better than itself. */
+/* The plain reference in C: one thread, one loop per mathematical sum. Sums whose order the contract leaves open are
+ * taken in double, so that a faster implementation is compared with something better than itself. */
 #ifndef SW_KERNELS_REF_REF_H
 #define SW_KERNELS_REF_REF_H
 
@@ -20,7 +20,7 @@ void sw_ref_add_update(struct sw_device_ops *ops);
 void sw_ref_add_quant(struct sw_device_ops *ops);
 void sw_ref_add_fp8(struct sw_device_ops *ops);
 
-/* Fills a complete table, from which the other devices of the host start. */
+/* Fills a complete table, from which the other host devices start. */
 void sw_ref_ops(struct sw_device_ops *ops);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* The definition of the update, operation by operation: each line below rounds where it says, and every other
+/* The definition of the update, operation by operation: each line below rounds exactly where it says, and every other
  * implementation gives the same bits. */
 static void update_elem(const struct sw_adamw_scalars *s, const struct sw_decay_span *span, float gradient,
                         float *master, float *m, float *v) {
@@ -17,7 +17,7 @@ static void update_elem(const struct sw_adamw_scalars *s, const struct sw_decay_
     *master = fmaf(span->minus_step_size, *m / denominator, *master * span->factor);
 }
 
-/* A call, and the grain at hand. */
+/* A call, and its current grain. */
 struct update {
     const struct sw_update_adamw *op;
     struct sw_adamw_scalars scalars;
@@ -28,7 +28,7 @@ static float gradient_at(const struct sw_update_adamw *op, int64_t at) {
     return op->grads_format == SW_GRADS_8BIT ? sw_grads_8bit_at(op->grads, at) : sw_dtype_load(op->type, op->grads, at);
 }
 
-/* Updates the elements [first, first + count) of a grain, whose moments lie in m and v. */
+/* Updates the elements [first, first + count) of a grain whose moments are in m and v. */
 static void update_elems(const struct update *u, int64_t first, int64_t count, float *master, float *m, float *v) {
     const struct sw_update_adamw *op = u->op;
     for (int64_t i = 0; i < count && !op->adamw->skip; i++) {
@@ -122,7 +122,7 @@ static sw_status finish_gradient(struct sw_stream *stream, const void *args) {
     return sw_square_sums(stream, op->type, op->elems, op->grads, op->sums);
 }
 
-/* A tile of rows is summed apart and then added, so that the accumulator rounds once a tile. */
+/* A tile of rows is summed separately and then added, so that the accumulator rounds once per tile. */
 static sw_status bias_gradient(struct sw_stream *stream, const void *args) {
     const struct sw_bias_gradient *op = args;
     (void)stream;

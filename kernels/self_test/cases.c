@@ -1,3 +1,8 @@
+/* The comparisons of the self-test, op by op.
+ *
+ * A tolerance follows from the arithmetic that the contract allows: the order of sums, the rounding of matrix
+ * instructions, the accuracy of exp. One tolerance for all ops would have to be so wide that a wrong mask passes. Ops
+ * whose bits are part of their contract are compared bit by bit. */
 #include "kernels/self_test/cases.h"
 
 #include "core/quant.h"
@@ -12,13 +17,13 @@
 
 /* Ops on elements, sums over rows, the embedding. */
 
-/* exp and tanh of a GPU are right to two units in the last place, which the formulas around them carry on. */
+/* exp and tanh of a GPU are accurate to two units in the last place, which the surrounding formulas propagate. */
 static const struct trial_tolerance CURVES = {4e-6, 2e-6}, GRADIENTS = {4e-6, 8e-6}, EXACT = {0, 0};
-/* Sums of some thousand rows in another order, in fp32. */
+/* Sums of some thousand rows in a different order, in fp32. */
 static const struct trial_tolerance SUMS = {1e-5, 4e-4};
 enum { ACTIVATIONS = SW_SILU + 1 };
 
-/* One trial takes all four in turn, each over a row of outputs of its own. */
+/* One trial takes all four in turn, each on its own row of outputs. */
 sw_status trial_activations(struct trial *trial) {
     static const char *const names[ACTIVATIONS] = {"gelu (tanh)", "gelu (erf)", "relu", "silu"};
     const struct test_rows *s = trial->shape;
@@ -87,7 +92,7 @@ sw_status trial_bias_gradient(struct trial *trial) {
                                          : sw_bias_gradient(trial->stream, trial->type, s->rows, s->cols, dy, acc);
 }
 
-/* Tokens come several times each, as the order in which their gradients are added is part of the contract. */
+/* Each token occurs several times, because the order in which its gradients are added is part of the contract. */
 struct embedding {
     int64_t cols, vocab;
     const int32_t *tokens, *documents;
@@ -135,7 +140,7 @@ sw_status trial_embedding_backward(struct trial *trial) {
                                  table, positions, .positions_part = {0});
 }
 
-/* Norms and rotary positions. Tolerances are those of sums of a row in fp32: some units in the last place of the sum of
+/* Norms and rotary positions. Tolerances are those of a row's sum in fp32: some units in the last place of the sum of
  * magnitudes, which for drawn elements is near 1. */
 
 static const float EPSILON = 1e-5f;
@@ -160,7 +165,7 @@ sw_status trial_layernorm_forward(struct trial *trial) {
     return sw_layernorm_forward(trial->stream, trial->type, s->rows, s->cols, EPSILON, x, gamma, beta, y, mean, rstd);
 }
 
-/* The residual path adds to dx, in half of the trials. */
+/* Half of the trials add to dx, as the residual path does. */
 sw_status trial_layernorm_backward(struct trial *trial) {
     const struct test_rows *s = trial->shape;
     const bool adds = s->rows % 2 == 0;
@@ -203,7 +208,7 @@ sw_status trial_add_rmsnorm(struct trial *trial) {
     return add_norm(trial, false);
 }
 
-/* The heads of a token lie side by side within longer rows, as queries do beside keys. */
+/* The heads of a token are neighbours within longer rows, like queries next to keys. */
 static struct sw_rmsnorm norm_of(const struct test_heads *s) {
     const int64_t width = s->heads * s->head_dim;
     return (struct sw_rmsnorm){.rows = s->batch * s->seq * s->heads,
@@ -214,7 +219,7 @@ static struct sw_rmsnorm norm_of(const struct test_heads *s) {
                                .epsilon = EPSILON};
 }
 
-/* The last row ends where its elements do, so that what is written behind it shows. */
+/* The last row ends with its elements, so that a write beyond it shows. */
 static int64_t head_elems(const struct test_heads *s, int64_t gap) {
     return s->batch * s->seq * (s->heads * s->head_dim + gap) - gap;
 }
@@ -262,12 +267,12 @@ sw_status trial_rotate(struct trial *trial) {
     return sw_rotate(trial->stream, trial->type, &rotation, table, x);
 }
 
-/* Matrix products: some rows and columns of each, which meet every tile that an algorithm has, are computed in double,
- * and all other elements must be there. */
+/* Matrix products. Some rows and columns, which meet every tile that an algorithm has, are computed in double; all
+ * other elements must at least be written. */
 
-enum { SAMPLES = 2, FEW_PRODUCTS = 8 /* the most that one alone may be */ };
+enum { SAMPLES = 2, FEW_PRODUCTS = 8 /* the largest of a single one */ };
 
-/* The first, the last and some between them, which lie in different tiles. */
+/* Selects the first, the last and some between them, in different tiles. */
 static bool sampled(int64_t at, int64_t count) {
     if (count <= SAMPLES || at == count - 1)
         return true;
@@ -307,9 +312,9 @@ static void sample(const struct sw_gemm *s, const struct operands *of) {
         }
 }
 
-/* k products of deviation 1, each a share of its last place off, lose that times the square root of k. Tensor cores cut
- * sums off instead of rounding them. TF32 rounds both factors to 11 bits. A product may be rounded before an addend is
- * added to it, which may leave less of both than was rounded off; few elements have five times the deviation. */
+/* k products of deviation 1, each wrong by a share of its last place, lose that times the square root of k. Tensor
+ * cores truncate sums instead of rounding them. TF32 rounds both factors to 11 bits. A product may be rounded before an
+ * addend is added, which may leave less of both than was rounded off; few elements have five times the deviation. */
 static struct trial_tolerance tolerance_of(const struct sw_gemm *s, bool tf32) {
     static const double roundings[] = {[SW_F32] = 0.0, [SW_BF16] = 5 * 0x1p-9, [SW_F16] = 5 * 0x1p-12};
     const double sums = tf32 ? 4 * 0x1p-11 : s->in != SW_F32 ? 2e-5 : 5e-6;
@@ -344,7 +349,7 @@ static sw_status run(struct trial *trial, bool tf32) {
     return sw_gemm_add(trial->stream, &s, of.a, of.b, of.bias, of.addend, of.c, trial->scratch);
 }
 
-/* Names an operand in 8 bits: what its codes stand for, so that the device's own codes stand for the same. */
+/* Names an 8-bit operand: the values of its codes, so that the device's own codes have the same values. */
 static sw_status rounded_input(struct trial *trial, const char *name, sw_fp8 as, int64_t elems, const void **out) {
     void *at = trial_operand(trial, (struct trial_operand){.name = name,
                                                            .type = (trial_type)trial->type,
@@ -397,9 +402,9 @@ sw_status trial_gemm_tf32(struct trial *trial) {
     return run(trial, true);
 }
 
-/* Attention, with windows, documents, grouped heads and keys from before. */
+/* Attention, with windows, documents, grouped heads and earlier keys. */
 
-/* The tensors of a trial; rows are as long as strides say, and the last ends where its elements do. */
+/* The tensors of a trial. Rows are as long as strides say; the last ends with its elements. */
 struct tensors {
     struct sw_attention shape;
     const void *q, *k, *v;
@@ -441,8 +446,8 @@ static struct tensors tensors_of(struct trial *trial) {
     return t;
 }
 
-/* The matrix instructions of a GPU take probabilities and their gradients in the tensors' type, 8 bits of bf16 and 11
- * of fp16; fp32 tensors are multiplied in fp32. */
+/* A GPU's matrix instructions take probabilities and their gradients in the tensors' type, with 8 bits in bf16 and 11
+ * in fp16; fp32 tensors are multiplied in fp32. */
 static struct trial_tolerance rounding_of(sw_dtype type, double roundings) {
     const double one = type == SW_F32 ? 3e-5 : type == SW_BF16 ? 0x1p-8 : 0x1p-11;
     return (struct trial_tolerance){roundings * one, roundings * one};
@@ -461,7 +466,7 @@ sw_status trial_attention_forward(struct trial *trial) {
     return sw_attention_forward(trial->stream, trial->type, s, t.q, t.k, t.v, o, log_sum_exp, trial->scratch);
 }
 
-/* The backward pass rounds twice, and adds up what is off over all queries of a key. */
+/* The backward pass rounds twice, and sums the errors over all queries of a key. */
 enum { BACKWARD_ROUNDINGS = 8 };
 
 sw_status trial_attention_backward(struct trial *trial) {
@@ -486,7 +491,7 @@ sw_status trial_attention_backward(struct trial *trial) {
 
 /* The loss and its gradient, whole and by tiles of the vocabulary. */
 
-/* Logarithms and sums of exponentials in fp32, beside those of the reference in double. */
+/* Logarithms and sums of exponentials in fp32, compared with the reference's in double. */
 static const struct trial_tolerance LOSS = {2e-6, 4e-6}, GRADIENT = {4e-6, 4e-7}, SUM = {4e-6, 1e-6};
 static const float SCALE = 0.25f;
 
@@ -513,8 +518,8 @@ sw_status trial_cross_entropy(struct trial *trial) {
                             gradient);
 }
 
-/* Two tiles, the second of which is ragged and has gaps between rows: both hold the columns of the whole in their own
- * order. */
+/* Two tiles, the second ragged and with gaps between rows. Each holds its columns of the whole in an order of its own.
+ */
 struct tiles {
     int64_t cols[2], stride[2];
     const float *logits[2];
@@ -603,7 +608,7 @@ sw_status trial_sum_losses(struct trial *trial) {
     return trial->pass < TRIAL_REFERENCE ? SW_OK : sw_sum_losses(trial->stream, s->rows, losses, total);
 }
 
-/* Block quantization and numbers in 8 bits, whose bits are part of their contract. */
+/* Block quantization and 8-bit numbers, whose bits are part of their contract. */
 
 static const sw_quant quants[] = {SW_QUANT_INT8, SW_QUANT_INT4};
 enum { QUANTS = sizeof quants / sizeof quants[0], QUANT_RANKS = 3, QUANT_OWN = 1 };
@@ -612,7 +617,7 @@ static int64_t grains_of(const struct trial *trial) {
     return ((const struct test_rows *)trial->shape)->rows;
 }
 
-/* Names records, by the words that they lie in. */
+/* Names records, as the words that they consist of. */
 static void *records(struct trial *trial, const char *name, sw_quant quant, int64_t grains, trial_compare compare) {
     return trial_operand(trial,
                          (struct trial_operand){.name = name,
@@ -633,7 +638,7 @@ sw_status trial_quantize(struct trial *trial) {
     return SW_OK;
 }
 
-/* The records of several ranks are those of as many times the grains. */
+/* The records of several ranks count as that many times the grains. */
 sw_status trial_dequantize(struct trial *trial) {
     static const char *const names[QUANTS] = {"sum of int8", "sum of int4"};
     const int64_t grains = grains_of(trial), elems = grains * SW_GRAIN_ELEMS;
@@ -654,7 +659,7 @@ sw_status trial_dequantize(struct trial *trial) {
     return SW_OK;
 }
 
-/* Names codes, by the words that they lie in. */
+/* Names codes, as the words that they consist of. */
 static void *code_words(struct trial *trial, const char *name, int64_t codes) {
     return trial_operand(trial, (struct trial_operand){.name = name,
                                                        .type = ELEMENT_F32,
@@ -662,7 +667,7 @@ static void *code_words(struct trial *trial, const char *name, int64_t codes) {
                                                        .compare = COMPARE_BITS});
 }
 
-/* Every scale shows in what its codes are decoded to. */
+/* Every scale shows in the decoded values. */
 sw_status trial_encode_fp8(struct trial *trial) {
     static const sw_fp8 types[] = {SW_FP8_E4M3, SW_FP8_E5M2};
     static const char *const names[][3] = {{"codes of e4m3", "turned codes of e4m3", "numbers of e4m3"},
@@ -689,7 +694,7 @@ sw_status trial_encode_fp8(struct trial *trial) {
     return SW_OK;
 }
 
-/* The unit has one wide grain more than the call has others. */
+/* The unit has one more wide grain than the call has other grains. */
 sw_status trial_pack_weights(struct trial *trial) {
     const int64_t grains = grains_of(trial), wide_elem = grains * SW_GRAIN_ELEMS;
     const int64_t record_elems = sw_optimizer_grain_bytes(SW_OPTIMIZER_FP32_APART) / (int64_t)sizeof(float);
@@ -705,7 +710,7 @@ sw_status trial_pack_weights(struct trial *trial) {
     return sw_unpack_weights(trial->stream, SW_BF16, 0, wide_elem, packed, whole);
 }
 
-/* The end of a gradient and the update, whose bits are part of their contract: they are those of the reference. */
+/* The end of a gradient, and the update. Their bits are part of their contract: they must be those of the reference. */
 
 static void *exact(struct trial *trial, const char *name, trial_type type, int64_t elems) {
     return trial_operand(trial,
@@ -767,7 +772,7 @@ static void make_moments(float *records, int64_t grains) {
     }
 }
 
-/* The forms of optimizer state that are compared, with their roundings. */
+/* The forms of optimizer state to compare, with their roundings. */
 static const struct form {
     sw_optimizer_format format;
     sw_rounding rounding;
@@ -799,7 +804,7 @@ static sw_status make_kept(struct trial *trial, int64_t grains, const void *grad
     return SW_OK;
 }
 
-/* Runs with and without decay, and with learning rates of their own, begin and end within grains; a tail of the unit is
+/* Runs with and without decay, and with learning rates of their own, begin and end within grains. A tail of the unit is
  * padding. */
 sw_status trial_update(struct trial *trial) {
     enum { FIRST_RUN = 101, TAIL = 77, STEP = 3 };

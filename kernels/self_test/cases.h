@@ -1,4 +1,4 @@
-/* The ops that the self-test compares. Each function takes a shape of the type that its comment names. */
+/* The ops that the self-test compares. Each function takes the shape that the comment above it names. */
 #ifndef SW_KERNELS_SELF_TEST_CASES_H
 #define SW_KERNELS_SELF_TEST_CASES_H
 
@@ -25,7 +25,7 @@ sw_status trial_cross_entropy_tile(struct trial *trial);
 sw_status trial_sum_losses(struct trial *trial);
 sw_status trial_cast(struct trial *trial);
 sw_status trial_rank_sum(struct trial *trial);
-/* struct test_rows: grains, not rows, and no columns. */
+/* struct test_rows, as grains without columns */
 sw_status trial_finish_gradient(struct trial *trial);
 sw_status trial_round_gradient(struct trial *trial);
 sw_status trial_square_sums(struct trial *trial);
@@ -57,7 +57,7 @@ struct test_rows {
 
 struct test_heads {
     int64_t batch, seq, past, heads, kv_heads, head_dim;
-    int64_t gap; /* columns between rows, which belong to other tensors */
+    int64_t gap; /* columns between rows that belong to other tensors */
     int64_t window;
     int64_t document; /* the most tokens of a document; 0: no documents */
 };

@@ -1,4 +1,4 @@
-/* The tables of the self-test: its ops, their shapes, and the ways of attention; and the run over them. */
+/* The tables of the self-test: its ops, their shapes and the methods of attention; and the run over them. */
 #include "kernels/self_test.h"
 #include "kernels/fp8_product.h"
 
@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A GPU of fewer multiprocessors is slow enough that small shapes, which cross its tiles a few times, take as long. */
+/* A GPU with fewer multiprocessors is so slow that small shapes, which cross its tiles a few times, take as long. */
 enum { FEW_MULTIPROCESSORS = 4 };
 
-/* Cases of one size: real shapes, then awkward ones, which both sizes have. */
+/* The shapes of one size of test: real shapes, then the awkward ones that both sizes have. */
 enum { MOST_SHAPES = 10 };
 struct table {
     struct test_rows rows[MOST_SHAPES];   /* shapes of activations and norms */
@@ -31,7 +31,7 @@ struct table {
     {1, 3}, {                                                                                                          \
         5, 513                                                                                                         \
     }
-/* One token; odd lengths and strides; a window; documents and a window; keys from before. */
+/* One token; odd lengths and strides; a window; documents and a window; earlier keys. */
 #define AWKWARD_HEADS                                                                                                  \
     {1, 1, 0, 1, 1, 8, 0, 0, 0}, {2, 17, 0, 3, 1, 24, 3, 0, 0}, {1, 71, 0, 2, 2, 64, 5, 9, 0},                         \
         {2, 70, 0, 2, 1, 16, 3, 40, 30}, {                                                                             \
@@ -42,7 +42,7 @@ struct table {
         5, 67, 1                                                                                                       \
     }
 
-/* 896 and 3584 wide, 14 and 28 heads on 2 and 4, as models of 0.5 and 7 billion parameters have them. */
+/* 896 and 3584 wide, 14 and 28 heads with 2 and 4 key-value heads, as in models of 0.5 and 7 billion parameters. */
 static const struct table whole = {.rows = {{512, 896}, {130, 3584}, AWKWARD_ROWS},
                                    .vocab = {{24, 32003}, AWKWARD_VOCABULARIES},
                                    .grains = {{9, 0}, {1, 0}},
@@ -59,7 +59,7 @@ static const struct table small = {.rows = {AWKWARD_ROWS},
                                    .heads = {AWKWARD_HEADS},
                                    .products = {{65, 70, 64}, AWKWARD_PRODUCTS}};
 
-/* The column of a table that has an op's shapes. */
+/* The column of a table with an op's shapes. */
 enum shapes { ROWS, VOCABULARIES, GRAINS, HEADS };
 
 struct op {
@@ -102,15 +102,15 @@ static const struct op ops[] = {
 };
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
 
-/* The ways in which a device can compute attention, from the slowest to the fastest. The first is what it does by
- * itself and must pass; the other is tried where the device has it. The last that passed is taken: by this order and
- * not by timing, so that a GPU computes the same bits each time. */
+/* The methods by which a device can compute attention, slowest first. The first is the default and must pass; the other
+ * is tried if the device has it. The last that passed is used: by this order and not by timing, so that a GPU computes
+ * the same bits each time. */
 static const struct way {
     const char *name;
     bool warpgroups;
 } ways[] = {{"attention", false}, {"attention by warpgroups", true}};
 
-/* The products of a linear layer: forward with what is added, the gradients of its input and of its weights. */
+/* The products of a linear layer: forward with what is added, and the gradients of its input and of its weights. */
 static const struct linear {
     const char *name;
     bool gaps; /* between the rows of A and of C, as the head's products have them between rows of the vocabulary */
@@ -129,7 +129,7 @@ static const struct table *table_of(const struct sw_device *device) {
     return !info.host_memory && info.multiprocessors < FEW_MULTIPROCESSORS ? &small : &whole;
 }
 
-/* Returns a shape of a table; NULL behind the last. */
+/* Returns a shape of a table; NULL after the last. */
 static const void *shape_of(const struct table *table, enum shapes shapes, int number) {
     if (number == MOST_SHAPES)
         return NULL;
@@ -188,7 +188,7 @@ static sw_status run_way(struct trial_bench *bench, const struct way *way, struc
     return SW_OK;
 }
 
-/* Small shapes do not cross the tiles of warpgroups, and so prove nothing of them. */
+/* Small shapes do not cross the tiles of warpgroups, and so prove nothing about them. */
 static bool can_try(struct sw_device *device, const struct way *way) {
     SW_HANDLES_ERRORS();
     const bool can =
@@ -229,7 +229,7 @@ static sw_status run_products(struct trial_bench *bench, struct sw_self_test_rep
     return SW_OK;
 }
 
-/* The products of a linear layer whose operands are in 8 bits. */
+/* The products of a linear layer with 8-bit operands. */
 static const struct linear fp8_linears[] = {
     {"product in 8 bits", false, {.transpose_b = true, .bias = true, .a_as = SW_FP8_E4M3, .b_as = SW_FP8_E4M3}},
     {"product in 8 bits for an input's gradient", false, {.a_as = SW_FP8_E5M2, .b_as = SW_FP8_E4M3}},
@@ -238,7 +238,7 @@ static const struct linear fp8_linears[] = {
      {.transpose_a = true, .accumulate = true, .a_as = SW_FP8_E4M3, .b_as = SW_FP8_E5M2}},
 };
 
-/* Tells whether a device multiplies in 8 bits. A GPU that does not can be trusted with all else. */
+/* Tells whether a device multiplies in 8 bits. A GPU that does not can be trusted with everything else. */
 static bool multiplies_fp8(struct sw_device *device) {
     SW_HANDLES_ERRORS();
     const bool can = device->ops.check_fp8 == NULL || device->ops.check_fp8(device) == SW_OK;
@@ -250,7 +250,7 @@ static sw_status run_fp8_products(struct trial_bench *bench, struct sw_self_test
     for (int i = 0; i < COUNT(fp8_linears) && multiplies_fp8(bench->device); i++) {
         struct sw_self_test_op *op = add_op(report, fp8_linears[i].name);
         for (int s = 0; s < MOST_SHAPES && table->products[s].m > 0; s++) {
-            /* One of the sides that a GPU multiplies codes of, which the first shape has but for small tables. */
+            /* Sides whose codes a GPU can multiply, as the first shape has except in small tables. */
             struct sw_gemm shape = fp8_linears[i].shape;
             shape.m = s > 0 ? table->products[s].m : sw_round_up(table->products[s].m, SW_FP8_SIDE_MULTIPLE);
             shape.n = s > 0 ? table->products[s].n : sw_round_up(table->products[s].n, SW_FP8_SIDE_MULTIPLE);

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A margin that no op may touch lies around every operand and is as long as a write that goes astray is likely to be
- * off. */
+/* A margin around every operand that no op may touch, as long as a stray write is likely to be off. */
 enum { GUARD_BYTES = 4096, GUARD_VALUE = 0xa5, POISON_VALUE = 0xff, FAILURE_CHARS = 200 };
 #define SEED UINT64_C(20240607)
 
@@ -62,7 +61,7 @@ void trial_needs_scratch(struct trial *trial, int64_t bytes, int64_t reference_b
     trial->reference_scratch_bytes = sw_round_up(reference_bytes, SW_BUFFER_ALIGN_BYTES);
 }
 
-/* Every kind of fp32 number: zeros, subnormal numbers, ties of both 16-bit types, and their ends. */
+/* Every kind of fp32 number: zeros, subnormal numbers, ties of both 16-bit types, and the limits of their ranges. */
 static float edge(uint64_t index, float normal) {
     static const float edges[] = {0.0f,        -0.0f,       0x1p-149f,   -0x1p-140f,      0x1p-24f,    0x1.8p-25f,
                                   0x1.01p0f,   0x1.03p0f,   0x1.002p0f,  0x1.006p0f,      0x1.0101p0f, -0x1.ffdp15f,
@@ -78,7 +77,7 @@ static void store(const struct trial_operand *operand, void *to, int64_t index, 
         sw_dtype_store((sw_dtype)operand->type, to, index, value);
 }
 
-/* Documents of drawn lengths follow each other in each sequence. */
+/* Fills each sequence with consecutive documents of drawn lengths. */
 static void fill_documents(const struct trial_operand *operand, uint64_t seed, uint64_t stream, int32_t *to) {
     for (int64_t i = 0, first = 0, end = 0; i < operand->elems; i++) {
         const int64_t token = i % operand->first;
@@ -92,8 +91,8 @@ static void fill_documents(const struct trial_operand *operand, uint64_t seed, u
     }
 }
 
-/* Drawn numbers are drawn once: operands begin at other ones of them, and rows of no operand are as long as they are
- * many, so that an element in another's place shows. */
+/* Numbers are drawn once. Operands begin at different ones of them, and no row length divides their number, so that an
+ * element in another's place shows. */
 static void fill_numbers(const struct trial_operand *operand, const float *normals, uint64_t begin, char *to) {
     for (int64_t i = 0; i < operand->elems; i++) {
         const float normal = operand->deviation * normals[(begin + (uint64_t)i) % TRIAL_NORMALS];
@@ -133,8 +132,8 @@ static bool poisoned(const char *element, int64_t bytes) {
     return true;
 }
 
-/* Two sums that differ by nothing but their order can round to neighbours: bf16 keeps 8 bits and fp16 11. The least
- * numbers of fp16 are further apart than that. */
+/* Returns the tolerance. Two sums that differ only in their order can round to neighbours: bf16 has 8 bits and fp16 11.
+ * The smallest numbers of fp16 are further apart than that. */
 static double allowed(const struct trial_operand *operand, double want) {
     const double step = operand->type == ELEMENT_BF16 ? 0x1p-7 : operand->type == ELEMENT_F16 ? 0x1p-10 : 0.0;
     const double least = operand->type == ELEMENT_F16 ? 0x1p-24 : 0.0;
@@ -147,7 +146,7 @@ static void note_failure(const struct trial *trial, struct sw_self_test_op *op, 
     op->failed = true;
 }
 
-/* Returns the error as a share of what is allowed. */
+/* Returns the error as a share of the tolerance. */
 static double error_of(const struct trial_operand *operand, const char *got, const char *want, int64_t i) {
     const int64_t bytes = bytes_of(operand->type);
     if (memcmp(got + i * bytes, want + i * bytes, (size_t)bytes) == 0)
@@ -178,7 +177,7 @@ static void compare_operand(const struct trial *trial, int number, const struct 
     }
 }
 
-/* All bytes that are no output are as they were: inputs, and what lies around every operand. */
+/* Checks that all bytes that are not output are unchanged: inputs, and the margins of every operand. */
 static void compare_rest(const struct trial *trial, const struct trial_bench *bench, struct sw_self_test_op *op) {
     char text[FAILURE_CHARS];
     int64_t at = 0;

@@ -5,14 +5,14 @@
 #include "kernels/device_ops.h"
 #include "kernels/self_test.h"
 
-/* The passes over a trial's function. DECLARE lays the operands out, PREPARE makes inputs that are results of other ops
- * (on the reference), REFERENCE and DEVICE run the op. */
+/* The passes over a trial's function. DECLARE lays out the operands, PREPARE computes inputs that are results of other
+ * ops (on the reference), REFERENCE and DEVICE run the op. */
 typedef enum { TRIAL_DECLARE, TRIAL_PREPARE, TRIAL_REFERENCE, TRIAL_DEVICE } trial_pass;
 
 typedef enum { FILL_POISON, FILL_NORMAL, FILL_POSITIVE, FILL_INDICES, FILL_DOCUMENTS, FILL_EDGES } trial_fill;
-/* The comparison of an output. SAMPLED: where the reference left its poison, the device need only be finite. */
+/* How to compare an output. SAMPLED: where the reference left its poison, the device need only be finite. */
 typedef enum { COMPARE_NOT, COMPARE_CLOSE, COMPARE_SAMPLED, COMPARE_BITS } trial_compare;
-/* A double and an index have no sw_dtype. */
+/* Element types. A double and an index have no sw_dtype. */
 typedef enum {
     ELEMENT_F32 = SW_F32,
     ELEMENT_BF16 = SW_BF16,
@@ -21,7 +21,7 @@ typedef enum {
     ELEMENT_I32
 } trial_type;
 
-/* |got - want| <= absolute + relative·|want|, and one step of a 16-bit type beside. */
+/* |got - want| <= absolute + relative·|want|, plus one step of a 16-bit type. */
 struct trial_tolerance {
     double relative, absolute;
 };
@@ -38,7 +38,7 @@ struct trial_operand {
 };
 
 enum { TRIAL_OPERANDS = 16, TRIAL_NORMALS = 65521 /* a prime */ };
-/* Rows that have gaps between them begin at multiples of so many elements, as those of logits do on a GPU. */
+/* Rows with gaps between them begin at multiples of this many elements, like those of logits on a GPU. */
 enum { TRIAL_ROW_MULTIPLE = 64 };
 
 struct trial {
@@ -52,13 +52,13 @@ struct trial {
     int64_t scratch_bytes, reference_scratch_bytes;
     struct trial_operand operand[TRIAL_OPERANDS];
     int64_t offset[TRIAL_OPERANDS];
-    int count, next; /* operands declared, and the one that the pass names next */
+    int count, next; /* operands declared, and the next one that the pass names */
     int64_t image_bytes;
     uint64_t seed;
 };
 
-/* Names the next operand and returns its address in the pass at hand; NULL while operands are declared. A function
- * names the same operands in the same order in every pass. */
+/* Names the next operand and returns its address in the current pass; NULL while operands are declared. A function must
+ * name the same operands in the same order in every pass. */
 void *trial_operand(struct trial *trial, struct trial_operand operand);
 /* Name the operands that most ops have. Elements of a 16-bit `type` are drawn in fp32 and rounded. */
 const void *trial_input(struct trial *trial, const char *name, sw_dtype type, int64_t elems, float deviation);
@@ -70,21 +70,20 @@ void trial_needs_scratch(struct trial *trial, int64_t bytes, int64_t reference_b
 
 typedef sw_status (*trial_function)(struct trial *trial);
 
-/* The bench that trials run on: the two devices, their streams, and memory for the images, which grows as trials need
- * it. */
+/* The bench that trials run on: the two devices, their streams, and memory for the images, which grows as needed. */
 struct trial_bench {
     struct sw_device *device, *reference;
     struct sw_stream *stream, *reference_stream;
     struct sw_memory *memory;
     char *scratch;            /* the scratch of the reference */
     char *start, *want, *got; /* the image before, after the reference, and after the device */
-    int64_t bytes;            /* bytes of each of the three images */
+    int64_t bytes;            /* size of each of the three images */
     float *normals;           /* TRIAL_NORMALS drawn numbers, from which operands are filled */
     uint64_t trials;
 };
 sw_status trial_bench_open(struct sw_device *device, struct trial_bench *out);
 void trial_bench_close(struct trial_bench *bench);
-/* Runs a function on both devices, and notes in `op` what came out. */
+/* Runs a function on both devices, and notes the outcome in `op`. */
 sw_status trial_run(struct trial_bench *bench, struct sw_self_test_op *op, trial_function function, const void *shape,
                     sw_dtype type);
 
