@@ -19,7 +19,7 @@ static const struct {
     const char *name;
     const char *what;
     int (*run)(int argc, char **argv);
-    bool by_ranks;    /* several ranks may run the command together; the others refuse more than one */
+    bool by_ranks;    /* several ranks may run the command together; other commands refuse more than one */
     bool prints_text; /* standard output is the text of a model or of documents, whose lines stay as they are */
 } commands[] = {
     {.name = "doctor", .what = "what this machine has, what limits it, and the fix", .run = sw_command_doctor},
@@ -66,7 +66,7 @@ static void print_help(FILE *to) {
     sw_options_help_exits(to);
 }
 
-/* Turns success into failure where standard output could not be written, which may show only at the last flush. */
+/* Turns success into failure if standard output could not be written, which may become known only at the last flush. */
 static int end_output(const char *command, int code) {
     const bool failed = fflush(stdout) != 0 || ferror(stdout) != 0;
     sw_log_end_output();
@@ -80,7 +80,7 @@ static bool is_one_of(const char *word, const char *const names[3]) {
     return strcmp(word, names[0]) == 0 || strcmp(word, names[1]) == 0 || strcmp(word, names[2]) == 0;
 }
 
-/* Refuses an SW_CPU_ISA that cannot be obeyed, before any command computes by another instruction set. */
+/* Refuses an SW_CPU_ISA that cannot be used, before any command computes with another instruction set. */
 static bool isa_is_usable(const char *command, int *out_exit) {
     sw_isa isa;
     bool named;
@@ -122,10 +122,10 @@ static int help_with(int argc, char **argv) {
     return run_command(count + 1, words);
 }
 
-/* A thread that waits in OpenMP turns for milliseconds before it sleeps, unless the environment says otherwise. Where
- * other programs run too, it takes the core from the thread that it waits for, or from those programs. The runtime
- * reads the environment before main begins, so the program starts itself again with threads that sleep while they wait,
- * except where the user has chosen. If that fails, they turn. */
+/* A thread that waits in OpenMP spins for milliseconds before it sleeps, unless the environment says otherwise. If
+ * other programs are running, it takes the core from the thread it waits for, or from those programs. The runtime reads
+ * the environment before main begins, so the program restarts itself with threads that sleep while they wait, unless
+ * the user has chosen. If that fails, they spin. */
 static void start_with_sleeping_waits(char **argv) {
     char path[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
@@ -136,16 +136,16 @@ static void start_with_sleeping_waits(char **argv) {
     execv(path, argv);
 }
 
-/* Opens the standard descriptors that are closed on /dev/null. Else the next file that is opened would take their
- * number, and messages would be written into it. */
+/* Opens closed standard descriptors on /dev/null. Otherwise the next opened file would get their number, and messages
+ * would be written into it. */
 static void open_standard_descriptors(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
             _exit(SW_EXIT_FAILED);
 }
 
-/* The disposition of SIGHUP that the starter of this program chose, as nohup does. Libraries that MPI brings catch the
- * signal before main begins (UCX does), so it is noted before any library's constructor runs. */
+/* The disposition of SIGHUP that this program was started with, as by nohup. Libraries that MPI loads (UCX) catch the
+ * signal before main begins, so it is read before any library's constructor runs. */
 static struct sigaction hangup;
 
 static void note_hangup(void) {

@@ -9,7 +9,7 @@
 /* Repeated data are worth about as much as new data for four passes, and soon less after (Muennighoff et al., 2023). */
 #define MANY_EPOCHS 5.0
 
-/* Terabytes that most consumer NVMe drives of 1 TB are rated to write, and the share of a rating that is warned of. */
+/* Terabytes that most consumer NVMe drives of 1 TB are rated to write; the share of a rating above which to warn. */
 #define COMMON_DRIVE_TBW 600.0
 #define LARGE_SHARE 0.1
 
@@ -42,7 +42,7 @@ static void print_written(const struct sw_answer *a, FILE *to) {
                             sw_format_count(a->steps, "step", steps));
 }
 
-/* Prints how ranks share out layers and sequences. */
+/* Prints how ranks divide layers and sequences. */
 static void print_groups(const struct sw_settings *s, FILE *to) {
     char groups[SW_COUNT_CHARS];
     if (sw_settings_tensor_ranks(s) == 1)
@@ -98,7 +98,7 @@ void sw_answer_warn_epochs(double epochs, int64_t steps) {
             epochs, MANY_EPOCHS);
 }
 
-/* Writes what the drives of the store are rated to write, and whose rating that is. Returns it in terabytes. */
+/* Writes the drives' rating and where it comes from. Returns it in terabytes. */
 static double rating_of(const struct sw_settings *s, char text[RATING_CHARS]) {
     const int drives = s->nvme.count > 0 ? s->nvme.count : 1;
     const double rated_tb = s->endurance > 0.0 ? s->endurance : drives * COMMON_DRIVE_TBW;
@@ -174,7 +174,7 @@ static void print_run(const struct sw_answer *a, FILE *to) {
 }
 
 static void print_source(const struct sw_answer *a, FILE *to) {
-    /* Ranks that are only planned for have the profile of a process alone. */
+    /* For ranks that are only planned for, the profile of a single process is used. */
     const bool together = sw_settings_ranks(a->settings) > 1 && a->settings->local_ranks > 0;
     const char *doubt = a->profile->doubted ? ", from which an earlier run has departed" : "";
     if (a->file != NULL)

@@ -26,13 +26,13 @@ struct evaluator {
     struct sw_source *source;
     struct sw_data *data;
     struct sw_inference inference;
-    struct sw_model_text text; /* without a tokenizer: zeroes */
+    struct sw_model_text text; /* zeroed if there is no tokenizer */
     int64_t seq, batch;
 };
 
 struct measured {
     double loss, seconds;
-    int64_t tokens, bytes; /* predicted, and the text that they are; 0: not known */
+    int64_t tokens, bytes; /* predicted tokens, and bytes of their text; 0: unknown */
 };
 
 static sw_status resolve_seq(struct evaluator *e) {
@@ -44,8 +44,7 @@ static sw_status resolve_seq(struct evaluator *e) {
     return SW_OK;
 }
 
-/* Opens the data before the weights are loaded, which takes longer. makes: tokens of text are made where there are none
- * yet. */
+/* Opens the data before the weights are loaded, which takes longer. makes: tokenizes text that has no tokens yet. */
 static sw_status open_data(struct evaluator *e, bool makes) {
     char made[PATH_MAX];
     const char *folder = sw_source_folder(e->source), *data = e->given->data;
@@ -174,7 +173,7 @@ static sw_status open_source(struct evaluator *e) {
     return resolve_seq(e);
 }
 
-/* Rank 0 makes tokens of text, and the others find them. */
+/* Rank 0 makes tokens of text; the other ranks find them in the cache. */
 static sw_status open_tokens(struct evaluator *e) {
     const bool first = sw_ranks_rank(e->ranks) == 0;
     SW_TRY(sw_ranks_first(e->ranks, open_data(e, true)));
@@ -183,7 +182,7 @@ static sw_status open_tokens(struct evaluator *e) {
 
 static sw_status open_all(void *context) {
     struct evaluator *e = context;
-    sw_ranks_forget_error(e->ranks); /* of the attempt before */
+    sw_ranks_forget_error(e->ranks); /* the error of the previous attempt */
     SW_TRY(sw_ranks_agree_on_error(e->ranks, open_source(e)));
     SW_TRY(sw_read_same_step(e->ranks, e->source));
     SW_TRY(open_tokens(e));
@@ -199,7 +198,7 @@ static void close_all(void *context) {
     *e = (struct evaluator){.given = e->given, .ranks = e->ranks, .tensor_ranks = e->tensor_ranks};
 }
 
-/* Refuses a number of tokens where groups of ranks share the windows out. */
+/* Refuses a number of tokens if groups of ranks divide the windows. */
 static sw_status check_tokens(const struct evaluator *e) {
     const int count = sw_ranks_count(e->ranks);
     return e->given->most_tokens == SW_OPTION_AUTO || count == e->tensor_ranks

@@ -19,20 +19,21 @@
 #include <unistd.h>
 
 enum { BYTE_VOCAB = 256, MOST_PROMPT_BYTES = 64 << 20 };
-/* A chat's keys and values have room for so many tokens, or the model's positions; then the oldest are left out. */
+/* Room for keys and values of a chat, in tokens, unless the model has fewer positions. When it is full, the oldest
+ * tokens are dropped. */
 enum { CHAT_TOKENS = 8192, CHAT_PASS_TOKENS = 512 };
 
 struct generator {
     const struct sw_read_options *options;
-    struct sw_ranks *ranks; /* one tensor group: all choose the same tokens, and rank 0 prints them */
+    struct sw_ranks *ranks; /* one tensor group: all ranks choose the same tokens, and rank 0 prints them */
     struct sw_source *source;
     struct sw_decoder decoder;
     struct sw_sampler *sampler;
-    struct sw_token_list text; /* prompt and what was written */
+    struct sw_token_list text; /* the prompt and what was generated */
     int64_t prompt_length;
     float *logits;
-    bool *said;                 /* one a token of the vocabulary: the text has it */
-    int64_t marked;             /* tokens of the text that `said` knows */
+    bool *said;                 /* one per token of the vocabulary: whether the text has it */
+    int64_t marked;             /* tokens of the text already entered in `said` */
     struct sw_model_text model; /* without a tokenizer, the model's tokens are bytes, or are read and written as ids */
     struct sw_text_encoder *encoder;
     struct sw_text_decoder *writing;
@@ -121,7 +122,7 @@ static sw_status open_model(struct generator *g) {
     return sw_decoder_open(&spec, &g->decoder);
 }
 
-/* Makes tokens that the text has less likely (Keskar et al., arXiv 1909.05858). */
+/* Makes tokens less likely that the text already has (Keskar et al., arXiv 1909.05858). */
 static void penalize(struct generator *g) {
     const float penalty = (float)g->options->repetition_penalty;
     for (; g->marked < (int64_t)g->text.count; g->marked++)
@@ -160,13 +161,13 @@ static sw_status print_token(struct generator *g, int32_t token, bool first) {
     } else {
         printf(first ? "%d" : " %d", token);
     }
-    /* A launcher of ranks hands on lines: mpirun of Open MPI 5.0.7 loses parts of those that it gets piece by piece. */
+    /* A launcher forwards lines: mpirun of Open MPI 5.0.7 loses parts of lines that arrive in pieces. */
     if (sw_ranks_count(g->ranks) == 1)
         fflush(stdout);
     return SW_OK;
 }
 
-/* Prints what the last token left of a character. */
+/* Prints what the last token left of an incomplete character. */
 static sw_status print_end(struct generator *g) {
     if (!prints(g))
         return SW_OK;
@@ -181,13 +182,12 @@ static sw_status print_end(struct generator *g) {
     return SW_OK;
 }
 
-/* When parts of the work were done. */
+/* Times of milestones. */
 struct times {
-    int64_t start_ns, first_ns, end_ns; /* of the whole, of the first new token, of the last */
+    int64_t start_ns, first_ns, end_ns; /* of the start, of the first new token, of the last one */
 };
 
-/* Writes tokens until one ends the text or the turn, and appends them to the text. *out_end is the token that ended it,
- * or -1. */
+/* Generates tokens until one ends the text or the turn, and appends them. *out_end: the token that ended it, or -1. */
 static sw_status write_tokens(struct generator *g, int32_t *out_end, struct times *times) {
     *out_end = -1;
     for (int64_t n = 0; n < g->options->max_tokens; n++) {
@@ -228,7 +228,7 @@ static sw_status take_turn(struct generator *g, struct sw_text said) {
     return status;
 }
 
-/* Answers a turn. A reply that was cut off ends all the same, as the next turn follows it. */
+/* Answers a turn. A reply that was cut off is ended too, because the next turn follows it. */
 static sw_status answer(struct generator *g, struct sw_text said) {
     struct times times = {0};
     int32_t end;
@@ -243,11 +243,11 @@ static sw_status answer(struct generator *g, struct sw_text said) {
 struct line {
     char *text;
     size_t room;
-    int64_t bytes; /* -1: there is no more */
+    int64_t bytes; /* -1: end of input */
 };
 
-/* Waits for input, and lets the other ranks know that this one is not lost. Standard input has no buffer then, as what
- * a buffer holds does not wake anybody. */
+/* Waits for input, and keeps the other ranks' watchdogs fed meanwhile. Standard input must be unbuffered, since poll
+ * does not see what a buffer holds. */
 static void await_input(struct generator *g) {
     enum { TICK_MS = 1000 };
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -325,7 +325,7 @@ static sw_status open_source(struct generator *g) {
 
 static sw_status open_all(void *context) {
     struct generator *g = context;
-    sw_ranks_forget_error(g->ranks); /* of the attempt before */
+    sw_ranks_forget_error(g->ranks); /* the error of the previous attempt */
     SW_TRY(sw_ranks_agree_on_error(g->ranks, open_source(g)));
     SW_TRY(sw_read_same_step(g->ranks, g->source));
     return open_model(g);
@@ -360,7 +360,7 @@ static sw_status open_sampler(struct generator *g) {
     return g->logits != NULL && g->said != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the logits");
 }
 
-/* Ranks that generate are one group. */
+/* Generation uses all ranks as one tensor group. */
 static sw_status check_groups(const struct generator *g) {
     const int count = sw_ranks_count(g->ranks);
     int tensor_ranks;

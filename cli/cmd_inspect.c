@@ -26,7 +26,7 @@ struct inspect_options {
 #define INPUT "Input"
 #define OUTPUT SW_OPTION_OUTPUT
 
-/* One member a line would hide the table. */
+/* With one member per line the table would not be visible at a glance. */
 /* clang-format off */
 static const struct sw_option options[] = {
     {.name = "DATA", .kind = SW_OPTION_STRING, AT(data), .group = INPUT, .required = true,
@@ -71,7 +71,7 @@ static const struct sw_command_line line = {
 
 struct inspection {
     const struct inspect_options *given;
-    char *folder; /* of the tokenizer */
+    char *folder; /* folder of the tokenizer */
     struct sw_model_text model;
     struct sw_text_encoder *encoder;
     struct sw_text_decoder *decoder;
@@ -80,14 +80,14 @@ struct inspection {
     struct sw_token_stream *stream;
     struct sw_marked_text text;
     struct sw_document_frame frame;
-    struct sw_token_list tokens; /* the document that is printed */
-    struct sw_text_buffer loss;  /* a byte a token */
+    struct sw_token_list tokens; /* the document being printed */
+    struct sw_text_buffer loss;  /* a byte per token */
     struct sw_text_buffer written;
-    bool continues; /* the document is a part of one that was split, and not its first */
+    bool continues; /* the document is a later part of one that was split */
     int64_t printed;
 };
 
-/* Prints what the decoder has made so far, and changes to or from tokens with a loss. */
+/* Prints what the decoder has produced, and switches to or from tokens with a loss. */
 static void print_run(struct inspection *i, bool was_learnt, bool is_learnt) {
     const bool colours = sw_log_takes_escapes(STDOUT_FILENO);
     if (i->written.bytes > 0)
@@ -130,7 +130,7 @@ static void print_around(const struct inspection *i, const char *what, int32_t i
            from != NULL ? from : "");
 }
 
-/* Finds and prints the tokens that stand around documents. */
+/* Finds and prints the tokens around documents. */
 static sw_status find_frame(struct inspection *i) {
     SW_TRY(sw_model_text_begin(&i->model, i->given->bos, &i->frame.begin));
     i->frame.begins_chats = i->given->bos == SW_BOS_YES;
@@ -145,7 +145,7 @@ static sw_status find_frame(struct inspection *i) {
     return SW_OK;
 }
 
-/* Documents out of text. The first token of each has no loss: nothing foretells it. */
+/* Prints documents of text. The first token of each has no loss: nothing predicts it. */
 static sw_status inspect_text(struct inspection *i) {
     const struct inspect_options *given = i->given;
     const struct sw_text_rules rules = {.field = given->field,
@@ -182,7 +182,7 @@ static sw_status inspect_text(struct inspection *i) {
     return SW_OK;
 }
 
-/* Reads the document that begins at a token, at most --max-tokens of it. *out_next is where the next one begins. */
+/* Reads the document that begins at a token, at most --max-tokens of it. *out_next: where the next one begins. */
 static sw_status read_document(struct inspection *i, int64_t first, bool *out_whole, int64_t *out_next) {
     enum { AT_ONCE = 4096 };
     uint8_t marks[AT_ONCE];
@@ -212,7 +212,7 @@ static sw_status read_document(struct inspection *i, int64_t first, bool *out_wh
     return sw_token_stream_read(i->stream, first, (int64_t)i->tokens.count, i->tokens.id);
 }
 
-/* Prints what all of a token file holds. */
+/* Prints the counts of a whole token file. */
 static sw_status print_counts(struct inspection *i) {
     enum { AT_ONCE = 65536, TEXT_CHARS = 256 };
     struct sw_token_counts counts = {0};
@@ -230,7 +230,7 @@ static sw_status print_counts(struct inspection *i) {
     return SW_OK;
 }
 
-/* Documents of a token file. Those without any loss only fill sequences up. */
+/* Prints documents of a token file. Those without any loss only fill up sequences. */
 static sw_status inspect_tokens(struct inspection *i) {
     const struct sw_token_format format = {.type = SW_TOKENS_AUTO};
     SW_TRY(sw_token_stream_open((const char *const[]){i->given->data}, 1, i->model.vocab, format, &i->stream));

@@ -22,10 +22,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Prints the least budgets with which the model trains, and how fast. The plan was made and predicted. */
+/* Prints the least budgets with which the model trains, and its speed. The plan must be made and predicted. */
 
 enum { INDENT = 2 };
-/* The speed of --largest auto, in tokens a second: a day for some ten million tokens. */
+/* The speed of --largest auto, in tokens per second: about ten million tokens per day. */
 #define AUTO_LEAST_TOKENS_PER_S 100.0
 
 static void print_row(const struct sw_largest *found) {
@@ -65,8 +65,8 @@ static sw_status find_one(struct sw_sizing *sizing, const struct sw_model_config
     return SW_OK;
 }
 
-/* Searches each family, or only the proportions of `model` if that is not NULL. rows: receives what is found; NULL: it
- * is printed. */
+/* Searches each family, or only the proportions of `model` unless it is NULL. rows: receives the results; NULL: prints
+ * them. */
 static sw_status find_all(struct sw_sizing *sizing, const struct sw_model_config *model, double least, json_t *rows) {
     if (model != NULL)
         return find_one(sizing, model, least, rows);
@@ -106,7 +106,7 @@ static sw_status plan_print_largest(const struct sw_settings *settings) {
     return status;
 }
 
-/* Writes a budget as its flag takes it. sw_least_memory rounds budgets to whole MiB, or KiB where they are small. */
+/* Writes a budget as its flag takes it. sw_least_memory rounds budgets to whole MiB, or to KiB if they are small. */
 static const char *budget_to_text(int64_t bytes, char text[SW_SIZE_CHARS]) {
     const bool whole = bytes >= (INT64_C(64) << 20);
     snprintf(text, SW_SIZE_CHARS, "%lld%s", (long long)sw_div_up(bytes, INT64_C(1) << (whole ? 20 : 10)),
@@ -153,7 +153,7 @@ static sw_status plan_print_smallest(const struct sw_job *p) {
     return SW_OK;
 }
 
-/* Prints what would help. NULL: nothing was tried, because it would take long. */
+/* Prints what would help. NULL: nothing was tried, because it would take too long. */
 struct sw_helps;
 
 enum { SENTENCE_CHARS = 1024, LANES_INDENT = 4, GROUP_COLUMN = 10, GROUP_INDENT = 12 };
@@ -170,7 +170,7 @@ static void print_simulation(const struct sw_job *p, const char *name, const str
     sw_command_print(LANES_INDENT, LANES_INDENT, "busy: %slimited by %s", lanes, s->bottleneck);
 }
 
-/* Prints how long recomputing takes in a step, and how long it would take if nothing were kept. */
+/* Prints how long recomputation takes per step, and how long it would take if nothing were kept. */
 static void print_recompute_price(const struct sw_job *p) {
     const struct sw_rates *rates = &p->rates.rates;
     const double micros = (double)p->plan->spec.micro_batches;
@@ -254,7 +254,7 @@ static void print_prediction(const struct sw_job *p) {
     print_simulation(p, "update under forward", &p->price.prediction.plain);
     if (p->price.may_save) {
         print_simulation(p, "with a save", &p->price.save.step);
-        printf("  a save costs %s, slower steps beside it included: every %s, %.1f%% more\n",
+        printf("  a save costs %s, slower steps around it included: every %s, %.1f%% more\n",
                sw_format_seconds(p->price.save.cost_s, cost),
                sw_format_count(p->price.writes.save_every, "step", every), 100.0 * sw_job_save_share(p));
     }
@@ -264,10 +264,10 @@ static void print_prediction(const struct sw_job *p) {
     }
 }
 
-/* The fastest of the plans that were compared and not taken. */
+/* The fastest of the compared plans that were not taken. */
 struct rival {
     char what[SENTENCE_CHARS];
-    double step_s; /* infinite: there is none */
+    double step_s; /* infinite: none */
     bool at_least; /* step_s is a lower bound */
 };
 
@@ -339,7 +339,7 @@ static void plan_print_helps(const struct sw_job *p, const struct sw_helps *help
         print_help(&helps->row[i], tokens_per_s);
 }
 
-/* Prints where everything lives, what each lane moves, and what the choices were compared with. */
+/* Prints where everything is placed, what each lane moves, and which alternatives were compared. */
 static void plan_explain(const struct sw_job *p) {
     putchar('\n');
     print_prediction(p);
@@ -352,7 +352,7 @@ static void plan_explain(const struct sw_job *p) {
     print_rival(p);
 }
 
-/* Returns the bytes of the file that keeps the frozen weights, but for its header and sums. */
+/* Returns the bytes of the file of frozen weights, without header and checksums. */
 static int64_t plan_frozen_bytes(const struct sw_plan *plan) {
     int64_t elems = 0;
     for (int64_t u = 0; u < plan->spec.frozen_units; u++)
@@ -397,7 +397,7 @@ static void print_frozen(const struct sw_job *p) {
         puts("  without it the model does not fit");
 }
 
-/* Prints an argument as a shell reads it. */
+/* Quotes an argument for a shell. */
 static void print_argument(const char *argument) {
     const size_t plain = strspn(argument, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=.,:/%+@");
     putchar(' ');
@@ -414,7 +414,7 @@ static void print_argument(const char *argument) {
     putchar('\'');
 }
 
-/* A preset has no weights, so training it begins with random ones. */
+/* A preset has no weights, so training it starts with random ones. */
 static bool is_preset(const char *model) {
     for (int i = 0; sw_preset_at(i) != NULL; i++)
         if (strcmp(sw_preset_at(i)->name, model) == 0)
@@ -439,7 +439,7 @@ static void print_command(const struct sw_settings *settings, int argc, char *co
            settings->data.count > 0 ? "" : " --data DATA");
 }
 
-/* Returns what the step is predicted for. */
+/* Returns the name of the machine that the prediction is for. */
 static const char *machine_text(const struct sw_job *p, char text[SENTENCE_CHARS]) {
     const struct sw_device_info info = sw_devices_info(&p->devices);
     if (p->settings->machine == NULL)
@@ -448,7 +448,7 @@ static const char *machine_text(const struct sw_job *p, char text[SENTENCE_CHARS
     return text;
 }
 
-/* Prints how many tokens --data has, and what the steps are of them. */
+/* Prints how many tokens --data has, and how many passes over them the steps are. */
 static void print_data(const struct sw_job *p) {
     const struct sw_settings *s = p->settings;
     char tokens[SW_COUNT_CHARS], run[SW_COUNT_CHARS], steps[SW_COUNT_CHARS], sample[SW_SIZE_CHARS];
@@ -463,7 +463,7 @@ static void print_data(const struct sw_job *p) {
                      s->steps == 1 ? "is" : "are", sw_job_epochs(p), sw_format_large(s->steps * s->batch_tokens, run));
 }
 
-/* Prints what each GPU of a described cluster does, and what the ranks of one node take together. */
+/* Prints what each GPU of a described cluster does, and what the ranks of one node need together. */
 static void print_nodes(const struct sw_job *p) {
     const int64_t ranks = sw_settings_ranks(p->settings), of_node = ranks / sw_max_i64(1, p->settings->nodes);
     const double tokens_per_s = (double)p->settings->batch_tokens / p->price.prediction.plain.step_s / (double)ranks;
@@ -503,7 +503,7 @@ static void print_group_prices(const struct sw_tensor_prices *prices) {
 }
 
 /* Prints that the plan fits and with what, how long a step and the run take, what is written, and the command that
- * trains so: the arguments of `plan` that `train` has, too. */
+ * trains like this: those arguments of `plan` that `train` also has. */
 static void plan_answer_print(const struct sw_job *p, int argc, char *const *argv) {
     const struct sw_settings *s = p->settings;
     const char *file = s->machine != NULL ? s->machine : s->rates;
@@ -530,7 +530,7 @@ static void plan_answer_print(const struct sw_job *p, int argc, char *const *arg
         puts("--explain shows where everything lives, and what was compared");
 }
 
-/* Writes the predicted timeline, of speculated steps unless --speculate never: most steps are not clipped. */
+/* Writes the predicted timeline; of speculative steps unless --speculate never, because most steps are not clipped. */
 static sw_status write_trace(struct sw_job *p) {
     const bool speculates = p->price.prediction.may_speculate && p->settings->speculate != SW_SPECULATE_NEVER;
     struct sw_simulation simulation;
@@ -669,7 +669,7 @@ static json_t *placement_prices_json(const struct sw_job *p) {
                      "tried", (json_int_t)price->tried, "simulated", (json_int_t)price->simulated);
 }
 
-/* Returns one entry for each group size that was priced; the first is all micro-batches. */
+/* Returns one entry per priced group size; the first is all micro-batches. */
 static json_t *order_prices_json(const struct sw_job *p) {
     json_t *orders = json_array();
     for (int i = 0; i < p->price.choices.orders; i++)
@@ -681,7 +681,7 @@ static json_t *order_prices_json(const struct sw_job *p) {
     return orders;
 }
 
-/* Returns null for this machine, whose nodes are not known. */
+/* Returns null for this machine, whose nodes are unknown. */
 static json_t *nodes_json(const struct sw_job *p) {
     const int64_t ranks = sw_settings_ranks(p->settings), nodes = p->settings->nodes;
     if (p->settings->machine == NULL)
@@ -693,7 +693,7 @@ static json_t *nodes_json(const struct sw_job *p) {
                      of_node * p->plan->tier_bytes[SW_HOST], "node_disk_bytes", of_node * sw_plan_disk_bytes(p->plan));
 }
 
-/* Returns the tensor groups, or null where each rank has whole layers. */
+/* Returns the tensor groups, or null if each rank has whole layers. */
 static json_t *tensor_json(const struct sw_job *p) {
     const struct sw_settings *settings = p->settings;
     const int64_t nodes = sw_settings_tensor_nodes(settings);
@@ -705,7 +705,7 @@ static json_t *tensor_json(const struct sw_job *p) {
                      p->price.groups_in_nodes_s > 0.0 ? json_real(p->price.groups_in_nodes_s) : json_null());
 }
 
-/* Returns what --tensor auto compared, or null where the size of groups was given. */
+/* Returns the comparison of --tensor auto, or null if the group size was given. */
 static json_t *tensor_choice_json(const struct sw_tensor_prices *prices) {
     if (prices->count == 0)
         return json_null();
@@ -732,7 +732,7 @@ static json_t *secondary_json(const struct sw_plan *plan) {
                      "bytes", (json_int_t)sw_plan_secondary_bytes(plan));
 }
 
-/* Returns the bytes that the rank gives to others in a step. */
+/* Returns the bytes that the rank sends in a step. */
 static json_t *sent_json(const struct sw_plan *plan) {
     const struct sw_plan_sent sent = sw_plan_sent_bytes(plan);
     return json_pack("{s:I, s:I}", "bytes", (json_int_t)sent.bytes, "between_bytes", (json_int_t)sent.between_bytes);
@@ -831,8 +831,8 @@ static sw_status print_json(const struct sw_job *p, const struct sw_helps *helps
     return sw_command_print_json(root);
 }
 
-/* Refuses, as training would, a plan for which this machine has not the memory or the drives. A machine that is
- * described by --machine or --rates is not this one, and --smallest-machine asks which machine it takes. */
+/* Refuses, as training would, a plan for which this machine lacks memory or drives. A machine described by --machine or
+ * --rates is not this one, and --smallest-machine asks which machine is needed. */
 static sw_status check_here(const struct sw_job *p) {
     const struct sw_device_info info = sw_devices_info(&p->devices);
     if (p->settings->machine != NULL || p->settings->rates != NULL || p->settings->smallest_machine)
@@ -841,7 +841,7 @@ static sw_status check_here(const struct sw_job *p) {
     return sw_job_check_drives(p, false);
 }
 
-/* Warns of what the run would do to its drives, and of state that slows it down. */
+/* Warns about wear of the drives, and about state that slows the run down. */
 static sw_status warn(const struct sw_job *p) {
     double narrow_s;
     sw_answer_warn_writes(p->settings, p->plan, &p->price.writes, p->settings->steps);
@@ -862,7 +862,7 @@ static sw_status open_job(struct sw_settings *settings, struct sw_ranks *ranks, 
     return sw_job_open(&spec, out);
 }
 
-/* Prices the plan of a job that was opened, and prints what was asked for. */
+/* Prices the plan of an opened job, and prints what was asked for. */
 static sw_status answer(struct sw_job *p, int argc, char **argv) {
     SW_TRY(sw_ranks_agree_on_error(p->ranks,
                                    sw_new_store_check(&(struct sw_new_store){.plan = p->plan, .places = &p->places})));
@@ -900,7 +900,7 @@ static sw_status answer(struct sw_job *p, int argc, char **argv) {
     return SW_OK;
 }
 
-/* Refuses a plan for other ranks than those that were started, which measure as many as they are. */
+/* Refuses a plan for another number of ranks than were started, since the started ones measure. */
 static sw_status check_ranks(const struct sw_settings *settings, struct sw_ranks *ranks) {
     const int count = sw_ranks_count(ranks);
     if (count > 1 && sw_settings_ranks(settings) > 1 && sw_settings_ranks(settings) != count)
@@ -909,7 +909,7 @@ static sw_status check_ranks(const struct sw_settings *settings, struct sw_ranks
     return sw_agree_on_settings(ranks, settings);
 }
 
-/* Each model is planned for one rank, as no ranks are asked to plan and measure together for every model. */
+/* Plans each model for one rank: no ranks are asked to plan and measure every model together. */
 static sw_status find_largest(const struct sw_settings *settings, const struct sw_ranks *ranks) {
     if (sw_ranks_count(ranks) > 1)
         return sw_fail(SW_ERR_USAGE, "--largest plans on one rank; start it without mpirun");
@@ -928,8 +928,8 @@ static sw_status plan(struct sw_settings *settings, struct sw_ranks *ranks, int 
     return status;
 }
 
-/* A search makes and drops programs of some MiB by the hundred. Memory that stays with the process for the next one
- * spares the kernel from clearing it again each time, which took a sixth of a search. */
+/* A search allocates and frees programs of some MiB by the hundred. If the process keeps the freed memory, the kernel
+ * need not clear it each time, which took a sixth of a search. */
 static void keep_memory(void) {
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 512 << 20);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long a rank that is making a run may take to remove it again before the failure of another rank ends it. */
+/* How long a rank that is creating a run may take to remove it before another rank's failure ends it. */
 #define UNDO_NS INT64_C(10000000000)
 enum { UNDO_POLL_US = 10000, SPOKEN_SECONDS = 2, SHOWN_SECONDS = 5 };
 
@@ -23,7 +23,7 @@ static int end_together(struct sw_ranks *ranks, sw_status status) {
 }
 
 /* Prints the error of the first thread that fails. The collectives of the others then fail with the same message, which
- * they need not print. */
+ * they do not print again. */
 static int end_threads(const struct sw_ranks *ranks, sw_status status) {
     char message[SW_WATCH_TEXT_CHARS];
     snprintf(message, sizeof message, "%s", sw_error_message(status));
@@ -42,13 +42,13 @@ int sw_command_fail_ranks(struct sw_ranks *ranks, sw_status status) {
         return end_threads(ranks, status);
     ranks->undone = true;
     if (!sw_watch_fail(ranks->watch, sw_error_message(status))) {
-        /* All ranks that wait for an absent one know it: one prints the error, before the launcher ends the others. */
+        /* All ranks that wait for an absent one know it. One prints the error, before the launcher ends the others. */
         const int absent = sw_comm_absent(ranks->comm), speaker = absent == 0;
         if (absent >= 0 && sw_ranks_rank(ranks) != speaker)
             sleep(SPOKEN_SECONDS);
         return sw_command_fail(ranks->command, status);
     }
-    /* The thread of the watch ends this process. */
+    /* The watch's thread ends this process. */
     sleep(SHOWN_SECONDS);
     return SW_EXIT_FAILED;
 }
@@ -69,11 +69,11 @@ static sw_status agree_on_program(struct sw_ranks *ranks) {
     return sw_ranks_agree(ranks, claims, sizeof claims / sizeof claims[0]);
 }
 
-/* Ends this process, on the thread of the watch. First lets the other threads, whose collectives have failed, remove
- * what a start has made. */
+/* Ends this process, on the watch's thread. First lets the other threads, whose collectives have failed, remove what a
+ * start has made. */
 static void ended(void *context, const char *text, bool print) {
     struct sw_ranks *ranks = context;
-    /* The rank that prints must end first, because the launcher then ends all ranks. */
+    /* The rank that prints must exit first, because the launcher then ends all ranks. */
     if (print)
         dprintf(STDERR_FILENO, "spillway %s: %s\n", ranks->command, text);
     else

@@ -15,7 +15,7 @@ struct report_options {
 
 #define AT(member) .offset = offsetof(struct report_options, member)
 
-/* One member a line would hide the table. */
+/* With one member per line the table would not be visible at a glance. */
 /* clang-format off */
 static const struct sw_option options[] = {
     {.name = "RUN", .kind = SW_OPTION_LIST, AT(runs), .group = "Input", .required = true,

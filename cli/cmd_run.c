@@ -11,13 +11,13 @@
 #include <math.h>
 #include <unistd.h>
 
-/* A command's arguments, behind its name. */
+/* A command's arguments, without its name. */
 struct sw_arguments {
     int argc;
     char **argv;
 };
 
-/* Makes a run or continues one. `settings` hold the flags of the command line; the callee may move them. */
+/* A function that creates or resumes a run. `settings` hold the flags of the command line; it may take them over. */
 typedef sw_status (*sw_run_opener)(struct sw_ranks *ranks, struct sw_settings *settings,
                                    const struct sw_arguments *arguments, const volatile sig_atomic_t *stop,
                                    struct sw_trainer **out);
@@ -35,7 +35,7 @@ static void say_data(const struct sw_trainer *trainer) {
     sw_answer_warn_epochs(windows / (double)sw_data_train_windows(trainer->data), settings->steps);
 }
 
-/* Returns what the steps that are left write. A resume does not make the store again. */
+/* Returns what the remaining steps write. A resume does not make the store again. */
 static struct sw_writes writes_of(const struct sw_trainer *trainer) {
     const struct sw_option_every *every = &trainer->run.settings.save_every;
     struct sw_writes writes =
@@ -51,7 +51,7 @@ static void say_writes(const struct sw_trainer *trainer) {
     sw_answer_warn_writes(settings, trainer->job.plan, &writes, settings->steps - trainer->position.step);
 }
 
-/* Returns what plan would answer about the steps that are left. A --dry-run does not complete its plan. */
+/* Returns what plan would answer about the remaining steps. A --dry-run does not complete its plan. */
 static struct sw_answer answer_of(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_forecast *forecast = &trainer->forecast;
@@ -129,7 +129,7 @@ static void say_start(const struct sw_trainer *trainer) {
             (long long)settings->schedule_steps);
 }
 
-/* Bits a token that a useful model must beat; counted only for small vocabularies. */
+/* Bits per token that a useful model must beat; computed only for small vocabularies. */
 struct baselines {
     bool known;
     double unigram_bits, bigram_bits;
@@ -156,10 +156,10 @@ static void say_result(const struct sw_trainer *trainer, const struct baselines 
                 bits < to_beat->bigram_bits ? "below" : "above");
 }
 
-/* Logs how the run ended, which is the same on all ranks. Returns the exit status. */
+/* Logs how the run ended, equally on all ranks. Returns the exit status. */
 static int say_end(const struct sw_trainer *trainer, sw_run_end end) {
     static const struct {
-        const char *what, *flags; /* flags: of a resume that goes on */
+        const char *what, *flags; /* flags: for the resume that continues */
         int exit_status;
     } endings[] = {[SW_END_DONE] = {"all steps are done", " --steps N", SW_EXIT_DONE},
                    [SW_END_STOPPED] = {"stopped on request", "", SW_EXIT_INTERRUPTED},
@@ -236,16 +236,16 @@ int sw_command_train(int argc, char **argv) {
     return command_trains(&sw_train_command, (struct sw_arguments){argc, argv}, make_run);
 }
 
-/* Returns the schedule's length where --schedule-steps is not given. A run that ends within its schedule and now goes
- * on beyond it takes the schedule along: steps at the end's rate, which is usually 0, would change nothing. A run that
- * was told to go on beyond its schedule keeps it. */
+/* Returns the schedule's length if --schedule-steps is not given. If a run was to end within its schedule and now
+ * continues beyond it, the schedule grows too: steps at its final rate, usually 0, would change nothing. A run that was
+ * told to continue beyond its schedule keeps it. */
 static int64_t steps_of_schedule(const struct sw_schedule *before, int64_t steps_before,
                                  const struct sw_settings *settings) {
     const bool goes_beyond = steps_before <= before->steps && settings->steps > before->steps;
     return goes_beyond && before->kind != SW_SCHEDULE_CONSTANT ? settings->steps : before->steps;
 }
 
-/* Parses the arguments again, over the settings of the run. */
+/* Parses the arguments again, on top of the run's settings. */
 static sw_status apply_change(void *context, struct sw_settings *settings) {
     enum { NOT_GIVEN = 0 };
     const struct sw_arguments *arguments = context;
@@ -263,7 +263,7 @@ static sw_status continue_run(struct sw_ranks *ranks, struct sw_settings *asked,
                               const volatile sig_atomic_t *stop, struct sw_trainer **out) {
     const sw_status status =
         sw_trainer_resume(asked->run, ranks, stop, apply_change, (void *)(uintptr_t)arguments, out);
-    /* The flags were right by themselves: what does not go together is theirs and the run's. */
+    /* The flags were right by themselves: the conflict is between them and the run. */
     return status == SW_ERR_USAGE ? SW_ERR_ARG : status;
 }
 

@@ -23,7 +23,7 @@ struct tokenize_options {
 #define INPUT "Input"
 #define OUTPUT SW_OPTION_OUTPUT
 
-/* One member a line would hide the table. */
+/* With one member per line the table would not be visible at a glance. */
 /* clang-format off */
 static const struct sw_option options[] = {
     {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,

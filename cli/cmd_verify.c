@@ -63,7 +63,7 @@ static void describe_bad_records(const struct sw_store *store, json_t *list) {
                                               (json_int_t)bad[i].step));
 }
 
-/* Counts commit records that are or may be lost, of commits after the one that was opened. */
+/* Counts damaged commit records of commits after the opened one that are or may be lost. */
 static int count_lost(const struct sw_store *store) {
     const struct sw_store_bad_record *bad;
     const int count = sw_store_bad_records(store, &bad);
@@ -96,7 +96,7 @@ static sw_status report_bad(const struct verification *v, long long step) {
                    (long long)v->bad, SW_COUNT(v->grains, "grain"), step, v->bad == 1 ? "is" : "are", previous);
 }
 
-/* Frozen weights never change, so any whole copy of their file is theirs. */
+/* Frozen weights never change, so any undamaged copy of their file will do. */
 static sw_status report_bad_frozen(const struct verification *v) {
     return sw_fail(SW_ERR_CORRUPT,
                    "%lld of the %s of frozen weights %s bad: restore %s/" SW_FROZEN_NAME " from any copy of the run",
@@ -104,7 +104,7 @@ static sw_status report_bad_frozen(const struct verification *v) {
                    v->given->from);
 }
 
-/* The files never change, so any whole copy of the run has them. */
+/* The files never change, so those of any undamaged copy of the run will do. */
 static sw_status report_bad_files(const struct verification *v) {
     const json_t *first = json_array_get(v->bad_files, 0);
     const int more = (int)json_array_size(v->bad_files) - 1;

@@ -1,4 +1,4 @@
-/* Arguments, errors and JSON, alike for all commands. */
+/* Parses arguments, reports errors and prints JSON, the same way for all commands. */
 #include "cli/commands.h"
 #include "core/log.h"
 
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Training overtakes a reader rarely: the reader is as fast as the drive, and a step rarely is. */
+/* Training seldom overtakes a reader: the reader is as fast as the drive, and a step seldom is. */
 enum { MOST_ATTEMPTS = 20, PAUSE_US = 20000 };
 enum { LINE_CHARS = 4608 };
 

@@ -19,30 +19,30 @@ int sw_command_tokenize(int argc, char **argv);
 int sw_command_train(int argc, char **argv);
 int sw_command_verify(int argc, char **argv);
 
-/* Prints the error as one line on standard error and returns the exit status for it: SW_EXIT_USAGE for SW_ERR_USAGE,
- * else SW_EXIT_FAILED. */
+/* Prints the error as one line on standard error and returns its exit status: SW_EXIT_USAGE for SW_ERR_USAGE, else
+ * SW_EXIT_FAILED. */
 int sw_command_fail(const char *command, sw_status status);
 
-/* Runs a whole command: parses the arguments into target (zero before, released after) and calls run. Returns the exit
- * status. */
+/* Runs a whole command: parses the arguments into target (zeroed before, released after) and calls run. Returns the
+ * exit status. */
 int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
                    sw_status (*run)(const void *target));
 
 /* Prints a sentence of a report in the columns of its stream (sw_log_columns): the first line begins at `column`,
- * further ones at `indent`. The caller has printed the columns before it. */
+ * further ones at `indent`. The caller has already printed the columns before it. */
 __attribute__((format(printf, 4, 5))) void sw_command_print_to(FILE *to, int column, int indent, const char *format,
                                                                ...);
 /* Does the same on standard output. */
 #define sw_command_print(column, indent, ...) sw_command_print_to(stdout, column, indent, __VA_ARGS__)
 
-/* Prints the one object of --json on standard output and releases it. NULL fails for lack of memory. */
+/* Prints the object of --json on standard output and releases it. NULL fails for lack of memory. */
 sw_status sw_command_print_json(json_t *object);
 
-/* Reads a run by calling attempt, and again while it fails with SW_ERR_OVERTAKEN, up to a limit: the run's training
- * then wrote over what was being read. end undoes a failed attempt, so that the next one starts like the first. */
+/* Reads a run by calling `attempt`, up to a limit again while it fails with SW_ERR_OVERTAKEN, because training has
+ * overwritten what was being read. `end` undoes a failed attempt, so that the next one starts like the first. */
 sw_status sw_command_read_run(sw_status (*attempt)(void *context), void (*end)(void *context), void *context);
 
-/* Fills target with the defaults and the arguments. Returns true if the command shall run; otherwise *out_exit is its
+/* Fills target with the defaults and the arguments. Returns true if the command should run; otherwise *out_exit is its
  * exit status. */
 bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit);
 

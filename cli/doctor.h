@@ -10,29 +10,30 @@
 typedef enum { SW_FOUND_FINE, SW_FOUND_PROBLEM, SW_FOUND_UNKNOWN } sw_found;
 
 struct sw_doctor {
-    const char *root; /* prefix of /proc and /sys; "" for this machine (core/machine.h) */
+    const char *root; /* prefix of /proc and /sys; "": this machine (core/machine.h) */
     const char *const *folders;
     int folder_count;
     bool json;
-    bool measures; /* checks that take seconds may run */
-    bool profiles; /* the machine's profile is measured, again if there is one */
+    bool measures; /* checks that take seconds are allowed */
+    bool profiles; /* measures the machine's profile, even if there is one */
     bool machine_known;
     struct sw_machine machine;
-    const char *what, *folder; /* name of the current check; folder NULL: it is about the machine */
+    const char *what, *folder; /* name of the current check; folder NULL: it concerns the machine */
     json_t *findings;
     int problems;
 };
 
-/* Reports a finding: a sentence, its facts as fields (taken over, may be NULL), and the fix if it is a problem. */
+/* A finding: a sentence, its facts as fields (owned by the callee, may be NULL), and the remedy if it is a problem. */
 struct sw_finding {
     json_t *facts;
-    const char *fix; /* what to do; NULL: there is no problem */
+    const char *fix; /* what to do; NULL: no problem */
     bool unknown;    /* the system does not tell */
 };
 __attribute__((format(printf, 3, 4))) void sw_doctor_find(struct sw_doctor *doctor, struct sw_finding finding,
                                                           const char *format, ...);
 
-/* Return a fact for JSON: null if the text is NULL or "", or the number below 0, because the system does not tell. */
+/* Return a fact for JSON: null if the text is NULL or "", or the number is negative, which means that the system does
+ * not tell. */
 json_t *sw_fact_text(const char *text);
 json_t *sw_fact_number(int64_t number);
 
@@ -54,11 +55,11 @@ void sw_doctor_direct(struct sw_doctor *doctor);
 void sw_doctor_drive(struct sw_doctor *doctor);
 void sw_doctor_scheduler(struct sw_doctor *doctor);
 void sw_doctor_write_cache(struct sw_doctor *doctor);
-/* Measurements, of a second or two each. */
+/* Measurements of a second or two each. */
 void sw_doctor_drive_rate(struct sw_doctor *doctor);
 void sw_doctor_memory_rate(struct sw_doctor *doctor);
 void sw_doctor_compute_rate(struct sw_doctor *doctor);
-/* The profile, in up to a minute (job/profile.h). */
+/* Measures the profile, in up to a minute (job/profile.h). */
 void sw_doctor_profile(struct sw_doctor *doctor);
 
 #endif

@@ -61,7 +61,7 @@ static int count_gpus(const char *root) {
     return count;
 }
 
-/* Libraries that the GPU needs, with version and file: for matrix products and for joining GPUs. "": not loaded. */
+/* Libraries that the GPU needs (for matrix products, and for joining GPUs), with version and file. "": not loaded. */
 struct libraries {
     char products[LIBRARY_CHARS], joining[LIBRARY_CHARS];
 };
@@ -109,7 +109,7 @@ void sw_doctor_gpu(struct sw_doctor *doctor) {
                        gpus < 0 ? "/sys does not tell whether there is one" : "none from NVIDIA", program);
 }
 
-/* Reports the self-test. Reports nothing without a working GPU: the check before has said so. */
+/* Reports the self-test. Reports nothing without a working GPU, which the check before has reported. */
 static void judge(struct sw_doctor *doctor, const struct sw_device_info *gpu) {
     struct sw_gpu_verdict verdict;
     const bool known = sw_gpu_verdict_read(gpu, &verdict);

@@ -13,13 +13,12 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* If less than one part in LEAST_AVAILABLE_PART of the memory is available, plans get small. */
+/* Below this part of the memory, plans are small. */
 enum { LEAST_AVAILABLE_PART = 4, TEXT_CHARS = 256 };
 /* Locked memory that the rings of a few lanes register. */
 #define MEMLOCK_ENOUGH_BYTES SW_GIB
 
-/* Writes which file limits the processor time, and returns true, where a quota allows less than all cores; else writes
- * nothing. */
+/* If a quota allows less than all cores, writes which file sets it, and returns true. */
 static bool quota_fix(const struct sw_machine *m, char *out, size_t chars) {
     out[0] = '\0';
     if (m->cpu_limit.cores >= m->all_cores)
@@ -151,9 +150,9 @@ void sw_doctor_huge_pages(struct sw_doctor *doctor) {
                    "transparent: %s; %lld reserved, which are not used", mode, (long long)sw_max_i64(0, reserved));
 }
 
-/* Checks that io_uring works, and finds out who forbids it. */
+/* Checks that io_uring works, or finds out what forbids it. */
 
-/* Causes of a failure, by errno and by kernel.io_uring_disabled, which Linux has since 6.6. */
+/* Causes of a failure, by errno and by kernel.io_uring_disabled, which exists since Linux 6.6. */
 static const struct cause {
     int error;
     int64_t disabled; /* value of the setting; -1: any */
@@ -194,9 +193,9 @@ void sw_doctor_io_uring(struct sw_doctor *doctor) {
                    strerror(error));
 }
 
-/* Checks of a folder for the store: its space, its file system, and the drives behind it. */
+/* Checks a folder for the store: its space, its file system, and its drives. */
 
-/* Bytes that the store takes for a parameter: two generations of master weight and both moments, in fp32. */
+/* Bytes of the store per parameter: two generations of master weight and both moments, in fp32. */
 enum { STATE_BYTES_PER_PARAMETER = 24 };
 /* Less space than this is a problem: the smallest model that anybody would place here needs it. */
 #define LEAST_FREE_BYTES (4 * SW_GIB)
@@ -265,7 +264,7 @@ void sw_doctor_file_system(struct sw_doctor *doctor) {
                        found != NULL ? found->what : "");
 }
 
-/* Checks direct I/O in the way in which the store uses it. */
+/* Checks direct I/O as the store uses it. */
 void sw_doctor_direct(struct sw_doctor *doctor) {
     int file;
     const bool works = sw_file_create_unnamed(doctor->folder, false, &file) == SW_OK;
@@ -287,10 +286,10 @@ static void find_drives(struct sw_doctor *doctor, struct sw_drives *out) {
     struct sw_mount mount;
     sw_drives_of_folder(doctor->root, doctor->folder, &mount, out);
     if (out->count == 0)
-        sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "the system does not tell which drive is behind");
+        sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "the system does not tell the drive");
 }
 
-/* Tells whether a drive is virtual (virtio or Xen), with an unknown drive behind it. */
+/* Tells whether a drive is virtual (virtio or Xen), so that the real drive is unknown. */
 static bool is_virtual(const struct sw_drive *drive) {
     return strncmp(drive->name, "vd", 2) == 0 || strncmp(drive->name, "xvd", 3) == 0;
 }
@@ -321,7 +320,7 @@ void sw_doctor_scheduler(struct sw_doctor *doctor) {
     for (int i = 0; i < drives.count; i++) {
         const struct sw_drive *drive = &drives.drive[i];
         json_t *facts = json_pack("{s:s, s:o}", "name", drive->name, "scheduler", sw_fact_text(drive->scheduler));
-        /* bfq orders requests for fairness, which costs fast drives most of their rate. */
+        /* Bfq schedules for fairness, which costs fast drives most of their rate. */
         const bool slow = strcmp(drive->scheduler, "bfq") == 0;
         snprintf(fix, sizeof fix, "it slows fast drives: `echo none > /sys/block/%s/queue/scheduler`", drive->name);
         sw_doctor_find(

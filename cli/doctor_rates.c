@@ -15,9 +15,9 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-/* Measures the machine's profile, and tells what it holds. */
+/* Measures the machine's profile, and reports its content. */
 
-/* Tells what `plan` will go by. */
+/* Reports the numbers that `plan` uses. */
 static void tell(struct sw_doctor *doctor, const struct sw_profile *profile) {
     const struct sw_rates *rates = &profile->rates;
     const double products = sw_op_times_best_rate(profile->times, SW_TIMED_PRODUCT);
@@ -37,10 +37,10 @@ static void tell(struct sw_doctor *doctor, const struct sw_profile *profile) {
                                                            : "nothing, as there is no folder for caches");
 }
 
-/* Takes the settings of a plan whose model does not matter, as a profile is the same for all. */
+/* Makes settings of a plan whose model does not matter: a profile is the same for all. */
 static sw_status settings_of(const struct sw_doctor *doctor, struct sw_settings *settings) {
     SW_TRY(sw_options_defaults(&sw_plan_command, settings));
-    settings->json = true; /* nothing is shown meanwhile: findings follow each other */
+    settings->json = true; /* shows no progress: the findings are printed one after the other */
     free(settings->model);
     settings->model = strdup("gpt2-tiny");
     if (settings->model == NULL)
@@ -87,7 +87,7 @@ struct pass {
     int fd;
     bool write;
     char *memory;   /* QUEUE_DEPTH blocks */
-    int64_t blocks; /* blocks of the file */
+    int64_t blocks; /* length of the file */
     int64_t most_blocks;
     double most_s;
     int64_t done_blocks;
@@ -96,7 +96,7 @@ struct pass {
 
 static sw_status open_queue(const struct pass *pass, struct sw_queue **out) {
     const struct sw_ring_buffer buffer = {.base = pass->memory, .bytes = PASS_BYTES};
-    bool warned = true; /* the limit that would be warned of is a finding of its own */
+    bool warned = true; /* the limit that a warning would mention is a finding of its own */
     return sw_queue_open(sw_ring_open_uring, NULL,
                          &(struct sw_ring_spec){.files = &pass->fd,
                                                 .file_count = 1,
@@ -234,12 +234,12 @@ void sw_doctor_drive_rate(struct sw_doctor *doctor) {
                    rates.write * 1e-9, rates.both_read * 1e-9, rates.both_write * 1e-9);
 }
 
-/* A product of a block of GPT-2 124M on a few hundred tokens, short enough that other programs leave some of its turns
- * alone, and the seconds for which it is repeated in turn in each precision. */
+/* A product the size of one in a block of GPT-2 124M on a few hundred tokens, so short that other programs leave some
+ * of its turns undisturbed; and the seconds for which it is repeated in turn in each precision. */
 enum { ROWS = 512, COLUMNS = 768, DEPTH = 768 };
 enum { CHUNK_GRAINS = 16, RING_CHUNKS = 8 };
 #define COMPUTE_SECONDS 0.8
-/* Precisions whose rates differ by less are called as fast as each other. */
+/* Rates that differ by less than this are called equal. */
 #define SAME_RATE 0.1
 
 static struct sw_measure_shape shape_of(sw_dtype type) {
@@ -250,7 +250,7 @@ static sw_dtype type_of(const struct sw_device *device) {
     return sw_device_info(device).bf16_fast ? SW_BF16 : SW_F32;
 }
 
-/* Reports why there is no measurement. */
+/* Reports why a measurement is missing. */
 static void find_failure(struct sw_doctor *doctor, sw_status status) {
     sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "%s", sw_error_message(status));
     sw_error_clear();
@@ -281,7 +281,7 @@ void sw_doctor_memory_rate(struct sw_doctor *doctor) {
                    update.bytes_per_s * 1e-9, copy.bytes_per_s * 1e-9);
 }
 
-/* Fills both factors with equal numbers: they take the time of random ones, which zeros may not. */
+/* Fills both factors with equal numbers. They take as long as random ones; zeros may not. */
 static void fill(sw_dtype type, void *to, int64_t elems) {
     static const uint16_t bf16_half = 0x3f00;
     for (int64_t i = 0; i < elems; i++) {
@@ -297,7 +297,7 @@ struct product {
     struct sw_gemm shape;
     int64_t scratch_bytes;
     void *a, *b, *c, *scratch;
-    double flops_per_s; /* at best */
+    double flops_per_s; /* the best rate */
 };
 
 static sw_status take_operands(struct product *product, struct sw_arena *arena) {
@@ -323,7 +323,7 @@ static sw_status time_product(struct sw_stream *stream, struct product *product)
     return SW_OK;
 }
 
-/* Takes turns and keeps the best of each precision, as other load of the machine slows whichever has its turn. */
+/* Alternates between the precisions and keeps the best of each: other load slows down whichever has its turn. */
 static sw_status time_in_turn(struct sw_stream *stream, struct product *products, int count) {
     const int64_t start_ns = sw_now_ns();
     do {
@@ -356,7 +356,7 @@ end:
     return status;
 }
 
-/* Where a GPU trains, the processor's products decide nothing. */
+/* If a GPU trains, the processor's products decide nothing. */
 static bool trains_on_gpu(void) {
     struct sw_device *device;
     if (sw_device_open("cuda", 0, &device) != SW_OK) {

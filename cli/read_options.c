@@ -23,7 +23,7 @@ enum { EVAL = 1, GENERATE = 2, EXPORT = 4, VERIFY = 8, PASSES = EVAL | GENERATE,
 
 #define AT(member) .offset = offsetof(struct sw_read_options, member)
 
-/* One member a line would make the table 500 lines long. */
+/* With one member per line the table would be 500 lines long. */
 /* clang-format off */
 static const struct sw_option options[] = {
     {.name = "DIR|MODEL", .kind = SW_OPTION_STRING, AT(from), .commands = PASSES | EXPORT, .group = INPUT,

@@ -7,13 +7,13 @@
 #include "run/folder/source.h"
 #include "run/inference/inference.h"
 
-/* A member is set only for the commands that have its flag. Members hold SW_OPTION_AUTO where "auto" was given. */
+/* A member is set only by commands that have its flag, and is SW_OPTION_AUTO if "auto" was given. */
 struct sw_read_options {
-    char *from;                 /* folder of a run or of Hugging Face */
-    struct sw_option_list nvme; /* where the run's store is now; empty: where the run has it */
+    char *from;                 /* folder of a run or a Hugging Face folder */
+    struct sw_option_list nvme; /* current places of the run's store; empty: where the run has it */
     struct sw_inference_options inference;
     bool json;
-    /* eval */
+    /* Eval. */
     char *data;
     int64_t seq, most_tokens, micro_batch;
     int token_type;    /* SW_TOKENS_... */
@@ -23,13 +23,13 @@ struct sw_read_options {
     char *field;       /* of JSON objects; NULL: by schema */
     bool lossy, skip_bad;
     int bos; /* of eval and generate: SW_BOS_... */
-    /* generate: one of prompt, prompt_file and token_file is given, or chat */
+    /* Generate: one of prompt, prompt_file and token_file is given, or chat. */
     char *prompt, *prompt_file, *token_file;
     bool chat;
     char *system;
     int64_t max_tokens, top_k, seed;
     double temperature, top_p, min_p, repetition_penalty;
-    /* export */
+    /* Export. */
     char *to;
     int type; /* index in f32, bf16, f16 */
     int64_t shard_bytes;
@@ -42,16 +42,16 @@ extern const struct sw_command_line sw_eval_command, sw_generate_command, sw_exp
 int sw_read_on_ranks(const struct sw_command_line *line, int argc, char **argv,
                      sw_status (*run)(struct sw_ranks *ranks, const struct sw_read_options *given));
 
-/* Returns in *out the ranks of a tensor group: those of --tensor, or automatic_ranks. SW_ERR_ARG where the ranks cannot
- * form such groups. */
+/* Returns in *out the size of tensor groups: that of --tensor, or automatic_ranks. SW_ERR_ARG: the ranks cannot form
+ * such groups. */
 sw_status sw_read_groups(struct sw_ranks *ranks, const struct sw_inference_options *options, int automatic_ranks,
                          int *out);
 
-/* Returns the --bos that was given, or for auto what the source's texts were made with. */
+/* Returns the --bos that was given; for auto, the one that the source's texts were made with. */
 int sw_read_bos(const struct sw_read_options *given, const struct sw_source *source);
 
-/* Checks that all ranks have opened the same step of a run that may be training: SW_ERR_OVERTAKEN where they have not.
- * All ranks call it together. */
+/* Checks that all ranks have opened the same step of a run that may be training. SW_ERR_OVERTAKEN: they have not. All
+ * ranks call it together. */
 sw_status sw_read_same_step(struct sw_ranks *ranks, const struct sw_source *source);
 
 #endif

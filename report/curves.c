@@ -1,3 +1,10 @@
+/* Reads a run's log into curves of bounded length.
+ *
+ * The log of a long run has a gigabyte, and a general JSON reader, which allocates every value, takes several times as
+ * long. This reader knows that lines have their members in one order, and skips what it does not need.
+ *
+ * The number of points is fixed. When they are full, each point becomes twice as wide, so one pass over the log
+ * suffices whatever its length, and minima and maxima survive, which sampling every n-th line would lose. */
 #include "report/curves.h"
 
 #include "core/confine.h"
@@ -16,11 +23,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A reader of its own: the log of a long run has a gigabyte, which a general reader, that allocates each value, takes
- * several times as long for. */
+/* Parses one line of the log. */
 
 enum { MOST_DEPTH = 8 };
-/* A number beyond it is damaged and counts as missing: sums over a log would leave the range of double. */
+/* A larger number is damaged and counts as missing: sums over a log would leave the range of double. */
 static const double most_value = 1e100;
 
 static const struct {
@@ -63,7 +69,7 @@ const char *sw_log_column_name(int column) {
     return columns[column].name;
 }
 
-/* A text in double quotes; its escapes are left as they are, since no name of ours has one. */
+/* A text in double quotes. Its escapes stay as they are, since none of our names has one. */
 struct word {
     const char *text;
     size_t chars;
@@ -72,7 +78,7 @@ struct word {
 struct parser {
     const char *at;
     struct sw_log_line *line;
-    int next; /* the column behind the last one: lines have their members in this order */
+    int next; /* the column after the last one found: lines have their members in this order */
 };
 
 static bool is_word(struct word word, const char *text) {
@@ -117,7 +123,7 @@ static bool parse_word(struct parser *p, struct word *out) {
     return true;
 }
 
-/* Reads a number, true, false or null. A number that is too large is read as null. */
+/* Reads a number, true, false or null. A number that is too large counts as null. */
 static bool parse_scalar(struct parser *p, double *out) {
     static const struct {
         const char *text;
@@ -131,7 +137,7 @@ static bool parse_scalar(struct parser *p, double *out) {
             return true;
         }
     }
-    /* strtod would also take hexadecimal digits, spaces, inf and nan. */
+    /* Strtod would also accept hexadecimal digits, spaces, inf and nan. */
     const char *digits = p->at + (*p->at == '-');
     if (!isdigit((unsigned char)*digits) || (digits[0] == '0' && tolower((unsigned char)digits[1]) == 'x'))
         return false;
@@ -143,7 +149,7 @@ static bool parse_scalar(struct parser *p, double *out) {
     return true;
 }
 
-/* No member of ours is in a group of this name. */
+/* None of our members is in a group of this name. */
 static const struct word other_group = {.text = "[]", .chars = 2};
 
 static bool parse_value(struct parser *p, struct word group, struct word name, int depth);
@@ -218,7 +224,7 @@ bool sw_log_line_parse(const char *text, struct sw_log_line *out) {
            floor(out->value[SW_LOG_STEP]) == out->value[SW_LOG_STEP];
 }
 
-/* Returns the text's beginning as a string that the caller owns. */
+/* Returns the text's beginning as a new string, which the caller owns. */
 static json_t *cut(const json_t *text) {
     const char *value = json_string_value(text);
     size_t bytes = json_string_length(text);
@@ -233,7 +239,7 @@ static json_t *cut(const json_t *text) {
     return json_stringn(value, bytes);
 }
 
-/* Returns the bytes of a string in the page, which writes angle brackets and ampersands as six characters. */
+/* Returns the bytes of a string in the page, where angle brackets and ampersands take six characters each. */
 static int64_t page_bytes_of(const json_t *text) {
     char *written = json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
     int64_t bytes = 0;
@@ -248,7 +254,7 @@ static void release(struct sw_sample *sample) {
     json_decref(sample->text);
 }
 
-/* Leaves out the steps between those that are kept. */
+/* Drops the steps between those that are kept. */
 static void thin(struct sw_samples *samples) {
     int64_t kept = 0;
     for (int64_t i = 0; i < samples->count; i++) {
@@ -268,7 +274,7 @@ static bool is_too_much(const struct sw_samples *samples) {
     return samples->count > SW_SAMPLES || bytes > samples->most_page_bytes;
 }
 
-/* Begins a step, if the newest sample is of another one. */
+/* Begins a step, if the newest sample is from another one. */
 static void begin_step(struct sw_samples *samples, int64_t step) {
     if (samples->count > 0 && samples->sample[samples->count - 1].step == step)
         return;
@@ -284,7 +290,7 @@ static int64_t of_newest_step(const struct sw_samples *samples) {
     return count;
 }
 
-/* Adds a sample. Keeps the newest step whatever it takes, which is little by the bounds of a step and of a text. */
+/* Adds a sample. Keeps the newest step whatever its size, which the limits of a step and of a text bound. */
 static sw_status add_sample(struct sw_samples *samples, int64_t step, const json_t *prompt, const json_t *text) {
     begin_step(samples, step);
     if (of_newest_step(samples) == SW_SAMPLES_OF_STEP)
@@ -303,7 +309,7 @@ static sw_status add_sample(struct sw_samples *samples, int64_t step, const json
     return SW_OK;
 }
 
-/* Adds the sample of a log's line. A line whose sample is not readable is only counted. */
+/* Adds the sample of a log's line. A line whose sample is unreadable is only counted. */
 static sw_status samples_add(struct sw_samples *samples, const char *line) {
     json_t *root;
     SW_TRY(sw_json_try(line, strlen(line), &root));
@@ -363,7 +369,7 @@ static void merge_point(struct sw_curve_point *to, const struct sw_curve_point *
         merge_value(&to->value[i], &from->value[i]);
 }
 
-/* Makes each point twice as wide, so that half of the points are free. */
+/* Makes each point twice as wide, which frees half of them. */
 static void halve(struct sw_curves *curves) {
     const int64_t points = (curves->points + 1) / 2;
     for (int64_t i = 0; i < points; i++) {
@@ -475,7 +481,7 @@ static sw_status read_lines(FILE *file, const char *path, double clip, struct sw
     return status;
 }
 
-/* Opens a regular file: a FIFO would keep its reader waiting. */
+/* Opens a regular file. A FIFO would block. */
 static sw_status open_log(const char *path, FILE **out) {
     struct stat info;
     const int fd = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);

@@ -1,4 +1,4 @@
-/* The log of a run as curves of a bounded number of points. */
+/* The log of a run as curves with a bounded number of points. */
 #ifndef SW_REPORT_CURVES_H
 #define SW_REPORT_CURVES_H
 
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The numbers of a line that a report uses. Their names are in curves.c, and in docs/json.md. */
+/* The numbers of a line that a report uses. Their names are in curves.c and in docs/json.md. */
 enum {
     SW_LOG_STEP,
     SW_LOG_LOSS,
@@ -40,53 +40,53 @@ enum { SW_LOG_TIME_CHARS = 32 };
 
 struct sw_log_line {
     double value[SW_LOG_COLUMNS]; /* NaN: none, null or beyond 1e100; booleans are 0 and 1 */
-    bool is_sample;               /* the line has a text that the run wrote (curves.h) */
-    char time[SW_LOG_TIME_CHARS]; /* UTC in ISO 8601, zero-terminated; empty: not known */
+    bool is_sample;               /* the line has a text that the run generated */
+    char time[SW_LOG_TIME_CHARS]; /* UTC in ISO 8601, zero-terminated; empty: unknown */
 };
 
 /* Returns the name of a column, such as "grad_norm" or, in a group, "compute". */
 const char *sw_log_column_name(int column);
 
-/* Reads the zero-terminated JSON object of a line. Members with other names are checked and left out. Returns false
- * where the text is no object of a log: it is no JSON, a number has another type, or it has no step. */
+/* Parses the zero-terminated JSON object of a line. Members with other names are checked and skipped. Returns false if
+ * the text is not an object of a log: invalid JSON, a number of another type, or no step. */
 bool sw_log_line_parse(const char *text, struct sw_log_line *out);
 
-/* The most samples of a run, those of one step, and bytes of a text; the rest of a longer one is cut off. */
+/* Limits of the samples of a run, those of one step, and the bytes of a text, whose rest is cut off. */
 enum { SW_SAMPLES = 240, SW_SAMPLES_OF_STEP = 12, SW_SAMPLE_CHARS = 2000 };
 
 struct sw_sample {
     int64_t step;
-    int64_t number;        /* of the step among those with samples, from 0 */
-    int64_t page_bytes;    /* that it takes in the page */
+    int64_t number;        /* number of the step among those with samples, from 0 */
+    int64_t page_bytes;    /* its bytes in the page */
     json_t *prompt, *text; /* strings, owned */
 };
 
-/* The samples of a step are kept or left out together. Those of the newest step are always kept. */
+/* Samples of a step are kept or dropped together. Those of the newest step are always kept. */
 struct sw_samples {
     struct sw_sample sample[SW_SAMPLES + SW_SAMPLES_OF_STEP];
     int64_t count;
     int64_t newest;           /* number of the newest step */
-    int64_t stride;           /* every stride-th step is kept, and the newest; 0: there was no sample yet */
-    int64_t most_page_bytes;  /* of all samples in the page; set by the caller before the first is added */
-    int64_t seen, unreadable; /* samples of the log; those of them that are no text */
+    int64_t stride;           /* every stride-th step is kept, and the newest; 0: no sample yet */
+    int64_t most_page_bytes;  /* limit of all samples in the page; set by the caller before the first is added */
+    int64_t seen, unreadable; /* samples of the log; those of them that are not text */
 };
 
-/* The most points of a curve: a chart has hardly more columns of pixels. An even number. And the newest steps whose
- * single values are kept. */
+/* The most points of a curve, an even number: a chart hardly has more columns of pixels. And the number of newest steps
+ * whose single values are kept. */
 enum { SW_CURVE_POINTS = 800, SW_CURVE_RECENT = 1000 };
 
 /* The values of one column of the log over the steps of a point. */
 struct sw_curve_value {
     double least, most, sum;
-    int64_t count; /* steps with a number; 0: the other members mean nothing */
+    int64_t count; /* steps with a number; 0: the other members are undefined */
 };
 
-/* One point: `width` steps that follow each other. */
+/* One point: `width` consecutive steps. */
 struct sw_curve_point {
-    int64_t step;             /* the last of its steps that the log has; 0: the log has none of them */
+    int64_t step;             /* the last of its steps that the log has; 0: it has none of them */
     double tokens, seconds;   /* from the first step of the log to the last of this point */
     int64_t clipped, skipped; /* steps */
-    int64_t empty;            /* steps without any token that has a loss */
+    int64_t empty;            /* steps in which no token has a loss */
     struct sw_curve_value value[SW_LOG_COLUMNS];
 };
 
@@ -98,18 +98,18 @@ struct sw_curve_evaluation {
 struct sw_curves {
     struct sw_curve_point point[SW_CURVE_POINTS];
     int64_t most_points;
-    int64_t points;     /* those from the first step to the last one of the log; some between may be empty */
+    int64_t points;     /* from the first to the last step of the log; some between may be empty */
     int64_t first_step; /* 0: the log has no step */
-    int64_t width;      /* steps of a point, a power of two */
+    int64_t width;      /* steps per point, a power of two */
     int64_t steps, saved;
     double bytes[SW_LOG_BYTE_COUNT], lane_seconds[SW_LOG_LANE_COUNT]; /* of all steps */
     struct sw_log_line last;                                          /* the last step */
-    char first_time[SW_LOG_TIME_CHARS], last_time[SW_LOG_TIME_CHARS]; /* empty: not known */
-    double recent[SW_CURVE_RECENT][SW_LOG_COLUMNS]; /* step number i of the log at i modulo its length */
+    char first_time[SW_LOG_TIME_CHARS], last_time[SW_LOG_TIME_CHARS]; /* empty: unknown */
+    double recent[SW_CURVE_RECENT][SW_LOG_COLUMNS]; /* the i-th step of the log is at i modulo the length */
 
     struct sw_curve_evaluation evaluation[SW_CURVE_POINTS];
     int64_t evaluations;      /* entries of `evaluation` */
-    int64_t evaluations_seen; /* those of the log, of which every evaluation_stride-th has an entry */
+    int64_t evaluations_seen; /* in the log; every evaluation_stride-th has an entry */
     int64_t evaluation_stride;
     struct sw_curve_evaluation best, last_evaluation; /* step 0: none */
 
@@ -118,18 +118,18 @@ struct sw_curves {
 
 /* Bounds of what is read of a log. */
 struct sw_curve_spec {
-    double clip;               /* the run's --clip; 0: it does not clip */
+    double clip;               /* the run's --clip; 0: none */
     int64_t most_points;       /* an even number, at most SW_CURVE_POINTS */
-    int64_t most_sample_bytes; /* of all samples in the page */
+    int64_t most_sample_bytes; /* limit of all samples in the page */
 };
 
-/* Reads the log of a run into *out, which the caller frees by sw_curves_free. A last line without its end is left out,
- * since the run may be writing it. Refuses a log with a damaged line. */
+/* Reads the log of a run into *out, which the caller frees by sw_curves_free. Ignores a last line without an end, which
+ * the run may be writing. Refuses a log with a damaged line. */
 sw_status sw_curves_read(const char *folder, const struct sw_curve_spec *spec, struct sw_curves **out);
 void sw_curves_free(struct sw_curves *curves);
 
-/* Returns the median of a column over the recent steps after `after_step`; NaN: none has a number. *out_steps (may be
- * NULL): how many have. */
+/* Returns the median of a column over the recent steps after `after_step`; NaN: no step has a number. *out_steps (may
+ * be NULL): how many have one. */
 double sw_curves_median(const struct sw_curves *curves, int column, int64_t after_step, int64_t *out_steps);
 
 #endif

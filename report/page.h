@@ -1,4 +1,4 @@
-/* The page's HTML, style and script, which embed.py makes a C array of. The runs' data goes between the two parts. */
+/* The page's HTML, style and script, which embed.py makes into C arrays. The runs' data go between the two parts. */
 #ifndef SW_REPORT_PAGE_H
 #define SW_REPORT_PAGE_H
 
@@ -7,8 +7,8 @@
 extern const char sw_page_before[], sw_page_after[];
 extern const size_t sw_page_before_bytes, sw_page_after_bytes;
 
-/* The page's colors as rules for classes, in light and dark: back, ink and quiet fill, line strokes, and w0, w1, ...
- * fill the kinds of work of a timeline. */
+/* The page's colours as rules for classes, light and dark: back, ink and quiet fill, line strokes, and w0, w1, ... fill
+ * the kinds of work of a timeline. */
 extern const char sw_page_colors[];
 extern const size_t sw_page_colors_bytes;
 

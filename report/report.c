@@ -15,8 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Digits are more than a curve shows, and few enough for a small page: of what the page states as numbers, and of what
- * it only draws. */
+/* More digits than a curve shows, but few enough for a small page: for stated numbers, and for drawn ones. */
 enum { SW_STATED_DIGITS = 6, SW_DRAWN_DIGITS = 4 };
 
 /* Numbers and texts of the page's data, which is JSON. */
@@ -47,7 +46,7 @@ static void put_json(FILE *to, const char *name, const json_t *value) {
     fputc(',', to);
 }
 
-/* Writes a text as a member. Names of folders may have any bytes, so those that are no UTF-8 become question marks. */
+/* Writes a text as a member. Names of folders may have any bytes; those that are not UTF-8 become question marks. */
 static void put_text(FILE *to, const char *name, const char *text) {
     char shown[PATH_MAX];
     json_t *value = json_string(text);
@@ -75,8 +74,8 @@ static void put_medians(FILE *to, const char *name, const struct sw_curves *curv
     fputs("},", to);
 }
 
-/* The first step of a start fills the pipeline, so it is no measure of those after it. */
-/* Writes machine and prediction of run.json, and the medians of the steps since then. */
+/* The first step of a start fills the pipeline, so it does not represent the steps after it. */
+/* Writes machine and prediction of run.json, and the medians of the steps since that start. */
 static void put_start(FILE *to, const json_t *run, const struct sw_curves *curves) {
     const json_t *prediction = json_object_get(run, "prediction");
     const json_t *first = json_object_get(prediction, "first_step");
@@ -95,8 +94,8 @@ static void put_start(FILE *to, const json_t *run, const struct sw_curves *curve
     fprintf(to, "\"steps\":%lld},", (long long)steps);
 }
 
-/* Writes the run's timeline.json; null: there is none that can be read. A timeline of more than most_bytes is left out,
- * and its place says so. */
+/* Writes the run's timeline.json; null: there is no readable one. A timeline of more than most_bytes is replaced by a
+ * note. */
 static void put_timeline(FILE *to, const char *folder, size_t most_bytes) {
     SW_HANDLES_ERRORS();
     char path[PATH_MAX], *text = NULL;
@@ -127,7 +126,7 @@ static void put_samples(FILE *to, const struct sw_samples *samples) {
     fputs("],", to);
 }
 
-/* A page stays below 2 MB: with more runs than WIDE_RUNS, curves have half as many points; and the runs share these
+/* A page stays below 2 MB: with more runs than WIDE_RUNS, curves have half as many points, and the runs share these
  * bytes of samples and timelines. */
 enum { WIDE_RUNS = 3, SAMPLES_BYTES = 200000, TIMELINES_BYTES = 280000 };
 
@@ -146,7 +145,7 @@ static double most_of(const struct sw_curve_point *point, int column) {
     return point->value[column].count > 0 ? point->value[column].most : NAN;
 }
 
-/* The share of the steps' time for which a lane was busy, or bytes a second. */
+/* Returns the share of the steps' time for which a lane was busy, or bytes per second. */
 static double by_second(const struct sw_curve_point *point, int column) {
     const double seconds = point->value[SW_LOG_SECONDS].sum;
     return seconds > 0 && point->value[column].count > 0 ? point->value[column].sum / seconds : NAN;
@@ -254,7 +253,7 @@ static void put_evaluations(FILE *to, const struct sw_curves *curves) {
     }
 }
 
-/* The totals, whose names are followed by a comma each. */
+/* Writes the totals; each is followed by a comma. */
 static void put_totals(FILE *to, const struct sw_curves *curves) {
     const struct sw_curve_point *last = curves->points > 0 ? &curves->point[curves->points - 1] : NULL;
     int64_t clipped = 0, skipped = 0, empty = 0;
@@ -291,7 +290,7 @@ static void put_totals(FILE *to, const struct sw_curves *curves) {
     put_text(to, "last_time", curves->last_time);
 }
 
-/* How much of each run fits into a page of so many runs. */
+/* Returns how much of each run fits into a page of `count` runs. */
 static struct sw_curve_spec spec_of(int count) {
     return (struct sw_curve_spec){.most_points = count <= WIDE_RUNS ? SW_CURVE_POINTS : SW_CURVE_POINTS / 2,
                                   .most_sample_bytes = SAMPLES_BYTES / count};
@@ -346,8 +345,8 @@ static sw_status make_data(const char *const *folders, int count, int64_t reload
     return status;
 }
 
-/* Angle brackets and ampersands, which only the strings of JSON have, are written as escapes. So no name in a run can
- * end the script that holds the data. */
+/* Writes angle brackets and ampersands, which only strings in JSON have, as escapes. So no name in a run can end the
+ * script that holds the data. */
 static void put_escaped(FILE *to, const char *data) {
     for (; *data != 0; data++)
         if (*data == '<' || *data == '>' || *data == '&')
@@ -373,7 +372,7 @@ sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s
     return status;
 }
 
-/* Returns whether a file begins as our pages do. */
+/* Returns whether a file begins like one of our pages. */
 static bool is_page(const char *path) {
     static const char mark[] = "<!doctype html>\n<!-- spillway report -->";
     char begin[sizeof mark] = "";

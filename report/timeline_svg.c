@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The image's measures in pixels. */
+/* The image's dimensions in pixels. */
 enum { WIDTH = 1080, LEFT = 80, RIGHT = 1060, TOP = 40, ROW = 26, BAR = 20, LEGEND_STEP = 98, LEGEND_BOX = 12 };
 #define LEAST_BAR 0.5
 
@@ -23,8 +23,8 @@ struct image {
     FILE *to;
     const json_t *lanes;
     int rows;
-    double zero_s;       /* the step's first work on the device, which the axis calls 0 */
-    double from_s, to_s; /* of the first and the last span, counted from zero_s */
+    double zero_s;       /* the step's first work on the device: the axis's 0 */
+    double from_s, to_s; /* of the first and the last span, relative to zero_s */
     bool works[SW_WORKS];
 };
 
@@ -69,7 +69,7 @@ static double x_of(const struct image *image, double seconds) {
     return LEFT + (seconds - image->from_s) / (image->to_s - image->from_s) * (RIGHT - LEFT);
 }
 
-/* Writes text as XML. The name of a model may be a path in any encoding, of which only ASCII is written. */
+/* Writes text as XML. The name of a model may be a path in any encoding; only its ASCII is written. */
 static void put_text(FILE *to, const char *text) {
     for (; *text != '\0'; text++)
         switch (*text) {
@@ -95,7 +95,7 @@ static void put_head(const struct image *image, const char *title) {
     fputs("</text>\n", image->to);
 }
 
-/* Returns the least of 1, 2 and 5 times a power of ten that makes at most ten ticks. */
+/* Returns the smallest of 1, 2 and 5 times a power of ten that makes at most ten ticks. */
 static double tick_of(double length_s) {
     enum { MOST_TICKS = 10 };
     const double least = length_s / MOST_TICKS, power = pow(10.0, floor(log10(least)));

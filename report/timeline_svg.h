@@ -10,7 +10,7 @@
 sw_status sw_timeline_svg_check(const char *path);
 
 /* Writes the image of a timeline (the JSON of offload/engine/timeline.h) to a new file. The image has at most one bar
- * for each span of the timeline, in all less than 1 MB. */
+ * per span of the timeline, and less than 1 MB in all. */
 sw_status sw_timeline_svg_write(const char *path, const char *timeline, const char *title);
 
 #endif

@@ -1,7 +1,9 @@
-/* A responder for one page, not a web server. It speaks HTTP/1.1 as far as a browser needs for that, and closes each
- * connection after its answer. All users of a machine can connect to its loopback address, so the page has a secret
- * address, connections that send nothing make room for those that do, and one user holds half of the connections at
- * most. */
+/* A responder for one page, not a web server. It speaks as much HTTP/1.1 as a browser needs, and closes each connection
+ * after its answer.
+ *
+ * All users of a machine can connect to its loopback address, so the page has a secret address, connections that send
+ * nothing make room for those that do, and one user holds at most half of the connections. A general HTTP library would
+ * add a dependency and more surface for a page that is read by one browser. */
 #include "report/watch.h"
 
 #include "core/clock.h"
@@ -33,9 +35,9 @@ enum {
     CONNECTIONS = 32,
     CONNECTIONS_OF_USER = 16
 };
-/* The most time that a request may take to come, and its answer to go. */
+/* The longest time for a request to arrive, and for its answer to be sent. */
 enum { PATIENCE_MS = 3000 };
-/* Making the page takes at most one part in this of the time, and a reader reloads at most this often. */
+/* Making the page takes at most one part in this of the time; a reader reloads at most this often. */
 enum { IDLE_PARTS = 20, LEAST_RELOAD_S = 3 };
 enum { SECRET_BYTES = 16, SECRET_CHARS = 2 * SECRET_BYTES };
 
@@ -46,7 +48,7 @@ struct connection {
     int64_t deadline_ns;
     char request[REQUEST_CHARS]; /* zero-terminated */
     size_t request_chars;
-    char *answer; /* NULL: the request is not whole yet */
+    char *answer; /* NULL: the request is incomplete */
     size_t answer_bytes, sent_bytes;
 };
 
@@ -73,8 +75,8 @@ static struct answer plain(int code, const char *reason, const char *text) {
         .code = code, .reason = reason, .type = "text/plain; charset=utf-8", .body = text, .bytes = strlen(text)};
 }
 
-/* Returns whether the request names this address as its host. A foreign page, whose name has been made to lead to this
- * machine, would otherwise be allowed to read the answer. */
+/* Returns whether the request names this address as its host. Otherwise a foreign page, whose name was made to resolve
+ * to this machine, could read the answer. */
 static bool is_for_us(const struct server *server, const char *request) {
     static const char *const names[] = {"127.0.0.1", "localhost"};
     const char *host = strcasestr(request, "\r\nhost:");
@@ -92,7 +94,7 @@ static bool is_for_us(const struct server *server, const char *request) {
     return false;
 }
 
-/* Makes the page, which the caller frees by *out_page; where that fails, the answer is the error's message. */
+/* Makes the page, which the caller frees by *out_page. If that fails, the answer is the error's message. */
 static struct answer answer_page(struct server *server, char **out_page) {
     const int64_t begin_ns = sw_now_ns();
     const int64_t reload_s = LEAST_RELOAD_S + IDLE_PARTS * server->make_ns / 1000000000;
@@ -107,7 +109,7 @@ static struct answer answer_page(struct server *server, char **out_page) {
     return plain(500, "Internal Server Error", *out_page != NULL ? *out_page : "no memory");
 }
 
-/* Returns whether the request is for the page. All characters are compared, so that the time tells nothing. */
+/* Returns whether the request is for the page. Compares all characters, so that the time reveals nothing. */
 static bool is_for_page(const struct server *server, const char *request) {
     const char *path = request + strlen("GET ");
     const size_t chars = strlen(server->path);
@@ -119,13 +121,13 @@ static bool is_for_page(const struct server *server, const char *request) {
     return differs == 0 && strncmp(path + chars, " HTTP/1.", strlen(" HTTP/1.")) == 0;
 }
 
-/* Makes the answer to the request of a connection. Returns false where there is no memory for it. */
+/* Makes the answer to a connection's request. Returns false if there is no memory for it. */
 static bool make_answer(struct server *server, struct connection *connection) {
     const char *request = connection->request;
     char head[HEAD_CHARS], *page = NULL;
     struct answer answer;
     if (!is_for_us(server, request))
-        answer = plain(403, "Forbidden", "this report is served to this machine alone\n");
+        answer = plain(403, "Forbidden", "this report is served only to this machine\n");
     else if (strncmp(request, "GET ", 4) != 0)
         answer = plain(405, "Method Not Allowed", "only GET is answered\n");
     else if (!is_for_page(server, request))
@@ -149,8 +151,8 @@ static bool make_answer(struct server *server, struct connection *connection) {
     return connection->answer != NULL;
 }
 
-/* Reads what has come of a request, and answers it once its head is whole. Returns false where the connection is of no
- * use any more. */
+/* Reads more of a request, and answers it once its head is complete. Returns false if the connection is of no more use.
+ */
 static bool read_request(struct server *server, struct connection *connection) {
     char *end = connection->request + connection->request_chars;
     const ssize_t got = recv(connection->fd, end, REQUEST_CHARS - 1 - connection->request_chars, MSG_DONTWAIT);
@@ -163,7 +165,7 @@ static bool read_request(struct server *server, struct connection *connection) {
     return got > 0 && connection->request_chars < REQUEST_CHARS - 1;
 }
 
-/* Sends what the connection takes of its answer. Returns false where all is sent or nothing can be. */
+/* Sends as much of the answer as the connection accepts. Returns false if all is sent or nothing can be. */
 static bool send_answer(struct connection *connection) {
     const ssize_t put = send(connection->fd, connection->answer + connection->sent_bytes,
                              connection->answer_bytes - connection->sent_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -174,15 +176,15 @@ static bool send_answer(struct connection *connection) {
 }
 
 static void end_connection(struct connection *connection) {
-    /* Closing a connection with unread bytes would take the answer from the reader. */
+    /* Closing a connection with unread bytes would discard the answer. */
     (void)shutdown(connection->fd, SHUT_WR);
     close(connection->fd);
     free(connection->answer);
     *connection = (struct connection){.fd = -1};
 }
 
-/* Returns the number of the user who made the other end of a connection of this machine. Users whom the kernel does
- * not tell are one user, UINT32_MAX. */
+/* Returns the user who made the other end of a local connection. All users whom the kernel does not tell are one user,
+ * UINT32_MAX. */
 static uint32_t user_of(int fd) {
     struct {
         struct nlmsghdr head;
@@ -216,8 +218,8 @@ static uint32_t user_of(int fd) {
     return is_told ? told.body.idiag_uid : UINT32_MAX;
 }
 
-/* Returns a free connection for a user. Where there is none, or the user has all that one may have, returns that whose
- * time is over first among those, or the user's, that have sent no whole request, else among those with one too. */
+/* Returns a free connection for a user. If there is none, or the user has as many as allowed, returns the one that
+ * times out first: among all, or the user's, that have sent no complete request, or else among all of them. */
 static struct connection *take_connection(struct server *server, uint32_t user) {
     struct connection *first = NULL, *free_one = NULL;
     int count = 0;
@@ -265,7 +267,7 @@ static sw_status listen_on(struct server *server, int64_t port) {
     return SW_OK;
 }
 
-/* Accepts one connection: those that wait get their turn between two of them. */
+/* Accepts one connection: waiting ones are served in between. */
 static void accept_one(struct server *server) {
     const int fd = accept4(server->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
@@ -331,7 +333,7 @@ sw_status sw_report_watch(const char *const *folders, int count, int64_t port, c
     *server = (struct server){.folders = folders, .count = count, .socket = -1, .stop = stop};
     for (int i = 0; i < CONNECTIONS; i++)
         server->connections[i].fd = -1;
-    /* A folder that is no run is refused at once, and not in the browser. */
+    /* Refuses a folder that is not a run at once, instead of in the browser. */
     sw_status status = sw_report_make(folders, count, LEAST_RELOAD_S, &page, &bytes);
     free(page);
     if (status == SW_OK)
