@@ -553,11 +553,10 @@ static sw_status describe(struct loop *loop, const struct sw_step_result *result
 static void note_empty(struct loop *loop, const struct sw_step_result *result) {
     if (result->loss_tokens > 0 || loop->empty_steps++ > 0 || loop->log == NULL)
         return;
-    sw_log_warn(
-        "step %lld has no token with a loss and learns nothing: its sequences of %lld tokens hold prompts alone, "
-        "whose completions were cut off or lie in other sequences; a longer --seq keeps them together, and "
-        "larger --batch-tokens mix more sequences into a step",
-        (long long)result->step, (long long)loop->trainer->run.settings.seq);
+    sw_log_warn("step %lld has no token with a loss and learns nothing: its sequences of %lld tokens hold only "
+                "prompts, whose completions were cut off or are in other sequences; a longer --seq keeps them "
+                "together, and larger --batch-tokens mix more sequences into a step",
+                (long long)result->step, (long long)loop->trainer->run.settings.seq);
 }
 
 static sw_status end_step(struct loop *loop, int64_t step) {

@@ -105,10 +105,10 @@ static sw_status encode_prompts(struct sw_samples *samples, const struct sw_chat
         SW_TRY(encode(samples, chat, samples->prompt[i], &samples->tokens[i]));
         const int64_t tokens = (int64_t)samples->tokens[i].count;
         if (tokens == 0 || tokens >= samples->seq)
-            return sw_fail(SW_ERR_ARG,
-                           "--sample-prompt '%.40s' has %lld tokens; give 1 to %lld, so that --seq %lld "
-                           "leaves room behind them",
-                           samples->prompt[i], (long long)tokens, (long long)samples->seq - 1, (long long)samples->seq);
+            return sw_fail(
+                SW_ERR_ARG,
+                "--sample-prompt '%.40s' has %lld tokens; give 1 to %lld, so that --seq %lld leaves room after them",
+                samples->prompt[i], (long long)tokens, (long long)samples->seq - 1, (long long)samples->seq);
     }
     return SW_OK;
 }

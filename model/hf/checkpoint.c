@@ -116,21 +116,20 @@ static sw_status fail_sign(const char *folder, const char *name, const struct si
     case QUANTIZED:
         return sw_fail(
             SW_ERR_UNSUPPORTED,
-            "the weights in %s are quantized (%s: tensors such as '%s', %lld in all), and training needs them "
-            "in BF16, F16 or F32: give the model that they were made from, or write it so with "
-            "transformers' dequantize() and save_pretrained()",
+            "the weights in %s are quantized (%s: tensors such as '%s', %lld in all), and training needs them in BF16, "
+            "F16 or F32: give the original model, or convert it with transformers' dequantize() and save_pretrained()",
             folder, sign->what, name, (long long)count);
     case MULTIMODAL:
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "the weights in %s are those of a multimodal model (%s: tensors such as '%s', %lld in all), and "
-                       "only models of text are supported: save its language model alone with save_pretrained() and "
-                       "give the folder that this makes",
-                       folder, sign->what, name, (long long)count);
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "the weights in %s are those of a multimodal model (%s: tensors such as '%s', %lld in all), and only "
+            "models of text are supported: save only its language model with save_pretrained(), and give that folder",
+            folder, sign->what, name, (long long)count);
     case VALUE_HEAD: break;
     }
     return sw_fail(SW_ERR_UNSUPPORTED,
-                   "the weights in %s have %s ('%s'), which training would drop: save the language model alone with "
-                   "save_pretrained() and give the folder that this makes",
+                   "the weights in %s have %s ('%s'), which training would drop: save only the language model with "
+                   "save_pretrained(), and give that folder",
                    folder, sign->what, name);
 }
 
@@ -446,11 +445,10 @@ static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char
     if (*out == NULL)
         return fail_missing(checkpoint, folder, tensor->name);
     if (!(*out)->supported)
-        return sw_fail(
-            SW_ERR_ARG,
-            "the tensor '%s' in %s has the type %s, and weights must be F32, F16 or BF16: write them so with "
-            "transformers' save_pretrained()",
-            (*out)->name, folder, (*out)->type_name);
+        return sw_fail(SW_ERR_ARG,
+                       "the tensor '%s' in %s has the type %s, and weights must be F32, F16 or BF16: convert them with "
+                       "transformers' save_pretrained()",
+                       (*out)->name, folder, (*out)->type_name);
     if (same_shape(tensor, *out))
         return SW_OK;
     char stored[96], wanted[96];
@@ -529,7 +527,7 @@ static sw_status check_others(const struct sw_checkpoint *checkpoint, const char
         buffers++;
     }
     if (buffers > 0)
-        sw_log_info("%s: buffers are left out, which are computed and not trained, such as '%s', %lld in all", folder,
+        sw_log_info("%s: ignoring buffers, which are computed and not trained, such as '%s', %lld in all", folder,
                     buffer, (long long)buffers);
     return SW_OK;
 }

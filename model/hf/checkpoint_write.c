@@ -172,7 +172,7 @@ static const float overflows_at[] = {[SW_F32] = INFINITY, [SW_BF16] = 0x1.ffp127
 static sw_status check_values(const char *tensor, sw_dtype type, const float *values, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (!(fabsf(values[i]) < overflows_at[type]))
-            return sw_fail(SW_ERR_ARG, "the tensor '%s' holds %g, which is no number of %s%s", tensor,
+            return sw_fail(SW_ERR_ARG, "the tensor '%s' holds %g, which %s cannot represent%s", tensor,
                            (double)values[i], sw_dtype_name(type), isfinite(values[i]) ? "; export a wider type" : "");
     return SW_OK;
 }

@@ -101,20 +101,20 @@ static sw_status refuse_other_kinds(const json_t *root, const char *origin) {
         const json_t *value = sw_config_field_of(root, quantized[i]);
         const char *method = json_string_value(json_object_get(value, "quant_method"));
         if (json_is_object(value) && json_object_size(value) > 0)
-            return sw_fail(SW_ERR_UNSUPPORTED,
-                           "%s says by '%s' that the weights are quantized (%.40s), and training needs them in BF16, "
-                           "F16 or F32: give the model that they were made from, or write it so with transformers' "
-                           "dequantize() and save_pretrained()",
-                           origin, quantized[i], method != NULL ? method : "no quant_method is named");
+            return sw_fail(
+                SW_ERR_UNSUPPORTED,
+                "%s says by '%s' that the weights are quantized (%.40s), and training needs them in BF16, F16 or F32: "
+                "give the original model, or convert it with transformers' dequantize() and save_pretrained()",
+                origin, quantized[i], method != NULL ? method : "no quant_method is named");
     }
     if (text == NULL)
         return SW_OK;
     const char *outer = json_string_value(type), *inner = json_string_value(json_object_get(text, "model_type"));
-    return sw_fail(SW_ERR_UNSUPPORTED,
-                   "%s describes a model of more than text ('%.40s'), whose language model ('%.40s') is in "
-                   "'text_config': save the language model alone with save_pretrained() and give the folder that this "
-                   "makes; supported: %s",
-                   origin, outer != NULL ? outer : "", inner != NULL ? inner : "", sw_family_names());
+    return sw_fail(
+        SW_ERR_UNSUPPORTED,
+        "%s describes a model of more than text ('%.40s'), whose language model ('%.40s') is in 'text_config': save "
+        "only the language model with save_pretrained(), and give that folder; supported: %s",
+        origin, outer != NULL ? outer : "", inner != NULL ? inner : "", sw_family_names());
 }
 
 static sw_status find_family(const json_t *root, const char *origin, const struct sw_family **out) {

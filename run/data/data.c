@@ -634,12 +634,11 @@ static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const s
         XXH3_64bits_update(hash, buffer, (size_t)count);
     }
     counts->tokens = part->tokens;
-    return counts->learnt > 0
-               ? SW_OK
-               : sw_fail(SW_ERR_ARG,
-                         "masks and documents leave no token of the %s data with a loss; give some a 1, behind "
-                         "the first of a document",
-                         part->name);
+    return counts->learnt > 0 ? SW_OK
+                              : sw_fail(SW_ERR_ARG,
+                                        "masks and documents leave no token of the %s data with a loss; set some to 1, "
+                                        "after the first token of a document",
+                                        part->name);
 }
 
 static sw_status scan_marks(struct sw_data *data, XXH3_state_t *hash) {

@@ -412,11 +412,10 @@ static sw_status find_tokens(struct digested *text, char path[PATH_MAX]) {
         return SW_OK;
     }
     if (!text->spec->may_make)
-        return sw_fail(
-            SW_ERR_ARG,
-            "%s, which rank 0 has made, is not to be seen here, or damaged; give all ranks the same XDG_CACHE_HOME, or "
-            "token files (spillway tokenize)",
-            path);
+        return sw_fail(SW_ERR_ARG,
+                       "%s, which rank 0 has made, is damaged or not visible here; give all ranks the same "
+                       "XDG_CACHE_HOME, or token files (spillway tokenize)",
+                       path);
     token_cache_make_room(path);
     SW_TRY(make_or_wait(text, path));
     if (sw_cache_is_temporary(path))

@@ -40,7 +40,7 @@ static sw_status lock(int file, const char *folder, const char *path) {
     const sw_status status = sw_lock_take(file, folder);
     if (status != SW_ERR_IO)
         return status;
-    sw_log_warn("%s: see yourself that no other process uses this run", sw_error_message(status));
+    sw_log_warn("%s: make sure yourself that no other process uses this run", sw_error_message(status));
     sw_error_clear();
     return SW_OK;
 }

@@ -28,7 +28,7 @@ sw_status sw_run_names_open(const struct sw_run_names_spec *spec, struct sw_run_
     SW_TRY(sw_path_join(self->path, sizeof self->path, spec->folder, "run.json"));
     SW_TRY(sw_path_join(self->aside, sizeof self->aside, spec->folder, "run.json.changed"));
     if (sw_path_lstat(self->path, &self->seen) != 0)
-        return sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", self->path, strerror(errno));
+        return sw_fail(SW_ERR_IO, "%s cannot be examined: %s", self->path, strerror(errno));
     return sw_file_read_own_text(self->path, SW_RUN_JSON_LIMIT_BYTES, &self->text);
 }
 
@@ -66,7 +66,7 @@ static sw_status keep_json(struct sw_run_names *self) {
         return SW_OK;
     const bool is_there = sw_path_lstat(self->path, &now) == 0;
     if (!is_there && errno != ENOENT && errno != ENOTDIR)
-        return sw_fail(SW_ERR_IO, "%s cannot be looked at: %s", self->path, strerror(errno));
+        return sw_fail(SW_ERR_IO, "%s cannot be examined: %s", self->path, strerror(errno));
     if (is_there && is_as_seen(&now, &self->seen))
         return SW_OK;
     if (is_there)
