@@ -114,7 +114,7 @@ sw_status sw_rank_store_open(const struct sw_rank_stores *self, struct sw_store 
                       run->tensor_ranks == owner.tensor_ranks;
     *out = NULL;
     SW_TRY(check_previous(self, same));
-    const sw_status status = same ? open_existing(self, out) : sw_rank_take_over(self, out);
+    const sw_status status = same ? open_existing(self, out) : sw_rank_replace(self, out);
     if (status != SW_OK) {
         sw_store_close(*out);
         *out = NULL;

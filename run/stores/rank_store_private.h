@@ -32,7 +32,7 @@ sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store);
 bool sw_rank_has_new_places(const struct sw_run *run);
 
 /* Creates new stores and fills them from those of the run. */
-sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store **out);
+sw_status sw_rank_replace(const struct sw_rank_stores *self, struct sw_store **out);
 /* The conversion of a run's optimizer state to another format, or to other tensor groups. */
 struct sw_rank_conversion {
     const char *folder;

@@ -389,7 +389,7 @@ static sw_status follow_move(struct change *change) {
     return sw_ranks_agree_on_error(change->ranks, status);
 }
 
-sw_status sw_rank_take_over(const struct sw_rank_stores *self, struct sw_store **out) {
+sw_status sw_rank_replace(const struct sw_rank_stores *self, struct sw_store **out) {
     struct change change = {.self = self, .ranks = self->ranks};
     sw_status status = sw_ranks_agree_on_error(change.ranks, begin(&change));
     if (status == SW_OK)
