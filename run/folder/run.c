@@ -142,10 +142,10 @@ json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count) 
     return array;
 }
 
-static json_t *run_left_to_json(const struct sw_run *run) {
+static json_t *run_orphans_to_json(const struct sw_run *run) {
     json_t *array = json_array();
-    for (int64_t i = 0; array != NULL && i < run->left_count; i++)
-        array = append(array, &run->left[i], "last_step", run->left[i].last_step);
+    for (int64_t i = 0; array != NULL && i < run->orphan_count; i++)
+        array = append(array, &run->orphans[i], "last_step", run->orphans[i].last_step);
     return array;
 }
 
@@ -176,10 +176,10 @@ static sw_status store_from_json(const json_t *entry, const char *path, struct s
 
 /* Reads the list of orphaned stores. Skips those of old versions, which wrote only a path: another run's store may be
  * there now. */
-static sw_status left_from_json(const json_t *array, const char *path, struct sw_run *run) {
+static sw_status orphans_from_json(const json_t *array, const char *path, struct sw_run *run) {
     const size_t count = array == NULL || json_is_array(array) ? json_array_size(array) : 1;
-    run->left = calloc(count + 1, sizeof *run->left);
-    if (run->left == NULL)
+    run->orphans = calloc(count + 1, sizeof *run->orphans);
+    if (run->orphans == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", path);
     for (size_t i = 0; i < count; i++) {
         const json_t *entry = json_array_get(array, i), *places = json_object_get(entry, "places");
@@ -195,10 +195,10 @@ static sw_status left_from_json(const json_t *array, const char *path, struct sw
         if (id == NULL || strlen(id) != SW_STORE_ID_CHARS - 1 || !json_is_integer(last_step) || !json_is_array(places))
             return sw_fail(SW_ERR_CORRUPT,
                            "%s does not give the id, last_step and places of each store that is left behind", path);
-        struct sw_run_store *left = &run->left[run->left_count++];
-        memcpy(left->id, id, SW_STORE_ID_CHARS);
-        left->last_step = json_integer_value(last_step);
-        SW_TRY(run_list_from_json(entry, "places", path, &left->places));
+        struct sw_run_store *orphan = &run->orphans[run->orphan_count++];
+        memcpy(orphan->id, id, SW_STORE_ID_CHARS);
+        orphan->last_step = json_integer_value(last_step);
+        SW_TRY(run_list_from_json(entry, "places", path, &orphan->places));
     }
     return SW_OK;
 }
@@ -263,7 +263,7 @@ sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct s
     for (int64_t rank = 0; rank < ranks; rank++)
         SW_TRY(store_from_json(json_array_get(stores, (size_t)rank), path, &run->store[rank]));
     SW_TRY(run_list_from_json(root, "starts", path, &run->starts));
-    return left_from_json(json_object_get(root, "left"), path, run);
+    return orphans_from_json(json_object_get(root, "left"), path, run);
 }
 
 void sw_run_stores_release(struct sw_run_store *store, int64_t ranks) {
@@ -474,7 +474,7 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
         "spillway", SW_VERSION, "schedule_version", run->settings.min_lr_at_last ? 1 : SCHEDULE_VERSION, "text_version",
         run->settings.old_text ? 0 : SW_RUN_TEXT_VERSION, "settings", settings, "config", model, "data_digest", digest,
         "ranks", (json_int_t)run->ranks, "whole", run->whole, "stores", sw_run_stores_to_json(run->store, run->ranks),
-        "left", run_left_to_json(run), "starts", sw_option_list_to_json(&run->starts), "beside",
+        "left", run_orphans_to_json(run), "starts", sw_option_list_to_json(&run->starts), "beside",
         sw_option_list_to_json(&run->beside), "data_text", sw_option_list_to_json(&run->texts.data), "val_text",
         sw_option_list_to_json(&run->texts.val));
     free(config);
@@ -607,7 +607,7 @@ void sw_run_release(struct sw_run *run) {
     free(run->turn_end.token);
     sw_option_list_release(&run->texts.data);
     sw_option_list_release(&run->texts.val);
-    sw_run_stores_release(run->left, run->left_count);
+    sw_run_stores_release(run->orphans, run->orphan_count);
     sw_option_list_release(&run->starts);
     sw_algorithm_record_release(&run->products);
     json_decref(run->model_files);

@@ -51,8 +51,8 @@ struct sw_run {
     struct sw_option_list nvme; /* --nvme as in run.json; the settings may have changed since */
     /* Orphans: stores that the run has superseded, or not yet adopted. A resume removes them by their ids, once the
      * run's own stores are open. Places within the run's folder are relative to it. */
-    struct sw_run_store *left;
-    int64_t left_count;
+    struct sw_run_store *orphans;
+    int64_t orphan_count;
     struct sw_option_list starts;        /* ids of the processes that trained the run, newest last */
     struct sw_algorithm_record products; /* algorithms of the GPU's matrix products; empty on a CPU */
     json_t *model_files;          /* digests of the run's copies of the model's files (run_model.h); NULL: no copies */

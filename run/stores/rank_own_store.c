@@ -281,24 +281,24 @@ static sw_status leave_one(const char *folder, const struct sw_run *of, int64_t 
                            struct sw_run *run) {
     struct sw_places places;
     SW_TRY(sw_run_places(folder, of, rank, NULL, &places));
-    struct sw_run_store *left = &run->left[run->left_count++];
-    memcpy(left->id, of->store[rank].id, sizeof left->id);
-    left->last_step = last_step;
+    struct sw_run_store *orphan = &run->orphans[run->orphan_count++];
+    memcpy(orphan->id, of->store[rank].id, sizeof orphan->id);
+    orphan->last_step = last_step;
     sw_status status = SW_OK;
     for (int i = 0; status == SW_OK && i < places.count; i++)
-        status = sw_option_list_add(&left->places, from_folder(folder, places.path[i]));
+        status = sw_option_list_add(&orphan->places, from_folder(folder, places.path[i]));
     sw_places_release(&places);
     return status;
 }
 
-sw_status sw_rank_leave(const char *folder, const struct sw_run *of, int64_t last_step, struct sw_run *run) {
-    struct sw_run_store *more = calloc((size_t)(run->left_count + of->ranks), sizeof *more);
+sw_status sw_rank_add_orphans(const char *folder, const struct sw_run *of, int64_t last_step, struct sw_run *run) {
+    struct sw_run_store *more = calloc((size_t)(run->orphan_count + of->ranks), sizeof *more);
     if (more == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the stores of %lld ranks", (long long)of->ranks);
-    if (run->left_count > 0)
-        memcpy(more, run->left, (size_t)run->left_count * sizeof *more);
-    free(run->left);
-    run->left = more;
+    if (run->orphan_count > 0)
+        memcpy(more, run->orphans, (size_t)run->orphan_count * sizeof *more);
+    free(run->orphans);
+    run->orphans = more;
     for (int64_t rank = 0; rank < of->ranks; rank++)
         SW_TRY(leave_one(folder, of, rank, last_step, run));
     return SW_OK;
@@ -312,13 +312,14 @@ static bool is_of(const struct sw_run_store *store, const struct sw_run *run) {
 }
 
 static void forget_one(struct sw_run *run, int64_t index) {
-    sw_option_list_release(&run->left[index].places);
-    memmove(&run->left[index], &run->left[index + 1], (size_t)(--run->left_count - index) * sizeof run->left[0]);
+    sw_option_list_release(&run->orphans[index].places);
+    memmove(&run->orphans[index], &run->orphans[index + 1],
+            (size_t)(--run->orphan_count - index) * sizeof run->orphans[0]);
 }
 
-void sw_rank_forget_left(struct sw_run *run, const struct sw_run *of) {
-    for (int64_t i = run->left_count - 1; i >= 0; i--)
-        if (is_of(&run->left[i], of))
+void sw_rank_forget_orphans(struct sw_run *run, const struct sw_run *of) {
+    for (int64_t i = run->orphan_count - 1; i >= 0; i--)
+        if (is_of(&run->orphans[i], of))
             forget_one(run, i);
 }
 
@@ -346,10 +347,10 @@ static sw_status remove_places(const char *folder, const struct sw_run_store *st
 }
 
 /* Each rank removes the orphans it can reach. Those on other machines are removed by the ranks there. */
-sw_status sw_rank_remove_left(const struct sw_rank_stores *self) {
+sw_status sw_rank_remove_orphans(const struct sw_rank_stores *self) {
     struct sw_run *run = self->run;
-    for (int64_t i = run->left_count - 1; i >= 0; i--) {
-        const sw_status status = is_of(&run->left[i], run) ? SW_OK : remove_places(self->folder, &run->left[i]);
+    for (int64_t i = run->orphan_count - 1; i >= 0; i--) {
+        const sw_status status = is_of(&run->orphans[i], run) ? SW_OK : remove_places(self->folder, &run->orphans[i]);
         int64_t failed = status != SW_OK;
         if (failed)
             sw_log_warn("a store that the run no longer needs cannot be removed: %s", sw_error_message(status));

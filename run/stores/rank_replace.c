@@ -86,11 +86,11 @@ static sw_status check_old(struct change *change) {
 
 /* Removes orphans of an earlier change, once the run's own stores are found whole: if they are not, the orphans may be
  * the whole ones. */
-static sw_status remove_left(struct change *change) {
-    if (change->self->run->left_count == 0)
+static sw_status remove_orphans(struct change *change) {
+    if (change->self->run->orphan_count == 0)
         return SW_OK;
     SW_TRY(sw_ranks_agree_on_error(change->ranks, check_old(change)));
-    return sw_rank_remove_left(change->self);
+    return sw_rank_remove_orphans(change->self);
 }
 
 /* Tells whether a rank needs grains of an old store, or at least its commit. */
@@ -186,16 +186,16 @@ static sw_status write_run(const struct change *change) {
 }
 
 /* Writes run.json with the new orphans, and otherwise with the old stores and settings. */
-static sw_status write_left(const struct sw_rank_stores *self) {
+static sw_status write_orphans(const struct sw_rank_stores *self) {
     struct sw_run run = {0};
     sw_status status = sw_run_read(self->folder, &run);
     if (status == SW_OK) {
-        sw_run_stores_release(run.left, run.left_count);
-        run.left = self->run->left;
-        run.left_count = self->run->left_count;
+        sw_run_stores_release(run.orphans, run.orphan_count);
+        run.orphans = self->run->orphans;
+        run.orphan_count = self->run->orphan_count;
         status = sw_run_write(self->folder, &run);
-        run.left = NULL;
-        run.left_count = 0;
+        run.orphans = NULL;
+        run.orphan_count = 0;
     }
     sw_run_release(&run);
     return status;
@@ -209,9 +209,10 @@ static sw_status announce_new(struct change *change) {
     SW_TRY(sw_ranks_agree_on_error(change->ranks, sw_store_new_id(change->id)));
     sw_status status = sw_rank_record_own(&like, change->id, true);
     if (status == SW_OK)
-        status = sw_ranks_agree_on_error(change->ranks, sw_rank_leave(self->folder, &after, change->step, self->run));
+        status =
+            sw_ranks_agree_on_error(change->ranks, sw_rank_add_orphans(self->folder, &after, change->step, self->run));
     if (status == SW_OK)
-        status = sw_ranks_first(change->ranks, write_left(self));
+        status = sw_ranks_first(change->ranks, write_orphans(self));
     change->after = after;
     change->after.settings = (struct sw_settings){0};
     change->announced = after.store != NULL;
@@ -222,11 +223,11 @@ static sw_status announce_new(struct change *change) {
 static sw_status replace(struct change *change) {
     const struct sw_rank_stores *self = change->self;
     SW_TRY(sw_rank_record_own(self, change->id, false));
-    sw_rank_forget_left(self->run, &change->after);
+    sw_rank_forget_orphans(self->run, &change->after);
     SW_TRY(sw_ranks_agree_on_error(change->ranks,
-                                   sw_rank_leave(self->folder, &change->before, change->newest, self->run)));
+                                   sw_rank_add_orphans(self->folder, &change->before, change->newest, self->run)));
     SW_TRY(write_run(change));
-    return sw_rank_remove_left(self);
+    return sw_rank_remove_orphans(self);
 }
 
 /* Tells whether run.json already names the new stores, or cannot be read: then they must not be touched. */
@@ -256,9 +257,9 @@ static sw_status remove_new(struct change *change) {
 }
 
 static sw_status forget_new(const struct change *change) {
-    sw_rank_forget_left(change->self->run, &change->after);
-    sw_rank_forget_left(change->self->run, &change->before);
-    return write_left(change->self);
+    sw_rank_forget_orphans(change->self->run, &change->after);
+    sw_rank_forget_orphans(change->self->run, &change->before);
+    return write_orphans(change->self);
 }
 
 /* Undoes the announcement if all ranks know of the failure. Otherwise another rank may be finishing the change, and the
@@ -322,7 +323,7 @@ static sw_status go_through(struct change *change) {
     struct sw_ranks *ranks = change->ranks;
     SW_TRY(sw_ranks_agree_on_error(ranks, check_layout(change)));
     SW_TRY(find_step(change));
-    SW_TRY(remove_left(change));
+    SW_TRY(remove_orphans(change));
     SW_TRY(announce_new(change));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_rank_make(change->self, change->id, &change->store)));
     SW_TRY(changes_layout(change) ? convert(change) : fill(change));

@@ -73,7 +73,7 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
     int64_t newest;
     SW_TRY(open_common(self, places, &newest, out));
     /* Every rank's store must be whole before any orphan, or a later commit of any rank, is dropped. */
-    int64_t gives_up = sw_store_is_behind(*out) || self->run->left_count > 0;
+    int64_t gives_up = sw_store_is_behind(*out) || self->run->orphan_count > 0;
     SW_TRY(sw_ranks_sum(ranks, &gives_up));
     SW_TRY(sw_ranks_agree_on_error(ranks, gives_up > 0 ? sw_rank_check_whole(ranks, *out) : SW_OK));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_store_go_back(*out)));
@@ -81,7 +81,7 @@ static sw_status open_own(const struct sw_rank_stores *self, const struct sw_pla
         sw_log_info("dropped step %lld; the run continues from step %lld, which is whole", (long long)newest,
                     (long long)sw_store_last_commit(*out)->step);
     SW_TRY(sw_rank_record(self, sw_store_id(*out, id), places));
-    return sw_rank_remove_left(self);
+    return sw_rank_remove_orphans(self);
 }
 
 static sw_status open_existing(const struct sw_rank_stores *self, struct sw_store **out) {

@@ -18,12 +18,12 @@ sw_status sw_rank_record_own(const struct sw_rank_stores *self, const char *id, 
 sw_status sw_rank_agree_on_commit(struct sw_ranks *ranks, const struct sw_store_commit *commit);
 
 /* Adds the stores of `of` to the run's orphans, to be removed if they have no step later than last_step. */
-sw_status sw_rank_leave(const char *folder, const struct sw_run *of, int64_t last_step, struct sw_run *run);
+sw_status sw_rank_add_orphans(const char *folder, const struct sw_run *of, int64_t last_step, struct sw_run *run);
 /* Removes the stores of `of` from the run's orphans. */
-void sw_rank_forget_left(struct sw_run *run, const struct sw_run *of);
+void sw_rank_forget_orphans(struct sw_run *run, const struct sw_run *of);
 /* Deletes the orphaned stores by their ids, and forgets those that are gone. The run's own stores must be open and
  * whole. All ranks call it together. */
-sw_status sw_rank_remove_left(const struct sw_rank_stores *self);
+sw_status sw_rank_remove_orphans(const struct sw_rank_stores *self);
 
 /* Refuses a store that has a damaged grain in the commit at which it is open. */
 sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store);

@@ -39,17 +39,17 @@ static void describe(struct sw_run *run) {
     run->turn_end = (struct sw_turn_end){.id = 5, .token = strdup("<end>")};
     run->ranks = 2;
     run->store = calloc(2, sizeof *run->store);
-    run->left = calloc(1, sizeof *run->left);
-    assert_true(run->store != NULL && run->left != NULL && run->turn_end.token != NULL);
+    run->orphans = calloc(1, sizeof *run->orphans);
+    assert_true(run->store != NULL && run->orphans != NULL && run->turn_end.token != NULL);
     for (int i = 0; i < 2; i++) {
         snprintf(run->store[i].id, SW_STORE_ID_CHARS, "%s", i == 0 ? ID : OTHER_ID);
         run->store[i].local_rank = i;
         add(&run->store[i].places, i == 0 ? "/disk/0" : "/disk/1");
     }
-    run->left_count = 1;
-    snprintf(run->left->id, SW_STORE_ID_CHARS, "%s", OTHER_ID);
-    run->left->last_step = 4;
-    add(&run->left->places, "rank-0-of-3");
+    run->orphan_count = 1;
+    snprintf(run->orphans->id, SW_STORE_ID_CHARS, "%s", OTHER_ID);
+    run->orphans->last_step = 4;
+    add(&run->orphans->places, "rank-0-of-3");
     add(&run->starts, ID);
     add(&run->beside, "mask");
     add(&run->texts.data, "/text/a*.jsonl");
