@@ -28,7 +28,7 @@ struct lane_transfer {
 /* A run of a transfer's grains: one request of the queue. */
 struct lane_block {
     int transfer;
-    struct sw_run run;
+    struct sw_file_run run;
     int64_t first_grain;
     bool again; /* it is being read again, after a wrong checksum */
 };

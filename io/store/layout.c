@@ -71,7 +71,7 @@ int64_t sw_area_grains_in(const struct sw_area *area, int file) {
     return grains;
 }
 
-struct sw_run sw_area_run(const struct sw_area *area, int64_t unit, int64_t grain, int64_t max) {
+struct sw_file_run sw_area_run(const struct sw_area *area, int64_t unit, int64_t grain, int64_t max) {
     const struct sw_extent *extent = &area->extents[unit];
     assert(sw_extent_holds(extent, grain, 1) && max > 0);
     const int64_t at = grain - extent->first_grain;
@@ -82,7 +82,7 @@ struct sw_run sw_area_run(const struct sw_area *area, int64_t unit, int64_t grai
     /* With one file, stripes are neighbours, and a run may cross them. */
     const int64_t to_end = extent->grains - at;
     const int64_t to_stripe_end = area->file_count == 1 ? to_end : extent->stripe_grains - within;
-    return (struct sw_run){
+    return (struct sw_file_run){
         .file = file,
         .offset_bytes = area->offsets[unit * area->file_count + file] + local * area->grain_bytes,
         .grains = sw_min_i64(max, sw_min_i64(to_end, to_stripe_end)),

@@ -49,13 +49,13 @@ static inline bool sw_extent_holds(const struct sw_extent *extent, int64_t first
 }
 
 /* A run of grains that is contiguous in one file. */
-struct sw_run {
+struct sw_file_run {
     int file;
     int64_t offset_bytes, grains;
 };
 
 /* Returns the longest run that begins with the grain, of at most `max` grains. The extent must hold the grain. */
-struct sw_run sw_area_run(const struct sw_area *area, int64_t unit, int64_t grain, int64_t max);
+struct sw_file_run sw_area_run(const struct sw_area *area, int64_t unit, int64_t grain, int64_t max);
 
 /* Returns the checksum of this grain. Those of the unit's next grains follow it. */
 uint64_t *sw_area_sums(const struct sw_area *area, int64_t unit, int64_t grain);

@@ -406,7 +406,7 @@ static sw_status each_sum_run(struct sw_store *store, int file, int generation, 
     for (int64_t unit = 0; unit < store->unit_count; unit++) {
         const struct sw_extent *extent = &area->extents[unit];
         const int64_t end = extent->first_grain + extent->grains;
-        struct sw_run run;
+        struct sw_file_run run;
         for (int64_t grain = extent->first_grain; grain < end; grain += run.grains) {
             run = sw_area_run(area, unit, grain, end - grain);
             if (run.file != file)

@@ -10,7 +10,7 @@ enum { VERIFY_RUNS = 8, VERIFY_RUN_GRAINS = 16 };
 
 /* Grains that one request reads. */
 struct verify_run {
-    struct sw_run at;
+    struct sw_file_run at;
     int64_t unit, first_grain;
     char *buf;
     int error;

@@ -28,7 +28,7 @@ static void check_unit(const struct sw_area *area, int64_t unit, const struct pl
     int64_t in_file[MAX_FILES] = {0};
     for (int64_t grain = 0; grain < extent->grains; grain++) {
         const int64_t in_unit = extent->first_grain + grain;
-        const struct sw_run run = sw_area_run(area, unit, in_unit, MAX_UNIT_GRAINS);
+        const struct sw_file_run run = sw_area_run(area, unit, in_unit, MAX_UNIT_GRAINS);
         CHECK(run.file == places[grain].file && run.offset_bytes == places[grain].offset_bytes);
         CHECK(run.grains >= 1 && run.grains <= extent->grains - grain);
         for (int64_t i = 0; i < run.grains; i++)
@@ -81,7 +81,7 @@ static void reaches_far_past_four_gib(void **state) {
     sw_area_place(&area, NULL, unit_grains, ends);
     CHECK(ends[0] + ends[1] == 2 * 8192 + (unit_grains[0] + unit_grains[1]) * SW_OPTIMIZER_GRAIN_BYTES);
     const int64_t last = unit_grains[1] - 1;
-    const struct sw_run run = sw_area_run(&area, 1, last, 1);
+    const struct sw_file_run run = sw_area_run(&area, 1, last, 1);
     CHECK(run.offset_bytes + SW_OPTIMIZER_GRAIN_BYTES == ends[run.file] && run.offset_bytes > INT64_C(1) << 40);
     sw_area_free(&area);
 }

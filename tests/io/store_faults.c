@@ -59,7 +59,7 @@ static void open_fixture(struct fixture *self, const char *parent) {
 }
 
 static void aim(struct fixture *self, sw_ring_op op, int generation) {
-    const struct sw_run run = sw_area_run(&self->store->areas[SW_STORE_OPTIMIZER][generation], 0, 3, 1);
+    const struct sw_file_run run = sw_area_run(&self->store->areas[SW_STORE_OPTIMIZER][generation], 0, 3, 1);
     self->fault = (struct fault){.op = op, .file = run.file, .offset_bytes = run.offset_bytes + 1234};
 }
 

@@ -155,7 +155,7 @@ static void reach_far(void *context) {
         fill_grain(wanted, RUN_GRAINS * SMALL_GRAIN_BYTES, 0, places[p], 1);
         transfer_run(store, false, places[p], buf);
         CHECK(memcmp(buf, wanted, RUN_GRAINS * SMALL_GRAIN_BYTES) == 0);
-        const struct sw_run run = sw_area_run(&store->areas[SW_STORE_GRADS][0], 0, places[p], 1);
+        const struct sw_file_run run = sw_area_run(&store->areas[SW_STORE_GRADS][0], 0, places[p], 1);
         CHECK(p < 2 || run.offset_bytes > 4 * SW_GIB);
         const int fd = open(store_file(&directories, 0), O_RDONLY);
         CHECK(pread(fd, buf, SMALL_GRAIN_BYTES, run.offset_bytes) == SMALL_GRAIN_BYTES && close(fd) == 0);
@@ -208,7 +208,7 @@ static void move_large_grain(void *context) {
     store->ring_context = &script;
     struct sw_store_lane *lane;
     CHECK_OK(sw_store_lane_open(store, STORE_DEPTH, &lane));
-    const struct sw_run run = sw_area_run(&store->areas[SW_STORE_ACTS][0], 1, 0, 1);
+    const struct sw_file_run run = sw_area_run(&store->areas[SW_STORE_ACTS][0], 1, 0, 1);
     CHECK(run.offset_bytes > 5 * SW_GIB);
     for (int write = 1; write >= 0; write--) {
         grain = (struct large_grain){.offset_bytes = run.offset_bytes, .bytes = grain_bytes, .buf = buf};

@@ -33,7 +33,7 @@ static struct anatomy anatomy_of(const struct sw_store *store, int file) {
 }
 
 static int64_t grain_offset(const struct sw_store *store, int generation, int64_t unit, int64_t grain, int *out_file) {
-    const struct sw_run run = sw_area_run(&store->areas[SW_STORE_OPTIMIZER][generation], unit, grain, 1);
+    const struct sw_file_run run = sw_area_run(&store->areas[SW_STORE_OPTIMIZER][generation], unit, grain, 1);
     *out_file = run.file;
     return run.offset_bytes;
 }

@@ -106,7 +106,7 @@ static void names_grains_of_whole_units(void **state) {
     const struct store_directories directories = make_store_directories(*state, 2);
     struct sw_store *store = create_span(&directories, 2);
     commit_step(store, 2, 0);
-    const struct sw_run run = sw_area_run(&store->areas[SW_STORE_OPTIMIZER][0], 0, 11, 1);
+    const struct sw_file_run run = sw_area_run(&store->areas[SW_STORE_OPTIMIZER][0], 0, 11, 1);
     flip_bit(store->files[run.file].path, run.offset_bytes + 77);
     struct found found = {0};
     int64_t grains, bad;

@@ -38,7 +38,7 @@ static void damage(struct findings *self, const struct sw_store *store, int gene
         for (int64_t grain = 0; grain < store_unit_grains[unit]; grain++) {
             if (self->count == MOST_BAD || random_below(&draws, ALL_GRAINS) > 4)
                 continue;
-            const struct sw_run run = sw_area_run(area, unit, grain, 1);
+            const struct sw_file_run run = sw_area_run(area, unit, grain, 1);
             const int64_t at = self->count++;
             self->unit[at] = unit;
             self->grain[at] = grain;
