@@ -22,7 +22,7 @@
 
 /* Adds a rank to a scope. Call it in the order of ranks. */
 static void join(const struct sw_comm *comm, struct sw_comm_members *members, int rank) {
-    if (rank == comm->place.rank)
+    if (rank == comm->identity.rank)
         members->rank = members->ranks;
     members->rank_of[members->ranks++] = rank;
 }
@@ -43,9 +43,9 @@ static int number_in_node(const struct sw_comm *comm, int rank) {
 static void find_node(struct sw_comm *comm) {
     struct sw_comm_members *node = &comm->scope[SW_SCOPE_NODE];
     struct sw_comm_nodes *nodes = &comm->nodes;
-    *nodes = (struct sw_comm_nodes){.node = comm->node_of[comm->place.rank]};
+    *nodes = (struct sw_comm_nodes){.node = comm->node_of[comm->identity.rank]};
     empty(node);
-    for (int rank = 0; rank < comm->place.ranks; rank++) {
+    for (int rank = 0; rank < comm->identity.ranks; rank++) {
         nodes->nodes = comm->node_of[rank] >= nodes->nodes ? comm->node_of[rank] + 1 : nodes->nodes;
         if (comm->node_of[rank] == nodes->node)
             join(comm, node, rank);
@@ -59,11 +59,11 @@ static void find_node(struct sw_comm *comm) {
 static void find_across(struct sw_comm *comm) {
     struct sw_comm_members *across = &comm->scope[SW_SCOPE_ACROSS];
     struct sw_comm_nodes *nodes = &comm->nodes;
-    assert(nodes->nodes > 0 && nodes->nodes <= comm->place.ranks);
-    const int share = comm->place.ranks / nodes->nodes;
-    nodes->even = nodes->in_order = share * nodes->nodes == comm->place.ranks;
+    assert(nodes->nodes > 0 && nodes->nodes <= comm->identity.ranks);
+    const int share = comm->identity.ranks / nodes->nodes;
+    nodes->even = nodes->in_order = share * nodes->nodes == comm->identity.ranks;
     empty(across);
-    for (int rank = 0; rank < comm->place.ranks; rank++) {
+    for (int rank = 0; rank < comm->identity.ranks; rank++) {
         const int number = number_in_node(comm, rank);
         nodes->even = nodes->even && number < share;
         nodes->in_order = nodes->in_order && comm->node_of[rank] == rank / share;
@@ -74,7 +74,7 @@ static void find_across(struct sw_comm *comm) {
 
 void sw_comm_set_node_ranks(struct sw_comm *comm, int node_ranks) {
     assert(comm->given == comm->begun && node_ranks >= 0);
-    for (int rank = 0; rank < comm->place.ranks; rank++)
+    for (int rank = 0; rank < comm->identity.ranks; rank++)
         comm->node_of[rank] = node_ranks > 0 ? rank / node_ranks : comm->machine_of[rank];
     find_node(comm);
     assert(comm->scope[SW_SCOPE_NODE].ranks > 0);
@@ -94,7 +94,7 @@ void sw_comm_set_part_ranks(struct sw_comm *comm, int part_ranks) {
 
 void sw_comm_set_tensor_ranks(struct sw_comm *comm, int tensor_ranks) {
     struct sw_comm_members *tensor = &comm->scope[SW_SCOPE_TENSOR], *data = &comm->scope[SW_SCOPE_DATA];
-    const struct sw_comm_identity *self = &comm->place;
+    const struct sw_comm_identity *self = &comm->identity;
     assert(comm->given == comm->begun && tensor_ranks > 0 && self->ranks % tensor_ranks == 0);
     empty(tensor);
     empty(data);
@@ -161,7 +161,7 @@ void sw_comm_name_scope(const struct sw_comm *comm, sw_comm_scope scope, char ou
         break;
     case SW_SCOPE_TENSOR: name_group("tensor", &comm->scope[scope], out); break;
     case SW_SCOPE_DATA:
-        if (comm->scope[scope].ranks < comm->place.ranks)
+        if (comm->scope[scope].ranks < comm->identity.ranks)
             name_group("data", &comm->scope[scope], out);
         break;
     case SW_SCOPE_ALL:
@@ -247,7 +247,7 @@ static sw_status comm_new_request(struct sw_comm *comm, const char *what, int64_
 static void count_sent(struct sw_comm *comm, const struct sw_comm_message *message) {
     const struct sw_comm_members *group = &comm->scope[SW_SCOPE_TENSOR];
     const int first = group->rank_of[0];
-    if (message->peer == comm->place.rank)
+    if (message->peer == comm->identity.rank)
         return;
     comm->sent_bytes += message->bytes;
     comm->sent_between_bytes += comm->node_of[message->peer] == comm->nodes.node ? 0 : message->bytes;
@@ -465,7 +465,7 @@ void sw_comm_withdraw(struct sw_comm *comm) {
 }
 
 const struct sw_comm_identity *sw_comm_identity(const struct sw_comm *comm) {
-    return &comm->place;
+    return &comm->identity;
 }
 
 bool sw_comm_is_threads(const struct sw_comm *comm) {
@@ -535,7 +535,7 @@ static int64_t staged_units(const struct sw_comm *comm, const struct sw_comm_pha
  * by definition; a node that happens to be the whole job keeps deterministic sums. */
 static bool is_whole_job(const struct sw_comm *comm, const struct sw_comm_members *members) {
     return members == &comm->scope[SW_SCOPE_ALL] ||
-           (members == &comm->scope[SW_SCOPE_DATA] && members->ranks == comm->place.ranks);
+           (members == &comm->scope[SW_SCOPE_DATA] && members->ranks == comm->identity.ranks);
 }
 
 /* Returns the number of rounds that move a part of each share: with two levels, one per node. */
@@ -606,11 +606,11 @@ static char *taken_part(const struct sw_comm_phase *phase, int64_t number, int p
 /* Fills in a round of the library's sums. They are collectives, so all ranks must use the same order. */
 static void fill_sums(struct sw_comm *comm, const struct sw_comm_phase *phase, int64_t number,
                       struct sw_comm_round *round) {
-    for (int rank = 0; rank < comm->place.ranks; rank++) {
+    for (int rank = 0; rank < comm->identity.ranks; rank++) {
         const struct part part = part_of(phase, number, rank);
         const int64_t bytes = part.units * phase->unit_bytes;
         add(round->sends, &round->send_count, rank, phase->data + part.first * phase->unit_bytes, bytes);
-        if (rank == comm->place.rank)
+        if (rank == comm->identity.rank)
             add(round->receives, &round->receive_count, rank, reduced(phase, number), bytes);
     }
 }
@@ -754,7 +754,7 @@ sw_status sw_comm_all_gather(struct sw_comm *comm, const struct sw_comm_gather *
 
 sw_status sw_comm_reduce_scatter(struct sw_comm *comm, const struct sw_comm_reduce *reduce,
                                  struct sw_comm_request **out) {
-    assert(comm->place.ranks == 1 || comm->staging != NULL);
+    assert(comm->identity.ranks == 1 || comm->staging != NULL);
     struct sw_comm_request *request;
     SW_TRY(comm_new_request(comm, reduce->what, reduce->index, false, &request));
     request->scope = reduce->scope;
@@ -815,7 +815,7 @@ sw_status sw_comm_broadcast(struct sw_comm *comm, const struct sw_comm_broadcast
 sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *records, int64_t record_bytes) {
     struct sw_comm_request *request;
     SW_TRY(comm_new_request(comm, what, 0, true, &request));
-    for (int rank = 0; rank <= comm->place.ranks; rank++)
+    for (int rank = 0; rank <= comm->identity.ranks; rank++)
         request->bounds[rank] = rank * record_bytes;
     request->phases[0] = (struct sw_comm_phase){
         .kind = SW_PHASE_GATHER, .data = records, .bounds = request->bounds, .unit_bytes = 1, .straight = true};
@@ -828,7 +828,7 @@ sw_status sw_comm_share_records(struct sw_comm *comm, const char *what, void *re
 static sw_status share(struct sw_comm *comm, const char *what, const void *own, size_t bytes, char **out) {
     assert(bytes <= SW_COMM_VALUES * sizeof(int64_t));
     *out = (char *)comm->records;
-    memcpy(*out + (size_t)comm->place.rank * bytes, own, bytes);
+    memcpy(*out + (size_t)comm->identity.rank * bytes, own, bytes);
     return sw_comm_share_records(comm, what, *out, (int64_t)bytes);
 }
 
@@ -842,7 +842,7 @@ sw_status sw_comm_sum_doubles(struct sw_comm *comm, const char *what, double *va
     SW_TRY(share(comm, what, values, (size_t)count * sizeof *values, &all));
     for (int i = 0; i < count; i++)
         values[i] = ((const double *)all)[i];
-    for (int rank = 1; rank < comm->place.ranks; rank++)
+    for (int rank = 1; rank < comm->identity.ranks; rank++)
         for (int i = 0; i < count; i++)
             values[i] += ((const double *)all)[rank * count + i];
     return SW_OK;
@@ -851,7 +851,7 @@ sw_status sw_comm_sum_doubles(struct sw_comm *comm, const char *what, double *va
 sw_status sw_comm_max(struct sw_comm *comm, const char *what, int64_t *values, int count) {
     char *all;
     SW_TRY(share(comm, what, values, (size_t)count * sizeof *values, &all));
-    for (int rank = 0; rank < comm->place.ranks; rank++)
+    for (int rank = 0; rank < comm->identity.ranks; rank++)
         for (int i = 0; i < count; i++)
             values[i] = sw_max_i64(values[i], ((const int64_t *)all)[rank * count + i]);
     return SW_OK;

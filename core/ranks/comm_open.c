@@ -38,7 +38,7 @@ const struct sw_comm_transport sw_comm_self = {
     .name = "self", .most_message_bytes = SW_GIB, .post = post, .done = done, .close = close_self};
 
 #ifndef SW_HAVE_MPI
-/* The place holder of comm_mpi.c, where MPI was not found. */
+/* The placeholder of comm_mpi.c, where MPI was not found. */
 sw_status sw_comm_mpi_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state) {
     (void)out_rank, (void)out_ranks, (void)out, (void)out_state;
     return sw_fail(SW_ERR_UNSUPPORTED, "this is one of several ranks, and spillway was built without MPI; install it "
@@ -109,17 +109,17 @@ static sw_status judge_distinct(const struct sw_comm_claim *claim, const struct 
 }
 
 sw_status sw_comm_agree(struct sw_comm *comm, const struct sw_comm_claim *claims, int count) {
-    const struct sw_comm_identity *place = sw_comm_identity(comm);
-    struct record *records = calloc((size_t)place->ranks, sizeof *records);
+    const struct sw_comm_identity *identity = sw_comm_identity(comm);
+    struct record *records = calloc((size_t)identity->ranks, sizeof *records);
     if (records == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the claims of %d ranks", place->ranks);
+        return sw_fail(SW_ERR_NOMEM, "no memory for the claims of %d ranks", identity->ranks);
     sw_status status = SW_OK;
     for (int i = 0; status == SW_OK && i < count; i++) {
-        records[place->rank] = record_of(&claims[i]);
+        records[identity->rank] = record_of(&claims[i]);
         status = sw_comm_share_records(comm, "claims", records, sizeof *records);
         if (status == SW_OK)
-            status = claims[i].kind == SW_CLAIM_EQUAL ? judge_equal(&claims[i], records, place->ranks)
-                                                      : judge_distinct(&claims[i], records, place->ranks);
+            status = claims[i].kind == SW_CLAIM_EQUAL ? judge_equal(&claims[i], records, identity->ranks)
+                                                      : judge_distinct(&claims[i], records, identity->ranks);
     }
     free(records);
     return status;
@@ -173,21 +173,21 @@ static void load_kernels_early(void) {
 }
 
 static sw_status open_transport(struct sw_comm *comm) {
-    struct sw_comm_identity *place = &comm->place;
-    const bool threads = sw_comm_threads_open(&place->rank, &place->ranks, &comm->host, &comm->host_state);
-    const int launched = threads ? place->ranks : launched_ranks();
+    struct sw_comm_identity *identity = &comm->identity;
+    const bool threads = sw_comm_threads_open(&identity->rank, &identity->ranks, &comm->host, &comm->host_state);
+    const int launched = threads ? identity->ranks : launched_ranks();
     if (!threads) {
-        place->ranks = 1;
+        identity->ranks = 1;
         comm->host = &sw_comm_self;
     }
     if (launched > 1 && !threads) {
         load_kernels_early();
-        SW_TRY(sw_comm_mpi_open(&place->rank, &place->ranks, &comm->host, &comm->host_state));
-        if (place->ranks != launched)
+        SW_TRY(sw_comm_mpi_open(&identity->rank, &identity->ranks, &comm->host, &comm->host_state));
+        if (identity->ranks != launched)
             return sw_fail(SW_ERR_ARG,
                            "the launcher started %d ranks and MPI knows of %d; use the mpirun of the MPI that spillway "
                            "was built with, or srun with --mpi=pmix",
-                           launched, place->ranks);
+                           launched, identity->ranks);
     }
     comm->bulk = comm->host;
     comm->bulk_state = comm->host_state;
@@ -196,7 +196,7 @@ static sw_status open_transport(struct sw_comm *comm) {
 
 /* Allocates arrays with one entry per rank. Counters for each pair of ranks would not scale. */
 static sw_status take_memory(struct sw_comm *comm) {
-    const size_t ranks = (size_t)comm->place.ranks;
+    const size_t ranks = (size_t)comm->identity.ranks;
     comm->messages = calloc((size_t)SW_COMM_GROUPS * 2 * ranks, sizeof *comm->messages);
     comm->bounds = calloc(SW_COMM_REQUESTS * (ranks + 1), sizeof *comm->bounds);
     comm->records = calloc(ranks * SW_COMM_VALUES, sizeof *comm->records);
@@ -212,8 +212,8 @@ static sw_status take_memory(struct sw_comm *comm) {
         comm->scope[scope].rank_of = comm->node_of + (1 + scope) * ranks;
     for (size_t rank = 0; rank < ranks; rank++)
         comm->scope[SW_SCOPE_ALL].rank_of[rank] = (int)rank;
-    comm->scope[SW_SCOPE_ALL].ranks = comm->place.ranks;
-    comm->scope[SW_SCOPE_ALL].rank = comm->place.rank;
+    comm->scope[SW_SCOPE_ALL].ranks = comm->identity.ranks;
+    comm->scope[SW_SCOPE_ALL].rank = comm->identity.rank;
     for (size_t i = 0; i < SW_COMM_REQUESTS; i++)
         comm->requests[i] = (struct sw_comm_request){.comm = comm, .bounds = comm->bounds + i * (ranks + 1)};
     return SW_OK;
@@ -225,28 +225,28 @@ static sw_status find_machines(struct sw_comm *comm) {
     struct machine {
         char boot[SW_COMM_NAME_CHARS];
     };
-    struct sw_comm_identity *place = &comm->place;
-    struct machine *all = calloc((size_t)place->ranks, sizeof *all);
+    struct sw_comm_identity *identity = &comm->identity;
+    struct machine *all = calloc((size_t)identity->ranks, sizeof *all);
     if (all == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the names of %d ranks' machines", place->ranks);
-    char *own = all[place->rank].boot;
-    if (gethostname(place->host, sizeof place->host - 1) != 0)
-        snprintf(place->host, sizeof place->host, "unknown");
+        return sw_fail(SW_ERR_NOMEM, "no memory for the names of %d ranks' machines", identity->ranks);
+    char *own = all[identity->rank].boot;
+    if (gethostname(identity->host, sizeof identity->host - 1) != 0)
+        snprintf(identity->host, sizeof identity->host, "unknown");
     if (!sw_system_line("", own, sizeof all->boot, "/proc/sys/kernel/random/boot_id"))
-        snprintf(own, sizeof all->boot, "%s", place->host);
+        snprintf(own, sizeof all->boot, "%s", identity->host);
     const sw_status status = sw_comm_share_records(comm, "names of machines", all, sizeof *all);
-    for (int rank = 0; status == SW_OK && rank < place->ranks; rank++) {
+    for (int rank = 0; status == SW_OK && rank < identity->ranks; rank++) {
         int first = 0;
         while (memcmp(&all[first], &all[rank], sizeof *all) != 0)
             first++;
-        const bool same = memcmp(&all[rank], &all[place->rank], sizeof *all) == 0;
-        place->local_ranks += same;
-        place->local_rank += same && rank < place->rank;
-        comm->machine_of[rank] = first == rank ? place->nodes : comm->machine_of[first];
-        place->nodes += first == rank;
+        const bool same = memcmp(&all[rank], &all[identity->rank], sizeof *all) == 0;
+        identity->local_ranks += same;
+        identity->local_rank += same && rank < identity->rank;
+        comm->machine_of[rank] = first == rank ? identity->nodes : comm->machine_of[first];
+        identity->nodes += first == rank;
     }
     if (status == SW_OK) {
-        place->node = comm->machine_of[place->rank];
+        identity->node = comm->machine_of[identity->rank];
         sw_comm_set_node_ranks(comm, 0);
         sw_comm_set_tensor_ranks(comm, 1);
     }
@@ -264,7 +264,7 @@ sw_status sw_comm_open(struct sw_comm **out) {
     SW_TRY_GOTO(open_transport(comm), failed);
     SW_TRY_GOTO(take_memory(comm), failed);
     SW_TRY_GOTO(find_machines(comm), failed);
-    sw_log_set_rank(comm->place.rank);
+    sw_log_set_rank(comm->identity.rank);
     *out = comm;
     return SW_OK;
 failed:
@@ -291,7 +291,7 @@ void sw_comm_close(struct sw_comm *comm) {
 
 /* Uses the smallest staging of all ranks, because rounds must be equal on all. */
 sw_status sw_comm_use_staging(struct sw_comm *comm, void *staging, int64_t bytes) {
-    assert(comm->given == comm->begun && bytes >= sw_comm_least_staging_bytes(comm->place.ranks));
+    assert(comm->given == comm->begun && bytes >= sw_comm_least_staging_bytes(comm->identity.ranks));
     int64_t least = -bytes;
     SW_TRY(sw_comm_max(comm, "staging", &least, 1));
     comm->staging = staging;
@@ -311,7 +311,7 @@ sw_status sw_comm_use_nccl(struct sw_comm *comm, const struct sw_comm_device *de
         char id[SW_COMM_NCCL_ID_BYTES];
     } first = {0};
     char message[512];
-    const sw_status own = comm->place.rank == 0 ? sw_comm_nccl_id(first.id) : SW_OK;
+    const sw_status own = comm->identity.rank == 0 ? sw_comm_nccl_id(first.id) : SW_OK;
     snprintf(message, sizeof message, "%s", own == SW_OK ? "" : sw_error_message(own));
     first.begins = own == SW_OK;
     sw_error_clear();
@@ -322,7 +322,7 @@ sw_status sw_comm_use_nccl(struct sw_comm *comm, const struct sw_comm_device *de
     if (!first.begins)
         return sw_fail(own != SW_OK ? own : SW_ERR_UNSUPPORTED, "%s",
                        own != SW_OK ? message : "rank 0 cannot use NCCL");
-    SW_TRY(sw_comm_nccl_open(first.id, comm->place.rank, comm->place.ranks, device->stream, &comm->bulk,
+    SW_TRY(sw_comm_nccl_open(first.id, comm->identity.rank, comm->identity.ranks, device->stream, &comm->bulk,
                              &comm->bulk_state));
     comm->device = *device;
     comm->staging = NULL;

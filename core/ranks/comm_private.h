@@ -116,7 +116,7 @@ struct sw_comm_request {
 };
 
 struct sw_comm {
-    struct sw_comm_identity place;
+    struct sw_comm_identity identity;
     const struct sw_comm_transport *host, *bulk; /* equal unless NCCL moves device memory */
     void *host_state, *bulk_state;
     struct sw_comm_device device; /* of `bulk`, if it is NCCL */

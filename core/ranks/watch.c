@@ -395,7 +395,7 @@ static void release(struct sw_watch *watch) {
 }
 
 static sw_status create(struct sw_comm *comm, const struct sw_watch_spec *spec, struct sw_watch **out) {
-    const struct sw_comm_identity *place = sw_comm_identity(comm);
+    const struct sw_comm_identity *identity = sw_comm_identity(comm);
     struct sw_watch *watch = calloc(1, sizeof *watch);
     if (watch == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the watch over the ranks");
@@ -403,18 +403,18 @@ static sw_status create(struct sw_comm *comm, const struct sw_watch_spec *spec, 
                                .spec = *spec,
                                .lanes = {[SW_WATCH_COMM] = "comm"},
                                .lane_count = spec->lane_count + 1,
-                               .rank = place->rank,
-                               .ranks = place->ranks,
-                               .peer_count = place->rank == 0 ? place->ranks - 1 : 1,
+                               .rank = identity->rank,
+                               .ranks = identity->ranks,
+                               .peer_count = identity->rank == 0 ? identity->ranks - 1 : 1,
                                .timeout_ns = spec->rank_timeout_ns,
                                .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     for (int lane = 0; lane < spec->lane_count; lane++)
         watch->lanes[lane + 1] = spec->lanes[lane];
     for (int lane = 0; lane < SW_WATCH_LANES; lane++)
         watch->now[lane].running_ns = -1;
-    watch->own.rank = place->rank;
+    watch->own.rank = identity->rank;
     watch->own.process = getpid();
-    memcpy(watch->own.host, place->host, sizeof watch->own.host);
+    memcpy(watch->own.host, identity->host, sizeof watch->own.host);
     pthread_mutex_init(&watch->lock, NULL);
     /* Setting the clock while ranks fail must neither end the wait nor prolong it. */
     pthread_condattr_t monotonic;
@@ -429,7 +429,7 @@ static sw_status create(struct sw_comm *comm, const struct sw_watch_spec *spec, 
         watch->peers[i].socket = -1;
     if (watch->peers == NULL || watch->views == NULL || watch->waits == NULL || watch->wake < 0) {
         release(watch);
-        return sw_fail(SW_ERR_NOMEM, "no memory for the watch over %d ranks", place->ranks);
+        return sw_fail(SW_ERR_NOMEM, "no memory for the watch over %d ranks", identity->ranks);
     }
     snapshot(watch);
     *out = watch;
