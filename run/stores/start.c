@@ -34,7 +34,7 @@ static sw_status write_and_flush(int file, const char *path, const char *text) {
     return fsync(file) == 0 ? SW_OK : sw_fail(SW_ERR_IO, "cannot flush %s: %s", path, strerror(errno));
 }
 
-sw_status sw_start_left_write(int file, const char *path, const struct sw_run *run) {
+sw_status sw_unfinished_start_write(int file, const char *path, const struct sw_run *run) {
     json_t *root = json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks",
                              (json_int_t)run->ranks, "tensor", (json_int_t)run->tensor_ranks, "whole", run->whole,
                              "stores", sw_run_stores_to_json(run->store, run->ranks));
@@ -55,7 +55,7 @@ static void read_tensor(const json_t *root, struct sw_run *run) {
 }
 
 /* An incomplete file was never flushed, and nothing is created before the flush. */
-static sw_status parse(const char *text, const char *path, struct sw_start_left *out) {
+static sw_status parse(const char *text, const char *path, struct sw_unfinished_start *out) {
     json_t *root;
     SW_TRY(sw_json_try(text, strlen(text), &root));
     if (root == NULL)
@@ -78,9 +78,9 @@ static sw_status parse(const char *text, const char *path, struct sw_start_left 
     return status;
 }
 
-sw_status sw_start_left_read(const char *folder, struct sw_start_left *out) {
+sw_status sw_unfinished_start_read(const char *folder, struct sw_unfinished_start *out) {
     char path[SW_RUN_PATH_CHARS], *text;
-    *out = (struct sw_start_left){0};
+    *out = (struct sw_unfinished_start){0};
     SW_TRY(sw_path_join(path, sizeof path, folder, SW_START_FILE_NAME));
     out->found = sw_path_exists(path);
     if (!out->found)
@@ -91,9 +91,9 @@ sw_status sw_start_left_read(const char *folder, struct sw_start_left *out) {
     return status;
 }
 
-void sw_start_left_release(struct sw_start_left *left) {
-    sw_run_release(&left->run);
-    *left = (struct sw_start_left){0};
+void sw_unfinished_start_release(struct sw_unfinished_start *unfinished) {
+    sw_run_release(&unfinished->run);
+    *unfinished = (struct sw_unfinished_start){0};
 }
 
 /* A function called for the place of each store, until one call fails. */
@@ -161,7 +161,7 @@ static sw_status check_names(const char *folder, const char *const *names, const
     return status;
 }
 
-sw_status sw_start_left_check(const char *folder, const struct sw_start_left *left) {
+sw_status sw_unfinished_start_check(const char *folder, const struct sw_unfinished_start *unfinished) {
     static const char *const alone[] = {SW_START_FILE_NAME, SW_RUN_LOCK_NAME, NULL};
     static const char *const made[] = {SW_START_FILE_NAME,
                                        SW_RUN_LOCK_NAME,
@@ -172,7 +172,7 @@ sw_status sw_start_left_check(const char *folder, const struct sw_start_left *le
                                        SW_RECIPE_NAME,
                                        (SW_RECIPE_NAME ".partial"),
                                        NULL};
-    return left->whole ? check_names(folder, made, &left->run) : check_names(folder, alone, NULL);
+    return unfinished->whole ? check_names(folder, made, &unfinished->run) : check_names(folder, alone, NULL);
 }
 
 static sw_status remove_store(void *context, const char *place, const char *id) {
@@ -186,8 +186,8 @@ static sw_status remove_store(void *context, const char *place, const char *id) 
 }
 
 /* Removes the stores of the start that this machine sees, and their folders. */
-static sw_status start_left_remove(const char *folder, const struct sw_start_left *left) {
-    return left->whole ? visit_places(folder, &left->run, remove_store, (void *)&left->run) : SW_OK;
+static sw_status unfinished_start_remove(const char *folder, const struct sw_unfinished_start *unfinished) {
+    return unfinished->whole ? visit_places(folder, &unfinished->run, remove_store, (void *)&unfinished->run) : SW_OK;
 }
 
 /* A search for remains: `found` tells whether this machine sees any file of the run's stores, or a rank's folder that
@@ -211,7 +211,7 @@ static sw_status look(void *context, const char *place, const char *id) {
     return SW_OK;
 }
 
-static bool start_left_has_stores(const char *folder, const struct sw_run *run) {
+static bool unfinished_start_has_stores(const char *folder, const struct sw_run *run) {
     struct rest rest = {.run = run};
     return visit_places(folder, run, look, &rest) != SW_OK || rest.found;
 }
@@ -227,11 +227,11 @@ static sw_status refuse_second(const char *folder) {
 }
 
 sw_status sw_start_check(const char *folder) {
-    struct sw_start_left left;
-    SW_TRY(sw_start_left_read(folder, &left));
-    const sw_status status =
-        left.found ? sw_start_left_check(folder, &left) : sw_folder_must_be_free(folder, SW_RUN_LOCK_NAME);
-    sw_start_left_release(&left);
+    struct sw_unfinished_start unfinished;
+    SW_TRY(sw_unfinished_start_read(folder, &unfinished));
+    const sw_status status = unfinished.found ? sw_unfinished_start_check(folder, &unfinished)
+                                              : sw_folder_must_be_free(folder, SW_RUN_LOCK_NAME);
+    sw_unfinished_start_release(&unfinished);
     return status;
 }
 
@@ -273,26 +273,27 @@ static sw_status remove_rest(const char *folder) {
 }
 
 /* Removes the stores, on one rank of each machine, one machine after the other: machines may share drives. */
-static sw_status remove_stores(struct sw_ranks *ranks, const char *folder, const struct sw_start_left *left) {
+static sw_status remove_stores(struct sw_ranks *ranks, const char *folder,
+                               const struct sw_unfinished_start *unfinished) {
     struct sw_comm *comm = sw_ranks_comm(ranks);
     const struct sw_comm_identity alone = {.nodes = 1}, *place = comm != NULL ? sw_comm_identity(comm) : &alone;
     for (int node = 0; node < place->nodes; node++) {
         const bool own = place->node == node && place->local_rank == 0;
-        SW_TRY(sw_ranks_agree_on_error(ranks, own ? start_left_remove(folder, left) : SW_OK));
+        SW_TRY(sw_ranks_agree_on_error(ranks, own ? unfinished_start_remove(folder, unfinished) : SW_OK));
     }
     return SW_OK;
 }
 
 static sw_status clear(struct sw_ranks *ranks, const char *folder) {
-    struct sw_start_left left = {0};
+    struct sw_unfinished_start unfinished = {0};
     sw_status status = sw_ranks_first(ranks, sw_start_check(folder));
     if (status == SW_OK)
-        status = sw_ranks_agree_on_error(ranks, sw_start_left_read(folder, &left));
+        status = sw_ranks_agree_on_error(ranks, sw_unfinished_start_read(folder, &unfinished));
     if (status == SW_OK)
-        status = remove_stores(ranks, folder, &left);
+        status = remove_stores(ranks, folder, &unfinished);
     if (status == SW_OK)
         status = sw_ranks_first(ranks, remove_rest(folder));
-    sw_start_left_release(&left);
+    sw_unfinished_start_release(&unfinished);
     return status;
 }
 
@@ -316,8 +317,8 @@ static sw_status write_announcement(const struct sw_rank_stores *stores) {
     if (file < 0)
         return errno == EEXIST ? refuse_second(stores->folder)
                                : sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
-    sw_status status =
-        sw_run_is_one(stores->folder) ? refuse_second(stores->folder) : sw_start_left_write(file, path, stores->run);
+    sw_status status = sw_run_is_one(stores->folder) ? refuse_second(stores->folder)
+                                                     : sw_unfinished_start_write(file, path, stores->run);
     close(file);
     /* Stores on other drives may survive a power loss, so the file that lists them must survive too. */
     if (status == SW_OK)
@@ -354,7 +355,7 @@ sw_status sw_start_finish(struct sw_ranks *ranks, const char *folder, struct sw_
 void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start) {
     SW_HANDLES_ERRORS(); /* the error of the start stays */
     char path[SW_RUN_PATH_CHARS];
-    if (start->announced && !start_left_has_stores(stores->folder, stores->run))
+    if (start->announced && !unfinished_start_has_stores(stores->folder, stores->run))
         (void)remove_files(stores->folder, path);
     *start = (struct sw_start){0};
 }

@@ -31,18 +31,18 @@ void sw_start_undo(const struct sw_rank_stores *stores, struct sw_start *start);
 /* Reads starting.json, and finds and removes what else an unfinished start has left. */
 #define SW_START_FILE_NAME "starting.json"
 
-struct sw_start_left {
+struct sw_unfinished_start {
     bool found;
     bool whole; /* starting.json is complete; if not, the start was interrupted before it created anything else */
     struct sw_run run; /* only its stores are filled in */
 };
 
-sw_status sw_start_left_write(int file, const char *path, const struct sw_run *run);
+sw_status sw_unfinished_start_write(int file, const char *path, const struct sw_run *run);
 /* Reads starting.json. The caller releases *out, also after a failure. */
-sw_status sw_start_left_read(const char *folder, struct sw_start_left *out);
-void sw_start_left_release(struct sw_start_left *left);
+sw_status sw_unfinished_start_read(const char *folder, struct sw_unfinished_start *out);
+void sw_unfinished_start_release(struct sw_unfinished_start *unfinished);
 
 /* Refuses a folder that holds anything that the start did not make. */
-sw_status sw_start_left_check(const char *folder, const struct sw_start_left *left);
+sw_status sw_unfinished_start_check(const char *folder, const struct sw_unfinished_start *unfinished);
 
 #endif

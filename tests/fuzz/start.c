@@ -11,15 +11,15 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    struct sw_start_left left;
+    struct sw_unfinished_start unfinished;
     fuzz_put("not-its-own", "text", sizeof "text" - 1);
     fuzz_put(SW_START_FILE_NAME, data, bytes);
-    if (sw_start_left_read(fuzz_folder(), &left) == SW_OK) {
-        assert(left.found);
-        const sw_status status = sw_start_left_check(fuzz_folder(), &left);
+    if (sw_unfinished_start_read(fuzz_folder(), &unfinished) == SW_OK) {
+        assert(unfinished.found);
+        const sw_status status = sw_unfinished_start_check(fuzz_folder(), &unfinished);
         assert(status != SW_OK);
     }
-    sw_start_left_release(&left);
+    sw_unfinished_start_release(&unfinished);
     sw_error_clear();
     return 0;
 }

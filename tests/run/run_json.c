@@ -77,7 +77,7 @@ static void write_start(void *const *state) {
     run.optimizer = SW_OPTIMIZER_8BIT;
     const int file = open(support_path(state, SW_START_FILE_NAME, path), O_RDWR | O_CREAT | O_EXCL, 0600);
     assert_true(file >= 0);
-    support_expect_ok(sw_start_left_write(file, path, &run), "writing");
+    support_expect_ok(sw_unfinished_start_write(file, path, &run), "writing");
     close(file);
     sw_run_release(&run);
 }
@@ -110,15 +110,15 @@ static bool takes_run(void *const *state) {
 }
 
 static bool takes_start(void *const *state) {
-    struct sw_start_left left;
-    const sw_status status = sw_start_left_read(((struct support_folder *)*state)->path, &left);
+    struct sw_unfinished_start unfinished;
+    const sw_status status = sw_unfinished_start_read(((struct support_folder *)*state)->path, &unfinished);
     if (status != SW_OK)
         assert_non_null(strstr(sw_error_message(status), SW_START_FILE_NAME));
-    else if (left.whole)
-        (void)sw_start_left_check(((struct support_folder *)*state)->path, &left);
+    else if (unfinished.whole)
+        (void)sw_unfinished_start_check(((struct support_folder *)*state)->path, &unfinished);
     sw_error_clear();
-    const bool taken = status == SW_OK && left.whole;
-    sw_start_left_release(&left);
+    const bool taken = status == SW_OK && unfinished.whole;
+    sw_unfinished_start_release(&unfinished);
     return taken;
 }
 
