@@ -36,7 +36,7 @@ enum {
     CONNECTIONS_OF_USER = 16
 };
 /* The longest time for a request to arrive, and for its answer to be sent. */
-enum { PATIENCE_MS = 3000 };
+enum { TIMEOUT_MS = 3000 };
 /* Making the page takes at most one part in this of the time; a reader reloads at most this often. */
 enum { IDLE_PARTS = 20, LEAST_RELOAD_S = 3 };
 enum { SECRET_BYTES = 16, SECRET_CHARS = 2 * SECRET_BYTES };
@@ -146,7 +146,7 @@ static bool make_answer(struct server *server, struct connection *connection) {
         memcpy(connection->answer, head, (size_t)chars);
         memcpy(connection->answer + chars, answer.body, answer.bytes);
     }
-    connection->deadline_ns = sw_now_ns() + PATIENCE_MS * INT64_C(1000000);
+    connection->deadline_ns = sw_now_ns() + TIMEOUT_MS * INT64_C(1000000);
     free(page);
     return connection->answer != NULL;
 }
@@ -276,7 +276,7 @@ static void accept_one(struct server *server) {
     struct connection *connection = take_connection(server, user);
     connection->fd = fd;
     connection->user = user;
-    connection->deadline_ns = sw_now_ns() + PATIENCE_MS * INT64_C(1000000);
+    connection->deadline_ns = sw_now_ns() + TIMEOUT_MS * INT64_C(1000000);
 }
 
 static void serve(struct server *server) {

@@ -116,7 +116,7 @@ static bool say_slow(const struct sw_watch_view *views, int ranks, int rank, con
 }
 
 static int64_t still_limit_ns(const struct sw_watch_view *view, const struct sw_watch_rule *rule) {
-    return view->note->patient ? SW_WATCH_PATIENCE * rule->timeout_ns : rule->timeout_ns;
+    return view->note->relaxed ? SW_WATCH_RELAXED_FACTOR * rule->timeout_ns : rule->timeout_ns;
 }
 
 /* Tells whether a rank is behind another that is behind itself: ranks of one node may wait for each other in a
@@ -173,7 +173,7 @@ static void snapshot(struct sw_watch *watch) {
     pthread_mutex_lock(&watch->lock);
     memcpy(watch->own.lanes, watch->now, sizeof watch->own.lanes);
     memcpy(watch->own.group, watch->group, sizeof watch->own.group);
-    watch->own.patient = watch->patient;
+    watch->own.relaxed = watch->relaxed;
     pthread_mutex_unlock(&watch->lock);
     const int64_t now_ns = sw_now_ns();
     for (int lane = 0; lane < SW_WATCH_LANES; lane++)
@@ -536,11 +536,11 @@ void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns) {
         watch->timeout_ns = rank_timeout_ns;
 }
 
-void sw_watch_relax_timeout(struct sw_watch *watch, bool patient) {
+void sw_watch_relax_timeout(struct sw_watch *watch, bool relaxed) {
     if (watch == NULL)
         return;
     pthread_mutex_lock(&watch->lock);
-    watch->patient = patient;
+    watch->relaxed = relaxed;
     /* Counts as progress, so that earlier slowness of the collective does not count against the new timeout. */
     watch->now[SW_WATCH_COMM].ticks++;
     pthread_mutex_unlock(&watch->lock);

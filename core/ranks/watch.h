@@ -40,10 +40,11 @@ void sw_watch_close(struct sw_watch *watch);
 
 /* Changes the timeout, which must be equal on all ranks. */
 void sw_watch_set_timeout(struct sw_watch *watch, int64_t rank_timeout_ns);
-/* Gives this rank SW_WATCH_PATIENCE times the timeout before it counts as hanging; without `patient`, the plain timeout
- * again. A healthy start may show no progress for long. A rank that dies or is stopped is still found as before. */
-enum { SW_WATCH_PATIENCE = 10 };
-void sw_watch_relax_timeout(struct sw_watch *watch, bool patient);
+/* Gives this rank SW_WATCH_RELAXED_FACTOR times the timeout before it counts as hanging; without `relaxed`, the plain
+ * timeout again. A healthy start may show no progress for long. A rank that dies or is stopped is still found as
+ * before. */
+enum { SW_WATCH_RELAXED_FACTOR = 10 };
+void sw_watch_relax_timeout(struct sw_watch *watch, bool relaxed);
 
 /* Report that a lane begins a piece of work, makes progress, or has done everything it was given. `what` is a literal.
  */

@@ -46,7 +46,7 @@ struct sw_note {
     int32_t kind;
     int32_t rank;
     int64_t process;
-    int32_t patient; /* the rank gets more time (sw_watch_relax_timeout) */
+    int32_t relaxed; /* the rank gets more time (sw_watch_relax_timeout) */
     struct sw_watch_lane lanes[SW_WATCH_LANES];
     char host[SW_COMM_NAME_CHARS];
     char group[SW_COMM_SCOPE_CHARS]; /* name of this rank's tensor group; empty: there are no groups */
@@ -110,7 +110,7 @@ struct sw_watch {
     pthread_cond_t told;
     struct sw_watch_lane now[SW_WATCH_LANES]; /* running_ns: since when */
     char group[SW_COMM_SCOPE_CHARS];          /* as in struct sw_note */
-    bool patient;
+    bool relaxed;
     char failure[SW_WATCH_TEXT_CHARS];
     bool failing, stopping;
     char verdict[SW_WATCH_TEXT_CHARS];

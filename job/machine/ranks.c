@@ -235,8 +235,8 @@ sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s) {
     return SW_OK;
 }
 
-void sw_ranks_relax_timeout(struct sw_ranks *ranks, bool patient) {
-    sw_watch_relax_timeout(sw_ranks_watch(ranks), patient);
+void sw_ranks_relax_timeout(struct sw_ranks *ranks, bool relaxed) {
+    sw_watch_relax_timeout(sw_ranks_watch(ranks), relaxed);
 }
 
 void sw_ranks_enter(struct sw_ranks *ranks, const char *what, int64_t index) {

@@ -76,7 +76,7 @@ void sw_ranks_keep_to_node(const struct sw_ranks *ranks, const char *gpu_bus);
 sw_status sw_ranks_begin_watch(struct sw_ranks *ranks, int64_t rank_timeout_s);
 /* Relaxes the timeout (sw_watch_relax_timeout) for long work that shows no progress, such as flushing, pinning memory
  * and measuring during starts and exports. */
-void sw_ranks_relax_timeout(struct sw_ranks *ranks, bool patient);
+void sw_ranks_relax_timeout(struct sw_ranks *ranks, bool relaxed);
 
 /* Makes NCCL the transport if GPUs compute; `ranks` then owns the devices. Fails if NCCL's collectives give wrong
  * results. */

@@ -38,11 +38,11 @@ static struct ranks *together(struct ranks *all, int64_t running_ns) {
 }
 
 /* One that has not come, and commits meanwhile. */
-static void leave_behind(struct ranks *all, int rank, int64_t still_ns, bool patient) {
+static void leave_behind(struct ranks *all, int rank, int64_t still_ns, bool relaxed) {
     struct sw_note *note = &all->note[rank];
     note->lanes[SW_WATCH_COMM] = (struct sw_watch_lane){.entered = OTHERS - 1, .running_ns = -1};
     note->lanes[WRITE] = (struct sw_watch_lane){.entered = 1, .running_ns = still_ns, .index = 5, .what = "commit"};
-    note->patient = patient;
+    note->relaxed = relaxed;
     all->view[rank].still_ns = still_ns;
 }
 
@@ -71,13 +71,13 @@ static void names_a_slow_rank_its_op_and_the_remedy(void **state) {
     check_said(text, "; if that is only slow, give it more");
 }
 
-static void a_patient_start_has_many_times_as_long(void **state) {
+static void a_relaxed_start_has_many_times_as_long(void **state) {
     (void)state;
     char text[SW_WATCH_TEXT_CHARS] = "";
     struct ranks all;
-    leave_behind(together(&all, SW_WATCH_PATIENCE * TIMEOUT_NS), 2, SW_WATCH_PATIENCE * TIMEOUT_NS, true);
+    leave_behind(together(&all, SW_WATCH_RELAXED_FACTOR * TIMEOUT_NS), 2, SW_WATCH_RELAXED_FACTOR * TIMEOUT_NS, true);
     assert_false(judged(&all, text));
-    leave_behind(&all, 2, SW_WATCH_PATIENCE * TIMEOUT_NS + 1, true);
+    leave_behind(&all, 2, SW_WATCH_RELAXED_FACTOR * TIMEOUT_NS + 1, true);
     assert_true(judged(&all, text));
     check_said(text, "rank 2");
 }
@@ -242,7 +242,7 @@ int main(void) {
         cmocka_unit_test(strangers_that_answer_learn_nothing),
         cmocka_unit_test(proofs_are_siphash),
         cmocka_unit_test(names_a_slow_rank_its_op_and_the_remedy),
-        cmocka_unit_test(a_patient_start_has_many_times_as_long),
+        cmocka_unit_test(a_relaxed_start_has_many_times_as_long),
         cmocka_unit_test(silence_is_never_forgiven),
         cmocka_unit_test(all_in_one_collective_blame_the_network),
         cmocka_unit_test(a_rank_that_waits_for_the_slow_one_is_not_blamed),
