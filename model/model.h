@@ -72,8 +72,8 @@ struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 /* The facts of a model that a plan needs, in bytes per micro-batch. The costs of units belong to the model and leave
  * floating-point operations out. */
 struct sw_model_bytes {
-    int64_t token, work,
-        gathered; /* gathered: rows of the embedding alone; 0: the whole table is needed, as it is tied */
+    int64_t token, work;
+    int64_t gathered;                /* only rows of the embedding; 0: the whole table is needed, because it is tied */
     const struct sw_unit_cost *cost; /* one entry per unit */
     /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's
      * softmax record, and the rows of the hidden state. */

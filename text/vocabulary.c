@@ -697,7 +697,7 @@ struct sw_added_match sw_added_tokens_next(const struct sw_added_tokens *added, 
             continue;
         const struct sw_added_token *token = &added->token[number];
         struct sw_added_match match = {.token = token, .begin = at, .end = at + bytes, .resume = at + bytes};
-        /* After a rejected match the search continues behind it, as in `tokenizers`. */
+        /* After a rejected match the search continues after it, as in `tokenizers`. */
         at = match.end - 1;
         if ((token->special && !search.with_special) ||
             (token->single_word && !stands_alone(text, match.begin, match.end)))
