@@ -443,23 +443,23 @@ static const char *text_of_time(const struct timespec *time, char text[TIME_CHAR
 
 /* Fails for a block that differs from what an earlier process read although its files have the same times. */
 static sw_status explain_silent(const struct sw_token_stream *stream, bool marks, int64_t block) {
-    const struct sw_token_place place = sw_token_stream_place(stream, block);
+    const struct sw_token_location at = sw_token_stream_locate(stream, block);
     return sw_fail(
         SW_ERR_ARG,
         "the data file %s%s reads differently from token %lld on than when it was first read, though its time "
         "of writing is the same: its drive may be failing; restore it and resume, or `touch` it and start a "
         "new run",
-        place.file, marks ? ".mask or .doc" : "", (long long)place.index);
+        at.file, marks ? ".mask or .doc" : "", (long long)at.index);
 }
 
 static sw_status explain(const struct sw_token_stream *stream, const struct sw_data_file *now, int64_t block) {
     char time[TIME_CHARS];
-    const struct sw_token_place place = sw_token_stream_place(stream, block);
+    const struct sw_token_location at = sw_token_stream_locate(stream, block);
     return sw_fail(SW_ERR_ARG,
                    "the data file %s%s was changed while it was in use (it has %lld bytes, written %s): what it says "
                    "from token %lld of %s on is not what the run began with; restore it and resume, or start a new run",
                    now->path, now->suffix, (long long)now->bytes, text_of_time(&now->written, time),
-                   (long long)place.index, place.file);
+                   (long long)at.index, at.file);
 }
 
 /* Refuses a range of a part, and the marks after its first token, if the blocks that hold the range have changed since

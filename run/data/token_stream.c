@@ -442,10 +442,10 @@ static const struct source *source_of(const struct sw_token_stream *stream, int6
     return &stream->sources[low];
 }
 
-struct sw_token_place sw_token_stream_place(const struct sw_token_stream *stream, int64_t token) {
+struct sw_token_location sw_token_stream_locate(const struct sw_token_stream *stream, int64_t token) {
     assert(token >= 0 && token < stream->tokens);
     const struct source *source = source_of(stream, token);
-    return (struct sw_token_place){.file = source->path, .index = token - source->first};
+    return (struct sw_token_location){.file = source->path, .index = token - source->first};
 }
 
 static void widen(const unsigned char *from, int width_bytes, int64_t count, int32_t *to) {

@@ -74,11 +74,11 @@ const struct sw_data_file *sw_token_stream_newest_file(const struct sw_token_str
 void sw_token_stream_hash_identity(const struct sw_token_stream *stream, XXH3_state_t *hash);
 
 /* The file and index of a token, for messages. */
-struct sw_token_place {
+struct sw_token_location {
     const char *file;
     int64_t index;
 };
-struct sw_token_place sw_token_stream_place(const struct sw_token_stream *stream, int64_t token);
+struct sw_token_location sw_token_stream_locate(const struct sw_token_stream *stream, int64_t token);
 
 /* Counts of a range of tokens, as users count: a document that was split is one document, and padding is none. */
 struct sw_token_counts {

@@ -132,7 +132,7 @@ static struct run_of_units counterparts(const struct sw_group_reader *self, cons
 }
 
 /* A tensor of a rank, and the unit that holds it. */
-struct place {
+struct unit_tensor {
     int64_t unit;
     const struct sw_tensor *tensor;
 };
@@ -160,7 +160,7 @@ static int64_t first_from(const struct sw_tensor *tensor, int64_t whole) {
 
 /* Reads elements [low, high) of a rank's tensor, and copies each to its position in `out`, which begins at element
  * `whole` of the whole tensor. */
-static sw_status take_piece(const struct sw_group_reader *self, const struct sw_load *load, struct place at,
+static sw_status take_piece(const struct sw_group_reader *self, const struct sw_load *load, struct unit_tensor at,
                             int64_t low, int64_t high, int64_t whole, float *out) {
     const int64_t first = at.tensor->offset + low;
     if (load->prepare != NULL)
@@ -176,7 +176,7 @@ static sw_status take_piece(const struct sw_group_reader *self, const struct sw_
 
 /* Reads a rank's share of elements [whole, whole + count) of a tensor, in pieces small enough for its reader: tiles
  * share its memory. A piece that begins within a grain touches one grain more. */
-static sw_status take_part(const struct sw_group_reader *self, const struct sw_load *load, struct place at,
+static sw_status take_part(const struct sw_group_reader *self, const struct sw_load *load, struct unit_tensor at,
                            int64_t whole, int64_t count, float *out) {
     const int64_t low = first_from(at.tensor, whole), high = first_from(at.tensor, whole + count);
     const int64_t most = load->most_grains > 0 ? (load->most_grains - 1) * SW_GRAIN_ELEMS : WINDOW_ELEMS;
@@ -190,11 +190,11 @@ static sw_status take_parts(struct sw_group_reader *self, const struct sw_group_
                             int64_t whole, int64_t run, float *out, bool *out_replicated) {
     const struct run_of_units of = counterparts(self, part->units, self->unit);
     for (int64_t u = of.first; u < of.end; u++) {
-        const struct place place = {u, tensor_in(&part->units->unit[u], name)};
-        if (place.tensor == NULL)
+        const struct unit_tensor at = {u, tensor_in(&part->units->unit[u], name)};
+        if (at.tensor == NULL)
             continue;
-        SW_TRY(take_part(self, &part->load, place, whole, run, out));
-        *out_replicated = place.tensor->part.replicated;
+        SW_TRY(take_part(self, &part->load, at, whole, run, out));
+        *out_replicated = at.tensor->part.replicated;
     }
     return SW_OK;
 }
