@@ -134,8 +134,7 @@ static sw_status reap(struct sw_store_reader *self, struct sw_store_lane *lane) 
 
 static sw_status await(struct sw_store_reader *self, const struct box *box) {
     for (int64_t s = 0; box->under_way > 0; s = (s + 1) % self->stores.count)
-        if (sw_store_outstanding(self->lane[s]) > 0)
-            SW_TRY(reap(self, self->lane[s]));
+        SW_TRY(reap(self, self->lane[s]));
     return SW_OK;
 }
 

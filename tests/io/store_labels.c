@@ -124,13 +124,12 @@ static void only_a_damaged_label_is_written_again(void **state) {
     const struct store_directories directories = make_store_directories(*state, 2);
     int written[2] = {0};
     struct fake_ring_script script = {.carry_out = count_labels, .context = written, .seed = 1};
-    const struct sw_ring_source rings = {.open = fake_ring_open, .context = &script};
     struct sw_store *store = create_store(&directories);
     commit_steps(store, 1, 1);
     sw_store_close(store);
     flip_bit(store_file(&directories, 1), SW_FORMAT_PAGE_BYTES / 2);
     for (int time = 0; time < 2; time++) {
-        CHECK_OK(sw_store_open_on(&rings, directories.path, 2, true, SW_STORE_NEWEST, &store));
+        store = reopen_store_on(&directories, &script);
         check_at_step(store, 1);
         sw_store_close(store);
         CHECK(written[0] == 0 && written[1] == 1);

@@ -1,7 +1,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "io/store/format.h"
+#include "io/store/store_private.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +39,13 @@ struct sw_store *create_store(const struct store_directories *directories) {
 struct sw_store *reopen_store(const struct store_directories *directories) {
     struct sw_store *store = NULL;
     CHECK_OK(sw_store_open(directories->path, directories->count, true, SW_STORE_NEWEST, &store));
+    return store;
+}
+
+struct sw_store *reopen_store_on(const struct store_directories *directories, struct fake_ring_script *script) {
+    const struct sw_ring_source rings = {.open = fake_ring_open, .context = script};
+    struct sw_store *store = NULL;
+    CHECK_OK(sw_store_open_on(&rings, directories->path, directories->count, true, SW_STORE_NEWEST, &store));
     return store;
 }
 

@@ -18,6 +18,8 @@ const char *store_file(const struct store_directories *directories, int index);
 
 struct sw_store *create_store(const struct store_directories *directories);
 struct sw_store *reopen_store(const struct store_directories *directories);
+/* Opens it on rings that follow the script, which must outlive the store. */
+struct sw_store *reopen_store_on(const struct store_directories *directories, struct fake_ring_script *script);
 
 void fill_grain(void *grain, int64_t bytes, int64_t unit, int64_t index, int64_t version);
 
