@@ -62,8 +62,7 @@ sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, 
                          (long long)step, generation));
     exchange_slots(store);
     store->committed_sequence = store->sequence;
-    if (store->generations == SW_STORE_GENERATIONS)
-        atomic_store(&store->previous_step, store->commit.step);
+    atomic_store(&store->previous_step, store->commit.step);
     sw_store_set_commit(store, step, generation, meta);
     return SW_OK;
 }

@@ -454,7 +454,7 @@ static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
 static void put_files(json_t *root, const char *name, const struct sw_text_files *files) {
     char digest[DIGEST_CHARS];
     digest_text(files->digest, digest);
-    if (root != NULL && files->count > 0)
+    if (files->count > 0)
         json_object_set_new(root, name,
                             json_pack("{s:I, s:I, s:s}", "count", (json_int_t)files->count, "bytes",
                                       (json_int_t)files->bytes, "digest", digest));
@@ -480,22 +480,19 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     free(config);
     put_files(root, "data_files", &run->texts.data_files);
     put_files(root, "val_files", &run->texts.val_files);
-    if (root != NULL)
-        sw_run_optimizer_to_json(run, root);
-    if (root != NULL && run->turn_end.token != NULL)
+    /* Nothing is added to or by what there is no memory for, nor by a member that is NULL. */
+    sw_run_optimizer_to_json(run, root);
+    if (run->turn_end.token != NULL)
         json_object_set_new(root, "turn_end",
                             json_pack("{s:i, s:s}", "id", (int)run->turn_end.id, "token", run->turn_end.token));
     digest_text(run->frozen_digest, digest);
-    if (root != NULL && run->frozen_digest != 0)
+    if (run->frozen_digest != 0)
         json_object_set_new(root, "frozen_digest", json_string(digest));
-    if (root != NULL && run->products.library != 0)
+    if (run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
-    if (run->model_files != NULL)
-        json_object_set(root, "model_files", run->model_files);
-    if (run->machine != NULL)
-        json_object_set(root, "machine", run->machine);
-    if (run->prediction != NULL)
-        json_object_set(root, "prediction", run->prediction);
+    json_object_set(root, "model_files", run->model_files);
+    json_object_set(root, "machine", run->machine);
+    json_object_set(root, "prediction", run->prediction);
     if (status == SW_OK)
         return sw_json_write_checked_file(path, root, SW_FILE_PRIVATE);
     json_decref(root);

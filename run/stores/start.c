@@ -38,8 +38,7 @@ sw_status sw_unfinished_start_write(int file, const char *path, const struct sw_
     json_t *root = json_pack("{s:i, s:I, s:I, s:b, s:o}", "spillway_start", START_VERSION, "ranks",
                              (json_int_t)run->ranks, "tensor", (json_int_t)run->tensor_ranks, "whole", run->whole,
                              "stores", sw_run_stores_to_json(run->store, run->ranks));
-    if (root != NULL)
-        sw_run_optimizer_to_json(run, root);
+    sw_run_optimizer_to_json(run, root);
     char *text = root == NULL ? NULL : sw_json_checked_text(root);
     const sw_status status =
         text == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to write %s", path) : write_and_flush(file, path, text);

@@ -94,16 +94,23 @@ static size_t load(void *const *state, const char *name, char text[TEXT_BYTES]) 
     return bytes;
 }
 
+/* Checks that a reader that took a file has not dropped an error on the way. */
+static void expect_no_error(void) {
+    assert_string_equal(sw_error_message(SW_OK), sw_status_name(SW_OK));
+}
+
 /* A reader of one of the two files. Returns whether it took the file, and else makes sure that the message names it. */
 typedef bool (*reader)(void *const *state);
 
 static bool takes_run(void *const *state) {
     struct sw_run run = {0};
     const sw_status status = sw_run_read(((struct support_folder *)*state)->path, &run);
-    if (status != SW_OK)
+    if (status != SW_OK) {
         assert_non_null(strstr(sw_error_message(status), "run.json"));
-    else
+    } else {
+        expect_no_error();
         (void)sw_settings_check(&run.settings); /* its values are judged when the run goes on */
+    }
     sw_error_clear();
     sw_run_release(&run);
     return status == SW_OK;
@@ -114,12 +121,40 @@ static bool takes_start(void *const *state) {
     const sw_status status = sw_unfinished_start_read(((struct support_folder *)*state)->path, &unfinished);
     if (status != SW_OK)
         assert_non_null(strstr(sw_error_message(status), SW_START_FILE_NAME));
-    else if (unfinished.whole)
+    else
+        expect_no_error();
+    if (status == SW_OK && unfinished.whole)
         (void)sw_unfinished_start_check(((struct support_folder *)*state)->path, &unfinished);
     sw_error_clear();
     const bool taken = status == SW_OK && unfinished.whole;
     sw_unfinished_start_release(&unfinished);
     return taken;
+}
+
+static void test_a_run_that_is_read_and_written_stays_the_same(void **state) {
+    const char *folder = ((struct support_folder *)*state)->path;
+    char before[TEXT_BYTES], after[TEXT_BYTES];
+    struct sw_run run = {0};
+    write_run(state);
+    load(state, "run.json", before);
+    support_expect_ok(sw_run_read(folder, &run), "reading");
+    assert_true(run.products.library == 1 && run.model_files != NULL && run.machine != NULL && run.prediction != NULL);
+    support_expect_ok(sw_run_write(folder, &run), "writing again");
+    load(state, "run.json", after);
+    assert_string_equal(before, after);
+    sw_run_release(&run);
+}
+
+static void test_a_start_is_read_as_it_was_written(void **state) {
+    struct sw_start_left left;
+    write_start(state);
+    support_expect_ok(sw_start_left_read(((struct support_folder *)*state)->path, &left), "reading");
+    assert_true(left.whole && left.run.ranks == 2 && left.run.tensor_ranks == 2);
+    assert_int_equal(left.run.optimizer, SW_OPTIMIZER_8BIT);
+    assert_string_equal(left.run.store[1].id, OTHER_ID);
+    assert_int_equal(left.run.store[1].local_rank, 1);
+    assert_string_equal(left.run.store[1].places.items[0], "/disk/1");
+    sw_start_left_release(&left);
 }
 
 /* Flips bits of a file: each of its beginning, where the checksum is, and one of every later byte, which the checksum
@@ -322,6 +357,8 @@ static void test_a_start_that_failed_leaves_no_folder_of_a_rank(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        IN_FOLDER(test_a_run_that_is_read_and_written_stays_the_same),
+        IN_FOLDER(test_a_start_is_read_as_it_was_written),
         IN_FOLDER(test_flipped_bits_of_run_json_are_seen),
         IN_FOLDER(test_flipped_bits_of_starting_json_are_seen),
         IN_FOLDER(test_who_edits_takes_the_checksum_out),
