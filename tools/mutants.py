@@ -2,8 +2,11 @@
 """Forces every condition of an `if` (those of SW_TRY too) in io/store, run/folder and run/stores to true and to false, one at a time,
 and tells which of the tests notice.
 
-The build has all mutants in it (tests/equipment/mutants.h), so it is made once. A first run of each test records which conditions it
-reaches, with which values: a condition is forced against what a test has seen, in those tests alone, the quickest first.
+The build has all mutants in it (tests/equipment/mutants.h), so it is made once. A first run of each case of a test records which
+conditions the case reaches, with which values: a condition is forced against what a case has seen, in those cases alone. All mutants
+get some seconds each before any gets more. Quick cases come first, and where these were not enough, those that are most about the
+file: that reach what few cases reach there, or caught other mutants of it. A mutant that survived is "open" where some cases that
+reach it were not tried.
 """
 
 import argparse
@@ -12,11 +15,14 @@ import concurrent.futures
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+
+import run_tests
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build-mutants")
@@ -25,11 +31,14 @@ FOLDERS = ("io/store/", "run/folder/", "run/stores/")
 TESTS = ("io:store", "io:layout", "run:rank_stores", "run:departure", "job:room", "fuzz:superblock", "fuzz:run", "fuzz:start",
          "e2e:crash", "e2e:cli_run_folder", "e2e:cli_run_model", "e2e:cli_removed", "e2e:cli_bad_stores", "e2e:cli_verify",
          "e2e:cli_durability", "e2e:cli_interrupted", "e2e:cli_runs", "e2e:cli_freeze", "e2e:cli_export", "e2e:cli_power",
-         "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state")
-SLOWER = 3  # a mutant's test may take so many times its seconds, and STILL_S more
+         "e2e:cli_ranks_elastic", "e2e:cli_small_disks", "e2e:cli_optimizer_state", "e2e:cli_loading", "e2e:cli_room",
+         "e2e:cli_early_stop", "e2e:cli_generate", "e2e:cli_tensor", "e2e:cli_ranks_tensor", "run:run_json", "run:store_reader")
+SLOWER = 3  # a mutant's case may take so many times its seconds, and STILL_S more
 STILL_S = 10
+FIRST_S = 4  # the seconds that each mutant gets first; MORE times as many in each further round
+MORE = 4
 WRITE_S = 60
-OUTCOMES = ("caught", "survived", "not reached", "late")
+OUTCOMES = ("caught", "survived", "open", "not reached", "late")
 LOOK_S = 0.02  # between two looks at what a test has printed
 
 
@@ -39,10 +48,10 @@ def described(what):
         return json.load(file)
 
 
-def declared():
+def declared(names):
     for test in described("tests"):
         label = f"{test['suite'][0].split(':')[-1]}:{test['name']}"
-        if label.startswith(TESTS):
+        if label.startswith(TESTS) and label.startswith(names):
             yield label, test
 
 
@@ -54,26 +63,67 @@ def build(tests):
                    stdout=subprocess.DEVNULL)
 
 
+def case_names(label, test):
+    """Returns the names of a test's cases, from its source; none where the whole test is one."""
+    area, name = label.split(":")
+    scripts = [argument for argument in test["cmd"] if argument.endswith(".py")]
+    path = scripts[0] if scripts else os.path.join(ROOT, "tests", area, name + ".c")
+    if area == "fuzz" or not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if not scripts:
+        return re.findall(r"^static void (\w+)\(void \*\*\w+\) \{", text, re.MULTILINE)
+    listed = re.findall(r"^script_test\.run\(([\w, \n]*)\)", text, re.MULTILINE)
+    return re.findall(r"\w+", listed[-1]) if listed else []
+
+
+def cases_of(tests):
+    """Returns each case's test and the name of the case, or None where the whole test is one, by label."""
+    cases = {}
+    for label, test in tests:
+        names = case_names(label, test)
+        cases |= {f"{label}:{name}": (test, name) for name in names} if names else {label: (test, None)}
+    return cases
+
+
 def passes(output, ended):
-    """Reads what a test prints, until it has ended or a case has failed. Returns whether none has."""
-    unfinished = ""
+    """Reads what a test prints, until it has ended or a case has failed. Returns whether a case came and none has failed."""
+    unfinished, came = "", False
     while True:
         last = ended()
         unfinished += output.read()
         lines = unfinished.split("\n")
         unfinished = lines.pop()
+        came = came or any(line.startswith("ok") for line in lines)
         if any(line.startswith(("not ok", "Bail out")) for line in lines):
             return False
         if last:
-            return True
+            return came
         time.sleep(LOOK_S)
 
 
-def run(test, more, limit_s):
-    """Returns "passed", "failed", or "late" where the test had to be ended after limit_s. It has a folder of its own, and ends with all
-    that it started when its first case has failed."""
-    with tempfile.TemporaryDirectory(prefix="spillway-mutant-", ignore_cleanup_errors=True) as folder:
-        env = os.environ | test["env"] | {"PYTHONUNBUFFERED": "1"} | more
+def end_all_in(folder):
+    """Ends every process that was started with this folder for its files, whatever session it is in."""
+    wanted = f"TMPDIR={folder}".encode()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    os.kill(int(name), signal.SIGKILL)
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            pass
+
+
+def run(case, more, limit_s):
+    """Returns "passed", "failed", or "late" where the case had to be ended after limit_s. It has a folder of its own, and ends with
+    all that it started as soon as it has failed."""
+    test, name = case
+    with tempfile.TemporaryDirectory(prefix="mutant-", dir=BUILD, ignore_cleanup_errors=True) as folder:
+        os.chmod(folder, 0o755)  # some tests go on as another user
+        env = {**run_tests.ENVIRONMENT, **os.environ, **test["env"], "PYTHONUNBUFFERED": "1", "TMPDIR": folder, **more}
+        if name:
+            env["SW_TEST_FILTER"] = name
         path, work = os.path.join(folder, "output"), os.path.join(folder, "work")
         os.mkdir(work)
         with open(path, "wb") as output:
@@ -83,30 +133,31 @@ def run(test, more, limit_s):
         with open(path, encoding="utf-8", errors="replace") as output:
             right = passes(output, lambda: program.poll() is not None or time.monotonic() > limit)
         status = program.poll()
-        try:
-            os.killpg(program.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        end_all_in(folder)
         program.wait()
-        if right and status is None:
+        if status is None and time.monotonic() > limit:
             return "late"
         return "passed" if right and status == 0 else "failed"
 
 
-def record(tests, most_s):
-    """Returns the seconds of each test that passes within most_s, and the values that conditions had in it."""
-    seconds, seen = {}, {}
-    for label, test in tests:
+def record(cases, most_s, notes_path):
+    """Returns for each case that passes within most_s its seconds, and the values that conditions had in it. They stay in the file
+    notes_path, for the next time, which takes them from there."""
+    seen = {}
+    if notes_path and os.path.exists(notes_path):
+        with open(notes_path, encoding="utf-8") as file:
+            seen = json.load(file)
+    for label in [label for label in cases if label not in seen]:
         with tempfile.NamedTemporaryFile("r", prefix="spillway-seen-") as notes:
             os.chmod(notes.name, 0o666)  # some tests go on as another user
             begun = time.monotonic()
-            if run(test, {"SW_MUTANTS_SEEN": notes.name}, most_s) != "passed":
-                print(f"{label} is left out: it fails or takes more than {most_s} s", flush=True)
-                continue
-            seconds[label] = time.monotonic() - begun
-            seen[label] = {line.strip() for line in notes if line.startswith(FOLDERS)}
-        print(f"{label}: {seconds[label]:.1f} s, {len(seen[label])} values", flush=True)
-    return seconds, seen
+            ended = run(cases[label], {"SW_MUTANTS_SEEN": notes.name}, most_s)
+            values = sorted({line.strip() for line in notes if line.startswith(FOLDERS)})
+            seen[label] = {"ended": ended, "seconds": time.monotonic() - begun, "values": values}
+        print(f"{label}: {ended}, {seen[label]['seconds']:.1f} s, {len(values)} values", flush=True)
+        if notes_path:
+            write_json(notes_path, seen)
+    return {label: seen[label] | {"values": set(seen[label]["values"])} for label in cases if seen[label]["ended"] == "passed"}
 
 
 def conditions():
@@ -120,99 +171,153 @@ def conditions():
                             yield f"{folder}{name}:{number}"
 
 
-def text_of(condition):
-    path, number = condition.split(":")
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        return file.read().splitlines()[int(number) - 1].strip()
-
-
-def known(path, chosen):
-    """Reads which mutants an earlier run caught. A condition that has moved since is found by its file and its text, where these tell it
-    apart. The others are judged again, as this run may have more tests."""
-    def named(condition, text):
-        return condition.split(":")[0], text
-
-    times = collections.Counter(named(condition, text_of(condition)) for condition in conditions())
-    with open(path, encoding="utf-8") as file:
-        results = {named(result["condition"], result["text"]) + (result["forced"],): result for result in json.load(file)["mutants"]}
+def texts():
+    """Returns the line of each condition."""
     found = {}
-    for condition in chosen:
-        name = named(condition, text_of(condition))
-        for forced in (True, False):
-            result = results.get(name + (forced,), {"outcome": "late"})
-            if times[name] == 1 and result["outcome"] == "caught":
-                found[condition, forced] = result | {"condition": condition}
+    for condition in conditions():
+        path, number = condition.split(":")
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            found[condition] = file.read().splitlines()[int(number) - 1].strip()
     return found
 
 
-def judge(condition, forced, tests, seconds, seen):
-    """Returns what became of a mutant, and the test that noticed it. "Late" is a test that took too long: the mutant may hang, or the
-    machine was busy."""
-    against = f"{condition}:{1 - forced}"
-    reached = sorted((label for label in seen if against in seen[label]), key=seconds.get)
-    for label in reached:
-        ended = run(tests[label], {"SW_MUTANT": f"{condition}:{forced}"}, SLOWER * seconds[label] + STILL_S)
-        if ended != "passed":
-            return {"failed": "caught", "late": "late"}[ended], label
-    return ("survived" if reached else "not reached"), None
+class Mutant:
+    """A condition that is forced, and what became of it. "Late" is a case that took too long, though not without the mutant."""
+
+    def __init__(self, condition, text, forced):
+        self.condition, self.text, self.forced = condition, text, forced
+        self.outcome, self.by, self.tried, self.reached = None, None, set(), 0
+
+    def told(self):
+        outcome = "open" if self.outcome == "survived" and len(self.tried) < self.reached else self.outcome
+        return {"condition": self.condition, "text": self.text, "forced": self.forced, "outcome": outcome, "by": self.by,
+                "tried": len(self.tried), "reached": self.reached}
+
+    def path(self):
+        return self.condition.split(":")[0]
+
+    def is_open(self):
+        return self.outcome not in ("caught", "late") and (self.outcome is None or len(self.tried) < self.reached)
 
 
-def write(path, seed, conditions_count, results):
-    counts = collections.Counter(result["outcome"] for result in results)
+class Judge:
+    def __init__(self, cases, seen):
+        self.cases, self.seen = cases, seen
+        self.caught = collections.Counter()
+        # How much a case is about a file: each value of the file counts the more, the fewer cases have it.
+        self.about = collections.Counter()
+        times = collections.Counter(value for case in seen.values() for value in case["values"])
+        for label, case in seen.items():
+            for value in case["values"]:
+                self.about[value.split(":")[0], label] += 1 / times[value]
+
+    def judge(self, mutant, budget_s):
+        """Runs cases that reach the mutant until one fails or the seconds are used."""
+        against = f"{mutant.condition}:{int(not mutant.forced)}"
+        reached = [label for label in self.seen if against in self.seen[label]["values"]]
+        is_new = mutant.outcome is None
+        mutant.reached = len(reached)
+        if reached or mutant.outcome is None:
+            mutant.outcome = "survived" if reached else "not reached"
+        end = time.monotonic() + budget_s
+
+        def cost(label):
+            about = self.about[mutant.path(), label] * (1 + self.caught[mutant.path(), label])
+            return (self.seen[label]["seconds"] if is_new else 1) / about
+
+        for label in sorted(set(reached) - mutant.tried, key=cost):
+            if time.monotonic() >= end:
+                return
+            mutant.tried.add(label)
+            limit_s = SLOWER * self.seen[label]["seconds"] + STILL_S
+            ended = run(self.cases[label], {"SW_MUTANT": f"{mutant.condition}:{int(mutant.forced)}"}, limit_s)
+            if ended == "late" and run(self.cases[label], {}, limit_s) != "passed":
+                continue  # the machine is busy
+            if ended != "passed":
+                mutant.outcome, mutant.by = {"failed": "caught", "late": "late"}[ended], label
+                self.caught[mutant.path(), label] += 1
+                return
+
+
+def take_known(path, mutants):
+    """Takes over what an earlier run found. A condition that has moved since is found by its file and its text, where these tell it
+    apart. All but those that were caught are judged again, as this run may have more tests."""
+    times = collections.Counter((mutant.path(), mutant.text, mutant.forced) for mutant in mutants)
+    with open(path, encoding="utf-8") as file:
+        results = {(result["condition"].split(":")[0], result["text"], result["forced"]): result for result in json.load(file)["mutants"]}
+    for mutant in mutants:
+        name = mutant.path(), mutant.text, mutant.forced
+        if times[name] == 1 and name in results and results[name]["outcome"] in ("caught", "survived", "open"):
+            mutant.outcome = "caught" if results[name]["outcome"] == "caught" else "survived"
+            mutant.by = results[name]["by"]
+
+
+def write_json(path, value):
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".new", path)
+
+
+def write(path, seed, mutants):
+    judged = [mutant.told() for mutant in mutants if mutant.outcome]
+    counts = collections.Counter(mutant["outcome"] for mutant in judged)
     if path:
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump({"seed": seed, "conditions": conditions_count, "counts": counts, "mutants": results}, file, indent=1)
-            file.write("\n")
-        os.replace(path + ".new", path)
+        write_json(path, {"seed": seed, "conditions": len(mutants) // 2, "counts": counts, "mutants": judged})
     return counts
 
 
 def options_of():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="conditions whose path begins so, such as io/store/commit.c")
-    parser.add_argument("--tests", default="", help="only those whose AREA:NAME begins so, such as io:")
+    parser.add_argument("--tests", default="", help="only those whose AREA:NAME begins with one of these, separated by commas")
     parser.add_argument("--share", type=float, default=1.0, help="of the conditions, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most-seconds", type=float, default=60.0, help="tests that take longer are left out")
-    parser.add_argument("--minutes", type=float, default=0, help="begin no mutant after so many; 0: no limit")
+    parser.add_argument("--most-seconds", type=float, default=60.0, help="cases that take longer are left out")
+    parser.add_argument("--seen", metavar="FILE", help="keep here what cases reach, or take it from here while no source has changed")
+    parser.add_argument("--minutes", type=float, default=0, help="begin nothing after so many; 0: no limit")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants that are judged at a time")
     parser.add_argument("--json", metavar="FILE", help="write all results, and every minute those that are there")
-    parser.add_argument("--go-on", metavar="FILE", help="judge only what this file of --json has not as caught")
+    parser.add_argument("--go-on", metavar="FILE", help="judge only what this file of --json does not have as caught")
     return parser.parse_args()
 
 
 def main():
     options = options_of()
     end = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    tests = {label: test for label, test in declared() if label.startswith(options.tests)}
+    tests = dict(declared(tuple(options.tests.split(","))))
     build(tests.values())
-    seconds, seen = record(tests.items(), options.most_seconds)
-    chosen = [c for c in dict.fromkeys(conditions()) if c.startswith(options.only)]
+    lines = texts()
+    chosen = [condition for condition in lines if condition.startswith(options.only)]
     random.Random(options.seed).shuffle(chosen)
     chosen = chosen[:round(options.share * len(chosen))]
-    judged = known(options.go_on, chosen) if options.go_on else {}
-    results = list(judged.values())
+    mutants = [Mutant(condition, lines[condition], forced) for condition in chosen for forced in (True, False)]
+    if options.go_on:
+        take_known(options.go_on, mutants)
+    cases = cases_of(tests.items())
+    judge = Judge(cases, record(cases, options.most_seconds, options.seen))
+    budget_s = FIRST_S
 
-    def result_of(mutant):
-        condition, forced = mutant
-        if time.monotonic() >= end:
-            return None
-        outcome, by = judge(condition, forced, tests, seconds, seen)
-        if outcome != "caught":
-            print(f"{condition} always {bool(forced)}: {outcome}: {text_of(condition)}", flush=True)
-        return {"condition": condition, "text": text_of(condition), "forced": bool(forced), "outcome": outcome, "by": by}
+    def judged(mutant):
+        if time.monotonic() < end:
+            judge.judge(mutant, budget_s)
+        if mutant.outcome not in (None, "caught"):
+            print(f"{mutant.condition} always {mutant.forced}: {mutant.outcome} ({len(mutant.tried)} of {mutant.reached} cases): {mutant.text}",
+                  flush=True)
 
+    # Mutants that an earlier run has not judged come first.
+    left = sorted((mutant for mutant in mutants if mutant.outcome != "caught"), key=lambda mutant: mutant.outcome is not None)
     written = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        mutants = [(condition, forced) for condition in chosen for forced in (1, 0) if (condition, bool(forced)) not in judged]
-        for result in pool.map(result_of, mutants):
-            if result is not None:
-                results.append(result)
-            if time.monotonic() > written + WRITE_S:
-                write(options.json, options.seed, len(chosen), results)
-                written = time.monotonic()
-    counts = write(options.json, options.seed, len(chosen), results)
-    print(f"{len(results)} mutants: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES))
+        while left and time.monotonic() < end:
+            for _ in pool.map(judged, left):
+                if time.monotonic() > written + WRITE_S:
+                    write(options.json, options.seed, mutants)
+                    written = time.monotonic()
+            print(f"each mutant that is not caught had {budget_s} s more", flush=True)
+            left, budget_s = [mutant for mutant in left if mutant.is_open()], MORE * budget_s
+    counts = write(options.json, options.seed, mutants)
+    print(f"{sum(counts.values())} mutants: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES))
     return 0
 
 

@@ -46,6 +46,12 @@ ARITHMETIC = {
     "e2e/cli_eval": {}, "e2e/cli_families": {}, "e2e/cli_generate": {}, "e2e/cli_masks": {}, "e2e/cli_runs": {}, "e2e/cli_tiles": {},
 }
 NO_ARITHMETIC = ("cuda", "_gpu", "ptx")
+# A launcher of ranks looks up this machine's name. Where nobody knows it, as without /etc/hosts, it waits no longer.
+# A thread of OpenMP that waits by turning takes the core from the one that it waits for, tenfold where others run.
+# MPI looks for networks that no test needs, which takes half of a start, and Open MPI 5 reports what it does not find.
+# No test needs good rates of this machine, which take half a minute of all cores to measure.
+ENVIRONMENT = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_WAIT_POLICY": "passive", "OMPI_MCA_pml": "ob1",
+               "OMPI_MCA_btl": "^tcp", "SW_MEASURE_SHARE": "0.04"}
 
 
 @dataclass
@@ -195,13 +201,7 @@ def run_program(test, environment, running, cpu_s, still_s=STILL_S):
 
 
 def run_test(test, options, scratch):
-    # A launcher of ranks looks up this machine's name. Where nobody knows it, as without /etc/hosts, it waits no longer.
-    # A thread of OpenMP that waits by turning takes the core from the one that it waits for, tenfold where others run.
-    # MPI looks for networks that no test needs, which takes half of a start, and Open MPI 5 reports what it does not find.
-    # No test needs good rates of this machine, which take half a minute of all cores to measure.
-    environment = {"RES_OPTIONS": "timeout:1 attempts:1", "OMP_WAIT_POLICY": "passive", "OMPI_MCA_pml": "ob1",
-                   "OMPI_MCA_btl": "^tcp", "SW_MEASURE_SHARE": "0.04",
-                   **os.environ, **test["env"], "SW_TEST_TIME_FACTOR": str(options.time_factor)}
+    environment = {**ENVIRONMENT, **os.environ, **test["env"], "SW_TEST_TIME_FACTOR": str(options.time_factor)}
     started = time.monotonic()
     # A folder of its own: launchers of ranks that share one remove each other's files.
     with tempfile.TemporaryDirectory(dir=scratch, prefix="", ignore_cleanup_errors=True) as environment["TMPDIR"]:
