@@ -3,7 +3,7 @@
 #include "core/files/files.h"
 #include "job/rates.h"
 #include "job/store.h"
-#include "offload/engine/timeline.h"
+#include "offload/engine/trace.h"
 #include "offload/simulate/outline_price.h"
 
 #include <math.h>

@@ -15,7 +15,7 @@ struct sw_forecast {
     double save_s;             /* seconds that a save adds to training; 0: unknown, or there are no saves */
     double narrow_step_s;      /* step.step_s with --optimizer-state 8bit, if that is less than half; else 0 */
     struct sw_profile_source source;
-    char *timeline; /* timeline of the step as JSON (offload/engine/timeline.h), owned; NULL: none */
+    char *timeline; /* timeline of the step as JSON (offload/engine/trace.h), owned; NULL: none */
 };
 
 /* Predicts the steps of a complete plan. The caller releases the forecast, even after a failure. */

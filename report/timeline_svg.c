@@ -4,7 +4,7 @@
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/size.h"
-#include "offload/engine/timeline.h"
+#include "offload/engine/trace.h"
 #include "report/page.h"
 
 #include <math.h>

@@ -9,7 +9,7 @@
 /* Refuses a path where something exists: it may be mistyped, and name state or data. */
 sw_status sw_timeline_svg_check(const char *path);
 
-/* Writes the image of a timeline (the JSON of offload/engine/timeline.h) to a new file. The image has at most one bar
+/* Writes the image of a timeline (the JSON of offload/engine/trace.h) to a new file. The image has at most one bar
  * per span of the timeline, and less than 1 MB in all. */
 sw_status sw_timeline_svg_write(const char *path, const char *timeline, const char *title);
 

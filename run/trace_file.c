@@ -5,7 +5,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "core/status.h"
-#include "offload/engine/timeline.h"
+#include "offload/engine/trace.h"
 #include "run/folder/run.h"
 
 #include <errno.h>

@@ -156,41 +156,4 @@ void sw_engine_stop_lanes(struct sw_engine *engine);
 /* Counts the ops of a lane that has nothing left to do anew. */
 void sw_engine_restart_lane(struct lane *lane);
 
-/* Functions that the kinds of lanes share. All but the first two, sw_lane_skips,
- * sw_lane_op_is_of_host and sw_lane_end_collective need the mutex. */
-const struct sw_op *sw_lane_op(const struct sw_engine *engine, const struct lane *lane, int64_t number);
-struct step_context *sw_lane_context(struct sw_engine *engine, const struct lane *lane, int64_t number);
-bool sw_lane_skips(const struct sw_engine *engine, const struct sw_op *op);
-/* Tells whether an op of a lane is work of the host although the lane's other ops are its device's. */
-bool sw_lane_op_is_of_host(const struct lane *lane, const struct sw_op *op);
-bool sw_lane_ready(const struct sw_engine *engine, const struct lane *lane);
-bool sw_engine_ended(const struct sw_engine *engine);
-/* Keeps the first failure and wakes everyone. */
-void sw_engine_fail(struct sw_engine *engine, sw_status status);
-/* Sleeps until the lane is ready, or the lanes end. */
-void sw_lane_sleep(struct sw_engine *engine, struct lane *lane);
-/* Tells the watch that a lane has begun an op, or, where op is NULL, that it has nothing to do. */
-void sw_lane_tell(const struct sw_engine *engine, const struct lane *lane, const struct sw_op *op);
-/* Returns the number, in its lane, of the op that a wait of an op of this step means; negative: there is none. */
-int64_t sw_wait_target(const struct sw_engine *engine, const struct sw_wait *wait, int64_t step);
-/* Ends what an op of the comm lane has begun, on the lane's thread: leaves it to the lane's device, which goes on
- * alone, or waits for it. */
-sw_status sw_lane_end_collective(const struct lane *lane, struct sw_comm_request *request);
-void sw_op_note_times(const struct sw_engine *engine, const struct step_context *context, const struct sw_op *op,
-                      struct sw_op_times times);
-
-/* The lanes of an asynchronous device (lanes_device.c). */
-enum { SW_DEVICE_WINDOW = 64 }; /* ops of a lane that are given to the device and not done */
-sw_status sw_device_lane_open(struct lane *lane);
-/* Frees what sw_device_lane_open took, after the lane's thread has been joined. */
-void sw_device_lane_close(struct lane *lane);
-sw_status sw_device_lane_start(struct lane *lane);
-/* Joins its second thread, once the lanes end. */
-void sw_device_lane_join(struct lane *lane);
-void sw_device_lane_restart(struct lane *lane);
-void *sw_device_lane_run(void *argument); /* the lane */
-/* Ends the comm lane's collectives that the device has and other ranks may never join, so that the lanes' second
- * threads come to an end. Called on the lane's thread, or once that is joined. */
-void sw_device_lane_withdraw(struct lane *lane);
-
 #endif

@@ -260,6 +260,15 @@ static sw_status run_commit(const struct op_run *run) {
                            engine->text);
 }
 
+/* Ends what an op of the comm lane has begun, on the lane's thread: leaves it to the lane's device, which goes on
+ * alone, or waits for it. */
+static sw_status end_collective(const struct lane *lane, struct sw_comm_request *request) {
+    if (lane->left == NULL)
+        return sw_comm_wait(request);
+    sw_comm_leave(request, lane->left);
+    return SW_OK;
+}
+
 /* Returns a rank's part of the unit that an op works on: a chunk, for an op on a bucket, else the rank's shard. */
 static struct sw_span span_of(const struct sw_engine *engine, const struct sw_op *op, int rank) {
     const struct sw_plan *plan = engine->plan;
@@ -359,7 +368,7 @@ static sw_status run_exchange_gradients(const struct op_run *run) {
                                               .scope = scopes[op->level]};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_exchange(engine->spec.comm, &exchange, &request));
-    return sw_lane_end_collective(run->lane, request);
+    return end_collective(run->lane, request);
 }
 
 static sw_status run_dequantize_gradients(const struct op_run *run) {
@@ -416,7 +425,7 @@ static sw_status run_reduce_gradients(const struct op_run *run) {
                                           .scope = SW_SCOPE_DATA};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
-    return sw_lane_end_collective(run->lane, request);
+    return end_collective(run->lane, request);
 }
 
 /* Returns where the secondary shard of each rank of a part of a node begins, in bytes. Valid until the next call. */
@@ -448,7 +457,7 @@ static sw_status run_all_gather(const struct op_run *run) {
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
-    return sw_lane_end_collective(run->lane, request);
+    return end_collective(run->lane, request);
 }
 
 /* Copies the square sums of this rank's shards to its summary. */
@@ -552,7 +561,7 @@ static sw_status reduce_in_group(const struct op_run *run, void *data, const int
     };
     struct sw_comm_request *request;
     SW_TRY(sw_comm_reduce_scatter(engine->spec.comm, &reduce, &request));
-    return sw_lane_end_collective(run->lane, request);
+    return end_collective(run->lane, request);
 }
 
 static sw_status gather_in_group(const struct op_run *run, void *data, const int64_t *bounds_bytes) {
@@ -566,7 +575,7 @@ static sw_status gather_in_group(const struct op_run *run, void *data, const int
                                           .scope = SW_SCOPE_TENSOR};
     struct sw_comm_request *request;
     SW_TRY(sw_comm_all_gather(engine->spec.comm, &gather, &request));
-    return sw_lane_end_collective(run->lane, request);
+    return end_collective(run->lane, request);
 }
 
 /* Sums the fp32 accumulators of what every rank has, and gives the sums to all. */

@@ -45,4 +45,15 @@ int64_t sw_trace_steps(const struct sw_trace *trace);
 /* Writes all that is kept; no lane runs. A lane whose ops overlap has further rows. Errors stay on the file. */
 void sw_trace_write(const struct sw_trace *trace, FILE *out);
 
+/* The most spans of a lane; all lanes together have less than 2,000. */
+enum { SW_TIMELINE_LANE_SPANS = 220 };
+
+/* Writes the ops of a program that ran as a JSON object:
+ *     {"seconds": from the first start to the last end, "ops": how many ran, "units": of the model, "lanes": {"read":
+ * [SPAN, ...], ...}} A span is [start_us, duration_us, "what", first unit, last unit, ops, bytes]; unit -1: ops of no
+ * unit. Spans of a lane do not overlap. Neighbours that are too short to be seen are one span, named for the longer of
+ * them. Errors stay on the file. */
+void sw_timeline_write(const struct sw_plan *plan, const struct sw_program *program, const struct sw_op_times *times,
+                       FILE *out);
+
 #endif

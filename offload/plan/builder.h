@@ -105,16 +105,11 @@ int64_t sw_build_typed_bytes(const struct sw_builder *b, const struct sw_chunk *
 int64_t sw_build_weights_bytes(const struct sw_builder *b, const struct sw_chunk *chunk);
 
 /* Makes a unit's weights ready on the device and returns their slot: where they live, where they still are, or fetched
- * (fetch.c). */
+ * (update.c). */
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit);
 /* Copies a micro-batch's gathered rows of the embedding to the device and returns where they are. The embedding has
  * been fetched. */
 struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro);
-/* Gathers the rows of all micro-batches from a chunk of weights on the host. */
-void sw_build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand weights,
-                     struct sw_what what);
-/* Takes a device slot for a unit that lives elsewhere. */
-int32_t sw_build_unit_slot(struct sw_builder *b, int64_t unit);
 
 /* The update of a unit with the gradients of the step before, or its redo, which is written down in parts. */
 struct sw_unit_update {
@@ -158,7 +153,7 @@ void sw_build_read_tokens(struct sw_builder *b, int64_t micro);
 void sw_build_read_weights(struct sw_builder *b, int64_t unit, int32_t slot);
 void sw_build_touch_work(struct sw_builder *b);
 
-/* An accumulator in use: its slot on the device, and what was added so far (accumulate.c). */
+/* An accumulator in use: its slot on the device, and what was added so far (update.c). */
 struct sw_accumulator {
     int32_t slot;
     int64_t version;
@@ -220,9 +215,6 @@ struct sw_operand sw_build_write_norm_grad(struct sw_builder *b, int64_t unit, i
 void sw_build_reduce_norm_grad(struct sw_builder *b, const struct sw_norm_work *norm);
 void sw_build_backward_norm(struct sw_builder *b, const struct sw_norm_work *norm);
 
-/* Runs the head of a group, forward and backward, and returns the accumulator of a tied table (head.c). */
-struct sw_accumulator sw_build_head(struct sw_builder *b, struct sw_group *group);
-
 /* Copies the tokens of so many micro-batches to the device. */
 void sw_build_tokens(struct sw_builder *b, int64_t micros);
 /* Runs one unit's forward pass of each micro-batch of a group. */
@@ -233,8 +225,6 @@ void sw_build_backward(struct sw_builder *b, struct sw_group *group);
 /* Runs the head's forward pass of a group, as an op of `kind`: the loss or the logits. */
 void sw_build_inference_head(struct sw_builder *b, const struct sw_group *group, sw_op_kind kind);
 
-/* Rounds a finished gradient and moves it to where gradients live and, if `speculate`, into the update at once. */
-void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, bool speculate);
 void sw_build_norm(struct sw_builder *b);
 /* Adds to the last op that it writes the square sums of a chunk of gradients. */
 void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk);
@@ -251,13 +241,13 @@ void sw_build_reduce_group(struct sw_builder *b, int64_t unit, int32_t acc, int6
  * may be the same. */
 void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32_t to);
 /* Keeps this rank's secondary shard of a unit, which a device slot has whole, where a later gather is to find it
- * (secondary.c). The units of a program come in their order; those that come again change nothing. */
+ * (exchange.c). The units of a program come in their order; those that come again change nothing. */
 void sw_build_keep_secondary(struct sw_builder *b, int64_t unit, int32_t slot);
 /* Tells whether a unit's secondary shard is kept by now. */
 bool sw_build_has_secondary(const struct sw_builder *b, int64_t unit);
 /* Gathers the secondary shards of a unit into a device slot. */
 void sw_build_gather_secondary(struct sw_builder *b, int64_t unit, int32_t slot);
-/* Tells all ranks what each knows of the step (commit.c), square sums included or not, once the step is committed where
+/* Tells all ranks what each knows of the step (update.c), square sums included or not, once the step is committed where
  * it commits. */
 void sw_build_exchange_summary(struct sw_builder *b, bool sums);
 

@@ -12,9 +12,7 @@
 #include "core/status.h"
 #include "offload/plan/ops.h"
 #include "offload/plan/placement.h"
-#include "offload/plan/rises.h"
 #include "offload/plan/shard.h"
-#include "offload/plan/tensor.h"
 #include "offload/plan/unit.h"
 
 #include <assert.h>
@@ -162,6 +160,27 @@ enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_USEFUL = 64
 /* ZeRO stages (Rajbhandari et al. 2020, table 1 and section 5): each stage shards one state more among the ranks. */
 enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
 
+/* The tensor group of a rank (Shoeybi et al., arXiv 1909.08053): ranks that compute the same micro-batches, each with
+ * its part of every unit's matrices. What a unit adds up to is reduced to the rows of each rank and gathered again, so
+ * that every rank has all of it (the order of sums is that of the ranks). Norms and the biases behind a sum are on
+ * every rank. */
+struct sw_plan_tensor {
+    int ranks, rank;       /* 0 or 1 ranks: there is no group */
+    int node_ranks;        /* the fewest ranks that the group has on a node; 0: all of it is on one node */
+    int64_t rows;          /* of a micro-batch, which the ranks share out (sw_shard); at least as many as ranks */
+    int64_t softmax_bytes; /* what one rank tells the others of its part of the vocabulary, for a micro-batch */
+    int64_t product_bytes; /* gradient at the result of a block's first product, for a micro-batch; 0: backward passes
+                              are not split, as those of halves in tiles, or the plan does not train */
+    /* Each rank keeps its rows of the inputs that are kept for the backward pass, on whatever tier, and the group
+     * gathers those of units that are computed again: ZeRO-R's Pa, and Pa+cpu where they are not on the device
+     * (Rajbhandari et al. 2020, section 6.1). */
+    bool partition_inputs;
+    /* Sequence parallelism (Korthikanti et al., arXiv 2205.05198): a rank has but its rows of what units add up to, and
+     * keeps them for the backward pass. It normalises these rows, and the group gathers the normalised input of every
+     * unit, in both passes. */
+    bool sequence;
+};
+
 /* By how much the budgets are too small for the placement that comes nearest to them. */
 struct sw_plan_lack {
     int short_budgets;     /* budgets that are too small: 1 or 2 */
@@ -265,7 +284,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
 sw_status sw_plan_complete(struct sw_plan *plan);
 void sw_plan_destroy(struct sw_plan *plan);
 
-/* Makes room for peaks that outlines share (layout.c). */
+/* Makes room for peaks that outlines share. */
 sw_status sw_layout_peaks_create(struct sw_layout_peaks **out);
 void sw_layout_peaks_destroy(struct sw_layout_peaks *peaks);
 
@@ -277,7 +296,7 @@ sw_status sw_plan_check(const struct sw_plan *plan);
 /* Prints a readable table of tiers, placement and lanes. */
 void sw_plan_print(const struct sw_plan *plan, FILE *out);
 
-/* The functions below ask about a plan and change nothing (predicates.c, shards.c). */
+/* The functions below ask about a plan and change nothing (predicates.c). */
 
 /* Returns the group of an op in a timeline. */
 sw_work sw_op_work(const struct sw_op *op);
@@ -310,6 +329,38 @@ bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit);
  * SW_BUFFER_ALIGN_BYTES that these take: the grains in which the store keeps them. */
 int64_t sw_plan_input_bytes(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_input_pages(const struct sw_plan *plan, int64_t unit);
+
+/* Returns the ranks of a tensor group, at least 1; those of the whole job; and this one's number in the job. */
+int sw_plan_tensor_ranks(const struct sw_plan *plan);
+int sw_plan_job_ranks(const struct sw_plan *plan);
+int sw_plan_job_rank(const struct sw_plan *plan);
+/* Returns the rows of a micro-batch that a rank of the tensor group reduces and gathers. */
+struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank);
+/* Returns the elements of a unit that every rank of a tensor group has, at the unit's end, and those of them that a
+ * rank adds up, counted from the first of them. */
+int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit);
+struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank);
+/* Tells whether a unit of a tensor group continues the sum that the unit before began. A rank's output of the latter is
+ * its own and is not exchanged: the group adds the sums up behind the last unit that continues them, and in the
+ * backward pass the gradient at their norm, at the unit that began them, which alone has the norm. */
+bool sw_plan_continues(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each rank of a tensor group keeps its rows alone of a unit's input, or of any unit's. What continues a
+ * sum keeps its input whole, because that is the rank's own. */
+bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t unit);
+bool sw_plan_partitions_inputs(const struct sw_plan *plan);
+/* Tells whether a unit's backward pass needs no more of a partitioned input than this rank's rows, for the norm, where
+ * that comes after it: nothing of the unit is computed again. The group then does not gather the input. */
+bool sw_plan_recalls_rows(const struct sw_plan *plan, int64_t unit);
+/* Tells whether the backward pass of a unit leaves the gradients of its products' weights to ops of their own, beside
+ * which the group exchanges the gradient at its norm: a block's in a group, if it is not in tiles. */
+bool sw_plan_splits_backward(const struct sw_plan *plan, int64_t unit);
+/* Tells whether a unit's backward op needs the normalised input, which with sequence parallelism the plan keeps apart:
+ * its matrix products are computed again. Else only the gradient of the first product's weights does. */
+bool sw_plan_recalls_normed(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each rank of a tensor group normalises its rows alone; then it also keeps no others. */
+bool sw_plan_is_sequence_parallel(const struct sw_plan *plan);
+/* Returns the bytes of a row of a micro-batch, of which every unit's output has as many; in a tensor group. */
+int64_t sw_plan_row_bytes(const struct sw_plan *plan);
 
 /* Returns the slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);

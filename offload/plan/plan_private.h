@@ -154,21 +154,11 @@ sw_status sw_plan_place(struct sw_plan *plan);
  * many bytes as for the other. */
 bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b);
 
-/* Raises, in an order, what the request leaves open, as far as the budgets have room (rises.c). */
-sw_status sw_plan_raise(struct sw_plan *plan, const struct sw_rise_order *order);
-/* Tells whether an order holds nothing back. */
-bool sw_plan_all_may_rise(const struct sw_rise_order *order);
 /* Returns the share of the units, or of all changes to intermediates, that have risen as a rise would raise them. */
 double sw_plan_risen_share(const struct sw_plan *plan, sw_rise rise);
-/* Lowers what units compute again, from everything to as little as fits; of all changes this share at most. */
-sw_status sw_plan_keep_intermediates(struct sw_plan *plan, double share);
 
 /* Returns the role of an access in its op. */
 sw_role sw_role_of(const struct sw_op *op, const struct sw_access *access);
-
-/* Proves that every op has the operands that its kind needs, each in its role and exactly where the access says that
- * the content lies (check_operands.c). */
-sw_status sw_program_check_operands(const struct sw_plan *plan, const struct sw_program *program);
 
 /* Returns the bytes of a program's ops and accesses. */
 static inline int64_t sw_program_bytes(const struct sw_program *program) {

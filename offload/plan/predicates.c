@@ -1,4 +1,5 @@
 /* Answers questions about a plan. Every other file asks here and derives none of it by itself. */
+#include "core/ranks/comm.h"
 #include "core/size.h"
 #include "offload/plan/plan_private.h"
 
@@ -259,4 +260,276 @@ bool sw_plan_uses_nvme(const struct sw_plan *plan) {
             if (plan->placement[u].tier[state] == SW_NVME)
                 return true;
     return false;
+}
+
+/* Divides units into shards and chunks. */
+
+/* Messages above about 1 MiB a peer bring nothing. */
+#define STAGING_BYTES (8 * SW_MIB)
+
+int64_t sw_plan_staging_bytes(int ranks) {
+    return sw_max_i64(STAGING_BYTES, sw_comm_least_staging_bytes(ranks));
+}
+
+static int64_t unit_grains(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.units->unit[unit].grains;
+}
+
+int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_trains(plan, unit) ? unit_grains(plan, unit) : 0;
+}
+
+int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
+    return grains * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type);
+}
+
+int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t grains) {
+    return grains * sw_units_weights_bytes(plan->spec.units, unit, plan->spec.type);
+}
+
+int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
+    return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
+}
+
+struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
+    return sw_shard(unit_grains(plan, unit), sw_plan_ranks(plan), rank);
+}
+
+struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_shard_of(plan, unit, plan->spec.rank);
+}
+
+struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    if ((state == SW_GRADS || state == SW_OPTIMIZER) && !sw_plan_trains(plan, unit))
+        return (struct sw_span){0};
+    return sw_plan_is_sharded(plan, state) ? sw_plan_shard(plan, unit)
+                                           : (struct sw_span){.grains = unit_grains(plan, unit)};
+}
+
+struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
+    const bool before_reduction = state == SW_GRADS && tier == SW_DEVICE && plan->spec.zero < SW_ZERO_GRADS;
+    return before_reduction ? (struct sw_span){.grains = sw_plan_trained_grains(plan, unit)}
+                            : sw_plan_span(plan, state, unit);
+}
+
+/* Returns a chunk of a span, which has no grains where the span ends before. */
+static struct sw_span chunk_of(const struct sw_plan *plan, struct sw_span span, int64_t chunk) {
+    const int64_t first = sw_min_i64(chunk * plan->spec.chunk_grains, span.grains);
+    return (struct sw_span){.first_grain = span.first_grain + first,
+                            .grains = sw_min_i64(plan->spec.chunk_grains, span.grains - first)};
+}
+
+int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(unit_grains(plan, unit), plan->spec.chunk_grains);
+}
+
+struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, (struct sw_span){.grains = unit_grains(plan, unit)}, chunk);
+}
+
+int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    return sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
+}
+
+struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
+}
+
+int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(sw_plan_shard(plan, unit).grains, plan->spec.chunk_grains);
+}
+
+struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk) {
+    return chunk_of(plan, sw_plan_shard_of(plan, unit, rank), chunk);
+}
+
+int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(sw_shard_most_grains(sw_plan_trained_grains(plan, unit), sw_plan_ranks(plan)),
+                     plan->spec.chunk_grains);
+}
+
+int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t number, int rank) {
+    const int ranks = sw_plan_ranks(plan);
+    const int64_t longer = sw_min_i64(rank, unit_grains(plan, unit) % ranks);
+    return longer * sw_plan_shard_chunk(plan, unit, 0, number).grains +
+           (rank - longer) * sw_plan_shard_chunk(plan, unit, ranks - 1, number).grains;
+}
+
+struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run) {
+    const int ranks = sw_plan_ranks(plan);
+    if (sw_plan_buckets(plan, unit) == 1)
+        return (struct sw_span){.grains = run == 0 ? unit_grains(plan, unit) : 0};
+    return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
+}
+
+int64_t sw_plan_replicated_elems(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.units->unit[unit].replicated_elems;
+}
+
+struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, int tensor_rank) {
+    return sw_shard(sw_plan_replicated_elems(plan, unit), sw_plan_tensor_ranks(plan), tensor_rank);
+}
+
+struct sw_span sw_plan_secondary_of(const struct sw_plan *plan, int64_t unit, int number) {
+    return sw_shard(unit_grains(plan, unit), plan->spec.secondary_ranks, number);
+}
+
+struct sw_span sw_plan_secondary(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_secondary_of(plan, unit, plan->spec.secondary_rank);
+}
+
+struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, sw_plan_secondary(plan, unit), chunk);
+}
+
+int64_t sw_plan_secondary_bytes(const struct sw_plan *plan) {
+    int64_t bytes = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        bytes += plan->index->of_unit[SLOT_SECONDARY][u] >= 0
+                     ? plan->slot[plan->index->of_unit[SLOT_SECONDARY][u]].bytes
+                     : 0;
+    return bytes;
+}
+
+int sw_plan_reduce_nodes(const struct sw_plan *plan) {
+    return sw_plan_quantizes_grads(plan) && plan->spec.reduce_nodes > 1 ? plan->spec.reduce_nodes : 1;
+}
+
+int sw_plan_reduce_node_ranks(const struct sw_plan *plan) {
+    return sw_plan_ranks(plan) / sw_plan_reduce_nodes(plan);
+}
+
+/* Returns the grains of a number's chunks on the nodes before one. */
+static int64_t part_up_to(const struct sw_plan *plan, int64_t unit, int64_t bucket, int number, int node) {
+    int64_t grains = 0;
+    for (int n = 0; n < node; n++)
+        grains += sw_plan_shard_chunk(plan, unit, n * sw_plan_reduce_node_ranks(plan) + number, bucket).grains;
+    return grains;
+}
+
+int64_t sw_plan_part_grains(const struct sw_plan *plan, int64_t unit, int64_t bucket, int number) {
+    return part_up_to(plan, unit, bucket, number, sw_plan_reduce_nodes(plan));
+}
+
+int64_t sw_plan_part_before(const struct sw_plan *plan, int64_t unit, int64_t bucket, int number) {
+    int64_t grains = 0;
+    if (sw_plan_reduce_nodes(plan) == 1)
+        return sw_plan_bucket_grains(plan, unit, bucket, number);
+    for (int before = 0; before < number; before++)
+        grains += sw_plan_part_grains(plan, unit, bucket, before);
+    return grains;
+}
+
+int64_t sw_plan_node_before(const struct sw_plan *plan, int64_t unit, int64_t bucket, int node) {
+    return part_up_to(plan, unit, bucket, plan->spec.rank % sw_plan_reduce_node_ranks(plan), node);
+}
+
+int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
+    int64_t doubles = SW_SUMMARY_SQUARE_SUMS;
+    for (int64_t u = 0; sums && u < plan->spec.units->count; u++)
+        doubles += sw_shard_most_grains(sw_plan_trained_grains(plan, u), sw_plan_ranks(plan));
+    return doubles * (int64_t)sizeof(double);
+}
+
+int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content, int64_t unit) {
+    switch (content) {
+    case SW_CONTENT_WEIGHTS: return sw_plan_weights_bytes(plan, unit, 1);
+    case SW_CONTENT_GRADS: return sw_grads_grain_bytes(plan->spec.grads, sw_dtype_bytes(plan->spec.type));
+    case SW_CONTENT_ACC:
+    case SW_CONTENT_NODE_SUM:
+    case SW_CONTENT_BUCKET_SUM: return SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+    case SW_CONTENT_QUANT_WEIGHTS: return sw_quant_grain_bytes(plan->spec.gather);
+    case SW_CONTENT_NODE_QUANT:
+    case SW_CONTENT_NODE_PARTS:
+    case SW_CONTENT_QUANT_GRADS:
+    case SW_CONTENT_QUANT_PARTS: return sw_quant_grain_bytes(plan->spec.reduce);
+    case SW_CONTENT_SQUARE_SUMS: return sizeof(double);
+    case SW_CONTENT_OPTIMIZER: return sw_plan_optimizer_bytes(plan, 1);
+    default: return 0;
+    }
+}
+
+/* Counts the bytes that ops of the comm lane give to other ranks, and those of them that go to other nodes. */
+
+/* The ranks among which an op exchanges, this one's number among them, and those on this rank's node; node 0: not
+ * known. */
+struct among {
+    int ranks, rank, node;
+};
+
+static struct among among_of(const struct sw_plan *plan, const struct sw_op *op) {
+    const struct sw_plan_tensor *tensor = &plan->spec.tensor;
+    const struct among group = {sw_plan_tensor_ranks(plan), tensor->rank, tensor->node_ranks};
+    const struct among data = {sw_plan_ranks(plan), plan->spec.rank, plan->spec.node_ranks};
+    switch (sw_ops[op->kind].among) {
+    case SW_AMONG_GROUP: return group;
+    case SW_AMONG_JOB:
+        return group.ranks == 1
+                   ? data
+                   : (struct among){group.ranks * data.ranks, sw_plan_job_rank(plan), group.node * data.node};
+    default: return data;
+    }
+}
+
+static int64_t replicated_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    return sw_plan_replicated_elems(plan, op->unit) * (int64_t)sizeof(float);
+}
+
+/* Returns the bytes that the gather of an op takes from one of its ranks. */
+static int64_t share_bytes(const struct sw_plan *plan, const struct sw_op *op, int number) {
+    if (op->kind == SW_OP_SUM_REPLICATED)
+        return sw_plan_replicated_of(plan, op->unit, number).grains * (int64_t)sizeof(float);
+    if (op->kind == SW_OP_GATHER_TENSOR)
+        return op->content == SW_CONTENT_SOFTMAX ? plan->spec.tensor.softmax_bytes
+                                                 : sw_plan_rows_of(plan, number).grains * sw_plan_row_bytes(plan);
+    const struct sw_span at =
+        op->bucket ? sw_plan_shard_chunk(plan, op->unit, number, op->chunk) : sw_plan_shard_of(plan, op->unit, number);
+    return at.grains * sw_plan_grain_bytes(plan, op->content, op->unit);
+}
+
+/* Tells whether an op gathers in two levels, as core/ranks/comm.c does. */
+static bool gathers_in_levels(const struct sw_plan *plan, const struct sw_op *op, struct among among) {
+    return sw_ops[op->kind].gathers && plan->spec.fills_nodes && !op->secondary && among.node > 1 &&
+           among.node < among.ranks;
+}
+
+/* Over two levels a rank gives its share to its counterparts on other nodes, and the shares that it then has to the
+ * others of its node. */
+int64_t sw_plan_gathered_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    const struct among among = among_of(plan, op);
+    const int64_t own = share_bytes(plan, op, among.rank);
+    if (!gathers_in_levels(plan, op, among))
+        return own * (among.ranks - 1);
+    int64_t bytes = own * (among.ranks / among.node - 1);
+    for (int number = among.rank % among.node; number < among.ranks; number += among.node)
+        bytes += share_bytes(plan, op, number) * (among.node - 1);
+    return bytes;
+}
+
+/* Returns the bytes of an op that go to other nodes. But for gathers in two levels every other rank is given as much,
+ * and in reductions about as much, as shares differ by a grain or a row. */
+int64_t sw_plan_between_bytes(const struct sw_plan *plan, const struct sw_op *op) {
+    const struct among among = among_of(plan, op);
+    if (op->level != SW_LEVEL_ALL)
+        return op->level == SW_LEVEL_ACROSS ? op->bytes : 0;
+    if (op->secondary || among.node == 0 || among.node >= among.ranks)
+        return 0;
+    int64_t straight = op->bytes, across = 0;
+    if (gathers_in_levels(plan, op, among)) {
+        const int64_t own = share_bytes(plan, op, among.rank);
+        across = own * (among.ranks / among.node - 1);
+        straight = op->kind == SW_OP_SUM_REPLICATED ? replicated_bytes(plan, op) - own : 0;
+    }
+    return across + straight * (among.ranks - among.node) / (among.ranks - 1);
+}
+
+struct sw_plan_sent sw_plan_sent_bytes(const struct sw_plan *plan) {
+    const struct sw_program *program = &plan->program[SW_PROGRAM_UPDATE];
+    struct sw_plan_sent sent = {0};
+    for (int32_t i = 0; i < program->lane_count[SW_LANE_COMM]; i++) {
+        const struct sw_op *op = &program->op[program->lane_op[SW_LANE_COMM][i]];
+        sent.bytes += op->bytes;
+        sent.between_bytes += sw_plan_between_bytes(plan, op);
+    }
+    return sent;
 }

@@ -2,6 +2,188 @@
 #include "core/size.h"
 #include "offload/plan/builder.h"
 
+/* Brings weights to the device. */
+
+/* Takes a device slot for a unit that lives elsewhere. */
+static int32_t build_unit_slot(struct sw_builder *b, int64_t unit) {
+    if (unit == 0 && sw_plan_fetches_table(b->plan)) {
+        b->table_held = true;
+        return b->index->slot[SLOT_TABLE];
+    }
+    if (sw_plan_has_typed_slot(b->plan, unit)) {
+        b->typed_slot_holds = unit;
+        return b->index->slot[SLOT_TYPED_WEIGHTS];
+    }
+    const int32_t k = b->unit_slot_next++ % (int32_t)b->plan->spec.unit_slots;
+    b->unit_slot_holds[k] = unit;
+    return b->index->slot[SLOT_UNIT_WEIGHTS] + k;
+}
+
+/* Returns the device slot that already has a unit's weights of this step; -1: none has. */
+static int32_t held(const struct sw_builder *b, int64_t unit) {
+    if (sw_plan_has_whole_on_device(b->plan, unit))
+        return b->index->of_unit[SLOT_WEIGHTS][unit];
+    if (unit == 0 && sw_plan_fetches_table(b->plan))
+        return b->table_held ? b->index->slot[SLOT_TABLE] : -1;
+    if (b->typed_slot_holds == unit)
+        return b->index->slot[SLOT_TYPED_WEIGHTS];
+    for (int64_t k = 0; k < b->plan->spec.unit_slots; k++)
+        if (b->unit_slot_holds[k] == unit)
+            return b->index->slot[SLOT_UNIT_WEIGHTS] + k;
+    return -1;
+}
+
+/* Gathers the rows of all micro-batches from a chunk of weights on the host. */
+static void build_gather(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_operand weights,
+                         struct sw_what what) {
+    sw_build_chunk_op(b, SW_OP_GATHER_ROWS, chunk);
+    sw_build_read(b, weights, what);
+    for (int64_t m = 0; m < b->plan->spec.micro_batches; m++) {
+        const struct sw_operand rows = {.slot = b->index->slot[SLOT_ROWS], .piece = m};
+        if (chunk->number > 0)
+            sw_build_read(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk->number, 0, 0});
+        sw_build_write(b, rows, (struct sw_what){SW_CONTENT_ROWS, 0, m, chunk->number + 1, 0, 0});
+    }
+    b->rows_held = true;
+}
+
+struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro) {
+    const struct sw_operand to = sw_build_ring(b, SLOT_ROWS_RING);
+    const struct sw_what what = {SW_CONTENT_ROWS, 0, micro, sw_plan_chunks(b->plan, 0), 0, 0};
+    sw_build_transfer(b, (struct sw_operand){.slot = b->index->slot[SLOT_ROWS], .piece = micro}, to, what, micro,
+                      b->plan->spec.gathered_bytes);
+    return to;
+}
+
+/* Returns where a chunk of weights is on the host: where it lives, or staged from NVMe. */
+static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
+    const struct sw_operand home = {.slot = b->index->of_unit[SLOT_WEIGHTS][chunk->unit], .piece = SW_BY_GRAINS};
+    if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
+        return home;
+    const struct sw_operand staging = sw_build_ring(b, SLOT_WEIGHTS_IN);
+    sw_build_move(b, home, staging, what, chunk, sw_build_weights_bytes(b, chunk));
+    return staging;
+}
+
+static void gather_all(struct sw_builder *b) {
+    const int64_t chunks = b->rows_held ? 0 : sw_plan_chunks(b->plan, 0);
+    for (int64_t c = 0; c < chunks; c++) {
+        const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, 0, c);
+        const struct sw_what what = {SW_CONTENT_WEIGHTS, 0, c, 0, b->state_age, 0};
+        build_gather(b, &chunk, fetch_to_host(b, &chunk, what), what);
+    }
+}
+
+/* Moves this rank's weights of a unit to the device, if they are not there; shards become whole. */
+static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
+    if (sw_build_has_secondary(b, unit)) {
+        sw_build_gather_secondary(b, unit, slot);
+        return;
+    }
+    const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
+    const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
+    for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
+        const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
+        const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, c, 0, b->state_age, 0};
+        const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sharded};
+        sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_weights_bytes(b, &chunk));
+    }
+    if (sharded)
+        sw_build_all_gather(b, unit, is_there ? b->index->of_unit[SLOT_WEIGHTS][unit] : slot, slot);
+}
+
+int32_t sw_build_fetch(struct sw_builder *b, int64_t unit) {
+    if (unit == 0 && sw_plan_gathers_rows(b->plan)) {
+        gather_all(b);
+        return -1;
+    }
+    int32_t slot = held(b, unit);
+    if (slot >= 0)
+        return slot;
+    slot = build_unit_slot(b, unit);
+    fetch(b, unit, slot);
+    return slot;
+}
+
+/* The end of a step: its norm, its commit, and what the ranks tell each other of it. */
+
+/* Version of square sums: those of all ranks are there. */
+enum { VERSION_SHARED = -1 };
+
+/* The square sums of a unit on the host: of this rank, or, once they are shared, of all. */
+static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool shared) {
+    return (struct sw_what){.content = SW_CONTENT_SQUARE_SUMS,
+                            .unit = -1,
+                            .index = unit,
+                            .version = shared ? VERSION_SHARED : sw_plan_shard_chunks(b->plan, unit)};
+}
+
+void sw_build_norm(struct sw_builder *b) {
+    const bool shared = sw_plan_job_ranks(b->plan) > 1;
+    sw_build_op(b, SW_OP_COMPUTE_NORM, -1, -1);
+    for (int64_t u = b->plan->spec.frozen_units; u < b->plan->spec.units->count; u++)
+        sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u},
+                      sums_of(b, u, shared));
+    sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_NORM]},
+                   (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
+}
+
+/* Reading every grain of what is committed orders the commit after its writes. With two generations, a
+ * resume would take the other one until the commit is done, so reading that too keeps the writes of the next step
+ * behind the commit. */
+static void read_committed(struct sw_builder *b) {
+    for (int64_t u = 0; u < b->plan->spec.units->count; u++) {
+        const struct sw_span at = sw_plan_span(b->plan, SW_OPTIMIZER, u);
+        struct sw_what what = {SW_CONTENT_OPTIMIZER, u, 0, 0, 0, SW_GENERATION_NONE};
+        if (at.grains == 0)
+            continue;
+        if (!b->plan->commit_every_step) {
+            const int32_t apart = b->index->of_unit[SLOT_SAVED_OPTIMIZER][u];
+            sw_build_read_grains(b, apart >= 0 ? apart : b->index->of_unit[SLOT_OPTIMIZER][u], at, what);
+            continue;
+        }
+        what.generation = SW_GENERATION_COMMITTED;
+        sw_build_read_grains(b, b->index->of_unit[SLOT_OPTIMIZER][u], at, what);
+        what.generation = SW_GENERATION_OTHER;
+        what.age = 1;
+        sw_build_read_grains(b, b->index->of_unit[SLOT_OPTIMIZER][u], at, what);
+    }
+}
+
+/* The norm holds the position that the commit records. */
+void sw_build_commit(struct sw_builder *b) {
+    sw_build_op(b, SW_OP_COMMIT, -1, -1);
+    sw_build_read_norm(b);
+    read_committed(b);
+    if (sw_plan_job_ranks(b->plan) > 1)
+        sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_SUMMARIES]},
+                       (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
+    b->commits = true;
+}
+
+/* A step counts as committed when all ranks have it: until they know that of each other, nothing overwrites the one
+ * before. */
+void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
+    struct sw_op *op = sw_build_op(b, SW_OP_EXCHANGE_SUMMARY, -1, -1);
+    const struct sw_operand shared = {.slot = b->index->slot[SLOT_SUMMARIES]},
+                            work = {.slot = b->index->slot[SLOT_WORK]};
+    op->content = sums ? SW_CONTENT_SQUARE_SUMS : SW_CONTENT_NONE;
+    op->bytes = (sw_plan_job_ranks(b->plan) - 1) * sw_plan_summary_bytes(b->plan, sums);
+    if (b->commits) {
+        sw_build_read(b, shared, (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
+        read_committed(b);
+    }
+    for (int64_t u = b->plan->spec.frozen_units; sums && u < b->plan->spec.units->count; u++) {
+        const struct sw_operand at = {.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u};
+        if (sw_plan_shard_chunks(b->plan, u) > 0)
+            sw_build_read(b, at, sums_of(b, u, false));
+        sw_build_write(b, at, sums_of(b, u, true));
+    }
+    /* The op that used the work area last has left the losses. */
+    if (b->works)
+        sw_build_read(b, work, (struct sw_what){.content = SW_CONTENT_WORK, .unit = -1});
+}
+
 /* Versions of optimizer state and weights: a speculative update's results may yet be replaced. */
 enum { VERSION_FINAL = 0, VERSION_SPECULATIVE = SW_VERSION_SPECULATIVE };
 
@@ -179,7 +361,7 @@ static void spread_weights(struct sw_builder *b, const struct chunk_update *u, s
     if (made_in == SW_HOST && home_tier == SW_DEVICE)
         sw_build_move(b, made, home, what, &u->chunk, bytes);
     if (u->gathered)
-        sw_build_gather(b, &u->chunk, on_host, what);
+        build_gather(b, &u->chunk, on_host, what);
     if (made_in == SW_HOST && home_tier != SW_DEVICE && u->slot >= 0)
         sw_build_move(b, on_host, slot_of_weights(b, u->slot), what, &u->chunk, bytes);
     if (home_tier == SW_NVME && goes_home)
@@ -248,7 +430,7 @@ struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, 
                                    .chunks = sw_plan_state_chunks(b->plan, SW_OPTIMIZER, unit),
                                    .redo = redo,
                                    .gathers = gathers && feed && !redo,
-                                   .slot = feeds || joins ? sw_build_unit_slot(b, unit) : -1};
+                                   .slot = feeds || joins ? build_unit_slot(b, unit) : -1};
 }
 
 void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int64_t end) {
@@ -326,11 +508,98 @@ static void round_alone(struct sw_builder *b, int64_t unit, int32_t acc, int64_t
     }
 }
 
-void sw_build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, bool speculate) {
+/* Rounds a finished gradient and moves it to where gradients live and, if `speculate`, into the update at once. */
+static void build_round_gradients(struct sw_builder *b, int64_t unit, int32_t acc, int64_t version, bool speculate) {
     if (sw_plan_ranks(b->plan) > 1 && !sw_plan_reduces_groups(b->plan)) {
         sw_build_reduce(b, unit, acc, version);
         return;
     }
     round_alone(b, unit, acc, version, speculate);
     sw_build_download_square_sums(b, unit);
+}
+
+/* The accumulators that the backward pass adds to: zeroed or brought at the start of a group of micro-batches, and at
+ * its end rounded, reduced, or taken back to where they live. */
+
+static struct sw_what acc_of(int64_t unit, int64_t index, int64_t version) {
+    return (struct sw_what){SW_CONTENT_ACC, unit, index, version, 0, 0};
+}
+
+bool sw_build_is_table(const struct sw_builder *b, int64_t unit) {
+    return unit == 0 && b->plan->spec.units->tied;
+}
+
+static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accumulator acc, bool in) {
+    const int32_t home = b->index->of_unit[SLOT_ACC][unit];
+    const bool nvme = b->plan->slot[home].tier == SW_NVME;
+    for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
+        const int64_t bytes = chunk.at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+        const struct sw_what what = acc_of(unit, c, acc.version);
+        const struct sw_operand on_device = {.slot = acc.slot, .piece = SW_BY_GRAINS};
+        const struct sw_operand at_home = {.slot = home, .piece = SW_BY_GRAINS};
+        const struct sw_operand on_host = nvme ? sw_build_ring(b, in ? SLOT_ACC_IN : SLOT_ACC_OUT) : at_home;
+        if (in && nvme)
+            sw_build_move(b, at_home, on_host, what, &chunk, bytes);
+        sw_build_move(b, in ? on_host : on_device, in ? on_device : on_host, what, &chunk, bytes);
+        if (!in && nvme)
+            sw_build_move(b, on_host, at_home, what, &chunk, bytes);
+    }
+}
+
+struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group,
+                                         int per_micro) {
+    const int32_t home = b->index->of_unit[SLOT_ACC][unit];
+    const bool on_device = home >= 0 && b->plan->slot[home].tier == SW_DEVICE;
+    const bool anew = group->first == 0 || sw_plan_reduces_groups(b->plan);
+    struct sw_accumulator acc = {.slot = home, .version = anew ? 0 : per_micro * group->first};
+    if (sw_build_is_table(b, unit))
+        acc.slot = b->index->slot[SLOT_TABLE_ACC];
+    else if (!on_device)
+        acc.slot =
+            b->index->slot[SLOT_WORK_ACC + (b->index->slot[SLOT_OTHER_WORK_ACC] < 0 ? 0 : b->work_acc_next++ % 2)];
+    if (anew) {
+        struct sw_op *op = sw_build_op(b, SW_OP_ZERO_ACCUMULATOR, unit, -1);
+        op->grains = b->plan->spec.units->unit[unit].grains;
+        sw_build_write_unit(b, acc.slot, acc_of(unit, 0, 0));
+    } else if (!on_device && !sw_build_is_table(b, unit)) {
+        emit_acc_transfer(b, unit, acc, true);
+    }
+    return acc;
+}
+
+void sw_build_accumulate(struct sw_builder *b, int64_t unit, struct sw_accumulator *acc) {
+    sw_build_read_unit(b, acc->slot, acc_of(unit, 0, acc->version));
+    sw_build_write_unit(b, acc->slot, acc_of(unit, 0, acc->version + 1));
+    acc->version++;
+}
+
+/* Adds up what the ranks of a tensor group have of the gradients of replicated tensors, of which each has its rows' or
+ * its heads' part, before anything else becomes of them: afterwards all ranks have the same. */
+static void sum_replicated(struct sw_builder *b, int64_t unit, struct sw_accumulator *acc) {
+    const struct sw_span own = sw_plan_replicated_of(b->plan, unit, b->plan->spec.tensor.rank);
+    const int64_t elems = sw_plan_replicated_elems(b->plan, unit);
+    if (sw_plan_tensor_ranks(b->plan) == 1 || elems == 0)
+        return;
+    struct sw_op *op = sw_build_op(b, SW_OP_SUM_REPLICATED, unit, -1);
+    op->bytes = (elems - own.grains) * (int64_t)sizeof(float) + sw_plan_gathered_bytes(b->plan, op);
+    sw_build_accumulate(b, unit, acc);
+}
+
+void sw_build_end_acc(struct sw_builder *b, int64_t unit, const struct sw_group *group, struct sw_accumulator acc) {
+    const int32_t home = b->index->of_unit[SLOT_ACC][unit];
+    const bool last = group->first + group->count == b->plan->spec.micro_batches;
+    if (last || sw_plan_reduces_groups(b->plan))
+        sum_replicated(b, unit, &acc);
+    if (sw_plan_reduces_groups(b->plan)) {
+        const int64_t before = group->first / sw_plan_group(b->plan);
+        sw_build_reduce_group(b, unit, acc.slot, acc.version, before);
+        if (last)
+            build_round_gradients(b, unit, b->index->of_unit[SLOT_ACC_SHARD][unit], before + 1, false);
+        return;
+    }
+    if (last)
+        build_round_gradients(b, unit, acc.slot, acc.version, group->speculate);
+    else if (!sw_build_is_table(b, unit) && b->plan->slot[home].tier != SW_DEVICE)
+        emit_acc_transfer(b, unit, acc, false);
 }

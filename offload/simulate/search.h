@@ -2,8 +2,9 @@
  * where updates run, and which states have the fast tiers. The bits of a step are the same for every choice.
  *
  * Updates: the host's cores read and write the optimizer where it lives; the device is faster, but the optimizer then
- * crosses the link both ways, unless it lives there. Placement: what rises first, and how far (offload/plan/rises.h).
- * Plans are outlined, bounded by what each lane has to do, and simulated if they may win. */
+ * crosses the link both ways, unless it lives there. Placement: what rises first, and how far
+ * (offload/plan/placement.h). Plans are outlined, bounded by what each lane has to do, and simulated if they may win.
+ */
 #ifndef SW_OFFLOAD_SIMULATE_SEARCH_H
 #define SW_OFFLOAD_SIMULATE_SEARCH_H
 

@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include "offload/engine/timeline.h"
 #include "offload/engine/trace.h"
 
 #include <stdio.h>

@@ -146,15 +146,15 @@ static void test_a_run_that_is_read_and_written_stays_the_same(void **state) {
 }
 
 static void test_a_start_is_read_as_it_was_written(void **state) {
-    struct sw_start_left left;
+    struct sw_unfinished_start unfinished;
     write_start(state);
-    support_expect_ok(sw_start_left_read(((struct support_folder *)*state)->path, &left), "reading");
+    support_expect_ok(sw_unfinished_start_read(((struct support_folder *)*state)->path, &unfinished), "reading");
     assert_true(left.whole && left.run.ranks == 2 && left.run.tensor_ranks == 2);
     assert_int_equal(left.run.optimizer, SW_OPTIMIZER_8BIT);
     assert_string_equal(left.run.store[1].id, OTHER_ID);
     assert_int_equal(left.run.store[1].local_rank, 1);
     assert_string_equal(left.run.store[1].places.items[0], "/disk/1");
-    sw_start_left_release(&left);
+    sw_unfinished_start_release(&unfinished);
 }
 
 /* Flips bits of a file: each of its beginning, where the checksum is, and one of every later byte, which the checksum
