@@ -149,11 +149,11 @@ static void test_a_start_is_read_as_it_was_written(void **state) {
     struct sw_unfinished_start unfinished;
     write_start(state);
     support_expect_ok(sw_unfinished_start_read(((struct support_folder *)*state)->path, &unfinished), "reading");
-    assert_true(left.whole && left.run.ranks == 2 && left.run.tensor_ranks == 2);
-    assert_int_equal(left.run.optimizer, SW_OPTIMIZER_8BIT);
-    assert_string_equal(left.run.store[1].id, OTHER_ID);
-    assert_int_equal(left.run.store[1].local_rank, 1);
-    assert_string_equal(left.run.store[1].places.items[0], "/disk/1");
+    assert_true(unfinished.whole && unfinished.run.ranks == 2 && unfinished.run.tensor_ranks == 2);
+    assert_int_equal(unfinished.run.optimizer, SW_OPTIMIZER_8BIT);
+    assert_string_equal(unfinished.run.store[1].id, OTHER_ID);
+    assert_int_equal(unfinished.run.store[1].local_rank, 1);
+    assert_string_equal(unfinished.run.store[1].places.items[0], "/disk/1");
     sw_unfinished_start_release(&unfinished);
 }
 
