@@ -1,6 +1,6 @@
 /* spillway: trains transformer models whose training state does not fit on the device. */
 #include "bench/options.h"
-#include "cli/cmd_ranks.h"
+#include "cli/commands.h"
 #include "core/log.h"
 #include "core/machine.h"
 #include "core/status.h"

@@ -1,5 +1,5 @@
 #include "bench/options.h"
-#include "cli/cmd_ranks.h"
+#include "cli/commands.h"
 #include "core/log.h"
 
 #include <stdio.h>

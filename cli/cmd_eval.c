@@ -6,8 +6,8 @@
 #include "core/size.h"
 #include "run/data/data.h"
 #include "run/data/text_data.h"
-#include "run/eval.h"
 #include "run/inference/inference.h"
+#include "run/samples.h"
 #include "text/documents/text_reader.h"
 #include "text/model_text.h"
 

@@ -7,7 +7,6 @@
 #include "run/data/token_stream.h"
 #include "run/folder/source.h"
 #include "run/inference/inference.h"
-#include "run/inference/sampler.h"
 #include "text/documents/chat_template.h"
 #include "text/model_text.h"
 

@@ -3,7 +3,7 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "run/data/token_stream.h"
-#include "run/folder/run_model.h"
+#include "run/folder/run.h"
 #include "text/documents/chat_template.h"
 #include "text/documents/text_inputs.h"
 #include "text/documents/text_reader.h"

@@ -1,7 +1,6 @@
 #include "cli/commands.h"
 #include "core/log.h"
 #include "report/report.h"
-#include "report/watch.h"
 #include "run/signals.h"
 
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 #include "cli/answer_text.h"
-#include "cli/cmd_ranks.h"
 #include "cli/commands.h"
 #include "core/files/files.h"
 #include "core/log.h"

@@ -2,7 +2,7 @@
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/machine.h"
-#include "run/folder/run_model.h"
+#include "run/folder/run.h"
 #include "run/signals.h"
 #include "text/documents/chat_template.h"
 #include "text/documents/tokenize_files.h"

@@ -4,7 +4,6 @@
 #include "io/store/store.h"
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"
-#include "run/folder/run_model.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -32,11 +32,6 @@ struct sw_finding {
 __attribute__((format(printf, 3, 4))) void sw_doctor_find(struct sw_doctor *doctor, struct sw_finding finding,
                                                           const char *format, ...);
 
-/* Return a fact for JSON: null if the text is NULL or "", or the number is negative, which means that the system does
- * not tell. */
-json_t *sw_fact_text(const char *text);
-json_t *sw_fact_number(int64_t number);
-
 /* Checks of the machine. */
 void sw_doctor_processor(struct sw_doctor *doctor);
 void sw_doctor_memory(struct sw_doctor *doctor);

@@ -1,20 +1,205 @@
 /* Checks of processor and memory. */
+#include "cli/commands.h"
 #include "cli/doctor.h"
 #include "core/machine.h"
+#include "core/ranks/comm.h"
 #include "core/size.h"
 #include "io/queue/file.h"
+#include "job/machine/devices.h"
 #include "job/machine/drives.h"
+#include "job/machine/gpu_trust.h"
+#include "kernels/device.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <liburing.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+/* A finding: printed at once, or kept for the JSON object. */
+
+enum { FOUND_CHARS = 4608, FOUND_COLUMN = 17 };
+
+/* Return a fact for JSON: null if the text is NULL or "", or the number is negative, which means that the system does
+ * not tell. */
+static json_t *fact_text(const char *text) {
+    return text == NULL || text[0] == '\0' ? json_null() : json_string(text);
+}
+
+static json_t *fact_number(int64_t number) {
+    return number < 0 ? json_null() : json_integer((json_int_t)number);
+}
+
+void sw_doctor_find(struct sw_doctor *doctor, struct sw_finding finding, const char *format, ...) {
+    static const char *const states[] = {
+        [SW_FOUND_FINE] = "ok", [SW_FOUND_PROBLEM] = "fix", [SW_FOUND_UNKNOWN] = "unknown"};
+    static const char *const marks[] = {[SW_FOUND_FINE] = "ok", [SW_FOUND_PROBLEM] = "FIX", [SW_FOUND_UNKNOWN] = "?"};
+    const sw_found state = finding.fix != NULL ? SW_FOUND_PROBLEM : finding.unknown ? SW_FOUND_UNKNOWN : SW_FOUND_FINE;
+    char found[FOUND_CHARS];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(found, sizeof found, format, args);
+    va_end(args);
+    doctor->problems += state == SW_FOUND_PROBLEM;
+    json_array_append_new(doctor->findings,
+                          json_pack("{s:s, s:s?, s:s, s:s, s:s?, s:o}", "what", doctor->what, "folder", doctor->folder,
+                                    "state", states[state], "found", found, "fix", finding.fix, "facts",
+                                    finding.facts != NULL ? finding.facts : json_object()));
+    if (doctor->json)
+        return;
+    printf("%-3s %-12s ", marks[state], doctor->what);
+    sw_command_print(FOUND_COLUMN, FOUND_COLUMN, "%s%s%s", doctor->folder != NULL ? doctor->folder : "",
+                     doctor->folder != NULL ? ": " : "", found);
+    if (finding.fix != NULL) {
+        printf("%*s", FOUND_COLUMN, "");
+        sw_command_print(FOUND_COLUMN, FOUND_COLUMN, "%s", finding.fix);
+    }
+    fflush(stdout);
+}
+
+/* Checks of the devices: the CPU device, and a GPU if there is one. */
+
+enum {
+    TEXT_CHARS = 256,
+    LIBRARY_CHARS = 1280,
+    PROGRAM_CHARS = 3072,
+    DISPLAY_CLASS = 0x03,
+    CLASS_SHIFT = 16,
+    VENDOR_NVIDIA = 0x10de
+};
+
+void sw_doctor_device(struct sw_doctor *doctor) {
+    struct sw_device *device;
+    if (sw_device_open("cpu", 0, &device) != SW_OK) {
+        sw_doctor_find(doctor, (struct sw_finding){.unknown = true}, "%s", sw_error_message(SW_ERR_UNSUPPORTED));
+        sw_error_clear();
+        return;
+    }
+    const struct sw_device_info info = sw_device_info(device);
+    const char *best = sw_isa_name(sw_machine_isa());
+    json_t *facts = json_pack("{s:s, s:s, s:s, s:i, s:b}", "name", info.name, "isa", info.isa, "best_isa", best,
+                              "threads", info.threads, "bf16_fast", info.bf16_fast);
+    char held[TEXT_CHARS] = "";
+    if (strcmp(info.isa, best) != 0)
+        snprintf(held, sizeof held, " where the processor has %s (the environment's " SW_ISA_VARIABLE " asks for less)",
+                 best);
+    sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "%s, %s%s, %s", info.name, info.isa, held,
+                   info.bf16_fast ? "fast bf16" : "no bf16 instructions: fp32 is the default");
+    sw_device_close(device);
+}
+
+static int64_t hexadecimal(const char *folder, const char *name) {
+    char text[TEXT_CHARS];
+    return sw_system_line("", text, sizeof text, "%s/%s", folder, name) ? strtoll(text, NULL, 16) : -1;
+}
+
+/* Counts NVIDIA's display and 3D controllers on the PCI bus; -1: /sys does not tell. */
+static int count_gpus(const char *root) {
+    char pattern[SW_SYSTEM_PATH_CHARS];
+    glob_t found;
+    int count = 0;
+    snprintf(pattern, sizeof pattern, "%s/sys/bus/pci/devices/*", root);
+    if (glob(pattern, GLOB_NOSORT, NULL, &found) != 0)
+        return -1;
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        count += hexadecimal(found.gl_pathv[i], "vendor") == VENDOR_NVIDIA &&
+                 hexadecimal(found.gl_pathv[i], "class") >> CLASS_SHIFT == DISPLAY_CLASS;
+    globfree(&found);
+    return count;
+}
+
+/* Libraries that the GPU needs (for matrix products, and for joining GPUs), with version and file. "": not loaded. */
+struct libraries {
+    char products[LIBRARY_CHARS], joining[LIBRARY_CHARS];
+};
+
+/* Describes the GPU, or why it cannot be used. Returns whether it can be used. */
+static bool describe_cuda(char *out, size_t chars, struct libraries *libraries) {
+    char size[SW_SIZE_CHARS];
+    struct sw_device *device;
+    if (sw_device_open("cuda", 0, &device) != SW_OK) {
+        snprintf(out, chars, "%s", sw_error_message(SW_ERR_UNSUPPORTED));
+        sw_error_clear();
+        return false;
+    }
+    const struct sw_device_info info = sw_device_info(device);
+    snprintf(libraries->products, sizeof libraries->products, "%s", info.library_name);
+    if (sw_comm_nccl_name(libraries->joining, sizeof libraries->joining) != SW_OK)
+        sw_error_clear();
+    snprintf(out, chars, "%s (%s), %s free; %s; %s", info.model, info.isa, sw_format_size(info.memory_bytes, size),
+             libraries->products, libraries->joining[0] != '\0' ? libraries->joining : "no NCCL, which joins GPUs");
+    sw_device_close(device);
+    return true;
+}
+
+void sw_doctor_gpu(struct sw_doctor *doctor) {
+    char driver[SW_DRIVER_VERSION_CHARS];
+    const int gpus = count_gpus(doctor->root);
+    const bool built_in = sw_device_has_cuda();
+    char program[PROGRAM_CHARS];
+    struct libraries libraries = {0};
+    const bool works = describe_cuda(program, sizeof program, &libraries);
+    sw_driver_version(doctor->root, driver);
+    json_t *facts = json_pack("{s:o, s:o, s:b, s:b, s:o, s:o}", "nvidia_gpus", fact_number(gpus), "driver",
+                              fact_text(driver), "cuda_built_in", built_in, "cuda_works", works, "products_library",
+                              fact_text(libraries.products), "joining_library", fact_text(libraries.joining));
+    if (driver[0] != '\0')
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "NVIDIA, driver %s; %s", driver, program);
+    else if (gpus > 0)
+        sw_doctor_find(
+            doctor,
+            (struct sw_finding){.facts = facts,
+                                .fix = built_in ? "install NVIDIA's driver, then `nvidia-smi` lists it" : NULL},
+            "%d from NVIDIA, but no driver; %s", gpus, program);
+    else
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .unknown = gpus < 0}, "%s; %s",
+                       gpus < 0 ? "/sys does not tell whether there is one" : "none from NVIDIA", program);
+}
+
+/* Reports the self-test. Reports nothing without a working GPU, which the check before has reported. */
+static void judge(struct sw_doctor *doctor, const struct sw_device_info *gpu) {
+    struct sw_gpu_verdict verdict;
+    const bool known = sw_gpu_verdict_read(gpu, &verdict);
+    if (!known && !doctor->measures) {
+        sw_doctor_find(doctor, (struct sw_finding){.unknown = true},
+                       "the self-test has not run; the first training runs it, or doctor without --quick");
+        return;
+    }
+    if (!known && sw_gpu_verdict_make(gpu, &verdict) != SW_OK) {
+        sw_doctor_find(doctor, (struct sw_finding){.fix = "free the GPU, or use --device cpu"},
+                       "the self-test cannot run: %s", sw_error_message(SW_ERR_DEVICE));
+        sw_error_clear();
+        return;
+    }
+    const struct sw_self_test_op *failed = sw_self_test_failed(&verdict.report);
+    json_t *facts = sw_gpu_verdict_to_json(&verdict.report);
+    if (failed != NULL)
+        sw_doctor_find(doctor,
+                       (struct sw_finding){.facts = facts, .fix = "use --device cpu, and report it with this output"},
+                       "%s computes wrongly: %s failed (%s)", gpu->model, failed->name, failed->failure);
+    else
+        sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "%d ops compared with the reference, all correct",
+                       verdict.report.count);
+}
+
+void sw_doctor_self_test(struct sw_doctor *doctor) {
+    struct sw_device *device;
+    if (sw_device_open("cuda", 0, &device) != SW_OK) {
+        sw_error_clear();
+        return;
+    }
+    const struct sw_device_info gpu = sw_device_info(device);
+    judge(doctor, &gpu);
+    sw_device_close(device);
+}
+
 /* Below this part of the memory, plans are small. */
-enum { LEAST_AVAILABLE_PART = 4, TEXT_CHARS = 256 };
+enum { LEAST_AVAILABLE_PART = 4 };
 /* Locked memory that the rings of a few lanes register. */
 #define MEMLOCK_ENOUGH_BYTES SW_GIB
 
@@ -45,7 +230,7 @@ void sw_doctor_processor(struct sw_doctor *doctor) {
         snprintf(time, sizeof time, ", for the time of %.3g", m->cpu_limit.cores);
     json_t *facts = json_pack("{s:i, s:i, s:o, s:o, s:o, s:i, s:s}", "cores", cores, "all_cores", all, "quota_cores",
                               quota ? json_real(m->cpu_limit.cores) : json_null(), "physical_cores",
-                              sw_fact_number(physical > 0 ? physical : -1), "threads_per_core", sw_fact_number(threads),
+                              fact_number(physical > 0 ? physical : -1), "threads_per_core", fact_number(threads),
                               "numa_nodes", m->numa_nodes, "cpu", m->cpu);
     const char *cpuset_fix = cores < all ? "more would be faster: start it without `taskset`, or raise the container's "
                                            "cpuset"
@@ -118,7 +303,7 @@ void sw_doctor_memlock(struct sw_doctor *doctor) {
     const int64_t bytes = doctor->machine.memlock_bytes;
     const bool unlimited = bytes == INT64_MAX, enough = bytes >= MEMLOCK_ENOUGH_BYTES || geteuid() == 0;
     char size[SW_SIZE_CHARS];
-    json_t *facts = json_pack("{s:o, s:b}", "limit_bytes", sw_fact_number(unlimited ? -1 : bytes), "enough", enough);
+    json_t *facts = json_pack("{s:o, s:b}", "limit_bytes", fact_number(unlimited ? -1 : bytes), "enough", enough);
     sw_doctor_find(doctor,
                    (struct sw_finding){.facts = facts,
                                        .fix = enough ? NULL
@@ -135,7 +320,7 @@ void sw_doctor_huge_pages(struct sw_doctor *doctor) {
     if (chosen != NULL)
         snprintf(mode, sizeof mode, "%.*s", (int)strcspn(chosen + 1, "]"), chosen + 1);
     const int64_t reserved = sw_system_number(doctor->root, "/proc/sys/vm/nr_hugepages");
-    json_t *facts = json_pack("{s:o, s:o}", "transparent", sw_fact_text(mode), "reserved", sw_fact_number(reserved));
+    json_t *facts = json_pack("{s:o, s:o}", "transparent", fact_text(mode), "reserved", fact_number(reserved));
     if (!known || mode[0] == '\0') {
         sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .unknown = true},
                        "/sys does not tell whether there are transparent ones");
@@ -181,8 +366,8 @@ void sw_doctor_io_uring(struct sw_doctor *doctor) {
     struct io_uring ring;
     const int64_t disabled = sw_system_number(doctor->root, "/proc/sys/kernel/io_uring_disabled");
     const int error = -io_uring_queue_init(8, &ring, 0);
-    json_t *facts = json_pack("{s:b, s:o, s:o}", "allowed", error == 0, "disabled_setting", sw_fact_number(disabled),
-                              "error", sw_fact_text(error == 0 ? NULL : strerror(error)));
+    json_t *facts = json_pack("{s:b, s:o, s:o}", "allowed", error == 0, "disabled_setting", fact_number(disabled),
+                              "error", fact_text(error == 0 ? NULL : strerror(error)));
     if (error == 0) {
         io_uring_queue_exit(&ring);
         sw_doctor_find(doctor, (struct sw_finding){.facts = facts}, "allowed");
@@ -255,7 +440,7 @@ void sw_doctor_file_system(struct sw_doctor *doctor) {
     struct sw_drives drives;
     sw_drives_of_folder(doctor->root, doctor->folder, &mount, &drives);
     const struct advice *found = advice_on(mount.type);
-    json_t *facts = json_pack("{s:o, s:o}", "type", sw_fact_text(mount.type), "source", sw_fact_text(mount.source));
+    json_t *facts = json_pack("{s:o, s:o}", "type", fact_text(mount.type), "source", fact_text(mount.source));
     if (mount.type[0] == '\0')
         sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .unknown = true}, "not known");
     else
@@ -301,7 +486,7 @@ void sw_doctor_drive(struct sw_doctor *doctor) {
         const struct sw_drive *drive = &drives.drive[i];
         const bool known = drive->rotational == 0 || (drive->rotational > 0 && !is_virtual(drive));
         const bool turns = known && drive->rotational > 0;
-        json_t *facts = json_pack("{s:s, s:o, s:o}", "name", drive->name, "model", sw_fact_text(drive->model),
+        json_t *facts = json_pack("{s:s, s:o, s:o}", "name", drive->name, "model", fact_text(drive->model),
                                   "rotational", known ? json_boolean(turns) : json_null());
         sw_doctor_find(
             doctor,
@@ -319,7 +504,7 @@ void sw_doctor_scheduler(struct sw_doctor *doctor) {
     find_drives(doctor, &drives);
     for (int i = 0; i < drives.count; i++) {
         const struct sw_drive *drive = &drives.drive[i];
-        json_t *facts = json_pack("{s:s, s:o}", "name", drive->name, "scheduler", sw_fact_text(drive->scheduler));
+        json_t *facts = json_pack("{s:s, s:o}", "name", drive->name, "scheduler", fact_text(drive->scheduler));
         /* Bfq schedules for fairness, which costs fast drives most of their rate. */
         const bool slow = strcmp(drive->scheduler, "bfq") == 0;
         snprintf(fix, sizeof fix, "it slows fast drives: `echo none > /sys/block/%s/queue/scheduler`", drive->name);
@@ -336,7 +521,7 @@ void sw_doctor_write_cache(struct sw_doctor *doctor) {
     for (int i = 0; i < drives.count; i++) {
         const struct sw_drive *drive = &drives.drive[i];
         const bool known = drive->write_cache[0] != '\0', back = strcmp(drive->write_cache, "write back") == 0;
-        json_t *facts = json_pack("{s:s, s:o}", "name", drive->name, "write_cache", sw_fact_text(drive->write_cache));
+        json_t *facts = json_pack("{s:s, s:o}", "name", drive->name, "write_cache", fact_text(drive->write_cache));
         sw_doctor_find(doctor, (struct sw_finding){.facts = facts, .unknown = !known}, "%s: %s%s", drive->name,
                        known ? drive->write_cache : "not known", back ? ", which every commit flushes" : "");
     }

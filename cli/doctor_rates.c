@@ -7,8 +7,8 @@
 #include "io/queue/file.h"
 #include "io/queue/queue.h"
 #include "job/job.h"
+#include "kernels/described.h"
 #include "kernels/device.h"
-#include "kernels/op_times.h"
 #include "offload/simulate/measure.h"
 
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 #include "cli/read_options.h"
 
-#include "cli/cmd_ranks.h"
 #include "cli/commands.h"
 #include "job/settings/places.h"
 #include "job/settings/settings.h"

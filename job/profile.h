@@ -10,7 +10,6 @@
 #include "job/machine/devices.h"
 #include "job/rates.h"
 #include "kernels/described.h"
-#include "kernels/op_times.h"
 #include "offload/simulate/nodes.h"
 
 #include <jansson.h>

@@ -3,7 +3,9 @@
 #ifndef SW_JOB_WHAT_IF_H
 #define SW_JOB_WHAT_IF_H
 
+#include "core/status.h"
 #include "job/job.h"
+#include "job/settings/settings.h"
 
 struct sw_what_if {
     const char *what;                   /* what is different; "": the caller knows */

@@ -4,7 +4,7 @@
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "kernels/device_ops.h"
-#include "kernels/fp8_product.h"
+#include "kernels/products.h"
 
 #include <assert.h>
 #include <stdlib.h>

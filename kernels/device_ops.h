@@ -4,12 +4,10 @@
 #define SW_KERNELS_DEVICE_OPS_H
 
 #include "kernels/device.h"
-#include "kernels/gemm_cache.h"
+#include "kernels/products.h"
 
 #include <stddef.h>
 
-struct sw_gemm_algorithm;
-struct sw_gemm_algorithms;
 struct sw_pack;
 
 /* A row of the table of ops (ops.c). */
@@ -53,7 +51,7 @@ struct sw_device_ops {
     /* NULL: the device has no TF32. */
     void (*use_tf32)(struct sw_device *device);
     /* Says whether the device itself multiplies in 8 bits, in products that it is asked to prepare. NULL: operands are
-     * rounded to 8 bits, and their values are multiplied (fp8_product.h). */
+     * rounded to 8 bits, and their values are multiplied (products.h). */
     sw_status (*check_fp8)(struct sw_device *device);
     /* prepare_gemm fills entry->scratch_bytes and may keep data in entry->prepared, which release_gemm frees. */
     sw_status (*prepare_gemm)(struct sw_device *device, struct sw_gemm_entry *entry);
@@ -61,7 +59,7 @@ struct sw_device_ops {
     sw_status (*gemm)(struct sw_stream *stream, struct sw_gemm_entry *entry, const void *a, const void *b,
                       const void *bias, const void *addend, void *c, void *scratch);
 
-    /* The device's side of algorithms.h; NULL: the device has no choice of algorithms. */
+    /* The device's side of products.h; NULL: the device has no choice of algorithms. */
     sw_status (*use_algorithms)(struct sw_device *device, const struct sw_gemm_algorithms *list, bool measure);
     void (*algorithm)(const struct sw_gemm_entry *entry, struct sw_gemm_algorithm *out, bool *out_refused);
 
@@ -95,7 +93,7 @@ struct sw_device {
     struct sw_device_info info;
     struct sw_gemm_cache gemms;
     void *backend;                /* the device's own data; its close frees it */
-    struct sw_op_times *times;    /* borrowed: where ops are timed (op_times.h); NULL: they are not */
+    struct sw_op_times *times;    /* borrowed: where ops are timed (described.h); NULL: they are not */
     struct sw_device_ops untimed; /* the device's own functions while ops are timed */
 };
 

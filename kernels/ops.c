@@ -1,5 +1,7 @@
 /* The table of ops: the name of each, where its operands are, what its arguments must satisfy and what it moves; and
  * the one function that runs them all. */
+#include "kernels/ops.h"
+
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "kernels/device_ops.h"

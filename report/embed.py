@@ -36,7 +36,7 @@ def main():
     if not text.isascii():
         sys.exit("the page must be ASCII, so that it reads alike in every encoding")
     with open(out, "w", encoding="ascii") as file:
-        file.write('#include "report/page.h"\n' + array("sw_page_before", before) + array("sw_page_after", after) +
+        file.write('#include "report/report.h"\n' + array("sw_page_before", before) + array("sw_page_after", after) +
                    array("sw_page_colors", class_colors(read(style))))
 
 

@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,5 +17,21 @@ sw_status sw_report_make(const char *const *folders, int count, int64_t reload_s
 
 /* Writes a page to a file, completely or not at all. Refuses to replace a file that is not such a page. */
 sw_status sw_report_write(const char *path, const char *page, size_t bytes);
+
+/* Serves the page of running runs to whoever has its address on this machine. */
+
+/* Answers GET /SECRET/ on 127.0.0.1 with the current page of these runs, until *stop is set. The secret is new each
+ * time, because all users of the machine can reach the port. port 0: any free port. Prints the address on standard
+ * error, even if the process is quiet. */
+sw_status sw_report_watch(const char *const *folders, int count, int64_t port, const volatile sig_atomic_t *stop);
+
+/* The page's HTML, style and script, which embed.py makes into C arrays. The runs' data go between the two parts. */
+extern const char sw_page_before[], sw_page_after[];
+extern const size_t sw_page_before_bytes, sw_page_after_bytes;
+
+/* The page's colours as rules for classes, light and dark: back, ink and quiet fill, line strokes, and w0, w1, ... fill
+ * the kinds of work of a timeline. */
+extern const char sw_page_colors[];
+extern const size_t sw_page_colors_bytes;
 
 #endif

@@ -5,7 +5,7 @@
 #include "core/files/json_file.h"
 #include "core/size.h"
 #include "offload/engine/trace.h"
-#include "report/page.h"
+#include "report/report.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -22,7 +22,6 @@
 #include "run/folder/frozen.h"
 #include "run/folder/group_reader.h"
 #include "run/folder/run.h"
-#include "run/folder/run_model.h"
 #include "run/trainer.h"
 
 #include <errno.h>

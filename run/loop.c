@@ -12,13 +12,14 @@
  * The log may lag behind a commit when a process is killed. Each commit carries the last steps as text, so a resume
  * writes the missing lines. */
 #include "core/clock.h"
+#include "core/confine.h"
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"
 #include "core/status.h"
-#include "run/eval.h"
+#include "io/store/store.h"
 #include "run/exports.h"
-#include "run/folder/run_names.h"
+#include "run/folder/frozen.h"
 #include "run/samples.h"
 #include "run/signals.h"
 #include "run/steplog.h"
@@ -26,9 +27,137 @@
 #include "run/trainer.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+struct sw_run_names;
+
+/* The files whose names are checked. The caller keeps all of them alive. */
+struct sw_run_names_spec {
+    const char *folder;
+    const struct sw_confined *confined; /* the folder; NULL: it is not checked */
+    const struct sw_store *store;
+    const struct sw_frozen *frozen; /* NULL: the run has none */
+    bool shared;                    /* this rank is responsible for run.json and the frozen weights */
+};
+
+struct sw_run_names {
+    struct sw_run_names_spec spec;
+    char path[SW_RUN_PATH_CHARS];  /* of run.json */
+    char aside[SW_RUN_PATH_CHARS]; /* new name for a run.json that is not this run's */
+    char *text;                    /* content that run.json must have; NULL: another rank is responsible for it */
+    struct stat seen;              /* run.json when it was last compared with the text */
+    char now[PATH_MAX];            /* the folder's current path, if it was moved */
+};
+
+/* Remembers the run.json of a run that is about to train. */
+static sw_status run_names_open(const struct sw_run_names_spec *spec, struct sw_run_names **out) {
+    struct sw_run_names *self = calloc(1, sizeof *self);
+    *out = self;
+    if (self == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to look at the names of the run's files");
+    self->spec = *spec;
+    if (!spec->shared)
+        return SW_OK;
+    SW_TRY(sw_path_join(self->path, sizeof self->path, spec->folder, "run.json"));
+    SW_TRY(sw_path_join(self->aside, sizeof self->aside, spec->folder, "run.json.changed"));
+    if (sw_path_lstat(self->path, &self->seen) != 0)
+        return sw_fail(SW_ERR_IO, "%s cannot be examined: %s", self->path, strerror(errno));
+    return sw_file_read_own_text(self->path, SW_RUN_JSON_LIMIT_BYTES, &self->text);
+}
+
+static void run_names_close(struct sw_run_names *self) {
+    if (self == NULL)
+        return;
+    free(self->text);
+    free(self);
+}
+
+static bool is_as_seen(const struct stat *now, const struct stat *seen) {
+    return now->st_dev == seen->st_dev && now->st_ino == seen->st_ino && now->st_size == seen->st_size &&
+           now->st_mtim.tv_sec == seen->st_mtim.tv_sec && now->st_mtim.tv_nsec == seen->st_mtim.tv_nsec &&
+           now->st_ctim.tv_sec == seen->st_ctim.tv_sec && now->st_ctim.tv_nsec == seen->st_ctim.tv_nsec;
+}
+
+/* Finds out whether run.json holds the run's text. A file that cannot be read is an error; anything but a file of the
+ * right length does not hold it. */
+static sw_status is_whole(const struct sw_run_names *self, bool *out) {
+    char *text = NULL;
+    const sw_status status = sw_file_read_own_text(self->path, SW_RUN_JSON_LIMIT_BYTES, &text);
+    *out = status == SW_OK && strcmp(text, self->text) == 0;
+    free(text);
+    if (status != SW_ERR_ARG)
+        return status;
+    sw_error_clear();
+    return SW_OK;
+}
+
+/* Writes run.json again if it is gone or changed. A file that another program put there is kept under another name. */
+static sw_status keep_json(struct sw_run_names *self) {
+    struct stat now;
+    bool whole = false;
+    if (self->text == NULL)
+        return SW_OK;
+    const bool is_there = sw_path_lstat(self->path, &now) == 0;
+    if (!is_there && errno != ENOENT && errno != ENOTDIR)
+        return sw_fail(SW_ERR_IO, "%s cannot be examined: %s", self->path, strerror(errno));
+    if (is_there && is_as_seen(&now, &self->seen))
+        return SW_OK;
+    if (is_there)
+        SW_TRY(is_whole(self, &whole));
+    if (whole) {
+        self->seen = now;
+        return SW_OK;
+    }
+    if (is_there && sw_path_rename(self->path, self->aside) != 0)
+        return sw_fail(SW_ERR_IO, "%s was changed while the run trained, and cannot be moved aside: remove it",
+                       self->path);
+    SW_TRY(sw_file_replace(self->path, self->text, strlen(self->text), SW_FILE_PRIVATE));
+    if (is_there)
+        sw_log_warn("%s was changed while the run trained, and was written anew; the changed one is now %s", self->path,
+                    self->aside);
+    else
+        sw_log_warn("%s was removed while the run trained, and was written anew", self->path);
+    return SW_OK;
+}
+
+static sw_status keep_folder(struct sw_run_names *self) {
+    const char *folder = self->spec.folder;
+    if (self->spec.confined == NULL || sw_confine_holds(self->spec.confined, self->now))
+        return SW_OK;
+    if (self->now[0] != '\0')
+        return sw_fail(SW_ERR_IO, "the run's folder %s was moved to %s while it trained", folder, self->now);
+    return sw_fail(SW_ERR_IO, "the run's folder %s was removed, or its drive was unmounted, while it trained", folder);
+}
+
+/* Returns the path of the run's folder, which differs if the folder was moved; NULL: it has none. */
+static const char *run_names_folder(struct sw_run_names *self) {
+    const struct sw_run_names_spec *spec = &self->spec;
+    if (spec->confined == NULL || sw_confine_holds(spec->confined, self->now))
+        return spec->folder;
+    return self->now[0] != '\0' ? self->now : NULL;
+}
+
+/* Makes sure that the names lead to the run's files. Restores, with a warning, what can be restored: the name of a file
+ * that has another one, and the contents of run.json. SW_ERR_IO says what is gone. */
+static sw_status run_names_keep(struct sw_run_names *self) {
+    SW_TRY(keep_folder(self));
+    SW_TRY(keep_json(self));
+    SW_TRY(sw_store_keep_names(self->spec.store));
+    return self->spec.shared ? sw_frozen_keep_name(self->spec.frozen) : SW_OK;
+}
+
+/* Does the same after the last commit, and also writes removed files again. */
+static sw_status run_names_put_back(struct sw_run_names *self) {
+    if (run_names_folder(self) == NULL)
+        return keep_folder(self);
+    SW_TRY(keep_json(self));
+    SW_TRY(sw_store_put_back_names(self->spec.store));
+    return self->spec.shared ? sw_frozen_put_back_name(self->spec.frozen) : SW_OK;
+}
 
 /* The evaluations of --eval-every, in this start and before. */
 struct best_evaluation {
@@ -152,18 +281,18 @@ static sw_status loop_keep_names(struct loop *loop) {
         return SW_OK;
     loop->looked_ns = now_ns;
     sw_steplog_keep_name(loop->log);
-    return sw_run_names_keep(loop->names);
+    return run_names_keep(loop->names);
 }
 
 static sw_status loop_put_back_names(struct loop *loop) {
     struct sw_ranks *ranks = loop->trainer->ranks;
     sw_ranks_relax_timeout(ranks, true);
-    sw_status status = sw_run_names_put_back(loop->names);
+    sw_status status = run_names_put_back(loop->names);
     sw_steplog_keep_name(loop->log);
     status = sw_ranks_agree_on_error(ranks, status);
     sw_ranks_relax_timeout(ranks, false);
     loop->saved = loop->saved && status == SW_OK;
-    return status == SW_OK ? sw_ranks_agree_on_error(ranks, sw_run_names_keep(loop->names)) : status;
+    return status == SW_OK ? sw_ranks_agree_on_error(ranks, run_names_keep(loop->names)) : status;
 }
 
 static double seconds_since(int64_t begin_ns) {
@@ -650,7 +779,7 @@ static sw_status open_names(struct loop *loop) {
                                            .store = trainer->store,
                                            .frozen = trainer->frozen,
                                            .shared = sw_ranks_rank(trainer->ranks) == 0};
-    return sw_run_names_open(&spec, &loop->names);
+    return run_names_open(&spec, &loop->names);
 }
 
 /* Opens the log on rank 0. */
@@ -696,7 +825,7 @@ static sw_status run(struct loop *loop, sw_run_end *out_end) {
         status = write_trace(loop, step);
     if (status == SW_OK)
         status = loop_put_back_names(loop);
-    const char *folder = sw_run_names_folder(loop->names);
+    const char *folder = run_names_folder(loop->names);
     if (status == SW_OK || status == SW_ERR_NOT_FINITE || !loop->saved || folder == NULL)
         return status;
     return sw_fail_while(status, "training; step %lld is saved, and `spillway resume %s` continues after it",
@@ -718,6 +847,6 @@ sw_status sw_trainer_run(struct sw_trainer *trainer, sw_run_end *out_end) {
     sw_ranks_relax_timeout(trainer->ranks, false);
     const sw_status status = run(&loop, out_end);
     const sw_status closed = sw_steplog_close(loop.log);
-    sw_run_names_close(loop.names);
+    run_names_close(loop.names);
     return status != SW_OK ? status : closed;
 }

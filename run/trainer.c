@@ -24,7 +24,6 @@
 #include "run/data/text_data.h"
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"
-#include "run/folder/run_model.h"
 #include "run/progress.h"
 #include "run/samples.h"
 #include "run/steplog.h"

@@ -5,7 +5,6 @@
 #include "core/status.h"
 #include "job/job.h"
 #include "offload/engine/engine.h"
-#include "run/costs.h"
 #include "run/data/data.h"
 #include "run/departure.h"
 #include "run/folder/run.h"

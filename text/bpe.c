@@ -10,8 +10,7 @@
 #include "text/bpe.h"
 
 #include "text/buffer.h"
-#include "text/number_map.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 #include "text/vocabulary.h"
 
 #include <assert.h>

@@ -12,7 +12,6 @@
 
 #include "text/buffer.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 #include <pcre2.h>
 #include <pthread.h>

@@ -3,6 +3,7 @@
 #define SW_TEXT_PRE_TOKENIZER_H
 
 #include "text/buffer.h"
+#include "text/pattern.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -38,5 +39,29 @@ struct sw_piece_taker {
 /* Cuts valid UTF-8. `first`: it is the beginning of the whole text. */
 sw_status sw_pre_tokenize(const struct sw_pre_tokenizer *pre, struct sw_pre_tokenizer_scratch *scratch,
                           struct sw_text text, bool first, struct sw_piece_taker taker);
+
+/* Changes a text before it is cut ("normalizer" of a tokenizer.json). */
+
+/* Any number of threads may read it. */
+struct sw_normalizer;
+
+/* Reads the value `normalizer`; null: texts stay as they are. Refuses unsupported types by name. */
+sw_status sw_normalizer_create(const json_t *json, const char *path, struct sw_normalizer **out);
+void sw_normalizer_destroy(struct sw_normalizer *normalizer);
+/* Tells whether all of its steps are Unicode normal forms. */
+bool sw_normalizer_is_of_forms(const struct sw_normalizer *normalizer);
+/* Tells whether it only puts a character before each text and in place of each space. */
+bool sw_normalizer_is_of_words(const struct sw_normalizer *normalizer, struct sw_text character);
+
+/* Buffers of one thread, between which a text alternates. A zeroed struct is empty. */
+struct sw_normalizer_scratch {
+    struct sw_text_buffer buffer[2];
+};
+void sw_normalizer_scratch_release(struct sw_normalizer_scratch *scratch);
+
+/* Normalizes valid UTF-8. Replaces *text by the result, which is in the scratch memory until the next call, or leaves
+ * it if nothing changes. Fails if the steps make a text many times as long. */
+sw_status sw_normalize(const struct sw_normalizer *normalizer, struct sw_normalizer_scratch *scratch,
+                       struct sw_pattern_scratch *pattern, struct sw_text *text);
 
 #endif

@@ -14,9 +14,8 @@
 #include "core/log.h"
 #include "core/status.h"
 #include "text/bpe.h"
-#include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 #include "text/vocabulary.h"
 
 #include <limits.h>

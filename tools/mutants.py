@@ -269,7 +269,7 @@ def write(path, seed, mutants):
 
 def options_of():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="conditions whose path begins so, such as io/store/commit.c")
+    parser.add_argument("--only", default="", help="conditions whose path begins so, such as io/store/open.c")
     parser.add_argument("--tests", default="", help="only those whose AREA:NAME begins with one of these, separated by commas")
     parser.add_argument("--share", type=float, default=1.0, help="of the conditions, chosen by --seed")
     parser.add_argument("--seed", type=int, default=1)

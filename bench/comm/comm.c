@@ -2,7 +2,7 @@
 #include "core/ranks/comm.h"
 #include "bench/options.h"
 #include "bench/report.h"
-#include "cli/cmd_ranks.h"
+#include "cli/commands.h"
 #include "core/size.h"
 #include "offload/simulate/measure_comm.h"
 

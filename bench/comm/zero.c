@@ -3,7 +3,7 @@
 #include "bench/options.h"
 #include "bench/report.h"
 #include "bench/step/step.h"
-#include "cli/cmd_ranks.h"
+#include "cli/commands.h"
 #include "core/ranks/comm.h"
 #include "core/size.h"
 #include "core/status.h"

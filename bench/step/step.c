@@ -5,7 +5,7 @@
 #include "bench/kernels/harness.h"
 #include "bench/options.h"
 #include "bench/report.h"
-#include "cli/cmd_ranks.h"
+#include "cli/commands.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/machine.h"

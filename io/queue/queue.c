@@ -11,7 +11,6 @@
 
 #include "core/log.h"
 #include "core/size.h"
-#include "io/queue/ring.h"
 
 #include <assert.h>
 #include <errno.h>

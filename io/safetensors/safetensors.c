@@ -11,7 +11,7 @@
 #include "core/json.h"
 #include "core/size.h"
 #include "io/queue/file.h"
-#include "io/queue/read_ahead.h"
+#include "io/queue/streams.h"
 #include "io/safetensors/safetensors_private.h"
 
 #include <assert.h>

@@ -41,7 +41,7 @@ sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct s
                                   int64_t count, float *out);
 
 /* Announces elements of a supported tensor, which are then read ahead, many at once and without the page cache. Affects
- * only speed. Arguments and the three related calls are those of io/queue/read_ahead.h. */
+ * only speed. Arguments and the three related calls are those of io/queue/streams.h. */
 sw_status sw_safetensors_announce(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,
                                   int64_t count, int64_t position, bool *out_taken);
 void sw_safetensors_pass(struct sw_safetensors *tensors, int64_t position);

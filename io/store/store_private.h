@@ -4,7 +4,6 @@
 
 #include "io/queue/queue.h"
 #include "io/store/format.h"
-#include "io/store/layout.h"
 #include "io/store/store.h"
 
 #include <stdatomic.h>
@@ -90,8 +89,6 @@ sw_status sw_store_check_current(const struct sw_store *store);
 /* Allocates an empty store, to be filled by create or open. rings NULL: io_uring. */
 sw_status sw_store_alloc(int file_count, const struct sw_ring_source *rings, struct sw_store **out);
 sw_status sw_store_set_file(struct sw_store *store, int file, const char *directory);
-/* Makes the file at least this long; a device must already be. Refuses to exceed the limit. */
-sw_status sw_store_extend(struct sw_store *store, int file, int64_t bytes);
 
 /* Closes and frees. With `remove`, also unlinks the open files and wipes the devices that were written to. */
 void sw_store_free(struct sw_store *store, bool remove);
@@ -154,7 +151,6 @@ struct sw_finished {
 };
 /* Marks the commit of this sequence. */
 sw_status sw_mark_write(struct sw_store *store, int64_t sequence, int64_t step);
-sw_status sw_mark_read(struct sw_store *store, struct sw_finished *out);
 
 /* Parses an identity. Refuses any other text with SW_ERR_CORRUPT. */
 sw_status sw_store_id_parse(const char *text, uint8_t out[SW_FORMAT_ID_BYTES]);

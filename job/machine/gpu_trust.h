@@ -5,7 +5,7 @@
 
 #include "job/machine/devices.h"
 #include "job/machine/ranks.h"
-#include "kernels/algorithms.h"
+#include "kernels/products.h"
 #include "kernels/self_test.h"
 
 #include <jansson.h>

@@ -6,7 +6,6 @@
  *
  * Random words of stochastic rounding are computed from the element's number, not drawn in sequence, so chunks and
  * threads cannot change them. */
-#include "kernels/adamw_scalars.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/quant.h"

@@ -6,7 +6,7 @@
 #include "core/size.h"
 #include "kernels/cuda/grid.cuh"
 extern "C" {
-#include "kernels/adamw_scalars.h"
+#include "kernels/moments.h"
 }
 
 enum { SW_LAUNCH_SPANS = 64 }; /* decay spans that one launch knows; it is given them with its arguments */

@@ -2,8 +2,8 @@
 #ifndef SW_KERNELS_CUDA_CUDA_H
 #define SW_KERNELS_CUDA_CUDA_H
 
-#include "kernels/algorithms.h"
 #include "kernels/device_ops.h"
+#include "kernels/products.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>

@@ -3,7 +3,7 @@
 #include "core/rng.h"
 #include "core/size.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/fp8_product.h"
+#include "kernels/products.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 #include "core/size.h"
-#include "kernels/adamw_scalars.h"
 #include "kernels/moments.h"
 #include "kernels/ref/ref.h"
 #include "kernels/tiling.h"

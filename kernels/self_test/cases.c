@@ -8,8 +8,8 @@
 #include "core/quant.h"
 #include "core/ranks/comm.h"
 #include "core/size.h"
-#include "kernels/fp8_product.h"
 #include "kernels/moments.h"
+#include "kernels/products.h"
 #include "kernels/tiling.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The tables of the self-test: its ops, their shapes and the methods of attention; and the run over them. */
 #include "kernels/self_test.h"
-#include "kernels/fp8_product.h"
+#include "kernels/products.h"
 
 #include "core/clock.h"
 #include "core/size.h"

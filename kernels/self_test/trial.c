@@ -1,4 +1,4 @@
-#include "kernels/self_test/trial.h"
+#include "kernels/self_test/cases.h"
 
 #include "core/rng.h"
 #include "core/size.h"

@@ -4,7 +4,7 @@
  * is left out only if all tensors have it: dropping it name by name would let a file with two models load as one. An
  * unexpected tensor is an error, since training would silently drop it.
  *
- * Reads run ahead in the order of units (io/queue/read_ahead.h). The store asks for units in that order, so one queue
+ * Reads run ahead in the order of units (io/queue/streams.h). The store asks for units in that order, so one queue
  * of reads keeps the drive busy without holding a shard in memory. */
 #include "model/hf/checkpoint.h"
 

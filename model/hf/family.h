@@ -109,11 +109,6 @@ enum { SW_SHOWN_CHARS = 48 };
 /* Writes a value as the file spells it, shortened if it is long. Returns buffer. */
 const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
 
-/* Read and write rotary positions: rope_theta and rope_scaling, or rope_parameters, in which newer versions put both.
- */
-sw_status sw_config_read_rope(const json_t *root, const char *origin, struct sw_model_config *out);
-int sw_config_write_rope(json_t *root, const struct sw_model_config *config);
-
 extern const struct sw_family sw_gpt2_family, sw_llama_family, sw_mistral_family, sw_qwen2_family, sw_qwen3_family;
 
 #endif

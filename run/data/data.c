@@ -6,7 +6,7 @@
  * each epoch. It needs no shuffled list in memory and no state in a checkpoint: the position of a step alone gives its
  * windows, so a resume on other ranks reads the same ones.
  *
- * Windows ignore documents; packed token files make sequences end where windows do (text/documents/packer.h).
+ * Windows ignore documents; packed token files make sequences end where windows do (text/documents/token_writer.h).
  *
  * All tokens are read once at the opening, so a token outside the vocabulary fails before the first step, not after
  * days. Large data keep the result of that reading in the user's cache, by the identity and times of their files. */
@@ -17,11 +17,12 @@
 #include "core/rng.h"
 #include "core/size.h"
 #include "core/status.h"
-#include "run/data/data_internal.h"
+#include "run/data/token_stream.h"
 
 #include <assert.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,40 @@
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
+
+/* Tokens, or marks, per read when all of them are read; also the size of a digest's block. */
+enum { SW_DATA_BLOCK = 64 * 1024 };
+
+/* Fingerprint of a range of a stream's tokens, or of their marks, from its first reading: a digest per block. */
+struct sw_data_digests {
+    int64_t first, end; /* the range, in tokens */
+    uint64_t *block;    /* owned, one digest per block; NULL: nothing was read */
+    /* Owned, one byte per block: 1 until this process has read and compared it; NULL: it has read all. */
+    uint8_t *unread;
+};
+
+/* The training part and the validation part of the data. */
+typedef enum { SW_DATA_TRAINING, SW_DATA_VALIDATION, SW_DATA_PARTS } sw_data_part;
+
+struct sw_data {
+    /* Training data, and validation data that are a part of them; NULL: neither exists. */
+    struct sw_token_stream *stream;
+    /* Validation data in a file of their own; NULL: they are a part of `stream`. */
+    struct sw_token_stream *validation_stream;
+    int64_t vocab, seq;
+    uint64_t seed;
+    int64_t train_tokens;
+    int64_t validation_first; /* first token, in its stream */
+    int64_t validation_tokens;
+    uint64_t digest;
+    /* Indexed like the streams: of `stream`, and of validation_stream. */
+    struct sw_data_digests token_digests[SW_DATA_PARTS];
+    struct sw_data_digests mark_digests[SW_DATA_PARTS];
+    struct sw_token_counts counts[SW_DATA_PARTS];
+    int32_t *window; /* buffer of seq + 1 tokens */
+    uint8_t *marks;  /* buffer of seq marks, for the targets */
+    int32_t *block;  /* buffer of SW_DATA_BLOCK tokens */
+};
 
 /* Scanning fewer tokens than this takes no longer than looking for a kept scan. */
 enum { FEWEST_TOKENS = 4 << 20 };
@@ -381,7 +416,7 @@ int64_t sw_data_train_windows(const struct sw_data *data) {
 
 enum { TIME_CHARS = 32 };
 
-struct sw_token_stream *sw_data_part_stream(const struct sw_data *data, sw_data_part part) {
+static struct sw_token_stream *data_part_stream(const struct sw_data *data, sw_data_part part) {
     return part == SW_DATA_VALIDATION && data->validation_stream != NULL ? data->validation_stream : data->stream;
 }
 
@@ -466,7 +501,7 @@ static sw_status explain(const struct sw_token_stream *stream, const struct sw_d
  * they were first read. Reads only blocks of files that were changed after the opening, and blocks that this process
  * has not read before (data.h). */
 static sw_status data_check_unchanged(struct sw_data *data, sw_data_part part, int64_t first, int64_t count) {
-    struct sw_token_stream *stream = sw_data_part_stream(data, part);
+    struct sw_token_stream *stream = data_part_stream(data, part);
     struct sw_data_file now;
     int64_t block = first;
     const bool own_stream = part == SW_DATA_VALIDATION && data->validation_stream != NULL;
@@ -520,8 +555,8 @@ static sw_status check_spec(const struct sw_data_spec *spec) {
     return SW_OK;
 }
 
-/* Tells whether sequences hold whole documents (text/documents/packer.h). One token then follows the last sequence, as
- * its last target, and is a document of its own. */
+/* Tells whether sequences hold whole documents (text/documents/token_writer.h). One token then follows the last
+ * sequence, as its last target, and is a document of its own. */
 static sw_status is_packed(const struct sw_data *data, int64_t tokens, bool *out) {
     uint8_t mark = 0;
     if (tokens > data->seq && tokens % data->seq == 1 && sw_token_stream_has_documents(data->stream))
@@ -618,7 +653,7 @@ static sw_status scan_marks_of(struct sw_data *data, sw_data_part index, const s
     struct sw_data_digests *digests = &data->mark_digests[index];
     uint8_t *buffer = (uint8_t *)data->block;
     const int64_t start = part->first + 1, end = part->first + part->tokens;
-    struct sw_token_stream *stream = sw_data_part_stream(data, index);
+    struct sw_token_stream *stream = data_part_stream(data, index);
     struct sw_token_counts *counts = &data->counts[index];
     *counts = (struct sw_token_counts){0};
     SW_TRY(data_digests_alloc(digests, start, end));
@@ -649,7 +684,7 @@ static sw_status scan_marks(struct sw_data *data, XXH3_state_t *hash) {
     for (int i = 0; i < SW_DATA_PARTS; i++) {
         data->counts[i].tokens = parts[i].tokens;
         data->counts[i].learnt = sw_max_i64(0, parts[i].tokens - 1);
-        if (parts[i].tokens > 1 && sw_token_stream_marked(sw_data_part_stream(data, (sw_data_part)i)))
+        if (parts[i].tokens > 1 && sw_token_stream_marked(data_part_stream(data, (sw_data_part)i)))
             SW_TRY(scan_marks_of(data, (sw_data_part)i, &parts[i], hash));
     }
     return SW_OK;
@@ -767,7 +802,7 @@ static void find_starts(const uint8_t *marks, int64_t count, int32_t *starts) {
 /* Reads `count` inputs starting at a token, and the targets that follow them. */
 static sw_status read_window(struct sw_data *data, sw_data_part part, int64_t first, int64_t count,
                              struct sw_tokens out) {
-    struct sw_token_stream *stream = sw_data_part_stream(data, part);
+    struct sw_token_stream *stream = data_part_stream(data, part);
     const sw_status status = sw_token_stream_read(stream, first, count + 1, data->window);
     if (status == SW_ERR_ARG)
         return sw_fail_while(status, "reading data that were right when they were opened, and were changed since");
@@ -849,4 +884,109 @@ sw_status sw_data_learns(struct sw_data *data, int32_t token, bool *out) {
         SW_TRY(block_learns(data, first, sw_min_i64(SW_DATA_BLOCK, data->train_tokens - first), token, out));
     }
     return SW_OK;
+}
+
+enum { BASELINE_MAX_VOCAB = 4096, PIECE_TOKENS = 16 * 1024 };
+
+/* Counts of the training part, and a buffer for the tokens being counted. */
+struct counts {
+    int64_t vocab;
+    uint32_t *single;  /* [vocab]: occurrences of a token */
+    uint32_t *leading; /* [vocab]: occurrences of a token that another follows */
+    uint32_t *pair;    /* [vocab][vocab]: occurrences of the second token right after the first */
+    int64_t tokens;
+    int32_t *piece; /* [PIECE_TOKENS] */
+};
+
+static void counts_free(struct counts *counts) {
+    free(counts->single);
+    free(counts->leading);
+    free(counts->pair);
+    free(counts->piece);
+}
+
+/* Allocates the counts. The caller frees them, even after a failure. */
+static sw_status counts_allocate(struct counts *counts, int64_t vocab) {
+    const size_t entries = (size_t)vocab;
+    *counts = (struct counts){
+        .vocab = vocab,
+        .single = calloc(entries, sizeof *counts->single),
+        .leading = calloc(entries, sizeof *counts->leading),
+        .pair = calloc(entries * entries, sizeof *counts->pair),
+        .piece = malloc(PIECE_TOKENS * sizeof *counts->piece),
+    };
+    if (counts->single != NULL && counts->leading != NULL && counts->pair != NULL && counts->piece != NULL)
+        return SW_OK;
+    return sw_fail(SW_ERR_NOMEM, "no memory to count the pairs of a vocabulary of %lld", (long long)vocab);
+}
+
+static sw_status count_training(struct counts *counts, const struct sw_data *data) {
+    /* Counters of 32 bits halve the table. Text beyond their range would hardly change the models. */
+    counts->tokens = sw_min_i64(data->train_tokens, UINT32_MAX);
+    int32_t before = -1;
+    for (int64_t first = 0; first < counts->tokens; first += PIECE_TOKENS) {
+        const int64_t piece = sw_min_i64(PIECE_TOKENS, counts->tokens - first);
+        SW_TRY(sw_token_stream_read(data->stream, first, piece, counts->piece));
+        for (int64_t i = 0; i < piece; i++) {
+            const int32_t token = counts->piece[i];
+            counts->single[token]++;
+            if (before >= 0) {
+                counts->leading[before]++;
+                counts->pair[(int64_t)before * counts->vocab + token]++;
+            }
+            before = token;
+        }
+    }
+    return SW_OK;
+}
+
+static double unigram(const struct counts *counts, int32_t token) {
+    return ((double)counts->single[token] + 1.0) / ((double)counts->tokens + (double)counts->vocab);
+}
+
+/* Add-one smoothing: one more pair is counted after every token, distributed like the unigram. */
+static double bigram(const struct counts *counts, int32_t before, int32_t token) {
+    const double pairs = (double)counts->pair[(int64_t)before * counts->vocab + token];
+    return (pairs + unigram(counts, token)) / ((double)counts->leading[before] + 1.0);
+}
+
+/* Measures every token of the validation part except its first: the targets of a language model. */
+static sw_status measure(const struct counts *counts, const struct sw_data *data, double *out_unigram_bits,
+                         double *out_bigram_bits) {
+    double unigram_sum = 0, bigram_sum = 0;
+    int32_t before = -1;
+    for (int64_t first = 0; first < data->validation_tokens; first += PIECE_TOKENS) {
+        const int64_t piece = sw_min_i64(PIECE_TOKENS, data->validation_tokens - first);
+        SW_TRY(sw_token_stream_read(data_part_stream(data, SW_DATA_VALIDATION), data->validation_first + first, piece,
+                                    counts->piece));
+        for (int64_t i = 0; i < piece; i++) {
+            const int32_t token = counts->piece[i];
+            if (before >= 0) {
+                unigram_sum -= log2(unigram(counts, token));
+                bigram_sum -= log2(bigram(counts, before, token));
+            }
+            before = token;
+        }
+    }
+    *out_unigram_bits = unigram_sum / (double)(data->validation_tokens - 1);
+    *out_bigram_bits = bigram_sum / (double)(data->validation_tokens - 1);
+    return SW_OK;
+}
+
+sw_status sw_data_baselines(struct sw_data *data, double *out_unigram_bits, double *out_bigram_bits) {
+    if (data->vocab > BASELINE_MAX_VOCAB)
+        return sw_fail(SW_ERR_UNSUPPORTED, "baselines are for vocabularies of up to %d entries; this one has %lld",
+                       BASELINE_MAX_VOCAB, (long long)data->vocab);
+    if (data->validation_tokens < 2)
+        return sw_fail(SW_ERR_ARG, "baselines need validation data; give a part or a file of it");
+    if (sw_token_stream_marked(data->stream) || sw_token_stream_marked(data_part_stream(data, SW_DATA_VALIDATION)))
+        return sw_fail(SW_ERR_UNSUPPORTED, "baselines count every token, but the data have a mask or documents");
+    struct counts counts;
+    sw_status status = counts_allocate(&counts, data->vocab);
+    if (status == SW_OK)
+        status = count_training(&counts, data);
+    if (status == SW_OK)
+        status = measure(&counts, data, out_unigram_bits, out_bigram_bits);
+    counts_free(&counts);
+    return status;
 }

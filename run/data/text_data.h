@@ -2,6 +2,7 @@
 #ifndef SW_RUN_DATA_TEXT_DATA_H
 #define SW_RUN_DATA_TEXT_DATA_H
 
+#include "job/job.h"
 #include "job/settings/settings.h"
 #include "text/documents/text_file.h"
 #include "text/documents/tokenize_files.h"
@@ -57,7 +58,10 @@ struct sw_text_sources {
 sw_status sw_text_data_prepare(struct sw_settings *settings, const char *model, int64_t vocab, bool may_make,
                                struct sw_text_sources *sources);
 
-/* Estimates the tokens of --data if it is text; otherwise out->tokens is 0. Writes nothing. --seq must be resolved. */
-sw_status sw_text_data_estimate(const struct sw_settings *settings, int64_t vocab, struct sw_token_estimate *out);
+/* Measures one pass over --data for a plan. Writes nothing and reads few bytes. */
+
+/* Counts token files, estimates the tokens of text, and then resolves the number of steps. Without --data it counts
+ * nothing. A function for struct sw_job_spec; context is not used. */
+sw_status sw_data_pass_measure(void *context, struct sw_job *job);
 
 #endif

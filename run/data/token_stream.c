@@ -11,17 +11,96 @@
 #include "core/files/model_files.h"
 #include "core/log.h"
 #include "core/size.h"
-#include "run/data/data_file.h"
 #include "text/documents/text_inputs.h"
 #include "text/documents/token_writer.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+/* O_NONBLOCK: a pipe is refused instead of waited for. */
+static sw_status open_at(const char *path, const char *suffix, int *out_fd) {
+    char *name = NULL;
+    if (asprintf(&name, "%s%s", path, suffix) < 0)
+        return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
+    *out_fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const bool fine = *out_fd >= 0 || (*suffix != '\0' && errno == ENOENT);
+    const sw_status status =
+        fine ? SW_OK : sw_fail(SW_ERR_IO, "the data file %s cannot be opened: %s", name, strerror(errno));
+    free(name);
+    return status;
+}
+
+static void take(const struct stat *info, struct sw_data_file *out) {
+    out->bytes = info->st_size;
+    out->device = info->st_dev;
+    out->inode = info->st_ino;
+    out->written = info->st_mtim;
+    out->altered = info->st_ctim;
+}
+
+static sw_status data_file_open(const char *path, const char *suffix, struct sw_data_file *out) {
+    struct stat info;
+    *out = (struct sw_data_file){.path = path, .suffix = suffix, .fd = -1};
+    SW_TRY(open_at(path, suffix, &out->fd));
+    if (!sw_data_file_is_there(out))
+        return SW_OK;
+    if (fstat(out->fd, &info) != 0)
+        return sw_fail(SW_ERR_IO, "the data file %s%s cannot be read: %s", path, suffix, strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return sw_fail(SW_ERR_ARG, "the data file %s%s is not a regular file; give one", path, suffix);
+    take(&info, out);
+    (void)flock(out->fd, LOCK_SH | LOCK_NB);
+    return SW_OK;
+}
+
+static void data_file_close(struct sw_data_file *file) {
+    if (sw_data_file_is_there(file))
+        close(file->fd);
+    *file = SW_DATA_FILE_CLOSED;
+}
+
+static bool is_same_time(const struct timespec *a, const struct timespec *b) {
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+/* Tells whether a file's size or times differ from those at its opening. A file that does not exist has not changed.
+ * *out describes the file as it is now. */
+static bool data_file_changed(const struct sw_data_file *file, struct sw_data_file *out) {
+    struct stat info;
+    *out = *file;
+    if (!sw_data_file_is_there(file) || fstat(file->fd, &info) != 0)
+        return false;
+    take(&info, out);
+    return out->bytes != file->bytes || !is_same_time(&out->written, &file->written) ||
+           !is_same_time(&out->altered, &file->altered);
+}
+
+/* Reads all of the bytes, or fails. */
+static sw_status data_file_read(const struct sw_data_file *file, int64_t offset_bytes, int64_t bytes, void *out) {
+    int64_t done = 0;
+    while (done < bytes) {
+        const ssize_t got = pread(file->fd, (char *)out + done, (size_t)(bytes - done), offset_bytes + done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return sw_fail(SW_ERR_IO, "the data file %s%s cannot be read at byte %lld: %s", file->path, file->suffix,
+                           (long long)(offset_bytes + done), strerror(errno));
+        if (got == 0)
+            return sw_fail(SW_ERR_IO, "the data file %s%s became shorter while it was in use; restore it", file->path,
+                           file->suffix);
+        done += got;
+    }
+    return SW_OK;
+}
 
 /* F.doc, the companion of a token file F, lists where each document begins, counted in tokens: little-endian uint64,
  * strictly rising from 0. */
@@ -43,7 +122,7 @@ struct piece {
 static sw_status read_piece(const struct sw_documents *documents, int64_t first, struct piece *out) {
     out->first = first;
     out->count = sw_min_i64(PIECE_STARTS, documents->count - first);
-    return sw_data_file_read(&documents->file, first * START_BYTES, out->count * START_BYTES, out->start);
+    return data_file_read(&documents->file, first * START_BYTES, out->count * START_BYTES, out->start);
 }
 
 /* Checks one entry. Messages count documents from 1. */
@@ -82,7 +161,7 @@ static sw_status check_all(const struct sw_documents *documents, int64_t tokens)
  * none at or beyond `tokens`. The caller closes `out`, even after a failure. */
 static sw_status documents_open(const char *path, int64_t tokens, struct sw_documents *out) {
     out->count = 0;
-    SW_TRY(sw_data_file_open(path, ".doc", &out->file));
+    SW_TRY(data_file_open(path, ".doc", &out->file));
     if (!sw_data_file_is_there(&out->file))
         return SW_OK;
     if (out->file.bytes == 0 || out->file.bytes % START_BYTES != 0)
@@ -93,7 +172,7 @@ static sw_status documents_open(const char *path, int64_t tokens, struct sw_docu
 }
 
 static void documents_close(struct sw_documents *documents) {
-    sw_data_file_close(&documents->file);
+    data_file_close(&documents->file);
 }
 
 /* Finds the first document that begins at or after a token. */
@@ -102,7 +181,7 @@ static sw_status find_document(const struct sw_documents *documents, int64_t tok
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         uint64_t start;
-        SW_TRY(sw_data_file_read(&documents->file, middle * START_BYTES, START_BYTES, &start));
+        SW_TRY(data_file_read(&documents->file, middle * START_BYTES, START_BYTES, &start));
         if (start < (uint64_t)token)
             low = middle + 1;
         else
@@ -164,7 +243,7 @@ static sw_status llmc_header_read(const struct sw_data_file *file, struct sw_llm
     *out = (struct sw_llmc_header){0};
     if (file->bytes < (int64_t)sizeof header)
         return SW_OK;
-    SW_TRY(sw_data_file_read(file, 0, sizeof header, header));
+    SW_TRY(data_file_read(file, 0, sizeof header, header));
     const struct kind *kind = find_kind(header[0]);
     if (kind == NULL)
         return SW_OK;
@@ -294,7 +373,7 @@ static sw_status width_of(const char *path, int64_t vocab, int type, int *out_wi
 static sw_status look_at_text(struct source *source) {
     char head[HEAD_BYTES + 1];
     const int64_t bytes = sw_min_i64(source->file.bytes, HEAD_BYTES);
-    SW_TRY(sw_data_file_read(&source->file, 0, bytes, head));
+    SW_TRY(data_file_read(&source->file, 0, bytes, head));
     head[bytes] = '\0';
     if (bytes >= 2 && (memcmp(head, "\xff\xfe", 2) == 0 || memcmp(head, "\xfe\xff", 2) == 0))
         return sw_fail(SW_ERR_ARG, "%s is UTF-16 text; make it UTF-8 (`iconv -f utf-16 -t utf-8 %s`)", source->path,
@@ -308,7 +387,7 @@ static sw_status look_at_text(struct source *source) {
 }
 
 static sw_status open_mask(struct source *source) {
-    SW_TRY(sw_data_file_open(source->path, ".mask", &source->mask));
+    SW_TRY(data_file_open(source->path, ".mask", &source->mask));
     if (sw_data_file_is_there(&source->mask) && source->mask.bytes != source->tokens)
         return sw_fail(SW_ERR_ARG, "%s.mask has %lld bytes, but %s has %lld tokens; give it one byte a token",
                        source->path, (long long)source->mask.bytes, source->path, (long long)source->tokens);
@@ -332,7 +411,7 @@ static sw_status refuse_wide_tokens(const struct source *source, int64_t vocab, 
     const int64_t bytes = sw_min_i64(source->file.bytes, sizeof sample);
     if (source->file.bytes % (int64_t)sizeof(uint32_t) != 0)
         return SW_OK;
-    SW_TRY(sw_data_file_read(&source->file, 0, bytes, sample));
+    SW_TRY(data_file_read(&source->file, 0, bytes, sample));
     if (!are_wide(sample, bytes / (int64_t)sizeof(uint32_t)))
         return SW_OK;
     if (flag == NULL)
@@ -367,7 +446,7 @@ static sw_status open_source(const char *path, int64_t vocab, struct sw_token_fo
     out->path = strdup(path);
     if (out->path == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", path);
-    SW_TRY(sw_data_file_open(out->path, "", &out->file));
+    SW_TRY(data_file_open(out->path, "", &out->file));
     SW_TRY(sw_token_stream_is_bytes(path) ? look_at_text(out) : look_at_header(out, format));
     if (out->file.bytes == out->head_bytes)
         return sw_fail(SW_ERR_ARG, "the data file %s is empty; give one that holds text or tokens", path);
@@ -416,8 +495,8 @@ void sw_token_stream_close(struct sw_token_stream *stream) {
     if (stream == NULL)
         return;
     for (int i = 0; i < stream->source_count; i++) {
-        sw_data_file_close(&stream->sources[i].file);
-        sw_data_file_close(&stream->sources[i].mask);
+        data_file_close(&stream->sources[i].file);
+        data_file_close(&stream->sources[i].mask);
         documents_close(&stream->sources[i].documents);
         free(stream->sources[i].path);
     }
@@ -483,8 +562,8 @@ sw_status sw_token_stream_read(struct sw_token_stream *stream, int64_t first, in
         const struct source *source = source_of(stream, first);
         const int64_t index = first - source->first;
         const int64_t piece = sw_min_i64(sw_min_i64(count, source->tokens - index), BOUNCE_BYTES / source->width_bytes);
-        SW_TRY(sw_data_file_read(&source->file, source->head_bytes + index * source->width_bytes,
-                                 piece * source->width_bytes, stream->bounce));
+        SW_TRY(data_file_read(&source->file, source->head_bytes + index * source->width_bytes,
+                              piece * source->width_bytes, stream->bounce));
         widen(stream->bounce, source->width_bytes, piece, out);
         SW_TRY(check_vocabulary(stream, source, index, out, piece));
         first += piece;
@@ -507,7 +586,7 @@ bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first
     for (const struct source *source = source_of(stream, first); source < end && source->first < first + count;
          source++)
         for (int which = 0; which < SOURCE_FILES; which++)
-            if (sw_data_file_changed(file_of(source, which), out))
+            if (data_file_changed(file_of(source, which), out))
                 return true;
     return false;
 }
@@ -566,7 +645,7 @@ struct sw_token_beside sw_token_stream_beside(const struct sw_token_stream *stre
 
 static sw_status read_masks(const struct source *source, int64_t first, int64_t count, uint8_t *out) {
     memset(out, 1, (size_t)count);
-    return sw_data_file_is_there(&source->mask) ? sw_data_file_read(&source->mask, first, count, out) : SW_OK;
+    return sw_data_file_is_there(&source->mask) ? data_file_read(&source->mask, first, count, out) : SW_OK;
 }
 
 /* Combines masks and `begins`, which is 1 where a document begins, into marks. */

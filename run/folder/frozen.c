@@ -12,7 +12,7 @@
 #include "core/files/files.h"
 #include "core/size.h"
 #include "io/queue/file.h"
-#include "io/queue/write_behind.h"
+#include "io/queue/streams.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -55,7 +55,7 @@ struct sw_run {
     int64_t orphan_count;
     struct sw_option_list starts;        /* ids of the processes that trained the run, newest last */
     struct sw_algorithm_record products; /* algorithms of the GPU's matrix products; empty on a CPU */
-    json_t *model_files;          /* digests of the run's copies of the model's files (run_model.h); NULL: no copies */
+    json_t *model_files;                 /* digests of the run's copies of the model's files (run.h); NULL: no copies */
     json_t *machine, *prediction; /* of the newest start, only for reports; NULL: an older version wrote run.json */
 };
 
@@ -143,5 +143,35 @@ json_t *sw_run_stores_to_json(const struct sw_run_store *stores, int64_t count);
 /* Adds the format of the stores to run.json, unless it is fp32. */
 void sw_run_optimizer_to_json(const struct sw_run *run, json_t *root);
 sw_status sw_run_stores_from_json(const json_t *root, const char *path, struct sw_run *run);
+
+/* The small files of the model that a run was made with: tokenizer, chat template, configuration. A run keeps copies in
+ * its folder, so that it can resume, generate and export after it was moved, or after the model's folder was changed or
+ * removed. Runs of older versions have no copies and read the model's folder. */
+
+/* Copies the files of `model`, if that is a folder, before run.json is written. Leaves out files that may not be copied
+ * (sw_model_file_look), with a warning. Copies nothing if one of those is part of the tokenizer: half a tokenizer would
+ * be another one. *out, which run.json keeps, maps each copy's name to its digest; NULL: nothing was copied. */
+sw_status sw_run_keep_model(const char *folder, const char *model, json_t **out);
+/* Compares the copies with their digests (NULL: none are expected). Returns a new list of the damaged or missing ones,
+ * each with its `file` and a `reason`; NULL: no memory. */
+json_t *sw_run_damaged_copies(const char *folder, const json_t *digests);
+
+/* Finds the folder of a model's small files: the run's, if it has any of them, else `model`, if that is a folder.
+ * folder NULL: there is no run yet. *out must be NULL or an earlier result, which is freed; it becomes the new path,
+ * which the caller frees, or NULL if there is no such folder. Refuses links among the copies. */
+sw_status sw_run_model_folder(const char *folder, const char *model, char **out);
+/* Finds the folder of the tokenizer of a run, or of a model if it is not a run. The caller frees *out. */
+sw_status sw_run_or_model_folder(const char *run_or_model, char **out);
+
+/* The small files of the model that an export was made from. */
+struct sw_run_model {
+    const char *model;     /* folder or preset that the weights come from */
+    const char *folder;    /* folder of the small files (sw_run_model_folder); NULL: none */
+    const json_t *digests; /* digests of a run's copies; NULL: no copies */
+};
+/* Returns the end of the message "wrote EXPORT...": which copies the export lacks, or why it has no tokenizer.json;
+ * empty if it lacks nothing. */
+enum { SW_RUN_MODEL_CHARS = 8192 };
+const char *sw_run_model_lack(const char *export, const struct sw_run_model *from, char text[SW_RUN_MODEL_CHARS]);
 
 #endif

@@ -17,7 +17,6 @@
 #include "run/folder/frozen.h"
 #include "run/folder/group_reader.h"
 #include "run/folder/run.h"
-#include "run/folder/store_reader.h"
 #include "text/model_text.h"
 
 #include <assert.h>

@@ -8,7 +8,7 @@
 #include "model/hf/checkpoint.h"
 #include "model/hf/config.h"
 #include "offload/engine/engine.h"
-#include "run/folder/run_model.h"
+#include "run/folder/run.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,7 +35,7 @@ void sw_source_close(struct sw_source *source);
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
-/* Returns the folder of the model's small files, such as the tokenizer's (run_model.h); NULL: there is none. */
+/* Returns the folder of the model's small files, such as the tokenizer's (run.h); NULL: there is none. */
 const char *sw_source_folder(const struct sw_source *source);
 /* Returns all that is known about these files, valid as long as the source. */
 struct sw_run_model sw_source_small_files(const struct sw_source *source);

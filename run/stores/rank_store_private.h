@@ -31,8 +31,6 @@ sw_status sw_rank_check_whole(struct sw_ranks *ranks, struct sw_store *store);
 /* Tells whether --nvme differs from run.json. */
 bool sw_rank_has_new_places(const struct sw_run *run);
 
-/* Creates new stores and fills them from those of the run. */
-sw_status sw_rank_replace(const struct sw_rank_stores *self, struct sw_store **out);
 /* The conversion of a run's optimizer state to another format, or to other tensor groups. */
 struct sw_rank_conversion {
     const char *folder;
@@ -42,11 +40,5 @@ struct sw_rank_conversion {
     struct sw_ranks *ranks;
     struct sw_store_commit *commit; /* receives the commit of that step */
 };
-/* Fills a new store from the run's old stores, in the new store's format and with the parts of layers that this rank
- * has now. Rounds moments that the format cannot represent to nearest. Only reads the old stores, which all ranks must
- * reach. */
-sw_status sw_rank_convert(const struct sw_rank_conversion *given, struct sw_store *store);
-/* Copies the grains that both stores hold, for every unit, and adds their number to *grains. */
-sw_status sw_rank_copy(struct sw_store *from, struct sw_store *to, struct sw_ranks *ranks, int64_t *grains);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "core/log.h"
 #include "text/documents/text_reader.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <assert.h>
 #include <stdlib.h>

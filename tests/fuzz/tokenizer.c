@@ -3,7 +3,7 @@
 #include "tests/fuzz/target.h"
 
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <assert.h>
 #include <jansson.h>

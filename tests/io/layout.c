@@ -2,7 +2,7 @@
 #include "tests/io/support.h"
 
 #include "core/size.h"
-#include "io/store/layout.h"
+#include "io/store/format.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "tests/io/support.h"
 
 #include "core/size.h"
-#include "io/queue/read_ahead.h"
+#include "io/queue/streams.h"
 #include "io/safetensors/safetensors.h"
 
 #include <stdio.h>

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "io/queue/ring.h"
+#include "io/queue/queue.h"
 #include "io/store/store.h"
 
 #include <stdbool.h>

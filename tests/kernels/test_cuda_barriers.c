@@ -7,7 +7,7 @@
 #include "core/size.h"
 #include "kernels/cuda/kernel_ops.h"
 #include "kernels/device_ops.h"
-#include "kernels/fp8_product.h"
+#include "kernels/products.h"
 #include "tests/equipment/cuda/machine.h"
 #include "tests/equipment/cuda/runtime.h"
 

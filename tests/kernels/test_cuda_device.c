@@ -3,7 +3,7 @@
 
 #include "core/log.h"
 #include "core/size.h"
-#include "kernels/algorithms.h"
+#include "kernels/products.h"
 #include "tests/equipment/cuda/runtime.h"
 
 #include <stdio.h>

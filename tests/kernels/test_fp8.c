@@ -5,7 +5,7 @@
 #include "core/fp8.h"
 #include "core/rng.h"
 #include "core/size.h"
-#include "kernels/fp8_product.h"
+#include "kernels/products.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,7 +1,6 @@
 /* Times of ops: kept by size, asked for sizes between and beyond them, and taken from a device without a trace in what
  * it computes. */
 #include "kernels/described.h"
-#include "kernels/op_times.h"
 #include "tests/kernels/support.h"
 
 #include <math.h>

@@ -3,7 +3,6 @@
 #include "tests/kernels/support.h"
 
 #include "core/size.h"
-#include "kernels/adamw_scalars.h"
 #include "kernels/moments.h"
 
 #include <math.h>

@@ -6,8 +6,8 @@
 #include "model/hf/config.h"
 #include "model/model.h"
 #include "offload/plan/shard.h"
+#include "run/folder/group_reader.h"
 #include "run/folder/run.h"
-#include "run/folder/store_reader.h"
 #include "run/stores/rank_store.h"
 #include "run/stores/start.h"
 

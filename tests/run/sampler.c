@@ -1,7 +1,7 @@
 /* Choosing tokens: which may be chosen, how often each is, and that the same question has the same answer. */
 #include "tests/equipment/support.h"
 
-#include "run/inference/sampler.h"
+#include "run/inference/inference.h"
 
 #include <jansson.h>
 #include <math.h>

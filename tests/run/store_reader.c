@@ -2,7 +2,7 @@
 #include "tests/io/store_support.h"
 
 #include "core/size.h"
-#include "run/folder/store_reader.h"
+#include "run/folder/group_reader.h"
 
 #include <stdlib.h>
 #include <string.h>

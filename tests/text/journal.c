@@ -1,7 +1,7 @@
 /* tokenize believes files of a call that was cut off (journals, the packer's state, partial files) only as far as they
  * are as they were written; and digests tell of token files that are whole. */
 #include "tests/equipment/support.h"
-#include "text/documents/packer.h"
+#include "text/documents/token_writer.h"
 #include "text/documents/tokenize_files.h"
 
 #include <fcntl.h>

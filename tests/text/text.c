@@ -4,7 +4,7 @@
 
 #include "core/rng.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <jansson.h>
 

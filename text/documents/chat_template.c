@@ -13,7 +13,7 @@
 #include "core/files/json_file.h"
 #include "core/files/model_files.h"
 #include "core/status.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <assert.h>
 #include <limits.h>

@@ -9,7 +9,7 @@
 #include "core/log.h"
 #include "text/buffer.h"
 #include "text/documents/text_inputs.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
 #define SW_TEXT_DOCUMENTS_TEXT_INPUTS_H
 
 #include "core/status.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <stdbool.h>
 

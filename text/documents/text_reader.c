@@ -10,7 +10,7 @@
 #include "text/documents/text_file.h"
 #include "text/documents/text_inputs.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <errno.h>
 #include <jansson.h>

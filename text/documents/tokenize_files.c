@@ -16,7 +16,6 @@
 #include "core/status.h"
 #include "core/team.h"
 #include "io/queue/file.h"
-#include "text/documents/packer.h"
 #include "text/documents/text_inputs.h"
 #include "text/documents/token_writer.h"
 #include "text/model_text.h"

@@ -25,7 +25,7 @@ struct sw_tokenize_spec {
     /* Called before the files get their names; a failure prevents that. May be NULL. */
     sw_status (*confirm)(void *context);
     void *confirm_context;
-    int64_t pack_seq; /* pack documents into sequences of this many tokens (packer.h); 0: one after the other */
+    int64_t pack_seq; /* pack documents into sequences of this many tokens (token_writer.h); 0: one after the other */
 };
 
 /* Counts of a written token file. */

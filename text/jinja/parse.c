@@ -5,8 +5,8 @@
  *
  * A template comes from outside. Depth and numbers of nodes are bounded, so a hostile one cannot exhaust the stack or
  * the memory. */
-#include "text/jinja/syntax.h"
-#include "text/utf8.h"
+#include "text/jinja/run.h"
+#include "text/unicode.h"
 
 #include <ctype.h>
 #include <string.h>

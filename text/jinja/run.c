@@ -9,7 +9,7 @@
 #include "text/jinja/run.h"
 
 #include "text/jinja/jinja.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #include "text/jinja/value.h"
 
 #include "text/jinja/run.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #ifndef SW_TESTS_EQUIPMENT_DRIVE_FAULT_H
 #define SW_TESTS_EQUIPMENT_DRIVE_FAULT_H
 
-#include "io/queue/ring.h"
+#include "io/queue/queue.h"
 
 #include <stdbool.h>
 
