@@ -196,7 +196,6 @@ static bool is_awaited(const struct sw_read_ahead *self, int64_t end) {
 }
 
 void sw_read_ahead_pass(struct sw_read_ahead *self, int64_t position) {
-    assert(position >= self->floor);
     self->floor = position;
 }
 

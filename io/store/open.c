@@ -244,7 +244,6 @@ sw_status sw_store_commit(struct sw_store *store, int64_t step, int generation, 
     if (strlen(meta) >= SW_STORE_META_BYTES)
         return sw_fail(SW_ERR_INTERNAL, "the text of a commit has %zu bytes, more than %d", strlen(meta),
                        SW_STORE_META_BYTES - 1);
-    assert(!store->read_only);
     SW_TRY(sw_store_check_writable(store, generation));
     /* A number is used once, even if its commit fails: two attempts must never look alike. */
     store->sequence++;

@@ -341,7 +341,7 @@ static sw_status apply_extent(struct sw_store *store, int file, const struct sw_
     struct sw_store_file *target = &store->files[file];
     if (*offset < target->end_bytes || *offset % SW_FORMAT_PAGE_BYTES != 0 || *offset > target->sealed_bytes ||
         bytes > target->sealed_bytes - *offset)
-        return bad_extent(path, index, "is outside the file or overlaps another");
+        return bad_extent(path, index, "lies outside the file or over another");
     target->end_bytes = *offset + bytes;
     return SW_OK;
 }
