@@ -625,7 +625,6 @@ static const run_function run_of[SW_OP_KINDS] = {
     [SW_OP_COMPUTE_LOSS] = run_unit,
     [SW_OP_COMPUTE_LOGITS] = run_unit,
     [SW_OP_ZERO_ACCUMULATOR] = run_zero_accumulator,
-    [SW_OP_ZERO_OUTPUT_GRAD] = run_zero_accumulator,
     [SW_OP_FORWARD_BACKWARD_HEAD] = run_unit,
     [SW_OP_BACKWARD] = run_unit,
     [SW_OP_BACKWARD_LAST] = run_unit,

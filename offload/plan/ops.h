@@ -33,7 +33,6 @@ typedef enum __attribute__((packed)) {
     SW_OP_COMPUTE_LOSS,     /* runs the head's forward pass of one micro-batch, for an evaluation */
     SW_OP_COMPUTE_LOGITS,   /* runs the head's forward pass of one row, for inference */
     SW_OP_ZERO_ACCUMULATOR, /* sets a unit's gradient accumulator, or this rank's shard of it, to zero */
-    SW_OP_ZERO_OUTPUT_GRAD, /* sets the gradient at the last block's output to zero, before the head writes it */
     SW_OP_FORWARD_BACKWARD_HEAD, /* runs the head's forward and backward pass of one micro-batch, fused */
     SW_OP_BACKWARD,              /* recomputes what the forward pass did not keep, then runs a unit's backward pass */
     SW_OP_BACKWARD_LAST,         /* computes the gradients of the weights and bias of a block's last product */

@@ -82,11 +82,6 @@ static struct sw_norm_work emit_micro(struct sw_builder *b, struct head_work *h,
     const int64_t head = sw_build_head_of(b), micro = h->group->first + within;
     const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
     struct sw_norm_work norm = {.unit = head, .micro = micro, .grad = grad, .weights = h->weights, .acc = &h->own};
-    const struct sw_what output_grad = {SW_CONTENT_BLOCK_OUTPUT_GRAD, head - 1, micro, 0, 0, 0};
-    if (softmax.slot < 0) {
-        sw_build_op(b, SW_OP_ZERO_OUTPUT_GRAD, head, micro)->bytes = b->plan->spec.cost[head - 1].output_bytes;
-        sw_build_write(b, grad, output_grad);
-    }
     struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, head, micro);
     op->flops = (1 + SW_BACKWARD_FLOPS - (h->tied && !h->trains_table ? 1 : 0)) * sw_build_forward_flops(b, head);
     read_head(b, h, within);
@@ -96,7 +91,7 @@ static struct sw_norm_work emit_micro(struct sw_builder *b, struct head_work *h,
     if (h->trains_table)
         sw_build_accumulate(b, 0, &h->table);
     if (softmax.slot < 0) {
-        sw_build_write(b, grad, output_grad);
+        sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, head - 1, micro, 0, 0, 0});
         return norm;
     }
     norm.input = h->group->at[within];

@@ -230,7 +230,6 @@ static struct work needed_work(const struct sw_plan *plan) {
              need.rows * micros * plan->spec.gathered_bytes);
     add_work(&need.work, SW_OP_FORWARD, SW_CONTENT_NONE, (units - 1) * micros, 0);
     add_work(&need.work, SW_OP_BACKWARD, SW_CONTENT_NONE, (units - 1 - plan->spec.frozen_units) * micros, 0);
-    add_work(&need.work, SW_OP_ZERO_OUTPUT_GRAD, SW_CONTENT_NONE, micros, 0);
     add_work(&need.work, SW_OP_FORWARD_BACKWARD_HEAD, SW_CONTENT_NONE, micros, 0);
     add_work(&need.work, SW_OP_COMPUTE_NORM, SW_CONTENT_NONE, 1, 0);
     add_work(&need.work, SW_OP_COMMIT, SW_CONTENT_NONE, commits, 0);

@@ -62,7 +62,7 @@ static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, cons
         s = bytes / r->update.bytes_per_s;
     else if (op->kind == SW_OP_UPDATE_ON_DEVICE)
         s = bytes / r->update_on_device.bytes_per_s;
-    else if (op->kind == SW_OP_ROUND_GRADIENTS || op->kind == SW_OP_ZERO_OUTPUT_GRAD)
+    else if (op->kind == SW_OP_ROUND_GRADIENTS)
         s = bytes / r->finish.bytes_per_s;
     else if (op->kind == SW_OP_ZERO_ACCUMULATOR)
         s = 4.0 * (double)plan->spec.units->unit[op->unit].elems / r->zero.bytes_per_s;
