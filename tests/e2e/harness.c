@@ -168,7 +168,7 @@ static sw_status open_engine(struct harness *h) {
         .speculation = h->spec.speculation,
         .rounding = h->spec.rounding,
         .seed = h->spec.seed,
-        .loss_scale = {.scale = h->spec.loss_scale},
+        .loss_scale = {.scale = h->spec.loss_scale, .good_steps = h->spec.good_steps},
         .ops = {.context = h,
                 .begin = h->model_ops.begin == NULL ? NULL : begin,
                 .forward = forward,

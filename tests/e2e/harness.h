@@ -29,6 +29,7 @@ struct harness_spec {
     sw_grads_format grads; /* of rounded gradients */
     sw_rounding rounding;  /* of narrow moments; the format is the shape's */
     double loss_scale;     /* the first; 0: the type's */
+    int64_t good_steps;    /* steps in a row that the first loss scale has had */
     int64_t chunk_grains, ring_chunks;
     int compute_threads, update_threads;
     const char *directory; /* of the store; NULL: none */

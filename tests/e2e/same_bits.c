@@ -471,6 +471,40 @@ static void weights_that_overflow_never_change(void **state) {
     }
 }
 
+/* In fp16 enough good steps in a row double the loss scale, and one that overflows halves it, down to 1; both begin to
+ * count anew. */
+static void the_loss_scale_follows_good_and_bad_steps(void **state) {
+    static const struct {
+        double first;
+        int64_t good_steps, infinite_step;
+        double scale[SAME_STEPS + 1];
+        int64_t good[SAME_STEPS + 1];
+    } cases[] = {
+        {1024, SW_SCALE_STEPS - 2, 0, {1024, 1024, 2048, 2048, 2048}, {0, SW_SCALE_STEPS - 1, 0, 1, 2}},
+        {1024, SW_SCALE_STEPS - 2, 2, {1024, 1024, 512, 512, 512}, {0, SW_SCALE_STEPS - 1, 0, 1, 2}},
+        {1, 5, 1, {1, 1, 1, 1, 1}, {0, 0, 1, 2, 3}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct harness_spec spec = same_spec(SW_F16);
+        struct harness harness;
+        spec.loss_scale = cases[i].first;
+        spec.good_steps = cases[i].good_steps;
+        spec.infinite_step = cases[i].infinite_step;
+        must(harness_open(&spec, &harness));
+        for (int64_t step = 1; step <= SAME_STEPS; step++) {
+            struct sw_step_result result;
+            must(harness_begin(&harness, step, SAME_CLIP));
+            must(harness_wait(&harness, &result));
+            assert_int_equal(result.skipped, step == cases[i].infinite_step);
+            assert_true(result.loss_scale == cases[i].scale[step - 1]);
+            assert_true(result.next_scale.scale == cases[i].scale[step]);
+            assert_int_equal(result.next_scale.good_steps, cases[i].good[step]);
+        }
+        harness_close(&harness);
+    }
+}
+
 #define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)
 
 int main(void) {
@@ -493,6 +527,7 @@ int main(void) {
         in_directory(a_clean_end_of_one_generation_resumes_with_the_same_bits),
         in_directory(a_step_that_is_not_finite_is_skipped_everywhere),
         in_directory(weights_that_overflow_never_change),
+        cmocka_unit_test(the_loss_scale_follows_good_and_bad_steps),
     };
     return cmocka_run_group_tests_name("e2e same bits", tests, NULL, NULL);
 }
