@@ -5,7 +5,7 @@ import math
 import subprocess
 
 from program import command, limits, run, script_test
-from ranks_jobs import mpirun
+from ranks_jobs import mpirun, threads
 
 ALLOWED = 0.02
 STAGES = range(4)
@@ -14,9 +14,10 @@ LAYERS, HIDDEN, TOKENS = 32, 256, 16  # of the model that the bench makes, and o
 
 
 def report(ranks, *more):
-    """Returns the report of `bench zero` with that many ranks; one rank runs without a launcher, as a user starts it."""
-    arguments = ("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, "--json", *more)
-    words = command(*arguments) if ranks == 1 else mpirun((ranks, command(*arguments)))
+    """Returns the report of `bench zero` with that many ranks. One runs without a launcher and two by mpirun, as a user
+    starts them; more are threads, whose bytes are counted in the same place."""
+    arguments = command("bench", "zero", "--device", "cpu", "--precision", "bf16", "--threads", 1, "--json", *more)
+    words = mpirun((ranks, arguments)) if ranks == 2 else threads(ranks, arguments)
     done = limits.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0 or done.stderr:
         raise RuntimeError(f"{ranks} ranks: status {done.returncode}: {done.stderr[-1000:]}")
@@ -57,7 +58,7 @@ def wrong_report(ranks):
     found = report(ranks)
     parameters, stages, plus, partitioned = (found.pop(name) for name in ("parameters", "stages", "plus", "partitioned"))
     expected = {"bench": "zero", "device": "cpu", "model": "made", "precision": "bf16", "ranks": ranks, "tensor": 1, "nodes": 1,
-                "transport": "self" if ranks == 1 else "MPI"}
+                "transport": {1: "self", 2: "MPI"}.get(ranks, "threads")}
     problems = [] if found == expected else [f"the report is {found}"]
     problems += [] if plus == [] and partitioned == [] else [f"one node has {plus}, and jobs without groups {partitioned}"]
     sent = [stage["sent"]["bytes"] for stage in stages]

@@ -1,6 +1,7 @@
 /* Runs a command of the program by ranks that are threads of this process: `thread_ranks N COMMAND ...` does what
  * `mpirun -n N spillway COMMAND ...` does, without MPI. The exit status is that of the first rank whose command has not
  * ended well. */
+#include "bench/commands.h"
 #include "cli/commands.h"
 #include "core/ranks/comm.h"
 
@@ -18,7 +19,8 @@ static const struct {
                 {"resume", sw_command_resume},
                 {"eval", sw_command_eval},
                 {"generate", sw_command_generate},
-                {"plan", sw_command_plan}};
+                {"plan", sw_command_plan},
+                {"bench", sw_command_bench}};
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 struct job {
