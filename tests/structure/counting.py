@@ -52,6 +52,8 @@ def programs_that_end_badly():
         ("a bad status after all passed", (1, 1, 0), ["1..1", "ok 1 - a"], "exit status 23"),
         ("no output", (0, 1, 0), [], ""),
         ("output that is no protocol", (0, 1, 0), ["ok 1 - a"], ""),
+        ("a filter that names no test", (0, 1, 0), ["1..0", "# ok - group"], ""),
+        ("one that names those of a second group", (1, 0, 0), ["1..0", "# ok - one", "1..1", "ok 1 - a"], ""),
         ("a failed group set-up", (0, 3, 0), ["1..2", "not ok 0 - g [  FAILED  ] GROUP SETUP"], "exit status 1"),
         ("a failed group tear-down", (1, 1, 0), ["1..1", "ok 1 - a", "not ok 0 - g [  FAILED  ] GROUP TEARDOWN"], ""),
         ("a first group cut short", (2, 1, 0), ["1..2", "ok 1 - a", "1..1", "ok 1 - b"], ""),
