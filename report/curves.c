@@ -29,45 +29,10 @@ enum { MOST_DEPTH = 8 };
 /* A larger number is damaged and counts as missing: sums over a log would leave the range of double. */
 static const double most_value = 1e100;
 
-static const struct {
-    const char *group, *name;
-} columns[SW_LOG_COLUMNS] = {
-    {"", "step"},
-    {"", "loss"},
-    {"", "loss_tokens"},
-    {"", "grad_norm"},
-    {"", "lr"},
-    {"", "tokens"},
-    {"", "seconds"},
-    {"", "tokens_per_second"},
-    {"", "mfu"},
-    {"", "skipped"},
-    {"", "saved"},
-    {"", "ranks"},
-    {"", "zero"},
-    {"", "eta_seconds"},
-    {"lanes", "compute"},
-    {"lanes", "upload"},
-    {"lanes", "download"},
-    {"lanes", "read"},
-    {"lanes", "write"},
-    {"lanes", "update"},
-    {"lanes", "comm"},
-    {"bytes", "nvme_read"},
-    {"bytes", "nvme_write"},
-    {"bytes", "upload"},
-    {"bytes", "download"},
-    {"bytes", "comm"},
-    {"peak", "device"},
-    {"peak", "host"},
-    {"peak", "nvme"},
-    {"", "val_loss"},
-    {"", "val_tokens"},
-};
-
-const char *sw_log_column_name(int column) {
-    return columns[column].name;
-}
+#define ONE(kind, name) {"", #name},
+#define OF(group, kind, name) {#group, #name},
+const struct sw_log_column sw_log_fields[SW_LOG_COLUMNS] = {SW_LOG_STEP_FIELDS(ONE, OF) ONE(REAL, val_loss)
+                                                                ONE(INT, val_tokens)};
 
 /* A text in double quotes. Its escapes stay as they are, since none of our names has one. */
 struct word {
@@ -88,7 +53,7 @@ static bool is_word(struct word word, const char *text) {
 static int find_column(struct parser *p, struct word group, struct word name) {
     for (int tried = 0; tried < SW_LOG_COLUMNS; tried++) {
         const int column = (p->next + tried) % SW_LOG_COLUMNS;
-        if (is_word(name, columns[column].name) && is_word(group, columns[column].group)) {
+        if (is_word(name, sw_log_fields[column].name) && is_word(group, sw_log_fields[column].group)) {
             p->next = column + 1;
             return column;
         }

@@ -9,7 +9,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The numbers of a line that a report uses. Their names are in curves.c and in docs/json.md. */
+/* The fields of a step's line, in its order, which the log writes from a record and a report reads: ONE(kind, name),
+ * and OF(group, kind, name) for those of an object within it. A COUNT may be null. */
+/* clang-format off */
+#define SW_LOG_STEP_FIELDS(ONE, OF) \
+    ONE(INT, step) ONE(REAL, loss) ONE(COUNT, loss_tokens) ONE(REAL, grad_norm) ONE(REAL, lr) ONE(INT, tokens) \
+    ONE(REAL, seconds) ONE(REAL, tokens_per_second) ONE(REAL, mfu) ONE(FLAG, skipped) ONE(FLAG, saved) \
+    ONE(INT, ranks) ONE(INT, zero) ONE(REAL, eta_seconds) \
+    OF(lanes, REAL, compute) OF(lanes, REAL, upload) OF(lanes, REAL, download) OF(lanes, REAL, read) \
+    OF(lanes, REAL, write) OF(lanes, REAL, update) OF(lanes, REAL, comm) \
+    OF(bytes, INT, nvme_read) OF(bytes, INT, nvme_write) OF(bytes, INT, upload) OF(bytes, INT, download) \
+    OF(bytes, INT, comm) \
+    OF(peak, INT, device) OF(peak, INT, host) OF(peak, INT, nvme)
+/* clang-format on */
+
+/* The numbers of a line: the fields of a step, and those of an evaluation. docs/json.md has their names. */
 enum {
     SW_LOG_STEP,
     SW_LOG_LOSS,
@@ -31,7 +45,8 @@ enum {
     SW_LOG_BYTE_COUNT = 5,
     SW_LOG_PEAKS = SW_LOG_BYTES + SW_LOG_BYTE_COUNT,
     SW_LOG_PEAK_COUNT = 3,
-    SW_LOG_VAL_LOSS = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT,
+    SW_LOG_STEP_COLUMNS = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT,
+    SW_LOG_VAL_LOSS = SW_LOG_STEP_COLUMNS,
     SW_LOG_VAL_TOKENS,
     SW_LOG_COLUMNS,
 };
@@ -44,8 +59,11 @@ struct sw_log_line {
     char time[SW_LOG_TIME_CHARS]; /* UTC in ISO 8601, zero-terminated; empty: unknown */
 };
 
-/* Returns the name of a column, such as "grad_norm" or, in a group, "compute". */
-const char *sw_log_column_name(int column);
+/* A column's name, such as "grad_norm" or, in the group "lanes", "compute". group: "" for the line itself. */
+struct sw_log_column {
+    const char *group, *name;
+};
+extern const struct sw_log_column sw_log_fields[SW_LOG_COLUMNS];
 
 /* Parses the zero-terminated JSON object of a line. Members with other names are checked and skipped. Returns false if
  * the text is not an object of a log: invalid JSON, a number of another type, or no step. */

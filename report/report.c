@@ -80,7 +80,7 @@ static void put_medians(FILE *to, const char *name, const struct sw_curves *curv
                         int64_t after_step) {
     fprintf(to, "\"%s\":{", name);
     for (int i = first; i < first + count; i++) {
-        fprintf(to, "%s\"%s\":", i > first ? "," : "", sw_log_column_name(i));
+        fprintf(to, "%s\"%s\":", i > first ? "," : "", sw_log_fields[i].name);
         put_digits(to, sw_curves_median(curves, i, after_step, NULL), SW_STATED_DIGITS);
     }
     fputs("},", to);
@@ -227,7 +227,7 @@ static void put_group(FILE *to, const char *name, const struct sw_curves *curves
                       int count) {
     fprintf(to, "\"%s\":{", name);
     for (int i = first; i < first + count; i++) {
-        put_column(to, sw_log_column_name(i), curves, value, i);
+        put_column(to, sw_log_fields[i].name, curves, value, i);
         fputs(i + 1 < first + count ? "," : "},", to);
     }
 }
@@ -285,16 +285,16 @@ static void put_totals(FILE *to, const struct sw_curves *curves) {
     put_digits(to, last != NULL ? last->seconds : 0, SW_STATED_DIGITS);
     fputs(",\"bytes\":{", to);
     for (int i = 0; i < SW_LOG_BYTE_COUNT; i++)
-        fprintf(to, "%s\"%s\":%.0f", i > 0 ? "," : "", sw_log_column_name(SW_LOG_BYTES + i), curves->bytes[i]);
+        fprintf(to, "%s\"%s\":%.0f", i > 0 ? "," : "", sw_log_fields[SW_LOG_BYTES + i].name, curves->bytes[i]);
     fputs("},\"lane_seconds\":{", to);
     for (int i = 0; i < SW_LOG_LANE_COUNT; i++) {
-        fprintf(to, "%s\"%s\":", i > 0 ? "," : "", sw_log_column_name(SW_LOG_LANES + i));
+        fprintf(to, "%s\"%s\":", i > 0 ? "," : "", sw_log_fields[SW_LOG_LANES + i].name);
         put_digits(to, curves->lane_seconds[i], SW_STATED_DIGITS);
     }
     fputs("},", to);
     static const int of_last[] = {SW_LOG_RANKS, SW_LOG_ZERO, SW_LOG_ETA_SECONDS};
     for (size_t i = 0; curves->steps > 0 && i < sizeof of_last / sizeof of_last[0]; i++) {
-        fprintf(to, "\"%s\":", sw_log_column_name(of_last[i]));
+        fprintf(to, "\"%s\":", sw_log_fields[of_last[i]].name);
         put_digits(to, curves->last.value[of_last[i]], SW_STATED_DIGITS);
         fputc(',', to);
     }

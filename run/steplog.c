@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/status.h"
 #include "io/queue/file.h"
+#include "report/curves.h"
 #include "run/folder/run.h"
 
 #include <assert.h>
@@ -411,34 +412,24 @@ sw_status sw_steplog_export(struct sw_steplog *log, int64_t step, double seconds
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
-struct member {
-    const char *name;
+enum field_kind {
+    FIELD_INT,
+    FIELD_COUNT, /* negative: null */
+    FIELD_REAL,
+    FIELD_FLAG
+};
+#define ONE(kind_, name) {FIELD_##kind_, offsetof(struct sw_step_record, name)},
+#define OF(group, kind_, name) {FIELD_##kind_, offsetof(struct sw_step_record, group.name)},
+/* Where a record has the fields of a step's line. */
+static const struct {
+    enum field_kind kind;
     size_t offset;
-};
-#define STEP_MEMBER(name_, member_)                                                                                    \
-    { name_, offsetof(struct sw_step_record, member_) }
+} fields[SW_LOG_STEP_COLUMNS] = {SW_LOG_STEP_FIELDS(ONE, OF)};
 
-static const struct member lane_members[] = {
-    STEP_MEMBER("compute", lanes.compute), STEP_MEMBER("upload", lanes.upload), STEP_MEMBER("download", lanes.download),
-    STEP_MEMBER("read", lanes.read),       STEP_MEMBER("write", lanes.write),   STEP_MEMBER("update", lanes.update),
-    STEP_MEMBER("comm", lanes.comm),
-};
-static const struct member byte_members[] = {
-    STEP_MEMBER("nvme_read", bytes.nvme_read), STEP_MEMBER("nvme_write", bytes.nvme_write),
-    STEP_MEMBER("upload", bytes.upload),       STEP_MEMBER("download", bytes.download),
-    STEP_MEMBER("comm", bytes.comm),
-};
-static const struct member peak_members[] = {
-    STEP_MEMBER("device", peak.device),
-    STEP_MEMBER("host", peak.host),
-    STEP_MEMBER("nvme", peak.nvme),
-};
-
-/* Longest number, and longest name with its punctuation, in characters. */
-enum { FIELD_MAX_CHARS = 48, SCALAR_FIELDS = 18, GROUPS = 3 };
-static_assert((SCALAR_FIELDS + GROUPS + COUNT(lane_members) + COUNT(byte_members) + COUNT(peak_members)) *
-                      FIELD_MAX_CHARS <
-                  SW_STEPLOG_LINE_CHARS,
+/* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. OTHER_FIELDS: the time, what
+ * was clipped, and its share. */
+enum { FIELD_MAX_CHARS = 48, OTHER_FIELDS = 3, GROUPS = 3 };
+static_assert((SW_LOG_STEP_COLUMNS + OTHER_FIELDS + GROUPS) * FIELD_MAX_CHARS < SW_STEPLOG_LINE_CHARS,
               "a line must fit in its buffer");
 
 struct writer {
@@ -500,57 +491,50 @@ static void put_time(struct writer *writer, int64_t time_s) {
         put(writer, "null");
 }
 
-static double real_at(const struct sw_step_record *record, size_t offset) {
-    return *(const double *)(const void *)((const char *)record + offset);
-}
-
-static int64_t int_at(const struct sw_step_record *record, size_t offset) {
-    return *(const int64_t *)(const void *)((const char *)record + offset);
-}
-
-static void put_int_group(struct writer *writer, const char *name, const struct sw_step_record *record,
-                          const struct member *members, size_t count) {
+static void put_flag(struct writer *writer, const char *name, bool value) {
     put_name(writer, name);
-    put(writer, "{");
-    for (size_t i = 0; i < count; i++)
-        put_int(writer, members[i].name, int_at(record, members[i].offset));
-    put(writer, "}");
+    put(writer, value ? "true" : "false");
+}
+
+static const void *at_column(const struct sw_step_record *record, int column) {
+    return (const char *)record + fields[column].offset;
+}
+
+static void put_column(struct writer *writer, const struct sw_step_record *record, int column) {
+    const void *at = at_column(record, column);
+    const char *name = sw_log_fields[column].name;
+    switch (fields[column].kind) {
+    case FIELD_REAL: put_real(writer, name, *(const double *)at); break;
+    case FIELD_FLAG: put_flag(writer, name, *(const bool *)at); break;
+    default:
+        if (fields[column].kind == FIELD_COUNT && *(const int64_t *)at < 0)
+            put_real(writer, name, NAN);
+        else
+            put_int(writer, name, *(const int64_t *)at);
+    }
 }
 
 int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
+    const char *group = "";
     put(&writer, "{");
-    put_int(&writer, "step", record->step);
-    put_time(&writer, record->time_s);
-    put_real(&writer, "loss", record->loss);
-    if (record->loss_tokens >= 0)
-        put_int(&writer, "loss_tokens", record->loss_tokens);
-    else
-        put_real(&writer, "loss_tokens", NAN);
-    put_real(&writer, "grad_norm", record->grad_norm);
-    put_name(&writer, "clipped");
-    put(&writer, record->clipped ? "true" : "false");
-    put_real(&writer, "clipped_share", record->clipped_share);
-    put_real(&writer, "lr", record->lr);
-    put_int(&writer, "tokens", record->tokens);
-    put_real(&writer, "seconds", record->seconds);
-    put_real(&writer, "tokens_per_second", record->tokens_per_second);
-    put_real(&writer, "mfu", record->mfu);
-    put_name(&writer, "skipped");
-    put(&writer, record->skipped ? "true" : "false");
-    put_name(&writer, "saved");
-    put(&writer, record->saved ? "true" : "false");
-    put_int(&writer, "ranks", record->ranks);
-    put_int(&writer, "zero", record->zero);
-    put_real(&writer, "eta_seconds", record->eta_seconds);
-    put_name(&writer, "lanes");
-    put(&writer, "{");
-    for (size_t i = 0; i < COUNT(lane_members); i++)
-        put_real(&writer, lane_members[i].name, real_at(record, lane_members[i].offset));
-    put(&writer, "}");
-    put_int_group(&writer, "bytes", record, byte_members, COUNT(byte_members));
-    put_int_group(&writer, "peak", record, peak_members, COUNT(peak_members));
-    put(&writer, "}");
+    for (int column = 0; column < SW_LOG_STEP_COLUMNS; column++) {
+        if (strcmp(sw_log_fields[column].group, group) != 0) {
+            if (group[0] != '\0')
+                put(&writer, "}");
+            group = sw_log_fields[column].group;
+            put_name(&writer, group);
+            put(&writer, "{");
+        }
+        put_column(&writer, record, column);
+        if (column == SW_LOG_STEP)
+            put_time(&writer, record->time_s);
+        if (column == SW_LOG_GRAD_NORM) {
+            put_flag(&writer, "clipped", record->clipped);
+            put_real(&writer, "clipped_share", record->clipped_share);
+        }
+    }
+    put(&writer, "}}");
     return writer.used;
 }
 
@@ -581,10 +565,10 @@ static int export_to_json(int64_t step, int64_t time_s, double seconds, char buf
 /* Writes the share of the step for which each lane was busy; idle lanes are left out. A step is timed from the end of
  * the one before, and its lanes may have begun earlier, so a share may exceed 100% and is cut to that. */
 static void put_lanes(struct writer *writer, const struct sw_step_record *record) {
-    for (size_t i = 0; i < COUNT(lane_members); i++) {
-        const double share = real_at(record, lane_members[i].offset) / record->seconds;
+    for (int column = SW_LOG_LANES; column < SW_LOG_LANES + SW_LOG_LANE_COUNT; column++) {
+        const double share = *(const double *)at_column(record, column) / record->seconds;
         if (isfinite(share) && share >= 0.005)
-            put(writer, "  %s %.0f%%", lane_members[i].name, fmin(100.0 * share, 100.0));
+            put(writer, "  %s %.0f%%", sw_log_fields[column].name, fmin(100.0 * share, 100.0));
     }
 }
 
