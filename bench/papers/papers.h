@@ -1,5 +1,5 @@
 /* Numbers that papers print, and the same numbers by the planner and the simulator. A table is data that its file
- * fills; one comparer (compare.c) tells whether each deviation is within the bound that its column states. */
+ * fills; one comparer (papers.c) tells whether each deviation is within the bound that its column states. */
 #ifndef SW_BENCH_PAPERS_PAPERS_H
 #define SW_BENCH_PAPERS_PAPERS_H
 

@@ -104,7 +104,7 @@ struct sw_token_location sw_token_stream_locate(const struct sw_token_stream *st
 struct sw_token_counts {
     int64_t tokens, learnt; /* learnt: with a loss */
     int64_t documents;      /* 0: no file says where documents begin */
-    int64_t split;          /* number of documents longer than a sequence, which were split (packer.h) */
+    int64_t split;          /* number of documents longer than a sequence, which were split (token_writer.h) */
     int64_t padding;        /* tokens that fill up sequences */
     bool is_padding;        /* the last token added is padding */
 };
