@@ -39,20 +39,23 @@ static void describe(struct sw_run *run) {
     run->turn_end = (struct sw_turn_end){.id = 5, .token = strdup("<end>")};
     run->ranks = 2;
     run->store = calloc(2, sizeof *run->store);
-    run->orphans = calloc(1, sizeof *run->orphans);
+    run->orphans = calloc(2, sizeof *run->orphans);
     assert_true(run->store != NULL && run->orphans != NULL && run->turn_end.token != NULL);
     for (int i = 0; i < 2; i++) {
         snprintf(run->store[i].id, SW_STORE_ID_CHARS, "%s", i == 0 ? ID : OTHER_ID);
         run->store[i].local_rank = i;
         add(&run->store[i].places, i == 0 ? "/disk/0" : "/disk/1");
     }
-    run->orphan_count = 1;
-    snprintf(run->orphans->id, SW_STORE_ID_CHARS, "%s", OTHER_ID);
-    run->orphans->last_step = 4;
-    add(&run->orphans->places, "rank-0-of-3");
+    run->orphan_count = 2;
+    for (int i = 0; i < 2; i++) {
+        snprintf(run->orphans[i].id, SW_STORE_ID_CHARS, "%s", OTHER_ID);
+        run->orphans[i].last_step = 4 + i;
+        add(&run->orphans[i].places, i == 0 ? "rank-0-of-3" : "rank-1-of-3");
+    }
     add(&run->starts, ID);
     add(&run->beside, "mask");
     add(&run->texts.data, "/text/a*.jsonl");
+    add(&run->texts.data, "/text/b.txt");
     add(&run->texts.val, "/text/held.jsonl");
     run->texts.data_files = (struct sw_text_files){.count = 2, .bytes = 100, .digest = 3};
     run->texts.val_files = (struct sw_text_files){.count = 1, .bytes = 10, .digest = 4};
@@ -139,6 +142,7 @@ static void test_a_run_that_is_read_and_written_stays_the_same(void **state) {
     load(state, "run.json", before);
     support_expect_ok(sw_run_read(folder, &run), "reading");
     assert_true(run.products.library == 1 && run.model_files != NULL && run.machine != NULL && run.prediction != NULL);
+    assert_non_null(run.turn_end.token);
     support_expect_ok(sw_run_write(folder, &run), "writing again");
     load(state, "run.json", after);
     assert_string_equal(before, after);
