@@ -1,7 +1,7 @@
 /* Runs a command of the program by ranks that are threads of this process: `thread_ranks N COMMAND ...` does what
  * `mpirun -n N spillway COMMAND ...` does, without MPI. The exit status is that of the first rank whose command has not
  * ended well. */
-#include "bench/commands.h"
+#include "bench/options.h"
 #include "cli/commands.h"
 #include "core/ranks/comm.h"
 
