@@ -2,6 +2,7 @@
 #include "cli/doctor.h"
 #include "core/arena.h"
 #include "core/clock.h"
+#include "core/rng.h"
 #include "core/size.h"
 #include "core/team.h"
 #include "io/queue/file.h"
@@ -183,16 +184,6 @@ static sw_status measure(int fd, int64_t blocks, double part, char *memory, stru
     return SW_OK;
 }
 
-static void fill_random(char *memory, int64_t bytes) {
-    uint64_t state = UINT64_C(0x9e3779b97f4a7c15), *words = (uint64_t *)memory;
-    for (int64_t i = 0; i < bytes / (int64_t)sizeof *words; i++) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        words[i] = state;
-    }
-}
-
 static sw_status measure_file(int fd, const char *folder, double part, struct rates *out) {
     struct statvfs space;
     struct sw_arena *arena;
@@ -207,7 +198,7 @@ static sw_status measure_file(int fd, const char *folder, double part, struct ra
     SW_TRY(sw_arena_create("measurement", 2 * PASS_BYTES, false, NULL, &arena));
     sw_status status = sw_arena_take(arena, 2 * PASS_BYTES, &memory);
     if (status == SW_OK) {
-        fill_random(memory, 2 * PASS_BYTES);
+        sw_rng_fill(memory, 2 * PASS_BYTES);
         status = measure(fd, blocks, part, memory, out);
     }
     sw_arena_destroy(arena);

@@ -222,3 +222,13 @@ void sw_rng_normals(uint64_t seed, uint64_t stream, uint64_t counter, int64_t co
 #endif
     normals(seed, stream, counter, count, out);
 }
+
+void sw_rng_fill(void *memory, int64_t bytes) {
+    uint64_t state = UINT64_C(0x9e3779b97f4a7c15), *words = memory; /* xorshift64 (Marsaglia 2003), for speed */
+    for (int64_t i = 0; i < bytes / (int64_t)sizeof *words; i++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        words[i] = state;
+    }
+}

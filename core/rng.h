@@ -20,6 +20,10 @@ float sw_rng_normal(uint64_t seed, uint64_t stream, uint64_t counter);
  * fast. */
 void sw_rng_normals(uint64_t seed, uint64_t stream, uint64_t counter, int64_t count, float *out);
 
+/* Fills memory with the same random words each time, for measurements that must not gain by compressible data. bytes: a
+ * multiple of 8, and memory is aligned to that. */
+void sw_rng_fill(void *memory, int64_t bytes);
+
 /* Returns the index-th element of a random permutation of [0, count), without storing it (a Feistel network with cycle
  * walking). count > 0, index < count. */
 uint64_t sw_rng_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t count);

@@ -1,8 +1,8 @@
 /* The rates that price a plan: measured, read from a file, or derived from a description.
  *
  * Each unit of the user's own model is timed alone, one of each shape, with the engine idle. Timing whole steps instead
- * would mix the rates that the simulator must tell apart, and would need the model to fit. What costs less than the
- * noise of two timings, recomputing derived intermediates, is counted by its bytes.
+ * would mix the rates that the simulator must tell apart, and would need the model to fit. Recomputing derived
+ * intermediates costs less than the noise of two timings, so it is counted by its bytes.
  *
  * A number of the file may be edited to ask about another machine, so all numbers are read through one table with their
  * range, and an unknown field is an error. */

@@ -6,8 +6,8 @@
  * CPU device has finished when the call returns. A stream is used by one thread at a time, different streams by
  * different threads at once. Calls allocate nothing once sw_device_prepare_gemm has seen every shape.
  * "type" is the compute type of the activations and weights: SW_F32, SW_BF16 or SW_F16. It is how they are stored;
- * arithmetic, accumulators, statistics, logits and losses are fp32 whatever the type. What rounds past the greatest
- * fp16 becomes infinity, which sw_finish_gradient's sums show. */
+ * arithmetic, accumulators, statistics, logits and losses are fp32 whatever the type. A value that rounds past the
+ * greatest fp16 becomes infinity, which sw_finish_gradient's sums show. */
 #ifndef SW_KERNELS_DEVICE_H
 #define SW_KERNELS_DEVICE_H
 

@@ -11,7 +11,7 @@
  * Between the numbers of neighbouring codes a position is interpolated linearly, so that code c is at position c.
  * Rounding adds 0.5, or a random number of [0, 1), to the position of a magnitude and cuts off the fraction. So nearest
  * takes the larger of two numbers that are as near. A v above zero has at least code 1, and in bf16 at least the least
- * number: the update divides by its root. What is larger than FLT_MAX, or than the largest bf16, is stored as that. */
+ * number: the update divides by its root. A value above FLT_MAX, or above the largest bf16, is stored as that. */
 #ifndef SW_KERNELS_MOMENTS_H
 #define SW_KERNELS_MOMENTS_H
 

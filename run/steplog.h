@@ -85,8 +85,8 @@ int64_t sw_steplog_last_sample(const struct sw_steplog *log);
 /* Returns the evaluations that the log had when it was opened, oldest first; only steps and losses are read. The log
  * owns them. */
 const struct sw_eval_record *sw_steplog_evaluations(const struct sw_steplog *log, int64_t *out_count);
-/* Writes the line of a step that was committed by a process killed before it could write one. What only that process
- * knew is null, or 0 bytes. Prints nothing for people. */
+/* Writes the line of a step that was committed by a process killed before it could write one. Facts that only that
+ * process knew are null, or 0 bytes. Prints nothing for people. */
 sw_status sw_steplog_restore(struct sw_steplog *log, struct sw_step_record record);
 
 /* Room for the longest line; a static assertion in steplog.c checks it. */

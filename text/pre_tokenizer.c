@@ -653,7 +653,7 @@ static sw_status find(const struct cut *cut, const struct stage *stage, struct s
     return SW_OK;
 }
 
-/* Takes matches and the text between them in order. What the behavior joins waits until it is complete. */
+/* Takes matches and the text between them in order. A piece that the behavior joins waits until it is complete. */
 struct joining {
     const struct cut *cut;
     int stage;

@@ -430,8 +430,8 @@ sw_status sw_text_encode(struct sw_text_encoder *encoder, struct sw_text text, s
     return options.add_special ? sw_token_list_append(out, tokenizer->after.id, tokenizer->after.count) : SW_OK;
 }
 
-/* The state of decoding. Tokens become text as the file's decoder says. What the next token may still change is held
- * back: the bytes of an incomplete character and, if tokens such as <0x0A> are bytes, a run of these until it ends,
+/* The state of decoding. Tokens become text as the file's decoder says. Bytes that the next token may still change are
+ * held back: those of an incomplete character and, if tokens such as <0x0A> are bytes, a run of these until it ends,
  * because one wrong byte turns all of it into replacement characters. */
 
 struct sw_text_decoder {

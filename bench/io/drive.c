@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/files/files.h"
 #include "core/log.h"
+#include "core/rng.h"
 #include "core/size.h"
 #include "core/team.h"
 #include "io/queue/file.h"
@@ -208,17 +209,6 @@ void sw_io_target_close(struct sw_io_target *target) {
     *target = (struct sw_io_target){0};
 }
 
-/* A drive that compresses must not gain by the content. */
-static void fill_random(char *memory, int64_t bytes) {
-    uint64_t state = UINT64_C(0x9e3779b97f4a7c15), *words = (uint64_t *)memory;
-    for (int64_t i = 0; i < bytes / (int64_t)sizeof *words; i++) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        words[i] = state;
-    }
-}
-
 sw_status sw_io_target_take_memory(struct sw_io_target *target, int64_t bytes) {
     if (target->memory_bytes >= bytes)
         return SW_OK;
@@ -231,7 +221,7 @@ sw_status sw_io_target_take_memory(struct sw_io_target *target, int64_t bytes) {
         target->memory[i] = base;
     }
     target->memory_bytes = bytes;
-    fill_random(target->memory[1], bytes);
+    sw_rng_fill(target->memory[1], bytes);
     return SW_OK;
 }
 

@@ -38,7 +38,7 @@ const struct sw_comm_transport sw_comm_self = {
     .name = "self", .most_message_bytes = SW_GIB, .post = post, .done = done, .close = close_self};
 
 #ifndef SW_HAVE_MPI
-/* The placeholder of comm_mpi.c, where MPI was not found. */
+/* Refuses several ranks in a program that was built without MPI. */
 sw_status sw_comm_mpi_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state) {
     (void)out_rank, (void)out_ranks, (void)out, (void)out_state;
     return sw_fail(SW_ERR_UNSUPPORTED, "this is one of several ranks, and spillway was built without MPI; install it "

@@ -64,7 +64,7 @@ struct sw_store {
     uint64_t zero_sum; /* checksum of the grains that creation filled; SW_CHECKSUM_UNKNOWN in a store that was opened */
     bool unnamed;      /* its files have no names to remove */
     bool read_only;    /* nothing is locked or written; another process may commit to it */
-    /* A commit ended with an error. What was written may be lost even if another flush succeeds, and either step may be
+    /* A commit ended with an error. The written data may be lost even if another flush succeeds, and either step may be
      * the last one on the drives. Both generations must stay unchanged until the store is opened again. */
     _Atomic bool unsure;
     _Atomic bool behind;    /* the store was opened at a commit that is not its last */

@@ -138,7 +138,7 @@ SW_INLINE void load_square(const sw_dtype type, const void *operand, int64_t fro
                 i < sw_min_i64(rows, side) ? sw_load_up_to(type, operand, from + i * stride, cols, 0.0f) : (sw_vec){0};
 }
 
-/* Packs rows of A. What is stored beyond a tile's rows is overwritten by those of the next term. */
+/* Packs rows of A. Values stored beyond a tile's rows are overwritten by the next term. */
 SW_INLINE void pack_a(const sw_dtype type, const struct call *call, const struct piece *piece, float *to) {
     const int64_t stride = sw_gemm_a_stride(call->shape);
     for (int64_t row = 0; row < piece->rows; row += TILE_ROWS, to += A_TILE_ELEMS)

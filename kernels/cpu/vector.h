@@ -1,5 +1,5 @@
-/* Vectors as wide as the instruction set, in the compiler's own vector types. What those types cannot express uses
- * intrinsics. */
+/* Vectors as wide as the instruction set, in the compiler's own vector types. Intrinsics do what those types cannot
+ * express. */
 #ifndef SW_KERNELS_CPU_VECTOR_H
 #define SW_KERNELS_CPU_VECTOR_H
 

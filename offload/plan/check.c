@@ -16,7 +16,7 @@
 #include <string.h>
 
 /* Proves the operands of a program: each op has those that its kind needs, and each is exactly the bytes that the
- * op's unit, micro-batch, chunk or rank stands for. What the accesses claim is proven in check.c. */
+ * op's unit, micro-batch, chunk or rank stands for. The rest of this file proves the accesses. */
 
 struct extent {
     int64_t offset_bytes, bytes;

@@ -59,9 +59,9 @@ struct sw_rise_order {
 };
 
 /* First what saves the most traffic for its bytes: weights (fetched twice for each group of micro-batches), the
- * accumulators that lie between groups (there and back for each), block inputs (once each way). What the device cannot
- * take goes to the host, optimizer state before gradients, of which the device then has those that would be left to the
- * drive; intermediates instead of recomputation come next, then optimizer state with its gradients. */
+ * accumulators that lie between groups (there and back for each), block inputs (once each way). State that the device
+ * cannot take goes to the host, optimizer state before gradients; gradients left to the drive then go to the device;
+ * intermediates instead of recomputation come next, then optimizer state with its gradients. */
 extern const struct sw_rise_order sw_rises_usual;
 
 #endif

@@ -161,8 +161,8 @@ enum { SW_DEVICE_RING_CHUNKS = 8, SW_RING_CHUNKS = 8, SW_RING_CHUNKS_USEFUL = 64
 enum { SW_ZERO_NONE, SW_ZERO_OPTIMIZER, SW_ZERO_GRADS, SW_ZERO_WEIGHTS };
 
 /* The tensor group of a rank (Shoeybi et al., arXiv 1909.08053): ranks that compute the same micro-batches, each with
- * its part of every unit's matrices. What a unit adds up to is reduced to the rows of each rank and gathered again, so
- * that every rank has all of it (the order of sums is that of the ranks). Norms and the biases behind a sum are on
+ * its part of every unit's matrices. A unit's sum is reduced to the rows of each rank and gathered again, so that
+ * every rank has all of it (the order of sums is that of the ranks). Norms and the biases behind a sum are on
  * every rank. */
 struct sw_plan_tensor {
     int ranks, rank;       /* 0 or 1 ranks: there is no group */
@@ -344,8 +344,8 @@ struct sw_span sw_plan_replicated_of(const struct sw_plan *plan, int64_t unit, i
  * its own and is not exchanged: the group adds the sums up behind the last unit that continues them, and in the
  * backward pass the gradient at their norm, at the unit that began them, which alone has the norm. */
 bool sw_plan_continues(const struct sw_plan *plan, int64_t unit);
-/* Tells whether each rank of a tensor group keeps its rows alone of a unit's input, or of any unit's. What continues a
- * sum keeps its input whole, because that is the rank's own. */
+/* Tells whether each rank of a tensor group keeps only its rows of a unit's input, or of any unit's. A unit that
+ * continues a sum keeps its input whole, because the input is the rank's own. */
 bool sw_plan_partitions_input(const struct sw_plan *plan, int64_t unit);
 bool sw_plan_partitions_inputs(const struct sw_plan *plan);
 /* Tells whether a unit's backward pass needs no more of a partitioned input than this rank's rows, for the norm, where

@@ -1,6 +1,6 @@
-/* The exchanges of a tensor group. What the ranks of a group have computed of one piece is added up, each rank getting
- * its rows, and then gathered: pieces are whole again once the group has met. All is in place, but for the rows of an
- * input that is kept partitioned on the device. */
+/* The exchanges of a tensor group. The ranks' parts of a piece are added up, each rank getting its rows, and then
+ * gathered, so the piece is whole again on every rank. Both happen in place, except for the rows of an input that is
+ * kept partitioned on the device. */
 #include "offload/plan/builder.h"
 
 #include <assert.h>

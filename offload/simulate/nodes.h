@@ -18,8 +18,8 @@
  * A gather among the n/m ranks of a node is one of one node: base + (n/m-1) hop + (n/m-1) s / rate.
  *
  * Tensor groups split these collectives. The ranks with the same part of every layer are a group's size apart: where a
- * group fills its node, each of them is on another node, and all that they exchange crosses the network. What a group
- * itself gives to other nodes is counted by the plan (sw_plan_between_bytes).
+ * group fills its node, each of them is on another node, and all that they exchange crosses the network. The plan
+ * counts the bytes that a group gives to other nodes (sw_plan_between_bytes).
  */
 #ifndef SW_OFFLOAD_SIMULATE_NODES_H
 #define SW_OFFLOAD_SIMULATE_NODES_H

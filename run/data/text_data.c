@@ -287,7 +287,7 @@ static const char *last_name(const char *path) {
     return slash != NULL ? slash + 1 : path;
 }
 
-/* Counts and digests the files that the names stand for now. */
+/* Counts and digests the files that match the names at present. */
 static sw_status list_files(const struct sw_text_inputs *inputs, struct sw_text_files *out) {
     XXH3_state_t *hash = XXH3_createState();
     *out = (struct sw_text_files){0};

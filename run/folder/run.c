@@ -8,7 +8,7 @@
  * run.json lists the ids. A store whose last start run.json does not list was trained through another copy, and is
  * refused instead of mixed.
  *
- * What older versions did not write has a value that means "unknown", so their runs still resume. */
+ * A field that older versions did not write has a value that means "unknown", so their runs still resume. */
 #include "run/folder/run.h"
 
 #include "core/confine.h"

@@ -1,7 +1,7 @@
 /* Parses templates: tokens, expressions, statements.
  *
- * A recursive descent with one function per level of precedence follows Jinja's own grammar. What this subset lacks is
- * refused by name and line when the template is parsed, not in the middle of a chat.
+ * A recursive descent with one function per level of precedence follows Jinja's own grammar. A construct that this
+ * subset lacks is refused by name and line when the template is parsed, not in the middle of a chat.
  *
  * A template comes from outside. Depth and numbers of nodes are bounded, so a hostile one cannot exhaust the stack or
  * the memory. */

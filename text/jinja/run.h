@@ -163,7 +163,7 @@ sw_status sw_jinja_bind(const struct sw_jinja_signature *signature, const struct
 /* Takes steps from those left: one, plus more for work on `amount` bytes or members. */
 sw_status sw_jinja_charge(struct sw_jinja_run *run, size_t amount);
 
-/* Return value.name and value[key]. What does not exist is undefined. */
+/* Return value.name and value[key]. A missing member is undefined. */
 sw_status sw_jinja_get_attribute(struct sw_jinja_run *run, struct sw_jinja_value of, struct sw_text name,
                                  struct sw_jinja_value *out);
 sw_status sw_jinja_get_item(struct sw_jinja_run *run, struct sw_jinja_value of, struct sw_jinja_value key,
