@@ -115,25 +115,15 @@ void sw_unit_masters(const struct sw_unit *unit, int64_t grain, const void *reco
     memset(out + used, 0, (SW_GRAIN_ELEMS - used) * sizeof *out);
 }
 
-/* The sections of a unit, in their order. With fp32 state there are no wide ones. */
-enum section { PLAIN, WIDE, REPLICATED, REPLICATED_WIDE, SECTIONS };
-
-static enum section section_at(const struct sw_unit *unit, int64_t elem) {
-    const bool wide = elem >= unit->wide_grain * SW_GRAIN_ELEMS;
-    if (elem >= unit->replicated_grain * SW_GRAIN_ELEMS)
-        return wide ? REPLICATED_WIDE : REPLICATED;
-    return wide ? WIDE : PLAIN;
-}
-
-/* Returns the tensor that lies behind tensor t, or the first one for t -1: section after section. tensor_count: there
- * is none. */
+/* Returns the tensor that lies behind tensor t, or the first one for t -1. tensor_count: there is none. */
 static int64_t next_in_layout(const struct sw_unit *unit, int64_t t) {
-    int section = t >= 0 ? (int)section_at(unit, unit->tensor[t].offset) : PLAIN;
-    for (; section < SECTIONS; section++, t = -1)
-        for (t++; t < unit->tensor_count; t++)
-            if ((int)section_at(unit, unit->tensor[t].offset) == section)
-                return t;
-    return unit->tensor_count;
+    const int64_t after = t >= 0 ? unit->tensor[t].offset : -1;
+    int64_t next = unit->tensor_count;
+    for (int64_t i = 0; i < unit->tensor_count; i++)
+        if (unit->tensor[i].offset > after &&
+            (next == unit->tensor_count || unit->tensor[i].offset < unit->tensor[next].offset))
+            next = i;
+    return next;
 }
 
 sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count, sw_unit_visit visit, void *context) {
@@ -171,11 +161,11 @@ struct together {
     int64_t first, end; /* tensors [first, end) of the unit */
     int64_t elems;
     bool vectors, wide; /* wide: they are vectors that fit into a wide grain */
-    bool replicated;
+    bool replicated, frozen;
 };
 
 static struct together together_at(const struct sw_unit *unit, int64_t first) {
-    struct together found = {.first = first, .end = first, .vectors = true};
+    struct together found = {.first = first, .end = first, .vectors = true, .frozen = unit->tensor[first].frozen};
     do {
         const struct sw_tensor *tensor = &unit->tensor[found.end++];
         found.elems += room_of(tensor);
@@ -199,7 +189,19 @@ static int64_t wide_place(int64_t elem, int64_t elems) {
     return aligned % SW_GRAIN_ELEMS + elems <= SW_WIDE_GRAIN_ELEMS ? aligned : sw_round_up(aligned, SW_GRAIN_ELEMS);
 }
 
-static enum section section_of(const struct together *at, bool narrow) {
+/* The sections of a unit, in their order. With fp32 state there are no wide ones. The frozen one is the frozen span of
+ * a unit that also has a trained one. */
+enum section { FROZEN, PLAIN, WIDE, REPLICATED, REPLICATED_WIDE, SECTIONS };
+
+/* A unit's layout: whether moments, or weights, are narrow, and whether frozen tensors have a span of their own. */
+struct form {
+    bool narrow, parted;
+};
+
+static enum section section_of(const struct together *at, struct form form) {
+    const bool narrow = form.narrow;
+    if (form.parted && at->frozen)
+        return FROZEN;
     if (at->replicated)
         return narrow && at->vectors ? REPLICATED_WIDE : REPLICATED;
     return narrow && at->wide ? WIDE : PLAIN;
@@ -207,11 +209,11 @@ static enum section section_of(const struct together *at, bool narrow) {
 
 /* Lays out the tensors of a section from this element on, and returns the element behind them, or -1 where a vector of
  * a wide grain is too large for one. */
-static int64_t lay_out_section(struct sw_unit *unit, enum section section, bool narrow, int64_t elem) {
+static int64_t lay_out_section(struct sw_unit *unit, enum section section, struct form form, int64_t elem) {
     struct together at;
     for (int64_t t = 0; t < unit->tensor_count; t = at.end) {
         at = together_at(unit, t);
-        if (section_of(&at, narrow) != section)
+        if (section_of(&at, form) != section)
             continue;
         const bool wide = section == WIDE || section == REPLICATED_WIDE;
         if (wide && !at.wide)
@@ -222,11 +224,12 @@ static int64_t lay_out_section(struct sw_unit *unit, enum section section, bool 
 }
 
 /* Lays out a unit by sections, and sets its elements and where they begin. */
-static sw_status lay_out(struct sw_unit *unit, bool narrow) {
+static sw_status lay_out(struct sw_unit *unit, struct form form) {
+    const bool narrow = form.narrow;
     int64_t first_grain[SECTIONS], elem = 0;
-    for (int section = PLAIN; section < SECTIONS; section++) {
+    for (int section = FROZEN; section < SECTIONS; section++) {
         const int64_t first = sw_round_up(elem, SW_GRAIN_ELEMS);
-        const int64_t end = lay_out_section(unit, (enum section)section, narrow, first);
+        const int64_t end = lay_out_section(unit, (enum section)section, form, first);
         first_grain[section] = first / SW_GRAIN_ELEMS;
         elem = end == first ? elem : end;
         if (end < 0)
@@ -235,6 +238,7 @@ static sw_status lay_out(struct sw_unit *unit, bool narrow) {
     }
     unit->elems = sw_round_up(elem, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
+    unit->trained_grain = first_grain[PLAIN];
     unit->replicated_grain = first_grain[REPLICATED];
     unit->replicated_elems = sw_max_i64(0, elem - first_grain[REPLICATED] * SW_GRAIN_ELEMS);
     const bool copies_matrices = first_grain[REPLICATED_WIDE] > unit->replicated_grain;
@@ -245,8 +249,28 @@ static sw_status lay_out(struct sw_unit *unit, bool narrow) {
     return SW_OK;
 }
 
-static sw_status seal_unit(struct sw_unit *unit, sw_optimizer_format format) {
-    SW_TRY(lay_out(unit, format != SW_OPTIMIZER_FP32));
+/* Refuses parts that one product takes as one matrix, and of which some are frozen and some are not. */
+static sw_status check_joined(const struct sw_unit *unit) {
+    for (int64_t t = 1; t < unit->tensor_count; t++)
+        if (unit->tensor[t].part.joined && unit->tensor[t].frozen != unit->tensor[t - 1].frozen)
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "%s and %s are multiplied as one matrix: --freeze takes both of them or neither",
+                           unit->tensor[t - 1].name, unit->tensor[t].name);
+    return SW_OK;
+}
+
+static sw_status seal_unit(const struct sw_units *units, struct sw_unit *unit) {
+    int64_t frozen = 0;
+    SW_TRY(check_joined(unit));
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        frozen += unit->tensor[t].frozen;
+    const struct form form = {.narrow = units->optimizer != SW_OPTIMIZER_FP32,
+                              .parted = frozen > 0 && frozen < unit->tensor_count};
+    if (form.parted && units->fp8)
+        return sw_fail(SW_ERR_UNSUPPORTED, "with --precision fp8, --freeze takes all tensors of %s or none of them",
+                       unit->name);
+    SW_TRY(lay_out(unit, form));
+    unit->trained_grain = frozen == unit->tensor_count ? unit->grains : unit->trained_grain;
     unit->run = calloc((size_t)unit->tensor_count + 1, sizeof *unit->run);
     if (unit->run == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for the decay runs of %s", unit->name);
@@ -262,7 +286,7 @@ void sw_units_join_runs(struct sw_units *units) {
 sw_status sw_units_seal(struct sw_units *units) {
     for (int64_t u = 0; u < units->count; u++) {
         assert(units->unit[u].tensor_count > 0);
-        SW_TRY(seal_unit(&units->unit[u], units->optimizer));
+        SW_TRY(seal_unit(units, &units->unit[u]));
     }
     return SW_OK;
 }

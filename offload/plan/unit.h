@@ -11,7 +11,11 @@
  * SW_WIDE_GRAIN_ELEMS elements with those joined to them, lie behind the others in grains of their own, the wide
  * grains, before those that every rank has, which are wide too. Matrices that every rank has are not wide. They lie
  * before the wide grains, so a unit with such matrices has no vector that its rank alone has. Only the first
- * SW_WIDE_GRAIN_ELEMS elements of a wide grain are used; the rest is padding. */
+ * SW_WIDE_GRAIN_ELEMS elements of a wide grain are used; the rest is padding.
+ *
+ * A frozen tensor keeps the values that it was loaded with. A unit's vector is its frozen span, in whole grains, then
+ * its trained span, and what is said above of tensors that lie behind others is said of the trained span. In a unit of
+ * frozen tensors alone it is said of all of them, so that freezing a whole unit moves nothing in it. */
 #ifndef SW_OFFLOAD_PLAN_UNIT_H
 #define SW_OFFLOAD_PLAN_UNIT_H
 
@@ -46,6 +50,7 @@ struct sw_tensor {
     int64_t offset;                  /* first element in the unit */
     bool decay;                      /* weight decay applies */
     double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
+    bool frozen;                     /* training does not change it; set before the units are sealed */
 };
 
 struct sw_unit {
@@ -54,6 +59,7 @@ struct sw_unit {
     int64_t tensor_count;
     int64_t elems; /* with padding: grains · SW_GRAIN_ELEMS */
     int64_t grains;
+    int64_t trained_grain;    /* first grain of the trained span; 0: all is trained, grains: all is frozen */
     int64_t wide_grain;       /* first wide grain; grains where there is none */
     int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
     int64_t replicated_elems; /* elements from that grain on, without the padding behind the last tensor */
@@ -126,7 +132,7 @@ typedef sw_status (*sw_unit_visit)(void *context, int64_t tensor, int64_t whole,
 sw_status sw_unit_walk(const struct sw_unit *unit, int64_t first, int64_t count, sw_unit_visit visit, void *context);
 
 /* Lays out the units for their optimizer state, pads them and computes their decay runs; no tensor may be added
- * afterwards. */
+ * afterwards. SW_ERR_UNSUPPORTED: some frozen tensors cannot be apart from the trained ones. */
 sw_status sw_units_seal(struct sw_units *units);
 
 /* Computes the decay runs of sealed units again, whose tensors have another decay or lr_scale now. */

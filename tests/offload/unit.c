@@ -403,6 +403,100 @@ static void room_for_rows_is_padding(void **state) {
     sw_units_destroy(units);
 }
 
+static sw_status count_run(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    (void)tensor, (void)whole, (void)at;
+    *(int64_t *)context += run;
+    return SW_OK;
+}
+
+/* Three matrices of one grain and two vectors, of which bit t of `frozen` says whether training leaves tensor t alone.
+ */
+static struct sw_units *partly_frozen(unsigned frozen, sw_optimizer_format optimizer) {
+    static const char *const names[] = {"a", "norm", "b", "bias", "c"};
+    struct sw_units *units;
+    must(sw_units_create(1, &units));
+    units->optimizer = optimizer;
+    for (int t = 0; t < 5; t++) {
+        add(&units->unit[0], names[t], t % 2 == 0 ? 128 : 100, t % 2 == 0 ? 128 : 0, t % 2 == 0);
+        units->unit[0].tensor[t].frozen = (frozen >> t & 1) != 0;
+    }
+    must(sw_units_seal(units));
+    return units;
+}
+
+/* Every set of frozen tensors, with each kind of state: frozen tensors lie before the first trained grain and trained
+ * ones behind it, none overlaps another, and a walk visits all. */
+static void the_frozen_span_comes_first(void **state) {
+    (void)state;
+    enum { TENSORS = 5, ALL = (1 << TENSORS) - 1 };
+    for (unsigned frozen = 0; frozen <= ALL; frozen++)
+        for (int narrow = 0; narrow < 2; narrow++) {
+            struct sw_units *units = partly_frozen(frozen, narrow ? SW_OPTIMIZER_8BIT : SW_OPTIMIZER_FP32);
+            const struct sw_unit *unit = &units->unit[0];
+            const int64_t border = unit->trained_grain * SW_GRAIN_ELEMS;
+            assert_true(frozen == 0 ? border == 0 : border > 0);
+            assert_true(frozen == ALL ? border == unit->elems : border < unit->elems);
+            assert_true(unit->wide_grain >= (frozen == ALL ? 0 : unit->trained_grain));
+            int64_t visited = 0;
+            for (int64_t t = 0; t < TENSORS; t++) {
+                const struct sw_tensor *tensor = &unit->tensor[t];
+                assert_true(tensor->frozen ? tensor->offset + tensor->elems <= border : tensor->offset >= border);
+                for (int64_t other = 0; other < t; other++)
+                    assert_true(tensor->offset + tensor->elems <= unit->tensor[other].offset ||
+                                unit->tensor[other].offset + unit->tensor[other].elems <= tensor->offset);
+                assert_int_equal(decays(unit, tensor->offset), tensor->decay);
+                visited += tensor->elems;
+            }
+            int64_t counted = 0;
+            must(sw_unit_walk(unit, 0, unit->elems, count_run, &counted));
+            assert_int_equal(counted, visited);
+            sw_units_destroy(units);
+        }
+}
+
+/* A unit that is frozen whole has the layout of one that is trained whole: runs made before rely on it. */
+static void freezing_a_whole_unit_moves_nothing(void **state) {
+    (void)state;
+    for (int narrow = 0; narrow < 2; narrow++) {
+        const sw_optimizer_format format = narrow ? SW_OPTIMIZER_8BIT : SW_OPTIMIZER_FP32;
+        struct sw_units *all = partly_frozen(0, format), *none = partly_frozen(31, format);
+        assert_int_equal(none->unit[0].grains, all->unit[0].grains);
+        assert_int_equal(none->unit[0].wide_grain, all->unit[0].wide_grain);
+        for (int t = 0; t < 5; t++)
+            assert_int_equal(none->unit[0].tensor[t].offset, all->unit[0].tensor[t].offset);
+        sw_units_destroy(all);
+        sw_units_destroy(none);
+    }
+}
+
+/* Joined parts are one matrix, and fp8 knows one border between narrow and wide grains. */
+static void frozen_tensors_that_cannot_be_apart_are_refused(void **state) {
+    (void)state;
+    struct sw_part joined = {.rows = 8, .cols = 128, .block_cols = 128, .block_stride = 128};
+    struct sw_units *units;
+    must(sw_units_create(1, &units));
+    must(sw_unit_add_part(&units->unit[0], "query", 2, (int64_t[]){8, 128}, &joined, true));
+    joined.joined = true;
+    must(sw_unit_add_part(&units->unit[0], "key", 2, (int64_t[]){8, 128}, &joined, true));
+    units->unit[0].tensor[0].frozen = true;
+    assert_int_equal(sw_units_seal(units), SW_ERR_UNSUPPORTED);
+    assert_non_null(strstr(sw_error_message(SW_ERR_UNSUPPORTED), "query and key are multiplied as one matrix"));
+    sw_units_destroy(units);
+    sw_error_clear();
+    must(sw_units_create(3, &units));
+    units->optimizer = SW_OPTIMIZER_8BIT;
+    units->fp8 = true;
+    for (int u = 0; u < 3; u++) {
+        add(&units->unit[u], "a", 128, 128, true);
+        add(&units->unit[u], "b", 128, 128, true);
+    }
+    units->unit[1].tensor[1].frozen = true;
+    assert_int_equal(sw_units_seal(units), SW_ERR_UNSUPPORTED);
+    assert_non_null(strstr(sw_error_message(SW_ERR_UNSUPPORTED), "--precision fp8"));
+    sw_units_destroy(units);
+    sw_error_clear();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_are_aligned_and_units_end_with_a_grain),
@@ -415,6 +509,9 @@ int main(void) {
         cmocka_unit_test(tiles_cover_a_tensor_once),
         cmocka_unit_test(walks_visit_each_element_once),
         cmocka_unit_test(room_for_rows_is_padding),
+        cmocka_unit_test(the_frozen_span_comes_first),
+        cmocka_unit_test(freezing_a_whole_unit_moves_nothing),
+        cmocka_unit_test(frozen_tensors_that_cannot_be_apart_are_refused),
     };
     return cmocka_run_group_tests_name("offload unit", tests, NULL, NULL);
 }
