@@ -39,8 +39,8 @@ struct sw_unit_call {
     struct sw_span own_rows; /* tensor group: the rows that this rank adds up */
     void *grad;              /* gradient at the output, replaced by that at the input; the head writes it */
     void *own_grad;          /* tensor group: this rank's rows of it, for norm_backward */
-    float *acc, *table_acc;  /* gradient accumulators, fp32, laid out as the weights; table_acc NULL: the tied table is
-                              * frozen and gets no gradient */
+    float *acc, *table_acc;  /* gradient accumulators, fp32, laid out as the trained spans of the weights; acc NULL: the
+                              * unit is frozen; table_acc NULL: the tied table is, and gets no gradient */
     void *work;              /* scratch of the compute lane */
     float loss_scale;        /* factor of every token's loss in the gradient */
     double *loss;            /* host memory: receives the sum of the micro-batch's token losses, unscaled */
@@ -183,10 +183,10 @@ void sw_engine_describe(struct sw_engine *engine, int64_t step, const char *text
  * only for grains that it keeps. */
 sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load);
 
-/* Restores state and weights from the store's last commit. The store has nothing of frozen units: the caller also loads
- * these. */
+/* Restores state and weights from the store's last commit. The store has nothing of what is frozen: the caller also
+ * loads that. */
 sw_status sw_engine_restore(struct sw_engine *engine);
-/* Loads the weights of the plan's frozen units, if it has any. `load` is asked for no other units. */
+/* Loads the frozen weights of the plan's units, if there are any. `load` is asked for no others. */
 sw_status sw_engine_load_frozen(struct sw_engine *engine, const struct sw_load *load);
 
 /* Returns the host memory for the tokens of one micro-batch of the next begun step: the plan's token_bytes, laid out as

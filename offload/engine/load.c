@@ -34,7 +34,7 @@ struct box {
 struct loader {
     struct sw_engine *engine;
     const struct sw_load *load;
-    int64_t end_unit; /* units [0, end_unit) are loaded */
+    bool frozen_only; /* loads no weights that training changes */
     struct sw_team *team;
     struct sw_stream **stream; /* one per grain of a box */
     struct box box[BOXES];
@@ -151,9 +151,17 @@ static char *home_of_records(const struct sw_engine *engine, const struct box *b
     return there && engine->plan->slot[slot].tier == SW_HOST ? home_of(engine, slot, box) : NULL;
 }
 
+/* Returns the grains of a unit that are loaded. A unit with a frozen and a trained span has whole weights here. */
+static struct sw_span loaded_span(const struct loader *self, int64_t unit) {
+    const struct sw_plan *plan = self->engine->plan;
+    if (self->frozen_only && sw_plan_trains(plan, unit))
+        return (struct sw_span){.grains = sw_plan_trained(plan, unit).first_grain};
+    return sw_plan_span(plan, SW_WEIGHTS, unit);
+}
+
 static int64_t box_end(const struct loader *self, const struct box *box) {
     const struct sw_plan *plan = self->engine->plan;
-    const struct sw_span all = sw_plan_span(plan, SW_WEIGHTS, box->unit);
+    const struct sw_span all = loaded_span(self, box->unit);
     const struct sw_span own = sw_plan_span(plan, SW_OPTIMIZER, box->unit);
     const int64_t bounds[] = {own.first_grain, own.first_grain + own.grains};
     int64_t end = sw_min_i64(box->first_grain + self->box_grains, all.first_grain + all.grains);
@@ -254,10 +262,11 @@ static sw_status fill_box(struct loader *self, struct box *box) {
 }
 
 static sw_status load_units(struct loader *self) {
-    for (int64_t u = 0; u < self->end_unit; u++)
-        self->total_grains += sw_plan_span(self->engine->plan, SW_WEIGHTS, u).grains;
-    for (int64_t u = 0; u < self->end_unit; u++) {
-        const struct sw_span all = sw_plan_span(self->engine->plan, SW_WEIGHTS, u);
+    const int64_t units = self->engine->plan->spec.units->count;
+    for (int64_t u = 0; u < units; u++)
+        self->total_grains += loaded_span(self, u).grains;
+    for (int64_t u = 0; u < units; u++) {
+        const struct sw_span all = loaded_span(self, u);
         for (int64_t first = all.first_grain; first < all.first_grain + all.grains;) {
             struct box *box;
             /* Others may wait for a rank that has more to load. */
@@ -293,11 +302,11 @@ static void close_streams(struct loader *self) {
     free(self->stream);
 }
 
-/* Loads units [0, end_unit). */
-static sw_status load_first_units(struct sw_engine *engine, const struct sw_load *load, int64_t end_unit) {
+/* Loads all weights, or those that are frozen. */
+static sw_status load_weights(struct sw_engine *engine, const struct sw_load *load, bool frozen_only) {
     assert(engine->begun == engine->waited);
     const int threads = sw_device_info(engine->spec.host).threads;
-    struct loader self = {.engine = engine, .load = load, .end_unit = end_unit};
+    struct loader self = {.engine = engine, .load = load, .frozen_only = frozen_only};
     sw_status status = make_boxes(&self, threads);
     if (status == SW_OK)
         status = open_streams(&self);
@@ -312,12 +321,14 @@ static sw_status load_first_units(struct sw_engine *engine, const struct sw_load
 }
 
 sw_status sw_engine_load_frozen(struct sw_engine *engine, const struct sw_load *load) {
-    const int64_t frozen = engine->plan->spec.frozen_units;
-    return frozen == 0 ? SW_OK : load_first_units(engine, load, frozen);
+    bool frozen = false;
+    for (int64_t u = 0; u < engine->plan->spec.units->count; u++)
+        frozen |= !sw_plan_trains(engine->plan, u) || sw_plan_trained(engine->plan, u).first_grain > 0;
+    return frozen ? load_weights(engine, load, true) : SW_OK;
 }
 
 sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load) {
-    SW_TRY(load_first_units(engine, load, engine->plan->spec.units->count));
+    SW_TRY(load_weights(engine, load, false));
     if (!engine->plan->spec.train)
         return SW_OK;
     engine->step = 0;

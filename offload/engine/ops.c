@@ -167,12 +167,11 @@ static struct sw_loss_scale next_scale(sw_dtype type, struct sw_loss_scale now, 
 static sw_status run_compute_norm(const struct op_run *run) {
     struct sw_engine *engine = run->engine;
     struct step_context *context = run->context;
-    const struct sw_units *units = engine->plan->spec.units;
     const struct sw_access *sums_of_unit = NULL;
     double total = 0.0;
     while ((sums_of_unit = sw_engine_next_operand(engine, run->op, SW_ROLE_SQUARE_SUMS, sums_of_unit)) != NULL) {
         const double *sums = sw_engine_address(engine, sums_of_unit);
-        for (int64_t g = 0; g < units->unit[sums_of_unit->first_index].grains; g++)
+        for (int64_t g = 0; g < sw_plan_trained(engine->plan, sums_of_unit->first_index).grains; g++)
             total += sums[g];
     }
     struct sw_step_result *result = &context->result;
@@ -284,18 +283,24 @@ static const int64_t *bounds_of(struct sw_engine *engine, const struct sw_op *op
     return bounds;
 }
 
+/* Returns where grains of an op's unit lie in its accumulator. */
+static void *grain_of_accumulator(const struct sw_engine *engine, const struct sw_op *op, int64_t grain) {
+    const int32_t slot = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL)->slot;
+    const int64_t within = grain - sw_plan_slot_grain(engine->plan, slot, SW_CONTENT_ACC, op->unit);
+    return (char *)sw_engine_piece(engine, slot, 0) + within * engine->plan->slot[slot].grain_bytes;
+}
+
 /* Rounds every rank's part of the gradient into the bucket, one after the other. */
 static sw_status round_bucket(const struct op_run *run) {
     struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
-    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
     char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
     for (int rank = 0; rank < sw_plan_ranks(engine->plan); rank++) {
         const struct sw_span at = span_of(engine, op, rank);
         if (at.grains == 0)
             continue;
         SW_TRY(sw_round_gradient(run->lane->stream, engine->plan->spec.type, at.grains * SW_GRAIN_ELEMS,
-                                 sw_engine_grain(engine, from->slot, at.first_grain), to));
+                                 grain_of_accumulator(engine, op, at.first_grain), to));
         to += sw_plan_typed_bytes(engine->plan, at.grains);
     }
     return SW_OK;
@@ -314,7 +319,6 @@ static sw_status run_quantize_gradients(const struct op_run *run) {
     const struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
     const struct sw_plan *plan = engine->plan;
-    const struct sw_access *from = sw_engine_next_operand(engine, op, SW_ROLE_FROM, NULL);
     const int nodes = sw_plan_reduce_nodes(plan), node_ranks = sw_plan_reduce_node_ranks(plan);
     char *to = sw_engine_operand(engine, op, SW_ROLE_TO);
     for (int place = 0; place < sw_plan_ranks(plan); place++) {
@@ -322,7 +326,7 @@ static sw_status run_quantize_gradients(const struct op_run *run) {
         if (at.grains == 0)
             continue;
         SW_TRY(sw_quantize(run->lane->stream, SW_F32, plan->spec.reduce, at.grains,
-                           sw_engine_grain(engine, from->slot, at.first_grain), to));
+                           grain_of_accumulator(engine, op, at.first_grain), to));
         to += at.grains * sw_plan_grain_bytes(plan, SW_CONTENT_QUANT_GRADS, op->unit);
     }
     return SW_OK;
@@ -465,7 +469,8 @@ static void note_sums(struct sw_engine *engine, const struct sw_op *op, double *
     const struct sw_access *of_unit = NULL;
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
         const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, engine->plan->spec.rank);
-        const double *sums = (const double *)sw_engine_address(engine, of_unit) + at.first_grain;
+        const double *sums = (const double *)sw_engine_address(engine, of_unit) + at.first_grain -
+                             sw_plan_trained(engine->plan, of_unit->first_index).first_grain;
         memcpy(record, sums, (size_t)at.grains * sizeof *sums);
         record += at.grains;
     }
@@ -480,7 +485,8 @@ static void take_sums(struct sw_engine *engine, const struct sw_op *op, int job_
     while ((of_unit = sw_engine_next_operand(engine, op, SW_ROLE_SQUARE_SUMS, of_unit)) != NULL) {
         const struct sw_unit *unit = &engine->plan->spec.units->unit[of_unit->first_index];
         const struct sw_span at = sw_plan_shard_of(engine->plan, of_unit->first_index, job_rank / tensor_ranks);
-        double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain;
+        double *sums = (double *)sw_engine_address(engine, of_unit) + at.first_grain -
+                       sw_plan_trained(engine->plan, of_unit->first_index).first_grain;
         for (int64_t g = 0; g < at.grains; g++)
             if (!adds)
                 sums[g] = record[g];

@@ -127,8 +127,9 @@ static struct extent extent_of(const struct sw_builder *b, const struct sw_op *o
     const struct sw_slot *slot = &b->plan->slot[place.slot];
     const int64_t start = place.piece * slot->piece_bytes;
     struct extent extent = {start + place.offset_bytes, place.bytes};
-    if (content == SW_CONTENT_SQUARE_SUMS)
-        extent.offset_bytes += op->first_grain * sw_plan_grain_bytes(b->plan, content, op->unit);
+    if (content == SW_CONTENT_SQUARE_SUMS && op->unit >= 0)
+        extent.offset_bytes += (op->first_grain - sw_plan_trained(b->plan, op->unit).first_grain) *
+                               sw_plan_grain_bytes(b->plan, content, op->unit);
     if (extent.bytes == 0 && op->grains > 0)
         extent.bytes = op->grains * sw_plan_grain_bytes(b->plan, content, op->unit);
     if (extent.bytes == 0)
@@ -140,7 +141,7 @@ static struct extent extent_of(const struct sw_builder *b, const struct sw_op *o
  * than a chunk, or where the slot's chunks begin elsewhere. */
 static void access_grains(struct sw_builder *b, bool write, int32_t slot, struct sw_span at, struct sw_what what) {
     const int64_t chunk_grains = b->plan->spec.chunk_grains;
-    const int64_t first = at.first_grain - b->plan->slot[slot].first_grain;
+    const int64_t first = at.first_grain - sw_plan_slot_grain(b->plan, slot, what.content, what.unit);
     const int64_t piece = first / chunk_grains, last = (first + at.grains - 1) / chunk_grains;
     const int64_t grain_bytes = b->plan->slot[slot].grain_bytes;
     assert(at.grains > 0 && grain_bytes > 0);
@@ -184,18 +185,19 @@ void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk
                    (struct sw_what){SW_CONTENT_SQUARE_SUMS, -1, unit, chunk + 1, 0, 0});
 }
 
-static void access_unit(struct sw_builder *b, bool write, int32_t slot, struct sw_what what) {
-    const int64_t grains = b->plan->spec.units->unit[what.unit].grains;
-    add_access(b, write, (struct sw_operand){.slot = slot}, sw_plan_chunks(b->plan, what.unit), what,
-               (struct extent){0, grains * b->plan->slot[slot].grain_bytes});
+/* Returns all that a unit has of a content. */
+static struct sw_span all_of(const struct sw_builder *b, struct sw_what what) {
+    const bool weights = what.content == SW_CONTENT_WEIGHTS || what.content == SW_CONTENT_QUANT_WEIGHTS;
+    return weights ? (struct sw_span){.grains = b->plan->spec.units->unit[what.unit].grains}
+                   : sw_plan_trained(b->plan, what.unit);
 }
 
 void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
-    access_unit(b, false, slot, what);
+    sw_build_read_grains(b, slot, all_of(b, what), what);
 }
 
 void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
-    access_unit(b, true, slot, what);
+    sw_build_write_grains(b, slot, all_of(b, what), what);
 }
 
 struct sw_operand sw_build_ring(struct sw_builder *b, enum sw_slot_kind ring) {

@@ -84,7 +84,7 @@ void sw_build_write(struct sw_builder *b, struct sw_operand place, struct sw_wha
 /* Adds to the last op that it reads, or writes, the pieces that hold these grains of a unit's state. */
 void sw_build_read_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what);
 void sw_build_write_grains(struct sw_builder *b, int32_t slot, struct sw_span at, struct sw_what what);
-/* Adds to the last op that it reads, or writes, all chunks of a unit. */
+/* Adds to the last op that it reads, or writes, all that a unit has of a content. */
 void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
 void sw_build_write_unit(struct sw_builder *b, int32_t slot, struct sw_what what);
 

@@ -53,6 +53,8 @@ static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
     unsigned roles = sw_ops[op->kind].needs | input_of(plan, op);
     if (head || (op->kind == SW_OP_BACKWARD && op->unit > 0))
         roles |= group && !sw_plan_continues(plan, op->unit) ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
+    if ((head || op->kind == SW_OP_BACKWARD) && sw_plan_trains(plan, op->unit))
+        roles |= ROLE(ACC);
     if (op->kind == SW_OP_BACKWARD && sw_plan_splits_backward(plan, op->unit))
         roles |= ROLE(PRODUCT_GRAD);
     if (group && (head || op->kind == SW_OP_COMPUTE_LOSS))
@@ -72,8 +74,10 @@ static int64_t bytes_before(const struct sw_plan *plan, const struct sw_op *op, 
     return sw_plan_bucket_grains(plan, op->unit, op->chunk, rank) * sw_plan_grain_bytes(plan, content, op->unit);
 }
 
-static struct extent of_grains(const struct sw_slot *slot, struct sw_span at) {
-    return (struct extent){(at.first_grain - slot->first_grain) * slot->grain_bytes, at.grains * slot->grain_bytes};
+static struct extent of_grains(const struct sw_plan *plan, const struct sw_access *access, struct sw_span at) {
+    const int64_t start = sw_plan_slot_grain(plan, access->slot, access->content, access->unit);
+    const int64_t grain_bytes = plan->slot[access->slot].grain_bytes;
+    return (struct extent){(at.first_grain - start) * grain_bytes, at.grains * grain_bytes};
 }
 
 static struct extent of_piece(const struct sw_slot *slot, int64_t piece, int64_t offset_bytes, int64_t bytes) {
@@ -93,13 +97,16 @@ static int64_t own_rows_at(const struct sw_plan *plan, const struct sw_access *a
 /* Returns where the op's grains begin in a piece. A chunk of a rank's shard lies in a bucket behind those of the ranks
  * before; square sums lie by grain in the piece of their unit. */
 static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
+    if (access->content == SW_CONTENT_SQUARE_SUMS && op->unit < 0)
+        return 0; /* those of all units */
     if (access->content == SW_CONTENT_SQUARE_SUMS)
-        return op->first_grain * (int64_t)sizeof(double);
+        return (op->first_grain - sw_plan_trained(plan, op->unit).first_grain) * (int64_t)sizeof(double);
     if (access->content == SW_CONTENT_BLOCK_OUTPUT)
         return own_rows_at(plan, access);
     if (access->slot != plan->index->slot[SLOT_BUCKETS])
         return 0;
-    const int rank = sw_shard_rank(plan->spec.units->unit[op->unit].grains, sw_plan_ranks(plan), op->first_grain);
+    const struct sw_span trained = sw_plan_trained(plan, op->unit);
+    const int rank = sw_shard_rank(trained.grains, sw_plan_ranks(plan), op->first_grain - trained.first_grain);
     const struct sw_span at = sw_plan_shard_chunk(plan, op->unit, rank, op->chunk);
     return at.grains > 0 && at.first_grain == op->first_grain ? bytes_before(plan, op, access->content, rank) : 0;
 }
@@ -107,7 +114,7 @@ static int64_t offset_in_piece(const struct sw_plan *plan, const struct sw_op *o
 static struct extent of_transfer(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     const struct sw_slot *slot = &plan->slot[access->slot];
     if (slot->grain_bytes > 0)
-        return of_grains(slot, (struct sw_span){op->first_grain, op->grains});
+        return of_grains(plan, access, (struct sw_span){op->first_grain, op->grains});
     return of_piece(slot, access->first, offset_in_piece(plan, op, access), op->bytes);
 }
 
@@ -153,15 +160,25 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
     if (is_quantized(access->content))
         return of_quantized(plan, op, access);
     if (result && slot->grain_bytes > 0)
-        return of_grains(slot, own);
+        return of_grains(plan, access, own);
     if (result && (op->wide || dequantizes))
         return of_piece(slot, access->first, 0, own_bytes);
     if (result)
         return of_piece(slot, access->first, bytes_before(plan, op, access->content, plan->spec.rank), own_bytes);
     const struct sw_span run = sw_plan_bucket_run(plan, op->unit, op->chunk, before);
     if (slot->grain_bytes > 0 && run.grains > 0)
-        return of_grains(slot, run);
+        return of_grains(plan, access, run);
     return of_piece(slot, access->first, 0, bytes_before(plan, op, access->content, sw_plan_ranks(plan)));
+}
+
+/* Returns what an op on a whole unit uses of it: its weights, but that ranks which keep whole weights gather those that
+ * training changes; or gradients. */
+static struct sw_span all_of(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
+    const struct sw_unit *unit = &plan->spec.units->unit[access->unit];
+    const bool weights = access->content == SW_CONTENT_WEIGHTS || access->content == SW_CONTENT_QUANT_WEIGHTS;
+    const int64_t first =
+        (!weights || op->kind == SW_OP_ALL_GATHER) && sw_plan_trains(plan, access->unit) ? unit->trained_grain : 0;
+    return (struct sw_span){first, unit->grains - first};
 }
 
 static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
@@ -169,14 +186,15 @@ static struct extent of_op(const struct sw_plan *plan, const struct sw_op *op, c
     const bool exchange = op->kind == SW_OP_REDUCE_GRADIENTS || op->kind == SW_OP_ALL_GATHER;
     const bool shard = exchange && (op->kind == SW_OP_REDUCE_GRADIENTS) == access->write;
     if (op->grains > 0 && slot->grain_bytes > 0)
-        return of_grains(slot, (struct sw_span){op->first_grain, op->grains});
+        return of_grains(plan, access, (struct sw_span){op->first_grain, op->grains});
     if (op->grains > 0)
         return of_piece(slot, access->first, offset_in_piece(plan, op, access),
                         op->grains * sw_plan_grain_bytes(plan, access->content, op->unit));
     if (shard)
-        return of_grains(slot, op->secondary ? sw_plan_secondary(plan, op->unit) : sw_plan_shard(plan, op->unit));
+        return of_grains(plan, access,
+                         op->secondary ? sw_plan_secondary(plan, op->unit) : sw_plan_shard(plan, op->unit));
     if (slot->grain_bytes > 0)
-        return (struct extent){0, plan->spec.units->unit[access->unit].grains * slot->grain_bytes};
+        return of_grains(plan, access, all_of(plan, op, access));
     if (op->kind == SW_OP_BACKWARD_NORM && access->role == SW_ROLE_INPUT && sw_plan_recalls_rows(plan, op->unit))
         return of_piece(slot, access->first, own_rows_at(plan, access), 0);
     return of_piece(slot, access->first, 0, 0);
@@ -202,6 +220,45 @@ static sw_status refuse(const struct sw_plan *plan, const struct sw_op *op, cons
         sw_op_name(op->kind), op->unit, op->micro, op->chunk, access->slot, plan->slot[access->slot].name, what);
 }
 
+/* Tells whether training changes what an op's grains hold. */
+static bool is_of_training(const struct sw_op *op) {
+    switch (op->kind) {
+    case SW_OP_ZERO_ACCUMULATOR:
+    case SW_OP_ROUND_GRADIENTS:
+    case SW_OP_ROUND_OWN_GRADIENTS:
+    case SW_OP_ADD_TO_ACCUMULATOR:
+    case SW_OP_SUM_SQUARES:
+    case SW_OP_DOWNLOAD_SQUARE_SUMS:
+    case SW_OP_UPDATE_ON_HOST:
+    case SW_OP_UPDATE_ON_DEVICE: return op->grains > 0;
+    default:
+        return op->grains > 0 && sw_ops[op->kind].transfers &&
+               (op->content == SW_CONTENT_GRADS || op->content == SW_CONTENT_OPTIMIZER ||
+                op->content == SW_CONTENT_ACC);
+    }
+}
+
+/* Proves that an op which belongs to training has grains of its unit's trained span alone. */
+static sw_status check_span(const struct sw_plan *plan, const struct sw_op *op) {
+    const struct sw_unit *unit = op->unit >= 0 ? &plan->spec.units->unit[op->unit] : NULL;
+    if (unit == NULL || !is_of_training(op) ||
+        (sw_plan_trains(plan, op->unit) && op->first_grain >= unit->trained_grain &&
+         op->first_grain + op->grains <= unit->grains))
+        return SW_OK;
+    return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d works on frozen grains", sw_op_name(op->kind), op->unit);
+}
+
+/* Tells whether a piece of a slot holds grains of both spans of a unit, which the proof would take for one content. */
+static bool mixes_spans(const struct sw_plan *plan, const struct sw_access *access) {
+    const struct sw_slot *slot = &plan->slot[access->slot];
+    if (access->content != SW_CONTENT_WEIGHTS || slot->grain_bytes == 0 || !sw_plan_trains(plan, access->unit))
+        return false;
+    const int64_t trained = plan->spec.units->unit[access->unit].trained_grain;
+    const int64_t border = of_grains(plan, access, (struct sw_span){trained, 1}).offset_bytes;
+    return trained > 0 &&
+           (border % slot->piece_bytes != 0 || border / slot->piece_bytes != sw_plan_frozen_chunks(plan, access->unit));
+}
+
 static sw_status check_operand(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access,
                                int before) {
     const struct sw_slot *slot = &plan->slot[access->slot];
@@ -211,6 +268,8 @@ static sw_status check_operand(const struct sw_plan *plan, const struct sw_op *o
     const struct extent extent = expected(plan, op, access, before);
     if (access->offset_bytes != extent.offset_bytes || access->bytes != extent.bytes)
         return refuse(plan, op, access, "is not where its content lies");
+    if (mixes_spans(plan, access))
+        return refuse(plan, op, access, "has frozen and trained grains in one piece");
     return SW_OK;
 }
 
@@ -218,6 +277,7 @@ static sw_status check_op(const struct sw_plan *plan, const struct sw_program *p
     int32_t last_index[SW_ROLES] = {0};
     int count[SW_ROLES] = {0};
     unsigned seen = 0;
+    SW_TRY(check_span(plan, op));
     for (int32_t a = op->first_access; a < op->first_access + op->access_count; a++) {
         const struct sw_access *access = &program->access[a];
         const unsigned bit = 1u << access->role;
@@ -296,13 +356,22 @@ static void merge(struct clock *into, const struct clock *from) {
             into->done[lane] = from->done[lane];
 }
 
-static bool is_frozen(const struct checker *c, sw_content content, int32_t unit) {
-    return content == SW_CONTENT_WEIGHTS && !sw_plan_trains(c->plan, unit);
+/* Tells whether no step makes a content, by its index. */
+static bool is_frozen(const struct checker *c, sw_content content, int32_t unit, int32_t index) {
+    return content == SW_CONTENT_WEIGHTS && sw_plan_chunk_is_frozen(c->plan, unit, index);
+}
+
+/* Tells whether an op changes what is frozen: it computes weights, or writes them where the unit's live. */
+static bool changes_frozen(const struct checker *c, const struct sw_op *op, const struct sw_access *access,
+                           int32_t index) {
+    const bool updates = op->kind == SW_OP_UPDATE_ON_HOST || op->kind == SW_OP_UPDATE_ON_DEVICE;
+    return access->write && is_frozen(c, access->content, access->unit, index) &&
+           (updates || access->slot == c->plan->index->of_unit[SLOT_WEIGHTS][access->unit]);
 }
 
 /* Returns the step in which an access's content was made; -1, before the first, where no step makes it anew. */
-static int made_in(const struct checker *c, const struct sw_access *access, int step) {
-    if (is_frozen(c, access->content, access->unit))
+static int made_in(const struct checker *c, const struct sw_access *access, int32_t index, int step) {
+    if (is_frozen(c, access->content, access->unit, index))
         return -1;
     return access->age > 0 && !c->remade[access->content] ? -1 : step - access->age;
 }
@@ -318,7 +387,7 @@ static struct piece_view meant(const struct checker *c, const struct sw_access *
                                .unit = access->unit,
                                .index = index,
                                .version = stands ? access->version & ~SW_VERSION_SPECULATIVE : access->version,
-                               .made_in_step = made_in(c, access, step) + stands};
+                               .made_in_step = made_in(c, access, index, step) + stands};
 }
 
 static bool holds(const struct piece_view *view, const struct piece_view *expected) {
@@ -392,10 +461,12 @@ static sw_status check_access(struct checker *c, const struct sw_op *op, const s
     if (!deals_in(op, access) || !deals_in_quant(op, access))
         return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d cannot %s %s", sw_op_name(op->kind), op->unit,
                        access->write ? "leave" : "take", sw_content_name(access->content));
-    struct piece_view what = meant(c, access, access->first_index, step);
-    what.writer_lane = op->lane;
-    what.writer = own;
-    for (int32_t k = access->first; k < access->first + access->count; k++, what.index++) {
+    for (int32_t k = access->first; k < access->first + access->count; k++) {
+        struct piece_view what = meant(c, access, access->first_index + k - access->first, step);
+        what.writer_lane = op->lane;
+        what.writer = own;
+        if (changes_frozen(c, op, access, what.index))
+            return violation(op, step, c, access, k, "that is frozen");
         struct piece_view *view = &c->piece[slot->first_piece + k];
         /* An op needs no order with its own accesses. */
         const bool own_write = view->writer == own && view->writer_lane == op->lane;
@@ -474,11 +545,12 @@ static sw_status visit_all(struct checker *c) {
 
 /* Returns the step in which a resident's content was made: -1, before the first, unless the first finds a speculation
  * that stands in the weights and in the generation that it commits. */
-static int resident_made_in(const struct checker *c, int32_t slot) {
+static int resident_made_in(const struct checker *c, int32_t slot, int32_t index) {
     const struct sw_slot *resident = &c->plan->slot[slot];
     const bool committed =
         resident->content == SW_CONTENT_OPTIMIZER && slot == c->plan->index->of_unit[SLOT_OPTIMIZER][resident->unit];
-    const bool remade = resident->content == SW_CONTENT_WEIGHTS && !is_frozen(c, resident->content, resident->unit);
+    const bool remade =
+        resident->content == SW_CONTENT_WEIGHTS && !is_frozen(c, resident->content, resident->unit, index);
     return !c->redoes && (remade || committed) ? 0 : -1;
 }
 
@@ -487,7 +559,7 @@ static void view_residents(struct checker *c) {
         const struct sw_slot *slot = &c->plan->slot[s];
         for (int32_t k = 0; slot->resident && k < slot->pieces; k++)
             c->piece[slot->first_piece + k] = (struct piece_view){
-                .content = slot->content, .unit = slot->unit, .index = k, .made_in_step = resident_made_in(c, s)};
+                .content = slot->content, .unit = slot->unit, .index = k, .made_in_step = resident_made_in(c, s, k)};
     }
     for (int32_t i = 0; i < c->program->op_count; i++) {
         const struct sw_op *op = &c->program->op[i];

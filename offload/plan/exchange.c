@@ -59,7 +59,11 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
     if (own.grains > 0)
         sw_build_read_grains(b, from, own, what);
     what.version = 0;
-    sw_build_write_unit(b, to, what);
+    /* Ranks that keep whole weights have the frozen ones. */
+    if (sw_plan_trains(b->plan, unit))
+        sw_build_write_grains(b, to, sw_plan_trained(b->plan, unit), what);
+    else
+        sw_build_write_unit(b, to, what);
 }
 
 /* Sums the squares of a chunk of this rank's shard. */
@@ -91,15 +95,15 @@ static void reduce_at_home(struct sw_builder *b, int64_t unit, int32_t acc, int6
     const struct sw_span own = sw_plan_shard(b->plan, unit);
     const bool whole = b->plan->spec.zero == SW_ZERO_NONE;
     const int reduced = whole ? SW_VERSION_OWN : 0;
-    for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
-        const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
+    for (int64_t c = 0; c < sw_plan_trained_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_trained_chunk(b->plan, unit, c)};
         struct sw_op *op = sw_build_chunk_op(b, SW_OP_ROUND_OWN_GRADIENTS, &chunk);
         op->bytes = round_bytes(b, chunk.at.grains);
         sw_build_read_grains(b, acc, chunk.at, (struct sw_what){SW_CONTENT_ACC, unit, c, version, 0, 0});
         sw_build_write_grains(b, home, chunk.at, grads_of(unit, c, SW_VERSION_LOCAL));
     }
     struct sw_op *op = sw_build_op(b, SW_OP_REDUCE_GRADIENTS, unit, -1);
-    op->bytes = scattered_bytes(b, b->plan->spec.units->unit[unit].grains, own.grains);
+    op->bytes = scattered_bytes(b, sw_plan_trained_grains(b->plan, unit), own.grains);
     sw_build_read_unit(b, home, grads_of(unit, 0, SW_VERSION_LOCAL));
     if (own.grains > 0)
         sw_build_write_grains(b, home, own, grads_of(unit, 0, reduced));

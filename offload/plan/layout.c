@@ -125,14 +125,12 @@ static void add_if(struct layout *layout, bool needed, enum sw_slot_kind kind, i
         add_slot(layout, kind, -1, of_pieces(piece_bytes, pieces));
 }
 
-/* Returns a slot for contiguous grains of a unit's state, in pieces of one chunk. A shard takes as much on every rank,
- * so that all ranks decide alike. A `content` other than none is there from before the first step. */
+/* Returns a slot for contiguous grains of a unit's state, in pieces of one chunk. A `content` other than none is there
+ * from before the first step. */
 static struct sw_slot of_grains(const struct layout *layout, int64_t unit, struct sw_span span, int64_t grain_bytes,
                                 sw_content content) {
     const struct sw_plan_spec *spec = &layout->plan->spec;
-    const bool shard = unit >= 0 && span.grains < spec->units->unit[unit].grains;
-    const int64_t grains =
-        shard ? sw_shard_most_grains(spec->units->unit[unit].grains, sw_plan_ranks(layout->plan)) : span.grains;
+    const int64_t grains = span.grains;
     return (struct sw_slot){.unit = (int32_t)unit,
                             .resident = content != SW_CONTENT_NONE,
                             .content = content,
@@ -148,10 +146,30 @@ static void add_room(struct layout *layout, enum sw_slot_kind kind, int64_t grai
     add_slot(layout, kind, -1, of_grains(layout, -1, (struct sw_span){.grains = grains}, grain_bytes, SW_CONTENT_NONE));
 }
 
+/* Returns the room for a rank's part of `all` grains of a unit. A shard takes as much on every rank, so that all ranks
+ * decide alike. */
+static struct sw_span room_of(const struct layout *layout, struct sw_span part, int64_t all) {
+    if (part.grains < all)
+        part.grains = sw_shard_most_grains(all, sw_plan_ranks(layout->plan));
+    return part;
+}
+
+/* Returns the room for a unit's whole weights. */
+static struct sw_span whole_room(const struct layout *layout, int64_t unit) {
+    const int64_t lead = sw_plan_lead_grains(layout->plan, unit);
+    return (struct sw_span){.first_grain = -lead, .grains = layout->plan->spec.units->unit[unit].grains + lead};
+}
+
 /* Adds a slot for this rank's part of a unit's state. */
 static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state state, sw_tier tier, int64_t unit,
                       int64_t grain_bytes, sw_content content) {
-    struct sw_slot slot = of_grains(layout, unit, sw_plan_kept(layout->plan, state, unit, tier), grain_bytes, content);
+    const struct sw_plan *plan = layout->plan;
+    const struct sw_span part = sw_plan_kept(plan, state, unit, tier);
+    const int64_t whole = plan->spec.units->unit[unit].grains;
+    struct sw_span room = whole_room(layout, unit);
+    if (state != SW_WEIGHTS || part.grains < whole)
+        room = room_of(layout, part, state == SW_WEIGHTS ? whole : sw_plan_trained_grains(plan, unit));
+    struct sw_slot slot = of_grains(layout, unit, room, grain_bytes, content);
     slot.tier = tier;
     add_slot(layout, kind, unit, slot);
 }
@@ -186,7 +204,7 @@ static void lay_weights(struct layout *layout) {
         add_state(layout, SLOT_WEIGHTS, SW_WEIGHTS, tier_of(layout, SW_WEIGHTS, u), u,
                   sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
         if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
-            *most = sw_max_i64(*most, units->unit[u].grains);
+            *most = sw_max_i64(*most, whole_room(layout, u).grains);
     }
     const int64_t typed_bytes = sw_plan_typed_bytes(plan, 1);
     for (int64_t k = 0; largest > 0 && k < plan->spec.unit_slots; k++)
@@ -204,9 +222,9 @@ static void lay_weights(struct layout *layout) {
     /* With two generations the table stays: a speculated update leaves it there for the next step. */
     const bool stays = plan->commit_every_step && sw_plan_trains(plan, 0);
     if (sw_plan_fetches_table(plan))
-        add_slot(layout, SLOT_TABLE, -1,
-                 of_grains(layout, 0, (struct sw_span){.grains = units->unit[0].grains}, typed_bytes,
-                           stays ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE));
+        add_slot(
+            layout, SLOT_TABLE, -1,
+            of_grains(layout, 0, whole_room(layout, 0), typed_bytes, stays ? SW_CONTENT_WEIGHTS : SW_CONTENT_NONE));
 }
 
 /* Adds the slots of secondary shards. One takes as much on every rank. */
@@ -292,7 +310,7 @@ static void lay_intermediates(struct layout *layout, bool derived, sw_recompute 
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++) {
         const struct sw_unit_cost *cost = &plan->spec.cost[u];
         const int64_t bytes = derived ? cost->derived_bytes : cost->saved_bytes;
-        const bool keeps = plan->spec.train && sw_plan_trains(plan, u) && plan->recompute[u] <= most;
+        const bool keeps = plan->spec.train && sw_plan_passes_back(plan, u) && plan->recompute[u] <= most;
         if (keeps && bytes > 0)
             add_slot(layout, derived ? SLOT_DERIVED : SLOT_SAVED, u, of_pieces(bytes, sw_plan_group(plan)));
         else if (!keeps)
@@ -334,21 +352,24 @@ static void lay_accumulators(struct layout *layout) {
     const bool sharded = sw_plan_reduces_groups(plan), groups = sw_plan_groups(plan) > 1 && !sharded;
     int64_t working = 0;
     bool nvme = false;
-    for (int64_t u = plan->spec.frozen_units; u < units->count; u++) {
+    for (int64_t u = plan->first_trained; u < units->count; u++) {
+        const struct sw_span trained = sw_plan_trained(plan, u);
+        if (trained.grains == 0)
+            continue;
         if (sharded)
             add_slot(layout, SLOT_ACC_SHARD, u,
-                     of_grains(layout, u, sw_plan_shard(plan, u), grain_bytes, SW_CONTENT_NONE));
+                     of_grains(layout, u, room_of(layout, sw_plan_shard(plan, u), trained.grains), grain_bytes,
+                               SW_CONTENT_NONE));
         if (u == 0 && units->tied)
             continue;
         const sw_tier tier = plan->placement[u].accumulator;
         if (groups) {
-            struct sw_slot home =
-                of_grains(layout, u, (struct sw_span){.grains = units->unit[u].grains}, grain_bytes, SW_CONTENT_NONE);
+            struct sw_slot home = of_grains(layout, u, trained, grain_bytes, SW_CONTENT_NONE);
             home.tier = tier;
             add_slot(layout, SLOT_ACC, u, home);
         }
         if (!groups || tier != SW_DEVICE)
-            working = sw_max_i64(working, units->unit[u].grains);
+            working = sw_max_i64(working, trained.grains);
         nvme |= groups && tier == SW_NVME;
     }
     if (working > 0)
@@ -356,7 +377,7 @@ static void lay_accumulators(struct layout *layout) {
     if (working > 0 && groups)
         add_room(layout, SLOT_OTHER_WORK_ACC, working, grain_bytes);
     if (units->tied && sw_plan_trains(plan, 0))
-        add_room(layout, SLOT_TABLE_ACC, units->unit[0].grains, grain_bytes);
+        add_room(layout, SLOT_TABLE_ACC, sw_plan_trained_grains(plan, 0), grain_bytes);
     const int64_t chunk_bytes = plan->spec.chunk_grains * grain_bytes;
     add_if(layout, nvme, SLOT_ACC_OUT, chunk_bytes, plan->spec.ring_chunks);
     add_if(layout, nvme, SLOT_ACC_IN, chunk_bytes, plan->spec.ring_chunks);
@@ -396,8 +417,8 @@ static void lay_exchange(struct layout *layout) {
     const bool quant = sw_plan_quantizes_grads(plan);
     const int64_t records = plan->spec.chunk_grains * sw_quant_grain_bytes(plan->spec.reduce);
     bool away = false;
-    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
-        away |= tier_of(layout, SW_GRADS, u) != SW_DEVICE;
+    for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++)
+        away |= sw_plan_trains(plan, u) && tier_of(layout, SW_GRADS, u) != SW_DEVICE;
     const bool buckets = ranks > 1 && !quant && (plan->spec.zero >= SW_ZERO_GRADS || away);
     add_if(layout, buckets, SLOT_BUCKETS, ranks * typed, SW_BUCKETS);
     add_if(layout, quant, SLOT_QUANT_BUCKETS, ranks * records, SW_BUCKETS);
@@ -476,7 +497,9 @@ static void lay_optimizer(struct layout *layout, int64_t unit) {
 static void lay_gradients(struct layout *layout) {
     const struct sw_units *units = layout->plan->spec.units;
     const int64_t grain_bytes = sw_plan_grain_bytes(layout->plan, SW_CONTENT_GRADS, 0);
-    for (int64_t u = layout->plan->spec.frozen_units; u < units->count; u++) {
+    for (int64_t u = layout->plan->first_trained; u < units->count; u++) {
+        if (!sw_plan_trains(layout->plan, u))
+            continue;
         add_state(layout, SLOT_GRADS, SW_GRADS, tier_of(layout, SW_GRADS, u), u, grain_bytes, SW_CONTENT_GRADS);
         lay_optimizer(layout, u);
     }
@@ -485,8 +508,8 @@ static void lay_gradients(struct layout *layout) {
 /* Tells whether the whole optimizer is on NVMe, in two generations. */
 static bool commits_every_step(const struct sw_plan *plan) {
     bool all = plan->spec.train && !plan->spec.one_generation;
-    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
-        all &= plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
+    for (int64_t u = plan->first_trained; u < plan->spec.units->count; u++)
+        all &= !sw_plan_trains(plan, u) || plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     return all;
 }
 

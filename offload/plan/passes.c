@@ -83,11 +83,13 @@ static struct sw_norm_work emit_micro(struct sw_builder *b, struct head_work *h,
     const struct sw_operand grad = {.slot = b->index->slot[SLOT_OUTPUT_GRAD], .piece = within};
     struct sw_norm_work norm = {.unit = head, .micro = micro, .grad = grad, .weights = h->weights, .acc = &h->own};
     struct sw_op *op = sw_build_op(b, SW_OP_FORWARD_BACKWARD_HEAD, head, micro);
-    op->flops = (1 + SW_BACKWARD_FLOPS - (h->tied && !h->trains_table ? 1 : 0)) * sw_build_forward_flops(b, head);
+    op->flops = (1 + SW_BACKWARD_FLOPS - (h->tied && !h->trains_table ? 1 : 0)) * sw_build_forward_flops(b, head) -
+                (float)b->plan->spec.cost[head].frozen_flops;
     read_head(b, h, within);
     sw_build_read_norm(b); /* it decides the loss scale */
     read_softmax(b, micro, softmax);
-    sw_build_accumulate(b, head, &h->own);
+    if (sw_plan_trains(b->plan, head))
+        sw_build_accumulate(b, head, &h->own);
     if (h->trains_table)
         sw_build_accumulate(b, 0, &h->table);
     if (softmax.slot < 0) {
@@ -127,13 +129,15 @@ static struct sw_accumulator build_head(struct sw_builder *b, struct sw_group *g
     h.trains_table = h.tied && sw_plan_trains(b->plan, 0);
     if (h.trains_table)
         h.table = sw_build_begin_acc(b, 0, group, 2);
-    h.own = sw_build_begin_acc(b, head, group, sw_build_adds(b, head));
+    if (sw_plan_trains(b->plan, head))
+        h.own = sw_build_begin_acc(b, head, group, sw_build_adds(b, head));
     h.weights = sw_build_fetch(b, head);
     h.table_slot = h.tied ? sw_build_fetch(b, 0) : -1;
     if (sw_plan_keeps_secondary(b->plan, head))
         sw_build_keep_secondary(b, head, h.weights);
     emit_micros(b, &h);
-    sw_build_end_acc(b, head, group, h.own);
+    if (sw_plan_trains(b->plan, head))
+        sw_build_end_acc(b, head, group, h.own);
     return h.table;
 }
 
@@ -358,6 +362,7 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
     const sw_recompute again = b->plan->recompute[unit];
     struct sw_op *op = sw_build_op(b, SW_OP_BACKWARD, unit, micro);
     op->flops = (SW_BACKWARD_FLOPS + (again == SW_RECOMPUTE_UNIT ? 1 : 0)) * sw_build_forward_flops(b, unit) -
+                (float)cost->frozen_flops -
                 (splits ? (float)cost->last_product_flops + (float)cost->first_product_flops : 0.0F);
     sw_build_read_tokens(b, micro);
     if (unit > 0) {
@@ -376,7 +381,8 @@ static struct sw_norm_work emit_backward(struct sw_builder *b, const struct sw_g
     } else if (unit > 0) {
         sw_build_write(b, grad, (struct sw_what){SW_CONTENT_BLOCK_OUTPUT_GRAD, unit - 1, micro, 0, 0, 0});
     }
-    sw_build_accumulate(b, unit, acc);
+    if (sw_plan_trains(b->plan, unit))
+        sw_build_accumulate(b, unit, acc);
     sw_build_touch_work(b);
     if (apart)
         sw_build_reduce_norm_grad(b, &norm);
@@ -453,14 +459,17 @@ static void emit_unit_backward(struct sw_builder *b, const struct sw_group *grou
 void sw_build_backward(struct sw_builder *b, struct sw_group *group) {
     struct sw_accumulator table = build_head(b, group);
     struct sw_operand whole_grad = {.slot = -1};
-    for (int64_t u = sw_build_head_of(b) - 1; u >= b->plan->spec.frozen_units; u--) {
+    for (int64_t u = sw_build_head_of(b) - 1; u >= b->plan->first_trained; u--) {
         const int32_t weights = u > 0 ? sw_build_fetch(b, u) : -1;
-        struct sw_accumulator acc =
-            sw_build_is_table(b, u) ? table : sw_build_begin_acc(b, u, group, sw_build_adds(b, u));
+        const bool trains = sw_plan_trains(b->plan, u);
+        struct sw_accumulator acc = table;
+        if (trains && !sw_build_is_table(b, u))
+            acc = sw_build_begin_acc(b, u, group, sw_build_adds(b, u));
         emit_unit_backward(b, group, u, weights, &acc, &whole_grad);
         /* The next unit's weights go ahead of this one's gradients and updates, which nothing waits for so soon. */
-        if (u > 1 && sw_plan_trains(b->plan, u - 1))
+        if (u > 1 && sw_plan_passes_back(b->plan, u - 1))
             sw_build_fetch(b, u - 1);
-        sw_build_end_acc(b, u, group, acc);
+        if (trains)
+            sw_build_end_acc(b, u, group, acc);
     }
 }

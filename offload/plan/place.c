@@ -176,7 +176,7 @@ static void keep_better(struct change *best, const struct sw_plan *plan, int64_t
 /* Returns the best of all changes to levels that have not been tried in vain. */
 static struct change find_change(const struct sw_plan *plan, const sw_recompute *least) {
     struct change best = {.unit = -1};
-    for (int64_t u = sw_max_i64(1, plan->spec.frozen_units); u + 1 < plan->spec.units->count; u++)
+    for (int64_t u = sw_max_i64(1, plan->first_trained); u + 1 < plan->spec.units->count; u++)
         for (int to = (int)least[u]; to < (int)plan->recompute[u]; to++)
             keep_better(&best, plan, u, (sw_recompute)to);
     return best;
@@ -471,7 +471,7 @@ static sw_status try_uniform(struct sw_plan *plan, const sw_tier automatic[SW_ST
     for (int state = 0; state < SW_STATES; state++)
         place_state(plan, (sw_state)state, automatic[state]);
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
-        plan->recompute[u] = sw_plan_trains(plan, u) ? recompute : SW_RECOMPUTE_NOTHING;
+        plan->recompute[u] = sw_plan_passes_back(plan, u) ? recompute : SW_RECOMPUTE_NOTHING;
     SW_TRY(sw_plan_measure(plan));
     *out_fits = sw_plan_fits(plan);
     return SW_OK;
@@ -604,9 +604,11 @@ static sw_status search_uniform(struct sw_plan *plan, sw_recompute recompute, sw
  * whose gradients came last: with rings as long as these units, their optimizer state is read under the backward pass,
  * and written when the forward pass has begun. */
 static int64_t most_ring_chunks(const struct sw_plan *plan) {
-    const int64_t first = sw_min_i64(plan->spec.frozen_units, plan->spec.units->count - 2);
-    const int64_t awaited = sw_plan_buckets(plan, first) + sw_plan_buckets(plan, first + 1);
-    int64_t all = 0;
+    const int64_t first = sw_min_i64(plan->first_trained, plan->spec.units->count - 2);
+    int64_t second = first + 1, all = 0;
+    while (second + 1 < plan->spec.units->count && !sw_plan_trains(plan, second))
+        second++;
+    const int64_t awaited = sw_plan_buckets(plan, first) + sw_plan_buckets(plan, second);
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         all += sw_plan_buckets(plan, u);
     const int64_t useful = sw_max_i64(SW_RING_CHUNKS_USEFUL, awaited + SW_RING_CHUNKS_BEHIND);
@@ -619,7 +621,8 @@ static int64_t most_stream_chunks(const struct sw_plan *plan) {
     int64_t most = 0;
     for (int64_t u = 0; u < plan->spec.units->count; u++)
         if (plan->spec.train && sw_plan_streams_optimizer(plan, u))
-            most = sw_max_i64(most, sw_div_up(sw_plan_chunks(plan, u), sw_plan_group(plan)) + SW_DEVICE_RING_CHUNKS);
+            most = sw_max_i64(most,
+                              sw_div_up(sw_plan_trained_chunks(plan, u), sw_plan_group(plan)) + SW_DEVICE_RING_CHUNKS);
     return sw_min_i64(SW_RING_CHUNKS_MOST, most);
 }
 

@@ -196,8 +196,9 @@ struct sw_unit_cost {
     int64_t cache_bytes;    /* KV cache, on the device, whatever the micro-batch; 0: the unit keeps none */
     double forward_flops;   /* 0: there are none, or they are not known */
     double last_product_flops, first_product_flops; /* forward_flops of a block's products, in tensor groups */
-    bool shares_input; /* the backward pass reads the same input as that of the unit before, so its own is not kept */
-    bool continues;    /* the answer of sw_plan_continues */
+    double frozen_flops; /* forward_flops of products by frozen tensors, which have no gradient */
+    bool shares_input;   /* the backward pass reads the same input as that of the unit before, so its own is not kept */
+    bool continues;      /* the answer of sw_plan_continues */
 };
 
 /* Everything that a plan depends on. Bytes are per rank. The plans of a job's ranks differ in nothing but `rank` and
@@ -225,8 +226,8 @@ struct sw_plan_spec {
     bool fills_nodes; /* in order, groups and nodes holding each other wholly: sw_comm_all_gather has two levels */
     sw_dtype type;    /* compute precision */
     bool train;       /* false: weights only, programs loss and logits */
-    /* Units [0, frozen_units) keep the weights that they were loaded with: they have no gradients, optimizer state or
-     * updates, and the backward pass ends above them. 0: every unit is trained. The head always is. */
+    /* Units [0, frozen_units) keep the weights that they were loaded with, whatever their tensors say: they have no
+     * gradients, optimizer state or updates. 0: no unit is frozen beyond its frozen tensors. */
     int64_t frozen_units;
     bool scratch_store; /* without training: weights may live on NVMe, in a store that holds nothing else */
     int64_t micro_batches;
@@ -264,6 +265,7 @@ struct sw_plan {
     int64_t stream_chunks;               /* pieces of the device's rings that updates pass through */
     sw_tier secondary_tier;              /* where secondary shards are kept: the device, or else the host */
     bool commit_every_step;              /* the whole optimizer is on NVMe, in two generations */
+    int64_t first_trained;               /* the first unit that training changes; 0 without training */
     struct sw_unit_placement *placement; /* of each unit */
     struct sw_slot *slot;
     int32_t slot_count;
@@ -302,8 +304,19 @@ void sw_plan_print(const struct sw_plan *plan, FILE *out);
 sw_work sw_op_work(const struct sw_op *op);
 /* Returns the number of ranks that share state, at least 1. */
 int sw_plan_ranks(const struct sw_plan *plan);
-/* Tells whether training changes a unit's weights: the unit is not frozen. */
+/* Tells whether training changes weights of a unit: not all of it is frozen. */
 bool sw_plan_trains(const struct sw_plan *plan, int64_t unit);
+/* Returns the grains of a unit that training changes: its trained span, or no grains of a frozen unit. */
+struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit);
+/* Tells whether the backward pass goes through a unit: training changes the unit or one before it. */
+bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit);
+/* Returns the number of chunks in front of a unit's weights that are frozen although the unit is trained. */
+int64_t sw_plan_frozen_chunks(const struct sw_plan *plan, int64_t unit);
+/* Tells whether a chunk of a unit's weights is frozen, by the index of its content. */
+bool sw_plan_chunk_is_frozen(const struct sw_plan *plan, int64_t unit, int64_t index);
+/* Returns the grain of a unit that the start of a slot stands for, as the slot holds this content of the unit. Weights
+ * of a unit with both spans begin some grains behind the start, so that no piece holds grains of both. */
+int64_t sw_plan_slot_grain(const struct sw_plan *plan, int32_t slot, sw_content content, int64_t unit);
 /* Returns the micro-batches of the largest group, and the number of groups. */
 int64_t sw_plan_group(const struct sw_plan *plan);
 int64_t sw_plan_groups(const struct sw_plan *plan);
@@ -395,13 +408,13 @@ int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains);
 int64_t sw_plan_weights_bytes(const struct sw_plan *plan, int64_t unit, int64_t grains);
 int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains);
 
-/* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced. A frozen
- * unit has no grains of gradients and optimizer state. */
+/* Returns what this rank has of a unit's state: all of it, or its shard; of gradients, those that are reduced.
+ * Gradients and optimizer state are those of the trained span. */
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit);
 /* Returns the number of chunks of what this rank has of a state, and the grains of one. */
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit);
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk);
-/* Returns a rank's shard of a unit, and a chunk of it, which may have no grains. */
+/* Returns a rank's shard of a unit's trained span, or of a frozen unit, and a chunk of it, which may have no grains. */
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank);
 struct sw_span sw_plan_shard_chunk(const struct sw_plan *plan, int64_t unit, int rank, int64_t chunk);
 /* Tells whether a step keeps a unit's secondary shard, because it gathers the unit again. */

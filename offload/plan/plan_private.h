@@ -94,12 +94,15 @@ enum { SW_RING_CHUNKS_BEHIND = 16 };
 
 /* Returns the unit whose kept input a unit's backward pass reads: the unit itself where its input is kept. */
 int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
-/* Returns the grains of a unit's gradients and optimizer state on all ranks: none of a frozen unit. */
+/* Returns the number of a unit's trained grains. */
 int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit);
+/* Returns how many grains the weights of a unit begin behind the start of a slot that holds them whole. */
+int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit);
 /* Tells whether each rank has but a shard of a state. */
 bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
-/* Returns the number of chunks of a whole unit. */
+/* Returns the number of chunks of a unit's whole weights, and of its trained span. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit);
 /* Tells whether weights are gathered from the ranks that have updated them. */
 bool sw_plan_all_gathers_weights(const struct sw_plan *plan);
 /* Tells whether a unit's whole weights live on the device. */
@@ -108,7 +111,7 @@ bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit);
  * reduced. */
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier);
 
-/* Returns this rank's shard of a unit, and the number of its chunks. */
+/* Returns this rank's shard of a unit's trained span, or of a frozen unit, and the number of its chunks. */
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit);
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit);
 /* Returns the grains that a bucket has before the chunk of a rank; with the number of all ranks, those of the bucket.
@@ -117,8 +120,9 @@ int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t 
 /* Returns the parts of a unit that a bucket holds, one after the other: the chunk of each rank, or the whole unit if
  * it has one bucket, so that a thousand ranks are one part. Behind the last it has no grains. */
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
-/* Returns a chunk of a whole unit, or of this rank's secondary shard of it. */
+/* Returns a chunk of a unit's whole weights, of its trained span, or of this rank's secondary shard of it. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+struct sw_span sw_plan_trained_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 /* Returns this rank's secondary shard of a unit. */
 struct sw_span sw_plan_secondary(const struct sw_plan *plan, int64_t unit);

@@ -88,13 +88,21 @@ static void check_tensor(const struct sw_plan_spec *spec) {
                (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
+/* What a tensor group adds up and what ranks shard of weights has one span: whoever fills in a spec refuses both. */
+static void check_parts(const struct sw_plan_spec *spec) {
+    const bool shards = spec->ranks > 1 && spec->zero == SW_ZERO_WEIGHTS;
+    for (int64_t u = spec->frozen_units; u < spec->units->count; u++) {
+        const struct sw_unit *unit = &spec->units->unit[u];
+        assert(unit->trained_grain == 0 || spec->tensor.ranks <= 1);
+        assert(unit->trained_grain == 0 || unit->trained_grain == unit->grains || (!shards && !spec->units->fp8));
+    }
+}
+
 sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out) {
     assert(!spec->units->fp8 || spec->gather == SW_QUANT_NONE);
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(!spec->cost[1].shares_input);
-    assert(spec->frozen_units >= 0 && spec->frozen_units < spec->units->count &&
-           (spec->train || spec->frozen_units == 0));
-    assert(!spec->cost[spec->frozen_units].shares_input);
+    assert(spec->frozen_units >= 0 && (spec->train || spec->frozen_units == 0));
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
         spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)
@@ -108,6 +116,7 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
            (spec->train || spec->ranks <= 1 || spec->zero == SW_ZERO_NONE));
     assert(spec->reduce_nodes <= 1 || spec->ranks % spec->reduce_nodes == 0);
     check_tensor(spec);
+    check_parts(spec);
     /* Each unit computes each micro-batch. */
     if (spec->micro_batches > SW_PLAN_MOST_OPS / spec->units->count)
         return sw_plan_refuse_ops(spec);
@@ -116,6 +125,9 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     if (plan == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory for a plan");
     plan->spec = *spec;
+    while (spec->train && plan->first_trained < spec->units->count && !sw_plan_trains(plan, plan->first_trained))
+        plan->first_trained++;
+    assert(plan->first_trained < spec->units->count);
     SW_TRY_GOTO(keep_spec_arrays(plan), fail);
     SW_TRY_GOTO(make_arrays(plan), fail);
     plan->stream_chunks = sw_min_i64(spec->ring_chunks, SW_DEVICE_RING_CHUNKS);

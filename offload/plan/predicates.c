@@ -26,7 +26,19 @@ struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank) {
 }
 
 bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
-    return unit >= plan->spec.frozen_units;
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return unit >= plan->spec.frozen_units && u->trained_grain < u->grains;
+}
+
+struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return sw_plan_trains(plan, unit)
+               ? (struct sw_span){.first_grain = u->trained_grain, .grains = u->grains - u->trained_grain}
+               : (struct sw_span){0};
+}
+
+bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit) {
+    return unit >= plan->first_trained;
 }
 
 int64_t sw_plan_group(const struct sw_plan *plan) {
@@ -84,7 +96,7 @@ bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit) {
     if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_is_sharded(plan, SW_WEIGHTS) ||
         (unit == 0 && spec->units->tied) || turns.units <= turns.slots)
         return false;
-    return sw_plan_groups(plan) > 1 || (unit > 0 && sw_plan_trains(plan, unit) && unit + turns.slots < turns.end);
+    return sw_plan_groups(plan) > 1 || (unit > 0 && sw_plan_passes_back(plan, unit) && unit + turns.slots < turns.end);
 }
 
 bool sw_plan_reduces_groups(const struct sw_plan *plan) {
@@ -111,7 +123,7 @@ bool sw_plan_gathers_rows(const struct sw_plan *plan) {
     const sw_tier *tier = plan->placement[0].tier;
     const bool made_on_device = spec->train && sw_plan_trains(plan, 0) && tier[SW_OPTIMIZER] == SW_DEVICE;
     return spec->gathered_bytes > 0 && !spec->units->tied && sw_plan_ranks(plan) == 1 &&
-           tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device &&
+           tier[SW_WEIGHTS] != SW_DEVICE && !made_on_device && sw_plan_frozen_chunks(plan, 0) == 0 &&
            spec->gathered_bytes <= whole_bytes / spec->micro_batches;
 }
 
@@ -153,7 +165,12 @@ bool sw_program_repeats(sw_program_kind kind) {
 
 bool sw_plan_keeps_input(const struct sw_plan *plan, int64_t unit) {
     const bool inner = unit > 0 && unit + 1 < plan->spec.units->count;
-    return inner && sw_plan_trains(plan, unit) && !plan->spec.cost[unit].shares_input;
+    int64_t last = unit; /* of the units that share this input */
+    if (!inner || plan->spec.cost[unit].shares_input)
+        return false;
+    while (last + 2 < plan->spec.units->count && plan->spec.cost[last + 1].shares_input)
+        last++;
+    return sw_plan_passes_back(plan, last);
 }
 
 int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit) {
@@ -245,6 +262,8 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
         return false;
     const bool kept = sw_plan_keeps_input(plan, a);
     return sw_plan_trains(plan, a) == sw_plan_trains(plan, b) &&
+           sw_plan_passes_back(plan, a) == sw_plan_passes_back(plan, b) &&
+           sw_plan_trained(plan, a).first_grain == sw_plan_trained(plan, b).first_grain &&
            sw_plan_continues(plan, a) == sw_plan_continues(plan, b) &&
            spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
            (!kept || spec->cost[a - 1].output_bytes == spec->cost[b - 1].output_bytes) &&
@@ -276,7 +295,27 @@ static int64_t unit_grains(const struct sw_plan *plan, int64_t unit) {
 }
 
 int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_trains(plan, unit) ? unit_grains(plan, unit) : 0;
+    return sw_plan_trained(plan, unit).grains;
+}
+
+int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit) {
+    const int64_t frozen = sw_plan_trained(plan, unit).first_grain;
+    return sw_round_up(frozen, plan->spec.chunk_grains) - frozen;
+}
+
+int64_t sw_plan_frozen_chunks(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(sw_plan_trained(plan, unit).first_grain, plan->spec.chunk_grains);
+}
+
+bool sw_plan_chunk_is_frozen(const struct sw_plan *plan, int64_t unit, int64_t index) {
+    return !sw_plan_trains(plan, unit) || index < sw_plan_frozen_chunks(plan, unit);
+}
+
+int64_t sw_plan_slot_grain(const struct sw_plan *plan, int32_t slot, sw_content content, int64_t unit) {
+    const bool weights = content == SW_CONTENT_WEIGHTS || content == SW_CONTENT_QUANT_WEIGHTS;
+    if (plan->slot[slot].unit >= 0)
+        return plan->slot[slot].first_grain;
+    return weights ? -sw_plan_lead_grains(plan, unit) : sw_plan_trained(plan, unit).first_grain;
 }
 
 int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
@@ -291,8 +330,17 @@ int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
     return grains * sw_optimizer_grain_bytes(plan->spec.units->optimizer);
 }
 
+/* Returns what the ranks share out of a unit: its trained span; of a frozen unit, its weights. */
+static struct sw_span shared_span(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_trains(plan, unit) ? sw_plan_trained(plan, unit)
+                                      : (struct sw_span){.grains = unit_grains(plan, unit)};
+}
+
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
-    return sw_shard(unit_grains(plan, unit), sw_plan_ranks(plan), rank);
+    const struct sw_span all = shared_span(plan, unit);
+    struct sw_span shard = sw_shard(all.grains, sw_plan_ranks(plan), rank);
+    shard.first_grain += all.first_grain;
+    return shard;
 }
 
 struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
@@ -300,16 +348,17 @@ struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
 }
 
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    if ((state == SW_GRADS || state == SW_OPTIMIZER) && !sw_plan_trains(plan, unit))
+    const bool trained = state == SW_GRADS || state == SW_OPTIMIZER;
+    if (trained && !sw_plan_trains(plan, unit))
         return (struct sw_span){0};
-    return sw_plan_is_sharded(plan, state) ? sw_plan_shard(plan, unit)
-                                           : (struct sw_span){.grains = unit_grains(plan, unit)};
+    if (sw_plan_is_sharded(plan, state))
+        return sw_plan_shard(plan, unit);
+    return trained ? sw_plan_trained(plan, unit) : (struct sw_span){.grains = unit_grains(plan, unit)};
 }
 
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
     const bool before_reduction = state == SW_GRADS && tier == SW_DEVICE && plan->spec.zero < SW_ZERO_GRADS;
-    return before_reduction ? (struct sw_span){.grains = sw_plan_trained_grains(plan, unit)}
-                            : sw_plan_span(plan, state, unit);
+    return before_reduction ? sw_plan_trained(plan, unit) : sw_plan_span(plan, state, unit);
 }
 
 /* Returns a chunk of a span, which has no grains where the span ends before. */
@@ -320,19 +369,41 @@ static struct sw_span chunk_of(const struct sw_plan *plan, struct sw_span span, 
 }
 
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(unit_grains(plan, unit), plan->spec.chunk_grains);
+    return sw_plan_frozen_chunks(plan, unit) +
+           sw_div_up(unit_grains(plan, unit) - sw_plan_trained(plan, unit).first_grain, plan->spec.chunk_grains);
 }
 
+/* The first chunk of a unit with both spans is short where the frozen one is no multiple of chunks, so that the trained
+ * one begins with a chunk. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
-    return chunk_of(plan, (struct sw_span){.grains = unit_grains(plan, unit)}, chunk);
+    const int64_t lead = sw_plan_lead_grains(plan, unit);
+    const struct sw_span at =
+        chunk_of(plan, (struct sw_span){.first_grain = -lead, .grains = unit_grains(plan, unit) + lead}, chunk);
+    const int64_t before = sw_max_i64(0, -at.first_grain);
+    return (struct sw_span){.first_grain = at.first_grain + before, .grains = at.grains - before};
+}
+
+int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(sw_plan_trained_grains(plan, unit), plan->spec.chunk_grains);
+}
+
+struct sw_span sw_plan_trained_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, sw_plan_trained(plan, unit), chunk);
+}
+
+/* Tells whether a state's chunks are those of a unit's whole weights. */
+static bool is_whole_weights(const struct sw_plan *plan, sw_state state) {
+    return state == SW_WEIGHTS && !sw_plan_is_sharded(plan, state);
 }
 
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    return sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
+    return is_whole_weights(plan, state) ? sw_plan_chunks(plan, unit)
+                                         : sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
 }
 
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk) {
-    return chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
+    return is_whole_weights(plan, state) ? sw_plan_unit_chunk(plan, unit, chunk)
+                                         : chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
 }
 
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit) {
@@ -350,7 +421,7 @@ int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit) {
 
 int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t number, int rank) {
     const int ranks = sw_plan_ranks(plan);
-    const int64_t longer = sw_min_i64(rank, unit_grains(plan, unit) % ranks);
+    const int64_t longer = sw_min_i64(rank, sw_plan_trained_grains(plan, unit) % ranks);
     return longer * sw_plan_shard_chunk(plan, unit, 0, number).grains +
            (rank - longer) * sw_plan_shard_chunk(plan, unit, ranks - 1, number).grains;
 }
@@ -358,7 +429,7 @@ int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t 
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run) {
     const int ranks = sw_plan_ranks(plan);
     if (sw_plan_buckets(plan, unit) == 1)
-        return (struct sw_span){.grains = run == 0 ? unit_grains(plan, unit) : 0};
+        return run == 0 ? sw_plan_trained(plan, unit) : (struct sw_span){0};
     return run < ranks ? sw_plan_shard_chunk(plan, unit, (int)run, number) : (struct sw_span){0};
 }
 

@@ -90,8 +90,8 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
     for (int state = SW_WEIGHTS; state < SW_STATES; state++) {
         int64_t units[SW_TIERS] = {0};
         const bool of_trained = state == SW_GRADS || state == SW_OPTIMIZER;
-        for (int64_t u = of_trained ? plan->spec.frozen_units : 0; u < plan->spec.units->count; u++)
-            units[plan->placement[u].tier[state]]++;
+        for (int64_t u = 0; u < plan->spec.units->count; u++)
+            units[plan->placement[u].tier[state]] += !of_trained || sw_plan_trains(plan, u);
         print_name(out, "  ", sw_state_name((sw_state)state));
         for (int t = 0; t < SW_TIERS; t++)
             print_units(out, units[t]);
@@ -101,12 +101,14 @@ static void print_placement(const struct sw_plan *plan, FILE *out) {
 
 /* Prints in the columns of the tiers where updates run. */
 static void print_updates(const struct sw_plan *plan, FILE *out) {
-    int64_t on_device = 0;
-    for (int64_t u = 0; u < plan->spec.units->count; u++)
+    int64_t on_device = 0, all = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
         on_device += sw_plan_updates_on_device(plan, u);
+        all += sw_plan_trains(plan, u);
+    }
     print_name(out, "  ", "updates run");
     print_units(out, on_device);
-    print_units(out, plan->spec.units->count - plan->spec.frozen_units - on_device);
+    print_units(out, all - on_device);
     fputc('\n', out);
 }
 
@@ -169,7 +171,7 @@ static const char *reason_to_keep(const struct sw_plan *plan, bool all) {
 
 static void print_recompute(const struct sw_plan *plan, FILE *out) {
     int64_t units[SW_RECOMPUTES] = {0};
-    for (int64_t u = sw_max_i64(1, plan->spec.frozen_units); u + 1 < plan->spec.units->count; u++)
+    for (int64_t u = sw_max_i64(1, plan->first_trained); u + 1 < plan->spec.units->count; u++)
         units[plan->recompute[u]]++;
     const bool keeps_all = units[SW_RECOMPUTE_DERIVED] + units[SW_RECOMPUTE_UNIT] == 0;
     fprintf(out, "intermediates computed again: none of %lld units, the derived ones of %lld,\n  all of %lld; %s\n",

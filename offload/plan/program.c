@@ -71,7 +71,9 @@ static void emit_train(struct sw_builder *b, struct sw_group *group, sw_waiting 
 }
 
 static void emit_flush(struct sw_builder *b, sw_waiting waiting) {
-    for (int64_t u = b->plan->spec.frozen_units; u < b->plan->spec.units->count; u++) {
+    for (int64_t u = b->plan->first_trained; u < b->plan->spec.units->count; u++) {
+        if (!sw_plan_trains(b->plan, u))
+            continue;
         struct sw_unit_update update = sw_build_update_begin(b, u, waiting, false);
         sw_build_update_to(b, &update, update.chunks);
         sw_build_update_end(b, &update);

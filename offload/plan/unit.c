@@ -266,9 +266,6 @@ static sw_status seal_unit(const struct sw_units *units, struct sw_unit *unit) {
         frozen += unit->tensor[t].frozen;
     const struct form form = {.narrow = units->optimizer != SW_OPTIMIZER_FP32,
                               .parted = frozen > 0 && frozen < unit->tensor_count};
-    if (form.parted && units->fp8)
-        return sw_fail(SW_ERR_UNSUPPORTED, "with --precision fp8, --freeze takes all tensors of %s or none of them",
-                       unit->name);
     SW_TRY(lay_out(unit, form));
     unit->trained_grain = frozen == unit->tensor_count ? unit->grains : unit->trained_grain;
     unit->run = calloc((size_t)unit->tensor_count + 1, sizeof *unit->run);

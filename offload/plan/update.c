@@ -74,6 +74,14 @@ static void gather_all(struct sw_builder *b) {
     }
 }
 
+/* Moves a chunk of this rank's weights of a unit to a device slot. */
+static void fetch_chunk(struct sw_builder *b, int64_t unit, int64_t number, int32_t slot) {
+    const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, number);
+    const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, number, 0, b->state_age, 0};
+    const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_is_sharded(b->plan, SW_WEIGHTS)};
+    sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_weights_bytes(b, &chunk));
+}
+
 /* Moves this rank's weights of a unit to the device, if they are not there; shards become whole. */
 static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
     if (sw_build_has_secondary(b, unit)) {
@@ -82,12 +90,8 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
     }
     const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
-    for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
-        const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
-        const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, c, 0, b->state_age, 0};
-        const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sharded};
-        sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_weights_bytes(b, &chunk));
-    }
+    for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++)
+        fetch_chunk(b, unit, c, slot);
     if (sharded)
         sw_build_all_gather(b, unit, is_there ? b->index->of_unit[SLOT_WEIGHTS][unit] : slot, slot);
 }
@@ -121,9 +125,10 @@ static struct sw_what sums_of(const struct sw_builder *b, int64_t unit, bool sha
 void sw_build_norm(struct sw_builder *b) {
     const bool shared = sw_plan_job_ranks(b->plan) > 1;
     sw_build_op(b, SW_OP_COMPUTE_NORM, -1, -1);
-    for (int64_t u = b->plan->spec.frozen_units; u < b->plan->spec.units->count; u++)
-        sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u},
-                      sums_of(b, u, shared));
+    for (int64_t u = b->plan->first_trained; u < b->plan->spec.units->count; u++)
+        if (sw_plan_trains(b->plan, u))
+            sw_build_read(b, (struct sw_operand){.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u},
+                          sums_of(b, u, shared));
     sw_build_write(b, (struct sw_operand){.slot = b->index->slot[SLOT_NORM]},
                    (struct sw_what){SW_CONTENT_NORM, -1, 0, 0, 0, 0});
 }
@@ -173,8 +178,10 @@ void sw_build_exchange_summary(struct sw_builder *b, bool sums) {
         sw_build_read(b, shared, (struct sw_what){.content = SW_CONTENT_COMMIT, .unit = -1});
         read_committed(b);
     }
-    for (int64_t u = b->plan->spec.frozen_units; sums && u < b->plan->spec.units->count; u++) {
+    for (int64_t u = b->plan->first_trained; sums && u < b->plan->spec.units->count; u++) {
         const struct sw_operand at = {.slot = b->index->slot[SLOT_SQUARE_SUMS_HOST], .piece = u};
+        if (!sw_plan_trains(b->plan, u))
+            continue;
         if (sw_plan_shard_chunks(b->plan, u) > 0)
             sw_build_read(b, at, sums_of(b, u, false));
         sw_build_write(b, at, sums_of(b, u, true));
@@ -219,10 +226,11 @@ static struct sw_what optimizer_what(const struct sw_builder *b, const struct ch
     return what;
 }
 
-static struct sw_what weights_what(const struct chunk_update *u) {
+/* The chunks of weights that an update makes come after the frozen ones. */
+static struct sw_what weights_what(const struct sw_builder *b, const struct chunk_update *u) {
     return (struct sw_what){.content = SW_CONTENT_WEIGHTS,
                             .unit = u->chunk.unit,
-                            .index = u->chunk.number,
+                            .index = sw_plan_frozen_chunks(b->plan, u->chunk.unit) + u->chunk.number,
                             .version = u->speculative ? VERSION_SPECULATIVE : VERSION_FINAL};
 }
 
@@ -324,7 +332,7 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
     sw_build_read(b, u->grads, grads_what(&u->chunk, u->speculative ? 0 : 1));
     sw_build_read(b, records, before);
     sw_build_write(b, records, after);
-    sw_build_write(b, weights, weights_what(u));
+    sw_build_write(b, weights, weights_what(b, u));
 }
 
 /* Shards become whole weights in their home on the device, or in a device slot from which they then go home. */
@@ -349,7 +357,7 @@ static struct sw_operand slot_of_weights(const struct sw_builder *b, int32_t slo
 static void spread_weights(struct sw_builder *b, const struct chunk_update *u, struct sw_operand made) {
     const int64_t unit = u->chunk.unit;
     const struct sw_operand home = home_of_weights(b, unit);
-    const struct sw_what what = weights_what(u);
+    const struct sw_what what = weights_what(b, u);
     const int64_t bytes = sw_build_weights_bytes(b, &u->chunk);
     const sw_tier made_in = b->plan->slot[made.slot].tier, home_tier = tier_of(b, SW_WEIGHTS, unit);
     const bool goes_home = !joins_away(b, unit);
@@ -425,12 +433,15 @@ struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, 
      * tied table, which has a slot of its own, where the speculation has left them. */
     const bool gathers = unit == 0 && sw_plan_gathers_rows(b->plan);
     const bool feeds = feed && lives_elsewhere && !gathers && (!redo || (unit == 0 && sw_plan_fetches_table(b->plan)));
+    const int32_t slot = feeds || joins ? build_unit_slot(b, unit) : -1;
+    for (int64_t c = 0; slot >= 0 && feed && c < sw_plan_frozen_chunks(b->plan, unit); c++)
+        fetch_chunk(b, unit, c, slot);
     return (struct sw_unit_update){.unit = unit,
                                    .begun = true,
                                    .chunks = sw_plan_state_chunks(b->plan, SW_OPTIMIZER, unit),
                                    .redo = redo,
                                    .gathers = gathers && feed && !redo,
-                                   .slot = feeds || joins ? build_unit_slot(b, unit) : -1};
+                                   .slot = slot};
 }
 
 void sw_build_update_to(struct sw_builder *b, struct sw_unit_update *update, int64_t end) {
@@ -458,7 +469,8 @@ void sw_build_update_end(struct sw_builder *b, const struct sw_unit_update *upda
         sw_build_all_gather(b, unit, b->index->of_unit[SLOT_WEIGHTS][unit], b->index->of_unit[SLOT_WEIGHTS][unit]);
     else if (update->slot >= 0 && sw_plan_all_gathers_weights(b->plan))
         sw_build_all_gather(b, unit, update->slot, update->slot);
-    for (int64_t c = 0; joins_away(b, unit) && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++) {
+    const int64_t chunks = joins_away(b, unit) ? sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit) : 0;
+    for (int64_t c = sw_plan_frozen_chunks(b->plan, unit); c < chunks; c++) {
         const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, c);
         const struct sw_operand home = home_of(b->index->of_unit[SLOT_WEIGHTS][unit]), at = home_of(update->slot);
         const struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .index = c};
@@ -532,8 +544,8 @@ bool sw_build_is_table(const struct sw_builder *b, int64_t unit) {
 static void emit_acc_transfer(struct sw_builder *b, int64_t unit, struct sw_accumulator acc, bool in) {
     const int32_t home = b->index->of_unit[SLOT_ACC][unit];
     const bool nvme = b->plan->slot[home].tier == SW_NVME;
-    for (int64_t c = 0; c < sw_plan_chunks(b->plan, unit); c++) {
-        const struct sw_chunk chunk = {unit, c, sw_plan_unit_chunk(b->plan, unit, c)};
+    for (int64_t c = 0; c < sw_plan_trained_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_trained_chunk(b->plan, unit, c)};
         const int64_t bytes = chunk.at.grains * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
         const struct sw_what what = acc_of(unit, c, acc.version);
         const struct sw_operand on_device = {.slot = acc.slot, .piece = SW_BY_GRAINS};
@@ -560,7 +572,8 @@ struct sw_accumulator sw_build_begin_acc(struct sw_builder *b, int64_t unit, con
             b->index->slot[SLOT_WORK_ACC + (b->index->slot[SLOT_OTHER_WORK_ACC] < 0 ? 0 : b->work_acc_next++ % 2)];
     if (anew) {
         struct sw_op *op = sw_build_op(b, SW_OP_ZERO_ACCUMULATOR, unit, -1);
-        op->grains = b->plan->spec.units->unit[unit].grains;
+        op->first_grain = sw_plan_trained(b->plan, unit).first_grain;
+        op->grains = sw_plan_trained_grains(b->plan, unit);
         sw_build_write_unit(b, acc.slot, acc_of(unit, 0, 0));
     } else if (!on_device && !sw_build_is_table(b, unit)) {
         emit_acc_transfer(b, unit, acc, true);

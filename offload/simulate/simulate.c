@@ -217,13 +217,23 @@ static double without_norm_s(const struct sw_plan *plan, const struct sw_rates *
     return sw_plan_is_sequence_parallel(plan) ? fmax(0.0, seconds - norm_bytes / rates->finish.bytes_per_s) : seconds;
 }
 
+/* A backward pass takes about as long as so many forward passes. */
+enum { BACKWARD_PASSES = 2 };
+
+/* Returns the share of a unit's backward pass that frozen tensors save: their products have no gradient of weights. */
+static double frozen_share(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit_cost *cost = &plan->spec.cost[unit];
+    return cost->forward_flops > 0.0 ? cost->frozen_flops / (BACKWARD_PASSES * cost->forward_flops) : 0.0;
+}
+
 /* Returns the time of a backward op, which may leave two products to ops of their own. */
 static double backward_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t unit) {
     const bool splits = sw_plan_splits_backward(plan, unit);
     const double products_s = splits ? rates->units[unit].last_product_s + rates->units[unit].first_product_s : 0.0;
     const double again_s[SW_RECOMPUTES] = {
         [SW_RECOMPUTE_DERIVED] = rates->units[unit].derive_s, [SW_RECOMPUTE_UNIT] = rates->units[unit].recompute_s};
-    return fmax(0.0, rates->units[unit].backward_s - products_s) +
+    const double frozen = frozen_share(plan, unit);
+    return fmax(0.0, (1.0 - frozen) * rates->units[unit].backward_s - products_s) +
            without_norm_s(plan, rates, again_s[plan->recompute[unit]]);
 }
 

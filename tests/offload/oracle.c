@@ -186,13 +186,21 @@ static bool is_made(const struct oracle *o, sw_content content) {
 struct execution {
     struct content *memory; /* of each piece */
     bool made[SW_CONTENTS];
-    int64_t frozen_units; /* their weights are those from before the first step */
+    const struct sw_plan *plan;
     bool redoes;
 };
 
+/* Tells whether the weights of a unit's chunk are those from before the first step. Chunks have frozen grains or
+ * trained ones, the frozen ones before the others. */
+static bool is_frozen(const struct execution *e, int32_t unit, int64_t chunk) {
+    const struct sw_plan_spec *spec = &e->plan->spec;
+    return unit < spec->frozen_units || chunk * spec->chunk_grains < spec->units->unit[unit].trained_grain ||
+           spec->units->unit[unit].trained_grain == spec->units->unit[unit].grains;
+}
+
 /* The result of a speculative update that is not redone is the one that the next step's update would have made. */
 static struct content content_of(const struct execution *e, const struct sw_access *access, int32_t k, int32_t step) {
-    const bool frozen = access->content == SW_CONTENT_WEIGHTS && access->unit < e->frozen_units;
+    const bool frozen = access->content == SW_CONTENT_WEIGHTS && is_frozen(e, access->unit, access->first_index + k);
     const bool initial = frozen || (access->age > 0 && !e->made[access->content]);
     struct content content = {access->content, access->unit, access->first_index + k, access->version,
                               initial ? -1 : step - access->age};
@@ -226,17 +234,17 @@ static void fill_residents(const struct oracle *o, struct execution *e) {
         const struct sw_slot *slot = &o->plan->slot[s];
         const bool records =
             slot->content == SW_CONTENT_OPTIMIZER && s == o->plan->index->of_unit[SLOT_OPTIMIZER][slot->unit];
-        const bool weights = slot->content == SW_CONTENT_WEIGHTS && slot->unit >= e->frozen_units;
-        const bool newer = !e->redoes && (weights || records);
-        for (int32_t k = 0; slot->resident && k < slot->pieces; k++)
+        for (int32_t k = 0; slot->resident && k < slot->pieces; k++) {
+            const bool weights = slot->content == SW_CONTENT_WEIGHTS && !is_frozen(e, slot->unit, k);
+            const bool newer = !e->redoes && (weights || records);
             e->memory[slot->first_piece + k] = (struct content){slot->content, slot->unit, k, 0, newer ? 0 : -1};
+        }
     }
 }
 
 static const char *execute(const struct oracle *o, bool redoes) {
-    struct execution e = {.memory = calloc((size_t)o->plan->piece_count + 1, sizeof *e.memory),
-                          .frozen_units = o->plan->spec.frozen_units,
-                          .redoes = redoes};
+    struct execution e = {
+        .memory = calloc((size_t)o->plan->piece_count + 1, sizeof *e.memory), .plan = o->plan, .redoes = redoes};
     const char *wrong = e.memory == NULL ? "no memory" : NULL;
     for (int c = 0; c < SW_CONTENTS; c++)
         e.made[c] = is_made(o, (sw_content)c);

@@ -21,7 +21,7 @@ enum {
     PLANS = 2 * MODELS,
     JUDGED_EVERY = 25,
     MOST_UNITS = 16,
-    MOST_GRAINS = 24,
+    MOST_GRAINS = 26,
     SEED = 1,
     LEAST_MEDIAN_OPS = 500
 };
@@ -69,12 +69,49 @@ static sw_tier tier_of(const struct need *need, sw_state state, int64_t unit) {
     return need->plan->placement[unit].tier[state];
 }
 
-/* `times` over: all chunks of a unit, with so many bytes for each grain. */
-static void need_unit(struct need *need, sw_op_kind kind, sw_content content, int64_t unit, int64_t grain_bytes,
-                      int64_t times) {
-    const int64_t grains = need->plan->spec.units->unit[unit].grains;
+static int64_t grains_of(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.units->unit[unit].grains;
+}
+
+/* The grains of a unit that training leaves alone. */
+static int64_t frozen_of(const struct sw_plan *plan, int64_t unit) {
+    return unit < plan->spec.frozen_units ? grains_of(plan, unit) : plan->spec.units->unit[unit].trained_grain;
+}
+
+static bool is_trained(const struct sw_plan *plan, int64_t unit) {
+    return frozen_of(plan, unit) < grains_of(plan, unit);
+}
+
+/* The backward pass ends at the first unit that training changes. */
+static int64_t last_backward(const struct sw_plan *plan) {
+    int64_t unit = 0;
+    while (!is_trained(plan, unit))
+        unit++;
+    return unit;
+}
+
+/* `times` over: chunks of so many neighbouring grains, with so many bytes for each grain. */
+static void need_grains(struct need *need, sw_op_kind kind, sw_content content, int64_t grains, int64_t grain_bytes,
+                        int64_t times) {
     add_work(&need->work, kind, content, times * sw_div_up(grains, need->plan->spec.chunk_grains),
              times * grains * grain_bytes);
+}
+
+static void need_frozen(struct need *need, sw_op_kind kind, sw_content content, int64_t unit, int64_t grain_bytes,
+                        int64_t times) {
+    need_grains(need, kind, content, frozen_of(need->plan, unit), grain_bytes, times);
+}
+
+static void need_trained(struct need *need, sw_op_kind kind, sw_content content, int64_t unit, int64_t grain_bytes,
+                         int64_t times) {
+    need_grains(need, kind, content, grains_of(need->plan, unit) - frozen_of(need->plan, unit), grain_bytes, times);
+}
+
+/* All chunks of a unit: no chunk has grains of both spans. */
+static void need_unit(struct need *need, sw_op_kind kind, sw_content content, int64_t unit, int64_t grain_bytes,
+                      int64_t times) {
+    need_frozen(need, kind, content, unit, grain_bytes, times);
+    need_trained(need, kind, content, unit, grain_bytes, times);
 }
 
 static int64_t typed_grain(const struct need *need) {
@@ -116,10 +153,11 @@ static bool is_on_device(const struct need *need, int64_t unit) {
  * device makes the whole. */
 static bool gathers(const struct need *need) {
     const struct sw_plan_spec *spec = &need->plan->spec;
-    const bool made_on_device = spec->frozen_units == 0 && tier_of(need, SW_OPTIMIZER, 0) == SW_DEVICE;
+    const bool made_on_device = is_trained(need->plan, 0) && tier_of(need, SW_OPTIMIZER, 0) == SW_DEVICE;
+    const bool parted = is_trained(need->plan, 0) && frozen_of(need->plan, 0) > 0;
     const int64_t all_bytes = spec->micro_batches * spec->gathered_bytes;
     return all_bytes > 0 && !spec->units->tied && tier_of(need, SW_WEIGHTS, 0) != SW_DEVICE && !made_on_device &&
-           all_bytes <= spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
+           !parted && all_bytes <= spec->units->unit[0].elems * sw_dtype_bytes(spec->type);
 }
 
 static void need_weights(struct need *need, int64_t unit) {
@@ -145,23 +183,26 @@ static void need_update(struct need *need, int64_t unit) {
     const bool streams = optimizer != SW_DEVICE && need->plan->spec.update_on_device[unit];
     const bool here = optimizer == SW_DEVICE || streams;
     const int64_t typed = typed_grain(need);
-    need_unit(need, here ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST, SW_CONTENT_NONE, unit, 0, 1);
-    need_unit(need, SW_OP_READ, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, optimizer == SW_NVME);
-    need_unit(need, SW_OP_WRITE, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, optimizer == SW_NVME);
-    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, streams);
-    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, streams);
-    need_unit(need, SW_OP_READ, SW_CONTENT_GRADS, unit, typed, grads == SW_NVME);
-    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_GRADS, unit, typed, here && grads != SW_DEVICE);
-    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed, !here && grads == SW_DEVICE);
+    need_trained(need, here ? SW_OP_UPDATE_ON_DEVICE : SW_OP_UPDATE_ON_HOST, SW_CONTENT_NONE, unit, 0, 1);
+    need_trained(need, SW_OP_READ, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, optimizer == SW_NVME);
+    need_trained(need, SW_OP_WRITE, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, optimizer == SW_NVME);
+    need_trained(need, SW_OP_UPLOAD, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, streams);
+    need_trained(need, SW_OP_DOWNLOAD, SW_CONTENT_OPTIMIZER, unit, SW_OPTIMIZER_GRAIN_BYTES, streams);
+    need_trained(need, SW_OP_READ, SW_CONTENT_GRADS, unit, typed, grads == SW_NVME);
+    need_trained(need, SW_OP_UPLOAD, SW_CONTENT_GRADS, unit, typed, here && grads != SW_DEVICE);
+    need_trained(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed, !here && grads == SW_DEVICE);
     const bool gathered = unit == 0 && gathers(need);
     need_unit(need, SW_OP_GATHER_ROWS, SW_CONTENT_NONE, unit, 0, gathered);
     need->rows |= gathered;
     const int64_t made = weights_grain(need, unit);
-    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, made, !here && !gathered);
-    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_WEIGHTS, unit, made, here && weights != SW_DEVICE);
-    need_unit(need, SW_OP_WRITE, SW_CONTENT_WEIGHTS, unit, made, weights == SW_NVME);
-    if (weights != SW_DEVICE && !gathered)
-        occupy(need, unit);
+    need_trained(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, made, !here && !gathered);
+    need_trained(need, SW_OP_DOWNLOAD, SW_CONTENT_WEIGHTS, unit, made, here && weights != SW_DEVICE);
+    need_trained(need, SW_OP_WRITE, SW_CONTENT_WEIGHTS, unit, made, weights == SW_NVME);
+    if (weights == SW_DEVICE || gathered)
+        return;
+    occupy(need, unit);
+    need_frozen(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, made, 1);
+    need_frozen(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, made, weights == SW_NVME);
 }
 
 static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
@@ -171,13 +212,13 @@ static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
     const int64_t times = between != SW_DEVICE && !table ? groups - 1 : 0;
     add_work(&need->work, SW_OP_ZERO_ACCUMULATOR, SW_CONTENT_NONE, 1, 0);
     add_work(&need->work, SW_OP_DOWNLOAD_SQUARE_SUMS, SW_CONTENT_NONE, 1, 0);
-    need_unit(need, SW_OP_ROUND_GRADIENTS, SW_CONTENT_NONE, unit, 0, 1);
-    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed_grain(need), away);
-    need_unit(need, SW_OP_WRITE, SW_CONTENT_GRADS, unit, typed_grain(need), tier == SW_NVME);
-    need_unit(need, SW_OP_DOWNLOAD, SW_CONTENT_ACC, unit, grain, times);
-    need_unit(need, SW_OP_UPLOAD, SW_CONTENT_ACC, unit, grain, times);
-    need_unit(need, SW_OP_WRITE, SW_CONTENT_ACC, unit, grain, between == SW_NVME ? times : 0);
-    need_unit(need, SW_OP_READ, SW_CONTENT_ACC, unit, grain, between == SW_NVME ? times : 0);
+    need_trained(need, SW_OP_ROUND_GRADIENTS, SW_CONTENT_NONE, unit, 0, 1);
+    need_trained(need, SW_OP_DOWNLOAD, SW_CONTENT_GRADS, unit, typed_grain(need), away);
+    need_trained(need, SW_OP_WRITE, SW_CONTENT_GRADS, unit, typed_grain(need), tier == SW_NVME);
+    need_trained(need, SW_OP_DOWNLOAD, SW_CONTENT_ACC, unit, grain, times);
+    need_trained(need, SW_OP_UPLOAD, SW_CONTENT_ACC, unit, grain, times);
+    need_trained(need, SW_OP_WRITE, SW_CONTENT_ACC, unit, grain, between == SW_NVME ? times : 0);
+    need_trained(need, SW_OP_READ, SW_CONTENT_ACC, unit, grain, between == SW_NVME ? times : 0);
 }
 
 /* A block's inputs: away after the forward pass, back for the backward pass, and again for each block behind it that
@@ -192,6 +233,10 @@ static void need_boundaries(struct need *need, int64_t unit) {
         return;
     while (unit + readers < spec->units->count - 1 && spec->cost[unit + readers].shares_input)
         readers++;
+    const int64_t below = sw_max_i64(0, last_backward(need->plan) - unit); /* readers that have no backward pass */
+    if (below >= readers)
+        return;
+    readers -= below;
     add_work(&need->work, SW_OP_DOWNLOAD, SW_CONTENT_BLOCK_OUTPUT, away * micros, away * bytes);
     add_work(&need->work, SW_OP_UPLOAD, SW_CONTENT_BLOCK_OUTPUT, readers * away * micros, readers * away * bytes);
     add_work(&need->work, SW_OP_WRITE, SW_CONTENT_BLOCK_OUTPUT, nvme * micros, nvme * bytes);
@@ -201,13 +246,13 @@ static void need_boundaries(struct need *need, int64_t unit) {
 static void need_group(struct need *need, bool updates) {
     const int64_t head = need->plan->spec.units->count - 1;
     for (int64_t u = 0; u <= head; u++) {
-        if (updates && u >= need->plan->spec.frozen_units)
+        if (updates && is_trained(need->plan, u))
             need_update(need, u);
         need_weights(need, u);
     }
     if (need->plan->spec.units->tied)
         need_weights(need, 0);
-    for (int64_t u = head - 1; u > 0 && u >= need->plan->spec.frozen_units; u--)
+    for (int64_t u = head - 1; u > 0 && u >= last_backward(need->plan); u--)
         need_weights(need, u);
 }
 
@@ -219,17 +264,20 @@ static struct work needed_work(const struct sw_plan *plan) {
     memset(need.slot, -1, sizeof need.slot);
     for (int64_t g = 0; g < groups; g++)
         need_group(&need, g == 0);
-    for (int64_t u = plan->spec.frozen_units; u < units; u++) {
-        need_gradients(&need, u, groups);
+    for (int64_t u = 0; u < units; u++) {
         if (u > 0 && u + 1 < units)
             need_boundaries(&need, u);
+        if (!is_trained(plan, u))
+            continue;
+        need_gradients(&need, u, groups);
         commits &= tier_of(&need, SW_OPTIMIZER, u) == SW_NVME;
     }
     add_work(&need.work, SW_OP_UPLOAD_TOKENS, SW_CONTENT_NONE, 1, 0);
     add_work(&need.work, SW_OP_UPLOAD, SW_CONTENT_ROWS, need.rows * micros,
              need.rows * micros * plan->spec.gathered_bytes);
     add_work(&need.work, SW_OP_FORWARD, SW_CONTENT_NONE, (units - 1) * micros, 0);
-    add_work(&need.work, SW_OP_BACKWARD, SW_CONTENT_NONE, (units - 1 - plan->spec.frozen_units) * micros, 0);
+    add_work(&need.work, SW_OP_BACKWARD, SW_CONTENT_NONE,
+             (units - 1 - sw_min_i64(units - 1, last_backward(plan))) * micros, 0);
     add_work(&need.work, SW_OP_FORWARD_BACKWARD_HEAD, SW_CONTENT_NONE, micros, 0);
     add_work(&need.work, SW_OP_COMPUTE_NORM, SW_CONTENT_NONE, 1, 0);
     add_work(&need.work, SW_OP_COMMIT, SW_CONTENT_NONE, commits, 0);
@@ -246,14 +294,25 @@ static void check_work(const struct sw_plan *plan, uint64_t seed) {
                          (long long)found.bytes[k][c], (long long)needed.ops[k][c], (long long)needed.bytes[k][c]);
 }
 
+/* Blocks keep their inputs for the backward pass, but those that have none and share theirs with no block that does. */
+static bool keeps_input(const struct sw_plan *plan, int64_t unit) {
+    int64_t last = unit;
+    if (unit == 0 || unit + 1 == plan->spec.units->count || plan->spec.cost[unit].shares_input)
+        return false;
+    while (last + 2 < plan->spec.units->count && plan->spec.cost[last + 1].shares_input)
+        last++;
+    return last >= last_backward(plan);
+}
+
 /* Where a state's shares put a unit: boundaries belong to the blocks that read them, all else is as large as the
  * unit. */
 static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const struct sw_units *units = plan->spec.units;
     int64_t before = 0, total = 0, own = 0;
-    for (int64_t u = state == SW_WEIGHTS ? 0 : plan->spec.frozen_units; u < units->count; u++) {
-        const bool kept = u > 0 && u + 1 < units->count && !plan->spec.cost[u].shares_input;
-        const int64_t size = state != SW_ACTS ? units->unit[u].grains : kept ? plan->spec.cost[u - 1].output_bytes : 0;
+    for (int64_t u = 0; u < units->count; u++) {
+        int64_t size = units->unit[u].grains - (state == SW_WEIGHTS ? 0 : frozen_of(plan, u));
+        if (state == SW_ACTS)
+            size = keeps_input(plan, u) ? plan->spec.cost[u - 1].output_bytes : 0;
         before += u < unit ? size : 0;
         own = u == unit ? size : own;
         total += size;
@@ -261,20 +320,29 @@ static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_
     return sw_placement_of(plan->spec.place.share[state], before, own, total);
 }
 
+static bool has_state(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    if (state == SW_ACTS)
+        return !plan->spec.train || unit >= last_backward(plan);
+    return state == SW_WEIGHTS || is_trained(plan, unit);
+}
+
 /* The plan does what the user asked for. Frozen units have nothing to be placed but weights. */
 static void check_request(const struct sw_plan *plan, uint64_t seed) {
     for (int64_t u = 1; u + 1 < plan->spec.units->count; u++)
-        for (int s = 0; s < (u < plan->spec.frozen_units ? SW_GRADS : SW_STATES); s++)
-            if (!plan->spec.place.automatic[s] && plan->placement[u].tier[s] != requested_tier(plan, (sw_state)s, u))
+        for (int s = 0; s < SW_STATES; s++)
+            if (has_state(plan, (sw_state)s, u) && !plan->spec.place.automatic[s] &&
+                plan->placement[u].tier[s] != requested_tier(plan, (sw_state)s, u))
                 fail_msg("seed %llu: unit %lld has its %s elsewhere", (unsigned long long)seed, (long long)u,
                          sw_state_name((sw_state)s));
-    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++) {
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        if (!is_trained(plan, u))
+            continue;
         const sw_tier grads = plan->placement[u].tier[SW_GRADS], between = plan->placement[u].accumulator;
         if (between > grads || (between < grads && !plan->spec.place.automatic[SW_GRADS]))
             fail_msg("seed %llu: unit %lld has its accumulator elsewhere", (unsigned long long)seed, (long long)u);
     }
     for (int64_t u = 1; !plan->spec.recompute_auto && u + 1 < plan->spec.units->count; u++)
-        if (u >= plan->spec.frozen_units && plan->recompute[u] != plan->spec.recompute)
+        if (u >= last_backward(plan) && plan->recompute[u] != plan->spec.recompute)
             fail_msg("seed %llu: recompute was not obeyed", (unsigned long long)seed);
 }
 
@@ -359,7 +427,7 @@ static void draw_budgets(struct plans_random *random, const struct sw_plan *unli
 }
 
 struct tally {
-    int models, plans, refused, mixed, commits, streams, above, ahead;
+    int models, plans, refused, mixed, commits, streams, above, ahead, parted;
     int32_t ops[PLANS]; /* of the program that trains step after step */
 };
 
@@ -414,6 +482,14 @@ static bool begins_ahead(const struct sw_plan *plan) {
     return false;
 }
 
+/* Tells whether some unit has both frozen and trained grains. */
+static bool has_parts(const struct sw_plan *plan) {
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        if (frozen_of(plan, u) > 0 && is_trained(plan, u))
+            return true;
+    return false;
+}
+
 static void count_plan(struct tally *tally, const struct sw_plan *plan) {
     tally->ops[tally->plans++] = plan->program[plan->spec.train ? SW_PROGRAM_UPDATE : SW_PROGRAM_LOSS].op_count;
     tally->mixed += is_mixed(plan);
@@ -421,6 +497,7 @@ static void count_plan(struct tally *tally, const struct sw_plan *plan) {
     tally->streams += streams_any(plan);
     tally->above += has_accumulator_above(plan);
     tally->ahead += begins_ahead(plan);
+    tally->parted += has_parts(plan);
 }
 
 static void try_random_model(uint64_t seed, struct tally *tally) {
@@ -454,12 +531,13 @@ static void random_plans_are_sound(void **state) {
     qsort(tally->ops, PLANS, sizeof tally->ops[0], ascending);
     printf("# %d plans: median %d ops in a training step, most %d; %d with units placed differently, %d that commit "
            "every step, %d that update on the device what lives elsewhere, %d of them ahead of other units; %d with "
-           "accumulators above their gradients; %d budgets refused, each with sizes that then worked\n",
+           "accumulators above their gradients; %d with units that are frozen in part; %d budgets refused, each with "
+           "sizes that then worked\n",
            tally->plans, tally->ops[PLANS / 2], tally->ops[PLANS - 1], tally->mixed, tally->commits, tally->streams,
-           tally->ahead, tally->above, tally->refused);
+           tally->ahead, tally->above, tally->parted, tally->refused);
     assert_true(tally->ops[PLANS / 2] >= LEAST_MEDIAN_OPS);
     assert_true(tally->refused > MODELS / 50 && tally->mixed > PLANS / 50 && tally->commits > PLANS / 50);
-    assert_true(tally->streams > PLANS / 10);
+    assert_true(tally->streams > PLANS / 10 && tally->parted > PLANS / 50);
     assert_true(tally->ahead > PLANS / 100 && tally->above > PLANS / 100);
     free(tally);
 }

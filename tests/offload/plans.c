@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS_STREAM = 5 };
+enum { PLANS_STREAM = 5, PARTS_SEED = 1 << 20 };
 
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
     const double uniform = sw_rng_uniform(random->seed, PLANS_STREAM, random->counter++);
@@ -76,8 +76,32 @@ static void draw_frozen(struct plans_random *random, struct sw_plan_spec *spec) 
     if (!spec->train || plans_draw(random, 0, 7) > 0)
         return;
     spec->frozen_units = plans_draw(random, 1, spec->units->count - 1);
-    while (spec->cost[spec->frozen_units].shares_input)
-        spec->frozen_units--;
+}
+
+/* In a twelfth of the plans about half of the units are frozen in part or whole, above trained ones too. */
+static void draw_parts(const struct plans_random *random, struct sw_units *units, const struct sw_plan_spec *spec) {
+    struct plans_random parts = {.seed = random->seed + PARTS_SEED};
+    const int64_t trained = plans_draw(&parts, spec->frozen_units, units->count - 1);
+    if (!spec->train || units->fp8 || plans_draw(&parts, 0, 11) > 0)
+        return;
+    for (int64_t u = 0; u < units->count; u++) {
+        struct sw_unit *unit = &units->unit[u];
+        const int64_t most = unit->grains - (u == trained);
+        unit->trained_grain = plans_draw(&parts, 0, 1) == 0 ? plans_draw(&parts, 0, most) : 0;
+        if (plans_draw(&parts, 0, 7) == 0 && u != trained)
+            unit->trained_grain = unit->grains;
+    }
+}
+
+void plans_train_all(struct sw_units *units) {
+    for (int64_t u = 0; u < units->count; u++)
+        units->unit[u].trained_grain = 0;
+}
+
+void plans_freeze_whole(struct sw_units *units) {
+    for (int64_t u = 0; u < units->count; u++)
+        if (units->unit[u].trained_grain < units->unit[u].grains)
+            units->unit[u].trained_grain = 0;
 }
 
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
@@ -128,6 +152,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     spec.update_on_device = draw_streams(random, units->count);
     draw_frozen(random, &spec);
     units->fp8 = spec.type == SW_BF16 && plans_draw(random, 0, 1) == 1;
+    draw_parts(random, units, &spec);
     return spec;
 }
 
@@ -153,6 +178,7 @@ void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *u
     spec->train = true;
     spec->scratch_store = false;
     spec->frozen_units = 0;
+    plans_train_all(units);
     plans_drop_caches(random);
     spec->gathered_bytes = 0;
     spec->gather = spec->reduce = SW_QUANT_NONE;

@@ -65,12 +65,17 @@ static void check_same_decisions(struct sw_plan *const *plan, int ranks, uint64_
     }
 }
 
+/* The grains of a unit that training leaves alone, in front of the others. */
+static int64_t frozen_of(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return unit < plan->spec.frozen_units ? u->grains : u->trained_grain;
+}
+
 /* How often the ranks update each grain of a unit, in a step. */
 static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed) {
     const struct sw_units *units = plan[0]->spec.units;
     const int all = plan[0]->spec.zero == SW_ZERO_NONE ? ranks : 1;
     for (int64_t u = 0; u < units->count; u++) {
-        const int expected = u < plan[0]->spec.frozen_units ? 0 : all;
         int times[MOST_GRAINS * 4] = {0};
         assert_true(units->unit[u].grains <= MOST_GRAINS * 4);
         for (int r = 0; r < ranks; r++) {
@@ -83,7 +88,7 @@ static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed)
             }
         }
         for (int64_t g = 0; g < units->unit[u].grains; g++)
-            if (times[g] != expected)
+            if (times[g] != (g < frozen_of(plan[0], u) ? 0 : all))
                 fail_msg("seed %llu: grain %lld of unit %lld is updated %d times", (unsigned long long)seed,
                          (long long)g, (long long)u, times[g]);
     }
@@ -137,9 +142,10 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
                 in_parts += gathers && op->secondary ? op->bytes : 0;
             }
         }
-        const int64_t grains = (ranks - 1) * units->unit[u].grains;
+        const bool trained = frozen_of(plan[0], u) < units->unit[u].grains;
+        const int64_t shared = units->unit[u].grains - (trained ? frozen_of(plan[0], u) : 0);
+        const int64_t grains = (ranks - 1) * shared;
         const int64_t once = grains * weights_bytes, once_reduced = grains * grads_bytes;
-        const bool trained = u >= plan[0]->spec.frozen_units;
         const int64_t groups = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
         const int64_t times = trained ? groups : 0;
         const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
@@ -149,7 +155,7 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
                      (unsigned long long)seed, (long long)u, (long long)reduced, (long long)gathered, (long long)once);
         /* Between nodes, a rank's chunk is given to it once by each other node. */
         const int64_t nodes = sw_plan_reduce_nodes(plan[0]);
-        if (across != times * (nodes - 1) * units->unit[u].grains * grads_bytes)
+        if (across != times * (nodes - 1) * shared * grads_bytes)
             fail_msg("seed %llu: of unit %lld %lld bytes are exchanged between %lld nodes", (unsigned long long)seed,
                      (long long)u, (long long)across, (long long)nodes);
         check_secondary(plan[0], u, (struct gathers){gathered, in_parts, once, units->unit[u].grains * lying}, seed);
@@ -315,6 +321,8 @@ static void try_random_model(uint64_t seed, int tally[6]) {
     plans_drop_caches(&random);
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
+    if (spec.zero == SW_ZERO_WEIGHTS)
+        plans_freeze_whole(units);
     spec.gather = seed % 2 == 0 && !units->fp8 ? SW_QUANT_INT8 : SW_QUANT_NONE;
     spec.reduce = (sw_quant)(seed % 3);
     if (spec.zero == SW_ZERO_WEIGHTS && plans_draw(&random, 0, 1) == 1) {

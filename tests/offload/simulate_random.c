@@ -65,10 +65,10 @@ static double alone_s(const struct sw_plan *plan, const struct sw_rates *r, cons
     else if (op->kind == SW_OP_ROUND_GRADIENTS)
         s = bytes / r->finish.bytes_per_s;
     else if (op->kind == SW_OP_ZERO_ACCUMULATOR)
-        s = 4.0 * (double)plan->spec.units->unit[op->unit].elems / r->zero.bytes_per_s;
+        s = 4.0 * (double)(op->grains * SW_GRAIN_ELEMS) / r->zero.bytes_per_s;
     else if (op->kind == SW_OP_FORWARD)
         s = r->units[op->unit].forward_s;
-    else if (op->kind == SW_OP_FORWARD_BACKWARD_HEAD && plan->spec.units->tied && plan->spec.frozen_units > 0)
+    else if (op->kind == SW_OP_FORWARD_BACKWARD_HEAD && plan->spec.units->tied && !sw_plan_trains(plan, 0))
         s = 0.5 * r->units[op->unit].forward_s + 0.5 * r->units[op->unit].backward_s; /* without the table's gradient */
     else if (op->kind == SW_OP_FORWARD_BACKWARD_HEAD)
         s = r->units[op->unit].backward_s;
