@@ -114,8 +114,8 @@ static double rating_of(const struct sw_settings *s, char text[RATING_CHARS]) {
 }
 
 static bool is_optimizer_on_nvme(const struct sw_plan *plan) {
-    for (int64_t u = plan->spec.frozen_units; u < plan->spec.units->count; u++)
-        if (plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME)
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        if (sw_plan_trains(plan, u) && plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME)
             return true;
     return false;
 }

@@ -353,10 +353,7 @@ static void plan_explain(const struct sw_job *p) {
 
 /* Returns the bytes of the file of frozen weights, without header and checksums. */
 static int64_t plan_frozen_bytes(const struct sw_plan *plan) {
-    int64_t elems = 0;
-    for (int64_t u = 0; u < plan->spec.frozen_units; u++)
-        elems += plan->spec.units->unit[u].elems;
-    return elems * (int64_t)sizeof(float);
+    return sw_units_frozen_grains(plan->spec.units) * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
 }
 
 static struct sw_unfrozen row_of(const struct sw_job *p) {
@@ -381,13 +378,13 @@ static void print_frozen_row(const char *name, const struct sw_unfrozen *row) {
 static void print_frozen(const struct sw_job *p) {
     const struct sw_unfrozen with = row_of(p);
     char size[SW_SIZE_CHARS], units[SW_COUNT_CHARS], parameters[SW_COUNT_CHARS];
-    if (p->plan->spec.frozen_units == 0)
+    if (p->settings->freeze == NULL)
         return;
-    sw_command_print(
-        0, INDENT, "frozen: %lld of %s, %s of the parameters, whose file takes %s",
-        (long long)p->plan->spec.frozen_units, sw_format_count(p->plan->spec.units->count, "unit", units),
-        sw_format_large(sw_units_first_parameters(p->plan->spec.units, p->plan->spec.frozen_units), parameters),
-        sw_format_size(plan_frozen_bytes(p->plan), size));
+    sw_command_print(0, INDENT, "frozen: %lld of %s, %s of the parameters, whose file takes %s",
+                     (long long)sw_units_frozen(p->plan->spec.units),
+                     sw_format_count(p->plan->spec.units->count, "unit", units),
+                     sw_format_large(sw_units_frozen_parameters(p->plan->spec.units), parameters),
+                     sw_format_size(plan_frozen_bytes(p->plan), size));
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row("with --freeze", &with);
     if (p->price.unfrozen.fits)
@@ -645,10 +642,10 @@ static json_t *unfrozen_json(const struct sw_unfrozen *u) {
 }
 
 static json_t *frozen_json(const struct sw_job *p) {
-    if (p->plan->spec.frozen_units == 0)
+    if (p->settings->freeze == NULL)
         return json_null();
-    return json_pack("{s:I, s:I, s:I, s:o}", "units", (json_int_t)p->plan->spec.frozen_units, "parameters",
-                     (json_int_t)sw_units_first_parameters(p->plan->spec.units, p->plan->spec.frozen_units), "bytes",
+    return json_pack("{s:I, s:I, s:I, s:o}", "units", (json_int_t)sw_units_frozen(p->plan->spec.units), "parameters",
+                     (json_int_t)sw_units_frozen_parameters(p->plan->spec.units), "bytes",
                      (json_int_t)plan_frozen_bytes(p->plan), "without", unfrozen_json(&p->price.unfrozen));
 }
 

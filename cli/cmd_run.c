@@ -101,8 +101,7 @@ static void say_start(const struct sw_trainer *trainer) {
                 sw_plan_commits(trainer->job.plan));
     if (settings->freeze != NULL)
         sw_log_info("frozen: %s, %lld of the parameters", settings->freeze,
-                    (long long)sw_units_first_parameters(sw_model_get_units(trainer->job.model),
-                                                         trainer->job.plan->spec.frozen_units));
+                    (long long)sw_units_frozen_parameters(sw_model_get_units(trainer->job.model)));
     if (sw_settings_ranks(settings) > 1)
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
                     (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),

@@ -316,7 +316,7 @@ static sw_status predict_unfrozen(struct sw_job *unfrozen, struct sw_unfrozen *o
 static sw_status compare_with_unfrozen(struct sw_job *job) {
     struct sw_job_change change = {.settings = *job->settings};
     struct sw_job unfrozen;
-    if (job->plan->spec.frozen_units == 0)
+    if (job->settings->freeze == NULL)
         return SW_OK;
     change.settings.freeze = NULL;
     sw_status status = sw_job_with(job, &change, &unfrozen);

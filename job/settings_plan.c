@@ -47,11 +47,12 @@ static void count_flops(const struct sw_units *units, int64_t unit, const struct
     const struct sw_tensor *table = &units->unit[0].tensor[0];
     const bool head = unit + 1 == units->count;
     const double rows = (double)(settings->micro_batch * settings->seq);
-    double all = head && units->tied ? (double)table->elems : 0.0, last = 0.0;
+    double all = head && units->tied ? (double)table->elems : 0.0, last = 0.0, frozen = 0.0;
     for (int64_t t = 0; t < units->unit[unit].tensor_count; t++) {
         const double elems = multiplying(&units->unit[unit].tensor[t]);
         all += elems;
         last = elems > 0.0 ? elems : last;
+        frozen += units->unit[unit].tensor[t].frozen ? elems : 0.0;
     }
     const int64_t parts = settings->tiles * sw_settings_tensor_ranks(settings);
     const bool attends = !head && (parts == 1 || (unit - 1) / settings->tiles % 2 == 0);
@@ -59,6 +60,7 @@ static void count_flops(const struct sw_units *units, int64_t unit, const struct
     out->forward_flops = unit == 0 ? 0.0 : 2.0 * (all + attention) * rows;
     out->last_product_flops = 2.0 * last * rows;
     out->first_product_flops = 2.0 * (all - last) * rows;
+    out->frozen_flops = 2.0 * frozen * rows;
 }
 
 /* The choices to search, and the rates. A NULL pointer means that the settings decide. */
@@ -164,6 +166,23 @@ struct share {
     int rank, stage;
 };
 
+/* Tells whether some units have frozen and trained tensors. */
+static bool has_parts(const struct sw_units *units) {
+    for (int64_t u = 0; u < units->count; u++)
+        if (units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains)
+            return true;
+    return false;
+}
+
+/* A rank's shard of weights is one run of grains, and a unit with both spans would need one of each. */
+static sw_status check_parts(const struct sw_plan_spec *spec) {
+    if (spec->ranks < 2 || spec->zero < SW_ZERO_WEIGHTS || !has_parts(spec->units))
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "with --zero 3, --freeze takes the embedding and whole blocks; give --zero 2, or "
+                   "freeze no parts of these");
+}
+
 static sw_status begin_plan(const struct sw_settings *settings, const struct sw_model *model, struct share share,
                             struct sw_plan_lack *out_lack, struct sw_plan_spec *out) {
     const struct sw_model_bytes bytes = sw_model_bytes(model);
@@ -200,7 +219,7 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
     SW_TRY(sw_as_usage(sw_settings_secondary(settings, &spec.secondary_ranks)));
     if (spec.secondary_ranks > 0)
         spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
-    SW_TRY(sw_settings_frozen_units(settings, sw_model_get_config(model), &spec.frozen_units));
+    SW_TRY(check_parts(&spec));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
     *out = spec;
     return SW_OK;
@@ -240,6 +259,10 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
         *out = SW_ZERO_WEIGHTS;
     if (!open || sw_settings_data_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
+    if (has_parts(sw_model_get_units(model))) {
+        *out = SW_ZERO_GRADS;
+        return SW_OK;
+    }
     struct sw_plan *plan = NULL;
     const sw_status status = outline_share(settings, model, (struct share){.stage = SW_ZERO_GRADS}, NULL, &plan);
     *out = SW_ZERO_GRADS;
@@ -394,7 +417,8 @@ static sw_status make_outline(const struct sw_settings *settings, const struct s
     struct share share = {.rank = (int)sw_settings_data_rank(settings)};
     if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_data_ranks(settings) > 1 &&
         sw_settings_gather(settings) == SW_QUANT_NONE)
-        return search(settings, model, open, sizeof open / sizeof open[0], pricing, out);
+        return search(settings, model, open, has_parts(sw_model_get_units(model)) ? 1 : sizeof open / sizeof open[0],
+                      pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
     SW_TRY(sw_as_usage(check_quantized(settings, share.stage)));
     return pricing != NULL ? search(settings, model, &share.stage, 1, pricing, out)

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Varies a job: whatever the change does not touch is borrowed from the original job.
  *
@@ -27,6 +28,7 @@ sw_status sw_job_place(struct sw_job *job, const char *folder) {
 struct sw_model_shape sw_job_shape(const struct sw_job *job) {
     struct sw_model_shape shape = sw_settings_shape(job->settings);
     shape.documents = job->documents;
+    shape.freeze = job->settings->freeze;
     shape.forward_only = job->forward_only;
     shape.context = job->context;
     return shape;
@@ -41,10 +43,14 @@ struct sw_job_change sw_job_same(const struct sw_job *job) {
     return same;
 }
 
+static bool same_text(const char *a, const char *b) {
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
 static bool same_shape(const struct sw_model_shape *a, const struct sw_model_shape *b) {
     return a->type == b->type && a->batch == b->batch && a->seq == b->seq && a->tiles == b->tiles &&
            a->tensor_ranks == b->tensor_ranks && a->tensor_rank == b->tensor_rank && a->optimizer == b->optimizer &&
-           a->fp8 == b->fp8;
+           a->fp8 == b->fp8 && same_text(a->freeze, b->freeze);
 }
 
 static sw_status resolve(struct sw_job *job) {
@@ -476,8 +482,8 @@ sw_status sw_what_helps(const struct sw_job *job, struct sw_helps *out) {
 static bool may_double(const struct sw_job *job) {
     const struct sw_simulation *step = &job->price.prediction.plain;
     bool on_nvme = false;
-    for (int64_t u = job->plan->spec.frozen_units; u < job->plan->spec.units->count; u++)
-        on_nvme |= job->plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
+    for (int64_t u = 0; u < job->plan->spec.units->count; u++)
+        on_nvme |= sw_plan_trains(job->plan, u) && job->plan->placement[u].tier[SW_OPTIMIZER] == SW_NVME;
     return on_nvme && job->settings->optimizer_state == SW_OPTIMIZER_FP32 && sw_what_helps_is_quick(job) &&
            step->lane_busy_s[SW_LANE_COMPUTE] < MOST_COMPUTING * step->step_s;
 }

@@ -189,6 +189,12 @@ static float *acc_of(const struct sw_model *model, const struct sw_unit_call *ca
     return at < 0 ? NULL : acc_at(model, call, at);
 }
 
+/* Returns the accumulator of a norm's tensor, or NULL if the unit does not have the tensor. */
+static float *norm_acc_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
+    const int at = sw_block_tensor_in(model, call->unit, (enum sw_block_tensor)tensor);
+    return at < 0 ? NULL : norm_acc_at(model, call, at);
+}
+
 sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
                             enum sw_block_tensor weight, const void *x, const void *addend, void *y) {
     const struct linear *linear = &model->linear[name];
@@ -206,17 +212,18 @@ static struct sw_span bias_rows(const struct sw_model *model, const struct sw_un
     return model->cut.ranks > 1 && behind_sum ? call->own_rows : (struct sw_span){.grains = model->rows};
 }
 
-/* Adds the gradients of a weight and of its bias, which is the tensor after it. */
+/* Adds the gradients of a weight and of its bias, which is the tensor after it, unless they are frozen. */
 static sw_status linear_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
                                         enum linear_name name, enum sw_block_tensor weight, const void *x,
                                         const void *dy) {
     const struct linear *linear = &model->linear[name];
     const bool out_first = model->config.out_first;
-    float *bias_acc = acc_of(model, call, (int)weight + 1);
+    float *acc = acc_of(model, call, weight), *bias_acc = acc_of(model, call, (int)weight + 1);
     const struct sw_span rows = bias_rows(model, call, name);
     const int64_t row_bytes = linear->forward.n * sw_dtype_bytes(model->shape.type);
-    SW_TRY(sw_gemm(call->stream, &linear->weight_gradient, out_first ? dy : x, out_first ? x : dy, NULL,
-                   acc_of(model, call, weight), area_at(call->work, model->work.scratch)));
+    if (acc != NULL)
+        SW_TRY(sw_gemm(call->stream, &linear->weight_gradient, out_first ? dy : x, out_first ? x : dy, NULL, acc,
+                       area_at(call->work, model->work.scratch)));
     return bias_acc == NULL ? SW_OK
                             : sw_bias_gradient(call->stream, model->shape.type, rows.grains, linear->forward.n,
                                                (const char *)dy + rows.first_grain * row_bytes, bias_acc);
@@ -247,8 +254,8 @@ struct sw_norm_call sw_block_norm_call(const struct sw_model *model, const struc
 
 void sw_block_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
                               struct sw_norm_call *norm) {
-    norm->scale_acc = acc_of(model, call, scale);
-    norm->bias_acc = acc_of(model, call, (int)scale + 1);
+    norm->scale_acc = norm_acc_of(model, call, scale);
+    norm->bias_acc = norm_acc_of(model, call, (int)scale + 1);
 }
 
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,
@@ -352,7 +359,7 @@ static sw_status norm_heads_backward(const struct sw_model *model, const struct 
         SW_TRY(sw_rmsnorm_backward(call->stream, model->shape.type, &norm[i].shape, false,
                                    d_heads + norm[i].offset_bytes, s->qkv + norm[i].offset_bytes,
                                    weights_of(model, call, norm[i].scale), norm[i].rstd, d_qkv + norm[i].offset_bytes,
-                                   acc_of(model, call, norm[i].scale)));
+                                   norm_acc_of(model, call, norm[i].scale)));
     return SW_OK;
 }
 

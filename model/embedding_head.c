@@ -131,8 +131,8 @@ struct sw_norm_call sw_final_norm_call(const struct sw_model *model, const struc
 
 void sw_final_norm_accumulate(const struct sw_model *model, const struct sw_unit_call *call,
                               struct sw_norm_call *norm) {
-    norm->scale_acc = acc_at(model, call, FINAL_NORM_SCALE);
-    norm->bias_acc = has_norm_bias(model) ? acc_at(model, call, FINAL_NORM_BIAS) : NULL;
+    norm->scale_acc = norm_acc_at(model, call, FINAL_NORM_SCALE);
+    norm->bias_acc = has_norm_bias(model) ? norm_acc_at(model, call, FINAL_NORM_BIAS) : NULL;
 }
 
 sw_status sw_final_norm(struct sw_model *model, const struct sw_unit_call *call, int64_t rows, const void *in) {

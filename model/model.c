@@ -376,6 +376,17 @@ static sw_status add_model_of_one(struct sw_model *model) {
     return SW_OK;
 }
 
+/* Weights in 8 bits know one border between narrow and wide grains. */
+static sw_status set_fp8(struct sw_model *model) {
+    const struct sw_units *units = model->units;
+    model->units->fp8 = model->shape.fp8;
+    for (int64_t u = 0; u < units->count && units->fp8; u++)
+        if (units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains)
+            return sw_fail(SW_ERR_UNSUPPORTED, "with --precision fp8, --freeze takes all tensors of %s or none of them",
+                           units->unit[u].name);
+    return SW_OK;
+}
+
 sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
                           struct sw_device *device, struct sw_model **out) {
     assert(shape->batch > 0 && shape->seq > 0 && shape->tensor_rank >= 0);
@@ -406,12 +417,14 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
         model->cut.rank = shape->tensor_rank;
     }
     model->vocab = sw_shard(config->vocab, model->cut.ranks, model->cut.rank);
-    sw_status status = model->cut.ranks > 1 ? sw_model_rank_units(config, model->cut.ranks, model->cut.rank,
-                                                                  model->cut.tiles, shape->optimizer, &model->units)
-                                            : sw_model_units(config, model->cut.tiles, shape->optimizer, &model->units);
+    sw_status status = model->cut.ranks > 1
+                           ? sw_model_rank_units(config, model->cut.ranks, model->cut.rank, model->cut.tiles,
+                                                 shape->optimizer, &model->units)
+                           : sw_model_units(config, model->cut.tiles, shape->optimizer, shape->freeze, &model->units);
     assert(!shape->fp8 || (shape->type == SW_BF16 && shape->optimizer != SW_OPTIMIZER_FP32));
+    assert(shape->freeze == NULL || model->cut.ranks == 1);
     if (status == SW_OK)
-        model->units->fp8 = shape->fp8;
+        status = set_fp8(model);
     if (status == SW_OK)
         status = sw_model_prepare(model);
     if (status == SW_OK)

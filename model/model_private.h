@@ -62,9 +62,10 @@ struct work_layout {
     /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
      * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
-    int64_t matrix;                                    /* one unpacked matrix, if weights are stored in 8 bits */
-    int64_t rotation;                                  /* the table of rotary positions */
-    int64_t scratch;                                   /* memory for matrix products and attention */
+    int64_t matrix;   /* one unpacked matrix, if weights are stored in 8 bits */
+    int64_t rotation; /* the table of rotary positions */
+    int64_t scratch;  /* memory for matrix products and attention */
+    int64_t unwanted; /* if tensors are frozen: receives the gradients of a norm that has none, fp32 */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head: rows × hidden, or rows */
     int64_t logits;                                    /* head: one tile's logits_rows */
     int64_t logits_grad, losses;                       /* head: one tile; one tile's rows */
@@ -150,8 +151,19 @@ static inline const void *tensor_at(const struct sw_model *model, const struct s
     return (const char *)call->weights + offset * typed;
 }
 
+/* Returns NULL for a frozen tensor, which has no gradient. */
 static inline float *acc_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
-    return call->acc + model->units->unit[call->unit].tensor[tensor].offset;
+    const struct sw_unit *unit = &model->units->unit[call->unit];
+    if (call->acc == NULL || unit->tensor[tensor].frozen)
+        return NULL;
+    return call->acc + unit->tensor[tensor].offset - unit->trained_grain * SW_GRAIN_ELEMS;
+}
+
+/* Returns the accumulator of a norm's scale or bias. The backward pass of a frozen norm adds to memory that nothing
+ * reads. */
+static inline float *norm_acc_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
+    float *acc = acc_at(model, call, tensor);
+    return acc != NULL ? acc : (float *)((char *)call->work + model->work.unwanted);
 }
 
 /* Returns the index of a block's tensor in a unit, which may have only some of them; -1: the unit does not have it. */

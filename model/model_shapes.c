@@ -298,6 +298,8 @@ static void lay_work(struct sw_model *model) {
         w->rotation = place(
             &w->bytes, sw_round_up(sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES));
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
+    if (model->shape.freeze != NULL)
+        w->unwanted = place(&w->bytes, sw_max_i64(c->hidden, c->head_dim) * (int64_t)sizeof(float));
     int64_t block = w->bytes, head = w->bytes;
     const struct widths *wide = &model->widths;
     if (!sw_model_splits_backward(model))

@@ -96,7 +96,7 @@ static sw_status make_parts(struct sw_gathered_masters *self) {
         given[rank] = (struct sw_group_part){.units = self->part[rank].units, .load = load_of(&self->part[rank])};
     }
     if (status == SW_OK && ranks > 1)
-        status = sw_model_units(&self->trainer->run.config, 1, self->part[0].units->optimizer, &self->whole);
+        status = sw_model_units(&self->trainer->run.config, 1, self->part[0].units->optimizer, NULL, &self->whole);
     if (status == SW_OK && ranks > 1)
         status = sw_group_reader_join(given, ranks, self->trainer->run.config.layers, self->whole, &self->group);
     free(given);
@@ -176,9 +176,10 @@ static sw_status exchange(struct sw_gathered_masters *self, const struct request
 static int64_t owner_of(const struct part *part, int64_t unit, int64_t grain) {
     const struct sw_gathered_masters *self = part->masters;
     const int sharers = (int)sw_settings_data_ranks(&self->trainer->run.settings);
-    const int64_t grains = part->units->unit[unit].grains;
+    const struct sw_unit *of = &part->units->unit[unit];
+    const int64_t trained = of->grains - of->trained_grain;
     int sharer = 0;
-    while (sharer + 1 < sharers && grain >= sw_shard(grains, sharers, sharer + 1).first_grain)
+    while (sharer + 1 < sharers && grain - of->trained_grain >= sw_shard(trained, sharers, sharer + 1).first_grain)
         sharer++;
     return sharer * self->tensor_ranks + part->tensor_rank;
 }

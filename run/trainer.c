@@ -224,7 +224,8 @@ static sw_status open_model(struct sw_trainer *trainer) {
                                         .tiles = settings->tiles,
                                         .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                         .tensor_rank = (int)sw_settings_tensor_rank(settings),
-                                        .optimizer = sw_settings_optimizer(settings)};
+                                        .optimizer = sw_settings_optimizer(settings),
+                                        .freeze = settings->freeze};
     SW_TRY(sw_source_open_model(&spec, &trainer->source));
     trainer->run.config = *sw_source_config(trainer->source);
     return sw_run_model_folder(NULL, settings->model, &trainer->model_folder);
@@ -476,7 +477,7 @@ static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units 
     from.progress = on_frozen;
     from.progress_context = &making;
     sw_ranks_enter(trainer->ranks, "writing the frozen weights", 0);
-    const sw_status status = sw_frozen_write(trainer->folder, units, trainer->job.plan->spec.frozen_units, &from);
+    const sw_status status = sw_frozen_write(trainer->folder, units, &from);
     sw_ranks_leave(trainer->ranks);
     sw_progress_break(&making.progress);
     return status;
@@ -485,7 +486,7 @@ static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units 
 /* Writes the frozen weights into a file of the run, from which all ranks load them. */
 static sw_status keep_frozen(struct sw_trainer *trainer) {
     const struct sw_units *units = sw_model_get_units(trainer->job.model);
-    if (trainer->job.plan->spec.frozen_units == 0)
+    if (trainer->run.settings.freeze == NULL)
         return SW_OK;
     SW_TRY(sw_ranks_first(trainer->ranks, write_frozen(trainer, units)));
     SW_TRY(sw_ranks_agree_on_error(trainer->ranks,

@@ -439,9 +439,9 @@ static const struct peer_word words[] = {
     {.word = "logging-steps", .advice = "every step is a line of the run's log.jsonl; leave it out"},
     {.word = "num-gpus", .advice = "'mpirun -n N spillway train ...' or Slurm starts N ranks, one a GPU"},
     {.word = "nproc-per-node", .advice = "'mpirun -n N spillway train ...' or Slurm starts N ranks, one a GPU"},
-    {.word = "use-peft", .advice = "all parameters are trained; --freeze leaves out whole units"},
-    {.word = "use-lora", .advice = "all parameters are trained; --freeze leaves out whole units"},
-    {.word = "finetuning-type", .advice = "all parameters are trained; --freeze leaves out whole units"},
+    {.word = "use-peft", .advice = "all parameters are trained; --freeze leaves out tensors"},
+    {.word = "use-lora", .advice = "all parameters are trained; --freeze leaves out tensors"},
+    {.word = "finetuning-type", .advice = "all parameters are trained; --freeze leaves out tensors"},
 };
 
 /* Adapters have many flags, and none of them exists here. */

@@ -16,6 +16,7 @@
 #include "job/machine/ranks.h"
 #include "job/settings/places.h"
 #include "job/settings/schedule.h"
+#include "model/freeze.h"
 #include "model/hf/config.h"
 #include "model/model.h"
 #include "offload/plan/placement.h"
@@ -310,101 +311,6 @@ int64_t sw_settings_parameters(const struct sw_settings *settings, const struct 
     return parameters;
 }
 
-/* --freeze: the leading units of a model, which are not trained. */
-struct sw_freeze {
-    bool embedding; /* true if anything is frozen */
-    int64_t blocks; /* the number of first blocks that are frozen too */
-};
-
-#define EMBEDDING "embedding"
-#define BLOCKS "blocks:"
-
-/* The parts of --freeze as given. */
-struct parts {
-    bool embedding, blocks;
-    int64_t first_block, last_block;
-};
-
-static bool is_word(const char *part, size_t length, const char *word) {
-    return strlen(word) == length && strncmp(part, word, length) == 0;
-}
-
-/* Parses a block's number. Returns what follows it, or NULL if there is no number. */
-static const char *parse_number(const char *text, int64_t *out) {
-    char *end;
-    if (!isdigit((unsigned char)*text))
-        return NULL;
-    errno = 0;
-    *out = strtoll(text, &end, 10);
-    return errno == 0 ? end : NULL;
-}
-
-/* Parses "0-11", or "0" for one block. */
-static bool parse_range(const char *range, const char *end, struct parts *out) {
-    const char *at = parse_number(range, &out->first_block);
-    out->last_block = out->first_block;
-    if (at != NULL && at != end && *at == '-')
-        at = parse_number(at + 1, &out->last_block);
-    return at == end && out->first_block <= out->last_block;
-}
-
-static sw_status parse_part(const char *part, size_t length, struct parts *out) {
-    const size_t prefix = strlen(BLOCKS);
-    const bool blocks = length > prefix && strncmp(part, BLOCKS, prefix) == 0;
-    bool *seen = blocks ? &out->blocks : &out->embedding;
-    if (!blocks && !is_word(part, length, EMBEDDING))
-        return sw_fail(SW_ERR_ARG,
-                       "'%.*s' in --freeze is neither embedding nor blocks:FIRST-LAST; only these whole units can be "
-                       "frozen, as in embedding,blocks:0-11",
-                       (int)length, part);
-    if (*seen)
-        return sw_fail(SW_ERR_ARG, "--freeze names %s twice; give it once, as in embedding,blocks:0-11",
-                       blocks ? "blocks" : EMBEDDING);
-    *seen = true;
-    if (blocks && !parse_range(part + prefix, part + length, out))
-        return sw_fail(SW_ERR_ARG, "'%.*s' in --freeze is not blocks:FIRST-LAST, counted from 0, as in blocks:0-11",
-                       (int)length, part);
-    return SW_OK;
-}
-
-/* Without the embedding, or with a gap, frozen blocks would have trained units below them. */
-static sw_status check_leading(const struct parts *parts) {
-    const long long last = (long long)parts->last_block;
-    if (!parts->blocks || (parts->embedding && parts->first_block == 0))
-        return SW_OK;
-    return sw_fail(SW_ERR_ARG,
-                   "--freeze can only freeze blocks with everything below them, so that the backward pass ends there; "
-                   "give embedding,blocks:0-%lld",
-                   last);
-}
-
-/* Parses "embedding" or "embedding,blocks:0-11"; NULL freezes nothing. Refuses anything but the embedding with or
- * without the first blocks: gradients would have to pass through frozen units to trained ones below them. */
-static sw_status freeze_parse(const char *text, struct sw_freeze *out) {
-    struct parts parts = {0};
-    *out = (struct sw_freeze){0};
-    for (const char *part = text; part != NULL;) {
-        const size_t length = strcspn(part, ",");
-        SW_TRY(parse_part(part, length, &parts));
-        part = part[length] == ',' ? part + length + 1 : NULL;
-    }
-    SW_TRY(check_leading(&parts));
-    *out = (struct sw_freeze){.embedding = parts.embedding, .blocks = parts.blocks ? parts.last_block + 1 : 0};
-    return SW_OK;
-}
-
-/* Returns in *out the number of leading units that --freeze names, in a model of `layers` blocks of block_units units
- * each. Refuses blocks that the model does not have. */
-static sw_status freeze_units(const char *text, int64_t layers, int64_t block_units, int64_t *out) {
-    struct sw_freeze freeze;
-    SW_TRY(freeze_parse(text, &freeze));
-    if (freeze.blocks > layers)
-        return sw_fail(SW_ERR_ARG, "--freeze names block %lld, but the model has blocks 0 to %lld",
-                       (long long)(freeze.blocks - 1), (long long)(layers - 1));
-    *out = (freeze.embedding ? 1 : 0) + freeze.blocks * block_units;
-    return SW_OK;
-}
-
 /* Parses --order into the number of micro-batches that pass through a unit before the next unit is fetched. */
 static sw_status parse_order(const char *order, int64_t micros, int64_t *out) {
     const bool batch = strcmp(order, "batch") == 0;
@@ -454,8 +360,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
                        "one byte each; leave it out");
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
-    struct sw_freeze freeze;
-    SW_TRY(freeze_parse(settings->freeze, &freeze));
+    SW_TRY(sw_freeze_check(settings->freeze));
     double percent;
     const char *file;
     return settings->val == NULL ? SW_OK : sw_settings_validation(settings, &percent, &file);
@@ -521,11 +426,6 @@ sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out) {
     if (sw_settings_order_is_auto(settings) && settings->group > 0)
         *out = sw_min_i64(*out, settings->group);
     return SW_OK;
-}
-
-sw_status sw_settings_frozen_units(const struct sw_settings *settings, const struct sw_model_config *config,
-                                   int64_t *out) {
-    return freeze_units(settings->freeze, config->layers, settings->tiles == 1 ? 1 : 2 * settings->tiles, out);
 }
 
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings) {
@@ -672,7 +572,7 @@ static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_conf
     int64_t grains = 0;
     if (s->chunk_grains != SW_OPTION_AUTO)
         return SW_OK;
-    SW_TRY(sw_model_units(config, s->tiles, sw_settings_optimizer(s), &units));
+    SW_TRY(sw_model_units(config, s->tiles, sw_settings_optimizer(s), NULL, &units));
     for (int64_t u = 0; u < units->count; u++)
         grains += units->unit[u].grains;
     sw_units_destroy(units);
@@ -680,6 +580,16 @@ static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_conf
     while (grains / sw_settings_ranks(s) / s->chunk_grains > AUTO_MOST_CHUNKS)
         s->chunk_grains *= 2;
     s->auto_chunk_grains = s->chunk_grains;
+    return SW_OK;
+}
+
+/* Refuses a --freeze that does not go with the model. */
+static sw_status check_frozen(const struct sw_settings *s, const struct sw_model_config *config) {
+    struct sw_units *units;
+    if (s->freeze == NULL)
+        return SW_OK;
+    SW_TRY(sw_model_units(config, s->tiles, sw_settings_optimizer(s), s->freeze, &units));
+    sw_units_destroy(units);
     return SW_OK;
 }
 
@@ -691,10 +601,9 @@ static void resolve_lr(struct sw_settings *s) {
 
 sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,
                               const struct sw_device_info *device) {
-    int64_t frozen_units;
     if (s->tensor == SW_OPTION_AUTO && sw_settings_ranks(s) == 1)
         s->tensor = 1;
-    SW_TRY(sw_settings_frozen_units(s, config, &frozen_units));
+    SW_TRY(check_frozen(s, config));
     resolve_lr(s);
     resolve_shape(s, config);
     if (s->regrouped)

@@ -97,7 +97,7 @@ struct sw_settings {
     struct sw_option_list nvme;
     char *place;
     char *val;
-    char *freeze;                           /* --freeze (settings.h); NULL: every unit is trained */
+    char *freeze;                           /* --freeze (model/freeze.h); NULL: every unit is trained */
     int64_t eval_every, export_every, keep; /* steps, steps, exports */
     int64_t early_stop;                     /* evaluations without improvement that end the run; 0: never */
     int64_t sample_every, sample_tokens;    /* steps, tokens */
@@ -205,9 +205,6 @@ int64_t sw_settings_micro_batches(const struct sw_settings *settings);
 bool sw_settings_order_is_auto(const struct sw_settings *settings);
 /* Returns the group size: how many micro-batches pass through a unit before the next unit is fetched. */
 sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);
-/* Returns in *out the number of leading units of a model that --freeze names. */
-sw_status sw_settings_frozen_units(const struct sw_settings *settings, const struct sw_model_config *config,
-                                   int64_t *out);
 /* Returns which rank of which job a store belongs to (places.h). */
 struct sw_store_owner;
 struct sw_store_owner sw_settings_owner(const struct sw_settings *settings);

@@ -117,8 +117,9 @@ static const struct sw_option options[] = {
      .what = "sequences that each rank computes at once; auto: as many as hold 4096 tokens, or fewer that fit the device "
              "of a single rank"},
 
-    {.name = "--freeze", TEXT(freeze), .commands = TRAIN | PLAN, .group = LEARNING, .value = "UNITS",
-     .what = "do not train the embedding, or it and the first blocks, counted from 0: embedding,blocks:0-11"},
+    {.name = "--freeze", TEXT(freeze), .commands = TRAIN | PLAN, .group = LEARNING, .value = "NAMES",
+     .what = "do not train the embedding, blocks, counted from 0, or the tensors that match a pattern: "
+             "embedding,blocks:0-11 or '*.mlp.*'"},
     {.name = "--lr", REAL(lr), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "RATE", .real_min = 0,
      .real_max = 1e3, .allow_auto = true,
      .what = "learning rate after the warm-up, the highest of the schedule; auto: 1e-5 for loaded weights, 3e-4 with "

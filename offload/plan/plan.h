@@ -222,13 +222,10 @@ struct sw_plan_spec {
      * gathered a unit, each rank of a part of a node keeps its share of it, and later gathers of the step are among
      * these ranks. secondary_ranks: the ranks of a part, 0 or 1 for none; secondary_rank: this one's number there. */
     int secondary_ranks, secondary_rank;
-    int node_ranks;   /* ranks of each node, by which bytes between nodes are counted; 0: all are on one */
-    bool fills_nodes; /* in order, groups and nodes holding each other wholly: sw_comm_all_gather has two levels */
-    sw_dtype type;    /* compute precision */
-    bool train;       /* false: weights only, programs loss and logits */
-    /* Units [0, frozen_units) keep the weights that they were loaded with, whatever their tensors say: they have no
-     * gradients, optimizer state or updates. 0: no unit is frozen beyond its frozen tensors. */
-    int64_t frozen_units;
+    int node_ranks;     /* ranks of each node, by which bytes between nodes are counted; 0: all are on one */
+    bool fills_nodes;   /* in order, groups and nodes holding each other wholly: sw_comm_all_gather has two levels */
+    sw_dtype type;      /* compute precision */
+    bool train;         /* false: weights only, programs loss and logits */
     bool scratch_store; /* without training: weights may live on NVMe, in a store that holds nothing else */
     int64_t micro_batches;
     int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */

@@ -79,8 +79,8 @@ static void check_tensor(const struct sw_plan_spec *spec) {
     const struct sw_plan_tensor *tensor = &spec->tensor;
     assert(tensor->ranks >= 0 && tensor->rank >= 0 && (tensor->rank < tensor->ranks || tensor->ranks == 0));
     assert(tensor->ranks <= 1 ||
-           (spec->frozen_units == 0 && spec->gathered_bytes == 0 && tensor->rows >= tensor->ranks &&
-            tensor->softmax_bytes > 0 && (tensor->product_bytes > 0 || !tensor->sequence || !spec->train)));
+           (spec->gathered_bytes == 0 && tensor->rows >= tensor->ranks && tensor->softmax_bytes > 0 &&
+            (tensor->product_bytes > 0 || !tensor->sequence || !spec->train)));
     assert(tensor->ranks <= 1 || (spec->gather == SW_QUANT_NONE && spec->reduce == SW_QUANT_NONE &&
                                   spec->secondary_ranks < 2 && spec->grads == SW_GRADS_TYPED));
     for (int64_t u = 0; tensor->ranks > 1 && u < spec->units->count; u++)
@@ -88,10 +88,10 @@ static void check_tensor(const struct sw_plan_spec *spec) {
                (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
-/* What a tensor group adds up and what ranks shard of weights has one span: whoever fills in a spec refuses both. */
+/* A tensor group, and ranks that shard weights, need units of one span. Whoever fills in a spec refuses others. */
 static void check_parts(const struct sw_plan_spec *spec) {
     const bool shards = spec->ranks > 1 && spec->zero == SW_ZERO_WEIGHTS;
-    for (int64_t u = spec->frozen_units; u < spec->units->count; u++) {
+    for (int64_t u = 0; u < spec->units->count; u++) {
         const struct sw_unit *unit = &spec->units->unit[u];
         assert(unit->trained_grain == 0 || spec->tensor.ranks <= 1);
         assert(unit->trained_grain == 0 || unit->trained_grain == unit->grains || (!shards && !spec->units->fp8));
@@ -102,7 +102,6 @@ sw_status sw_plan_outline(const struct sw_plan_spec *spec, struct sw_plan **out)
     assert(!spec->units->fp8 || spec->gather == SW_QUANT_NONE);
     assert(spec->units->count >= 3 && spec->micro_batches >= 1 && spec->chunk_grains >= 1 && spec->ring_chunks >= 1);
     assert(!spec->cost[1].shares_input);
-    assert(spec->frozen_units >= 0 && (spec->train || spec->frozen_units == 0));
     assert(spec->group >= 1 && spec->unit_slots >= 2 && spec->unit_slots <= UNIT_SLOTS_MAX);
     if (!spec->train && !spec->scratch_store && !spec->place.automatic[SW_WEIGHTS] &&
         spec->place.share[SW_WEIGHTS][SW_NVME] > 0.0)

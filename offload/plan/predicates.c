@@ -27,7 +27,7 @@ struct sw_span sw_plan_rows_of(const struct sw_plan *plan, int tensor_rank) {
 
 bool sw_plan_trains(const struct sw_plan *plan, int64_t unit) {
     const struct sw_unit *u = &plan->spec.units->unit[unit];
-    return unit >= plan->spec.frozen_units && u->trained_grain < u->grains;
+    return u->trained_grain < u->grains;
 }
 
 struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit) {

@@ -289,13 +289,31 @@ sw_status sw_units_seal(struct sw_units *units) {
 }
 
 int64_t sw_units_parameters(const struct sw_units *units) {
-    return sw_units_first_parameters(units, units->count);
-}
-
-int64_t sw_units_first_parameters(const struct sw_units *units, int64_t count) {
     int64_t parameters = 0;
-    for (int64_t u = 0; u < count; u++)
+    for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
             parameters += units->unit[u].tensor[t].elems;
     return parameters;
+}
+
+int64_t sw_units_frozen_parameters(const struct sw_units *units) {
+    int64_t parameters = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            parameters += units->unit[u].tensor[t].frozen ? units->unit[u].tensor[t].elems : 0;
+    return parameters;
+}
+
+int64_t sw_units_frozen_grains(const struct sw_units *units) {
+    int64_t grains = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        grains += units->unit[u].trained_grain;
+    return grains;
+}
+
+int64_t sw_units_frozen(const struct sw_units *units) {
+    int64_t count = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        count += units->unit[u].trained_grain > 0;
+    return count;
 }

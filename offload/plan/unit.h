@@ -138,8 +138,11 @@ sw_status sw_units_seal(struct sw_units *units);
 /* Computes the decay runs of sealed units again, whose tensors have another decay or lr_scale now. */
 void sw_units_join_runs(struct sw_units *units);
 
-/* Returns the number of parameters, without padding, of all units or of the first `count`. */
+/* Return the number of parameters, without padding, of all units, and of their frozen tensors. */
 int64_t sw_units_parameters(const struct sw_units *units);
-int64_t sw_units_first_parameters(const struct sw_units *units, int64_t count);
+int64_t sw_units_frozen_parameters(const struct sw_units *units);
+/* Return the number of frozen grains of sealed units, and of the units that have some. */
+int64_t sw_units_frozen_grains(const struct sw_units *units);
+int64_t sw_units_frozen(const struct sw_units *units);
 
 #endif

@@ -1,4 +1,4 @@
-/* The weights of frozen units, in a file of their own.
+/* The frozen weights of units, in a file of their own.
  *
  * The store rewrites its grains in two generations; frozen weights never change, so in the store they would take twice
  * their size in fp32 and two moments that stay zero. A separate file is written once, needs no generations, and is the
@@ -36,10 +36,10 @@ struct header {
 struct sw_frozen {
     char path[SW_RUN_PATH_CHARS];
     int file;
-    int64_t units, grains;
-    int64_t *first_grain;   /* one entry per frozen unit: its first grain in the file */
+    int64_t units, frozen_units, grains; /* units: all; frozen_units: those that have frozen grains */
+    int64_t *first_grain;   /* one entry per unit: its first grain in the file; then the number of all grains */
     uint64_t *sum;          /* one entry per grain, then the sum of the header and these sums */
-    struct sw_load trained; /* loads all other units */
+    struct sw_load trained; /* loads all that is not frozen */
 };
 
 static struct header header_of(int64_t units, int64_t grains) {
@@ -52,13 +52,6 @@ static struct header header_of(int64_t units, int64_t grains) {
 static uint64_t sum_of_all(const struct header *header, const uint64_t *sum, int64_t grains) {
     const uint64_t parts[] = {sw_checksum(header, sizeof *header), sw_checksum(sum, grains * (int64_t)sizeof *sum)};
     return sw_checksum(parts, sizeof parts);
-}
-
-static int64_t count_grains(const struct sw_units *units, int64_t frozen_units) {
-    int64_t grains = 0;
-    for (int64_t u = 0; u < frozen_units; u++)
-        grains += units->unit[u].grains;
-    return grains;
 }
 
 static int64_t file_bytes(int64_t grains) {
@@ -91,8 +84,8 @@ static sw_status append(struct writer *w, const void *data, int64_t bytes) {
 
 static sw_status append_unit(struct writer *w, const struct sw_unit *unit, int64_t number, const struct sw_load *from) {
     const int64_t most = from->most_grains > 0 ? sw_min_i64(from->most_grains, BOX_GRAINS) : BOX_GRAINS;
-    for (int64_t grain = 0, run; grain < unit->grains; grain += run) {
-        run = sw_min_i64(most, unit->grains - grain);
+    for (int64_t grain = 0, run; grain < unit->trained_grain; grain += run) {
+        run = sw_min_i64(most, unit->trained_grain - grain);
         if (from->progress != NULL)
             SW_TRY(from->progress(from->progress_context, w->grains, w->total_grains));
         if (from->prepare != NULL)
@@ -105,14 +98,13 @@ static sw_status append_unit(struct writer *w, const struct sw_unit *unit, int64
     return SW_OK;
 }
 
-static sw_status append_all(struct writer *w, const struct sw_units *units, int64_t frozen_units,
-                            const struct sw_load *from) {
+static sw_status append_all(struct writer *w, const struct sw_units *units, const struct sw_load *from) {
     const int64_t grains = w->total_grains;
-    const struct header header = header_of(frozen_units, grains);
+    const struct header header = header_of(sw_units_frozen(units), grains);
     char page[HEADER_BYTES] = {0};
     memcpy(page, &header, sizeof header);
     SW_TRY(append(w, page, sizeof page));
-    for (int64_t u = 0; u < frozen_units; u++)
+    for (int64_t u = 0; u < units->count; u++)
         SW_TRY(append_unit(w, &units->unit[u], u, from));
     w->sum[grains] = sum_of_all(&header, w->sum, grains);
     SW_TRY(append(w, w->sum, (grains + 1) * (int64_t)sizeof *w->sum));
@@ -121,9 +113,8 @@ static sw_status append_all(struct writer *w, const struct sw_units *units, int6
     return sw_write_behind_finish(w->file);
 }
 
-static sw_status write_file(int file, const char *path, const struct sw_units *units, int64_t frozen_units,
-                            const struct sw_load *from) {
-    const int64_t grains = count_grains(units, frozen_units);
+static sw_status write_file(int file, const char *path, const struct sw_units *units, const struct sw_load *from) {
+    const int64_t grains = sw_units_frozen_grains(units);
     struct writer w = {.box = malloc((size_t)(BOX_GRAINS * GRAIN_BYTES)),
                        .sum = malloc((size_t)(grains + 1) * sizeof *w.sum),
                        .total_grains = grains};
@@ -131,7 +122,7 @@ static sw_status write_file(int file, const char *path, const struct sw_units *u
     if (status == SW_OK)
         status = sw_write_behind_open(file, path, file_bytes(grains), &w.file);
     if (status == SW_OK)
-        status = append_all(&w, units, frozen_units, from);
+        status = append_all(&w, units, from);
     sw_write_behind_close(w.file);
     free(w.box);
     free(w.sum);
@@ -140,14 +131,13 @@ static sw_status write_file(int file, const char *path, const struct sw_units *u
     return status;
 }
 
-sw_status sw_frozen_write(const char *folder, const struct sw_units *units, int64_t frozen_units,
-                          const struct sw_load *from) {
+sw_status sw_frozen_write(const char *folder, const struct sw_units *units, const struct sw_load *from) {
     char path[SW_RUN_PATH_CHARS];
     SW_TRY(sw_path_join(path, sizeof path, folder, SW_FROZEN_NAME));
     const int file = sw_path_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file < 0)
         return sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
-    sw_status status = write_file(file, path, units, frozen_units, from);
+    sw_status status = write_file(file, path, units, from);
     close(file);
     if (status == SW_OK)
         status = sw_file_flush_folder_of(path);
@@ -163,7 +153,7 @@ static sw_status refuse(const struct sw_frozen *self, const char *what) {
 
 /* Checks the header and the sums, and that they belong to these units. */
 static sw_status check_file(struct sw_frozen *self) {
-    const struct header expected = header_of(self->units, self->grains);
+    const struct header expected = header_of(self->frozen_units, self->grains);
     struct header found;
     int64_t bytes;
     SW_TRY(sw_file_size(self->file, self->path, &bytes));
@@ -179,12 +169,12 @@ static sw_status check_file(struct sw_frozen *self) {
 }
 
 static sw_status make_arrays(struct sw_frozen *self, const struct sw_units *units) {
-    self->first_grain = calloc((size_t)self->units, sizeof *self->first_grain);
+    self->first_grain = calloc((size_t)self->units + 1, sizeof *self->first_grain);
     self->sum = calloc((size_t)self->grains + 1, sizeof *self->sum);
     if (self->first_grain == NULL || self->sum == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->path);
-    for (int64_t u = 0; u + 1 < self->units; u++)
-        self->first_grain[u + 1] = self->first_grain[u] + units->unit[u].grains;
+    for (int64_t u = 0; u < self->units; u++)
+        self->first_grain[u + 1] = self->first_grain[u] + units->unit[u].trained_grain;
     return SW_OK;
 }
 
@@ -201,17 +191,16 @@ static sw_status open_file(struct sw_frozen *self, const char *folder, const str
 
 sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
                          struct sw_frozen **out) {
-    int64_t frozen_units;
     *out = NULL;
-    SW_TRY(sw_settings_frozen_units(&run->settings, &run->config, &frozen_units));
-    if (frozen_units == 0)
+    if (run->settings.freeze == NULL)
         return SW_OK;
     struct sw_frozen *self = calloc(1, sizeof *self);
     if (self == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read the frozen weights");
     self->file = -1;
-    self->units = frozen_units;
-    self->grains = count_grains(units, frozen_units);
+    self->units = units->count;
+    self->frozen_units = sw_units_frozen(units);
+    self->grains = sw_units_frozen_grains(units);
     const sw_status status = open_file(self, folder, units, run->frozen_digest);
     if (status == SW_OK)
         *out = self;
@@ -262,11 +251,15 @@ static sw_status read_part(const struct sw_frozen *self, int64_t grain, int64_t 
     return status;
 }
 
+/* Returns the frozen elements of a unit, which come before the others. */
+static int64_t frozen_elems(const struct sw_frozen *self, int64_t unit) {
+    return (self->first_grain[unit + 1] - self->first_grain[unit]) * SW_GRAIN_ELEMS;
+}
+
 static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     struct sw_frozen *self = context;
-    if (unit >= self->units)
-        return self->trained.fill(self->trained.context, unit, first, count, out);
-    while (count > 0) {
+    const int64_t border = frozen_elems(self, unit), end = first + count;
+    for (count = sw_min_i64(end, border) - first; count > 0;) {
         const int64_t grain = self->first_grain[unit] + first / SW_GRAIN_ELEMS, within = first % SW_GRAIN_ELEMS;
         const int64_t run = sw_min_i64(count, SW_GRAIN_ELEMS - within);
         SW_TRY(run == SW_GRAIN_ELEMS ? read_whole_grain(self, grain, out) : read_part(self, grain, within, run, out));
@@ -274,14 +267,15 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
         count -= run;
         out += run;
     }
-    return SW_OK;
+    return first < end ? self->trained.fill(self->trained.context, unit, first, end - first, out) : SW_OK;
 }
 
 static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
     const struct sw_frozen *self = context;
-    if (unit < self->units || self->trained.prepare == NULL)
+    const int64_t end = first + count, begin = sw_max_i64(first, frozen_elems(self, unit));
+    if (begin >= end || self->trained.prepare == NULL)
         return SW_OK;
-    return self->trained.prepare(self->trained.context, unit, first, count);
+    return self->trained.prepare(self->trained.context, unit, begin, end - begin);
 }
 
 struct sw_load sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained) {

@@ -1,8 +1,8 @@
-/* The weights of a run's frozen units, which no step changes: "frozen.spillway" in the run's folder. The file is
+/* The frozen weights of a run, which no step changes: "frozen.spillway" in the run's folder. The file is
  * written once, before the run's first commit, in fp32 as loaded, so that exports hold the exact weights. The store
  * does not hold them.
  *
- * The file is a header of one page, the grains of the frozen units one after the other, an XXH3 of each grain, and one
+ * The file is a header of one page, the frozen grains of all units one after the other, an XXH3 of each grain, and one
  * of the header and these sums. Numbers are little-endian. */
 #ifndef SW_RUN_FOLDER_FROZEN_H
 #define SW_RUN_FOLDER_FROZEN_H
@@ -18,19 +18,19 @@
 
 struct sw_frozen;
 
-/* Writes units [0, frozen_units) of a source to the run's folder, durably. The file must not exist; a failure leaves
- * none. Asks for the elements in order, and reports to from->progress. */
-sw_status sw_frozen_write(const char *folder, const struct sw_units *units, int64_t frozen_units,
-                          const struct sw_load *from);
+/* Writes the frozen weights of a source to the run's folder, durably. The file must not exist; a failure leaves none.
+ * Asks for the elements in order, and reports to from->progress. */
+sw_status sw_frozen_write(const char *folder, const struct sw_units *units, const struct sw_load *from);
 
-/* Opens the file of a run that has frozen units; *out is NULL for other runs. Refuses another run's file, by
+/* Opens the file of a run that has frozen weights; *out is NULL for other runs. `units` are laid out with the run's
+ * --freeze. Refuses another run's file, by
  * run->frozen_digest unless that is 0. */
 sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
                          struct sw_frozen **out);
 void sw_frozen_close(struct sw_frozen *self);
 
-/* Returns the weights of frozen units from the file, each grain checked whenever it is read, and the weights of all
- * other units from `trained`, whose context must live as long. self NULL: everything comes from `trained`. */
+/* Returns the frozen weights from the file, each grain checked whenever it is read, and all other weights from
+ * `trained`, whose context must live as long. self NULL: everything comes from `trained`. */
 struct sw_load sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained);
 
 /* Return the bytes of the grains in the file, and the digest of the file's content. self may be NULL. */

@@ -192,7 +192,7 @@ static sw_status renew(struct sw_store_reader *self, struct stream *stream) {
     stream->oldest = (stream->oldest + 1) % self->boxes;
     while (stream->unit < units && stream->grain >= sw_store_unit_whole_grains(any, stream->unit)) {
         stream->unit += self->tiles;
-        stream->grain = 0;
+        stream->grain = stream->unit < units ? self->units->unit[stream->unit].trained_grain : 0;
     }
     box->grains = 0;
     if (stream->unit >= units)

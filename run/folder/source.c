@@ -173,7 +173,8 @@ struct sw_source {
     struct sw_checkpoint *checkpoint; /* NULL: the source is no Hugging Face folder */
     struct sw_store_reader *reader;   /* for a run without tensor groups; else NULL */
     struct sw_group_reader *group;    /* for a run with tensor groups; else NULL */
-    struct sw_frozen *frozen;         /* for a run with frozen units; else NULL */
+    struct sw_frozen *frozen;         /* for a run with frozen weights; else NULL */
+    char *freeze;                     /* such a run's --freeze, unless the units were cut; else NULL */
     struct sw_turn_end turn_end;      /* for a run: the token that ends turns */
     int bos;                          /* SW_BOS_... */
     int64_t step;                     /* step of the run's commit; -1: the source is no run */
@@ -207,9 +208,10 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     const char *model = spec->model;
     source->tiles = spec->tiles;
     SW_TRY(sw_config_load(model, &source->config));
-    SW_TRY(spec->tensor_ranks > 1 ? sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank,
-                                                        spec->tiles, spec->optimizer, &source->units)
-                                  : sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->units));
+    SW_TRY(spec->tensor_ranks > 1
+               ? sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank, spec->tiles,
+                                     spec->optimizer, &source->units)
+               : sw_model_units(&source->config, spec->tiles, spec->optimizer, spec->freeze, &source->units));
     SW_TRY(sw_run_model_folder(NULL, model, &source->folder));
     source->model = strdup(model);
     if (source->model == NULL)
@@ -291,8 +293,10 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     source->tiles = run.tiles;
     if (status == SW_OK) {
         source->step = sw_store_last_commit(stores.store[0])->step;
-        status = sw_model_units(&source->config, source->tiles, run.optimizer, &source->units);
+        status = sw_model_units(&source->config, source->tiles, run.optimizer, run.settings.freeze, &source->units);
     }
+    if (status == SW_OK && run.settings.freeze != NULL && (source->freeze = strdup(run.settings.freeze)) == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to open the run");
     if (status == SW_OK)
         status = open_reader(source, folder, &run, &stores);
     else
@@ -334,6 +338,7 @@ void sw_source_close(struct sw_source *source) {
     sw_frozen_close(source->frozen);
     sw_units_destroy(source->units);
     sw_units_destroy(source->whole);
+    free(source->freeze);
     sw_option_list_release(&source->drives);
     free(source->turn_end.token);
     json_decref(source->model_files);
@@ -349,6 +354,8 @@ sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
     SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &units));
     source->whole = source->units;
     source->units = units;
+    free(source->freeze);
+    source->freeze = NULL;
     source->tiles = tiles;
     SW_TRY(cut_reader_open(
         &(struct cut_reader_spec){.load = source->load, .whole = source->whole, .cut = source->units}, &source->cut));
@@ -362,6 +369,10 @@ int64_t sw_source_step(const struct sw_source *source) {
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source) {
     return &source->config;
+}
+
+const char *sw_source_freeze(const struct sw_source *source) {
+    return source->freeze;
 }
 
 const struct sw_units *sw_source_units(const struct sw_source *source) {

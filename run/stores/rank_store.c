@@ -203,7 +203,7 @@ static sw_status open_member(const struct sw_rank_conversion *given, struct sw_o
     const size_t most_stores = (size_t)(self->stores.count / self->members);
     SW_TRY(self->members > 1 ? sw_model_rank_units(&run->config, self->members, tensor_rank, before->tiles,
                                                    before->optimizer, &member->units)
-                             : sw_model_units(&run->config, before->tiles, before->optimizer, &member->units));
+                             : sw_model_units(&run->config, before->tiles, before->optimizer, NULL, &member->units));
     member->store = calloc(most_stores, sizeof(struct sw_store *));
     member->lane = calloc(most_stores, sizeof(struct sw_store_lane *));
     if (member->store == NULL || member->lane == NULL)
@@ -435,7 +435,7 @@ static sw_status new_units(const struct sw_run *run, sw_optimizer_format format,
     return tensor_ranks > 1
                ? sw_model_rank_units(&run->config, tensor_ranks, (int)sw_settings_tensor_rank(&run->settings),
                                      run->settings.tiles, format, out)
-               : sw_model_units(&run->config, run->settings.tiles, format, out);
+               : sw_model_units(&run->config, run->settings.tiles, format, NULL, out);
 }
 
 static sw_status prepare(struct converter *self, const struct sw_rank_conversion *given, struct sw_store *store) {
@@ -568,6 +568,8 @@ static bool needs(const struct change *change, int64_t owner) {
         return true;
     if (owner % tensor_ranks != sw_ranks_rank(change->ranks) % tensor_ranks)
         return false; /* another part of every layer */
+    if (!before->whole && change->self->run->settings.freeze != NULL)
+        return true; /* ranks share out what is trained, of which the stores do not say where it begins */
     for (int64_t unit = 0; !before->whole && unit < sw_store_unit_count(change->store); unit++) {
         const struct sw_span span = sw_shard(sw_store_unit_whole_grains(change->store, unit),
                                              (int)(before->ranks / tensor_ranks), (int)(owner / tensor_ranks));

@@ -18,6 +18,7 @@ STEPS, HALF = 6, 3
 FROZEN_FILE = "frozen.spillway"
 PAGE_BYTES = 4096
 FROZEN = ("--freeze", "embedding,blocks:0-0")
+PARTS = ("--freeze", "*.mlp.*,blocks:1")  # of the first block its MLP, and a block above its trained attention
 EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
 
 
@@ -70,11 +71,15 @@ def is_frozen(name):
     return any(part in name for part in ("wte.", "wpe.", "h.0.", "embed_tokens", "layers.0."))
 
 
-def wrong_changes(what, before, after):
+def is_frozen_part(name):
+    return any(part in name for part in (".mlp.", "h.1.", "layers.1."))
+
+
+def wrong_changes(what, before, after, frozen=is_frozen):
     """Every frozen tensor keeps its bytes, and no other one does."""
     problems = [] if before.keys() == after.keys() else [f"{what}: other tensors"]
-    return problems + [f"{what}: {name} {'changed' if is_frozen(name) else 'was not trained'}"
-                       for name in before if (before[name] != after.get(name)) == is_frozen(name)]
+    return problems + [f"{what}: {name} {'changed' if frozen(name) else 'was not trained'}"
+                       for name in before if (before[name] != after.get(name)) == frozen(name)]
 
 
 def start_of(model, name):
@@ -117,15 +122,41 @@ def a_resumed_run_has_the_same_bits():
     return problems
 
 
+def frozen_tensors_stay_as_they_were():
+    """In exports, on the way and at the end, with all state away, in tiles, and over a resume."""
+    problems = []
+    for name, model, *more in (("parts", TIED, "--tiles", 2), ("untied-parts", UNTIED, "--precision", "bf16",
+                                                               "--optimizer-state", "8bit")):
+        before = start_of(model, name + "-at-0")
+        program.must(*train(name, *PARTS, *more, "--export-every", HALF, model=model))
+        after = exported(name)
+        problems += wrong_changes(name, before, after, is_frozen_part)
+        problems += wrong_changes(name + " on the way", before,
+                                  tensors_of(path(name, "exports", f"step-{HALF}", "model.safetensors")), is_frozen_part)
+        resumed = name + "-resumed"
+        program.must(*train(resumed, *PARTS, *more, model=model, steps=HALF, place=EVERYTHING_AWAY))
+        program.must("resume", path(resumed), "--steps", STEPS, "--place", "weights=host,grads=host,optimizer=host")
+        if program.numbers_of(path(name)) != program.numbers_of(path(resumed)):
+            problems.append(f"{name}: other numbers")
+        if after != exported(resumed):
+            problems.append(f"{name}: other weights")
+        verified = json.loads(program.must("verify", path(name), "--json").out)
+        problems += [] if verified["bad"] == [] else [f"{name}: verify says {verified['bad']}"]
+    return problems
+
+
 def other_commands_read_frozen_weights():
-    program.must(*train("read", *FROZEN))
-    exported("read")
-    say = ("--prompt", "the ", "--max-tokens", 10, "--temperature", 0, "--precision", "fp32")
-    texts = [program.must("generate", path(source), *say).out for source in ("read", "out")]
-    losses = [json.loads(program.must("eval", path(source), "--data", DATA, "--precision", "fp32", "--json").out)["loss"]
-              for source in ("read", "out")]
-    problems = [] if texts[0] == texts[1] else [f"{texts[0]!r} and {texts[1]!r}"]
-    return problems + ([] if losses[0] == losses[1] else [f"losses {losses}"])
+    problems = []
+    for run, freeze in (("read", FROZEN), ("read-parts", PARTS)):
+        program.must(*train(run, *freeze))
+        exported(run)
+        say = ("--prompt", "the ", "--max-tokens", 10, "--temperature", 0, "--precision", "fp32")
+        texts = [program.must("generate", path(source), *say).out for source in (run, "out")]
+        losses = [json.loads(program.must("eval", path(source), "--data", DATA, "--precision", "fp32", "--json").out)["loss"]
+                  for source in (run, "out")]
+        problems += [] if texts[0] == texts[1] else [f"{run}: {texts[0]!r} and {texts[1]!r}"]
+        problems += [] if losses[0] == losses[1] else [f"{run}: losses {losses}"]
+    return problems
 
 
 def two_ranks(*arguments):
@@ -137,18 +168,21 @@ def two_ranks(*arguments):
 
 def ranks_share_frozen_weights():
     """Every stage of two ranks has the numbers of stage 0; one rank goes on with a run of two, and two with that."""
-    before, problems, expected = start_of(TIED, "ranks-start"), [], None
-    for stage in range(4):
-        run = f"stage-{stage}"
-        two_ranks(*train(run, *FROZEN, "--zero", stage, steps=HALF))
-        expected = expected or program.numbers_of(path(run))
-        if program.numbers_of(path(run)) != expected:
-            problems.append(f"stage {stage}: other numbers")
-        program.must("resume", path(run), "--steps", STEPS - 1)
-        two_ranks("resume", path(run), "--steps", STEPS, "--export-every", STEPS)
-        problems += wrong_changes(f"stage {stage}", before, exported(run))
-        problems += wrong_changes(f"stage {stage} on the way", before,
-                                  tensors_of(path(run, "exports", f"step-{STEPS}", "model.safetensors")))
+    before, problems = start_of(TIED, "ranks-start"), []
+    for freeze, frozen, stages in ((FROZEN, is_frozen, range(4)), (PARTS, is_frozen_part, (0, 2))):
+        expected = None
+        for stage in stages:
+            run = f"stage-{stage}-of-{len(stages)}"
+            two_ranks(*train(run, *freeze, "--zero", stage, steps=HALF))
+            expected = expected or program.numbers_of(path(run))
+            if program.numbers_of(path(run)) != expected:
+                problems.append(f"{run}: other numbers")
+            program.must("resume", path(run), "--steps", STEPS - 1)
+            two_ranks("resume", path(run), "--steps", STEPS, "--export-every", STEPS)
+            problems += wrong_changes(run, before, exported(run), frozen)
+            problems += wrong_changes(run + " on the way", before,
+                                      tensors_of(path(run, "exports", f"step-{STEPS}", "model.safetensors")), frozen)
+    two_ranks(*train("open-stage", *PARTS, steps=1))
     return problems
 
 
@@ -201,9 +235,10 @@ def damage_is_found_and_refused():
 
 def what_cannot_be_frozen_is_refused():
     table = [("another name", "attention", 2, "neither embedding nor blocks"),
-             ("a part of a unit", "h.0.attn", 2, "whole units"),
-             ("blocks alone", "blocks:0-1", 2, "embedding,blocks:0-1"),
-             ("a gap", "embedding,blocks:1-1", 2, "embedding,blocks:0-1"),
+             ("a pattern of nothing", "h.0.attn", 1, "no tensor of the model"),
+             ("an empty part", "embedding,", 2, "empty part"),
+             ("everything", "*", 1, "leaves no tensor"),
+             ("the table without the positions", "*wte*", 1, "wpe"),
              ("no range", "embedding,blocks:1-0", 2, "FIRST-LAST"),
              ("twice", "embedding,embedding", 2, "twice"),
              ("blocks that are not there", "embedding,blocks:0-2", 1, "block 2", "blocks 0 to 1")]
@@ -278,6 +313,7 @@ def a_plan_shows_what_freezing_saves():
 
 script_test.run(a_bit_that_flips_while_a_run_trains_reaches_no_export,
                 exports_hold_frozen_weights_as_they_were_loaded, a_resumed_run_has_the_same_bits,
+                frozen_tensors_stay_as_they_were,
                 other_commands_read_frozen_weights, ranks_share_frozen_weights, damage_is_found_and_refused,
                 what_cannot_be_frozen_is_refused, runs_of_before_go_on, a_recipe_repeats_it,
                 a_start_that_was_cut_off_is_begun_again,

@@ -91,7 +91,6 @@ static sw_status open_plan(struct harness *h) {
         .secondary_ranks = h->spec.secondary_ranks,
         .secondary_rank = h->spec.secondary_ranks > 0 ? rank_of(h) % h->spec.secondary_ranks : 0,
         .train = true,
-        .frozen_units = h->spec.frozen_units,
         .micro_batches = h->spec.micro_batches,
         .group = h->spec.group > 0 ? h->spec.group : h->spec.micro_batches,
         .unit_slots = h->spec.unit_slots > 0 ? h->spec.unit_slots : 2,

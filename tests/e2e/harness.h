@@ -16,7 +16,6 @@ struct harness_spec {
     sw_quant gather, reduce; /* how ranks exchange weights and gradients */
     int secondary_ranks;     /* ranks of a part of a node, for secondary shards; 0: there are none */
     bool secondary_on_host;  /* the device has no room for them; `place` names all states */
-    int64_t frozen_units;    /* leading units that are not trained */
     const char *place;
     sw_recompute recompute;
     int64_t

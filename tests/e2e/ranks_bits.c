@@ -22,7 +22,7 @@ struct training {
     int ranks;
     sw_dtype type;
     int variants;
-    int64_t frozen_units;
+    const char *freeze; /* tensors that are not trained; NULL: none */
     int node_ranks, part_ranks;
     sw_quant gather, reduce;
     sw_optimizer_format optimizer;
@@ -40,7 +40,7 @@ struct job {
     sw_dtype type;
     sw_optimizer_format optimizer;
     bool fp8;
-    int64_t frozen_units;
+    const char *freeze; /* tensors that are not trained; NULL: none */
     sw_quant gather, reduce;
     int reduce_nodes;        /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
     int part_ranks;          /* ranks of a part of a node, for secondary shards; 0: none are tried */
@@ -56,7 +56,7 @@ static struct harness_spec spec_of(const struct job *job, bool alone) {
     struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
     spec.shape.fp8 = job->fp8;
     spec.comm = alone ? NULL : job->comm;
-    spec.frozen_units = job->frozen_units;
+    spec.shape.freeze = job->freeze;
     spec.gather = job->gather;
     spec.reduce = job->reduce;
     spec.reduce_nodes = job->reduce_nodes;
@@ -310,7 +310,7 @@ static sw_status run(struct job *job, int variants) {
     for (int variant = 0; job->part_ranks > 1 && variant < variants; variant++)
         for (int kept = ON_DEVICE; kept <= ON_HOST; kept++)
             SW_TRY(try_variant(job, reference, SW_ZERO_WEIGHTS, variant, (secondary)kept));
-    if (job->frozen_units == 0)
+    if (job->freeze == NULL)
         SW_TRY(compare_bytes(job));
     SW_TRY(skip_infinite(job));
     same_free(&one);
@@ -334,7 +334,7 @@ static void train_rank(void *context, int rank) {
                       .type = training->type,
                       .optimizer = training->optimizer,
                       .fp8 = training->fp8,
-                      .frozen_units = training->frozen_units,
+                      .freeze = training->freeze,
                       .gather = training->gather,
                       .reduce = training->reduce,
                       .part_ranks = training->part_ranks};
@@ -390,14 +390,15 @@ static void ranks_without_a_grain_keep_step(void **state) {
 
 /* The tied embedding and one block are not trained. */
 static void frozen_units_are_the_same_on_all_ranks(void **state) {
-    CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .frozen_units = 2});
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .freeze = "embedding,blocks:0"});
 }
 
 /* Two nodes of two ranks; one node of four in halves; two ranks, with groups of micro-batches and frozen units. */
 static void secondary_shards_give_the_same_bits(void **state) {
-    CHECK({.ranks = 4, .type = SW_F32, .variants = 3, .node_ranks = 2, .part_ranks = 2},
-          {.ranks = 4, .type = SW_BF16, .variants = 3, .node_ranks = 4, .part_ranks = 2},
-          {.ranks = 2, .type = SW_BF16, .variants = 4, .frozen_units = 2, .node_ranks = 2, .part_ranks = 2});
+    CHECK(
+        {.ranks = 4, .type = SW_F32, .variants = 3, .node_ranks = 2, .part_ranks = 2},
+        {.ranks = 4, .type = SW_BF16, .variants = 3, .node_ranks = 4, .part_ranks = 2},
+        {.ranks = 2, .type = SW_BF16, .variants = 4, .freeze = "embedding,blocks:0", .node_ranks = 2, .part_ranks = 2});
 }
 
 /* The owner computes with what its codes stand for, as the others do; with secondary shards of such weights too. */
@@ -423,7 +424,7 @@ static void both_quantized_give_the_same_bits(void **state) {
     CHECK({.ranks = 2,
            .type = SW_BF16,
            .variants = 4,
-           .frozen_units = 2,
+           .freeze = "embedding,blocks:0",
            .gather = SW_QUANT_INT8,
            .reduce = SW_QUANT_INT4},
           {.ranks = 6, .type = SW_F32, .variants = 2, .gather = SW_QUANT_INT8, .reduce = SW_QUANT_INT8});
@@ -432,7 +433,7 @@ static void both_quantized_give_the_same_bits(void **state) {
 /* The random numbers of its rounding are those of an element, whichever rank has it; with frozen units too. */
 static void narrow_optimizer_state_gives_the_same_bits(void **state) {
     CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .optimizer = SW_OPTIMIZER_8BIT},
-          {.ranks = 3, .type = SW_BF16, .variants = 3, .frozen_units = 2, .optimizer = SW_OPTIMIZER_8BIT},
+          {.ranks = 3, .type = SW_BF16, .variants = 3, .freeze = "embedding,blocks:0", .optimizer = SW_OPTIMIZER_8BIT},
           {.ranks = 2, .type = SW_F32, .variants = 3, .optimizer = SW_OPTIMIZER_BF16});
 }
 
@@ -446,7 +447,12 @@ static void weights_in_8_bits_give_the_same_bits(void **state) {
            .part_ranks = 2,
            .optimizer = SW_OPTIMIZER_FP32_APART,
            .fp8 = true},
-          {.ranks = 3, .type = SW_BF16, .variants = 3, .frozen_units = 2, .optimizer = SW_OPTIMIZER_8BIT, .fp8 = true});
+          {.ranks = 3,
+           .type = SW_BF16,
+           .variants = 3,
+           .freeze = "embedding,blocks:0",
+           .optimizer = SW_OPTIMIZER_8BIT,
+           .fp8 = true});
 }
 
 #define in_directory(test) cmocka_unit_test_setup_teardown(test, harness_make_directory, harness_remove_directory)

@@ -15,12 +15,8 @@ enum { MOST_RANKS = 64, OWN_WORDS = 3 };
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} commands[] = {{"train", sw_command_train},
-                {"resume", sw_command_resume},
-                {"eval", sw_command_eval},
-                {"generate", sw_command_generate},
-                {"plan", sw_command_plan},
-                {"bench", sw_command_bench}};
+} commands[] = {{"train", sw_command_train},       {"resume", sw_command_resume}, {"eval", sw_command_eval},
+                {"generate", sw_command_generate}, {"plan", sw_command_plan},     {"bench", sw_command_bench}};
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 struct job {

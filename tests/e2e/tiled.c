@@ -154,7 +154,7 @@ static void release(struct outcome *outcome) {
 static struct sw_units *train_reference(struct outcome *out) {
     struct sw_units *whole;
     const struct harness_spec spec = spec_of(SW_F32, 1, SW_RECOMPUTE_UNIT);
-    must(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, &whole));
+    must(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, NULL, &whole));
     train(whole, &spec, out);
     return whole;
 }

@@ -25,7 +25,7 @@ static void check_accepted(const struct sw_model_config *config) {
     assert(status == SW_OK);
     status = sw_config_to_json(&again, &text_again);
     assert(status == SW_OK && strcmp(text, text_again) == 0);
-    if (config->layers <= MAX_LAYERS && sw_model_units(config, 1, SW_OPTIMIZER_FP32, &units) == SW_OK)
+    if (config->layers <= MAX_LAYERS && sw_model_units(config, 1, SW_OPTIMIZER_FP32, NULL, &units) == SW_OK)
         sw_units_destroy(units);
     free(text);
     free(text_again);

@@ -246,7 +246,7 @@ static void presets_have_their_parameters(void **state) {
         struct sw_model_config config;
         struct sw_units *units;
         support_expect_ok(sw_config_load(expected[i].name, &config), expected[i].name);
-        support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, &units), expected[i].name);
+        support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, NULL, &units), expected[i].name);
         if (sw_units_parameters(units) != expected[i].parameters)
             fail_msg("%s has %lld parameters", expected[i].name, (long long)sw_units_parameters(units));
         sw_units_destroy(units);
@@ -306,8 +306,8 @@ static void check_in_and_out(void *const *state, int i) {
     struct sw_checkpoint *original, *written, *in_tiles;
     support_expect_ok(sw_config_load(golden_folder(i, path), &config), golden[i]);
     const int64_t tiles = config.qk_norm ? 1 : config.kv_heads;
-    support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, &units), golden[i]);
-    support_expect_ok(sw_model_units(&config, tiles, SW_OPTIMIZER_FP32, &cut), golden[i]);
+    support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, NULL, &units), golden[i]);
+    support_expect_ok(sw_model_units(&config, tiles, SW_OPTIMIZER_FP32, NULL, &cut), golden[i]);
     assert_int_equal(sw_units_parameters(cut), sw_units_parameters(units));
     support_expect_ok(sw_checkpoint_open(path, units, &original), golden[i]);
     support_expect_ok(sw_checkpoint_open(path, cut, &in_tiles), golden[i]);
@@ -339,7 +339,7 @@ static void parts_of_a_product_lie_together(void **state) {
     struct sw_model_config config = parse(MODEL("llama", ", \"attention_bias\": true, \"head_dim\": 2"));
     struct sw_units *units;
     config.hidden = 50;
-    support_expect_ok(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, &units), "units");
+    support_expect_ok(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), "units");
     for (int64_t u = 1; u + 1 < units->count; u++) {
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
@@ -358,7 +358,7 @@ static void shared_norms_refuse_tiles(void **state) {
     (void)state;
     const struct sw_model_config config = parse(MODEL("qwen3", ""));
     struct sw_units *units;
-    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_UNSUPPORTED,
+    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
                            "--tiles 2 is not supported for qwen3", "tiles");
 }
 

@@ -88,7 +88,7 @@ static float *floats(int64_t count) {
 
 static struct sw_units *whole_units(const struct sw_model_config *config, sw_optimizer_format format) {
     struct sw_units *units = NULL;
-    support_expect_ok(sw_model_units(config, 1, format, &units), "the whole model");
+    support_expect_ok(sw_model_units(config, 1, format, NULL, &units), "the whole model");
     return units;
 }
 

@@ -29,7 +29,7 @@ enum { TILINGS = sizeof tilings / sizeof tilings[0] };
 
 static struct sw_units *units_of(int64_t tiles) {
     struct sw_units *units = NULL;
-    support_expect_ok(sw_model_units(&small_config, tiles, SW_OPTIMIZER_FP32, &units), "describing the units");
+    support_expect_ok(sw_model_units(&small_config, tiles, SW_OPTIMIZER_FP32, NULL, &units), "describing the units");
     return units;
 }
 
@@ -53,11 +53,11 @@ static void tiles_that_do_not_divide_are_refused(void **state) {
     struct sw_units *units;
     const int64_t wrong[] = {5, 7, 8, 9, 24, 0};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        support_expect_failure(sw_model_units(&small_config, wrong[i], SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+        support_expect_failure(sw_model_units(&small_config, wrong[i], SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                                "one of 1, 2, 3, 4, 6, 12", "tiles");
     struct sw_model_config odd = small_config;
     odd.ffn = 35;
-    support_expect_failure(sw_model_units(&odd, 2, SW_OPTIMIZER_FP32, &units), SW_ERR_ARG,
+    support_expect_failure(sw_model_units(&odd, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_ARG,
                            "12 heads and 35 columns of the MLP; give 1", "tiles of an odd MLP");
 }
 
@@ -176,7 +176,7 @@ static int64_t wide_device_bytes(int64_t tiles) {
 static void wide_layers_need_less_of_the_device(void **state) {
     (void)state;
     struct sw_units *units;
-    support_expect_ok(sw_model_units(&wide_config, 1, SW_OPTIMIZER_FP32, &units), "describing the units");
+    support_expect_ok(sw_model_units(&wide_config, 1, SW_OPTIMIZER_FP32, NULL, &units), "describing the units");
     const int64_t block_bytes = units->unit[1].elems * (int64_t)sizeof(float);
     sw_units_destroy(units);
     const int64_t whole = wide_device_bytes(1), tiled = wide_device_bytes(8);

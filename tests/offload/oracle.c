@@ -194,7 +194,7 @@ struct execution {
  * trained ones, the frozen ones before the others. */
 static bool is_frozen(const struct execution *e, int32_t unit, int64_t chunk) {
     const struct sw_plan_spec *spec = &e->plan->spec;
-    return unit < spec->frozen_units || chunk * spec->chunk_grains < spec->units->unit[unit].trained_grain ||
+    return chunk * spec->chunk_grains < spec->units->unit[unit].trained_grain ||
            spec->units->unit[unit].trained_grain == spec->units->unit[unit].grains;
 }
 

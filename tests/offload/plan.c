@@ -75,7 +75,7 @@ static int64_t grains_of(const struct sw_plan *plan, int64_t unit) {
 
 /* The grains of a unit that training leaves alone. */
 static int64_t frozen_of(const struct sw_plan *plan, int64_t unit) {
-    return unit < plan->spec.frozen_units ? grains_of(plan, unit) : plan->spec.units->unit[unit].trained_grain;
+    return plan->spec.units->unit[unit].trained_grain;
 }
 
 static bool is_trained(const struct sw_plan *plan, int64_t unit) {

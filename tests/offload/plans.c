@@ -72,16 +72,17 @@ static const bool *draw_streams(struct plans_random *random, int64_t units) {
 }
 
 /* In an eighth of the plans some leading units are frozen. */
-static void draw_frozen(struct plans_random *random, struct sw_plan_spec *spec) {
+static void draw_frozen(struct plans_random *random, struct sw_units *units, const struct sw_plan_spec *spec) {
     if (!spec->train || plans_draw(random, 0, 7) > 0)
         return;
-    spec->frozen_units = plans_draw(random, 1, spec->units->count - 1);
+    for (int64_t u = plans_draw(random, 1, units->count - 1) - 1; u >= 0; u--)
+        units->unit[u].trained_grain = units->unit[u].grains;
 }
 
 /* In a twelfth of the plans about half of the units are frozen in part or whole, above trained ones too. */
 static void draw_parts(const struct plans_random *random, struct sw_units *units, const struct sw_plan_spec *spec) {
     struct plans_random parts = {.seed = random->seed + PARTS_SEED};
-    const int64_t trained = plans_draw(&parts, spec->frozen_units, units->count - 1);
+    const int64_t trained = plans_draw(&parts, 0, units->count - 1);
     if (!spec->train || units->fp8 || plans_draw(&parts, 0, 11) > 0)
         return;
     for (int64_t u = 0; u < units->count; u++) {
@@ -150,7 +151,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     }
     spec.one_generation = plans_draw(random, 0, 7) == 0;
     spec.update_on_device = draw_streams(random, units->count);
-    draw_frozen(random, &spec);
+    draw_frozen(random, units, &spec);
     units->fp8 = spec.type == SW_BF16 && plans_draw(random, 0, 1) == 1;
     draw_parts(random, units, &spec);
     return spec;
@@ -177,7 +178,6 @@ void plans_drop_caches(struct plans_random *random) {
 void plans_draw_tensor(struct plans_random *random, int most, struct sw_units *units, struct sw_plan_spec *spec) {
     spec->train = true;
     spec->scratch_store = false;
-    spec->frozen_units = 0;
     plans_train_all(units);
     plans_drop_caches(random);
     spec->gathered_bytes = 0;

@@ -65,7 +65,6 @@ static struct sw_plan_spec draw_spec(struct plans_random *random, struct sw_unit
     spec.recompute_auto = true;
     spec.ring_auto = false;
     spec.update_on_device = NULL;
-    spec.frozen_units = 0;
     plans_train_all(*units);
     draw_budgets(random, &spec);
     for (int state = 0; state < SW_STATES; state++)

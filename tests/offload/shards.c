@@ -67,8 +67,7 @@ static void check_same_decisions(struct sw_plan *const *plan, int ranks, uint64_
 
 /* The grains of a unit that training leaves alone, in front of the others. */
 static int64_t frozen_of(const struct sw_plan *plan, int64_t unit) {
-    const struct sw_unit *u = &plan->spec.units->unit[unit];
-    return unit < plan->spec.frozen_units ? u->grains : u->trained_grain;
+    return plan->spec.units->unit[unit].trained_grain;
 }
 
 /* How often the ranks update each grain of a unit, in a step. */

@@ -115,7 +115,7 @@ static void open_run(struct run *run, const char *name, sw_dtype type, int64_t t
         fail_msg("%s: %s", path, error.text);
     snprintf(path, sizeof path, "%s/%s", data, name);
     must(sw_config_load(path, &run->config));
-    must(sw_model_units(&run->config, tiles, SW_OPTIMIZER_FP32, &run->units));
+    must(sw_model_units(&run->config, tiles, SW_OPTIMIZER_FP32, NULL, &run->units));
     must(sw_checkpoint_open(path, run->units, &run->checkpoint));
     const struct harness_spec spec = {
         .config = &run->config,

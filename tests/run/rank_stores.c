@@ -116,7 +116,7 @@ static void take_units(void) {
         require(sw_model_rank_units(&job.run.config, job.tensor_ranks, rank() % job.tensor_ranks,
                                     job.run.settings.tiles, SW_OPTIMIZER_FP32, &job.units));
     else if (job.tensor_ranks == 1)
-        require(sw_model_units(&job.run.config, job.run.settings.tiles, SW_OPTIMIZER_FP32, &job.units));
+        require(sw_model_units(&job.run.config, job.run.settings.tiles, SW_OPTIMIZER_FP32, NULL, &job.units));
     else
         job.units = &grains_alone;
     grains_alone = (struct sw_units){.unit = unit_list, .count = UNITS};
