@@ -389,10 +389,70 @@ static void altered_operands_are_refused(void **state) {
     assert_true(refused >= LEAST_CAUGHT);
 }
 
+/* Lets an update of trained grains write its new weights one piece before them: onto frozen ones. Returns how many
+ * updates of a plan's programs were changed. */
+static int write_onto_frozen(struct sw_plan *plan, bool with_grains) {
+    int changed = 0;
+    for (int p = 0; p < SW_PROGRAMS; p++)
+        for (int32_t i = 0; i < plan->program[p].op_count; i++) {
+            struct sw_op *op = &plan->program[p].op[i];
+            const bool updates = op->kind == SW_OP_UPDATE_ON_HOST || op->kind == SW_OP_UPDATE_ON_DEVICE;
+            if (!updates || op->chunk > 0 || sw_plan_trained(plan, op->unit).first_grain == 0)
+                continue;
+            op->first_grain -= with_grains;
+            changed += with_grains;
+            for (int32_t a = op->first_access; a < op->first_access + op->access_count && !with_grains; a++) {
+                struct sw_access *access = &plan->program[p].access[a];
+                if (access->content != SW_CONTENT_WEIGHTS || plan->slot[access->slot].grain_bytes == 0)
+                    continue;
+                access->first--;
+                access->first_index--;
+                access->offset_bytes -= plan->slot[access->slot].piece_bytes;
+                changed++;
+            }
+        }
+    return changed;
+}
+
+static void updates_of_frozen_grains_are_refused(void **state) {
+    (void)state;
+    int refused = 0;
+    for (uint64_t seed = SEED; seed < SEED + RANKED_MODELS; seed++) {
+        struct plans_random random = {.seed = seed};
+        struct sw_units *units;
+        struct sw_plan *plan;
+        struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
+        spec.train = true;
+        spec.scratch_store = false;
+        plans_drop_caches(&random);
+        units->fp8 = false;
+        for (int64_t u = 0; u < units->count; u++)
+            units->unit[u].trained_grain = units->unit[u].grains / 2;
+        if (sw_plan_create(&spec, &plan) != SW_OK)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, sw_error_message(SW_ERR_BUDGET));
+        assert_int_equal(sw_plan_check(plan), SW_OK);
+        for (int which = 0; which < 2; which++) {
+            struct plans_copy copy;
+            plans_copy_make(plan, &copy);
+            if (write_onto_frozen(&copy.plan, which == 1) > 0) {
+                assert_int_not_equal(sw_plan_check(&copy.plan), SW_OK);
+                sw_error_clear();
+                refused++;
+            }
+            plans_copy_free(&copy);
+        }
+        sw_plan_destroy(plan);
+        sw_units_destroy(units);
+    }
+    printf("# %d plans whose updates write frozen weights refused\n", refused);
+    assert_true(refused >= RANKED_MODELS);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_of_ranks_are_not_taken_for_gradients),
         cmocka_unit_test(altered_operands_are_refused),
+        cmocka_unit_test(updates_of_frozen_grains_are_refused),
         cmocka_unit_test(mutations_are_caught_or_harmless),
     };
     return cmocka_run_group_tests_name("offload mutations", tests, NULL, NULL);
