@@ -238,11 +238,11 @@ static double backward_s(const struct sw_plan *plan, const struct sw_rates *rate
 }
 
 /* Returns the time of the head, forward and backward. Beyond the forward pass it has two products of equal size, of
- * which a tied table that is frozen needs one. */
+ * which a frozen table needs one. */
 static double head_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t head) {
-    const bool no_table_gradient = plan->spec.units->tied && !sw_plan_trains(plan, 0);
-    return no_table_gradient ? 0.5 * (rates->units[head].forward_s + rates->units[head].backward_s)
-                             : rates->units[head].backward_s;
+    const bool frozen = plan->spec.units->tied ? !sw_plan_trains(plan, 0) : plan->spec.cost[head].frozen_flops > 0.0;
+    return frozen ? 0.5 * (rates->units[head].forward_s + rates->units[head].backward_s)
+                  : rates->units[head].backward_s;
 }
 
 /* Prices a pass of a unit by the measured time of its arithmetic. The loss of a tensor group is left by its logits. */
