@@ -374,11 +374,11 @@ static void print_frozen_row(const char *name, const struct sw_unfrozen *row) {
            sw_writes_text((double)row->step_write_bytes, written));
 }
 
-/* Prints what --freeze saves, as the two plans side by side. */
+/* Prints what freezing saves, as the two plans side by side. */
 static void print_frozen(const struct sw_job *p) {
     const struct sw_unfrozen with = row_of(p);
     char size[SW_SIZE_CHARS], units[SW_COUNT_CHARS], parameters[SW_COUNT_CHARS];
-    if (p->settings->freeze == NULL)
+    if (!sw_tuning_freezes(&p->settings->tuning))
         return;
     sw_command_print(0, INDENT, "frozen: %lld of %s, %s of the parameters, whose file takes %s",
                      (long long)sw_units_frozen(p->plan->spec.units),
@@ -386,7 +386,7 @@ static void print_frozen(const struct sw_job *p) {
                      sw_format_large(sw_units_frozen_parameters(p->plan->spec.units), parameters),
                      sw_format_size(plan_frozen_bytes(p->plan), size));
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
-    print_frozen_row("with --freeze", &with);
+    print_frozen_row(p->settings->tuning.lora.rank > 0 ? "with --lora" : "with --freeze", &with);
     if (p->price.unfrozen.fits)
         print_frozen_row("without", &p->price.unfrozen);
     else
@@ -642,7 +642,7 @@ static json_t *unfrozen_json(const struct sw_unfrozen *u) {
 }
 
 static json_t *frozen_json(const struct sw_job *p) {
-    if (p->settings->freeze == NULL)
+    if (!sw_tuning_freezes(&p->settings->tuning))
         return json_null();
     return json_pack("{s:I, s:I, s:I, s:o}", "units", (json_int_t)sw_units_frozen(p->plan->spec.units), "parameters",
                      (json_int_t)sw_units_frozen_parameters(p->plan->spec.units), "bytes",

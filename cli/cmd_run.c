@@ -99,8 +99,8 @@ static void say_start(const struct sw_trainer *trainer) {
     say_writes(trainer);
     sw_log_info("computed on %s (%s, %s); %s", info.name, info.isa, SW_COUNT(info.threads, "thread"),
                 sw_plan_commits(trainer->job.plan));
-    if (settings->freeze != NULL)
-        sw_log_info("frozen: %s, %lld of the parameters", settings->freeze,
+    if (settings->tuning.freeze != NULL)
+        sw_log_info("frozen: %s, %lld of the parameters", settings->tuning.freeze,
                     (long long)sw_units_frozen_parameters(sw_model_get_units(trainer->job.model)));
     if (sw_settings_ranks(settings) > 1)
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",

@@ -43,7 +43,7 @@ static sw_status open_stores(struct verification *v) {
     struct sw_run run = {0};
     sw_status status = sw_run_open_to_read(v->given->from, &v->given->nvme, &run, &v->stores);
     if (status == SW_OK)
-        status = sw_model_units(&run.config, run.settings.tiles, run.optimizer, run.settings.freeze, &v->units);
+        status = sw_model_units(&run.config, run.settings.tiles, run.optimizer, &run.settings.tuning, &v->units);
     if (status == SW_OK)
         status = sw_frozen_open(v->given->from, &run, v->units, &v->frozen);
     v->bad_files = status == SW_OK ? sw_run_damaged_copies(v->given->from, run.model_files) : NULL;

@@ -312,13 +312,13 @@ static sw_status predict_unfrozen(struct sw_job *unfrozen, struct sw_unfrozen *o
     return SW_OK;
 }
 
-/* Plans the same training with every unit trained, to show what --freeze saves. */
+/* Plans the same training with every unit trained, to show what freezing saves. */
 static sw_status compare_with_unfrozen(struct sw_job *job) {
     struct sw_job_change change = {.settings = *job->settings};
     struct sw_job unfrozen;
-    if (job->settings->freeze == NULL)
+    if (!sw_tuning_freezes(&job->settings->tuning))
         return SW_OK;
-    change.settings.freeze = NULL;
+    change.settings.tuning = (struct sw_tuning){0};
     sw_status status = sw_job_with(job, &change, &unfrozen);
     if (status == SW_OK)
         status = predict_unfrozen(&unfrozen, &job->price.unfrozen);

@@ -28,7 +28,7 @@ sw_status sw_job_place(struct sw_job *job, const char *folder) {
 struct sw_model_shape sw_job_shape(const struct sw_job *job) {
     struct sw_model_shape shape = sw_settings_shape(job->settings);
     shape.documents = job->documents;
-    shape.freeze = job->settings->freeze;
+    shape.tuning = job->settings->tuning;
     shape.forward_only = job->forward_only;
     shape.context = job->context;
     return shape;
@@ -43,14 +43,10 @@ struct sw_job_change sw_job_same(const struct sw_job *job) {
     return same;
 }
 
-static bool same_text(const char *a, const char *b) {
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
 static bool same_shape(const struct sw_model_shape *a, const struct sw_model_shape *b) {
     return a->type == b->type && a->batch == b->batch && a->seq == b->seq && a->tiles == b->tiles &&
            a->tensor_ranks == b->tensor_ranks && a->tensor_rank == b->tensor_rank && a->optimizer == b->optimizer &&
-           a->fp8 == b->fp8 && same_text(a->freeze, b->freeze);
+           a->fp8 == b->fp8 && sw_tuning_same(&a->tuning, &b->tuning);
 }
 
 static sw_status resolve(struct sw_job *job) {

@@ -472,13 +472,17 @@ struct sw_finish_gradient {
 #define sw_finish_gradient(stream, ...)                                                                                \
     sw_device_run(stream, SW_DEVICE_FINISH_GRADIENT, &(const struct sw_finish_gradient){__VA_ARGS__})
 
-/* to (of type) = round(from). */
+/* to (of type) = round(scale·from), where the product is rounded to fp32 first. */
 struct sw_cast_from_f32 {
     sw_dtype type;
     int64_t elems;
     const float *from;
     void *to;
+    float scale; /* 0 stands for 1 */
 };
+static inline float sw_cast_scale(const struct sw_cast_from_f32 *op) {
+    return op->scale == 0.0f ? 1.0f : op->scale;
+}
 #define sw_cast_from_f32(stream, ...)                                                                                  \
     sw_device_run(stream, SW_DEVICE_CAST_FROM_F32, &(const struct sw_cast_from_f32){__VA_ARGS__})
 

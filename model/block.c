@@ -201,8 +201,9 @@ sw_status sw_linear_forward(const struct sw_model *model, const struct sw_unit_c
     /* Only the first tile adds the bias, because the tiles add up to one product. */
     const void *bias = weights_of(model, call, (int)weight + 1), *matrix;
     SW_TRY(sw_block_matrix(model, call, weight, &matrix));
-    return sw_gemm_add(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x, matrix, bias, addend,
-                       y, area_at(call->work, model->work.scratch));
+    SW_TRY(sw_gemm_add(call->stream, bias != NULL ? &linear->forward : &linear->forward_plain, x, matrix, bias, addend,
+                       y, area_at(call->work, model->work.scratch)));
+    return sw_adapter_forward(model, call, name, x, y);
 }
 
 /* Returns the rows that count in the gradient of a bias. A bias that follows a sum over a tensor group exists on every
@@ -224,6 +225,7 @@ static sw_status linear_weight_gradient(const struct sw_model *model, const stru
     if (acc != NULL)
         SW_TRY(sw_gemm(call->stream, &linear->weight_gradient, out_first ? dy : x, out_first ? x : dy, NULL, acc,
                        area_at(call->work, model->work.scratch)));
+    SW_TRY(sw_adapter_weight_gradient(model, call, name, x, dy));
     return bias_acc == NULL ? SW_OK
                             : sw_bias_gradient(call->stream, model->shape.type, rows.grains, linear->forward.n,
                                                (const char *)dy + rows.first_grain * row_bytes, bias_acc);
@@ -234,8 +236,9 @@ static sw_status linear_input_gradient(const struct sw_model *model, const struc
                                        enum linear_name name, enum sw_block_tensor weight, const void *dy, void *dx) {
     const void *matrix;
     SW_TRY(sw_block_matrix(model, call, weight, &matrix));
-    return sw_gemm(call->stream, &model->linear[name].input_gradient, dy, matrix, NULL, dx,
-                   area_at(call->work, model->work.scratch));
+    SW_TRY(sw_gemm(call->stream, &model->linear[name].input_gradient, dy, matrix, NULL, dx,
+                   area_at(call->work, model->work.scratch)));
+    return sw_adapter_input_gradient(model, call, name, dy, dx);
 }
 
 static struct sw_norm_call norm_call(const struct sw_model *model, const struct sw_unit_call *call,

@@ -230,7 +230,8 @@ static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const s
                                      .target_logit = t->target_logits, .d_logits = t->logits_grad));
         SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
     }
-    return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad, t->norm_grad);
+    return sw_cast_from_f32(call->stream, .type = model->shape.type, .elems = elems, .from = t->hidden_grad,
+                            .to = t->norm_grad);
 }
 
 static sw_status run_cut_rows(const struct sw_model *model, const struct sw_unit_call *call, const struct head_tile *t,

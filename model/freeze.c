@@ -61,7 +61,7 @@ static sw_status refuse_name(const struct part *part, const char *why) {
                    why);
 }
 
-sw_status sw_freeze_check(const char *text) {
+static sw_status check_freeze(const char *text) {
     struct part part;
     bool embedding = false;
     while (text != NULL) {
@@ -115,20 +115,73 @@ static int64_t count_trained(const struct sw_units *units) {
     return trained;
 }
 
-sw_status sw_freeze_tensors(const char *text, const struct sw_model_config *config, int64_t block_units,
-                            struct sw_units *units) {
-    const struct sw_unit *embedding = &units->unit[0];
+/* Freezes what --freeze names. */
+static sw_status freeze_tensors(const char *text, const struct sw_model_config *config, int64_t block_units,
+                                struct sw_units *units) {
     while (text != NULL) {
         struct part part;
         SW_TRY(next_part(&text, &part));
         SW_TRY(freeze_part(&part, config, block_units, units));
     }
-    if (count_trained(units) == 0)
-        return sw_fail(SW_ERR_ARG, "--freeze leaves no tensor of the model to train");
+    return count_trained(units) > 0 ? SW_OK : sw_fail(SW_ERR_ARG, "--freeze leaves no tensor of the model to train");
+}
+
+static bool same_text(const char *a, const char *b) {
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+static const char **texts_of(struct sw_tuning *tuning, int i) {
+    const char **texts[] = {&tuning->freeze, &tuning->lora.targets, &tuning->lora.modules_to_save};
+    return i < (int)(sizeof texts / sizeof texts[0]) ? texts[i] : NULL;
+}
+
+sw_status sw_tuning_copy(const struct sw_tuning *from, struct sw_tuning *out) {
+    const char **text;
+    bool whole = true;
+    *out = *from;
+    for (int i = 0; (text = texts_of(out, i)) != NULL; i++)
+        if (*text != NULL)
+            whole &= (*text = strdup(*text)) != NULL;
+    if (whole)
+        return SW_OK;
+    sw_tuning_release(out);
+    return sw_fail(SW_ERR_NOMEM, "no memory to describe what is trained");
+}
+
+void sw_tuning_release(struct sw_tuning *tuning) {
+    const char **text;
+    for (int i = 0; (text = texts_of(tuning, i)) != NULL; i++)
+        free((char *)*text);
+    *tuning = (struct sw_tuning){0};
+}
+
+bool sw_tuning_same(const struct sw_tuning *a, const struct sw_tuning *b) {
+    const struct sw_lora *x = &a->lora, *y = &b->lora;
+    return same_text(a->freeze, b->freeze) && x->rank == y->rank && x->alpha == y->alpha &&
+           x->rank_stabilized == y->rank_stabilized && same_text(x->targets, y->targets) &&
+           same_text(x->modules_to_save, y->modules_to_save);
+}
+
+sw_status sw_tuning_check(const struct sw_tuning *tuning) {
+    if (tuning->freeze != NULL && tuning->lora.rank > 0)
+        return sw_fail(SW_ERR_ARG, "--lora freezes all but the adapters and --modules-to-save; leave out --freeze");
+    SW_TRY(sw_lora_check(&tuning->lora));
+    return check_freeze(tuning->freeze);
+}
+
+sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_config *config, int64_t block_units,
+                          struct sw_units *units) {
+    const struct sw_unit *embedding = &units->unit[0];
+    if (!sw_tuning_freezes(tuning))
+        return SW_OK;
+    if (tuning->lora.rank > 0 && block_units > 1)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--lora needs whole blocks; leave out --tiles");
+    SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, units)
+                                 : freeze_tensors(tuning->freeze, config, block_units, units));
     /* Its gradient comes first, and that of a tied table begins with the head. */
     for (int64_t t = 1; t < embedding->tensor_count; t++)
         if (embedding->tensor[0].frozen && !embedding->tensor[t].frozen)
-            return sw_fail(SW_ERR_UNSUPPORTED, "--freeze takes %s with %s, or neither of them or the latter alone",
-                           embedding->tensor[0].name, embedding->tensor[t].name);
+            return sw_fail(SW_ERR_UNSUPPORTED, "%s is trained only with %s", embedding->tensor[t].name,
+                           embedding->tensor[0].name);
     return SW_OK;
 }

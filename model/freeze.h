@@ -1,19 +1,39 @@
-/* --freeze: the tensors of a model that training leaves alone.
+/* What of a model is trained: all, all but the tensors that --freeze names, or adapters (lora.h).
  *
- * The text is a list of parts, with commas between them: "embedding"; "blocks:FIRST-LAST" or "blocks:NUMBER", counted
- * from 0; or a pattern of tensors' names in the checkpoint, as fnmatch has it: '*.mlp.*'. NULL freezes nothing. */
+ * The text of --freeze is a list of parts, with commas between them: "embedding"; "blocks:FIRST-LAST" or
+ * "blocks:NUMBER", counted from 0; or a pattern of tensors' names in the checkpoint, as fnmatch has it: '*.mlp.*'. NULL
+ * freezes nothing. */
 #ifndef SW_MODEL_FREEZE_H
 #define SW_MODEL_FREEZE_H
 
 #include "model/hf/config.h"
+#include "model/lora.h"
 #include "offload/plan/unit.h"
 
-/* Refuses a text that names nothing in any model. */
-sw_status sw_freeze_check(const char *text);
+#include <stdbool.h>
 
-/* Marks the tensors of a model's units that the text names, before the units are sealed. Blocks have block_units units
- * each. Refuses parts that name nothing in this model, and to freeze all of it. */
-sw_status sw_freeze_tensors(const char *text, const struct sw_model_config *config, int64_t block_units,
-                            struct sw_units *units);
+struct sw_tuning {
+    const char *freeze;  /* NULL: nothing is frozen but by adapters */
+    struct sw_lora lora; /* excludes `freeze` */
+};
+
+/* Tells whether some tensors are not trained. */
+static inline bool sw_tuning_freezes(const struct sw_tuning *tuning) {
+    return tuning != NULL && (tuning->freeze != NULL || tuning->lora.rank > 0);
+}
+/* Copies the texts too; the caller releases the copy, which is all zeros afterwards. */
+sw_status sw_tuning_copy(const struct sw_tuning *from, struct sw_tuning *out);
+void sw_tuning_release(struct sw_tuning *tuning);
+/* Tells whether two make the same units. */
+bool sw_tuning_same(const struct sw_tuning *a, const struct sw_tuning *b);
+
+/* Refuses texts that name nothing in any model, and members that exclude each other. */
+sw_status sw_tuning_check(const struct sw_tuning *tuning);
+
+/* Adds adapters to the units of a model and freezes what is not trained, before the units are sealed. Blocks have
+ * block_units units each. Refuses names of nothing in this model, to freeze all of it, and adapters of blocks in tiles.
+ * NULL: does nothing. */
+sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_config *config, int64_t block_units,
+                          struct sw_units *units);
 
 #endif

@@ -326,8 +326,8 @@ static sw_status tile_backward(const struct sw_model *model, const struct sw_uni
                                      .d_logits = t->logits_grad));
         SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
     }
-    return sw_cast_from_f32(call->stream, model->shape.type, elems, t->hidden_grad,
-                            area_at(call->norm_grad, t->first * row_bytes(model)));
+    return sw_cast_from_f32(call->stream, .type = model->shape.type, .elems = elems, .from = t->hidden_grad,
+                            .to = area_at(call->norm_grad, t->first * row_bytes(model)));
 }
 
 static sw_status run_head(struct sw_model *model, const struct sw_unit_call *call, bool train) {
@@ -420,9 +420,9 @@ sw_status sw_model_create(const struct sw_model_config *config, const struct sw_
     sw_status status = model->cut.ranks > 1
                            ? sw_model_rank_units(config, model->cut.ranks, model->cut.rank, model->cut.tiles,
                                                  shape->optimizer, &model->units)
-                           : sw_model_units(config, model->cut.tiles, shape->optimizer, shape->freeze, &model->units);
+                           : sw_model_units(config, model->cut.tiles, shape->optimizer, &shape->tuning, &model->units);
     assert(!shape->fp8 || (shape->type == SW_BF16 && shape->optimizer != SW_OPTIMIZER_FP32));
-    assert(shape->freeze == NULL || model->cut.ranks == 1);
+    assert(!sw_tuning_freezes(&shape->tuning) || model->cut.ranks == 1);
     if (status == SW_OK)
         status = set_fp8(model);
     if (status == SW_OK)
@@ -447,6 +447,7 @@ void sw_model_destroy(struct sw_model *model) {
     sw_model_destroy(model->of_one);
     sw_units_destroy(model->units);
     free(model->rotation);
+    free(model->adapter);
     free(model->cost);
     free(model);
 }
@@ -611,9 +612,8 @@ static bool adds_to_residual(const char *name) {
     return false;
 }
 
-/* Returns the random stream of a tensor: a hash (FNV-1a) of its name, so that it does not depend on the tensor's
- * position. */
-static uint64_t stream_of(const char *name) {
+/* The hash is FNV-1a. */
+uint64_t sw_model_stream(const char *name) {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (const char *c = name; *c != '\0'; c++)
         hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211);
@@ -631,6 +631,8 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
     const struct sw_model_init *init = fill->init;
     const struct sw_tensor *tensor = &fill->unit->tensor[tensor_number];
     float *out = fill->out + at;
+    if (tensor->added) /* its first values are another's matter, such as sw_lora_load's */
+        return SW_OK;
     if (tensor->dims == 1) {
         const float value = ends_with(tensor->name, ".weight") ? 1.0f : 0.0f;
         for (int64_t i = 0; i < run; i++)
@@ -640,7 +642,7 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
     const bool into_residual = adds_to_residual(tensor->name);
     const double std =
         into_residual ? init->config->init_std / sqrt(2.0 * (double)init->config->layers) : init->config->init_std;
-    const uint64_t stream = stream_of(tensor->name);
+    const uint64_t stream = sw_model_stream(tensor->name);
     sw_rng_normals(init->seed, stream, (uint64_t)whole, run, out);
     for (int64_t i = 0; i < run; i++)
         out[i] *= (float)std;

@@ -4,6 +4,7 @@
 
 #include "core/dtype.h"
 #include "kernels/device.h"
+#include "model/freeze.h"
 #include "model/hf/config.h"
 #include "model/tokens.h"
 #include "offload/engine/engine.h"
@@ -31,16 +32,17 @@ struct sw_model_shape {
     bool forward_only; /* no backward pass, so nothing is kept for one */
     /* Bytes of the largest tile of the head's logits and their gradient; 0: the device chooses. */
     int64_t head_tile_bytes;
-    bool head_logits_apart; /* lays out the head's tiles and rows as on a GPU (model_shapes.c) */
-    bool documents;         /* tokens come with the starts of documents; attention does not cross them */
-    const char *freeze;     /* tensors that are not trained (freeze.h), borrowed until the model is made; NULL: none */
+    bool head_logits_apart;  /* lays out the head's tiles and rows as on a GPU (model_shapes.c) */
+    bool documents;          /* tokens come with the starts of documents; attention does not cross them */
+    struct sw_tuning tuning; /* what is trained (freeze.h); its texts are borrowed until the model is made */
 };
 
 /* Returns the units of a model, laid out for this optimizer state, with tensors named as transformers saves them. With
  * tiles > 1 a block is 2·tiles units: its attention cut by heads, then its MLP cut by columns of the inner layer. The
- * tensors that `freeze` names (freeze.h) are frozen; NULL: none is. The caller destroys the units. */
+ * tensors that `tuning` freezes (freeze.h) are frozen, and those that it adds are there; NULL: all of the model is
+ * trained. The caller destroys the units. */
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
-                         const char *freeze, struct sw_units **out);
+                         const struct sw_tuning *tuning, struct sw_units **out);
 
 /* Returns the units of one rank of a tensor group (Shoeybi et al., arXiv 1909.08053). The rank has some heads of each
  * attention and some columns of each MLP, each half in `tiles` units; some rows of the vocabulary in the embedding and

@@ -67,11 +67,12 @@ struct work_layout {
     int64_t scratch;  /* memory for matrix products and attention */
     int64_t unwanted; /* if tensors are frozen: receives the gradients of a norm that has none, fp32 */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head: rows × hidden, or rows */
-    int64_t logits;                                    /* head: one tile's logits_rows */
-    int64_t logits_grad, losses;                       /* head: one tile; one tile's rows */
-    int64_t loss;                                      /* head: the sum of all rows' losses, fp64 */
-    int64_t largest, sums, target_logits;              /* head with a cut vocabulary: rows of a tile */
-    int64_t hidden_grad;                               /* head with a cut vocabulary: rows of a tile × hidden, fp32 */
+    int64_t adapter_sums, adapter;        /* with adapters: rows × rank, fp32; and the same in the compute type */
+    int64_t logits;                       /* head: one tile's logits_rows */
+    int64_t logits_grad, losses;          /* head: one tile; one tile's rows */
+    int64_t loss;                         /* head: the sum of all rows' losses, fp64 */
+    int64_t largest, sums, target_logits; /* head with a cut vocabulary: rows of a tile */
+    int64_t hidden_grad;                  /* head with a cut vocabulary: rows of a tile × hidden, fp32 */
     int64_t bytes;
 };
 
@@ -109,6 +110,13 @@ struct widths {
     int64_t q, kv, qkv, ffn, up;
 };
 
+/* The adapter of a piece of a product's matrix: its tensors in the unit, and the columns of the product's result that
+ * the piece has. cols 0: there is none. */
+struct sw_adapter {
+    int a, b;
+    int64_t col, cols;
+};
+
 struct sw_model {
     struct sw_model_config config;
     struct sw_model_shape shape;
@@ -125,6 +133,7 @@ struct sw_model {
     struct saved_layout saved[BLOCK_KINDS];
     struct work_layout work;
     struct linear linear[LINEARS]; /* the products of a tile */
+    struct sw_adapter *adapter;    /* SW_MOST_PIECES of each of the LINEARS of each unit; NULL: there are none */
     int64_t scratch_bytes;
     struct sw_unit_cost *cost; /* one entry per unit */
 };
@@ -219,6 +228,25 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
  * into the work area, where the next call overwrites it. */
 sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor weight,
                           const void **out);
+
+/* Prepares a matrix product, and scratch memory for it. */
+sw_status sw_model_prepare_product(struct sw_model *model, const struct sw_gemm *shape);
+
+/* Returns the random stream of a tensor: a hash of its name, so that it does not depend on the tensor's position. */
+uint64_t sw_model_stream(const char *name);
+
+/* Lists the adapters of all units and prepares their products, after those of the blocks. */
+sw_status sw_adapters_prepare(struct sw_model *model);
+/* Returns the adapter of a piece of a product's matrix, or NULL. */
+const struct sw_adapter *sw_adapter_of(const struct sw_model *model, int64_t unit, enum linear_name name, int piece);
+/* Add what the adapters of a product add: to its result y, to the gradient dx at its input, and to the gradients of
+ * their own tensors. Where there are none they do nothing. */
+sw_status sw_adapter_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                             const void *x, void *y);
+sw_status sw_adapter_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                    enum linear_name name, const void *dy, void *dx);
+sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                     enum linear_name name, const void *x, const void *dy);
 
 /* Helpers that a block and its tiles share. */
 sw_status sw_norm_forward(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor scale,

@@ -298,7 +298,7 @@ static void lay_work(struct sw_model *model) {
         w->rotation = place(
             &w->bytes, sw_round_up(sw_most_keys(model) * c->head_dim * (int64_t)sizeof(float), SW_BUFFER_ALIGN_BYTES));
     w->scratch = place(&w->bytes, sw_round_up(model->scratch_bytes, SW_BUFFER_ALIGN_BYTES));
-    if (model->shape.freeze != NULL)
+    if (sw_tuning_freezes(&model->shape.tuning))
         w->unwanted = place(&w->bytes, sw_max_i64(c->hidden, c->head_dim) * (int64_t)sizeof(float));
     int64_t block = w->bytes, head = w->bytes;
     const struct widths *wide = &model->widths;
@@ -307,6 +307,11 @@ static void lay_work(struct sw_model *model) {
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
     if (model->shape.fp8)
         w->matrix = place(&block, largest_matrix(model) * typed);
+    if (model->adapter != NULL) {
+        const int64_t elems = model->rows * model->shape.tuning.lora.rank;
+        w->adapter_sums = place(&block, elems * (int64_t)sizeof(float));
+        w->adapter = place(&block, elems * typed);
+    }
     if (sw_cut_copies_kv(c, &model->cut)) {
         w->own_qkv = place(&block, wide->qkv * c->hidden * typed);
         w->own_qkv_bias = place(&block, wide->qkv * typed);
@@ -337,7 +342,7 @@ static void lay_work(struct sw_model *model) {
     w->bytes = sw_max_i64(block, head);
 }
 
-static sw_status prepare(struct sw_model *model, const struct sw_gemm *shape) {
+sw_status sw_model_prepare_product(struct sw_model *model, const struct sw_gemm *shape) {
     int64_t bytes;
     SW_TRY(sw_device_prepare_gemm(model->device, shape, &bytes));
     model->scratch_bytes = sw_max_i64(model->scratch_bytes, bytes);
@@ -390,13 +395,13 @@ static sw_status prepare_linear(struct sw_model *model, enum linear_name name, e
         linear->weight_gradient.a_as = out_first ? SW_FP8_E5M2 : SW_FP8_E4M3;
         linear->weight_gradient.b_as = out_first ? SW_FP8_E4M3 : SW_FP8_E5M2;
     }
-    SW_TRY(prepare(model, &linear->forward));
+    SW_TRY(sw_model_prepare_product(model, &linear->forward));
     if (sw_cut_parts(&model->cut) > 1)
-        SW_TRY(prepare(model, &linear->forward_plain));
+        SW_TRY(sw_model_prepare_product(model, &linear->forward_plain));
     if (model->cut.ranks > 1 && model->cut.tiles > 1 && is_behind_sum(name))
-        SW_TRY(prepare(model, &linear->forward_continued));
-    SW_TRY(prepare(model, &linear->input_gradient));
-    return prepare(model, &linear->weight_gradient);
+        SW_TRY(sw_model_prepare_product(model, &linear->forward_continued));
+    SW_TRY(sw_model_prepare_product(model, &linear->input_gradient));
+    return sw_model_prepare_product(model, &linear->weight_gradient);
 }
 
 static int64_t last_of(int64_t whole, int64_t tile) {
@@ -409,10 +414,10 @@ static sw_status prepare_head_tile(struct sw_model *model, int64_t rows, int64_t
     const struct head_products tile = sw_head_products(model, rows, cols);
     const struct head_products logits[] = {sw_head_products(model, part, cols),
                                            sw_head_products(model, last_of(rows, part), cols)};
-    SW_TRY(prepare(model, &logits[0].logits));
-    SW_TRY(prepare(model, &logits[1].logits));
-    SW_TRY(prepare(model, &tile.input_gradient));
-    return prepare(model, &tile.table_gradient);
+    SW_TRY(sw_model_prepare_product(model, &logits[0].logits));
+    SW_TRY(sw_model_prepare_product(model, &logits[1].logits));
+    SW_TRY(sw_model_prepare_product(model, &tile.input_gradient));
+    return sw_model_prepare_product(model, &tile.table_gradient);
 }
 
 /* One rank of a tensor group may have one row of the vocabulary more than another. Every rank prepares both sizes, so
@@ -426,7 +431,7 @@ static sw_status prepare_head(struct sw_model *model) {
         for (size_t c = 0; c < sizeof cols / sizeof cols[0]; c++)
             SW_TRY(prepare_head_tile(model, rows[r], sw_min_i64(cols[c], most)));
     const struct head_products row = sw_head_products(model, 1, model->vocab.grains);
-    return prepare(model, &row.logits);
+    return sw_model_prepare_product(model, &row.logits);
 }
 
 static void measure_widths(struct sw_model *model) {
@@ -472,6 +477,7 @@ sw_status sw_model_prepare(struct sw_model *model) {
     SW_TRY(prepare_linear(model, LINEAR_PROJECTION, PROJECTION_BIAS, w->q, c->hidden));
     SW_TRY(prepare_linear(model, LINEAR_UP, UP_BIAS, c->hidden, w->up));
     SW_TRY(prepare_linear(model, LINEAR_DOWN, DOWN_BIAS, w->ffn, c->hidden));
+    SW_TRY(sw_adapters_prepare(model));
     SW_TRY(prepare_head(model));
     struct sw_attention longest = model->attention;
     longest.past = sw_most_keys(model) - model->shape.seq;

@@ -274,7 +274,7 @@ static sw_status check_tiles(const struct sw_model_config *c, int ranks, int64_t
 }
 
 static sw_status make_units(const struct sw_model_config *config, const struct sw_cut *cut,
-                            sw_optimizer_format optimizer, const char *freeze, struct sw_units **out) {
+                            sw_optimizer_format optimizer, const struct sw_tuning *tuning, struct sw_units **out) {
     struct sw_units *units;
     const int64_t block_units = sw_cut_parts(cut) == 1 ? 1 : 2 * cut->tiles;
     SW_TRY(sw_units_create(config->layers * block_units + 2, &units));
@@ -282,7 +282,7 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
     units->optimizer = optimizer;
     sw_status status = add_all_tensors(units, config, cut);
     if (status == SW_OK)
-        status = sw_freeze_tensors(freeze, config, block_units, units);
+        status = sw_tuning_apply(tuning, config, block_units, units);
     if (status == SW_OK)
         status = sw_units_seal(units);
     if (status != SW_OK) {
@@ -294,10 +294,10 @@ static sw_status make_units(const struct sw_model_config *config, const struct s
 }
 
 sw_status sw_model_units(const struct sw_model_config *config, int64_t tiles, sw_optimizer_format optimizer,
-                         const char *freeze, struct sw_units **out) {
+                         const struct sw_tuning *tuning, struct sw_units **out) {
     const struct sw_cut cut = {.tiles = tiles, .ranks = 1};
     SW_TRY(check_tiles(config, 1, tiles));
-    return make_units(config, &cut, optimizer, freeze, out);
+    return make_units(config, &cut, optimizer, tuning, out);
 }
 
 /* Returns the rows of the smallest table that the ranks divide. */

@@ -196,7 +196,8 @@ static sw_status send_box(const struct box *box, void *to) {
     SW_TRY(sw_copy_to_device(run->stream, fp32, box->to, box->elems * (int64_t)sizeof(float)));
     if (sw_units_packs(run->units, box->unit))
         return pack_box(box, fp32, to);
-    return sw_cast_from_f32(run->stream, type, box->elems, fp32, (char *)to + box->first * sw_dtype_bytes(type));
+    return sw_cast_from_f32(run->stream, .type = type, .elems = box->elems, .from = fp32,
+                            .to = (char *)to + box->first * sw_dtype_bytes(type));
 }
 
 /* Puts a unit's random weights on the device. Their fp32 values pass through the memory of its gradient. */

@@ -225,7 +225,7 @@ static sw_status open_model(struct sw_trainer *trainer) {
                                         .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                         .tensor_rank = (int)sw_settings_tensor_rank(settings),
                                         .optimizer = sw_settings_optimizer(settings),
-                                        .freeze = settings->freeze};
+                                        .tuning = &settings->tuning};
     SW_TRY(sw_source_open_model(&spec, &trainer->source));
     trainer->run.config = *sw_source_config(trainer->source);
     return sw_run_model_folder(NULL, settings->model, &trainer->model_folder);
@@ -486,7 +486,7 @@ static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units 
 /* Writes the frozen weights into a file of the run, from which all ranks load them. */
 static sw_status keep_frozen(struct sw_trainer *trainer) {
     const struct sw_units *units = sw_model_get_units(trainer->job.model);
-    if (trainer->run.settings.freeze == NULL)
+    if (!sw_tuning_freezes(&trainer->run.settings.tuning))
         return SW_OK;
     SW_TRY(sw_ranks_first(trainer->ranks, write_frozen(trainer, units)));
     SW_TRY(sw_ranks_agree_on_error(trainer->ranks,

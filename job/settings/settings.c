@@ -240,7 +240,8 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
         bool given;
         const char *flag, *without;
     } flags[] = {
-        {s->freeze != NULL, "--freeze", NULL},
+        {s->tuning.freeze != NULL, "--freeze", NULL},
+        {s->tuning.lora.rank > 0, "--lora", NULL},
         {s->gather != SW_GATHER_EXACT, "--gather int8", "--gather exact"},
         {s->reduce == SW_REDUCE_LIBRARY, "--reduce library", "--reduce ordered"},
         {s->reduce == SW_REDUCE_INT8, "--reduce int8", "--reduce ordered"},
@@ -360,7 +361,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
                        "one byte each; leave it out");
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
-    SW_TRY(sw_freeze_check(settings->freeze));
+    SW_TRY(sw_tuning_check(&settings->tuning));
     double percent;
     const char *file;
     return settings->val == NULL ? SW_OK : sw_settings_validation(settings, &percent, &file);
@@ -583,12 +584,12 @@ static sw_status resolve_chunk(struct sw_settings *s, const struct sw_model_conf
     return SW_OK;
 }
 
-/* Refuses a --freeze that does not go with the model. */
+/* Refuses a --freeze or --lora that does not go with the model. */
 static sw_status check_frozen(const struct sw_settings *s, const struct sw_model_config *config) {
     struct sw_units *units;
-    if (s->freeze == NULL)
+    if (!sw_tuning_freezes(&s->tuning))
         return SW_OK;
-    SW_TRY(sw_model_units(config, s->tiles, sw_settings_optimizer(s), s->freeze, &units));
+    SW_TRY(sw_model_units(config, s->tiles, sw_settings_optimizer(s), &s->tuning, &units));
     sw_units_destroy(units);
     return SW_OK;
 }

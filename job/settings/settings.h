@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "job/settings/options.h"
 #include "job/settings/schedule.h"
+#include "model/freeze.h"
 #include "offload/plan/plan.h"
 
 #include <stdbool.h>
@@ -97,7 +98,7 @@ struct sw_settings {
     struct sw_option_list nvme;
     char *place;
     char *val;
-    char *freeze;                           /* --freeze (model/freeze.h); NULL: every unit is trained */
+    struct sw_tuning tuning;                /* what is trained */
     int64_t eval_every, export_every, keep; /* steps, steps, exports */
     int64_t early_stop;                     /* evaluations without improvement that end the run; 0: never */
     int64_t sample_every, sample_tokens;    /* steps, tokens */

@@ -117,9 +117,20 @@ static const struct sw_option options[] = {
      .what = "sequences that each rank computes at once; auto: as many as hold 4096 tokens, or fewer that fit the device "
              "of a single rank"},
 
-    {.name = "--freeze", TEXT(freeze), .commands = TRAIN | PLAN, .group = LEARNING, .value = "NAMES",
+    {.name = "--freeze", TEXT(tuning.freeze), .commands = TRAIN | PLAN, .group = LEARNING, .value = "NAMES",
      .what = "do not train the embedding, blocks, counted from 0, or the tensors that match a pattern: "
              "embedding,blocks:0-11 or '*.mlp.*'"},
+    {.name = "--lora", INT(tuning.lora.rank), .commands = TRAIN | PLAN, .group = LEARNING, .value = "RANK", .int_min = 1,
+     .int_max = SW_LORA_MOST_RANK,
+     .what = "train adapters of this rank beside the matrices of blocks (LoRA), and freeze the model"},
+    {.name = "--lora-alpha", REAL(tuning.lora.alpha), .commands = TRAIN | PLAN, .group = LEARNING, .value = "A",
+     .real_min = 1e-6, .real_max = 1e6, .what = "scale adapters by A / RANK; without it, A is twice the rank"},
+    {.name = "--rslora", FLAG(tuning.lora.rank_stabilized), .commands = TRAIN | PLAN, .group = LEARNING,
+     .what = "scale adapters by A / sqrt(RANK) instead"},
+    {.name = "--lora-targets", TEXT(tuning.lora.targets), .commands = TRAIN | PLAN, .group = LEARNING, .value = "NAMES",
+     .what = "matrices that get adapters: all (without the flag), attention, mlp, or modules: q_proj,v_proj or '*.mlp.*'"},
+    {.name = "--modules-to-save", TEXT(tuning.lora.modules_to_save), .commands = TRAIN | PLAN, .group = LEARNING,
+     .value = "NAMES", .what = "modules that are trained whole beside adapters: lm_head"},
     {.name = "--lr", REAL(lr), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "RATE", .real_min = 0,
      .real_max = 1e3, .allow_auto = true,
      .what = "learning rate after the warm-up, the highest of the schedule; auto: 1e-5 for loaded weights, 3e-4 with "
@@ -377,7 +388,7 @@ static sw_status check_plan(const void *target) {
                        "--largest plans many models, of which --tensor %lld cannot cut all; leave out one of "
                        "them",
                        (long long)settings->tensor);
-    if (largest && settings->freeze != NULL)
+    if (largest && settings->tuning.freeze != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--freeze names units of one model, and --largest plans many; leave out one of them");
     SW_TRY(check_plan_data(settings));

@@ -20,17 +20,35 @@ template <typename T> struct adding {
     }
 };
 
-template <typename From, typename To> struct casting {
+template <typename From> struct widening {
     enum { VECTORS = sizeof(From) == sizeof(uint16_t) ? 4 : 2 };
     struct held {
         float values[SW_ELEMS];
     };
     const From *from;
-    To *to;
+    float *to;
     __device__ __forceinline__ void load(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
         sw_load_elems(from + at, count, aligned, h.values);
     }
     __device__ __forceinline__ void store(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+        sw_store_elems(to + at, count, aligned, h.values);
+    }
+};
+
+template <typename To> struct narrowing {
+    enum { VECTORS = 2 };
+    struct held {
+        float values[SW_ELEMS];
+    };
+    const float *from;
+    To *to;
+    float scale;
+    __device__ __forceinline__ void load(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+        sw_load_elems(from + at, count, aligned, h.values);
+    }
+    __device__ __forceinline__ void store(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+        for (int i = 0; i < SW_ELEMS; i++)
+            h.values[i] *= scale;
         sw_store_elems(to + at, count, aligned, h.values);
     }
 };
@@ -47,13 +65,9 @@ void sw_cuda_add(cudaStream_t stream, const void *args) {
         SW_FOR_TYPE(op->type, add, stream, op);
 }
 
-template <typename From, typename To, typename Op> static void cast(cudaStream_t stream, const Op *op) {
-    const casting<From, To> map = {(const From *)op->from, (To *)op->to};
-    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->from) && sw_is_aligned(op->to));
-}
-
 template <typename To> static void cast_from_f32(cudaStream_t stream, const sw_cast_from_f32 *op) {
-    cast<float, To>(stream, op);
+    const narrowing<To> map = {op->from, (To *)op->to, sw_cast_scale(op)};
+    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->from) && sw_is_aligned(op->to));
 }
 
 void sw_cuda_cast_from_f32(cudaStream_t stream, const void *args) {
@@ -63,7 +77,8 @@ void sw_cuda_cast_from_f32(cudaStream_t stream, const void *args) {
 }
 
 template <typename From> static void cast_to_f32(cudaStream_t stream, const sw_cast_to_f32 *op) {
-    cast<From, float>(stream, op);
+    const widening<From> map = {(const From *)op->from, op->to};
+    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->from) && sw_is_aligned(op->to));
 }
 
 void sw_cuda_cast_to_f32(cudaStream_t stream, const void *args) {

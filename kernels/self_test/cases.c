@@ -743,7 +743,9 @@ sw_status trial_round_gradient(struct trial *trial) {
     const int64_t elems = grain_elems(trial);
     const float *acc = trial_input(trial, "the accumulator", SW_F32, elems, 1.0f);
     void *grads = exact(trial, "gradients", (trial_type)trial->type, elems);
-    return trial->pass < TRIAL_REFERENCE ? SW_OK : sw_round_gradient(trial->stream, trial->type, elems, acc, grads);
+    return trial->pass < TRIAL_REFERENCE
+               ? SW_OK
+               : sw_round_gradient(trial->stream, .type = trial->type, .elems = elems, .from = acc, .to = grads);
 }
 
 sw_status trial_square_sums(struct trial *trial) {
@@ -760,7 +762,9 @@ sw_status trial_cast(struct trial *trial) {
         trial, (struct trial_operand){
                    .name = "from", .type = ELEMENT_F32, .elems = elems, .fill = FILL_EDGES, .deviation = 1.0f});
     void *to = exact(trial, "to", (trial_type)trial->type, elems);
-    return trial->pass < TRIAL_REFERENCE ? SW_OK : sw_cast_from_f32(trial->stream, trial->type, elems, from, to);
+    return trial->pass < TRIAL_REFERENCE
+               ? SW_OK
+               : sw_cast_from_f32(trial->stream, .type = trial->type, .elems = elems, .from = from, .to = to);
 }
 
 /* Second moments are squares. */

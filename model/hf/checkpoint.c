@@ -543,7 +543,8 @@ static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder)
         if (checkpoint->found[u] == NULL)
             return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);
         for (int64_t t = 0; t < unit->tensor_count; t++)
-            SW_TRY(match_tensor(checkpoint, folder, &unit->tensor[t], &checkpoint->found[u][t]));
+            if (!unit->tensor[t].added)
+                SW_TRY(match_tensor(checkpoint, folder, &unit->tensor[t], &checkpoint->found[u][t]));
     }
     SW_TRY(check_others(checkpoint, folder));
     return check_tied_table(checkpoint, folder);
@@ -622,6 +623,8 @@ static sw_status fill_run(void *context, int64_t tensor, int64_t whole, int64_t 
     struct checkpoint_fill *fill = context;
     const struct sw_checkpoint *checkpoint = fill->checkpoint;
     float *to = fill->out + at;
+    if (checkpoint->found[fill->unit][tensor] == NULL) /* an added tensor */
+        return SW_OK;
     zero_up_to(fill, at);
     fill->filled = at + run;
     SW_TRY(sw_safetensors_read_f32(checkpoint->tensors, checkpoint->found[fill->unit][tensor], whole, run, to));
@@ -651,7 +654,7 @@ static sw_status announce_run(void *context, int64_t tensor, int64_t whole, int6
     (void)at;
     struct announcement *self = context;
     struct sw_checkpoint *checkpoint = self->checkpoint;
-    if (!self->taken)
+    if (!self->taken || checkpoint->found[self->unit][tensor] == NULL)
         return SW_OK;
     return sw_safetensors_announce(checkpoint->tensors, checkpoint->found[self->unit][tensor], whole, run, self->grain,
                                    &self->taken);

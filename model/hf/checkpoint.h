@@ -26,8 +26,9 @@ sw_status sw_turn_end_write(const char *folder, const struct sw_turn_end *end);
 struct sw_checkpoint;
 
 /* Opens a folder's safetensors and matches them with the model's tensors. Fails if a tensor is missing, unknown or of
- * another shape. Names may lack the family's prefix ("model.") or carry a wrapper's (checkpoint.c); causal-mask buffers
- * and a tied lm_head are ignored. */
+ * another shape. Tensors that training added to the model are not looked for, and are filled with zeros. Names may lack
+ * the family's prefix ("model.") or carry a wrapper's (checkpoint.c); causal-mask buffers and a tied lm_head are
+ * ignored. */
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 

@@ -245,8 +245,12 @@ static sw_status write_tensors(const char *folder, const struct sw_units *units,
     int64_t tensors = 0;
     sw_status status = SW_OK;
     struct sw_safetensors_shards *shards = NULL;
-    for (int64_t u = 0; u < units->count; u++)
+    for (int64_t u = 0; u < units->count; u++) {
         tensors += units->unit[u].tensor_count;
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (units->unit[u].tensor[t].added)
+                return sw_fail(SW_ERR_UNSUPPORTED, "adapters cannot be exported yet");
+    }
     assert(tensors > 0);
     struct sw_safetensors_declared *declared = calloc((size_t)tensors, sizeof *declared);
     struct whole_tensor whole = {.part = calloc((size_t)units->count, sizeof *whole.part)};

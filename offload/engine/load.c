@@ -218,8 +218,8 @@ static sw_status fill_grain(const struct fill *fill, int64_t g) {
         SW_TRY(sw_engine_pack(fill->loader->engine, stream, box->unit, (struct sw_span){box->first_grain + g, 1},
                               master, rounded));
     for (int64_t at = 0; at < SW_GRAIN_ELEMS && !packs; at += ROUNDED_AT_ONCE)
-        SW_TRY(sw_cast_from_f32(stream, plan->spec.type, ROUNDED_AT_ONCE, master + at,
-                                rounded + at * sw_dtype_bytes(plan->spec.type)));
+        SW_TRY(sw_cast_from_f32(stream, .type = plan->spec.type, .elems = ROUNDED_AT_ONCE, .from = master + at,
+                                .to = rounded + at * sw_dtype_bytes(plan->spec.type)));
     SW_TRY(sw_stream_synchronize(stream));
     if (box->home != NULL)
         memcpy(box->home + g * state_bytes, master, (size_t)state_bytes);

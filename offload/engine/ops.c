@@ -299,8 +299,9 @@ static sw_status round_bucket(const struct op_run *run) {
         const struct sw_span at = span_of(engine, op, rank);
         if (at.grains == 0)
             continue;
-        SW_TRY(sw_round_gradient(run->lane->stream, engine->plan->spec.type, at.grains * SW_GRAIN_ELEMS,
-                                 grain_of_accumulator(engine, op, at.first_grain), to));
+        SW_TRY(sw_round_gradient(run->lane->stream, .type = engine->plan->spec.type,
+                                 .elems = at.grains * SW_GRAIN_ELEMS,
+                                 .from = grain_of_accumulator(engine, op, at.first_grain), .to = to));
         to += sw_plan_typed_bytes(engine->plan, at.grains);
     }
     return SW_OK;
@@ -309,9 +310,10 @@ static sw_status round_bucket(const struct op_run *run) {
 static sw_status run_round_own_gradients(const struct op_run *run) {
     if (run->op->bucket)
         return round_bucket(run);
-    return sw_round_gradient(run->lane->stream, run->engine->plan->spec.type, run->op->grains * SW_GRAIN_ELEMS,
-                             sw_engine_operand(run->engine, run->op, SW_ROLE_FROM),
-                             sw_engine_operand(run->engine, run->op, SW_ROLE_TO));
+    return sw_round_gradient(run->lane->stream, .type = run->engine->plan->spec.type,
+                             .elems = run->op->grains * SW_GRAIN_ELEMS,
+                             .from = sw_engine_operand(run->engine, run->op, SW_ROLE_FROM),
+                             .to = sw_engine_operand(run->engine, run->op, SW_ROLE_TO));
 }
 
 /* Quantizes every rank's part of the gradient into the bucket, by its number within its node and then by node. */

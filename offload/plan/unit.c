@@ -254,7 +254,7 @@ static sw_status check_joined(const struct sw_unit *unit) {
     for (int64_t t = 1; t < unit->tensor_count; t++)
         if (unit->tensor[t].part.joined && unit->tensor[t].frozen != unit->tensor[t - 1].frozen)
             return sw_fail(SW_ERR_UNSUPPORTED,
-                           "%s and %s are multiplied as one matrix: --freeze takes both of them or neither",
+                           "%s and %s are multiplied as one matrix: both of them are frozen, or neither",
                            unit->tensor[t - 1].name, unit->tensor[t].name);
     return SW_OK;
 }

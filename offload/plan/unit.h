@@ -51,6 +51,7 @@ struct sw_tensor {
     bool decay;                      /* weight decay applies */
     double lr_scale;                 /* factor of the learning rate; 0 stands for 1 */
     bool frozen;                     /* training does not change it; set before the units are sealed */
+    bool added;                      /* training adds it to the model, whose checkpoints do not have it */
 };
 
 struct sw_unit {

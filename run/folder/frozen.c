@@ -192,7 +192,7 @@ static sw_status open_file(struct sw_frozen *self, const char *folder, const str
 sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
                          struct sw_frozen **out) {
     *out = NULL;
-    if (run->settings.freeze == NULL)
+    if (!sw_tuning_freezes(&run->settings.tuning))
         return SW_OK;
     struct sw_frozen *self = calloc(1, sizeof *self);
     if (self == NULL)

@@ -517,7 +517,7 @@ static sw_status read_config(const json_t *object, const char *path, struct sw_m
 static sw_status read_frozen(const json_t *root, const char *path, struct sw_run *run) {
     const char *digest = json_string_value(json_object_get(root, "frozen_digest"));
     const bool read = digest != NULL && sscanf(digest, "%" SCNx64, &run->frozen_digest) == 1;
-    return read || run->settings.freeze == NULL
+    return read || !sw_tuning_freezes(&run->settings.tuning)
                ? SW_OK
                : sw_fail(SW_ERR_CORRUPT, "%s lacks the frozen_digest of its frozen weights; restore the file", path);
 }

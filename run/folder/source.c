@@ -174,7 +174,8 @@ struct sw_source {
     struct sw_store_reader *reader;   /* for a run without tensor groups; else NULL */
     struct sw_group_reader *group;    /* for a run with tensor groups; else NULL */
     struct sw_frozen *frozen;         /* for a run with frozen weights; else NULL */
-    char *freeze;                     /* such a run's --freeze, unless the units were cut; else NULL */
+    struct sw_tuning tuning;          /* what the units are laid out for; nothing if they were cut */
+    struct sw_lora_init adapters;     /* context of adapters at their start */
     struct sw_turn_end turn_end;      /* for a run: the token that ends turns */
     int bos;                          /* SW_BOS_... */
     int64_t step;                     /* step of the run's commit; -1: the source is no run */
@@ -204,6 +205,14 @@ static bool is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+/* Adds the first values of adapters to the weights of the model, which has none. */
+static void start_adapters(struct sw_source *source, const struct sw_source_spec *spec) {
+    if (spec->tuning == NULL || spec->tuning->lora.rank == 0)
+        return;
+    source->adapters = (struct sw_lora_init){.units = source->units, .seed = spec->seed, .base = source->load};
+    source->load = sw_lora_load(&source->adapters);
+}
+
 static sw_status open_model(struct sw_source *source, const struct sw_source_spec *spec) {
     const char *model = spec->model;
     source->tiles = spec->tiles;
@@ -211,7 +220,7 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     SW_TRY(spec->tensor_ranks > 1
                ? sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank, spec->tiles,
                                      spec->optimizer, &source->units)
-               : sw_model_units(&source->config, spec->tiles, spec->optimizer, spec->freeze, &source->units));
+               : sw_model_units(&source->config, spec->tiles, spec->optimizer, spec->tuning, &source->units));
     SW_TRY(sw_run_model_folder(NULL, model, &source->folder));
     source->model = strdup(model);
     if (source->model == NULL)
@@ -219,6 +228,7 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     if (spec->init) {
         source->init = (struct sw_model_init){.config = &source->config, .units = source->units, .seed = spec->seed};
         source->load = (struct sw_load){.fill = sw_model_fill_random, .context = &source->init};
+        start_adapters(source, spec);
         return SW_OK;
     }
     if (source->folder == NULL)
@@ -227,6 +237,7 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     SW_TRY(sw_checkpoint_open(source->folder, source->units, &source->checkpoint));
     source->load =
         (struct sw_load){.fill = sw_checkpoint_fill, .prepare = sw_checkpoint_prepare, .context = source->checkpoint};
+    start_adapters(source, spec);
     return SW_OK;
 }
 
@@ -293,10 +304,10 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     source->tiles = run.tiles;
     if (status == SW_OK) {
         source->step = sw_store_last_commit(stores.store[0])->step;
-        status = sw_model_units(&source->config, source->tiles, run.optimizer, run.settings.freeze, &source->units);
+        status = sw_model_units(&source->config, source->tiles, run.optimizer, &run.settings.tuning, &source->units);
     }
-    if (status == SW_OK && run.settings.freeze != NULL && (source->freeze = strdup(run.settings.freeze)) == NULL)
-        status = sw_fail(SW_ERR_NOMEM, "no memory to open the run");
+    if (status == SW_OK)
+        status = sw_tuning_copy(&run.settings.tuning, &source->tuning);
     if (status == SW_OK)
         status = open_reader(source, folder, &run, &stores);
     else
@@ -338,7 +349,7 @@ void sw_source_close(struct sw_source *source) {
     sw_frozen_close(source->frozen);
     sw_units_destroy(source->units);
     sw_units_destroy(source->whole);
-    free(source->freeze);
+    sw_tuning_release(&source->tuning);
     sw_option_list_release(&source->drives);
     free(source->turn_end.token);
     json_decref(source->model_files);
@@ -351,11 +362,12 @@ sw_status sw_source_cut(struct sw_source *source, int ranks, int rank) {
     const int64_t tiles = sw_model_tiles_fit(&source->config, ranks, source->tiles) ? source->tiles : 1;
     struct sw_units *units;
     assert(source->cut == NULL && rank >= 0 && rank < ranks);
+    if (source->tuning.lora.rank > 0)
+        return sw_fail(SW_ERR_UNSUPPORTED, "the layers of a run with --lora cannot be cut; leave out --tensor");
     SW_TRY(sw_model_rank_units(&source->config, ranks, rank, tiles, source->units->optimizer, &units));
     source->whole = source->units;
     source->units = units;
-    free(source->freeze);
-    source->freeze = NULL;
+    sw_tuning_release(&source->tuning);
     source->tiles = tiles;
     SW_TRY(cut_reader_open(
         &(struct cut_reader_spec){.load = source->load, .whole = source->whole, .cut = source->units}, &source->cut));
@@ -371,8 +383,8 @@ const struct sw_model_config *sw_source_config(const struct sw_source *source) {
     return &source->config;
 }
 
-const char *sw_source_freeze(const struct sw_source *source) {
-    return source->freeze;
+const struct sw_tuning *sw_source_tuning(const struct sw_source *source) {
+    return &source->tuning;
 }
 
 const struct sw_units *sw_source_units(const struct sw_source *source) {

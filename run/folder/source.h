@@ -22,7 +22,7 @@ struct sw_source_spec {
     int64_t tiles; /* this and the members below as for sw_model_units */
     int tensor_ranks, tensor_rank;
     sw_optimizer_format optimizer;
-    const char *freeze;
+    const struct sw_tuning *tuning; /* NULL: all of the model is trained */
 };
 
 /* Opens a model folder or a preset. Checks everything and loads nothing yet. */
@@ -36,8 +36,8 @@ void sw_source_close(struct sw_source *source);
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
 const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
-/* Returns the --freeze by which the units are laid out; NULL: none. */
-const char *sw_source_freeze(const struct sw_source *source);
+/* Returns the tuning by which the units are laid out. */
+const struct sw_tuning *sw_source_tuning(const struct sw_source *source);
 /* Returns the folder of the model's small files, such as the tokenizer's (run.h); NULL: there is none. */
 const char *sw_source_folder(const struct sw_source *source);
 /* Returns all that is known about these files, valid as long as the source. */

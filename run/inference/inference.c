@@ -410,8 +410,7 @@ static sw_status choose_settings(const struct sw_inference_spec *spec, struct sw
     s->tensor = tensor_ranks;
     s->tiles = sw_source_tiles(spec->source);
     s->optimizer_state = (int)sw_source_units(spec->source)->optimizer;
-    if (sw_source_freeze(spec->source) != NULL && (s->freeze = strdup(sw_source_freeze(spec->source))) == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to describe the model");
+    SW_TRY(sw_tuning_copy(sw_source_tuning(spec->source), &s->tuning));
     s->chunk_grains = CHUNK_GRAINS;
     s->micro_batch = spec->batch;
     s->seq = spec->seq;

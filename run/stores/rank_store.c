@@ -568,7 +568,7 @@ static bool needs(const struct change *change, int64_t owner) {
         return true;
     if (owner % tensor_ranks != sw_ranks_rank(change->ranks) % tensor_ranks)
         return false; /* another part of every layer */
-    if (!before->whole && change->self->run->settings.freeze != NULL)
+    if (!before->whole && sw_tuning_freezes(&change->self->run->settings.tuning))
         return true; /* ranks share out what is trained, of which the stores do not say where it begins */
     for (int64_t unit = 0; !before->whole && unit < sw_store_unit_count(change->store); unit++) {
         const struct sw_span span = sw_shard(sw_store_unit_whole_grains(change->store, unit),
@@ -755,9 +755,9 @@ static sw_status check_layout(const struct change *change) {
     bool on_device = false;
     if (!changes_layout(change))
         return SW_OK;
-    if (run->settings.freeze != NULL)
+    if (sw_tuning_freezes(&run->settings.tuning))
         return sw_fail(SW_ERR_UNSUPPORTED,
-                       "%s of a run with --freeze cannot change: its frozen weights lie as the run began; export it, "
+                       "%s of a run with frozen weights cannot change: its frozen weights lie as the run began; export it, "
                        "and begin a new run from that",
                        flag);
     SW_TRY(sw_rank_own_places(change->self, &places));

@@ -86,7 +86,7 @@ static void end_watch(const char *what) {
 static struct harness_spec frozen_spec(sw_dtype type, bool tied) {
     struct harness_spec spec = same_spec(type);
     spec.config = tied ? &same_config : &same_rotary_config;
-    spec.shape.freeze = LEADING;
+    spec.shape.tuning.freeze = LEADING;
     spec.wrap = wrap;
     return spec;
 }
@@ -124,7 +124,7 @@ static void trained_units_have_the_gradients_of_a_whole_training(void **state) {
         struct harness_spec spec = frozen_spec(variant % 2 == 0 ? SW_F32 : SW_BF16, variant / 2 == 0);
         const struct first_step some = run_first_step(&spec);
         end_watch("first step");
-        spec.shape.freeze = NULL;
+        spec.shape.tuning.freeze = NULL;
         spec.wrap = NULL;
         const struct first_step all = run_first_step(&spec);
         const int64_t first = all.first_trained * SW_GRAIN_ELEMS;
@@ -160,13 +160,13 @@ static void trained_tensors_have_the_gradients_of_a_whole_training(void **state)
     for (int variant = 0; variant < 24; variant++) {
         struct harness_spec spec = frozen_spec(variant % 2 == 0 ? SW_F32 : SW_BF16, variant / 2 % 2 == 0);
         struct sw_units *parts, *whole;
-        spec.shape.freeze = patterns[variant / 4][variant / 2 % 2];
+        spec.shape.tuning.freeze = patterns[variant / 4][variant / 2 % 2];
         spec.shape.optimizer = variant % 3 == 0 ? SW_OPTIMIZER_8BIT : SW_OPTIMIZER_FP32;
         const struct first_step some = run_first_step(&spec);
-        end_watch(spec.shape.freeze);
-        must(sw_model_units(spec.config, 1, spec.shape.optimizer, spec.shape.freeze, &parts));
+        end_watch(spec.shape.tuning.freeze);
+        must(sw_model_units(spec.config, 1, spec.shape.optimizer, &spec.shape.tuning, &parts));
         must(sw_model_units(spec.config, 1, spec.shape.optimizer, NULL, &whole));
-        spec.shape.freeze = NULL;
+        spec.shape.tuning.freeze = NULL;
         spec.wrap = NULL;
         const struct first_step all = run_first_step(&spec);
         assert_true(some.loss == all.loss);
@@ -195,7 +195,7 @@ static void compare_placements(sw_dtype type, sw_optimizer_format optimizer, boo
     enum { PLACES = SW_TIERS * SW_TIERS * SW_TIERS };
     struct harness_spec spec = frozen_spec(type, tied);
     struct same_trace reference[2], trace;
-    spec.shape.freeze = freeze;
+    spec.shape.tuning.freeze = freeze;
     spec.shape.optimizer = optimizer;
     spec.rounding = SW_ROUND_STOCHASTIC;
     for (int grouped = 0; grouped < 2; grouped++) {
@@ -248,7 +248,7 @@ static void a_resumed_training_gives_the_same_bits(void **state) {
     for (int variant = 0; variant < 6; variant++) {
         struct harness_spec spec = frozen_spec(SW_BF16, variant % 2 == 1);
         struct same_trace whole, parts = {0};
-        spec.shape.freeze = variant < 3 ? LEADING : "*.mlp.*,blocks:2";
+        spec.shape.tuning.freeze = variant < 3 ? LEADING : "*.mlp.*,blocks:2";
         struct harness harness;
         spec.shape.optimizer = (sw_optimizer_format)(variant % SW_OPTIMIZER_FORMATS);
         spec.rounding = SW_ROUND_STOCHASTIC;
@@ -283,7 +283,7 @@ static void any_number_of_leading_units_may_be_frozen(void **state) {
         spec.wrap = NULL;
         for (int n = 0; n < 2; n++) {
             struct same_trace reference, trace;
-            spec.shape.freeze = texts[n];
+            spec.shape.tuning.freeze = texts[n];
             spec.directory = NULL;
             spec.place = "grads=device,optimizer=device";
             must(same_train(&spec, false, &reference));

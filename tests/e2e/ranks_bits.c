@@ -56,7 +56,7 @@ static struct harness_spec spec_of(const struct job *job, bool alone) {
     struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
     spec.shape.fp8 = job->fp8;
     spec.comm = alone ? NULL : job->comm;
-    spec.shape.freeze = job->freeze;
+    spec.shape.tuning.freeze = job->freeze;
     spec.gather = job->gather;
     spec.reduce = job->reduce;
     spec.reduce_nodes = job->reduce_nodes;

@@ -49,8 +49,9 @@ static void casts(struct pair *pair) {
     static const int64_t sizes[] = {120, 121, 127, 511, 512, 513, 20011};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         struct buffer from = edge_cases(sizes[s]), to = buffer_make(sizes[s] * 2), same = buffer_make(sizes[s] * 4);
-        assert_ok(sw_cast_from_f32(pair->stream, SW_BF16, sizes[s], from.data, to.data));
-        assert_ok(sw_cast_from_f32(pair->stream, SW_F32, sizes[s], from.data, same.data));
+        assert_ok(sw_cast_from_f32(pair->stream, .type = SW_BF16, .elems = sizes[s], .from = from.data, .to = to.data));
+        assert_ok(
+            sw_cast_from_f32(pair->stream, .type = SW_F32, .elems = sizes[s], .from = from.data, .to = same.data));
         assert_same_bits("an fp32 cast", pair, from.bytes, same.data, from.data);
         for (int64_t i = 0; i < sizes[s]; i++) {
             const float want = nearest_bf16(((float *)from.data)[i]), got = element(SW_BF16, to.data, i);
@@ -110,7 +111,7 @@ static void f16_casts(struct pair *pair) {
     static const int64_t sizes[] = {94, 95, 511, 513, 20011};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         struct buffer from = f16_edge_cases(sizes[s]), to = buffer_make(sizes[s] * 2);
-        assert_ok(sw_cast_from_f32(pair->stream, SW_F16, sizes[s], from.data, to.data));
+        assert_ok(sw_cast_from_f32(pair->stream, .type = SW_F16, .elems = sizes[s], .from = from.data, .to = to.data));
         for (int64_t i = 0; i < sizes[s]; i++) {
             const float value = ((float *)from.data)[i];
             if (isnan(value) && any_nan(pair)) {
@@ -311,7 +312,7 @@ static void halves(struct pair *pair, sw_dtype type, int64_t grains) {
     struct buffer got_sums = buffer_make(grains * 8), want_sums = buffer_make(grains * 8);
     assert_ok(sw_finish_gradient(pair->ref, .type = type, .elems = elems, .acc = acc.data, .grads = want.data,
                                  .sums = want_sums.data));
-    assert_ok(sw_round_gradient(pair->stream, type, elems, acc.data, got.data));
+    assert_ok(sw_round_gradient(pair->stream, .type = type, .elems = elems, .from = acc.data, .to = got.data));
     assert_same_elements(pair, type, elems, got.data, want.data);
     assert_ok(sw_square_sums(pair->stream, type, elems, got.data, got_sums.data));
     assert_kinds(type, grains, got_sums.data);

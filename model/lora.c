@@ -1,0 +1,418 @@
+/* Adapters beside the matrices of blocks: their tensors, their initial values, and their products.
+ *
+ * Each piece of a matrix has an adapter of its own, as each is a module of its own in PEFT, and each adapter's products
+ * are its own too. Products that all pieces share would read the input once, but their results would begin at any
+ * multiple of the rank, where a GPU's products want aligned operands.
+ *
+ * The result of A is not kept for the backward pass. To compute it again costs rank / outputs of the product beside it,
+ * which is less than the memory is worth. */
+#include "model/lora.h"
+
+#include "core/rng.h"
+#include "model/model_private.h"
+
+#include <assert.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WEIGHT ".weight"
+
+enum { NAME_CHARS = 128 };
+
+static const enum sw_block_tensor weights[LINEARS] = {[LINEAR_QKV] = QKV_WEIGHT,
+                                                      [LINEAR_PROJECTION] = PROJECTION_WEIGHT,
+                                                      [LINEAR_UP] = UP_WEIGHT,
+                                                      [LINEAR_DOWN] = DOWN_WEIGHT};
+
+double sw_lora_scale(const struct sw_lora *lora) {
+    const double rank = (double)lora->rank, alpha = lora->alpha > 0.0 ? lora->alpha : 2.0 * rank;
+    return lora->rank_stabilized ? alpha / sqrt(rank) : alpha / rank;
+}
+
+/* Copies the part of a list at *text and moves *text behind it, to NULL after the last part. */
+static sw_status next_name(const char **text, const char *flag, char name[NAME_CHARS]) {
+    const size_t length = strcspn(*text, ",");
+    if (length == 0)
+        return sw_fail(SW_ERR_ARG, "%s has an empty part; name modules with commas between them, as in q_proj,v_proj",
+                       flag);
+    if (length >= NAME_CHARS)
+        return sw_fail(SW_ERR_ARG, "a part of %s is longer than %d characters", flag, NAME_CHARS - 1);
+    memcpy(name, *text, length);
+    name[length] = '\0';
+    *text = (*text)[length] == ',' ? *text + length + 1 : NULL;
+    return SW_OK;
+}
+
+static sw_status check_names(const char *text, const char *flag) {
+    char name[NAME_CHARS];
+    while (text != NULL)
+        SW_TRY(next_name(&text, flag, name));
+    return SW_OK;
+}
+
+sw_status sw_lora_check(const struct sw_lora *lora) {
+    SW_TRY(check_names(lora->targets, "--lora-targets"));
+    SW_TRY(check_names(lora->modules_to_save, "--modules-to-save"));
+    if (lora->rank > 0)
+        return SW_OK;
+    const char *alone = lora->alpha > 0.0               ? "--lora-alpha"
+                        : lora->rank_stabilized         ? "--rslora"
+                        : lora->targets != NULL         ? "--lora-targets"
+                        : lora->modules_to_save != NULL ? "--modules-to-save"
+                                                        : NULL;
+    return alone == NULL ? SW_OK
+                         : sw_fail(SW_ERR_ARG, "%s is for adapters; give --lora RANK too, or leave it out", alone);
+}
+
+/* Tells whether a part of a list names a module, whose name is given whole: by all of it, by its last parts, or by a
+ * pattern. */
+static bool names(const char *part, const char *module) {
+    const size_t length = strlen(module), tail = strlen(part);
+    if (strpbrk(part, "*?[") != NULL)
+        return fnmatch(part, module, 0) == 0;
+    return tail <= length && strcmp(module + length - tail, part) == 0 &&
+           (tail == length || module[length - tail - 1] == '.');
+}
+
+/* Returns in `module` the name of a tensor's module: without its last part. */
+static void module_of(const char *tensor, char module[SW_TENSOR_NAME_CHARS]) {
+    const char *end = strrchr(tensor, '.');
+    snprintf(module, SW_TENSOR_NAME_CHARS, "%.*s", end == NULL ? (int)strlen(tensor) : (int)(end - tensor), tensor);
+}
+
+/* Tells whether a part of --lora-targets names the matrix of a block's product. */
+static bool targets(const char *part, enum linear_name linear, const char *module) {
+    if (strcmp(part, SW_LORA_ALL) == 0)
+        return true;
+    if (strcmp(part, SW_LORA_ATTENTION) == 0)
+        return linear == LINEAR_QKV || linear == LINEAR_PROJECTION;
+    if (strcmp(part, SW_LORA_MLP) == 0)
+        return linear == LINEAR_UP || linear == LINEAR_DOWN;
+    return names(part, module);
+}
+
+/* Returns the index of a unit's tensor of this name, or -1. */
+static int64_t find_tensor(const struct sw_unit *unit, const char *name) {
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (strcmp(unit->tensor[t].name, name) == 0)
+            return t;
+    return -1;
+}
+
+/* The matrix of a product of a block, or one of its pieces. */
+struct matrix {
+    char module[SW_TENSOR_NAME_CHARS];
+    int64_t inputs, outputs;
+};
+
+/* Describes a piece of the matrix of a product of the block in unit `u`. Returns false if it has no such piece. */
+static bool matrix_of(const struct sw_model_config *config, const struct sw_unit *unit, int64_t u,
+                      enum linear_name linear, int piece, struct matrix *out) {
+    const struct sw_tensor_names *all = sw_family_find(config->family)->names;
+    char name[SW_TENSOR_NAME_CHARS];
+    if (piece >= sw_block_pieces(config, weights[linear]))
+        return false;
+    snprintf(name, sizeof name, "%s%lld.%s", all->block, (long long)(u - 1), all->piece[weights[linear]][piece].name);
+    const int64_t at = find_tensor(unit, name);
+    assert(at >= 0);
+    const int64_t *dim = unit->tensor[at].dim;
+    module_of(name, out->module);
+    out->inputs = dim[config->out_first ? 1 : 0];
+    out->outputs = dim[config->out_first ? 0 : 1];
+    return true;
+}
+
+static sw_status add_tensor(struct sw_unit *unit, const struct matrix *of, const char *end, int64_t rows,
+                            int64_t cols) {
+    char name[SW_TENSOR_NAME_CHARS];
+    if (snprintf(name, sizeof name, "%s%s", of->module, end) >= (int)sizeof name)
+        return sw_fail(SW_ERR_UNSUPPORTED, "the adapter of %s would have a name of more than %d characters", of->module,
+                       SW_TENSOR_NAME_CHARS - 1);
+    SW_TRY(sw_unit_add_tensor(unit, name, 2, (int64_t[]){rows, cols}, true));
+    unit->tensor[unit->tensor_count - 1].added = true;
+    return SW_OK;
+}
+
+/* Adds the adapters that a part of --lora-targets names, unless they are there. *found: it named some. */
+static sw_status add_adapters(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_unit *unit,
+                              int64_t u, const char *part, bool *found) {
+    for (int linear = 0; linear < LINEARS; linear++) {
+        struct matrix of;
+        for (int piece = 0; matrix_of(config, unit, u, (enum linear_name)linear, piece, &of); piece++) {
+            char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
+            if (!targets(part, (enum linear_name)linear, of.module))
+                continue;
+            *found = true;
+            snprintf(name, sizeof name, "%s%s", of.module, SW_LORA_A);
+            if (find_tensor(unit, name) >= 0)
+                continue;
+            SW_TRY(add_tensor(unit, &of, SW_LORA_A, lora->rank, of.inputs));
+            SW_TRY(add_tensor(unit, &of, SW_LORA_B, of.outputs, lora->rank));
+        }
+    }
+    return SW_OK;
+}
+
+static sw_status add_targets(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_units *units) {
+    const char *text = lora->targets != NULL ? lora->targets : SW_LORA_ALL;
+    while (text != NULL) {
+        char part[NAME_CHARS];
+        bool found = false;
+        SW_TRY(next_name(&text, "--lora-targets", part));
+        for (int64_t u = 1; u + 1 < units->count; u++)
+            SW_TRY(add_adapters(lora, config, &units->unit[u], u, part, &found));
+        if (!found)
+            return sw_fail(SW_ERR_ARG,
+                           "'%s' in --lora-targets is none of " SW_LORA_ALL ", " SW_LORA_ATTENTION " and " SW_LORA_MLP
+                           ", and no matrix of a block of the model has such a name",
+                           part);
+    }
+    return SW_OK;
+}
+
+/* Lets the tensors of modules that a part of --modules-to-save names be trained. Returns their number. */
+static int64_t save(const char *part, struct sw_units *units) {
+    int64_t count = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            char module[SW_TENSOR_NAME_CHARS];
+            module_of(tensor->name, module);
+            if (tensor->added || !names(part, module))
+                continue;
+            tensor->frozen = false;
+            count++;
+        }
+    return count;
+}
+
+sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_units *units) {
+    const char *text = lora->modules_to_save;
+    SW_TRY(add_targets(lora, config, units));
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            units->unit[u].tensor[t].frozen = !units->unit[u].tensor[t].added;
+    while (text != NULL) {
+        char part[NAME_CHARS];
+        SW_TRY(next_name(&text, "--modules-to-save", part));
+        if (save(part, units) == 0)
+            return sw_fail(SW_ERR_ARG, "'%s' in --modules-to-save names no module of the model that has tensors", part);
+    }
+    return SW_OK;
+}
+
+/* The initial values. */
+
+struct filling {
+    const struct sw_lora_init *init;
+    const struct sw_unit *unit;
+    float *out;
+};
+
+static bool ends_with(const char *text, const char *end) {
+    const size_t length = strlen(text), tail = strlen(end);
+    return tail <= length && strcmp(text + length - tail, end) == 0;
+}
+
+static sw_status fill_run(void *context, int64_t t, int64_t whole, int64_t run, int64_t at) {
+    const struct filling *fill = context;
+    const struct sw_tensor *tensor = &fill->unit->tensor[t];
+    const bool is_a = ends_with(tensor->name, SW_LORA_A);
+    const double bound = 1.0 / sqrt((double)tensor->dim[1]);
+    for (int64_t i = 0; tensor->added && i < run; i++)
+        fill->out[at + i] = is_a
+                                ? (float)(bound * (2.0 * sw_rng_uniform(fill->init->seed, sw_model_stream(tensor->name),
+                                                                        (uint64_t)(whole + i)) -
+                                                   1.0))
+                                : 0.0f;
+    return SW_OK;
+}
+
+static sw_status fill_all(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    const struct sw_lora_init *init = context;
+    struct filling fill = {.init = init, .unit = &init->units->unit[unit], .out = out};
+    SW_TRY(init->base.fill(init->base.context, unit, first, count, out));
+    return sw_unit_walk(fill.unit, first, count, fill_run, &fill);
+}
+
+static sw_status prepare_base(void *context, int64_t unit, int64_t first, int64_t count) {
+    const struct sw_lora_init *init = context;
+    return init->base.prepare(init->base.context, unit, first, count);
+}
+
+struct sw_load sw_lora_load(struct sw_lora_init *init) {
+    struct sw_load load = init->base;
+    load.fill = fill_all;
+    load.prepare = init->base.prepare == NULL ? NULL : prepare_base;
+    load.context = init;
+    return load;
+}
+
+/* The arithmetic. Beside y = x·Wᵀ an adapter adds (scale·x·Aᵀ)·Bᵀ to the columns of y that its piece has. Its gradients
+ * are dB += dyᵀ·(scale·x·Aᵀ), dA += dhᵀ·x and dx += dh·A with dh = scale·dy·B. */
+
+struct products {
+    struct sw_gemm down, up;           /* x·Aᵀ and ·Bᵀ */
+    struct sw_gemm down_back, up_back; /* dh·A and dy·B */
+    struct sw_gemm a_gradient, b_gradient;
+};
+
+static struct products products_of(const struct sw_model *model, enum linear_name name,
+                                   const struct sw_adapter *adapter) {
+    const sw_dtype type = model->shape.type;
+    const struct sw_gemm *base = &model->linear[name].forward;
+    const int64_t rows = model->rows, rank = model->shape.tuning.lora.rank, in = base->k, out = adapter->cols;
+    return (struct products){
+        .down = {.m = rows, .n = rank, .k = in, .transpose_b = true, .in = type, .out = SW_F32},
+        .up = {.m = rows,
+               .n = out,
+               .k = rank,
+               .transpose_b = true,
+               .accumulate = true,
+               .in = type,
+               .out = type,
+               .c_stride = base->n},
+        .down_back = {.m = rows, .n = in, .k = rank, .accumulate = true, .in = type, .out = type},
+        .up_back = {.m = rows, .n = rank, .k = out, .in = type, .out = SW_F32, .a_stride = base->n},
+        .a_gradient =
+            {.m = rank, .n = in, .k = rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32},
+        .b_gradient = {.m = out,
+                       .n = rank,
+                       .k = rows,
+                       .transpose_a = true,
+                       .accumulate = true,
+                       .in = type,
+                       .out = SW_F32,
+                       .a_stride = base->n},
+    };
+}
+
+const struct sw_adapter *sw_adapter_of(const struct sw_model *model, int64_t unit, enum linear_name name, int piece) {
+    const struct sw_adapter *adapter =
+        model->adapter == NULL ? NULL : &model->adapter[(unit * LINEARS + name) * SW_MOST_PIECES + piece];
+    return adapter == NULL || adapter->cols == 0 ? NULL : adapter;
+}
+
+/* Writes scale·product of A and B into the work area, in the compute type, and returns it. */
+static sw_status scaled(const struct sw_model *model, const struct sw_unit_call *call, const struct sw_gemm *shape,
+                        const void *a, const void *b, const void **out) {
+    float *sums = area_at(call->work, model->work.adapter_sums);
+    void *typed = area_at(call->work, model->work.adapter);
+    SW_TRY(sw_gemm(call->stream, shape, a, b, NULL, sums, area_at(call->work, model->work.scratch)));
+    *out = typed;
+    return sw_cast_from_f32(call->stream, .type = model->shape.type, .elems = shape->m * shape->n, .from = sums,
+                            .to = typed, .scale = (float)sw_lora_scale(&model->shape.tuning.lora));
+}
+
+/* Returns the address of a piece's columns in the rows of a product's result. */
+static char *columns(const struct sw_model *model, const struct sw_adapter *adapter, const void *rows) {
+    return (char *)rows + adapter->col * sw_dtype_bytes(model->shape.type);
+}
+
+sw_status sw_adapter_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                             const void *x, void *y) {
+    const struct sw_adapter *adapter;
+    for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
+        const void *h;
+        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
+            continue;
+        const struct products p = products_of(model, name, adapter);
+        SW_TRY(scaled(model, call, &p.down, x, tensor_at(model, call, adapter->a), &h));
+        SW_TRY(sw_gemm(call->stream, &p.up, h, tensor_at(model, call, adapter->b), NULL, columns(model, adapter, y),
+                       area_at(call->work, model->work.scratch)));
+    }
+    return SW_OK;
+}
+
+sw_status sw_adapter_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                    enum linear_name name, const void *dy, void *dx) {
+    const struct sw_adapter *adapter;
+    for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
+        const void *dh;
+        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
+            continue;
+        const struct products p = products_of(model, name, adapter);
+        SW_TRY(scaled(model, call, &p.up_back, columns(model, adapter, dy), tensor_at(model, call, adapter->b), &dh));
+        SW_TRY(sw_gemm(call->stream, &p.down_back, dh, tensor_at(model, call, adapter->a), NULL, dx,
+                       area_at(call->work, model->work.scratch)));
+    }
+    return SW_OK;
+}
+
+sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                     enum linear_name name, const void *x, const void *dy) {
+    void *scratch = area_at(call->work, model->work.scratch);
+    const struct sw_adapter *adapter;
+    for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
+        const void *h, *dh;
+        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
+            continue;
+        const struct products p = products_of(model, name, adapter);
+        const char *dy_piece = columns(model, adapter, dy);
+        SW_TRY(scaled(model, call, &p.down, x, tensor_at(model, call, adapter->a), &h));
+        SW_TRY(sw_gemm(call->stream, &p.b_gradient, dy_piece, h, NULL, acc_at(model, call, adapter->b), scratch));
+        SW_TRY(scaled(model, call, &p.up_back, dy_piece, tensor_at(model, call, adapter->b), &dh));
+        SW_TRY(sw_gemm(call->stream, &p.a_gradient, dh, x, NULL, acc_at(model, call, adapter->a), scratch));
+    }
+    return SW_OK;
+}
+
+/* A GPU's products take operands that begin at such multiples. */
+enum { PIECE_ALIGN_BYTES = 64 };
+
+/* Lists the adapters of a block. */
+static sw_status list_block(struct sw_model *model, int64_t u) {
+    const bool gpu = !sw_device_info(model->device).host_memory;
+    const struct sw_unit *unit = &model->units->unit[u];
+    for (int linear = 0; linear < LINEARS; linear++) {
+        int64_t col = 0;
+        struct matrix of;
+        for (int piece = 0; matrix_of(&model->config, unit, u, (enum linear_name)linear, piece, &of); piece++) {
+            char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
+            snprintf(name, sizeof name, "%s%s", of.module, SW_LORA_A);
+            const int64_t a = find_tensor(unit, name);
+            if (a >= 0)
+                model->adapter[(u * LINEARS + linear) * SW_MOST_PIECES + piece] =
+                    (struct sw_adapter){.a = (int)a, .b = (int)a + 1, .col = col, .cols = of.outputs};
+            if (a >= 0 && gpu && col * sw_dtype_bytes(model->shape.type) % PIECE_ALIGN_BYTES != 0)
+                return sw_fail(
+                    SW_ERR_UNSUPPORTED,
+                    "an adapter of %s would begin at column %lld, and a GPU multiplies from multiples of %lld "
+                    "on; leave it out of --lora-targets",
+                    of.module, (long long)col, (long long)(PIECE_ALIGN_BYTES / sw_dtype_bytes(model->shape.type)));
+            col += of.outputs;
+        }
+    }
+    return SW_OK;
+}
+
+static sw_status prepare_adapter(struct sw_model *model, enum linear_name name, const struct sw_adapter *adapter) {
+    const struct products p = products_of(model, name, adapter);
+    const struct sw_gemm *shapes[] = {&p.down, &p.up, &p.down_back, &p.up_back, &p.a_gradient, &p.b_gradient};
+    const int count = model->shape.forward_only ? 2 : (int)(sizeof shapes / sizeof shapes[0]);
+    for (int i = 0; i < count; i++)
+        SW_TRY(sw_model_prepare_product(model, shapes[i]));
+    return SW_OK;
+}
+
+sw_status sw_adapters_prepare(struct sw_model *model) {
+    const int64_t blocks = model->units->count;
+    if (model->shape.tuning.lora.rank == 0)
+        return SW_OK;
+    model->adapter = calloc((size_t)(blocks * LINEARS * SW_MOST_PIECES), sizeof *model->adapter);
+    if (model->adapter == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the adapters");
+    for (int64_t u = 1; u + 1 < blocks; u++) {
+        SW_TRY(list_block(model, u));
+        for (int linear = 0; linear < LINEARS; linear++)
+            for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
+                const struct sw_adapter *adapter = sw_adapter_of(model, u, (enum linear_name)linear, piece);
+                if (adapter != NULL)
+                    SW_TRY(prepare_adapter(model, (enum linear_name)linear, adapter));
+            }
+    }
+    return SW_OK;
+}
