@@ -1,5 +1,6 @@
-/* Frozen units keep their weights, and what is trained above them has the same bits wherever its state lives: tied and
- * not, placed everywhere, in groups, speculated, with intermediates computed again, stopped and resumed. */
+/* Frozen tensors keep their weights, and what is trained above or beside them has the same bits wherever its state
+ * lives: tied and not, placed everywhere, in groups, speculated, with intermediates computed again, stopped and
+ * resumed. Adapters have the gradients that follow from those of the matrices that they change. */
 #include "tests/e2e/same_bits.h"
 
 #include <setjmp.h>
@@ -8,10 +9,12 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/rng.h"
 #include "core/size.h"
 
 enum { PLACE_CHARS = 128, FROZEN_UNITS = 3, STOPPED_STEP = 3, MOST_UNITS = 16, TEXT_CHARS = 64, FEW = 4 };
@@ -188,15 +191,173 @@ static void trained_tensors_have_the_gradients_of_a_whole_training(void **state)
     }
 }
 
+/* Weights of a model with adapters whose A and B are random, or of the model without adapters, to whose matrices they
+ * were added. */
+struct adapted {
+    struct sw_model_init base;
+    struct sw_units *units, *with; /* those that are filled, and those with adapters */
+    struct sw_lora lora;
+};
+
+/* Returns an element of an adapter's tensor, as if it had been trained for long. */
+static double adapter_value(const char *module, const char *end, int64_t at) {
+    uint64_t stream = 1;
+    for (const char *c = module; *c != '\0'; c++)
+        stream = 31 * stream + (uint64_t)*c;
+    return (float)(0.2 * sw_rng_uniform(SAME_SEED, stream + (strcmp(end, SW_LORA_A) == 0), (uint64_t)at) - 0.1);
+}
+
+/* Copies the name of a tensor without its end. Returns false if it ends in another way. */
+static bool module_of(const char *name, const char *end, char module[SW_TENSOR_NAME_CHARS]) {
+    const size_t length = strlen(name), tail = strlen(end);
+    if (length < tail || strcmp(name + length - tail, end) != 0)
+        return false;
+    snprintf(module, SW_TENSOR_NAME_CHARS, "%.*s", (int)(length - tail), name);
+    return true;
+}
+
+static const struct sw_tensor *find_tensor(const struct sw_units *units, const char *module, const char *end) {
+    char name[SW_TENSOR_NAME_CHARS];
+    for (int64_t u = 0; u < units->count; u++)
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
+            if (module_of(units->unit[u].tensor[t].name, end, name) && strcmp(name, module) == 0)
+                return &units->unit[u].tensor[t];
+    return NULL;
+}
+
+struct adapted_fill {
+    const struct adapted *model;
+    const struct sw_unit *unit;
+    float *out;
+};
+
+/* Fills a tensor of an adapter, or adds an adapter to a matrix of a model without adapters. */
+static sw_status fill_adapted_run(void *context, int64_t t, int64_t whole, int64_t run, int64_t at) {
+    const struct adapted_fill *fill = context;
+    const struct adapted *model = fill->model;
+    const struct sw_tensor *tensor = &fill->unit->tensor[t];
+    char module[SW_TENSOR_NAME_CHARS];
+    for (int end = 0; end < 2; end++)
+        if (module_of(tensor->name, end == 0 ? SW_LORA_A : SW_LORA_B, module)) {
+            for (int64_t i = 0; i < run; i++)
+                fill->out[at + i] = (float)adapter_value(module, end == 0 ? SW_LORA_A : SW_LORA_B, whole + i);
+            return SW_OK;
+        }
+    if (model->units == model->with || !module_of(tensor->name, ".weight", module) ||
+        find_tensor(model->with, module, SW_LORA_A) == NULL)
+        return SW_OK;
+    const int64_t cols = tensor->dim[1], rank = model->lora.rank;
+    const int64_t inputs = tensor->dim[model->base.config->out_first ? 1 : 0];
+    for (int64_t i = 0; i < run; i++) {
+        const int64_t row = (whole + i) / cols, col = (whole + i) % cols;
+        const int64_t in = model->base.config->out_first ? col : row, out = model->base.config->out_first ? row : col;
+        double sum = 0.0;
+        for (int64_t r = 0; r < rank; r++)
+            sum += adapter_value(module, SW_LORA_B, out * rank + r) * adapter_value(module, SW_LORA_A, r * inputs + in);
+        fill->out[at + i] += (float)(sw_lora_scale(&model->lora) * sum);
+    }
+    return SW_OK;
+}
+
+static sw_status fill_adapted(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    struct adapted *model = context;
+    struct adapted_fill fill = {.model = model, .unit = &model->units->unit[unit], .out = out};
+    model->base.units = model->units;
+    must(sw_model_fill_random(&model->base, unit, first, count, out));
+    return sw_unit_walk(fill.unit, first, count, fill_adapted_run, &fill);
+}
+
+/* Lets a training begin with trained adapters. */
+static void fill_with_adapters(struct harness_spec *spec, struct adapted *out) {
+    *out = (struct adapted){.base = {.config = spec->config, .seed = SAME_SEED}, .lora = spec->shape.tuning.lora};
+    must(sw_model_units(spec->config, 1, spec->shape.optimizer, &spec->shape.tuning, &out->with));
+    out->units = out->with;
+    spec->fill = fill_adapted;
+    spec->fill_context = out;
+}
+
+/* Compares the gradient of an adapter's tensor with what follows from dW of the matrix that it was added to:
+ * dA = scale·Bᵀ·dW and dB = scale·dW·Aᵀ, with W as [outputs, inputs]. */
+static void compare_adapter(const struct adapted *model, const struct sw_tensor *tensor, const float *found,
+                            const struct sw_tensor *base, const float *base_grad) {
+    char module[SW_TENSOR_NAME_CHARS];
+    const bool is_a = module_of(tensor->name, SW_LORA_A, module), out_first = model->base.config->out_first;
+    const int64_t rank = model->lora.rank, inputs = base->dim[out_first ? 1 : 0],
+                  outputs = base->dim[out_first ? 0 : 1];
+    double error = 0.0, norm = 0.0;
+    assert_true(is_a || module_of(tensor->name, SW_LORA_B, module));
+    for (int64_t i = 0; i < tensor->elems; i++) {
+        const int64_t r = is_a ? i / inputs : i % rank, fixed = is_a ? i % inputs : i / rank;
+        double sum = 0.0;
+        for (int64_t k = 0; k < (is_a ? outputs : inputs); k++) {
+            const int64_t out = is_a ? k : fixed, in = is_a ? fixed : k;
+            sum += (double)base_grad[out_first ? out * inputs + in : in * outputs + out] *
+                   (is_a ? adapter_value(module, SW_LORA_B, out * rank + r)
+                         : adapter_value(module, SW_LORA_A, r * inputs + in));
+        }
+        sum *= sw_lora_scale(&model->lora);
+        error += (sum - (double)found[i]) * (sum - (double)found[i]);
+        norm += sum * sum;
+    }
+    assert_true(norm > 0.0);
+    if (sqrt(error / norm) > 1e-4)
+        fail_msg("the gradient of %s is off by %g of its norm", tensor->name, sqrt(error / norm));
+}
+
+static void adapters_have_the_gradients_of_their_matrices(void **state) {
+    static const struct sw_lora loras[] = {{.rank = 3},
+                                           {.rank = 8, .alpha = 4.0, .targets = "attention"},
+                                           {.rank = 4, .rank_stabilized = true, .targets = "mlp"},
+                                           {.rank = 1, .targets = "c_fc,q_proj,v_proj,*.0.attn.c_attn"}};
+    (void)state;
+    for (int variant = 0; variant < 6; variant++) {
+        struct harness_spec spec = frozen_spec(SW_F32, variant % 2 == 0);
+        struct adapted model;
+        spec.wrap = NULL;
+        spec.shape.tuning = (struct sw_tuning){.lora = loras[variant / 2]};
+        fill_with_adapters(&spec, &model);
+        const struct first_step some = run_first_step(&spec);
+        struct sw_units *whole;
+        must(sw_model_units(spec.config, 1, spec.shape.optimizer, NULL, &whole));
+        spec.shape.tuning = (struct sw_tuning){0};
+        model.units = whole;
+        const struct first_step all = run_first_step(&spec);
+        assert_true(fabs(some.loss - all.loss) < 1e-5 * all.loss);
+        int64_t compared = 0;
+        for (int64_t u = 0; u < whole->count; u++)
+            for (int64_t t = 0; t < model.with->unit[u].tensor_count; t++) {
+                const struct sw_tensor *tensor = &model.with->unit[u].tensor[t];
+                char module[SW_TENSOR_NAME_CHARS];
+                assert_true(tensor->frozen != tensor->added);
+                if (tensor->frozen)
+                    continue;
+                assert_true(module_of(tensor->name, SW_LORA_A, module) || module_of(tensor->name, SW_LORA_B, module));
+                const struct sw_tensor *base = find_tensor(whole, module, ".weight");
+                assert_non_null(base);
+                compare_adapter(&model, tensor, grads_of(&some, model.with, u, t), base,
+                                grads_of(&all, whole, u, base - whole->unit[u].tensor));
+                compared++;
+            }
+        assert_true(compared > 0);
+        sw_units_destroy(whole);
+        sw_units_destroy(model.with);
+        free(some.grads);
+        free(all.grads);
+    }
+}
+
 /* Every placement of weights, gradients and optimizer, and with it groups, chunks, recomputation, updates on the
  * device, speculation and steps begun ahead in turn. stride: 1 for all placements, FEW for some. */
-static void compare_placements(sw_dtype type, sw_optimizer_format optimizer, bool tied, const char *freeze, int stride,
-                               const char *directory) {
+static void compare_placements(sw_dtype type, sw_optimizer_format optimizer, bool tied, struct sw_tuning tuning,
+                               int stride, const char *directory) {
     enum { PLACES = SW_TIERS * SW_TIERS * SW_TIERS };
     struct harness_spec spec = frozen_spec(type, tied);
     struct same_trace reference[2], trace;
-    spec.shape.tuning.freeze = freeze;
+    struct adapted adapted = {0};
+    spec.shape.tuning = tuning;
     spec.shape.optimizer = optimizer;
+    if (tuning.lora.rank > 0)
+        fill_with_adapters(&spec, &adapted);
     spec.rounding = SW_ROUND_STOCHASTIC;
     for (int grouped = 0; grouped < 2; grouped++) {
         spec.group = grouped;
@@ -224,36 +385,54 @@ static void compare_placements(sw_dtype type, sw_optimizer_format optimizer, boo
     }
     same_free(&reference[0]);
     same_free(&reference[1]);
+    sw_units_destroy(adapted.with);
 }
 
 static void placements_give_the_same_bits_untied(void **state) {
-    compare_placements(SW_F32, SW_OPTIMIZER_FP32, false, LEADING, 1, *state);
+    compare_placements(SW_F32, SW_OPTIMIZER_FP32, false, (struct sw_tuning){.freeze = LEADING}, 1, *state);
 }
 
 static void placements_give_the_same_bits_tied_with_narrow_state(void **state) {
-    compare_placements(SW_BF16, SW_OPTIMIZER_8BIT, true, LEADING, 1, *state);
+    compare_placements(SW_BF16, SW_OPTIMIZER_8BIT, true, (struct sw_tuning){.freeze = LEADING}, 1, *state);
 }
 
 static void placements_give_the_same_bits_with_frozen_tensors(void **state) {
-    compare_placements(SW_F32, SW_OPTIMIZER_FP32, false, "*.mlp.*,*norm*,blocks:2", FEW, *state);
+    compare_placements(SW_F32, SW_OPTIMIZER_FP32, false, (struct sw_tuning){.freeze = "*.mlp.*,*norm*,blocks:2"}, FEW,
+                       *state);
 }
 
 static void placements_give_the_same_bits_with_frozen_tensors_tied_with_narrow_state(void **state) {
-    compare_placements(SW_BF16, SW_OPTIMIZER_8BIT, true, "*wpe*,*attn*,blocks:1", FEW, *state);
+    compare_placements(SW_BF16, SW_OPTIMIZER_8BIT, true, (struct sw_tuning){.freeze = "*wpe*,*attn*,blocks:1"}, FEW,
+                       *state);
+}
+
+static void placements_give_the_same_bits_with_adapters(void **state) {
+    compare_placements(SW_F32, SW_OPTIMIZER_FP32, false, (struct sw_tuning){.lora = {.rank = 4}}, FEW, *state);
+}
+
+static void placements_give_the_same_bits_with_adapters_tied_with_narrow_state(void **state) {
+    compare_placements(SW_BF16, SW_OPTIMIZER_8BIT, true,
+                       (struct sw_tuning){.lora = {.rank = 8, .targets = "attention", .modules_to_save = "mlp.c_fc"}},
+                       FEW, *state);
 }
 
 static void a_resumed_training_gives_the_same_bits(void **state) {
     static const char *const places[] = {"grads=nvme,optimizer=nvme", "weights=nvme,grads=host,optimizer=host",
                                          "grads=device,optimizer=device"};
-    for (int variant = 0; variant < 6; variant++) {
+    for (int variant = 0; variant < 9; variant++) {
         struct harness_spec spec = frozen_spec(SW_BF16, variant % 2 == 1);
         struct same_trace whole, parts = {0};
         spec.shape.tuning.freeze = variant < 3 ? LEADING : "*.mlp.*,blocks:2";
         struct harness harness;
+        struct adapted adapted = {0};
         spec.shape.optimizer = (sw_optimizer_format)(variant % SW_OPTIMIZER_FORMATS);
+        if (variant >= 6) {
+            spec.shape.tuning = (struct sw_tuning){.lora = {.rank = 2}};
+            fill_with_adapters(&spec, &adapted);
+        }
         spec.rounding = SW_ROUND_STOCHASTIC;
         must(same_train(&spec, false, &whole));
-        spec.place = places[variant / 2];
+        spec.place = places[variant / 2 % 3];
         spec.directory = *state;
         must(harness_open(&spec, &harness));
         must(same_run(&harness, 1, STOPPED_STEP, false, &parts));
@@ -270,6 +449,7 @@ static void a_resumed_training_gives_the_same_bits(void **state) {
         same_free(&whole);
         same_free(&parts);
         end_watch(spec.place);
+        sw_units_destroy(adapted.with);
     }
 }
 
@@ -301,6 +481,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trained_units_have_the_gradients_of_a_whole_training),
         cmocka_unit_test(trained_tensors_have_the_gradients_of_a_whole_training),
+        cmocka_unit_test(adapters_have_the_gradients_of_their_matrices),
+        cmocka_unit_test_setup_teardown(placements_give_the_same_bits_with_adapters, harness_make_directory,
+                                        harness_remove_directory),
+        cmocka_unit_test_setup_teardown(placements_give_the_same_bits_with_adapters_tied_with_narrow_state,
+                                        harness_make_directory, harness_remove_directory),
         cmocka_unit_test_setup_teardown(placements_give_the_same_bits_untied, harness_make_directory,
                                         harness_remove_directory),
         cmocka_unit_test_setup_teardown(placements_give_the_same_bits_tied_with_narrow_state, harness_make_directory,
