@@ -1,4 +1,5 @@
-/* What of a model is trained: all, all but the tensors that --freeze names, or adapters (lora.h).
+/* The tuning of a model says what training changes: all of it, all but the tensors that --freeze names, or adapters
+ * (lora.h).
  *
  * The text of --freeze is a list of parts, with commas between them: "embedding"; "blocks:FIRST-LAST" or
  * "blocks:NUMBER", counted from 0; or a pattern of tensors' names in the checkpoint, as fnmatch has it: '*.mlp.*'. NULL

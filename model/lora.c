@@ -1,13 +1,8 @@
-/* Adapters beside the matrices of blocks: their tensors, their initial values, and their products.
- *
- * Each piece of a matrix has an adapter of its own, as each is a module of its own in PEFT, and each adapter's products
- * are its own too. Products that all pieces share would read the input once, but their results would begin at any
- * multiple of the rank, where a GPU's products want aligned operands.
- *
- * The result of A is not kept for the backward pass. To compute it again costs rank / outputs of the product beside it,
- * which is less than the memory is worth. */
+/* Adapters beside the matrices of blocks: their tensors, and the first values of these. adapter.c multiplies by them.
+ */
 #include "model/lora.h"
 
+#include "core/files/files.h"
 #include "core/rng.h"
 #include "model/model_private.h"
 
@@ -21,11 +16,6 @@
 #define WEIGHT ".weight"
 
 enum { NAME_CHARS = 128 };
-
-static const enum sw_block_tensor weights[LINEARS] = {[LINEAR_QKV] = QKV_WEIGHT,
-                                                      [LINEAR_PROJECTION] = PROJECTION_WEIGHT,
-                                                      [LINEAR_UP] = UP_WEIGHT,
-                                                      [LINEAR_DOWN] = DOWN_WEIGHT};
 
 double sw_lora_scale(const struct sw_lora *lora) {
     const double rank = (double)lora->rank, alpha = lora->alpha > 0.0 ? lora->alpha : 2.0 * rank;
@@ -77,6 +67,11 @@ static bool names(const char *part, const char *module) {
            (tail == length || module[length - tail - 1] == '.');
 }
 
+static bool ends_with(const char *text, const char *end) {
+    const size_t length = strlen(text), tail = strlen(end);
+    return tail <= length && strcmp(text + length - tail, end) == 0;
+}
+
 /* Returns in `module` the name of a tensor's module: without its last part. */
 static void module_of(const char *tensor, char module[SW_TENSOR_NAME_CHARS]) {
     const char *end = strrchr(tensor, '.');
@@ -113,9 +108,10 @@ static bool matrix_of(const struct sw_model_config *config, const struct sw_unit
                       enum linear_name linear, int piece, struct matrix *out) {
     const struct sw_tensor_names *all = sw_family_find(config->family)->names;
     char name[SW_TENSOR_NAME_CHARS];
-    if (piece >= sw_block_pieces(config, weights[linear]))
+    if (piece >= sw_block_pieces(config, sw_weight_of(linear)))
         return false;
-    snprintf(name, sizeof name, "%s%lld.%s", all->block, (long long)(u - 1), all->piece[weights[linear]][piece].name);
+    snprintf(name, sizeof name, "%s%lld.%s", all->block, (long long)(u - 1),
+             all->piece[sw_weight_of(linear)][piece].name);
     const int64_t at = find_tensor(unit, name);
     assert(at >= 0);
     const int64_t *dim = unit->tensor[at].dim;
@@ -204,6 +200,15 @@ sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *
     return SW_OK;
 }
 
+int64_t sw_lora_of(const struct sw_unit *unit, int64_t tensor) {
+    char module[SW_TENSOR_NAME_CHARS], name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
+    if (unit->tensor[tensor].added || !ends_with(unit->tensor[tensor].name, WEIGHT))
+        return -1;
+    module_of(unit->tensor[tensor].name, module);
+    snprintf(name, sizeof name, "%s%s", module, SW_LORA_A);
+    return find_tensor(unit, name);
+}
+
 /* The initial values. */
 
 struct filling {
@@ -212,22 +217,18 @@ struct filling {
     float *out;
 };
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t length = strlen(text), tail = strlen(end);
-    return tail <= length && strcmp(text + length - tail, end) == 0;
-}
-
 static sw_status fill_run(void *context, int64_t t, int64_t whole, int64_t run, int64_t at) {
     const struct filling *fill = context;
     const struct sw_tensor *tensor = &fill->unit->tensor[t];
     const bool is_a = ends_with(tensor->name, SW_LORA_A);
     const double bound = 1.0 / sqrt((double)tensor->dim[1]);
     for (int64_t i = 0; tensor->added && i < run; i++)
-        fill->out[at + i] = is_a
-                                ? (float)(bound * (2.0 * sw_rng_uniform(fill->init->seed, sw_model_stream(tensor->name),
-                                                                        (uint64_t)(whole + i)) -
-                                                   1.0))
-                                : 0.0f;
+        fill->out[at + i] =
+            is_a ? (float)(bound * (2.0 * sw_rng_uniform(fill->init->seed,
+                                                         sw_checksum(tensor->name, (int64_t)strlen(tensor->name)),
+                                                         (uint64_t)(whole + i)) -
+                                    1.0))
+                 : 0.0f;
     return SW_OK;
 }
 
@@ -249,170 +250,4 @@ struct sw_load sw_lora_load(struct sw_lora_init *init) {
     load.prepare = init->base.prepare == NULL ? NULL : prepare_base;
     load.context = init;
     return load;
-}
-
-/* The arithmetic. Beside y = x·Wᵀ an adapter adds (scale·x·Aᵀ)·Bᵀ to the columns of y that its piece has. Its gradients
- * are dB += dyᵀ·(scale·x·Aᵀ), dA += dhᵀ·x and dx += dh·A with dh = scale·dy·B. */
-
-struct products {
-    struct sw_gemm down, up;           /* x·Aᵀ and ·Bᵀ */
-    struct sw_gemm down_back, up_back; /* dh·A and dy·B */
-    struct sw_gemm a_gradient, b_gradient;
-};
-
-static struct products products_of(const struct sw_model *model, enum linear_name name,
-                                   const struct sw_adapter *adapter) {
-    const sw_dtype type = model->shape.type;
-    const struct sw_gemm *base = &model->linear[name].forward;
-    const int64_t rows = model->rows, rank = model->shape.tuning.lora.rank, in = base->k, out = adapter->cols;
-    return (struct products){
-        .down = {.m = rows, .n = rank, .k = in, .transpose_b = true, .in = type, .out = SW_F32},
-        .up = {.m = rows,
-               .n = out,
-               .k = rank,
-               .transpose_b = true,
-               .accumulate = true,
-               .in = type,
-               .out = type,
-               .c_stride = base->n},
-        .down_back = {.m = rows, .n = in, .k = rank, .accumulate = true, .in = type, .out = type},
-        .up_back = {.m = rows, .n = rank, .k = out, .in = type, .out = SW_F32, .a_stride = base->n},
-        .a_gradient =
-            {.m = rank, .n = in, .k = rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32},
-        .b_gradient = {.m = out,
-                       .n = rank,
-                       .k = rows,
-                       .transpose_a = true,
-                       .accumulate = true,
-                       .in = type,
-                       .out = SW_F32,
-                       .a_stride = base->n},
-    };
-}
-
-const struct sw_adapter *sw_adapter_of(const struct sw_model *model, int64_t unit, enum linear_name name, int piece) {
-    const struct sw_adapter *adapter =
-        model->adapter == NULL ? NULL : &model->adapter[(unit * LINEARS + name) * SW_MOST_PIECES + piece];
-    return adapter == NULL || adapter->cols == 0 ? NULL : adapter;
-}
-
-/* Writes scale·product of A and B into the work area, in the compute type, and returns it. */
-static sw_status scaled(const struct sw_model *model, const struct sw_unit_call *call, const struct sw_gemm *shape,
-                        const void *a, const void *b, const void **out) {
-    float *sums = area_at(call->work, model->work.adapter_sums);
-    void *typed = area_at(call->work, model->work.adapter);
-    SW_TRY(sw_gemm(call->stream, shape, a, b, NULL, sums, area_at(call->work, model->work.scratch)));
-    *out = typed;
-    return sw_cast_from_f32(call->stream, .type = model->shape.type, .elems = shape->m * shape->n, .from = sums,
-                            .to = typed, .scale = (float)sw_lora_scale(&model->shape.tuning.lora));
-}
-
-/* Returns the address of a piece's columns in the rows of a product's result. */
-static char *columns(const struct sw_model *model, const struct sw_adapter *adapter, const void *rows) {
-    return (char *)rows + adapter->col * sw_dtype_bytes(model->shape.type);
-}
-
-sw_status sw_adapter_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
-                             const void *x, void *y) {
-    const struct sw_adapter *adapter;
-    for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
-        const void *h;
-        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
-            continue;
-        const struct products p = products_of(model, name, adapter);
-        SW_TRY(scaled(model, call, &p.down, x, tensor_at(model, call, adapter->a), &h));
-        SW_TRY(sw_gemm(call->stream, &p.up, h, tensor_at(model, call, adapter->b), NULL, columns(model, adapter, y),
-                       area_at(call->work, model->work.scratch)));
-    }
-    return SW_OK;
-}
-
-sw_status sw_adapter_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
-                                    enum linear_name name, const void *dy, void *dx) {
-    const struct sw_adapter *adapter;
-    for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
-        const void *dh;
-        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
-            continue;
-        const struct products p = products_of(model, name, adapter);
-        SW_TRY(scaled(model, call, &p.up_back, columns(model, adapter, dy), tensor_at(model, call, adapter->b), &dh));
-        SW_TRY(sw_gemm(call->stream, &p.down_back, dh, tensor_at(model, call, adapter->a), NULL, dx,
-                       area_at(call->work, model->work.scratch)));
-    }
-    return SW_OK;
-}
-
-sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct sw_unit_call *call,
-                                     enum linear_name name, const void *x, const void *dy) {
-    void *scratch = area_at(call->work, model->work.scratch);
-    const struct sw_adapter *adapter;
-    for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
-        const void *h, *dh;
-        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
-            continue;
-        const struct products p = products_of(model, name, adapter);
-        const char *dy_piece = columns(model, adapter, dy);
-        SW_TRY(scaled(model, call, &p.down, x, tensor_at(model, call, adapter->a), &h));
-        SW_TRY(sw_gemm(call->stream, &p.b_gradient, dy_piece, h, NULL, acc_at(model, call, adapter->b), scratch));
-        SW_TRY(scaled(model, call, &p.up_back, dy_piece, tensor_at(model, call, adapter->b), &dh));
-        SW_TRY(sw_gemm(call->stream, &p.a_gradient, dh, x, NULL, acc_at(model, call, adapter->a), scratch));
-    }
-    return SW_OK;
-}
-
-/* A GPU's products take operands that begin at such multiples. */
-enum { PIECE_ALIGN_BYTES = 64 };
-
-/* Lists the adapters of a block. */
-static sw_status list_block(struct sw_model *model, int64_t u) {
-    const bool gpu = !sw_device_info(model->device).host_memory;
-    const struct sw_unit *unit = &model->units->unit[u];
-    for (int linear = 0; linear < LINEARS; linear++) {
-        int64_t col = 0;
-        struct matrix of;
-        for (int piece = 0; matrix_of(&model->config, unit, u, (enum linear_name)linear, piece, &of); piece++) {
-            char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
-            snprintf(name, sizeof name, "%s%s", of.module, SW_LORA_A);
-            const int64_t a = find_tensor(unit, name);
-            if (a >= 0)
-                model->adapter[(u * LINEARS + linear) * SW_MOST_PIECES + piece] =
-                    (struct sw_adapter){.a = (int)a, .b = (int)a + 1, .col = col, .cols = of.outputs};
-            if (a >= 0 && gpu && col * sw_dtype_bytes(model->shape.type) % PIECE_ALIGN_BYTES != 0)
-                return sw_fail(
-                    SW_ERR_UNSUPPORTED,
-                    "an adapter of %s would begin at column %lld, and a GPU multiplies from multiples of %lld "
-                    "on; leave it out of --lora-targets",
-                    of.module, (long long)col, (long long)(PIECE_ALIGN_BYTES / sw_dtype_bytes(model->shape.type)));
-            col += of.outputs;
-        }
-    }
-    return SW_OK;
-}
-
-static sw_status prepare_adapter(struct sw_model *model, enum linear_name name, const struct sw_adapter *adapter) {
-    const struct products p = products_of(model, name, adapter);
-    const struct sw_gemm *shapes[] = {&p.down, &p.up, &p.down_back, &p.up_back, &p.a_gradient, &p.b_gradient};
-    const int count = model->shape.forward_only ? 2 : (int)(sizeof shapes / sizeof shapes[0]);
-    for (int i = 0; i < count; i++)
-        SW_TRY(sw_model_prepare_product(model, shapes[i]));
-    return SW_OK;
-}
-
-sw_status sw_adapters_prepare(struct sw_model *model) {
-    const int64_t blocks = model->units->count;
-    if (model->shape.tuning.lora.rank == 0)
-        return SW_OK;
-    model->adapter = calloc((size_t)(blocks * LINEARS * SW_MOST_PIECES), sizeof *model->adapter);
-    if (model->adapter == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory for the adapters");
-    for (int64_t u = 1; u + 1 < blocks; u++) {
-        SW_TRY(list_block(model, u));
-        for (int linear = 0; linear < LINEARS; linear++)
-            for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
-                const struct sw_adapter *adapter = sw_adapter_of(model, u, (enum linear_name)linear, piece);
-                if (adapter != NULL)
-                    SW_TRY(prepare_adapter(model, (enum linear_name)linear, adapter));
-            }
-    }
-    return SW_OK;
 }

@@ -46,6 +46,9 @@ sw_status sw_lora_check(const struct sw_lora *lora);
  * modules_to_save. Each block is one unit. Refuses names that no matrix or tensor of the model has. */
 sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_units *units);
 
+/* Returns the index of the tensor A of a tensor's adapter, behind which B comes; -1: it has none. */
+int64_t sw_lora_of(const struct sw_unit *unit, int64_t tensor);
+
 /* Fills tensors that are no adapters from `base`, and initialises the adapters as PEFT does: A uniform in
  * ±1/sqrt(inputs) (Kaiming's, with a = sqrt(5)), B zero. Values of A depend only on the seed, the tensor's name and the
  * element. */

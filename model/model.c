@@ -612,8 +612,9 @@ static bool adds_to_residual(const char *name) {
     return false;
 }
 
-/* The hash is FNV-1a. */
-uint64_t sw_model_stream(const char *name) {
+/* Returns the random stream of a tensor: a hash (FNV-1a) of its name, so that it does not depend on the tensor's
+ * position. */
+static uint64_t stream_of(const char *name) {
     uint64_t hash = UINT64_C(14695981039346656037);
     for (const char *c = name; *c != '\0'; c++)
         hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211);
@@ -642,7 +643,7 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
     const bool into_residual = adds_to_residual(tensor->name);
     const double std =
         into_residual ? init->config->init_std / sqrt(2.0 * (double)init->config->layers) : init->config->init_std;
-    const uint64_t stream = sw_model_stream(tensor->name);
+    const uint64_t stream = stream_of(tensor->name);
     sw_rng_normals(init->seed, stream, (uint64_t)whole, run, out);
     for (int64_t i = 0; i < run; i++)
         out[i] *= (float)std;

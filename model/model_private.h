@@ -15,9 +15,6 @@ struct sw_block_range {
     int first, end;
 };
 struct sw_block_range sw_block_range(enum block_kind kind);
-/* Returns how many checkpoint tensors make up a tensor of the block in this configuration; 0: the model does not have
- * it. */
-int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor);
 
 struct sw_tile {
     enum block_kind kind;
@@ -83,6 +80,13 @@ struct linear {
     struct sw_gemm forward, forward_plain, forward_continued, input_gradient, weight_gradient;
 };
 enum linear_name { LINEAR_QKV, LINEAR_PROJECTION, LINEAR_UP, LINEAR_DOWN, LINEARS };
+/* Returns the matrix of a block's product. */
+static inline enum sw_block_tensor sw_weight_of(enum linear_name name) {
+    return name == LINEAR_QKV          ? QKV_WEIGHT
+           : name == LINEAR_PROJECTION ? PROJECTION_WEIGHT
+           : name == LINEAR_UP         ? UP_WEIGHT
+                                       : DOWN_WEIGHT;
+}
 
 /* The head's tiles: `rows` hidden rows and `cols` columns of the vocabulary; the last tile of each may be smaller. If
  * the vocabulary is not cut, a tile has all of it and keeps the gradient of the logits for all its rows, but the logits
@@ -229,11 +233,13 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
 sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor weight,
                           const void **out);
 
-/* Prepares a matrix product, and scratch memory for it. */
-sw_status sw_model_prepare_product(struct sw_model *model, const struct sw_gemm *shape);
-
-/* Returns the random stream of a tensor: a hash of its name, so that it does not depend on the tensor's position. */
-uint64_t sw_model_stream(const char *name);
+/* Prepares a matrix product, and makes room for its scratch memory. */
+static inline sw_status sw_model_prepare_product(struct sw_model *model, const struct sw_gemm *shape) {
+    int64_t bytes;
+    SW_TRY(sw_device_prepare_gemm(model->device, shape, &bytes));
+    model->scratch_bytes = sw_max_i64(model->scratch_bytes, bytes);
+    return SW_OK;
+}
 
 /* Lists the adapters of all units and prepares their products, after those of the blocks. */
 sw_status sw_adapters_prepare(struct sw_model *model);

@@ -342,13 +342,6 @@ static void lay_work(struct sw_model *model) {
     w->bytes = sw_max_i64(block, head);
 }
 
-sw_status sw_model_prepare_product(struct sw_model *model, const struct sw_gemm *shape) {
-    int64_t bytes;
-    SW_TRY(sw_device_prepare_gemm(model->device, shape, &bytes));
-    model->scratch_bytes = sw_max_i64(model->scratch_bytes, bytes);
-    return SW_OK;
-}
-
 /* Tells whether a product is the last of its half; the ranks of a tensor group add up its results. */
 static bool is_behind_sum(enum linear_name name) {
     return name == LINEAR_DOWN || name == LINEAR_PROJECTION;

@@ -68,15 +68,6 @@ static const struct sw_tensor_names *names_of(const struct sw_model_config *conf
     return family->names;
 }
 
-int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor) {
-    const struct sw_tensor_piece *piece = names_of(config)->piece[tensor];
-    int count = 0;
-    while (count < SW_MOST_PIECES && piece[count].name != NULL &&
-           (piece[count].when == 0 || *(const bool *)((const char *)config + piece[count].when)))
-        count++;
-    return count;
-}
-
 int sw_block_tensor_in(const struct sw_model *model, int64_t unit, enum sw_block_tensor tensor) {
     const struct sw_block_range range = sw_block_range(sw_tile_of(&model->cut, unit).kind);
     int before = 0;

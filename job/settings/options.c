@@ -439,14 +439,25 @@ static const struct peer_word words[] = {
     {.word = "logging-steps", .advice = "every step is a line of the run's log.jsonl; leave it out"},
     {.word = "num-gpus", .advice = "'mpirun -n N spillway train ...' or Slurm starts N ranks, one a GPU"},
     {.word = "nproc-per-node", .advice = "'mpirun -n N spillway train ...' or Slurm starts N ranks, one a GPU"},
-    {.word = "use-peft", .advice = "all parameters are trained; --freeze leaves out tensors"},
-    {.word = "use-lora", .advice = "all parameters are trained; --freeze leaves out tensors"},
-    {.word = "finetuning-type", .advice = "all parameters are trained; --freeze leaves out tensors"},
+    {.word = "use-peft", .flag = "--lora", .advice = "the rank of the adapters"},
+    {.word = "use-lora", .flag = "--lora", .advice = "the rank of the adapters"},
+    {.word = "finetuning-type", .flag = "--lora", .advice = "the rank of the adapters; without it all is trained"},
+    {.word = "lora-r", .flag = "--lora", .advice = "the rank of the adapters"},
+    {.word = "lora-rank", .flag = "--lora", .advice = "the rank of the adapters"},
+    {.word = "lora-target", .flag = "--lora-targets"},
+    {.word = "lora-target-modules", .flag = "--lora-targets"},
+    {.word = "lora-target-linear", .flag = "--lora-targets", .advice = "all matrices of blocks without the flag"},
+    {.word = "lora-modules-to-save", .flag = "--modules-to-save"},
+    {.word = "additional-target", .flag = "--modules-to-save"},
+    {.word = "use-rslora", .flag = "--rslora"},
+    {.word = "lora-dropout", .advice = "adapters are trained without dropout; leave it out"},
+    {.word = "use-dora", .advice = "adapters change no magnitudes; leave it out"},
 };
 
-/* Adapters have many flags, and none of them exists here. */
+/* Other trainers have many more flags for adapters. */
 static const char *const adapter_prefixes[] = {"lora", "qlora", "peft", "adapter", "load-in-4bit", "load-in-8bit"};
-static const char adapter_advice[] = "adapters are not trained here: all parameters are, or those that --freeze leaves";
+static const char adapter_advice[] = "adapters have the flags --lora, --lora-alpha, --rslora, --lora-targets and "
+                                     "--modules-to-save";
 
 /* Copies a flag in the spelling of the tables. Returns false if it is too long to be one of theirs. */
 static bool normalise(const char *typed, size_t length, char word[WORD_CHARS]) {
@@ -481,7 +492,8 @@ static sw_status fail_peer_word(const struct sw_command_line *line, const char *
         if (strcmp(words[i].word, word) == 0)
             return fail_known(line, &words[i], typed, length);
     for (size_t i = 0; i < sizeof adapter_prefixes / sizeof adapter_prefixes[0]; i++)
-        if (strncmp(word, adapter_prefixes[i], strlen(adapter_prefixes[i])) == 0)
+        if (option_find(line, "--lora", strlen("--lora")) != NULL &&
+            strncmp(word, adapter_prefixes[i], strlen(adapter_prefixes[i])) == 0)
             return sw_fail(SW_ERR_ARG, "%s has no flag %.*s: %s", line->command, (int)length, typed, adapter_advice);
     return SW_OK;
 }

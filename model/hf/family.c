@@ -2,6 +2,7 @@
 
 #include "core/json.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -725,3 +726,14 @@ const char *const sw_harmless_fields[] = {
     "_attn_implementation_autoset",
     NULL,
 };
+
+int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor) {
+    const struct sw_family *family = sw_family_find(config->family);
+    assert(family != NULL);
+    const struct sw_tensor_piece *piece = family->names->piece[tensor];
+    int count = 0;
+    while (count < SW_MOST_PIECES && piece[count].name != NULL &&
+           (piece[count].when == 0 || *(const bool *)((const char *)config + piece[count].when)))
+        count++;
+    return count;
+}

@@ -91,6 +91,9 @@ struct sw_family {
 const struct sw_family *sw_family_find(const char *name);
 /* Returns the names of all families: "gpt2, llama, ...". */
 const char *sw_family_names(void);
+/* Returns how many checkpoint tensors make up a tensor of the block in this configuration; 0: the model does not have
+ * it. */
+int sw_block_pieces(const struct sw_model_config *config, enum sw_block_tensor tensor);
 /* Names of fields that never change what is trained; each list ends with NULL. A log line says that the passed-over
  * fields, which other programs write, have no effect. */
 extern const char *const sw_harmless_fields[], *const sw_passed_over_fields[];

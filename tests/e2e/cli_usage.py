@@ -129,7 +129,7 @@ def plans():
 
 
 # Values that are texts by themselves; only a file or the rest of the command line says whether one is wrong.
-FREE_TEXT = {"M", "FILE", "FILE|DIR|-", "FILE.bin", "DIR", "DIR|DEVICE", "DIR[:SIZE]", "FOLDER", "TEXT", "TOKEN", "LINE", "PATTERN", "NAME", "P%|FILE"}
+FREE_TEXT = {"MODULES", "M", "FILE", "FILE|DIR|-", "FILE.bin", "DIR", "DIR|DEVICE", "DIR[:SIZE]", "FOLDER", "TEXT", "TOKEN", "LINE", "PATTERN", "NAME", "P%|FILE"}
 # A command line of each command that is right but for what a test adds; {} is a folder or file that is not there.
 RIGHT = {"train": "--model gpt2-tiny --init --data {} --run {}.run", "resume": "{}", "plan": "--model gpt2-tiny",
          "generate": "{} --prompt a", "eval": "{} --data {}", "export": "{} {}.out", "verify": "{}", "report": "{}",
@@ -172,7 +172,8 @@ def arguments_that_cannot_be_end_with_2():
     table = {
         "train": ("--encoding bogus", "--chat-format bogus", "--schedule bogus", "--precision int4", "--steps 0", "--steps -3", "--lr -1",
                   "--batch-tokens 0", "--seq -64", "--epochs 1 --steps 2", "--place nowhere=host", "--order 0", "--val 60%",
-                  "--nvme {}:3QQ", "--lr-scale x", "--freeze half", "--zero 4", "--tensor 0", "--tensor 2", "--zero-secondary two",
+                  "--nvme {}:3QQ", "--lr-scale x", "--freeze half", "--lora -1", "--lora 4 --freeze embedding", "--lora-alpha 2",
+                  "--lora 4 --lora-targets q_proj,,v_proj", "--lora 4 --lora-alpha -1", "--zero 4", "--tensor 0", "--tensor 2", "--zero-secondary two",
                   "--device-memory -1GiB", "--device-memory 3QQ", "--time-limit soon", "--save-every 0", "--zero-secondary node --zero 2",
                   "--reduce int8", "--gather int8", "--sequence-parallel yes", "--rounding stochastic", "--seed 1 --seed 2",
                   "--nvme {}" + " --nvme {}" * 64, "extra", "-- extra"),

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/rng.h"
 #include "core/size.h"
 
 enum { PLACE_CHARS = 128, FROZEN_UNITS = 3, STOPPED_STEP = 3, MOST_UNITS = 16, TEXT_CHARS = 64, FEW = 4 };
@@ -201,10 +200,10 @@ struct adapted {
 
 /* Returns an element of an adapter's tensor, as if it had been trained for long. */
 static double adapter_value(const char *module, const char *end, int64_t at) {
-    uint64_t stream = 1;
-    for (const char *c = module; *c != '\0'; c++)
-        stream = 31 * stream + (uint64_t)*c;
-    return (float)(0.2 * sw_rng_uniform(SAME_SEED, stream + (strcmp(end, SW_LORA_A) == 0), (uint64_t)at) - 0.1);
+    const uint64_t stream =
+        31 * strlen(module) + (uint64_t)module[strlen(module) - 1] + (end[sizeof ".lora_" - 1] == 'A');
+    const uint64_t mixed = ((uint64_t)at + stream * 7919) * UINT64_C(0x9e3779b97f4a7c15);
+    return (float)(0.2 * (double)(mixed >> 40) / 0x1p24 - 0.1);
 }
 
 /* Copies the name of a tensor without its end. Returns false if it ends in another way. */
