@@ -112,7 +112,9 @@ static void say_start(const struct sw_trainer *trainer) {
     say_data(trainer);
     if (settings->lr_was_open)
         sw_log_info("learning rate: %g, as --lr auto is for %s; --lr sets another", settings->lr,
-                    settings->init ? "random weights" : "loaded weights");
+                    settings->init                   ? "random weights"
+                    : settings->tuning.lora.rank > 0 ? "adapters"
+                                                     : "loaded weights");
     if (settings->dry_run)
         return;
     sw_costs_say_kill(trainer);

@@ -90,10 +90,14 @@ sw_status sw_embedding_unit_forward(struct sw_model *model, const struct sw_unit
                                 tokens_part(model), positions_from(model, call));
 }
 
+/* A plan has no such pass of a frozen embedding; only a measurement asks for it, and finds it free. */
 sw_status sw_embedding_unit_backward(struct sw_model *model, const struct sw_unit_call *call) {
+    float *table_acc = acc_at(model, call, TOKEN_TABLE);
+    if (table_acc == NULL)
+        return SW_OK;
     return sw_embedding_backward(call->stream, model->shape.type, model->shape.batch, model->shape.seq,
                                  model->config.hidden, call->tokens, sw_token_part(model, call, TOKEN_DOCUMENT_START),
-                                 call->grad, acc_at(model, call, TOKEN_TABLE),
+                                 call->grad, table_acc,
                                  has_position_table(model) ? acc_at(model, call, POSITION_TABLE) : NULL,
                                  tokens_part(model), positions_part(model));
 }

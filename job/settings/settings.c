@@ -464,6 +464,7 @@ enum { AUTO_STEPS = 1000, AUTO_MOST_WARMUP = 100 };
  * nothing to lose. */
 #define AUTO_LR_LOADED 1e-5
 #define AUTO_LR_RANDOM 3e-4
+#define AUTO_LR_ADAPTERS 1e-4
 /* Grains of a chunk if --chunk-grains is "auto". A GPU gets larger ones: short copies keep its link busy only half of
  * the time. AUTO_MOST_CHUNKS limits the chunks of a rank's part of the model, and so the plan's ops. */
 enum { AUTO_CHUNK_GRAINS = 16, AUTO_GPU_CHUNK_GRAINS = 64, AUTO_MOST_CHUNKS = 16384 };
@@ -597,7 +598,7 @@ static sw_status check_frozen(const struct sw_settings *s, const struct sw_model
 static void resolve_lr(struct sw_settings *s) {
     s->lr_was_open |= s->lr == (double)SW_OPTION_AUTO;
     if (s->lr == (double)SW_OPTION_AUTO)
-        s->lr = s->init ? AUTO_LR_RANDOM : AUTO_LR_LOADED;
+        s->lr = s->init ? AUTO_LR_RANDOM : s->tuning.lora.rank > 0 ? AUTO_LR_ADAPTERS : AUTO_LR_LOADED;
 }
 
 sw_status sw_settings_resolve(struct sw_settings *s, const struct sw_model_config *config,

@@ -133,8 +133,8 @@ static const struct sw_option options[] = {
      .value = "MODULES", .what = "modules that are trained whole beside adapters: lm_head"},
     {.name = "--lr", REAL(lr), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "RATE", .real_min = 0,
      .real_max = 1e3, .allow_auto = true,
-     .what = "learning rate after the warm-up, the highest of the schedule; auto: 1e-5 for loaded weights, 3e-4 with "
-             "--init"},
+     .what = "learning rate after the warm-up, the highest of the schedule; auto: 1e-5 for loaded weights, 1e-4 with --lora, "
+             "3e-4 with --init"},
     {.name = "--lr", REAL(lr), .commands = RESUME, .group = LEARNING, .value = "RATE", .real_min = 0, .real_max = 1e3,
      .what = "learning rate after the warm-up, the highest of the schedule"},
     {.name = "--warmup", INT(warmup), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "STEPS",

@@ -1,0 +1,155 @@
+"""--lora as a user has it: a run begins with the losses of its base, trains adapters alone, and goes on with the same bits
+wherever its state is, however many ranks it has, and after it was killed."""
+
+import json
+import os
+import signal
+import time
+
+import hf_folder
+import program
+from program import script_test
+from ranks_jobs import threads
+
+SCRATCH = program.scratch_folder()
+DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(7, 30000))
+STEPS, HALF, LONG = 6, 3, 100
+LORA = ("--lora", 4)
+EVERYTHING_AWAY = "weights=nvme,acts=nvme,grads=nvme,optimizer=nvme"
+
+
+def path(*names):
+    return os.path.join(SCRATCH, *names)
+
+
+FOLDER = hf_folder.make(path("folder"), hf_folder.config(), hf_folder.safetensors(hf_folder.tensors(3)))
+GPT2, LLAMA = (FOLDER,), ("llama-tiny", "--init")
+
+
+def train(run, *more, model=GPT2, steps=STEPS, place="optimizer=nvme"):
+    schedule = () if "--schedule-steps" in more else ("--schedule-steps", STEPS)
+    return ["train", "--model", *model, "--data", DATA, "--run", path(run), "--steps", steps, *schedule, "--warmup", 1,
+            "--lr", "1e-2", *program.SHAPE, "--place", place, *more]
+
+
+def losses(run):
+    return [line["loss"] for line in program.steps_of(path(run))]
+
+
+def a_run_begins_as_its_base_and_learns():
+    problems = []
+    for name, model in (("gpt2", GPT2), ("llama", LLAMA)):
+        program.must(*train(name + "-base", model=model, steps=1))
+        program.must(*train(name, *LORA, model=model))
+        base, found = losses(name + "-base"), losses(name)
+        # The adapters add zeros to each product.
+        problems += [] if found[0] == base[0] else [f"{name}: the first loss is {found[0]}, that of the base {base[0]}"]
+        problems += [] if found[-1] < found[0] - 0.1 else [f"{name}: losses {found}"]
+        verified = json.loads(program.must("verify", path(name), "--json").out)
+        problems += [] if verified["bad"] == [] else [f"{name}: verify says {verified['bad']}"]
+    return problems
+
+
+def kill_at(run, step):
+    """Ends a started run as a power button does, once its log has the step."""
+    process = program.start(*train(run, *LORA, "--save-every", 1, "--schedule-steps", LONG, steps=LONG, place=EVERYTHING_AWAY))
+    end = time.monotonic() + 60
+    log = path(run, "log.jsonl")
+    while time.monotonic() < end and not (os.path.exists(log) and len(program.steps_of(path(run))) >= step):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def a_resumed_run_has_the_same_bits():
+    """Also after kill -9, with all state elsewhere, narrow moments, and modules that are trained whole."""
+    problems = []
+    for name, model, *more in (("whole", GPT2), ("llama-whole", LLAMA, "--rslora", "--lora-targets", "q_proj,down_proj"),
+                               ("narrow", LLAMA, "--precision", "bf16", "--optimizer-state", "8bit",
+                                "--modules-to-save", "lm_head,norm")):
+        program.must(*train(name, *LORA, *more, model=model))
+        parts = name + "-in-parts"
+        program.must(*train(parts, *LORA, *more, model=model, steps=HALF, place=EVERYTHING_AWAY))
+        program.must("resume", path(parts), "--steps", STEPS, "--place", "weights=host,grads=host,optimizer=host")
+        if program.numbers_of(path(name)) != program.numbers_of(path(parts)):
+            problems.append(f"{name}: other numbers")
+    kill_at("killed", HALF)
+    left = len(program.steps_of(path("killed")))
+    program.must("resume", path("killed"), "--steps", LONG)
+    program.must(*train("not-killed", *LORA, "--schedule-steps", LONG, steps=LONG, place="weights=host"))
+    problems += [] if left < LONG else ["the kill came after the last step"]
+    same = program.numbers_of(path("killed")) == program.numbers_of(path("not-killed"))
+    return problems + ([] if same else ["other numbers after a kill"])
+
+
+def two_ranks(*arguments):
+    done = program.limits.run(threads(2, program.command(*arguments)), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"two ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
+
+
+def ranks_share_adapters():
+    """Every stage of two ranks has the numbers of stage 0; one rank goes on with a run of two, and two with that."""
+    problems, expected = [], None
+    for stage in range(3):
+        run = f"stage-{stage}"
+        two_ranks(*train(run, *LORA, "--zero", stage, steps=HALF))
+        expected = expected or program.numbers_of(path(run))
+        problems += [] if program.numbers_of(path(run)) == expected else [f"{run}: other numbers"]
+        program.must("resume", path(run), "--steps", STEPS - 1)
+        two_ranks("resume", path(run), "--steps", STEPS)
+    two_ranks(*train("open-stage", *LORA, steps=1))
+    return problems
+
+
+def other_commands_read_adapters():
+    problems = []
+    program.must(*train("read", *LORA))
+    loss = [json.loads(program.must("eval", source, "--data", DATA, "--precision", "fp32", "--json").out)["loss"]
+            for source in (FOLDER, path("read"))]
+    problems += [] if loss[1] < loss[0] - 0.1 else [f"eval of the base and of the run: {loss}"]
+    say = ("--prompt", "the ", "--max-tokens", 10, "--temperature", 0, "--precision", "fp32")
+    texts = [program.must("generate", source, *say).out for source in (FOLDER, path("read"))]
+    return problems + ([] if texts[0] != texts[1] else [f"generate of the base and of the run: {texts[0]!r}"])
+
+
+def what_cannot_be_is_refused():
+    table = [("a target of nothing", ("--lora-targets", "attn.q"), 1, "'attn.q'", "no matrix"),
+             ("one of two targets", ("--lora-targets", "c_attn,c_prj"), 1, "'c_prj'", "no matrix"),
+             ("a module of nothing", ("--modules-to-save", "lm_haed"), 1, "'lm_haed'", "no module"),
+             ("an empty part", ("--lora-targets", "c_attn,"), 2, "empty part"),
+             ("blocks in tiles", ("--tiles", 2), 1, "whole blocks"),
+             ("8-bit weights", ("--precision", "fp8"), 1, "fp8"),
+             ("too large a rank", ("--lora", 4000), 2, "1024"),
+             ("with --freeze", ("--freeze", "embedding"), 2, "leave out --freeze"),
+             ("positions without the table", ("--modules-to-save", "wpe"), 1, "wpe", "wte")]
+    problems = []
+    for what, more, status, *words in table:
+        arguments = train("none", *(LORA if "--lora" not in more else ()), *more)
+        problems += program.refused(what, arguments, *words, status=status, watched=[SCRATCH])
+    program.must(*train("fixed", *LORA, steps=1))
+    return problems + program.refused("another rank at a resume", ["resume", path("fixed"), "--lora", 8], "--lora", status=2,
+                                      watched=[path("fixed")])
+
+
+def a_recipe_repeats_it():
+    program.must(*train("first", *LORA, "--lora-alpha", 3, "--lora-targets", "attention"))
+    program.must("train", "--recipe", path("first", "recipe.yaml"), "--run", path("again"))
+    return [] if program.numbers_of(path("first")) == program.numbers_of(path("again")) else ["other numbers"]
+
+
+def a_plan_shows_what_adapters_save():
+    plan = ["plan", "--model", "gpt2-tiny", *program.SHAPE, "--place", "optimizer=nvme", "--nvme", SCRATCH, "--rates",
+            path("rates.json")]
+    some = json.loads(program.must(*plan, *LORA, "--json").out)
+    frozen, problems = some["frozen"], []
+    if frozen["units"] != 4 or not 0 < frozen["parameters"] < 130000:
+        problems.append(f"{frozen}")
+    if not some["disk_bytes"] < frozen["without"]["disk_bytes"] / 4:
+        problems.append(f"{some['disk_bytes']} bytes of disk, {frozen['without']['disk_bytes']} without adapters")
+    shown = program.must(*plan, *LORA).out
+    return problems + [f"no line '{line}'" for line in ("frozen: 4 of 4 units", "with --lora", "without") if line not in shown]
+
+
+script_test.run(a_run_begins_as_its_base_and_learns, a_resumed_run_has_the_same_bits, ranks_share_adapters,
+                other_commands_read_adapters, what_cannot_be_is_refused, a_recipe_repeats_it, a_plan_shows_what_adapters_save)
