@@ -12,7 +12,7 @@ struct exporter {
 static sw_status write_folder(void *context) {
     static const sw_dtype types[] = {SW_F32, SW_BF16, SW_F16};
     struct exporter *e = context;
-    SW_TRY(sw_source_open_any(e->given->from, &e->given->nvme, &e->source));
+    SW_TRY(sw_source_open_any(e->given->from, &(struct sw_run_moved){&e->given->nvme, e->given->model}, &e->source));
     const struct sw_checkpoint_format format = {.type = types[e->given->type],
                                                 .shard_bytes = e->given->shard_bytes,
                                                 .turn_end = *sw_source_turn_end(e->source)};

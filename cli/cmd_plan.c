@@ -8,9 +8,11 @@
 #include "job/settings/settings.h"
 #include "job/store.h"
 #include "job/what_if.h"
+#include "model/hf/folder_contents.h"
 #include "report/timeline_svg.h"
 #include "run/agreement.h"
 #include "run/data/text_data.h"
+#include "run/folder/frozen.h"
 #include "run/folder/source.h"
 #include "run/steplog.h"
 #include "run/trace_file.h"
@@ -351,9 +353,14 @@ static void plan_explain(const struct sw_job *p) {
     print_rival(p);
 }
 
-/* Returns the bytes of the file of frozen weights, without header and checksums. */
-static int64_t plan_frozen_bytes(const struct sw_plan *plan) {
-    return sw_units_frozen_grains(plan->spec.units) * SW_GRAIN_ELEMS * (int64_t)sizeof(float);
+/* Returns whether a run reads its frozen weights from the model's folder, instead of a copy in its own. A preset, or a
+ * folder without weights, can only be trained with --init. */
+static bool reads_base(const struct sw_settings *settings) {
+    return settings->model != NULL && sw_folder_has_weights(settings->model);
+}
+
+static int64_t frozen_file_bytes(const struct sw_job *p) {
+    return sw_frozen_file_bytes(p->plan->spec.units, reads_base(p->settings));
 }
 
 static struct sw_unfrozen row_of(const struct sw_job *p) {
@@ -380,11 +387,12 @@ static void print_frozen(const struct sw_job *p) {
     char size[SW_SIZE_CHARS], units[SW_COUNT_CHARS], parameters[SW_COUNT_CHARS];
     if (!sw_tuning_freezes(&p->settings->tuning))
         return;
-    sw_command_print(0, INDENT, "frozen: %lld of %s, %s of the parameters, whose file takes %s",
-                     (long long)sw_units_frozen(p->plan->spec.units),
-                     sw_format_count(p->plan->spec.units->count, "unit", units),
-                     sw_format_large(sw_units_frozen_parameters(p->plan->spec.units), parameters),
-                     sw_format_size(plan_frozen_bytes(p->plan), size));
+    sw_command_print(
+        0, INDENT, "frozen: %lld of %s, %s of the parameters, %s takes %s",
+        (long long)sw_units_frozen(p->plan->spec.units), sw_format_count(p->plan->spec.units->count, "unit", units),
+        sw_format_large(sw_units_frozen_parameters(p->plan->spec.units), parameters),
+        reads_base(p->settings) ? "which stay in the model's folder; the file of their checksums" : "whose file",
+        sw_format_size(frozen_file_bytes(p), size));
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row(p->settings->tuning.lora.rank > 0 ? "with --lora" : "with --freeze", &with);
     if (p->price.unfrozen.fits)
@@ -644,9 +652,10 @@ static json_t *unfrozen_json(const struct sw_unfrozen *u) {
 static json_t *frozen_json(const struct sw_job *p) {
     if (!sw_tuning_freezes(&p->settings->tuning))
         return json_null();
-    return json_pack("{s:I, s:I, s:I, s:o}", "units", (json_int_t)sw_units_frozen(p->plan->spec.units), "parameters",
-                     (json_int_t)sw_units_frozen_parameters(p->plan->spec.units), "bytes",
-                     (json_int_t)plan_frozen_bytes(p->plan), "without", unfrozen_json(&p->price.unfrozen));
+    return json_pack("{s:I, s:I, s:I, s:b, s:o}", "units", (json_int_t)sw_units_frozen(p->plan->spec.units),
+                     "parameters", (json_int_t)sw_units_frozen_parameters(p->plan->spec.units), "bytes",
+                     (json_int_t)frozen_file_bytes(p), "in_model", reads_base(p->settings), "without",
+                     unfrozen_json(&p->price.unfrozen));
 }
 
 static json_t *update_prices_json(const struct sw_job *p) {

@@ -31,17 +31,20 @@ static void on_bad(void *context, const struct sw_store_bad_grain *bad) {
     struct verification *v = context;
     if (v->given->json)
         json_array_append_new(v->bad_grains,
-                              json_pack("{s:I, s:I, s:s, s:s, s:I, s:s}", "unit", (json_int_t)bad->unit, "grain",
+                              json_pack("{s:I, s:I, s:s, s:s, s:I, s:s, s:s?}", "unit", (json_int_t)bad->unit, "grain",
                                         (json_int_t)bad->grain, "state", v->state, "file", bad->path, "offset",
-                                        (json_int_t)bad->offset_bytes, "reason", reason(bad)));
+                                        (json_int_t)bad->offset_bytes, "reason", reason(bad), "tensor", bad->tensor));
     else
-        printf("grain %lld of unit %lld (%s) at offset %lld of %s: %s\n", (long long)bad->grain, (long long)bad->unit,
-               v->state, (long long)bad->offset_bytes, bad->path, reason(bad));
+        printf("grain %lld of unit %lld (%s%s%s) at offset %lld of %s: %s\n", (long long)bad->grain,
+               (long long)bad->unit, v->state, bad->tensor != NULL ? ", " : "", bad->tensor != NULL ? bad->tensor : "",
+               (long long)bad->offset_bytes, bad->path, reason(bad));
 }
 
 static sw_status open_stores(struct verification *v) {
     struct sw_run run = {0};
     sw_status status = sw_run_open_to_read(v->given->from, &v->given->nvme, &run, &v->stores);
+    if (status == SW_OK)
+        status = sw_run_move_model(&run, v->given->model);
     if (status == SW_OK)
         status = sw_model_units(&run.config, run.settings.tiles, run.optimizer, &run.settings.tuning, &v->units);
     if (status == SW_OK)
@@ -95,8 +98,15 @@ static sw_status report_bad(const struct verification *v, long long step) {
                    (long long)v->bad, SW_COUNT(v->grains, "grain"), step, v->bad == 1 ? "is" : "are", previous);
 }
 
-/* Frozen weights never change, so any undamaged copy of their file will do. */
+/* Frozen weights never change, so any undamaged copy of them will do. */
 static sw_status report_bad_frozen(const struct verification *v) {
+    const char *base = sw_frozen_base(v->frozen);
+    if (base != NULL)
+        return sw_fail(SW_ERR_CORRUPT,
+                       "%lld of the %s of frozen weights, which the run reads from %s, %s bad: put its files back as "
+                       "they were, or name a whole copy of the model by --model DIR",
+                       (long long)v->frozen_bad, SW_COUNT(v->frozen_grains, "grain"), base,
+                       v->frozen_bad == 1 ? "is" : "are");
     return sw_fail(SW_ERR_CORRUPT,
                    "%lld of the %s of frozen weights %s bad: restore %s/" SW_FROZEN_NAME " from any copy of the run",
                    (long long)v->frozen_bad, SW_COUNT(v->frozen_grains, "grain"), v->frozen_bad == 1 ? "is" : "are",

@@ -70,6 +70,9 @@ static const struct sw_option options[] = {
     {.name = "--nvme", .kind = SW_OPTION_LIST, AT(nvme), .commands = PASSES | EXPORT | VERIFY, .group = INPUT,
      .value = "DIR|DEVICE",
      .what = "where the run's store is now, if it moved; repeat for a striped store; default: where the run has it"},
+    {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .commands = PASSES | EXPORT | VERIFY, .group = INPUT,
+     .value = "DIR",
+     .what = "where the model is now whose frozen weights the run reads, if it moved; default: where the run has it"},
 
     {.name = "OUT", .kind = SW_OPTION_STRING, AT(to), .commands = EXPORT, .group = OUTPUT, .required = true,
      .what = "folder to write: new, or empty"},

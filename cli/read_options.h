@@ -11,6 +11,7 @@
 struct sw_read_options {
     char *from;                 /* folder of a run or a Hugging Face folder */
     struct sw_option_list nvme; /* current places of the run's store; empty: where the run has it */
+    char *model;                /* current folder of the model that the run reads; NULL: where the run has it */
     struct sw_inference_options inference;
     bool json;
     /* Eval. */

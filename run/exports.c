@@ -556,9 +556,12 @@ static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_ma
     const struct sw_checkpoint_format format = {
         .type = SW_F32, .shard_bytes = SW_CHECKPOINT_SHARD_BYTES, .turn_end = trainer->run.turn_end};
     const struct sw_load trained = gathered_masters_load(masters);
-    const struct sw_load from = sw_frozen_load(trainer->frozen, &trained);
-    return sw_checkpoint_write(path, &trainer->run.config, gathered_masters_units(masters), &format, &from,
-                               trainer->model_folder);
+    struct sw_load from;
+    SW_TRY(sw_frozen_load(trainer->frozen, &trained, &from));
+    const sw_status status = sw_checkpoint_write(path, &trainer->run.config, gathered_masters_units(masters), &format,
+                                                 &from, trainer->model_folder);
+    sw_frozen_rest(trainer->frozen);
+    return status;
 }
 
 static bool has(struct exports *exports, int64_t step) {

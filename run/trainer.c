@@ -40,16 +40,24 @@
 #define GB 1e-9
 
 struct loading {
-    const struct sw_trainer *trainer;
+    struct sw_trainer *trainer;
     struct sw_progress progress;
     int64_t total_bytes; /* bytes to read and to write */
+    const char *stopped; /* the error of a stop request */
 };
 
-/* Shows the progress. A stop request ends the loading at once: before the first commit nothing is worth finishing. */
+static struct loading begin_loading(struct sw_trainer *trainer, const char *what, int64_t total_bytes) {
+    return (struct loading){.trainer = trainer,
+                            .progress =
+                                sw_progress_begin(what, stderr, sw_log_takes_escapes(STDERR_FILENO), sw_now_ns()),
+                            .total_bytes = total_bytes};
+}
+
+/* Shows the progress. A stop request ends the loading at once: before the first step nothing is worth finishing. */
 static sw_status show_progress(void *context, int64_t done_grains, int64_t total_grains) {
     struct loading *loading = context;
     if (*loading->trainer->stop)
-        return sw_fail(SW_ERR_STOPPED, "stopped before the first commit, so nothing is left of the run");
+        return sw_fail(SW_ERR_STOPPED, "%s", loading->stopped);
     const double share = (double)done_grains / (double)total_grains;
     sw_progress_at(&loading->progress, (int64_t)(share * (double)loading->total_bytes), loading->total_bytes,
                    sw_now_ns());
@@ -62,17 +70,28 @@ static void say_rate(int64_t read_bytes, int64_t written_bytes, int64_t nanoseco
                 GB * (double)read_bytes, GB * (double)written_bytes, GB * total / seconds);
 }
 
+/* Keeps the checksums of the weights that the run's base has. Writes run.json again, which lacked their digest. */
+static sw_status keep_base(void *context) {
+    struct sw_trainer *trainer = ((struct loading *)context)->trainer;
+    if (sw_frozen_base(trainer->frozen) == NULL)
+        return SW_OK;
+    SW_TRY(sw_frozen_finish(trainer->frozen, trainer->folder, trainer->ranks));
+    trainer->run.frozen_digest = sw_frozen_digest(trainer->frozen);
+    return sw_ranks_first(trainer->ranks, sw_run_write(trainer->folder, &trainer->run));
+}
+
 /* Loads the trainer's source into its engine, commits the weights as step 0, and closes the source. */
 static sw_status load_weights(struct sw_trainer *trainer) {
     const int64_t start_ns = sw_now_ns(), written_before = sw_store_counters(trainer->store).write_bytes;
-    struct loading loading = {
-        .trainer = trainer,
-        .progress = sw_progress_begin("loading the weights", stderr, sw_log_takes_escapes(STDERR_FILENO), start_ns),
-        .total_bytes = sw_source_bytes_to_read(trainer->source) + sw_writes_of_loading(trainer->job.plan)};
+    const int64_t bytes = sw_source_bytes_to_read(trainer->source) + sw_writes_of_loading(trainer->job.plan);
     const struct sw_load source = sw_source_load(trainer->source);
-    struct sw_load load = sw_frozen_load(trainer->frozen, &source);
+    struct sw_load load;
+    SW_TRY(sw_frozen_load(trainer->frozen, &source, &load));
+    struct loading loading = begin_loading(trainer, "loading the weights", bytes);
+    loading.stopped = "stopped before the first commit, so nothing is left of the run";
     load.progress = show_progress;
     load.progress_context = &loading;
+    load.loaded = keep_base;
     const sw_status status = sw_engine_load(trainer->engine, &load);
     sw_progress_break(&loading.progress);
     if (status == SW_OK)
@@ -80,6 +99,20 @@ static sw_status load_weights(struct sw_trainer *trainer) {
                  sw_now_ns() - start_ns);
     sw_source_close(trainer->source);
     trainer->source = NULL;
+    return status;
+}
+
+/* Loads the frozen weights of a run that is resumed. */
+static sw_status load_frozen(struct sw_trainer *trainer) {
+    struct sw_load load;
+    SW_TRY(sw_frozen_load(trainer->frozen, &(struct sw_load){0}, &load));
+    struct loading loading = begin_loading(trainer, "loading the frozen weights", sw_frozen_bytes(trainer->frozen));
+    loading.stopped = "stopped before the first step; the run is as it was";
+    load.progress = show_progress;
+    load.progress_context = &loading;
+    const sw_status status = sw_engine_load_frozen(trainer->engine, &load);
+    sw_progress_break(&loading.progress);
+    sw_frozen_rest(trainer->frozen);
     return status;
 }
 
@@ -357,6 +390,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     if (trainer == NULL)
         return;
     sw_engine_close(trainer->engine);
+    sw_frozen_close(trainer->frozen);
     if (trainer->store != NULL)
         sw_store_close(trainer->store);
     if (trainer->data != NULL)
@@ -364,7 +398,6 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     sw_samples_close(trainer->samples);
     sw_job_release(&trainer->job);
     sw_source_close(trainer->source);
-    sw_frozen_close(trainer->frozen);
     json_decref(trainer->given);
     free(trainer->model_folder);
     sw_timeline_file_close(trainer->timeline);
@@ -483,11 +516,15 @@ static sw_status write_frozen(struct sw_trainer *trainer, const struct sw_units 
     return status;
 }
 
-/* Writes the frozen weights into a file of the run, from which all ranks load them. */
+/* Writes the frozen weights into a file of the run, from which all ranks load them. Weights of a Hugging Face folder
+ * stay there; their checksums follow when they are loaded (keep_base). */
 static sw_status keep_frozen(struct sw_trainer *trainer) {
     const struct sw_units *units = sw_model_get_units(trainer->job.model);
     if (!sw_tuning_freezes(&trainer->run.settings.tuning))
         return SW_OK;
+    if (sw_source_is_folder(trainer->source))
+        return sw_ranks_agree_on_error(trainer->ranks,
+                                       sw_frozen_begin(trainer->run.settings.model, units, &trainer->frozen));
     SW_TRY(sw_ranks_first(trainer->ranks, write_frozen(trainer, units)));
     SW_TRY(sw_ranks_agree_on_error(trainer->ranks,
                                    sw_frozen_open(trainer->folder, &trainer->run, units, &trainer->frozen)));
@@ -693,14 +730,43 @@ static sw_status leave_secondary(struct sw_settings *settings) {
     return settings->zero_secondary != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
 }
 
+/* Applies the edit. A model that it names becomes the run's only after its weights were checked (keep_moved_model). */
+static sw_status change_run(struct sw_trainer *trainer, const struct change *change) {
+    struct sw_run *run = &trainer->run;
+    char *before = strdup(run->settings.model);
+    if (before == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the settings");
+    const sw_status status = apply_change(change, trainer, &run->settings);
+    char *now = run->settings.model;
+    run->settings.model = before;
+    if (strcmp(now, before) == 0)
+        free(now);
+    else
+        run->moved_model = now;
+    return status;
+}
+
+/* Names the model's new place in run.json. */
+static sw_status keep_moved_model(struct sw_trainer *trainer) {
+    struct sw_run *run = &trainer->run;
+    if (run->moved_model == NULL)
+        return SW_OK;
+    free(run->settings.model);
+    run->settings.model = run->moved_model;
+    run->moved_model = NULL;
+    SW_TRY(sw_settings_make_paths_absolute(&run->settings));
+    return sw_run_write(trainer->folder, run);
+}
+
 static sw_status read_run(struct sw_trainer *trainer, const struct change *change) {
     struct sw_settings *settings = &trainer->run.settings;
     SW_TRY(sw_run_read(trainer->folder, &trainer->run));
-    SW_TRY(sw_run_model_folder(trainer->folder, settings->model, &trainer->model_folder));
     trainer->past_schedule = sw_settings_schedule(settings);
     if (sw_ranks_count(trainer->ranks) == 1)
         SW_TRY(leave_secondary(settings));
-    SW_TRY(apply_change(change, trainer, settings));
+    SW_TRY(change_run(trainer, change));
+    const char *model = trainer->run.moved_model != NULL ? trainer->run.moved_model : settings->model;
+    SW_TRY(sw_run_model_folder(trainer->folder, model, &trainer->model_folder));
     return settings->trace != NULL && sw_ranks_rank(trainer->ranks) == 0 ? sw_trace_file_check(settings->trace) : SW_OK;
 }
 
@@ -766,8 +832,8 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     sw_ranks_keep(ranks);
     SW_TRY(trainer_open_engine(trainer));
     SW_TRY(sw_engine_restore(trainer->engine));
-    const struct sw_load frozen = sw_frozen_load(trainer->frozen, &(struct sw_load){0});
-    return sw_engine_load_frozen(trainer->engine, &frozen);
+    SW_TRY(load_frozen(trainer));
+    return sw_ranks_first(ranks, keep_moved_model(trainer));
 }
 
 sw_status sw_trainer_resume(const char *folder, struct sw_ranks *ranks, const volatile sig_atomic_t *stop,

@@ -598,6 +598,10 @@ const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tenso
     return &tensors->tensors[index];
 }
 
+const char *sw_safetensors_path(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor) {
+    return tensors->paths[tensor->file];
+}
+
 const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *tensors, const char *name) {
     int64_t from = 0, to = tensors->count;
     while (from < to) {

@@ -35,6 +35,8 @@ int64_t sw_safetensors_count(const struct sw_safetensors *tensors);
 const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tensors, int64_t index);
 /* Returns the tensor of that name, or NULL. */
 const struct sw_safetensor *sw_safetensors_find(const struct sw_safetensors *tensors, const char *name);
+/* Returns the path of the file that has a tensor, valid until the close. */
+const char *sw_safetensors_path(const struct sw_safetensors *tensors, const struct sw_safetensor *tensor);
 /* Reads elements [first, first+count), widened to fp32. Several threads may read at once, but no other call may run at
  * the same time. */
 sw_status sw_safetensors_read_f32(struct sw_safetensors *tensors, const struct sw_safetensor *tensor, int64_t first,

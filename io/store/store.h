@@ -257,6 +257,7 @@ struct sw_store_bad_grain {
     const char *path;
     int64_t offset_bytes;
     int error;
+    const char *tensor; /* a tensor that has elements of the grain; NULL: the file is a store */
 };
 
 /* Functions that receive the findings of a verification, grain by grain in order. Members may be NULL. */

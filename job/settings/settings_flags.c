@@ -53,6 +53,8 @@ static const struct sw_option options[] = {
      .what = "Hugging Face folder, or the name of a preset (listed below); required without --largest"},
     {.name = "--model", TEXT(model), .commands = STEP, .group = RUN, .initial = "gpt2-124m", .value = "M",
      .what = "Hugging Face folder, or the name of a preset (listed below); the weights are random"},
+    {.name = "--model", TEXT(model), .commands = RESUME, .group = RUN, .value = "DIR",
+     .what = "where the model is now whose frozen weights the run reads, if it moved; it must hold the same weights"},
     {.name = "--init", FLAG(init), .commands = TRAIN, .group = RUN,
      .what = "start from random weights instead of the folder's"},
     {.name = "--data", MANY(data), .commands = TRAIN, .group = RUN, .required = true, .value = "FILE",

@@ -346,7 +346,9 @@ struct sw_checkpoint {
     struct checkpoint_names *names;
     char root[SW_SAFETENSORS_NAME_CHARS]; /* what the family puts before the names of its body, such as "model." */
     const struct sw_units *units;
-    const struct sw_safetensor ***found; /* the file's tensor, by unit and by tensor of the unit */
+    bool frozen_only; /* only frozen tensors are matched and read */
+    /* The file's tensor, by unit and by tensor of the unit; NULL: it is not read. */
+    const struct sw_safetensor ***found;
     int64_t *first_grain; /* first grain of each unit, counted over all units; count + 1 entries, the last is the number
                              of all grains */
     int64_t ahead;        /* the first grain, counted over all units, whose reads have not been announced */
@@ -543,11 +545,11 @@ static sw_status match_all(struct sw_checkpoint *checkpoint, const char *folder)
         if (checkpoint->found[u] == NULL)
             return sw_fail(SW_ERR_NOMEM, "no memory to match the tensors of %s", folder);
         for (int64_t t = 0; t < unit->tensor_count; t++)
-            if (!unit->tensor[t].added)
+            if (!unit->tensor[t].added && (unit->tensor[t].frozen || !checkpoint->frozen_only))
                 SW_TRY(match_tensor(checkpoint, folder, &unit->tensor[t], &checkpoint->found[u][t]));
     }
     SW_TRY(check_others(checkpoint, folder));
-    return check_tied_table(checkpoint, folder);
+    return checkpoint->frozen_only ? SW_OK : check_tied_table(checkpoint, folder);
 }
 
 static sw_status count_grains(struct sw_checkpoint *checkpoint) {
@@ -560,11 +562,13 @@ static sw_status count_grains(struct sw_checkpoint *checkpoint) {
     return SW_OK;
 }
 
-sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
+static sw_status open_folder(const char *folder, const struct sw_units *units, bool frozen_only,
+                             struct sw_checkpoint **out) {
     struct sw_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     if (checkpoint == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open %s", folder);
     checkpoint->units = units;
+    checkpoint->frozen_only = frozen_only;
     sw_status status = count_grains(checkpoint);
     if (status == SW_OK)
         status = sw_folder_check_weights(folder);
@@ -581,6 +585,14 @@ sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, s
     }
     *out = checkpoint;
     return SW_OK;
+}
+
+sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
+    return open_folder(folder, units, false, out);
+}
+
+sw_status sw_checkpoint_open_frozen(const char *folder, const struct sw_units *units, struct sw_checkpoint **out) {
+    return open_folder(folder, units, true, out);
 }
 
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint) {
@@ -660,6 +672,11 @@ static sw_status announce_run(void *context, int64_t tensor, int64_t whole, int6
                                    &self->taken);
 }
 
+/* Returns whether a grain of a unit is read at all. */
+static bool is_read(const struct sw_checkpoint *checkpoint, int64_t unit, int64_t grain) {
+    return !checkpoint->frozen_only || grain < checkpoint->units->unit[unit].trained_grain;
+}
+
 /* Announces the reads of grains up to `end`, or until the queue has no room for more. */
 static sw_status announce(struct sw_checkpoint *checkpoint, int64_t end) {
     const struct sw_units *units = checkpoint->units;
@@ -668,8 +685,9 @@ static sw_status announce(struct sw_checkpoint *checkpoint, int64_t end) {
         while (checkpoint->ahead >= checkpoint->first_grain[unit + 1])
             unit++;
         struct announcement self = {.checkpoint = checkpoint, .unit = unit, .grain = checkpoint->ahead, .taken = true};
-        const int64_t first = (checkpoint->ahead - checkpoint->first_grain[unit]) * SW_GRAIN_ELEMS;
-        SW_TRY(sw_unit_walk(&units->unit[unit], first, SW_GRAIN_ELEMS, announce_run, &self));
+        const int64_t grain = checkpoint->ahead - checkpoint->first_grain[unit];
+        if (is_read(checkpoint, unit, grain))
+            SW_TRY(sw_unit_walk(&units->unit[unit], grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, announce_run, &self));
         if (!self.taken)
             return SW_OK;
         checkpoint->ahead++;
@@ -690,6 +708,14 @@ sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int6
     /* Announces the next shard only after all of this one has arrived. Reads that find no room are made on demand. */
     SW_TRY(announce(checkpoint, end));
     return sw_safetensors_await(checkpoint->tensors, end);
+}
+
+struct sw_checkpoint_place sw_checkpoint_find(const struct sw_checkpoint *checkpoint, int64_t unit, int64_t tensor,
+                                              int64_t whole) {
+    const struct sw_safetensor *stored = checkpoint->found[unit][tensor];
+    return (struct sw_checkpoint_place){.tensor = stored->name,
+                                        .path = sw_safetensors_path(checkpoint->tensors, stored),
+                                        .offset_bytes = stored->offset_bytes + whole * sw_dtype_bytes(stored->type)};
 }
 
 int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint) {

@@ -30,6 +30,8 @@ struct sw_checkpoint;
  * the family's prefix ("model.") or carry a wrapper's (checkpoint.c); causal-mask buffers and a tied lm_head are
  * ignored. */
 sw_status sw_checkpoint_open(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
+/* Opens the folder for the frozen tensors of the units alone, which it must have, and of which no other may be read. */
+sw_status sw_checkpoint_open_frozen(const char *folder, const struct sw_units *units, struct sw_checkpoint **out);
 void sw_checkpoint_close(struct sw_checkpoint *checkpoint);
 
 /* Reads elements of a unit. Refuses values that are not finite, and names the tensor. A sw_fill_function whose context
@@ -39,6 +41,15 @@ sw_status sw_checkpoint_fill(void *context, int64_t unit, int64_t first, int64_t
 sw_status sw_checkpoint_prepare(void *context, int64_t unit, int64_t first, int64_t count);
 int64_t sw_checkpoint_bytes(const struct sw_checkpoint *checkpoint);      /* bytes of all tensors */
 int64_t sw_checkpoint_bytes_read(const struct sw_checkpoint *checkpoint); /* bytes read ahead so far */
+
+/* Where an element of a unit is in the folder. */
+struct sw_checkpoint_place {
+    const char *tensor, *path; /* name and file of its tensor, valid as long as the checkpoint */
+    int64_t offset_bytes;      /* of the element in that file */
+};
+/* Finds element `whole` of a tensor (sw_unit_walk) of a unit. */
+struct sw_checkpoint_place sw_checkpoint_find(const struct sw_checkpoint *checkpoint, int64_t unit, int64_t tensor,
+                                              int64_t whole);
 
 struct sw_checkpoint_format {
     sw_dtype type;

@@ -172,6 +172,8 @@ struct sw_load {
     /* Receives progress now and then; its error ends the loading. May be NULL. */
     sw_status (*progress)(void *context, int64_t done_grains, int64_t total_grains);
     void *progress_context;
+    /* Called once when all is loaded, before the commit of step 0; its error prevents the commit. May be NULL. */
+    sw_status (*loaded)(void *progress_context);
 };
 
 /* Hands down the text that the commit of a step keeps, at most SW_STORE_META_BYTES with its zero, which is copied.

@@ -329,6 +329,8 @@ sw_status sw_engine_load_frozen(struct sw_engine *engine, const struct sw_load *
 
 sw_status sw_engine_load(struct sw_engine *engine, const struct sw_load *load) {
     SW_TRY(load_weights(engine, load, false));
+    if (load->loaded != NULL)
+        SW_TRY(load->loaded(load->progress_context));
     if (!engine->plan->spec.train)
         return SW_OK;
     engine->step = 0;

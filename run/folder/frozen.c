@@ -1,10 +1,13 @@
-/* The frozen weights of units, in a file of their own.
+/* The frozen weights of units, or their checksums, in a file of their own.
  *
  * The store rewrites its grains in two generations; frozen weights never change, so in the store they would take twice
  * their size in fp32 and two moments that stay zero. A separate file is written once, needs no generations, and is the
  * same for every number of ranks.
  *
- * Each grain is checked whenever it is read and only checked bytes are used: other programs can write to the file at
+ * A Hugging Face folder already holds the weights, so a run that began from one keeps only their checksums. A start
+ * computes them from the very values that it loads, so it reads the folder once.
+ *
+ * Each grain is checked whenever it is read and only checked values are used: other programs can write to the files at
  * any time. */
 #include "run/folder/frozen.h"
 
@@ -13,15 +16,18 @@
 #include "core/size.h"
 #include "io/queue/file.h"
 #include "io/queue/streams.h"
+#include "model/hf/checkpoint.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 4096, VERSION = 1, BOX_GRAINS = 16 };
+enum { HEADER_BYTES = 4096, BOX_GRAINS = 16, SHARED_SUMS = 4096, WHAT_CHARS = 1024 };
+enum { WITH_GRAINS = 1, SUMS_ONLY = 2 }; /* versions of the file */
 #define MAGIC "SWFROZEN"
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the numbers of the file are little-endian");
 #define GRAIN_BYTES (SW_GRAIN_ELEMS * (int64_t)sizeof(float))
@@ -35,15 +41,19 @@ struct header {
 
 struct sw_frozen {
     char path[SW_RUN_PATH_CHARS];
-    int file;
+    int file; /* -1: not open */
+    const struct sw_units *layout;
     int64_t units, frozen_units, grains; /* units: all; frozen_units: those that have frozen grains */
-    int64_t *first_grain;   /* one entry per unit: its first grain in the file; then the number of all grains */
-    uint64_t *sum;          /* one entry per grain, then the sum of the header and these sums */
-    struct sw_load trained; /* loads all that is not frozen */
+    int64_t *first_grain; /* one entry per unit: its first grain among the frozen ones; then the number of all grains */
+    uint64_t *sum;        /* one entry per grain, then the sum of the header and these sums */
+    struct sw_load trained;           /* loads all that is not frozen; during a start, everything */
+    char *base;                       /* the folder that has the grains; NULL: the file has them */
+    struct sw_checkpoint *checkpoint; /* the open base; NULL: it is closed */
+    bool *taken; /* one entry per grain: whether this start has its sum; NULL: no start is under way */
 };
 
-static struct header header_of(int64_t units, int64_t grains) {
-    struct header header = {.version = VERSION, .units = (uint32_t)units, .grains = grains};
+static struct header header_of(uint32_t version, int64_t units, int64_t grains) {
+    struct header header = {.version = version, .units = (uint32_t)units, .grains = grains};
     memcpy(header.magic, MAGIC, sizeof header.magic);
     return header;
 }
@@ -54,8 +64,17 @@ static uint64_t sum_of_all(const struct header *header, const uint64_t *sum, int
     return sw_checksum(parts, sizeof parts);
 }
 
-static int64_t file_bytes(int64_t grains) {
-    return HEADER_BYTES + grains * GRAIN_BYTES + (grains + 1) * (int64_t)sizeof(uint64_t);
+/* Returns the offset of the sums. */
+static int64_t sums_at(uint32_t version, int64_t grains) {
+    return HEADER_BYTES + (version == WITH_GRAINS ? grains * GRAIN_BYTES : 0);
+}
+
+static int64_t file_bytes(uint32_t version, int64_t grains) {
+    return sums_at(version, grains) + (grains + 1) * (int64_t)sizeof(uint64_t);
+}
+
+int64_t sw_frozen_file_bytes(const struct sw_units *units, bool base) {
+    return file_bytes(base ? SUMS_ONLY : WITH_GRAINS, sw_units_frozen_grains(units));
 }
 
 /* The file while it is being written. */
@@ -98,13 +117,14 @@ static sw_status append_unit(struct writer *w, const struct sw_unit *unit, int64
     return SW_OK;
 }
 
+/* Appends the header, the grains unless `from` is NULL, and the sums. */
 static sw_status append_all(struct writer *w, const struct sw_units *units, const struct sw_load *from) {
     const int64_t grains = w->total_grains;
-    const struct header header = header_of(sw_units_frozen(units), grains);
+    const struct header header = header_of(from != NULL ? WITH_GRAINS : SUMS_ONLY, sw_units_frozen(units), grains);
     char page[HEADER_BYTES] = {0};
     memcpy(page, &header, sizeof header);
     SW_TRY(append(w, page, sizeof page));
-    for (int64_t u = 0; u < units->count; u++)
+    for (int64_t u = 0; from != NULL && u < units->count; u++)
         SW_TRY(append_unit(w, &units->unit[u], u, from));
     w->sum[grains] = sum_of_all(&header, w->sum, grains);
     SW_TRY(append(w, w->sum, (grains + 1) * (int64_t)sizeof *w->sum));
@@ -113,36 +133,50 @@ static sw_status append_all(struct writer *w, const struct sw_units *units, cons
     return sw_write_behind_finish(w->file);
 }
 
-static sw_status write_file(int file, const char *path, const struct sw_units *units, const struct sw_load *from) {
+/* Writes the open file and flushes it. from NULL: without grains, whose sums are in sum[]; else computes them there. */
+static sw_status write_file(int file, const char *path, const struct sw_units *units, const struct sw_load *from,
+                            uint64_t *sum) {
     const int64_t grains = sw_units_frozen_grains(units);
-    struct writer w = {.box = malloc((size_t)(BOX_GRAINS * GRAIN_BYTES)),
-                       .sum = malloc((size_t)(grains + 1) * sizeof *w.sum),
-                       .total_grains = grains};
-    sw_status status = w.box != NULL && w.sum != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
+    struct writer w = {.box = malloc((size_t)(BOX_GRAINS * GRAIN_BYTES)), .sum = sum, .total_grains = grains};
+    sw_status status = w.box != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
     if (status == SW_OK)
-        status = sw_write_behind_open(file, path, file_bytes(grains), &w.file);
+        status = sw_write_behind_open(file, path, file_bytes(from != NULL ? WITH_GRAINS : SUMS_ONLY, grains), &w.file);
     if (status == SW_OK)
         status = append_all(&w, units, from);
     sw_write_behind_close(w.file);
     free(w.box);
-    free(w.sum);
     if (status == SW_OK && fsync(file) != 0)
         status = sw_fail(SW_ERR_IO, "%s cannot be flushed: %s", path, strerror(errno));
     return status;
 }
 
-sw_status sw_frozen_write(const char *folder, const struct sw_units *units, const struct sw_load *from) {
-    char path[SW_RUN_PATH_CHARS];
-    SW_TRY(sw_path_join(path, sizeof path, folder, SW_FROZEN_NAME));
-    const int file = sw_path_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (file < 0)
+/* Makes the file. *out: its descriptor; -1 after a failure. */
+static sw_status make_file(const char *path, const struct sw_units *units, const struct sw_load *from, uint64_t *sum,
+                           int *out) {
+    *out = sw_path_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*out < 0)
         return sw_fail(SW_ERR_IO, "cannot make %s: %s", path, strerror(errno));
-    sw_status status = write_file(file, path, units, from);
-    close(file);
+    sw_status status = write_file(*out, path, units, from, sum);
     if (status == SW_OK)
         status = sw_file_flush_folder_of(path);
-    if (status != SW_OK)
-        sw_path_unlink(path);
+    if (status == SW_OK)
+        return SW_OK;
+    sw_path_unlink(path);
+    close(*out);
+    *out = -1;
+    return status;
+}
+
+sw_status sw_frozen_write(const char *folder, const struct sw_units *units, const struct sw_load *from) {
+    char path[SW_RUN_PATH_CHARS];
+    int file = -1;
+    SW_TRY(sw_path_join(path, sizeof path, folder, SW_FROZEN_NAME));
+    uint64_t *sum = malloc((size_t)(sw_units_frozen_grains(units) + 1) * sizeof *sum);
+    const sw_status status =
+        sum != NULL ? make_file(path, units, from, sum, &file) : sw_fail(SW_ERR_NOMEM, "no memory to write %s", path);
+    if (file >= 0)
+        close(file);
+    free(sum);
     return status;
 }
 
@@ -151,57 +185,84 @@ static sw_status refuse(const struct sw_frozen *self, const char *what) {
                    self->path, what);
 }
 
-/* Checks the header and the sums, and that they belong to these units. */
-static sw_status check_file(struct sw_frozen *self) {
-    const struct header expected = header_of(self->frozen_units, self->grains);
-    struct header found;
+/* Reads the header and the sums, and checks that they belong to these units. *out: the file's version. */
+static sw_status check_file(struct sw_frozen *self, uint32_t *out) {
+    struct header found = {0};
     int64_t bytes;
     SW_TRY(sw_file_size(self->file, self->path, &bytes));
-    if (bytes != file_bytes(self->grains))
+    if (bytes >= (int64_t)sizeof found)
+        SW_TRY(sw_file_read(self->file, self->path, 0, &found, sizeof found));
+    const struct header expected =
+        header_of(found.version == SUMS_ONLY ? SUMS_ONLY : WITH_GRAINS, self->frozen_units, self->grains);
+    if (bytes != file_bytes(expected.version, self->grains))
         return refuse(self, "is cut off or of another model or --freeze");
-    SW_TRY(sw_file_read(self->file, self->path, 0, &found, sizeof found));
-    SW_TRY(sw_file_read(self->file, self->path, HEADER_BYTES + self->grains * GRAIN_BYTES, self->sum,
+    SW_TRY(sw_file_read(self->file, self->path, sums_at(expected.version, self->grains), self->sum,
                         (self->grains + 1) * (int64_t)sizeof *self->sum));
     if (memcmp(&found, &expected, sizeof found) != 0 ||
         self->sum[self->grains] != sum_of_all(&expected, self->sum, self->grains))
         return refuse(self, "is damaged or of another --freeze");
+    *out = expected.version;
     return SW_OK;
 }
 
-static sw_status make_arrays(struct sw_frozen *self, const struct sw_units *units) {
-    self->first_grain = calloc((size_t)self->units + 1, sizeof *self->first_grain);
-    self->sum = calloc((size_t)self->grains + 1, sizeof *self->sum);
-    if (self->first_grain == NULL || self->sum == NULL)
-        return sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->path);
-    for (int64_t u = 0; u < self->units; u++)
-        self->first_grain[u + 1] = self->first_grain[u] + units->unit[u].trained_grain;
-    return SW_OK;
+static sw_status open_base(struct sw_frozen *self) {
+    const sw_status status = sw_checkpoint_open_frozen(self->base, self->layout, &self->checkpoint);
+    return sw_fail_while(status,
+                         "opening the model that the run reads its frozen weights from; if it was moved, --model DIR "
+                         "says where it is now");
 }
 
-static sw_status open_file(struct sw_frozen *self, const char *folder, const struct sw_units *units, uint64_t digest) {
+static sw_status refuse_base(const char *folder) {
+    return sw_fail(SW_ERR_ARG,
+                   "the run %s holds all of its weights itself and reads none from a model's folder; leave "
+                   "out --model",
+                   folder);
+}
+
+static sw_status keep_base(struct sw_frozen *self, const char *base) {
+    self->base = strdup(base);
+    return self->base != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to read the frozen weights");
+}
+
+static sw_status open_file(struct sw_frozen *self, const char *folder, const struct sw_run *run) {
+    uint32_t version = 0;
     SW_TRY(sw_path_join(self->path, sizeof self->path, folder, SW_FROZEN_NAME));
-    SW_TRY(make_arrays(self, units));
     self->file = sw_path_open(self->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
     if (self->file < 0)
         return sw_fail(SW_ERR_IO, "%s, which holds the frozen weights of the run, cannot be opened: %s", self->path,
                        strerror(errno));
-    SW_TRY(check_file(self));
-    return digest == 0 || digest == sw_frozen_digest(self) ? SW_OK : refuse(self, "is that of another run");
+    SW_TRY(check_file(self, &version));
+    if (run->frozen_digest != 0 && run->frozen_digest != sw_frozen_digest(self))
+        return refuse(self, "is that of another run");
+    if (version == WITH_GRAINS)
+        return run->moved_model != NULL ? refuse_base(folder) : SW_OK;
+    SW_TRY(keep_base(self, run->moved_model != NULL ? run->moved_model : run->settings.model));
+    return open_base(self);
 }
 
-sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
-                         struct sw_frozen **out) {
-    *out = NULL;
-    if (!sw_tuning_freezes(&run->settings.tuning))
-        return SW_OK;
+static sw_status make(const struct sw_units *units, struct sw_frozen **out) {
     struct sw_frozen *self = calloc(1, sizeof *self);
-    if (self == NULL)
+    if (self != NULL) {
+        self->file = -1;
+        self->layout = units;
+        self->units = units->count;
+        self->frozen_units = sw_units_frozen(units);
+        self->grains = sw_units_frozen_grains(units);
+        self->first_grain = calloc((size_t)self->units + 1, sizeof *self->first_grain);
+        self->sum = calloc((size_t)self->grains + 1, sizeof *self->sum);
+    }
+    if (self == NULL || self->first_grain == NULL || self->sum == NULL) {
+        sw_frozen_close(self);
         return sw_fail(SW_ERR_NOMEM, "no memory to read the frozen weights");
-    self->file = -1;
-    self->units = units->count;
-    self->frozen_units = sw_units_frozen(units);
-    self->grains = sw_units_frozen_grains(units);
-    const sw_status status = open_file(self, folder, units, run->frozen_digest);
+    }
+    for (int64_t u = 0; u < self->units; u++)
+        self->first_grain[u + 1] = self->first_grain[u] + units->unit[u].trained_grain;
+    *out = self;
+    return SW_OK;
+}
+
+/* Gives what was opened to the caller, or closes what could not be. */
+static sw_status hand_over(struct sw_frozen *self, sw_status status, struct sw_frozen **out) {
     if (status == SW_OK)
         *out = self;
     else
@@ -209,38 +270,146 @@ sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const str
     return status;
 }
 
+sw_status sw_frozen_open(const char *folder, const struct sw_run *run, const struct sw_units *units,
+                         struct sw_frozen **out) {
+    struct sw_frozen *self = NULL;
+    *out = NULL;
+    if (!sw_tuning_freezes(&run->settings.tuning))
+        return run->moved_model != NULL ? refuse_base(folder) : SW_OK;
+    SW_TRY(make(units, &self));
+    return hand_over(self, open_file(self, folder, run), out);
+}
+
+static sw_status begin(struct sw_frozen *self, const char *base) {
+    self->taken = calloc((size_t)self->grains + 1, sizeof *self->taken);
+    if (self->taken == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the checksums of the frozen weights");
+    return keep_base(self, base);
+}
+
+sw_status sw_frozen_begin(const char *base, const struct sw_units *units, struct sw_frozen **out) {
+    struct sw_frozen *self = NULL;
+    *out = NULL;
+    SW_TRY(make(units, &self));
+    return hand_over(self, begin(self, base), out);
+}
+
+void sw_frozen_rest(struct sw_frozen *self) {
+    if (self == NULL)
+        return;
+    sw_checkpoint_close(self->checkpoint);
+    self->checkpoint = NULL;
+}
+
 void sw_frozen_close(struct sw_frozen *self) {
     if (self == NULL)
         return;
+    sw_frozen_rest(self);
     if (self->file >= 0)
         close(self->file);
     free(self->first_grain);
     free(self->sum);
+    free(self->taken);
+    free(self->base);
     free(self);
+}
+
+const char *sw_frozen_base(const struct sw_frozen *self) {
+    return self == NULL ? NULL : self->base;
+}
+
+/* A frozen grain, by its unit and its number in that unit. */
+struct place {
+    int64_t unit, grain;
+};
+
+static struct place place_of(const struct sw_frozen *self, int64_t grain) {
+    int64_t unit = 0;
+    while (grain >= self->first_grain[unit + 1])
+        unit++;
+    return (struct place){unit, grain - self->first_grain[unit]};
+}
+
+/* The tensors of the base that a grain has elements of. */
+struct base_tensors {
+    const struct sw_frozen *frozen;
+    int64_t unit, count;
+    struct sw_checkpoint_place first, last;
+};
+
+static sw_status add_tensor(void *context, int64_t tensor, int64_t whole, int64_t run, int64_t at) {
+    (void)run;
+    (void)at;
+    struct base_tensors *self = context;
+    const struct sw_checkpoint_place found = sw_checkpoint_find(self->frozen->checkpoint, self->unit, tensor, whole);
+    if (self->count > 0 && strcmp(self->last.tensor, found.tensor) == 0)
+        return SW_OK;
+    if (self->count == 0)
+        self->first = found;
+    self->last = found;
+    self->count++;
+    return SW_OK;
+}
+
+static struct base_tensors tensors_of(const struct sw_frozen *self, struct place at) {
+    struct base_tensors tensors = {.frozen = self, .unit = at.unit};
+    (void)sw_unit_walk(&self->layout->unit[at.unit], at.grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, add_tensor, &tensors);
+    return tensors;
 }
 
 static int64_t offset_of(int64_t grain) {
     return HEADER_BYTES + grain * GRAIN_BYTES;
 }
 
-/* Reads a grain of the file into `out`. *out_whole: its sum is right. */
-static sw_status read_grain(const struct sw_frozen *self, int64_t grain, float *out, bool *out_whole) {
-    SW_TRY(sw_file_read(self->file, self->path, offset_of(grain), out, GRAIN_BYTES));
-    *out_whole = sw_checksum(out, GRAIN_BYTES) == self->sum[grain];
+/* Reads a grain of the base. A value that is not finite was none when the run began, so it is a wrong one. */
+static sw_status read_base(const struct sw_frozen *self, int64_t grain, float *out, bool *out_finite) {
+    const struct place at = place_of(self, grain);
+    const sw_status status =
+        sw_checkpoint_fill(self->checkpoint, at.unit, at.grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, out);
+    *out_finite = status != SW_ERR_ARG;
+    if (status != SW_ERR_ARG)
+        return status;
+    sw_error_clear();
     return SW_OK;
+}
+
+/* Reads a grain into `out`. *out_whole: its sum is right. */
+static sw_status read_grain(const struct sw_frozen *self, int64_t grain, float *out, bool *out_whole) {
+    bool finite = true;
+    SW_TRY(self->base != NULL ? read_base(self, grain, out, &finite)
+                              : sw_file_read(self->file, self->path, offset_of(grain), out, GRAIN_BYTES));
+    *out_whole = finite && sw_checksum(out, GRAIN_BYTES) == self->sum[grain];
+    return SW_OK;
+}
+
+/* Fails for a grain whose sum is wrong. One sum covers all tensors of a grain. */
+static sw_status refuse_grain(const struct sw_frozen *self, int64_t grain) {
+    char what[WHAT_CHARS];
+    if (self->base == NULL)
+        return sw_fail(SW_ERR_CORRUPT, "the frozen weights at offset %lld of %s are damaged; restore it from a copy",
+                       (long long)offset_of(grain), self->path);
+    const struct place at = place_of(self, grain);
+    const struct base_tensors found = tensors_of(self, at);
+    if (found.count == 1)
+        snprintf(what, sizeof what, "the tensor '%s'", found.first.tensor);
+    else
+        snprintf(what, sizeof what, "one of the %lld tensors from '%s' to '%s'", (long long)found.count,
+                 found.first.tensor, found.last.tensor);
+    return sw_fail(SW_ERR_CORRUPT,
+                   "%s in %s has changed since the run began, or is that of another model (grain %lld of unit %lld): "
+                   "the run reads its frozen weights from there; put the file back, or name a whole copy of the model "
+                   "by --model DIR",
+                   what, found.first.path, (long long)at.grain, (long long)at.unit);
 }
 
 static sw_status read_whole_grain(const struct sw_frozen *self, int64_t grain, float *out) {
     bool whole = false;
     SW_TRY(read_grain(self, grain, out, &whole));
-    if (!whole)
-        return sw_fail(SW_ERR_CORRUPT, "the frozen weights at offset %lld of %s are damaged; restore it from a copy",
-                       (long long)offset_of(grain), self->path);
-    return SW_OK;
+    return whole ? SW_OK : refuse_grain(self, grain);
 }
 
-/* Reads some elements of a grain. Reads the whole grain each time: only bytes that were checked may be used, and the
- * file may change at any time. */
+/* Reads some elements of a grain. Reads the whole grain each time: only values that were checked may be used, and the
+ * files may change at any time. */
 static sw_status read_part(const struct sw_frozen *self, int64_t grain, int64_t within, int64_t count, float *out) {
     float *values = malloc((size_t)GRAIN_BYTES);
     const sw_status status = values == NULL ? sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->path)
@@ -256,8 +425,26 @@ static int64_t frozen_elems(const struct sw_frozen *self, int64_t unit) {
     return (self->first_grain[unit + 1] - self->first_grain[unit]) * SW_GRAIN_ELEMS;
 }
 
+/* Loads elements for a start, and computes the sums of the frozen grains among them. */
+static sw_status take(const struct sw_frozen *self, int64_t unit, int64_t first, int64_t count, float *out) {
+    const int64_t end = sw_min_i64(first + count, frozen_elems(self, unit));
+    SW_TRY(self->trained.fill(self->trained.context, unit, first, count, out));
+    for (int64_t elem = first; elem < end; elem += SW_GRAIN_ELEMS) {
+        const int64_t grain = self->first_grain[unit] + elem / SW_GRAIN_ELEMS;
+        const uint64_t sum = sw_checksum(out + (elem - first), GRAIN_BYTES);
+        assert(elem % SW_GRAIN_ELEMS == 0 && elem + SW_GRAIN_ELEMS <= end);
+        if (self->taken[grain] && self->sum[grain] != sum)
+            return sw_fail(SW_ERR_CORRUPT, "the weights in %s changed while they were loaded", self->base);
+        self->sum[grain] = sum;
+        self->taken[grain] = true;
+    }
+    return SW_OK;
+}
+
 static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
     struct sw_frozen *self = context;
+    if (self->taken != NULL)
+        return take(self, unit, first, count, out);
     const int64_t border = frozen_elems(self, unit), end = first + count;
     for (count = sw_min_i64(end, border) - first; count > 0;) {
         const int64_t grain = self->first_grain[unit] + first / SW_GRAIN_ELEMS, within = first % SW_GRAIN_ELEMS;
@@ -272,21 +459,81 @@ static sw_status fill(void *context, int64_t unit, int64_t first, int64_t count,
 
 static sw_status prepare(void *context, int64_t unit, int64_t first, int64_t count) {
     const struct sw_frozen *self = context;
-    const int64_t end = first + count, begin = sw_max_i64(first, frozen_elems(self, unit));
+    const int64_t border = self->taken != NULL ? 0 : frozen_elems(self, unit);
+    const int64_t end = first + count, begin = sw_max_i64(first, border);
+    if (self->checkpoint != NULL && first < border)
+        SW_TRY(sw_checkpoint_prepare(self->checkpoint, unit, first, sw_min_i64(end, border) - first));
     if (begin >= end || self->trained.prepare == NULL)
         return SW_OK;
     return self->trained.prepare(self->trained.context, unit, begin, end - begin);
 }
 
-struct sw_load sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained) {
-    struct sw_load load = *trained;
+sw_status sw_frozen_load(struct sw_frozen *self, const struct sw_load *trained, struct sw_load *out) {
+    *out = *trained;
     if (self == NULL)
-        return load;
+        return SW_OK;
+    if (self->base != NULL && self->taken == NULL && self->checkpoint == NULL)
+        SW_TRY(open_base(self));
     self->trained = *trained;
-    load.fill = fill;
-    load.prepare = prepare;
-    load.context = self;
-    return load;
+    out->fill = fill;
+    out->prepare = prepare;
+    out->context = self;
+    return SW_OK;
+}
+
+/* A grain's sum that a rank has taken, or not. */
+struct taken_sum {
+    uint64_t sum, taken;
+};
+
+/* Takes over the sums of one rank. */
+static sw_status merge(struct sw_frozen *self, int64_t first, int64_t count, const struct taken_sum *sums) {
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t grain = first + i;
+        if (sums[i].taken && self->taken[grain] && sums[i].sum != self->sum[grain])
+            return sw_fail(SW_ERR_ARG,
+                           "the ranks have loaded different weights from %s: give all machines the same files",
+                           self->base);
+        if (sums[i].taken) {
+            self->sum[grain] = sums[i].sum;
+            self->taken[grain] = true;
+        }
+    }
+    return SW_OK;
+}
+
+/* Exchanges the sums of some grains. The ranks take different ones where they share the weights (--zero 3). */
+static sw_status share_some(struct sw_frozen *self, struct sw_ranks *ranks, int64_t first, int64_t count) {
+    struct taken_sum own[SHARED_SUMS];
+    void *all = NULL;
+    for (int64_t i = 0; i < count; i++)
+        own[i] = (struct taken_sum){self->sum[first + i], self->taken[first + i]};
+    SW_TRY(sw_ranks_collect(ranks, "checksums of the frozen weights", own, count * (int64_t)sizeof *own, &all));
+    sw_status status = SW_OK;
+    for (int rank = 0; status == SW_OK && rank < sw_ranks_count(ranks); rank++)
+        status = merge(self, first, count, (const struct taken_sum *)all + rank * count);
+    free(all);
+    return sw_ranks_agree_on_error(ranks, status);
+}
+
+static sw_status share_sums(struct sw_frozen *self, struct sw_ranks *ranks) {
+    for (int64_t first = 0; first < self->grains; first += SHARED_SUMS)
+        SW_TRY(share_some(self, ranks, first, sw_min_i64(SHARED_SUMS, self->grains - first)));
+    for (int64_t grain = 0; grain < self->grains; grain++)
+        if (!self->taken[grain])
+            return sw_fail(SW_ERR_INTERNAL, "no rank has loaded grain %lld of the frozen weights", (long long)grain);
+    const struct header header = header_of(SUMS_ONLY, self->frozen_units, self->grains);
+    self->sum[self->grains] = sum_of_all(&header, self->sum, self->grains);
+    return SW_OK;
+}
+
+sw_status sw_frozen_finish(struct sw_frozen *self, const char *folder, struct sw_ranks *ranks) {
+    SW_TRY(share_sums(self, ranks));
+    SW_TRY(sw_path_join(self->path, sizeof self->path, folder, SW_FROZEN_NAME));
+    SW_TRY(sw_ranks_first(ranks, make_file(self->path, self->layout, NULL, self->sum, &self->file)));
+    free(self->taken);
+    self->taken = NULL;
+    return SW_OK;
 }
 
 int64_t sw_frozen_bytes(const struct sw_frozen *self) {
@@ -298,22 +545,33 @@ uint64_t sw_frozen_digest(const struct sw_frozen *self) {
 }
 
 sw_status sw_frozen_keep_name(const struct sw_frozen *self) {
-    return self == NULL ? SW_OK : sw_name_keep(self->file, self->path);
+    return self == NULL || self->file < 0 ? SW_OK : sw_name_keep(self->file, self->path);
 }
 
 sw_status sw_frozen_put_back_name(const struct sw_frozen *self) {
-    return self == NULL ? SW_OK : sw_name_put_back(self->file, self->path);
+    return self == NULL || self->file < 0 ? SW_OK : sw_name_put_back(self->file, self->path);
 }
 
 static void report_bad(const struct sw_frozen *self, int64_t grain, const struct sw_store_verifier *verifier) {
-    int64_t unit = 0;
-    while (unit + 1 < self->units && grain >= self->first_grain[unit + 1])
-        unit++;
+    const struct place at = place_of(self, grain);
+    struct sw_store_bad_grain bad = {
+        .unit = at.unit, .grain = at.grain, .path = self->path, .offset_bytes = offset_of(grain)};
+    if (self->base != NULL) {
+        const struct sw_checkpoint_place first = tensors_of(self, at).first;
+        bad.tensor = first.tensor;
+        bad.path = first.path;
+        bad.offset_bytes = first.offset_bytes;
+    }
     if (verifier->bad != NULL)
-        verifier->bad(verifier->context, &(struct sw_store_bad_grain){.unit = unit,
-                                                                      .grain = grain - self->first_grain[unit],
-                                                                      .path = self->path,
-                                                                      .offset_bytes = offset_of(grain)});
+        verifier->bad(verifier->context, &bad);
+}
+
+/* Reads a grain ahead of its check. */
+static sw_status announce(const struct sw_frozen *self, int64_t grain) {
+    const struct place at = place_of(self, grain);
+    return self->base == NULL
+               ? SW_OK
+               : sw_checkpoint_prepare(self->checkpoint, at.unit, at.grain * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS);
 }
 
 sw_status sw_frozen_verify(struct sw_frozen *self, const struct sw_store_verifier *verifier, int64_t *out_grains,
@@ -327,7 +585,9 @@ sw_status sw_frozen_verify(struct sw_frozen *self, const struct sw_store_verifie
     sw_status status = SW_OK;
     for (int64_t g = 0; g < self->grains && status == SW_OK; g++) {
         bool whole = true;
-        status = read_grain(self, g, values, &whole);
+        status = announce(self, g);
+        if (status == SW_OK)
+            status = read_grain(self, g, values, &whole);
         if (!whole)
             report_bad(self, g, verifier);
         *out_bad += !whole;

@@ -601,11 +601,23 @@ sw_status sw_run_read(const char *folder, struct sw_run *run) {
     return status;
 }
 
+sw_status sw_run_move_model(struct sw_run *run, const char *model) {
+    char *copy = model != NULL ? strdup(model) : NULL;
+    if (model == NULL)
+        return SW_OK;
+    if (copy == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory for the name of the model");
+    free(run->moved_model);
+    run->moved_model = copy;
+    return SW_OK;
+}
+
 void sw_run_release(struct sw_run *run) {
     sw_options_release(&sw_train_command, &run->settings);
     sw_run_stores_release(run->store, run->ranks);
     sw_option_list_release(&run->nvme);
     sw_option_list_release(&run->beside);
+    free(run->moved_model);
     free(run->turn_end.token);
     sw_option_list_release(&run->texts.data);
     sw_option_list_release(&run->texts.val);

@@ -34,8 +34,11 @@ struct sw_run {
     struct sw_settings settings;
     struct sw_model_config config;
     uint64_t data_digest;
-    uint64_t frozen_digest; /* digest of the frozen weights (frozen.h); 0: every unit is trained, or the digest is not
+    uint64_t frozen_digest; /* digest of the frozen weights (frozen.h); 0: every tensor is trained, or the digest is not
                                known yet */
+    /* Where the folder of settings.model is now, for a run with a base (frozen.h). run.json does not have it. NULL:
+     * where settings.model says. */
+    char *moved_model;
     /* Companion files of the data (sw_data_beside); empty if an older version wrote run.json. */
     struct sw_option_list beside;
     /* A token that the run learns as an end, and that the model's files do not name; else zero. */
@@ -62,6 +65,8 @@ struct sw_run {
 sw_status sw_run_write(const char *folder, const struct sw_run *run);
 /* Reads run.json into run, which must be zero. The caller releases it, even after a failure. */
 sw_status sw_run_read(const char *folder, struct sw_run *run);
+/* Sets run->moved_model to a copy of `model`, which may be NULL. */
+sw_status sw_run_move_model(struct sw_run *run, const char *model);
 void sw_run_release(struct sw_run *run);
 void sw_run_stores_release(struct sw_run_store *store, int64_t ranks);
 

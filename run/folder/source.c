@@ -277,11 +277,11 @@ static sw_status open_reader(struct sw_source *source, const char *folder, const
     return SW_OK;
 }
 
-/* Adds the weights of frozen units, which no store has. */
+/* Adds the frozen weights, which no store has. */
 static sw_status add_frozen(struct sw_source *source, const char *folder, const struct sw_run *run) {
+    const struct sw_load trained = source->load;
     SW_TRY(sw_frozen_open(folder, run, source->units, &source->frozen));
-    source->load = sw_frozen_load(source->frozen, &source->load);
-    return SW_OK;
+    return sw_frozen_load(source->frozen, &trained, &source->load);
 }
 
 /* Lists the folders of the run's first store, wherever it is now. */
@@ -296,10 +296,12 @@ static sw_status list_drives(struct sw_source *source, const char *folder, const
     return status;
 }
 
-static sw_status open_run(struct sw_source *source, const char *folder, const struct sw_option_list *nvme) {
+static sw_status open_run(struct sw_source *source, const char *folder, const struct sw_run_moved *moved) {
     struct sw_run run = {0};
     struct sw_store_set stores = {0};
-    sw_status status = sw_run_open_to_read(folder, nvme, &run, &stores);
+    sw_status status = sw_run_open_to_read(folder, moved->nvme, &run, &stores);
+    if (status == SW_OK)
+        status = sw_run_move_model(&run, moved->model);
     source->config = run.config;
     source->tiles = run.tiles;
     if (status == SW_OK) {
@@ -315,9 +317,10 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     if (status == SW_OK)
         status = add_frozen(source, folder, &run);
     if (status == SW_OK)
-        status = list_drives(source, folder, &run, nvme);
+        status = list_drives(source, folder, &run, moved->nvme);
     if (status == SW_OK)
-        status = sw_run_model_folder(folder, run.settings.model, &source->folder);
+        status = sw_run_model_folder(folder, run.moved_model != NULL ? run.moved_model : run.settings.model,
+                                     &source->folder);
     source->model = run.settings.model;
     source->model_files = run.model_files;
     run.settings.model = NULL;
@@ -329,14 +332,17 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     return status;
 }
 
-sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out) {
-    if (!sw_run_is_one(run_or_model) && nvme->count > 0)
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved *moved, struct sw_source **out) {
+    if (!sw_run_is_one(run_or_model) && moved->nvme->count > 0)
         return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so it has no store; leave out --nvme", run_or_model);
+    if (!sw_run_is_one(run_or_model) && moved->model != NULL)
+        return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so it is the model itself; leave out --model",
+                       run_or_model);
     if (!sw_run_is_one(run_or_model))
         return sw_source_open_model(&(struct sw_source_spec){.model = run_or_model, .tiles = 1}, out);
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
-    return hand_over(source, open_run(source, run_or_model, nvme), out);
+    return hand_over(source, open_run(source, run_or_model, moved), out);
 }
 
 void sw_source_close(struct sw_source *source) {
@@ -413,6 +419,10 @@ const struct sw_turn_end *sw_source_turn_end(const struct sw_source *source) {
 
 int sw_source_bos(const struct sw_source *source) {
     return source->bos;
+}
+
+bool sw_source_is_folder(const struct sw_source *source) {
+    return source->checkpoint != NULL;
 }
 
 struct sw_load sw_source_load(struct sw_source *source) {

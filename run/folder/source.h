@@ -29,8 +29,13 @@ struct sw_source_spec {
 sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out);
 /* Checks the weights of a model folder as sw_source_open_model does, if it has any. */
 sw_status sw_source_check_weights(const char *model);
-/* Opens the folder of a run, whose store is in the places of nvme unless that is empty; or else a model folder. */
-sw_status sw_source_open_any(const char *run_or_model, const struct sw_option_list *nvme, struct sw_source **out);
+/* Where files of a run are that were moved since it trained. */
+struct sw_run_moved {
+    const struct sw_option_list *nvme; /* places of its store; empty: where run.json says */
+    const char *model;                 /* folder of its base (frozen.h); NULL: where run.json says */
+};
+/* Opens the folder of a run, or else a model folder, for which nothing can have been moved. */
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved *moved, struct sw_source **out);
 void sw_source_close(struct sw_source *source);
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
@@ -58,6 +63,9 @@ sw_status sw_source_cut(struct sw_source *source, int ranks, int rank);
 
 /* Returns the step of the commit that holds the weights, or -1 if they are not a run's. */
 int64_t sw_source_step(const struct sw_source *source);
+
+/* Returns whether the weights are read from a Hugging Face folder. */
+bool sw_source_is_folder(const struct sw_source *source);
 
 /* Returns the weights for the engine or an export. They are valid as long as the source. */
 struct sw_load sw_source_load(struct sw_source *source);

@@ -195,7 +195,8 @@ def flip(file, offset):
 
 
 def damage_is_found_and_refused():
-    program.must(*train("damaged", *FROZEN, steps=HALF))
+    """In the file of a run whose weights came from no folder, which has the grains."""
+    program.must(*train("damaged", *FROZEN, model=(FOLDER, "--init"), steps=HALF))
     run = program.read_json(path("damaged", "run.json"))
     program.write(path("damaged", "run.json"), json.dumps({name: value for name, value in run.items()
                                                            if name not in ("frozen_digest", "checksum")}))
@@ -231,6 +232,23 @@ def damage_is_found_and_refused():
                                 "another run")
     os.remove(file)
     return problems + program.refused("no file", ["export", path("damaged"), path("none")], FROZEN_FILE)
+
+
+def runs_that_have_the_grains_go_on():
+    """As every run with --freeze did once: the model's folder may be gone."""
+    model = shutil.copytree(FOLDER, path("gone"))
+    program.must(*train("grains", *FROZEN, model=(model, "--init")))
+    program.must(*train("grains-resumed", *FROZEN, model=(model, "--init"), steps=HALF))
+    shutil.rmtree(model)
+    run = program.read_json(path("grains-resumed", "run.json"))
+    run["settings"]["init"] = False
+    program.write(path("grains-resumed", "run.json"), json.dumps(run))
+    problems = program.refused("another folder", ["resume", path("grains-resumed"), "--steps", STEPS, "--model", FOLDER],
+                               "leave out --model", watched=[path("grains-resumed")])
+    program.must("resume", path("grains-resumed"), "--steps", STEPS)
+    program.must("verify", path("grains-resumed"))
+    problems += [] if exported("grains") == exported("grains-resumed") else ["other weights"]
+    return problems
 
 
 def what_cannot_be_frozen_is_refused():
@@ -315,6 +333,6 @@ script_test.run(a_bit_that_flips_while_a_run_trains_reaches_no_export,
                 exports_hold_frozen_weights_as_they_were_loaded, a_resumed_run_has_the_same_bits,
                 frozen_tensors_stay_as_they_were,
                 other_commands_read_frozen_weights, ranks_share_frozen_weights, damage_is_found_and_refused,
-                what_cannot_be_frozen_is_refused, runs_of_before_go_on, a_recipe_repeats_it,
+                runs_that_have_the_grains_go_on, what_cannot_be_frozen_is_refused, runs_of_before_go_on, a_recipe_repeats_it,
                 a_start_that_was_cut_off_is_begun_again,
                 a_plan_shows_what_freezing_saves)

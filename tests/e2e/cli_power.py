@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import hf_folder
 import power_loss
 import program
 from program import script_test
@@ -33,6 +34,10 @@ found = collections.Counter()
 
 def train(steps, *more):
     return ["train", "--model", MODEL, "--init", "--data", DATA, "--run", RUN, "--steps", steps, *SHAPE, *more]
+
+
+def train_from_weights(steps, *more):
+    return [word for word in train(steps, *more) if word != "--init"]
 
 
 def resume(steps, *more):
@@ -57,6 +62,7 @@ LIVES = {
     "evaluations": ((1, train(5, *NVME, *JUDGED, 2, *FORM, "--export-every", 3, "--keep", 2)), (1, resume(7))),
     "another rate": ((1, train(6, "--place", "grads=host,optimizer=host", "--save-every", 3, *JUDGED, 1, *EACH_STEP)),),
     "frozen": ((1, train(3, *NVME, "--freeze", "embedding", *EACH_STEP)), (1, resume(4))),
+    "base": ((1, train_from_weights(3, *NVME, "--freeze", "*.mlp.*", *EACH_STEP)), (1, resume(4))),
     "another form": ((1, train(3, *NVME, *EACH_STEP)), (1, resume(4, *FORM))),
     "group": ((2, train(3, *NVME, *GROUP, *JUDGED, 1, *EACH_STEP)), (2, resume(4))),
     "larger group": ((1, train(2, *NVME, *EACH_STEP)), (2, resume(3, *GROUP)), (2, resume(4, *NO_GROUP))),
@@ -117,6 +123,10 @@ def begin_machine():
         config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 256, "n_positions": 16,
                   "n_embd": 16, "n_layer": 1, "n_head": 2}
         program.write(os.path.join(MODEL, "config.json"), json.dumps(config))
+        tensors = hf_folder.shapes(hidden=16, layers=1, positions=16)
+        with open(os.path.join(MODEL, "model.safetensors"), "wb") as file:
+            file.write(hf_folder.safetensors({name: (shape, hf_folder.random_values(name, shape, 3))
+                                              for name, shape in tensors.items()}))
         program.write(DATA, program.text(3, 4000))
     other = train(1, *NVME, "--nvme", DRIVES[1])
     other[other.index(RUN)] = OTHER

@@ -42,10 +42,11 @@ static struct sw_inference_options options_of(int precision) {
 
 static struct sw_source *open_source(const struct text_case *c) {
     char path[SUPPORT_PATH_CHARS];
+    static const struct sw_option_list none = {0};
     struct sw_source *source;
     const struct sw_source_spec random = {.model = c->model, .init = true, .seed = SEED, .tiles = c->tiles};
     snprintf(path, sizeof path, "%s/%s", getenv("SW_TEST_DATA"), c->model);
-    support_expect_ok(c->tiles == 0 ? sw_source_open_any(path, &(struct sw_option_list){0}, &source)
+    support_expect_ok(c->tiles == 0 ? sw_source_open_any(path, &(struct sw_run_moved){.nvme = &none}, &source)
                                     : sw_source_open_model(&random, &source),
                       c->model);
     return source;
