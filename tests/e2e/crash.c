@@ -23,7 +23,7 @@
 #include "core/clock.h"
 #include "core/rng.h"
 
-enum { KILLS_EVERY_STEP = 220, KILLS_SAVED = 110, KILLS_NARROW = 60, SEED = 3 };
+enum { KILLS_EVERY_STEP = 220, KILLS_SAVED = 110, KILLS_NARROW = 60, KILLS_FROZEN = 60, SEED = 3 };
 /* As many as this part of the kills must lie between a step's first write and its commit, and one before the store is
  * open. Where they do not, as on busy cores, there are more kills, up to so many times as many. */
 enum { WITHIN_A_STEP_DIVISOR = 3, MOST_KILLS_FACTOR = 8 };
@@ -131,6 +131,7 @@ static void kill_often(const char *name, const struct crash_case *crash, int kil
     uint64_t counter = 0;
     int status;
     shared->optimizer = crash->optimizer;
+    shared->freeze = crash->freeze;
     assert_true(has_ended(start(NULL, shared), shared, 0, &status));
     forget_store(shared);
     while (!are_enough(&tally, kills) && tally.kills < MOST_KILLS_FACTOR * kills)
@@ -164,6 +165,18 @@ static void kills_lose_nothing_of_narrow_state(void **state) {
     kill_often("8-bit optimizer state", &crash, kills_of(KILLS_NARROW));
 }
 
+/* The units of the blocks have a frozen and a trained span each; the embedding is trained, and tied to the head. */
+static void kills_lose_nothing_of_partly_frozen_units(void **state) {
+    struct crash_case crash = {
+        .place = "weights=nvme,grads=nvme,optimizer=nvme", .directory = *state, .freeze = "*.mlp.*,*ln_1*"};
+    kill_often("units that are frozen in part", &crash, kills_of(KILLS_FROZEN));
+    crash.place = "weights=host,grads=host:50%/nvme,optimizer=device:30%/host:30%/nvme";
+    crash.save_every = 3;
+    crash.optimizer = SW_OPTIMIZER_8BIT;
+    harness_remove_store(*state);
+    kill_often("units that are frozen in part, saves and 8-bit state", &crash, kills_of(KILLS_FROZEN));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(kills_lose_nothing_where_every_step_commits, harness_make_directory,
@@ -171,6 +184,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(kills_lose_nothing_since_the_last_save, harness_make_directory,
                                         harness_remove_directory),
         cmocka_unit_test_setup_teardown(kills_lose_nothing_of_narrow_state, harness_make_directory,
+                                        harness_remove_directory),
+        cmocka_unit_test_setup_teardown(kills_lose_nothing_of_partly_frozen_units, harness_make_directory,
                                         harness_remove_directory),
     };
     return cmocka_run_group_tests_name("e2e crash", tests, NULL, NULL);

@@ -30,10 +30,10 @@ static const struct sw_model_config tiny_config = {
 };
 
 /* One thread each: what is compared is the store, and processes are many. */
-static struct harness_spec tiny_spec(const char *place, sw_optimizer_format optimizer) {
+static struct harness_spec tiny_spec(const char *place, const struct crash_shared *shared) {
     return (struct harness_spec){
         .config = &tiny_config,
-        .shape = {.type = SW_BF16, .optimizer = optimizer, .batch = 1, .seq = 12},
+        .shape = {.type = SW_BF16, .optimizer = shared->optimizer, .tuning.freeze = shared->freeze, .batch = 1, .seq = 12},
         .rounding = SW_ROUND_STOCHASTIC,
         .micro_batches = 2,
         .place = place,
@@ -64,7 +64,7 @@ static sw_status digest_state(struct harness *harness, uint64_t *out) {
 
 static sw_status train_uninterrupted(struct crash_shared *shared) {
     struct harness harness;
-    const struct harness_spec spec = tiny_spec("optimizer=device,grads=device", shared->optimizer);
+    const struct harness_spec spec = tiny_spec("optimizer=device,grads=device", shared);
     SW_TRY(harness_open(&spec, &harness));
     sw_status status = digest_state(&harness, &shared->reference[0].digest);
     for (int64_t step = 1; status == SW_OK && step <= CRASH_STEPS; step++) {
@@ -150,7 +150,7 @@ static sw_status train_steps(const struct crash_case *crash, struct crash_shared
 
 static sw_status train(const struct crash_case *crash, struct crash_shared *shared) {
     struct harness harness;
-    struct harness_spec spec = tiny_spec(crash->place, shared->optimizer);
+    struct harness_spec spec = tiny_spec(crash->place, shared);
     sw_status status = SW_OK;
     spec.directory = crash->directory;
     spec.prepare_store = mark_store;

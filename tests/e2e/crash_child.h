@@ -18,7 +18,9 @@ struct crash_step {
 };
 
 struct crash_shared {
-    sw_optimizer_format optimizer; /* set before the first process starts */
+    /* Set before the first process starts; as in struct crash_case. */
+    sw_optimizer_format optimizer;
+    const char *freeze;
     struct crash_step reference[CRASH_STEPS + 1];
     struct marks marks;
     _Atomic int64_t opened; /* the step at which the store was opened or made; -1: not yet */
@@ -32,6 +34,7 @@ struct crash_case {
     const char *place, *directory;
     int64_t save_every; /* 0: every step commits */
     sw_optimizer_format optimizer;
+    const char *freeze; /* tensors that are not trained (model/freeze.h); NULL: none */
 };
 
 /* Both end with 0, or with another status and a text. */
