@@ -242,13 +242,17 @@ def make_inputs():
     must((*STARTS[:STARTS.index("--run")], "--init", "--run", os.path.join(SCRATCH, "first")))
     must(("export", os.path.join(SCRATCH, "first"), os.path.join(SCRATCH, "weights")))
     shutil.copy(os.path.join(SCRATCH, "weights", "model.safetensors"), MODEL)
+    shutil.copytree(MODEL, os.path.join(SCRATCH, "moved"))
 
 
 TOKENIZES = ("tokenize", "--model", MODEL, "--data", DATA, "--out", TOKENS, "--threads", 1)
+ON_A_BASE = (*STARTS, "--freeze", "*.mlp.*")  # frozen weights stay in the model's folder
 # Each command, and those before it.
 COMMANDS = {"train": (STARTS,), "resume": (RESUMES, STARTS), "conversion": ((*RESUMES, "--optimizer-state", "bf16"), STARTS),
             "export": (("export", RUN, OUT, "--dtype", "bf16"), STARTS), "tokenize": (TOKENIZES,),
-            "tokenize anew": ((*TOKENIZES, "--pack", 64), TOKENIZES)}
+            "tokenize anew": ((*TOKENIZES, "--pack", 64), TOKENIZES), "train on a base": (ON_A_BASE,),
+            "resume on a base": ((*RESUMES, "--model", os.path.join(SCRATCH, "moved")), ON_A_BASE),
+            "export of a base": (("export", RUN, OUT), ON_A_BASE)}
 
 
 def numbers(places, draw):
