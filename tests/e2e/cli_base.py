@@ -291,6 +291,39 @@ def another_model_is_refused():
             + program.refused("no run", ["export", BASE, path("none"), "--model", BASE], "leave out --model"))
 
 
+def adapters_are_small_and_move_without_their_base():
+    """A run with --lora has its adapters and the checksums of all tensors of the base."""
+    def adapters(run, **more):
+        command = train(run, **more)
+        return [*command[:-len(PATTERN)], "--lora", 4]
+
+    model, problems = shutil.copytree(BASE, path("base-of-adapters")), []
+    weights = os.path.join(model, WEIGHTS)
+    program.must(*adapters("adapters", model=model))
+    program.must(*adapters("adapters-parts", model=model, steps=HALF))
+    beside = sum(len(content) for name, content in program.tree(path("adapters")).items()
+                 if content is not None and name != program.STORE)
+    if beside > os.path.getsize(weights) // 100:
+        problems.append(f"a run of adapters takes {beside} bytes beside its store, and its base {os.path.getsize(weights)}")
+    change(weights, ATTENTION)
+    for what, command in readers("adapters-parts").items():
+        if what not in ("export", "verify"):
+            ended = program.run(*command)
+            problems += [f"{what}: status {ended.code}"] if ended.code != 1 else []
+            problems += [f"{what} lacks '{word}': {ended.err[-300:]}" for word in (ATTENTION, weights, "grain")
+                         if word not in ended.err.splitlines()[-1]]
+    change(weights, ATTENTION)
+    os.rename(model, path("new-base-of-adapters"))
+    os.rename(path("adapters-parts"), path("adapters-elsewhere"))
+    program.must("resume", path("adapters-elsewhere"), "--steps", STEPS, "--model", path("new-base-of-adapters"))
+    if program.numbers_of(path("adapters")) != program.numbers_of(path("adapters-elsewhere")):
+        problems.append("other numbers")
+    losses = [json.loads(program.must("eval", path(run), "--data", DATA, "--tokens", 640, "--precision", "fp32", "--json",
+                                      "--model", path("new-base-of-adapters")).out)["loss"]
+              for run in ("adapters", "adapters-elsewhere")]
+    return problems + ([] if losses[0] == losses[1] else [f"losses {losses}"])
+
+
 def an_export_while_the_run_goes_on_reads_the_base():
     """A base that changes after it was loaded reaches no export."""
     model = shutil.copytree(BASE, path("base-of-exports"))
@@ -340,4 +373,5 @@ def a_kill_before_the_first_commit():
 script_test.run(a_run_keeps_only_the_checksums, a_resume_reads_the_base, ranks_read_the_base,
                 a_base_that_is_gone_is_refused, a_base_that_was_moved_is_named_anew,
                 a_run_that_was_moved_is_used_elsewhere, a_base_that_changed_is_refused, another_model_is_refused,
+                adapters_are_small_and_move_without_their_base,
                 an_export_while_the_run_goes_on_reads_the_base, a_kill_before_the_first_commit)
