@@ -60,8 +60,7 @@ struct sw_checkpoint_format {
 
 /* Writes config.json and the weights. `carry` (NULL: none) is the folder that the model came from: its tokenizer and
  * generation files are copied, and so is its config.json if that still describes the model. The folder must be new or
- * empty, and ends up complete or absent. It is written as FOLDER.partial, in which the file spillway.partial is mark
- * and lock: the remains of an unfinished export are removed, anything else of that name is refused. */
+ * empty (export_folder.h). */
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
                               const struct sw_checkpoint_format *format, const struct sw_load *from, const char *carry);
 

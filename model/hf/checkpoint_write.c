@@ -1,12 +1,7 @@
 /* Writes an export: the weights in the order of their units, the configuration, and the files carried over.
  *
- * The folder is written under another name and renamed when it is whole and flushed, so no program ever loads half an
- * export. A mark file, written first and removed last, tells the remains of an earlier export from a folder of the
- * user; its lock keeps two exports apart. Without the mark nothing is removed.
- *
  * A config.json that still describes the model is copied rather than generated: other programs use fields that spillway
  * does not know. */
-#include "core/confine.h"
 #include "core/files/files.h"
 #include "core/files/json_file.h"
 #include "core/files/model_files.h"
@@ -14,14 +9,13 @@
 #include "core/log.h"
 #include "core/size.h"
 #include "core/status.h"
-#include "io/queue/file.h"
 #include "io/safetensors/safetensors.h"
 #include "model/hf/checkpoint.h"
+#include "model/hf/export_folder.h"
 #include "model/hf/family.h"
+#include "model/hf/whole_tensor.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
@@ -29,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MOST_CONFIG_BYTES = 16 << 20 };
@@ -121,51 +114,6 @@ sw_status sw_turn_end_write(const char *folder, const struct sw_turn_end *end) {
 
 enum { COPY_ELEMS = 1 << 16, PATH_CHARS = 4096 };
 #define CONFIG_LIMIT_BYTES ((size_t)1 << 24)
-/* The name of the file that marks an unfinished export. */
-#define MARK "spillway.partial"
-
-/* A whole tensor of the checkpoint. Its parts are in consecutive units. */
-struct whole_tensor {
-    int64_t first_unit, parts;
-    const struct sw_tensor **part; /* its part in each of these units; the array has room for all units */
-};
-
-static const struct sw_tensor *find_part(const struct sw_unit *unit, const char *name) {
-    for (int64_t t = 0; t < unit->tensor_count; t++)
-        if (strcmp(unit->tensor[t].name, name) == 0)
-            return &unit->tensor[t];
-    return NULL;
-}
-
-/* Tells whether this is the first part of a whole tensor, or all of it. */
-static bool is_first_part(const struct sw_tensor *tensor) {
-    return tensor->part.first_row == 0 && tensor->part.first_col == 0;
-}
-
-static void gather_parts(const struct sw_units *units, int64_t unit, const struct sw_tensor *first,
-                         struct whole_tensor *out) {
-    int64_t missing = sw_tensor_whole_elems(first);
-    out->first_unit = unit;
-    for (out->parts = 0; missing > 0; out->parts++) {
-        out->part[out->parts] = find_part(&units->unit[unit + out->parts], first->name);
-        assert(out->part[out->parts] != NULL);
-        missing -= out->part[out->parts]->elems;
-    }
-}
-
-/* Returns the part that holds element `at` of the whole tensor. The search begins with part `hint`: the next element is
- * mostly in the same part. */
-static int64_t part_with(const struct whole_tensor *whole, int64_t at, int64_t hint, int64_t *elem, int64_t *run) {
-    for (int64_t i = 0; i < whole->parts; i++) {
-        const int64_t p = (hint + i) % whole->parts;
-        *elem = sw_tensor_from_whole(whole->part[p], at, run);
-        if (*elem >= 0)
-            return p;
-    }
-    assert(!"parts cover their tensor");
-    return 0;
-}
-
 /* The smallest magnitude that rounds to infinity in each type. */
 static const float overflows_at[] = {[SW_F32] = INFINITY, [SW_BF16] = 0x1.ffp127f, [SW_F16] = 65520.0f};
 
@@ -177,36 +125,15 @@ static sw_status check_values(const char *tensor, sw_dtype type, const float *va
     return SW_OK;
 }
 
-/* Reads elements in pieces of at most most_grains grains. A piece is one grain shorter than that, because a range that
- * begins and ends within grains touches one grain more than its length says. */
-static sw_status get(const struct sw_load *from, int64_t unit, int64_t first, int64_t count, float *out) {
-    const int64_t most = from->most_grains > 0 ? (from->most_grains - 1) * SW_GRAIN_ELEMS : count;
-    for (int64_t done = 0, now; done < count; done += now) {
-        now = sw_min_i64(most, count - done);
-        if (from->prepare != NULL)
-            SW_TRY(from->prepare(from->context, unit, first + done, now));
-        SW_TRY(from->fill(from->context, unit, first + done, now, out + done));
-    }
-    return SW_OK;
-}
-
 /* Writes a tensor in the element order of the whole. `values` has room for COPY_ELEMS. */
-static sw_status write_whole(struct sw_safetensors_shards *shards, const struct whole_tensor *whole, sw_dtype type,
+static sw_status write_whole(struct sw_safetensors_shards *shards, const struct sw_whole_tensor *whole, sw_dtype type,
                              const struct sw_load *from, float *values) {
     const int64_t elems = sw_tensor_whole_elems(whole->part[0]);
-    int64_t held = 0, p = 0;
-    for (int64_t at = 0; at < elems;) {
-        int64_t elem, run;
-        p = part_with(whole, at, p, &elem, &run);
-        run = sw_min_i64(run, COPY_ELEMS - held);
-        SW_TRY(get(from, whole->first_unit + p, whole->part[p]->offset + elem, run, values + held));
-        at += run;
-        held += run;
-        if (held == COPY_ELEMS || at == elems) {
-            SW_TRY(check_values(whole->part[0]->name, type, values, held));
-            SW_TRY(sw_safetensors_shards_write_f32(shards, values, held));
-            held = 0;
-        }
+    for (int64_t at = 0, count; at < elems; at += count) {
+        count = sw_min_i64(elems - at, COPY_ELEMS);
+        SW_TRY(sw_whole_tensor_read(whole, from, at, count, values));
+        SW_TRY(check_values(whole->part[0]->name, type, values, count));
+        SW_TRY(sw_safetensors_shards_write_f32(shards, values, count));
     }
     return SW_OK;
 }
@@ -216,7 +143,7 @@ static int64_t declare_tensors(const struct sw_units *units, struct sw_safetenso
     for (int64_t u = 0; u < units->count; u++) {
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            if (!is_first_part(tensor))
+            if (!sw_tensor_is_first_part(tensor))
                 continue;
             declared[count].name = tensor->name;
             declared[count].dims = tensor->dims;
@@ -228,12 +155,12 @@ static int64_t declare_tensors(const struct sw_units *units, struct sw_safetenso
 }
 
 static sw_status write_all(struct sw_safetensors_shards *shards, const struct sw_units *units,
-                           struct whole_tensor *whole, sw_dtype type, const struct sw_load *from, float *values) {
+                           struct sw_whole_tensor *whole, sw_dtype type, const struct sw_load *from, float *values) {
     for (int64_t u = 0; u < units->count; u++) {
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
-            if (!is_first_part(&units->unit[u].tensor[t]))
+            if (!sw_tensor_is_first_part(&units->unit[u].tensor[t]))
                 continue;
-            gather_parts(units, u, &units->unit[u].tensor[t], whole);
+            sw_whole_tensor_gather(units, u, &units->unit[u].tensor[t], whole);
             SW_TRY(write_whole(shards, whole, type, from, values));
         }
     }
@@ -253,10 +180,11 @@ static sw_status write_tensors(const char *folder, const struct sw_units *units,
     }
     assert(tensors > 0);
     struct sw_safetensors_declared *declared = calloc((size_t)tensors, sizeof *declared);
-    struct whole_tensor whole = {.part = calloc((size_t)units->count, sizeof *whole.part)};
+    struct sw_whole_tensor whole = {0};
     float *values = malloc(COPY_ELEMS * sizeof *values);
-    if (declared == NULL || values == NULL || whole.part == NULL)
+    if (declared == NULL || values == NULL)
         SW_TRY_GOTO(sw_fail(SW_ERR_NOMEM, "no memory to write %s", folder), end);
+    SW_TRY_GOTO(sw_whole_tensor_make(units, &whole), end);
     const int64_t count = declare_tensors(units, declared);
     SW_TRY_GOTO(sw_safetensors_shards_open(folder, format->type, format->shard_bytes, declared, count, &shards), end);
     SW_TRY_GOTO(write_all(shards, units, &whole, format->type, from, values), end);
@@ -265,7 +193,7 @@ static sw_status write_tensors(const char *folder, const struct sw_units *units,
 end:
     sw_safetensors_shards_abort(shards);
     free(values);
-    free(whole.part);
+    sw_whole_tensor_release(&whole);
     free(declared);
     return status;
 }
@@ -361,105 +289,28 @@ static sw_status carry_files(const char *from, const char *to) {
     return SW_OK;
 }
 
-static sw_status find_empty(const char *folder, bool *out) {
-    DIR *directory = sw_folder_list(folder);
-    int names = 0;
-    if (directory == NULL)
-        return sw_fail(SW_ERR_IO, "the folder %s cannot be read: %s", folder, strerror(errno));
-    while (readdir(directory) != NULL)
-        names++;
-    closedir(directory);
-    *out = names == 2; /* "." and ".." */
-    return SW_OK;
-}
+/* The sources of an export: its weights, its configuration and the files carried over. */
+struct export {
+    const struct sw_model_config *config;
+    const struct sw_units *units;
+    const struct sw_checkpoint_format *format;
+    const struct sw_load *from;
+    const char *carry;
+};
 
-/* Removes the mark last: the next export removes only folders that have one. */
-static void remove_partial(const char *partial) {
-    SW_HANDLES_ERRORS();
-    if (sw_folder_empty(partial, MARK) == SW_OK)
-        (void)sw_folder_remove(partial);
-}
-
-/* Makes the folder of an unfinished export, with its mark and lock, or takes over the one that an earlier export left.
- * Refuses anything else of this name. */
-static sw_status take_partial(const char *partial, int *out_mark) {
-    char path[PATH_CHARS];
-    struct stat info;
-    SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
-    bool empty = false;
-    sw_status status = sw_folder_make_own(partial, 0755);
-    if (status == SW_OK)
-        status = find_empty(partial, &empty);
-    const int flags = empty ? O_RDWR | O_CREAT | O_EXCL : O_RDWR;
-    if (status == SW_OK)
-        *out_mark = sw_path_open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-    if (*out_mark < 0 && empty && errno != EEXIST)
-        status = sw_fail(sw_file_write_error(errno), "%s cannot be made: %s", path, strerror(errno));
-    if (status != SW_OK) {
-        (void)sw_path_rmdir(partial); /* fails if the folder is not empty, which is right */
-        return status;
-    }
-    if (*out_mark < 0 || fstat(*out_mark, &info) != 0 || !S_ISREG(info.st_mode))
-        return sw_fail(SW_ERR_ARG, "%s is in the way, and is not what an unfinished export has left: move it away",
-                       partial);
-    status = sw_lock_take(*out_mark, partial);
-    if (status != SW_OK && status != SW_ERR_IO)
-        return status;
-    /* A file system without locks is no reason to refuse an export. */
-    sw_error_clear();
-    /* The mark must be on the drive before anything else is in the folder. */
-    status = sw_file_flush_folder_of(path);
-    if (status != SW_OK)
-        remove_partial(partial);
-    return status;
-}
-
-/* Gives the export its final name. Flushes names before and after the change. Removes the mark last: under its final
- * name the folder is complete with or without a mark, but a FOLDER.partial without one could never be removed. */
-static sw_status finish_partial(const char *partial, const char *folder) {
-    char path[PATH_CHARS];
-    SW_TRY(sw_path_join(path, sizeof path, partial, MARK));
-    SW_TRY(sw_file_flush_folder_of(path));
-    if (sw_path_rename(partial, folder) != 0)
-        return sw_fail(SW_ERR_IO, "cannot rename %s to %s: %s", partial, folder, strerror(errno));
-    const sw_status flushed = sw_file_flush_folder_of(partial);
-    SW_TRY(sw_path_join(path, sizeof path, folder, MARK));
-    sw_path_unlink(path);
-    SW_TRY(flushed);
-    return sw_file_flush_folder_of(path);
-}
-
-static sw_status fill_partial(const char *partial, const struct sw_model_config *config, const struct sw_units *units,
-                              const struct sw_checkpoint_format *format, const struct sw_load *from,
-                              const char *carry) {
-    SW_TRY(sw_folder_empty(partial, MARK));
-    SW_TRY(write_config(partial, config, format->type, carry));
-    SW_TRY(write_tensors(partial, units, format, from));
-    if (carry != NULL)
-        SW_TRY(carry_files(carry, partial));
-    return format->turn_end.token != NULL ? sw_turn_end_write(partial, &format->turn_end) : SW_OK;
+static sw_status fill_folder(void *context, const char *folder) {
+    const struct export *export = context;
+    const struct sw_turn_end *end = &export->format->turn_end;
+    SW_TRY(write_config(folder, export->config, export->format->type, export->carry));
+    SW_TRY(write_tensors(folder, export->units, export->format, export->from));
+    if (export->carry != NULL)
+        SW_TRY(carry_files(export->carry, folder));
+    return end->token != NULL ? sw_turn_end_write(folder, end) : SW_OK;
 }
 
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
                               const struct sw_checkpoint_format *format, const struct sw_load *from,
                               const char *carry) {
-    char partial[PATH_CHARS];
-    int mark = -1;
-    SW_TRY(sw_folder_must_be_free(folder, NULL));
-    size_t length = strlen(folder);
-    while (length > 1 && folder[length - 1] == '/')
-        length--;
-    if ((size_t)snprintf(partial, sizeof partial, "%.*s.partial", (int)length, folder) >= sizeof partial)
-        return sw_fail(SW_ERR_ARG, "the path %s is too long", folder);
-    sw_status status = take_partial(partial, &mark);
-    if (status == SW_OK) {
-        status = fill_partial(partial, config, units, format, from, carry);
-        if (status == SW_OK)
-            status = finish_partial(partial, folder);
-        if (status != SW_OK)
-            remove_partial(partial);
-    }
-    if (mark >= 0)
-        close(mark);
-    return status;
+    struct export export = {config, units, format, from, carry};
+    return sw_export_folder_write(folder, fill_folder, &export);
 }
