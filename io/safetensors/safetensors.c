@@ -532,21 +532,20 @@ static sw_status open_index(struct sw_safetensors *tensors, const char *folder, 
     return status;
 }
 
-static sw_status open_single(struct sw_safetensors *tensors, const char *folder) {
-    SW_TRY(add_path(tensors, folder, SW_SAFETENSORS_SINGLE_NAME));
+static sw_status open_single(struct sw_safetensors *tensors, const char *folder, const char *name) {
+    SW_TRY(add_path(tensors, folder, name));
     SW_TRY(safetensors_add_file(tensors, 0));
     return sort_names(tensors);
 }
 
 static sw_status open_folder(struct sw_safetensors *tensors, const char *folder) {
-    tensors->buffer = malloc(SW_SAFETENSORS_BUFFER_BYTES);
     char *single = sw_file_path(folder, SW_SAFETENSORS_SINGLE_NAME),
          *index = sw_file_path(folder, SW_SAFETENSORS_INDEX_NAME);
     sw_status status;
-    if (tensors->buffer == NULL || single == NULL || index == NULL)
+    if (single == NULL || index == NULL)
         status = sw_fail(SW_ERR_NOMEM, "no memory to open the weights of %s", folder);
     else if (access(single, F_OK) == 0)
-        status = open_single(tensors, folder);
+        status = open_single(tensors, folder, SW_SAFETENSORS_SINGLE_NAME);
     else if (access(index, F_OK) == 0)
         status = open_index(tensors, folder, index);
     else
@@ -557,19 +556,33 @@ static sw_status open_folder(struct sw_safetensors *tensors, const char *folder)
     return status;
 }
 
-sw_status sw_safetensors_open(const char *folder, struct sw_safetensors **out) {
+/* Opens one file of the folder, or all of its weights if `name` is NULL. */
+static sw_status open_any(const char *folder, const char *name, struct sw_safetensors **out) {
     struct sw_safetensors *tensors = calloc(1, sizeof *tensors);
     if (tensors == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to open the weights of %s", folder);
     tensors->fd = tensors->open_file = -1;
     pthread_mutex_init(&tensors->mutex, NULL);
-    const sw_status status = open_folder(tensors, folder);
+    tensors->buffer = malloc(SW_SAFETENSORS_BUFFER_BYTES);
+    sw_status status = SW_OK;
+    if (tensors->buffer == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to open the weights of %s", folder);
+    if (status == SW_OK)
+        status = name == NULL ? open_folder(tensors, folder) : open_single(tensors, folder, name);
     if (status != SW_OK) {
         sw_safetensors_close(tensors);
         return status;
     }
     *out = tensors;
     return SW_OK;
+}
+
+sw_status sw_safetensors_open(const char *folder, struct sw_safetensors **out) {
+    return open_any(folder, NULL, out);
+}
+
+sw_status sw_safetensors_open_file(const char *folder, const char *name, struct sw_safetensors **out) {
+    return open_any(folder, name, out);
 }
 
 void sw_safetensors_close(struct sw_safetensors *tensors) {

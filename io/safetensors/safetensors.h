@@ -30,6 +30,8 @@ struct sw_safetensor {
 /* Opens the weights of a Hugging Face folder. Every header is checked whole: lengths within the file, offsets without
  * overlap or hole, sizes that match shapes, no duplicate names, index entries that exist. */
 sw_status sw_safetensors_open(const char *folder, struct sw_safetensors **out);
+/* Opens a single file of a folder in the same way. */
+sw_status sw_safetensors_open_file(const char *folder, const char *name, struct sw_safetensors **out);
 void sw_safetensors_close(struct sw_safetensors *tensors);
 int64_t sw_safetensors_count(const struct sw_safetensors *tensors);
 const struct sw_safetensor *sw_safetensors_at(const struct sw_safetensors *tensors, int64_t index);

@@ -369,7 +369,7 @@ static bool same_shape(const struct sw_tensor *tensor, const struct sw_safetenso
     return true;
 }
 
-static const char *shape_text(int dims, const int64_t *dim, char text[96]) {
+const char *sw_shape_text(int dims, const int64_t *dim, char text[SW_SHAPE_CHARS]) {
     int used = snprintf(text, 96, "[");
     for (int d = 0; d < dims && used < 80; d++)
         used += snprintf(text + used, 96 - (size_t)used, d == 0 ? "%lld" : ", %lld", (long long)dim[d]);
@@ -453,9 +453,9 @@ static sw_status match_tensor(const struct sw_checkpoint *checkpoint, const char
                        (*out)->name, folder, (*out)->type_name);
     if (same_shape(tensor, *out))
         return SW_OK;
-    char stored[96], wanted[96];
+    char stored[SW_SHAPE_CHARS], wanted[SW_SHAPE_CHARS];
     return sw_fail(SW_ERR_ARG, "the tensor '%s' in %s has the shape %s; by config.json it is %s", (*out)->name, folder,
-                   shape_text((*out)->dims, (*out)->dim, stored), shape_text(tensor->dims, tensor->dim, wanted));
+                   sw_shape_text((*out)->dims, (*out)->dim, stored), sw_shape_text(tensor->dims, tensor->dim, wanted));
 }
 
 static sw_status fail_untied(const char *folder, const char *table) {

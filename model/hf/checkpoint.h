@@ -51,16 +51,23 @@ struct sw_checkpoint_place {
 struct sw_checkpoint_place sw_checkpoint_find(const struct sw_checkpoint *checkpoint, int64_t unit, int64_t tensor,
                                               int64_t whole);
 
+/* Writes a shape for messages: "[32, 96]". Returns text. */
+enum { SW_SHAPE_CHARS = 96 };
+const char *sw_shape_text(int dims, const int64_t *dim, char text[SW_SHAPE_CHARS]);
+
 struct sw_checkpoint_format {
     sw_dtype type;
     int64_t shard_bytes; /* largest file; more weights are cut between tensors into several files with an index */
     struct sw_turn_end turn_end; /* the end of text that the files shall name; without a token: unchanged. Borrowed */
 };
+/* Refuses values that a type cannot represent, and names their tensor. */
+sw_status sw_checkpoint_check_values(const char *tensor, sw_dtype type, const float *values, int64_t count);
+
 #define SW_CHECKPOINT_SHARD_BYTES (INT64_C(5) << 30)
 
 /* Writes config.json and the weights. `carry` (NULL: none) is the folder that the model came from: its tokenizer and
  * generation files are copied, and so is its config.json if that still describes the model. The folder must be new or
- * empty (export_folder.h). */
+ * empty (export_folder.h), and the units without adapters. */
 sw_status sw_checkpoint_write(const char *folder, const struct sw_model_config *config, const struct sw_units *units,
                               const struct sw_checkpoint_format *format, const struct sw_load *from, const char *carry);
 

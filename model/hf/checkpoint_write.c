@@ -117,7 +117,7 @@ enum { COPY_ELEMS = 1 << 16, PATH_CHARS = 4096 };
 /* The smallest magnitude that rounds to infinity in each type. */
 static const float overflows_at[] = {[SW_F32] = INFINITY, [SW_BF16] = 0x1.ffp127f, [SW_F16] = 65520.0f};
 
-static sw_status check_values(const char *tensor, sw_dtype type, const float *values, int64_t count) {
+sw_status sw_checkpoint_check_values(const char *tensor, sw_dtype type, const float *values, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (!(fabsf(values[i]) < overflows_at[type]))
             return sw_fail(SW_ERR_ARG, "the tensor '%s' holds %g, which %s cannot represent%s", tensor,
@@ -132,7 +132,7 @@ static sw_status write_whole(struct sw_safetensors_shards *shards, const struct 
     for (int64_t at = 0, count; at < elems; at += count) {
         count = sw_min_i64(elems - at, COPY_ELEMS);
         SW_TRY(sw_whole_tensor_read(whole, from, at, count, values));
-        SW_TRY(check_values(whole->part[0]->name, type, values, count));
+        SW_TRY(sw_checkpoint_check_values(whole->part[0]->name, type, values, count));
         SW_TRY(sw_safetensors_shards_write_f32(shards, values, count));
     }
     return SW_OK;

@@ -1,0 +1,298 @@
+/* Writes adapters in PEFT's format.
+ *
+ * The configuration has the fields that every version of PEFT knows, and a later one only where the adapter needs it:
+ * older versions refuse fields that they do not know. */
+#include "core/files/files.h"
+#include "core/json.h"
+#include "core/size.h"
+#include "io/safetensors/safetensors.h"
+#include "model/hf/checkpoint.h"
+#include "model/hf/export_folder.h"
+#include "model/hf/family.h"
+#include "model/hf/whole_tensor.h"
+#include "model/peft_private.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COPY_ELEMS = 1 << 16, KEY_CHARS = SW_TENSOR_NAME_CHARS + sizeof SW_PEFT_PREFIX };
+
+void sw_peft_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]) {
+    const char *end = strrchr(tensor, '.');
+    snprintf(module, SW_TENSOR_NAME_CHARS, "%.*s", (int)(end == NULL ? strlen(tensor) : (size_t)(end - tensor)),
+             tensor);
+}
+
+bool sw_peft_is_matrix(const struct sw_units *units, int64_t unit, const struct sw_tensor *tensor) {
+    return unit > 0 && unit + 1 < units->count && tensor->dims == 2 && !tensor->added;
+}
+
+/* The modules of a model that could have an adapter, and those that have one. */
+struct modules {
+    const struct sw_units *units;
+    const char *block; /* the text before a layer's number in names */
+    bool (*has)(const void *context, int64_t unit, const char *module);
+    const void *context;
+};
+
+/* Returns a module's name within its block, such as "self_attn.q_proj". */
+static const char *within_block(const struct modules *modules, const char *module) {
+    const char *at = module + strlen(modules->block);
+    return at + strspn(at, "0123456789") + 1;
+}
+
+static const char *last_part(const char *module) {
+    const char *dot = strrchr(module, '.');
+    return dot == NULL ? module : dot + 1;
+}
+
+/* Tells whether all modules, or some, whose names end like `part` are adapted. */
+static void count_modules(const struct modules *modules, const char *part, bool by_last_part, bool *all, bool *some) {
+    *all = true;
+    *some = false;
+    for (int64_t u = 1; u + 1 < modules->units->count; u++) {
+        const struct sw_unit *unit = &modules->units->unit[u];
+        for (int64_t t = 0; t < unit->tensor_count; t++) {
+            char module[SW_TENSOR_NAME_CHARS];
+            if (!sw_peft_is_matrix(modules->units, u, &unit->tensor[t]))
+                continue;
+            sw_peft_module(unit->tensor[t].name, module);
+            const char *name = within_block(modules, module);
+            if (strcmp(by_last_part ? last_part(name) : name, part) != 0)
+                continue;
+            const bool has = modules->has(modules->context, u, module);
+            *all = *all && has;
+            *some = *some || has;
+        }
+    }
+}
+
+static bool has_name(const json_t *list, const char *name) {
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (strcmp(json_string_value(json_array_get(list, i)), name) == 0)
+            return true;
+    return false;
+}
+
+/* Adds the shortest names of the modules that are called `name` within their blocks. */
+static void add_named(const struct modules *modules, const char *name, json_t *list) {
+    bool all, some;
+    count_modules(modules, last_part(name), true, &all, &some);
+    const bool by_last_part = all && some;
+    if (!by_last_part)
+        count_modules(modules, name, false, &all, &some);
+    const char *shown = by_last_part ? last_part(name) : name;
+    if (all && some && !has_name(list, shown))
+        json_array_append_new(list, json_string(shown));
+    for (int64_t u = 1; some && !all && u + 1 < modules->units->count; u++) {
+        char module[SW_TENSOR_NAME_CHARS];
+        if (snprintf(module, sizeof module, "%s%lld.%s", modules->block, (long long)(u - 1), name) <
+                (int)sizeof module &&
+            modules->has(modules->context, u, module))
+            json_array_append_new(list, json_string(module));
+    }
+}
+
+json_t *sw_peft_targets(const struct sw_units *units, const struct sw_model_config *config,
+                        bool (*has)(const void *context, int64_t unit, const char *module), const void *context) {
+    const struct modules modules = {units, sw_family_find(config->family)->names->block, has, context};
+    const struct sw_unit *first = &units->unit[1];
+    json_t *list = json_array();
+    assert(units->count == config->layers + 2); /* each block is one unit */
+    for (int64_t t = 0; list != NULL && t < first->tensor_count; t++) {
+        char module[SW_TENSOR_NAME_CHARS];
+        if (!sw_peft_is_matrix(units, 1, &first->tensor[t]))
+            continue;
+        sw_peft_module(first->tensor[t].name, module);
+        add_named(&modules, within_block(&modules, module), list);
+    }
+    return list;
+}
+
+static const struct sw_tensor *find_tensor(const struct sw_unit *unit, const char *name) {
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (strcmp(unit->tensor[t].name, name) == 0)
+            return &unit->tensor[t];
+    return NULL;
+}
+
+static bool unit_has(const void *context, int64_t unit, const char *module) {
+    const struct sw_units *units = context;
+    char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
+    snprintf(name, sizeof name, "%s" SW_LORA_A, module);
+    return find_tensor(&units->unit[unit], name) != NULL;
+}
+
+/* Tells whether a unit trains a tensor of a module of the base model. PEFT saves such modules whole. */
+static bool trains_module(const struct sw_unit *unit, const char *module) {
+    for (int64_t t = 0; t < unit->tensor_count; t++) {
+        char other[SW_TENSOR_NAME_CHARS];
+        sw_peft_module(unit->tensor[t].name, other);
+        if (!unit->tensor[t].added && !unit->tensor[t].frozen && strcmp(other, module) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Tells whether the folder of adapters has a tensor, and whether as one of a module that is saved whole. */
+static bool is_written(const struct sw_unit *unit, const struct sw_tensor *tensor, bool *out_saved) {
+    char module[SW_TENSOR_NAME_CHARS];
+    sw_peft_module(tensor->name, module);
+    *out_saved = !tensor->added && trains_module(unit, module);
+    return tensor->added || *out_saved;
+}
+
+/* The tensors of the file, in the order of the units. */
+struct contents {
+    int64_t count;
+    struct sw_safetensors_declared *declared;
+    char (*key)[KEY_CHARS];
+    struct place {
+        int64_t unit;
+        const struct sw_tensor *tensor;
+    } * place;
+    json_t *saved; /* modules_to_save */
+};
+
+static void contents_release(struct contents *contents) {
+    free(contents->declared);
+    free(contents->key);
+    free(contents->place);
+    json_decref(contents->saved);
+}
+
+static void add_content(struct contents *contents, int64_t unit, const struct sw_tensor *tensor) {
+    const int64_t i = contents->count++;
+    snprintf(contents->key[i], KEY_CHARS, SW_PEFT_PREFIX "%s", tensor->name);
+    contents->declared[i] = (struct sw_safetensors_declared){.name = contents->key[i], .dims = tensor->dims};
+    memcpy(contents->declared[i].dim, tensor->dim, sizeof tensor->dim);
+    contents->place[i] = (struct place){unit, tensor};
+}
+
+static sw_status list_contents(const struct sw_units *units, struct contents *out) {
+    int64_t tensors = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        tensors += units->unit[u].tensor_count;
+    *out = (struct contents){.declared = calloc((size_t)tensors, sizeof *out->declared),
+                             .key = calloc((size_t)tensors, sizeof *out->key),
+                             .place = calloc((size_t)tensors, sizeof *out->place),
+                             .saved = json_array()};
+    if (out->declared == NULL || out->key == NULL || out->place == NULL || out->saved == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to write an adapter");
+    for (int64_t u = 0; u < units->count; u++) {
+        for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
+            const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            char module[SW_TENSOR_NAME_CHARS];
+            bool saved;
+            if (!is_written(&units->unit[u], tensor, &saved))
+                continue;
+            add_content(out, u, tensor);
+            sw_peft_module(tensor->name, module);
+            if (saved && !has_name(out->saved, module))
+                json_array_append_new(out->saved, json_string(module));
+        }
+    }
+    return SW_OK;
+}
+
+/* Refuses a trained table that the head shares: PEFT would give the new one to the embedding alone. */
+static sw_status check_tied(const struct sw_units *units) {
+    if (!units->tied || units->unit[0].tensor[0].frozen)
+        return SW_OK;
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "an adapter's folder cannot hold %s, which was trained and is the model's output table too; give "
+                   "--merge to export the whole model",
+                   units->unit[0].tensor[0].name);
+}
+
+static json_t *number(double value) {
+    const int64_t whole = (int64_t)value;
+    return (double)whole == value ? json_integer(whole) : json_real(value);
+}
+
+static sw_status write_config(const char *folder, const struct sw_peft_export *export, const json_t *saved) {
+    char path[PATH_MAX];
+    const struct sw_lora *lora = export->lora;
+    const double alpha = lora->alpha > 0.0 ? lora->alpha : 2.0 * (double)lora->rank;
+    json_t *targets = sw_peft_targets(export->units, export->config, unit_has, export->units);
+    json_t *root = json_pack("{s:{}, s:n, s:s?, s:s, s:b, s:b, s:b, s:n, s:n, s:o, s:f, s:o, s:s, s:I, s:{}, s:n, s:o, "
+                             "s:s}",
+                             "alpha_pattern", "auto_mapping", "base_model_name_or_path", export->base, "bias", "none",
+                             "fan_in_fan_out", !export->config->out_first, "inference_mode", 1, "init_lora_weights", 1,
+                             "layers_pattern", "layers_to_transform", "lora_alpha", number(alpha), "lora_dropout", 0.0,
+                             "modules_to_save", json_array_size(saved) > 0 ? json_deep_copy(saved) : json_null(),
+                             "peft_type", "LORA", "r", (json_int_t)lora->rank, "rank_pattern", "revision",
+                             "target_modules", targets, "task_type", "CAUSAL_LM");
+    if (lora->rank_stabilized)
+        json_object_set_new(root, "use_rslora", json_true());
+    char *text = sw_config_dump(root);
+    json_decref(root);
+    sw_status status = text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write " SW_PEFT_CONFIG);
+    if (status == SW_OK)
+        status = sw_path_join(path, sizeof path, folder, SW_PEFT_CONFIG);
+    if (status == SW_OK)
+        status = sw_file_replace(path, text, strlen(text), SW_FILE_SHARED);
+    free(text);
+    return status;
+}
+
+static sw_status write_elements(const struct sw_peft_export *export, const struct contents *contents,
+                                struct sw_whole_tensor *whole, float *values, struct sw_safetensors_writer *writer) {
+    for (int64_t i = 0; i < contents->count; i++) {
+        const struct place place = contents->place[i];
+        const int64_t elems = sw_tensor_whole_elems(place.tensor);
+        sw_whole_tensor_gather(export->units, place.unit, place.tensor, whole);
+        for (int64_t at = 0, count; at < elems; at += count) {
+            count = sw_min_i64(elems - at, COPY_ELEMS);
+            SW_TRY(sw_whole_tensor_read(whole, export->from, at, count, values));
+            SW_TRY(sw_checkpoint_check_values(place.tensor->name, export->type, values, count));
+            SW_TRY(sw_safetensors_write_f32(writer, values, count));
+        }
+    }
+    return SW_OK;
+}
+
+static sw_status write_tensors(const char *folder, const struct sw_peft_export *export,
+                               const struct contents *contents) {
+    char path[PATH_MAX];
+    struct sw_whole_tensor whole = {0};
+    struct sw_safetensors_writer *writer = NULL;
+    float *values = malloc(COPY_ELEMS * sizeof *values);
+    sw_status status = values != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to write %s", folder);
+    if (status == SW_OK)
+        status = sw_whole_tensor_make(export->units, &whole);
+    if (status == SW_OK)
+        status = sw_path_join(path, sizeof path, folder, SW_PEFT_WEIGHTS);
+    if (status == SW_OK)
+        status = sw_safetensors_writer_open(path, export->type, contents->declared, contents->count, &writer);
+    if (status == SW_OK)
+        status = write_elements(export, contents, &whole, values, writer);
+    if (status == SW_OK)
+        status = sw_safetensors_writer_finish(writer);
+    else
+        sw_safetensors_writer_abort(writer);
+    sw_whole_tensor_release(&whole);
+    free(values);
+    return status;
+}
+
+static sw_status fill_folder(void *context, const char *folder) {
+    const struct sw_peft_export *export = context;
+    struct contents contents;
+    sw_status status = list_contents(export->units, &contents);
+    if (status == SW_OK)
+        status = write_config(folder, export, contents.saved);
+    if (status == SW_OK)
+        status = write_tensors(folder, export, &contents);
+    contents_release(&contents);
+    return status;
+}
+
+sw_status sw_peft_write(const char *folder, const struct sw_peft_export *export) {
+    struct sw_peft_export copy = *export;
+    SW_TRY(check_tied(export->units));
+    return sw_export_folder_write(folder, fill_folder, &copy);
+}
