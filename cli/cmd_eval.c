@@ -169,7 +169,8 @@ static sw_status measure(struct evaluator *e, struct measured *out) {
 }
 
 static sw_status open_source(struct evaluator *e) {
-    SW_TRY(sw_source_open_any(e->given->from, &(struct sw_run_moved){&e->given->nvme, e->given->model}, &e->source));
+    SW_TRY(sw_source_open_any(e->given->from, &(struct sw_run_moved){&e->given->nvme, e->given->model},
+                              e->given->adapter, &e->source));
     return resolve_seq(e);
 }
 

@@ -318,8 +318,8 @@ static void say_speed(const struct generator *g, const struct times *times) {
 }
 
 static sw_status open_source(struct generator *g) {
-    SW_TRY(
-        sw_source_open_any(g->options->from, &(struct sw_run_moved){&g->options->nvme, g->options->model}, &g->source));
+    SW_TRY(sw_source_open_any(g->options->from, &(struct sw_run_moved){&g->options->nvme, g->options->model},
+                              g->options->adapter, &g->source));
     return read_prompt(g);
 }
 

@@ -855,6 +855,12 @@ static sw_status warn(const struct sw_job *p) {
     return SW_OK;
 }
 
+static sw_status take_adapter(struct sw_settings *settings) {
+    struct sw_model_config config;
+    SW_TRY(sw_config_load(settings->model, &config));
+    return sw_settings_take_adapter(settings, &config);
+}
+
 static sw_status open_job(struct sw_settings *settings, struct sw_ranks *ranks, struct sw_job *out) {
     const struct sw_job_spec spec = {
         .settings = settings, .ranks = ranks, .folder = ".", .open_data = sw_data_pass_measure};
@@ -864,6 +870,8 @@ static sw_status open_job(struct sw_settings *settings, struct sw_ranks *ranks, 
         SW_TRY(sw_timeline_svg_check(settings->svg));
     if (!settings->init)
         SW_TRY(sw_ranks_agree_on_error(ranks, sw_source_check_weights(settings->model)));
+    if (settings->adapter != NULL)
+        SW_TRY(sw_ranks_agree_on_error(ranks, take_adapter(settings)));
     return sw_job_open(&spec, out);
 }
 

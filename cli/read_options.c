@@ -74,8 +74,13 @@ static const struct sw_option options[] = {
      .value = "DIR",
      .what = "where the model is now whose frozen weights the run reads, if it moved; default: where the run has it"},
 
+    {.name = "--adapter", .kind = SW_OPTION_STRING, AT(adapter), .commands = PASSES | EXPORT, .group = INPUT,
+     .value = "FOLDER", .what = "adapter of the model, as PEFT or `spillway export` writes it"},
+
     {.name = "OUT", .kind = SW_OPTION_STRING, AT(to), .commands = EXPORT, .group = OUTPUT, .required = true,
      .what = "folder to write: new, or empty"},
+    {.name = "--merge", .kind = SW_OPTION_FLAG, AT(merge), .commands = EXPORT, .group = OUTPUT,
+     .what = "write the whole model, with its adapters merged into it, and not the adapters alone"},
     {.name = "--dtype", .kind = SW_OPTION_CHOICE, AT(type), .commands = EXPORT, .group = OUTPUT, .initial = "f32",
      .choices = "f32|bf16|f16", .what = "type of the tensors"},
     {.name = "--shard-size", .kind = SW_OPTION_SIZE, AT(shard_bytes), .commands = EXPORT, .group = OUTPUT,
@@ -187,7 +192,7 @@ const struct sw_command_line sw_generate_command = {
 const struct sw_command_line sw_export_command = {
     .command = "export",
     .bit = EXPORT,
-    .summary = "Writes the weights of a run's last commit as a Hugging Face folder.",
+    .summary = "Writes the weights of a run's last commit as a Hugging Face folder, and adapters as PEFT's.",
     TABLE,
     .check = check_places,
     .examples = {"spillway export runs/a out", "spillway export runs/a out-bf16 --dtype bf16",

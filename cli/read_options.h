@@ -12,6 +12,7 @@ struct sw_read_options {
     char *from;                 /* folder of a run or a Hugging Face folder */
     struct sw_option_list nvme; /* current places of the run's store; empty: where the run has it */
     char *model;                /* current folder of the model that the run reads; NULL: where the run has it */
+    char *adapter;              /* folder of an adapter of the model (model/peft.h); NULL: none */
     struct sw_inference_options inference;
     bool json;
     /* Eval. */
@@ -32,6 +33,7 @@ struct sw_read_options {
     double temperature, top_p, min_p, repetition_penalty;
     /* Export. */
     char *to;
+    bool merge; /* write the whole model, with its adapters merged into it */
     int type; /* index in f32, bf16, f16 */
     int64_t shard_bytes;
 };

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 enum { MOST_CONFIG_BYTES = 1 << 20, KEY_CHARS = SW_TENSOR_NAME_CHARS + sizeof SW_PEFT_PREFIX + sizeof SW_LORA_A };
+#define MOST_ALPHA 1e6 /* that of --lora-alpha */
 #define PICKLED_WEIGHTS "adapter_model.bin"
 
 struct sw_peft {
@@ -171,8 +172,8 @@ static sw_status read_numbers(struct sw_peft *self) {
                        rank == NULL ? "r" : "lora_alpha");
     if (!json_is_integer(rank) || json_integer_value(rank) < 1 || json_integer_value(rank) > SW_LORA_MOST_RANK)
         return refuse_value(self, "r", "it must be a whole number from 1 to 1024");
-    if (!json_is_number(alpha) || !(json_number_value(alpha) > 0.0) || !isfinite(json_number_value(alpha)))
-        return refuse_value(self, "lora_alpha", "it must be a number above 0");
+    if (!json_is_number(alpha) || !(json_number_value(alpha) > 0.0) || json_number_value(alpha) > MOST_ALPHA)
+        return refuse_value(self, "lora_alpha", "it must be a number above 0 and at most 1e6");
     if (stabilized != NULL && !json_is_boolean(stabilized))
         return refuse_value(self, "use_rslora", "it must be true or false");
     self->lora.rank = json_integer_value(rank);

@@ -19,6 +19,7 @@
 #include "core/size.h"
 #include "core/status.h"
 #include "model/hf/checkpoint.h"
+#include "model/peft.h"
 #include "run/folder/frozen.h"
 #include "run/folder/group_reader.h"
 #include "run/folder/run.h"
@@ -558,8 +559,16 @@ static sw_status write_weights(struct sw_trainer *trainer, struct sw_gathered_ma
     const struct sw_load trained = gathered_masters_load(masters);
     struct sw_load from;
     SW_TRY(sw_frozen_load(trainer->frozen, &trained, &from));
-    const sw_status status = sw_checkpoint_write(path, &trainer->run.config, gathered_masters_units(masters), &format,
-                                                 &from, trainer->model_folder);
+    const struct sw_peft_export adapters = {.config = &trainer->run.config,
+                                            .units = gathered_masters_units(masters),
+                                            .from = &from,
+                                            .lora = &trainer->run.settings.tuning.lora,
+                                            .base = trainer->run.settings.model,
+                                            .type = SW_F32};
+    const sw_status status = adapters.lora->rank > 0
+                                 ? sw_peft_write(path, &adapters)
+                                 : sw_checkpoint_write(path, &trainer->run.config, gathered_masters_units(masters),
+                                                       &format, &from, trainer->model_folder);
     sw_frozen_rest(trainer->frozen);
     return status;
 }

@@ -258,7 +258,8 @@ static sw_status open_model(struct sw_trainer *trainer) {
                                         .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                         .tensor_rank = (int)sw_settings_tensor_rank(settings),
                                         .optimizer = sw_settings_optimizer(settings),
-                                        .tuning = &settings->tuning};
+                                        .tuning = &settings->tuning,
+                                        .adapter = settings->adapter};
     SW_TRY(sw_source_open_model(&spec, &trainer->source));
     trainer->run.config = *sw_source_config(trainer->source);
     return sw_run_model_folder(NULL, settings->model, &trainer->model_folder);
@@ -532,6 +533,14 @@ static sw_status keep_frozen(struct sw_trainer *trainer) {
     return SW_OK;
 }
 
+static sw_status take_adapter(struct sw_settings *settings) {
+    struct sw_model_config config;
+    if (settings->adapter == NULL)
+        return SW_OK;
+    SW_TRY(sw_config_load(settings->model, &config));
+    return sw_settings_take_adapter(settings, &config);
+}
+
 /* Checks that this machine's drives have room for the store. The remains of an unfinished start are removed before a
  * store is made, so a dry run looks only at the sizes in --nvme. */
 static sw_status check_places(struct sw_trainer *trainer) {
@@ -546,6 +555,7 @@ static sw_status create(struct sw_trainer *trainer) {
     struct sw_settings *settings = &trainer->run.settings;
     struct sw_ranks *ranks = trainer->ranks;
     SW_TRY(sw_settings_check_names(settings));
+    SW_TRY(sw_ranks_agree_on_error(ranks, take_adapter(settings)));
     SW_TRY(sw_options_to_json(&sw_train_command, settings, &trainer->given));
     SW_TRY(sw_ranks_first(ranks, sw_start_check(trainer->folder)));
     /* The rank decides which part of the weights its source has. */

@@ -19,6 +19,7 @@
 #include "model/freeze.h"
 #include "model/hf/config.h"
 #include "model/model.h"
+#include "model/peft.h"
 #include "offload/plan/placement.h"
 
 #include <ctype.h>
@@ -712,9 +713,50 @@ static sw_status check_room(const struct sw_option_list *data) {
                          data->count, bytes, SW_SETTINGS_MOST_NAME_BYTES);
 }
 
+/* Tells whether a list that a flag gave, if any, is that of the adapter. */
+static bool agrees(const char *given, const char *found) {
+    return given == NULL || (found != NULL && strcmp(given, found) == 0);
+}
+
+/* Refuses flags whose values differ from the adapter's. */
+static sw_status check_agreement(const struct sw_lora *given, const struct sw_lora *found, const char *folder) {
+    const struct {
+        bool agrees;
+        const char *flag;
+    } flags[] = {{given->rank == 0 || given->rank == found->rank, "--lora"},
+                 {given->alpha == 0.0 || given->alpha == found->alpha, "--lora-alpha"},
+                 {!given->rank_stabilized || found->rank_stabilized, "--rslora"},
+                 {agrees(given->targets, found->targets), "--lora-targets"},
+                 {agrees(given->modules_to_save, found->modules_to_save), "--modules-to-save"}};
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (!flags[i].agrees)
+            return sw_fail(SW_ERR_ARG, "%s differs from the adapter in %s, with which the run begins; leave it out",
+                           flags[i].flag, folder);
+    return SW_OK;
+}
+
+sw_status sw_settings_take_adapter(struct sw_settings *settings, const struct sw_model_config *config) {
+    struct sw_tuning tuning = {.freeze = settings->tuning.freeze}, taken = {0};
+    struct sw_peft *peft;
+    if (settings->adapter == NULL)
+        return SW_OK;
+    SW_TRY(sw_peft_open(settings->adapter, config, &peft));
+    tuning.lora = *sw_peft_lora(peft);
+    sw_status status = check_agreement(&settings->tuning.lora, &tuning.lora, settings->adapter);
+    if (status == SW_OK)
+        status = sw_tuning_copy(&tuning, &taken);
+    sw_peft_close(peft);
+    SW_TRY(status);
+    sw_tuning_release(&settings->tuning);
+    settings->tuning = taken;
+    return sw_tuning_check(&settings->tuning);
+}
+
 sw_status sw_settings_check_names(const struct sw_settings *settings) {
     SW_TRY(check_room(&settings->data));
     SW_TRY(check_name("--model", settings->model));
+    if (settings->adapter != NULL)
+        SW_TRY(check_name("--adapter", settings->adapter));
     for (int i = 0; i < settings->data.count; i++)
         SW_TRY(check_name("--data", settings->data.items[i]));
     for (int i = 0; i < settings->nvme.count; i++)
@@ -724,6 +766,8 @@ sw_status sw_settings_check_names(const struct sw_settings *settings) {
 
 sw_status sw_settings_make_paths_absolute(struct sw_settings *settings) {
     SW_TRY(make_absolute(&settings->model));
+    if (settings->adapter != NULL)
+        SW_TRY(make_absolute(&settings->adapter));
     for (int i = 0; i < settings->data.count; i++)
         SW_TRY(make_absolute(&settings->data.items[i]));
     for (int i = 0; i < settings->nvme.count; i++)

@@ -99,6 +99,7 @@ struct sw_settings {
     char *place;
     char *val;
     struct sw_tuning tuning;                /* what is trained */
+    char *adapter;                          /* folder of the adapter that a run begins with; NULL: none */
     int64_t eval_every, export_every, keep; /* steps, steps, exports */
     int64_t early_stop;                     /* evaluations without improvement that end the run; 0: never */
     int64_t sample_every, sample_tokens;    /* steps, tokens */
@@ -210,6 +211,10 @@ sw_status sw_settings_group(const struct sw_settings *settings, int64_t *out);
 struct sw_store_owner;
 struct sw_store_owner sw_settings_owner(const struct sw_settings *settings);
 struct sw_schedule sw_settings_schedule(const struct sw_settings *settings);
+
+/* Sets the adapters of a run to those of --adapter, if it is given. Refuses other flags of adapters that differ from
+ * it. */
+sw_status sw_settings_take_adapter(struct sw_settings *settings, const struct sw_model_config *config);
 
 /* Refuses paths that are not UTF-8: run.json could not hold them. */
 sw_status sw_settings_check_names(const struct sw_settings *settings);

@@ -133,6 +133,8 @@ static const struct sw_option options[] = {
      .what = "matrices that get adapters: all (without the flag), attention, mlp, or modules: q_proj,v_proj or '*.mlp.*'"},
     {.name = "--modules-to-save", TEXT(tuning.lora.modules_to_save), .commands = TRAIN | PLAN, .group = LEARNING,
      .value = "MODULES", .what = "modules that are trained whole beside adapters: lm_head"},
+    {.name = "--adapter", TEXT(adapter), .commands = TRAIN | PLAN, .group = LEARNING, .value = "FOLDER",
+     .what = "begin with the adapters of a folder that PEFT or `spillway export` wrote, which sets all of the above"},
     {.name = "--lr", REAL(lr), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "RATE", .real_min = 0,
      .real_max = 1e3, .allow_auto = true,
      .what = "learning rate after the warm-up, the highest of the schedule; auto: 1e-5 for loaded weights, 1e-4 with --lora, "
@@ -390,6 +392,8 @@ static sw_status check_plan(const void *target) {
                        "--largest plans many models, of which --tensor %lld cannot cut all; leave out one of "
                        "them",
                        (long long)settings->tensor);
+    if (largest && settings->adapter != NULL)
+        return sw_fail(SW_ERR_ARG, "--adapter is of one model, and --largest plans many; give --lora RANK instead");
     if (largest && settings->tuning.freeze != NULL)
         return sw_fail(SW_ERR_ARG,
                        "--freeze names units of one model, and --largest plans many; leave out one of them");

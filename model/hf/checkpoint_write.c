@@ -143,6 +143,7 @@ static int64_t declare_tensors(const struct sw_units *units, struct sw_safetenso
     for (int64_t u = 0; u < units->count; u++) {
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
+            assert(!tensor->added); /* adapters are merged before (merge.h), or written by peft.h */
             if (!sw_tensor_is_first_part(tensor))
                 continue;
             declared[count].name = tensor->name;
@@ -172,12 +173,8 @@ static sw_status write_tensors(const char *folder, const struct sw_units *units,
     int64_t tensors = 0;
     sw_status status = SW_OK;
     struct sw_safetensors_shards *shards = NULL;
-    for (int64_t u = 0; u < units->count; u++) {
+    for (int64_t u = 0; u < units->count; u++)
         tensors += units->unit[u].tensor_count;
-        for (int64_t t = 0; t < units->unit[u].tensor_count; t++)
-            if (units->unit[u].tensor[t].added)
-                return sw_fail(SW_ERR_UNSUPPORTED, "adapters cannot be exported yet");
-    }
     assert(tensors > 0);
     struct sw_safetensors_declared *declared = calloc((size_t)tensors, sizeof *declared);
     struct sw_whole_tensor whole = {0};

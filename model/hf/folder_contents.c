@@ -119,11 +119,11 @@ static void read_base_model(const char *folder, char out[LIST_CHARS]) {
 static sw_status fail_adapter(const char *folder, const char *what) {
     char base[LIST_CHARS];
     read_base_model(folder, base);
-    return sw_fail(SW_ERR_ARG,
-                   "%s has no %s: it holds an adapter%s and not the model; merge the two with python3 -c \"from peft "
-                   "import AutoPeftModelForCausalLM as M; M.from_pretrained('%s').merge_and_unload()"
-                   ".save_pretrained('merged')\", copy the tokenizer's files to merged, and give that folder",
-                   folder, what, base, folder);
+    return sw_fail(
+        SW_ERR_ARG,
+        "%s has no %s: it holds an adapter%s and not the model; give the folder of that model, and --adapter "
+        "%s",
+        folder, what, base, folder);
 }
 
 /* Writes advice, with the names of the folder and the file filled in. */
@@ -168,9 +168,9 @@ bool sw_folder_has_weights(const char *folder) {
 sw_status sw_folder_check_weights(const char *folder) {
     const bool there = sw_folder_has_weights(folder);
     if (there && has(folder, "adapter_config.json"))
-        sw_log_warn("%s has an adapter beside the model (adapter_config.json), which is left out: merge it first to "
-                    "train with it",
-                    folder);
+        sw_log_warn("%s has an adapter beside the model (adapter_config.json), which is left out: give --adapter %s to "
+                    "use it",
+                    folder, folder);
     if (there)
         return SW_OK;
     return sw_folder_fail_without(folder, "model.safetensors");

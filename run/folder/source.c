@@ -12,6 +12,7 @@
 #include "model/hf/checkpoint.h"
 #include "model/hf/folder_contents.h"
 #include "model/model.h"
+#include "model/peft.h"
 #include "offload/engine/engine.h"
 #include "offload/plan/unit.h"
 #include "run/folder/frozen.h"
@@ -176,6 +177,7 @@ struct sw_source {
     struct sw_frozen *frozen;         /* for a run with frozen weights; else NULL */
     struct sw_tuning tuning;          /* what the units are laid out for; nothing if they were cut */
     struct sw_lora_init adapters;     /* context of adapters at their start */
+    struct sw_peft *peft;             /* adapters of a folder; NULL: none */
     struct sw_turn_end turn_end;      /* for a run: the token that ends turns */
     int bos;                          /* SW_BOS_... */
     int64_t step;                     /* step of the run's commit; -1: the source is no run */
@@ -205,22 +207,40 @@ static bool is_folder(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Adds the first values of adapters to the weights of the model, which has none. */
-static void start_adapters(struct sw_source *source, const struct sw_source_spec *spec) {
-    if (spec->tuning == NULL || spec->tuning->lora.rank == 0)
-        return;
+/* Adds the weights of adapters to those of the model, which has none: those of the folder, or their first values. */
+static sw_status add_adapters(struct sw_source *source, const struct sw_source_spec *spec) {
+    if (source->peft != NULL)
+        return sw_peft_load(source->peft, source->units, &source->load, &source->load);
+    if (source->tuning.lora.rank == 0)
+        return SW_OK;
     source->adapters = (struct sw_lora_init){.units = source->units, .seed = spec->seed, .base = source->load};
     source->load = sw_lora_load(&source->adapters);
+    return SW_OK;
+}
+
+/* Finds out what of the model is trained. */
+static sw_status open_tuning(struct sw_source *source, const struct sw_source_spec *spec) {
+    struct sw_tuning tuning = {0};
+    if (spec->adapter != NULL) {
+        SW_TRY(sw_peft_open(spec->adapter, &source->config, &source->peft));
+        tuning.lora = *sw_peft_lora(source->peft);
+    }
+    return sw_tuning_copy(spec->tuning != NULL ? spec->tuning : &tuning, &source->tuning);
+}
+
+static sw_status open_units(struct sw_source *source, const struct sw_source_spec *spec) {
+    if (spec->tensor_ranks <= 1)
+        return sw_model_units(&source->config, spec->tiles, spec->optimizer, &source->tuning, &source->units);
+    return sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank, spec->tiles, spec->optimizer,
+                               &source->units);
 }
 
 static sw_status open_model(struct sw_source *source, const struct sw_source_spec *spec) {
     const char *model = spec->model;
     source->tiles = spec->tiles;
     SW_TRY(sw_config_load(model, &source->config));
-    SW_TRY(spec->tensor_ranks > 1
-               ? sw_model_rank_units(&source->config, spec->tensor_ranks, spec->tensor_rank, spec->tiles,
-                                     spec->optimizer, &source->units)
-               : sw_model_units(&source->config, spec->tiles, spec->optimizer, spec->tuning, &source->units));
+    SW_TRY(open_tuning(source, spec));
+    SW_TRY(open_units(source, spec));
     SW_TRY(sw_run_model_folder(NULL, model, &source->folder));
     source->model = strdup(model);
     if (source->model == NULL)
@@ -228,8 +248,7 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     if (spec->init) {
         source->init = (struct sw_model_init){.config = &source->config, .units = source->units, .seed = spec->seed};
         source->load = (struct sw_load){.fill = sw_model_fill_random, .context = &source->init};
-        start_adapters(source, spec);
-        return SW_OK;
+        return add_adapters(source, spec);
     }
     if (source->folder == NULL)
         return sw_fail(SW_ERR_ARG, "'%s' describes a model but holds no weights; add --init to start from random ones",
@@ -237,8 +256,7 @@ static sw_status open_model(struct sw_source *source, const struct sw_source_spe
     SW_TRY(sw_checkpoint_open(source->folder, source->units, &source->checkpoint));
     source->load =
         (struct sw_load){.fill = sw_checkpoint_fill, .prepare = sw_checkpoint_prepare, .context = source->checkpoint};
-    start_adapters(source, spec);
-    return SW_OK;
+    return add_adapters(source, spec);
 }
 
 sw_status sw_source_open_model(const struct sw_source_spec *spec, struct sw_source **out) {
@@ -332,14 +350,21 @@ static sw_status open_run(struct sw_source *source, const char *folder, const st
     return status;
 }
 
-sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved *moved, struct sw_source **out) {
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved *moved, const char *adapter,
+                             struct sw_source **out) {
+    if (sw_run_is_one(run_or_model) && adapter != NULL)
+        return sw_fail(SW_ERR_ARG,
+                       "%s is the folder of a run, which has its own weights; leave out --adapter, or give "
+                       "the adapter's model",
+                       run_or_model);
     if (!sw_run_is_one(run_or_model) && moved->nvme->count > 0)
         return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so it has no store; leave out --nvme", run_or_model);
     if (!sw_run_is_one(run_or_model) && moved->model != NULL)
         return sw_fail(SW_ERR_ARG, "%s is not the folder of a run, so it is the model itself; leave out --model",
                        run_or_model);
     if (!sw_run_is_one(run_or_model))
-        return sw_source_open_model(&(struct sw_source_spec){.model = run_or_model, .tiles = 1}, out);
+        return sw_source_open_model(&(struct sw_source_spec){.model = run_or_model, .adapter = adapter, .tiles = 1},
+                                    out);
     struct sw_source *source = NULL;
     SW_TRY(make(&source));
     return hand_over(source, open_run(source, run_or_model, moved), out);
@@ -349,6 +374,7 @@ void sw_source_close(struct sw_source *source) {
     if (source == NULL)
         return;
     cut_reader_close(source->cut);
+    sw_peft_close(source->peft);
     sw_checkpoint_close(source->checkpoint);
     sw_store_reader_close(source->reader);
     sw_group_reader_close(source->group);
@@ -407,6 +433,10 @@ const struct sw_option_list *sw_source_drives(const struct sw_source *source) {
 
 struct sw_run_model sw_source_small_files(const struct sw_source *source) {
     return (struct sw_run_model){source->model, source->folder, source->model_files};
+}
+
+const char *sw_source_model(const struct sw_source *source) {
+    return source->model;
 }
 
 const char *sw_source_folder(const struct sw_source *source) {

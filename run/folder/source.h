@@ -22,7 +22,8 @@ struct sw_source_spec {
     int64_t tiles; /* this and the members below as for sw_model_units */
     int tensor_ranks, tensor_rank;
     sw_optimizer_format optimizer;
-    const struct sw_tuning *tuning; /* NULL: all of the model is trained */
+    const struct sw_tuning *tuning; /* NULL: all of the model is trained, or the adapter if there is one */
+    const char *adapter;            /* folder of an adapter (peft.h), which `tuning` describes if given; NULL: none */
 };
 
 /* Opens a model folder or a preset. Checks everything and loads nothing yet. */
@@ -34,8 +35,10 @@ struct sw_run_moved {
     const struct sw_option_list *nvme; /* places of its store; empty: where run.json says */
     const char *model;                 /* folder of its base (frozen.h); NULL: where run.json says */
 };
-/* Opens the folder of a run, or else a model folder, for which nothing can have been moved. */
-sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved *moved, struct sw_source **out);
+/* Opens the folder of a run; or else a model folder, for which nothing can have been moved, with an adapter unless that
+ * is NULL. */
+sw_status sw_source_open_any(const char *run_or_model, const struct sw_run_moved *moved, const char *adapter,
+                             struct sw_source **out);
 void sw_source_close(struct sw_source *source);
 
 const struct sw_model_config *sw_source_config(const struct sw_source *source);
@@ -43,6 +46,8 @@ const struct sw_units *sw_source_units(const struct sw_source *source);
 int64_t sw_source_tiles(const struct sw_source *source);
 /* Returns the tuning by which the units are laid out. */
 const struct sw_tuning *sw_source_tuning(const struct sw_source *source);
+/* Returns the folder or preset that the weights come from; for a run, that it was made from. */
+const char *sw_source_model(const struct sw_source *source);
 /* Returns the folder of the model's small files, such as the tokenizer's (run.h); NULL: there is none. */
 const char *sw_source_folder(const struct sw_source *source);
 /* Returns all that is known about these files, valid as long as the source. */

@@ -99,7 +99,7 @@ def folders_of_something_else():
             ("pytorch_model-00001-of-00002.bin", "pytorch_model-00001", "save_pretrained"),
             ("model-q4.gguf", "gguf_file='model-q4.gguf'"), ("consolidated.00.pth", "Meta"),
             ("last.pt", "last.pt", "save_file"), ("model-00001-of-00002.safetensors", "index.json"),
-            ("weights.safetensors", "rename"), ("adapter_config.json", "adapter", "'org/base'", "merge_and_unload"),
+            ("weights.safetensors", "rename"), ("adapter_config.json", "adapter", "'org/base'", "--adapter"),
             ("README.md", "README.md", "download"), ("run.json", "folder of a run", "spillway export"), ("training_args.bin", "training_args.bin", "download")]):
         for described in (hf_folder.config(), None):
             made = folder(f"other {number} {described is None}", described, None)

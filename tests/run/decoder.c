@@ -46,7 +46,7 @@ static struct sw_source *open_source(const struct text_case *c) {
     struct sw_source *source;
     const struct sw_source_spec random = {.model = c->model, .init = true, .seed = SEED, .tiles = c->tiles};
     snprintf(path, sizeof path, "%s/%s", getenv("SW_TEST_DATA"), c->model);
-    support_expect_ok(c->tiles == 0 ? sw_source_open_any(path, &(struct sw_run_moved){.nvme = &none}, &source)
+    support_expect_ok(c->tiles == 0 ? sw_source_open_any(path, &(struct sw_run_moved){.nvme = &none}, NULL, &source)
                                     : sw_source_open_model(&random, &source),
                       c->model);
     return source;
