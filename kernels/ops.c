@@ -296,6 +296,25 @@ static double unpack_weights(const void *args) {
     return bytes_of(op->type, (double)op->elems, 0.0) + (double)op->elems;
 }
 
+/* Returns the bytes of elements in a frozen base's format. */
+static double base_bytes(sw_base_format format, int64_t elems) {
+    assert(format != SW_BASE_TYPED && elems >= 0);
+    return (double)elems * (double)sw_base_grain_bytes(format) / (double)SW_GRAIN_ELEMS;
+}
+
+static double quantize_base(const void *args) {
+    const struct sw_quantize_base *op = args;
+    const int64_t elems = op->grains * SW_GRAIN_ELEMS;
+    assert(op->from != NULL && op->records != NULL && is_aligned(op->from) && is_aligned(op->records));
+    return bytes_of(op->type, (double)elems, 0.0) + base_bytes(op->format, elems);
+}
+
+static double dequantize_base(const void *args) {
+    const struct sw_dequantize_base *op = args;
+    assert(op->first_elem >= 0 && op->records != NULL && op->to != NULL && is_aligned(op->records));
+    return bytes_of(op->type, (double)op->elems, 0.0) + base_bytes(op->format, op->elems);
+}
+
 static double rank_sum(const void *args) {
     const struct sw_comm_sum *op = args;
     assert(op->elems >= 0 && op->own != NULL && op->others != NULL && op->to != NULL);
@@ -344,6 +363,8 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_DECODE_FP8] = ROW(decode_fp8, codes, to),
     [SW_DEVICE_PACK_WEIGHTS] = ROW(pack_weights, records, weights),
     [SW_DEVICE_UNPACK_WEIGHTS] = ROW(unpack_weights, weights, to),
+    [SW_DEVICE_QUANTIZE_BASE] = ROW(quantize_base, from, records),
+    [SW_DEVICE_DEQUANTIZE_BASE] = ROW(dequantize_base, records, to),
     [SW_DEVICE_RANK_SUM] = ROW_OF(rank_sum, sw_comm_sum, own, to),
 };
 

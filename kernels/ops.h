@@ -8,6 +8,7 @@
 #ifndef SW_KERNELS_OPS_H
 #define SW_KERNELS_OPS_H
 
+#include "core/base_format.h"
 #include "core/dtype.h"
 #include "core/fp8.h"
 #include "core/optimizer_format.h"
@@ -99,6 +100,31 @@ struct sw_unpack_weights {
 #define sw_unpack_weights(stream, ...)                                                                                 \
     sw_device_run(stream, SW_DEVICE_UNPACK_WEIGHTS, &(const struct sw_unpack_weights){__VA_ARGS__})
 
+/* Quantizes grains of a frozen base (of type) into records, one after the other (core/base_format.h), in int8 or nf4.
+ * Both begin at a multiple of 16 bytes. Only host devices have this op. Every implementation has the bits of
+ * ref/base_format.c. */
+struct sw_quantize_base {
+    sw_dtype type;
+    sw_base_format format;
+    int64_t grains;
+    const void *from;
+    void *records;
+};
+#define sw_quantize_base(stream, ...)                                                                                  \
+    sw_device_run(stream, SW_DEVICE_QUANTIZE_BASE, &(const struct sw_quantize_base){__VA_ARGS__})
+
+/* to (of type) = elements [first_elem, first_elem + elems) of a unit, from the records of its grains in int8 or nf4.
+ * Every implementation has the bits of ref/base_format.c, those of NaN included. */
+struct sw_dequantize_base {
+    sw_dtype type;
+    sw_base_format format;
+    int64_t first_elem, elems;
+    const void *records; /* of the unit's first grain, at a multiple of 16 bytes */
+    void *to;
+};
+#define sw_dequantize_base(stream, ...)                                                                                \
+    sw_device_run(stream, SW_DEVICE_DEQUANTIZE_BASE, &(const struct sw_dequantize_base){__VA_ARGS__})
+
 struct sw_device;
 struct sw_stream;
 
@@ -136,6 +162,8 @@ typedef enum {
     SW_DEVICE_DECODE_FP8,
     SW_DEVICE_PACK_WEIGHTS,
     SW_DEVICE_UNPACK_WEIGHTS,
+    SW_DEVICE_QUANTIZE_BASE, /* only host devices have it */
+    SW_DEVICE_DEQUANTIZE_BASE,
     SW_DEVICE_RANK_SUM, /* takes struct sw_comm_sum of core/ranks/comm.h; only GPUs have it */
     SW_DEVICE_OPS
 } sw_device_op;

@@ -1,10 +1,13 @@
 #include "kernels/cuda/kernel_ops.h"
 
+#include <assert.h>
+
 static void add_norm_forward(cudaStream_t stream, const void *args) {
     const struct sw_add_norm_forward *op = args;
     (op->mean == NULL ? sw_cuda_add_rmsnorm_forward : sw_cuda_add_layernorm_forward)(stream, args);
 }
 
+/* NULL: only host devices have the op. */
 static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_LAYERNORM_FORWARD] = sw_cuda_layernorm_forward,
     [SW_DEVICE_LAYERNORM_BACKWARD] = sw_cuda_layernorm_backward,
@@ -39,6 +42,7 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_DECODE_FP8] = sw_cuda_decode_fp8,
     [SW_DEVICE_PACK_WEIGHTS] = sw_cuda_pack_weights,
     [SW_DEVICE_UNPACK_WEIGHTS] = sw_cuda_unpack_weights,
+    [SW_DEVICE_DEQUANTIZE_BASE] = sw_cuda_dequantize_base,
     [SW_DEVICE_RANK_SUM] = sw_cuda_rank_sum,
 };
 
@@ -84,6 +88,7 @@ static sw_status run(struct sw_stream *stream, sw_device_op op, const void *args
         launch = attention_forward(stream->device, args);
     if (op == SW_DEVICE_ATTENTION_BACKWARD)
         launch = attention_backward(stream->device, args);
+    assert(launch != NULL);
     launch(sw_cuda_stream_handle(stream), args);
     return sw_cuda_launched(stream, sw_device_op_row(op)->name);
 }

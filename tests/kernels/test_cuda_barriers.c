@@ -88,6 +88,19 @@ static void codes(struct digest *digest) {
         take(digest, results[i]);
 }
 
+/* A grain whose scales are between 1 and 3. */
+static void frozen(struct digest *digest) {
+    struct buffer record = buffer_random(SW_BF16, SW_NF4_RECORD_BYTES / 2, 10, 1.0f);
+    struct buffer values = buffer_zeros(SW_GRAIN_ELEMS * 2);
+    ((struct sw_nf4_record *)record.data)->spread = 1.0f;
+    ((struct sw_nf4_record *)record.data)->offset = 2.0f;
+    take_status(digest,
+                sw_dequantize_base(digest->stream, SW_BF16, SW_BASE_NF4, 0, SW_GRAIN_ELEMS, record.data, values.data));
+    struct buffer *results[] = {&record, &values};
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
+        take(digest, results[i]);
+}
+
 /* Three groups of blocks of columns: the third writes where the first was. */
 static void losses(struct digest *digest) {
     enum { ROWS = 2, VOCAB = 34007 };
@@ -151,6 +164,7 @@ static uint64_t run_all(struct sw_device *device, bool of_attention, uint64_t se
         embeddings(&digest);
         gradients(&digest);
         codes(&digest);
+        frozen(&digest);
         losses(&digest);
     }
     sw_stream_close(digest.stream);

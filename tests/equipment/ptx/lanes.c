@@ -133,6 +133,7 @@ BINARY(sub_64, u64, u64, u64, a - b)
 BINARY(mul_lo_32, u32, u32, u32, a *b)
 BINARY(mul_lo_64, u64, u64, u64, a *b)
 BINARY(mul_hi_u32, u32, u32, u32, (u64)a *b >> 32)
+BINARY(mul_hi_s32, s32, s32, s32, (s32)((s64)a *b >> 32))
 BINARY(mul_wide_u32, u64, u32, u32, (u64)a *b)
 BINARY(mul_wide_s32, s64, s32, s32, (s64)a *b)
 TERNARY(mad_lo_32, u32, u32, u32, u32, a *b + c)
@@ -312,6 +313,7 @@ const struct sw_ptx_row sw_ptx_lane_rows[] = {
     {"mul.lo.s32", "4=44", mul_lo_32},
     {"mul.lo.u32", "4=44", mul_lo_32},
     {"mul.hi.u32", "4=44", mul_hi_u32},
+    {"mul.hi.s32", "4=44", mul_hi_s32},
     {"mul.lo.s64", "8=88", mul_lo_64},
     {"mul.lo.u64", "8=88", mul_lo_64},
     {"mul.wide.u32", "8=44", mul_wide_u32},
@@ -459,6 +461,7 @@ const struct sw_ptx_row sw_ptx_lane_rows[] = {
     {"setp.ne.s16", "p=22", ne_u32},
     {"setp.eq.b16", "p=22", eq_u32},
     {"setp.ne.b16", "p=22", ne_u32},
+    {"setp.lt.u16", "p=22", lt_u32},
     {"setp.lt.s16", "p=22", lt_s16},
     {"setp.le.s16", "p=22", le_s16},
     {"setp.gt.s16", "p=22", gt_s16},
