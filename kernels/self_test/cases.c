@@ -710,6 +710,36 @@ sw_status trial_pack_weights(struct trial *trial) {
     return sw_unpack_weights(trial->stream, SW_BF16, 0, wide_elem, packed, whole);
 }
 
+/* A GPU takes the records that the reference made. The values begin and end within a block. */
+sw_status trial_base(struct trial *trial) {
+    enum { FIRST = 24, TAIL = 10 };
+    static const struct {
+        sw_base_format format;
+        const char *records, *values;
+    } formats[] = {{SW_BASE_INT8, "records of int8", "values of int8"},
+                   {SW_BASE_NF4, "records of nf4", "values of nf4"}};
+    const bool quantizes = sw_device_info(trial->device).host_memory;
+    const int64_t grains = grains_of(trial), elems = grains * SW_GRAIN_ELEMS - FIRST - TAIL;
+    const void *from = trial_input(trial, "elements", trial->type, grains * SW_GRAIN_ELEMS, 0.02f);
+    for (int f = 0; f < 2; f++) {
+        const sw_base_format format = formats[f].format;
+        void *packed = trial_operand(
+            trial, (struct trial_operand){.name = formats[f].records,
+                                          .type = ELEMENT_F32,
+                                          .elems = grains * sw_base_grain_bytes(format) / (int64_t)sizeof(float),
+                                          .compare = quantizes ? COMPARE_BITS : COMPARE_NOT});
+        void *to = trial_operand(trial, (struct trial_operand){.name = formats[f].values,
+                                                               .type = (trial_type)trial->type,
+                                                               .elems = elems,
+                                                               .compare = COMPARE_BITS});
+        if (quantizes ? trial->pass >= TRIAL_REFERENCE : trial->pass == TRIAL_PREPARE)
+            SW_TRY(sw_quantize_base(trial->stream, trial->type, format, grains, from, packed));
+        if (trial->pass >= TRIAL_REFERENCE)
+            SW_TRY(sw_dequantize_base(trial->stream, trial->type, format, FIRST, elems, packed, to));
+    }
+    return SW_OK;
+}
+
 /* The end of a gradient, and the update. Their bits are part of their contract: they must be those of the reference. */
 
 static void *exact(struct trial *trial, const char *name, trial_type type, int64_t elems) {

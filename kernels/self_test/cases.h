@@ -119,6 +119,7 @@ sw_status trial_quantize(struct trial *trial);
 sw_status trial_dequantize(struct trial *trial);
 sw_status trial_encode_fp8(struct trial *trial);
 sw_status trial_pack_weights(struct trial *trial);
+sw_status trial_base(struct trial *trial);
 
 /* struct test_heads */
 sw_status trial_rmsnorm_forward(struct trial *trial);

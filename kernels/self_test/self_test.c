@@ -98,6 +98,7 @@ static const struct op ops[] = {
     {"sum of quantized grains", trial_dequantize, GRAINS, false},
     {"encoding in 8 bits", trial_encode_fp8, GRAINS, false},
     {"weights in 8 bits", trial_pack_weights, GRAINS, true},
+    {"frozen weights in int8 and nf4", trial_base, GRAINS, false},
     {"sum over ranks", trial_rank_sum, ROWS, false},
 };
 #define COUNT(table) ((int)(sizeof(table) / sizeof(table)[0]))
