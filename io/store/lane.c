@@ -181,11 +181,10 @@ static void issue_blocks(struct sw_store_lane *lane) {
 
 /* Writes "grain 3 of unit 2 (optimizer, generation 1, step 7)" into text and returns it. */
 static const char *name_grain(const struct sw_store_transfer *request, int64_t grain, char text[TRANSFER_NAME_CHARS]) {
-    static const char *const kinds[SW_STORE_KINDS] = {[SW_STORE_OPTIMIZER] = "optimizer",
-                                                      [SW_STORE_GRADS] = "grads",
-                                                      [SW_STORE_WEIGHTS] = "weights",
-                                                      [SW_STORE_ACTS] = "acts",
-                                                      [SW_STORE_ACCUMULATORS] = "accumulators"};
+    static const char *const kinds[SW_STORE_KINDS] = {
+        [SW_STORE_OPTIMIZER] = "optimizer",       [SW_STORE_GRADS] = "grads",
+        [SW_STORE_WEIGHTS] = "weights",           [SW_STORE_ACTS] = "acts",
+        [SW_STORE_ACCUMULATORS] = "accumulators", [SW_STORE_BASE] = "base"};
     snprintf(text, TRANSFER_NAME_CHARS, "grain %lld of unit %lld (%s, generation %d, step %lld)", (long long)grain,
              (long long)request->unit, kinds[request->kind], request->generation, (long long)request->step);
     return text;

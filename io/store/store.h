@@ -39,7 +39,8 @@ typedef enum {
     SW_STORE_WEIGHTS = 2,
     SW_STORE_ACTS = 3, /* a unit's inputs, micro-batch by micro-batch */
     SW_STORE_ACCUMULATORS = 4,
-    SW_STORE_KINDS = 5
+    SW_STORE_BASE = 5, /* a unit's quantized base, cell by cell */
+    SW_STORE_KINDS = 6
 } sw_store_kind;
 
 struct sw_store;

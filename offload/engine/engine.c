@@ -117,6 +117,7 @@ void sw_engine_close(struct sw_engine *engine) {
     sw_engine_stop_lanes(engine);
     if (engine->setup_lane != NULL)
         sw_store_lane_close(engine->setup_lane);
+    free(engine->cells);
     if (engine->setup_stream != NULL)
         sw_stream_close(engine->setup_stream);
     if (engine->host_stream != NULL)

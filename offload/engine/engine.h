@@ -22,7 +22,8 @@ struct sw_engine;
 struct sw_unit_call {
     struct sw_stream *stream;
     int64_t unit, micro;
-    const void *weights;     /* the unit's flat vector in the compute type */
+    const void *weights;     /* the unit's flat vector in the compute type, from behind its base on */
+    const void *base;        /* the records of the unit's base; NULL: it has none */
     const void *rows;        /* embedding: rows that `gather` took for this micro-batch, in place of the weights */
     const void *table;       /* head of a tied model: the embedding's weights */
     const int32_t *tokens;   /* the micro-batch's tokens, laid out as in sw_engine_tokens */

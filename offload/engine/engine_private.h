@@ -78,6 +78,7 @@ struct sw_engine {
     bool io_only;                   /* changed while idle */
     struct step_context context[SW_ENGINE_STEPS_AHEAD]; /* a step's is its number modulo this */
     struct sw_store_lane *setup_lane;                   /* transfers outside of steps, by the owner's thread */
+    void *cells; /* memory from which a base is loaded, freed once the setup lane is closed; NULL: there is none */
     struct sw_stream *setup_stream, *host_stream;
     int committed_generation;
     struct pending_update pending;

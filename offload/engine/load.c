@@ -1,19 +1,23 @@
 /* Loads the initial state into the tiers: masters from outside, moments of zero, which all formats write as zeros; the
  * masters of a wide grain's padding, where its moments lie, are zero too. Boxes of grains go round in the
- * staging rings, so that the drive takes some while the cores make the next. */
+ * staging rings, so that the drive takes some while the cores make the next. The records of a base that lives on a
+ * drive are collected in cells, because records do not end where pages do. */
 #include "core/dtype.h"
 #include "core/size.h"
 #include "core/team.h"
 #include "offload/engine/engine_private.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Boxes are small and few, so that grains stay in the caches from the first to the last thing done to them; together
  * they fill a queue, and each has some grains for every thread. */
 enum { BOXES = 8, BOX_GRAINS = 8, THREAD_GRAINS = 2 };
-static_assert(2 * BOXES <= SW_STORE_LANE_TRANSFERS, "a box is written in two transfers at most");
+/* Cells are written from two buffers in turn, so many at once. */
+enum { CELL_BUFFERS = 2, CELLS_AT_ONCE = 32 };
+static_assert(2 * BOXES + CELL_BUFFERS <= SW_STORE_LANE_TRANSFERS, "a box is written in two transfers at most");
 
 /* Few enough elements that a device of many threads rounds them on the calling thread alone. */
 enum { ROUNDED_AT_ONCE = SW_GRAIN_ELEMS / 2 };
@@ -31,6 +35,14 @@ struct box {
     int writes; /* transfers of the box that are under way */
 };
 
+/* Cells of a unit's base on their way to a drive. */
+struct cells {
+    char *buffer[CELL_BUFFERS]; /* in the engine's memory of cells; NULL: no base is on a drive */
+    int writes[CELL_BUFFERS];   /* transfers from the buffer that are under way */
+    int filled;                 /* the buffer that takes the next record */
+    int64_t first_cell, bytes;  /* of that buffer: its first cell in the unit, and the bytes it has taken */
+};
+
 struct loader {
     struct sw_engine *engine;
     const struct sw_load *load;
@@ -38,6 +50,7 @@ struct loader {
     struct sw_team *team;
     struct sw_stream **stream; /* one per grain of a box */
     struct box box[BOXES];
+    struct cells cells;
     sw_status *status; /* memory of all boxes' statuses */
     int64_t box_count, box_grains, next;
     struct box *filled; /* the box that was filled last and is not on its way yet; NULL: none */
@@ -79,14 +92,15 @@ static sw_status make_boxes(struct loader *self, int threads) {
     return SW_OK;
 }
 
+/* A transfer's tag is the number of its box or, behind the boxes, of its buffer of cells. */
 static sw_status reap(struct loader *self, bool wait) {
-    uint64_t tags[2 * BOXES];
+    uint64_t tags[2 * BOXES + CELL_BUFFERS];
     int count;
     if (self->engine->setup_lane == NULL)
         return SW_OK;
-    SW_TRY(sw_store_reap(self->engine->setup_lane, wait, tags, 2 * BOXES, &count));
+    SW_TRY(sw_store_reap(self->engine->setup_lane, wait, tags, 2 * BOXES + CELL_BUFFERS, &count));
     for (int i = 0; i < count; i++)
-        self->box[tags[i]].writes--;
+        (*(tags[i] < BOXES ? &self->box[tags[i]].writes : &self->cells.writes[tags[i] - BOXES]))--;
     return SW_OK;
 }
 
@@ -113,9 +127,101 @@ static char *home_of(const struct sw_engine *engine, int32_t slot, const struct 
     return sw_engine_grain(engine, slot, box->first_grain);
 }
 
+/* Tells whether the grains of a box belong to the base. Boxes end where it ends. */
+static bool is_base(const struct sw_plan *plan, const struct box *box) {
+    return box->first_grain < plan->spec.units->unit[box->unit].base_grains;
+}
+
+static int64_t record_bytes(const struct sw_plan *plan) {
+    return sw_base_grain_bytes(plan->spec.units->base);
+}
+
+/* Returns where the records of a box live on device or host. */
+static char *home_of_base(const struct sw_engine *engine, const struct box *box) {
+    return (char *)sw_engine_piece(engine, sw_plan_base_home(engine->plan, box->unit), 0) +
+           box->first_grain * record_bytes(engine->plan);
+}
+
+static void free_cells(struct sw_engine *engine) {
+    free(engine->cells);
+    engine->cells = NULL;
+}
+
+static sw_status open_cells(struct loader *self) {
+    const struct sw_plan *plan = self->engine->plan;
+    bool any = false;
+    for (int64_t u = 0; u < plan->spec.units->count; u++)
+        any |= sw_units_base_cells(plan->spec.units, u) > 0 && plan->placement[u].tier[SW_WEIGHTS] == SW_NVME;
+    if (!any)
+        return SW_OK;
+    const size_t bytes = CELLS_AT_ONCE * SW_BASE_CELL_BYTES;
+    free_cells(self->engine);
+    self->engine->cells = aligned_alloc(SW_BUFFER_ALIGN_BYTES, CELL_BUFFERS * bytes);
+    if (self->engine->cells == NULL)
+        return sw_fail(SW_ERR_NOMEM, "no memory to load");
+    for (size_t i = 0; i < CELL_BUFFERS; i++)
+        self->cells.buffer[i] = (char *)self->engine->cells + i * bytes;
+    return SW_OK;
+}
+
+/* Writes the cells that have been filled, the last with zeros behind its records, and takes the other buffer. */
+static sw_status write_cells(struct loader *self, int64_t unit) {
+    struct cells *cells = &self->cells;
+    const int64_t count = sw_div_up(cells->bytes, SW_BASE_CELL_BYTES);
+    char *buffer = cells->buffer[cells->filled];
+    memset(buffer + cells->bytes, 0, (size_t)(count * SW_BASE_CELL_BYTES - cells->bytes));
+    const struct sw_store_transfer transfer = {.write = true,
+                                               .kind = SW_STORE_BASE,
+                                               .unit = unit,
+                                               .first_grain = cells->first_cell,
+                                               .grains = count,
+                                               .buf = buffer,
+                                               .tag = (uint64_t)(BOXES + cells->filled)};
+    SW_TRY(sw_store_submit(self->engine->setup_lane, &transfer));
+    cells->writes[cells->filled]++;
+    cells->filled = (cells->filled + 1) % CELL_BUFFERS;
+    cells->first_cell += count;
+    cells->bytes = 0;
+    while (cells->writes[cells->filled] > 0)
+        SW_TRY(reap(self, true));
+    return SW_OK;
+}
+
+/* Adds the records of a box to the cells. Boxes come in order. */
+static sw_status add_to_cells(struct loader *self, const struct box *box) {
+    struct cells *cells = &self->cells;
+    const struct sw_plan *plan = self->engine->plan;
+    const int64_t bytes = box->grains * record_bytes(plan);
+    if (box->first_grain == 0)
+        cells->first_cell = cells->bytes = 0;
+    for (int64_t at = 0, run; at < bytes; at += run) {
+        run = sw_min_i64(bytes - at, CELLS_AT_ONCE * SW_BASE_CELL_BYTES - cells->bytes);
+        memcpy(cells->buffer[cells->filled] + cells->bytes, box->rounded + at, (size_t)run);
+        cells->bytes += run;
+        if (cells->bytes == CELLS_AT_ONCE * SW_BASE_CELL_BYTES)
+            SW_TRY(write_cells(self, box->unit));
+    }
+    const bool ends = box->first_grain + box->grains == plan->spec.units->unit[box->unit].base_grains;
+    return ends && cells->bytes > 0 ? write_cells(self, box->unit) : SW_OK;
+}
+
+static sw_status put_base(struct loader *self, const struct box *box) {
+    struct sw_engine *engine = self->engine;
+    const int64_t bytes = box->grains * record_bytes(engine->plan);
+    switch (engine->plan->placement[box->unit].tier[SW_WEIGHTS]) {
+    case SW_NVME: return add_to_cells(self, box);
+    case SW_DEVICE:
+        return sw_engine_put(engine, sw_plan_base_home(engine->plan, box->unit), home_of_base(engine, box),
+                             box->rounded, bytes);
+    default: return SW_OK; /* made at home */
+    }
+}
+
 static sw_status put_weights(struct loader *self, struct box *box) {
     struct sw_engine *engine = self->engine;
     const struct sw_plan *plan = engine->plan;
+    if (is_base(plan, box))
+        return put_base(self, box);
     const int64_t bytes = sw_plan_weights_bytes(plan, box->unit, box->grains);
     const int32_t slot = sw_plan_resident(plan, SW_WEIGHTS, box->unit);
     switch (plan->placement[box->unit].tier[SW_WEIGHTS]) {
@@ -151,21 +257,26 @@ static char *home_of_records(const struct sw_engine *engine, const struct box *b
     return there && engine->plan->slot[slot].tier == SW_HOST ? home_of(engine, slot, box) : NULL;
 }
 
-/* Returns the grains of a unit that are loaded. A unit with a frozen and a trained span has whole weights here. */
+/* Returns the grains of a unit that are loaded. A unit with a frozen and a trained span has whole weights here, and the
+ * weights of one with a base begin behind that. */
 static struct sw_span loaded_span(const struct loader *self, int64_t unit) {
     const struct sw_plan *plan = self->engine->plan;
+    struct sw_span span = sw_plan_span(plan, SW_WEIGHTS, unit);
     if (self->frozen_only && sw_plan_trains(plan, unit))
         return (struct sw_span){.grains = sw_plan_trained(plan, unit).first_grain};
-    return sw_plan_span(plan, SW_WEIGHTS, unit);
+    if (plan->spec.units->unit[unit].base_grains > 0)
+        span = (struct sw_span){.grains = plan->spec.units->unit[unit].grains};
+    return span;
 }
 
 static int64_t box_end(const struct loader *self, const struct box *box) {
     const struct sw_plan *plan = self->engine->plan;
     const struct sw_span all = loaded_span(self, box->unit);
     const struct sw_span own = sw_plan_span(plan, SW_OPTIMIZER, box->unit);
-    const int64_t bounds[] = {own.first_grain, own.first_grain + own.grains};
+    const int64_t bounds[] = {own.first_grain, own.first_grain + own.grains,
+                              plan->spec.units->unit[box->unit].base_grains};
     int64_t end = sw_min_i64(box->first_grain + self->box_grains, all.first_grain + all.grains);
-    for (int i = 0; i < 2; i++)
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
         if (bounds[i] > box->first_grain)
             end = sw_min_i64(end, bounds[i]);
     return end;
@@ -204,20 +315,45 @@ struct fill {
     const struct box *box;
 };
 
+/* Returns the name of the tensor that an element of a unit belongs to; padding is zero, so it is asked for none. */
+static const char *tensor_of(const struct sw_unit *unit, int64_t elem) {
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (elem >= unit->tensor[t].offset && elem < unit->tensor[t].offset + unit->tensor[t].elems)
+            return unit->tensor[t].name;
+    return unit->name;
+}
+
+/* Makes the record of one grain of a base. One infinity or NaN would make all of it NaN. */
+static sw_status quantize_grain(const struct fill *fill, int64_t g, const float *master) {
+    const struct box *box = fill->box;
+    const struct sw_units *units = fill->loader->engine->plan->spec.units;
+    for (int64_t e = 0; e < SW_GRAIN_ELEMS; e++)
+        if (!isfinite(master[e]))
+            return sw_fail(SW_ERR_ARG,
+                           "%s has a weight that is not a finite number, which --base-format cannot keep; leave that "
+                           "flag out, or mend the weights",
+                           tensor_of(&units->unit[box->unit], (box->first_grain + g) * SW_GRAIN_ELEMS + e));
+    return sw_quantize_base(fill->loader->stream[g], .type = SW_F32, .format = units->base, .grains = 1, .from = master,
+                            .records = box->rounded + g * sw_base_grain_bytes(units->base));
+}
+
 static sw_status fill_grain(const struct fill *fill, int64_t g) {
     const struct box *box = fill->box;
     const struct sw_load *load = fill->loader->load;
     const struct sw_plan *plan = fill->loader->engine->plan;
     const int64_t state_bytes = sw_plan_optimizer_bytes(plan, 1);
     float *master = (float *)(box->records + g * state_bytes);
-    char *rounded = box->rounded + sw_plan_weights_bytes(plan, box->unit, g);
+    const bool base = is_base(plan, box);
+    char *rounded = base ? NULL : box->rounded + sw_plan_weights_bytes(plan, box->unit, g);
     struct sw_stream *stream = fill->loader->stream[g];
     SW_TRY(load->fill(load->context, box->unit, (box->first_grain + g) * SW_GRAIN_ELEMS, SW_GRAIN_ELEMS, master));
     const bool packs = sw_units_packs(plan->spec.units, box->unit);
+    if (base)
+        SW_TRY(quantize_grain(fill, g, master));
     if (packs)
         SW_TRY(sw_engine_pack(fill->loader->engine, stream, box->unit, (struct sw_span){box->first_grain + g, 1},
                               master, rounded));
-    for (int64_t at = 0; at < SW_GRAIN_ELEMS && !packs; at += ROUNDED_AT_ONCE)
+    for (int64_t at = 0; at < SW_GRAIN_ELEMS && !packs && !base; at += ROUNDED_AT_ONCE)
         SW_TRY(sw_cast_from_f32(stream, .type = plan->spec.type, .elems = ROUNDED_AT_ONCE, .from = master + at,
                                 .to = rounded + at * sw_dtype_bytes(plan->spec.type)));
     SW_TRY(sw_stream_synchronize(stream));
@@ -248,7 +384,11 @@ static sw_status fill_box(struct loader *self, struct box *box) {
     const struct sw_plan *plan = self->engine->plan;
     const bool on_host = plan->placement[box->unit].tier[SW_WEIGHTS] == SW_HOST;
     struct fill fill = {.loader = self, .box = box};
-    box->rounded = on_host ? home_of(self->engine, sw_plan_resident(plan, SW_WEIGHTS, box->unit), box) : box->weights;
+    box->rounded = box->weights;
+    if (on_host && is_base(plan, box))
+        box->rounded = home_of_base(self->engine, box);
+    else if (on_host)
+        box->rounded = home_of(self->engine, sw_plan_resident(plan, SW_WEIGHTS, box->unit), box);
     box->home = home_of_records(self->engine, box);
     if (load->prepare != NULL)
         SW_TRY(
@@ -309,6 +449,8 @@ static sw_status load_weights(struct sw_engine *engine, const struct sw_load *lo
     struct loader self = {.engine = engine, .load = load, .frozen_only = frozen_only};
     sw_status status = make_boxes(&self, threads);
     if (status == SW_OK)
+        status = open_cells(&self);
+    if (status == SW_OK)
         status = open_streams(&self);
     if (status == SW_OK)
         status = sw_team_open(threads, &self.team);
@@ -316,6 +458,8 @@ static sw_status load_weights(struct sw_engine *engine, const struct sw_load *lo
         status = load_units(&self);
     sw_team_close(self.team);
     close_streams(&self);
+    if (status == SW_OK) /* else the drive may still read them: closing the engine waits for it */
+        free_cells(engine);
     free(self.status);
     return status;
 }

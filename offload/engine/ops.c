@@ -49,6 +49,7 @@ static sw_status run_unit(const struct op_run *run) {
         .unit = op->unit,
         .micro = op->micro,
         .weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS),
+        .base = sw_engine_operand(engine, op, SW_ROLE_BASE),
         .rows = sw_engine_operand(engine, op, SW_ROLE_ROWS),
         .table = sw_engine_operand(engine, op, SW_ROLE_TABLE),
         .tokens = sw_engine_operand(engine, op, SW_ROLE_TOKENS),
@@ -700,7 +701,7 @@ struct sw_store_transfer sw_engine_transfer(const struct sw_engine *engine, cons
     static const sw_store_kind kinds[SW_CONTENTS] = {
         [SW_CONTENT_OPTIMIZER] = SW_STORE_OPTIMIZER, [SW_CONTENT_GRADS] = SW_STORE_GRADS,
         [SW_CONTENT_WEIGHTS] = SW_STORE_WEIGHTS,     [SW_CONTENT_BLOCK_OUTPUT] = SW_STORE_ACTS,
-        [SW_CONTENT_ACC] = SW_STORE_ACCUMULATORS,
+        [SW_CONTENT_ACC] = SW_STORE_ACCUMULATORS,    [SW_CONTENT_BASE] = SW_STORE_BASE,
     };
     const bool write = op->kind == SW_OP_WRITE, optimizer = op->content == SW_CONTENT_OPTIMIZER;
     const struct sw_access *memory = sw_engine_next_operand(engine, op, write ? SW_ROLE_FROM : SW_ROLE_TO, NULL);

@@ -12,7 +12,7 @@ struct kept {
     bool by_span; /* the store keeps only this rank's span of each unit */
 };
 
-enum { KINDS = 4 };
+enum { KINDS = 5 };
 
 static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, int64_t unit) {
     const bool table = unit == 0 && plan->spec.units->tied;
@@ -25,6 +25,7 @@ static int64_t grains_of(const struct sw_plan *plan, const struct kept *kept, in
     case SW_STORE_ACCUMULATORS:
         return sw_plan_groups(plan) > 1 && !sw_plan_reduces_groups(plan) && !table ? plan->spec.units->unit[unit].grains
                                                                                    : 0;
+    case SW_STORE_BASE: return sw_units_base_cells(plan->spec.units, unit);
     default: return plan->spec.units->unit[unit].grains;
     }
 }
@@ -41,6 +42,7 @@ sw_status sw_scratch_of(const struct sw_plan *plan, struct sw_scratch *out) {
         {SW_WEIGHTS, SW_STORE_WEIGHTS, sw_units_stored_bytes(plan->spec.units, plan->spec.type), true},
         {SW_ACTS, SW_STORE_ACTS, SW_BUFFER_ALIGN_BYTES, false},
         {SW_GRADS, SW_STORE_ACCUMULATORS, SW_GRAIN_ELEMS * (int64_t)sizeof(float), false},
+        {SW_WEIGHTS, SW_STORE_BASE, SW_BASE_CELL_BYTES, false},
     };
     *out = (struct sw_scratch){.grains = calloc((size_t)2 * KINDS * (size_t)units, sizeof *out->grains)};
     if (out->grains == NULL)

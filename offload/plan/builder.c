@@ -188,8 +188,9 @@ void sw_build_note_square_sums(struct sw_builder *b, int64_t unit, int64_t chunk
 /* Returns all that a unit has of a content. */
 static struct sw_span all_of(const struct sw_builder *b, struct sw_what what) {
     const bool weights = what.content == SW_CONTENT_WEIGHTS || what.content == SW_CONTENT_QUANT_WEIGHTS;
-    return weights ? (struct sw_span){.grains = b->plan->spec.units->unit[what.unit].grains}
-                   : sw_plan_trained(b->plan, what.unit);
+    if (what.content == SW_CONTENT_BASE)
+        return (struct sw_span){.grains = sw_plan_base_cells(b->plan, what.unit)};
+    return weights ? sw_plan_typed(b->plan, what.unit) : sw_plan_trained(b->plan, what.unit);
 }
 
 void sw_build_read_unit(struct sw_builder *b, int32_t slot, struct sw_what what) {
@@ -285,8 +286,18 @@ void sw_build_read_tokens(struct sw_builder *b, int64_t micro) {
                   (struct sw_what){SW_CONTENT_TOKENS, -1, micro, 0, 0, 0});
 }
 
+int32_t sw_build_base_slot(const struct sw_builder *b, int64_t unit, int32_t slot) {
+    return sw_plan_has_whole_on_device(b->plan, unit)
+               ? b->index->of_unit[SLOT_BASE][unit]
+               : b->index->slot[SLOT_UNIT_BASE] + slot - b->index->slot[SLOT_UNIT_WEIGHTS];
+}
+
 void sw_build_read_weights(struct sw_builder *b, int64_t unit, int32_t slot) {
-    sw_build_read_unit(b, slot, (struct sw_what){SW_CONTENT_WEIGHTS, unit, 0, 0, b->state_age, 0});
+    if (sw_plan_typed(b->plan, unit).grains > 0)
+        sw_build_read_unit(b, slot, (struct sw_what){SW_CONTENT_WEIGHTS, unit, 0, 0, b->state_age, 0});
+    if (sw_plan_base_cells(b->plan, unit) > 0)
+        sw_build_read_unit(b, sw_build_base_slot(b, unit, slot),
+                           (struct sw_what){.content = SW_CONTENT_BASE, .unit = unit});
 }
 
 void sw_build_touch_work(struct sw_builder *b) {

@@ -107,6 +107,8 @@ int64_t sw_build_weights_bytes(const struct sw_builder *b, const struct sw_chunk
 /* Makes a unit's weights ready on the device and returns their slot: where they live, where they still are, or fetched
  * (update.c). */
 int32_t sw_build_fetch(struct sw_builder *b, int64_t unit);
+/* Returns the device slot of a unit's base, by that which sw_build_fetch returned. */
+int32_t sw_build_base_slot(const struct sw_builder *b, int64_t unit, int32_t slot);
 /* Copies a micro-batch's gathered rows of the embedding to the device and returns where they are. The embedding has
  * been fetched. */
 struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro);

@@ -55,6 +55,8 @@ static unsigned needed_by(const struct sw_plan *plan, const struct sw_op *op) {
         roles |= group && !sw_plan_continues(plan, op->unit) ? ROLE(NORM_GRAD) : ROLE(OUTPUT_GRAD);
     if ((head || op->kind == SW_OP_BACKWARD) && sw_plan_trains(plan, op->unit))
         roles |= ROLE(ACC);
+    if ((op->kind == SW_OP_FORWARD || op->kind == SW_OP_BACKWARD) && plan->spec.units->unit[op->unit].base_grains > 0)
+        roles |= ROLE(BASE);
     if (op->kind == SW_OP_BACKWARD && sw_plan_splits_backward(plan, op->unit))
         roles |= ROLE(PRODUCT_GRAD);
     if (group && (head || op->kind == SW_OP_COMPUTE_LOSS))
@@ -176,8 +178,10 @@ static struct extent of_bucket(const struct sw_plan *plan, const struct sw_op *o
 static struct sw_span all_of(const struct sw_plan *plan, const struct sw_op *op, const struct sw_access *access) {
     const struct sw_unit *unit = &plan->spec.units->unit[access->unit];
     const bool weights = access->content == SW_CONTENT_WEIGHTS || access->content == SW_CONTENT_QUANT_WEIGHTS;
-    const int64_t first =
-        (!weights || op->kind == SW_OP_ALL_GATHER) && sw_plan_trains(plan, access->unit) ? unit->trained_grain : 0;
+    if (access->content == SW_CONTENT_BASE)
+        return (struct sw_span){0, sw_units_base_cells(plan->spec.units, access->unit)};
+    const bool trained = (!weights || op->kind == SW_OP_ALL_GATHER) && sw_plan_trains(plan, access->unit);
+    const int64_t first = trained ? unit->trained_grain : unit->base_grains;
     return (struct sw_span){first, unit->grains - first};
 }
 
@@ -284,6 +288,8 @@ static sw_status check_op(const struct sw_plan *plan, const struct sw_program *p
         if (access->slot < 0 || access->slot >= plan->slot_count || access->content >= SW_CONTENTS)
             return sw_fail(SW_ERR_INTERNAL, "plan check: %s of unit %d uses slot %d, which the plan has not",
                            sw_op_name(op->kind), op->unit, access->slot);
+        if (access->unit >= plan->spec.units->count)
+            return refuse(plan, op, access, "belongs to a unit that the model has not");
         if (access->role != sw_role_of(op, access))
             return refuse(plan, op, access, "has another role than its content");
         if (access->role == SW_ROLE_NONE)
@@ -358,7 +364,8 @@ static void merge(struct clock *into, const struct clock *from) {
 
 /* Tells whether no step makes a content, by its index. */
 static bool is_frozen(const struct checker *c, sw_content content, int32_t unit, int32_t index) {
-    return content == SW_CONTENT_WEIGHTS && sw_plan_chunk_is_frozen(c->plan, unit, index);
+    return content == SW_CONTENT_BASE ||
+           (content == SW_CONTENT_WEIGHTS && sw_plan_chunk_is_frozen(c->plan, unit, index));
 }
 
 /* Tells whether an op changes what is frozen: it computes weights, or writes them where the unit's live. */
@@ -366,7 +373,8 @@ static bool changes_frozen(const struct checker *c, const struct sw_op *op, cons
                            int32_t index) {
     const bool updates = op->kind == SW_OP_UPDATE_ON_HOST || op->kind == SW_OP_UPDATE_ON_DEVICE;
     return access->write && is_frozen(c, access->content, access->unit, index) &&
-           (updates || access->slot == c->plan->index->of_unit[SLOT_WEIGHTS][access->unit]);
+           (updates || access->slot == c->plan->index->of_unit[SLOT_WEIGHTS][access->unit] ||
+            access->slot == c->plan->index->of_unit[SLOT_BASE][access->unit]);
 }
 
 /* Returns the step in which an access's content was made; -1, before the first, where no step makes it anew. */

@@ -28,6 +28,7 @@ struct slot_row {
 };
 static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_WEIGHTS] = {"weights", SW_TIERS},
+    [SLOT_BASE] = {"base", SW_TIERS},
     [SLOT_GRADS] = {"grads", SW_TIERS},
     [SLOT_OPTIMIZER] = {"optimizer", SW_TIERS},
     [SLOT_SECONDARY] = {"secondary weights", SW_TIERS},
@@ -39,6 +40,7 @@ static const struct slot_row kinds[SLOT_KINDS] = {
     [SLOT_SAVED] = {"saved", SW_DEVICE},
     [SLOT_DERIVED] = {"derived", SW_DEVICE},
     [SLOT_UNIT_WEIGHTS] = {"weights of a unit", SW_DEVICE},
+    [SLOT_UNIT_BASE] = {"base of a unit", SW_DEVICE},
     [SLOT_TYPED_WEIGHTS] = {"weights of a unit", SW_DEVICE},
     [SLOT_TABLE] = {"table", SW_DEVICE},
     [SLOT_ROWS] = {"embedding rows", SW_HOST},
@@ -157,7 +159,8 @@ static struct sw_span room_of(const struct layout *layout, struct sw_span part, 
 /* Returns the room for a unit's whole weights. */
 static struct sw_span whole_room(const struct layout *layout, int64_t unit) {
     const int64_t lead = sw_plan_lead_grains(layout->plan, unit);
-    return (struct sw_span){.first_grain = -lead, .grains = layout->plan->spec.units->unit[unit].grains + lead};
+    const struct sw_span all = sw_plan_typed(layout->plan, unit);
+    return (struct sw_span){.first_grain = all.first_grain - lead, .grains = all.grains + lead};
 }
 
 /* Adds a slot for this rank's part of a unit's state. */
@@ -165,10 +168,12 @@ static void add_state(struct layout *layout, enum sw_slot_kind kind, sw_state st
                       int64_t grain_bytes, sw_content content) {
     const struct sw_plan *plan = layout->plan;
     const struct sw_span part = sw_plan_kept(plan, state, unit, tier);
-    const int64_t whole = plan->spec.units->unit[unit].grains;
+    const int64_t whole = sw_plan_typed(plan, unit).grains;
     struct sw_span room = whole_room(layout, unit);
     if (state != SW_WEIGHTS || part.grains < whole)
         room = room_of(layout, part, state == SW_WEIGHTS ? whole : sw_plan_trained_grains(plan, unit));
+    if (room.grains == 0) /* weights of a unit that is all base */
+        return;
     struct sw_slot slot = of_grains(layout, unit, room, grain_bytes, content);
     slot.tier = tier;
     add_slot(layout, kind, unit, slot);
@@ -195,6 +200,24 @@ static sw_tier tier_of(const struct layout *layout, sw_state state, int64_t unit
     return layout->plan->placement[unit].tier[state];
 }
 
+/* Adds the homes of bases, and slots for those that live elsewhere than on the device. */
+static void lay_bases(struct layout *layout) {
+    const struct sw_plan *plan = layout->plan;
+    int64_t most_cells = 0;
+    for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const struct sw_span cells = {.grains = sw_plan_base_cells(plan, u)};
+        struct sw_slot slot = of_grains(layout, u, cells, SW_BASE_CELL_BYTES, SW_CONTENT_BASE);
+        slot.tier = tier_of(layout, SW_WEIGHTS, u);
+        if (cells.grains == 0)
+            continue;
+        add_slot(layout, SLOT_BASE, u, slot);
+        if (slot.tier != SW_DEVICE)
+            most_cells = sw_max_i64(most_cells, cells.grains);
+    }
+    for (int64_t k = 0; most_cells > 0 && k < plan->spec.unit_slots; k++)
+        add_room(layout, SLOT_UNIT_BASE, most_cells, SW_BASE_CELL_BYTES);
+}
+
 static void lay_weights(struct layout *layout) {
     struct sw_plan *plan = layout->plan;
     const struct sw_units *units = plan->spec.units;
@@ -204,7 +227,7 @@ static void lay_weights(struct layout *layout) {
         add_state(layout, SLOT_WEIGHTS, SW_WEIGHTS, tier_of(layout, SW_WEIGHTS, u), u,
                   sw_plan_weights_bytes(plan, u, 1), SW_CONTENT_WEIGHTS);
         if (!sw_plan_has_whole_on_device(plan, u) && !(u == 0 && (units->tied || sw_plan_gathers_rows(plan))))
-            *most = sw_max_i64(*most, whole_room(layout, u).grains);
+            *most = sw_max_i64(*most, sw_max_i64(1, whole_room(layout, u).grains));
     }
     const int64_t typed_bytes = sw_plan_typed_bytes(plan, 1);
     for (int64_t k = 0; largest > 0 && k < plan->spec.unit_slots; k++)
@@ -524,6 +547,7 @@ sw_status sw_plan_layout(struct sw_plan *plan) {
     SW_TRY(clear_index(plan));
     plan->commit_every_step = commits_every_step(plan);
     lay_weights(&layout);
+    lay_bases(&layout);
     lay_secondary(&layout);
     lay_block_inputs(&layout);
     lay_activations(&layout);

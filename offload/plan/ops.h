@@ -73,6 +73,7 @@ typedef enum __attribute__((packed)) {
     SW_CONTENT_NONE,
     SW_CONTENT_TOKENS,            /* micro-batches */
     SW_CONTENT_WEIGHTS,           /* chunks */
+    SW_CONTENT_BASE,              /* the quantized base of a unit: chunks of cells */
     SW_CONTENT_ROWS,              /* gathered rows of the embedding: micro-batches; version: chunks gathered from */
     SW_CONTENT_BLOCK_OUTPUT,      /* output of the unit, which is the next unit's input: micro-batches */
     SW_CONTENT_BLOCK_OUTPUT_GRAD, /* gradient at the unit's output: micro-batches */
@@ -108,7 +109,8 @@ typedef enum __attribute__((packed)) {
     SW_ROLE_TO,
     SW_ROLE_TOKENS,
     SW_ROLE_WEIGHTS, /* of the op's unit */
-    SW_ROLE_TABLE,   /* weights of a tied embedding, which the head multiplies by */
+    SW_ROLE_BASE,
+    SW_ROLE_TABLE, /* weights of a tied embedding, which the head multiplies by */
     SW_ROLE_ROWS,
     SW_ROLE_INPUT,
     SW_ROLE_OUTPUT,

@@ -424,10 +424,14 @@ static sw_status plan_raise(struct sw_plan *plan, const struct sw_rise_order *or
 
 enum { NEED_CHARS = 3 * SW_SIZE_CHARS, ITEMS_CHARS = 256, MOST_NAMES = 64, SHOWN_ITEMS = 3 };
 
-/* Returns the size of a unit's state by which shares are counted; 0: the unit has no such state. */
+/* Returns the size of a unit's state by which shares are counted; 0: the unit has no such state. Grains are of one
+ * size, but where some are quantized. */
 static int64_t state_bytes(const struct sw_plan *plan, sw_state state, int64_t unit) {
     if (state == SW_ACTS)
         return sw_plan_keeps_input(plan, unit) ? sw_plan_input_bytes(plan, unit) : 0;
+    if (state == SW_WEIGHTS && plan->spec.units->base != SW_BASE_TYPED)
+        return sw_plan_typed_bytes(plan, sw_plan_typed(plan, unit).grains) +
+               sw_plan_base_cells(plan, unit) * SW_BASE_CELL_BYTES;
     return state == SW_WEIGHTS ? plan->spec.units->unit[unit].grains : sw_plan_trained_grains(plan, unit);
 }
 

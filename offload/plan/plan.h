@@ -307,6 +307,8 @@ bool sw_plan_trains(const struct sw_plan *plan, int64_t unit);
 struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit);
 /* Tells whether the backward pass goes through a unit: training changes the unit or one before it. */
 bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit);
+/* Returns the grains of a unit that are not in its base: those of its weights. */
+struct sw_span sw_plan_typed(const struct sw_plan *plan, int64_t unit);
 /* Returns the number of chunks in front of a unit's weights that are frozen although the unit is trained. */
 int64_t sw_plan_frozen_chunks(const struct sw_plan *plan, int64_t unit);
 /* Tells whether a chunk of a unit's weights is frozen, by the index of its content. */
@@ -374,6 +376,8 @@ int64_t sw_plan_row_bytes(const struct sw_plan *plan);
 
 /* Returns the slot that holds a unit's state where it lives, or -1 where that is NVMe. */
 int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t unit);
+/* Returns the slot that holds a unit's base where it lives, or -1 where the unit has none. */
+int32_t sw_plan_base_home(const struct sw_plan *plan, int64_t unit);
 /* Returns the slot that keeps a unit's inputs for the backward pass, or -1 where they are not kept. */
 int32_t sw_plan_kept_input(const struct sw_plan *plan, int64_t unit);
 /* Slots that the engine also uses outside of ops. */

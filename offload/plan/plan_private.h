@@ -15,9 +15,10 @@ enum { SW_BUCKETS = 3 };
 
 /* The kinds of slots. layout.c has a row for each. */
 enum sw_slot_kind {
-    /* Each unit has its own slots of these kinds. The first three are homes of states, on whatever tier; an optimizer
+    /* Each unit has its own slots of these kinds. The first four are homes of states, on whatever tier; an optimizer
      * in two generations has the next slot too. */
     SLOT_WEIGHTS,
+    SLOT_BASE, /* on the tier of the unit's weights */
     SLOT_GRADS,
     SLOT_OPTIMIZER,
     SLOT_SECONDARY,       /* this rank's secondary shards of weights */
@@ -31,8 +32,9 @@ enum sw_slot_kind {
     SLOT_UNIT_KINDS,
     /* A plan has one slot of these kinds. */
     SLOT_UNIT_WEIGHTS = SLOT_UNIT_KINDS, /* device: weights of units that live elsewhere, the first of unit_slots */
-    SLOT_TYPED_WEIGHTS, /* device: weights of embedding or head that live elsewhere, where blocks' lie in 8 bits and so
-                           fit no slot of theirs */
+    SLOT_UNIT_BASE,     /* device: bases of units that live elsewhere, each beside a slot of weights of a unit */
+    SLOT_TYPED_WEIGHTS, /* device: weights of embedding or head that live elsewhere, where blocks' are narrow and so fit
+                           no slot of theirs */
     SLOT_TABLE,         /* device: a tied table that lives elsewhere, kept from embedding to head */
     SLOT_ROWS,          /* host: gathered rows of all micro-batches */
     SLOT_ROWS_RING,     /* device ring: gathered rows */
@@ -96,7 +98,8 @@ enum { SW_RING_CHUNKS_BEHIND = 16 };
 int64_t sw_plan_backward_input(const struct sw_plan *plan, int64_t unit);
 /* Returns the number of a unit's trained grains. */
 int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit);
-/* Returns how many grains the weights of a unit begin behind the start of a slot that holds them whole. */
+/* Returns how many grains the weights of a unit begin behind the start of a slot that holds them whole. A unit's first
+ * weights are those behind its base. */
 int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit);
 /* Tells whether each rank has but a shard of a state. */
 bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
@@ -122,6 +125,10 @@ int64_t sw_plan_bucket_grains(const struct sw_plan *plan, int64_t unit, int64_t 
 struct sw_span sw_plan_bucket_run(const struct sw_plan *plan, int64_t unit, int64_t number, int64_t run);
 /* Returns a chunk of a unit's whole weights, of its trained span, or of this rank's secondary shard of it. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
+/* Returns the number of cells of a unit's base, of its chunks, and the cells of a chunk. */
+int64_t sw_plan_base_cells(const struct sw_plan *plan, int64_t unit);
+int64_t sw_plan_base_chunks(const struct sw_plan *plan, int64_t unit);
+struct sw_span sw_plan_base_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 struct sw_span sw_plan_trained_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 struct sw_span sw_plan_secondary_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk);
 /* Returns this rank's secondary shard of a unit. */

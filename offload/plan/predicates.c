@@ -37,6 +37,11 @@ struct sw_span sw_plan_trained(const struct sw_plan *plan, int64_t unit) {
                : (struct sw_span){0};
 }
 
+struct sw_span sw_plan_typed(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return (struct sw_span){.first_grain = u->base_grains, .grains = u->grains - u->base_grains};
+}
+
 bool sw_plan_passes_back(const struct sw_plan *plan, int64_t unit) {
     return unit >= plan->first_trained;
 }
@@ -70,7 +75,8 @@ bool sw_plan_keeps_whole_weights(const struct sw_plan *plan) {
 }
 
 bool sw_plan_has_typed_slot(const struct sw_plan *plan, int64_t unit) {
-    return plan->spec.units->fp8 && !sw_units_packs(plan->spec.units, unit);
+    const struct sw_units *units = plan->spec.units;
+    return sw_units_narrow_blocks(units) && (unit == 0 || unit + 1 == units->count);
 }
 
 /* The units that take turns in the same slots: how many they are, their slots, and the first unit behind the last. */
@@ -81,7 +87,7 @@ struct turns {
 static struct turns turns_of(const struct sw_plan *plan, int64_t unit) {
     const struct sw_units *units = plan->spec.units;
     const int64_t table = units->tied;
-    if (!units->fp8)
+    if (!sw_units_narrow_blocks(units))
         return (struct turns){.units = units->count - table, .slots = plan->spec.unit_slots, .end = units->count};
     return sw_plan_has_typed_slot(plan, unit)
                ? (struct turns){.units = 2 - table, .slots = 1, .end = units->count}
@@ -237,6 +243,10 @@ int32_t sw_plan_resident(const struct sw_plan *plan, sw_state state, int64_t uni
     return slots[state][unit];
 }
 
+int32_t sw_plan_base_home(const struct sw_plan *plan, int64_t unit) {
+    return plan->index->of_unit[SLOT_BASE][unit];
+}
+
 int32_t sw_plan_kept_input(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_keeps_input(plan, unit) ? plan->index->of_unit[SLOT_INPUT][unit] : -1;
 }
@@ -265,7 +275,9 @@ bool sw_plan_units_are_alike(const struct sw_plan *plan, int64_t a, int64_t b) {
            sw_plan_passes_back(plan, a) == sw_plan_passes_back(plan, b) &&
            sw_plan_trained(plan, a).first_grain == sw_plan_trained(plan, b).first_grain &&
            sw_plan_continues(plan, a) == sw_plan_continues(plan, b) &&
-           spec->units->unit[a].grains == spec->units->unit[b].grains && sw_plan_keeps_input(plan, b) == kept &&
+           spec->units->unit[a].grains == spec->units->unit[b].grains &&
+           spec->units->unit[a].base_grains == spec->units->unit[b].base_grains &&
+           sw_plan_keeps_input(plan, b) == kept &&
            (!kept || spec->cost[a - 1].output_bytes == spec->cost[b - 1].output_bytes) &&
            spec->cost[a].saved_bytes == spec->cost[b].saved_bytes &&
            spec->cost[a].derived_bytes == spec->cost[b].derived_bytes && plan->recompute[a] == plan->recompute[b] &&
@@ -298,13 +310,19 @@ int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_trained(plan, unit).grains;
 }
 
+/* Returns the grains of a trained unit's weights that are frozen. */
+static int64_t frozen_weights(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_trains(plan, unit) ? sw_plan_trained(plan, unit).first_grain - sw_plan_typed(plan, unit).first_grain
+                                      : 0;
+}
+
 int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit) {
-    const int64_t frozen = sw_plan_trained(plan, unit).first_grain;
+    const int64_t frozen = frozen_weights(plan, unit);
     return sw_round_up(frozen, plan->spec.chunk_grains) - frozen;
 }
 
 int64_t sw_plan_frozen_chunks(const struct sw_plan *plan, int64_t unit) {
-    return sw_div_up(sw_plan_trained(plan, unit).first_grain, plan->spec.chunk_grains);
+    return sw_div_up(frozen_weights(plan, unit), plan->spec.chunk_grains);
 }
 
 bool sw_plan_chunk_is_frozen(const struct sw_plan *plan, int64_t unit, int64_t index) {
@@ -315,7 +333,10 @@ int64_t sw_plan_slot_grain(const struct sw_plan *plan, int32_t slot, sw_content 
     const bool weights = content == SW_CONTENT_WEIGHTS || content == SW_CONTENT_QUANT_WEIGHTS;
     if (plan->slot[slot].unit >= 0)
         return plan->slot[slot].first_grain;
-    return weights ? -sw_plan_lead_grains(plan, unit) : sw_plan_trained(plan, unit).first_grain;
+    if (content == SW_CONTENT_BASE)
+        return 0;
+    return weights ? sw_plan_typed(plan, unit).first_grain - sw_plan_lead_grains(plan, unit)
+                   : sw_plan_trained(plan, unit).first_grain;
 }
 
 int64_t sw_plan_typed_bytes(const struct sw_plan *plan, int64_t grains) {
@@ -332,8 +353,7 @@ int64_t sw_plan_optimizer_bytes(const struct sw_plan *plan, int64_t grains) {
 
 /* Returns what the ranks share out of a unit: its trained span; of a frozen unit, its weights. */
 static struct sw_span shared_span(const struct sw_plan *plan, int64_t unit) {
-    return sw_plan_trains(plan, unit) ? sw_plan_trained(plan, unit)
-                                      : (struct sw_span){.grains = unit_grains(plan, unit)};
+    return sw_plan_trains(plan, unit) ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
 }
 
 struct sw_span sw_plan_shard_of(const struct sw_plan *plan, int64_t unit, int rank) {
@@ -353,7 +373,7 @@ struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t 
         return (struct sw_span){0};
     if (sw_plan_is_sharded(plan, state))
         return sw_plan_shard(plan, unit);
-    return trained ? sw_plan_trained(plan, unit) : (struct sw_span){.grains = unit_grains(plan, unit)};
+    return trained ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
 }
 
 struct sw_span sw_plan_kept(const struct sw_plan *plan, sw_state state, int64_t unit, sw_tier tier) {
@@ -370,17 +390,30 @@ static struct sw_span chunk_of(const struct sw_plan *plan, struct sw_span span, 
 
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_frozen_chunks(plan, unit) +
-           sw_div_up(unit_grains(plan, unit) - sw_plan_trained(plan, unit).first_grain, plan->spec.chunk_grains);
+           sw_div_up(sw_plan_typed(plan, unit).grains - frozen_weights(plan, unit), plan->spec.chunk_grains);
 }
 
 /* The first chunk of a unit with both spans is short where the frozen one is no multiple of chunks, so that the trained
  * one begins with a chunk. */
 struct sw_span sw_plan_unit_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
     const int64_t lead = sw_plan_lead_grains(plan, unit);
+    const struct sw_span all = sw_plan_typed(plan, unit);
     const struct sw_span at =
-        chunk_of(plan, (struct sw_span){.first_grain = -lead, .grains = unit_grains(plan, unit) + lead}, chunk);
-    const int64_t before = sw_max_i64(0, -at.first_grain);
+        chunk_of(plan, (struct sw_span){.first_grain = all.first_grain - lead, .grains = all.grains + lead}, chunk);
+    const int64_t before = sw_max_i64(0, all.first_grain - at.first_grain);
     return (struct sw_span){.first_grain = at.first_grain + before, .grains = at.grains - before};
+}
+
+int64_t sw_plan_base_cells(const struct sw_plan *plan, int64_t unit) {
+    return sw_units_base_cells(plan->spec.units, unit);
+}
+
+int64_t sw_plan_base_chunks(const struct sw_plan *plan, int64_t unit) {
+    return sw_div_up(sw_plan_base_cells(plan, unit), plan->spec.chunk_grains);
+}
+
+struct sw_span sw_plan_base_chunk(const struct sw_plan *plan, int64_t unit, int64_t chunk) {
+    return chunk_of(plan, (struct sw_span){.grains = sw_plan_base_cells(plan, unit)}, chunk);
 }
 
 int64_t sw_plan_trained_chunks(const struct sw_plan *plan, int64_t unit) {
@@ -505,6 +538,7 @@ int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums) {
 int64_t sw_plan_grain_bytes(const struct sw_plan *plan, sw_content content, int64_t unit) {
     switch (content) {
     case SW_CONTENT_WEIGHTS: return sw_plan_weights_bytes(plan, unit, 1);
+    case SW_CONTENT_BASE: return SW_BASE_CELL_BYTES;
     case SW_CONTENT_GRADS: return sw_grads_grain_bytes(plan->spec.grads, sw_dtype_bytes(plan->spec.type));
     case SW_CONTENT_ACC:
     case SW_CONTENT_NODE_SUM:

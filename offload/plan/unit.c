@@ -190,18 +190,19 @@ static int64_t wide_place(int64_t elem, int64_t elems) {
 }
 
 /* The sections of a unit, in their order. With fp32 state there are no wide ones. The frozen one is the frozen span of
- * a unit that also has a trained one. */
-enum section { FROZEN, PLAIN, WIDE, REPLICATED, REPLICATED_WIDE, SECTIONS };
+ * a unit that also has a trained one, or what the base leaves of it. */
+enum section { BASE, FROZEN, PLAIN, WIDE, REPLICATED, REPLICATED_WIDE, SECTIONS };
 
-/* A unit's layout: whether moments, or weights, are narrow, and whether frozen tensors have a span of their own. */
+/* A unit's layout: whether moments, or weights, are narrow; whether frozen tensors have a span of their own; and
+ * whether their matrices are quantized. */
 struct form {
-    bool narrow, parted;
+    bool narrow, parted, based;
 };
 
 static enum section section_of(const struct together *at, struct form form) {
     const bool narrow = form.narrow;
     if (form.parted && at->frozen)
-        return FROZEN;
+        return form.based && !at->vectors ? BASE : FROZEN;
     if (at->replicated)
         return narrow && at->vectors ? REPLICATED_WIDE : REPLICATED;
     return narrow && at->wide ? WIDE : PLAIN;
@@ -227,7 +228,7 @@ static int64_t lay_out_section(struct sw_unit *unit, enum section section, struc
 static sw_status lay_out(struct sw_unit *unit, struct form form) {
     const bool narrow = form.narrow;
     int64_t first_grain[SECTIONS], elem = 0;
-    for (int section = FROZEN; section < SECTIONS; section++) {
+    for (int section = BASE; section < SECTIONS; section++) {
         const int64_t first = sw_round_up(elem, SW_GRAIN_ELEMS);
         const int64_t end = lay_out_section(unit, (enum section)section, form, first);
         first_grain[section] = first / SW_GRAIN_ELEMS;
@@ -238,6 +239,7 @@ static sw_status lay_out(struct sw_unit *unit, struct form form) {
     }
     unit->elems = sw_round_up(elem, SW_GRAIN_ELEMS);
     unit->grains = unit->elems / SW_GRAIN_ELEMS;
+    unit->base_grains = first_grain[FROZEN];
     unit->trained_grain = first_grain[PLAIN];
     unit->replicated_grain = first_grain[REPLICATED];
     unit->replicated_elems = sw_max_i64(0, elem - first_grain[REPLICATED] * SW_GRAIN_ELEMS);
@@ -260,12 +262,15 @@ static sw_status check_joined(const struct sw_unit *unit) {
 }
 
 static sw_status seal_unit(const struct sw_units *units, struct sw_unit *unit) {
+    const bool block = unit != &units->unit[0] && unit != &units->unit[units->count - 1];
+    const bool based = block && units->base != SW_BASE_TYPED;
     int64_t frozen = 0;
     SW_TRY(check_joined(unit));
     for (int64_t t = 0; t < unit->tensor_count; t++)
         frozen += unit->tensor[t].frozen;
     const struct form form = {.narrow = units->optimizer != SW_OPTIMIZER_FP32,
-                              .parted = frozen > 0 && frozen < unit->tensor_count};
+                              .parted = frozen > 0 && (based || frozen < unit->tensor_count),
+                              .based = based};
     SW_TRY(lay_out(unit, form));
     unit->trained_grain = frozen == unit->tensor_count ? unit->grains : unit->trained_grain;
     unit->run = calloc((size_t)unit->tensor_count + 1, sizeof *unit->run);

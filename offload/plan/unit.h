@@ -15,10 +15,16 @@
  *
  * A frozen tensor keeps the values that it was loaded with. A unit's vector is its frozen span, in whole grains, then
  * its trained span, and what is said above of tensors that lie behind others is said of the trained span. In a unit of
- * frozen tensors alone it is said of all of them, so that freezing a whole unit moves nothing in it. */
+ * frozen tensors alone it is said of all of them, so that freezing a whole unit moves nothing in it.
+ *
+ * A frozen base may be quantized: the frozen matrices of blocks then lie before all other tensors of the frozen span,
+ * in grains of their own, the base. No wide grains are in the frozen span of such a unit. A grain of the base is kept
+ * as a record (core/base_format.h), all others as said above. The records of a unit follow each other without gaps.
+ * Where they are moved or stored, they are cut into cells of SW_BASE_CELL_BYTES, the last of which ends with zeros. */
 #ifndef SW_OFFLOAD_PLAN_UNIT_H
 #define SW_OFFLOAD_PLAN_UNIT_H
 
+#include "core/base_format.h"
 #include "core/optimizer_format.h"
 #include "core/size.h"
 #include "core/status.h"
@@ -28,6 +34,10 @@
 #include <stdint.h>
 
 enum { SW_TENSOR_NAME_CHARS = 96, SW_TENSOR_MAX_DIMS = 4, SW_UNIT_NAME_CHARS = 32 };
+
+/* The bytes of a cell of a unit's base: as many as those of a grain of 16-bit weights, and whole pages. */
+#define SW_BASE_CELL_BYTES INT64_C(32768)
+static_assert(SW_BASE_CELL_BYTES % SW_BUFFER_ALIGN_BYTES == 0, "a cell allows direct I/O");
 
 /* A unit may hold a part of a tensor: some rows, and of these some columns, in blocks of block_cols that begin
  * block_stride apart, the first at first_col. The last dimension counts as columns, all others together as rows. A
@@ -60,6 +70,7 @@ struct sw_unit {
     int64_t tensor_count;
     int64_t elems; /* with padding: grains · SW_GRAIN_ELEMS */
     int64_t grains;
+    int64_t base_grains;      /* grains of the base, the first of the unit; 0: the unit has none */
     int64_t trained_grain;    /* first grain of the trained span; 0: all is trained, grains: all is frozen */
     int64_t wide_grain;       /* first wide grain; grains where there is none */
     int64_t replicated_grain; /* first grain of what every rank of a tensor group has; grains where there is none */
@@ -81,6 +92,9 @@ struct sw_units {
      * embedding and the head in the compute type. The optimizer's format is not SW_OPTIMIZER_FP32, which has no wide
      * grains. */
     bool fp8;
+    /* Format of the base. SW_BASE_TYPED: no unit has a base, and all weights are in the compute type. It is set before
+     * the units are sealed, and not together with fp8. */
+    sw_base_format base;
 };
 
 sw_status sw_units_create(int64_t count, struct sw_units **out);
@@ -104,6 +118,21 @@ static inline int64_t sw_units_stored_bytes(const struct sw_units *units, sw_dty
 
 static inline int64_t sw_units_stored_grains(const struct sw_units *units, int64_t unit, sw_dtype type) {
     return sw_units_weights_bytes(units, unit, type) / sw_units_stored_bytes(units, type);
+}
+
+/* Tells whether the weights of blocks lie in another form than those of the embedding and the head, and take less room
+ * than these. */
+static inline bool sw_units_narrow_blocks(const struct sw_units *units) {
+    return units->fp8 || units->base != SW_BASE_TYPED;
+}
+
+/* Return the bytes of a unit's base, without the zeros behind the last record, and the number of its cells. */
+static inline int64_t sw_units_base_bytes(const struct sw_units *units, int64_t unit) {
+    return units->unit[unit].base_grains > 0 ? units->unit[unit].base_grains * sw_base_grain_bytes(units->base) : 0;
+}
+
+static inline int64_t sw_units_base_cells(const struct sw_units *units, int64_t unit) {
+    return sw_div_up(sw_units_base_bytes(units, unit), SW_BASE_CELL_BYTES);
 }
 
 /* Adds a tensor at the end of a unit, or a part of one. Fails with SW_ERR_ARG when sizes overflow. */

@@ -22,7 +22,7 @@ static int32_t build_unit_slot(struct sw_builder *b, int64_t unit) {
 /* Returns the device slot that already has a unit's weights of this step; -1: none has. */
 static int32_t held(const struct sw_builder *b, int64_t unit) {
     if (sw_plan_has_whole_on_device(b->plan, unit))
-        return b->index->of_unit[SLOT_WEIGHTS][unit];
+        return b->index->of_unit[sw_plan_typed(b->plan, unit).grains > 0 ? SLOT_WEIGHTS : SLOT_BASE][unit];
     if (unit == 0 && sw_plan_fetches_table(b->plan))
         return b->table_held ? b->index->slot[SLOT_TABLE] : -1;
     if (b->typed_slot_holds == unit)
@@ -55,13 +55,15 @@ struct sw_operand sw_build_rows(struct sw_builder *b, int64_t micro) {
     return to;
 }
 
-/* Returns where a chunk of weights is on the host: where it lives, or staged from NVMe. */
+/* Returns where a chunk of weights, or of a base, is on the host: where it lives, or staged from NVMe. */
 static struct sw_operand fetch_to_host(struct sw_builder *b, const struct sw_chunk *chunk, struct sw_what what) {
-    const struct sw_operand home = {.slot = b->index->of_unit[SLOT_WEIGHTS][chunk->unit], .piece = SW_BY_GRAINS};
+    const enum sw_slot_kind kind = what.content == SW_CONTENT_BASE ? SLOT_BASE : SLOT_WEIGHTS;
+    const struct sw_operand home = {.slot = b->index->of_unit[kind][chunk->unit], .piece = SW_BY_GRAINS};
     if (b->plan->placement[chunk->unit].tier[SW_WEIGHTS] != SW_NVME)
         return home;
     const struct sw_operand staging = sw_build_ring(b, SLOT_WEIGHTS_IN);
-    sw_build_move(b, home, staging, what, chunk, sw_build_weights_bytes(b, chunk));
+    sw_build_move(b, home, staging, what, chunk,
+                  chunk->at.grains * sw_plan_grain_bytes(b->plan, what.content, chunk->unit));
     return staging;
 }
 
@@ -82,6 +84,16 @@ static void fetch_chunk(struct sw_builder *b, int64_t unit, int64_t number, int3
     sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_weights_bytes(b, &chunk));
 }
 
+/* Moves a unit's base to its device slot beside the slot of the unit's weights. */
+static void fetch_base(struct sw_builder *b, int64_t unit, int32_t slot) {
+    for (int64_t c = 0; c < sw_plan_base_chunks(b->plan, unit); c++) {
+        const struct sw_chunk chunk = {unit, c, sw_plan_base_chunk(b->plan, unit, c)};
+        const struct sw_what what = {.content = SW_CONTENT_BASE, .unit = unit, .index = c};
+        const struct sw_operand to = {.slot = sw_build_base_slot(b, unit, slot), .piece = SW_BY_GRAINS};
+        sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, chunk.at.grains * SW_BASE_CELL_BYTES);
+    }
+}
+
 /* Moves this rank's weights of a unit to the device, if they are not there; shards become whole. */
 static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
     if (sw_build_has_secondary(b, unit)) {
@@ -92,6 +104,8 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
     for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++)
         fetch_chunk(b, unit, c, slot);
+    if (!is_there)
+        fetch_base(b, unit, slot);
     if (sharded)
         sw_build_all_gather(b, unit, is_there ? b->index->of_unit[SLOT_WEIGHTS][unit] : slot, slot);
 }
@@ -436,6 +450,8 @@ struct sw_unit_update sw_build_update_begin(struct sw_builder *b, int64_t unit, 
     const int32_t slot = feeds || joins ? build_unit_slot(b, unit) : -1;
     for (int64_t c = 0; slot >= 0 && feed && c < sw_plan_frozen_chunks(b->plan, unit); c++)
         fetch_chunk(b, unit, c, slot);
+    if (slot >= 0 && feed)
+        fetch_base(b, unit, slot);
     return (struct sw_unit_update){.unit = unit,
                                    .begun = true,
                                    .chunks = sw_plan_state_chunks(b->plan, SW_OPTIMIZER, unit),

@@ -194,13 +194,14 @@ struct execution {
  * trained ones, the frozen ones before the others. */
 static bool is_frozen(const struct execution *e, int32_t unit, int64_t chunk) {
     const struct sw_plan_spec *spec = &e->plan->spec;
-    return chunk * spec->chunk_grains < spec->units->unit[unit].trained_grain ||
+    return chunk * spec->chunk_grains < spec->units->unit[unit].trained_grain - spec->units->unit[unit].base_grains ||
            spec->units->unit[unit].trained_grain == spec->units->unit[unit].grains;
 }
 
 /* The result of a speculative update that is not redone is the one that the next step's update would have made. */
 static struct content content_of(const struct execution *e, const struct sw_access *access, int32_t k, int32_t step) {
-    const bool frozen = access->content == SW_CONTENT_WEIGHTS && is_frozen(e, access->unit, access->first_index + k);
+    const bool frozen = access->content == SW_CONTENT_BASE ||
+                        (access->content == SW_CONTENT_WEIGHTS && is_frozen(e, access->unit, access->first_index + k));
     const bool initial = frozen || (access->age > 0 && !e->made[access->content]);
     struct content content = {access->content, access->unit, access->first_index + k, access->version,
                               initial ? -1 : step - access->age};

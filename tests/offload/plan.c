@@ -60,7 +60,7 @@ struct need {
     struct work work;
     int64_t slot[UNIT_SLOTS_MAX]; /* unit in each device slot, or -1 */
     int64_t next_slot;
-    int64_t typed; /* unit in the slot of embedding and head, where the weights of blocks are in 8 bits; -1: none */
+    int64_t typed; /* unit in the slot of embedding and head, where the weights of blocks are narrow; -1: none */
     bool table;    /* a tied table is on the device */
     bool rows;     /* those of an embedding that is not tied are gathered */
 };
@@ -97,9 +97,19 @@ static void need_grains(struct need *need, sw_op_kind kind, sw_content content, 
              times * grains * grain_bytes);
 }
 
+/* The grains of a unit that are quantized, and the cells of 32 KiB that their records fill. */
+static int64_t based_of(const struct sw_plan *plan, int64_t unit) {
+    return plan->spec.units->unit[unit].base_grains;
+}
+
+static int64_t cells_of(const struct sw_plan *plan, int64_t unit) {
+    const int64_t record = plan->spec.units->base == SW_BASE_NF4 ? 8512 : 16640;
+    return (based_of(plan, unit) * record + 32767) / 32768;
+}
+
 static void need_frozen(struct need *need, sw_op_kind kind, sw_content content, int64_t unit, int64_t grain_bytes,
                         int64_t times) {
-    need_grains(need, kind, content, frozen_of(need->plan, unit), grain_bytes, times);
+    need_grains(need, kind, content, frozen_of(need->plan, unit) - based_of(need->plan, unit), grain_bytes, times);
 }
 
 static void need_trained(struct need *need, sw_op_kind kind, sw_content content, int64_t unit, int64_t grain_bytes,
@@ -118,6 +128,16 @@ static int64_t typed_grain(const struct need *need) {
     return SW_GRAIN_ELEMS * sw_dtype_bytes(need->plan->spec.type);
 }
 
+static bool narrow_blocks(const struct need *need) {
+    return need->plan->spec.units->fp8 || need->plan->spec.units->base != SW_BASE_TYPED;
+}
+
+/* The whole base of a unit goes to the device. */
+static void need_base(struct need *need, int64_t unit, bool nvme) {
+    need_grains(need, SW_OP_UPLOAD, SW_CONTENT_BASE, cells_of(need->plan, unit), 32768, 1);
+    need_grains(need, SW_OP_READ, SW_CONTENT_BASE, cells_of(need->plan, unit), 32768, nvme);
+}
+
 static bool has_bytes(const struct need *need, int64_t unit) {
     const struct sw_units *units = need->plan->spec.units;
     return units->fp8 && unit > 0 && unit + 1 < units->count;
@@ -132,7 +152,7 @@ static int64_t weights_grain(const struct need *need, int64_t unit) {
 static void occupy(struct need *need, int64_t unit) {
     if (unit == 0 && need->plan->spec.units->tied)
         need->table = true;
-    else if (need->plan->spec.units->fp8 && !has_bytes(need, unit))
+    else if (narrow_blocks(need) && (unit == 0 || unit + 1 == need->plan->spec.units->count))
         need->typed = unit;
     else
         need->slot[need->next_slot++ % need->plan->spec.unit_slots] = unit;
@@ -175,6 +195,7 @@ static void need_weights(struct need *need, int64_t unit) {
     occupy(need, unit);
     need_unit(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), 1);
     need_unit(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, weights_grain(need, unit), tier == SW_NVME);
+    need_base(need, unit, tier == SW_NVME);
 }
 
 static void need_update(struct need *need, int64_t unit) {
@@ -203,6 +224,7 @@ static void need_update(struct need *need, int64_t unit) {
     occupy(need, unit);
     need_frozen(need, SW_OP_UPLOAD, SW_CONTENT_WEIGHTS, unit, made, 1);
     need_frozen(need, SW_OP_READ, SW_CONTENT_WEIGHTS, unit, made, weights == SW_NVME);
+    need_base(need, unit, weights == SW_NVME);
 }
 
 static void need_gradients(struct need *need, int64_t unit, int64_t groups) {
@@ -305,12 +327,15 @@ static bool keeps_input(const struct sw_plan *plan, int64_t unit) {
 }
 
 /* Where a state's shares put a unit: boundaries belong to the blocks that read them, all else is as large as the
- * unit. */
+ * unit, or as the bytes of its weights where some are quantized. */
 static sw_tier requested_tier(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const struct sw_units *units = plan->spec.units;
     int64_t before = 0, total = 0, own = 0;
     for (int64_t u = 0; u < units->count; u++) {
         int64_t size = units->unit[u].grains - (state == SW_WEIGHTS ? 0 : frozen_of(plan, u));
+        if (state == SW_WEIGHTS && units->base != SW_BASE_TYPED)
+            size = (size - based_of(plan, u)) * SW_GRAIN_ELEMS * sw_dtype_bytes(plan->spec.type) +
+                   cells_of(plan, u) * 32768;
         if (state == SW_ACTS)
             size = keeps_input(plan, u) ? plan->spec.cost[u - 1].output_bytes : 0;
         before += u < unit ? size : 0;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS_STREAM = 5, PARTS_SEED = 1 << 20 };
+enum { PLANS_STREAM = 5, PARTS_SEED = 1 << 20, BASE_SEED = 1 << 21 };
 
 int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most) {
     const double uniform = sw_rng_uniform(random->seed, PLANS_STREAM, random->counter++);
@@ -94,7 +94,28 @@ static void draw_parts(const struct plans_random *random, struct sw_units *units
     }
 }
 
+/* In a tenth of the plans some or all frozen grains of blocks are quantized. Without training all units are frozen. */
+static void draw_base(const struct plans_random *random, struct sw_units *units, const struct sw_plan_spec *spec) {
+    struct plans_random base = {.seed = random->seed + BASE_SEED};
+    if (units->fp8 || plans_draw(&base, 0, 9) > 0)
+        return;
+    units->base = plans_draw(&base, 0, 1) == 0 ? SW_BASE_INT8 : SW_BASE_NF4;
+    for (int64_t u = 1; u + 1 < units->count; u++) {
+        struct sw_unit *unit = &units->unit[u];
+        unit->trained_grain = spec->train ? unit->trained_grain : unit->grains;
+        unit->base_grains =
+            plans_draw(&base, 0, 3) == 0 ? unit->trained_grain : plans_draw(&base, 0, unit->trained_grain);
+    }
+}
+
+void plans_drop_base(struct sw_units *units) {
+    units->base = SW_BASE_TYPED;
+    for (int64_t u = 0; u < units->count; u++)
+        units->unit[u].base_grains = 0;
+}
+
 void plans_train_all(struct sw_units *units) {
+    plans_drop_base(units);
     for (int64_t u = 0; u < units->count; u++)
         units->unit[u].trained_grain = 0;
 }
@@ -154,6 +175,7 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
     draw_frozen(random, units, &spec);
     units->fp8 = spec.type == SW_BF16 && plans_draw(random, 0, 1) == 1;
     draw_parts(random, units, &spec);
+    draw_base(random, units, &spec);
     return spec;
 }
 

@@ -19,6 +19,8 @@ int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units);
 
+/* Makes all weights those of the compute type, as plans of several ranks need them. */
+void plans_drop_base(struct sw_units *units);
 /* Makes all of every unit trained. */
 void plans_train_all(struct sw_units *units);
 /* Makes units that are not frozen whole trained whole, as ranks that shard weights need them. */

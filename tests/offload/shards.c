@@ -318,6 +318,7 @@ static void try_random_model(uint64_t seed, int tally[6]) {
     spec.train = true;
     spec.scratch_store = false;
     plans_drop_caches(&random);
+    plans_drop_base(units);
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
     if (spec.zero == SW_ZERO_WEIGHTS)

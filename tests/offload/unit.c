@@ -454,6 +454,37 @@ static void the_frozen_span_comes_first(void **state) {
         }
 }
 
+/* Only a block has a base: its frozen matrices, before its frozen vectors. The embedding and the head lie
+ * as without one. */
+static void the_base_has_the_frozen_matrices_of_blocks(void **state) {
+    (void)state;
+    enum { TENSORS = 5, ALL = (1 << TENSORS) - 1, MATRICES = 21, UNITS = 3 };
+    for (unsigned frozen = 0; frozen <= ALL; frozen++) {
+        struct sw_units *units;
+        must(sw_units_create(UNITS, &units));
+        units->base = SW_BASE_NF4;
+        for (int u = 0; u < UNITS; u++)
+            for (int t = 0; t < TENSORS; t++) {
+                add(&units->unit[u], "tensor", t % 2 == 0 ? 128 : 100, t % 2 == 0 ? 128 : 0, t % 2 == 0);
+                units->unit[u].tensor[t].frozen = (frozen >> t & 1) != 0;
+            }
+        must(sw_units_seal(units));
+        const struct sw_unit *unit = &units->unit[1];
+        const int matrices = __builtin_popcount(frozen & MATRICES), vectors = (frozen & ~(unsigned)MATRICES) != 0;
+        assert_int_equal(units->unit[0].base_grains + units->unit[2].base_grains, 0);
+        assert_int_equal(unit->base_grains, matrices);
+        assert_int_equal(unit->trained_grain, matrices + vectors);
+        assert_int_equal(sw_units_base_bytes(units, 1), matrices * 8512);
+        assert_int_equal(sw_units_base_cells(units, 1), matrices == 0 ? 0 : 1);
+        for (int t = 0; t < TENSORS; t++) {
+            const struct sw_tensor *tensor = &unit->tensor[t];
+            assert_true((tensor->offset < unit->base_grains * SW_GRAIN_ELEMS) == (tensor->frozen && t % 2 == 0));
+            assert_true((tensor->offset < unit->trained_grain * SW_GRAIN_ELEMS) == tensor->frozen);
+        }
+        sw_units_destroy(units);
+    }
+}
+
 /* A unit that is frozen whole has the layout of one that is trained whole: runs made before rely on it. */
 static void freezing_a_whole_unit_moves_nothing(void **state) {
     (void)state;
@@ -498,6 +529,7 @@ int main(void) {
         cmocka_unit_test(walks_visit_each_element_once),
         cmocka_unit_test(room_for_rows_is_padding),
         cmocka_unit_test(the_frozen_span_comes_first),
+        cmocka_unit_test(the_base_has_the_frozen_matrices_of_blocks),
         cmocka_unit_test(freezing_a_whole_unit_moves_nothing),
         cmocka_unit_test(frozen_tensors_that_cannot_be_apart_are_refused),
     };
