@@ -64,6 +64,13 @@ static_assert(offsetof(struct sw_nf4_record, spread) == 8448, "scales follow the
 static_assert(SW_NF4_RECORDS_OF_PAGES * SW_NF4_RECORD_BYTES % SW_BUFFER_ALIGN_BYTES == 0,
               "a run of records allows direct I/O");
 
+/* Returns the name that flags and messages use. */
+static inline const char *sw_base_format_name(sw_base_format format) {
+    if (format == SW_BASE_TYPED)
+        return "compute";
+    return format == SW_BASE_NF4 ? "nf4" : "int8";
+}
+
 /* Returns the bytes of a grain's record. */
 static inline int64_t sw_base_grain_bytes(sw_base_format format) {
     return format == SW_BASE_NF4 ? (int64_t)SW_NF4_RECORD_BYTES : sw_quant_grain_bytes(SW_QUANT_INT8);

@@ -167,7 +167,8 @@ sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_cal
                           const void **out) {
     const struct sw_unit *unit = &model->units->unit[call->unit];
     const int at = sw_block_tensor_in(model, call->unit, weight);
-    if (!sw_units_packs(model->units, call->unit) || is_collected(model, (int)weight)) {
+    const bool base = at >= 0 && is_in_base(model, call->unit, at);
+    if ((!base && !sw_units_packs(model->units, call->unit)) || is_collected(model, (int)weight)) {
         *out = weights_of(model, call, (int)weight);
         return SW_OK;
     }
@@ -176,10 +177,13 @@ sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_cal
         end++;
     void *to = area_at(call->work, model->work.matrix);
     const struct sw_tensor *last = &unit->tensor[end - 1];
+    const int64_t first = unit->tensor[at].offset, elems = last->offset + last->elems - first;
     *out = to;
-    return sw_unpack_weights(call->stream, .type = model->shape.type, .first_elem = unit->tensor[at].offset,
-                             .elems = last->offset + last->elems - unit->tensor[at].offset, .weights = call->weights,
-                             .to = to);
+    if (base)
+        return sw_dequantize_base(call->stream, .type = model->shape.type, .format = model->units->base,
+                                  .first_elem = first, .elems = elems, .records = call->base, .to = to);
+    return sw_unpack_weights(call->stream, .type = model->shape.type, .first_elem = first, .elems = elems,
+                             .weights = call->weights, .to = to);
 }
 
 static float *acc_of(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {

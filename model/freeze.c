@@ -157,7 +157,7 @@ void sw_tuning_release(struct sw_tuning *tuning) {
 
 bool sw_tuning_same(const struct sw_tuning *a, const struct sw_tuning *b) {
     const struct sw_lora *x = &a->lora, *y = &b->lora;
-    return same_text(a->freeze, b->freeze) && x->rank == y->rank && x->alpha == y->alpha &&
+    return same_text(a->freeze, b->freeze) && a->base == b->base && x->rank == y->rank && x->alpha == y->alpha &&
            x->rank_stabilized == y->rank_stabilized && same_text(x->targets, y->targets) &&
            same_text(x->modules_to_save, y->modules_to_save);
 }
@@ -165,6 +165,11 @@ bool sw_tuning_same(const struct sw_tuning *a, const struct sw_tuning *b) {
 sw_status sw_tuning_check(const struct sw_tuning *tuning) {
     if (tuning->freeze != NULL && tuning->lora.rank > 0)
         return sw_fail(SW_ERR_ARG, "--lora freezes all but the adapters and --modules-to-save; leave out --freeze");
+    if (tuning->base != SW_BASE_TYPED && !sw_tuning_freezes(tuning))
+        return sw_fail(SW_ERR_ARG,
+                       "--base-format %s is for weights that are not trained; give --lora or --freeze too, or leave it "
+                       "out",
+                       sw_base_format_name((sw_base_format)tuning->base));
     SW_TRY(sw_lora_check(&tuning->lora));
     return check_freeze(tuning->freeze);
 }
@@ -174,6 +179,7 @@ sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_
     const struct sw_unit *embedding = &units->unit[0];
     if (!sw_tuning_freezes(tuning))
         return SW_OK;
+    units->base = (sw_base_format)tuning->base;
     if (tuning->lora.rank > 0 && block_units > 1)
         return sw_fail(SW_ERR_UNSUPPORTED, "--lora needs whole blocks; leave out --tiles");
     SW_TRY(tuning->lora.rank > 0 ? sw_lora_add(&tuning->lora, config, units)

@@ -1,5 +1,5 @@
 /* The tuning of a model says what training changes: all of it, all but the tensors that --freeze names, or adapters
- * (lora.h).
+ * (lora.h). It also says in which form the frozen matrices are kept.
  *
  * The text of --freeze is a list of parts, with commas between them: "embedding"; "blocks:FIRST-LAST" or
  * "blocks:NUMBER", counted from 0; or a pattern of tensors' names in the checkpoint, as fnmatch has it: '*.mlp.*'. NULL
@@ -16,6 +16,9 @@
 struct sw_tuning {
     const char *freeze;  /* NULL: nothing is frozen but by adapters */
     struct sw_lora lora; /* excludes `freeze` */
+    /* sw_base_format of the frozen matrices of blocks; without frozen tensors SW_BASE_TYPED. It decides where tensors lie
+     * in a unit, so a run keeps it. */
+    int base;
 };
 
 /* Tells whether some tensors are not trained. */
@@ -31,7 +34,8 @@ bool sw_tuning_same(const struct sw_tuning *a, const struct sw_tuning *b);
 /* Refuses texts that name nothing in any model, and members that exclude each other. */
 sw_status sw_tuning_check(const struct sw_tuning *tuning);
 
-/* Adds adapters to the units of a model and freezes what is not trained, before the units are sealed. Blocks have
+/* Adds adapters to the units of a model, freezes what is not trained and sets the format of the base, before the units
+ * are sealed. Blocks have
  * block_units units each. Refuses names of nothing in this model, to freeze all of it, and adapters of blocks in tiles.
  * NULL: does nothing. */
 sw_status sw_tuning_apply(const struct sw_tuning *tuning, const struct sw_model_config *config, int64_t block_units,

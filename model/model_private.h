@@ -59,7 +59,7 @@ struct work_layout {
     /* If key-value heads are copied: the collected weights and biases of this rank's queries, keys and values, and
      * their fp32 gradients. */
     int64_t own_qkv, own_qkv_bias, own_qkv_acc, own_qkv_bias_acc;
-    int64_t matrix;   /* one unpacked matrix, if weights are stored in 8 bits */
+    int64_t matrix;   /* one unpacked matrix, if weights are stored in 8 bits or a base is quantized */
     int64_t rotation; /* the table of rotary positions */
     int64_t scratch;  /* memory for matrix products and attention */
     int64_t unwanted; /* if tensors are frozen: receives the gradients of a norm that has none, fp32 */
@@ -154,14 +154,22 @@ static inline const int32_t *sw_token_part(const struct sw_model *model, const s
     return part < sw_token_parts(model) ? call->tokens + part * model->rows : NULL;
 }
 
+/* Tells whether a tensor lies in the base of its unit. */
+static inline bool is_in_base(const struct sw_model *model, int64_t unit, int tensor) {
+    const struct sw_unit *of = &model->units->unit[unit];
+    return of->tensor[tensor].offset < of->base_grains * SW_GRAIN_ELEMS;
+}
+
 /* Return the address of a tensor in the unit's weights, and in its fp32 accumulator. In a unit stored in 8 bits only
- * the tensors of wide grains have the compute type and can be used in place; sw_block_matrix unpacks the others. */
+ * the tensors of wide grains have the compute type and can be used in place, and in a unit with a base those behind it;
+ * sw_block_matrix unpacks the others. */
 static inline const void *tensor_at(const struct sw_model *model, const struct sw_unit_call *call, int tensor) {
     const int64_t offset = model->units->unit[call->unit].tensor[tensor].offset;
     const int64_t typed = sw_dtype_bytes(model->shape.type), grain = offset / SW_GRAIN_ELEMS;
     if (sw_units_packs(model->units, call->unit))
         return (const char *)call->weights + grain * SW_GRAIN_ELEMS + offset % SW_GRAIN_ELEMS * typed;
-    return (const char *)call->weights + offset * typed;
+    return (const char *)call->weights +
+           (offset - model->units->unit[call->unit].base_grains * SW_GRAIN_ELEMS) * typed;
 }
 
 /* Returns NULL for a frozen tensor, which has no gradient. */

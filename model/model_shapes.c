@@ -305,7 +305,7 @@ static void lay_work(struct sw_model *model) {
     if (!sw_model_splits_backward(model))
         w->wide = place(&block, sw_product_bytes(model));
     w->narrow = place(&block, model->rows * sw_max_i64(c->hidden, wide->q) * typed);
-    if (model->shape.fp8)
+    if (model->shape.fp8 || model->units->base != SW_BASE_TYPED)
         w->matrix = place(&block, largest_matrix(model) * typed);
     if (model->adapter != NULL) {
         const int64_t elems = model->rows * model->shape.tuning.lora.rank;

@@ -21,12 +21,19 @@ struct sw_unit_run {
         *host; /* all areas, in device memory; and the host buffers through which they are filled */
     struct sw_stream *stream;
     struct sw_unit_call call;
-    void *weights, *table;
+    void *weights, *base, *table;
     double loss;
     struct sw_model_init init;
     struct sw_team *team; /* threads that make random weights */
     bool ran_forward;     /* the chosen unit has run its forward pass */
 };
+
+static int64_t most_base_bytes(const struct sw_units *units) {
+    int64_t most = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        most = sw_max_i64(most, sw_units_base_bytes(units, u));
+    return most;
+}
 
 static int64_t most_elems(const struct sw_units *units) {
     int64_t most = 0;
@@ -48,6 +55,7 @@ static struct sw_unit_cost largest_cost(const struct sw_unit_cost *cost, int64_t
 
 enum {
     WEIGHTS,
+    BASE,
     TABLE,
     ACC,
     TABLE_ACC,
@@ -72,6 +80,7 @@ static int64_t size_areas(struct sw_model *model, int64_t bytes[AREAS]) {
     const struct sw_unit_cost most = largest_cost(sizes.cost, units->count);
     int64_t all_bytes = 0;
     bytes[WEIGHTS] = elems * typed;
+    bytes[BASE] = most_base_bytes(units);
     bytes[TABLE] = table_elems * typed;
     bytes[ACC] = elems * (int64_t)sizeof(float);
     bytes[TABLE_ACC] = table_elems * (int64_t)sizeof(float);
@@ -141,6 +150,7 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
         taken_bytes += sw_round_up(bytes[i], SW_BUFFER_ALIGN_BYTES);
     }
     run->weights = area[WEIGHTS];
+    run->base = area[BASE];
     run->table = area[TABLE];
     call->weights = area[WEIGHTS];
     call->acc = area[ACC];
@@ -190,6 +200,7 @@ static sw_status pack_box(const struct box *box, const float *fp32, void *to) {
 static sw_status send_box(const struct box *box, void *to) {
     struct sw_unit_run *run = box->run;
     float *fp32 = (float *)run->call.acc + box->first;
+    const int64_t behind = run->units->unit[box->unit].base_grains * SW_GRAIN_ELEMS;
     const sw_dtype type = sw_model_type(run->model);
     /* Waits until the last copy has read the box that the threads fill next. */
     SW_TRY(sw_stream_synchronize(run->stream));
@@ -197,14 +208,45 @@ static sw_status send_box(const struct box *box, void *to) {
     if (sw_units_packs(run->units, box->unit))
         return pack_box(box, fp32, to);
     return sw_cast_from_f32(run->stream, .type = type, .elems = box->elems, .from = fp32,
-                            .to = (char *)to + box->first * sw_dtype_bytes(type));
+                            .to = (char *)to + (box->first - behind) * sw_dtype_bytes(type));
 }
 
-/* Puts a unit's random weights on the device. Their fp32 values pass through the memory of its gradient. */
+/* Makes one record of weights of both signs. Time depends on no number, so none is drawn and quantized. */
+static void make_record(sw_base_format format, char *record) {
+    enum { CODE_STEP = 37 };
+    const float scale = 0x1p-12f;
+    for (int64_t i = 0; i < sw_base_grain_bytes(format); i++)
+        record[i] = (char)(i * CODE_STEP);
+    if (format == SW_BASE_NF4) {
+        struct sw_nf4_record *nf4 = (struct sw_nf4_record *)(void *)record;
+        nf4->spread = nf4->offset = scale;
+        return;
+    }
+    for (int block = 0; block < SW_QUANT_GRAIN_BLOCKS; block++)
+        ((float *)(void *)(record + SW_GRAIN_ELEMS))[block] = scale;
+}
+
+/* Puts a unit's base on the device. */
+static sw_status fill_base(struct sw_unit_run *run, int64_t unit) {
+    const struct sw_units *units = run->units;
+    const int64_t grains = run->described ? 0 : units->unit[unit].base_grains;
+    run->call.base = units->unit[unit].base_grains > 0 ? run->base : NULL;
+    if (grains == 0)
+        return SW_OK;
+    const int64_t bytes = sw_base_grain_bytes(units->base);
+    make_record(units->base, sw_memory_base(run->host));
+    for (int64_t g = 0; g < grains; g++)
+        SW_TRY(sw_copy_to_device(run->stream, (char *)run->base + g * bytes, sw_memory_base(run->host), bytes));
+    return sw_stream_synchronize(run->stream);
+}
+
+/* Puts a unit's random weights on the device, from behind its base on. Their fp32 values pass through the memory of its
+ * gradient. */
 static sw_status fill_weights(struct sw_unit_run *run, int64_t unit, void *to) {
     const int64_t elems = run->described ? 0 : run->units->unit[unit].elems;
+    const int64_t behind = run->units->unit[unit].base_grains * SW_GRAIN_ELEMS;
     const int64_t box_elems = (int64_t)BOX_GRAINS * SW_GRAIN_ELEMS;
-    for (int64_t first = 0; first < elems; first += box_elems) {
+    for (int64_t first = behind; first < elems; first += box_elems) {
         struct box box = {.run = run, .unit = unit, .first = first, .elems = sw_min_i64(box_elems, elems - first)};
         box.to = (float *)sw_memory_base(run->host) + first / box_elems % BOXES * box_elems;
         sw_team_begin(run->team, fill_grain, &box, box.elems / SW_GRAIN_ELEMS);
@@ -257,6 +299,7 @@ sw_status sw_unit_run_choose(struct sw_unit_run *run, int64_t unit) {
     run->ran_forward = false;
     run->call.unit = unit;
     run->call.table = head && run->units->tied ? run->table : NULL;
+    SW_TRY(fill_base(run, unit));
     if (unit > 0 || run->described)
         return fill_weights(run, unit, run->weights);
     const int64_t bytes = run->units->unit[unit].elems * sw_dtype_bytes(sw_model_type(run->model));

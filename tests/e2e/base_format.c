@@ -1,0 +1,270 @@
+/* A quantized base gives the bits of one in the compute type whose weights were rounded to the format before, wherever
+ * it lives, whatever is computed again, and after a resume; weights that are not finite are refused by name. */
+#include "tests/e2e/same_bits.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/size.h"
+#include "kernels/device_ops.h"
+
+enum { PLACE_CHARS = 128, STOPPED_STEP = 2, FEW = 4, BAD_BLOCK = 2 };
+
+static void must(sw_status status) {
+    if (status != SW_OK)
+        fail_msg("%s", sw_error_message(status));
+}
+
+static void must_equal(const struct same_trace *expected, const struct same_trace *found, const char *what) {
+    const char *difference = same_difference(expected, found);
+    if (difference != NULL)
+        fail_msg("%s: %s differ (seed %d)", what, difference, SAME_SEED);
+}
+
+/* One training: which tensors are frozen, in which format, and how it computes. */
+struct variant {
+    struct sw_tuning tuning;
+    sw_dtype type;
+    sw_optimizer_format optimizer;
+    bool tied;
+    int64_t tiles;
+};
+static const struct variant variants[] = {
+    {{.lora = {.rank = 4}, .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, false, 1},
+    {{.lora = {.rank = 2, .targets = "attention"}, .base = SW_BASE_INT8}, SW_F32, SW_OPTIMIZER_8BIT, true, 1},
+    {{.freeze = "blocks:0-1,*.mlp.*", .base = SW_BASE_NF4}, SW_F32, SW_OPTIMIZER_FP32, true, 1},
+    {{.freeze = "embedding,blocks:1-2", .base = SW_BASE_INT8}, SW_BF16, SW_OPTIMIZER_BF16, false, 1},
+    {{.freeze = "*attn*,blocks:2", .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, true, 2},
+};
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+static struct harness_spec spec_of(const struct variant *variant) {
+    struct harness_spec spec = same_spec(variant->type);
+    spec.config = variant->tied ? &same_config : &same_rotary_config;
+    spec.shape.tuning = variant->tuning;
+    spec.shape.optimizer = variant->optimizer;
+    spec.shape.tiles = variant->tiles;
+    return spec;
+}
+
+static void placements_give_the_same_bits(void **state) {
+    enum { PLACES = SW_TIERS * SW_TIERS * SW_TIERS };
+    for (int v = 0; v < VARIANTS; v++) {
+        struct harness_spec spec = spec_of(&variants[v]);
+        struct same_trace reference, trace;
+        must(same_train(&spec, false, &reference));
+        for (int p = v % FEW; p < PLACES; p += FEW) {
+            char place[PLACE_CHARS];
+            const int tier[] = {p % SW_TIERS, p / SW_TIERS % SW_TIERS, p / SW_TIERS / SW_TIERS};
+            snprintf(place, sizeof place, "weights=%s,grads=%s,optimizer=%s,acts=%s", sw_tier_name((sw_tier)tier[0]),
+                     sw_tier_name((sw_tier)tier[1]), sw_tier_name((sw_tier)tier[2]),
+                     sw_tier_name((sw_tier)((tier[0] + tier[1] + tier[2]) % SW_TIERS)));
+            spec.place = place;
+            spec.directory = *state;
+            spec.recompute = (sw_recompute)(p % SW_RECOMPUTES);
+            spec.chunk_grains = 1 + p % 4;
+            spec.unit_slots = 2 + p % 2;
+            spec.update_on_device = p % 4 == 3 ? UINT64_MAX : 0;
+            spec.speculation = p % 2 == 0 ? SW_SPECULATE_ALWAYS : SW_SPECULATE_NEVER;
+            must(same_train(&spec, p % 5 > 1, &trace));
+            must_equal(&reference, &trace, place);
+            same_free(&trace);
+        }
+        same_free(&reference);
+    }
+}
+
+/* A part of the base on each tier. */
+static void shares_give_the_same_bits(void **state) {
+    static const char *const places[] = {"weights=device:40%/host:30%/nvme", "weights=host:50%/nvme,optimizer=nvme"};
+    for (int v = 0; v < VARIANTS; v++) {
+        struct harness_spec spec = spec_of(&variants[v]);
+        struct same_trace reference, trace;
+        must(same_train(&spec, false, &reference));
+        spec.place = places[v % 2];
+        spec.directory = *state;
+        must(same_train(&spec, true, &trace));
+        must_equal(&reference, &trace, spec.place);
+        same_free(&trace);
+        same_free(&reference);
+    }
+}
+
+static void a_resumed_training_gives_the_same_bits(void **state) {
+    static const char *const places[] = {"weights=nvme,optimizer=nvme", "weights=host,grads=host,optimizer=host",
+                                         "weights=device,grads=device,optimizer=device"};
+    for (int v = 0; v < VARIANTS; v++) {
+        struct harness_spec spec = spec_of(&variants[v]);
+        struct same_trace whole, parts = {0};
+        struct harness harness;
+        must(same_train(&spec, false, &whole));
+        spec.place = places[v % 3];
+        spec.directory = *state;
+        must(harness_open(&spec, &harness));
+        must(same_run(&harness, 1, STOPPED_STEP, false, &parts));
+        must(sw_engine_save(harness.engine));
+        harness_close(&harness);
+        spec.resume = true;
+        must(harness_open(&spec, &harness));
+        assert_int_equal(harness.first_step, STOPPED_STEP);
+        must(same_run(&harness, STOPPED_STEP + 1, SAME_STEPS, false, &parts));
+        must(same_finish(&harness, &parts));
+        harness_close(&harness);
+        harness_remove_store(*state);
+        must_equal(&whole, &parts, spec.place);
+        same_free(&whole);
+        same_free(&parts);
+    }
+}
+
+/* Weights of a model without a base, of which those that another has in its base went through the format. */
+struct rounded {
+    struct sw_model_init init; /* of the units that are filled */
+    struct sw_units *based;    /* those with a base */
+    float **base;              /* one entry per unit: its base, dequantized */
+};
+
+/* Quantizes each grain of a unit's base and makes fp32 of it again. */
+static float *round_base(const struct rounded *model, struct sw_stream *stream, int64_t u) {
+    const struct sw_units *units = model->based;
+    const struct sw_model_init init = {.config = model->init.config, .units = units, .seed = SAME_SEED};
+    const int64_t elems = units->unit[u].base_grains * SW_GRAIN_ELEMS;
+    float *values = malloc((size_t)(elems + 1) * sizeof *values);
+    void *records = aligned_alloc(64, (size_t)sw_round_up(sw_units_base_bytes(units, u) + 1, 64));
+    assert_true(values != NULL && records != NULL);
+    must(sw_model_fill_random((void *)(uintptr_t)&init, u, 0, elems, values));
+    must(sw_quantize_base(stream, .type = SW_F32, .format = units->base, .grains = elems / SW_GRAIN_ELEMS,
+                          .from = values, .records = records));
+    must(sw_dequantize_base(stream, .type = SW_F32, .format = units->base, .elems = elems, .records = records,
+                            .to = values));
+    must(sw_stream_synchronize(stream));
+    free(records);
+    return values;
+}
+
+struct rounded_run {
+    const struct rounded *model;
+    int64_t unit;
+    float *out;
+};
+
+/* A unit has the same tensors in the same order, with a base or without. */
+static sw_status fill_run(void *context, int64_t t, int64_t whole, int64_t run, int64_t at) {
+    const struct rounded_run *fill = context;
+    const struct sw_unit *unit = &fill->model->based->unit[fill->unit];
+    int64_t neighbours;
+    const int64_t elem = unit->tensor[t].offset + sw_tensor_from_whole(&unit->tensor[t], whole, &neighbours);
+    if (elem < unit->base_grains * SW_GRAIN_ELEMS)
+        memcpy(fill->out + at, fill->model->base[fill->unit] + elem, (size_t)run * sizeof *fill->out);
+    return SW_OK;
+}
+
+static sw_status fill_rounded(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    struct rounded *model = context;
+    struct rounded_run fill = {.model = model, .unit = unit, .out = out};
+    must(sw_model_fill_random(&model->init, unit, first, count, out));
+    return sw_unit_walk(&model->init.units->unit[unit], first, count, fill_run, &fill);
+}
+
+/* The losses and norms of gradients are those of a model in the compute type that begins with the rounded weights, and
+ * they are not those of the model that was not rounded. */
+static void a_base_computes_with_its_rounded_weights(void **state) {
+    struct sw_device *device;
+    struct sw_stream *stream;
+    (void)state;
+    must(sw_device_open("ref", 1, &device));
+    must(sw_stream_open(device, &stream));
+    for (int v = 0; v < VARIANTS; v++) {
+        struct harness_spec spec = spec_of(&variants[v]);
+        struct rounded model = {.init = {.config = spec.config, .seed = SAME_SEED}};
+        struct same_trace based, typed, exact;
+        struct sw_tuning without = variants[v].tuning;
+        struct sw_units *units;
+        without.base = SW_BASE_TYPED;
+        must(same_train(&spec, false, &based));
+        must(sw_model_units(spec.config, variants[v].tiles, variants[v].optimizer, &variants[v].tuning, &model.based));
+        must(sw_model_units(spec.config, variants[v].tiles, variants[v].optimizer, &without, &units));
+        model.init.units = units;
+        model.base = calloc((size_t)units->count, sizeof *model.base);
+        assert_non_null(model.base);
+        int64_t grains = 0;
+        for (int64_t u = 0; u < units->count; grains += model.based->unit[u++].base_grains)
+            model.base[u] = round_base(&model, stream, u);
+        assert_true(grains > 0);
+        spec.shape.tuning = without;
+        must(same_train(&spec, false, &exact));
+        spec.fill = fill_rounded;
+        spec.fill_context = &model;
+        must(same_train(&spec, false, &typed));
+        for (int step = 0; step < SAME_STEPS; step++) {
+            assert_true(based.loss[step] == typed.loss[step] && based.grad_norm[step] == typed.grad_norm[step]);
+            assert_true(based.loss[step] != exact.loss[step]);
+            assert_true(fabs(based.loss[step] - exact.loss[step]) < 0.02 * exact.loss[step]);
+        }
+        assert_true(based.evaluation == typed.evaluation);
+        for (int64_t u = 0; u < units->count; u++)
+            free(model.base[u]);
+        free(model.base);
+        sw_units_destroy(model.based);
+        sw_units_destroy(units);
+        same_free(&based);
+        same_free(&typed);
+        same_free(&exact);
+    }
+    sw_stream_close(stream);
+    sw_device_close(device);
+}
+
+static sw_status fill_bad(void *context, int64_t unit, int64_t first, int64_t count, float *out) {
+    must(sw_model_fill_random(context, unit, first, count, out));
+    const struct sw_model_init *init = context;
+    const int64_t bad = init->units->unit[unit].tensor[BAD_BLOCK].offset + 1;
+    if (unit == BAD_BLOCK && bad >= first && bad < first + count)
+        out[bad - first] = unit % 2 == 0 ? NAN : INFINITY;
+    return SW_OK;
+}
+
+/* The message names the tensor, on a tier where a thread would make its record and on a drive. */
+static void weights_that_are_not_finite_are_refused(void **state) {
+    static const char *const places[] = {"weights=host", "weights=nvme"};
+    for (int p = 0; p < 2; p++) {
+        struct harness_spec spec = spec_of(&variants[0]);
+        struct harness harness;
+        struct sw_units *units;
+        must(sw_model_units(spec.config, 1, spec.shape.optimizer, &spec.shape.tuning, &units));
+        struct sw_model_init init = {.config = spec.config, .units = units, .seed = SAME_SEED};
+        assert_true(units->unit[BAD_BLOCK].tensor[BAD_BLOCK].offset < units->unit[BAD_BLOCK].base_grains * SW_GRAIN_ELEMS);
+        spec.place = places[p];
+        spec.directory = *state;
+        spec.fill = fill_bad;
+        spec.fill_context = &init;
+        assert_int_equal(harness_open(&spec, &harness), SW_ERR_ARG);
+        assert_non_null(strstr(sw_error_message(SW_ERR_ARG), units->unit[BAD_BLOCK].tensor[BAD_BLOCK].name));
+        assert_non_null(strstr(sw_error_message(SW_ERR_ARG), "not a finite number"));
+        sw_error_clear();
+        sw_units_destroy(units);
+        harness_remove_store(*state);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(placements_give_the_same_bits, harness_make_directory,
+                                        harness_remove_directory),
+        cmocka_unit_test_setup_teardown(shares_give_the_same_bits, harness_make_directory, harness_remove_directory),
+        cmocka_unit_test_setup_teardown(a_resumed_training_gives_the_same_bits, harness_make_directory,
+                                        harness_remove_directory),
+        cmocka_unit_test(a_base_computes_with_its_rounded_weights),
+        cmocka_unit_test_setup_teardown(weights_that_are_not_finite_are_refused, harness_make_directory,
+                                        harness_remove_directory),
+    };
+    return cmocka_run_group_tests_name("a quantized base", tests, NULL, NULL);
+}
