@@ -174,8 +174,13 @@ static bool has_parts(const struct sw_units *units) {
     return false;
 }
 
-/* A rank's shard of weights is one run of grains, and a unit with both spans would need one of each. */
+/* A rank's shard of weights is one run of grains, and a unit with both spans would need one of each. Ranks that train
+ * have no base yet. */
 static sw_status check_parts(const struct sw_plan_spec *spec) {
+    if (spec->ranks > 1 && spec->train && spec->units->base != SW_BASE_TYPED)
+        return sw_fail(SW_ERR_UNSUPPORTED,
+                       "--base-format %s does not go with several ranks; train on one, or leave it out",
+                       sw_base_format_name(spec->units->base));
     if (spec->ranks < 2 || spec->zero < SW_ZERO_WEIGHTS || !has_parts(spec->units))
         return SW_OK;
     return sw_fail(SW_ERR_UNSUPPORTED,

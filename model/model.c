@@ -379,6 +379,9 @@ static sw_status add_model_of_one(struct sw_model *model) {
 /* Weights in 8 bits know one border between narrow and wide grains. */
 static sw_status set_fp8(struct sw_model *model) {
     const struct sw_units *units = model->units;
+    if (model->shape.fp8 && units->base != SW_BASE_TYPED)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--precision fp8 does not go with a base that is kept in %s",
+                       sw_base_format_name(units->base));
     model->units->fp8 = model->shape.fp8;
     for (int64_t u = 0; u < units->count && units->fp8; u++)
         if (units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains)

@@ -360,6 +360,12 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
         return sw_fail(SW_ERR_ARG,
                        "--gather int8 does not go with --precision fp8, whose weights already cross links as "
                        "one byte each; leave it out");
+    if (sw_settings_fp8(settings) && settings->tuning.base != SW_BASE_TYPED)
+        return sw_fail(
+            SW_ERR_ARG,
+            "--base-format %s does not go with --precision fp8, whose weights lie in 8 bits already; leave one "
+            "of them out",
+            sw_base_format_name((sw_base_format)settings->tuning.base));
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
     SW_TRY(sw_tuning_check(&settings->tuning));

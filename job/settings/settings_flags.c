@@ -135,6 +135,9 @@ static const struct sw_option options[] = {
      .value = "MODULES", .what = "modules that are trained whole beside adapters: lm_head"},
     {.name = "--adapter", TEXT(adapter), .commands = TRAIN | PLAN, .group = LEARNING, .value = "FOLDER",
      .what = "begin with the adapters of a folder that PEFT or `spillway export` wrote, which sets all of the above"},
+    {.name = "--base-format", CHOICE(tuning.base), .commands = TRAIN | PLAN, .group = LEARNING, .initial = "compute",
+     .choices = "compute|int8|nf4",
+     .what = "keep the frozen matrices of blocks in the compute type, in 8 bits, or in 4 (NormalFloat, as QLoRA has them)"},
     {.name = "--lr", REAL(lr), .commands = TRAIN, .group = LEARNING, .initial = "auto", .value = "RATE", .real_min = 0,
      .real_max = 1e3, .allow_auto = true,
      .what = "learning rate after the warm-up, the highest of the schedule; auto: 1e-5 for loaded weights, 1e-4 with --lora, "
