@@ -363,6 +363,17 @@ static int64_t frozen_file_bytes(const struct sw_job *p) {
     return sw_frozen_file_bytes(p->plan->spec.units, reads_base(p->settings));
 }
 
+/* Prints in which form the frozen matrices of blocks are kept, unless that is the compute type. */
+static void print_base(const struct sw_plan *plan) {
+    const struct sw_units *units = plan->spec.units;
+    char size[SW_SIZE_CHARS], typed[SW_SIZE_CHARS];
+    if (units->base != SW_BASE_TYPED)
+        sw_command_print(0, INDENT, "their matrices in blocks are kept in %s: %s instead of %s in %s",
+                         sw_base_format_name(units->base), sw_format_size(sw_units_all_base_bytes(units), size),
+                         sw_format_size(sw_plan_typed_bytes(plan, sw_units_base_grains(units)), typed),
+                         sw_dtype_name(plan->spec.type));
+}
+
 static struct sw_unfrozen row_of(const struct sw_job *p) {
     return (struct sw_unfrozen){
         .step_s = p->price.prediction.plain.step_s,
@@ -393,6 +404,7 @@ static void print_frozen(const struct sw_job *p) {
         sw_format_large(sw_units_frozen_parameters(p->plan->spec.units), parameters),
         reads_base(p->settings) ? "which stay in the model's folder; the file of their checksums" : "whose file",
         sw_format_size(frozen_file_bytes(p), size));
+    print_base(p->plan);
     printf("  %-14s%10s%13s%13s%13s%12s\n", "", "step", "device", "host", "disk", "written");
     print_frozen_row(p->settings->tuning.lora.rank > 0 ? "with --lora" : "with --freeze", &with);
     if (p->price.unfrozen.fits)
@@ -652,10 +664,11 @@ static json_t *unfrozen_json(const struct sw_unfrozen *u) {
 static json_t *frozen_json(const struct sw_job *p) {
     if (!sw_tuning_freezes(&p->settings->tuning))
         return json_null();
-    return json_pack("{s:I, s:I, s:I, s:b, s:o}", "units", (json_int_t)sw_units_frozen(p->plan->spec.units),
-                     "parameters", (json_int_t)sw_units_frozen_parameters(p->plan->spec.units), "bytes",
-                     (json_int_t)frozen_file_bytes(p), "in_model", reads_base(p->settings), "without",
-                     unfrozen_json(&p->price.unfrozen));
+    const struct sw_units *units = p->plan->spec.units;
+    return json_pack("{s:I, s:I, s:I, s:b, s:s, s:I, s:o}", "units", (json_int_t)sw_units_frozen(units), "parameters",
+                     (json_int_t)sw_units_frozen_parameters(units), "bytes", (json_int_t)frozen_file_bytes(p),
+                     "in_model", reads_base(p->settings), "base_format", sw_base_format_name(units->base), "base_bytes",
+                     (json_int_t)sw_units_all_base_bytes(units), "without", unfrozen_json(&p->price.unfrozen));
 }
 
 static json_t *update_prices_json(const struct sw_job *p) {

@@ -102,6 +102,9 @@ static void say_start(const struct sw_trainer *trainer) {
     if (settings->tuning.freeze != NULL)
         sw_log_info("frozen: %s, %lld of the parameters", settings->tuning.freeze,
                     (long long)sw_units_frozen_parameters(sw_model_get_units(trainer->job.model)));
+    if (settings->tuning.base != SW_BASE_TYPED)
+        sw_log_info("the frozen matrices of blocks are kept in %s",
+                    sw_base_format_name((sw_base_format)settings->tuning.base));
     if (sw_settings_ranks(settings) > 1)
         sw_log_info("%lld ranks, %s at ZeRO stage %d; memory and store are those of each",
                     (long long)sw_settings_ranks(settings), sw_comm_transport_name(sw_ranks_comm(trainer->ranks)),

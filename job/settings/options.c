@@ -399,6 +399,10 @@ static const struct peer_word words[] = {
     {.word = "mixed-precision", .flag = "--precision"},
     {.word = "gradient-checkpointing", .flag = "--recompute", .advice = "auto, all or none"},
     {.word = "activation-checkpointing", .flag = "--recompute", .advice = "auto, all or none"},
+    {.word = "load-in-4bit", .flag = "--base-format", .advice = "--base-format nf4, with --lora or --freeze"},
+    {.word = "load-in-8bit", .flag = "--base-format", .advice = "--base-format int8, with --lora or --freeze"},
+    {.word = "bnb-4bit-quant-type", .flag = "--base-format", .advice = "nf4, with --lora or --freeze"},
+    {.word = "quantization-bit", .flag = "--base-format", .advice = "int8 or nf4, with --lora or --freeze"},
     {.word = "freeze-layers", .flag = "--freeze"},
     {.word = "unfrozen-parameters", .flag = "--freeze", .advice = "what is not trained, not what is"},
     {.word = "train-on-inputs", .flag = "--loss", .advice = "--loss all"},
@@ -455,7 +459,7 @@ static const struct peer_word words[] = {
 };
 
 /* Other trainers have many more flags for adapters. */
-static const char *const adapter_prefixes[] = {"lora", "qlora", "peft", "adapter", "load-in-4bit", "load-in-8bit"};
+static const char *const adapter_prefixes[] = {"lora", "qlora", "peft", "adapter"};
 static const char adapter_advice[] = "adapters have the flags --lora, --lora-alpha, --rslora, --lora-targets and "
                                      "--modules-to-save";
 

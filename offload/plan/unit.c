@@ -322,3 +322,17 @@ int64_t sw_units_frozen(const struct sw_units *units) {
         count += units->unit[u].trained_grain > 0;
     return count;
 }
+
+int64_t sw_units_base_grains(const struct sw_units *units) {
+    int64_t grains = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        grains += units->unit[u].base_grains;
+    return grains;
+}
+
+int64_t sw_units_all_base_bytes(const struct sw_units *units) {
+    int64_t bytes = 0;
+    for (int64_t u = 0; u < units->count; u++)
+        bytes += sw_units_base_bytes(units, u);
+    return bytes;
+}

@@ -174,5 +174,8 @@ int64_t sw_units_frozen_parameters(const struct sw_units *units);
 /* Return the number of frozen grains of sealed units, and of the units that have some. */
 int64_t sw_units_frozen_grains(const struct sw_units *units);
 int64_t sw_units_frozen(const struct sw_units *units);
+/* Return the grains of all units' bases, and the bytes of their records. */
+int64_t sw_units_base_grains(const struct sw_units *units);
+int64_t sw_units_all_base_bytes(const struct sw_units *units);
 
 #endif
