@@ -615,8 +615,9 @@ static sw_status write_export(struct sw_trainer *trainer, struct sw_gathered_mas
         unlist_worst(&exports);
     SW_TRY(write_index(&exports));
     const struct sw_run_model from = {trainer->run.settings.model, trainer->model_folder, trainer->run.model_files};
+    const bool adapters = trainer->run.settings.tuning.lora.rank > 0; /* beside which nothing of the model is copied */
     sw_log_info("wrote %s in %.3g s%s", path, (double)(sw_now_ns() - begin_ns) * 1e-9,
-                sw_run_model_lack(path, &from, lack));
+                adapters ? "" : sw_run_model_lack(path, &from, lack));
     return remove_unlisted(&exports);
 }
 
