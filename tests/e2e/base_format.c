@@ -38,7 +38,7 @@ struct variant {
     int64_t tiles;
 };
 static const struct variant variants[] = {
-    {{.lora = {.rank = 4}, .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, false, 1},
+    {{.lora = {.rank = 4, .targets = "o_proj,down_proj"}, .base = SW_BASE_NF4}, SW_BF16, SW_OPTIMIZER_FP32, false, 1},
     {{.lora = {.rank = 2, .targets = "attention"}, .base = SW_BASE_INT8}, SW_F32, SW_OPTIMIZER_8BIT, true, 1},
     {{.freeze = "blocks:0-1,*.mlp.*", .base = SW_BASE_NF4}, SW_F32, SW_OPTIMIZER_FP32, true, 1},
     {{.freeze = "embedding,blocks:1-2", .base = SW_BASE_INT8}, SW_BF16, SW_OPTIMIZER_BF16, false, 1},
@@ -93,6 +93,28 @@ static void shares_give_the_same_bits(void **state) {
         spec.directory = *state;
         must(same_train(&spec, true, &trace));
         must_equal(&reference, &trace, spec.place);
+        same_free(&trace);
+        same_free(&reference);
+    }
+}
+
+/* More than is written at once when a base is loaded, to a drive and from it in chunks of other sizes. */
+static void a_base_of_many_cells_gives_the_same_bits(void **state) {
+    struct sw_model_config config = same_config;
+    struct sw_tuning tuning = {.freeze = "blocks:0"};
+    config.layers = 1;
+    config.ffn = 16384;
+    for (tuning.base = SW_BASE_INT8; tuning.base <= SW_BASE_NF4; tuning.base++) {
+        struct harness_spec spec = same_spec(SW_F32);
+        struct same_trace reference, trace;
+        spec.config = &config;
+        spec.shape.tuning = tuning;
+        must(same_train(&spec, false, &reference));
+        spec.place = "weights=nvme";
+        spec.directory = *state;
+        spec.chunk_grains = 5;
+        must(same_train(&spec, false, &trace));
+        must_equal(&reference, &trace, sw_base_format_name((sw_base_format)tuning.base));
         same_free(&trace);
         same_free(&reference);
     }
@@ -241,7 +263,8 @@ static void weights_that_are_not_finite_are_refused(void **state) {
         struct sw_units *units;
         must(sw_model_units(spec.config, 1, spec.shape.optimizer, &spec.shape.tuning, &units));
         struct sw_model_init init = {.config = spec.config, .units = units, .seed = SAME_SEED};
-        assert_true(units->unit[BAD_BLOCK].tensor[BAD_BLOCK].offset < units->unit[BAD_BLOCK].base_grains * SW_GRAIN_ELEMS);
+        assert_true(units->unit[BAD_BLOCK].tensor[BAD_BLOCK].offset <
+                    units->unit[BAD_BLOCK].base_grains * SW_GRAIN_ELEMS);
         spec.place = places[p];
         spec.directory = *state;
         spec.fill = fill_bad;
@@ -260,6 +283,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(placements_give_the_same_bits, harness_make_directory,
                                         harness_remove_directory),
         cmocka_unit_test_setup_teardown(shares_give_the_same_bits, harness_make_directory, harness_remove_directory),
+        cmocka_unit_test_setup_teardown(a_base_of_many_cells_gives_the_same_bits, harness_make_directory,
+                                        harness_remove_directory),
         cmocka_unit_test_setup_teardown(a_resumed_training_gives_the_same_bits, harness_make_directory,
                                         harness_remove_directory),
         cmocka_unit_test(a_base_computes_with_its_rounded_weights),
