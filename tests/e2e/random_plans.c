@@ -19,6 +19,7 @@ enum {
     TILED_RUNS = 4,
     UNTIED_RUNS = 6,
     NARROW_RUNS = 6,
+    TUNED_RUNS = 3,
     TILES = 5,
     PLACE_CHARS = 256,
     PLAN_STREAM = 4711
@@ -94,7 +95,7 @@ static void run_one(const struct same_trace *reference, const struct harness_spe
 
 /* Groups of one to three micro-batches in whole blocks; some plans in tiles, whose boundaries are of two sizes; and
  * with an embedding that is not tied, of which only rows go to the device; optimizer state in every
- * format; gradients in 8 bits; and weights and products in 8 bits. */
+ * format; gradients in 8 bits; weights and products in 8 bits; units that are frozen in part or whole; and adapters. */
 static const struct {
     int64_t tiles, group;
     int runs;
@@ -103,24 +104,38 @@ static const struct {
     sw_rounding rounding;
     sw_grads_format grads;
     bool fp8; /* in bf16 alone */
+    struct sw_tuning tuning;
 } series[] = {
-    {1, 1, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {1, 2, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {1, 3, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {TILES, 2, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {TILES, 3, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {1, 2, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {1, 3, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false},
-    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {TILES, 2, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false},
-    {1, 1, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, SW_GRADS_TYPED, false},
-    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_8BIT, false},
-    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_8BIT, false},
-    {1, 1, NARROW_RUNS, true, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_TYPED, true},
-    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_TYPED, true},
-    {TILES, 3, NARROW_RUNS, false, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_8BIT, true},
-    {1, 2, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, true},
+    {1, 1, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {1, 2, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {1, 3, RUNS_EACH, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {TILES, 2, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {TILES, 3, TILED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {1, 2, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {1, 3, UNTIED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false, {0}},
+    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {TILES, 2, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false, {0}},
+    {1, 1, NARROW_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {0}},
+    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_8BIT, false, {0}},
+    {1, 3, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_8BIT, false, {0}},
+    {1, 1, NARROW_RUNS, true, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_TYPED, true, {0}},
+    {1, 2, NARROW_RUNS, false, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_TYPED, true, {0}},
+    {TILES, 3, NARROW_RUNS, false, SW_OPTIMIZER_FP32_APART, SW_ROUND_NEAREST, SW_GRADS_8BIT, true, {0}},
+    {1, 2, NARROW_RUNS, true, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, true, {0}},
+    {1, 2, TUNED_RUNS, false, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_TYPED, false, {.freeze = "*.mlp.*,*ln_1*"}},
+    {1,
+     1,
+     TUNED_RUNS,
+     true,
+     SW_OPTIMIZER_8BIT,
+     SW_ROUND_STOCHASTIC,
+     SW_GRADS_TYPED,
+     false,
+     {.freeze = "*attn*,blocks:1"}},
+    {TILES, 3, TUNED_RUNS, false, SW_OPTIMIZER_BF16, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false, {.freeze = "*attn*"}},
+    {1, 3, TUNED_RUNS, true, SW_OPTIMIZER_FP32, SW_ROUND_NEAREST, SW_GRADS_8BIT, false, {.lora = {.rank = 4}}},
+    {1, 2, TUNED_RUNS, false, SW_OPTIMIZER_8BIT, SW_ROUND_STOCHASTIC, SW_GRADS_TYPED, false, {.lora = {.rank = 3}}},
 };
 
 static void run_all(sw_dtype type, const char *directory) {
@@ -136,6 +151,7 @@ static void run_all(sw_dtype type, const char *directory) {
         if (series[i].fp8 && type != SW_BF16)
             continue;
         spec.shape.fp8 = series[i].fp8;
+        spec.shape.tuning = series[i].tuning;
         spec.group = series[i].group;
         spec.grads = series[i].grads;
         spec.shape.tiles = series[i].tiles;
