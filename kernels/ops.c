@@ -195,6 +195,13 @@ static double sum_losses(const void *args) {
     return bytes_of(SW_F32, 0.0, (double)op->rows);
 }
 
+static double preference(const void *args) {
+    const struct sw_preference *op = args;
+    const double rows = (double)(2 * op->pairs * op->seq);
+    assert(op->pairs >= 0 && op->seq > 0 && op->losses != NULL && op->reference != NULL && op->sums != NULL);
+    return bytes_of(SW_F32, 0.0, op->row_scale == NULL ? rows : 2.0 * rows);
+}
+
 /* Returns the bytes of kept gradients. */
 static double kept_bytes(sw_grads_format format, sw_dtype type, int64_t grains) {
     return (double)(grains * sw_grads_grain_bytes(format, sw_dtype_bytes(type)));
@@ -346,11 +353,12 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_BIAS_GRADIENT] = ROW(bias_gradient, dy, acc),
     [SW_DEVICE_EMBEDDING_FORWARD] = ROW(embedding_forward, tokens, out),
     [SW_DEVICE_EMBEDDING_BACKWARD] = ROW(embedding_backward, tokens, positions_acc),
-    [SW_DEVICE_CROSS_ENTROPY] = ROW(cross_entropy, logits, d_logits),
+    [SW_DEVICE_CROSS_ENTROPY] = ROW(cross_entropy, logits, row_scale),
     [SW_DEVICE_SOFTMAX_PARTIAL] = ROW(softmax_partial, logits, target_logit),
     [SW_DEVICE_SOFTMAX_COMBINE] = ROW(softmax_combine, part, target_logit),
-    [SW_DEVICE_CROSS_ENTROPY_TILE] = ROW(cross_entropy_tile, logits, d_logits),
+    [SW_DEVICE_CROSS_ENTROPY_TILE] = ROW(cross_entropy_tile, logits, row_scale),
     [SW_DEVICE_SUM_LOSSES] = ROW(sum_losses, losses, total),
+    [SW_DEVICE_PREFERENCE] = ROW(preference, losses, row_scale),
     [SW_DEVICE_FINISH_GRADIENT] = ROW(finish_gradient, acc, sums),
     [SW_DEVICE_ROUND_GRADIENT] = ROW_OF(round_gradient, sw_cast_from_f32, from, to),
     [SW_DEVICE_SQUARE_SUMS] = ROW(square_sums, grads, sums),

@@ -150,6 +150,7 @@ typedef enum {
     SW_DEVICE_SOFTMAX_COMBINE,
     SW_DEVICE_CROSS_ENTROPY_TILE,
     SW_DEVICE_SUM_LOSSES,
+    SW_DEVICE_PREFERENCE,
     SW_DEVICE_FINISH_GRADIENT,
     SW_DEVICE_ROUND_GRADIENT,
     SW_DEVICE_SQUARE_SUMS,
@@ -426,6 +427,7 @@ struct sw_cross_entropy {
     const int32_t *targets;
     float *loss;
     void *d_logits;
+    const float *row_scale; /* another factor of the gradient, one entry per row; NULL: 1 */
 };
 #define sw_cross_entropy(stream, ...)                                                                                  \
     sw_device_run(stream, SW_DEVICE_CROSS_ENTROPY, &(const struct sw_cross_entropy){__VA_ARGS__})
@@ -472,6 +474,7 @@ struct sw_cross_entropy_tile {
     const float *max, *sum, *target_logit;
     float *loss;
     void *d_logits;
+    const float *row_scale; /* another factor of the gradient, one entry per row; NULL: 1 */
 };
 #define sw_cross_entropy_tile(stream, ...)                                                                             \
     sw_device_run(stream, SW_DEVICE_CROSS_ENTROPY_TILE, &(const struct sw_cross_entropy_tile){__VA_ARGS__})
@@ -484,6 +487,24 @@ struct sw_sum_losses {
 };
 #define sw_sum_losses(stream, ...)                                                                                     \
     sw_device_run(stream, SW_DEVICE_SUM_LOSSES, &(const struct sw_sum_losses){__VA_ARGS__})
+
+/* Direct preference optimization (Rafailov et al., arXiv 2305.18290): from the losses of `pairs` pairs of sequences,
+ * chosen then rejected, each of `seq` rows, what a pair's loss -log σ(β·margin) needs. Per sequence s, sums[s] = the
+ * sum of its rows' losses in fp64, in an order that depends on `seq` only. The log-probability of a sequence is
+ * -sums[s], and margin = (-sums[chosen] - reference[chosen]) - (-sums[rejected] - reference[rejected]). row_scale
+ * (NULL: it is not wanted) is the derivative of the pair's loss by each row's loss: β·σ(-β·margin) for rows of the
+ * chosen sequence, and that negated for rows of the rejected one. A pair whose chosen sequence has a reference of NaN
+ * is none: its row_scale is 0. */
+struct sw_preference {
+    int64_t pairs, seq;
+    double beta;
+    const float *losses;     /* [2·pairs, seq] */
+    const double *reference; /* [2·pairs]: log-probabilities of the sequences by the reference model */
+    double *sums;            /* [2·pairs] */
+    float *row_scale;        /* [2·pairs, seq] */
+};
+#define sw_preference(stream, ...)                                                                                     \
+    sw_device_run(stream, SW_DEVICE_PREFERENCE, &(const struct sw_preference){__VA_ARGS__})
 
 /* Ends a gradient: grads (of type) = round(acc), and sums[g] = the sum of squares of grain g of the rounded values in
  * fp64. In SW_GRADS_8BIT grads receives records instead, and what these stand for are the rounded values. elems is a

@@ -82,6 +82,10 @@ static void no_gradient(sw_dtype type, int64_t cols, void *d_logits, int64_t row
     memset((char *)d_logits + row_at * sw_dtype_bytes(type), 0, (size_t)(cols * sw_dtype_bytes(type)));
 }
 
+static float scale_of(float scale, const float *row_scale, int64_t row) {
+    return row_scale == NULL ? scale : scale * row_scale[row];
+}
+
 static void cross_entropy_rows(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_cross_entropy *op = args;
@@ -96,7 +100,8 @@ static void cross_entropy_rows(const void *args, int64_t first, int64_t end, int
         const struct softmax s = take_columns(nothing_yet, op->vocab, line);
         op->loss[row] = loss_of(s, line[op->targets[row]]);
         if (op->d_logits != NULL)
-            gradient(op->type, op->vocab, line, s, op->targets[row], op->scale, op->d_logits, row * op->stride);
+            gradient(op->type, op->vocab, line, s, op->targets[row], scale_of(op->scale, op->row_scale, row),
+                     op->d_logits, row * op->stride);
     }
 }
 
@@ -142,8 +147,8 @@ static void tile_rows(const void *args, int64_t first, int64_t end, int thread) 
         if (op->d_logits != NULL && op->targets[row] < 0)
             no_gradient(op->type, op->tile_cols, op->d_logits, row_at);
         else if (op->d_logits != NULL)
-            gradient(op->type, op->tile_cols, op->logits + row_at, s, op->targets[row] - op->first_col, op->scale,
-                     op->d_logits, row_at);
+            gradient(op->type, op->tile_cols, op->logits + row_at, s, op->targets[row] - op->first_col,
+                     scale_of(op->scale, op->row_scale, row), op->d_logits, row_at);
     }
 }
 

@@ -134,10 +134,14 @@ static __device__ __forceinline__ float loss_of(sw_running row, float target_log
     return logf(row.sum) + (row.max - target_logit);
 }
 
+static __device__ __forceinline__ float scale_of(float scale, const float *row_scale, int64_t row) {
+    return row_scale == NULL ? scale : scale * row_scale[row];
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
-    whole_kernel(int64_t vocab, int64_t stride, const float *logits, const int32_t *targets, float scale, float *loss,
-                 T *d_logits, bool aligned) {
+    whole_kernel(int64_t vocab, int64_t stride, const float *logits, const int32_t *targets, float scale,
+                 const float *row_scale, float *loss, T *d_logits, bool aligned) {
     const int64_t row = blockIdx.x;
     const float *line = logits + row * stride;
     const int32_t target = targets[row];
@@ -146,13 +150,14 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     if (threadIdx.x == 0)
         loss[row] = target < 0 ? 0.0f : loss_of(sums, line[target]);
     if (d_logits != NULL)
-        write_gradient(line, vocab, {target, target < 0, scale, sums}, aligned, d_logits + row * stride);
+        write_gradient(line, vocab, {target, target < 0, scale_of(scale, row_scale, row), sums}, aligned,
+                       d_logits + row * stride);
 }
 
 template <typename T> static void whole(cudaStream_t stream, const sw_cross_entropy *op) {
     const bool aligned = op->stride % SW_ELEMS == 0 && sw_is_aligned(op->logits) && sw_is_aligned(op->d_logits);
     SW_LAUNCH(whole_kernel<T>, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->vocab, op->stride, op->logits,
-              op->targets, op->scale, op->loss, (T *)op->d_logits, aligned);
+              op->targets, op->scale, op->row_scale, op->loss, (T *)op->d_logits, aligned);
 }
 
 void sw_cuda_cross_entropy(cudaStream_t stream, const void *args) {
@@ -228,23 +233,24 @@ void sw_cuda_softmax_combine(cudaStream_t stream, const void *args) {
 template <typename T>
 static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
     tile_kernel(int64_t tile_cols, int64_t stride, int64_t first_col, const float *logits, const int32_t *targets,
-                float scale, const float *max, const float *sum, const float *target_logit, float *loss, T *d_logits,
-                bool aligned) {
+                float scale, const float *row_scale, const float *max, const float *sum, const float *target_logit,
+                float *loss, T *d_logits, bool aligned) {
     const int64_t row = blockIdx.x;
     const int32_t target = targets[row];
     const sw_running sums = {max[row], sum[row]};
     if (threadIdx.x == 0 && loss != NULL && first_col == 0)
         loss[row] = target < 0 ? 0.0f : loss_of(sums, target_logit[row]);
     if (d_logits != NULL)
-        write_gradient(logits + row * stride, tile_cols, {target - first_col, target < 0, scale, sums}, aligned,
+        write_gradient(logits + row * stride, tile_cols,
+                       {target - first_col, target < 0, scale_of(scale, row_scale, row), sums}, aligned,
                        d_logits + row * stride);
 }
 
 template <typename T> static void tile(cudaStream_t stream, const sw_cross_entropy_tile *op) {
     const bool aligned = op->stride % SW_ELEMS == 0 && sw_is_aligned(op->logits) && sw_is_aligned(op->d_logits);
     SW_LAUNCH(tile_kernel<T>, (unsigned)op->rows, SW_BLOCK_THREADS, 0, stream, op->tile_cols, op->stride, op->first_col,
-              op->logits, op->targets, op->scale, op->max, op->sum, op->target_logit, op->loss, (T *)op->d_logits,
-              aligned);
+              op->logits, op->targets, op->scale, op->row_scale, op->max, op->sum, op->target_logit, op->loss,
+              (T *)op->d_logits, aligned);
 }
 
 void sw_cuda_cross_entropy_tile(cudaStream_t stream, const void *args) {
@@ -275,6 +281,43 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
 void sw_cuda_sum_losses(cudaStream_t stream, const void *args) {
     const sw_sum_losses *op = (const sw_sum_losses *)args;
     SW_LAUNCH(sum_kernel, 1, SW_BLOCK_THREADS, 0, stream, op->rows, op->losses, op->total);
+}
+
+/* A block for each pair: each thread a stride of a sequence's rows, then halves pairwise. */
+static __global__ void __launch_bounds__(SW_BLOCK_THREADS) preference_kernel(sw_preference op) {
+    SW_SHARED(double, partial, [2][SW_BLOCK_THREADS]);
+    const int thread = (int)threadIdx.x;
+    const int64_t chosen = 2 * (int64_t)blockIdx.x * op.seq, rejected = chosen + op.seq;
+    const double *reference = op.reference + 2 * (int64_t)blockIdx.x;
+    double sum[2] = {0.0, 0.0};
+    for (int64_t row = thread; row < op.seq; row += SW_BLOCK_THREADS) {
+        sum[0] += (double)op.losses[chosen + row];
+        sum[1] += (double)op.losses[rejected + row];
+    }
+    partial[0][thread] = sum[0];
+    partial[1][thread] = sum[1];
+    __syncthreads();
+    for (int half = SW_BLOCK_THREADS / 2; half >= 1; half /= 2) {
+        if (thread < half) {
+            partial[0][thread] += partial[0][thread + half];
+            partial[1][thread] += partial[1][thread + half];
+        }
+        __syncthreads();
+    }
+    const double margin = (-partial[0][0] - reference[0]) - (-partial[1][0] - reference[1]);
+    const double derivative = isnan(reference[0]) ? 0.0 : op.beta / (1.0 + exp(op.beta * margin));
+    if (thread < 2)
+        op.sums[2 * (int64_t)blockIdx.x + thread] = partial[thread][0];
+    for (int64_t row = thread; op.row_scale != NULL && row < op.seq; row += SW_BLOCK_THREADS) {
+        op.row_scale[chosen + row] = (float)derivative;
+        op.row_scale[rejected + row] = (float)-derivative;
+    }
+}
+
+void sw_cuda_preference(cudaStream_t stream, const void *args) {
+    const sw_preference *op = (const sw_preference *)args;
+    if (op->pairs > 0)
+        SW_LAUNCH(preference_kernel, (unsigned)op->pairs, SW_BLOCK_THREADS, 0, stream, *op);
 }
 
 /* All kernels are compiled for the same GPUs, so that one speaks for all. */

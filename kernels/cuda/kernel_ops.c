@@ -30,6 +30,7 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_SOFTMAX_COMBINE] = sw_cuda_softmax_combine,
     [SW_DEVICE_CROSS_ENTROPY_TILE] = sw_cuda_cross_entropy_tile,
     [SW_DEVICE_SUM_LOSSES] = sw_cuda_sum_losses,
+    [SW_DEVICE_PREFERENCE] = sw_cuda_preference,
     [SW_DEVICE_FINISH_GRADIENT] = sw_cuda_finish_gradient,
     [SW_DEVICE_ROUND_GRADIENT] = sw_cuda_cast_from_f32,
     [SW_DEVICE_SQUARE_SUMS] = sw_cuda_square_sums,

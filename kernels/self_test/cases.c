@@ -515,7 +515,7 @@ sw_status trial_cross_entropy(struct trial *trial) {
     if (trial->pass < TRIAL_REFERENCE)
         return SW_OK;
     return sw_cross_entropy(trial->stream, trial->type, s->rows, s->cols, stride, SCALE, logits, targets, loss,
-                            gradient);
+                            gradient, NULL);
 }
 
 /* Two tiles, the second ragged and with gaps between rows. Each holds its columns of the whole in an order of its own.
@@ -589,7 +589,7 @@ sw_status trial_cross_entropy_tile(struct trial *trial) {
         void *gradient = trial_output(trial, "d_logits", trial->type, s->rows * t.stride[i], GRADIENT);
         if (trial->pass >= TRIAL_REFERENCE)
             SW_TRY(sw_cross_entropy_tile(trial->stream, trial->type, s->rows, t.cols[i], t.stride[i], first, SCALE,
-                                         t.logits[i], t.targets, max, sum, target_logit, loss, gradient));
+                                         t.logits[i], t.targets, max, sum, target_logit, loss, gradient, NULL));
         first += t.cols[i];
     }
     return SW_OK;
@@ -606,6 +606,25 @@ sw_status trial_sum_losses(struct trial *trial) {
                                                                 .compare = COMPARE_CLOSE,
                                                                 .tolerance = {1e-12, 1e-12}});
     return trial->pass < TRIAL_REFERENCE ? SW_OK : sw_sum_losses(trial->stream, s->rows, losses, total);
+}
+
+/* Sequences are as long as a row, and each pair is a row. */
+sw_status trial_preference(struct trial *trial) {
+    const struct test_rows *s = trial->shape;
+    const int64_t sequences = 2 * s->rows;
+    const float *losses = trial_input(trial, "losses", SW_F32, sequences * s->cols, 1.0f);
+    const struct trial_operand reference = {
+        .name = "reference", .type = ELEMENT_F64, .elems = sequences, .fill = FILL_NORMAL, .deviation = 4.0f};
+    const double *log_probabilities = trial_operand(trial, reference);
+    double *sums = trial_operand(trial, (struct trial_operand){.name = "sums",
+                                                               .type = ELEMENT_F64,
+                                                               .elems = sequences,
+                                                               .compare = COMPARE_CLOSE,
+                                                               .tolerance = {1e-12, 1e-12}});
+    float *row_scale = trial_output(trial, "row scale", SW_F32, sequences * s->cols, SUM);
+    if (trial->pass < TRIAL_REFERENCE)
+        return SW_OK;
+    return sw_preference(trial->stream, s->rows, s->cols, 0.1, losses, log_probabilities, sums, row_scale);
 }
 
 /* Block quantization and 8-bit numbers, whose bits are part of their contract. */

@@ -108,6 +108,7 @@ sw_status trial_softmax_partial(struct trial *trial);
 sw_status trial_softmax_combine(struct trial *trial);
 sw_status trial_cross_entropy_tile(struct trial *trial);
 sw_status trial_sum_losses(struct trial *trial);
+sw_status trial_preference(struct trial *trial);
 sw_status trial_cast(struct trial *trial);
 sw_status trial_rank_sum(struct trial *trial);
 /* struct test_rows, as grains without columns */

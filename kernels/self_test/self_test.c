@@ -89,6 +89,7 @@ static const struct op ops[] = {
     {"softmax of parts", trial_softmax_combine, ROWS, true},
     {"cross-entropy of tiles", trial_cross_entropy_tile, VOCABULARIES, false},
     {"sum of losses", trial_sum_losses, ROWS, true},
+    {"preference", trial_preference, ROWS, true},
     {"rounding", trial_cast, ROWS, false},
     {"end of a gradient", trial_finish_gradient, GRAINS, false},
     {"rounding of a gradient", trial_round_gradient, GRAINS, false},

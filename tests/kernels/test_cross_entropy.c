@@ -57,9 +57,9 @@ static void compare(struct pair *pair, sw_dtype type, int64_t rows, int64_t voca
     struct buffer got_loss = buffer_make(rows * 4), want_loss = buffer_make(rows * 4);
     const float scale = 0.37f;
     assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, stride, scale, logits.data, targets.data, got_loss.data,
-                               gradient ? got.data : NULL));
+                               gradient ? got.data : NULL, NULL));
     assert_ok(sw_cross_entropy(pair->ref, type, rows, vocab, stride, scale, logits.data, targets.data, want_loss.data,
-                               gradient ? want.data : NULL));
+                               gradient ? want.data : NULL, NULL));
     assert_close("loss", pair, SW_F32, rows, got_loss.data, want_loss.data, 1e-6f, 3e-6f);
     assert_gaps_hold(pair, rows, vocab, stride, sw_dtype_bytes(type), got.data);
     for (int64_t row = 0; gradient && row < rows; row++) {
@@ -103,7 +103,7 @@ static void gradient_of_reference(void **state) {
     struct buffer logits = buffer_random(SW_F32, VOCAB, 2, 2.0f);
     const int32_t target = TARGET;
     float loss = NAN, d_logits[VOCAB];
-    assert_ok(sw_cross_entropy(stream, SW_F32, 1, VOCAB, VOCAB, 1.0f, logits.data, &target, &loss, d_logits));
+    assert_ok(sw_cross_entropy(stream, SW_F32, 1, VOCAB, VOCAB, 1.0f, logits.data, &target, &loss, d_logits, NULL));
     double x[VOCAB];
     for (int i = 0; i < VOCAB; i++)
         x[i] = ((float *)logits.data)[i];
@@ -154,7 +154,7 @@ static struct results in_tiles(const struct pair *pair, struct sw_stream *stream
             else
                 assert_ok(sw_cross_entropy_tile(stream, type, rows, cols, stride, first, scale, tile.data,
                                                 targets->data, max.data, sum.data, target_logit.data, results.loss.data,
-                                                gradient.data));
+                                                gradient.data, NULL));
             assert_gaps_hold(pair, rows, cols, stride, size, gradient.data);
             if (pass == 1)
                 copy_rows(rows, cols, size, gradient.data, stride, (char *)results.d_logits.data + first * size, vocab);
@@ -177,7 +177,7 @@ static void compare_tiles(struct pair *pair, sw_dtype type, int64_t rows, int64_
     struct buffer logits = buffer_random(SW_F32, rows * vocab, 1, 4.0f), targets = make_targets(rows, vocab);
     struct results whole = make_results(type, rows, vocab);
     assert_ok(sw_cross_entropy(pair->stream, type, rows, vocab, vocab, scale, logits.data, targets.data,
-                               whole.loss.data, whole.d_logits.data));
+                               whole.loss.data, whole.d_logits.data, NULL));
     struct results got = in_tiles(pair, pair->stream, type, rows, vocab, width, &logits, &targets, scale);
     struct results want = in_tiles(pair, pair->ref, type, rows, vocab, width, &logits, &targets, scale);
     assert_close("loss in tiles", pair, SW_F32, rows, got.loss.data, whole.loss.data, 1e-6f, 3e-6f);
@@ -220,9 +220,9 @@ static void compare_parts(struct pair *pair, int64_t rows, int64_t vocab, int64_
     assert_ok(sw_softmax_combine(pair->stream, rows, parts, record, rows, records.data, .max = max, .sum = sum,
                                  .target_logit = target_logit));
     assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, rows, vocab, vocab, 0, 0.37f, logits.data, targets.data, max,
-                                    sum, target_logit, got.loss.data, got.d_logits.data));
+                                    sum, target_logit, got.loss.data, got.d_logits.data, NULL));
     assert_ok(sw_cross_entropy(pair->stream, SW_F32, rows, vocab, vocab, 0.37f, logits.data, targets.data,
-                               whole.loss.data, whole.d_logits.data));
+                               whole.loss.data, whole.d_logits.data, NULL));
     assert_close("loss of parts", pair, SW_F32, rows, got.loss.data, whole.loss.data, 1e-6f, 3e-6f);
     assert_close("d_logits of parts", pair, SW_F32, rows * vocab, got.d_logits.data, whole.d_logits.data, 3e-6f, 3e-7f);
     free_results(&whole);
@@ -277,16 +277,16 @@ static void extreme_tiles(struct pair *pair) {
     assert_ok(sw_softmax_partial(pair->stream, ROWS, COLS, COLS, COLS, second.data, targets.data, max.data, sum.data,
                                  target_logit.data, .begin_col = 0));
     assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, 0, 1.0f, NULL, targets.data, max.data,
-                                    sum.data, target_logit.data, results.loss.data, NULL));
+                                    sum.data, target_logit.data, results.loss.data, NULL, NULL));
     assert_near("loss after minus infinity", 0, loss[0], log(2.0), 1e-6);
     assert_near("loss of growing giants", 1, loss[1], log(2.0), 1e-6);
     assert_true(isnan(loss[2]) && loss[3] == 0.0f);
     assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, 0, 1.0f, first.data, targets.data, max.data,
-                                    sum.data, target_logit.data, NULL, results.d_logits.data));
+                                    sum.data, target_logit.data, NULL, results.d_logits.data, NULL));
     assert_true(d_logits[0] == 0.0f && d_logits[COLS + 1] == 0.0f && isnan(d_logits[2 * COLS + 1]));
     assert_true(d_logits[3 * COLS] == 0.0f && d_logits[3 * COLS + 1] == 0.0f);
     assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, COLS, COLS, COLS, 1.0f, second.data, targets.data,
-                                    max.data, sum.data, target_logit.data, NULL, results.d_logits.data));
+                                    max.data, sum.data, target_logit.data, NULL, results.d_logits.data, NULL));
     assert_near("gradient of a late target", 0, d_logits[0], -0.5, 1e-6);
     assert_near("gradient beside it", 0, d_logits[1], 0.5, 1e-6);
     free_results(&results);
@@ -309,7 +309,7 @@ static void small_probabilities(struct pair *pair) {
     for (int64_t i = 0; i < ROWS; i++)
         second[COLS * i] = -0.1f * (float)i;
     assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, COLS, 1.0f, logits.data, targets.data,
-                               results.loss.data, results.d_logits.data));
+                               results.loss.data, results.d_logits.data, NULL));
     for (int64_t i = 0; i < ROWS; i++) {
         const double found = ((float *)results.d_logits.data)[COLS * i + 1];
         const double power = exp((double)second[COLS * i]), want = power / (1.0 + power);
@@ -336,7 +336,7 @@ static void extreme_logits(struct pair *pair) {
     struct results results = make_results(SW_F32, ROWS, COLS);
     const float *loss = results.loss.data, *d_logits = results.d_logits.data;
     assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, COLS, COLS, 1.0f, logits.data, targets.data,
-                               results.loss.data, results.d_logits.data));
+                               results.loss.data, results.d_logits.data, NULL));
     assert_near("loss of equal giants", 0, loss[0], log(2.0), 1e-6);
     assert_near("its gradient", 0, d_logits[0], -0.5, 1e-6);
     assert_near("loss beside minus infinity", 1, loss[1], log(3.0), 1e-6);
@@ -352,13 +352,104 @@ static void extremes(void **state) {
     for_each_device(extreme_logits);
 }
 
+/* Each row's gradient has a factor of its own, whole and in tiles; a factor of 0 leaves none. */
+static void scaled_rows(struct pair *pair) {
+    enum { ROWS = 7, VOCAB = 513 };
+    const float scale = 0.37f;
+    struct buffer logits = buffer_random(SW_F32, ROWS * VOCAB, 1, 4.0f), targets = make_targets(ROWS, VOCAB);
+    struct buffer factors = buffer_random(SW_F32, ROWS, 2, 1.0f);
+    struct results got = make_results(SW_F32, ROWS, VOCAB), want = make_results(SW_F32, ROWS, VOCAB);
+    struct buffer max = buffer_make(ROWS * 4), sum = buffer_make(ROWS * 4), target_logit = buffer_make(ROWS * 4);
+    float *factor = factors.data, *gradient = want.d_logits.data;
+    factor[4] = 0.0f;
+    assert_ok(sw_cross_entropy(pair->ref, SW_F32, ROWS, VOCAB, VOCAB, scale, logits.data, targets.data, want.loss.data,
+                               gradient, NULL));
+    for (int64_t i = 0; i < (int64_t)ROWS * VOCAB; i++)
+        gradient[i] *= factor[i / VOCAB];
+    assert_ok(sw_cross_entropy(pair->stream, SW_F32, ROWS, VOCAB, VOCAB, scale, logits.data, targets.data,
+                               got.loss.data, got.d_logits.data, factor));
+    assert_close("scaled d_logits", pair, SW_F32, (int64_t)ROWS * VOCAB, got.d_logits.data, gradient, 4e-6f, 3e-7f);
+    assert_ok(sw_softmax_partial(pair->stream, ROWS, VOCAB, VOCAB, 0, logits.data, targets.data, max.data, sum.data,
+                                 target_logit.data, .begin_col = 0));
+    assert_ok(sw_cross_entropy_tile(pair->stream, SW_F32, ROWS, VOCAB, VOCAB, 0, scale, logits.data, targets.data,
+                                    max.data, sum.data, target_logit.data, NULL, got.d_logits.data, factor));
+    assert_close("scaled d_logits of a tile", pair, SW_F32, (int64_t)ROWS * VOCAB, got.d_logits.data, gradient, 4e-6f,
+                 3e-7f);
+    free_results(&got);
+    free_results(&want);
+    struct buffer *all[] = {&logits, &targets, &factors, &max, &sum, &target_logit};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void row_scales(void **state) {
+    (void)state;
+    for_each_device(scaled_rows);
+}
+
+/* The loss of a pair of sequences by the paper's formula. */
+static double pair_loss(double beta, const double sums[2], const double reference[2]) {
+    const double margin = (-sums[0] - reference[0]) - (-sums[1] - reference[1]);
+    return log1p(exp(-beta * margin));
+}
+
+static void check_pair(struct pair *pair, double beta, int64_t seq, const float *losses, const double *reference,
+                       const double *got_sums, const float *row_scale) {
+    double sums[2] = {0.0, 0.0};
+    for (int64_t i = 0; i < 2 * seq; i++)
+        sums[i / seq] += (double)losses[i];
+    for (int s = 0; s < 2; s++) {
+        const double step = 1e-4;
+        double above[2] = {sums[0], sums[1]}, below[2] = {sums[0], sums[1]};
+        above[s] += step;
+        below[s] -= step;
+        const double slope = (pair_loss(beta, above, reference) - pair_loss(beta, below, reference)) / (2.0 * step);
+        assert_near("sum of a sequence", s, got_sums[s], sums[s], 1e-9);
+        for (int64_t i = 0; i < seq; i++)
+            if (!(fabs((double)row_scale[s * seq + i] - (isnan(reference[0]) ? 0.0 : slope)) <= 2e-6))
+                fail_msg("%s: the factor of row %lld of sequence %d is %g, and should be %g", pair->label, (long long)i,
+                         s, (double)row_scale[s * seq + i], slope);
+    }
+}
+
+static void compare_preference(struct pair *pair, int64_t pairs, int64_t seq, double beta) {
+    struct buffer losses = buffer_random(SW_F32, 2 * pairs * seq, 3, 2.0f), reference = buffer_zeros(2 * pairs * 8);
+    struct buffer sums = buffer_make(2 * pairs * 8), row_scale = buffer_make(2 * pairs * seq * 4);
+    struct buffer alone = buffer_make(2 * pairs * 8);
+    double *expected = reference.data;
+    for (int64_t i = 0; i < 2 * pairs; i++)
+        expected[i] = i == 2 ? (double)NAN : -0.5 * (double)(i % 5);
+    assert_ok(sw_preference(pair->stream, pairs, seq, beta, losses.data, reference.data, sums.data, row_scale.data));
+    assert_ok(sw_preference(pair->stream, pairs, seq, beta, losses.data, reference.data, alone.data, NULL));
+    assert_same_bits("sums alone", pair, sums.bytes, alone.data, sums.data);
+    for (int64_t p = 0; p < pairs; p++)
+        check_pair(pair, beta, seq, (float *)losses.data + 2 * p * seq, expected + 2 * p, (double *)sums.data + 2 * p,
+                   (float *)row_scale.data + 2 * p * seq);
+    struct buffer *all[] = {&losses, &reference, &sums, &row_scale, &alone};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        buffer_free(all[i]);
+}
+
+static void compare_preferences(struct pair *pair) {
+    compare_preference(pair, 1, 1, 0.1);
+    compare_preference(pair, 3, 37, 0.5);
+    compare_preference(pair, 2, 1000, 0.1);
+}
+
+static void preferences(void **state) {
+    (void)state;
+    for_each_device(compare_preferences);
+}
+
 int main(void) {
     const struct CMUnitTest on_devices[] = {cmocka_unit_test(against_reference),
                                             cmocka_unit_test(small),
                                             cmocka_unit_test(extremes),
                                             cmocka_unit_test(tiles),
                                             cmocka_unit_test(parts),
-                                            cmocka_unit_test(tile_extremes)};
+                                            cmocka_unit_test(tile_extremes),
+                                            cmocka_unit_test(row_scales),
+                                            cmocka_unit_test(preferences)};
     const struct CMUnitTest others[] = {cmocka_unit_test(gradient_of_reference)};
     return RUN_TESTS(on_devices, others);
 }

@@ -107,9 +107,12 @@ static void losses(struct digest *digest) {
     struct buffer logits = buffer_random(SW_F32, ROWS * VOCAB, 4, 4.0f), targets = buffer_zeros(ROWS * 4);
     struct buffer loss = buffer_zeros(ROWS * 4), d_logits = buffer_zeros(ROWS * VOCAB * 2), total = buffer_zeros(8);
     take_status(digest, sw_cross_entropy(digest->stream, SW_BF16, ROWS, VOCAB, VOCAB, 1.0f, logits.data, targets.data,
-                                         loss.data, d_logits.data));
+                                         loss.data, d_logits.data, NULL));
     take_status(digest, sw_sum_losses(digest->stream, ROWS * VOCAB, logits.data, total.data));
-    struct buffer *results[] = {&logits, &targets, &loss, &d_logits, &total};
+    struct buffer reference = buffer_zeros(2 * 8), sums = buffer_zeros(2 * 8);
+    take_status(digest, sw_preference(digest->stream, .pairs = 1, .seq = VOCAB, .beta = 0.1, .losses = logits.data,
+                                      .reference = reference.data, .sums = sums.data));
+    struct buffer *results[] = {&logits, &targets, &loss, &d_logits, &total, &reference, &sums};
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++)
         take(digest, results[i]);
 }
