@@ -209,6 +209,7 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
         .micro_batches = sw_settings_micro_batches(settings),
         .unit_slots = UNIT_SLOTS,
         .token_bytes = bytes.token,
+        .pair_sequences = bytes.pair_sequences,
         .cost = bytes.cost,
         .work_bytes = bytes.work,
         .gathered_bytes = bytes.gathered,

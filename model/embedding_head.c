@@ -7,6 +7,8 @@
  * rows would cost more than the second product.
  *
  * Loss and gradient come from one pass in training, because keeping anything between the two would mean keeping logits.
+ * Pairs of sequences (arXiv 2305.18290) need two passes over all tiles, because the loss of a pair scales the gradient
+ * of each of its rows. Of the first pass only the numbers of each row are kept.
  */
 #include "core/size.h"
 #include "model/model_private.h"
@@ -148,6 +150,7 @@ struct head_tile sw_head_tile_at(const struct sw_model *model, const struct sw_u
                                  bool train) {
     const struct work_layout *w = &model->work;
     const int64_t offset = first * model->config.hidden * sw_dtype_bytes(model->shape.type);
+    const int64_t kept = sw_has_pairs(model) ? first * (int64_t)sizeof(float) : 0;
     return (struct head_tile){
         .first = first,
         .rows = sw_min_i64(model->head.rows, model->rows - first),
@@ -159,10 +162,11 @@ struct head_tile sw_head_tile_at(const struct sw_model *model, const struct sw_u
         .table = output_table(model, call),
         .table_acc = train ? output_table_acc(model, call) : NULL,
         .logits = area_at(call->work, w->logits),
-        .losses = area_at(call->work, w->losses),
-        .largest = area_at(call->work, w->largest),
-        .sums = area_at(call->work, w->sums),
-        .target_logits = area_at(call->work, w->target_logits),
+        .losses = area_at(call->work, w->losses + kept),
+        .row_scale = sw_has_pairs(model) ? area_at(call->work, w->row_scale + kept) : NULL,
+        .largest = area_at(call->work, w->largest + kept),
+        .sums = area_at(call->work, w->sums + kept),
+        .target_logits = area_at(call->work, w->target_logits + kept),
         .hidden_grad = area_at(call->work, w->hidden_grad),
         .logits_grad = train ? area_at(call->work, w->logits_grad) : NULL,
     };
@@ -195,6 +199,7 @@ static struct head_tile part_of(const struct sw_model *model, const struct head_
     part.targets += first;
     part.hidden = (const char *)t->hidden + first * model->config.hidden * typed;
     part.losses += first;
+    part.row_scale = t->row_scale != NULL ? t->row_scale + first : NULL;
     part.logits_grad = area_at(t->logits_grad, first * sw_head_stride(model, model->config.vocab) * typed);
     return part;
 }
@@ -208,7 +213,7 @@ static sw_status run_whole_rows(const struct sw_model *model, const struct sw_un
         SW_TRY(sw_cross_entropy(call->stream, .type = model->shape.type, .rows = part.rows, .vocab = vocab,
                                 .stride = sw_head_stride(model, vocab), .scale = call->loss_scale,
                                 .logits = part.logits, .targets = part.targets, .loss = part.losses,
-                                .d_logits = part.logits_grad));
+                                .d_logits = part.logits_grad, .row_scale = part.row_scale));
     }
     return train ? sw_head_tile_gradients(model, call, t, 0, vocab) : SW_OK;
 }
@@ -217,8 +222,8 @@ int64_t sw_head_cols_at(const struct sw_model *model, int64_t col) {
     return sw_min_i64(model->head.cols, model->vocab.grains - col);
 }
 
-/* Walks from the last tile of the vocabulary to the first: the logits of the last are still in memory, those of the
- * others are computed again. */
+/* Walks from the last tile of the vocabulary to the first: the logits of the last are still in memory, unless the rows
+ * are pairs, and those of the others are computed again. */
 static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const struct sw_unit_call *call,
                                            const struct head_tile *t) {
     const int64_t elems = t->rows * model->config.hidden;
@@ -226,12 +231,13 @@ static sw_status run_gradients_of_cut_rows(const struct sw_model *model, const s
     SW_TRY(sw_zero(call->stream, t->hidden_grad, elems * (int64_t)sizeof(float)));
     for (int64_t col = last; col >= 0; col -= model->head.cols) {
         const int64_t cols = sw_head_cols_at(model, col);
-        if (col < last)
+        if (col < last || sw_has_pairs(model))
             SW_TRY(sw_head_tile_logits(model, call, t, col, cols));
         SW_TRY(sw_cross_entropy_tile(call->stream, .type = model->shape.type, .rows = t->rows, .tile_cols = cols,
                                      .stride = sw_head_stride(model, cols), .first_col = col, .scale = call->loss_scale,
                                      .logits = t->logits, .targets = t->targets, .max = t->largest, .sum = t->sums,
-                                     .target_logit = t->target_logits, .d_logits = t->logits_grad));
+                                     .target_logit = t->target_logits, .d_logits = t->logits_grad,
+                                     .row_scale = t->row_scale));
         SW_TRY(sw_head_tile_gradients(model, call, t, col, cols));
     }
     return sw_cast_from_f32(call->stream, .type = model->shape.type, .elems = elems, .from = t->hidden_grad,
@@ -267,16 +273,42 @@ static sw_status run_tiles(struct sw_model *model, const struct sw_unit_call *ca
     return sw_copy_to_host(call->stream, call->loss, loss, sizeof *loss);
 }
 
+/* Computes the loss of every row, then the sums of all sequences and the scales of their rows, and in training the
+ * gradients with these. */
+static sw_status run_pairs(struct sw_model *model, const struct sw_unit_call *call, bool train) {
+    const struct work_layout *w = &model->work;
+    double *sums = area_at(call->work, w->loss);
+    SW_TRY(sw_final_norm(model, call, model->rows, call->in));
+    for (int64_t first = 0; first < model->rows; first += model->head.rows) {
+        const struct head_tile t = sw_head_tile_at(model, call, first, false);
+        SW_TRY(model->head.cut ? run_cut_rows(model, call, &t, false) : run_whole_rows(model, call, &t, false));
+    }
+    const void *reference = (const char *)call->tokens + sw_reference_offset(model);
+    SW_TRY(sw_preference(call->stream, .pairs = model->shape.batch / 2, .seq = model->shape.seq,
+                         .beta = model->shape.dpo_beta, .losses = area_at(call->work, w->losses),
+                         .reference = reference, .sums = sums,
+                         .row_scale = train ? area_at(call->work, w->row_scale) : NULL));
+    for (int64_t first = 0; train && first < model->rows; first += model->head.rows) {
+        const struct head_tile t = sw_head_tile_at(model, call, first, true);
+        SW_TRY(model->head.cut ? run_gradients_of_cut_rows(model, call, &t) : run_whole_rows(model, call, &t, true));
+    }
+    return sw_copy_to_host(call->stream, call->loss, sums, model->shape.batch * (int64_t)sizeof *sums);
+}
+
+static sw_status run_head(struct sw_model *model, const struct sw_unit_call *call, bool train) {
+    return sw_has_pairs(model) ? run_pairs(model, call, train) : run_tiles(model, call, train);
+}
+
 sw_status sw_head_train(struct sw_model *model, const struct sw_unit_call *call) {
     struct sw_norm_call norm = sw_final_norm_call(model, call, model->rows);
     sw_final_norm_accumulate(model, call, &norm);
-    SW_TRY(run_tiles(model, call, true));
+    SW_TRY(run_head(model, call, true));
     return sw_model_norm_backward(model, call->stream, &norm, area_at(call->work, model->work.norm_grad), call->in,
                                   false, call->grad);
 }
 
 sw_status sw_head_loss(struct sw_model *model, const struct sw_unit_call *call) {
-    return run_tiles(model, call, false);
+    return run_head(model, call, false);
 }
 
 sw_status sw_head_logits(struct sw_model *model, const struct sw_unit_call *call) {

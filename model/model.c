@@ -68,7 +68,9 @@ static int add_head(struct sw_model_product *out, int count, const struct sw_mod
             /* With a cut vocabulary, the logits of all tiles but the last are computed again for the gradients. A
              * tensor rank computes those of its last tile again too: its softmax waits for the other ranks. */
             const int64_t kept = model->cut.ranks == 1 && c + 1 == cols.count ? rows.times[r] : 0;
-            const int64_t again = model->head.cut ? times - kept : 0;
+            const int64_t of_cut = model->head.cut ? times - kept : 0;
+            /* Logits of pairs are computed again once all losses are known. */
+            const int64_t again = sw_has_pairs(model) ? times : of_cut;
             for (int p = 0; p < parts.count; p++)
                 count = add_of_head(out, count, FORWARD, sw_head_products(model, parts.size[p], cols.size[c]).logits,
                                     (times + again) * parts.times[p]);
@@ -472,8 +474,10 @@ sw_dtype sw_model_type(const struct sw_model *model) {
 }
 
 struct sw_model_bytes sw_model_bytes(const struct sw_model *model) {
+    const bool has_pairs = sw_has_pairs(model);
     return (struct sw_model_bytes){
-        .token = sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t),
+        .token = sw_reference_offset(model) + (has_pairs ? model->shape.batch * (int64_t)sizeof(double) : 0),
+        .pair_sequences = has_pairs ? model->shape.batch : 0,
         .cost = model->cost,
         .work = sw_max_i64(model->work.bytes, model->of_one == NULL ? 0 : model->of_one->work.bytes),
         .gathered = model->config.tied_embeddings || model->cut.ranks > 1 ? 0 : sw_gathered_layout(model).bytes,
@@ -497,6 +501,27 @@ struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens) 
     return (struct sw_tokens){.inputs = tokens + TOKEN_INPUTS * model->rows,
                               .targets = tokens + TOKEN_TARGETS * model->rows,
                               .document_start = starts ? tokens + TOKEN_DOCUMENT_START * model->rows : NULL};
+}
+
+double *sw_model_reference(const struct sw_model *model, int32_t *tokens) {
+    return sw_has_pairs(model) ? (double *)(void *)((char *)tokens + sw_reference_offset(model)) : NULL;
+}
+
+/* Scores the pairs of a micro-batch (sw_unit_ops). log1p keeps the digits of a loss near 0. */
+static void score(void *context, const int32_t *tokens, const double *losses, double out[SW_PAIR_SUMS]) {
+    const struct sw_model *model = context;
+    const double *reference = (const double *)(const void *)((const char *)tokens + sw_reference_offset(model));
+    const double beta = model->shape.dpo_beta;
+    for (int64_t s = 0; s < model->shape.batch; s += 2) {
+        const double chosen = beta * (-losses[s] - reference[s]), rejected = beta * (-losses[s + 1] - reference[s + 1]);
+        const double margin = chosen - rejected;
+        if (isnan(reference[s]))
+            continue;
+        out[SW_PAIR_LOSS] += fmax(0.0, -margin) + log1p(exp(-fabs(margin)));
+        out[SW_PAIR_CHOSEN] += chosen;
+        out[SW_PAIR_REJECTED] += rejected;
+        out[SW_PAIR_RIGHT] += margin > 0.0;
+    }
 }
 
 /* Returns the model whose shapes fit a call: passes of one token have their own. */
@@ -582,7 +607,8 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model) {
                                 .head = head,
                                 .loss = loss,
                                 .logits = logits,
-                                .gather = gather};
+                                .gather = gather,
+                                .score = score};
 }
 
 /* Returns the number of keys that a query sees on average. A full triangle counts as seq / 2, as is usual. */

@@ -32,8 +32,11 @@ struct sw_model_shape {
     bool forward_only; /* no backward pass, so nothing is kept for one */
     /* Bytes of the largest tile of the head's logits and their gradient; 0: the device chooses. */
     int64_t head_tile_bytes;
-    bool head_logits_apart;  /* lays out the head's tiles and rows as on a GPU (model_shapes.c) */
-    bool documents;          /* tokens come with the starts of documents; attention does not cross them */
+    bool head_logits_apart; /* lays out the head's tiles and rows as on a GPU (model_shapes.c) */
+    bool documents;         /* tokens come with the starts of documents; attention does not cross them */
+    /* β of direct preference optimization (sw_preference in kernels/ops.h). The sequences of a micro-batch are pairs
+     * then, chosen before rejected, so `batch` is even. 0: the loss is that of each token. */
+    double dpo_beta;
     struct sw_tuning tuning; /* what is trained (freeze.h); its texts are borrowed until the model is made */
 };
 
@@ -72,10 +75,16 @@ struct sw_unit_ops sw_model_ops(struct sw_model *model);
 /* Returns the parts of a micro-batch's tokens, which sw_engine_tokens gives as one array. */
 struct sw_tokens sw_model_tokens(const struct sw_model *model, int32_t *tokens);
 
+/* Returns the log-probabilities of a micro-batch's sequences by the reference model, one entry per sequence, which lie
+ * behind the other parts of its tokens. NaN at a chosen sequence: there is no such pair.
+ * NULL: the model does not train on pairs. */
+double *sw_model_reference(const struct sw_model *model, int32_t *tokens);
+
 /* The facts of a model that a plan needs, in bytes per micro-batch. The costs of units belong to the model and leave
  * floating-point operations out. */
 struct sw_model_bytes {
     int64_t token, work;
+    int64_t pair_sequences;          /* sequences of a micro-batch of pairs; 0: they are no pairs */
     int64_t gathered;                /* only rows of the embedding; 0: the whole table is needed, because it is tied */
     const struct sw_unit_cost *cost; /* one entry per unit */
     /* For tensor groups: the gradient at the result of a block's first product (0: blocks are in tiles), one rank's

@@ -66,9 +66,10 @@ struct work_layout {
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head: rows × hidden, or rows */
     int64_t adapter_sums, adapter;        /* with adapters: rows × rank, fp32; and the same in the compute type */
     int64_t logits;                       /* head: one tile's logits_rows */
-    int64_t logits_grad, losses;          /* head: one tile; one tile's rows */
-    int64_t loss;                         /* head: the sum of all rows' losses, fp64 */
-    int64_t largest, sums, target_logits; /* head with a cut vocabulary: rows of a tile */
+    int64_t logits_grad, losses;          /* head: one tile; one tile's rows, or all rows of pairs */
+    int64_t loss;                         /* head: the sum of all rows' losses, or each sequence's, fp64 */
+    int64_t row_scale;                    /* head with pairs: all rows */
+    int64_t largest, sums, target_logits; /* head with a cut vocabulary: rows of a tile, or all of pairs */
     int64_t hidden_grad;                  /* head with a cut vocabulary: rows of a tile × hidden, fp32 */
     int64_t bytes;
 };
@@ -149,6 +150,16 @@ static inline int64_t sw_token_parts(const struct sw_model *model) {
     return model->shape.documents ? TOKEN_PARTS : TOKEN_DOCUMENT_START;
 }
 
+/* Tells whether the sequences of a micro-batch are pairs, and returns where the log-probabilities of the reference
+ * model lie in its tokens, in bytes. */
+static inline bool sw_has_pairs(const struct sw_model *model) {
+    return model->shape.dpo_beta > 0.0;
+}
+
+static inline int64_t sw_reference_offset(const struct sw_model *model) {
+    return sw_token_parts(model) * model->rows * (int64_t)sizeof(int32_t);
+}
+
 static inline const int32_t *sw_token_part(const struct sw_model *model, const struct sw_unit_call *call,
                                            enum token_part part) {
     return part < sw_token_parts(model) ? call->tokens + part * model->rows : NULL;
@@ -168,8 +179,7 @@ static inline const void *tensor_at(const struct sw_model *model, const struct s
     const int64_t typed = sw_dtype_bytes(model->shape.type), grain = offset / SW_GRAIN_ELEMS;
     if (sw_units_packs(model->units, call->unit))
         return (const char *)call->weights + grain * SW_GRAIN_ELEMS + offset % SW_GRAIN_ELEMS * typed;
-    return (const char *)call->weights +
-           (offset - model->units->unit[call->unit].base_grains * SW_GRAIN_ELEMS) * typed;
+    return (const char *)call->weights + (offset - model->units->unit[call->unit].base_grains * SW_GRAIN_ELEMS) * typed;
 }
 
 /* Returns NULL for a frozen tensor, which has no gradient. */
@@ -326,6 +336,7 @@ struct head_tile {
     void *norm_grad, *scratch;
     const char *table;
     float *table_acc, *logits, *losses, *largest, *sums, *target_logits, *hidden_grad;
+    const float *row_scale; /* NULL: all rows count alike */
     void *logits_grad;
 };
 /* Returns the tile that begins at a row. */

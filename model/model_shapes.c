@@ -331,12 +331,17 @@ static void lay_work(struct sw_model *model) {
     w->logits = place(&head, sw_max_i64(tiles->logits_rows * logits_stride, sw_head_stride(model, c->vocab)) *
                                  (int64_t)sizeof(float));
     w->logits_grad = place(&head, model->shape.forward_only ? 0 : tiles->rows * logits_stride * typed);
-    w->losses = place(&head, tile_row_bytes);
-    w->loss = place(&head, sizeof(double));
+    /* The gradients of pairs begin when the losses of all rows are known. */
+    const bool has_pairs = sw_has_pairs(model);
+    const int64_t loss_bytes = has_pairs ? row_bytes : tile_row_bytes;
+    w->losses = place(&head, loss_bytes);
+    w->loss = place(&head, (has_pairs ? model->shape.batch : 1) * (int64_t)sizeof(double));
+    if (has_pairs)
+        w->row_scale = place(&head, row_bytes);
     if (tiles->cut) {
-        w->largest = place(&head, tile_row_bytes);
-        w->sums = place(&head, tile_row_bytes);
-        w->target_logits = place(&head, tile_row_bytes);
+        w->largest = place(&head, loss_bytes);
+        w->sums = place(&head, loss_bytes);
+        w->target_logits = place(&head, loss_bytes);
         w->hidden_grad = place(&head, tile_row_bytes * c->hidden);
     }
     w->bytes = sw_max_i64(block, head);

@@ -22,7 +22,7 @@ struct sw_unit_run {
     struct sw_stream *stream;
     struct sw_unit_call call;
     void *weights, *base, *table;
-    double loss;
+    double *loss; /* owned: what the head hands to the host */
     struct sw_model_init init;
     struct sw_team *team; /* threads that make random weights */
     bool ran_forward;     /* the chosen unit has run its forward pass */
@@ -272,7 +272,9 @@ sw_status sw_unit_run_open(struct sw_model *model, struct sw_device *device, str
         status = sw_team_open(sw_machine_cores(), &run->team);
     if (status == SW_OK)
         status = take_areas(run, device);
-    run->call.loss = &run->loss;
+    run->call.loss = run->loss = calloc((size_t)sw_max_i64(1, sw_model_bytes(model).pair_sequences), sizeof *run->loss);
+    if (status == SW_OK && run->loss == NULL)
+        status = sw_fail(SW_ERR_NOMEM, "no memory to measure a unit");
     run->call.loss_scale = 1.0f;
     if (status == SW_OK)
         status = fill_weights(run, 0, run->table);
@@ -290,6 +292,7 @@ void sw_unit_run_close(struct sw_unit_run *run) {
     sw_stream_close(run->stream);
     sw_memory_close(run->memory);
     sw_memory_close(run->host);
+    free(run->loss);
     free(run);
 }
 

@@ -18,7 +18,7 @@ enum { SETUP_MORE = SW_OPTIMIZER_VECTORS };
 static sw_status take_memory(struct sw_engine *engine) {
     struct sw_device *device = engine->spec.device;
     const int64_t *bytes = engine->plan->tier_bytes;
-    const int64_t losses = engine->plan->spec.micro_batches;
+    const int64_t losses = engine->plan->spec.micro_batches * sw_plan_losses(engine->plan);
     SW_TRY(sw_memory_open(device, "device", SW_MEMORY_DEVICE, bytes[SW_DEVICE], &engine->memory[SW_DEVICE]));
     SW_TRY(sw_memory_open(device, "host", SW_MEMORY_HOST, bytes[SW_HOST], &engine->memory[SW_HOST]));
     SW_TRY(sw_memory_open(device, "losses", SW_MEMORY_HOST, SW_ENGINE_STEPS_AHEAD * losses * (int64_t)sizeof(double),
@@ -220,7 +220,7 @@ static sw_status begin(struct sw_engine *engine, sw_program_kind kind, bool spec
         SW_TRY(change_program(engine, program));
     struct step_context *context = &engine->context[engine->begun % SW_ENGINE_STEPS_AHEAD];
     double *loss = context->loss;
-    memset(loss, 0, (size_t)engine->plan->spec.micro_batches * sizeof *loss);
+    memset(loss, 0, (size_t)(engine->plan->spec.micro_batches * sw_plan_losses(engine->plan)) * sizeof *loss);
     *context = (struct step_context){
         .input = *input, .loss = loss, .begun_ns = sw_now_ns(), .speculates = speculates, .steady = steady};
     context->result.step = input->step;
@@ -287,7 +287,8 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
     const int64_t now_ns = sw_now_ns();
     if (status == SW_OK) {
         *out = context->result;
-        out->loss_sum = sw_engine_loss_sum(engine, context);
+        sw_engine_step_sums(engine, context, out->pair_sums);
+        out->loss_sum = out->pair_sums[SW_PAIR_LOSS];
         out->loss_tokens = context->input.loss_tokens;
         out->seconds = (double)(now_ns - sw_max_i64(engine->last_end_ns, context->begun_ns)) * 1e-9;
         engine->last_end_ns = now_ns;
@@ -299,6 +300,12 @@ sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out) {
     }
     pthread_mutex_unlock(&engine->mutex);
     return status;
+}
+
+const double *sw_engine_sequence_losses(const struct sw_engine *engine, int64_t micro) {
+    assert(engine->waited > 0 && engine->plan->spec.pair_sequences > 0);
+    return engine->context[(engine->waited - 1) % SW_ENGINE_STEPS_AHEAD].loss +
+           micro * engine->plan->spec.pair_sequences;
 }
 
 sw_status sw_engine_settle(struct sw_engine *engine) {

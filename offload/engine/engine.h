@@ -44,11 +44,12 @@ struct sw_unit_call {
                               * unit is frozen; table_acc NULL: the tied table is, and gets no gradient */
     void *work;              /* scratch of the compute lane */
     float loss_scale;        /* factor of every token's loss in the gradient */
-    double *loss;            /* host memory: receives the sum of the micro-batch's token losses, unscaled */
-    int64_t row;             /* logits: row of the micro-batch */
-    int64_t past, count;     /* logits: tokens before this pass, and in it; count 0: a whole micro-batch */
-    void *cache;             /* logits: the unit's KV cache; NULL: the plan keeps none */
-    float *logits;           /* logits: receives [vocab], host memory */
+    double *loss;        /* host memory: receives the sum of the micro-batch's token losses, unscaled; or one sum per
+                          * sequence, where the plan has pair_sequences */
+    int64_t row;         /* logits: row of the micro-batch */
+    int64_t past, count; /* logits: tokens before this pass, and in it; count 0: a whole micro-batch */
+    void *cache;         /* logits: the unit's KV cache; NULL: the plan keeps none */
+    float *logits;       /* logits: receives [vocab], host memory */
 };
 
 typedef sw_status (*sw_unit_function)(void *context, const struct sw_unit_call *call);
@@ -81,6 +82,9 @@ struct sw_unit_ops {
     sw_unit_function loss;          /* loss only */
     sw_unit_function logits;
     void (*gather)(void *context, const struct sw_gather_call *call); /* NULL where the plan's gathered_bytes is 0 */
+    /* Adds the pairs of a micro-batch to `out`. tokens: as in sw_engine_tokens; losses: what the head wrote to
+     * call->loss. Called on the host, by any thread. NULL where the plan has no pair_sequences. */
+    void (*score)(void *context, const int32_t *tokens, const double *losses, double out[SW_PAIR_SUMS]);
 };
 
 typedef enum { SW_STEP_TRAIN, SW_STEP_LOSS, SW_STEP_LOGITS } sw_step_kind;
@@ -90,7 +94,8 @@ struct sw_step_input {
     int64_t step;          /* from 1 (training) */
     struct sw_adamw adamw; /* rates of this step; the engine sets step, grad_scale and skip */
     double clip;           /* largest gradient norm; 0: none */
-    int64_t loss_tokens; /* tokens of all ranks that count in the loss, whose mean is over these; 0: none has a loss */
+    int64_t loss_tokens; /* tokens of all ranks that count in the loss, or pairs, whose mean is over these; 0: none has
+                            a loss */
     bool save;           /* commit the state of the step before beside this one (sw_engine_may_save) */
     /* Logits: the row of the pass; tokens whose earlier passes have filled the KV caches; tokens of this pass, 0 for a
      * whole micro-batch; receives [vocab] in host memory, of which a tensor group's rank fills its part. */
@@ -111,7 +116,8 @@ enum { SW_SCALE_STEPS = 1000 };
 
 struct sw_step_result {
     int64_t step;
-    double loss_sum;                      /* token losses of all ranks, over loss_tokens tokens */
+    double loss_sum;                      /* token losses of all ranks, over loss_tokens tokens; or losses of pairs */
+    double pair_sums[SW_PAIR_SUMS];       /* over all ranks; 0 where there are no pairs */
     int64_t loss_tokens;                  /* as in the step's input */
     unsigned requests;                    /* bits that any rank had requested when the step ended; 0 for a rank alone */
     double grad_norm;                     /* before clipping */
@@ -202,6 +208,10 @@ enum { SW_ENGINE_STEPS_AHEAD = 2 };
 sw_status sw_engine_begin(struct sw_engine *engine, const struct sw_step_input *input);
 /* Waits for the oldest begun step and returns its result. */
 sw_status sw_engine_wait(struct sw_engine *engine, struct sw_step_result *out);
+
+/* Returns the losses of a micro-batch's sequences in the step that sw_engine_wait returned last; the plan has
+ * pair_sequences. Valid until the next sw_engine_begin. */
+const double *sw_engine_sequence_losses(const struct sw_engine *engine, int64_t micro);
 
 /* Tells whether a lane has failed, so that only sw_engine_close is left. */
 bool sw_engine_has_failed(struct sw_engine *engine);

@@ -19,10 +19,10 @@ struct step_context {
     int generation[3]; /* the store's generation that each sw_generation of an access means */
     int in_place_from; /* the generation that reads with SW_GENERATION_NONE take; writes take generation[0] */
     bool speculates;
-    bool steady;               /* the step before ran the same program */
-    double *loss;              /* one sum of token losses per micro-batch; lies in engine->losses */
-    double shared_loss;        /* sum over all ranks, where there are several */
-    struct sw_op_times *times; /* one entry per op; NULL: not traced */
+    bool steady;                      /* the step before ran the same program */
+    double *loss;                     /* what the head writes, sw_plan_losses per micro-batch; lies in engine->losses */
+    double shared_sums[SW_PAIR_SUMS]; /* sums over all ranks, where there are several */
+    struct sw_op_times *times;        /* one entry per op; NULL: not traced */
     struct sw_step_result result;
 };
 
@@ -119,9 +119,10 @@ void *sw_engine_operand(const struct sw_engine *engine, const struct sw_op *op, 
 /* Returns where the owner puts a micro-batch's tokens, in host memory, for the step of this context. */
 void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, int64_t micro);
 
-/* Returns a step's sum of token losses: of this rank's micro-batches, in their order, and of all ranks, in theirs. */
-double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context);
-double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context);
+/* Return a step's sums: of this rank's micro-batches, in their order, and of all ranks, in theirs. Without pairs only
+ * the first has a value, the sum of token losses. */
+void sw_engine_own_sums(const struct sw_engine *engine, const struct step_context *context, double out[SW_PAIR_SUMS]);
+void sw_engine_step_sums(const struct sw_engine *engine, const struct step_context *context, double out[SW_PAIR_SUMS]);
 
 /* Makes the weights of grains that lie in 8 bits from their records. */
 sw_status sw_engine_pack(const struct sw_engine *engine, struct sw_stream *stream, int64_t unit, struct sw_span at,

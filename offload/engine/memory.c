@@ -2,6 +2,7 @@
 #include "offload/engine/engine_private.h"
 
 #include <assert.h>
+#include <string.h>
 
 void *sw_engine_piece(const struct sw_engine *engine, int32_t slot, int64_t piece) {
     const struct sw_slot *at = &engine->plan->slot[slot];
@@ -39,13 +40,21 @@ void *sw_engine_staged_tokens(const struct sw_engine *engine, int64_t context, i
                            context * engine->plan->spec.micro_batches + micro);
 }
 
-double sw_engine_own_loss(const struct sw_engine *engine, const struct step_context *context) {
-    double sum = 0.0;
-    for (int64_t m = 0; m < engine->plan->spec.micro_batches; m++)
-        sum += context->loss[m];
-    return sum;
+void sw_engine_own_sums(const struct sw_engine *engine, const struct step_context *context, double out[SW_PAIR_SUMS]) {
+    const struct sw_plan_spec *spec = &engine->plan->spec;
+    const struct sw_unit_ops *ops = &engine->spec.ops;
+    memset(out, 0, SW_PAIR_SUMS * sizeof *out);
+    for (int64_t m = 0; m < spec->micro_batches; m++)
+        if (spec->pair_sequences > 0)
+            ops->score(ops->context, sw_engine_staged_tokens(engine, context - engine->context, m),
+                       context->loss + m * spec->pair_sequences, out);
+        else
+            out[SW_PAIR_LOSS] += context->loss[m];
 }
 
-double sw_engine_loss_sum(const struct sw_engine *engine, const struct step_context *context) {
-    return sw_plan_job_ranks(engine->plan) > 1 ? context->shared_loss : sw_engine_own_loss(engine, context);
+void sw_engine_step_sums(const struct sw_engine *engine, const struct step_context *context, double out[SW_PAIR_SUMS]) {
+    if (sw_plan_job_ranks(engine->plan) > 1)
+        memcpy(out, context->shared_sums, sizeof context->shared_sums);
+    else
+        sw_engine_own_sums(engine, context, out);
 }

@@ -70,7 +70,7 @@ static sw_status run_unit(const struct op_run *run) {
         .table_acc = sw_engine_operand(engine, op, SW_ROLE_TABLE_ACC),
         .work = sw_engine_operand(engine, op, SW_ROLE_WORK),
         .loss_scale = (float)(engine->loss_scale.scale / (double)sw_max_i64(1, context->input.loss_tokens)),
-        .loss = &context->loss[op->micro],
+        .loss = &context->loss[op->micro * sw_plan_losses(engine->plan)],
         .row = context->input.row,
         .past = context->input.past,
         .count = context->input.count,
@@ -507,18 +507,24 @@ static sw_status run_exchange_summary(const struct op_run *run) {
     const bool sums = op->content == SW_CONTENT_SQUARE_SUMS;
     const int64_t bytes = sw_plan_summary_bytes(plan, sums), doubles = bytes / (int64_t)sizeof(double);
     double *records = sw_engine_piece(engine, sw_plan_buffer(plan, SW_BUFFER_SUMMARIES), 0),
-           *mine = records + sw_plan_job_rank(plan) * doubles;
-    mine[SW_SUMMARY_LOSS] = sw_engine_own_loss(engine, context);
+           *mine = records + sw_plan_job_rank(plan) * doubles, own[SW_PAIR_SUMS];
+    /* The other sums of pairs come last in a record. */
+    const int64_t others = doubles - (plan->spec.pair_sequences > 0 ? SW_PAIR_SUMS - 1 : 0);
+    sw_engine_own_sums(engine, context, own);
+    mine[SW_SUMMARY_LOSS] = own[SW_PAIR_LOSS];
+    memcpy(mine + others, own + 1, (size_t)(doubles - others) * sizeof *mine);
     mine[SW_SUMMARY_REQUESTS] = (double)atomic_load(&engine->requests);
     if (sums)
         note_sums(engine, op, mine + SW_SUMMARY_SQUARE_SUMS);
     SW_TRY(sw_comm_share_records(engine->spec.comm, sw_op_name(op->kind), records, bytes));
     unsigned requests = 0;
-    context->shared_loss = 0.0;
+    memset(context->shared_sums, 0, sizeof context->shared_sums);
     for (int rank = 0; rank < sw_plan_job_ranks(plan); rank++) {
         const double *record = records + rank * doubles;
         /* The ranks of a tensor group have the same loss. */
-        context->shared_loss += rank % sw_plan_tensor_ranks(plan) == 0 ? record[SW_SUMMARY_LOSS] : 0.0;
+        context->shared_sums[SW_PAIR_LOSS] += rank % sw_plan_tensor_ranks(plan) == 0 ? record[SW_SUMMARY_LOSS] : 0.0;
+        for (int64_t i = others; i < doubles; i++)
+            context->shared_sums[1 + i - others] += record[i];
         requests |= (unsigned)record[SW_SUMMARY_REQUESTS];
         if (sums)
             take_sums(engine, op, rank, record + SW_SUMMARY_SQUARE_SUMS);

@@ -228,8 +228,9 @@ struct sw_plan_spec {
     bool train;         /* false: weights only, programs loss and logits */
     bool scratch_store; /* without training: weights may live on NVMe, in a store that holds nothing else */
     int64_t micro_batches;
-    int64_t group;       /* micro-batches that go through a unit before the next unit; all of them: by layer */
-    int64_t token_bytes; /* inputs, targets and masks of one micro-batch */
+    int64_t group;          /* micro-batches that go through a unit before the next unit; all of them: by layer */
+    int64_t token_bytes;    /* inputs, targets and masks of one micro-batch */
+    int64_t pair_sequences; /* sequences of a micro-batch of pairs, each with a loss of its own; 0: they are no pairs */
     const struct sw_unit_cost *cost; /* one entry per unit */
     int64_t work_bytes;              /* scratch of the compute lane */
     /* Bytes of the embedding's rows that one micro-batch's tokens name, gathered on the host; 0: the model cannot
@@ -446,8 +447,16 @@ int64_t sw_plan_node_before(const struct sw_plan *plan, int64_t unit, int64_t bu
 /* Returns the number of a unit's buckets: one has the chunk of one number of every rank's shard. */
 int64_t sw_plan_buckets(const struct sw_plan *plan, int64_t unit);
 
+/* The sums of a step over its pairs (arXiv 2305.18290): their losses, the rewards of their chosen and of
+ * their rejected sequences, and how many pairs have the higher reward at the chosen one. */
+enum { SW_PAIR_LOSS, SW_PAIR_CHOSEN, SW_PAIR_REJECTED, SW_PAIR_RIGHT, SW_PAIR_SUMS };
+
+/* Returns the sums of losses that the head hands to the host for one micro-batch. */
+int64_t sw_plan_losses(const struct sw_plan *plan);
+
 /* The summary of a step that ranks exchange, in doubles: its losses, its requests and, unit by unit, the sums of
- * squares of its shard. sw_plan_summary_bytes returns the bytes of it, with those sums or without. */
+ * squares of its shard; then, in a plan for pairs, their sums but the first. sw_plan_summary_bytes returns the bytes of
+ * it, with the sums of squares or without. */
 enum { SW_SUMMARY_LOSS, SW_SUMMARY_REQUESTS, SW_SUMMARY_SQUARE_SUMS };
 int64_t sw_plan_summary_bytes(const struct sw_plan *plan, bool sums);
 
