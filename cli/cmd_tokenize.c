@@ -13,7 +13,7 @@
 struct tokenize_options {
     char *model, *out, *separator, *field, *end, *chat_format, *encoding;
     struct sw_option_list data;
-    bool lines, joined, parse_special, skip_bad, lossy;
+    bool lines, joined, parse_special, skip_bad, lossy, dpo;
     int loss; /* SW_LOSS_... */
     int bos;  /* SW_BOS_... */
     int64_t threads, pack;
@@ -48,6 +48,9 @@ static const struct sw_option options[] = {
      .what = "tokens of chats and prompts that the model learns to write: the assistant's and the completions', or all"},
     {.name = "--skip-bad", .kind = SW_OPTION_FLAG, AT(skip_bad), .group = INPUT,
      .what = "leave out JSON documents that are wrong, count them and go on"},
+    {.name = "--dpo", .kind = SW_OPTION_FLAG, AT(dpo), .group = INPUT,
+     .what = "JSON objects are pairs of a 'chosen' and a 'rejected' reply to a 'prompt', strings or lists of messages; each "
+             "reply gets a sequence of --pack tokens, cut off at its end"},
     {.name = "--bos", .kind = SW_OPTION_CHOICE, AT(bos), .group = INPUT, .initial = "auto", .choices = SW_BOS_CHOICES,
      .what = "token that begins a document but chats, whose template puts it; auto: as the tokenizer does "
              "(TemplateProcessing); yes: in any case, chats too; no: none"},
@@ -78,6 +81,12 @@ static sw_status check(const void *target) {
     const struct tokenize_options *given = target;
     if (given->pack > 0 && given->joined)
         return sw_fail(SW_ERR_ARG, "give either --pack or --joined");
+    if (given->dpo && given->pack == 0)
+        return sw_fail(SW_ERR_ARG, "--dpo gives each reply a sequence of its own; say how long with --pack SEQ");
+    if (given->dpo && (given->field != NULL || given->loss == SW_LOSS_ALL))
+        return sw_fail(SW_ERR_ARG,
+                       "--dpo reads 'prompt', 'chosen' and 'rejected', and only replies count; leave out %s",
+                       given->field != NULL ? "--field" : "--loss all");
     SW_TRY(sw_chat_format_check(given->chat_format));
     SW_TRY(sw_text_coding_check(given->encoding));
     if (given->lines && given->separator != NULL)
@@ -108,6 +117,7 @@ static sw_status run(const void *target) {
                   .chat_format = given->chat_format,
                   .all_loss = given->loss == SW_LOSS_ALL,
                   .skip_bad = given->skip_bad,
+                  .pairs = given->dpo,
                   .coding = {.encoding = given->encoding, .lossy = given->lossy}},
         .end = given->end,
         .bos = given->bos,

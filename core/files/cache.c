@@ -267,3 +267,23 @@ sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, c
     snprintf(name, sizeof name, "%s-%016" PRIx64 ".%s", kind, digest, ending);
     return sw_path_join(out, chars, folder, name);
 }
+
+char *sw_cache_read_file(const char *path, size_t *out_bytes) {
+    struct stat info;
+    char *content = NULL;
+    size_t done = 0;
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0)
+        return NULL;
+    if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
+        content = malloc((size_t)info.st_size);
+    while (content != NULL && done < (size_t)info.st_size) {
+        const ssize_t got = read(file, content + done, (size_t)info.st_size - done);
+        if (got <= 0)
+            break;
+        done += (size_t)got;
+    }
+    close(file);
+    *out_bytes = done;
+    return content;
+}

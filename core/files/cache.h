@@ -28,6 +28,8 @@ sw_status sw_cache_mark(const char *path, const char *member);
 /* Writes the path of a file that is not JSON, named by the digest of its sources, and makes its folder. The file need
  * not exist. */
 sw_status sw_cache_file(const char *kind, uint64_t digest, const char *ending, char *out, size_t chars);
+/* Reads a whole file at a path from sw_cache_file. The caller frees the result; NULL: there is no readable file. */
+char *sw_cache_read_file(const char *path, size_t *out_bytes);
 /* Tells whether a cached file is outside the user's own cache, so that it may disappear at any time. */
 bool sw_cache_is_temporary(const char *path);
 /* Replaces a file at a path from sw_cache_file. Processes may do so at the same time; the last one wins. */

@@ -53,6 +53,7 @@ struct sw_data {
     struct sw_token_stream *validation_stream;
     int64_t vocab, seq;
     uint64_t seed;
+    bool pairs; /* of windows */
     int64_t train_tokens;
     int64_t validation_first; /* first token, in its stream */
     int64_t validation_tokens;
@@ -122,27 +123,6 @@ static int64_t tokens_of(const struct sw_data *data) {
            (data->validation_stream != NULL ? sw_token_stream_tokens(data->validation_stream) : 0);
 }
 
-/* Reads a whole file of the cache. The caller frees the result; NULL: there is no readable file. */
-static char *read_kept(const char *path, size_t *out_bytes) {
-    struct stat info;
-    char *content = NULL;
-    size_t done = 0;
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (file < 0)
-        return NULL;
-    if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0)
-        content = malloc((size_t)info.st_size);
-    while (content != NULL && done < (size_t)info.st_size) {
-        const ssize_t got = read(file, content + done, (size_t)info.st_size - done);
-        if (got <= 0)
-            break;
-        done += (size_t)got;
-    }
-    close(file);
-    *out_bytes = done;
-    return content;
-}
-
 /* Tells whether a kept scan is complete, has this key, and is as long as its ranges say. */
 static bool is_sound(const char *content, size_t bytes, const XXH128_hash_t *key, struct front *out) {
     uint64_t sum;
@@ -210,7 +190,7 @@ static bool kept_scan_load(struct sw_data *data) {
     size_t bytes = 0;
     char *content = NULL;
     if (tokens_of(data) >= FEWEST_TOKENS && key_of(data, &key) && path_of(&key, path))
-        content = read_kept(path, &bytes);
+        content = sw_cache_read_file(path, &bytes);
     const bool is_kept = content != NULL && is_sound(content, bytes, &key, &front) &&
                          take_ranges(data, &front, content + sizeof front) == SW_OK;
     free(content);
@@ -575,9 +555,10 @@ static sw_status divide(struct sw_data *data, int64_t tokens, double percent) {
     data->validation_first = data->train_tokens;
     if (percent > 0)
         SW_TRY(is_packed(data, tokens, &packed));
+    const int64_t grain = data->pairs ? 2 : 1;
     if (!packed)
         return SW_OK;
-    const int64_t sequences = sw_max_i64(1, data->validation_tokens / data->seq);
+    const int64_t sequences = sw_max_i64(grain, data->validation_tokens / data->seq / grain * grain);
     data->validation_tokens = sequences * data->seq + 1;
     data->validation_first = tokens - data->validation_tokens;
     data->train_tokens = data->validation_first + 1;
@@ -722,6 +703,14 @@ static sw_status scan(struct sw_data *data) {
     return SW_OK;
 }
 
+static sw_status check_pairs(const struct sw_data *data) {
+    if (data->pairs && data->stream != NULL)
+        SW_TRY(sw_token_stream_check_pairs(data->stream, data->seq));
+    return data->pairs && data->validation_stream != NULL
+               ? sw_token_stream_check_pairs(data->validation_stream, data->seq)
+               : SW_OK;
+}
+
 sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out) {
     SW_TRY(check_spec(spec));
     struct sw_data *data = calloc(1, sizeof *data);
@@ -730,10 +719,12 @@ sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out) {
     data->vocab = spec->vocab;
     data->seq = spec->seq;
     data->seed = spec->seed;
+    data->pairs = spec->pairs;
     sw_status status = SW_OK;
     SW_TRY_GOTO(open_streams(data, spec), failed);
     SW_TRY_GOTO(check_lengths(data, spec), failed);
     SW_TRY_GOTO(scan(data), failed);
+    SW_TRY_GOTO(check_pairs(data), failed);
     data->window = malloc(((size_t)data->seq + 1) * sizeof *data->window);
     data->marks = malloc((size_t)data->seq);
     if (data->window == NULL || data->marks == NULL) {
@@ -748,7 +739,7 @@ failed:
 }
 
 sw_status sw_data_count_train_tokens(const struct sw_data_spec *spec, int64_t *out) {
-    struct sw_data data = {.vocab = spec->vocab, .seq = spec->seq};
+    struct sw_data data = {.vocab = spec->vocab, .seq = spec->seq, .pairs = spec->pairs};
     SW_TRY(check_spec(spec));
     sw_status status = open_streams(&data, spec);
     if (status == SW_OK)
@@ -823,13 +814,23 @@ static sw_status read_window(struct sw_data *data, sw_data_part part, int64_t fi
     return data_check_unchanged(data, part, first, count + 1);
 }
 
+int64_t sw_data_train_number(const struct sw_data *data, uint64_t position) {
+    assert(data->stream != NULL);
+    const uint64_t grain = data->pairs ? 2 : 1, place = position / grain;
+    const uint64_t places = (uint64_t)sw_data_train_windows(data) / grain;
+    const uint64_t epoch = place / places;
+    return (int64_t)(grain * sw_rng_permute(data->seed, DATA_RNG_STREAM + epoch, place % places, places) +
+                     position % grain);
+}
+
 /* Returns the first token of the window at a position of the endless training stream. */
 static int64_t first_token(const struct sw_data *data, uint64_t position) {
-    assert(data->stream != NULL);
-    const uint64_t windows = (uint64_t)((data->train_tokens - 1) / data->seq);
-    const uint64_t epoch = position / windows;
-    const uint64_t window = sw_rng_permute(data->seed, DATA_RNG_STREAM + epoch, position % windows, windows);
-    return (int64_t)window * data->seq;
+    return sw_data_train_number(data, position) * data->seq;
+}
+
+sw_status sw_data_numbered_window(struct sw_data *data, int64_t number, struct sw_tokens out) {
+    assert(number >= 0 && number < sw_data_train_windows(data));
+    return read_window(data, SW_DATA_TRAINING, number * data->seq, data->seq, out);
 }
 
 sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out) {

@@ -23,12 +23,14 @@ struct sw_data_spec {
     double validation_percent;   /* share of the data's end used for validation, in [0, 50]; 0: none */
     const char *validation_file; /* validation data in a file of its own; NULL: none */
     uint64_t seed;
+    bool pairs; /* each two windows are the chosen and the rejected sequence of a pair, which stay together */
 };
 
 /* Opens and checks the data. Files must exist and hold whole tokens, at least one window for training, and one for
  * validation if it is asked for. No token may be outside the vocabulary (all data are read once), and masks and
- * documents must leave something to learn. F.mask next to a file F has a byte per token, 0 for a token without a loss.
- * F.doc lists where documents begin (token_stream.h); the first token of a document has no loss. */
+ * documents must leave something to learn. Pairs must be as sw_packer_add_alone writes them. F.mask next to a file F
+ * has a byte per token, 0 for a token without a loss. F.doc lists where documents begin (token_stream.h); the first
+ * token of a document has no loss. */
 sw_status sw_data_open(const struct sw_data_spec *spec, struct sw_data **out);
 void sw_data_close(struct sw_data *data);
 /* Counts the tokens of the training part by the lengths of the files. Makes those checks of sw_data_open that need no
@@ -64,6 +66,9 @@ sw_status sw_data_check_digest(const struct sw_data *data, uint64_t digest);
  * in place since the opening, by file and position. Windows are disjoint except for one token. Each epoch visits every
  * window once, in a new order. */
 sw_status sw_data_train_window(struct sw_data *data, uint64_t position, struct sw_tokens out);
+/* Return the number of that window in the order of the data, and read a window by its number. */
+int64_t sw_data_train_number(const struct sw_data *data, uint64_t position);
+sw_status sw_data_numbered_window(struct sw_data *data, int64_t number, struct sw_tokens out);
 /* Counts the targets of that window that have a loss, without reading its tokens. */
 sw_status sw_data_train_targets(struct sw_data *data, uint64_t position, int64_t *out);
 /* Tells whether the training part has a loss for a token. Reads at most SW_DATA_LOOKED_BLOCKS blocks, evenly spread. */

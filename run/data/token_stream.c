@@ -580,6 +580,40 @@ static const struct sw_data_file *file_of(const struct source *source, int which
     return files[which];
 }
 
+/* Tells whether the marks of a sequence are those of one document, which has a loss, and of its padding. */
+static bool is_one_of_pair(const uint8_t *marks, int64_t seq) {
+    bool learns = false, pads = false, is_one = (marks[0] & SW_TOKEN_BEGINS_DOCUMENT) != 0;
+    is_one &= (marks[0] & (SW_TOKEN_PADDING | SW_TOKEN_SPLIT | SW_TOKEN_CONTINUES)) == 0;
+    for (int64_t i = 1; i < seq; i++) {
+        const bool begins = (marks[i] & SW_TOKEN_BEGINS_DOCUMENT) != 0;
+        is_one &= !begins || (!pads && (marks[i] & SW_TOKEN_PADDING) != 0);
+        pads |= begins;
+        learns |= !pads && (marks[i] & SW_TOKEN_LEARNT) != 0;
+    }
+    return is_one && learns;
+}
+
+sw_status sw_token_stream_check_pairs(struct sw_token_stream *stream, int64_t seq) {
+    const int64_t sequences = (stream->tokens - 1) / seq;
+    bool is_right = stream->tokens % seq == 1 % seq && sequences % 2 == 0;
+    int64_t bad = stream->tokens - 1;
+    uint8_t *marks = malloc((size_t)seq);
+    sw_status status = marks != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory to check the pairs");
+    for (int64_t s = 0; status == SW_OK && is_right && s < sequences; s++) {
+        bad = s * seq;
+        status = sw_token_stream_read_marks(stream, bad, seq, marks);
+        is_right = status == SW_OK && is_one_of_pair(marks, seq);
+    }
+    free(marks);
+    if (status != SW_OK || is_right)
+        return status;
+    const struct sw_token_location at = sw_token_stream_locate(stream, bad);
+    return sw_fail(SW_ERR_ARG,
+                   "%s is no file of pairs in sequences of %lld tokens, as token %lld shows; make it with spillway "
+                   "tokenize --dpo --pack %lld",
+                   at.file, (long long)seq, (long long)at.index, (long long)seq);
+}
+
 bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first, int64_t count,
                              struct sw_data_file *out) {
     const struct source *end = stream->sources + stream->source_count;

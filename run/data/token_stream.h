@@ -82,6 +82,10 @@ struct sw_token_beside sw_token_stream_beside(const struct sw_token_stream *stre
 /* Reads the marks of a range, as sw_token_stream_read reads its tokens. */
 sw_status sw_token_stream_read_marks(struct sw_token_stream *stream, int64_t first, int64_t count, uint8_t *out);
 
+/* Refuses a stream that is not pairs: sequences of `seq` tokens, two a pair, each of one document with a loss and its
+ * padding, and one token after the last (sw_packer_add_alone in text/documents/token_writer.h). Reads all marks. */
+sw_status sw_token_stream_check_pairs(struct sw_token_stream *stream, int64_t seq);
+
 /* Tells whether a file of a range, or a companion, has another size or other times than at its opening. *out describes
  * the first such file as it is now. */
 bool sw_token_stream_changed(const struct sw_token_stream *stream, int64_t first, int64_t count,

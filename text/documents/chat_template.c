@@ -605,7 +605,8 @@ sw_status sw_marked_text_append(struct sw_marked_text *marked, struct sw_text te
 void sw_marked_text_clear(struct sw_marked_text *marked) {
     marked->text.bytes = 0;
     marked->parts = 0;
-    marked->closed = marked->continues = marked->goes_on = false;
+    marked->closed = marked->continues = marked->goes_on = marked->chosen = false;
+    marked->line = 0;
     marked->from = NULL;
 }
 

@@ -22,6 +22,8 @@ struct sw_marked_text {
     bool closed;        /* the text has its own end, as a chat does: no token is appended */
     bool continues;     /* the text is a later part of a document */
     bool goes_on;       /* more of the document follows */
+    bool chosen;        /* the next document is rejected in favour of this one */
+    int64_t line;       /* where the document is in its file, from 1; 0: unknown */
     const char *from;   /* name of its file, borrowed; NULL: unknown */
 };
 

@@ -161,6 +161,11 @@ static sw_status json_check_members(const json_t *object, const char *const *kno
         const bool matters_if_said = !place.chosen && does_matter(name);
         if (matters_if_said && !says_something(member))
             continue;
+        if (matters_if_said && (strcasecmp(name, "chosen") == 0 || strcasecmp(name, "rejected") == 0))
+            return sw_fail(SW_ERR_UNSUPPORTED,
+                           "%s has %s%s'%s', as pairs of replies do: --dpo trains on them, and --skip-bad leaves such "
+                           "lines out",
+                           place.where, place.what != NULL ? place.what : "", place.what != NULL ? " with " : "", name);
         if (matters_if_said || (!place.chosen && concerns_loss(name, place.what != NULL || json_is_boolean(member))))
             return sw_fail(SW_ERR_UNSUPPORTED,
                            "%s has %s%s'%s', which this version does not read; take it out of the data, or leave such "
@@ -761,6 +766,86 @@ static sw_status append_text(const struct reading *r, const struct found *found)
     return put_string(&r->out->text, found->value);
 }
 
+/* The replies of a pair, or lists of messages, and what both follow. Borrowed. */
+struct pair {
+    const json_t *prompt, *reply[2];
+};
+
+/* Reads a pair of strings, or of lists with a prompt in a list of its own. */
+static sw_status append_reply(const struct reading *r, const json_t *prompt, const json_t *reply) {
+    const char *name = r->rules->pair == SW_JSON_CHOSEN ? "chosen" : "rejected";
+    if (json_string_length(reply) == 0 && json_array_size(reply) == 0)
+        return sw_fail(SW_ERR_ARG, "%s has an empty '%s', so there is nothing to compare", r->where, name);
+    if (json_is_array(reply))
+        return append_chat(r, (struct sw_chat_lists){.prompt = prompt, .messages = reply});
+    SW_TRY(refuse_system(r, "a 'prompt' of text"));
+    return completion_append_json(prompt, reply, false, r->where, r->out);
+}
+
+/* Returns how many messages two lists have in common at their beginnings, of which each keeps one for itself. */
+static size_t count_common(const json_t *first, const json_t *second) {
+    const size_t a = json_array_size(first), b = json_array_size(second), least = a < b ? a : b;
+    size_t common = 0;
+    while (common + 1 < least && json_equal(json_array_get(first, common), json_array_get(second, common)))
+        common++;
+    return common;
+}
+
+static json_t *part_of(const json_t *list, size_t first, size_t end) {
+    json_t *part = json_array();
+    for (size_t i = first; part != NULL && i < end; i++)
+        if (json_array_append(part, json_array_get(list, i)) != 0) {
+            json_decref(part);
+            return NULL;
+        }
+    return part;
+}
+
+/* Takes what both lists begin with as the prompt. */
+static sw_status append_shared(const struct reading *r, const struct pair *pair) {
+    const size_t common = count_common(pair->reply[0], pair->reply[1]);
+    const json_t *whole = pair->reply[r->rules->pair == SW_JSON_REJECTED];
+    if (common == 0 && json_array_size(whole) > 0)
+        return sw_fail(
+            SW_ERR_ARG,
+            "%s has no 'prompt', and 'chosen' and 'rejected' begin with different messages; put the messages "
+            "that both answer into 'prompt'",
+            r->where);
+    json_t *prompt = part_of(whole, 0, common), *reply = part_of(whole, common, json_array_size(whole));
+    const sw_status status = prompt == NULL || reply == NULL ? sw_fail(SW_ERR_NOMEM, "no memory for a chat")
+                                                             : append_reply(r, prompt, reply);
+    json_decref(prompt);
+    json_decref(reply);
+    return status;
+}
+
+static sw_status append_preference(const struct reading *r) {
+    static const char *const known[] = {"prompt", "chosen", "rejected", "system", "system_prompt", NULL};
+    const struct pair pair = {.prompt = sw_json_member(r->object, "prompt"),
+                              .reply = {sw_json_member(r->object, "chosen"), sw_json_member(r->object, "rejected")}};
+    const json_t *system;
+    for (int i = 0; i < 2; i++)
+        if (pair.reply[i] == NULL)
+            return sw_fail(SW_ERR_ARG, "%s has no '%s'; --dpo compares a 'chosen' with a 'rejected' reply", r->where,
+                           i == 0 ? "chosen" : "rejected");
+    SW_TRY(check_members(r, known, false));
+    const bool texts = json_is_string(pair.reply[0]) && json_is_string(pair.reply[1]);
+    const bool lists = json_is_array(pair.reply[0]) && json_is_array(pair.reply[1]);
+    if (!texts && !lists)
+        return sw_fail(SW_ERR_ARG, "%s: 'chosen' and 'rejected' are both strings or both lists of messages", r->where);
+    if (texts && !json_is_string(pair.prompt))
+        return sw_fail(SW_ERR_ARG, "%s: 'chosen' and 'rejected' are strings and need a 'prompt' that is one", r->where);
+    if (lists && pair.prompt != NULL && !json_is_array(pair.prompt) && !json_is_string(pair.prompt))
+        return sw_fail(SW_ERR_ARG, "%s: 'prompt' is no list of messages", r->where);
+    SW_TRY(read_system(r, &system));
+    if (lists && system != NULL)
+        return sw_fail(SW_ERR_UNSUPPORTED, "%s has 'system' with a pair; make it the first message of 'prompt'",
+                       r->where);
+    return lists && !json_is_array(pair.prompt)
+               ? append_shared(r, &pair)
+               : append_reply(r, pair.prompt, pair.reply[r->rules->pair == SW_JSON_REJECTED]);
+}
+
 static sw_status append_found(const struct reading *r, const struct found *found) {
     switch (found->kind) {
     case CHAT: return append_messages(r, found);
@@ -779,6 +864,8 @@ sw_status sw_json_append_document(const json_t *object, const struct sw_json_rul
     if (!json_is_object(object))
         return sw_fail(SW_ERR_ARG, "%s is %s; each document is an object, such as {\"messages\": [...]}", where,
                        json_is_array(object) ? "a list" : "no object");
+    if (rules->pair != SW_JSON_NO_PAIR)
+        return append_preference(&r);
     SW_TRY(find_schema(&r, &found));
     const bool is_chosen = found.name != NULL && rules->field != NULL && strcmp(found.name, rules->field) == 0;
     SW_TRY(append_found(&r, &found));

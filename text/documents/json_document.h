@@ -53,7 +53,11 @@ struct sw_chat_reading {
 sw_status sw_chat_append_json(const struct sw_chat_lists *lists, const struct sw_chat_reading *how,
                               struct sw_marked_text *out);
 
+/* The documents of a pair of replies. */
+typedef enum { SW_JSON_NO_PAIR, SW_JSON_CHOSEN, SW_JSON_REJECTED } sw_json_pair;
+
 struct sw_json_rules {
+    sw_json_pair pair; /* which document of a pair an object becomes; SW_JSON_NO_PAIR: objects are no pairs */
     const char *field; /* the member that has the text or a list of messages; NULL: by the schemas below */
     bool all_loss;
     /* Returns the style of chats in *out. If the model has no chat template, *out is NULL if the chat is not `needed`,
@@ -70,7 +74,12 @@ struct sw_json_rules {
  *  - 'question', 'query' or 'input' with 'output', 'response' or 'answer', which may follow an 'instruction' too: a
  * chat of one question;
  *  - 'text'. Together with one of the others it is passed over, as a rendered copy.
- * Refuses an object that has two schemas or none, and members that could matter. */
+ * Refuses an object that has two schemas or none, and members that could matter.
+ *
+ * With rules->pair it becomes the chosen or the rejected document of a pair, in one of trl's forms: 'prompt', 'chosen'
+ * and 'rejected' are three strings, or three lists of messages; or 'chosen' and 'rejected' are lists that begin with
+ * the same messages, which are the prompt then, and a 'prompt' of text is a copy of them. The loss is that of a prompt
+ * with its completion. */
 sw_status sw_json_append_document(const json_t *object, const struct sw_json_rules *rules, const char *where,
                                   struct sw_json_passed *passed, struct sw_marked_text *out);
 

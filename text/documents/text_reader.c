@@ -347,6 +347,8 @@ struct sw_text_reader {
     struct sw_chat_style chat; /* chosen when the first chat is read */
     bool chat_failed;          /* the model has no chat format */
     enum { NOT_LOOKED, NO_TEMPLATE, HAS_TEMPLATE } template;
+    struct sw_marked_text rejected; /* pairs: the document after the one that was read last */
+    bool has_rejected;
     struct sw_json_passed passed; /* members of objects that were passed over */
     struct sw_text_buffer rest;   /* of the document, after the part that was read last */
     bool within;                  /* more of a document follows */
@@ -397,6 +399,7 @@ void sw_text_reader_close(struct sw_text_reader *reader) {
     text_pieces_close(reader->pieces);
     sw_chat_style_release(&reader->chat);
     sw_json_passed_release(&reader->passed);
+    sw_marked_text_release(&reader->rejected);
     free(reader->rest.data);
     free(reader);
 }
@@ -496,11 +499,25 @@ static sw_status check_utf8(struct sw_text line, const char *where) {
                    where, (unsigned char)line.data[valid], valid);
 }
 
+/* Appends the document of an object, or both documents of a pair: the second is kept for the next call. */
+static sw_status append_object(struct sw_text_reader *reader, const json_t *object, const char *where,
+                               struct sw_marked_text *out) {
+    struct sw_json_rules rules = {
+        .field = reader->rules.field, .all_loss = reader->rules.all_loss, .chat_style = chat_style, .context = reader};
+    if (!reader->rules.pairs)
+        return sw_json_append_document(object, &rules, where, &reader->passed, out);
+    rules.pair = SW_JSON_CHOSEN;
+    SW_TRY(sw_json_append_document(object, &rules, where, &reader->passed, out));
+    rules.pair = SW_JSON_REJECTED;
+    sw_marked_text_clear(&reader->rejected);
+    SW_TRY(sw_json_append_document(object, &rules, where, &reader->passed, &reader->rejected));
+    reader->has_rejected = out->chosen = true;
+    return SW_OK;
+}
+
 static sw_status append_json(struct sw_text_reader *reader, const struct sw_text_piece_read *piece,
                              struct sw_marked_text *out) {
     char where[PATH_MAX + 32];
-    const struct sw_json_rules rules = {
-        .field = reader->rules.field, .all_loss = reader->rules.all_loss, .chat_style = chat_style, .context = reader};
     (void)snprintf(where, sizeof where, "%s:%lld", reader->path, (long long)piece->line);
     if (piece->too_long)
         return sw_fail(SW_ERR_ARG, "%s is longer than %d MiB, which is the most that a document of JSON may have",
@@ -510,16 +527,21 @@ static sw_status append_json(struct sw_text_reader *reader, const struct sw_text
     const struct sw_json_source source = {
         .text = piece->text.data, .bytes = piece->text.bytes, .name = where, .bad = SW_ERR_ARG, .kind = SW_JSON_DATA};
     SW_TRY(sw_json_decode(source, &object));
-    const sw_status status = sw_json_append_document(object, &rules, where, &reader->passed, out);
+    const sw_status status = append_object(reader, object, where, out);
     json_decref(object);
+    out->line = reader->rejected.line = piece->line;
     return status;
+}
+
+void sw_text_reader_leave_out(struct sw_text_reader *reader, sw_status status) {
+    if (reader->skipped++ < MOST_SKIPS_SAID)
+        sw_log_warn("left out: %s", sw_error_message(status));
+    sw_error_clear();
 }
 
 /* Leaves out a line that is wrong. Logs the reason for the first few. */
 static void skip_line(struct sw_text_reader *reader, sw_status status, struct sw_marked_text *out) {
-    if (reader->skipped++ < MOST_SKIPS_SAID)
-        sw_log_warn("left out: %s", sw_error_message(status));
-    sw_error_clear();
+    sw_text_reader_leave_out(reader, status);
     sw_marked_text_clear(out);
 }
 
@@ -633,6 +655,14 @@ static void close_file(struct sw_text_reader *reader) {
 sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_text *out, bool *out_end) {
     *out_end = false;
     sw_marked_text_clear(out);
+    if (reader->has_rejected) {
+        const struct sw_marked_text emptied = *out;
+        *out = reader->rejected;
+        reader->rejected = emptied;
+        reader->has_rejected = false;
+        out->from = reader->path;
+        return SW_OK;
+    }
     while (out->text.bytes == 0) {
         bool file_ended;
         if (reader->pieces == NULL && reader->next_file == reader->file_count) {
@@ -642,6 +672,8 @@ sw_status sw_text_reader_next(struct sw_text_reader *reader, struct sw_marked_te
         if (reader->pieces == NULL)
             SW_TRY(open_next(reader));
         const bool is_plain = text_pieces_form(reader->pieces) == SW_TEXT_PLAIN;
+        if (is_plain && reader->rules.pairs)
+            return sw_fail(SW_ERR_ARG, "%s is plain text; --dpo needs pairs in .jsonl or .json files", reader->path);
         out->continues = reader->within;
         SW_TRY(is_plain ? read_text(reader, &out->text, &file_ended) : read_json(reader, out, &file_ended));
         out->goes_on = reader->within;

@@ -54,6 +54,8 @@ struct sw_text_rules {
     const struct sw_tokenizer *tokenizer; /* NULL: chats are refused; borrowed */
     const char *model;                    /* folder whose chat template is the chats' format */
     const char *chat_format;              /* name of a format, or "auto" for the template's */
+    bool
+        pairs; /* objects are pairs of replies (json_document.h), and each makes two documents; other text is refused */
     bool all_loss;                /* all of their tokens have a loss, not only those of replies and completions */
     bool skip_bad;                /* count and leave out an object that is wrong */
     struct sw_text_coding coding; /* of all files */
@@ -84,6 +86,7 @@ struct sw_text_position {
     int64_t beside;    /* sw_json_passed */
     int64_t has_chats; /* 1: chats were read, in the format of sw_text_reader_chat_style */
 };
+/* Not between the two documents of a pair. */
 struct sw_text_position sw_text_reader_position(const struct sw_text_reader *reader);
 /* Takes a reader from which nothing was read to a position. */
 sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_text_position *position);
@@ -91,6 +94,8 @@ sw_status sw_text_reader_go_to(struct sw_text_reader *reader, const struct sw_te
 int64_t sw_text_reader_bytes(const struct sw_text_reader *reader);      /* size of all files */
 int64_t sw_text_reader_bytes_read(const struct sw_text_reader *reader); /* so far */
 int64_t sw_text_reader_skipped(const struct sw_text_reader *reader);    /* lines that were left out so far */
+/* Logs and counts documents that are left out because of an error, which it clears; --skip-bad allows it. */
+void sw_text_reader_leave_out(struct sw_text_reader *reader, sw_status status);
 /* Returns how many times U+FFFD replaced something invalid in the encoding. */
 int64_t sw_text_reader_replaced(const struct sw_text_reader *reader);
 /* Logs which members of objects were passed over, and how instructions were written. */

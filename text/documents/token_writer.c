@@ -582,6 +582,12 @@ sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *to
     return SW_OK;
 }
 
+sw_status sw_packer_add_alone(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss) {
+    assert(packer->open == 0 && tokens->count <= packer->seq);
+    SW_TRY(append(&packer->sequence[0], tokens, loss, 0));
+    return write_packed(packer, &packer->sequence[0]);
+}
+
 sw_status sw_packer_add_part(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss,
                              bool ends) {
     struct sw_token_list *pending = &packer->pending;

@@ -72,6 +72,8 @@ sw_status sw_packer_open(struct sw_token_writer *writer, int64_t seq, int32_t pa
 /* Adds a document to the open sequence in which it leaves the least room. A document longer than a sequence is split
  * into whole sequences and a rest, as documents of their own. */
 sw_status sw_packer_add(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss);
+/* Writes a document of at most a sequence as a sequence of its own, filled up. */
+sw_status sw_packer_add_alone(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss);
 /* Adds a part of a document; more follows unless `ends` is set. The packer must not be saved between two parts. */
 sw_status sw_packer_add_part(struct sw_packer *packer, const struct sw_token_list *tokens, struct sw_text loss,
                              bool ends);

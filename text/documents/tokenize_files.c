@@ -110,6 +110,14 @@ static sw_status open_sample(struct sample *s) {
     return sw_text_encoder_create(s->model.tokenizer, &s->encoder);
 }
 
+/* Cuts off what a sequence of a pair has no room for. */
+static void cut(int64_t seq, struct sw_token_list *tokens, struct sw_text_buffer *loss) {
+    if (tokens->count <= (size_t)seq)
+        return;
+    tokens->count = (size_t)seq;
+    loss->bytes = (size_t)seq;
+}
+
 static sw_status encode_sample(struct sample *s) {
     s->tokens.count = s->loss.bytes = 0;
     return sw_document_encode(s->encoder, &s->text, &s->frame, &s->tokens, &s->loss);
@@ -132,7 +140,11 @@ static sw_status read_sample(struct sample *s) {
             s->bytes = before;
             return SW_OK;
         }
-        if (s->packer != NULL)
+        if (s->spec->rules.pairs)
+            cut(s->spec->pack_seq, &s->tokens, &s->loss);
+        if (s->spec->rules.pairs)
+            SW_TRY(sw_packer_add_alone(s->packer, &s->tokens, sw_text_of_buffer(&s->loss)));
+        else if (s->packer != NULL)
             SW_TRY(sw_packer_add(s->packer, &s->tokens, sw_text_of_buffer(&s->loss)));
     }
 }
@@ -377,12 +389,15 @@ static void encode_share(void *context, int64_t index, int thread) {
 
 static sw_status read_batch(struct work *w, bool *out_end) {
     size_t bytes = 0;
-    for (w->documents = 0; w->documents < BATCH_DOCUMENTS && bytes < BATCH_BYTES; w->documents++) {
+    static_assert(BATCH_DOCUMENTS % 2 == 0, "a batch has whole pairs");
+    bool within_pair = false;
+    for (w->documents = 0; w->documents < BATCH_DOCUMENTS && (bytes < BATCH_BYTES || within_pair); w->documents++) {
         struct document *document = &w->document[w->documents];
         document->status = SW_OK;
         SW_TRY(sw_text_reader_next(w->reader, &document->text, out_end));
         if (*out_end)
             return SW_OK;
+        within_pair = document->text.chosen;
         bytes += document->text.text.bytes;
         w->journal.text_bytes += (int64_t)document->text.text.bytes;
     }
@@ -401,6 +416,35 @@ static sw_status put(struct work *w, const struct document *document) {
         return sw_packer_add(w->packer, &document->tokens, loss);
     return text->continues ? sw_token_writer_add_more(w->writer, &document->tokens, loss)
                            : sw_token_writer_add(w->writer, &document->tokens, loss);
+}
+
+/* Checks that a sequence of a pair still has a token with a loss; the first of a document has none. */
+static sw_status check_sequence(const struct work *w, const struct document *document, const char *name) {
+    for (size_t i = 1; i < document->loss.bytes; i++)
+        if (document->loss.data[i] == 1)
+            return SW_OK;
+    return sw_fail(SW_ERR_ARG,
+                   "%s:%lld has a prompt that leaves no room for '%s' in a sequence of %lld tokens; make sequences "
+                   "longer, or leave such pairs out with --skip-bad",
+                   document->text.from, (long long)document->text.line, name, (long long)w->spec->pack_seq);
+}
+
+/* Writes a pair as two sequences, as trl does: what is beyond a sequence is cut off at its end. */
+static sw_status put_pair(struct work *w, struct document *chosen, struct document *rejected) {
+    cut(w->spec->pack_seq, &chosen->tokens, &chosen->loss);
+    cut(w->spec->pack_seq, &rejected->tokens, &rejected->loss);
+    sw_status status = check_sequence(w, chosen, "chosen");
+    if (status == SW_OK)
+        status = check_sequence(w, rejected, "rejected");
+    if (status == SW_ERR_ARG && w->spec->rules.skip_bad) {
+        sw_text_reader_leave_out(w->reader, status);
+        return SW_OK;
+    }
+    SW_TRY(status);
+    w->journal.put += 2;
+    w->unended |= w->frame.end < 0 && !chosen->text.closed;
+    SW_TRY(sw_packer_add_alone(w->packer, &chosen->tokens, sw_text_of_buffer(&chosen->loss)));
+    return sw_packer_add_alone(w->packer, &rejected->tokens, sw_text_of_buffer(&rejected->loss));
 }
 
 /* Flushes what was written, and records how far the work has come. */
@@ -492,9 +536,14 @@ static sw_status encode_all(struct work *w) {
         sw_team_finish(w->team);
         for (int64_t i = 0; i < w->documents; i++) {
             struct document *document = &w->document[i];
-            if (document->status != SW_OK)
-                return sw_fail(document->status, "%s: %s", document->text.from, document->message);
-            SW_TRY(put(w, document));
+            const struct document *last = document->text.chosen ? document + 1 : document;
+            const struct document *failed = document->status != SW_OK ? document : last;
+            if (failed->status != SW_OK)
+                return sw_fail(failed->status, "%s: %s", failed->text.from, failed->message);
+            if (document->text.chosen)
+                SW_TRY(put_pair(w, document, document + 1));
+            else if (!w->spec->rules.pairs)
+                SW_TRY(put(w, document));
             if (document->text.text.room > KEPT_BYTES || document->tokens.room > KEPT_BYTES)
                 release_document(document);
         }
@@ -525,6 +574,8 @@ static void digest_flags(const struct work *w, XXH3_state_t *hash) {
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         sw_digest_text(hash, texts[i]);
     XXH3_64bits_update(hash, numbers, sizeof numbers);
+    if (rules->pairs)
+        sw_digest_text(hash, "pairs");
 }
 
 static sw_status digest_inputs(const struct work *w, XXH3_state_t *hash) {
