@@ -157,7 +157,10 @@ static sw_status measure(struct evaluator *e, struct measured *out) {
         .tensor_ranks = e->tensor_ranks,
         .max_tokens = e->given->most_tokens == SW_OPTION_AUTO ? INT64_MAX : e->given->most_tokens};
     const int64_t start_ns = sw_now_ns();
-    SW_TRY(sw_evaluate(&evaluation, &out->loss, &out->tokens));
+    struct sw_evaluated found;
+    SW_TRY(sw_evaluate(&evaluation, &found));
+    out->loss = found.loss;
+    out->tokens = found.tokens;
     out->seconds = (double)(sw_now_ns() - start_ns) / 1e9;
     /* A perplexity that overflows is as useless as NaN, and JSON cannot hold it. */
     if (!isfinite(out->loss) || !isfinite(exp(out->loss)))

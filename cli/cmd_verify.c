@@ -4,6 +4,7 @@
 #include "io/store/store.h"
 #include "run/folder/frozen.h"
 #include "run/folder/run.h"
+#include "run/reference.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -49,6 +50,8 @@ static sw_status open_stores(struct verification *v) {
         status = sw_model_units(&run.config, run.settings.tiles, run.optimizer, &run.settings.tuning, &v->units);
     if (status == SW_OK)
         status = sw_frozen_open(v->given->from, &run, v->units, &v->frozen);
+    if (status == SW_OK)
+        status = sw_reference_check(v->given->from, &run);
     v->bad_files = status == SW_OK ? sw_run_damaged_copies(v->given->from, run.model_files) : NULL;
     sw_run_release(&run);
     return status;

@@ -46,7 +46,7 @@ struct sw_job_change sw_job_same(const struct sw_job *job) {
 static bool same_shape(const struct sw_model_shape *a, const struct sw_model_shape *b) {
     return a->type == b->type && a->batch == b->batch && a->seq == b->seq && a->tiles == b->tiles &&
            a->tensor_ranks == b->tensor_ranks && a->tensor_rank == b->tensor_rank && a->optimizer == b->optimizer &&
-           a->fp8 == b->fp8 && sw_tuning_same(&a->tuning, &b->tuning);
+           a->fp8 == b->fp8 && a->dpo_beta == b->dpo_beta && sw_tuning_same(&a->tuning, &b->tuning);
 }
 
 static sw_status resolve(struct sw_job *job) {
@@ -594,8 +594,8 @@ static bool find_smaller(const struct sw_job *job, char flags[FLAGS_CHARS]) {
     const struct sw_settings *given = job->settings;
     struct sw_job_change change = sw_job_same(job);
     struct sw_settings *tried = &change.settings;
-    tried->micro_batch = 1;
-    bool found = given->micro_batch > 1 && fits(job, &change);
+    tried->micro_batch = given->dpo ? 2 : 1;
+    bool found = given->micro_batch > tried->micro_batch && fits(job, &change);
     if (!found && given->recompute != SW_OPTION_RECOMPUTE_ALL) {
         tried->recompute = SW_OPTION_RECOMPUTE_ALL;
         found = fits(job, &change);
@@ -606,7 +606,8 @@ static bool find_smaller(const struct sw_job *job, char flags[FLAGS_CHARS]) {
     }
     int chars = 0;
     if (tried->micro_batch != given->micro_batch)
-        chars += snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --micro-batch 1");
+        chars += snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --micro-batch %lld",
+                          (long long)tried->micro_batch);
     if (tried->recompute != given->recompute)
         chars += snprintf(flags + chars, (size_t)(FLAGS_CHARS - chars), " --recompute all");
     if (tried->seq != given->seq)
@@ -617,9 +618,10 @@ static bool find_smaller(const struct sw_job *job, char flags[FLAGS_CHARS]) {
 /* Returns the next smaller micro-batch that divides a step, or 0. */
 static int64_t next_micro_batch(const struct sw_settings *settings) {
     const int64_t sequences = settings->batch_tokens / settings->seq;
-    int64_t next = settings->micro_batch - 1;
+    const int64_t step = settings->dpo ? 2 : 1;
+    int64_t next = settings->micro_batch - step;
     while (next > 0 && sequences % next != 0)
-        next--;
+        next -= step;
     return next;
 }
 

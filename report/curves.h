@@ -20,7 +20,9 @@
     OF(lanes, REAL, write) OF(lanes, REAL, update) OF(lanes, REAL, comm) \
     OF(bytes, INT, nvme_read) OF(bytes, INT, nvme_write) OF(bytes, INT, upload) OF(bytes, INT, download) \
     OF(bytes, INT, comm) \
-    OF(peak, INT, device) OF(peak, INT, host) OF(peak, INT, nvme)
+    OF(peak, INT, device) OF(peak, INT, host) OF(peak, INT, nvme) \
+    OF(rewards, INT, pairs) OF(rewards, REAL, chosen) OF(rewards, REAL, rejected) OF(rewards, REAL, margin) \
+    OF(rewards, REAL, accuracy)
 /* clang-format on */
 
 /* The numbers of a line: the fields of a step, and those of an evaluation. docs/json.md has their names. */
@@ -45,7 +47,9 @@ enum {
     SW_LOG_BYTE_COUNT = 5,
     SW_LOG_PEAKS = SW_LOG_BYTES + SW_LOG_BYTE_COUNT,
     SW_LOG_PEAK_COUNT = 3,
-    SW_LOG_STEP_COLUMNS = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT,
+    SW_LOG_REWARDS = SW_LOG_PEAKS + SW_LOG_PEAK_COUNT, /* only with --dpo, and last in a line */
+    SW_LOG_REWARD_COUNT = 5,
+    SW_LOG_STEP_COLUMNS = SW_LOG_REWARDS + SW_LOG_REWARD_COUNT,
     SW_LOG_VAL_LOSS = SW_LOG_STEP_COLUMNS,
     SW_LOG_VAL_TOKENS,
     SW_LOG_COLUMNS,

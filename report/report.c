@@ -242,6 +242,8 @@ static void put_columns(FILE *to, const struct sw_curves *curves) {
     put_group(to, "lanes", curves, by_second, SW_LOG_LANES, SW_LOG_LANE_COUNT);
     put_group(to, "rates", curves, by_second, SW_LOG_BYTES, SW_LOG_BYTE_COUNT);
     put_group(to, "peaks", curves, most_of, SW_LOG_PEAKS, SW_LOG_PEAK_COUNT);
+    if (curves->last.value[SW_LOG_REWARDS] > 0.0) /* pairs: a run with --dpo */
+        put_group(to, "rewards", curves, mean_of, SW_LOG_REWARDS, SW_LOG_REWARD_COUNT);
 }
 
 static void put_evaluations(FILE *to, const struct sw_curves *curves) {

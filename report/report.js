@@ -487,14 +487,30 @@ function lossSeries() {
 function drawCurves() {
     const parent = byId("curves"), several = runs.length > 1 && runs.length <= MANY, clips = new Set(runs.map(run => run.settings.clip));
     const clip = clips.size === 1 && runs[0].settings.clip > 0 ? {level: runs[0].settings.clip} : {};
-    addChart(parent, {title: "Loss", unit: "nats a token", wide: true, keys: runs.length <= MANY, text: value => digits(value, 4), tip: loss,
+    const compares = runs.some(run => run.rewards);
+    addChart(parent, {title: "Loss", unit: compares ? "nats a pair" : "nats a token", wide: true, keys: runs.length <= MANY, text: value => digits(value, 4), tip: loss,
                       now: () => ({log: view.log})}, lossSeries);
+    if (compares) {
+        addChart(parent, {title: "Rewards", unit: "beta times the change of a reply's log-probability", text: small, keys: true}, rewardSeries);
+        addChart(parent, {title: "Accuracy", unit: "pairs whose chosen reply has the higher reward", text: percent, fromZero: true, most: 1,
+                          keys: several}, () => comparingRuns().map(run => ({name: run.short, color: run.color, x: alongAxis(run),
+                                                                           y: smooth(run.rewards.accuracy)})));
+    }
     addChart(parent, {title: "Gradient norm", unit: clip.level ? `before clipping; dashed: --clip ${clip.level}` : "before clipping",
                       text: small, fromZero: true, keys: several, ...clip}, column("grad_norm", spread("grad_norm")));
     addChart(parent, {title: "Steps clipped", unit: "share", text: percent, fromZero: true, most: 1, keys: several}, clippedSeries);
     addChart(parent, {title: "Learning rate", text: small, fromZero: true, keys: several}, column("lr"));
     addChart(parent, {title: "Throughput", unit: "tokens a second", text: rate, fromZero: true, keys: several},
              column("tokens_per_second", spread("tokens_per_second")));
+}
+
+const comparingRuns = () => shownRuns().filter(run => run.rewards);
+
+// Of several runs only the margins: three curves a run would hide each other.
+function rewardSeries() {
+    const found = comparingRuns(), names = found.length > 1 ? ["margin"] : ["margin", "chosen", "rejected"];
+    return found.flatMap(run => names.map((name, i) => ({name: found.length > 1 ? `${run.short}, ${name}` : name, x: alongAxis(run),
+        y: smooth(run.rewards[name]), color: found.length > 1 ? run.color : `var(--c${i})`})));
 }
 
 // The share among the steps around each point: with one step a point, it would be a fence of zeros and ones.

@@ -20,6 +20,7 @@
 #include "io/store/store.h"
 #include "run/exports.h"
 #include "run/folder/frozen.h"
+#include "run/reference.h"
 #include "run/samples.h"
 #include "run/signals.h"
 #include "run/steplog.h"
@@ -203,8 +204,8 @@ struct loop {
 /* The time between two checks of the names of the run's files. */
 #define LOOK_NS INT64_C(1000000000)
 
-/* Fills in this rank's sequences of a step, and counts the targets of all ranks that have a loss after masks and
- * documents. */
+/* Fills in this rank's sequences of a step, and counts what its loss is a mean over: the targets of all ranks that have
+ * a loss after masks and documents, or the pairs of all ranks. */
 static sw_status loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int64_t *out_loss_tokens) {
     const struct sw_settings *settings = &trainer->run.settings;
     const int64_t micros = sw_settings_micro_batches(settings), batch = settings->micro_batch, seq = settings->seq;
@@ -216,13 +217,20 @@ static sw_status loop_fill_tokens(struct sw_trainer *trainer, int64_t step, int6
         const int64_t mine = s - first;
         int64_t targets;
         if (mine >= 0 && mine < own) {
-            const struct sw_tokens tokens =
-                sw_model_tokens(trainer->job.model, sw_engine_tokens(trainer->engine, mine / batch));
+            int32_t *const staged = sw_engine_tokens(trainer->engine, mine / batch);
+            const struct sw_tokens tokens = sw_model_tokens(trainer->job.model, staged);
+            if (settings->dpo)
+                sw_model_reference(trainer->job.model, staged)[mine % batch] =
+                    trainer->reference.of_training[sw_data_train_number(trainer->data, position)];
             SW_TRY(sw_data_train_window(trainer->data, position, sw_tokens_from(tokens, mine % batch * seq)));
         }
+        if (settings->dpo)
+            continue;
         SW_TRY(sw_data_train_targets(trainer->data, position, &targets));
         *out_loss_tokens += targets;
     }
+    if (settings->dpo)
+        *out_loss_tokens = all / 2;
     return SW_OK;
 }
 
@@ -299,8 +307,8 @@ static double seconds_since(int64_t begin_ns) {
     return (double)(sw_now_ns() - begin_ns) * 1e-9;
 }
 
-/* Returns the mean loss over the whole validation part. The engine must be idle. */
-static sw_status loop_validate(struct sw_trainer *trainer, double *out_loss, int64_t *out_tokens) {
+/* Evaluates the whole validation part. The engine must be idle. */
+static sw_status loop_validate(struct sw_trainer *trainer, struct sw_evaluated *out) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_evaluation evaluation = {.engine = trainer->engine,
                                              .model = trainer->job.model,
@@ -310,16 +318,20 @@ static sw_status loop_validate(struct sw_trainer *trainer, double *out_loss, int
                                              .micro_batches = sw_settings_micro_batches(settings),
                                              .max_tokens = INT64_MAX,
                                              .tensor_ranks = sw_settings_tensor_ranks(settings),
-                                             .ranks = trainer->ranks};
-    return sw_evaluate(&evaluation, out_loss, out_tokens);
+                                             .ranks = trainer->ranks,
+                                             .reference = settings->dpo ? trainer->reference.of_validation : NULL};
+    return sw_evaluate(&evaluation, out);
 }
 
 /* Evaluates and logs the loss. *out_loss is unchanged if the evaluation fails. The engine must be idle. */
 static sw_status loop_evaluate(struct loop *loop, int64_t step, double *out_loss) {
     const int64_t begin_ns = sw_now_ns();
     struct sw_eval_record record = {.step = step};
-    SW_TRY(loop_validate(loop->trainer, out_loss, &record.val_tokens));
-    record.val_loss = loop->trainer->validation_loss = *out_loss;
+    struct sw_evaluated found;
+    SW_TRY(loop_validate(loop->trainer, &found));
+    *out_loss = record.val_loss = loop->trainer->validation_loss = found.loss;
+    record.val_tokens = found.tokens;
+    record.rewards = found.rewards;
     record.seconds = seconds_since(begin_ns);
     sw_costs_note_pause(&loop->trainer->costs, SW_PAUSE_EVALUATION, record.seconds);
     if (loop_evaluates_after(loop, step) && step > loop->evaluated)
@@ -367,6 +379,7 @@ static sw_status restore_line(struct loop *loop, const struct sw_run_step *step)
                                              .tokens_per_second = NAN,
                                              .mfu = NAN,
                                              .skipped = step->skipped,
+                                             .rewards = step->rewards,
                                              .saved = true,
                                              .ranks = sw_ranks_count(loop->trainer->ranks),
                                              .zero = loop->trainer->job.plan->spec.zero,
@@ -631,7 +644,8 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
     return (struct sw_step_record){
         .step = result->step,
         .loss = sw_step_mean_loss(result),
-        .loss_tokens = result->loss_tokens,
+        .loss_tokens = trainer->run.settings.dpo ? -1 : result->loss_tokens,
+        .rewards = sw_rewards_of(result->pair_sums, trainer->run.settings.dpo ? result->loss_tokens : 0),
         .grad_norm = result->grad_norm,
         .clipped = loop_clips(loop, result->grad_norm, result->skipped),
         .lr = sw_schedule_lr(&loop->schedule, result->step),
@@ -665,7 +679,12 @@ static struct sw_step_record record_of(const struct loop *loop, const struct sw_
 
 static void remember(struct loop *loop, const struct sw_step_result *result) {
     memmove(loop->last, loop->last + 1, sizeof loop->last - sizeof loop->last[0]);
-    loop->last[SW_RUN_RECENT_STEPS - 1] = sw_commit_text_step(result, sw_schedule_lr(&loop->schedule, result->step));
+    struct sw_run_step step = sw_commit_text_step(result, sw_schedule_lr(&loop->schedule, result->step));
+    if (loop->trainer->run.settings.dpo) {
+        step.rewards = sw_rewards_of(result->pair_sums, result->loss_tokens);
+        step.loss_tokens = -1;
+    }
+    loop->last[SW_RUN_RECENT_STEPS - 1] = step;
 }
 
 /* Hands the engine the text of a step's commit. The log already has the step's line. */
@@ -811,6 +830,7 @@ static void remove_unfinished(const char *folder) {
 static sw_status run(struct loop *loop, sw_run_end *out_end) {
     struct sw_ranks *ranks = loop->trainer->ranks;
     int64_t step;
+    SW_TRY(sw_reference_prepare(loop->trainer)); /* it may change run.json */
     SW_TRY(sw_ranks_agree_on_error(ranks, open_names(loop)));
     SW_TRY(sw_ranks_first(ranks, open_log(loop)));
     if (sw_ranks_rank(ranks) == 0)

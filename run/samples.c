@@ -34,7 +34,7 @@ static int64_t count_targets(int32_t *targets, int64_t seq, int64_t limit) {
     return counted;
 }
 
-static void clear_window(struct sw_tokens window, int64_t seq) {
+void sw_evaluation_clear(struct sw_tokens window, int64_t seq) {
     memset(window.inputs, 0, (size_t)seq * sizeof *window.inputs);
     memset(window.targets, -1, (size_t)seq * sizeof *window.targets);
     if (window.document_start != NULL)
@@ -47,21 +47,35 @@ static sw_status fill_pass(const struct sw_evaluation *e, int64_t first_window, 
     const int64_t windows = sw_data_validation_windows(e->data);
     *out_tokens = 0;
     for (int64_t m = 0; m < e->micro_batches; m++) {
-        const struct sw_tokens tokens = sw_model_tokens(e->model, sw_engine_tokens(e->engine, m));
+        int32_t *const staged = sw_engine_tokens(e->engine, m);
+        const struct sw_tokens tokens = sw_model_tokens(e->model, staged);
+        double *reference = sw_model_reference(e->model, staged);
         for (int64_t b = 0; b < e->batch; b++) {
             const int64_t window = first_window + m * e->batch + b;
             const struct sw_tokens at = sw_tokens_from(tokens, b * e->seq);
+            if (reference != NULL)
+                reference[b] = window < windows ? e->reference[window] : (double)NAN;
             if (window < windows)
                 SW_TRY(sw_data_validation_window(e->data, window, at));
             else
-                clear_window(at, e->seq);
+                sw_evaluation_clear(at, e->seq);
             *out_tokens += count_targets(at.targets, e->seq, limit - *out_tokens);
         }
     }
     return SW_OK;
 }
 
-sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *out_tokens) {
+struct sw_rewards sw_rewards_of(const double pair_sums[SW_PAIR_SUMS], int64_t pairs) {
+    const double share = pairs > 0 ? 1.0 / (double)pairs : 0.0;
+    struct sw_rewards rewards = {.pairs = pairs,
+                                 .chosen = share * pair_sums[SW_PAIR_CHOSEN],
+                                 .rejected = share * pair_sums[SW_PAIR_REJECTED],
+                                 .accuracy = share * pair_sums[SW_PAIR_RIGHT]};
+    rewards.margin = rewards.chosen - rewards.rejected;
+    return rewards;
+}
+
+sw_status sw_evaluate(const struct sw_evaluation *e, struct sw_evaluated *out) {
     assert(e->max_tokens > 0);
     const int64_t windows = sw_data_validation_windows(e->data), tensor_ranks = sw_max_i64(1, e->tensor_ranks);
     const int64_t ranks = sw_ranks_count(e->ranks) / tensor_ranks;
@@ -69,7 +83,7 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     /* Counts all tokens that are read, unless tokens with a loss have a limit: then it counts those. */
     const bool limited = e->max_tokens < INT64_MAX;
     struct sw_long_work progress = sw_long_work_begin("evaluating", sw_min_i64(e->max_tokens, windows * e->seq));
-    double loss_sum = 0.0;
+    double sums[SW_PAIR_SUMS] = {0.0};
     int64_t tokens = 0;
     progress.unit = "tokens";
     assert(ranks == 1 || e->max_tokens == INT64_MAX);
@@ -82,7 +96,8 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
         const struct sw_step_input input = {.kind = SW_STEP_LOSS, .loss_tokens = pass_tokens};
         SW_TRY(sw_engine_begin(e->engine, &input));
         SW_TRY(sw_engine_wait(e->engine, &result));
-        loss_sum += result.loss_sum;
+        for (int i = 0; i < SW_PAIR_SUMS; i++)
+            sums[i] += result.pair_sums[i];
         tokens += pass_tokens;
         const int64_t read = sw_min_i64(windows, first + per_rank * ranks) * e->seq;
         SW_TRY(sw_long_work_at(&progress, limited ? tokens * ranks : read));
@@ -90,8 +105,10 @@ sw_status sw_evaluate(const struct sw_evaluation *e, double *out_loss, int64_t *
     sw_long_work_end(&progress);
     SW_TRY(sw_ranks_sum(e->ranks, &tokens));
     tokens /= tensor_ranks;
-    *out_loss = tokens > 0 ? loss_sum / (double)tokens : (double)NAN;
-    *out_tokens = tokens;
+    const int64_t pairs = e->reference != NULL ? windows / 2 : 0, counted = pairs > 0 ? pairs : tokens;
+    *out = (struct sw_evaluated){.loss = counted > 0 ? sums[SW_PAIR_LOSS] / (double)counted : (double)NAN,
+                                 .tokens = tokens,
+                                 .rewards = sw_rewards_of(sums, pairs)};
     return SW_OK;
 }
 

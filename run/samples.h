@@ -37,9 +37,21 @@ struct sw_evaluation {
     int64_t max_tokens;                /* stop after this many predicted tokens; INT64_MAX: predict all */
     struct sw_ranks *ranks;            /* each data rank evaluates its share of the data; all get the result */
     int64_t tensor_ranks;              /* neighbouring ranks that form one data rank; 0 or 1: each rank is one */
+    const double *reference;           /* pairs: log-probabilities of the windows by the reference; NULL: no pairs */
 };
 
-/* Returns the mean loss in nats per predicted token (NaN: there is none), and the number of predicted tokens. */
-sw_status sw_evaluate(const struct sw_evaluation *evaluation, double *out_loss, int64_t *out_tokens);
+struct sw_evaluated {
+    double loss;               /* mean in nats per predicted token, or of the losses of pairs; NaN: there is none */
+    int64_t tokens;            /* predicted tokens */
+    struct sw_rewards rewards; /* of pairs */
+};
+
+sw_status sw_evaluate(const struct sw_evaluation *evaluation, struct sw_evaluated *out);
+
+/* Makes a sequence of `seq` tokens none of which has a loss. */
+void sw_evaluation_clear(struct sw_tokens window, int64_t seq);
+
+/* Returns the rewards of a step's pairs. */
+struct sw_rewards sw_rewards_of(const double pair_sums[SW_PAIR_SUMS], int64_t pairs);
 
 #endif

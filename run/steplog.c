@@ -428,7 +428,7 @@ static const struct {
 
 /* A number takes at most 24 characters and a name, with its punctuation, at most 24 more. OTHER_FIELDS: the time, what
  * was clipped, and its share. */
-enum { FIELD_MAX_CHARS = 48, OTHER_FIELDS = 3, GROUPS = 3 };
+enum { FIELD_MAX_CHARS = 48, OTHER_FIELDS = 3, GROUPS = 4 };
 static_assert((SW_LOG_STEP_COLUMNS + OTHER_FIELDS + GROUPS) * FIELD_MAX_CHARS < SW_STEPLOG_LINE_CHARS,
               "a line must fit in its buffer");
 
@@ -518,7 +518,8 @@ int sw_step_to_json(const struct sw_step_record *record, char buffer[SW_STEPLOG_
     struct writer writer = {.text = buffer};
     const char *group = "";
     put(&writer, "{");
-    for (int column = 0; column < SW_LOG_STEP_COLUMNS; column++) {
+    const int columns = record->rewards.pairs > 0 ? SW_LOG_STEP_COLUMNS : SW_LOG_REWARDS;
+    for (int column = 0; column < columns; column++) {
         if (strcmp(sw_log_fields[column].group, group) != 0) {
             if (group[0] != '\0')
                 put(&writer, "}");
@@ -546,6 +547,13 @@ static int eval_to_json(const struct sw_eval_record *record, char buffer[SW_STEP
     put_real(&writer, "val_loss", record->val_loss);
     put_int(&writer, "val_tokens", record->val_tokens);
     put_real(&writer, "val_seconds", record->seconds);
+    if (record->rewards.pairs > 0) {
+        put_int(&writer, "val_pairs", record->rewards.pairs);
+        put_real(&writer, "val_chosen", record->rewards.chosen);
+        put_real(&writer, "val_rejected", record->rewards.rejected);
+        put_real(&writer, "val_margin", record->rewards.margin);
+        put_real(&writer, "val_accuracy", record->rewards.accuracy);
+    }
     put(&writer, "}");
     return writer.used;
 }
@@ -594,6 +602,8 @@ int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, ch
         put(&writer, "-");
     else
         put(&writer, "%.4f", record->loss);
+    if (record->rewards.pairs > 0)
+        put(&writer, "  margin %.3g  right %.0f%%", record->rewards.margin, 100.0 * record->rewards.accuracy);
     if (record->skipped)
         put(&writer, "  skipped: gradients not finite");
     put(&writer, "  norm %.3g  lr %.2e", record->grad_norm, record->lr);
@@ -611,7 +621,11 @@ int sw_step_to_text(const struct sw_step_record *record, int64_t total_steps, ch
 
 int sw_eval_to_text(const struct sw_eval_record *record, char buffer[SW_STEPLOG_LINE_CHARS]) {
     struct writer writer = {.text = buffer};
-    if (record->val_tokens == 0)
+    if (record->rewards.pairs > 0)
+        put(&writer, "step %" PRId64 "  validation loss %.4f  margin %.3g  right %.0f%% of %" PRId64 " pairs in %.3g s",
+            record->step, record->val_loss, record->rewards.margin, 100.0 * record->rewards.accuracy,
+            record->rewards.pairs, record->seconds);
+    else if (record->val_tokens == 0)
         put(&writer, "step %" PRId64 "  validation loss - (no token has a loss) in %.3g s", record->step,
             record->seconds);
     else

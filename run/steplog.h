@@ -17,14 +17,15 @@ struct sw_steplog;
 struct sw_step_record {
     int64_t step;        /* number of the step, from 1 */
     int64_t time_s;      /* when the line was written, in seconds since 1970; 0: unknown. Set by sw_steplog_step */
-    double loss;         /* nats per token; NaN: not finite, or no token of the step has a loss */
-    int64_t loss_tokens; /* tokens with a loss, over all ranks; -1: unknown */
+    double loss;         /* nats per token, or mean over pairs; NaN: not finite, or no token of the step has a loss */
+    int64_t loss_tokens; /* tokens with a loss, over all ranks; -1: unknown, or the loss is a mean over pairs */
     double grad_norm;
     bool clipped; /* the gradient was scaled down */
     /* Share of the last 100 steps that were clipped, or of all if there are fewer; set by the log. */
     double clipped_share;
     double lr;
-    int64_t tokens; /* tokens of this step, over all ranks */
+    int64_t tokens;            /* tokens of this step, over all ranks */
+    struct sw_rewards rewards; /* --dpo; left out of the line if there are no pairs */
     double seconds;
     double tokens_per_second;
     double mfu; /* model flops over the device's peak */
@@ -46,10 +47,11 @@ struct sw_step_record {
 
 struct sw_eval_record {
     int64_t step;
-    int64_t time_s;     /* as in sw_step_record; set by sw_steplog_evaluation */
-    double val_loss;    /* nats per token; NaN: not finite, or no token has a loss */
-    int64_t val_tokens; /* tokens with a loss */
-    double seconds;     /* how long the evaluation took */
+    int64_t time_s;            /* as in sw_step_record; set by sw_steplog_evaluation */
+    double val_loss;           /* nats per token; NaN: not finite, or no token has a loss */
+    int64_t val_tokens;        /* tokens with a loss */
+    double seconds;            /* how long the evaluation took */
+    struct sw_rewards rewards; /* --dpo; left out of the line if there are no pairs */
 };
 
 /* A prompt and the run's continuation. */

@@ -170,6 +170,7 @@ static sw_status open_data(struct sw_trainer *trainer) {
         .vocab = trainer->run.config.vocab,
         .seq = settings->seq,
         .seed = (uint64_t)settings->seed,
+        .pairs = settings->dpo,
     };
     SW_TRY(sw_settings_validation(settings, &spec.validation_percent, &spec.validation_file));
     const sw_status status = sw_data_open(&spec, &trainer->data);
@@ -220,7 +221,8 @@ static sw_status open_tokens(struct sw_trainer *trainer) {
 static sw_status open_job_data(void *context, struct sw_job *job) {
     struct sw_trainer *trainer = context;
     SW_TRY(open_tokens(trainer));
-    job->documents = sw_data_has_documents(trainer->data);
+    /* Each sequence of a pair holds one document, and its padding comes last, so no query sees another. */
+    job->documents = sw_data_has_documents(trainer->data) && !trainer->run.settings.dpo;
     return SW_OK;
 }
 
@@ -397,6 +399,7 @@ void sw_trainer_close(struct sw_trainer *trainer) {
     if (trainer->data != NULL)
         sw_data_close(trainer->data);
     sw_samples_close(trainer->samples);
+    sw_reference_release(&trainer->reference);
     sw_job_release(&trainer->job);
     sw_source_close(trainer->source);
     json_decref(trainer->given);
@@ -831,6 +834,7 @@ static sw_status resume(struct sw_trainer *trainer, const struct change *change)
     SW_TRY(say_threads(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_data_check_beside(trainer->data, &trainer->run.beside)));
     SW_TRY(sw_ranks_agree_on_error(ranks, check_data(trainer)));
+    SW_TRY(sw_reference_read(trainer));
     SW_TRY(trainer_choose_plan(trainer));
     SW_TRY(sw_ranks_agree_on_error(ranks, sw_frozen_open(trainer->folder, &trainer->run,
                                                          sw_model_get_units(trainer->job.model), &trainer->frozen)));

@@ -9,6 +9,7 @@
 #include "run/departure.h"
 #include "run/folder/run.h"
 #include "run/folder/source.h"
+#include "run/reference.h"
 #include "run/stores/start.h"
 #include "run/trace_file.h"
 
@@ -26,6 +27,7 @@ struct sw_trainer {
     struct sw_source *source; /* weights of a new run, until they are loaded; then, and in a resume, NULL */
     struct sw_job job;        /* made from run.settings and run.config */
     struct sw_data *data;
+    struct sw_reference reference; /* of the data's pairs; zero without --dpo, and until sw_trainer_run prepares it */
     struct sw_store *store;
     struct sw_engine *engine;
     struct sw_schedule past_schedule; /* in a resume: the schedule of the steps before it */

@@ -243,6 +243,7 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
     } flags[] = {
         {s->tuning.freeze != NULL, "--freeze", NULL},
         {s->tuning.lora.rank > 0, "--lora", NULL},
+        {s->dpo, "--dpo", NULL},
         {s->gather != SW_GATHER_EXACT, "--gather int8", "--gather exact"},
         {s->reduce == SW_REDUCE_LIBRARY, "--reduce library", "--reduce ordered"},
         {s->reduce == SW_REDUCE_INT8, "--reduce int8", "--reduce ordered"},
@@ -344,8 +345,27 @@ static sw_status check_machine(const struct sw_settings *settings) {
                : SW_OK;
 }
 
+/* Checks what --dpo requires of other flags. */
+static sw_status check_dpo(const struct sw_settings *settings) {
+    if (!settings->dpo)
+        return SW_OK;
+    if (settings->tensor == SW_OPTION_AUTO && sw_settings_ranks(settings) > 1)
+        return sw_fail(SW_ERR_ARG, "--dpo does not work with --tensor auto; leave one of them out");
+    if (settings->micro_batch != SW_OPTION_AUTO && settings->micro_batch % 2 != 0)
+        return sw_fail(SW_ERR_ARG,
+                       "--micro-batch %lld cannot hold the two sequences of each pair of --dpo; give an even number",
+                       (long long)settings->micro_batch);
+    if (settings->field != NULL)
+        return sw_fail(SW_ERR_ARG, "--field names a text or a list of messages, and --dpo reads 'prompt', 'chosen' and "
+                                   "'rejected'; leave one of them out");
+    if (settings->loss != 0)
+        return sw_fail(SW_ERR_ARG, "--dpo compares replies without their prompts; leave out --loss all");
+    return SW_OK;
+}
+
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
+    SW_TRY(check_dpo(settings));
     SW_TRY(check_machine(settings));
     SW_TRY(settings_check_secondary(settings));
     SW_TRY(settings_check_tensor(settings));
@@ -494,6 +514,11 @@ static void resolve_shape(struct sw_settings *s, const struct sw_model_config *c
         s->micro_batch = sw_max_i64(1, sw_min_i64(sequences, AUTO_MICRO_BATCH_TOKENS / s->seq));
         while (!batch_auto && sequences > 0 && sequences % s->micro_batch != 0)
             s->micro_batch--;
+        /* The sequences of --dpo come in pairs. */
+        if (s->dpo)
+            s->micro_batch = sw_max_i64(2, s->micro_batch / 2 * 2);
+        while (s->dpo && !batch_auto && s->micro_batch > 2 && sequences % s->micro_batch != 0)
+            s->micro_batch -= 2;
     }
     const int64_t micro_tokens = s->micro_batch * s->seq * ranks;
     if (batch_auto)
@@ -504,8 +529,9 @@ static void resolve_shape(struct sw_settings *s, const struct sw_model_config *c
  * the new number of ranks. */
 static void fit_micro_batch(struct sw_settings *s) {
     const int64_t sequences = s->batch_tokens / s->seq / sw_settings_data_ranks(s), before = s->micro_batch;
-    while (sequences > 0 && sequences % s->micro_batch != 0)
-        s->micro_batch--;
+    const int64_t step = s->dpo ? 2 : 1;
+    while (s->micro_batch > step && sequences > 0 && sequences % s->micro_batch != 0)
+        s->micro_batch -= step;
     if (s->micro_batch != before)
         sw_log_info("micro-batches of %s instead of %lld, for %s", SW_COUNT(s->micro_batch, "sequence"),
                     (long long)before, SW_COUNT(sw_settings_ranks(s), "rank"));

@@ -64,11 +64,13 @@ struct sw_settings {
     char *chat_format; /* name of a chat format, or "auto" for that of the model's chat template */
     char *field;       /* member of JSON objects that holds the text; NULL: decided by schema */
     bool skip_bad;     /* leave out JSON documents that are wrong */
-    int bos;           /* which token begins a text: SW_BOS_... */
-    char *encoding;    /* of text; NULL: UTF-8 */
-    bool lossy;        /* replace what is invalid in the encoding by U+FFFD */
-    bool old_text;     /* not a flag: the run is older than the rules of SW_RUN_TEXT_VERSION (run.h) */
-    int precision;     /* SW_PRECISION_... */
+    bool dpo;        /* the data are pairs of a chosen and a rejected reply; train by direct preference optimization */
+    double dpo_beta; /* its β */
+    int bos;         /* which token begins a text: SW_BOS_... */
+    char *encoding;  /* of text; NULL: UTF-8 */
+    bool lossy;      /* replace what is invalid in the encoding by U+FFFD */
+    bool old_text;   /* not a flag: the run is older than the rules of SW_RUN_TEXT_VERSION (run.h) */
+    int precision;   /* SW_PRECISION_... */
     bool init;
     int device;                        /* sw_device_choice */
     int recompute, durability, update; /* SW_OPTION_RECOMPUTE_..., SW_DURABILITY_..., SW_UPDATE_... */

@@ -76,6 +76,12 @@ static const struct sw_option options[] = {
      .what = "member of JSON objects that has the text, or the list of messages; without it, the schema says so"},
     {.name = "--skip-bad", FLAG(skip_bad), .commands = TRAIN | PLAN, .group = RUN,
      .what = "leave out JSON documents that are wrong, count them and go on"},
+    {.name = "--dpo", FLAG(dpo), .commands = TRAIN | PLAN, .group = RUN,
+     .what = "direct preference optimization: the data are pairs of a chosen and a rejected reply, and the loss compares "
+             "both with what the weights at the start say of them"},
+    {.name = "--dpo-beta", REAL(dpo_beta), .commands = TRAIN | PLAN, .group = RUN, .initial = "0.1", .value = "X",
+     .real_min = 1e-6, .real_max = 1e6,
+     .what = "β of --dpo: the larger, the closer the model stays to the weights at the start"},
     {.name = "--bos", CHOICE(bos), .commands = TRAIN | PLAN, .group = RUN, .initial = "auto", .choices = SW_BOS_CHOICES,
      .what = "token that begins a document of text, as tokenize has it; auto: as the model's tokenizer does"},
     {.name = "--encoding", TEXT(encoding), .commands = TRAIN | PLAN, .group = RUN, .value = "NAME",

@@ -244,6 +244,8 @@ static sw_status digest_of(const struct sw_text_data_spec *spec, const struct sw
     XXH3_64bits_update(hash, &spec->bos, sizeof spec->bos);
     sw_digest_text(hash, spec->old_rules ? "old" : "new");
     sw_digest_text(hash, spec->coding.lossy ? "lossy" : "strict");
+    if (spec->pairs)
+        sw_digest_text(hash, "pairs");
     sw_status status = sw_digest_model(hash, spec->model);
     if (status == SW_OK)
         status = hash_inputs(hash, inputs);
@@ -261,6 +263,7 @@ static struct sw_tokenize_spec how_to_make(const struct sw_text_data_spec *spec,
         .name_count = count,
         .rules = {.field = spec->field,
                   .skip_bad = spec->skip_bad,
+                  .pairs = spec->pairs,
                   .chat_format = spec->chat_format,
                   .all_loss = spec->all_loss,
                   .coding = spec->coding},
@@ -438,6 +441,7 @@ static struct sw_text_data_spec spec_of(const struct sw_settings *settings, cons
         .chat_format = settings->chat_format,
         .field = settings->field,
         .skip_bad = settings->skip_bad,
+        .pairs = settings->dpo,
         .coding = {.encoding = settings->encoding, .lossy = settings->lossy || settings->old_text},
         .bos = settings->bos,
         .old_rules = settings->old_text,
@@ -646,7 +650,8 @@ sw_status sw_text_data_prepare(struct sw_settings *settings, const char *model, 
 static sw_status take_estimate(const struct sw_settings *settings, double percent,
                                const struct sw_token_estimate *estimate, struct sw_data_pass *out) {
     const int64_t part = (int64_t)((double)estimate->tokens * percent / 100.0);
-    const int64_t sequences = percent > 0.0 ? sw_max_i64(1, part / settings->seq) : 0;
+    const int64_t grain = settings->dpo ? 2 : 1;
+    const int64_t sequences = percent > 0.0 ? sw_max_i64(grain, part / settings->seq / grain * grain) : 0;
     const int64_t tokens = estimate->tokens - sequences * settings->seq;
     if (tokens < settings->seq + 1)
         return sw_fail(SW_ERR_ARG,
@@ -664,7 +669,8 @@ static sw_status count_tokens(const struct sw_settings *settings, double percent
                                       .format = {.type = settings->tokens, .flag = "--tokens"},
                                       .vocab = vocab,
                                       .seq = settings->seq,
-                                      .validation_percent = percent};
+                                      .validation_percent = percent,
+                                      .pairs = settings->dpo};
     *out = (struct sw_data_pass){0};
     return sw_data_count_train_tokens(&spec, &out->tokens);
 }
@@ -679,6 +685,8 @@ static sw_status measure(const struct sw_settings *settings, int64_t vocab, stru
     SW_TRY(estimate.tokens > 0 ? take_estimate(settings, percent, &estimate, out)
                                : count_tokens(settings, percent, vocab, out));
     out->windows = (out->tokens - 1) / settings->seq;
+    /* An estimate may end within a pair. */
+    out->windows -= settings->dpo ? out->windows % 2 : 0;
     return SW_OK;
 }
 

@@ -18,6 +18,7 @@ struct sw_text_data_spec {
     struct sw_text_coding coding;
     int bos;        /* SW_BOS_... */
     bool old_rules; /* as in sw_tokenize_spec */
+    bool pairs;     /* the text is pairs of replies, whose sequences are not packed */
     bool all_loss;  /* chats and completions have a loss as a whole, not only on what the model is to write */
     int64_t seq;    /* tokens of a sequence, into which documents are packed */
     int threads;

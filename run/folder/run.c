@@ -449,7 +449,7 @@ void sw_store_set_close(struct sw_store_set *set) {
 /* Version 2 of the learning rate's curve. In version 1, and in files without a version, the last step has min_lr. A run
  * keeps its curve. */
 enum { SCHEDULE_VERSION = 2 };
-enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 224 };
+enum { DIGEST_CHARS = 24, REAL_CHARS = 32, RECENT_CHARS = 224, REWARDS_CHARS = 160 };
 
 static void digest_text(uint64_t digest, char text[DIGEST_CHARS]) {
     snprintf(text, DIGEST_CHARS, "%016" PRIx64, digest);
@@ -493,6 +493,9 @@ sw_status sw_run_write(const char *folder, const struct sw_run *run) {
     digest_text(run->frozen_digest, digest);
     if (run->frozen_digest != 0)
         json_object_set_new(root, "frozen_digest", json_string(digest));
+    digest_text(run->reference_digest, digest);
+    if (run->reference_digest != 0)
+        json_object_set_new(root, "reference_digest", json_string(digest));
     if (run->products.library != 0)
         json_object_set_new(root, "products", sw_algorithm_record_to_json(&run->products));
     json_object_set(root, "model_files", run->model_files);
@@ -520,6 +523,14 @@ static sw_status read_frozen(const json_t *root, const char *path, struct sw_run
     return read || !sw_tuning_freezes(&run->settings.tuning)
                ? SW_OK
                : sw_fail(SW_ERR_CORRUPT, "%s lacks the frozen_digest of its frozen weights; restore the file", path);
+}
+
+/* Reads the digest of the reference, which a run without pairs lacks, and one that was killed before it was computed.
+ */
+static void read_reference(const json_t *root, struct sw_run *run) {
+    const char *digest = json_string_value(json_object_get(root, "reference_digest"));
+    if (digest == NULL || sscanf(digest, "%" SCNx64, &run->reference_digest) != 1)
+        run->reference_digest = 0;
 }
 
 /* Reads the token that ends turns. Older runs, and runs that do not learn one, have none. */
@@ -568,6 +579,7 @@ static sw_status parse_run(const json_t *root, const char *path, struct sw_run *
     read_files(root, "val_files", &run->texts.val_files);
     SW_TRY(read_turn_end(root, run));
     SW_TRY(read_frozen(root, path, run));
+    read_reference(root, run);
     SW_TRY(sw_run_stores_from_json(root, path, run));
     if (sw_settings_optimizer(&run->settings) != run->optimizer)
         return sw_fail(SW_ERR_CORRUPT,
@@ -645,21 +657,34 @@ static const char *real_text(double value, char text[REAL_CHARS]) {
     return text;
 }
 
+/* Writes the rewards of a step as members of its object; nothing if there are none. */
+static const char *rewards_text(const struct sw_rewards *rewards, char text[REWARDS_CHARS]) {
+    char chosen[REAL_CHARS], rejected[REAL_CHARS], accuracy[REAL_CHARS];
+    text[0] = '\0';
+    if (rewards->pairs > 0)
+        snprintf(text, REWARDS_CHARS, ", \"rewards\": [%lld, %s, %s, %s]", (long long)rewards->pairs,
+                 real_text(rewards->chosen, chosen), real_text(rewards->rejected, rejected),
+                 real_text(rewards->accuracy, accuracy));
+    return text;
+}
+
 sw_status sw_run_position_write(const struct sw_run_position *position, uint64_t data_digest, char *text,
                                 size_t chars) {
-    char digest[DIGEST_CHARS], recent[SW_RUN_RECENT_STEPS * RECENT_CHARS] = "", loss[REAL_CHARS], norm[REAL_CHARS],
-                                                            lr[REAL_CHARS];
+    char digest[DIGEST_CHARS], recent[SW_RUN_RECENT_STEPS * (RECENT_CHARS + REWARDS_CHARS)] = "", loss[REAL_CHARS],
+                                                                            norm[REAL_CHARS], lr[REAL_CHARS];
+    char rewards[REWARDS_CHARS];
     size_t length = 0;
     digest_text(data_digest, digest);
     for (int i = 0; i < SW_RUN_RECENT_STEPS; i++) {
         const struct sw_run_step *step = &position->recent[i];
         if (step->step > 0)
-            length += (size_t)snprintf(recent + length, RECENT_CHARS,
+            length += (size_t)snprintf(recent + length, RECENT_CHARS + REWARDS_CHARS,
                                        "%s{\"step\": %lld, \"loss\": %s, \"loss_tokens\": %lld, \"grad_norm\": %s, "
-                                       "\"lr\": %s, \"skipped\": %s}",
+                                       "\"lr\": %s, \"skipped\": %s%s}",
                                        length > 0 ? ", " : "", (long long)step->step, real_text(step->loss, loss),
                                        (long long)step->loss_tokens, real_text(step->grad_norm, norm),
-                                       real_text(step->lr, lr), step->skipped ? "true" : "false");
+                                       real_text(step->lr, lr), step->skipped ? "true" : "false",
+                                       rewards_text(&step->rewards, rewards));
     }
     const int used = snprintf(text, chars,
                               "{\"step\": %lld, \"applied_steps\": %lld, \"skipped_steps\": %lld, "
@@ -675,6 +700,14 @@ static double real_or_nan(const json_t *value) {
     return json_is_number(value) ? json_number_value(value) : (double)NAN;
 }
 
+static void read_rewards(const json_t *rewards, struct sw_rewards *out) {
+    *out = (struct sw_rewards){.pairs = json_integer_value(json_array_get(rewards, 0)),
+                               .chosen = real_or_nan(json_array_get(rewards, 1)),
+                               .rejected = real_or_nan(json_array_get(rewards, 2)),
+                               .accuracy = real_or_nan(json_array_get(rewards, 3))};
+    out->margin = out->chosen - out->rejected;
+}
+
 static sw_status read_recent(const json_t *recent, struct sw_run_position *out) {
     for (size_t i = 0; i < SW_RUN_RECENT_STEPS && i < json_array_size(recent); i++) {
         const json_t *step = json_array_get(recent, i);
@@ -685,6 +718,7 @@ static sw_status read_recent(const json_t *recent, struct sw_run_position *out) 
                                               .grad_norm = real_or_nan(json_object_get(step, "grad_norm")),
                                               .lr = real_or_nan(json_object_get(step, "lr")),
                                               .skipped = json_is_true(json_object_get(step, "skipped"))};
+        read_rewards(json_object_get(step, "rewards"), &out->recent[i].rewards);
         if (out->recent[i].step < 0 || out->recent[i].step > out->step)
             return sw_fail(SW_ERR_CORRUPT, "the store's commit of step %lld holds the position of step %lld",
                            (long long)out->step, (long long)out->recent[i].step);

@@ -56,6 +56,9 @@ struct sw_run {
      * run's own stores are open. Places within the run's folder are relative to it. */
     struct sw_run_store *orphans;
     int64_t orphan_count;
+    uint64_t
+        reference_digest; /* of what the starting weights say of pairs (run/reference.h); 0: not computed, or no pairs
+                           */
     struct sw_option_list starts;        /* ids of the processes that trained the run, newest last */
     struct sw_algorithm_record products; /* algorithms of the GPU's matrix products; empty on a CPU */
     json_t *model_files;                 /* digests of the run's copies of the model's files (run.h); NULL: no copies */
@@ -73,6 +76,14 @@ void sw_run_stores_release(struct sw_run_store *store, int64_t ranks);
 /* Tells whether the folder has a run.json. */
 bool sw_run_is_one(const char *folder);
 
+/* The rewards of pairs (arXiv 2305.18290), as means: β times by how much the log-probability of a reply grew since the
+ * start of the run. */
+struct sw_rewards {
+    int64_t pairs; /* 0: there are none, and the rest is undefined */
+    double chosen, rejected, margin;
+    double accuracy; /* share of the pairs whose chosen reply has the higher reward */
+};
+
 /* The part of a step's log line that a commit keeps, so that a process that is killed between commit and log loses
  * nothing. */
 struct sw_run_step {
@@ -81,6 +92,7 @@ struct sw_run_step {
     double lr;              /* tokens with a loss; -1: unknown */
     int64_t loss_tokens;    /* tokens with a loss; -1: not known */
     bool skipped;
+    struct sw_rewards rewards;
 };
 
 /* The version of the rules by which text becomes tokens. Data of older runs are made again by the old rules: no token

@@ -81,7 +81,7 @@ def flags_exist():
 
 
 def prepare(folder):
-    """Makes the files that the pages call model, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin, and the
+    """Makes the files that the pages call model, pairs.jsonl, text.txt, text.bin, held-out.txt, held-out.bin and prompt.bin, and the
     way to the machines of bench."""
     os.symlink(os.path.join(ROOT, "bench"), os.path.join(folder, "bench"))
     model = os.path.join(folder, "model")
@@ -90,6 +90,7 @@ def prepare(folder):
     program.write(os.path.join(model, "model.safetensors"), hf_folder.safetensors(hf_folder.tensors(1)))
     hf_folder.write_chat_tokenizer(model)
     program.write(os.path.join(folder, "chat.jsonl"), hf_folder.chat("What?", "That.") * 200)
+    program.write(os.path.join(folder, "pairs.jsonl"), '{"prompt": "What?", "chosen": "That.", "rejected": "This."}\n' * 100)
     program.write(os.path.join(folder, "docs.jsonl"), "".join(f'{{"text": "line {i}"}}\n' for i in range(100)))
     for name, length in (("text", 20000), ("held-out", 2000), ("prompt", 40)):
         words = program.text(7, length)
