@@ -237,12 +237,12 @@ static __global__ void __launch_bounds__(SW_BLOCK_THREADS)
                 float *loss, T *d_logits, bool aligned) {
     const int64_t row = blockIdx.x;
     const int32_t target = targets[row];
+    const float factor = scale_of(scale, row_scale, row);
     const sw_running sums = {max[row], sum[row]};
     if (threadIdx.x == 0 && loss != NULL && first_col == 0)
         loss[row] = target < 0 ? 0.0f : loss_of(sums, target_logit[row]);
     if (d_logits != NULL)
-        write_gradient(logits + row * stride, tile_cols,
-                       {target - first_col, target < 0, scale_of(scale, row_scale, row), sums}, aligned,
+        write_gradient(logits + row * stride, tile_cols, {target - first_col, target < 0, factor, sums}, aligned,
                        d_logits + row * stride);
 }
 
