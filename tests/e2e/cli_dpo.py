@@ -149,6 +149,24 @@ def placements_have_the_same_bits():
     return problems
 
 
+def adapters_learn_preferences():
+    """Their reference is the model without them, which they are at the start; given ones are their own, as trl has it."""
+    problems = []
+    program.must(*train("adapters", MANY, "--lora", 4))
+    for name, more in PLACES.items():
+        run = f"adapters-{name}"
+        program.must(*train(run, MANY, "--lora", 4, *more))
+        problems += [] if numbers_of(run) == numbers_of("adapters") else [f"{run}: other numbers"]
+    program.must("export", path("adapters"), path("adapter"))
+    program.must(*train("more", MANY, "--adapter", path("adapter")))
+    program.must(*train("narrow", MANY, "--lora", 4, "--base-format", "nf4"))
+    for run in ("adapters", "more", "narrow"):
+        found = rewards_of(run)
+        if abs(found[0]["loss"] - 0.6931471805599453) > NEAR or not found[-1]["loss"] < found[0]["loss"] - 0.05:
+            problems.append(f"{run}: losses from {found[0]['loss']} to {found[-1]['loss']}")
+    return problems
+
+
 def a_killed_run_goes_on_with_the_same_bits():
     """At any moment: while the reference is computed, or later, when it must not be computed again."""
     whole = train("whole", MANY, *EVALUATED, "--place", "optimizer=nvme", **LONG)
@@ -281,5 +299,5 @@ def plans_and_reports_know_it():
 
 
 script_test.run(trl_has_the_same_losses, tokens_and_masks_are_those_of_the_pairs, placements_have_the_same_bits,
-                a_killed_run_goes_on_with_the_same_bits, ranks_have_the_same_losses, wrong_pairs_are_refused,
+                adapters_learn_preferences, a_killed_run_goes_on_with_the_same_bits, ranks_have_the_same_losses, wrong_pairs_are_refused,
                 a_wrong_reference_is_refused, plans_and_reports_know_it)
