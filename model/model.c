@@ -395,6 +395,7 @@ static sw_status set_fp8(struct sw_model *model) {
 sw_status sw_model_create(const struct sw_model_config *config, const struct sw_model_shape *shape,
                           struct sw_device *device, struct sw_model **out) {
     assert(shape->batch > 0 && shape->seq > 0 && shape->tensor_rank >= 0);
+    assert(shape->dpo_beta == 0.0 || (shape->batch % 2 == 0 && shape->tensor_ranks < 2));
     assert(shape->tensor_rank < (shape->tensor_ranks > 1 ? shape->tensor_ranks : 1));
     if (sw_max_i64(shape->seq, shape->context) > config->max_positions)
         return sw_fail(SW_ERR_ARG, "--seq %lld is longer than the model's %lld positions", (long long)shape->seq,

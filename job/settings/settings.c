@@ -358,7 +358,7 @@ static sw_status check_dpo(const struct sw_settings *settings) {
     if (settings->field != NULL)
         return sw_fail(SW_ERR_ARG, "--field names a text or a list of messages, and --dpo reads 'prompt', 'chosen' and "
                                    "'rejected'; leave one of them out");
-    if (settings->loss != 0)
+    if (settings->loss != 0) /* SW_LOSS_COMPLETIONS */
         return sw_fail(SW_ERR_ARG, "--dpo compares replies without their prompts; leave out --loss all");
     return SW_OK;
 }

@@ -101,6 +101,11 @@ static void check_document(const json_t *object, const struct sw_json_rules *rul
 
 static void check_chat(const json_t *object) {
     check_document(object, &(struct sw_json_rules){.chat_style = no_style});
+    for (int pair = SW_JSON_CHOSEN; pair <= SW_JSON_REJECTED; pair++) {
+        check_document(object, &(struct sw_json_rules){.pair = (sw_json_pair)pair, .chat_style = no_style});
+        check_document(
+            object, &(struct sw_json_rules){.pair = (sw_json_pair)pair, .chat_style = style_of, .context = &styles[0]});
+    }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const struct sw_json_rules rules = {
             .field = i == 1 ? "text" : NULL, .all_loss = i % 2 == 0, .chat_style = style_of, .context = &styles[i]};
