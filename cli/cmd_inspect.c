@@ -2,6 +2,7 @@
 #include "core/files/files.h"
 #include "core/log.h"
 #include "core/size.h"
+#include "model/peft.h"
 #include "run/data/token_stream.h"
 #include "run/folder/run.h"
 #include "text/documents/chat_template.h"
@@ -30,7 +31,7 @@ struct inspect_options {
 /* clang-format off */
 static const struct sw_option options[] = {
     {.name = "DATA", .kind = SW_OPTION_STRING, AT(data), .group = INPUT, .required = true,
-     .what = "a token file (.bin), or what tokenize reads: text or chats, in a file or folder"},
+     .what = "a token file (.bin), what tokenize reads (text or chats, in a file or folder), or an adapter's folder"},
     {.name = "--model", .kind = SW_OPTION_STRING, AT(model), .group = INPUT, .value = "DIR", .required = true,
      .what = "Hugging Face folder with a tokenizer.json, or a run"},
     {.name = "--chat-format", .kind = SW_OPTION_STRING, AT(chat_format), .group = INPUT, .initial = "auto",
@@ -62,7 +63,7 @@ static sw_status check(const void *target) {
 
 static const struct sw_command_line line = {
     .command = "inspect",
-    .summary = "Prints documents as a model is to learn them: tokens with a loss in colour, or in [[ ]].",
+    .summary = "Prints documents as a model is to learn them, tokens with a loss in colour or in [[ ]]; or an adapter.",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .check = check,
@@ -244,9 +245,30 @@ static sw_status inspect_tokens(struct inspection *i) {
     return SW_OK;
 }
 
+/* Prints what an adapter changes in the model. */
+static sw_status inspect_adapter(const struct inspection *i) {
+    struct sw_model_config config;
+    struct sw_peft *peft;
+    SW_TRY(sw_config_load(i->folder != NULL ? i->folder : i->given->model, &config));
+    SW_TRY(sw_peft_open(i->given->data, &config, &peft));
+    const struct sw_lora *lora = sw_peft_lora(peft);
+    char *base = sw_peft_base(i->given->data);
+    printf("adapter%s%s: rank %lld, alpha %g%s, scale %.3g\n", base != NULL ? " of " : "", base != NULL ? base : "",
+           (long long)lora->rank, lora->alpha, lora->rank_stabilized ? " (rank-stabilized)" : "", sw_lora_scale(lora));
+    printf("modules: %s\n", lora->targets);
+    if (lora->modules_to_save != NULL)
+        printf("trained whole: %s\n", lora->modules_to_save);
+    printf("parameters: %lld\n", (long long)sw_peft_parameters(peft));
+    free(base);
+    sw_peft_close(peft);
+    return SW_OK;
+}
+
 static sw_status inspect(struct inspection *i) {
     const bool is_tokens = sw_path_ends_in(i->given->data, ".bin");
     SW_TRY(sw_run_or_model_folder(i->given->model, &i->folder));
+    if (sw_peft_is_one(i->given->data))
+        return inspect_adapter(i);
     SW_TRY(sw_model_text_open(i->folder, &i->model));
     SW_TRY(sw_text_decoder_create(i->model.tokenizer, false, &i->decoder));
     return is_tokens ? inspect_tokens(i) : inspect_text(i);

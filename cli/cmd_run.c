@@ -90,6 +90,18 @@ static void say_schedule(const struct sw_schedule *before, const struct sw_sched
                 now->lr, before->lr, now->min_lr, before->min_lr, (long long)now->steps, (long long)before->steps);
 }
 
+static void say_adapters(const struct sw_trainer *trainer) {
+    const struct sw_lora *lora = &trainer->run.settings.tuning.lora;
+    const struct sw_units *units = sw_model_get_units(trainer->job.model);
+    if (lora->rank > 0)
+        sw_log_info("adapters: rank %lld, scale %.3g, of %s%s%s; %lld of %lld parameters are trained",
+                    (long long)lora->rank, sw_lora_scale(lora), lora->targets != NULL ? lora->targets : SW_LORA_ALL,
+                    lora->modules_to_save != NULL ? ", and trained whole: " : "",
+                    lora->modules_to_save != NULL ? lora->modules_to_save : "",
+                    (long long)(sw_units_parameters(units) - sw_units_frozen_parameters(units)),
+                    (long long)sw_units_parameters(units));
+}
+
 static void say_start(const struct sw_trainer *trainer) {
     const struct sw_settings *settings = &trainer->run.settings;
     const struct sw_device_info info = sw_devices_info(&trainer->job.devices);
@@ -99,6 +111,7 @@ static void say_start(const struct sw_trainer *trainer) {
     say_writes(trainer);
     sw_log_info("computed on %s (%s, %s); %s", info.name, info.isa, SW_COUNT(info.threads, "thread"),
                 sw_plan_commits(trainer->job.plan));
+    say_adapters(trainer);
     if (settings->tuning.freeze != NULL)
         sw_log_info("frozen: %s, %lld of the parameters", settings->tuning.freeze,
                     (long long)sw_units_frozen_parameters(sw_model_get_units(trainer->job.model)));

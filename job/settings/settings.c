@@ -242,6 +242,7 @@ static sw_status settings_check_tensor(const struct sw_settings *s) {
         const char *flag, *without;
     } flags[] = {
         {s->tuning.freeze != NULL, "--freeze", NULL},
+        {s->adapter != NULL, "--adapter", NULL},
         {s->tuning.lora.rank > 0, "--lora", NULL},
         {s->dpo, "--dpo", NULL},
         {s->gather != SW_GATHER_EXACT, "--gather int8", "--gather exact"},
@@ -363,6 +364,14 @@ static sw_status check_dpo(const struct sw_settings *settings) {
     return SW_OK;
 }
 
+/* Checks what is trained. An --adapter that has not been read yet may have any rank. */
+static sw_status check_tuning(const struct sw_settings *s) {
+    struct sw_tuning tuning = s->tuning;
+    if (s->adapter != NULL && tuning.lora.rank == 0)
+        tuning.lora.rank = 1;
+    return sw_tuning_check(&tuning);
+}
+
 sw_status sw_settings_check(const struct sw_settings *settings) {
     int64_t group;
     SW_TRY(check_dpo(settings));
@@ -388,7 +397,7 @@ sw_status sw_settings_check(const struct sw_settings *settings) {
             sw_base_format_name((sw_base_format)settings->tuning.base));
     struct sw_placement_request place;
     SW_TRY(sw_placement_parse(settings->place, &place));
-    SW_TRY(sw_tuning_check(&settings->tuning));
+    SW_TRY(check_tuning(settings));
     double percent;
     const char *file;
     return settings->val == NULL ? SW_OK : sw_settings_validation(settings, &percent, &file);
@@ -768,7 +777,7 @@ static sw_status check_agreement(const struct sw_lora *given, const struct sw_lo
 }
 
 sw_status sw_settings_take_adapter(struct sw_settings *settings, const struct sw_model_config *config) {
-    struct sw_tuning tuning = {.freeze = settings->tuning.freeze}, taken = {0};
+    struct sw_tuning tuning = settings->tuning, taken = {0};
     struct sw_peft *peft;
     if (settings->adapter == NULL)
         return SW_OK;

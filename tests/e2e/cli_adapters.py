@@ -192,6 +192,13 @@ def flags_that_agree_with_the_adapter():
     program.must(*from_peft("agree", QWEN2, "--lora", 3, "--lora-alpha", 4, "--rslora", steps=2))
     program.must("train", "--recipe", path("agree", "recipe.yaml"), "--run", path("repeated"))
     problems = [] if program.numbers_of(path("agree")) == program.numbers_of(path("repeated")) else ["a recipe has other numbers"]
+    program.must(*from_peft("narrow-base", GPT2, "--base-format", "int8", steps=1, rate=0))
+    exported("of-narrow", path("narrow-base"), "--merge")
+    exported("of-wide", golden(GPT2), "--adapter", adapter(GPT2), "--merge")
+    if tensors_of(path("of-narrow"), "model.safetensors") != tensors_of(path("of-wide"), "model.safetensors"):
+        problems.append("a run with a base in int8 merges into other weights than those of its model")
+    if program.read_json(path("narrow-base", "run.json"))["settings"].get("base_format") != "int8":
+        problems.append("--adapter changes --base-format")
     plan = json.loads(program.must("plan", "--model", golden(GPT2), "--adapter", adapter(GPT2), *program.SHAPE, "--json").out)
     same = json.loads(program.must("plan", "--model", golden(GPT2), "--lora", 2, "--lora-alpha", 6, "--lora-targets", "attn.c_proj,c_fc",
                                    *program.SHAPE, "--json").out)
@@ -200,9 +207,10 @@ def flags_that_agree_with_the_adapter():
 
 def other_flags_are_refused():
     rows = [(flag, from_peft("never", GPT2, flag, *value), flag, "adapter") for flag, *value in
-            (("--lora", 4), ("--lora-alpha", 3, "--lora", 2), ("--rslora", "--lora", 2), ("--lora-targets", "all", "--lora", 2),
-             ("--modules-to-save", "lm_head", "--lora", 2), ("--freeze", "embedding"))]
+            (("--lora", 4), ("--lora-alpha", 3), ("--rslora",), ("--lora-targets", "all"), ("--modules-to-save", "lm_head"))]
     problems = program.refused_each(rows, watched=[SCRATCH])
+    problems += program.refused("--freeze", from_peft("never", GPT2, "--freeze", "embedding"), "--freeze", status=2, watched=[SCRATCH])
+    problems += program.refused("--tensor", from_peft("never", GPT2, "--tensor", 2), "--adapter", status=2, watched=[SCRATCH])
     merge = "--merge"
     problems += program.refused_each([
         ("nothing to merge", ["export", golden(GPT2), path("never"), merge], "no adapters", merge),
@@ -312,6 +320,19 @@ def wrong_adapters_are_refused():
     return program.refused_each(rows, watched=[SCRATCH])
 
 
+def inspect_prints_what_an_adapter_changes():
+    """The model may be a folder or a run of it."""
+    problems = []
+    for base, words in ((GPT2, ("rank 2", "alpha 6,", "scale 3\n", "modules: attn.c_proj,c_fc\n", "of gpt2-a", "parameters: 1344\n")),
+                        (QWEN2, ("rank 3", "(rank-stabilized), scale 2.31\n", "trained whole: model.norm\n",
+                                 "model.layers.2.self_attn.v_proj"))):
+        for model in (golden(base), run_of(base)):
+            out = program.must("inspect", adapter(base), "--model", model).out
+            problems += [f"{base}: no {word!r} in {out!r}" for word in words if word not in out]
+    started = program.must(*from_peft("said", QWEN2, steps=1)).err
+    return problems + ([] if "rank 3, scale 2.31" in started else ["the start of a run does not describe its adapters"])
+
+
 def harmless_fields():
     """Fields of other versions that are off, and lists of layers, change nothing."""
     folder = changed("harmless", a_field_of_tomorrow=None, another={}, use_dora=False, layers_to_transform=[0, 1], lora_bias=False,
@@ -321,4 +342,4 @@ def harmless_fields():
 
 
 script_test.run(trains_as_peft_does, what_goes_in_comes_out, merged_weights_are_sums, exports_on_the_way_are_adapters,
-                flags_that_agree_with_the_adapter, other_flags_are_refused, wrong_adapters_are_refused, harmless_fields)
+                flags_that_agree_with_the_adapter, other_flags_are_refused, inspect_prints_what_an_adapter_changes, wrong_adapters_are_refused, harmless_fields)

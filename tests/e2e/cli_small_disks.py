@@ -106,6 +106,12 @@ def a_disk_too_full_to_export():
     program.must(*train(run))
     fill(os.path.join(disk, "filler"), leave_bytes=100 << 10)
     problems += program.refused("export", ["export", run, os.path.join(disk, "out")], "No space left", watched=[disk])
+    adapted = os.path.join(SCRATCH, "adapted")
+    program.must(*train(adapted, "--lora", 64))
+    for what, more in (("adapters", ()), ("a merged model", ("--merge",))):
+        problems += program.refused(what, ["export", adapted, os.path.join(disk, "out"), *more], "No space left", watched=[disk])
+    os.remove(os.path.join(disk, "filler"))
+    program.must("export", adapted, os.path.join(disk, "out"), "--merge", "--dtype", "bf16")
     return problems
 
 
