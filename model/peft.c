@@ -31,7 +31,7 @@ struct sw_peft {
     char *folder;
     struct sw_lora lora;
     char *targets, *saved; /* the lists of `lora` */
-    json_t *root;        /* adapter_config.json */
+    json_t *root;          /* adapter_config.json */
     struct sw_safetensors *tensors;
     struct sw_units *plain; /* the model without adapters */
     bool out_first;         /* its matrices are stored [out, in] */
@@ -39,6 +39,7 @@ struct sw_peft {
     /* Set by sw_peft_load: the units and, for each of their tensors, that of the file; NULL: it is the base's. */
     const struct sw_units *units;
     const struct sw_safetensor ***found;
+    int64_t found_units; /* entries of `found`, which may outlive the units */
     struct sw_load base;
 };
 
@@ -423,7 +424,7 @@ sw_status sw_peft_open(const char *folder, const struct sw_model_config *config,
 void sw_peft_close(struct sw_peft *self) {
     if (self == NULL)
         return;
-    for (int64_t u = 0; self->found != NULL && u < self->units->count; u++)
+    for (int64_t u = 0; u < self->found_units; u++)
         free(self->found[u]);
     free(self->found);
     sw_units_destroy(self->plain);
@@ -505,6 +506,7 @@ sw_status sw_peft_load(struct sw_peft *self, const struct sw_units *units, const
     self->found = calloc((size_t)units->count, sizeof *self->found);
     if (self->found == NULL)
         return sw_fail(SW_ERR_NOMEM, "no memory to read %s", self->folder);
+    self->found_units = units->count;
     for (int64_t u = 0; u < units->count; u++)
         SW_TRY(find_in_unit(self, u, &count));
     if (count != sw_safetensors_count(self->tensors))

@@ -247,12 +247,14 @@ def make_inputs():
 
 TOKENIZES = ("tokenize", "--model", MODEL, "--data", DATA, "--out", TOKENS, "--threads", 1)
 ON_A_BASE = (*STARTS, "--freeze", "*.mlp.*")  # frozen weights stay in the model's folder
+WITH_ADAPTERS = (*STARTS, "--lora", 2)
 # Each command, and those before it.
 COMMANDS = {"train": (STARTS,), "resume": (RESUMES, STARTS), "conversion": ((*RESUMES, "--optimizer-state", "bf16"), STARTS),
             "export": (("export", RUN, OUT, "--dtype", "bf16"), STARTS), "tokenize": (TOKENIZES,),
             "tokenize anew": ((*TOKENIZES, "--pack", 64), TOKENIZES), "train on a base": (ON_A_BASE,),
             "resume on a base": ((*RESUMES, "--model", os.path.join(SCRATCH, "moved")), ON_A_BASE),
-            "export of a base": (("export", RUN, OUT), ON_A_BASE)}
+            "export of a base": (("export", RUN, OUT), ON_A_BASE), "export of adapters": (("export", RUN, OUT), WITH_ADAPTERS),
+            "export merged": (("export", RUN, OUT, "--merge"), WITH_ADAPTERS)}
 
 
 def numbers(places, draw):
