@@ -1,9 +1,11 @@
 /* The reference of a run with --dpo (reference.h).
  *
- * The file is a header, the log-probabilities in fp64 and an XXH3 of both. Numbers are little-endian. A run that is
- * killed while they are computed computes them again, because its weights are still those of the start. */
+ * The file is a header, the log-probabilities in fp64 and an XXH3 of both. Numbers are little-endian. While they are
+ * computed, which takes as long as a third of an epoch, a file of the same form keeps those that are done, and a run
+ * that is killed goes on behind them: its weights are still those of the start. */
 #include "run/reference.h"
 
+#include "core/clock.h"
 #include "core/confine.h"
 #include "core/files/files.h"
 #include "core/log.h"
@@ -22,6 +24,10 @@
 #include <xxhash.h>
 
 enum { VERSION = 1 };
+/* The file of what is done. It is written every second, but takes at most a fiftieth of the time. */
+#define UNFINISHED_NAME "reference.unfinished"
+#define SAVE_EVERY_NS INT64_C(1000000000)
+enum { LEAST_PAUSE_SAVES = 50 };
 #define MAGIC "SWREFER"
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the numbers of the file are little-endian");
 
@@ -30,6 +36,7 @@ struct header {
     int64_t version;
     uint64_t data_digest; /* of the data whose sequences these are */
     int64_t trained, validated;
+    int64_t done; /* how many of the sequences, from the first, have their number */
 };
 
 void sw_reference_release(struct sw_reference *reference) {
@@ -55,6 +62,8 @@ struct pass {
     bool validation;
     int64_t sequences, first; /* of the part, and the first of this pass over all ranks */
     double *out;              /* log-probabilities of the part */
+    int64_t before;           /* sequences of the parts before */
+    int64_t save_ns;          /* when what is done is saved next */
 };
 
 static int64_t per_rank(const struct pass *p) {
@@ -105,48 +114,12 @@ static sw_status run_pass(const struct pass *p) {
     return SW_OK;
 }
 
-static sw_status compute_part(struct pass *p, struct sw_long_work *work, int64_t before) {
-    struct sw_ranks *ranks = p->trainer->ranks;
-    const int64_t step = per_rank(p) * sw_ranks_count(ranks);
-    for (p->first = 0; p->first < p->sequences; p->first += step) {
-        SW_TRY(run_pass(p));
-        SW_TRY(
-            sw_ranks_agree_on_error(ranks, sw_long_work_at(work, before + sw_min_i64(p->sequences, p->first + step))));
-    }
-    return SW_OK;
-}
-
-static sw_status check_finite(const struct sw_reference *reference) {
-    for (int64_t i = 0; i < reference->trained + reference->validated; i++)
-        if (!isfinite(reference->of_training[i]))
-            return sw_fail(
-                SW_ERR_NOT_FINITE,
-                "the weights at the start give sequence %lld of the data no finite log-probability; check the "
-                "weights and --precision",
-                (long long)i);
-    return SW_OK;
-}
-
-static sw_status compute(struct sw_trainer *trainer) {
-    struct sw_reference *reference = &trainer->reference;
-    struct sw_long_work work = sw_long_work_begin("computing what the starting weights say of the pairs",
-                                                  reference->trained + reference->validated);
-    struct pass training = {.trainer = trainer, .sequences = reference->trained, .out = reference->of_training};
-    struct pass validation = {
-        .trainer = trainer, .validation = true, .sequences = reference->validated, .out = reference->of_validation};
-    work.unit = "sequences";
-    SW_TRY(sw_engine_settle(trainer->engine));
-    SW_TRY(compute_part(&training, &work, 0));
-    SW_TRY(compute_part(&validation, &work, reference->trained));
-    sw_long_work_end(&work);
-    return check_finite(reference);
-}
-
-static struct header header_of(const struct sw_trainer *trainer) {
+static struct header header_of(const struct sw_trainer *trainer, int64_t done) {
     struct header header = {.version = VERSION,
                             .data_digest = trainer->run.data_digest,
                             .trained = trainer->reference.trained,
-                            .validated = trainer->reference.validated};
+                            .validated = trainer->reference.validated,
+                            .done = done};
     memcpy(header.magic, MAGIC, sizeof header.magic);
     return header;
 }
@@ -155,22 +128,36 @@ static int64_t file_bytes(const struct header *header) {
     return (int64_t)sizeof *header + (header->trained + header->validated + 1) * (int64_t)sizeof(double);
 }
 
-/* Writes the file, durably, and notes its digest in run.json. */
-static sw_status write_reference(struct sw_trainer *trainer) {
-    const struct header header = header_of(trainer);
-    const size_t bytes = (size_t)file_bytes(&header), summed = bytes - sizeof(uint64_t);
+static int64_t sequences_of(const struct sw_trainer *trainer) {
+    return trainer->reference.trained + trainer->reference.validated;
+}
+
+/* Writes a file of the first `done` numbers, durably. */
+static sw_status write_file(const struct sw_trainer *trainer, const char *name, int64_t done, uint64_t *out_digest) {
+    const struct header header = header_of(trainer, done);
+    const size_t bytes = (size_t)file_bytes(&header), summed = bytes - sizeof *out_digest;
     char path[SW_RUN_PATH_CHARS], *content = malloc(bytes);
-    sw_status status = content != NULL ? sw_path_join(path, sizeof path, trainer->folder, SW_REFERENCE_NAME)
+    sw_status status = content != NULL ? sw_path_join(path, sizeof path, trainer->folder, name)
                                        : sw_fail(SW_ERR_NOMEM, "no memory to write the reference");
     if (status == SW_OK) {
         memcpy(content, &header, sizeof header);
         memcpy(content + sizeof header, trainer->reference.of_training, summed - sizeof header);
-        trainer->run.reference_digest = XXH3_64bits(content, summed);
-        memcpy(content + summed, &trainer->run.reference_digest, sizeof(uint64_t));
+        *out_digest = XXH3_64bits(content, summed);
+        memcpy(content + summed, out_digest, sizeof *out_digest);
         status = sw_file_replace(path, content, bytes, SW_FILE_PRIVATE);
     }
     free(content);
-    return status == SW_OK ? sw_run_write(trainer->folder, &trainer->run) : status;
+    return status;
+}
+
+/* Writes the whole file, notes its digest in run.json, and removes the file of what was done. */
+static sw_status write_reference(struct sw_trainer *trainer) {
+    char path[SW_RUN_PATH_CHARS];
+    SW_TRY(write_file(trainer, SW_REFERENCE_NAME, sequences_of(trainer), &trainer->run.reference_digest));
+    SW_TRY(sw_run_write(trainer->folder, &trainer->run));
+    SW_TRY(sw_path_join(path, sizeof path, trainer->folder, UNFINISHED_NAME));
+    (void)sw_path_unlink(path);
+    return SW_OK;
 }
 
 static sw_status refuse(const char *path, const char *what) {
@@ -180,9 +167,10 @@ static sw_status refuse(const char *path, const char *what) {
 }
 
 /* Reads the whole file. The caller frees *out. */
-static sw_status read_file(const char *folder, char path[SW_RUN_PATH_CHARS], char **out, int64_t *out_bytes) {
+static sw_status read_file(const char *folder, const char *name, char path[SW_RUN_PATH_CHARS], char **out,
+                           int64_t *out_bytes) {
     *out = NULL;
-    SW_TRY(sw_path_join(path, SW_RUN_PATH_CHARS, folder, SW_REFERENCE_NAME));
+    SW_TRY(sw_path_join(path, SW_RUN_PATH_CHARS, folder, name));
     const int file = sw_path_open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
     if (file < 0)
         return sw_fail(SW_ERR_IO,
@@ -215,7 +203,7 @@ sw_status sw_reference_check(const char *folder, const struct sw_run *run) {
     int64_t bytes;
     if (run->reference_digest == 0)
         return SW_OK;
-    sw_status status = read_file(folder, path, &content, &bytes);
+    sw_status status = read_file(folder, SW_REFERENCE_NAME, path, &content, &bytes);
     if (status == SW_OK)
         status = check_content(path, content, bytes, run->reference_digest);
     free(content);
@@ -226,8 +214,8 @@ static sw_status read_reference(struct sw_trainer *trainer) {
     char path[SW_RUN_PATH_CHARS], *content;
     int64_t bytes;
     SW_TRY(make(trainer->data, &trainer->reference));
-    const struct header expected = header_of(trainer);
-    sw_status status = read_file(trainer->folder, path, &content, &bytes);
+    const struct header expected = header_of(trainer, sequences_of(trainer));
+    sw_status status = read_file(trainer->folder, SW_REFERENCE_NAME, path, &content, &bytes);
     if (status == SW_OK)
         status = check_content(path, content, bytes, trainer->run.reference_digest);
     if (status == SW_OK && (bytes != file_bytes(&expected) || memcmp(content, &expected, sizeof expected) != 0))
@@ -237,6 +225,92 @@ static sw_status read_reference(struct sw_trainer *trainer) {
                (size_t)bytes - sizeof expected - sizeof(uint64_t));
     free(content);
     return status;
+}
+
+/* Takes the numbers that an earlier start of this run has kept, and returns how many; 0: none. */
+static int64_t take_done(struct sw_trainer *trainer) {
+    SW_HANDLES_ERRORS();
+    struct header found = {0};
+    char path[SW_RUN_PATH_CHARS], *content;
+    int64_t bytes;
+    uint64_t sum;
+    sw_status status = read_file(trainer->folder, UNFINISHED_NAME, path, &content, &bytes);
+    if (status == SW_OK) {
+        memcpy(&found, content, sizeof found);
+        memcpy(&sum, content + bytes - (int64_t)sizeof sum, sizeof sum);
+        status = check_content(path, content, bytes, sum);
+    }
+    const struct header expected = header_of(trainer, found.done);
+    const bool is_own = status == SW_OK && memcmp(&found, &expected, sizeof found) == 0 &&
+                        bytes == file_bytes(&expected) && found.done >= 0 && found.done <= sequences_of(trainer);
+    if (is_own)
+        memcpy(trainer->reference.of_training, content + sizeof found, (size_t)sequences_of(trainer) * sizeof(double));
+    free(content);
+    return is_own ? found.done : 0;
+}
+
+/* Keeps the numbers that are done. A file that cannot be written only costs work after a kill. */
+static void keep_done(struct pass *p, int64_t done) {
+    SW_HANDLES_ERRORS();
+    const int64_t begin_ns = sw_now_ns();
+    uint64_t digest;
+    if (sw_ranks_rank(p->trainer->ranks) != 0 || begin_ns < p->save_ns)
+        return;
+    (void)write_file(p->trainer, UNFINISHED_NAME, done, &digest);
+    const int64_t end_ns = sw_now_ns();
+    p->save_ns = end_ns + sw_max_i64(SAVE_EVERY_NS, LEAST_PAUSE_SAVES * (end_ns - begin_ns));
+}
+
+static sw_status compute_part(struct pass *p, struct sw_long_work *work) {
+    struct sw_ranks *ranks = p->trainer->ranks;
+    const int64_t step = per_rank(p) * sw_ranks_count(ranks);
+    for (; p->first < p->sequences; p->first += step) {
+        SW_TRY(run_pass(p));
+        const int64_t done = p->before + sw_min_i64(p->sequences, p->first + step);
+        keep_done(p, done);
+        SW_TRY(sw_ranks_agree_on_error(ranks, sw_long_work_at(work, done)));
+    }
+    return SW_OK;
+}
+
+static sw_status check_finite(const struct sw_reference *reference) {
+    for (int64_t i = 0; i < reference->trained + reference->validated; i++)
+        if (!isfinite(reference->of_training[i]))
+            return sw_fail(
+                SW_ERR_NOT_FINITE,
+                "the weights at the start give sequence %lld of the data no finite log-probability; check the "
+                "weights and --precision",
+                (long long)i);
+    return SW_OK;
+}
+
+static sw_status compute(struct sw_trainer *trainer) {
+    struct sw_reference *reference = &trainer->reference;
+    struct sw_long_work work =
+        sw_long_work_begin("computing what the starting weights say of the pairs", sequences_of(trainer));
+    int64_t done = take_done(trainer);
+    SW_TRY(sw_ranks_least(trainer->ranks, &done, 1));
+    struct pass training = {.trainer = trainer,
+                            .sequences = reference->trained,
+                            .first = sw_min_i64(done, reference->trained),
+                            .out = reference->of_training,
+                            .save_ns = sw_now_ns() + SAVE_EVERY_NS};
+    struct pass validation = {.trainer = trainer,
+                              .validation = true,
+                              .sequences = reference->validated,
+                              .first = sw_max_i64(0, done - reference->trained),
+                              .out = reference->of_validation,
+                              .before = reference->trained,
+                              .save_ns = training.save_ns};
+    work.unit = "sequences";
+    if (done > 0)
+        sw_log_info("the numbers of %lld of %s are kept from an earlier start", (long long)done,
+                    SW_COUNT(sequences_of(trainer), "sequence"));
+    SW_TRY(sw_engine_settle(trainer->engine));
+    SW_TRY(compute_part(&training, &work));
+    SW_TRY(compute_part(&validation, &work));
+    sw_long_work_end(&work);
+    return check_finite(reference);
 }
 
 sw_status sw_reference_read(struct sw_trainer *trainer) {

@@ -208,6 +208,26 @@ def a_killed_run_goes_on_with_the_same_bits():
     return problems
 
 
+def a_kill_keeps_what_is_done():
+    """A resume goes on where the reference was cut off. The same pair again and again has the same number throughout."""
+    count, header = 16000, 48
+    data = pairs.write(path("long.jsonl"), [pairs.plain()[2]] * count)
+    process = program.start(*train("cut", data, "--schedule-steps", 2, micro_batch=2, steps=2))
+    while process.poll() is None and not os.path.exists(path("cut", "reference.unfinished")):
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    resumed = program.run("resume", path("cut"))
+    problems = [] if resumed.code == 0 and "are kept from an earlier start" in resumed.err else [resumed.err[-300:]]
+    found = content("cut", FILE)
+    numbers = struct.unpack(f"<{2 * count}d", found[header:header + 16 * count])
+    if set(numbers) != {numbers[0], numbers[1]} or numbers != numbers[:2] * count or not numbers[0] < 0:
+        problems.append(f"{len(set(numbers))} numbers of two replies")
+    if os.path.exists(path("cut", "reference.unfinished")):
+        problems.append("the unfinished file stays")
+    return problems
+
+
 def ranks_have_the_same_losses():
     """Each stage of ZeRO on two ranks, whose references are the same; then a run that goes on alone."""
     program.must(*train("alone", MANY, *EVALUATED, **LONG))
@@ -299,5 +319,5 @@ def plans_and_reports_know_it():
 
 
 script_test.run(trl_has_the_same_losses, tokens_and_masks_are_those_of_the_pairs, placements_have_the_same_bits,
-                adapters_learn_preferences, a_killed_run_goes_on_with_the_same_bits, ranks_have_the_same_losses, wrong_pairs_are_refused,
-                a_wrong_reference_is_refused, plans_and_reports_know_it)
+                adapters_learn_preferences, a_killed_run_goes_on_with_the_same_bits, a_kill_keeps_what_is_done,
+                ranks_have_the_same_losses, wrong_pairs_are_refused, a_wrong_reference_is_refused, plans_and_reports_know_it)
