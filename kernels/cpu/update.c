@@ -8,6 +8,7 @@
  * threads cannot change them. */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/philox.h"
 #include "kernels/cpu/quant.h"
 #include "kernels/cpu/tile.h"
 #include "kernels/moments.h"
@@ -16,7 +17,6 @@
 
 /* The operations of kernels/moments.c on vectors, in the same order: the bits are a contract. */
 typedef int32_t sw_vec_ints __attribute__((vector_size(SW_LANES * sizeof(int32_t))));
-typedef uint64_t sw_vec_pairs __attribute__((vector_size(SW_LANES * sizeof(uint32_t))));
 typedef uint8_t sw_vec_bytes __attribute__((vector_size(SW_LANES)));
 typedef uint8_t sw_vec_bytes_unaligned __attribute__((vector_size(SW_LANES), aligned(1), may_alias));
 
@@ -42,61 +42,16 @@ SW_INLINE sw_vec sw_vec_pick(const float table[SW_MAP_ENTRIES], sw_vec_bits inde
 #endif
 }
 
-/* Returns the lower halves of all 64-bit lanes times a number of 32 bits. */
-SW_INLINE sw_vec_pairs sw_vec_mul_low(sw_vec_pairs a, uint32_t by) {
-#if defined(__AVX512F__)
-    return (sw_vec_pairs)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64((int64_t)by));
-#elif defined(__AVX2__)
-    return (sw_vec_pairs)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x((int64_t)by));
-#elif defined(__SSE2__)
-    return (sw_vec_pairs)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x((int64_t)by));
-#else
-    return (a & UINT32_MAX) * by;
-#endif
-}
-
-/* Philox of SW_LANES/2 counters. The upper half of a lane is garbage, which no product reads. */
-struct sw_philox {
-    sw_vec_pairs c[4];
-};
-
-SW_INLINE void sw_philox_round(struct sw_philox *p, uint32_t k0, uint32_t k1) {
-    const sw_vec_pairs p0 = sw_vec_mul_low(p->c[0], 0xD2511F53u), p1 = sw_vec_mul_low(p->c[2], 0xCD9E8D57u);
-    p->c[0] = (p1 >> 32) ^ p->c[1] ^ (uint64_t)k0;
-    p->c[2] = (p0 >> 32) ^ p->c[3] ^ (uint64_t)k1;
-    p->c[1] = p1;
-    p->c[3] = p0;
-}
-
-/* Writes the words of SW_LANES counters, word w to to[w·SW_MOMENT_LANES]. The counters' upper halves are equal. */
-SW_INLINE void sw_philox_words(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t *to) {
-    static const uint64_t twice[] = {0, 2, 4, 6, 8, 10, 12, 14};
-    struct sw_philox even, odd;
-    memcpy(&even.c[0], twice, sizeof even.c[0]);
-    even.c[0] += counter & UINT32_MAX;
-    odd.c[0] = even.c[0] + 1;
-    even.c[1] = odd.c[1] = (sw_vec_pairs){0} + (counter >> 32);
-    even.c[2] = odd.c[2] = (sw_vec_pairs){0} + stream;
-    even.c[3] = odd.c[3] = (sw_vec_pairs){0} + (stream >> 32);
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        sw_philox_round(&even, k0, k1);
-        sw_philox_round(&odd, k0, k1);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    for (int word = 0; word < 4; word++) {
-        const sw_vec_pairs pairs = (even.c[word] & UINT32_MAX) | odd.c[word] << 32;
-        memcpy(to + word * SW_MOMENT_LANES, &pairs, sizeof pairs);
-    }
-}
-
 /* Writes the words of a block that begins at element `elem` of its unit. */
 SW_INLINE void sw_block_words(const struct sw_moment_rounding *how, int64_t elem, uint32_t *words) {
     const uint64_t stream = sw_moment_stream(how->unit, how->step);
     for (int i = 0; i < SW_MOMENT_BLOCK_ELEMS; i += SW_MOMENT_GROUP)
-        for (int lane = 0; lane < SW_MOMENT_LANES; lane += SW_LANES)
-            sw_philox_words(how->seed, stream, sw_moment_counter(elem + i + lane), words + i / 2 + lane);
+        for (int lane = 0; lane < SW_MOMENT_LANES; lane += SW_LANES) {
+            sw_vec_bits drawn[SW_RNG_WORDS];
+            sw_philox_words(how->seed, stream, sw_moment_counter(elem + i + lane), drawn);
+            for (int word = 0; word < SW_RNG_WORDS; word++)
+                memcpy(words + i / 2 + lane + word * SW_MOMENT_LANES, &drawn[word], sizeof drawn[word]);
+        }
 }
 
 /* Returns the index of the first word of the vector at element i of a block. */

@@ -1,6 +1,7 @@
 /* AdamW of moments in bf16 and 8 bits with the bits of kernels/moments.c. A warp has a block of 256 elements, whose
  * scale and random words its lanes share. */
 #include "kernels/cuda/adamw.cuh"
+#include "kernels/cuda/philox.cuh"
 extern "C" {
 #include "kernels/moments.h"
 }
@@ -61,27 +62,15 @@ static __device__ __forceinline__ float scale_of(const float values[SW_ELEMS]) {
     return largest > 0.0f ? fminf(fmaxf(largest, FLT_MIN), FLT_MAX) : 0.0f;
 }
 
-/* Each lane draws the four words of one counter of its warp's block, as core/rng.c does. */
+/* Each lane draws the four words of one counter of its warp's block. */
 static __device__ __forceinline__ void draw_words(const narrow_update &u, int64_t elem, int lane, uint32_t *words) {
     const int group = lane / SW_MOMENT_LANES, side = lane % SW_MOMENT_LANES;
     const uint64_t counter = (uint64_t)((elem / SW_MOMENT_GROUP + group) * SW_MOMENT_LANES + side);
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = (uint32_t)u.stream;
-    uint32_t c3 = (uint32_t)(u.stream >> 32), k0 = (uint32_t)u.seed, k1 = (uint32_t)(u.seed >> 32);
-    SW_UNROLL
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c1 = (uint32_t)p1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
+    const sw_random drawn = sw_draw(u.seed, u.stream, counter);
     uint32_t *to = words + group * 4 * SW_MOMENT_LANES + side;
-    to[0] = c0;
-    to[SW_MOMENT_LANES] = c1;
-    to[2 * SW_MOMENT_LANES] = c2;
-    to[3 * SW_MOMENT_LANES] = c3;
+    SW_UNROLL
+    for (int word = 0; word < 4; word++)
+        to[word * SW_MOMENT_LANES] = drawn.word[word];
 }
 
 /* Returns the 16 random bits of element i of a lane. */
