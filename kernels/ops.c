@@ -134,6 +134,12 @@ static double add(const void *args) {
     return bytes_of(op->type, 3.0 * (double)op->elems, 0.0);
 }
 
+static double dropout(const void *args) {
+    const struct sw_dropout *op = args;
+    assert(op->elems >= 0 && op->rate >= 0.0 && op->rate < 1.0 && op->x != NULL && op->y != NULL);
+    return bytes_of(op->type, 2.0 * (double)op->elems, 0.0);
+}
+
 static double bias_gradient(const void *args) {
     const struct sw_bias_gradient *op = args;
     assert(op->rows >= 0 && op->cols > 0 && op->dy != NULL && op->acc != NULL);
@@ -350,6 +356,7 @@ static const struct sw_device_op_row table[SW_DEVICE_OPS] = {
     [SW_DEVICE_GATED_FORWARD] = ROW(gated_forward, x, y),
     [SW_DEVICE_GATED_BACKWARD] = ROW(gated_backward, x, activated),
     [SW_DEVICE_ADD] = ROW(add, a, y),
+    [SW_DEVICE_DROPOUT] = ROW(dropout, x, y),
     [SW_DEVICE_BIAS_GRADIENT] = ROW(bias_gradient, dy, acc),
     [SW_DEVICE_EMBEDDING_FORWARD] = ROW(embedding_forward, tokens, out),
     [SW_DEVICE_EMBEDDING_BACKWARD] = ROW(embedding_backward, tokens, positions_acc),

@@ -142,6 +142,7 @@ typedef enum {
     SW_DEVICE_GATED_FORWARD,
     SW_DEVICE_GATED_BACKWARD,
     SW_DEVICE_ADD,
+    SW_DEVICE_DROPOUT,
     SW_DEVICE_BIAS_GRADIENT,
     SW_DEVICE_EMBEDDING_FORWARD,
     SW_DEVICE_EMBEDDING_BACKWARD,
@@ -367,6 +368,26 @@ struct sw_add {
     void *y;
 };
 #define sw_add(stream, ...) sw_device_run(stream, SW_DEVICE_ADD, &(const struct sw_add){__VA_ARGS__})
+
+/* y = x / (1 - rate) for the elements that are kept, and 0 for the others; y may be x. Element i is kept if word i % 4
+ * of sw_rng(seed, stream, i / 4) is at least sw_dropout_threshold. The bits are the same on every device, so the mask
+ * need not be kept: the backward pass draws it again. */
+struct sw_dropout {
+    sw_dtype type;
+    int64_t elems;
+    double rate; /* at least 0 and below 1 */
+    uint64_t seed, stream;
+    const void *x;
+    void *y;
+};
+#define sw_dropout(stream, ...) sw_device_run(stream, SW_DEVICE_DROPOUT, &(const struct sw_dropout){__VA_ARGS__})
+static inline uint32_t sw_dropout_threshold(const struct sw_dropout *op) {
+    return (uint32_t)(op->rate * 0x1p32);
+}
+/* Returns the factor of kept elements. */
+static inline float sw_dropout_scale(const struct sw_dropout *op) {
+    return (float)(1.0 / (1.0 - op->rate));
+}
 
 /* acc[cols] += the sum of the rows of dy, in row order within a fixed tiling that does not depend on threads. */
 struct sw_bias_gradient {

@@ -1,4 +1,5 @@
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/philox.h"
 #include "kernels/cpu/tile.h"
 
 SW_INLINE void add_tile(const sw_dtype type, int64_t at, int64_t end, const void *a, const void *b, void *y) {
@@ -18,6 +19,47 @@ static void add_tiles(const void *args, int64_t first, int64_t end, int thread) 
 static sw_status add(struct sw_stream *stream, const void *args) {
     const struct sw_add *op = args;
     sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->elems, SW_TILE_ELEMS), add_tiles, op);
+    return SW_OK;
+}
+
+/* Writes the words of SW_RNG_WORDS vectors of elements, from a multiple of as many on, in the elements' order. */
+SW_INLINE void draw_in_order(const struct sw_dropout *op, int64_t at, sw_vec words[SW_RNG_WORDS]) {
+    sw_vec_bits drawn[SW_RNG_WORDS];
+    sw_vec even[2], odd[2];
+    sw_philox_words(op->seed, op->stream, (uint64_t)(at / SW_RNG_WORDS), drawn);
+    sw_vec_interleave((sw_vec)drawn[0], (sw_vec)drawn[2], &even[0], &even[1]);
+    sw_vec_interleave((sw_vec)drawn[1], (sw_vec)drawn[3], &odd[0], &odd[1]);
+    for (int half = 0; half < 2; half++)
+        sw_vec_interleave(even[half], odd[half], &words[2 * half], &words[2 * half + 1]);
+}
+
+SW_INLINE void drop_tile(const sw_dtype type, int64_t at, int64_t end, const struct sw_dropout *op) {
+    const sw_vec_bits threshold = (sw_vec_bits){0} + sw_dropout_threshold(op);
+    const sw_vec scale = sw_vec_splat(sw_dropout_scale(op));
+    for (; at < end; at += (int64_t)SW_RNG_WORDS * SW_LANES) {
+        sw_vec words[SW_RNG_WORDS];
+        draw_in_order(op, at, words);
+        for (int v = 0; v < SW_RNG_WORDS; v++) {
+            const int64_t i = at + v * (int64_t)SW_LANES;
+            const sw_vec_bits kept = (sw_vec_bits)((sw_vec_bits)words[v] >= threshold);
+            if (i >= end)
+                break;
+            const sw_vec scaled = sw_load_up_to(type, op->x, i, end - i, 0.0f) * scale;
+            sw_store_up_to(type, op->y, i, end - i, sw_vec_select(kept, scaled, sw_vec_splat(0.0f)));
+        }
+    }
+}
+
+static void drop_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_dropout *op = args;
+    SW_FOR_TYPE(drop_tile, op->type, first * SW_TILE_ELEMS, sw_min_i64(end * SW_TILE_ELEMS, op->elems), op);
+}
+static_assert(SW_TILE_ELEMS % (SW_RNG_WORDS * SW_LANES) == 0, "a tile has whole vectors of counters");
+
+static sw_status dropout(struct sw_stream *stream, const void *args) {
+    const struct sw_dropout *op = args;
+    sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->elems, SW_TILE_ELEMS), drop_tiles, op);
     return SW_OK;
 }
 
@@ -86,6 +128,7 @@ static sw_status rotate(struct sw_stream *stream, const void *args) {
 
 void SW_ISA_NAME(sw_cpu_add_elementwise)(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_ADD] = add;
+    ops->op[SW_DEVICE_DROPOUT] = dropout;
     ops->op[SW_DEVICE_CAST_FROM_F32] = cast_from_f32;
     ops->op[SW_DEVICE_ROUND_GRADIENT] = cast_from_f32;
     ops->op[SW_DEVICE_CAST_TO_F32] = cast_to_f32;

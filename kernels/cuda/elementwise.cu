@@ -1,5 +1,6 @@
-/* Sums and casts of whole tensors in one pass over memory. */
+/* Sums, casts and dropout of whole tensors in one pass over memory. */
 #include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/philox.cuh"
 
 namespace {
 template <typename T> struct adding {
@@ -19,6 +20,35 @@ template <typename T> struct adding {
         sw_store_elems(y + at, count, aligned, h.a);
     }
 };
+
+/* A vector has the words of two counters. */
+template <typename T> struct dropping {
+    enum { VECTORS = 2 };
+    struct held {
+        float values[SW_ELEMS];
+    };
+    const T *x;
+    T *y;
+    uint64_t seed, stream;
+    uint32_t threshold;
+    float scale;
+    __device__ __forceinline__ void load(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+        sw_load_elems(x + at, count, aligned, h.values);
+    }
+    __device__ __forceinline__ void store(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
+        SW_UNROLL
+        for (int half = 0; half < 2; half++) {
+            const sw_random drawn = sw_draw(seed, stream, (uint64_t)at / 4 + (uint64_t)half);
+            SW_UNROLL
+            for (int i = 0; i < 4; i++) {
+                float *value = &h.values[4 * half + i];
+                *value = drawn.word[i] >= threshold ? *value * scale : 0.0f;
+            }
+        }
+        sw_store_elems(y + at, count, aligned, h.values);
+    }
+};
+static_assert(SW_ELEMS == 8, "a vector has the words of two counters");
 
 template <typename From> struct widening {
     enum { VECTORS = sizeof(From) == sizeof(uint16_t) ? 4 : 2 };
@@ -63,6 +93,18 @@ void sw_cuda_add(cudaStream_t stream, const void *args) {
     const sw_add *op = (const sw_add *)args;
     if (op->elems > 0)
         SW_FOR_TYPE(op->type, add, stream, op);
+}
+
+template <typename T> static void dropout(cudaStream_t stream, const sw_dropout *op) {
+    const dropping<T> map = {(const T *)op->x,         (T *)op->y,          op->seed, op->stream,
+                             sw_dropout_threshold(op), sw_dropout_scale(op)};
+    sw_for_rows(stream, 1, op->elems, map, sw_is_aligned(op->x) && sw_is_aligned(op->y));
+}
+
+void sw_cuda_dropout(cudaStream_t stream, const void *args) {
+    const sw_dropout *op = (const sw_dropout *)args;
+    if (op->elems > 0)
+        SW_FOR_TYPE(op->type, dropout, stream, op);
 }
 
 template <typename To> static void cast_from_f32(cudaStream_t stream, const sw_cast_from_f32 *op) {

@@ -22,6 +22,7 @@ static sw_cuda_launcher *const launchers[SW_DEVICE_OPS] = {
     [SW_DEVICE_GATED_FORWARD] = sw_cuda_gated_forward,
     [SW_DEVICE_GATED_BACKWARD] = sw_cuda_gated_backward,
     [SW_DEVICE_ADD] = sw_cuda_add,
+    [SW_DEVICE_DROPOUT] = sw_cuda_dropout,
     [SW_DEVICE_BIAS_GRADIENT] = sw_cuda_bias_gradient,
     [SW_DEVICE_EMBEDDING_FORWARD] = sw_cuda_embedding_forward,
     [SW_DEVICE_EMBEDDING_BACKWARD] = sw_cuda_embedding_backward,

@@ -1,5 +1,7 @@
 #include "kernels/ref/ref.h"
 
+#include "core/rng.h"
+
 #include <math.h>
 
 /* The tanh form: x·(1 + tanh(u))/2 with u = sqrt(2/pi)·(x + 0.044715·x³). */
@@ -103,12 +105,23 @@ static sw_status cast_to_f32(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
+static sw_status dropout(struct sw_stream *stream, const void *args) {
+    const struct sw_dropout *op = args;
+    (void)stream;
+    for (int64_t i = 0; i < op->elems; i++) {
+        const bool kept = sw_rng(op->seed, op->stream, (uint64_t)(i / 4)).word[i % 4] >= sw_dropout_threshold(op);
+        sw_dtype_store(op->type, op->y, i, kept ? sw_dtype_load(op->type, op->x, i) * sw_dropout_scale(op) : 0.0f);
+    }
+    return SW_OK;
+}
+
 void sw_ref_add_elementwise(struct sw_device_ops *ops) {
     ops->op[SW_DEVICE_ACTIVATION_FORWARD] = activation_forward;
     ops->op[SW_DEVICE_ACTIVATION_BACKWARD] = activation_backward;
     ops->op[SW_DEVICE_GATED_FORWARD] = gated_forward;
     ops->op[SW_DEVICE_GATED_BACKWARD] = gated_backward;
     ops->op[SW_DEVICE_ADD] = add;
+    ops->op[SW_DEVICE_DROPOUT] = dropout;
     ops->op[SW_DEVICE_CAST_FROM_F32] = cast_from_f32;
     ops->op[SW_DEVICE_ROUND_GRADIENT] = cast_from_f32;
     ops->op[SW_DEVICE_CAST_TO_F32] = cast_to_f32;

@@ -84,6 +84,17 @@ sw_status trial_add(struct trial *trial) {
     return trial->pass < TRIAL_REFERENCE ? SW_OK : sw_add(trial->stream, trial->type, elems, a, b, y);
 }
 
+sw_status trial_dropout(struct trial *trial) {
+    static const double RATE = 0.1;
+    const struct test_rows *s = trial->shape;
+    const int64_t elems = s->rows * s->cols;
+    const void *x = trial_input(trial, "x", trial->type, elems, 1.0f);
+    void *y = trial_output(trial, "y", trial->type, elems, EXACT);
+    return trial->pass < TRIAL_REFERENCE
+               ? SW_OK
+               : sw_dropout(trial->stream, trial->type, elems, RATE, trial->seed, trial->seed, x, y);
+}
+
 sw_status trial_bias_gradient(struct trial *trial) {
     const struct test_rows *s = trial->shape;
     const void *dy = trial_input(trial, "dy", trial->type, s->rows * s->cols, 1.0f);

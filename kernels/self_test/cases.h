@@ -102,6 +102,7 @@ sw_status trial_activation_gradients(struct trial *trial);
 sw_status trial_gated(struct trial *trial);
 sw_status trial_gated_gradients(struct trial *trial);
 sw_status trial_add(struct trial *trial);
+sw_status trial_dropout(struct trial *trial);
 sw_status trial_bias_gradient(struct trial *trial);
 sw_status trial_cross_entropy(struct trial *trial);
 sw_status trial_softmax_partial(struct trial *trial);

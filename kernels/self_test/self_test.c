@@ -83,6 +83,7 @@ static const struct op ops[] = {
     {"gated activation", trial_gated, ROWS, false},
     {"gated activation backward", trial_gated_gradients, ROWS, false},
     {"addition", trial_add, ROWS, false},
+    {"dropout", trial_dropout, ROWS, false},
     {"bias gradient", trial_bias_gradient, ROWS, false},
     {"cross-entropy", trial_cross_entropy, VOCABULARIES, false},
     {"softmax of tiles", trial_softmax_partial, VOCABULARIES, true},
