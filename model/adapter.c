@@ -5,6 +5,10 @@
  * would read the input once, but their results would begin at any multiple of the rank, and a GPU's products want
  * aligned operands.
  *
+ * With dropout each adapter has an input of its own, x with some elements zero and the others scaled, made in the work
+ * area for each product that reads it. The gradient at it is made there too, masked by the same random words, and added
+ * to dx.
+ *
  * The result of A is not kept for the backward pass. To compute it again costs rank / outputs of the product beside it,
  * which is less than the memory is worth. */
 #include "model/lora.h"
@@ -33,7 +37,12 @@ static struct products products_of(const struct sw_model *model, enum linear_nam
                .in = type,
                .out = type,
                .c_stride = base->n},
-        .down_back = {.m = rows, .n = in, .k = rank, .accumulate = true, .in = type, .out = type},
+        .down_back = {.m = rows,
+                      .n = in,
+                      .k = rank,
+                      .accumulate = model->shape.tuning.lora.dropout == 0.0,
+                      .in = type,
+                      .out = type},
         .up_back = {.m = rows, .n = rank, .k = out, .in = type, .out = SW_F32, .a_stride = base->n},
         .a_gradient =
             {.m = rank, .n = in, .k = rows, .transpose_a = true, .accumulate = true, .in = type, .out = SW_F32},
@@ -65,6 +74,41 @@ static sw_status scaled(const struct sw_model *model, const struct sw_unit_call 
                             .to = typed, .scale = (float)sw_lora_scale(&model->shape.tuning.lora));
 }
 
+/* Drops elements of an adapter's input, or of the gradient at it. Each adapter and micro-batch has a stream, and that
+ * of A's first values is none of them, as `draw` is not 0. */
+static sw_status drop(const struct sw_model *model, const struct sw_unit_call *call, const struct sw_adapter *adapter,
+                      int64_t cols, const void *x, void *y) {
+    return sw_dropout(call->stream, .type = model->shape.type, .elems = model->rows * cols,
+                      .rate = model->shape.tuning.lora.dropout, .seed = call->seed,
+                      .stream = adapter->stream ^ call->draw, .x = x, .y = y);
+}
+
+/* Returns in *out what an adapter's A multiplies: x, or in a training step with dropout what is left of it. */
+static sw_status input_of(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,
+                          const struct sw_adapter *adapter, const void *x, const void **out) {
+    void *dropped = area_at(call->work, model->work.adapter_input);
+    *out = x;
+    if (model->shape.tuning.lora.dropout == 0.0 || call->draw == 0)
+        return SW_OK;
+    *out = dropped;
+    return drop(model, call, adapter, model->linear[name].forward.k, x, dropped);
+}
+
+/* Adds dh·A, the gradient at an adapter's input, to dx. */
+static sw_status add_input_gradient(const struct sw_model *model, const struct sw_unit_call *call,
+                                    const struct sw_adapter *adapter, const struct sw_gemm *shape, const void *dh,
+                                    void *dx) {
+    void *gradient = shape->accumulate ? dx : area_at(call->work, model->work.adapter_input);
+    SW_TRY(sw_gemm(call->stream, shape, dh, tensor_at(model, call, adapter->a), NULL, gradient,
+                   area_at(call->work, model->work.scratch)));
+    if (shape->accumulate)
+        return SW_OK;
+    if (call->draw > 0)
+        SW_TRY(drop(model, call, adapter, shape->n, gradient, gradient));
+    return sw_add(call->stream, .type = model->shape.type, .elems = shape->m * shape->n, .a = gradient, .b = dx,
+                  .y = dx);
+}
+
 /* Returns the address of a piece's columns in the rows of a product's result. */
 static char *columns(const struct sw_model *model, const struct sw_adapter *adapter, const void *rows) {
     return (char *)rows + adapter->col * sw_dtype_bytes(model->shape.type);
@@ -74,11 +118,12 @@ sw_status sw_adapter_forward(const struct sw_model *model, const struct sw_unit_
                              const void *x, void *y) {
     const struct sw_adapter *adapter;
     for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
-        const void *h;
+        const void *h, *input;
         if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
             continue;
         const struct products p = products_of(model, name, adapter);
-        SW_TRY(scaled(model, call, &p.down, x, tensor_at(model, call, adapter->a), &h));
+        SW_TRY(input_of(model, call, name, adapter, x, &input));
+        SW_TRY(scaled(model, call, &p.down, input, tensor_at(model, call, adapter->a), &h));
         SW_TRY(sw_gemm(call->stream, &p.up, h, tensor_at(model, call, adapter->b), NULL, columns(model, adapter, y),
                        area_at(call->work, model->work.scratch)));
     }
@@ -94,8 +139,7 @@ sw_status sw_adapter_input_gradient(const struct sw_model *model, const struct s
             continue;
         const struct products p = products_of(model, name, adapter);
         SW_TRY(scaled(model, call, &p.up_back, columns(model, adapter, dy), tensor_at(model, call, adapter->b), &dh));
-        SW_TRY(sw_gemm(call->stream, &p.down_back, dh, tensor_at(model, call, adapter->a), NULL, dx,
-                       area_at(call->work, model->work.scratch)));
+        SW_TRY(add_input_gradient(model, call, adapter, &p.down_back, dh, dx));
     }
     return SW_OK;
 }
@@ -105,15 +149,16 @@ sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct 
     void *scratch = area_at(call->work, model->work.scratch);
     const struct sw_adapter *adapter;
     for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
-        const void *h, *dh;
+        const void *h, *dh, *input;
         if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
             continue;
         const struct products p = products_of(model, name, adapter);
         const char *dy_piece = columns(model, adapter, dy);
-        SW_TRY(scaled(model, call, &p.down, x, tensor_at(model, call, adapter->a), &h));
+        SW_TRY(input_of(model, call, name, adapter, x, &input));
+        SW_TRY(scaled(model, call, &p.down, input, tensor_at(model, call, adapter->a), &h));
         SW_TRY(sw_gemm(call->stream, &p.b_gradient, dy_piece, h, NULL, acc_at(model, call, adapter->b), scratch));
         SW_TRY(scaled(model, call, &p.up_back, dy_piece, tensor_at(model, call, adapter->b), &dh));
-        SW_TRY(sw_gemm(call->stream, &p.a_gradient, dh, x, NULL, acc_at(model, call, adapter->a), scratch));
+        SW_TRY(sw_gemm(call->stream, &p.a_gradient, dh, input, NULL, acc_at(model, call, adapter->a), scratch));
     }
     return SW_OK;
 }
@@ -134,7 +179,11 @@ static sw_status list_block(struct sw_model *model, int64_t u) {
             const int64_t a = sw_lora_of(unit, first + piece), outputs = base->dim[model->config.out_first ? 0 : 1];
             if (a >= 0)
                 model->adapter[(u * LINEARS + linear) * SW_MOST_PIECES + piece] =
-                    (struct sw_adapter){.a = (int)a, .b = (int)a + 1, .col = col, .cols = outputs};
+                    (struct sw_adapter){.a = (int)a,
+                                        .b = (int)a + 1,
+                                        .col = col,
+                                        .cols = outputs,
+                                        .stream = sw_lora_stream(&unit->tensor[a])};
             if (a >= 0 && gpu && col * typed % PIECE_ALIGN_BYTES != 0)
                 return sw_fail(
                     SW_ERR_UNSUPPORTED,
@@ -145,6 +194,14 @@ static sw_status list_block(struct sw_model *model, int64_t u) {
         }
     }
     return SW_OK;
+}
+
+int64_t sw_adapters_widest_input(const struct sw_model *model) {
+    int64_t widest = 0;
+    for (int64_t i = 0; i < model->units->count * LINEARS * SW_MOST_PIECES; i++)
+        if (model->adapter[i].cols > 0)
+            widest = sw_max_i64(widest, model->linear[i / SW_MOST_PIECES % LINEARS].forward.k);
+    return widest;
 }
 
 static sw_status prepare_adapter(struct sw_model *model, enum linear_name name, const struct sw_adapter *adapter) {

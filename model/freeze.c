@@ -158,7 +158,7 @@ void sw_tuning_release(struct sw_tuning *tuning) {
 bool sw_tuning_same(const struct sw_tuning *a, const struct sw_tuning *b) {
     const struct sw_lora *x = &a->lora, *y = &b->lora;
     return same_text(a->freeze, b->freeze) && a->base == b->base && x->rank == y->rank && x->alpha == y->alpha &&
-           x->rank_stabilized == y->rank_stabilized && same_text(x->targets, y->targets) &&
+           x->rank_stabilized == y->rank_stabilized && x->dropout == y->dropout && same_text(x->targets, y->targets) &&
            same_text(x->modules_to_save, y->modules_to_save);
 }
 

@@ -16,8 +16,8 @@
 struct sw_tuning {
     const char *freeze;  /* NULL: nothing is frozen but by adapters */
     struct sw_lora lora; /* excludes `freeze` */
-    /* sw_base_format of the frozen matrices of blocks; without frozen tensors SW_BASE_TYPED. It decides where tensors lie
-     * in a unit, so a run keeps it. */
+    /* sw_base_format of the frozen matrices of blocks; without frozen tensors SW_BASE_TYPED. It decides where tensors
+     * lie in a unit, so a run keeps it. */
     int base;
 };
 
@@ -28,7 +28,7 @@ static inline bool sw_tuning_freezes(const struct sw_tuning *tuning) {
 /* Copies the texts too; the caller releases the copy, which is all zeros afterwards. */
 sw_status sw_tuning_copy(const struct sw_tuning *from, struct sw_tuning *out);
 void sw_tuning_release(struct sw_tuning *tuning);
-/* Tells whether two make the same units. */
+/* Tells whether two make the same units and train them in the same way. */
 bool sw_tuning_same(const struct sw_tuning *a, const struct sw_tuning *b);
 
 /* Refuses texts that name nothing in any model, and members that exclude each other. */

@@ -46,10 +46,13 @@ static sw_status check_names(const char *text, const char *flag) {
 sw_status sw_lora_check(const struct sw_lora *lora) {
     SW_TRY(check_names(lora->targets, "--lora-targets"));
     SW_TRY(check_names(lora->modules_to_save, "--modules-to-save"));
+    if (!(lora->dropout >= 0.0 && lora->dropout < 1.0))
+        return sw_fail(SW_ERR_ARG, "--lora-dropout must be at least 0 and below 1");
     if (lora->rank > 0)
         return SW_OK;
     const char *alone = lora->alpha > 0.0               ? "--lora-alpha"
                         : lora->rank_stabilized         ? "--rslora"
+                        : lora->dropout > 0.0           ? "--lora-dropout"
                         : lora->targets != NULL         ? "--lora-targets"
                         : lora->modules_to_save != NULL ? "--modules-to-save"
                                                         : NULL;
@@ -209,6 +212,10 @@ int64_t sw_lora_of(const struct sw_unit *unit, int64_t tensor) {
     return find_tensor(unit, name);
 }
 
+uint64_t sw_lora_stream(const struct sw_tensor *tensor) {
+    return sw_checksum(tensor->name, (int64_t)strlen(tensor->name));
+}
+
 /* The initial values. */
 
 struct filling {
@@ -224,11 +231,10 @@ static sw_status fill_run(void *context, int64_t t, int64_t whole, int64_t run, 
     const double bound = 1.0 / sqrt((double)tensor->dim[1]);
     for (int64_t i = 0; tensor->added && i < run; i++)
         fill->out[at + i] =
-            is_a ? (float)(bound * (2.0 * sw_rng_uniform(fill->init->seed,
-                                                         sw_checksum(tensor->name, (int64_t)strlen(tensor->name)),
-                                                         (uint64_t)(whole + i)) -
-                                    1.0))
-                 : 0.0f;
+            is_a
+                ? (float)(bound *
+                          (2.0 * sw_rng_uniform(fill->init->seed, sw_lora_stream(tensor), (uint64_t)(whole + i)) - 1.0))
+                : 0.0f;
     return SW_OK;
 }
 

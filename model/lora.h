@@ -2,10 +2,11 @@
  * 2106.09685).
  *
  * Beside a matrix W of a block, an adapter has A [rank, inputs] and B [outputs, rank], and the product is
- * y = W·x + scale·B·A·x. They are tensors of the block's unit, named as PEFT names them, without its prefix: the base
- * tensor's name with ".lora_A.weight" and ".lora_B.weight" in place of ".weight". A checkpoint of the model does not
- * have them (`added` of struct sw_tensor). A matrix that a checkpoint keeps in pieces (queries, keys and values; gates
- * and values of the inner layer) has an adapter for each. */
+ * y = W·x + scale·B·A·x; in training steps with dropout A multiplies a part of x. They are tensors of the block's unit,
+ * named as PEFT names them, without its prefix: the base tensor's name with ".lora_A.weight" and ".lora_B.weight" in
+ * place of ".weight". A checkpoint of the model does not have them (`added` of struct sw_tensor). A matrix that a
+ * checkpoint keeps in pieces (queries, keys and values; gates and values of the inner layer) has an adapter for each.
+ */
 #ifndef SW_MODEL_LORA_H
 #define SW_MODEL_LORA_H
 
@@ -24,6 +25,7 @@ struct sw_lora {
     int64_t rank;         /* 0: there are no adapters */
     double alpha;         /* the scale is alpha / rank; 0: 2·rank */
     bool rank_stabilized; /* the scale is alpha / sqrt(rank) (rsLoRA, arXiv 2312.03732) */
+    double dropout;       /* the fraction of each adapter's input that a training step drops: at least 0, below 1 */
     /* The matrices that get an adapter: SW_LORA_ALL, SW_LORA_ATTENTION, SW_LORA_MLP, or modules, with commas between
      * them: names or their last parts, as in q_proj,v_proj, or patterns of whole names (fnmatch). NULL: SW_LORA_ALL. */
     const char *targets;
@@ -48,6 +50,9 @@ sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *
 
 /* Returns the index of the tensor A of a tensor's adapter, behind which B comes; -1: it has none. */
 int64_t sw_lora_of(const struct sw_unit *unit, int64_t tensor);
+
+/* Returns the stream of core/rng.h from which the first values of a tensor A are drawn. */
+uint64_t sw_lora_stream(const struct sw_tensor *tensor);
 
 /* Fills tensors that are no adapters from `base`, and initialises the adapters as PEFT does: A uniform in
  * ±1/sqrt(inputs) (Kaiming's, with a = sqrt(5)), B zero. Values of A depend only on the seed, the tensor's name and the

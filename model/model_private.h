@@ -65,6 +65,7 @@ struct work_layout {
     int64_t unwanted; /* if tensors are frozen: receives the gradients of a norm that has none, fp32 */
     int64_t norm_out, norm_mean, norm_rstd, norm_grad; /* head: rows × hidden, or rows */
     int64_t adapter_sums, adapter;        /* with adapters: rows × rank, fp32; and the same in the compute type */
+    int64_t adapter_input;                /* with dropout: rows × the widest input of an adapter */
     int64_t logits;                       /* head: one tile's logits_rows */
     int64_t logits_grad, losses;          /* head: one tile; one tile's rows, or all rows of pairs */
     int64_t loss;                         /* head: the sum of all rows' losses, or each sequence's, fp64 */
@@ -120,6 +121,7 @@ struct widths {
 struct sw_adapter {
     int a, b;
     int64_t col, cols;
+    uint64_t stream; /* of its dropout's random words, in micro-batch 0 */
 };
 
 struct sw_model {
@@ -261,6 +263,8 @@ static inline sw_status sw_model_prepare_product(struct sw_model *model, const s
 
 /* Lists the adapters of all units and prepares their products, after those of the blocks. */
 sw_status sw_adapters_prepare(struct sw_model *model);
+/* Returns the columns of the widest input that an adapter has. */
+int64_t sw_adapters_widest_input(const struct sw_model *model);
 /* Returns the adapter of a piece of a product's matrix, or NULL. */
 const struct sw_adapter *sw_adapter_of(const struct sw_model *model, int64_t unit, enum linear_name name, int piece);
 /* Add what the adapters of a product add: to its result y, to the gradient dx at its input, and to the gradients of

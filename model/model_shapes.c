@@ -311,6 +311,8 @@ static void lay_work(struct sw_model *model) {
         const int64_t elems = model->rows * model->shape.tuning.lora.rank;
         w->adapter_sums = place(&block, elems * (int64_t)sizeof(float));
         w->adapter = place(&block, elems * typed);
+        if (model->shape.tuning.lora.dropout > 0.0 && !model->shape.forward_only)
+            w->adapter_input = place(&block, model->rows * sw_adapters_widest_input(model) * typed);
     }
     if (sw_cut_copies_kv(c, &model->cut)) {
         w->own_qkv = place(&block, wide->qkv * c->hidden * typed);

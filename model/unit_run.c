@@ -152,6 +152,7 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     run->weights = area[WEIGHTS];
     run->base = area[BASE];
     run->table = area[TABLE];
+    call->draw = 1; /* steps of a training are measured */
     call->weights = area[WEIGHTS];
     call->acc = area[ACC];
     call->table_acc = area[TABLE_ACC];

@@ -22,6 +22,10 @@ struct sw_engine;
 struct sw_unit_call {
     struct sw_stream *stream;
     int64_t unit, micro;
+    /* Random numbers of a training step are drawn from the run's seed and by `draw`: the number of the micro-batch
+     * among those of all steps and ranks, from 1 on, equal for its forward pass, recomputation and backward pass. draw
+     * 0: this is no training, and nothing is drawn. */
+    uint64_t seed, draw;
     const void *weights;     /* the unit's flat vector in the compute type, from behind its base on */
     const void *base;        /* the records of the unit's base; NULL: it has none */
     const void *rows;        /* embedding: rows that `gather` took for this micro-batch, in place of the weights */

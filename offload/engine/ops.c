@@ -38,6 +38,16 @@ static bool recalls_rows(const struct sw_engine *engine, const struct sw_op *op)
     return op->kind == SW_OP_BACKWARD_NORM && sw_plan_recalls_rows(engine->plan, op->unit);
 }
 
+/* Returns the `draw` of an op's call. Ranks have consecutive micro-batches of a step, so that its number is the same
+ * for any number of ranks. */
+static uint64_t draw_of(const struct sw_engine *engine, const struct step_context *context, int64_t micro) {
+    const struct sw_plan_spec *spec = &engine->plan->spec;
+    const int64_t ranks = sw_max_i64(1, spec->ranks), rank = ranks > 1 ? spec->rank : 0;
+    if (context->input.kind != SW_STEP_TRAIN)
+        return 0;
+    return (uint64_t)(((context->input.step - 1) * ranks + rank) * spec->micro_batches + micro + 1);
+}
+
 static sw_status run_unit(const struct op_run *run) {
     const struct sw_engine *engine = run->engine;
     const struct sw_op *op = run->op;
@@ -48,6 +58,8 @@ static sw_status run_unit(const struct op_run *run) {
         .stream = run->lane->stream,
         .unit = op->unit,
         .micro = op->micro,
+        .seed = engine->spec.seed,
+        .draw = draw_of(engine, context, op->micro),
         .weights = sw_engine_operand(engine, op, SW_ROLE_WEIGHTS),
         .base = sw_engine_operand(engine, op, SW_ROLE_BASE),
         .rows = sw_engine_operand(engine, op, SW_ROLE_ROWS),

@@ -1,6 +1,7 @@
 /* Frozen tensors keep their weights, and what is trained above or beside them has the same bits wherever its state
  * lives: tied and not, placed everywhere, in groups, speculated, with intermediates computed again, stopped and
- * resumed. Adapters have the gradients that follow from those of the matrices that they change. */
+ * resumed. Adapters have the gradients that follow from those of the matrices that they change, and with dropout those
+ * by which the loss changes. */
 #include "tests/e2e/same_bits.h"
 
 #include <setjmp.h>
@@ -16,7 +17,15 @@
 
 #include "core/size.h"
 
-enum { PLACE_CHARS = 128, FROZEN_UNITS = 3, STOPPED_STEP = 3, MOST_UNITS = 16, TEXT_CHARS = 64, FEW = 4 };
+enum {
+    PLACE_CHARS = 128,
+    FROZEN_UNITS = 3,
+    STOPPED_STEP = 3,
+    MOST_UNITS = 16,
+    TEXT_CHARS = 64,
+    FEW = 4,
+    MOST_DRAWS = 63
+};
 /* The first FROZEN_UNITS units. */
 #define LEADING "embedding,blocks:0-1"
 
@@ -39,7 +48,17 @@ static struct {
     int64_t frozen_bytes[MOST_UNITS], first_trained;
     char *first[MOST_UNITS]; /* each unit's frozen weights as its first forward pass saw them */
     int64_t forward_calls, changed, backward_calls;
+    int64_t micro_batches;
+    uint64_t drawn[2]; /* bit n: the forward, or the backward pass of a block had the number n of struct sw_unit_call */
+    int64_t wrong_draws;
 } watch;
+
+/* A number must be that of this micro-batch in some step, or 0. */
+static void watch_draw(const struct sw_unit_call *call, bool backward) {
+    const bool right = call->draw == 0 || (int64_t)(call->draw - 1) % watch.micro_batches == call->micro;
+    watch.wrong_draws += !right || call->draw > MOST_DRAWS || call->seed != SAME_SEED;
+    watch.drawn[backward] |= UINT64_C(1) << call->draw % (MOST_DRAWS + 1);
+}
 
 static sw_status watched_forward(void *context, const struct sw_unit_call *call) {
     if (watch.frozen_bytes[call->unit] > 0 && call->weights != NULL && getenv("SW_TEST_DEVICE") == NULL) {
@@ -53,11 +72,13 @@ static sw_status watched_forward(void *context, const struct sw_unit_call *call)
         watch.changed += memcmp(*first, call->weights, bytes) != 0;
         watch.forward_calls++;
     }
+    watch_draw(call, false);
     return watch.ops.forward(context, call);
 }
 
 static sw_status watched_backward(void *context, const struct sw_unit_call *call) {
     watch.backward_calls += call->unit < watch.first_trained;
+    watch_draw(call, true);
     return watch.ops.backward(context, call);
 }
 
@@ -65,6 +86,7 @@ static void wrap(void *context, struct sw_unit_ops *ops) {
     const struct sw_units *units = sw_model_get_units(ops->context);
     (void)context;
     watch.ops = *ops;
+    watch.micro_batches = same_spec(SW_F32).micro_batches;
     assert_true(units->count <= MOST_UNITS);
     for (int64_t u = units->count - 1; u >= 0; u--) {
         const struct sw_unit *unit = &units->unit[u];
@@ -76,6 +98,9 @@ static void wrap(void *context, struct sw_unit_ops *ops) {
 }
 
 static void end_watch(const char *what) {
+    const uint64_t trained = (UINT64_C(2) << SAME_STEPS * watch.micro_batches) - 2;
+    if (watch.wrong_draws > 0 || (watch.drawn[0] & ~trained) > 1 || (watch.drawn[1] & ~trained) != 0)
+        fail_msg("%s: %lld passes drew by another number than their micro-batch's", what, (long long)watch.wrong_draws);
     if (watch.changed > 0 || watch.backward_calls > 0)
         fail_msg("%s: %lld of %lld forward passes of frozen units had other weights, and %lld backward passes ran",
                  what, (long long)watch.changed, (long long)watch.forward_calls, (long long)watch.backward_calls);
@@ -196,6 +221,9 @@ struct adapted {
     struct sw_model_init base;
     struct sw_units *units, *with; /* those that are filled, and those with adapters */
     struct sw_lora lora;
+    const struct sw_tensor *moved; /* a tensor of an adapter to which distance·direction is added; NULL: none */
+    const float *direction;
+    double distance;
 };
 
 /* Returns an element of an adapter's tensor, as if it had been trained for long. */
@@ -238,8 +266,10 @@ static sw_status fill_adapted_run(void *context, int64_t t, int64_t whole, int64
     char module[SW_TENSOR_NAME_CHARS];
     for (int end = 0; end < 2; end++)
         if (module_of(tensor->name, end == 0 ? SW_LORA_A : SW_LORA_B, module)) {
-            for (int64_t i = 0; i < run; i++)
-                fill->out[at + i] = (float)adapter_value(module, end == 0 ? SW_LORA_A : SW_LORA_B, whole + i);
+            for (int64_t i = 0; i < run; i++) {
+                const double more = tensor == model->moved ? model->distance * model->direction[whole + i] : 0.0;
+                fill->out[at + i] = (float)(adapter_value(module, end == 0 ? SW_LORA_A : SW_LORA_B, whole + i) + more);
+            }
             return SW_OK;
         }
     if (model->units == model->with || !module_of(tensor->name, ".weight", module) ||
@@ -345,6 +375,85 @@ static void adapters_have_the_gradients_of_their_matrices(void **state) {
     }
 }
 
+/* Returns the mean loss of a first step that begins with a tensor moved along a direction. */
+static double loss_beside(struct harness_spec spec, const struct sw_tensor *tensor, const float *direction,
+                          double distance) {
+    struct adapted *model = spec.fill_context;
+    model->moved = tensor;
+    model->direction = direction;
+    model->distance = distance;
+    const struct first_step step = run_first_step(&spec);
+    model->moved = NULL;
+    free(step.grads);
+    return step.loss / (double)(spec.micro_batches * spec.shape.batch * spec.shape.seq);
+}
+
+/* The loss changes along a gradient by the gradient's norm. A mask that differs between the passes would turn the
+ * gradient away. */
+static void compare_slope(const struct harness_spec *spec, const struct sw_tensor *tensor, const float *gradient) {
+    const double step = 2e-2;
+    float *direction = malloc((size_t)tensor->elems * sizeof *direction);
+    double norm = 0.0;
+    assert_non_null(direction);
+    for (int64_t i = 0; i < tensor->elems; i++)
+        norm += (double)gradient[i] * (double)gradient[i];
+    norm = sqrt(norm);
+    assert_true(norm > 0.0);
+    for (int64_t i = 0; i < tensor->elems; i++)
+        direction[i] = (float)((double)gradient[i] / norm);
+    const double slope =
+        (loss_beside(*spec, tensor, direction, step) - loss_beside(*spec, tensor, direction, -step)) / (2.0 * step);
+    free(direction);
+    if (!(fabs(slope / norm - 1.0) < 1e-2))
+        fail_msg("the gradient of %s has the norm %g, and the loss the slope %g", tensor->name, norm, slope);
+}
+
+/* In the first block the gradients have come through the masks of all others. */
+static void adapters_with_dropout_have_the_slopes_of_the_loss(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 2; variant++) {
+        struct harness_spec spec = frozen_spec(SW_F32, variant == 0);
+        struct adapted model;
+        int64_t compared = 0;
+        spec.wrap = NULL;
+        spec.shape.tuning = (struct sw_tuning){.lora = {.rank = 4, .dropout = 0.5}};
+        fill_with_adapters(&spec, &model);
+        const struct first_step step = run_first_step(&spec);
+        const struct sw_unit *block = &model.with->unit[1];
+        for (int64_t t = 0; t < block->tensor_count; t++)
+            if (block->tensor[t].added) {
+                compare_slope(&spec, &block->tensor[t], grads_of(&step, model.with, 1, t));
+                compared++;
+            }
+        assert_true(compared >= 8);
+        spec.shape.tuning.lora.dropout = 0.0;
+        const struct first_step whole = run_first_step(&spec);
+        assert_true(whole.loss != step.loss);
+        sw_units_destroy(model.with);
+        free(step.grads);
+        free(whole.grads);
+    }
+}
+
+/* The loss of a fixed batch has no dropout, and micro-batches of steps have the numbers from 1 on. */
+static void dropout_is_of_training_alone(void **state) {
+    (void)state;
+    double loss[2];
+    for (int dropped = 0; dropped < 2; dropped++) {
+        struct harness_spec spec = frozen_spec(SW_F32, true);
+        struct adapted model;
+        struct harness harness;
+        spec.wrap = NULL;
+        spec.shape.tuning = (struct sw_tuning){.lora = {.rank = 4, .dropout = dropped == 0 ? 0.0 : 0.5}};
+        fill_with_adapters(&spec, &model);
+        must(harness_open(&spec, &harness));
+        must(harness_evaluate(&harness, &loss[dropped]));
+        harness_close(&harness);
+        sw_units_destroy(model.with);
+    }
+    assert_true(loss[0] == loss[1]);
+}
+
 /* Every placement of weights, gradients and optimizer, and with it groups, chunks, recomputation, updates on the
  * device, speculation and steps begun ahead in turn. stride: 1 for all placements, FEW for some. */
 static void compare_placements(sw_dtype type, sw_optimizer_format optimizer, bool tied, struct sw_tuning tuning,
@@ -409,6 +518,11 @@ static void placements_give_the_same_bits_with_adapters(void **state) {
     compare_placements(SW_F32, SW_OPTIMIZER_FP32, false, (struct sw_tuning){.lora = {.rank = 4}}, FEW, *state);
 }
 
+static void placements_give_the_same_bits_with_dropout(void **state) {
+    compare_placements(SW_BF16, SW_OPTIMIZER_FP32, false, (struct sw_tuning){.lora = {.rank = 4, .dropout = 0.2}}, FEW,
+                       *state);
+}
+
 static void placements_give_the_same_bits_with_adapters_tied_with_narrow_state(void **state) {
     compare_placements(SW_BF16, SW_OPTIMIZER_8BIT, true,
                        (struct sw_tuning){.lora = {.rank = 8, .targets = "attention", .modules_to_save = "mlp.c_fc"}},
@@ -426,7 +540,7 @@ static void a_resumed_training_gives_the_same_bits(void **state) {
         struct adapted adapted = {0};
         spec.shape.optimizer = (sw_optimizer_format)(variant % SW_OPTIMIZER_FORMATS);
         if (variant >= 6) {
-            spec.shape.tuning = (struct sw_tuning){.lora = {.rank = 2}};
+            spec.shape.tuning = (struct sw_tuning){.lora = {.rank = 2, .dropout = variant == 6 ? 0.0 : 0.5}};
             fill_with_adapters(&spec, &adapted);
         }
         spec.rounding = SW_ROUND_STOCHASTIC;
@@ -481,6 +595,10 @@ int main(void) {
         cmocka_unit_test(trained_units_have_the_gradients_of_a_whole_training),
         cmocka_unit_test(trained_tensors_have_the_gradients_of_a_whole_training),
         cmocka_unit_test(adapters_have_the_gradients_of_their_matrices),
+        cmocka_unit_test(adapters_with_dropout_have_the_slopes_of_the_loss),
+        cmocka_unit_test(dropout_is_of_training_alone),
+        cmocka_unit_test_setup_teardown(placements_give_the_same_bits_with_dropout, harness_make_directory,
+                                        harness_remove_directory),
         cmocka_unit_test_setup_teardown(placements_give_the_same_bits_with_adapters, harness_make_directory,
                                         harness_remove_directory),
         cmocka_unit_test_setup_teardown(placements_give_the_same_bits_with_adapters_tied_with_narrow_state,
