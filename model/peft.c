@@ -168,6 +168,7 @@ static sw_status check_names(const struct sw_peft *self, const char *name) {
 static sw_status read_numbers(struct sw_peft *self) {
     const json_t *rank = json_object_get(self->root, "r"), *alpha = json_object_get(self->root, "lora_alpha");
     const json_t *stabilized = sw_config_field_of(self->root, "use_rslora");
+    const json_t *dropout = sw_config_field_of(self->root, "lora_dropout");
     if (rank == NULL || alpha == NULL)
         return sw_fail(SW_ERR_ARG, "%s/" SW_PEFT_CONFIG " has no '%s'", self->folder,
                        rank == NULL ? "r" : "lora_alpha");
@@ -177,9 +178,13 @@ static sw_status read_numbers(struct sw_peft *self) {
         return refuse_value(self, "lora_alpha", "it must be a number above 0 and at most 1e6");
     if (stabilized != NULL && !json_is_boolean(stabilized))
         return refuse_value(self, "use_rslora", "it must be true or false");
+    if (dropout != NULL &&
+        !(json_is_number(dropout) && json_number_value(dropout) >= 0.0 && json_number_value(dropout) < 1.0))
+        return refuse_value(self, "lora_dropout", "it must be a number of at least 0 and below 1");
     self->lora.rank = json_integer_value(rank);
     self->lora.alpha = json_number_value(alpha);
     self->lora.rank_stabilized = json_is_true(stabilized);
+    self->lora.dropout = json_number_value(dropout);
     SW_TRY(check_pattern(self, "rank_pattern", (double)self->lora.rank));
     return check_pattern(self, "alpha_pattern", self->lora.alpha);
 }
@@ -207,10 +212,7 @@ static sw_status read_config(struct sw_peft *self) {
     SW_TRY(check_start(self));
     SW_TRY(check_names(self, "target_modules"));
     SW_TRY(check_names(self, "modules_to_save"));
-    SW_TRY(read_numbers(self));
-    if (json_number_value(json_object_get(self->root, "lora_dropout")) > 0.0)
-        sw_log_info("%s: training has no dropout, and leaves out the adapter's 'lora_dropout'", self->folder);
-    return SW_OK;
+    return read_numbers(self);
 }
 
 static sw_status open_tensors(struct sw_peft *self) {

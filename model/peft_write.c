@@ -218,14 +218,14 @@ static sw_status write_config(const char *folder, const struct sw_peft_export *e
     const struct sw_lora *lora = export->lora;
     const double alpha = lora->alpha > 0.0 ? lora->alpha : 2.0 * (double)lora->rank;
     json_t *targets = sw_peft_targets(export->units, export->config, unit_has, export->units);
-    json_t *root = json_pack("{s:{}, s:n, s:s?, s:s, s:b, s:b, s:b, s:n, s:n, s:o, s:f, s:o, s:s, s:I, s:{}, s:n, s:o, "
-                             "s:s}",
-                             "alpha_pattern", "auto_mapping", "base_model_name_or_path", export->base, "bias", "none",
-                             "fan_in_fan_out", !export->config->out_first, "inference_mode", 1, "init_lora_weights", 1,
-                             "layers_pattern", "layers_to_transform", "lora_alpha", number(alpha), "lora_dropout", 0.0,
-                             "modules_to_save", json_array_size(saved) > 0 ? json_deep_copy(saved) : json_null(),
-                             "peft_type", "LORA", "r", (json_int_t)lora->rank, "rank_pattern", "revision",
-                             "target_modules", targets, "task_type", "CAUSAL_LM");
+    json_t *root = json_pack(
+        "{s:{}, s:n, s:s?, s:s, s:b, s:b, s:b, s:n, s:n, s:o, s:f, s:o, s:s, s:I, s:{}, s:n, s:o, "
+        "s:s}",
+        "alpha_pattern", "auto_mapping", "base_model_name_or_path", export->base, "bias", "none", "fan_in_fan_out",
+        !export->config->out_first, "inference_mode", 1, "init_lora_weights", 1, "layers_pattern",
+        "layers_to_transform", "lora_alpha", number(alpha), "lora_dropout", lora->dropout, "modules_to_save",
+        json_array_size(saved) > 0 ? json_deep_copy(saved) : json_null(), "peft_type", "LORA", "r",
+        (json_int_t)lora->rank, "rank_pattern", "revision", "target_modules", targets, "task_type", "CAUSAL_LM");
     if (lora->rank_stabilized)
         json_object_set_new(root, "use_rslora", json_true());
     char *text = sw_config_dump(root);

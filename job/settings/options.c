@@ -454,14 +454,14 @@ static const struct peer_word words[] = {
     {.word = "lora-modules-to-save", .flag = "--modules-to-save"},
     {.word = "additional-target", .flag = "--modules-to-save"},
     {.word = "use-rslora", .flag = "--rslora"},
-    {.word = "lora-dropout", .advice = "adapters are trained without dropout; leave it out"},
     {.word = "use-dora", .advice = "adapters change no magnitudes; leave it out"},
 };
 
 /* Other trainers have many more flags for adapters. */
 static const char *const adapter_prefixes[] = {"lora", "qlora", "peft", "adapter"};
-static const char adapter_advice[] = "adapters have the flags --lora, --lora-alpha, --rslora, --lora-targets and "
-                                     "--modules-to-save";
+static const char adapter_advice[] =
+    "adapters have the flags --lora, --lora-alpha, --rslora, --lora-dropout, --lora-targets "
+    "and --modules-to-save";
 
 /* Copies a flag in the spelling of the tables. Returns false if it is too long to be one of theirs. */
 static bool normalise(const char *typed, size_t length, char word[WORD_CHARS]) {

@@ -767,6 +767,7 @@ static sw_status check_agreement(const struct sw_lora *given, const struct sw_lo
     } flags[] = {{given->rank == 0 || given->rank == found->rank, "--lora"},
                  {given->alpha == 0.0 || given->alpha == found->alpha, "--lora-alpha"},
                  {!given->rank_stabilized || found->rank_stabilized, "--rslora"},
+                 {given->dropout == 0.0 || given->dropout == found->dropout, "--lora-dropout"},
                  {agrees(given->targets, found->targets), "--lora-targets"},
                  {agrees(given->modules_to_save, found->modules_to_save), "--modules-to-save"}};
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)

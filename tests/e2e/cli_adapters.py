@@ -207,7 +207,8 @@ def flags_that_agree_with_the_adapter():
 
 def other_flags_are_refused():
     rows = [(flag, from_peft("never", GPT2, flag, *value), flag, "adapter") for flag, *value in
-            (("--lora", 4), ("--lora-alpha", 3), ("--rslora",), ("--lora-targets", "all"), ("--modules-to-save", "lm_head"))]
+            (("--lora", 4), ("--lora-alpha", 3), ("--rslora",), ("--lora-targets", "all"), ("--lora-dropout", 0.5),
+             ("--modules-to-save", "lm_head"))]
     problems = program.refused_each(rows, watched=[SCRATCH])
     problems += program.refused("--freeze", from_peft("never", GPT2, "--freeze", "embedding"), "--freeze", status=2, watched=[SCRATCH])
     problems += program.refused("--tensor", from_peft("never", GPT2, "--tensor", 2), "--adapter", status=2, watched=[SCRATCH])
@@ -276,6 +277,17 @@ def put_nan(found):
     found[FIRST + "B.weight"][1][5] = math.nan
 
 
+def dropout_is_taken_over():
+    """From a folder to a run, and from the run to its exports."""
+    folder = changed("dropped", lora_dropout=0.25)
+    program.must(*train("dropped", GPT2, "--adapter", folder, steps=3))
+    program.must(*from_peft("all-kept", GPT2, steps=3))
+    found = program.read_json(os.path.join(exported("dropped-out", path("dropped")), CONFIG))["lora_dropout"]
+    problems = [] if found == 0.25 else [f"the export's rate is {found}"]
+    same = program.numbers_of(path("dropped")) == program.numbers_of(path("all-kept"))
+    return problems + (["the numbers are those without dropout"] if same else [])
+
+
 def wrong_adapters_are_refused():
     """In a sentence that names the field, the tensor or the file, and before anything is written."""
     os.makedirs(path("wrong"), exist_ok=True)
@@ -288,7 +300,8 @@ def wrong_adapters_are_refused():
               ("init_lora_weights", 3, "3"), ("rank_pattern", {"c_fc": 4}, "one rank"), ("rank_pattern", [4], "object"),
               ("alpha_pattern", {"c_fc": 9}, "one alpha"), ("r", 0, "from 1 to 1024"), ("r", 1025, "from 1 to 1024"), ("r", 2.5, "2.5"),
               ("r", ..., "no 'r'"), ("lora_alpha", 0, "above 0"), ("lora_alpha", "8", "above 0"), ("lora_alpha", 2e6, "1e6"), ("lora_alpha", ..., "no 'lora_alpha'"),
-              ("use_rslora", 1, "true or false"), ("target_modules", [3], "list of names"), ("modules_to_save", {"a": 1}, "list of names")]
+              ("use_rslora", 1, "true or false"), ("lora_dropout", 1, "below 1"), ("lora_dropout", "0.1", "below 1"),
+              ("target_modules", [3], "list of names"), ("modules_to_save", {"a": 1}, "list of names")]
     table = [(f"{name} is {value}", changed(f"field {number}", **{name: value}), name, word)
              for number, (name, value, word) in enumerate(fields)]
     table += [("another rank", changed("rank", r=3), FIRST + "A.weight", "[2, 48]", "[3, 48]"),
@@ -342,4 +355,5 @@ def harmless_fields():
 
 
 script_test.run(trains_as_peft_does, what_goes_in_comes_out, merged_weights_are_sums, exports_on_the_way_are_adapters,
-                flags_that_agree_with_the_adapter, other_flags_are_refused, inspect_prints_what_an_adapter_changes, wrong_adapters_are_refused, harmless_fields)
+                flags_that_agree_with_the_adapter, other_flags_are_refused, dropout_is_taken_over,
+                inspect_prints_what_an_adapter_changes, wrong_adapters_are_refused, harmless_fields)

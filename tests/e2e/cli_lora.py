@@ -88,6 +88,24 @@ def two_ranks(*arguments):
         raise RuntimeError(f"two ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
 
 
+def one_dropout_on_any_ranks():
+    """Steps drop the same after a resume and on two ranks, whose losses differ from one's by the order of sums alone; a
+    recipe repeats it."""
+    problems, dropout = [], (*LORA, "--lora-dropout", 0.5)
+    program.must(*train("dropped", *dropout))
+    program.must(*train("kept", *LORA))
+    program.must(*train("dropped-in-parts", *dropout, steps=HALF))
+    program.must("resume", path("dropped-in-parts"), "--steps", STEPS, "--place", "weights=host,grads=host,optimizer=host")
+    two_ranks(*train("dropped-twice", *dropout))
+    program.must("train", "--recipe", path("dropped", "recipe.yaml"), "--run", path("dropped-again"))
+    for run in ("dropped-in-parts", "dropped-again"):
+        problems += [] if program.numbers_of(path("dropped")) == program.numbers_of(path(run)) else [f"{run}: other numbers"]
+    one, two, kept = losses("dropped"), losses("dropped-twice"), losses("kept")
+    problems += [] if all(abs(a - b) < 1e-4 for a, b in zip(one, two)) else [f"one rank: {one}, two: {two}"]
+    problems += [] if max(abs(a - b) for a, b in zip(one, kept)) > 1e-3 else [f"losses without dropout: {kept}, with: {one}"]
+    return problems
+
+
 def ranks_share_adapters():
     """Every stage of two ranks has the numbers of stage 0; one rank goes on with a run of two, and two with that."""
     problems, expected = [], None
@@ -120,6 +138,7 @@ def what_cannot_be_is_refused():
              ("an empty part", ("--lora-targets", "c_attn,"), 2, "empty part"),
              ("blocks in tiles", ("--tiles", 2), 1, "whole blocks"),
              ("8-bit weights", ("--precision", "fp8"), 1, "fp8"),
+             ("all of the input", ("--lora-dropout", 1), 2, "--lora-dropout"),
              ("too large a rank", ("--lora", 4000), 2, "1024"),
              ("with --freeze", ("--freeze", "embedding"), 2, "leave out --freeze"),
              ("positions without the table", ("--modules-to-save", "wpe"), 1, "wpe", "wte")]
@@ -151,5 +170,6 @@ def a_plan_shows_what_adapters_save():
     return problems + [f"no line '{line}'" for line in ("frozen: 4 of 4 units", "with --lora", "without") if line not in shown]
 
 
-script_test.run(a_run_begins_as_its_base_and_learns, a_resumed_run_has_the_same_bits, ranks_share_adapters,
-                other_commands_read_adapters, what_cannot_be_is_refused, a_recipe_repeats_it, a_plan_shows_what_adapters_save)
+script_test.run(a_run_begins_as_its_base_and_learns, a_resumed_run_has_the_same_bits, one_dropout_on_any_ranks,
+                ranks_share_adapters, other_commands_read_adapters, what_cannot_be_is_refused, a_recipe_repeats_it,
+                a_plan_shows_what_adapters_save)

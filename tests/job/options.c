@@ -157,7 +157,7 @@ static void test_bad(void **state) {
         {"run --model m --per_device_train_batch_size=4", "here it is --micro-batch (sequences that a rank"},
         {"run --model m --bf16", "train has no flag --bf16; 'spillway train --help'"},
         {"run --model m --sample-packing", "train has no flag --sample-packing: documents are always packed"},
-        {"run --model m --lora-dropout 8", "train has no flag --lora-dropout: adapters are trained without dropout"},
+        {"run --model m --use_dora", "train has no flag --use_dora: adapters change no magnitudes"},
         {"run --model m --use_lora", "train has no flag --use_lora; 'spillway train --help' lists its flags"},
         {"run --model m --attn_implementation=sdpa", "attention is always fused"},
         {"run --model m --quantum-computer", "'spillway train --help' lists its flags"},
