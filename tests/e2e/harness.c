@@ -192,9 +192,11 @@ static sw_status open_engine(struct harness *h) {
     h->init =
         (struct sw_model_init){.config = h->spec.config, .units = sw_model_get_units(h->model), .seed = h->spec.seed};
     const bool own = h->spec.fill != NULL;
-    const struct sw_load load = {.fill = own ? h->spec.fill : sw_model_fill_random,
-                                 .prepare = h->spec.prepare,
-                                 .context = own ? h->spec.fill_context : &h->init};
+    struct sw_lora_init init = {
+        .units = h->init.units, .seed = h->spec.seed, .base = {.fill = sw_model_fill_random, .context = &h->init}};
+    const struct sw_load load =
+        own ? (struct sw_load){.fill = h->spec.fill, .prepare = h->spec.prepare, .context = h->spec.fill_context}
+            : sw_lora_load(&init);
     if (h->spec.resume) {
         SW_TRY(sw_engine_restore(h->engine));
         return sw_engine_load_frozen(h->engine, &load);

@@ -37,7 +37,7 @@ struct harness_spec {
     /* Called with the store before the engine opens it; NULL: not. */
     sw_status (*prepare_store)(void *context, struct sw_store *store);
     void *prepare_context;
-    sw_fill_function fill; /* NULL: random weights of `seed` */
+    sw_fill_function fill; /* NULL: random weights of `seed`, with adapters as they begin */
     sw_fill_prepare prepare;
     void *fill_context;
     uint64_t seed;
