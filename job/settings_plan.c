@@ -167,26 +167,24 @@ struct share {
     int rank, stage;
 };
 
-/* Tells whether some units have frozen and trained tensors. */
-static bool has_parts(const struct sw_units *units) {
+/* Tells whether each rank needs whole weights: some units have frozen and trained tensors, or a base. */
+static bool needs_whole_weights(const struct sw_units *units) {
+    bool parts = false;
     for (int64_t u = 0; u < units->count; u++)
-        if (units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains)
-            return true;
-    return false;
+        parts |= units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains;
+    return parts || units->base != SW_BASE_TYPED;
 }
 
-/* A rank's shard of weights is one run of grains, and a unit with both spans would need one of each. Ranks that train
- * have no base yet. */
+/* A rank's shard of weights is one run of grains, and a unit with both spans or a base would need one of each. */
 static sw_status check_parts(const struct sw_plan_spec *spec) {
-    if (spec->ranks > 1 && spec->train && spec->units->base != SW_BASE_TYPED)
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "--base-format %s does not go with several ranks; train on one, or leave it out",
-                       sw_base_format_name(spec->units->base));
-    if (spec->ranks < 2 || spec->zero < SW_ZERO_WEIGHTS || !has_parts(spec->units))
+    if (spec->ranks < 2 || spec->zero < SW_ZERO_WEIGHTS || !needs_whole_weights(spec->units))
         return SW_OK;
+    if (spec->units->base != SW_BASE_TYPED)
+        return sw_fail(SW_ERR_UNSUPPORTED, "--base-format %s does not go with --zero 3; give --zero 2, or leave it out",
+                       sw_base_format_name(spec->units->base));
     return sw_fail(SW_ERR_UNSUPPORTED,
-                   "with --zero 3, --freeze takes the embedding and whole blocks; give --zero 2, or "
-                   "freeze no parts of these");
+                   "--zero 3 goes neither with --lora nor with a --freeze of parts of the embedding or of blocks; give "
+                   "--zero 2");
 }
 
 static sw_status begin_plan(const struct sw_settings *settings, const struct sw_model *model, struct share share,
@@ -266,7 +264,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
         *out = SW_ZERO_WEIGHTS;
     if (!open || sw_settings_data_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
-    if (has_parts(sw_model_get_units(model))) {
+    if (needs_whole_weights(sw_model_get_units(model))) {
         *out = SW_ZERO_GRADS;
         return SW_OK;
     }
@@ -424,8 +422,8 @@ static sw_status make_outline(const struct sw_settings *settings, const struct s
     struct share share = {.rank = (int)sw_settings_data_rank(settings)};
     if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_data_ranks(settings) > 1 &&
         sw_settings_gather(settings) == SW_QUANT_NONE)
-        return search(settings, model, open, has_parts(sw_model_get_units(model)) ? 1 : sizeof open / sizeof open[0],
-                      pricing, out);
+        return search(settings, model, open,
+                      needs_whole_weights(sw_model_get_units(model)) ? 1 : sizeof open / sizeof open[0], pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
     SW_TRY(sw_as_usage(check_quantized(settings, share.stage)));
     return pricing != NULL ? search(settings, model, &share.stage, 1, pricing, out)

@@ -88,7 +88,7 @@ static void check_tensor(const struct sw_plan_spec *spec) {
                (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
-/* A tensor group, and ranks that shard weights, need units of one span, and a base is of blocks on one rank. Whoever
+/* A tensor group, and ranks that shard weights, need units of one span without a base, which only blocks have. Whoever
  * fills in a spec refuses others. */
 static void check_parts(const struct sw_plan_spec *spec) {
     const bool shards = spec->ranks > 1 && spec->zero == SW_ZERO_WEIGHTS;
@@ -97,8 +97,8 @@ static void check_parts(const struct sw_plan_spec *spec) {
         assert(unit->trained_grain == 0 || spec->tensor.ranks <= 1);
         assert(unit->trained_grain == 0 || unit->trained_grain == unit->grains || (!shards && !spec->units->fp8));
         assert(unit->base_grains <= unit->trained_grain);
-        assert(unit->base_grains == 0 || (spec->units->base != SW_BASE_TYPED && !spec->units->fp8 &&
-                                          (spec->ranks <= 1 || !spec->train) && u > 0 && u + 1 < spec->units->count));
+        assert(unit->base_grains == 0 || (spec->units->base != SW_BASE_TYPED && !spec->units->fp8 && !shards && u > 0 &&
+                                          u + 1 < spec->units->count));
     }
 }
 

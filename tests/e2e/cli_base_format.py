@@ -1,15 +1,17 @@
 """--base-format as a user has it: fewer bytes from the drive, as the plan says; the same numbers wherever the base
-lives, after a kill and in other commands; exports hold the weights as they were loaded; and refusals."""
+lives, on two ranks, after a kill and in other commands; exports hold the weights as they were loaded; and refusals."""
 
 import json
 import os
 import random
 import signal
+import subprocess
 import time
 
 import hf_folder
 import program
 from program import script_test
+from ranks_jobs import threads
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(5, 12000))
@@ -110,6 +112,31 @@ def a_killed_run_goes_on_with_the_same_bits():
     return ([] if same else ["other numbers"]) + ([] if before < 120 else ["it was not killed in time"])
 
 
+def two_ranks(*arguments):
+    done = program.limits.run(threads(2, program.command(*arguments)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"two ranks of {' '.join(map(str, arguments))}: {done.stderr[-500:]}")
+
+
+def ranks_have_the_numbers_of_stage_0():
+    """Each keeps the whole base; one rank goes on with a run of two, and two with that."""
+    problems = []
+    for form, freeze in (("nf4", ("--lora", 4)), ("int8", ("--freeze", "*.mlp.*,blocks:1"))):
+        expected = ended = None
+        for stage, place in enumerate(("weights=device", "weights=host,optimizer=nvme", "weights=nvme")):
+            run = f"ranks-{form}-{stage}"
+            two_ranks(*train(run, form, "--zero", stage, freeze=freeze, steps=HALF, place=place))
+            expected = expected or program.numbers_of(path(run))
+            if program.numbers_of(path(run)) != expected:
+                problems.append(f"{run}: other numbers")
+            program.must("resume", path(run), "--steps", STEPS - 1)
+            two_ranks("resume", path(run), "--steps", STEPS)
+            ended = ended or program.numbers_of(path(run))
+            if program.numbers_of(path(run)) != ended:
+                problems.append(f"{run}: other numbers after its resumes")
+    return problems
+
+
 def other_commands_compute_with_the_base():
     """An evaluation has the loss of the training's own, with memory for all weights and without; generate has one
     text."""
@@ -152,8 +179,8 @@ def what_does_not_go_is_refused():
     spoiled = folder_of("spoiled", spoil="transformer.h.1.attn.c_proj.weight")
     problems += program.refused("an infinity", train("spoiled-run", "nf4", model=(spoiled,)),
                                 "h.1.attn.c_proj.weight", "not finite")
-    problems += program.refused("two ranks", ["plan", "--model", FOLDER, "--ranks", 2, *BLOCKS, "--base-format", "nf4"],
-                                "several ranks")
+    problems += program.refused("stage 3", ["plan", "--model", FOLDER, "--ranks", 2, "--zero", 3, *BLOCKS, "--base-format",
+                                            "nf4"], "--zero 3", "--base-format nf4")
     program.must(*train("fixed", "nf4", steps=1))
     return problems + program.refused("another one at a resume", ["resume", path("fixed"), "--base-format", "int8"],
                                       "--base-format", status=2, watched=[path("fixed")])
@@ -171,5 +198,5 @@ def runs_of_before_go_on():
 
 
 script_test.run(a_step_reads_the_bytes_of_the_plan, numbers_do_not_depend_on_where_the_base_lives,
-                a_killed_run_goes_on_with_the_same_bits, other_commands_compute_with_the_base,
+                a_killed_run_goes_on_with_the_same_bits, ranks_have_the_numbers_of_stage_0, other_commands_compute_with_the_base,
                 exports_hold_the_weights_as_they_were_loaded, what_does_not_go_is_refused, runs_of_before_go_on)

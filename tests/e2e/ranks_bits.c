@@ -22,7 +22,7 @@ struct training {
     int ranks;
     sw_dtype type;
     int variants;
-    const char *freeze; /* tensors that are not trained; NULL: none */
+    struct sw_tuning tuning; /* what is frozen, and how that is kept */
     int node_ranks, part_ranks;
     sw_quant gather, reduce;
     sw_optimizer_format optimizer;
@@ -40,7 +40,7 @@ struct job {
     sw_dtype type;
     sw_optimizer_format optimizer;
     bool fp8;
-    const char *freeze; /* tensors that are not trained; NULL: none */
+    struct sw_tuning tuning;
     sw_quant gather, reduce;
     int reduce_nodes;        /* nodes over which gradients are reduced in two levels; 0 or 1: one level */
     int part_ranks;          /* ranks of a part of a node, for secondary shards; 0: none are tried */
@@ -56,7 +56,7 @@ static struct harness_spec spec_of(const struct job *job, bool alone) {
     struct harness_spec spec = same_narrow_spec(job->type, job->optimizer, SW_ROUND_STOCHASTIC);
     spec.shape.fp8 = job->fp8;
     spec.comm = alone ? NULL : job->comm;
-    spec.shape.tuning.freeze = job->freeze;
+    spec.shape.tuning = job->tuning;
     spec.gather = job->gather;
     spec.reduce = job->reduce;
     spec.reduce_nodes = job->reduce_nodes;
@@ -76,6 +76,15 @@ static int first_stage(const struct job *job) {
     if (job->gather != SW_QUANT_NONE)
         return SW_ZERO_WEIGHTS;
     return job->reduce != SW_QUANT_NONE ? SW_ZERO_OPTIMIZER : SW_ZERO_NONE;
+}
+
+static bool freezes(const struct job *job) {
+    return job->tuning.freeze != NULL || job->tuning.lora.rank > 0;
+}
+
+/* Returns the last stage that the job can have: a base lies whole on all ranks. */
+static int last_stage(const struct job *job) {
+    return job->tuning.base != SW_BASE_TYPED ? SW_ZERO_GRADS : SW_ZERO_WEIGHTS;
 }
 
 /* By their bits: no two kinds of zero or of NaN are equal. */
@@ -145,8 +154,9 @@ static sw_status try_variant(struct job *job, const struct same_trace *reference
     const int order = !grouped ? BY_LAYER : zero < SW_ZERO_GRADS ? BY_GROUP : REDUCED_BY_GROUP;
     spec.group = grouped ? GROUP : 0;
     SW_TRY(same_train(&spec, variant % 2 == 1, &trace));
-    /* Where a unit has fewer grains than there are ranks, the last ranks hold none of it. */
-    const int64_t least_held = ranks_of(job) <= LEAST_GRAINS ? trace.grains / ranks_of(job) / 2 : 0;
+    /* Where training changes fewer grains of a unit than there are ranks, the last ranks hold none of them. */
+    const bool few = ranks_of(job) > LEAST_GRAINS || job->tuning.base != SW_BASE_TYPED;
+    const int64_t least_held = few ? 0 : trace.grains / ranks_of(job) / 2;
     const char *what = difference(&reference[order], &trace, least_held);
     if (what != NULL && job->wrong[0] == '\0')
         snprintf(job->wrong, sizeof job->wrong, "rank %d, stage %d, %s, chunks of %lld%s: %s differ",
@@ -280,7 +290,7 @@ static sw_status skip_infinite(struct job *job) {
     enum { INFINITE_STEP = 2 };
     struct harness_spec spec = spec_of(job, false);
     struct same_trace trace;
-    spec.zero = SW_ZERO_WEIGHTS;
+    spec.zero = last_stage(job);
     spec.infinite_step = sw_comm_identity(job->comm)->rank == ranks_of(job) - 1 ? INFINITE_STEP : 0;
     SW_TRY(same_train(&spec, false, &trace));
     for (int s = 0; s < SAME_STEPS; s++)
@@ -304,15 +314,16 @@ static sw_status run(struct job *job, int variants) {
     for (int order = 0; order < ORDERS; order++)
         compare_with_one(job, &reference[order], &one);
     check_clips(job, &one);
-    for (int zero = first_stage(job); zero <= SW_ZERO_WEIGHTS; zero++)
+    for (int zero = first_stage(job); zero <= last_stage(job); zero++)
         for (int variant = zero % 2; variant < variants; variant++)
             SW_TRY(try_variant(job, reference, zero, variant, NO_SECONDARY));
     for (int variant = 0; job->part_ranks > 1 && variant < variants; variant++)
         for (int kept = ON_DEVICE; kept <= ON_HOST; kept++)
             SW_TRY(try_variant(job, reference, SW_ZERO_WEIGHTS, variant, (secondary)kept));
-    if (job->freeze == NULL)
+    if (!freezes(job))
         SW_TRY(compare_bytes(job));
-    SW_TRY(skip_infinite(job));
+    if (job->tuning.lora.rank == 0) /* else the head, which makes the infinity, has no gradients */
+        SW_TRY(skip_infinite(job));
     same_free(&one);
     for (int order = 0; order < ORDERS; order++)
         same_free(&reference[order]);
@@ -334,7 +345,7 @@ static void train_rank(void *context, int rank) {
                       .type = training->type,
                       .optimizer = training->optimizer,
                       .fp8 = training->fp8,
-                      .freeze = training->freeze,
+                      .tuning = training->tuning,
                       .gather = training->gather,
                       .reduce = training->reduce,
                       .part_ranks = training->part_ranks};
@@ -390,15 +401,28 @@ static void ranks_without_a_grain_keep_step(void **state) {
 
 /* The tied embedding and one block are not trained. */
 static void frozen_units_are_the_same_on_all_ranks(void **state) {
-    CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .freeze = "embedding,blocks:0"});
+    CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .tuning.freeze = "embedding,blocks:0"});
+}
+
+/* Each rank has the whole base, of adapters' blocks and of a frozen one. */
+static void a_quantized_base_gives_the_same_bits(void **state) {
+    CHECK({.ranks = 2,
+           .type = SW_BF16,
+           .variants = 9,
+           .tuning = {.lora = {.rank = 64, .alpha = 100}, .base = SW_BASE_NF4}},
+          {.ranks = 3, .type = SW_F32, .variants = 4, .tuning = {.freeze = "blocks:0,*.mlp.*", .base = SW_BASE_INT8}});
 }
 
 /* Two nodes of two ranks; one node of four in halves; two ranks, with groups of micro-batches and frozen units. */
 static void secondary_shards_give_the_same_bits(void **state) {
-    CHECK(
-        {.ranks = 4, .type = SW_F32, .variants = 3, .node_ranks = 2, .part_ranks = 2},
-        {.ranks = 4, .type = SW_BF16, .variants = 3, .node_ranks = 4, .part_ranks = 2},
-        {.ranks = 2, .type = SW_BF16, .variants = 4, .freeze = "embedding,blocks:0", .node_ranks = 2, .part_ranks = 2});
+    CHECK({.ranks = 4, .type = SW_F32, .variants = 3, .node_ranks = 2, .part_ranks = 2},
+          {.ranks = 4, .type = SW_BF16, .variants = 3, .node_ranks = 4, .part_ranks = 2},
+          {.ranks = 2,
+           .type = SW_BF16,
+           .variants = 4,
+           .tuning.freeze = "embedding,blocks:0",
+           .node_ranks = 2,
+           .part_ranks = 2});
 }
 
 /* The owner computes with what its codes stand for, as the others do; with secondary shards of such weights too. */
@@ -424,7 +448,7 @@ static void both_quantized_give_the_same_bits(void **state) {
     CHECK({.ranks = 2,
            .type = SW_BF16,
            .variants = 4,
-           .freeze = "embedding,blocks:0",
+           .tuning.freeze = "embedding,blocks:0",
            .gather = SW_QUANT_INT8,
            .reduce = SW_QUANT_INT4},
           {.ranks = 6, .type = SW_F32, .variants = 2, .gather = SW_QUANT_INT8, .reduce = SW_QUANT_INT8});
@@ -433,7 +457,11 @@ static void both_quantized_give_the_same_bits(void **state) {
 /* The random numbers of its rounding are those of an element, whichever rank has it; with frozen units too. */
 static void narrow_optimizer_state_gives_the_same_bits(void **state) {
     CHECK({.ranks = 2, .type = SW_BF16, .variants = 4, .optimizer = SW_OPTIMIZER_8BIT},
-          {.ranks = 3, .type = SW_BF16, .variants = 3, .freeze = "embedding,blocks:0", .optimizer = SW_OPTIMIZER_8BIT},
+          {.ranks = 3,
+           .type = SW_BF16,
+           .variants = 3,
+           .tuning.freeze = "embedding,blocks:0",
+           .optimizer = SW_OPTIMIZER_8BIT},
           {.ranks = 2, .type = SW_F32, .variants = 3, .optimizer = SW_OPTIMIZER_BF16});
 }
 
@@ -450,7 +478,7 @@ static void weights_in_8_bits_give_the_same_bits(void **state) {
           {.ranks = 3,
            .type = SW_BF16,
            .variants = 3,
-           .freeze = "embedding,blocks:0",
+           .tuning.freeze = "embedding,blocks:0",
            .optimizer = SW_OPTIMIZER_8BIT,
            .fp8 = true});
 }
@@ -464,6 +492,7 @@ int main(void) {
         in_directory(four_ranks_give_the_same_bits_in_fp32),
         in_directory(ranks_without_a_grain_keep_step),
         in_directory(frozen_units_are_the_same_on_all_ranks),
+        in_directory(a_quantized_base_gives_the_same_bits),
         in_directory(secondary_shards_give_the_same_bits),
         in_directory(quantized_weights_give_the_same_bits),
         in_directory(quantized_gradients_give_the_same_bits),

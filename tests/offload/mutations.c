@@ -309,7 +309,6 @@ static void sums_of_ranks_are_not_taken_for_gradients(void **state) {
         spec.train = true;
         spec.scratch_store = false;
         plans_drop_caches(&random);
-        plans_drop_base(units);
         spec.group = 1;
         spec.micro_batches = sw_max_i64(spec.micro_batches, 2);
         spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
@@ -370,7 +369,6 @@ static void altered_operands_are_refused(void **state) {
         struct sw_plan *plan;
         struct sw_plan_spec spec = plans_random_spec(&random, MOST_UNITS, MOST_GRAINS, &units);
         if (spec.train && plans_draw(&random, 0, 1) == 1) {
-            plans_drop_base(units);
             spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
             spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
             if (spec.zero == SW_ZERO_WEIGHTS)

@@ -121,6 +121,7 @@ void plans_train_all(struct sw_units *units) {
 }
 
 void plans_freeze_whole(struct sw_units *units) {
+    plans_drop_base(units);
     for (int64_t u = 0; u < units->count; u++)
         if (units->unit[u].trained_grain < units->unit[u].grains)
             units->unit[u].trained_grain = 0;

@@ -19,11 +19,12 @@ int64_t plans_draw(struct plans_random *random, int64_t least, int64_t most);
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units);
 
-/* Makes all weights those of the compute type, as plans of several ranks need them. */
+/* Makes all weights those of the compute type. */
 void plans_drop_base(struct sw_units *units);
 /* Makes all of every unit trained. */
 void plans_train_all(struct sw_units *units);
-/* Makes units that are not frozen whole trained whole, as ranks that shard weights need them. */
+/* Makes units that are not frozen whole trained whole, and all weights those of the compute type, as ranks that shard
+ * weights need them. */
 void plans_freeze_whole(struct sw_units *units);
 
 /* Takes the KV caches away, as a specification of training has none. */

@@ -310,7 +310,7 @@ static void try_beside_device(struct sw_plan_spec *spec, uint64_t seed, int tall
     release(plan, tight.ranks);
 }
 
-static void try_random_model(uint64_t seed, int tally[6]) {
+static void try_random_model(uint64_t seed, int tally[6], int *based) {
     struct plans_random random = {.seed = seed};
     struct sw_units *units;
     struct sw_plan *plan[MOST_RANKS];
@@ -318,7 +318,6 @@ static void try_random_model(uint64_t seed, int tally[6]) {
     spec.train = true;
     spec.scratch_store = false;
     plans_drop_caches(&random);
-    plans_drop_base(units);
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
     if (spec.zero == SW_ZERO_WEIGHTS)
@@ -336,6 +335,7 @@ static void try_random_model(uint64_t seed, int tally[6]) {
         for (int t = SW_DEVICE; t <= SW_HOST; t++)
             spec.budget_bytes[t] = plan[0]->tier_bytes[t] * plans_draw(&random, 60, 110) / 100;
         tally[spec.zero]++;
+        *based += sw_units_base_grains(units) > 0;
         count_secondary(plan[0], tally);
         release(plan, spec.ranks);
         if (make_plans(&spec, plan, seed)) {
@@ -462,13 +462,14 @@ static void plans_of_groups_fit_together(void **state) {
 
 static void plans_of_ranks_fit_together(void **state) {
     (void)state;
-    int tally[6] = {0};
+    int tally[6] = {0}, based = 0;
     for (uint64_t seed = SEED; seed < SEED + MODELS; seed++)
-        try_random_model(seed, tally);
+        try_random_model(seed, tally, &based);
     printf("# plans of 2 to %d ranks: %d, %d, %d and %d models at stages 0 to 3\n", MOST_RANKS, tally[0], tally[1],
            tally[2], tally[3]);
     printf("# %d with secondary shards on the device and %d on the host\n", tally[4], tally[5]);
-    assert_true(tally[4] > MODELS / 20 && tally[5] > 10);
+    printf("# %d with a quantized base\n", based);
+    assert_true(tally[4] > MODELS / 20 && tally[5] > 10 && based > 10);
     for (int zero = 0; zero < 4; zero++)
         assert_true(tally[zero] > MODELS / 8);
 }
