@@ -167,24 +167,13 @@ struct share {
     int rank, stage;
 };
 
-/* Tells whether each rank needs whole weights: some units have frozen and trained tensors, or a base. */
-static bool needs_whole_weights(const struct sw_units *units) {
+/* Tells whether ranks keep the whole weights of some units at any stage: those with frozen and trained tensors, or a
+ * base. Stage 3 is for these jobs only if it is asked for, because it saves little. */
+static bool keeps_whole_units(const struct sw_units *units) {
     bool parts = false;
     for (int64_t u = 0; u < units->count; u++)
         parts |= units->unit[u].trained_grain > 0 && units->unit[u].trained_grain < units->unit[u].grains;
     return parts || units->base != SW_BASE_TYPED;
-}
-
-/* A rank's shard of weights is one run of grains, and a unit with both spans or a base would need one of each. */
-static sw_status check_parts(const struct sw_plan_spec *spec) {
-    if (spec->ranks < 2 || spec->zero < SW_ZERO_WEIGHTS || !needs_whole_weights(spec->units))
-        return SW_OK;
-    if (spec->units->base != SW_BASE_TYPED)
-        return sw_fail(SW_ERR_UNSUPPORTED, "--base-format %s does not go with --zero 3; give --zero 2, or leave it out",
-                       sw_base_format_name(spec->units->base));
-    return sw_fail(SW_ERR_UNSUPPORTED,
-                   "--zero 3 goes neither with --lora nor with a --freeze of parts of the embedding or of blocks; give "
-                   "--zero 2");
 }
 
 static sw_status begin_plan(const struct sw_settings *settings, const struct sw_model *model, struct share share,
@@ -224,7 +213,6 @@ static sw_status begin_plan(const struct sw_settings *settings, const struct sw_
     SW_TRY(sw_as_usage(sw_settings_secondary(settings, &spec.secondary_ranks)));
     if (spec.secondary_ranks > 0)
         spec.secondary_rank = (int)settings->node_rank % spec.secondary_ranks;
-    SW_TRY(check_parts(&spec));
     SW_TRY(sw_placement_parse(settings->place, &spec.place));
     *out = spec;
     return SW_OK;
@@ -264,7 +252,7 @@ static sw_status choose_stage(const struct sw_settings *settings, const struct s
         *out = SW_ZERO_WEIGHTS;
     if (!open || sw_settings_data_ranks(settings) == 1 || *out == SW_ZERO_WEIGHTS)
         return SW_OK;
-    if (needs_whole_weights(sw_model_get_units(model))) {
+    if (keeps_whole_units(sw_model_get_units(model))) {
         *out = SW_ZERO_GRADS;
         return SW_OK;
     }
@@ -423,7 +411,7 @@ static sw_status make_outline(const struct sw_settings *settings, const struct s
     if (pricing != NULL && settings->zero == SW_OPTION_AUTO && sw_settings_data_ranks(settings) > 1 &&
         sw_settings_gather(settings) == SW_QUANT_NONE)
         return search(settings, model, open,
-                      needs_whole_weights(sw_model_get_units(model)) ? 1 : sizeof open / sizeof open[0], pricing, out);
+                      keeps_whole_units(sw_model_get_units(model)) ? 1 : sizeof open / sizeof open[0], pricing, out);
     SW_TRY(choose_stage(settings, model, &share.stage));
     SW_TRY(sw_as_usage(check_quantized(settings, share.stage)));
     return pricing != NULL ? search(settings, model, &share.stage, 1, pricing, out)

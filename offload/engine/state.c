@@ -168,12 +168,12 @@ static int64_t optimizer_bytes(const struct sw_plan *plan) {
 sw_status sw_engine_restore(struct sw_engine *engine) {
     assert(idle(engine) && engine->spec.store != NULL);
     const struct sw_plan *plan = engine->plan;
-    const bool joins = sw_plan_keeps_whole_weights(plan);
     struct sw_long_work progress = sw_long_work_begin("reading the state", optimizer_bytes(plan));
     int64_t read_bytes = 0;
     /* Optimizer state gives room for its weights. */
     assert(sw_plan_optimizer_bytes(plan, 1) >= SW_GRAIN_ELEMS * (int64_t)sizeof(float));
     for (int64_t u = 0; u < plan->spec.units->count; u++) {
+        const bool joins = sw_plan_keeps_whole_weights(plan, u);
         const int64_t own = sw_plan_state_chunks(plan, SW_OPTIMIZER, u);
         const int64_t most = joins ? sw_plan_buckets(plan, u) : own;
         for (int64_t c = 0; c < most; c++) {

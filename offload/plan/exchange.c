@@ -49,7 +49,7 @@ void sw_build_all_gather(struct sw_builder *b, int64_t unit, int32_t from, int32
     const bool resident = from != to;
     struct sw_what what = {.content = SW_CONTENT_WEIGHTS, .unit = unit, .age = b->state_age};
     what.version = resident ? 0 : SW_VERSION_OWN;
-    if (sw_plan_quantizes_weights(b->plan)) {
+    if (sw_plan_quantizes_weights(b->plan) && sw_plan_shards_weights(b->plan, unit)) {
         gather_quantized(b, unit, from, to, what);
         return;
     }

@@ -236,7 +236,8 @@ static void lay_weights(struct layout *layout) {
         add_room(layout, SLOT_TYPED_WEIGHTS, largest_typed, typed_bytes);
     int64_t most_grains = 0;
     for (int64_t u = 0; sw_plan_quantizes_weights(plan) && u < units->count; u++)
-        most_grains = sw_max_i64(most_grains, units->unit[u].grains);
+        if (sw_plan_shards_weights(plan, u))
+            most_grains = sw_max_i64(most_grains, units->unit[u].grains);
     if (most_grains > 0)
         add_room(layout, SLOT_QUANT_WEIGHTS, most_grains, sw_quant_grain_bytes(plan->spec.gather));
     const bool gathers = sw_plan_gathers_rows(plan);
@@ -478,7 +479,7 @@ static struct traffic traffic_of(const struct layout *layout) {
         t.grads_up |= grads != SW_DEVICE && on_device;
         t.optimizer |= optimizer == SW_NVME || (optimizer == SW_DEVICE && sw_plan_saves(layout->plan));
         t.optimizer_up |= sw_plan_streams_optimizer(layout->plan, u);
-        const bool joins = sw_plan_keeps_whole_weights(layout->plan);
+        const bool joins = sw_plan_keeps_whole_weights(layout->plan, u);
         t.weights |= (!on_device && (weights != SW_HOST || joins)) || weights == SW_NVME;
         t.weights_down |= on_device && weights != SW_DEVICE && !joins;
     }

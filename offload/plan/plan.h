@@ -320,8 +320,11 @@ int64_t sw_plan_slot_grain(const struct sw_plan *plan, int32_t slot, sw_content 
 /* Returns the micro-batches of the largest group, and the number of groups. */
 int64_t sw_plan_group(const struct sw_plan *plan);
 int64_t sw_plan_groups(const struct sw_plan *plan);
-/* Tells whether each rank updates its shard of the weights, gathers the others' and keeps the whole. */
-bool sw_plan_keeps_whole_weights(const struct sw_plan *plan);
+/* Tells whether each rank has but a shard of a unit's weights between its passes: at ZeRO stage 3, unless the unit has
+ * both spans or a base. */
+bool sw_plan_shards_weights(const struct sw_plan *plan, int64_t unit);
+/* Tells whether each rank updates its shard of a unit's weights, gathers the others' and keeps the whole. */
+bool sw_plan_keeps_whole_weights(const struct sw_plan *plan, int64_t unit);
 /* Tells whether each group's gradients are reduced by themselves, so that no rank keeps accumulators of more than its
  * shard from group to group. The sums then differ by their order from those of ranks that add up their groups first. */
 bool sw_plan_reduces_groups(const struct sw_plan *plan);

@@ -101,7 +101,7 @@ int64_t sw_plan_trained_grains(const struct sw_plan *plan, int64_t unit);
 /* Returns how many grains the weights of a unit begin behind the start of a slot that holds them whole. A unit's first
  * weights are those behind its base. */
 int64_t sw_plan_lead_grains(const struct sw_plan *plan, int64_t unit);
-/* Tells whether each rank has but a shard of a state. */
+/* Tells whether each rank has but a shard of a state; of weights, whether that holds for any unit. */
 bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state);
 /* Returns the number of chunks of a unit's whole weights, and of its trained span. */
 int64_t sw_plan_chunks(const struct sw_plan *plan, int64_t unit);

@@ -88,17 +88,15 @@ static void check_tensor(const struct sw_plan_spec *spec) {
                (!tensor->sequence && tensor->product_bytes == 0 && u > 1 && u + 1 < spec->units->count));
 }
 
-/* A tensor group, and ranks that shard weights, need units of one span without a base, which only blocks have. Whoever
- * fills in a spec refuses others. */
+/* A tensor group needs units of one span, and only blocks have a base. Whoever fills in a spec refuses others. */
 static void check_parts(const struct sw_plan_spec *spec) {
-    const bool shards = spec->ranks > 1 && spec->zero == SW_ZERO_WEIGHTS;
     for (int64_t u = 0; u < spec->units->count; u++) {
         const struct sw_unit *unit = &spec->units->unit[u];
         assert(unit->trained_grain == 0 || spec->tensor.ranks <= 1);
-        assert(unit->trained_grain == 0 || unit->trained_grain == unit->grains || (!shards && !spec->units->fp8));
+        assert(unit->trained_grain == 0 || unit->trained_grain == unit->grains || !spec->units->fp8);
         assert(unit->base_grains <= unit->trained_grain);
-        assert(unit->base_grains == 0 || (spec->units->base != SW_BASE_TYPED && !spec->units->fp8 && !shards && u > 0 &&
-                                          u + 1 < spec->units->count));
+        assert(unit->base_grains == 0 ||
+               (spec->units->base != SW_BASE_TYPED && !spec->units->fp8 && u > 0 && u + 1 < spec->units->count));
     }
 }
 

@@ -62,16 +62,21 @@ bool sw_plan_is_sharded(const struct sw_plan *plan, sw_state state) {
     return sw_plan_ranks(plan) > 1 && plan->spec.zero >= from_stage[state];
 }
 
+bool sw_plan_shards_weights(const struct sw_plan *plan, int64_t unit) {
+    const bool parts = sw_plan_trains(plan, unit) && sw_plan_trained(plan, unit).first_grain > 0;
+    return sw_plan_is_sharded(plan, SW_WEIGHTS) && !parts && plan->spec.units->unit[unit].base_grains == 0;
+}
+
 bool sw_plan_has_whole_on_device(const struct sw_plan *plan, int64_t unit) {
-    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+    return plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE && !sw_plan_shards_weights(plan, unit);
 }
 
 bool sw_plan_all_gathers_weights(const struct sw_plan *plan) {
     return sw_plan_is_sharded(plan, SW_OPTIMIZER);
 }
 
-bool sw_plan_keeps_whole_weights(const struct sw_plan *plan) {
-    return sw_plan_all_gathers_weights(plan) && !sw_plan_is_sharded(plan, SW_WEIGHTS);
+bool sw_plan_keeps_whole_weights(const struct sw_plan *plan, int64_t unit) {
+    return sw_plan_all_gathers_weights(plan) && !sw_plan_shards_weights(plan, unit);
 }
 
 bool sw_plan_has_typed_slot(const struct sw_plan *plan, int64_t unit) {
@@ -99,7 +104,7 @@ static struct turns turns_of(const struct sw_plan *plan, int64_t unit) {
 bool sw_plan_keeps_secondary(const struct sw_plan *plan, int64_t unit) {
     const struct sw_plan_spec *spec = &plan->spec;
     const struct turns turns = turns_of(plan, unit);
-    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_is_sharded(plan, SW_WEIGHTS) ||
+    if (!spec->train || spec->secondary_ranks < 2 || !sw_plan_shards_weights(plan, unit) ||
         (unit == 0 && spec->units->tied) || turns.units <= turns.slots)
         return false;
     return sw_plan_groups(plan) > 1 || (unit > 0 && sw_plan_passes_back(plan, unit) && unit + turns.slots < turns.end);
@@ -367,11 +372,16 @@ struct sw_span sw_plan_shard(const struct sw_plan *plan, int64_t unit) {
     return sw_plan_shard_of(plan, unit, plan->spec.rank);
 }
 
+/* Tells whether each rank has but a shard of a unit's state. */
+static bool is_split(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    return state == SW_WEIGHTS ? sw_plan_shards_weights(plan, unit) : sw_plan_is_sharded(plan, state);
+}
+
 struct sw_span sw_plan_span(const struct sw_plan *plan, sw_state state, int64_t unit) {
     const bool trained = state == SW_GRADS || state == SW_OPTIMIZER;
     if (trained && !sw_plan_trains(plan, unit))
         return (struct sw_span){0};
-    if (sw_plan_is_sharded(plan, state))
+    if (is_split(plan, state, unit))
         return sw_plan_shard(plan, unit);
     return trained ? sw_plan_trained(plan, unit) : sw_plan_typed(plan, unit);
 }
@@ -425,18 +435,19 @@ struct sw_span sw_plan_trained_chunk(const struct sw_plan *plan, int64_t unit, i
 }
 
 /* Tells whether a state's chunks are those of a unit's whole weights. */
-static bool is_whole_weights(const struct sw_plan *plan, sw_state state) {
-    return state == SW_WEIGHTS && !sw_plan_is_sharded(plan, state);
+static bool is_whole_weights(const struct sw_plan *plan, sw_state state, int64_t unit) {
+    return state == SW_WEIGHTS && !sw_plan_shards_weights(plan, unit);
 }
 
 int64_t sw_plan_state_chunks(const struct sw_plan *plan, sw_state state, int64_t unit) {
-    return is_whole_weights(plan, state) ? sw_plan_chunks(plan, unit)
-                                         : sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
+    return is_whole_weights(plan, state, unit)
+               ? sw_plan_chunks(plan, unit)
+               : sw_div_up(sw_plan_span(plan, state, unit).grains, plan->spec.chunk_grains);
 }
 
 struct sw_span sw_plan_state_chunk(const struct sw_plan *plan, sw_state state, int64_t unit, int64_t chunk) {
-    return is_whole_weights(plan, state) ? sw_plan_unit_chunk(plan, unit, chunk)
-                                         : chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
+    return is_whole_weights(plan, state, unit) ? sw_plan_unit_chunk(plan, unit, chunk)
+                                               : chunk_of(plan, sw_plan_span(plan, state, unit), chunk);
 }
 
 int64_t sw_plan_shard_chunks(const struct sw_plan *plan, int64_t unit) {

@@ -80,7 +80,7 @@ static void gather_all(struct sw_builder *b) {
 static void fetch_chunk(struct sw_builder *b, int64_t unit, int64_t number, int32_t slot) {
     const struct sw_chunk chunk = sw_build_chunk(b, SW_WEIGHTS, unit, number);
     const struct sw_what what = {SW_CONTENT_WEIGHTS, unit, number, 0, b->state_age, 0};
-    const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_is_sharded(b->plan, SW_WEIGHTS)};
+    const struct sw_operand to = {.slot = slot, .piece = SW_BY_GRAINS, .own = sw_plan_shards_weights(b->plan, unit)};
     sw_build_move(b, fetch_to_host(b, &chunk, what), to, what, &chunk, sw_build_weights_bytes(b, &chunk));
 }
 
@@ -100,7 +100,7 @@ static void fetch(struct sw_builder *b, int64_t unit, int32_t slot) {
         sw_build_gather_secondary(b, unit, slot);
         return;
     }
-    const bool sharded = sw_plan_is_sharded(b->plan, SW_WEIGHTS);
+    const bool sharded = sw_plan_shards_weights(b->plan, unit);
     const bool is_there = b->plan->placement[unit].tier[SW_WEIGHTS] == SW_DEVICE;
     for (int64_t c = 0; !is_there && c < sw_plan_state_chunks(b->plan, SW_WEIGHTS, unit); c++)
         fetch_chunk(b, unit, c, slot);
@@ -351,11 +351,11 @@ static void update_op(struct sw_builder *b, const struct chunk_update *u, bool o
 
 /* Shards become whole weights in their home on the device, or in a device slot from which they then go home. */
 static bool joins_at_home(const struct sw_builder *b, int64_t unit) {
-    return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
+    return sw_plan_keeps_whole_weights(b->plan, unit) && tier_of(b, SW_WEIGHTS, unit) == SW_DEVICE;
 }
 
 static bool joins_away(const struct sw_builder *b, int64_t unit) {
-    return sw_plan_keeps_whole_weights(b->plan) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
+    return sw_plan_keeps_whole_weights(b->plan, unit) && tier_of(b, SW_WEIGHTS, unit) != SW_DEVICE;
 }
 
 static struct sw_operand home_of_weights(const struct sw_builder *b, int64_t unit) {

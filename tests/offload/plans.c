@@ -120,13 +120,6 @@ void plans_train_all(struct sw_units *units) {
         units->unit[u].trained_grain = 0;
 }
 
-void plans_freeze_whole(struct sw_units *units) {
-    plans_drop_base(units);
-    for (int64_t u = 0; u < units->count; u++)
-        if (units->unit[u].trained_grain < units->unit[u].grains)
-            units->unit[u].trained_grain = 0;
-}
-
 struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_units, int64_t most_grains,
                                       struct sw_units **out_units) {
     if (most_units > PLANS_MOST_UNITS)

@@ -23,9 +23,6 @@ struct sw_plan_spec plans_random_spec(struct plans_random *random, int64_t most_
 void plans_drop_base(struct sw_units *units);
 /* Makes all of every unit trained. */
 void plans_train_all(struct sw_units *units);
-/* Makes units that are not frozen whole trained whole, and all weights those of the compute type, as ranks that shard
- * weights need them. */
-void plans_freeze_whole(struct sw_units *units);
 
 /* Takes the KV caches away, as a specification of training has none. */
 void plans_drop_caches(struct plans_random *random);

@@ -70,6 +70,12 @@ static int64_t frozen_of(const struct sw_plan *plan, int64_t unit) {
     return plan->spec.units->unit[unit].trained_grain;
 }
 
+/* Tells whether a unit has frozen grains beside trained ones, or a base: all ranks have its whole weights. */
+static bool has_parts(const struct sw_plan *plan, int64_t unit) {
+    const struct sw_unit *u = &plan->spec.units->unit[unit];
+    return u->base_grains > 0 || (u->trained_grain > 0 && u->trained_grain < u->grains);
+}
+
 /* How often the ranks update each grain of a unit, in a step. */
 static void check_updates(struct sw_plan *const *plan, int ranks, uint64_t seed) {
     const struct sw_units *units = plan[0]->spec.units;
@@ -121,10 +127,12 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
     const struct sw_units *units = spec->units;
     const int64_t typed = SW_GRAIN_ELEMS * sw_dtype_bytes(spec->type);
     const bool quant_grads = spec->zero >= SW_ZERO_OPTIMIZER && spec->reduce != SW_QUANT_NONE;
-    const bool quant_weights = spec->zero >= SW_ZERO_WEIGHTS && spec->gather != SW_QUANT_NONE;
     const int64_t grads_bytes = !quant_grads ? typed : spec->reduce == SW_QUANT_INT8 ? 16384 + 256 : 8192 + 256;
     for (int64_t u = 0; u < units->count; u++) {
         const int64_t lying = units->fp8 && u > 0 && u + 1 < units->count ? SW_GRAIN_ELEMS : typed;
+        const bool trained = frozen_of(plan[0], u) < units->unit[u].grains;
+        const bool whole = spec->zero < SW_ZERO_WEIGHTS || has_parts(plan[0], u);
+        const bool quant_weights = !whole && spec->gather != SW_QUANT_NONE;
         /* Stage 0 gathers gradients. */
         const int64_t weights_bytes = quant_weights ? 16384 + 256 : spec->zero == SW_ZERO_NONE ? typed : lying;
         int64_t reduced = 0, gathered = 0, in_parts = 0, across = 0;
@@ -141,13 +149,11 @@ static void check_traffic(struct sw_plan *const *plan, int ranks, uint64_t seed)
                 in_parts += gathers && op->secondary ? op->bytes : 0;
             }
         }
-        const bool trained = frozen_of(plan[0], u) < units->unit[u].grains;
         const int64_t shared = units->unit[u].grains - (trained ? frozen_of(plan[0], u) : 0);
         const int64_t grains = (ranks - 1) * shared;
         const int64_t once = grains * weights_bytes, once_reduced = grains * grads_bytes;
         const int64_t groups = sw_plan_reduces_groups(plan[0]) ? sw_plan_groups(plan[0]) : 1;
         const int64_t times = trained ? groups : 0;
-        const bool whole = plan[0]->spec.zero < SW_ZERO_WEIGHTS;
         if (reduced != times * once_reduced ||
             (whole ? gathered != (trained ? once : 0) : gathered % once != 0 || gathered == 0))
             fail_msg("seed %llu: of unit %lld %lld bytes are reduced and %lld gathered, not %lld",
@@ -320,8 +326,6 @@ static void try_random_model(uint64_t seed, int tally[6], int *based) {
     plans_drop_caches(&random);
     spec.ranks = (int)plans_draw(&random, 2, MOST_RANKS);
     spec.zero = (int)plans_draw(&random, SW_ZERO_NONE, SW_ZERO_WEIGHTS);
-    if (spec.zero == SW_ZERO_WEIGHTS)
-        plans_freeze_whole(units);
     spec.gather = seed % 2 == 0 && !units->fp8 ? SW_QUANT_INT8 : SW_QUANT_NONE;
     spec.reduce = (sw_quant)(seed % 3);
     if (spec.zero == SW_ZERO_WEIGHTS && plans_draw(&random, 0, 1) == 1) {
