@@ -23,19 +23,6 @@ struct dequantizing {
     float scale_level[SW_NF4_SCALE_LEVELS];
 };
 
-/* Returns the largest magnitude's bits, or those of a NaN. */
-SW_INLINE uint32_t largest_of_block(const float *values) {
-    sw_vec_int most = {0};
-    for (int i = 0; i < SW_NF4_BLOCK_ELEMS; i += SW_LANES) {
-        const sw_vec_int bits = (sw_vec_int)sw_vec_load(values + i) & 0x7fffffff, more = bits > most;
-        most = (bits & more) | (most & ~more);
-    }
-    int32_t largest = 0;
-    for (int i = 0; i < SW_LANES; i++)
-        largest = most[i] > largest ? most[i] : largest;
-    return (uint32_t)largest;
-}
-
 /* Writes the codes of a block. A code is the number of midpoints that its element exceeds. */
 SW_INLINE void encode_block(const float *between, const float *values, float scale, uint8_t *to) {
     int8_t codes[SW_NF4_BLOCK_ELEMS];
@@ -92,7 +79,7 @@ static void encode_grain(const struct quantizing *q, int64_t grain) {
     for (int b = 0; b < SW_NF4_GRAIN_BLOCKS; b++) {
         const int64_t at = grain * SW_GRAIN_ELEMS + b * SW_NF4_BLOCK_ELEMS;
         const float *values = sw_tile_load(q->op->type, q->op->from, at, SW_NF4_BLOCK_ELEMS, &tile);
-        const uint32_t largest = largest_of_block(values);
+        const uint32_t largest = sw_quant_largest(values, SW_NF4_BLOCK_ELEMS);
         uint8_t *codes = record->codes + b * SW_NF4_BLOCK_ELEMS / 2;
         finite = finite && largest < SW_INFINITY_BITS;
         scales[b] = sw_quant_float(largest) >= FLT_MIN ? sw_quant_float(largest) : 0.0f;

@@ -20,10 +20,10 @@ SW_INLINE float sw_quant_float(uint32_t bits) {
 }
 
 /* Returns the bits of the largest magnitude, or those of a NaN if there is one: without sign, floats sort like their
- * bits. */
-SW_INLINE uint32_t sw_quant_largest(const float *values) {
+ * bits. elems: a multiple of SW_LANES. */
+SW_INLINE uint32_t sw_quant_largest(const float *values, int elems) {
     sw_vec_int most = {0};
-    for (int i = 0; i < SW_QUANT_BLOCK_ELEMS; i += SW_LANES) {
+    for (int i = 0; i < elems; i += SW_LANES) {
         const sw_vec_int bits = (sw_vec_int)sw_vec_load(values + i) & 0x7fffffff, more = bits > most;
         most = (bits & more) | (most & ~more);
     }
@@ -37,7 +37,7 @@ SW_INLINE uint32_t sw_quant_largest(const float *values) {
 SW_INLINE float sw_quant_scale(const sw_quant quant, const float *values, float *out_inverse) {
     const bool narrow = quant == SW_QUANT_INT4;
     const float most_scale = narrow ? SW_QUANT_INT4_MOST_SCALE : SW_QUANT_INT8_MOST_SCALE;
-    const uint32_t largest = sw_quant_largest(values);
+    const uint32_t largest = sw_quant_largest(values, SW_QUANT_BLOCK_ELEMS);
     const float scale = sw_quant_float(largest) / (narrow ? (float)SW_QUANT_INT4_MOST : (float)SW_QUANT_INT8_MOST);
     *out_inverse = 0.0f;
     if (largest >= SW_INFINITY_BITS)

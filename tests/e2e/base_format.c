@@ -125,22 +125,11 @@ static void a_resumed_training_gives_the_same_bits(void **state) {
                                          "weights=device,grads=device,optimizer=device"};
     for (int v = 0; v < VARIANTS; v++) {
         struct harness_spec spec = spec_of(&variants[v]);
-        struct same_trace whole, parts = {0};
-        struct harness harness;
+        struct same_trace whole, parts;
         must(same_train(&spec, false, &whole));
         spec.place = places[v % 3];
         spec.directory = *state;
-        must(harness_open(&spec, &harness));
-        must(same_run(&harness, 1, STOPPED_STEP, false, &parts));
-        must(sw_engine_save(harness.engine));
-        harness_close(&harness);
-        spec.resume = true;
-        must(harness_open(&spec, &harness));
-        assert_int_equal(harness.first_step, STOPPED_STEP);
-        must(same_run(&harness, STOPPED_STEP + 1, SAME_STEPS, false, &parts));
-        must(same_finish(&harness, &parts));
-        harness_close(&harness);
-        harness_remove_store(*state);
+        must(same_train_in_parts(&spec, STOPPED_STEP, &parts));
         must_equal(&whole, &parts, spec.place);
         same_free(&whole);
         same_free(&parts);

@@ -33,7 +33,8 @@ static const struct sw_model_config tiny_config = {
 static struct harness_spec tiny_spec(const char *place, const struct crash_shared *shared) {
     return (struct harness_spec){
         .config = &tiny_config,
-        .shape = {.type = SW_BF16, .optimizer = shared->optimizer, .tuning.freeze = shared->freeze, .batch = 1, .seq = 12},
+        .shape =
+            {.type = SW_BF16, .optimizer = shared->optimizer, .tuning.freeze = shared->freeze, .batch = 1, .seq = 12},
         .rounding = SW_ROUND_STOCHASTIC,
         .micro_batches = 2,
         .place = place,

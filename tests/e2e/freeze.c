@@ -534,9 +534,8 @@ static void a_resumed_training_gives_the_same_bits(void **state) {
                                          "grads=device,optimizer=device"};
     for (int variant = 0; variant < 9; variant++) {
         struct harness_spec spec = frozen_spec(SW_BF16, variant % 2 == 1);
-        struct same_trace whole, parts = {0};
+        struct same_trace whole, parts;
         spec.shape.tuning.freeze = variant < 3 ? LEADING : "*.mlp.*,blocks:2";
-        struct harness harness;
         struct adapted adapted = {0};
         spec.shape.optimizer = (sw_optimizer_format)(variant % SW_OPTIMIZER_FORMATS);
         if (variant >= 6) {
@@ -547,17 +546,7 @@ static void a_resumed_training_gives_the_same_bits(void **state) {
         must(same_train(&spec, false, &whole));
         spec.place = places[variant / 2 % 3];
         spec.directory = *state;
-        must(harness_open(&spec, &harness));
-        must(same_run(&harness, 1, STOPPED_STEP, false, &parts));
-        must(sw_engine_save(harness.engine));
-        harness_close(&harness);
-        spec.resume = true;
-        must(harness_open(&spec, &harness));
-        assert_int_equal(harness.first_step, STOPPED_STEP);
-        must(same_run(&harness, STOPPED_STEP + 1, SAME_STEPS, false, &parts));
-        must(same_finish(&harness, &parts));
-        harness_close(&harness);
-        harness_remove_store(*state);
+        must(same_train_in_parts(&spec, STOPPED_STEP, &parts));
         must_equal(&whole, &parts, spec.place);
         same_free(&whole);
         same_free(&parts);

@@ -36,6 +36,8 @@ sw_status same_run(struct harness *harness, int64_t first, int64_t last, bool ah
 sw_status same_finish(struct harness *harness, struct same_trace *trace);
 /* All steps from the start; the store in spec->directory, if it names one, is removed at the end. */
 sw_status same_train(const struct harness_spec *spec, bool ahead, struct same_trace *trace);
+/* The same, but after step `stop` everything is closed and resumed from the store in spec->directory. */
+sw_status same_train_in_parts(const struct harness_spec *spec, int64_t stop, struct same_trace *trace);
 
 /* NULL where the traces are equal bit for bit, else what differs. */
 const char *same_difference(const struct same_trace *a, const struct same_trace *b);

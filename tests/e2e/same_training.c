@@ -118,6 +118,30 @@ sw_status same_train(const struct harness_spec *spec, bool ahead, struct same_tr
     return status;
 }
 
+sw_status same_train_in_parts(const struct harness_spec *spec, int64_t stop, struct same_trace *trace) {
+    struct harness_spec resumed = *spec;
+    struct harness harness;
+    *trace = (struct same_trace){0};
+    resumed.resume = true;
+    SW_TRY(harness_open(spec, &harness));
+    sw_status status = same_run(&harness, 1, stop, false, trace);
+    if (status == SW_OK)
+        status = sw_engine_save(harness.engine);
+    harness_close(&harness);
+    if (status == SW_OK)
+        status = harness_open(&resumed, &harness);
+    if (status != SW_OK)
+        return status;
+    status = harness.first_step == stop
+                 ? same_run(&harness, stop + 1, SAME_STEPS, false, trace)
+                 : sw_fail(SW_ERR_INTERNAL, "resumed after step %lld", (long long)harness.first_step);
+    if (status == SW_OK)
+        status = same_finish(&harness, trace);
+    harness_close(&harness);
+    harness_remove_store(spec->directory);
+    return status;
+}
+
 /* By their bits: no two kinds of zero or of NaN are equal. */
 static bool differ(const void *a, const void *b, size_t bytes) {
     return memcmp(a, b, bytes) != 0;
