@@ -155,6 +155,7 @@ static sw_status time_cell(struct timing *timing, const struct cell *cell, const
     shape.seq = cell->seq;
     shape.tiles = shape.tensor_ranks = 1;
     shape.tensor_rank = 0;
+    shape.tuning = (struct sw_tuning){0};
     SW_TRY(config_of(cell, &config));
     sw_status status = sw_model_create(&config, &shape, timing->device, &model);
     if (status == SW_OK && sw_unit_run_bytes(model) <= most_bytes) {

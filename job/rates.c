@@ -238,7 +238,8 @@ static bool same_shape(const struct sw_unit *a, const struct sw_unit *b) {
     if (a->tensor_count != b->tensor_count || a->elems != b->elems)
         return false;
     for (int64_t t = 0; t < a->tensor_count; t++)
-        if (a->tensor[t].elems != b->tensor[t].elems || a->tensor[t].dims != b->tensor[t].dims)
+        if (a->tensor[t].elems != b->tensor[t].elems || a->tensor[t].dims != b->tensor[t].dims ||
+            a->tensor[t].frozen != b->tensor[t].frozen)
             return false;
     return true;
 }
@@ -407,6 +408,7 @@ static sw_status measure(const struct sw_rates_target *target, bool store, struc
     SW_TRY(sw_rates_sample_memory(target, &samples));
     SW_TRY(measure_units(target->model, target->devices->compute, target->ranks, &progress, out->units,
                          &rates->compute_cores));
+    rates->frozen_left_out = sw_units_frozen(sw_model_get_units(target->model)) > 0;
     SW_TRY(sw_rates_sample_memory(target, &samples));
     SW_TRY(sw_long_work_at(&progress, 0));
     if (store)
@@ -437,6 +439,7 @@ sw_status sw_rates_describe(const struct sw_rates *described, struct sw_model *m
         status = measure_units(model, device, NULL, &progress, out->units, &out->rates.compute_cores);
     out->rates = *described;
     out->rates.units = out->units;
+    out->rates.frozen_left_out = sw_units_frozen(sw_model_get_units(model)) > 0;
     if (status != SW_OK)
         sw_rates_release(out);
     return status;
@@ -530,6 +533,7 @@ static double *time_of(struct sw_unit_seconds *unit, const struct unit_time *tim
 static json_t *to_json(const struct sw_machine_rates *rates, const char *shape, int64_t units) {
     json_t *root = json_pack("{s:i, s:s}", "spillway_rates", RATES_VERSION, "shape", shape);
     sw_rates_to_json(&rates->rates, SW_RATES_ALL, root);
+    json_object_set_new(root, "frozen_left_out", json_boolean(rates->rates.frozen_left_out));
     if (rates->products_flops_per_s > 0.0)
         json_object_set_new(root, "products_flops_per_s", json_real(rates->products_flops_per_s));
     for (size_t i = 0; i < COUNT(unit_times); i++) {
@@ -572,6 +576,7 @@ static sw_status from_json(const json_t *root, const char *path, const char *sha
         return sw_fail(SW_ERR_ARG, "%s was measured for '%s', but this is '%s'; name a new file", path, of, shape);
     SW_TRY(allocate_units(units, out));
     SW_TRY(sw_rates_from_json(root, SW_RATES_ALL, path, &out->rates));
+    out->rates.frozen_left_out = json_is_true(json_object_get(root, "frozen_left_out"));
     if (json_object_get(root, "products_flops_per_s") != NULL)
         SW_TRY(sw_json_positive(root, "products_flops_per_s", path, false, &out->products_flops_per_s));
     for (size_t i = 0; i < COUNT(unit_times); i++)

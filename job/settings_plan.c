@@ -29,6 +29,7 @@ struct sw_model_shape sw_settings_shape(const struct sw_settings *settings) {
                                    .tensor_ranks = (int)sw_settings_tensor_ranks(settings),
                                    .tensor_rank = (int)sw_settings_tensor_rank(settings),
                                    .optimizer = sw_settings_optimizer(settings),
+                                   .tuning = settings->tuning,
                                    .dpo_beta = settings->dpo ? settings->dpo_beta : 0.0,
                                    .fp8 = sw_settings_fp8(settings)};
 }

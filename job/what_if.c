@@ -28,7 +28,6 @@ sw_status sw_job_place(struct sw_job *job, const char *folder) {
 struct sw_model_shape sw_job_shape(const struct sw_job *job) {
     struct sw_model_shape shape = sw_settings_shape(job->settings);
     shape.documents = job->documents;
-    shape.tuning = job->settings->tuning;
     shape.forward_only = job->forward_only;
     shape.context = job->context;
     return shape;

@@ -370,8 +370,8 @@ struct sw_add {
 #define sw_add(stream, ...) sw_device_run(stream, SW_DEVICE_ADD, &(const struct sw_add){__VA_ARGS__})
 
 /* y = x / (1 - rate) for the elements that are kept, and 0 for the others; y may be x. Element i is kept if word i % 4
- * of sw_rng(seed, stream, i / 4) is at least sw_dropout_threshold. The bits are the same on every device, so the mask
- * need not be kept: the backward pass draws it again. */
+ * of sw_rng(seed, stream, i / 4) is at least sw_dropout_threshold. The bits are the same on every device, except for
+ * the payload of a NaN, so the mask need not be kept: the backward pass draws it again. */
 struct sw_dropout {
     sw_dtype type;
     int64_t elems;

@@ -155,7 +155,7 @@ static sw_status take_areas(struct sw_unit_run *run, struct sw_device *device) {
     call->draw = 1; /* steps of a training are measured */
     call->weights = area[WEIGHTS];
     call->acc = area[ACC];
-    call->table_acc = area[TABLE_ACC];
+    call->table_acc = run->model->units->unit[0].tensor[TOKEN_TABLE].frozen ? NULL : area[TABLE_ACC];
     call->tokens = area[TOKENS];
     call->in = area[IN];
     call->out = area[OUT];

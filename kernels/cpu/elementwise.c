@@ -63,21 +63,30 @@ static sw_status dropout(struct sw_stream *stream, const void *args) {
     return SW_OK;
 }
 
-SW_INLINE void narrow_tile(const sw_dtype type, int64_t at, int64_t end, sw_vec scale, const float *from, void *to) {
+SW_INLINE void scale_tile(const sw_dtype type, int64_t at, int64_t end, sw_vec scale, const float *from, void *to) {
     for (int64_t i = at; i < end; i += SW_LANES)
         sw_store_up_to(type, to, i, end - i, scale * sw_load_up_to(SW_F32, from, i, end - i, 0.0f));
 }
 
+static void scale_tiles(const void *args, int64_t first, int64_t end, int thread) {
+    (void)thread;
+    const struct sw_cast_from_f32 *op = args;
+    SW_FOR_TYPE(scale_tile, op->type, first * SW_TILE_ELEMS, sw_min_i64(end * SW_TILE_ELEMS, op->elems),
+                sw_vec_splat(op->scale), op->from, op->to);
+}
+
+/* A product would quiet a NaN. */
 static void narrow_tiles(const void *args, int64_t first, int64_t end, int thread) {
     (void)thread;
     const struct sw_cast_from_f32 *op = args;
-    SW_FOR_TYPE(narrow_tile, op->type, first * SW_TILE_ELEMS, sw_min_i64(end * SW_TILE_ELEMS, op->elems),
-                sw_vec_splat(sw_cast_scale(op)), op->from, op->to);
+    const int64_t at = first * SW_TILE_ELEMS;
+    sw_narrow(op->type, op->to, at, sw_min_i64(end * SW_TILE_ELEMS, op->elems) - at, op->from + at);
 }
 
 static sw_status cast_from_f32(struct sw_stream *stream, const void *args) {
     const struct sw_cast_from_f32 *op = args;
-    sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->elems, SW_TILE_ELEMS), narrow_tiles, op);
+    sw_cpu_share(stream, op->elems >= SW_PARALLEL_MIN_ELEMS, sw_div_up(op->elems, SW_TILE_ELEMS),
+                 sw_cast_scale(op) == 1.0f ? narrow_tiles : scale_tiles, op);
     return SW_OK;
 }
 

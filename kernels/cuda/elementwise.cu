@@ -77,7 +77,8 @@ template <typename To> struct narrowing {
         sw_load_elems(from + at, count, aligned, h.values);
     }
     __device__ __forceinline__ void store(int64_t, int64_t at, int64_t count, bool aligned, held &h) const {
-        for (int i = 0; i < SW_ELEMS; i++)
+        /* A product would give a NaN another payload. */
+        for (int i = 0; scale != 1.0f && i < SW_ELEMS; i++)
             h.values[i] *= scale;
         sw_store_elems(to + at, count, aligned, h.values);
     }

@@ -93,7 +93,7 @@ static sw_status cast_from_f32(struct sw_stream *stream, const void *args) {
     const struct sw_cast_from_f32 *op = args;
     (void)stream;
     for (int64_t i = 0; i < op->elems; i++)
-        sw_dtype_store(op->type, op->to, i, sw_cast_scale(op) * op->from[i]);
+        sw_dtype_store(op->type, op->to, i, sw_cast_scale(op) == 1.0f ? op->from[i] : op->scale * op->from[i]);
     return SW_OK;
 }
 

@@ -4,6 +4,8 @@
 #define SW_OFFLOAD_SIMULATE_RATES_H
 
 /* The rate of one way of moving or working on bytes. */
+#include <stdbool.h>
+
 struct sw_rate {
     double bytes_per_s;
     double cores; /* cores kept busy meanwhile, among those that the device's arithmetic uses too; 0 on a GPU */
@@ -50,6 +52,7 @@ struct sw_rates {
     double op_s;                /* from the end of an op to the start of one that waited for it */
     double queued_op_s;         /* the same of an op that follows another: queued by a GPU, or on a CPU's lane */
     const struct sw_unit_seconds *units; /* one entry per unit */
+    bool frozen_left_out;                /* these are of a model whose frozen tensors got no gradients */
 };
 
 #endif

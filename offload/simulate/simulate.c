@@ -220,10 +220,13 @@ static double without_norm_s(const struct sw_plan *plan, const struct sw_rates *
 /* A backward pass takes about as long as so many forward passes. */
 enum { BACKWARD_PASSES = 2 };
 
-/* Returns the share of a unit's backward pass that frozen tensors save: their products have no gradient of weights. */
-static double frozen_share(const struct sw_plan *plan, int64_t unit) {
+/* Returns the share of a unit's measured backward pass that frozen tensors save: their products have no gradient of
+ * weights. */
+static double frozen_share(const struct sw_plan *plan, const struct sw_rates *rates, int64_t unit) {
     const struct sw_unit_cost *cost = &plan->spec.cost[unit];
-    return cost->forward_flops > 0.0 ? cost->frozen_flops / (BACKWARD_PASSES * cost->forward_flops) : 0.0;
+    return cost->forward_flops > 0.0 && !rates->frozen_left_out
+               ? cost->frozen_flops / (BACKWARD_PASSES * cost->forward_flops)
+               : 0.0;
 }
 
 /* Returns the time of a backward op, which may leave two products to ops of their own. */
@@ -232,7 +235,7 @@ static double backward_s(const struct sw_plan *plan, const struct sw_rates *rate
     const double products_s = splits ? rates->units[unit].last_product_s + rates->units[unit].first_product_s : 0.0;
     const double again_s[SW_RECOMPUTES] = {
         [SW_RECOMPUTE_DERIVED] = rates->units[unit].derive_s, [SW_RECOMPUTE_UNIT] = rates->units[unit].recompute_s};
-    const double frozen = frozen_share(plan, unit);
+    const double frozen = frozen_share(plan, rates, unit);
     return fmax(0.0, (1.0 - frozen) * rates->units[unit].backward_s - products_s) +
            without_norm_s(plan, rates, again_s[plan->recompute[unit]]);
 }
@@ -241,8 +244,8 @@ static double backward_s(const struct sw_plan *plan, const struct sw_rates *rate
  * which a frozen table needs one. */
 static double head_s(const struct sw_plan *plan, const struct sw_rates *rates, int64_t head) {
     const bool frozen = plan->spec.units->tied ? !sw_plan_trains(plan, 0) : plan->spec.cost[head].frozen_flops > 0.0;
-    return frozen ? 0.5 * (rates->units[head].forward_s + rates->units[head].backward_s)
-                  : rates->units[head].backward_s;
+    return frozen && !rates->frozen_left_out ? 0.5 * (rates->units[head].forward_s + rates->units[head].backward_s)
+                                             : rates->units[head].backward_s;
 }
 
 /* Prices a pass of a unit by the measured time of its arithmetic. The loss of a tensor group is left by its logits. */

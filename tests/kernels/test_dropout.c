@@ -4,6 +4,7 @@
 #include "core/rng.h"
 
 #include <math.h>
+#include <string.h>
 
 static const int64_t sizes[] = {1, 3, 15, 16, 17, 63, 65, 511, 513, 20011};
 static const double rates[] = {0.0, 0.05, 0.5, 0.999, 1.0 - 0x1p-40};
@@ -12,14 +13,25 @@ enum { SIZES = sizeof sizes / sizeof sizes[0], RATES = sizeof rates / sizeof rat
 #define SEED UINT64_C(0xfedcba9876543210)
 #define STREAM UINT64_C(0x8badf00ddeadbeef)
 
+/* A GPU gives a NaN that it multiplies a payload of its own. */
+static void take_nan(const struct pair *pair, sw_dtype type, struct buffer *got, const struct buffer *want,
+                     int64_t at) {
+    if (!sw_device_info(pair->device).host_memory && isnan(element(type, want->data, at)) &&
+        isnan(element(type, got->data, at)))
+        memcpy((char *)got->data + at * sw_dtype_bytes(type), (const char *)want->data + at * sw_dtype_bytes(type),
+               (size_t)sw_dtype_bytes(type));
+}
+
 static void compare(struct pair *pair, sw_dtype type, int64_t elems, double rate) {
     struct buffer x = buffer_random(type, elems, 1, 2.0f), got = buffer_make(x.bytes), want = buffer_make(x.bytes);
     set_element(type, x.data, elems / 2, NAN);
     set_element(type, x.data, elems - 1, -INFINITY);
     assert_ok(sw_dropout(pair->stream, type, elems, rate, SEED, STREAM, x.data, got.data));
     assert_ok(sw_dropout(pair->ref, type, elems, rate, SEED, STREAM, x.data, want.data));
+    take_nan(pair, type, &got, &want, elems / 2);
     assert_same_bits("dropout", pair, x.bytes, got.data, want.data);
     assert_ok(sw_dropout(pair->stream, type, elems, rate, SEED, STREAM, x.data, x.data));
+    take_nan(pair, type, &x, &want, elems / 2);
     assert_same_bits("dropout in place", pair, x.bytes, x.data, want.data);
     struct buffer *all[] = {&x, &got, &want};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)

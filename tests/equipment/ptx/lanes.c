@@ -173,6 +173,7 @@ static void bfi_b32(struct sw_ptx_warp *warp, const struct sw_ptx_op *op, uint32
 
 UNARY(neg_f32, u32, u32, a ^ 0x80000000u)
 UNARY(abs_f32, u32, u32, a & 0x7fffffffu)
+UNARY(abs_f64, u64, u64, a & UINT64_C(0x7fffffffffffffff))
 UNARY(sqrt_f32, f32, f32, one_nan(sqrtf(a)))
 UNARY(rcp_f32, f32, f32, one_nan(1.0f / a))
 UNARY(rcp_approx_ftz, f32, f32, one_nan(flushed(1.0f / flushed(a))))
@@ -380,6 +381,7 @@ const struct sw_ptx_row sw_ptx_lane_rows[] = {
     {"selp.f64", "8=88p", select_64},
     {"neg.f32", "4=4", neg_f32},
     {"abs.f32", "4=4", abs_f32},
+    {"abs.f64", "8=8", abs_f64},
     {"sqrt.rn.f32", "4=4", sqrt_f32},
     {"rcp.rn.f32", "4=4", rcp_f32},
     {"rcp.approx.ftz.f32", "4=4", rcp_approx_ftz},
