@@ -756,10 +756,11 @@ static sw_status check_layout(const struct change *change) {
     if (!changes_layout(change))
         return SW_OK;
     if (sw_tuning_freezes(&run->settings.tuning))
-        return sw_fail(SW_ERR_UNSUPPORTED,
-                       "%s of a run with frozen weights cannot change: its frozen weights lie as the run began; export it, "
-                       "and begin a new run from that",
-                       flag);
+        return sw_fail(
+            SW_ERR_UNSUPPORTED,
+            "%s of a run with --freeze or --lora cannot change: its frozen weights lie as the run began; export it, "
+            "and begin a new run from that",
+            flag);
     SW_TRY(sw_rank_own_places(change->self, &places));
     for (int i = 0; i < places.count; i++)
         on_device |= sw_block_is_one(places.path[i]);
