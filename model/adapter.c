@@ -57,7 +57,9 @@ static struct products products_of(const struct sw_model *model, enum linear_nam
     };
 }
 
-const struct sw_adapter *sw_adapter_of(const struct sw_model *model, int64_t unit, enum linear_name name, int piece) {
+/* Returns the adapter of a piece of a product's matrix, or NULL. */
+static const struct sw_adapter *adapter_of(const struct sw_model *model, int64_t unit, enum linear_name name,
+                                           int piece) {
     const struct sw_adapter *adapter =
         model->adapter == NULL ? NULL : &model->adapter[(unit * LINEARS + name) * SW_MOST_PIECES + piece];
     return adapter == NULL || adapter->cols == 0 ? NULL : adapter;
@@ -119,7 +121,7 @@ sw_status sw_adapter_forward(const struct sw_model *model, const struct sw_unit_
     const struct sw_adapter *adapter;
     for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
         const void *h, *input;
-        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
+        if ((adapter = adapter_of(model, call->unit, name, piece)) == NULL)
             continue;
         const struct products p = products_of(model, name, adapter);
         SW_TRY(input_of(model, call, name, adapter, x, &input));
@@ -135,7 +137,7 @@ sw_status sw_adapter_input_gradient(const struct sw_model *model, const struct s
     const struct sw_adapter *adapter;
     for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
         const void *dh;
-        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
+        if ((adapter = adapter_of(model, call->unit, name, piece)) == NULL)
             continue;
         const struct products p = products_of(model, name, adapter);
         SW_TRY(scaled(model, call, &p.up_back, columns(model, adapter, dy), tensor_at(model, call, adapter->b), &dh));
@@ -150,7 +152,7 @@ sw_status sw_adapter_weight_gradient(const struct sw_model *model, const struct 
     const struct sw_adapter *adapter;
     for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
         const void *h, *dh, *input;
-        if ((adapter = sw_adapter_of(model, call->unit, name, piece)) == NULL)
+        if ((adapter = adapter_of(model, call->unit, name, piece)) == NULL)
             continue;
         const struct products p = products_of(model, name, adapter);
         const char *dy_piece = columns(model, adapter, dy);
@@ -224,7 +226,7 @@ sw_status sw_adapters_prepare(struct sw_model *model) {
         SW_TRY(list_block(model, u));
         for (int linear = 0; linear < LINEARS; linear++)
             for (int piece = 0; piece < SW_MOST_PIECES; piece++) {
-                const struct sw_adapter *adapter = sw_adapter_of(model, u, (enum linear_name)linear, piece);
+                const struct sw_adapter *adapter = adapter_of(model, u, (enum linear_name)linear, piece);
                 if (adapter != NULL)
                     SW_TRY(prepare_adapter(model, (enum linear_name)linear, adapter));
             }

@@ -70,13 +70,7 @@ static bool names(const char *part, const char *module) {
            (tail == length || module[length - tail - 1] == '.');
 }
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t length = strlen(text), tail = strlen(end);
-    return tail <= length && strcmp(text + length - tail, end) == 0;
-}
-
-/* Returns in `module` the name of a tensor's module: without its last part. */
-static void module_of(const char *tensor, char module[SW_TENSOR_NAME_CHARS]) {
+void sw_lora_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]) {
     const char *end = strrchr(tensor, '.');
     snprintf(module, SW_TENSOR_NAME_CHARS, "%.*s", end == NULL ? (int)strlen(tensor) : (int)(end - tensor), tensor);
 }
@@ -90,14 +84,6 @@ static bool targets(const char *part, enum linear_name linear, const char *modul
     if (strcmp(part, SW_LORA_MLP) == 0)
         return linear == LINEAR_UP || linear == LINEAR_DOWN;
     return names(part, module);
-}
-
-/* Returns the index of a unit's tensor of this name, or -1. */
-static int64_t find_tensor(const struct sw_unit *unit, const char *name) {
-    for (int64_t t = 0; t < unit->tensor_count; t++)
-        if (strcmp(unit->tensor[t].name, name) == 0)
-            return t;
-    return -1;
 }
 
 /* The matrix of a product of a block, or one of its pieces. */
@@ -115,10 +101,10 @@ static bool matrix_of(const struct sw_model_config *config, const struct sw_unit
         return false;
     snprintf(name, sizeof name, "%s%lld.%s", all->block, (long long)(u - 1),
              all->piece[sw_weight_of(linear)][piece].name);
-    const int64_t at = find_tensor(unit, name);
-    assert(at >= 0);
-    const int64_t *dim = unit->tensor[at].dim;
-    module_of(name, out->module);
+    const struct sw_tensor *found = sw_unit_find(unit, name);
+    assert(found != NULL);
+    const int64_t *dim = found->dim;
+    sw_lora_module(name, out->module);
     out->inputs = dim[config->out_first ? 1 : 0];
     out->outputs = dim[config->out_first ? 0 : 1];
     return true;
@@ -146,7 +132,7 @@ static sw_status add_adapters(const struct sw_lora *lora, const struct sw_model_
                 continue;
             *found = true;
             snprintf(name, sizeof name, "%s%s", of.module, SW_LORA_A);
-            if (find_tensor(unit, name) >= 0)
+            if (sw_unit_find(unit, name) != NULL)
                 continue;
             SW_TRY(add_tensor(unit, &of, SW_LORA_A, lora->rank, of.inputs));
             SW_TRY(add_tensor(unit, &of, SW_LORA_B, of.outputs, lora->rank));
@@ -179,7 +165,7 @@ static int64_t save(const char *part, struct sw_units *units) {
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             struct sw_tensor *tensor = &units->unit[u].tensor[t];
             char module[SW_TENSOR_NAME_CHARS];
-            module_of(tensor->name, module);
+            sw_lora_module(tensor->name, module);
             if (tensor->added || !names(part, module))
                 continue;
             tensor->frozen = false;
@@ -205,11 +191,12 @@ sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *
 
 int64_t sw_lora_of(const struct sw_unit *unit, int64_t tensor) {
     char module[SW_TENSOR_NAME_CHARS], name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
-    if (unit->tensor[tensor].added || !ends_with(unit->tensor[tensor].name, WEIGHT))
+    if (unit->tensor[tensor].added || !sw_name_ends_with(unit->tensor[tensor].name, WEIGHT))
         return -1;
-    module_of(unit->tensor[tensor].name, module);
+    sw_lora_module(unit->tensor[tensor].name, module);
     snprintf(name, sizeof name, "%s%s", module, SW_LORA_A);
-    return find_tensor(unit, name);
+    const struct sw_tensor *a = sw_unit_find(unit, name);
+    return a == NULL ? -1 : a - unit->tensor;
 }
 
 uint64_t sw_lora_stream(const struct sw_tensor *tensor) {
@@ -227,14 +214,13 @@ struct filling {
 static sw_status fill_run(void *context, int64_t t, int64_t whole, int64_t run, int64_t at) {
     const struct filling *fill = context;
     const struct sw_tensor *tensor = &fill->unit->tensor[t];
-    const bool is_a = ends_with(tensor->name, SW_LORA_A);
+    const bool is_a = sw_name_ends_with(tensor->name, SW_LORA_A);
     const double bound = 1.0 / sqrt((double)tensor->dim[1]);
+    const uint64_t stream = sw_lora_stream(tensor);
     for (int64_t i = 0; tensor->added && i < run; i++)
         fill->out[at + i] =
-            is_a
-                ? (float)(bound *
-                          (2.0 * sw_rng_uniform(fill->init->seed, sw_lora_stream(tensor), (uint64_t)(whole + i)) - 1.0))
-                : 0.0f;
+            is_a ? (float)(bound * (2.0 * sw_rng_uniform(fill->init->seed, stream, (uint64_t)(whole + i)) - 1.0))
+                 : 0.0f;
     return SW_OK;
 }
 

@@ -48,6 +48,8 @@ sw_status sw_lora_check(const struct sw_lora *lora);
  * modules_to_save. Each block is one unit. Refuses names that no matrix or tensor of the model has. */
 sw_status sw_lora_add(const struct sw_lora *lora, const struct sw_model_config *config, struct sw_units *units);
 
+/* Writes the name of a tensor's module: all but its last part. */
+void sw_lora_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]);
 /* Returns the index of the tensor A of a tensor's adapter, behind which B comes; -1: it has none. */
 int64_t sw_lora_of(const struct sw_unit *unit, int64_t tensor);
 

@@ -629,15 +629,10 @@ double sw_model_flops_per_token(const struct sw_model_config *config, int64_t se
     return 6.0 * ((double)config->layers * block + (double)config->vocab * hidden) + 12.0 * q * keys;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t text_length = strlen(text), end_length = strlen(end);
-    return text_length >= end_length && strcmp(text + text_length - end_length, end) == 0;
-}
-
 static bool adds_to_residual(const char *name) {
     static const char *const endings[] = {"c_proj.weight", "o_proj.weight", "down_proj.weight"};
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
-        if (ends_with(name, endings[i]))
+        if (sw_name_ends_with(name, endings[i]))
             return true;
     return false;
 }
@@ -665,7 +660,7 @@ static sw_status fill_run(void *context, int64_t tensor_number, int64_t whole, i
     if (tensor->added) /* its first values are another's matter, such as sw_lora_load's */
         return SW_OK;
     if (tensor->dims == 1) {
-        const float value = ends_with(tensor->name, ".weight") ? 1.0f : 0.0f;
+        const float value = sw_name_ends_with(tensor->name, ".weight") ? 1.0f : 0.0f;
         for (int64_t i = 0; i < run; i++)
             out[i] = value;
         return SW_OK;

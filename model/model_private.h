@@ -6,6 +6,8 @@
 #include "model/hf/family.h"
 #include "model/model.h"
 
+#include <string.h>
+
 enum embedding_tensor { TOKEN_TABLE, POSITION_TABLE };
 
 /* Kinds of units between embedding and head: a block, or the first or a later tile of one of its halves. Each kind has
@@ -253,6 +255,11 @@ sw_status sw_model_norm_backward(const struct sw_model *model, struct sw_stream 
 sw_status sw_block_matrix(const struct sw_model *model, const struct sw_unit_call *call, enum sw_block_tensor weight,
                           const void **out);
 
+static inline bool sw_name_ends_with(const char *name, const char *end) {
+    const size_t length = strlen(name), tail = strlen(end);
+    return tail <= length && strcmp(name + length - tail, end) == 0;
+}
+
 /* Prepares a matrix product, and makes room for its scratch memory. */
 static inline sw_status sw_model_prepare_product(struct sw_model *model, const struct sw_gemm *shape) {
     int64_t bytes;
@@ -265,8 +272,6 @@ static inline sw_status sw_model_prepare_product(struct sw_model *model, const s
 sw_status sw_adapters_prepare(struct sw_model *model);
 /* Returns the columns of the widest input that an adapter has. */
 int64_t sw_adapters_widest_input(const struct sw_model *model);
-/* Returns the adapter of a piece of a product's matrix, or NULL. */
-const struct sw_adapter *sw_adapter_of(const struct sw_model *model, int64_t unit, enum linear_name name, int piece);
 /* Add what the adapters of a product add: to its result y, to the gradient dx at its input, and to the gradients of
  * their own tensors. Where there are none they do nothing. */
 sw_status sw_adapter_forward(const struct sw_model *model, const struct sw_unit_call *call, enum linear_name name,

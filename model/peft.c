@@ -268,7 +268,7 @@ static sw_status fail_missing(const struct sw_peft *self, const char *module, co
 /* Checks the two tensors of a matrix's adapter, if it has one. */
 static sw_status check_adapter_of(struct sw_peft *self, const struct sw_tensor *matrix) {
     char module[SW_TENSOR_NAME_CHARS];
-    sw_peft_module(matrix->name, module);
+    sw_lora_module(matrix->name, module);
     const struct sw_safetensor *a = take(self, module, SW_LORA_A), *b = take(self, module, SW_LORA_B);
     const bool out_first = self->out_first;
     const int64_t rank = self->lora.rank;
@@ -288,7 +288,7 @@ static sw_status check_saved(struct sw_peft *self, const struct sw_tensor *tenso
     if (found == NULL)
         return SW_OK;
     SW_TRY(check_tensor(self, found, tensor->dims, tensor->dim));
-    sw_peft_module(tensor->name, module);
+    sw_lora_module(tensor->name, module);
     const char *last = json_string_value(json_array_get(saved, json_array_size(saved) - 1));
     if (last == NULL || strcmp(last, module) != 0)
         json_array_append_new(saved, json_string(module));
@@ -355,7 +355,7 @@ static sw_status check_targets(const struct sw_peft *self) {
         const struct sw_unit *unit = &self->plain->unit[u];
         for (int64_t t = 0; status == SW_OK && t < unit->tensor_count; t++) {
             char module[SW_TENSOR_NAME_CHARS];
-            sw_peft_module(unit->tensor[t].name, module);
+            sw_lora_module(unit->tensor[t].name, module);
             if (sw_peft_is_matrix(self->plain, u, &unit->tensor[t]) && names_module(set, module) &&
                 !file_has(self, u, module))
                 status =

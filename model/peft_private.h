@@ -10,9 +10,6 @@
 
 #define SW_PEFT_PREFIX "base_model.model."
 
-/* Returns in `module` the name of a tensor's module: without its last part. */
-void sw_peft_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]);
-
 /* Tells whether a tensor is a matrix that may have an adapter: a block's, and no adapter itself. */
 bool sw_peft_is_matrix(const struct sw_units *units, int64_t unit, const struct sw_tensor *tensor);
 

@@ -20,12 +20,6 @@
 
 enum { COPY_ELEMS = 1 << 16, KEY_CHARS = SW_TENSOR_NAME_CHARS + sizeof SW_PEFT_PREFIX };
 
-void sw_peft_module(const char *tensor, char module[SW_TENSOR_NAME_CHARS]) {
-    const char *end = strrchr(tensor, '.');
-    snprintf(module, SW_TENSOR_NAME_CHARS, "%.*s", (int)(end == NULL ? strlen(tensor) : (size_t)(end - tensor)),
-             tensor);
-}
-
 bool sw_peft_is_matrix(const struct sw_units *units, int64_t unit, const struct sw_tensor *tensor) {
     return unit > 0 && unit + 1 < units->count && tensor->dims == 2 && !tensor->added;
 }
@@ -59,7 +53,7 @@ static void count_modules(const struct modules *modules, const char *part, bool 
             char module[SW_TENSOR_NAME_CHARS];
             if (!sw_peft_is_matrix(modules->units, u, &unit->tensor[t]))
                 continue;
-            sw_peft_module(unit->tensor[t].name, module);
+            sw_lora_module(unit->tensor[t].name, module);
             const char *name = within_block(modules, module);
             if (strcmp(by_last_part ? last_part(name) : name, part) != 0)
                 continue;
@@ -106,31 +100,24 @@ json_t *sw_peft_targets(const struct sw_units *units, const struct sw_model_conf
         char module[SW_TENSOR_NAME_CHARS];
         if (!sw_peft_is_matrix(units, 1, &first->tensor[t]))
             continue;
-        sw_peft_module(first->tensor[t].name, module);
+        sw_lora_module(first->tensor[t].name, module);
         add_named(&modules, within_block(&modules, module), list);
     }
     return list;
-}
-
-static const struct sw_tensor *find_tensor(const struct sw_unit *unit, const char *name) {
-    for (int64_t t = 0; t < unit->tensor_count; t++)
-        if (strcmp(unit->tensor[t].name, name) == 0)
-            return &unit->tensor[t];
-    return NULL;
 }
 
 static bool unit_has(const void *context, int64_t unit, const char *module) {
     const struct sw_units *units = context;
     char name[SW_TENSOR_NAME_CHARS + sizeof SW_LORA_A];
     snprintf(name, sizeof name, "%s" SW_LORA_A, module);
-    return find_tensor(&units->unit[unit], name) != NULL;
+    return sw_unit_find(&units->unit[unit], name) != NULL;
 }
 
 /* Tells whether a unit trains a tensor of a module of the base model. PEFT saves such modules whole. */
 static bool trains_module(const struct sw_unit *unit, const char *module) {
     for (int64_t t = 0; t < unit->tensor_count; t++) {
         char other[SW_TENSOR_NAME_CHARS];
-        sw_peft_module(unit->tensor[t].name, other);
+        sw_lora_module(unit->tensor[t].name, other);
         if (!unit->tensor[t].added && !unit->tensor[t].frozen && strcmp(other, module) == 0)
             return true;
     }
@@ -140,7 +127,7 @@ static bool trains_module(const struct sw_unit *unit, const char *module) {
 /* Tells whether the folder of adapters has a tensor, and whether as one of a module that is saved whole. */
 static bool is_written(const struct sw_unit *unit, const struct sw_tensor *tensor, bool *out_saved) {
     char module[SW_TENSOR_NAME_CHARS];
-    sw_peft_module(tensor->name, module);
+    sw_lora_module(tensor->name, module);
     *out_saved = !tensor->added && trains_module(unit, module);
     return tensor->added || *out_saved;
 }
@@ -190,7 +177,7 @@ static sw_status list_contents(const struct sw_units *units, struct contents *ou
             if (!is_written(&units->unit[u], tensor, &saved))
                 continue;
             add_content(out, u, tensor);
-            sw_peft_module(tensor->name, module);
+            sw_lora_module(tensor->name, module);
             if (saved && !has_name(out->saved, module))
                 json_array_append_new(out->saved, json_string(module));
         }

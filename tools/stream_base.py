@@ -104,7 +104,8 @@ def train(drive, given, form):
 
 
 def base_bytes(given, form):
-    """Returns the bytes of the frozen weights as they lie on the drive."""
+    """Returns the bytes of the frozen weights as they lie on the drive. A plan names the bytes of records alone; int8's, of
+    1.015625 bytes an element, say how many elements those are."""
     out = must(PROGRAM, "plan", "--model", given.model, "--lora", "16", "--base-format", form, "--json")
     frozen = json.loads(out)["frozen"]
     matrices = json.loads(must(PROGRAM, "plan", "--model", given.model, "--lora", "16", "--base-format", "int8", "--json"))

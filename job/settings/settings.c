@@ -293,14 +293,6 @@ sw_status sw_settings_group_ranks(const struct sw_settings *settings, struct sw_
     return SW_OK;
 }
 
-/* Tells whether a unit also has a part of this tensor. */
-static bool has_part(const struct sw_unit *unit, const char *name) {
-    for (int64_t t = 0; t < unit->tensor_count; t++)
-        if (strcmp(unit->tensor[t].name, name) == 0)
-            return true;
-    return false;
-}
-
 /* The tiles of a rank's part of a tensor are in consecutive units. The tensor counts once. */
 int64_t sw_settings_parameters(const struct sw_settings *settings, const struct sw_units *units) {
     int64_t parameters = 0;
@@ -309,7 +301,7 @@ int64_t sw_settings_parameters(const struct sw_settings *settings, const struct 
     for (int64_t u = 0; u < units->count; u++)
         for (int64_t t = 0; t < units->unit[u].tensor_count; t++) {
             const struct sw_tensor *tensor = &units->unit[u].tensor[t];
-            if (u == 0 || !has_part(&units->unit[u - 1], tensor->name))
+            if (u == 0 || sw_unit_find(&units->unit[u - 1], tensor->name) == NULL)
                 parameters += sw_tensor_whole_elems(tensor);
         }
     return parameters;

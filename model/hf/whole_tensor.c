@@ -16,13 +16,6 @@ void sw_whole_tensor_release(struct sw_whole_tensor *whole) {
     whole->part = NULL;
 }
 
-static const struct sw_tensor *find_part(const struct sw_unit *unit, const char *name) {
-    for (int64_t t = 0; t < unit->tensor_count; t++)
-        if (strcmp(unit->tensor[t].name, name) == 0)
-            return &unit->tensor[t];
-    return NULL;
-}
-
 bool sw_tensor_is_first_part(const struct sw_tensor *tensor) {
     return tensor->part.first_row == 0 && tensor->part.first_col == 0;
 }
@@ -32,7 +25,7 @@ void sw_whole_tensor_gather(const struct sw_units *units, int64_t unit, const st
     int64_t missing = sw_tensor_whole_elems(first);
     out->first_unit = unit;
     for (out->parts = 0; missing > 0; out->parts++) {
-        out->part[out->parts] = find_part(&units->unit[unit + out->parts], first->name);
+        out->part[out->parts] = sw_unit_find(&units->unit[unit + out->parts], first->name);
         assert(out->part[out->parts] != NULL);
         missing -= out->part[out->parts]->elems;
     }
@@ -40,7 +33,7 @@ void sw_whole_tensor_gather(const struct sw_units *units, int64_t unit, const st
 
 bool sw_whole_tensor_find(const struct sw_units *units, const char *name, struct sw_whole_tensor *out) {
     for (int64_t unit = 0; unit < units->count; unit++) {
-        const struct sw_tensor *first = find_part(&units->unit[unit], name);
+        const struct sw_tensor *first = sw_unit_find(&units->unit[unit], name);
         if (first == NULL)
             continue;
         sw_whole_tensor_gather(units, unit, first, out);

@@ -75,6 +75,13 @@ sw_status sw_unit_add_part(struct sw_unit *unit, const char *name, int dims, con
     return SW_OK;
 }
 
+const struct sw_tensor *sw_unit_find(const struct sw_unit *unit, const char *name) {
+    for (int64_t t = 0; t < unit->tensor_count; t++)
+        if (strcmp(unit->tensor[t].name, name) == 0)
+            return &unit->tensor[t];
+    return NULL;
+}
+
 int64_t sw_tensor_whole_elems(const struct sw_tensor *tensor) {
     int64_t elems = 1;
     for (int d = 0; d < tensor->dims; d++)

@@ -140,6 +140,8 @@ sw_status sw_unit_add_tensor(struct sw_unit *unit, const char *name, int dims, c
 sw_status sw_unit_add_part(struct sw_unit *unit, const char *name, int dims, const int64_t *dim,
                            const struct sw_part *part, bool decay);
 
+/* Returns the unit's tensor of this name, or its part of that tensor; NULL: it has none. */
+const struct sw_tensor *sw_unit_find(const struct sw_unit *unit, const char *name);
 /* Returns the elements of the whole tensor. */
 int64_t sw_tensor_whole_elems(const struct sw_tensor *tensor);
 /* Returns the index in the whole tensor of element `elem` of the part; *run elements from there on are neighbours in

@@ -394,13 +394,6 @@ struct unit_tensor {
     const struct sw_tensor *tensor;
 };
 
-static const struct sw_tensor *tensor_in(const struct sw_unit *unit, const char *name) {
-    for (int64_t t = 0; t < unit->tensor_count; t++)
-        if (strcmp(unit->tensor[t].name, name) == 0)
-            return &unit->tensor[t];
-    return NULL;
-}
-
 /* Returns the first element of a part that is element `whole` of the whole tensor or a later one. Parts keep the order.
  */
 static int64_t first_from(const struct sw_tensor *tensor, int64_t whole) {
@@ -447,7 +440,7 @@ static sw_status take_parts(struct sw_group_reader *self, const struct sw_group_
                             int64_t whole, int64_t run, float *out, bool *out_replicated) {
     const struct run_of_units of = counterparts(self, part->units, self->unit);
     for (int64_t u = of.first; u < of.end; u++) {
-        const struct unit_tensor at = {u, tensor_in(&part->units->unit[u], name)};
+        const struct unit_tensor at = {u, sw_unit_find(&part->units->unit[u], name)};
         if (at.tensor == NULL)
             continue;
         SW_TRY(take_part(self, &part->load, at, whole, run, out));

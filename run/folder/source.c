@@ -73,14 +73,6 @@ static sw_status cut_reader_open(const struct cut_reader_spec *spec, struct cut_
     return SW_OK;
 }
 
-/* Returns a whole unit's piece of a tensor, or NULL. */
-static const struct sw_tensor *piece_in(const struct sw_unit *unit, const char *name) {
-    for (int64_t t = 0; t < unit->tensor_count; t++)
-        if (strcmp(unit->tensor[t].name, name) == 0)
-            return &unit->tensor[t];
-    return NULL;
-}
-
 /* Finds the first whole unit that has a piece of a tensor. */
 static void look_up(struct cut_reader *self, const struct sw_tensor *tensor) {
     const struct sw_units *whole = self->spec.whole;
@@ -88,7 +80,7 @@ static void look_up(struct cut_reader *self, const struct sw_tensor *tensor) {
         return;
     self->tensor = tensor;
     self->tensor_unit = 0;
-    while (self->tensor_unit < whole->count && piece_in(&whole->unit[self->tensor_unit], tensor->name) == NULL)
+    while (self->tensor_unit < whole->count && sw_unit_find(&whole->unit[self->tensor_unit], tensor->name) == NULL)
         self->tensor_unit++;
 }
 
@@ -99,7 +91,7 @@ static sw_status find(struct cut_reader *self, const struct sw_tensor *tensor, i
     const struct sw_units *whole = self->spec.whole;
     look_up(self, tensor);
     for (int64_t unit = self->tensor_unit; unit < whole->count; unit++) {
-        const struct sw_tensor *piece = piece_in(&whole->unit[unit], tensor->name);
+        const struct sw_tensor *piece = sw_unit_find(&whole->unit[unit], tensor->name);
         const int64_t elem = piece != NULL ? sw_tensor_from_whole(piece, at_whole, out_run) : -1;
         if (elem < 0)
             continue;
