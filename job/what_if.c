@@ -178,7 +178,7 @@ static struct sw_job_change with_groups(const struct sw_job *job, int64_t group)
 
 /* Notes why a size has no plan. A failure that is not a refusal ends the choice. */
 static sw_status refuse(struct attempt *a, sw_status status) {
-    if (status != SW_ERR_BUDGET && status != SW_ERR_ARG && status != SW_ERR_USAGE)
+    if (status != SW_ERR_BUDGET && status != SW_ERR_ARG && status != SW_ERR_USAGE && status != SW_ERR_UNSUPPORTED)
         return status;
     *a->price = (struct sw_tensor_price){.ranks = a->price->ranks, .step_s = INFINITY};
     snprintf(a->price->refused, sizeof a->price->refused, "%s", sw_error_message(status));

@@ -83,7 +83,9 @@ static int64_t outputs_of(const struct sw_model_config *c, enum sw_block_tensor 
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     if (tensor == QKV_WEIGHT || tensor == QKV_BIAS)
         return pieces == 1 ? q + 2 * kv : piece == 0 ? q : kv;
-    return tensor == UP_WEIGHT || tensor == UP_BIAS ? c->ffn : c->hidden;
+    if (tensor == UP_WEIGHT || tensor == UP_BIAS)
+        return c->gated && pieces == 1 ? 2 * c->ffn : c->ffn;
+    return c->hidden;
 }
 
 static int64_t inputs_of(const struct sw_model_config *c, enum sw_block_tensor tensor) {
@@ -219,10 +221,15 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
+/* Tells whether one matrix holds the rows of queries, keys and values, whose parts would be of several runs of rows. */
+static bool is_fused(const struct sw_model_config *c) {
+    return c->out_first && sw_block_pieces(c, QKV_WEIGHT) == 1;
+}
+
 /* Returns the largest number of tiles that a rank's part of each half can be cut into; the possible numbers are its
  * divisors. Ranks that share a key-value head cannot cut: every tile would need the whole head. */
 static int64_t most_tiles(const struct sw_model_config *c, int ranks) {
-    if (c->qk_norm || c->kv_heads % ranks != 0)
+    if (is_fused(c) || c->qk_norm || c->kv_heads % ranks != 0)
         return 1;
     return common_divisor(common_divisor(c->heads, c->kv_heads), c->ffn) / ranks;
 }
@@ -231,8 +238,16 @@ bool sw_model_tiles_fit(const struct sw_model_config *config, int ranks, int64_t
     return tiles >= 1 && most_tiles(config, ranks) % tiles == 0;
 }
 
+static sw_status refuse_fused(const struct sw_model_config *c, const char *flag, int64_t parts) {
+    return sw_fail(SW_ERR_UNSUPPORTED,
+                   "%s %lld is not supported for %s, which has queries, keys and values in one matrix; give 1", flag,
+                   (long long)parts, c->family);
+}
+
 /* Refuses to cut key-value heads that ranks share into tiles. */
 static sw_status check_shared_heads(const struct sw_model_config *c, int ranks, int64_t tiles) {
+    if (tiles > 1 && is_fused(c))
+        return refuse_fused(c, "--tiles", tiles);
     if (tiles > 1 && c->qk_norm)
         return sw_fail(SW_ERR_UNSUPPORTED,
                        "--tiles %lld is not supported for %s, whose heads share the norms of queries and keys; give 1",
@@ -302,8 +317,8 @@ static bool ranks_fit_kv_heads(const struct sw_model_config *c, int64_t ranks) {
 }
 
 static bool ranks_fit(const struct sw_model_config *c, int64_t ranks) {
-    return ranks >= 1 && c->heads % ranks == 0 && ranks_fit_kv_heads(c, ranks) && c->ffn % ranks == 0 &&
-           ranks <= least_rows(c);
+    return ranks >= 1 && (ranks == 1 || !is_fused(c)) && c->heads % ranks == 0 && ranks_fit_kv_heads(c, ranks) &&
+           c->ffn % ranks == 0 && ranks <= least_rows(c);
 }
 
 /* Returns the fitting number of ranks nearest to this one, the smaller of two. One always fits. */
@@ -315,6 +330,8 @@ static int64_t nearest_ranks(const struct sw_model_config *c, int64_t ranks) {
 }
 
 static sw_status check_ranks(const struct sw_model_config *c, int ranks) {
+    if (ranks > 1 && is_fused(c))
+        return refuse_fused(c, "--tensor", ranks);
     const long long nearest = nearest_ranks(c, ranks);
     if (c->heads % ranks != 0)
         return sw_fail(SW_ERR_ARG, "--tensor %d must divide the model's %lld heads; the nearest that fits is %lld",

@@ -44,6 +44,7 @@ FAMILIES = {
     "mistral": Family(transformers.MistralConfig, transformers.MistralForCausalLM),
     "qwen2": Family(transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": Family(transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "phi3": Family(transformers.Phi3Config, transformers.Phi3ForCausalLM, settings={"pad_token_id": None}),
 }
 
 
@@ -202,6 +203,21 @@ CASES = (
                 "sliding_attention", "full_attention", "sliding_attention"]},
         weight_std=0.17,
         published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    # Fused matrices, with a window.
+    Case(
+        name="phi3-a",
+        family="phi3",
+        seed=20240624,
+        config=LLAMA_SHAPE | {
+            "hidden_size": 32, "intermediate_size": 48, "sliding_window": 13, "rope_parameters": {
+                "rope_type": "default", "rope_theta": 250000.0}},
+        weight_std=0.17,
+        published_form=True,
         micro_batches=2,
         batch=2,
         seq=64,

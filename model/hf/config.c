@@ -83,6 +83,12 @@ static const struct sw_preset presets[] = {
      QWEN2(QWEN_LARGE_VOCAB, 3584, 28, 28, 4, 18944, 131072, 1e-6, false)},
     {"qwen2.5-14b", "14.8B parameters, Qwen2.5 14B",
      QWEN2(QWEN_LARGE_VOCAB, 5120, 48, 40, 8, 13824, 131072, 1e-5, false)},
+    {"phi-4",
+     "14.7B parameters, Phi-4",
+     {.family = "phi3",
+      LLAMA_LIKE(100352, 5120, 40, 40, 10, 17920, 16384),
+      .norm_epsilon = 1e-5,
+      .rope = {.theta = 250000.0, .truncate = true}}},
 };
 enum { PRESET_COUNT = sizeof presets / sizeof presets[0] };
 
@@ -409,7 +415,8 @@ static const struct sw_preset others[] = {{"mistral-7b",
                                             .qk_norm = true,
                                             .rope = {.theta = 1000000.0, .truncate = true}}}};
 
-/* The largest model of each family; those without a preset are in `others`. */
+/* The largest model of each family; those without a preset are in `others`. Phi-3 is not here, as its proportions are
+ * about those of Qwen2.5. */
 static const char *const largest[] = {"gpt2-1.5b", "llama-70b", "mistral-7b", "qwen2.5-14b", "qwen3-32b"};
 
 const struct sw_preset *sw_proportions_at(int index) {

@@ -223,7 +223,7 @@ static int config_write_rope(json_t *root, const struct sw_model_config *config)
     return json_object_set_new(root, "rope_scaling", scaling);
 }
 
-/* Llama and the families that share its tensors: Mistral, Qwen2, Qwen3. All have root-mean-square norms, rotary
+/* Llama and the families that share its block: Mistral, Qwen2, Qwen3 and Phi-3. All have root-mean-square norms, rotary
  * positions, a gated MLP and matrices stored [out, in]. They differ in biases, in norms of queries and keys, and in
  * windows.
  *
@@ -281,12 +281,17 @@ static const struct sw_config_activation activations[] = {
     {"is_encoder_decoder", SW_ONLY_FALSE}, {"tie_encoder_decoder", SW_ONLY_FALSE},                                     \
         {"add_cross_attention", SW_ONLY_FALSE}, {"use_mrope", SW_ONLY_FALSE}, {"rope_interleaved", SW_ONLY_FALSE},     \
         {"partial_rotary_factor", SW_ONLY_ONE}, {"pruned_heads", SW_ONLY_EMPTY},                                       \
-        {"quantization_config", SW_ONLY_EMPTY}, {"auto_map", SW_ONLY_EMPTY}, {                                         \
+        {"quantization_config", SW_ONLY_EMPTY}, {                                                                      \
         "cross_attention_hidden_size", SW_ONLY_EMPTY                                                                   \
     }
-static const struct sw_config_fixed fixed[] = {SHARED_FIXED, {0}};
+/* Code that a folder brings along may compute something else. */
+#define NO_OWN_CODE                                                                                                    \
+    { "auto_map", SW_ONLY_EMPTY }
+static const struct sw_config_fixed fixed[] = {SHARED_FIXED, NO_OWN_CODE, {0}};
 /* Llama has no windows, so its list of layers may name only full attention. */
-static const struct sw_config_fixed llama_fixed[] = {SHARED_FIXED, {"layer_types", SW_ONLY_FULL_ATTENTION}, {0}};
+static const struct sw_config_fixed llama_fixed[] = {
+    SHARED_FIXED, NO_OWN_CODE, {"layer_types", SW_ONLY_FULL_ATTENTION}, {0}};
+static const struct sw_config_fixed phi3_fixed[] = {SHARED_FIXED, {"attention_bias", SW_ONLY_FALSE}, {0}};
 
 #define ROPE_NAMES "rope_theta", "rope_scaling", "rope_parameters"
 static const char *const llama_special[] = {ROPE_NAMES, NULL};
@@ -295,6 +300,9 @@ static const char *const qwen_special[] = {ROPE_NAMES,          "sliding_window"
                                            "max_window_layers", "layer_types",    NULL};
 /* pretraining_tp only slices the same products. */
 static const char *const harmless[] = {"pretraining_tp", NULL};
+/* Only positions of type longrope, which are refused, use the length of the first training. The code that the first
+ * folders of Phi-3 brought along is what transformers has now. */
+static const char *const phi3_harmless[] = {"original_max_position_embeddings", "auto_map", NULL};
 
 static sw_status derive_heads(const struct sw_family *family, const json_t *root, const char *origin,
                               struct sw_model_config *out) {
@@ -336,6 +344,13 @@ static sw_status derive_mistral(const struct sw_family *family, const json_t *ro
                                 struct sw_model_config *out) {
     SW_TRY(derive_llama(family, root, origin, out));
     return read_window(root, origin, &out->window);
+}
+
+/* A missing window is none here. */
+static sw_status derive_phi3(const struct sw_family *family, const json_t *root, const char *origin,
+                             struct sw_model_config *out) {
+    SW_TRY(derive_llama(family, root, origin, out));
+    return json_object_get(root, "sliding_window") == NULL ? SW_OK : read_window(root, origin, &out->window);
 }
 
 static const char full_attention[] = "full_attention", sliding_attention[] = "sliding_attention";
@@ -419,6 +434,11 @@ static int write_mistral(json_t *root, const struct sw_model_config *config) {
     return write_llama(root, config) || json_object_set_new(root, "sliding_window", window_json(config));
 }
 
+/* Writes null for the token of padding: transformers' default, 32,000, must be in the vocabulary. */
+static int write_phi3(json_t *root, const struct sw_model_config *config) {
+    return write_mistral(root, config) || json_object_set_new(root, "pad_token_id", json_null());
+}
+
 /* Writes the list of layers. Versions of transformers that do not know it use max_window_layers. */
 static int write_layer_types(json_t *root, const struct sw_model_config *config) {
     json_t *types = config->window == 0 ? NULL : json_array();
@@ -468,9 +488,27 @@ static const struct sw_tensor_names names = {
         },
 };
 
-#define SHARED_DEFAULTS                                                                                                \
-    .norm_epsilon = 1e-6, .init_std = 0.02, .activation = SW_SILU, .norm = SW_NORM_RMS,                                \
-    .positions = SW_POSITIONS_ROTARY, .gated = true, .out_first = true
+/* One matrix holds queries, keys and values, another gates and values of the MLP. */
+static const struct sw_tensor_names phi3_names = {
+    .token_table = "model.embed_tokens.weight",
+    .final_norm_scale = "model.norm.weight",
+    .output_table = "lm_head.weight",
+    .block = "model.layers.",
+    .piece =
+        {
+            [NORM1_SCALE] = {{.name = "input_layernorm.weight"}},
+            [QKV_WEIGHT] = {{.name = "self_attn.qkv_proj.weight"}},
+            [PROJECTION_WEIGHT] = {{.name = "self_attn.o_proj.weight"}},
+            [NORM2_SCALE] = {{.name = "post_attention_layernorm.weight"}},
+            [UP_WEIGHT] = {{.name = "mlp.gate_up_proj.weight"}},
+            [DOWN_WEIGHT] = {{.name = "mlp.down_proj.weight"}},
+        },
+};
+
+#define SHARED_FORM                                                                                                    \
+    .init_std = 0.02, .activation = SW_SILU, .norm = SW_NORM_RMS, .positions = SW_POSITIONS_ROTARY, .gated = true,     \
+    .out_first = true
+#define SHARED_DEFAULTS .norm_epsilon = 1e-6, SHARED_FORM
 #define SHARED_PARTS .activation_field = "hidden_act", .activations = activations, .harmless = harmless, .names = &names
 
 const struct sw_family sw_llama_family = {
@@ -526,6 +564,22 @@ const struct sw_family sw_qwen3_family = {
     .derive = derive_qwen,
     .write = write_qwen,
     SHARED_PARTS,
+};
+
+const struct sw_family sw_phi3_family = {
+    .name = "phi3",
+    .title = "Phi-3",
+    .architecture = "Phi3ForCausalLM",
+    .defaults = {.family = "phi3", SHARED_FORM, .norm_epsilon = 1e-5},
+    .fields = shared_fields,
+    .activation_field = "hidden_act",
+    .activations = activations,
+    .fixed = phi3_fixed,
+    .special = mistral_special,
+    .harmless = phi3_harmless,
+    .derive = derive_phi3,
+    .write = write_phi3,
+    .names = &phi3_names,
 };
 
 /* GPT-2: LayerNorm, learned positions, one fused matrix of queries, keys and values, matrices stored [in, out]. */
@@ -646,8 +700,8 @@ const struct sw_family sw_gpt2_family = {
     .names = &gpt2_names,
 };
 
-static const struct sw_family *const families[] = {&sw_gpt2_family, &sw_llama_family, &sw_mistral_family,
-                                                   &sw_qwen2_family, &sw_qwen3_family};
+static const struct sw_family *const families[] = {&sw_gpt2_family,  &sw_llama_family, &sw_mistral_family,
+                                                   &sw_qwen2_family, &sw_qwen3_family, &sw_phi3_family};
 
 const struct sw_family *sw_family_find(const char *name) {
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
@@ -657,7 +711,7 @@ const struct sw_family *sw_family_find(const char *name) {
 }
 
 const char *sw_family_names(void) {
-    return "gpt2, llama, mistral, qwen2, qwen3";
+    return "gpt2, llama, mistral, qwen2, qwen3, phi3";
 }
 
 const char *const sw_dropout_fields[] = {"attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", NULL};

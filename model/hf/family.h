@@ -112,6 +112,7 @@ enum { SW_SHOWN_CHARS = 48 };
 /* Writes a value as the file spells it, shortened if it is long. Returns buffer. */
 const char *sw_config_show(const json_t *value, char buffer[SW_SHOWN_CHARS]);
 
-extern const struct sw_family sw_gpt2_family, sw_llama_family, sw_mistral_family, sw_qwen2_family, sw_qwen3_family;
+extern const struct sw_family sw_gpt2_family, sw_llama_family, sw_mistral_family, sw_qwen2_family, sw_qwen3_family,
+    sw_phi3_family;
 
 #endif

@@ -9,7 +9,7 @@ from program import script_test
 GOLDEN = os.path.join(os.path.dirname(program.HERE), "data")
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(8, 20000))
-FAMILIES = ("llama-a", "mistral-a", "qwen2-a", "qwen3-a")
+FAMILIES = ("llama-a", "mistral-a", "qwen2-a", "qwen3-a", "phi3-a")
 STEPS, HALF = 6, 3
 
 

@@ -183,6 +183,9 @@ def auto_compares_what_divides():
     tiled = planned(*shape, "--tiles", 3, "--tensor", "auto")["tensor_choice"]
     if [size["ranks"] for size in tiled if size["refused"] is None] != [1, 2, 4] or tiled == sizes:
         problems.append(f"in tiles: {tiled}")
+    fused = planned("--model", "phi-4", "--ranks", 2, "--seq", 2048, "--tensor", "auto")
+    if fused["tensor"] is not None or "in one matrix" not in fused["tensor_choice"][1]["refused"]:
+        problems.append(f"with fused matrices: {fused['tensor']}, {fused['tensor_choice']}")
     said = must("plan", "--machine", "h100", *shape, "--tensor", "auto").out
     for words in ("--tensor auto is --tensor 1, by predicted step:", "limited by"):
         if words not in said:

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[] = {"chatml",   "qwen2.5", "qwen3",  "smollm2", "llama3",
-                                    "llama3.1", "zephyr",  "llama2", "mistral", "mistral-spaced"};
+static const char *const names[] = {"chatml", "qwen2.5", "qwen3",   "smollm2",        "llama3", "llama3.1",
+                                    "zephyr", "llama2",  "mistral", "mistral-spaced", "phi4"};
 static const char *const specials[] = {
     "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
     "<s>",          "</s>",       "<|system|>",          "<|user|>",          "<|assistant|>"};

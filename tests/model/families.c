@@ -58,6 +58,10 @@ static void relatives_differ_as_they_do(void **state) {
         MODEL("qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(FULL, FULL, FULL, SLIDING)));
     assert_true(c.window == 8 && c.full_layers[0] == 7 && c.qk_norm && !c.qkv_bias);
     assert_int_equal(c.head_dim, 128);
+    c = parse(MODEL("phi3", ", \"original_max_position_embeddings\": 4, \"embd_pdrop\": 0.0, \"attention_bias\": false,"
+                            "\"auto_map\": {\"AutoConfig\": \"configuration_phi3.Phi3Config\"}"));
+    assert_true(c.window == 0 && !c.qkv_bias && c.norm_epsilon == 1e-5);
+    assert_int_equal(parse(MODEL("phi3", ", \"sliding_window\": 16")).window, 16);
     const char *const mixed =
         MODEL("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 8" LAYERS(SLIDING, FULL, FULL, SLIDING));
     c = parse(mixed);
@@ -151,6 +155,10 @@ static const struct {
      "\"max_position_embeddings\": 8}",
      SW_ERR_ARG, "'num_key_value_heads' 3 does not divide 'num_attention_heads' 4"},
     {"{\"model_type\": \"qwen3\", \"vocab_size\": 300}", SW_ERR_ARG, "a Qwen3 config.json must give it"},
+    {MODEL("phi3", ", \"attention_bias\": true"), SW_ERR_UNSUPPORTED, "'attention_bias' is true"},
+    {MODEL("phi3", ", \"partial_rotary_factor\": 0.75"), SW_ERR_UNSUPPORTED, "'partial_rotary_factor' is 0.75"},
+    {MODEL("phi3", ", \"rope_scaling\": {\"type\": \"longrope\"}"), SW_ERR_UNSUPPORTED, "longrope"},
+    {MODEL("llama", ", \"auto_map\": {\"AutoConfig\": \"x.Y\"}"), SW_ERR_UNSUPPORTED, "'auto_map' is"},
     {MODEL("mistral", ", \"sliding_window\": 0"), SW_ERR_ARG, "'sliding_window' is 0"},
     {MODEL("mistral", ", \"sliding_window\": \"all\""), SW_ERR_ARG, "'sliding_window' is \"all\""},
     {MODEL("qwen2", ", \"use_sliding_window\": 1"), SW_ERR_ARG, "'use_sliding_window' is 1"},
@@ -201,7 +209,8 @@ static void assert_round_trip(const struct sw_model_config *config) {
     free(again);
 }
 
-static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a", "qwen2-a", "qwen3-a", "qwen3-b"};
+static const char *const golden[] = {"llama-a", "llama-b", "llama-long", "mistral-a",
+                                     "qwen2-a", "qwen3-a", "qwen3-b",    "phi3-a"};
 enum { GOLDEN = sizeof golden / sizeof golden[0], FILE_BYTES = 1 << 20 };
 
 static const char *golden_folder(int i, char path[SUPPORT_PATH_CHARS]) {
@@ -241,6 +250,7 @@ static void presets_have_their_parameters(void **state) {
         {"llama-70b", INT64_C(70553706496)},   {"qwen2.5-0.5b", INT64_C(494032768)},
         {"qwen2.5-1.5b", INT64_C(1543714304)}, {"qwen2.5-3b", INT64_C(3085938688)},
         {"qwen2.5-7b", INT64_C(7615616512)},   {"qwen2.5-14b", INT64_C(14770033664)},
+        {"phi-4", INT64_C(14659507200)},
     };
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         struct sw_model_config config;
@@ -305,7 +315,7 @@ static void check_in_and_out(void *const *state, int i) {
     struct sw_units *units, *cut;
     struct sw_checkpoint *original, *written, *in_tiles;
     support_expect_ok(sw_config_load(golden_folder(i, path), &config), golden[i]);
-    const int64_t tiles = config.qk_norm ? 1 : config.kv_heads;
+    const int64_t tiles = sw_model_tiles_fit(&config, 1, config.kv_heads) ? config.kv_heads : 1;
     support_expect_ok(sw_model_units(&config, 1, SW_OPTIMIZER_FP32, NULL, &units), golden[i]);
     support_expect_ok(sw_model_units(&config, tiles, SW_OPTIMIZER_FP32, NULL, &cut), golden[i]);
     assert_int_equal(sw_units_parameters(cut), sw_units_parameters(units));
@@ -362,6 +372,16 @@ static void shared_norms_refuse_tiles(void **state) {
                            "--tiles 2 is not supported for qwen3", "tiles");
 }
 
+static void fused_matrices_are_not_cut(void **state) {
+    (void)state;
+    const struct sw_model_config config = parse(MODEL("phi3", ""));
+    struct sw_units *units;
+    support_expect_failure(sw_model_units(&config, 2, SW_OPTIMIZER_FP32, NULL, &units), SW_ERR_UNSUPPORTED,
+                           "--tiles 2 is not supported for phi3", "tiles");
+    support_expect_failure(sw_model_rank_units(&config, 2, 0, 1, SW_OPTIMIZER_FP32, &units), SW_ERR_UNSUPPORTED,
+                           "--tensor 2 is not supported for phi3", "ranks");
+}
+
 /* Frequencies of a llama3 scaling: short waves stay, long ones are slowed by the factor, and between them it is
  * neither.
  */
@@ -405,6 +425,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(checkpoints_go_in_and_out, support_make_folder, support_remove_folder),
         cmocka_unit_test(parts_of_a_product_lie_together),
         cmocka_unit_test(shared_norms_refuse_tiles),
+        cmocka_unit_test(fused_matrices_are_not_cut),
         cmocka_unit_test(frequencies_are_scaled),
     };
     return cmocka_run_group_tests_name("train families", tests, NULL, NULL);

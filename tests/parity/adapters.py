@@ -35,6 +35,8 @@ CASES = [
                       "modules_to_save": ["lm_head", "norm"], "init_lora_weights": False}),
     ("qwen3", {**SIZES, "head_dim": 16, "tie_word_embeddings": True},
      {"r": 5, "lora_alpha": 10, "target_modules": ["up_proj", "down_proj", "k_proj"], "layers_to_transform": [1]}),
+    ("phi3", {**SIZES, "pad_token_id": None},
+     {"r": 4, "lora_alpha": 8, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]}),
 ]
 
 

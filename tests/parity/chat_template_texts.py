@@ -294,6 +294,10 @@ TEMPLATES = {
     "mistral-tekken/system": (mistral_v3("", "message[\"content\"]", V3_LAST), "tekken"),
     "ministral": (mistral_v3("", V3_REPLY), "tekken"),
     "ministral/system": (mistral_v3("", V3_REPLY, V3_LAST), "tekken"),
+    "phi4": ("{% for message in messages %}" + "".join(
+        "{% " + word + " (message['role'] == '" + role + "') %}{{'<|im_start|>" + role + "<|im_sep|>' + message['content'] + "
+        "'<|im_end|>'}}" for word, role in (("if", "system"), ("elif", "user"), ("elif", "assistant"))) +
+             "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}", "qwen"),
 }
 ENDS = {"qwen": "<|im_end|>", "llama3": "<|eot_id|>", "mistral": "</s>", "mistral-v3": "</s>", "tekken": "</s>"}
 # Templates that take the date from the clock, unless it is given.

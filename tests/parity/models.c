@@ -443,8 +443,8 @@ static void b_in_bf16_in_tiles(void **state) {
 static const struct {
     const char *name;
     int64_t tiles;
-} families[] = {{"llama-a", 4}, {"llama-b", 2}, {"llama-long", 1},     {"mistral-a", 2},        {"qwen2-a", 2},
-                {"qwen3-a", 1}, {"qwen3-b", 1}, {"gpt2-documents", 2}, {"mistral-documents", 2}};
+} families[] = {{"llama-a", 4}, {"llama-b", 2}, {"llama-long", 1}, {"mistral-a", 2},      {"qwen2-a", 2},
+                {"qwen3-a", 1}, {"qwen3-b", 1}, {"phi3-a", 1},     {"gpt2-documents", 2}, {"mistral-documents", 2}};
 
 static void families_in_fp32(void **state) {
     (void)state;

@@ -192,6 +192,7 @@ static void replies_have_a_loss(void **state) {
         {"mistral", "A</s>B</s>"},
         {"mistral-v3", " A</s> B</s>"},
         {"mistral-tekken", "A</s>B</s>"},
+        {"phi4", "A<|im_end|>B<|im_end|>"},
         {"qwen3", "A<|im_end|><think>\n\n</think>\n\nB<|im_end|>"},
     };
     const struct sw_chat_turn turn[] = {{SW_CHAT_USER, {"<|im_end|></s>", 14}},

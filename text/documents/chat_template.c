@@ -85,6 +85,10 @@
     "{% if loop.index0 == ns.last and system is not none %}{{ system }}\n\n{% endif %}{{ m.content }}[/INST]"          \
     "{% else %}" reply "{{ eos_token }}{% endif %}{% endfor %}"
 
+#define PHI4                                                                                                           \
+    "{% for m in messages %}<|im_start|>{{ m.role }}<|im_sep|>{{ m.content }}<|im_end|>{% endfor %}"                   \
+    "{% if add_generation_prompt %}<|im_start|>assistant<|im_sep|>{% endif %}"
+
 static const struct sw_chat_format formats[] = {
     {"chatml", CHATML, "<s>"},
     {"qwen2", CHATML_WITH("You are a helpful assistant."), "<s>"},
@@ -100,6 +104,7 @@ static const struct sw_chat_format formats[] = {
     {"mistral-v3", MISTRAL_V3(" ", " {{ m.content | trim }}"), "<s>"},
     {"mistral-tekken", MISTRAL_V3("", "{{ m.content }}"), "<s>"},
     {"ministral", MISTRAL_V3("", " {{ m.content | trim }}"), "<s>"},
+    {"phi4", PHI4, "<s>"},
 };
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
@@ -114,7 +119,7 @@ static const struct sw_chat_format *chat_format_find(const char *name) {
 /* Returns the names of all formats, for messages: "chatml, qwen2, ...". */
 static const char *chat_format_names(void) {
     return "chatml, qwen2, qwen2.5, qwen3, smollm2, llama3, llama3.1, zephyr, llama2, mistral, mistral-spaced, "
-           "mistral-v3, mistral-tekken, ministral";
+           "mistral-v3, mistral-tekken, ministral, phi4";
 }
 
 sw_status sw_chat_format_check(const char *name) {
