@@ -19,7 +19,9 @@ int sw_command_fail(const char *command, sw_status status) {
     return status == SW_ERR_USAGE ? SW_EXIT_USAGE : SW_EXIT_FAILED;
 }
 
-bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit) {
+/* Fills target with the defaults and the arguments. Returns true if the command should run; otherwise *out_exit is its
+ * exit status. */
+static bool parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit) {
     bool help = false;
     sw_status status = sw_options_defaults(line, target);
     if (status == SW_OK)
@@ -39,7 +41,7 @@ bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv,
 int sw_command_run(const struct sw_command_line *line, int argc, char **argv, void *target,
                    sw_status (*run)(const void *target)) {
     int code;
-    if (sw_command_parse(line, argc, argv, target, &code)) {
+    if (parse(line, argc, argv, target, &code)) {
         const sw_status status = run(target);
         code = status == SW_OK ? SW_EXIT_DONE : sw_command_fail(line->command, status);
     }

@@ -43,16 +43,13 @@ sw_status sw_command_print_json(json_t *object);
  * overwritten what was being read. `end` undoes a failed attempt, so that the next one starts like the first. */
 sw_status sw_command_read_run(sw_status (*attempt)(void *context), void (*end)(void *context), void *context);
 
-/* Fills target with the defaults and the arguments. Returns true if the command should run; otherwise *out_exit is its
- * exit status. */
-bool sw_command_parse(const struct sw_command_line *line, int argc, char **argv, void *target, int *out_exit);
-
 /* Commands that several ranks run together: they start the same way on all ranks, and an error is printed once. */
 
 /* Finds the other ranks and checks that they run the same program and command. Returns false, with the exit status in
  * *out_exit, on failure. */
 bool sw_command_begin(struct sw_ranks *ranks, const char *command, int *out_exit);
-/* Does what sw_command_parse does. If the arguments of any rank are wrong, every rank ends. */
+/* Fills target with the defaults and the arguments. Returns true if the command should run; otherwise *out_exit is its
+ * exit status. If the arguments of any rank are wrong, every rank ends. */
 bool sw_command_parse_ranks(struct sw_ranks *ranks, const struct sw_command_line *line, int argc, char **argv,
                             void *target, int *out_exit);
 /* Prints an error once, whichever ranks have it, and returns the exit status. The job is over. */

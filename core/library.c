@@ -68,7 +68,10 @@ static void look_beside_all(struct search *search, const char *program, bool res
     free(folders);
 }
 
-void sw_library_search(const char *name, bool (*visit)(void *context, const char *path), void *context) {
+/* Calls `visit` with the path of each file of that name in the CUDA Toolkits ($CUDA_HOME, $CUDA_PATH, that of the nvcc
+ * on $PATH, /usr/local/cuda) and in the Python environments ($VIRTUAL_ENV, $CONDA_PREFIX, those of the pythons on
+ * $PATH, ~/.local), whose wheels contain NVIDIA's libraries. Stops when `visit` returns true. */
+static void search(const char *name, bool (*visit)(void *context, const char *path), void *context) {
     struct search search = {.name = name, .visit = visit, .context = context};
     const char *home = getenv("HOME");
     char local[PATH_MAX] = "";
@@ -114,7 +117,7 @@ static void *open_library(struct sw_library *library, const struct sw_library_ne
             break;
         /* A name with a slash is not searched for. */
         if (strchr(name, '/') == NULL)
-            sw_library_search(name, open_file, &opening);
+            search(name, open_file, &opening);
         if (opening.handle != NULL)
             break;
         if (built != NULL && strcmp(built + 1, name) == 0 && open_file(&opening, need->built_path))

@@ -30,13 +30,8 @@ struct sw_library_need {
 };
 
 /* Loads the library on the first call; later calls return the first result. Searches each name where the system's
- * loader does, then by sw_library_search. Returns NULL if all functions are available, else the reason why the library
- * cannot be used, valid as long as the struct. Any thread may call it. */
+ * loader does, then in CUDA Toolkits and Python environments. Returns NULL if all functions are available, else the
+ * reason why the library cannot be used, valid as long as the struct. Any thread may call it. */
 const char *sw_library_load(struct sw_library *library, const struct sw_library_need *need);
-
-/* Calls `visit` with the path of each file of that name in the CUDA Toolkits ($CUDA_HOME, $CUDA_PATH, that of the nvcc
- * on $PATH, /usr/local/cuda) and in the Python environments ($VIRTUAL_ENV, $CONDA_PREFIX, those of the pythons on
- * $PATH, ~/.local), whose wheels contain NVIDIA's libraries. Stops when `visit` returns true. */
-void sw_library_search(const char *name, bool (*visit)(void *context, const char *path), void *context);
 
 #endif

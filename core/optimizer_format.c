@@ -2,8 +2,6 @@
 
 #include "core/size.h"
 
-#include <string.h>
-
 static const char *const format_names[SW_OPTIMIZER_LAYOUTS] = {"fp32", "bf16", "8bit", "fp32-apart"};
 static const char *const rounding_names[SW_ROUNDINGS] = {"nearest", "stochastic"};
 
@@ -27,28 +25,4 @@ const char *sw_optimizer_format_name(sw_optimizer_format format) {
 
 const char *sw_rounding_name(sw_rounding rounding) {
     return rounding_names[rounding];
-}
-
-/* Returns the index of a name, or `count`. */
-static int index_of(const char *const *names, int count, const char *name) {
-    int i = 0;
-    while (i < count && strcmp(names[i], name) != 0)
-        i++;
-    return i;
-}
-
-sw_status sw_parse_optimizer_format(const char *name, sw_optimizer_format *out) {
-    const int found = index_of(format_names, SW_OPTIMIZER_FORMATS, name);
-    if (found == SW_OPTIMIZER_FORMATS)
-        return sw_fail(SW_ERR_ARG, "'%s' is no form of optimizer state; there are fp32, bf16 and 8bit", name);
-    *out = (sw_optimizer_format)found;
-    return SW_OK;
-}
-
-sw_status sw_parse_rounding(const char *name, sw_rounding *out) {
-    const int found = index_of(rounding_names, SW_ROUNDINGS, name);
-    if (found == SW_ROUNDINGS)
-        return sw_fail(SW_ERR_ARG, "'%s' is no rounding; there are nearest and stochastic", name);
-    *out = (sw_rounding)found;
-    return SW_OK;
 }

@@ -53,10 +53,6 @@ int64_t sw_optimizer_grain_bytes(sw_optimizer_format format);
 const char *sw_optimizer_format_name(sw_optimizer_format format);
 const char *sw_rounding_name(sw_rounding rounding);
 
-/* Parse a name. SW_ERR_ARG: any other text. */
-sw_status sw_parse_optimizer_format(const char *name, sw_optimizer_format *out);
-sw_status sw_parse_rounding(const char *name, sw_rounding *out);
-
 #ifdef __cplusplus
 }
 #endif

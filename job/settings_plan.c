@@ -424,12 +424,6 @@ sw_status sw_settings_outline(const struct sw_settings *settings, const struct s
     return make_outline(settings, model, NULL, out_lack, out);
 }
 
-sw_status sw_settings_search(const struct sw_settings *settings, const struct sw_model *model,
-                             const struct sw_search_open *open, const struct sw_rates *rates,
-                             struct sw_search_prices *out_prices, struct sw_plan **out) {
-    return make_outline(settings, model, &(struct pricing){open, rates, out_prices}, NULL, out);
-}
-
 sw_status sw_settings_complete_plan(struct sw_plan *plan) {
     SW_TRY(sw_plan_complete(plan));
     return sw_plan_check(plan);
@@ -509,7 +503,7 @@ sw_status sw_plan_choose(struct sw_settings *settings, const struct sw_model *mo
     struct sw_plan *chosen;
     if (order_is_open(settings))
         open.groups = groups_of(sw_settings_micro_batches(settings), open.group);
-    SW_TRY(sw_settings_search(settings, model, &open, rates, out_prices, &chosen));
+    SW_TRY(make_outline(settings, model, &(struct pricing){&open, rates, out_prices}, NULL, &chosen));
     sw_plan_destroy(*plan);
     *plan = chosen;
     if (open.groups > 0)

@@ -19,10 +19,6 @@ struct sw_model_shape sw_settings_shape(const struct sw_settings *settings);
  * --place leaves open rise in the usual order. *out_lack (may be NULL) is filled if the status is SW_ERR_BUDGET. */
 sw_status sw_settings_outline(const struct sw_settings *settings, const struct sw_model *model,
                               struct sw_plan_lack *out_lack, struct sw_plan **out);
-/* Makes the cheapest outline by these rates, over everything that is open (sw_plan_search). */
-sw_status sw_settings_search(const struct sw_settings *settings, const struct sw_model *model,
-                             const struct sw_search_open *open, const struct sw_rates *rates,
-                             struct sw_search_prices *out_prices, struct sw_plan **out);
 /* Completes an outline: makes its programs and checks them. */
 sw_status sw_settings_complete_plan(struct sw_plan *plan);
 

@@ -421,12 +421,6 @@ static sw_status class_write(struct sw_class *class, bool negated, bool exact, s
     return put_escaped(out, "]");
 }
 
-/* Appends an expression for PCRE2 (options UTF and UCP, lines end in LF) that matches what `expression` matches in
- * Oniguruma with the tables of Unicode 16: in all texts if `exact` is set, else, and faster, in texts whose characters
- * are all stable (sw_category_is_stable). Refuses by name a construct whose meaning is not known to be equal. `path` is
- * for messages. */
-sw_status sw_pattern_translate(const char *expression, bool exact, const char *path, struct sw_text_buffer *out);
-
 enum { MOST_GROUPS = 64 };
 
 /* The options that an expression changes. Oniguruma's "m" lets a dot also match the end of a line. */
@@ -704,7 +698,11 @@ static sw_status take_one(struct translation *t) {
     }
 }
 
-sw_status sw_pattern_translate(const char *expression, bool exact, const char *path, struct sw_text_buffer *out) {
+/* Appends an expression for PCRE2 (options UTF and UCP, lines end in LF) that matches what `expression` matches in
+ * Oniguruma with the tables of Unicode 16: in all texts if `exact` is set, else, and faster, in texts whose characters
+ * are all stable (sw_category_is_stable). Refuses by name a construct whose meaning is not known to be equal. `path` is
+ * for messages. */
+static sw_status translate(const char *expression, bool exact, const char *path, struct sw_text_buffer *out) {
     struct translation t = {
         .expression = expression, .path = path, .at = expression, .exact = exact, .out = out, .groups = 1};
     while (*t.at != 0)
@@ -770,7 +768,7 @@ static sw_status compile(struct sw_text expression, bool literal, struct sw_text
 
 static sw_status translate_and_compile(const char *expression, bool exact, const char *path, pcre2_code **out) {
     struct sw_text_buffer translated = {0};
-    sw_status status = sw_pattern_translate(expression, exact, path, &translated);
+    sw_status status = translate(expression, exact, path, &translated);
     if (status == SW_OK)
         status =
             compile(sw_text_of_buffer(&translated), false, (struct sw_text){expression, strlen(expression)}, path, out);

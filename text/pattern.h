@@ -9,7 +9,7 @@
 /* Any number of threads may read it. */
 struct sw_pattern;
 
-/* Compiles an expression, which must end in a zero byte and is translated by sw_pattern_translate; or, with `literal`,
+/* Compiles an expression, which must end in a zero byte; or, with `literal`,
  * a string that matches itself. `path` is for messages. */
 sw_status sw_pattern_create(struct sw_text expression, bool literal, const char *path, struct sw_pattern **out);
 void sw_pattern_destroy(struct sw_pattern *pattern);

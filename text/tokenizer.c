@@ -286,11 +286,6 @@ enum sw_text_parts sw_tokenizer_parts(const struct sw_tokenizer *tokenizer) {
                : SW_TEXT_WHOLE;
 }
 
-bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id) {
-    const struct sw_added_token *added = sw_added_token_of_id(tokenizer->added, id);
-    return added != NULL && added->special;
-}
-
 /* The five steps from text to tokens (see the head of this file). */
 
 static bool is_lower(char c) {

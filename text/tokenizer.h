@@ -42,8 +42,6 @@ int32_t sw_tokenizer_find(const struct sw_tokenizer *tokenizer, const char *spel
 struct sw_text sw_tokenizer_text(const struct sw_tokenizer *tokenizer, int32_t id);
 /* Returns the special tokens that the file puts before a text (`single` of its TemplateProcessing). */
 const struct sw_token_list *sw_tokenizer_before(const struct sw_tokenizer *tokenizer);
-/* Tells whether an id is that of a special token. */
-bool sw_tokenizer_is_special(const struct sw_tokenizer *tokenizer, int32_t id);
 
 /* A special token found in a text. */
 struct sw_special_match {

@@ -34,7 +34,8 @@ static void close_self(void *state, bool orderly) {
     (void)state, (void)orderly;
 }
 
-const struct sw_comm_transport sw_comm_self = {
+/* The transport of a single process. It has no state. */
+static const struct sw_comm_transport self = {
     .name = "self", .most_message_bytes = SW_GIB, .post = post, .done = done, .close = close_self};
 
 #ifndef SW_HAVE_MPI
@@ -178,7 +179,7 @@ static sw_status open_transport(struct sw_comm *comm) {
     const int launched = threads ? identity->ranks : launched_ranks();
     if (!threads) {
         identity->ranks = 1;
-        comm->host = &sw_comm_self;
+        comm->host = &self;
     }
     if (launched > 1 && !threads) {
         load_kernels_early();

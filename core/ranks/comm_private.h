@@ -60,8 +60,6 @@ struct sw_comm_transport {
     void (*close)(void *state, bool orderly);
 };
 
-/* The transport of a single process. It has no state. */
-extern const struct sw_comm_transport sw_comm_self;
 /* Fills in who is who for a thread of sw_comm_run_threads. Returns false in any other thread. */
 bool sw_comm_threads_open(int *out_rank, int *out_ranks, const struct sw_comm_transport **out, void **out_state);
 /* Initialises MPI and fills in who is who. SW_ERR_UNSUPPORTED: built without MPI. */

@@ -309,10 +309,6 @@ static sw_status text_pieces_next(struct sw_text_pieces *pieces, struct sw_text_
     return SW_OK;
 }
 
-struct sw_text_pieces_position sw_text_pieces_position(const struct sw_text_pieces *pieces) {
-    return pieces->at;
-}
-
 /* Goes to a position, before anything is read. */
 static sw_status text_pieces_go_to(struct sw_text_pieces *pieces, const struct sw_text_pieces_position *position) {
     if (position->form == 0)
@@ -692,7 +688,7 @@ struct sw_text_position sw_text_reader_position(const struct sw_text_reader *rea
     const bool is_open = reader->pieces != NULL;
     const struct sw_text_pieces_position nowhere = {0};
     return (struct sw_text_position){.file = reader->next_file - (is_open ? 1 : 0),
-                                     .within = is_open ? sw_text_pieces_position(reader->pieces) : nowhere,
+                                     .within = is_open ? reader->pieces->at : nowhere,
                                      .skipped = reader->skipped,
                                      .replaced = reader->replaced,
                                      .empty = reader->empty,

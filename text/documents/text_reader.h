@@ -36,7 +36,6 @@ struct sw_text_pieces_position {
     int64_t lines;  /* line ends among them */
     int64_t form;   /* 0: nothing was read */
 };
-struct sw_text_pieces_position sw_text_pieces_position(const struct sw_text_pieces *pieces);
 
 struct sw_text_reader;
 
