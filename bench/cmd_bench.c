@@ -50,10 +50,6 @@ static const struct bench {
      .what = "memory and traffic of ZeRO stages, beside formulas; needs mpirun",
      .command = sw_bench_zero,
      .for_ranks = true},
-    {.name = "papers",
-     .what = "tables of papers, by the planner and the simulator; measures nothing",
-     .line = &sw_bench_papers_line,
-     .run = sw_bench_papers},
 };
 enum { BENCH_COUNT = sizeof benches / sizeof benches[0] };
 

@@ -90,9 +90,6 @@ static const struct sw_option options[] = {
      .group = DRIVES,
      .what = "accept a file system without O_DIRECT; data then goes through the page cache"},
 
-    {.name = "--machines", .kind = SW_OPTION_STRING, AT(machines), .commands = SW_BENCH_PAPERS, .group = WORKLOAD,
-     .value = "DIR",
-     .what = "also predict published runs for the machines that this folder describes, such as bench/machines"},
     {.name = "--rounds", .kind = SW_OPTION_INT, AT(rounds), .commands = FIVE_ROUNDS, .group = MEASUREMENT,
      .initial = "5", .value = "N", .int_min = 1, .int_max = SW_BENCH_MAX_ROUNDS,
      .what = "rounds; each measures every contender in turn, and medians are shown"},
@@ -116,7 +113,7 @@ static const struct sw_option options[] = {
      .initial = "auto", .value = "N", .int_min = 1, .int_max = 4096, .allow_auto = true,
      .what = "CPU threads of each rank; auto: all cores, divided among the ranks of the machine"},
 
-    {.name = "--json", .kind = SW_OPTION_FLAG, AT(settings.json), .commands = ALL | SW_BENCH_PAPERS, .group = OUTPUT,
+    {.name = "--json", .kind = SW_OPTION_FLAG, AT(settings.json), .commands = ALL, .group = OUTPUT,
      .what = "print one JSON object on standard output"},
 };
 /* clang-format on */
@@ -223,7 +220,3 @@ const struct sw_command_line sw_bench_zero_line = {
     .more_help = sw_settings_help_presets,
     .examples = {"mpirun -n 2 spillway bench zero", "mpirun -n 2 spillway bench zero --model model --precision fp32",
                  "mpirun -n 2 spillway bench zero --tensor 2 --model gpt2-tiny --json"}};
-const struct sw_command_line sw_bench_papers_line = {
-    LINE("papers", SW_BENCH_PAPERS),
-    .summary = "Computes tables of papers by the planner and the simulator, beside what the papers print.",
-    .examples = {"spillway bench papers", "spillway bench papers --json"}};

@@ -84,7 +84,7 @@ def other_shells_take_their_completions():
         path = os.path.join(PAGES, name)
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        problems += [f"{name} lacks {word}" for word in ("optimizer-state", "fp32 bf16 8bit", "gpt2-124m", "papers") if word not in text]
+        problems += [f"{name} lacks {word}" for word in ("optimizer-state", "fp32 bf16 8bit", "gpt2-124m", "attention") if word not in text]
         if shutil.which(shell):
             done = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
             if done.returncode != 0 or done.stderr:

@@ -150,7 +150,7 @@ def every_flag_refuses_values_that_cannot_be():
     """Each flag that takes a value gets one that is none, and each that takes none gets one; a flag that several commands have
     alike is tried with the first."""
     problems, tried = [], set()
-    for command in [*RIGHT, *(f"bench {name}" for name in (*BENCHES, "papers"))]:
+    for command in [*RIGHT, *(f"bench {name}" for name in BENCHES)]:
         words = command.split()
         text = program.run(*words, "--help").out
         flags = re.findall(r"^  (--[\w-]+)(?: (\S+?))?(\.\.\.)?(?:$|  +\S)", text, re.MULTILINE)
@@ -201,7 +201,7 @@ def arguments_that_cannot_be_end_with_2():
             f"tokenize --model {missing} --data {missing} --out {missing}.txt", "report")
     benches = ("copy --size 3QQ", "copy --rounds 0", "copy extra", "gemm --model", "gemm --seq 0", "comm --size 1", "io --block 1000",
                "io --sustain --thorough", "io --sustain --random", "io --depth 0", "io --block 64MiB --depth 512", "step --tensor 2",
-               "step --ranks 2", "step --place rubbish", "zero --tensor 0", "load --rounds 0", "papers extra", "update --precision int4")
+               "step --ranks 2", "step --place rubbish", "zero --tensor 0", "load --rounds 0", "update --precision int4")
     return problems + [problem for words in [*bare, *(f"bench {words}" for words in benches)] for problem in wrong_usage(words.split())]
 
 

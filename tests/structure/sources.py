@@ -17,7 +17,7 @@ ORDER = (
     "job/machine job/settings job",
     "run/data run/folder run/stores run/inference run",
     "cli",
-    "bench bench/kernels bench/io bench/step bench/comm bench/papers",
+    "bench bench/kernels bench/io bench/step bench/comm",
     "tests",
 )
 APART = {("kernels", "io"), ("report", "model")}

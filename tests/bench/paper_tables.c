@@ -1,6 +1,6 @@
-#include "bench/papers/papers.h"
 #include "job/job.h"
 #include "offload/simulate/simulate.h"
+#include "tests/bench/papers.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -742,10 +742,9 @@ static sw_status replace(char **text, const char *by) {
     return *text != NULL ? SW_OK : sw_fail(SW_ERR_NOMEM, "no memory for the settings");
 }
 
-static sw_status choose_settings(const char *machines, const struct training *training, struct sw_settings *s) {
+static sw_status choose_settings(const struct training *training, struct sw_settings *s) {
     char path[PATH_CHARS];
-    if (snprintf(path, sizeof path, "%s/%s.json", machines, training->machine) >= (int)sizeof path)
-        return sw_fail(SW_ERR_USAGE, "--machines %s is too long", machines);
+    snprintf(path, sizeof path, SW_TEST_MACHINES "/%s.json", training->machine);
     SW_TRY(sw_options_defaults(&sw_plan_command, s));
     SW_TRY(replace(&s->machine, path));
     SW_TRY(replace(&s->model, training->model));
@@ -784,10 +783,10 @@ static sw_status predict_by(const struct training *training, struct sw_settings 
     return SW_OK;
 }
 
-static sw_status predict(const char *machines, const struct training *training, struct prediction *out) {
+static sw_status predict(const struct training *training, struct prediction *out) {
     struct sw_settings settings = {0};
     struct sw_job job = {0};
-    sw_status status = choose_settings(machines, training, &settings);
+    sw_status status = choose_settings(training, &settings);
     if (status == SW_OK)
         status = predict_by(training, &settings, &job, out);
     sw_job_release(&job);
@@ -824,7 +823,7 @@ static const struct run runs[] = {
 };
 enum { RUNS = sizeof runs / sizeof runs[0] };
 
-sw_status sw_paper_runs(const char *machines, struct sw_paper_table *out) {
+sw_status sw_paper_runs(struct sw_paper_table *out) {
     *out = (struct sw_paper_table){
         .name = "runs",
         .title = "Speeds: published by their authors for their programs, PREDICTED for ours",
@@ -844,7 +843,7 @@ sw_status sw_paper_runs(const char *machines, struct sw_paper_table *out) {
     };
     for (int r = 0; r < RUNS; r++) {
         struct prediction by;
-        SW_TRY(predict(machines, &runs[r].training, &by));
+        SW_TRY(predict(&runs[r].training, &by));
         const double scale = runs[r].in_tflops ? by.flops_per_token / TERA : 1.0;
         snprintf(out->row[r].name, sizeof out->row[r].name, "%s", runs[r].name);
         out->row[r].number[0] = (struct sw_paper_number){.printed = runs[r].printed,
@@ -880,7 +879,7 @@ static const struct ratio {
 };
 enum { RATIOS = sizeof ratios / sizeof ratios[0] };
 
-sw_status sw_paper_ratios(const char *machines, struct sw_paper_table *out) {
+sw_status sw_paper_ratios(struct sw_paper_table *out) {
     *out = (struct sw_paper_table){
         .name = "ratios",
         .title = "Ratios of speeds: published by their authors, PREDICTED for our program",
@@ -897,8 +896,8 @@ sw_status sw_paper_ratios(const char *machines, struct sw_paper_table *out) {
     };
     for (int r = 0; r < RATIOS; r++) {
         struct prediction over, under;
-        SW_TRY(predict(machines, &ratios[r].over, &over));
-        SW_TRY(predict(machines, &ratios[r].under, &under));
+        SW_TRY(predict(&ratios[r].over, &over));
+        SW_TRY(predict(&ratios[r].under, &under));
         snprintf(out->row[r].name, sizeof out->row[r].name, "%s", ratios[r].name);
         out->row[r].number[0] = (struct sw_paper_number){
             .printed = ratios[r].printed, .ours = ratios[r].scale * over.tokens_per_s / under.tokens_per_s};

@@ -1,11 +1,10 @@
-/* Numbers that papers print, and the same numbers by the planner and the simulator. A table is data that its file
- * fills; one comparer (papers.c) tells whether each deviation is within the bound that its column states. */
-#ifndef SW_BENCH_PAPERS_PAPERS_H
-#define SW_BENCH_PAPERS_PAPERS_H
+/* Numbers that papers print, and the same numbers by the planner and the simulator. paper_tables.c fills the tables;
+ * papers.c compares each deviation with the bound that its column states. */
+#ifndef SW_TESTS_BENCH_PAPERS_H
+#define SW_TESTS_BENCH_PAPERS_H
 
 #include "core/status.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 
 enum { SW_PAPER_COLUMNS = 4, SW_PAPER_ROWS = 24, SW_PAPER_NAME_CHARS = 40 };
@@ -36,11 +35,6 @@ struct sw_paper_table {
     struct sw_paper_row row[SW_PAPER_ROWS];
 };
 
-/* Tells whether the equation holds and ours deviates from it by no more than the column's bound. */
-bool sw_paper_within(const struct sw_paper_column *column, const struct sw_paper_number *number);
-/* Returns the numbers of a table that are not within their bounds. */
-int sw_paper_count_outside(const struct sw_paper_table *table);
-
 /* Each fills a table, which is all zero before. */
 sw_status sw_paper_zero_memory(struct sw_paper_table *out);
 sw_status sw_paper_zero_largest(struct sw_paper_table *out);
@@ -50,8 +44,8 @@ sw_status sw_paper_infinity_working(struct sw_paper_table *out);
 sw_status sw_paper_infinity_intensity(struct sw_paper_table *out);
 sw_status sw_paper_infinity_efficiency(struct sw_paper_table *out);
 sw_status sw_paper_least_bytes(struct sw_paper_table *out);
-/* Both predict published runs for machines that a folder describes. */
-sw_status sw_paper_runs(const char *machines, struct sw_paper_table *out);
-sw_status sw_paper_ratios(const char *machines, struct sw_paper_table *out);
+/* Both predict published runs for the machines that bench/machines describes. */
+sw_status sw_paper_runs(struct sw_paper_table *out);
+sw_status sw_paper_ratios(struct sw_paper_table *out);
 
 #endif
