@@ -13,7 +13,7 @@ from program import script_test
 
 ROOT = os.path.dirname(os.path.dirname(program.HERE))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
-from gpu_stages import FULL, stages  # noqa: E402
+from gpu import FULL, stages  # noqa: E402
 
 SCRATCH = program.scratch_folder()
 DATA = program.write(os.path.join(SCRATCH, "data.txt"), program.text(2, 6000))

@@ -16,8 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(program.HERE))
 TOOLS = os.path.join(ROOT, "tools")
 sys.path.insert(0, TOOLS)
 os.environ["SW_GPU_SCALE"] = "tiny"
-import gpu_report  # noqa: E402
-from gpu_stages import TINY, stages  # noqa: E402
+from gpu import TINY, lines_of, stages  # noqa: E402
 
 KILLS = int(os.environ.get("SW_TEST_ROUNDS", 2))
 SEED = int(os.environ.get("SW_TEST_SEED", random.randrange(1 << 30)))
@@ -94,7 +93,7 @@ def wrong_results(lines):
     except ValueError as error:
         return [f"{RESULTS} is no JSON: {error}"]
     held = {line for stage, of in results["stages"].items() for name, result in of["results"].items()
-            for line in gpu_report.lines_of(stage, name, result)}
+            for line in lines_of(stage, name, result)}
     return [f"printed and not kept: {line}" for line in lines if line not in held]
 
 

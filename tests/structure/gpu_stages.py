@@ -17,10 +17,7 @@ import sources
 TOOLS = os.path.join(sources.ROOT, "tools")
 sys.path.insert(0, TOOLS)
 import gpu  # noqa: E402
-import gpu_nccl  # noqa: E402
-import gpu_report  # noqa: E402
-import gpu_run  # noqa: E402
-from gpu_stages import FULL, Command, Stage, stages  # noqa: E402
+from gpu import FULL, Command, Stage, stages  # noqa: E402
 
 DEVICE = {"name": "NVIDIA Made-Up 80GB", "driver": "1.2.3", "memory": "81559 MiB"}
 DATE = "2026-01-02"
@@ -40,7 +37,7 @@ UNTESTED = {"what": "self-test", "found": "the self-test has not run", "facts": 
 
 
 def doctor(*findings):
-    return gpu_run.read_doctor(0, json.dumps({"findings": findings}), "")
+    return gpu.read_doctor(0, json.dumps({"findings": findings}), "")
 
 
 def shell(name, text, kind="status", limit_s=20.0, made=(), tool=""):
@@ -51,7 +48,7 @@ def run(command, keep_part=lambda result: None):
     """A command's result and what it left in the log."""
     folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR", "."))
     path = os.path.join(folder, "log.txt")
-    result = gpu_run.run_command(command, command.limit_s, gpu_run.Log(path), gpu_run.Running(), keep_part)
+    result = gpu.run_command(command, command.limit_s, gpu.Log(path), gpu.Running(), keep_part)
     with open(path, encoding="utf-8") as file:
         log = file.read()
     shutil.rmtree(folder)
@@ -73,32 +70,32 @@ def one_sentence_without_a_gpu():
 
 def outputs_are_read():
     table = [
-        ("a bench", gpu_run.read_bench(0, '{"bench": "copy"}', ""), True), ("a bad bench", gpu_run.read_bench(1, "", "no"), False),
+        ("a bench", gpu.read_bench(0, '{"bench": "copy"}', ""), True), ("a bad bench", gpu.read_bench(1, "", "no"), False),
         ("a doctor", doctor(GPU, TESTED), True), ("a quick doctor", doctor(GPU, UNTESTED), True),
         ("a doctor without a GPU", doctor(NO_GPU), False), ("a doctor of a wrong GPU", doctor(GPU, WRONG), False),
         ("a doctor that did not test", doctor(GPU), False),
-        ("no JSON", gpu_run.read_bench(0, "text", ""), False),
-        ("tests", gpu_run.read_tests(0, "x\n12 passed, 0 failed, 0 skipped\n", ""), True),
-        ("skipped tests", gpu_run.read_tests(0, "12 passed, 0 failed, 1 skipped\n", ""), False),
-        ("no tests", gpu_run.read_tests(1, "0 passed, 0 failed, 0 skipped\n", ""), False),
-        ("failed tests", gpu_run.read_tests(1, "failed in: a/b\n1 passed, 2 failed, 0 skipped\n", ""), False),
-        ("memcheck", gpu_run.read_sanitizer(0, "========= ERROR SUMMARY: 0 errors\n", ""), True),
-        ("its errors", gpu_run.read_sanitizer(9, "========= ERROR SUMMARY: 3 errors\n", ""), False),
-        ("racecheck", gpu_run.read_sanitizer(0, "= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", ""),
+        ("no JSON", gpu.read_bench(0, "text", ""), False),
+        ("tests", gpu.read_tests(0, "x\n12 passed, 0 failed, 0 skipped\n", ""), True),
+        ("skipped tests", gpu.read_tests(0, "12 passed, 0 failed, 1 skipped\n", ""), False),
+        ("no tests", gpu.read_tests(1, "0 passed, 0 failed, 0 skipped\n", ""), False),
+        ("failed tests", gpu.read_tests(1, "failed in: a/b\n1 passed, 2 failed, 0 skipped\n", ""), False),
+        ("memcheck", gpu.read_sanitizer(0, "========= ERROR SUMMARY: 0 errors\n", ""), True),
+        ("its errors", gpu.read_sanitizer(9, "========= ERROR SUMMARY: 3 errors\n", ""), False),
+        ("racecheck", gpu.read_sanitizer(0, "= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n", ""),
          True),
-        ("its hazards", gpu_run.read_sanitizer(0, "= RACECHECK SUMMARY: 2 hazards displayed (2 errors)\n", ""), False),
-        ("a skipped program", gpu_run.read_sanitizer(0, "1..0 # SKIP no GPU\n= ERROR SUMMARY: 0 errors\n", ""), False),
-        ("lines", gpu_run.read_lines(0, '{"a": 1}\n{"b": 2}\n', ""), True),
-        ("no lines", gpu_run.read_lines(0, "", ""), False), ("bad lines", gpu_run.read_lines(0, '{"a": 1}\ntext\n', ""), False),
-        ("lines of a failure", gpu_run.read_lines(1, '{"a": 1}\n', "no"), False),
-        ("an absent peer", gpu_run.read_lines(0, '{"absent": "PyTorch"}\n', ""), True),
-        ("a test program", gpu_run.read_tap(0, "1..1\nok 1 - a\n", ""), True),
-        ("a failed test", gpu_run.read_tap(1, "1..2\nok 1 - a\nnot ok 2 - b\n", ""), False),
-        ("a skipped test", gpu_run.read_tap(0, "1..1\nok 1 # SKIP no GPU\n", ""), False),
-        ("a crash", gpu_run.read_tap(-11, "1..2\nok 1 - a\n", ""), False),
-        ("a refusal", gpu_run.read_sanitizer(0, "Device not supported\n", ""), False)]
+        ("its hazards", gpu.read_sanitizer(0, "= RACECHECK SUMMARY: 2 hazards displayed (2 errors)\n", ""), False),
+        ("a skipped program", gpu.read_sanitizer(0, "1..0 # SKIP no GPU\n= ERROR SUMMARY: 0 errors\n", ""), False),
+        ("lines", gpu.read_lines(0, '{"a": 1}\n{"b": 2}\n', ""), True),
+        ("no lines", gpu.read_lines(0, "", ""), False), ("bad lines", gpu.read_lines(0, '{"a": 1}\ntext\n', ""), False),
+        ("lines of a failure", gpu.read_lines(1, '{"a": 1}\n', "no"), False),
+        ("an absent peer", gpu.read_lines(0, '{"absent": "PyTorch"}\n', ""), True),
+        ("a test program", gpu.read_tap(0, "1..1\nok 1 - a\n", ""), True),
+        ("a failed test", gpu.read_tap(1, "1..2\nok 1 - a\nnot ok 2 - b\n", ""), False),
+        ("a skipped test", gpu.read_tap(0, "1..1\nok 1 # SKIP no GPU\n", ""), False),
+        ("a crash", gpu.read_tap(-11, "1..2\nok 1 - a\n", ""), False),
+        ("a refusal", gpu.read_sanitizer(0, "Device not supported\n", ""), False)]
     problems = [f"{what}: {found}" for what, found, good in table if found["ok"] != good]
-    failed = gpu_run.read_tests(1, "failed in: a/b\n1 passed, 2 failed, 0 skipped\n", "")
+    failed = gpu.read_tests(1, "failed in: a/b\n1 passed, 2 failed, 0 skipped\n", "")
     return problems + ([] if "a/b" in failed["error"] else [f"{failed}"])
 
 
@@ -119,7 +116,7 @@ def commands_end_within_their_limits():
             problems.append(f"{command.name}: {result}")
         if command.name == "hangs" and (not result.get("limit") or "hangs: said" not in log):
             problems.append(f"{result}, {log!r}")
-        if command.name == "tool" and "absent: spillway-has-no-such-tool" not in gpu_report.lines_of("s", "tool", result)[0]:
+        if command.name == "tool" and "absent: spillway-has-no-such-tool" not in gpu.lines_of("s", "tool", result)[0]:
             problems.append(f"{result}")
     shutil.rmtree(os.path.dirname(made))
     return problems
@@ -137,7 +134,7 @@ def parts_are_kept_while_a_command_runs():
 def one_file_of_parts():
     folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR", "."))
     path = os.path.join(folder, "results", "results.json")
-    gpu_report.save(path, gpu_report.new(DEVICE, DATE))
+    gpu.save_document(path, gpu.new_document(DEVICE, DATE))
     for stage, commit, name, result in (
             ("yardsticks", "a", "copy", {"ok": True, "values": COPY}), ("tests", "a", "tests", {"ok": False, "error": "old"}),
             ("step-7b", "b", "step-7b", {"ok": True, "values": STEP}),
@@ -146,26 +143,26 @@ def one_file_of_parts():
             ("peers", "b", "torch", {"ok": False, "error": "cut", "limit": True, "values": {
                 "pairs": {"all products": {"of_peer": 0.8, "of_peer_least": True},
                           "qkv": {"ours_s": 1.0, "peer_s": 2.0, "not_compared": "at 900 MHz"}}}})):
-        document = gpu_report.load(path, DEVICE)
-        gpu_report.put(document, stage, commit, name, result)
-        gpu_report.save(path, document)
-    document = gpu_report.load(path, DEVICE)
+        document = gpu.load_document(path, DEVICE)
+        gpu.put_result(document, stage, commit, name, result)
+        gpu.save_document(path, document)
+    document = gpu.load_document(path, DEVICE)
     found = {name: [(key, one["commit"], one["ok"]) for key, one in stage["results"].items()]
              for name, stage in document["stages"].items()}
     problems = [] if found == {"yardsticks": [("copy", "a", True), ("x", "b", True), ("y", "b", False)],
                                "tests": [("tests", "b", True)], "step-7b": [("step-7b", "b", True)],
                                "peers": [("torch", "b", False)]} else [f"{found}"]
     for stage, name, has in (("tests", "tests", True), ("tests", "more", False), ("none", "tests", False), ("peers", "torch", False)):
-        problems += [] if gpu_report.has(document, stage, name) == has else [f"{stage}: {name}: {not has}"]
-    if gpu_report.kept_name(document) != "nvidia-made-up-80gb-2026-01-02.json":
-        problems.append(gpu_report.kept_name(document))
+        problems += [] if gpu.has_result(document, stage, name) == has else [f"{stage}: {name}: {not has}"]
+    if gpu.kept_name(document) != "nvidia-made-up-80gb-2026-01-02.json":
+        problems.append(gpu.kept_name(document))
     for other in ({**DEVICE, "driver": "4"}, {**DEVICE, "name": "Other"}):
         try:
-            problems.append(f"merged with {gpu_report.load(path, other)['device']}")
+            problems.append(f"merged with {gpu.load_document(path, other)['device']}")
         except ValueError:
             pass
     shutil.rmtree(folder)
-    return problems + wrong_table(gpu_report.table(document))
+    return problems + wrong_table(gpu.table_of(document))
 
 
 def wrong_table(lines):
@@ -218,7 +215,7 @@ def a_failed_smoke_ends_the_run():
     table = [Stage("smoke", "", (shell("fine", f"echo x >> {fine}"), shell("bad", f"test -e {mended}")), together=2, gate=True),
              Stage("later", "", (shell("never", f"touch {mark}"),))]
     options = argparse.Namespace(out=folder, minutes=0, go_on=False, stages=[], keep=False)
-    session = gpu.Session(options, gpu_report.new(DEVICE, DATE))
+    session = gpu.Session(options, gpu.new_document(DEVICE, DATE))
     session.alone = ["own"]
     printed = run_stages(session, table)
     problems = [] if session.closed == "smoke" and not session.good and session.left == ["later: never"] and not os.path.exists(mark) else [
@@ -265,12 +262,12 @@ def nccl_alone():
     for fake, words in ((Fake(), ""), (Fake(sums=False), "not these numbers"), (Fake(broken="ncclCommInitRank"), "ncclCommInitRank failed with 3"),
                         (Fake(broken="cuInit"), "cuInit failed with 3")):
         try:
-            gpu_nccl.join_and_sum(fake, fake)
+            gpu.join_and_sum(fake, fake)
             said = ""
-        except gpu_nccl.Failure as failure:
+        except gpu.Failure as failure:
             said = str(failure)
         problems += [] if words in said and bool(words) == bool(said) else [f"{words!r}: {said!r}"]
-    return problems if gpu_nccl.load(["libspillway-has-no-such.so"]) is None else [*problems, "a library that is not there was loaded"]
+    return problems if gpu.load_library(["libspillway-has-no-such.so"]) is None else [*problems, "a library that is not there was loaded"]
 
 
 script_test.run(one_sentence_without_a_gpu, outputs_are_read, commands_end_within_their_limits,
