@@ -1,22 +1,30 @@
 #!/usr/bin/env python3
-"""Makes the golden files under tests/data: what PyTorch and transformers compute, for the tests in C to reproduce.
+"""Makes the golden files under tests/data: what PyTorch, transformers and tokenizers compute, for the tests in C to
+reproduce.
 
 Everything follows from the seeds in this file, on one thread, so a second run on the same machine and versions
-writes the same bytes. The fields of the files are described in tests/parity/README.md.
+writes the same bytes, but for the tokenizers llama2 and mistral, whose trainer breaks ties at random. The fields of
+the files are described in tests/parity/README.md.
 """
 
 import argparse
+import copy
 import dataclasses
 import json
+import math
 import pathlib
+import random
 
 import numpy
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers.generation.logits_process import (MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper,
+                                                    TopPLogitsWarper)
 
-from golden_cases import CASES, FAMILIES
-
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 TYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 PROJECTIONS = 8
 SAMPLES = 64
@@ -26,6 +34,257 @@ UPDATE_LENGTHS = (1, 15, 16, 17, 1_000_003)
 UPDATE_SAMPLES = 4096
 GRAIN_ELEMS = 16384
 IGNORED = -100  # a target without a loss, as torch has it
+
+
+# --- The models: families, shapes, batches and optimizers ------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """AdamW and its schedule: linear warm-up, then a cosine to min_lr at the last step."""
+
+    steps: int = 20
+    lr: float = 3e-3
+    min_lr: float = 3e-4
+    warmup: int = 5
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+    def rate(self, step):
+        if step <= self.warmup:
+            return self.lr * step / self.warmup
+        done = (step - self.warmup) / (self.steps - self.warmup)
+        return self.min_lr + (self.lr - self.min_lr) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """The classes of an architecture, and what its tensors' names in transformers begin with where that may be left out."""
+
+    config: type
+    model: type
+    prefix: str = ""
+    settings: dict = dataclasses.field(default_factory=dict)  # no dropout
+
+
+FAMILIES = {
+    "gpt2": Family(transformers.GPT2Config, transformers.GPT2LMHeadModel, "transformer.",
+                   {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
+    "llama": Family(transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "mistral": Family(transformers.MistralConfig, transformers.MistralForCausalLM),
+    "qwen2": Family(transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "qwen3": Family(transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "phi3": Family(transformers.Phi3Config, transformers.Phi3ForCausalLM, settings={"pad_token_id": None}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model's shape, how its file is written, and the batches that it is trained on."""
+
+    name: str
+    seed: int
+    config: dict
+    weight_std: float  # large enough that some steps clip
+    # As files were first published: GPT-2's without the prefix and with causal masks, the others' rope_theta and
+    # rope_scaling apart.
+    published_form: bool
+    micro_batches: int
+    batch: int
+    seq: int
+    optimizer: Optimizer
+    family: str = "gpt2"
+    documents: int = 0  # packed into each sequence; 0: a sequence is text without documents
+
+    @property
+    def prefix(self):
+        return FAMILIES[self.family].prefix
+
+
+LLAMA_SHAPE = {"vocab_size": 256, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+               "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+
+
+def ten_steps(clip):
+    return Optimizer(steps=10, warmup=3, clip=clip)
+
+
+CASES = (
+    Case(
+        name="gpt2-a",
+        seed=20240601,
+        config={"vocab_size": 256, "n_embd": 48, "n_head": 3, "n_layer": 2, "n_positions": 64},
+        weight_std=0.14,
+        published_form=False,
+        micro_batches=3,
+        batch=2,
+        seq=64,
+        optimizer=Optimizer(),
+    ),
+    Case(
+        name="gpt2-b",
+        seed=20240602,
+        config={"vocab_size": 515, "n_embd": 52, "n_head": 4, "n_layer": 3, "n_positions": 41, "n_inner": 72,
+                "activation_function": "gelu", "layer_norm_epsilon": 1e-6},
+        weight_std=0.1,
+        published_form=True,
+        micro_batches=2,
+        batch=3,
+        seq=33,
+        optimizer=Optimizer(lr=2e-3, min_lr=1e-4),
+    ),
+    # Llama 2: as many key heads as heads, own output table.
+    Case(
+        name="llama-a",
+        family="llama",
+        seed=20240603,
+        config=LLAMA_SHAPE | {"num_key_value_heads": 4, "rms_norm_eps": 1e-5},
+        weight_std=0.14,
+        published_form=False,
+        micro_batches=3,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    # Llama 3: grouped heads of a size apart from the hidden one, its scaling, tied; and every bias. The rotation is fast
+    # enough here that softmax does not ignore the key biases, see undetermined().
+    Case(
+        name="llama-b",
+        family="llama",
+        seed=20240604,
+        config=LLAMA_SHAPE | {
+            "vocab_size": 515, "hidden_size": 52, "head_dim": 22, "tie_word_embeddings": True, "attention_bias": True,
+            "mlp_bias": True, "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 32}},
+        weight_std=0.1,
+        published_form=True,
+        micro_batches=2,
+        batch=3,
+        seq=53,
+        optimizer=ten_steps(1.3),
+    ),
+    # More than 4,096 tokens.
+    Case(
+        name="llama-long",
+        family="llama",
+        seed=20240605,
+        config=LLAMA_SHAPE | {
+            "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "max_position_embeddings": 4608, "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 1024}},
+        weight_std=0.25,
+        published_form=False,
+        micro_batches=1,
+        batch=1,
+        seq=4200,
+        optimizer=ten_steps(1.2),
+    ),
+    Case(
+        name="mistral-a",
+        family="mistral",
+        seed=20240606,
+        config=LLAMA_SHAPE | {"sliding_window": 9, "head_dim": 14, "max_position_embeddings": 200,
+                              "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+        weight_std=0.14,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=150,
+        optimizer=ten_steps(1.315),
+    ),
+    # The last of three layers has a window.
+    Case(
+        name="qwen2-a",
+        family="qwen2",
+        seed=20240607,
+        config=LLAMA_SHAPE | {"num_hidden_layers": 3, "tie_word_embeddings": True, "use_sliding_window": True,
+                              "sliding_window": 20, "max_window_layers": 2, "rope_parameters": {
+                                  "rope_type": "default", "rope_theta": 50.0}},
+        weight_std=0.12,
+        published_form=False,
+        micro_batches=3,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    Case(
+        name="qwen3-a",
+        family="qwen3",
+        seed=20240618,
+        config=LLAMA_SHAPE | {"head_dim": 32, "tie_word_embeddings": True, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}},
+        weight_std=0.12,
+        published_form=False,
+        micro_batches=2,
+        batch=3,
+        seq=60,
+        optimizer=ten_steps(1.54),
+    ),
+    # Windows in some layers, before and behind one without.
+    Case(
+        name="qwen3-b",
+        family="qwen3",
+        seed=20240622,
+        config=LLAMA_SHAPE | {
+            "vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 16,
+            "use_sliding_window": True, "sliding_window": 9, "layer_types": [
+                "sliding_attention", "full_attention", "sliding_attention"]},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    # Fused matrices, with a window.
+    Case(
+        name="phi3-a",
+        family="phi3",
+        seed=20240624,
+        config=LLAMA_SHAPE | {
+            "hidden_size": 32, "intermediate_size": 48, "sliding_window": 13, "rope_parameters": {
+                "rope_type": "default", "rope_theta": 250000.0}},
+        weight_std=0.17,
+        published_form=True,
+        micro_batches=2,
+        batch=2,
+        seq=64,
+        optimizer=ten_steps(1.55),
+    ),
+    # Packed documents, with learned positions.
+    Case(
+        name="gpt2-documents",
+        seed=20240619,
+        config={"vocab_size": 128, "n_embd": 32, "n_head": 2, "n_layer": 2, "n_positions": 72},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=3,
+        batch=2,
+        seq=72,
+        optimizer=ten_steps(0.78),
+        documents=3,
+    ),
+    # Packed documents, with rotary positions and a window that is shorter than some of them.
+    Case(
+        name="mistral-documents",
+        family="mistral",
+        seed=20240620,
+        config=LLAMA_SHAPE | {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "sliding_window": 11,
+                              "max_position_embeddings": 140},
+        weight_std=0.17,
+        published_form=False,
+        micro_batches=2,
+        batch=2,
+        seq=140,
+        optimizer=ten_steps(1.105),
+        documents=5,
+    ),
+)
 
 
 # --- Writing ---------------------------------------------------------------------------------------------------------
@@ -418,11 +677,179 @@ def update_golden(out):
                                      "runs": runs})
 
 
+# --- The sampler -----------------------------------------------------------------------------------------------------
+
+
+def probabilities(case, swapped=False):
+    """The probabilities that transformers' warpers leave of the logits, in the order of its generate(): temperature,
+    top-k, top-p, min-p."""
+    scores = torch.tensor([case["logits"]], dtype=torch.float32)
+    steps = [TemperatureLogitsWarper(case["temperature"])]
+    steps += [TopKLogitsWarper(case["top_k"])] if case["top_k"] else []
+    last = [TopPLogitsWarper(case["top_p"])] if case["top_p"] < 1 else []
+    last += [MinPLogitsWarper(case["min_p"])] if case["min_p"] else []
+    for step in steps + (last[::-1] if swapped else last):
+        scores = step(None, scores)
+    return [round(value, 6) for value in torch.softmax(scores, -1)[0].tolist()]
+
+
+def sampler_golden(out):
+    draw, cases = random.Random(3), []
+    fixed = [[1.0, 3.0, 1.0, 2.0, 1.0, 1.0], [0.0] * 6]
+    while len(cases) < 40:
+        number = len(cases)
+        logits = fixed[number // 2] if number % 2 == 0 and number // 2 < len(fixed) else [round(draw.uniform(-2, 2), 3) for _ in range(9)]
+        case = {"temperature": draw.choice((1.0, 0.7, 1.6)), "top_k": draw.choice((0, 0, 4, 6)),
+                "top_p": draw.choice((1, 0.9, 0.6, 0.35)), "min_p": draw.choice((0, 0.1, 0.2, 0.45)), "logits": logits}
+        left = probabilities(case)
+        # Half of the cases are those in which the order of top-p and min-p matters.
+        if number % 2 == 0 or left != probabilities(case, swapped=True):
+            cases.append({**case, "probabilities": left})
+    path = out / "sampler.json"
+    path.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+    print(f"{path}: {len(cases)} cases")
+
+
+# --- Tokenizers ------------------------------------------------------------------------------------------------------
+
+# Small tokenizers, trained on the text of the LICENSE, and the ids that the package gives awkward texts. Each file is
+# {"tokenizer": what a tokenizer.json holds, "cases": [{"text", "bytes", "ids", "decoded"}...]}: `bytes` in hexadecimal
+# where the text is not UTF-8; `special` where special tokens in the text are taken for these; `whole` where the template
+# is put around it.
+
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+          r"|\s+(?!\S)|\s+")
+QWEN = LLAMA3.replace("{1,3}", "")
+SCRIPTS = "naïve café Žluťoučký Ελληνικά русский язык עברית العربية हिन्दी ภาษาไทย 日本語 中文 한국어 "
+
+
+def split(pattern, marked=False):
+    """Where `marked` is set, a space before each piece shows in the ids where the text was cut."""
+    return pre_tokenizers.Sequence([
+        pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=marked, use_regex=False),
+    ])
+
+
+def byte_level(text, size, pre, normalizer=None, special=("<|end|>", "<|turn|>"), ignore_merges=False):
+    tokenizer = tokenizers.Tokenizer(models.BPE(ignore_merges=ignore_merges))
+    tokenizer.pre_tokenizer = pre
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(special), show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([text], trainer)
+    return tokenizer
+
+
+def metaspace(text, size, legacy):
+    """Llama 2's pipeline: spaces become U+2581, characters that no token has become the tokens of their bytes."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, limit_alphabet=80,
+                                  special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{i:02X}>" for i in range(256)])
+    tokenizer.train_from_iterator([text], trainer)
+    json_text = json.loads(tokenizer.to_str())
+    json_text["added_tokens"] = json_text["added_tokens"][:3]
+    if legacy:
+        json_text["pre_tokenizer"] = None
+        json_text["normalizer"] = {"type": "Sequence", "normalizers": [
+            {"type": "Prepend", "prepend": "\u2581"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}
+    else:
+        json_text["pre_tokenizer"]["split"] = False
+    json_text["decoder"] = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+        {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(json_text))
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+# Letters, digits, marks, punctuation and symbols of Unicode 15 and 16, a code point of 17, and one that 16 moved.
+NEW = ("\u1c89\u1c8a \ua7cb\ua7dc \U00031350\U000323af \U00010d40\U00010d49 \u0897a\u0897 \u0cf3 \u1b4e\u1b7f \U0001fae9 "
+       "\u2427 \U00016100\U0001611e \U0001ccf0\U0001ccf9 \U00011de0 \U0001171e \U0002ebf0x \U0001d2c0 \U00010ec2.")
+GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+KIMI = (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# Constructs that Oniguruma has in another form than PCRE2, one after the other.
+SYNTAX = (r"\h{2,}|\b\w{,2}\d(?!\W)|^#.|;$|(?m:q.)|[a-f[x-z]&&[^b]]+(?<n>!)|\R|[[:space:]]{2}|\x{e9}|\u00df|[\v\f]|a++b|\P{Cn}\Z"
+          r"|(?i:k)|(?<=~)\D")
+
+
+def awkward_texts(special):
+    rng = random.Random(5)
+    texts = ["", " ", "  ", "Hello, world!", "  two  spaces ", "it's IT'S it\u017f 'Re \u2019s", "1234567 3.14 \u00bd \u2167",
+             "line\n\nline\r\n\ttab  \n ", SCRIPTS, "e\u0301 \u00e9 \ufb01 \u212b \u1100\u1161\u11a8 \uac01 \u32ff \U0001fbf7",
+             "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \u270a\U0001f3ff", "a\x00b\x07\x1f\x7f", "\u180e\u2003x\u3000\u2028",
+             "\u2581\u2581 \u2581a", "word" * 40, "ab" * 100, " " * 90 + "x", f"a {special} b{special}{special} c",
+             "wordy Wordy xword word-word word", "trim \n me", "the end of the text is the text"]
+    texts += [NEW, NEW[::-1], "x" + NEW.replace(" ", ""), "#a ab1 12 face #b\n#c;\nq\nx!cz!  \r\n\u00e9\u00df\x0b aab K\u212a ~~x"]
+    spaces = [" ", "\n", "\t", "\u00a0", "\u2003", "\r\n"]
+    for _ in range(12):
+        texts.append("".join(rng.choice(spaces) * rng.randrange(1, 4) if rng.random() < 0.4 else
+                             "".join(chr(rng.choice((rng.randrange(32, 127), rng.randrange(0xA0, 0x530), rng.randrange(
+                                 0x4E00, 0x4E40), rng.randrange(0x1F600, 0x1F640)))) for _ in range(rng.randrange(1, 9)))
+                             for _ in range(rng.randrange(2, 12))))
+    broken = [b"\xff", b"a\xc3", b"\xe2\x82 x", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\xaf\xf4\x90\x80\x80", b"ok \x80\x81 ok"]
+    broken += [bytes(rng.randrange(256) for _ in range(rng.randrange(1, 40))) for _ in range(6)]
+    return texts, broken
+
+
+def write_tokenizer(out, name, tokenizer, special):
+    cases = []
+    texts, broken = awkward_texts(special)
+    inputs = [{"text": text} for text in texts] + [{"bytes": data.hex()} for data in broken]
+    inputs += [{"text": text, "special": True} for text in texts if special in text]
+    inputs += [{"text": text, "whole": True} for text in texts[:4]]
+    for case in inputs:
+        text = case["text"] if "text" in case else bytes.fromhex(case["bytes"]).decode("utf-8", "replace")
+        tokenizer.encode_special_tokens = not case.get("special", False)
+        case["ids"] = tokenizer.encode(text, add_special_tokens=case.get("whole", False)).ids
+        case["decoded"] = tokenizer.decode(case["ids"], skip_special_tokens=False)
+        cases.append(case)
+    made = json.loads(tokenizer.to_str())
+    path = out / "tokenizers" / f"{name}.json"
+    path.write_text(json.dumps({"tokenizer": made, "cases": cases}, ensure_ascii=True, separators=(",", ":")) + "\n")
+    print(f"{path}: {tokenizer.get_vocab_size()} tokens, {len(cases)} cases, {path.stat().st_size} bytes")
+
+
+def with_added(tokenizer):
+    """Tokens of every kind that added_tokens has."""
+    tokenizer.add_tokens([tokenizers.AddedToken("word", single_word=True, normalized=False),
+                          tokenizers.AddedToken("trim", lstrip=True, rstrip=True, normalized=True),
+                          tokenizers.AddedToken("\u00e9!", normalized=True)])
+    return tokenizer
+
+
+def tokenizers_golden(out):
+    (out / "tokenizers").mkdir(exist_ok=True)
+    text = (ROOT / "LICENSE").read_text() + 20 * SCRIPTS
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    write_tokenizer(out, "gpt2", byte_level(text, 400, gpt2), "<|end|>")
+    write_tokenizer(out, "gpt2-prefix", byte_level(text, 300, pre_tokenizers.ByteLevel(add_prefix_space=True)), "<|end|>")
+    write_tokenizer(out, "llama3", byte_level(text, 400, split(LLAMA3), ignore_merges=True), "<|turn|>")
+    write_tokenizer(out, "qwen", with_added(byte_level(text, 400, split(QWEN), normalizers.NFC())), "<|turn|>")
+    write_tokenizer(out, "nfkc", byte_level(text, 400, gpt2, normalizers.NFKC()), "<|end|>")
+    write_tokenizer(out, "llama3-marked", byte_level(text, 300, split(LLAMA3, marked=True)), "<|end|>")
+    write_tokenizer(out, "gpt4o", byte_level(text, 300, split(GPT4O, marked=True)), "<|end|>")
+    write_tokenizer(out, "kimi", byte_level(text, 300, split(KIMI, marked=True)), "<|end|>")
+    write_tokenizer(out, "syntax", byte_level(text, 300, split(SYNTAX, marked=True)), "<|end|>")
+    smollm = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), copy.deepcopy(gpt2)])
+    write_tokenizer(out, "smollm", byte_level(text, 400, smollm), "<|end|>")
+    write_tokenizer(out, "llama2", metaspace(text, 500, legacy=True), "</s>")
+    write_tokenizer(out, "mistral", metaspace(text, 500, legacy=False), "</s>")
+
+
 def main():
-    parts = {case.name: lambda out, case=case: model_golden(case, out) for case in CASES} | {"update": update_golden}
+    parts = {case.name: lambda out, case=case: model_golden(case, out) for case in CASES}
+    parts |= {"update": update_golden, "sampler": sampler_golden, "tokenizers": tokenizers_golden}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="where to write (default: tests/data)",
-                        default=pathlib.Path(__file__).resolve().parent.parent / "tests" / "data")
+                        default=ROOT / "tests" / "data")
     parser.add_argument("--only", choices=parts, help="make one part only (default: all)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

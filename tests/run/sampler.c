@@ -142,8 +142,8 @@ static void top_p_keeps_the_nucleus(void **state) {
     check_frequencies(1, 2, 0.6, (const double[VOCAB]){0, 1, 0, 0, 0, 0});
 }
 
-/* The probabilities that the warpers of transformers leave, in the order of its generate(). tools/golden_sampler.py
- * made the file. */
+/* The probabilities that the warpers of transformers leave, in the order of its generate(). tools/golden.py
+ * makes the file. */
 static void filters_as_transformers_does(void **state) {
     (void)state;
     char path[SUPPORT_PATH_CHARS];
